@@ -77,8 +77,10 @@ class ForkServer:
         self._directory = tempfile.TemporaryDirectory(prefix="outlay-fork-")
         self._path = str(Path(self._directory.name) / "socket")
         program = Path(__file__).with_name("fork_server.py")
+        # It outlives the test that needs it first, and what that one put in its environment.
+        environ = {n: v for n, v in os.environ.items() if n != "CLUSTER_UNDER_TEST"}
         self._process = subprocess.Popen(
-            [sys.executable, str(program), self._path], stdin=subprocess.DEVNULL,
+            [sys.executable, str(program), self._path], stdin=subprocess.DEVNULL, env=environ,
             start_new_session=True,
         )  # fmt: skip
         atexit.register(self._process.kill)

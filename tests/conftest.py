@@ -2,16 +2,36 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 import os
 import signal
+import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import typer.testing
 from hypothesis import HealthCheck, settings
 
 from outlay.clock import ManualClock
 from slurm_cluster import Cluster, require_programs
+
+# Hundreds of processes start: without compiled files, each would compile outlay anew.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
+
+# Modules of tests that copy the environment when they are imported get no home of the caller's.
+_imported_home = tempfile.TemporaryDirectory(prefix="outlay-home-", ignore_cleanup_errors=True)
+os.environ["OUTLAY_HOME"] = _imported_home.name
+
+# Threads of a linear algebra library that wait for each other take the processors from the tests.
+for library in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+    os.environ.setdefault(library, "1")
+
+# The tree of all commands takes ten times as long to build as a command takes to run.
+typer.testing._get_command = functools.cache(typer.testing._get_command)  # type: ignore[attr-defined]
 
 # How long an example takes, to draw or to run, says more about the machine than about the code.
 settings.register_profile("outlay", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -22,24 +42,49 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put tests that share something into one process, where it is made once.
+
+    That is a fixture of their module; and the cluster, on which tests wait more than they work:
+    one process waits there while the others work.
+    """
+    for item in items:
+        assert isinstance(item, pytest.Function)
+        made = item._fixtureinfo.name2fixturedefs.values()
+        if item.get_closest_marker("xdist_group"):
+            continue
+        if item.get_closest_marker("cluster"):
+            item.add_marker(pytest.mark.xdist_group("cluster"))
+        elif any(each[-1].scope == "module" for each in made):
+            item.add_marker(pytest.mark.xdist_group(item.path.stem))
+
+
 @pytest.fixture(autouse=True)
-def private_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+def private_home(homes: Iterator[Path], monkeypatch: pytest.MonkeyPatch) -> Path:
     """Give every test an outlay home of its own and none of the caller's settings."""
-    return move_home(tmp_path_factory, monkeypatch)
+    return move_home(next(homes), monkeypatch)
 
 
 @pytest.fixture(autouse=True, scope="session")
-def shared_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+def shared_home(homes: Iterator[Path]) -> Iterator[None]:
     """Give fixtures of whole modules a home that is not the caller's: they come before tests."""
     with pytest.MonkeyPatch.context() as patch:
-        move_home(tmp_path_factory, patch)
+        move_home(next(homes), patch)
         yield
 
 
-def move_home(tmp_path_factory: pytest.TempPathFactory, patch: pytest.MonkeyPatch) -> Path:
+@pytest.fixture(scope="session")
+def homes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Names for homes, without pytest's look at every directory there is for the next number."""
+    directory = tmp_path_factory.mktemp("homes")
+    return (directory / str(number) for number in itertools.count())
+
+
+def move_home(home: Path, patch: pytest.MonkeyPatch) -> Path:
     for name in [name for name in os.environ if name.startswith("OUTLAY_")]:
         patch.delenv(name)
-    home = tmp_path_factory.mktemp("home")
+    home.mkdir()
     patch.setenv("OUTLAY_HOME", str(home))
     if (Path.home() / ".context" / "training").exists():
         patch.setenv("HOME", str(home))  # It would be kept up to date with what tests analyse.

@@ -13,7 +13,7 @@ import signal
 import sys
 
 from outlay.clock import SYSTEM
-from outlay.runs import run
+from outlay.runs.starting import run
 
 NUMBER_BYTES = 8
 

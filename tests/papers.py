@@ -14,6 +14,7 @@ _FENCE = re.compile(r"^(`{3,})(\w*)\n(.*?)^\1\s*$", re.MULTILINE | re.DOTALL)
 _COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
 _HEADING = re.compile(r"^#{1,6}\s+(.+?)\s*$", re.MULTILINE)
 _LINK = re.compile(r"(?<!\\)\]\(([^)\s]+)\)")
+_PICTURE = re.compile(r'\b(?:src|srcset)="([^"\s]+)"')
 
 
 def project_files() -> list[Path]:
@@ -65,8 +66,9 @@ def prose(page: str) -> str:
 
 
 def links(page: str) -> list[str]:
-    """Return where the links of a page point to."""
-    return _LINK.findall(re.sub(r"`[^`\n]*`", "`", prose(page)))
+    """Return where the links and pictures of a page point to."""
+    text = re.sub(r"`[^`\n]*`", "`", prose(page))
+    return [*_LINK.findall(text), *_PICTURE.findall(text)]
 
 
 def headings(page: str) -> list[str]:

@@ -16,7 +16,7 @@ from outlay.clock import ManualClock
 from outlay.compat.cost_module.optimizer import CostOptimizer
 from outlay.errors import InvalidValue
 from outlay.goodput.follower import read_view
-from outlay.goodput.summary import checkpoint_spacing
+from outlay.goodput.reliability import checkpoint_spacing
 from outlay.ledger import Heartbeat, Metric
 
 

@@ -16,15 +16,15 @@ from outlay.advise.dataset import SmallRun, effective_data, fit_scaling_law, rec
 from outlay.advise.overhead import (
     Checkpointing,
     Reliability,
-    exact,
     expected_ratio,
+    optimal_interval,
     recommend_badput,
     recommend_checkpoint_interval,
 )
-from outlay.advise.recommendation import amount_text, confidence_of
+from outlay.advise.recommendation import confidence_of
 from outlay.advise.run_advice import Circumstances
 from outlay.advise.stopping import EpochPrice
-from outlay.advise.tiers import ComputeJob, Option, finish_on, recommend_compute_tier
+from outlay.advise.tiers import ComputeJob, Option, estimate_job, recommend_compute_tier
 from outlay.clock import ManualClock
 from outlay.compat.cost_module.optimizer import CostOptimizer
 from outlay.cost.forecast import Pace, forecast_rest, forecast_runs, rest_of
@@ -71,7 +71,7 @@ def test_what_cannot_be_counted_with_is_refused(refused: Callable[[], object]) -
 
 
 def test_saves_that_take_longer_than_failures_stay_away_have_an_interval() -> None:
-    assert exact(Reliability(save=1e6, mttf=1)) == 1
+    assert optimal_interval(Reliability(save=1e6, mttf=1)) == 1
 
 
 def test_nothing_ahead_beats_nothing() -> None:
@@ -134,7 +134,7 @@ def test_a_move_to_spot_says_what_it_risks() -> None:
 def test_a_machine_taken_back_too_often_is_refused() -> None:
     now = Option(name="now", price_per_hour=3, speed=1)
     spot = Option(name="spot", price_per_hour=0, speed=1, mttf_hours=1e-4)
-    assert "too often" in finish_on(spot, ComputeJob(work=10)).refused
+    assert "too often" in estimate_job(spot, ComputeJob(work=10)).refused
     assert recommend_compute_tier(now, [spot], ComputeJob(work=10), least_saving=1) is None
 
 
@@ -169,17 +169,3 @@ class TestALiveRun:
         rest = rest_of(view, 4)
         assert rest is not None
         assert (rest.seconds.point, rest.cost.point) == (20.0, 0.0)
-
-
-@pytest.mark.parametrize(
-    ("amount", "shown"),
-    [
-        (1234.5, "1,234.50 USD"),
-        (0.64, "0.64 USD"),
-        (0.0019, "0.0019 USD"),
-        (0.000002, "0.000002 USD"),
-        (0.0, "0.00 USD"),
-    ],
-)
-def test_a_small_amount_is_not_shown_as_nothing(amount: float, shown: str) -> None:
-    assert amount_text(amount, "USD") == shown

@@ -22,7 +22,7 @@ from command_line import in_process
 from ledgers import START_NS, Segment
 from offer_builder import offer
 from outlay.alerts.delivery import AlertMessage, deliver
-from outlay.alerts.rounds import AlertRound, AlertWatch, book_path, read_book
+from outlay.alerts.rounds import AlertRound, AlertWatch, read_state, state_path
 from outlay.alerts.rules import AlertTarget, When
 from outlay.clock import ManualClock
 from outlay.cost.book import CostBook
@@ -222,12 +222,7 @@ def a_run_that_died(scene: Scene) -> Iterator[str]:
 def a_run_that_stalls(scene: Scene) -> Iterator[str]:
     with scene.run() as run:
         train(run, scene.clock, 1)
-        yield 'when = "stall"\nfor = "5m"'
-        scene.clock.advance(6 * MINUTE)
-        run.heartbeat()
-        yield "warning: m is alive and has not finished a step for 6m"
-        train(run, scene.clock, 1)
-        yield ""
+        yield from no_step_for_six_minutes(scene, run)
 
 
 def a_resume_that_reaches_no_step(scene: Scene) -> Iterator[str]:
@@ -235,12 +230,16 @@ def a_resume_that_reaches_no_step(scene: Scene) -> Iterator[str]:
         train(run, scene.clock, 1)
         scene.clock.advance(60 * MINUTE)
     with scene.run() as run:
-        yield 'when = "stall"\nfor = "5m"'
-        scene.clock.advance(6 * MINUTE)
-        run.heartbeat()
-        yield "warning: m is alive and has not finished a step for 6m"
-        train(run, scene.clock, 1)
-        yield ""
+        yield from no_step_for_six_minutes(scene, run)
+
+
+def no_step_for_six_minutes(scene: Scene, run: outlay.Run) -> Iterator[str]:
+    yield 'when = "stall"\nfor = "5m"'
+    scene.clock.advance(6 * MINUTE)
+    run.heartbeat()
+    yield "warning: m is alive and has not finished a step for 6m"
+    train(run, scene.clock, 1)
+    yield ""
 
 
 def a_low_goodput(scene: Scene) -> Iterator[str]:
@@ -478,7 +477,7 @@ def test_what_is_refused_is_counted_and_tried_again(
     assert [each.tries for each in done.book.waiting] == [1]
     trouble = "1 not delivered yet, tried again every round: alert target one: it answered 503"
     assert [trouble in line for line in desk.said] == [True]
-    assert "hush" not in book_path().read_text()
+    assert "hush" not in state_path().read_text()
     hook.answer = 200
     assert desk.round().book.delivered == 1
     assert [each["when"] for each in hook.got] == ["budget"]
@@ -550,7 +549,7 @@ def test_what_nobody_takes_for_a_day_is_lost_and_counted(
     assert "the variable NOT_SET is not set" in desk.round().book.trouble
     clock.advance(25 * 60 * MINUTE)
     run.heartbeat()
-    assert (desk.round().book.lost, read_book().waiting) == (1, ())
+    assert (desk.round().book.lost, read_state().waiting) == (1, ())
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # It loads imghdr.

@@ -150,16 +150,19 @@ def hydra_budget(directory: Path, *overrides: str) -> Budget | None:
         return read_budget(compose("config", overrides=list(overrides)))
 
 
+@pytest.mark.hydra
 def test_the_shipped_hydra_group_is_disabled_by_default(tmp_path: Path) -> None:
     assert hydra_budget(tmp_path) is None
 
 
+@pytest.mark.hydra
 def test_the_shipped_hydra_group_takes_the_documented_overrides(tmp_path: Path) -> None:
     overrides = ("enabled=true", "mode=iso_tokens", "max_tokens=50_000")
     budget = hydra_budget(tmp_path, *(f"runtime.budget.{each}" for each in overrides))
     assert budget == iso_tokens(50_000)
 
 
+@pytest.mark.hydra
 def test_an_override_file_goes_over_the_shipped_hydra_group(tmp_path: Path) -> None:
     (tmp_path / "runtime").mkdir()
     (tmp_path / "runtime" / "short.yaml").write_text(

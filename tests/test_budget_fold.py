@@ -26,8 +26,11 @@ from outlay.ledger import (
 SECOND = 10**9
 Log = dict[SegmentId, list[Record]]
 
+LARGE = 10**20  # FLOPs of a large model's step, which no 64-bit integer holds
+
 executions = st.lists(
-    st.tuples(st.integers(0, 15), st.integers(0, 4), st.integers(0, 3)), max_size=40
+    st.tuples(st.integers(0, 15), st.integers(0, 4), st.integers(0, 3) | st.just(LARGE)),
+    max_size=40,
 )
 
 

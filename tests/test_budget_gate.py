@@ -392,6 +392,16 @@ def test_collectives_are_counted_under_any_budget_where_ranks_train_together(
     assert "comm_bytes" not in document(tmp_path)["unmeasured"]  # type: ignore[operator]
 
 
+def test_steps_of_more_flops_than_64_bits_hold_are_counted(tmp_path: Path) -> None:
+    for attempt_steps in (4, 6):
+        with outlay.run("m", dir=tmp_path, budget=outlay.iso_flops("1e21")) as run:
+            run.meters.flops = outlay.FlopsPerToken(10**15)
+            for _ in run.steps(range(attempt_steps), tokens=100_000):
+                run.checkpoint_committed()
+    assert document(tmp_path)["totals"]["flops"] == 10**21  # type: ignore[index]
+    assert run.should_stop()
+
+
 def test_a_limit_on_flops_counts_by_formula(tmp_path: Path) -> None:
     with outlay.run("m", dir=tmp_path, budget=outlay.iso_flops(6000)) as run:
         run.meters.flops = outlay.FlopsPerToken.six_per_parameter(100)
@@ -661,6 +671,14 @@ def test_a_budget_is_dropped_only_where_that_is_stated(tmp_path: Path, budget: o
     assert not (tmp_path / "budget.json").exists()
     assert start_again(tmp_path) == 20  # It stays dropped.
     assert outlay.read_run(tmp_path).budget is None
+
+
+def test_a_disabled_budget_is_a_tracker_without_limits(tmp_path: Path) -> None:
+    with outlay.run("m", dir=tmp_path, budget={"mode": "iso_tokens", "enabled": False}) as run:
+        assert run.budget is not None
+        assert len(list(run.steps(range(6), tokens=5))) == 6
+        assert run.budget.totals["tokens"] == 30
+        assert not run.budget.should_stop()
 
 
 def test_a_whole_configuration_that_enables_nothing_drops_nothing(tmp_path: Path) -> None:

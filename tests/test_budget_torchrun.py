@@ -1,16 +1,19 @@
-"""Budgets over real ranks: torchrun and gloo, two and four processes."""
+"""Budgets over real ranks: gloo between two and four processes, of torchrun, forked or mp.spawn."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from outlay.budget.fold import join_attempts
 from outlay.budget.history import read_history
+from outlay.ledger import AttemptStarted, read_run
 from outlay.sweep.engines.ports import Ports
 
 PROGRAM = Path(__file__).parent / "programs" / "budget_ranks.py"
@@ -28,6 +31,26 @@ def torchrun(processes: int, scenario: str, run_dir: Path) -> subprocess.Complet
     return subprocess.run(
         command, capture_output=True, text=True, timeout=TIMEOUT_S, env=environment(), check=False
     )
+
+
+@contextlib.contextmanager
+def meeting(processes: int) -> Iterator[dict[str, str]]:
+    """The environment of ranks that meet without a launcher, on a port that is theirs."""
+    ports = Ports()
+    port = ports.reserve()
+    shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(processes)}
+    try:
+        yield environment() | shared
+    finally:
+        ports.release(port)
+
+
+def forked(processes: int, scenario: str, run_dir: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(PROGRAM), scenario, str(run_dir)]
+    with meeting(processes) as environ:
+        return subprocess.run(
+            command, capture_output=True, text=True, timeout=TIMEOUT_S, env=environ, check=False
+        )
 
 
 def results(done: subprocess.CompletedProcess[str]) -> list[dict[str, Any]]:
@@ -72,7 +95,7 @@ def test_ddp_with_gradient_accumulation_is_budgeted_over_all_ranks_and_restarts(
 
 
 def test_four_ranks_with_a_straggler_stop_on_the_same_step(tmp_path: Path) -> None:
-    ranks = results(torchrun(4, "straggler", tmp_path))
+    ranks = results(forked(4, "straggler", tmp_path))
     assert len({rank["steps"] for rank in ranks}) == 1
     assert len({rank["totals"]["time_ms"] for rank in ranks}) == 1
     assert all(rank["totals"]["time_ms"] >= 600 for rank in ranks)
@@ -80,10 +103,19 @@ def test_four_ranks_with_a_straggler_stop_on_the_same_step(tmp_path: Path) -> No
     assert [rank["allowed"] for rank in ranks] == [True] * 4
 
 
+def test_a_batch_far_larger_than_all_before_it_never_passes_a_limit_on_tokens(
+    tmp_path: Path,
+) -> None:
+    ranks = results(forked(2, "uneven", tmp_path))
+    assert [rank["steps"] for rank in ranks] == [30, 30]
+    assert [rank["totals"]["tokens"] for rank in ranks] == [120, 120]
+    assert "the next step would pass it by 22" in ranks[0]["reason"]
+
+
 def test_a_cap_on_communication_counts_all_ranks_and_stops_after_the_step_that_reaches_it(
     tmp_path: Path,
 ) -> None:
-    ranks = results(torchrun(2, "talking", tmp_path))
+    ranks = results(forked(2, "talking", tmp_path))
     assert [rank["steps"] for rank in ranks] == [5, 5]
     assert [rank["totals"]["comm_bytes"] for rank in ranks] == [10_000, 10_000]
     assert "max_comm_bytes" in ranks[0]["reason"]
@@ -91,48 +123,37 @@ def test_a_cap_on_communication_counts_all_ranks_and_stops_after_the_step_that_r
 
 def test_a_killed_rank_does_not_hang_the_others(tmp_path: Path) -> None:
     # Without a launcher, which would end the survivor before it notices by itself.
-    ports = Ports()
-    port = ports.reserve()
-    shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2"}
-    processes = [
-        subprocess.Popen(
-            [sys.executable, str(PROGRAM), "killed", str(tmp_path)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env=environment() | shared | {"RANK": str(rank)},
-        )
-        for rank in (0, 1)
-    ]
-    try:
-        outputs = [process.communicate(timeout=TIMEOUT_S) for process in processes]
-    finally:
-        for process in processes:
-            process.kill()
-        ports.release(port)
+    with meeting(2) as environ:
+        processes = [
+            subprocess.Popen(
+                [sys.executable, str(PROGRAM), "killed", str(tmp_path)],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                env=environ | {"RANK": str(rank)},
+            )
+            for rank in (0, 1)
+        ]
+        try:
+            outputs = [process.communicate(timeout=TIMEOUT_S) for process in processes]
+        finally:
+            for process in processes:
+                process.kill()
     assert processes[1].returncode == -9
     assert processes[0].returncode == 1
     assert "AgreementLost" in outputs[0][1]
     assert json.loads((tmp_path / "budget.json").read_text())["totals"]["tokens"] > 0
 
 
-EXAMPLE = Path(__file__).parent.parent / "examples" / "torch_ddp" / "train.py"
-
-
-def test_the_example_trains_to_its_tokens_with_the_documented_command(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    command += ["--nproc-per-node", "2", str(EXAMPLE), f"run_dir={tmp_path}"]
-    command += ["runtime.budget.enabled=true", "runtime.budget.mode=iso_tokens"]
+def test_ranks_of_mp_spawn_record_one_run_and_share_its_budget(tmp_path: Path) -> None:
+    unset = ("RANK", "LOCAL_RANK", "WORLD_SIZE")
     done = subprocess.run(
-        [*command, "runtime.budget.max_tokens=50_000"],
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_S,
-        env=environment(),
-        cwd=tmp_path,
-        check=False,
-    )
-    assert "stopped after 390 micro-batches: max_tokens" in done.stdout, done.stderr
-    content = json.loads((tmp_path / "budget.json").read_text())
-    assert content["totals"]["tokens"] == 390 * 2 * 2 * 32
-    assert content["totals"]["steps"] == 390
+        [sys.executable, str(PROGRAM.with_name("spawned_ranks.py")), str(tmp_path)],
+        env={name: text for name, text in environment().items() if name not in unset},
+        capture_output=True, text=True, timeout=TIMEOUT_S, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    headers = [one for one in read_run(tmp_path / "run").records if isinstance(one, AttemptStarted)]
+    assert sorted((header.rank, header.world_size) for header in headers) == [(0, 2), (1, 2)]
+    totals = json.loads((tmp_path / "run" / "budget.json").read_text())["totals"]
+    assert (totals["tokens"], totals["steps"]) == (96, 8)

@@ -8,6 +8,8 @@ import pytest
 
 import scripts
 from command_line import outlay
+from hostile import good_run
+from ledgers import dollars
 from outlay import run
 from outlay.cli.app import ENTRIES
 
@@ -67,6 +69,20 @@ def test_the_table_of_runs_fits_the_terminal(finished: Path, columns: int) -> No
     shown = outlay("runs", finished, columns=columns)
     assert "completed" in shown.out
     assert all(len(line) <= columns for line in shown.out.splitlines())
+
+
+def test_the_runs_of_a_sweep_are_a_table_in_eighty_columns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("001_size_00", "002_size_01"):
+        directory = good_run(Path("sweep") / name, name, price=dollars(15_000))
+        outlay("collect", directory)
+    rows = outlay("runs", columns=80).out.splitlines()
+    assert sorted(row.split()[:2] for row in rows if row[:1].isdigit()) == [
+        ["001_size_00", "completed"],
+        ["002_size_01", "completed"],
+    ]
 
 
 def test_collecting_twice_changes_nothing(finished: Path) -> None:

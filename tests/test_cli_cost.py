@@ -22,7 +22,7 @@ from outlay import iso_tokens, run
 from outlay.clock import ManualClock
 from outlay.compat.cost_module.analyzer import CostAnalyzer
 from outlay.ledger import Metric, Price
-from test_cost_analyzer import costing
+from test_compat_cost_analyzer import costing
 from vendor_shapes import vast_answer
 
 MONTH = "2023-11"

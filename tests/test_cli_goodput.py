@@ -12,7 +12,7 @@ from command_line import outlay
 from outlay import run
 from outlay.cli.goodput import bar_of
 from outlay.clock import ManualClock
-from outlay.goodput.summary import PhaseRow
+from outlay.goodput.follower import PhaseRow
 from terminal import terminal
 
 SECOND = 10**9

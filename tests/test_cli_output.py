@@ -183,18 +183,6 @@ def test_no_help_shows_the_type_of_a_flag() -> None:
         assert "<bool" not in outlay(*path, "--help").lower()
 
 
-def test_a_reader_that_went_away_is_not_answered_with_a_traceback() -> None:
-    reading, writing = os.pipe()
-    os.close(reading)
-    done = subprocess.run(
-        [sys.executable, "-m", "outlay", "runs", "--json"],
-        env=os.environ | {"PYTHONUNBUFFERED": ""}, stdout=writing, stderr=subprocess.PIPE,
-        check=False, timeout=120,
-    )  # fmt: skip
-    os.close(writing)
-    assert (done.returncode, done.stderr) == (1, b"")
-
-
 @pytest.fixture
 def home(tmp_path: Path) -> dict[str, str]:
     """The environment of a user who has ``outlay`` on the path and an empty home."""

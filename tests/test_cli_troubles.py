@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -11,7 +12,8 @@ import pytest
 
 from command_line import Outcome, outlay
 from ledgers import Segment, dollars
-from outlay.cli.app import _was_interrupted, main
+from outlay.cli.app import _is_behind, main
+from outlay.cli.output import with_shown_paths
 
 REFUSES_FILES = Path("/sys/outlay")  # A file system on which nobody can make a directory.
 
@@ -133,10 +135,43 @@ def test_ctrl_c_is_answered_with_a_word(empty: Path) -> None:
 
 def test_an_interrupt_is_found_behind_the_exit_that_it_became() -> None:
     ended = SystemExit(130)
-    assert not _was_interrupted(ended)
+    assert not _is_behind(KeyboardInterrupt, ended)
     ended.__context__ = RuntimeError()
     ended.__context__.__cause__ = KeyboardInterrupt()
-    assert _was_interrupted(ended)
+    assert _is_behind(KeyboardInterrupt, ended)
+
+
+@pytest.mark.parametrize(
+    "words", [["--version"], ["--help"], ["runs"], ["runs", "--json"]], ids=str
+)
+def test_a_reader_that_goes_away_ends_a_command_quietly(words: list[str]) -> None:
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    done = subprocess.run(
+        [sys.executable, "-m", "outlay", *words], env=os.environ | {"PYTHONUNBUFFERED": ""},
+        stdout=write_end, stderr=subprocess.PIPE, text=True, check=False,
+    )  # fmt: skip
+    os.close(write_end)
+    assert (done.returncode, done.stderr) == (141, "")
+
+
+@pytest.mark.parametrize("command", ["resume", "report", "status"])
+def test_a_path_below_this_directory_is_shown_as_one_types_it(empty: Path, command: str) -> None:
+    del empty
+    done = outlay("sweep", command, "no/such", TERM="dumb")
+    assert done.code == 2
+    assert done.err.startswith("error: no/such: no sweep_manifest.json here.")
+
+
+def test_only_paths_below_this_directory_are_made_relative(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for kept in (f"/data{tmp_path}/x", f"{tmp_path}/", f"{tmp_path}-2/x", f"~{tmp_path}/x"):
+        assert with_shown_paths(kept) == kept
+    assert with_shown_paths(f"a: {tmp_path}/x `{tmp_path}/y`") == "a: x `y`"
+    monkeypatch.chdir("/")
+    assert with_shown_paths("a: /x") == "a: /x"
 
 
 def test_ctrl_c_while_commands_are_loaded_leaves_no_traceback(

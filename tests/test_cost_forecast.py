@@ -27,7 +27,7 @@ from outlay.cost.forecast import (
 )
 from outlay.errors import InvalidValue
 from outlay.goodput.follower import read_view
-from test_cost_analyzer import costing
+from test_compat_cost_analyzer import costing
 
 TRIALS = 300
 Draw = Callable[[np.random.Generator, int], Any]
@@ -68,7 +68,7 @@ CANNOT = (
 FOUR = ["skewed", "two amounts", "growing", "growing, noisily", "often crashing", "seldom crashing"]
 
 
-@pytest.mark.parametrize("known", [4, 5, 6, 8, 10, 15, 25, 40, 60])
+@pytest.mark.parametrize("known", [4, 6, 8, 15, 40, 60])
 @pytest.mark.parametrize("planned", [1, 5])
 @pytest.mark.parametrize("world", FOUR)
 def test_intervals_hold_what_they_promise_or_the_forecast_says_that_it_cannot(

@@ -17,7 +17,7 @@ from command_line import outlay
 from outlay.budget.display import read_document
 from outlay.demo.mlp import Mlp
 from outlay.goodput.follower import GoodputFollower
-from outlay.goodput.summary import disruptions
+from outlay.goodput.reliability import disruptions
 from outlay.guard.budget_guard import BudgetGuard
 from outlay.ledger import Metric, read_run
 from outlay.units import Money

@@ -112,6 +112,18 @@ def test_every_dependency_was_decided_on() -> None:
     assert {name for name in named if f"`{name}`" not in decisions} == set()
 
 
+def test_the_readme_goes_from_the_first_command_to_what_outlay_cannot_do() -> None:
+    readme = (ROOT / "README.md").read_text()
+    before, *sections = re.split(r"^## ", readme, flags=re.MULTILINE)
+    assert "<picture>" in before
+    assert [section.splitlines()[0] for section in sections] == [
+        "Start", "In your training", "A refusal", "What a dollar means", "A sweep", "Slurm",
+        "Honest numbers", "What it cannot do", "Coming from …", "Documents",
+    ]  # fmt: skip
+    for section, shown in {0: "outlay: cost", 1: "iso_cost", 2: "error: ", 5: "#SBATCH"}.items():
+        assert shown in sections[section]
+
+
 def test_readme_and_makefile_agree_on_the_two_commands() -> None:
     makefile = (ROOT / "Makefile").read_text()
     commands = re.findall(r"^make (\w+)", (ROOT / "README.md").read_text(), re.MULTILINE)

@@ -7,13 +7,18 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from browser import find_chromium
 from papers import ROOT
 from system_parts import missing
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
 
 LOADED = re.compile(r'<(?:script|link|img|iframe)[^>]+(?:src|href)="https?:')
 pytestmark = pytest.mark.xdist_group("site")
@@ -33,10 +38,12 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
+def index(site: Path) -> str:
+    return (site / "index.html").read_text()
+
+
 def test_its_first_page_is_the_readme(site: Path) -> None:
-    page = (site / "index.html").read_text()
-    assert "outlay keeps the books of ML training" in page
-    assert 'href="tutorial.html"' in page
+    assert "outlay keeps the books of ML training" in index(site)
 
 
 def test_it_loads_nothing_from_elsewhere(site: Path) -> None:
@@ -44,15 +51,53 @@ def test_it_loads_nothing_from_elsewhere(site: Path) -> None:
         assert not LOADED.findall(page.read_text()), page
 
 
-def test_its_search_answers_on_a_page_that_was_opened_from_disk(site: Path) -> None:
-    sync_api = pytest.importorskip("playwright.sync_api")
-    with sync_api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=find_chromium(), args=["--no-sandbox"])
-        page = browser.new_page()
-        page.goto((site / "howto" / "slurm.html").as_uri())
-        page.wait_for_function("typeof __index !== 'undefined'")
-        page.evaluate("document.querySelector('input.md-search__input').focus()")
-        page.keyboard.type("goodput")
-        page.locator(".md-search-result__item").first.wait_for(timeout=60_000)
-        assert "matching documents" in page.inner_text(".md-search-result__meta")
-        browser.close()
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    if importlib.util.find_spec("playwright") is None:
+        missing("playwright is not installed: the extra `test-integrations` has it")
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        opened = playwright.chromium.launch(executable_path=find_chromium(), args=["--no-sandbox"])
+        yield opened
+        opened.close()
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+@pytest.mark.parametrize(
+    "name", ["index", "tutorial", "cheatsheet", "four-numbers", "howto/moving"]
+)
+def test_a_page_fits_the_window_with_its_pictures_and_asks_nobody(
+    site: Path, browser: Browser, name: str, width: int
+) -> None:
+    page = browser.new_page(viewport={"width": width, "height": 900})
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    page.goto((site / f"{name}.html").as_uri(), wait_until="load")
+    assert {url.partition(":")[0] for url in asked} <= {"file", "data", "blob"}
+    assert page.evaluate("document.documentElement.scrollWidth") == width
+    pictures = page.evaluate("[...document.images].map(each => each.naturalWidth)")
+    assert all(pictures), pictures
+    assert bool(pictures) == (name == "index")
+    page.close()
+
+
+def test_its_search_answers_on_a_page_that_was_opened_from_disk(
+    site: Path, browser: Browser
+) -> None:
+    page = browser.new_page()
+    page.goto((site / "howto" / "slurm.html").as_uri())
+    page.wait_for_function("typeof __index !== 'undefined'")
+    page.evaluate("document.querySelector('input.md-search__input').focus()")
+    page.keyboard.type("goodput")
+    page.locator(".md-search-result__item").first.wait_for(timeout=60_000)
+    assert "matching documents" in page.inner_text(".md-search-result__meta")
+    page.close()
+
+
+def test_every_page_stands_in_its_contents(site: Path) -> None:
+    listed = set(re.findall(r'<a href="([\w/.-]+\.html)" class="md-nav__link', index(site)))
+    built = {path.relative_to(site).as_posix() for path in site.rglob("*.html")}
+    decisions = {path for path in built if path.startswith("adr/0")}  # Their own page lists them.
+    assert decisions
+    assert built - listed == decisions | {"404.html"}

@@ -4,24 +4,31 @@ The blocks of a page run in order in one empty directory, so that a command may 
 Python above it recorded. An HTML comment right before a Python block can say ``before`` and then
 lines that run ahead of it (what a reader has and the page does not show), or ``needs: NAME`` for a
 module that may be missing: then the block is skipped, and fails where CI=true. A block of any
-language with ``file: NAME`` before it is what a reader saves under that name.
+language with ``file: NAME`` before it is what a reader saves under that name. Processes are forked
+from one that has imported outlay; the README and the tutorial are followed in fresh ones, too.
 """
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import shlex
 import subprocess
 import sys
+from collections.abc import Callable
+from functools import partial
 from itertools import takewhile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from command_line import Outcome, outlay, python
 from papers import ROOT, Block, blocks, markdown_files
 from system_parts import missing
 
 BEFORE, NEEDS, FILE = "before\n", "needs: ", "file: "
+STRICT = "import warnings\nwarnings.simplefilter('error')"
 
 
 def runnable(path: Path) -> list[Block]:
@@ -40,23 +47,35 @@ def missing_module(block: Block) -> str | None:
     return name
 
 
-def programs(block: Block) -> list[list[str]]:
+Program = Callable[[], Outcome]
+
+
+def programs(block: Block) -> list[Program]:
     """Return the commands that a block stands for; ``NAME=value`` before one is its environment."""
     if block.language == "python":
         before = block.comment[len(BEFORE) :] if block.comment.startswith(BEFORE) else ""
-        return [[sys.executable, "-W", "error", "-c", f"{before}\n{block.text}"]]
+        return [partial(python, f"{STRICT}\n{before}\n{block.text}")]
     lines = [line[2:] for line in block.text.splitlines() if line.startswith("$ ")]
     return [program for line in lines if (program := typed(shlex.split(line, comments=True)))]
 
 
-def typed(words: list[str]) -> list[str] | None:
+def typed(words: list[str]) -> Program | None:
     """Return a typed command as it is run here; None for programs that are not ours."""
     settings = list(takewhile(lambda word: "=" in word, words))
-    command = words[len(settings) :]
-    if command[:1] not in (["outlay"], ["python"]):
-        return None
-    module = ["-m"] if command[0] == "outlay" else []
-    return ["env", *settings, sys.executable, *module, *command[not module :]]
+    name, *arguments = words[len(settings) :]
+    if name == "outlay":
+        environment: dict[str, Any] = dict(word.split("=", 1) for word in settings)
+        return partial(outlay, *arguments, **environment)
+    return (
+        partial(started, ["env", *settings, sys.executable, *arguments])
+        if name == "python"
+        else None
+    )
+
+
+def started(command: list[str]) -> Outcome:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return Outcome(done.returncode, done.stdout, done.stderr)
 
 
 def complaint_about(block: Block, directory: Path) -> str | None:
@@ -64,10 +83,11 @@ def complaint_about(block: Block, directory: Path) -> str | None:
     if block.comment.startswith(FILE):
         (directory / block.comment.removeprefix(FILE).strip()).write_text(block.text)
         return None
-    for program in programs(block):
-        done = subprocess.run(program, cwd=directory, capture_output=True, text=True, check=False)
-        if done.returncode != 0:
-            return f"line {block.line}: exit code {done.returncode}\n{done.stderr}"
+    with contextlib.chdir(directory):
+        for program in programs(block):
+            done = program()
+            if done.code != 0:
+                return f"line {block.line}: exit code {done.code}\n{done.err}"
     return None
 
 

@@ -36,7 +36,7 @@ def environ(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     (bin_dir / "outlay").chmod(0o755)
     return {
         "PATH": f"{bin_dir}:{os.environ['PATH']}", "HOME": str(place), "TERM": "dumb",
-        "LANG": "C.UTF-8",
+        "LANG": "C.UTF-8", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1",
     }  # fmt: skip
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 from datetime import UTC, datetime, timedelta
@@ -25,6 +24,7 @@ from outlay import (
     TrainingMetrics,
 )
 from outlay.clock import SYSTEM, utc_now
+from outlay.sweep.engines.ports import Ports
 
 # -- prices and costs ------------------------------------------------------------------------------
 
@@ -139,10 +139,11 @@ def test_a_budget_that_is_set_is_the_one_that_is_shown() -> None:
 
 NODE = """
 import json, os, pathlib, sys
-names = ("NNODES", "NODE_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "FROM_ROOT", "GROUP_RANK")
+told = {"argv": sys.argv[1:], "cwd": os.getcwd()}
+kinds = ("MFCL_", "N", "WORLD_", "LOCAL_", "GROUP_", "FROM_", "HYDRA_")
+told.update((name, value) for name, value in os.environ.items() if name.startswith(kinds))
 print("to the log")
 print("this too", file=sys.stderr)
-told = {name: os.environ[name] for name in names} | {"argv": sys.argv[1:], "cwd": os.getcwd()}
 pathlib.Path(os.environ["MFCL_SWEEP_RUN_DIR"], "told.json").write_text(json.dumps(told))
 """
 
@@ -153,19 +154,18 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     directory = tmp_path_factory.mktemp("nodes")
     (directory / "work").mkdir()
     (directory / "work" / "node.py").write_text(NODE)
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    ports = Ports()
+    port = ports.reserve()
     root = {
         "name": "study", "entrypoint": "node.py", "work_dir": str(directory / "work"),
         "overrides": ["a=1"], "env": {"FROM_ROOT": "yes", "OMP_NUM_THREADS": 1},
-        "rendezvous": {"backend": "c10d", "id": "7"},
+        "rendezvous": {"backend": "c10d", "id": "7", "conf": "timeout=900"},
     }  # fmt: skip
     sweeps = []
     for rank in range(2):
         entry = {
-            "name": "wide", "params": {"lr": 0.1}, "nnodes": 2,
-            "rendezvous": {"endpoint": f"127.0.0.1:{port}"},
+            "name": "wide", "params": {"lr": 0.1, "amp_dtype": "bf16"}, "nnodes": 2,
+            "metadata": {"why": "test"}, "rendezvous": {"endpoint": f"127.0.0.1:{port}"},
         }  # fmt: skip
         output = directory / f"node{rank}"
         grid = root | {"output_dir": str(output), "node_rank": rank, "grid": [entry]}
@@ -173,13 +173,15 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
         words = [sys.executable, "-m", "outlay.sweep", "--enable-sweeps", f"grid{rank}.json"]
         sweeps.append(subprocess.Popen(words, cwd=directory, stdout=subprocess.DEVNULL))
     assert [sweep.wait(300) for sweep in sweeps] == [0, 0]
+    ports.release(port)
     found = []
     for rank in range(2):
         run_dir = directory / f"node{rank}" / "001_wide"
         told = json.loads((run_dir / "told.json").read_text())
         manifest = json.loads((run_dir.parent / "sweep_manifest.json").read_text())
         log = (run_dir / "sweep.log").read_text()
-        found.append(told | {"log": log, "command": manifest["runs"][0]["command"]})
+        (run,) = manifest["runs"]
+        found.append(told | {"log": log, "command": run["command"], "env": run["env"]})
     return found
 
 
@@ -192,9 +194,9 @@ def test_two_nodes_of_an_entry_meet_and_are_told_what_they_are(nodes: list[dict[
 
 
 def test_the_nodes_are_started_with_torchruns_flags(nodes: list[dict[str, Any]]) -> None:
-    flags = {"--nnodes=2", "--rdzv_backend=c10d", "--rdzv_id=7", "--nproc_per_node=1"}
+    flags = {"--nnodes=2", "--rdzv_backend=c10d", "--rdzv_id=7", "--rdzv_conf=timeout=900"}
     for rank, told in enumerate(nodes):
-        assert flags | {f"--node_rank={rank}"} <= set(told["command"])
+        assert flags | {f"--node_rank={rank}", "--nproc_per_node=1"} <= set(told["command"])
         assert any(word.startswith("--rdzv_endpoint=127.0.0.1:") for word in told["command"])
         assert "--standalone" not in told["command"]
 
@@ -203,6 +205,69 @@ def test_every_key_of_a_grids_root_reaches_the_program(nodes: list[dict[str, Any
     for told in nodes:
         assert (told["FROM_ROOT"], Path(told["cwd"]).name) == ("yes", "work")
         assert {"a=1", "lr=0.1"} <= set(told["argv"])
+
+
+def test_a_program_is_told_the_documented_variables(nodes: list[dict[str, Any]]) -> None:
+    for rank, told in enumerate(nodes):
+        assert told["MFCL_SWEEP_RUN_ID"] == "001_wide"
+        assert Path(told["MFCL_SWEEP_RUN_DIR"]).parts[-2:] == (f"node{rank}", "001_wide")
+        params, metadata = (json.loads(told[f"MFCL_SWEEP_{n}"]) for n in ("PARAMS", "METADATA"))
+        assert (params, metadata) == ({"lr": 0.1, "amp_dtype": "bf16"}, {"why": "test"})
+        assert (told["NPROC_PER_NODE"], told["env"]["MASTER_ADDR"]) == ("1", "127.0.0.1")
+        assert (told["HYDRA_FULL_ERROR"], told["MFCL_AMP_DTYPE"]) == ("1", "bf16")
+
+
+def planned(tmp_path: Path, **entry: Any) -> dict[str, Any]:
+    """Return the one run of a plan, as the command line shows it."""
+    (tmp_path / "grid.json").write_text(json.dumps({"grid": [entry]}))
+    shown = command("sweep", "plan", tmp_path / "grid.json", "--json")
+    assert shown.code == 0, shown.err
+    run: dict[str, Any] = shown.json["runs"][0]
+    return run
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "override"),
+    [
+        ("model", "resnet18", "model=resnet18"),
+        ("method", "simclr", "method=simclr"),
+        ("batch_size", 128, "data.batch_size=128"),
+        ("tau", 0.2, "method.tau=0.2"),
+        ("amp_dtype", "fp16", "train.loss_fp32=false"),
+        ("amp_dtype", "bf16", "train.loss_fp32=false"),
+        ("amp_dtype", "fp32", "train.loss_fp32=true"),
+        ("world_size", 4, "--nproc_per_node=4"),
+        ("optim.lr", 0.1, "optim.lr=0.1"),
+    ],
+)
+def test_a_parameter_becomes_its_documented_override(
+    tmp_path: Path, name: str, value: object, override: str
+) -> None:
+    run = planned(tmp_path, params={name: value})
+    assert override in run["command"]
+    assert "--standalone" in run["command"]
+
+
+@pytest.mark.parametrize(
+    ("mode", "limit", "override"),
+    [
+        ("iso_time", 2.5, "max_minutes=2.5"),
+        ("iso_tokens", 50_000, "max_tokens=50000"),
+        ("iso_epochs", 3, "max_epochs=3"),
+        ("comm_cap", 1000, "max_comm_bytes=1000"),
+        ("energy_cap", 1.5, "max_energy_Wh=1.5"),
+    ],
+)
+@pytest.mark.parametrize("is_named", [True, False])
+def test_a_budget_becomes_its_documented_overrides(
+    tmp_path: Path, mode: str, limit: float, override: str, *, is_named: bool
+) -> None:
+    key = override.partition("=")[0] if is_named else "limit"
+    caps = {"max_comm_bytes": 1000, "max_energy_Wh": 1.5, "steps_per_epoch": 10}
+    stated = {each: cap for each, cap in caps.items() if f"{each}={cap}" != override}
+    run = planned(tmp_path, budget={"mode": mode, key: limit} | stated)
+    names = [override, "enabled=true", *(f"{each}={cap}" for each, cap in stated.items())]
+    assert {f"runtime.budget.{each}" for each in names} <= set(run["command"])
 
 
 def test_the_log_of_a_run_has_both_of_its_streams(nodes: list[dict[str, Any]]) -> None:
@@ -251,6 +316,36 @@ def test_the_manifest_of_a_plan_has_the_day_of_the_survey(tmp_path: Path) -> Non
     manifest = json.loads((tmp_path / "manifest.json").read_text())
     assert manifest["vendor_snapshot_date"] == "2026-11-15"
     assert manifest["vendor_snapshot_prices"] == {"runpod": "0.34"}
+
+
+def test_the_plan_of_the_document_has_its_files_and_figures(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    directory = Path("experiments/35-cloud-budget")
+    caps = ("--lab", "02=3.00", "--lab", "03=0", "--buffer", "2.00")
+    assert command("guard", "init", directory, "--ceiling", "5", *caps).code == 0
+    assert command("prices", "survey", "-o", directory, "--offline").code == 0
+    names = {"vendor-survey.md", "budget.md", "pre-flight-checklist.md", "manifest.json"}
+    assert {path.name for path in directory.iterdir()} == names
+    assert json.loads((directory / "manifest.json").read_text()) == {
+        "seed": 35000, "lab": "00-cloud-budget-and-tooling",
+        "hardware_target": "to be filled in lab 02", "vendor": "<chosen>", "currency": "USD",
+        "ceiling_usd": 5.0, "ceiling_per_lab": {"02": 3.0, "03": 0.0, "buffer": 2.0},
+        "spend_log_path": "experiments/35-cloud-budget/spend.jsonl",
+        "vendor_snapshot_date": "", "vendor_snapshot_prices": {},
+    }  # fmt: skip
+    page = (directory / "budget.md").read_text()
+    assert "2 x $0.35/h x 3 h = $2.10" in page
+    assert "for setup, container pulls and retries" in page
+    survey = (directory / "vendor-survey.md").read_text()
+    assert "Assumption, not a price" in survey
+    assert "0.70 USD per hour. At most 3 hours = 2.10 USD. Ceiling: 3.00 USD" in survey
+    proof = Path("experiments/35-tp-inference/proof-terminated.png")
+    proof.parent.mkdir()
+    proof.write_bytes(b"a picture")
+    shown = command("guard", "postflight", "--label", "lab02", "--proof", proof, "--log", directory)
+    assert shown.code == 0, shown.err
 
 
 # -- goodput ---------------------------------------------------------------------------------------

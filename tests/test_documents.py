@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -51,12 +52,14 @@ def trained_under(tmp_path: Path, group: str) -> Path:
     return run_dir
 
 
+@pytest.mark.hydra
 def test_the_configuration_of_a_budget_ends_training_and_leaves_its_summary(tmp_path: Path) -> None:
     written = json.loads((trained_under(tmp_path, BUDGET) / "budget.json").read_text())
     assert (written["mode"], written["limits"]) == ("iso_tokens", {"max_tokens": 50_000})
     assert written["totals"]["tokens"] == 40_000
 
 
+@pytest.mark.hydra
 def test_a_budget_that_is_not_enabled_leaves_training_as_it_was(tmp_path: Path) -> None:
     run_dir = trained_under(tmp_path, BUDGET.replace("enabled: true", "enabled: false"))
     assert not (run_dir / "budget.json").exists()
@@ -178,7 +181,11 @@ def test_a_sweep_is_summed_up_by_its_documented_command(sweep: Path) -> None:
     assert (row["step_time_ms"], row["bytes_per_step"]) == ("50.0", "1500.0")
     assert (row["accuracy_value"], row["time_to_target_min"]) == ("78.0", "0.8")
     assert (row["accuracy_metric"], row["target_value"]) == ("linear.top1", "70.0")
-    assert (sweep / "reports" / "summary.md").exists()
+    page = (sweep / "reports" / "summary.md").read_text()
+    assert f"`{table.name}`" in page
+    assert {"`ips_mean`", "`param_model`", "`time_to_target_min`"} <= set(
+        re.findall("`[^`]+`", page)
+    )
 
 
 # -- the spend guard ------------------------------------------------------------------------------
@@ -216,6 +223,46 @@ def test_the_guards_own_test_runs_and_its_mode_writes_no_file(
     assert done.returncode == 0, done.stdout
     log = tmp_path / "experiments" / "35-cloud-budget" / "spend.jsonl"
     assert log.exists() is not is_testing
+
+
+MANIFEST = """
+{
+"seed": 35000,
+"lab": "00-cloud-budget-and-tooling",
+"hardware_target": "to be filled in lab 02",
+"vendor": "<chosen>",
+"currency": "USD",
+"ceiling_usd": 5.00,
+"ceiling_per_lab": {"02": 3.00, "buffer": 2.00},
+"spend_log_path": "experiments/35-cloud-budget/spend.jsonl",
+"vendor_snapshot_date": "<lab date>",
+"vendor_snapshot_prices": {"<vendor>": "<per-gpu $/hr>"}
+}
+"""
+
+
+def test_the_manifest_as_it_stands_holds_a_vendors_command_to_its_ceiling(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from outlay import BudgetGuard, BudgetGuardExceeded
+
+    monkeypatch.chdir(tmp_path)
+    directory = Path("experiments/35-cloud-budget")
+    directory.mkdir(parents=True)
+    (directory / "manifest.json").write_text(MANIFEST)
+    manifest = json.loads((directory / "manifest.json").read_text())
+    guard = BudgetGuard(manifest["ceiling_usd"], Path(manifest["spend_log_path"]))
+    guard.authorize("lab02-tp-spinup", 3.00)
+    subprocess.run([sys.executable, "-c", "print('runpodctl create')"], check=True)
+    guard.record_actual("lab02-tp-spinup", 2.10)
+    with pytest.raises(BudgetGuardExceeded):
+        guard.authorize("lab02-tp-spinup", 1.00)  # The lab has 3.00, of which 2.10 are spent.
+    shown = module("outlay", "guard", "status", "--log", str(directory), "--json", cwd=tmp_path)
+    scopes = json.loads(shown.stdout)["scopes"]
+    assert [each["remaining"]["micros"] for each in scopes] == [2_900_000, 900_000, 2_000_000]
+    lines = [json.loads(line) for line in (directory / "spend.jsonl").read_text().splitlines()]
+    assert {"ts", "op_label", "estimated", "currency"} <= set(lines[0])
+    assert (lines[-1]["op_label"], lines[-1]["actual"]) == ("lab02-tp-spinup", 2.1)
 
 
 def test_the_variable_tightens_the_ceiling_without_touching_code(

@@ -19,7 +19,7 @@ from outlay.escaping import (
     html_text,
     json_text,
     latex_text,
-    markdown_row,
+    markdown_table,
     markdown_text,
     one_line,
     terminal_text,
@@ -79,7 +79,8 @@ def test_markdown_shows_the_text_itself(text: str) -> None:
 
 @every_text
 def test_a_markdown_row_has_as_many_cells_as_were_given(text: str) -> None:
-    assert re.sub(r"\\.", "", markdown_row([text, "b"])).count("|") == 3
+    *_, row = markdown_table([">a", "b"], [[text, "b"]])
+    assert re.sub(r"\\.", "", row).count("|") == 3
 
 
 @every_text

@@ -282,6 +282,28 @@ def test_an_interval_bounds_what_is_read() -> None:
     assert [entry["step_count"] for entry in inside] == [1, 2]
 
 
+@pytest.mark.usefixtures("log")
+@pytest.mark.parametrize(
+    ("retention", "found"),
+    [(None, [0, 8, 29]), (timedelta(days=7), [29]), (timedelta(hours=1), [])],
+)
+def test_a_log_is_read_thirty_days_back_unless_said(
+    retention: timedelta | None, found: list[int]
+) -> None:
+    day_ns = 24 * 3600 * 10**9
+    clock = ManualClock()
+    writer = CloudLogger("bert", "log", project_id="p", clock=clock)
+    for days in (0, 8, 21):
+        clock.advance(days * day_ns)
+        today = (clock.wall_ns() - ManualClock().wall_ns()) // day_ns
+        writer.write_cloud_logging_entry({"job_name": "bert", "step_count": today})
+    writer.flush()
+    clock.advance(day_ns // 2)
+    reader = CloudLogger("bert", "log", retention, project_id="p", clock=clock)
+    entries, _ = reader.read_cloud_logging_entries()
+    assert [entry["step_count"] for entry in entries] == found
+
+
 def test_a_batch_that_is_refused_once_is_sent_again(log: Logging) -> None:
     log.mood.refuses_with, log.mood.refusals = grpc.StatusCode.UNAVAILABLE, 1
     writer = logger()

@@ -28,10 +28,9 @@ from outlay.cost.run_cost import cost_of
 from outlay.errors import InvalidValue
 from outlay.export.live_runs import LiveReading, LiveRuns
 from outlay.export.prometheus import MetricsServer, exposition, is_authorized, read_token
-from outlay.goodput.follower import read_view_as_of
-from outlay.goodput.summary import summarise
+from outlay.goodput.follower import read_view_as_of, summarise
 from outlay.guard.budget_guard import BudgetGuard
-from outlay.runs import Run
+from outlay.runs.live import Run
 from outlay.runs.numbers import RunNumbers
 from outlay.store import open_store
 from papers import ROOT
@@ -85,9 +84,9 @@ def lab(tmp_path: Path) -> Iterator[Lab]:
 
 
 @pytest.fixture(scope="module")
-def shared_lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+def shared_lab(homes: Iterator[Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     with pytest.MonkeyPatch.context() as patch:
-        move_home(tmp_path_factory, patch)
+        move_home(next(homes), patch)
         made = train(tmp_path_factory.mktemp("lab"))
         yield made
         made.run.close()

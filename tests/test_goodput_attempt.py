@@ -6,8 +6,8 @@ import pytest
 
 from ledgers import SECOND, START_NS, Segment, ns, numbered
 from outlay.account.run import Committed, SegmentAccount
-from outlay.goodput.attempt import AttemptTimeline
-from outlay.goodput.steps import OwnTimes, Typical
+from outlay.goodput.attempt import AttemptTimeline, OwnTimes
+from outlay.goodput.steps import Typical
 from outlay.ledger import SpanBegun, SpanEnded
 
 ONE_SECOND = Typical(step_ns=SECOND, stall_beyond_ns=2 * SECOND)

@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 import threading
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -22,9 +23,8 @@ from goodput_log import START_S, Job, MemoryLog, at
 from outlay import BadputType, GoodputCache, GoodputCalculator, GoodputRecorder, GoodputType
 from outlay.clock import ManualClock
 from outlay.errors import InvalidValue
-from outlay.goodput.follower import RunView
-from outlay.goodput.readings import NoGoodputLogs, NoJobTime, NoStepTimes
-from outlay.goodput.summary import beside_ns
+from outlay.goodput.calculator import NoGoodputLogs, NoJobTime, NoStepTimes
+from outlay.goodput.follower import RunView, beside_ns
 from outlay.goodput.timeline import Window
 
 RECOVERY = BadputType.INFRASTRUCTURE_RECOVERY_FROM_DISRUPTION
@@ -158,7 +158,7 @@ def test_the_cache_tells_what_the_last_query_found(
 ) -> None:
     cache = GoodputCache("job", tmp_path)
     assert (cache.get_goodput_info(), cache.get_step_info()) == (None, None)
-    monkeypatch.setattr("outlay.goodput.readings.GoodputCache", lambda *_: cache)
+    monkeypatch.setattr("outlay.goodput.calculator.GoodputCache", lambda *_: cache)
     log = MemoryLog(Job().start(0).steps(0, 11, at=0).end(11).payloads)
     clock = ManualClock(wall_ns=(START_S + 11) * 10**9)
     calculator = GoodputCalculator("job", "log", log, cache_dir=tmp_path, clock=clock)
@@ -311,12 +311,12 @@ def test_threads_that_share_a_calculator_are_answered_one_at_a_time(
 ) -> None:
     answering, both = threading.Barrier(2), []
 
-    def meet(view: RunView, window: Window) -> dict[str, int]:
+    def meet(view: RunView, windows: Sequence[Window]) -> dict[str, int]:
         with contextlib.suppress(threading.BrokenBarrierError):
             both.append(answering.wait(0.1))
-        return beside_ns(view, window)
+        return beside_ns(view, windows)
 
-    monkeypatch.setattr("outlay.goodput.readings.beside_ns", meet)
+    monkeypatch.setattr("outlay.goodput.calculator.beside_ns", meet)
     calculator = restarted_job().calculator(now=63)
     with ThreadPoolExecutor(2) as pool:
         answers = [pool.submit(calculator.get_job_goodput) for _ in range(2)]

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outlay.account.spans import SpanInterval, Spans
-from outlay.goodput.steps import Cover, cover_of, flatten
+from outlay.goodput.attempt import Cover, cover_of, flatten
 
 
 def spans(*intervals: tuple[int, int, str]) -> list[SpanInterval]:

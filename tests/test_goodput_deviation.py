@@ -27,7 +27,7 @@ def times(*seconds: float) -> StepTimes:
 
 def sorted_times(*seconds: float) -> SortedTimes:
     own = np.array([round(second * 1e9) for second in seconds], dtype=np.int64)
-    return SortedTimes().and_more(own)
+    return SortedTimes().extended_by(own)
 
 
 def test_nothing_is_ideal_without_steps() -> None:
@@ -42,21 +42,21 @@ def test_anomalous_steps_do_not_shift_the_ideal() -> None:
 def test_the_ideal_of_a_growing_run_is_what_the_definition_says(batches: list[list[int]]) -> None:
     growing = SortedTimes()
     for batch in batches:
-        growing = growing.and_more(np.array(batch, dtype=np.int64))
+        growing = growing.extended_by(np.array(batch, dtype=np.int64))
     every = [time for batch in batches for time in batch]
     median = statistics.median(map(Fraction, every))
     spread = statistics.median(abs(time - median) for time in every)
     usual = [time for time in every if time <= median + 3 * spread]
     assert ideal_step_ns(growing) == sum(usual) / len(usual)
     assert ideal_step_ns(growing.beside(np.array([5]))) == ideal_step_ns(
-        growing.and_more(np.array([5]))
+        growing.extended_by(np.array([5]))
     )
 
 
 @given(st.lists(st.integers(0, 2**40), min_size=1))
 def test_the_ideal_of_a_run_is_that_of_a_list(own: list[int]) -> None:
     of_a_list = ideal_time([float(time) for time in own])
-    assert ideal_step_ns(SortedTimes().and_more(np.array(own))) == pytest.approx(
+    assert ideal_step_ns(SortedTimes().extended_by(np.array(own))) == pytest.approx(
         of_a_list, rel=1e-12
     )
 
@@ -64,8 +64,8 @@ def test_the_ideal_of_a_run_is_that_of_a_list(own: list[int]) -> None:
 @given(st.integers(1, 10**10), st.integers(3, 50))
 def test_the_ideal_scales_with_the_length_of_steps(length: int, count: int) -> None:
     pattern = np.array([100 + index % 3 for index in range(count)], dtype=np.int64)
-    short = ideal_step_ns(SortedTimes().and_more(pattern))
-    long = ideal_step_ns(SortedTimes().and_more(length * pattern))
+    short = ideal_step_ns(SortedTimes().extended_by(pattern))
+    long = ideal_step_ns(SortedTimes().extended_by(length * pattern))
     assert short is not None
     assert long == pytest.approx(short * length, rel=1e-12)
 

@@ -23,7 +23,6 @@ from outlay.goodput.calculator import GoodputCalculator
 from outlay.goodput.follower import GoodputFollower, read_view
 from outlay.goodput.importing import GoodputCache, import_payloads
 from outlay.goodput.logs import LocalRunLog, run_dir_of_job
-from outlay.goodput.readings import RunLogSource
 from outlay.goodput.recorder import GoodputRecorder
 from outlay.ledger import AttemptStarted, Payload, SegmentId, read_run
 from outlay.sweep.aggregate.reading import read_ledger
@@ -189,7 +188,7 @@ def test_a_process_that_records_natively_too_counts_once(
         for step in run.steps(range(10)):
             recorder.record_step_start_time(step)
             clock.advance(10**9)
-    view = RunLogSource("job", tmp_path).view(clock.wall_ns())
+    view = GoodputFollower(tmp_path).view(clock.wall_ns())
     assert len(view.timeline.attempts) == 1
     assert view.break_down().phases["step"] == 10 * 10**9
     assert "also recorded steps itself" in view.findings[-1].message
@@ -276,7 +275,7 @@ def test_a_file_without_payloads_is_refused(text: str | None, tmp_path: Path) ->
 # The cache
 
 
-def test_a_torn_line_of_the_cache_is_dropped_and_sealed(tmp_path: Path) -> None:
+def test_a_torn_line_of_the_cache_is_passed_over_and_sealed(tmp_path: Path) -> None:
     cache = GoodputCache("job", tmp_path)
     cache.update_cached_entries(Job().steps(0, 3, at=0).payloads, (at(0), "3"))
     file = tmp_path / "job_timeline.jsonl"

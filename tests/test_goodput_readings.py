@@ -6,7 +6,8 @@ import pytest
 
 from goodput_log import START_S, Job, MemoryLog
 from outlay.clock import ManualClock
-from outlay.goodput.readings import GoodputReader, NoJobTime, NoStepTimes
+from outlay.goodput.calculator import NoJobTime, NoStepTimes
+from outlay.goodput.readings import GoodputReader
 
 
 def reader(job: Job, now: float) -> GoodputReader:

@@ -9,8 +9,7 @@ import pytest
 from outlay import run
 from outlay.clock import ManualClock
 from outlay.errors import InvalidValue
-from outlay.goodput.follower import GoodputFollower
-from outlay.goodput.summary import roll
+from outlay.goodput.follower import GoodputFollower, roll
 from outlay.goodput.timeline import Window, rolling
 
 SECOND = 10**9

@@ -10,8 +10,7 @@ import pytest
 from command_line import outlay
 from ledgers import HOUR, SECOND, START_NS, Segment, ns
 from outlay.errors import InvalidValue
-from outlay.goodput.follower import GoodputFollower
-from outlay.goodput.summary import GoodputSummary, summarise
+from outlay.goodput.follower import GoodputFollower, GoodputSummary, summarise
 from outlay.goodput.throughput import ModelFlops
 from outlay.goodput.timeline import Window
 

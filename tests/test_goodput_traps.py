@@ -9,7 +9,7 @@ import pytest
 from ledgers import HOUR, SECOND, START_NS, Segment, dollars, ns, to_lines
 from outlay.errors import InvalidValue, NotARun
 from outlay.goodput.follower import GoodputFollower, RunView
-from outlay.goodput.summary import disruptions
+from outlay.goodput.reliability import disruptions
 from outlay.goodput.timeline import Window
 from outlay.ledger import (
     CheckpointCommitted,

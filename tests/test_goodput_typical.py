@@ -17,7 +17,7 @@ times = st.lists(st.integers(0, 10**15), min_size=MIN_STEPS, max_size=40)
 def sorted_times(*batches: list[int]) -> SortedTimes:
     found = SortedTimes()
     for batch in batches:
-        found = found.and_more(np.array(batch, dtype=np.int64))
+        found = found.extended_by(np.array(batch, dtype=np.int64))
     return found
 
 
@@ -55,12 +55,6 @@ def test_adding_in_batches_equals_adding_at_once(first: list[int], later: list[l
     at_once = sorted_times([*first, *(time for batch in later for time in batch)])
     in_batches = sorted_times(first, *later)
     assert in_batches.typical() == at_once.typical()
-
-
-def test_a_few_times_are_inserted_among_many() -> None:
-    many = sorted_times(list(range(0, 200, 2)), [7, 3], [])
-    assert len(many) == 102
-    assert many.typical() == sorted_times([*range(0, 200, 2), 7, 3]).typical()
 
 
 @given(st.lists(st.integers(1, 60), min_size=1, max_size=12))

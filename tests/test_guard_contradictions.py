@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from outlay.guard.budget_guard import BudgetGuard
-from outlay.guard.chain import START, Scanned, link_entries, scan
+from outlay.guard.chain import START, ScanResult, link_entries, scan
 from outlay.guard.entries import SCHEMA, AnyEntry, Captured, Extended, Held, Posting, Sealed, Voided
 from outlay.guard.errors import SpendLogAltered
 from outlay.guard.spend_log import FileSpendLog
@@ -59,7 +59,7 @@ def test_a_line_that_contradicts_those_before_it_is_refused_with_its_number(
     tmp_path: Path, entries: list[AnyEntry], line: int
 ) -> None:
     path = tmp_path / "spend.jsonl"
-    empty = Scanned(lines=(), link=START, torn=b"", findings=())
+    empty = ScanResult(lines=(), link=START, torn=b"", findings=())
     path.write_bytes(link_entries(empty, entries, ts=TS).blob)
     with pytest.raises(SpendLogAltered, match=f"line {line}"):
         BudgetGuard(50, path, environ={}).authorize("next", 1)
@@ -82,7 +82,7 @@ def test_a_seal_without_anything_torn_moves_no_money(tmp_path: Path) -> None:
 
 
 WRITTEN = link_entries(
-    Scanned(lines=(), link=START, torn=b"", findings=()), [held("h")], ts=TS
+    ScanResult(lines=(), link=START, torn=b"", findings=()), [held("h")], ts=TS
 ).blob
 TORN = b'{"kind":"hold","ts":"20\n'
 

@@ -21,8 +21,8 @@ from outlay.errors import InvalidValue, RunInUse
 from outlay.guard.budget_guard import BudgetGuard
 from outlay.guard.errors import BudgetGuardExceeded, HoldResolved
 from outlay.guard.gate import HOLD_VARIABLE, GuardGate, Guarding
-from outlay.ledger import EndStatus, segment_paths
-from outlay.runs.preemption import JointGuard
+from outlay.ledger import segment_paths
+from outlay.runs.preemption import JointStop
 from outlay.units import Duration, Rate
 from waiting import until
 
@@ -71,13 +71,13 @@ class TestTheGate:
         gate.tend()
         clock.advance(10 * SECOND)
         gate.tend()
-        assert gate.before_step(tokens=0, samples=0) is None
+        assert gate.stop_reason() is None
         clock.advance(1 * SECOND)
-        reason = gate.before_step(tokens=0, samples=0)
+        reason = gate.stop_reason()
         assert reason is not None
         assert "whole" in reason
         clock.advance(20 * SECOND)
-        gate.finish("completed")
+        gate.settle()
         assert guard.total_spent == 130.0
 
     def test_what_room_is_left_is_held_however_little(
@@ -96,8 +96,8 @@ class TestTheGate:
         gate = gate_of(guard, clock)
         clock.advance(29 * SECOND)
         gate.tend()
-        assert gate.before_step(tokens=0, samples=0) is None
-        gate.finish("completed")
+        assert gate.stop_reason() is None
+        gate.settle()
         assert guard.total_spent == 29.0
 
     def test_a_ceiling_that_pays_for_nothing_but_the_stopping_lets_nothing_start(
@@ -132,12 +132,12 @@ class TestTheGate:
         guard.log_path.write_bytes(sound + b"nonsense\n")
         clock.advance(60 * SECOND)
         gate.tend()
-        assert gate.before_step(tokens=0, samples=0) is None
+        assert gate.stop_reason() is None
         clock.advance(40 * SECOND)
-        assert "line 2" in (gate.before_step(tokens=0, samples=0) or "")
+        assert "line 2" in (gate.stop_reason() or "")
         guard.log_path.write_bytes(sound)
         gate.tend()
-        assert gate.before_step(tokens=0, samples=0) is None
+        assert gate.stop_reason() is None
 
     def test_a_log_that_cannot_take_the_end_leaves_the_hold_and_raises_nothing(
         self, guard: BudgetGuard, clock: ManualClock
@@ -146,7 +146,7 @@ class TestTheGate:
         gate.begin(told.append)
         sound = guard.log_path.read_bytes()
         guard.log_path.write_bytes(sound + b"nonsense\n")
-        gate.finish("completed")
+        gate.settle()
         assert "the hold stays open" in told[-1]
         guard.log_path.write_bytes(sound)
         assert guard.held == 120.0
@@ -160,7 +160,7 @@ class TestTheGate:
         # 40 at one dollar, then twice as much for 100 + 20 seconds.
         assert guard.held == 280.0
         clock.advance(10 * SECOND)
-        gate.finish("completed")
+        gate.settle()
         assert guard.total_spent == 60.0
 
     def test_a_price_that_the_hold_cannot_pay_is_held_for_at_once(
@@ -168,7 +168,7 @@ class TestTheGate:
     ) -> None:
         gate = gate_of(guard, clock)
         gate.change_rate(Rate.parse("25200 USD/h"))
-        assert gate.before_step(tokens=0, samples=0) is None
+        assert gate.stop_reason() is None
         assert guard.held == 840.0
 
     def test_what_runs_below_a_hold_extends_it_and_leaves_it_to_its_opener(
@@ -178,7 +178,7 @@ class TestTheGate:
         environ = {HOLD_VARIABLE: f"{hold.id}@{guard.log_path}"}
         gate = gate_of(guard, clock, **environ)
         assert guard.held == 120.0
-        gate.finish("completed")
+        gate.settle()
         assert kinds(guard) == ["hold", "extend"]
 
     def test_a_hold_that_is_settled_already_lets_nothing_run_below_it(
@@ -362,7 +362,9 @@ def test_all_ranks_stop_at_the_same_step_with_rank_zeros_reason(
 
     def train(rank: int) -> None:
         group = ThreadGroup(rank, size, barrier, box)
-        gate = JointGuard(own if rank == 0 else None, find_group=lambda: group, clock=clock)
+        gate = JointStop(
+            own.stop_reason if rank == 0 else None, find_group=lambda: group, clock=clock
+        )
         for step in endless():
             reason = gate.before_step(tokens=0, samples=0)
             if reason is not None:
@@ -380,16 +382,6 @@ def test_all_ranks_stop_at_the_same_step_with_rank_zeros_reason(
     assert clock.monotonic_ns() >= 100 * SECOND
 
 
-class ReasonInAnyScript:
-    """What rank 0 asks; its reason is long, and no ASCII."""
-
-    def stop_reason(self) -> str:
-        return "資" * 900
-
-    def finish(self, status: EndStatus) -> None:
-        """Nothing is held."""
-
-
 class BoundedGroup:
     """One rank whose payloads may be as large as torch's group carries."""
 
@@ -401,7 +393,7 @@ class BoundedGroup:
 
 
 def test_a_long_reason_fits_what_ranks_can_tell_each_other(clock: ManualClock) -> None:
-    gate = JointGuard(ReasonInAnyScript(), find_group=BoundedGroup, clock=clock)
+    gate = JointStop(lambda: "資" * 900, find_group=BoundedGroup, clock=clock)
     told = gate.before_step(tokens=0, samples=0)
     assert told is not None
     assert set(told) == {"資"}

@@ -5,7 +5,10 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+import pytest
+
 from outlay.clock import ManualClock
+from outlay.errors import OutlayError
 from outlay.guard.budget_guard import BudgetGuard
 
 GOLDEN = Path(__file__).parent / "data" / "spend-log-v1"
@@ -25,3 +28,18 @@ def test_a_log_of_schema_1_reads_verifies_and_goes_on(tmp_path: Path, clock: Man
     assert "raised from 20.00 to 25.00" in str(guard.findings()[0])
     guard.authorize("next", 1)
     assert guard.verify().sound
+
+
+def test_lines_of_a_newer_schema_are_refused(
+    tmp_path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = tmp_path / "spend.jsonl"
+    with monkeypatch.context() as tomorrow:
+        for module in ("entries", "decisions"):
+            tomorrow.setattr(f"outlay.guard.{module}.SCHEMA", 2)
+        BudgetGuard(5, log, clock=clock, environ={}).authorize("first", 1)
+    before = log.read_bytes()
+    guard = BudgetGuard(5, log, clock=clock, environ={})
+    with pytest.raises(OutlayError, match="schema 2 is newer than this outlay"):
+        guard.authorize("second", 1)
+    assert log.read_bytes() == before

@@ -11,7 +11,14 @@ import pytest
 
 from outlay.errors import InvalidValue
 from outlay.guard.rental.rental import call, filled, words
-from outlay.guard.rental.vendors import PRESETS, Garbled, Listed, parse_id, parse_listing, preset
+from outlay.guard.rental.vendors import (
+    PRESETS,
+    ListedMachine,
+    UnreadableReply,
+    parse_id,
+    parse_listing,
+    preset,
+)
 
 
 @pytest.mark.parametrize(
@@ -43,7 +50,7 @@ def test_the_id_is_read_from_what_creation_printed(
     ],
 )
 def test_an_id_that_is_not_there_is_garbled(id_from: str, output: str) -> None:
-    with pytest.raises(Garbled):
+    with pytest.raises(UnreadableReply):
         parse_id(id_from, output, "outlay-a")
 
 
@@ -55,23 +62,23 @@ def test_a_place_that_makes_no_sense_is_an_error_of_the_user(id_from: str) -> No
 
 def test_runpods_listing() -> None:
     output = '[{"id": "wu5", "name": "Pod1", "desiredStatus": "EXITED"}]'
-    assert parse_listing(preset("runpod"), output) == (Listed("wu5", "Pod1"),)
+    assert parse_listing(preset("runpod"), output) == (ListedMachine("wu5", "Pod1"),)
 
 
 def test_vasts_listing_names_by_label() -> None:
     output = '[{"id": 12741302, "label": "mine", "actual_status": "stopped"}, {"id": 2}]'
     listed = parse_listing(preset("vast"), output)
-    assert listed == (Listed("12741302", "mine"), Listed("2", ""))
+    assert listed == (ListedMachine("12741302", "mine"), ListedMachine("2", ""))
 
 
 def test_primes_listing() -> None:
     output = '{"pods": [{"id": "3f9c", "name": "mine", "status": "ACTIVE"}], "total_count": 1}'
-    assert parse_listing(preset("prime"), output) == (Listed("3f9c", "mine"),)
+    assert parse_listing(preset("prime"), output) == (ListedMachine("3f9c", "mine"),)
 
 
 def test_skypilots_clusters_are_known_by_their_name() -> None:
     output = '[{"name": "outlay-a", "status": "STOPPED"}]'
-    assert parse_listing(preset("skypilot"), output) == (Listed("outlay-a", "outlay-a"),)
+    assert parse_listing(preset("skypilot"), output) == (ListedMachine("outlay-a", "outlay-a"),)
     assert parse_id(preset("skypilot").id_from, "Cluster launched", "outlay-a") == "outlay-a"
 
 
@@ -81,7 +88,7 @@ def test_dstacks_runs_are_known_by_their_name_until_they_are_over() -> None:
         '{"id": "u1", "status": "running", "run_spec": {"run_name": "outlay-a"}},'
         ' {"id": "u2", "status": "terminated", "run_spec": {"run_name": "outlay-b"}}]}'
     )
-    assert parse_listing(preset("dstack"), output) == (Listed("outlay-a", "outlay-a"),)
+    assert parse_listing(preset("dstack"), output) == (ListedMachine("outlay-a", "outlay-a"),)
 
 
 def test_lambdas_listing_leaves_out_what_is_terminated() -> None:
@@ -90,13 +97,16 @@ def test_lambdas_listing_leaves_out_what_is_terminated() -> None:
         ' {"id": "i-2", "name": "b", "status": "terminated"},'
         ' {"id": "i-3", "name": null, "status": "unhealthy"}]}'
     )
-    assert parse_listing(preset("lambda"), output) == (Listed("i-1", "a"), Listed("i-3", ""))
+    assert parse_listing(preset("lambda"), output) == (
+        ListedMachine("i-1", "a"),
+        ListedMachine("i-3", ""),
+    )
 
 
 @pytest.mark.parametrize("output", ["", "null", "{}", '{"data": null}', '[{"label": "x"}]', "[1]"])
 @pytest.mark.parametrize("vendor", PRESETS)
 def test_a_listing_that_is_none_proves_nothing(vendor: str, output: str) -> None:
-    with pytest.raises(Garbled):
+    with pytest.raises(UnreadableReply):
         parse_listing(preset(vendor), output)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import subprocess
@@ -16,11 +15,11 @@ import pytest
 
 import outlay
 import scripts
-import trainer_labs
 from outlay.clock import ManualClock
 from outlay.errors import InvalidValue
 from outlay.integrations.optuna import BudgetPruner
 from outlay.ledger import CheckpointCommitted, Metric, Note, read_run
+from trainer_labs import DATA_NS, FORWARD_NS, PlayedLab, play
 
 MS = 10**6
 SECOND = 10**9
@@ -32,35 +31,22 @@ pytestmark = pytest.mark.xdist_group("listeners")
 
 
 KINDS = ["accelerate", "one_logger", "hydra", "optuna"]
-STEP_NS, DATA_NS, EVAL_NS, SAVE_NS = (ms * MS for ms in (100, 30, 50, 200))
 LIMIT_NS, STEP_TOKENS, LIMIT_TOKENS = 3 * SECOND // 2, 10, 145
-Results = dict[str, list[dict[str, Any]]]
 
 
 @pytest.fixture(scope="module")
-def lab(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return trainer_labs.play("loops_lab.py", tmp_path_factory.mktemp("loops"))
-
-
-@pytest.fixture(scope="module")
-def results(lab: Path) -> Results:
-    found: Results = json.loads((lab / "results.json").read_text())
-    return found
+def played(tmp_path_factory: pytest.TempPathFactory) -> PlayedLab:
+    return play("loops_lab.py", tmp_path_factory.mktemp("loops"))
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_phase_is_as_long_as_the_loop_made_it(
-    kind: str, ranks: int, lab: Path, results: Results
+    kind: str, ranks: int, played: PlayedLab
 ) -> None:
     name = f"{kind}-phases-{ranks}"
-    run, truth = outlay.read_run(lab / name), results[name][0]
-    assert run.phases == {
-        "step": truth["forwards"] * STEP_NS,
-        "data_loading": truth["drawn"] * DATA_NS,
-        "checkpoint_save": truth["saves"] * SAVE_NS,
-        "evaluation": truth["evaluations"] * EVAL_NS,
-    }
+    run = played.read(name)
+    assert run.phases == played.phases(name)
     assert (run.figures.steps, run.figures.tokens) == (12, 12 * STEP_TOKENS * ranks)
     assert run.status == "completed"
 
@@ -68,32 +54,31 @@ def test_every_phase_is_as_long_as_the_loop_made_it(
 @pytest.mark.parametrize("ranks", [1, 2])
 @pytest.mark.parametrize("kind", KINDS)
 def test_tokens_are_never_passed_and_a_killed_run_stops_where_a_whole_one_does(
-    kind: str, ranks: int, lab: Path, results: Results
+    kind: str, ranks: int, played: PlayedLab
 ) -> None:
     name = f"{kind}-tokens-{ranks}"
-    assert {rank["exit"] for rank in results[f"{name}-killed"]} == {-9}
+    assert played.all_of("exit", f"{name}-killed") == {-9}
     for end in ("whole", "again"):
-        assert {rank["exit"] for rank in results[f"{name}-{end}"]} == {0}
-        totals = json.loads((lab / f"{name}-{end}" / "budget.json").read_text())["totals"]
+        assert played.all_of("exit", f"{name}-{end}") == {0}
+        totals = played.totals(f"{name}-{end}")
         steps = LIMIT_TOKENS // STEP_TOKENS // ranks
         assert (totals["tokens"], totals["steps"]) == (steps * STEP_TOKENS * ranks, steps)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_time_is_passed_by_at_most_one_step(kind: str, lab: Path, results: Results) -> None:
+def test_time_is_passed_by_at_most_one_step(kind: str, played: PlayedLab) -> None:
     name = f"{kind}-time-2"
-    assert {rank["exit"] for rank in results[f"{name}-killed"]} == {-9}
+    assert played.all_of("exit", f"{name}-killed") == {-9}
     for end in ("whole", "again"):
-        totals = json.loads((lab / f"{name}-{end}" / "budget.json").read_text())["totals"]
-        assert LIMIT_NS <= round(totals["time_ms"] * MS) < LIMIT_NS + STEP_NS + DATA_NS
+        assert LIMIT_NS <= played.used_ns(f"{name}-{end}") < LIMIT_NS + FORWARD_NS + DATA_NS
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_a_trial_whose_run_is_exhausted_is_pruned_also_after_a_kill(
-    ranks: int, results: Results
+    ranks: int, played: PlayedLab
 ) -> None:
-    assert results[f"optuna-tokens-{ranks}-whole"][0]["trials"] == ["PRUNED"]
-    assert results[f"optuna-tokens-{ranks}-again"][0]["trials"] == ["RUNNING", "PRUNED"]
+    assert played.results[f"optuna-tokens-{ranks}-whole"][0]["trials"] == ["PRUNED"]
+    assert played.results[f"optuna-tokens-{ranks}-again"][0]["trials"] == ["RUNNING", "PRUNED"]
 
 
 # nv-one-logger
@@ -303,7 +288,8 @@ def test_what_an_accelerator_logs_are_metrics_of_the_run(tmp_path: Path) -> None
     assert [one.value for one in records if isinstance(one, Metric)] == [0.5] * 3
     (note,) = [one for one in records if isinstance(one, Note)]
     assert note.data == {"lr": 0.1, "api_key": "<redacted>"}
-    assert outlay.read_run(tmp_path).status == "completed"
+    run = outlay.read_run(tmp_path)
+    assert (run.config, run.status) == (note.data, "completed")
 
 
 # Without the packages

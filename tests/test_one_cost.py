@@ -101,8 +101,8 @@ def test_the_runs_of_a_harness_that_was_killed_have_one_cost_after_the_resume(
     until(up.exists, lambda: "the run to start")
     harness.kill()
     harness.wait()
-    (up.parent / "go").touch()
     until((up.parent / "sweep_exit.json").exists, lambda: "the keeper to end the run")
+    (up.parent / "go").touch()
     result = resume(root, SweepOptions(), grid=None, retry_failed=False)
     assert result.counts == {"completed": 1}
     assert result.manifest.state(up.parent.name).attempts == 2
@@ -236,12 +236,13 @@ def record_anew(log: Path, captured: Captured, actual: Money) -> BudgetGuard:
 def test_a_capture_below_what_the_run_log_costs_is_found(tmp_path: Path) -> None:
     captured, log = guard_run(tmp_path), tmp_path / "other" / "spend.jsonl"
     assert outlay("guard", "verify", "--log", tmp_path / "spend.jsonl").code == 0
-    record_anew(log, captured, Money(micros_of(captured.actual) - 1))
+    less = Money(micros_of(captured.actual) - 1)
+    record_anew(log, captured, less)
     done = outlay("guard", "verify", "--log", log, "--json")
     assert done.code == 3
     (finding,) = done.json["findings"]
     assert finding["line"] == 2
-    assert finding["message"].startswith("it captures 0.000")
+    assert finding["message"].startswith(f"it captures {less}; ")
     assert finding["message"].endswith(f"says {Money(micros_of(captured.actual))}")
 
 

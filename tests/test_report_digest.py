@@ -118,15 +118,20 @@ def test_every_form_says_the_same_and_names_are_only_text(tmp_path: Path) -> Non
     assert "3.00 USD" in page
 
 
-@pytest.mark.parametrize("form", ["text", "markdown", "html"])
-def test_the_command_writes_each_form(tmp_path: Path, form: str) -> None:
+@pytest.mark.parametrize(
+    ("form", "begins"), [("text", "What was"), ("markdown", "# What was"), ("html", "<!doctype")]
+)
+def test_the_command_writes_each_form(tmp_path: Path, form: str, begins: str) -> None:
     with outlay.run("m", dir=tmp_path / "run", price="36 USD/h", gpus=1) as run:
         list(run.steps("ab"))
     done = in_process("digest", "--format", form)
     assert done.code == 0
     assert "Who spent what" in done.out
     written = in_process("digest", "--format", form, "--output", tmp_path / "week")
-    assert (written.code, "USD" in (tmp_path / "week").read_text()) == (0, True)
+    page = (tmp_path / "week").read_text()
+    assert (written.code, "USD" in page) == (0, True)
+    assert page.startswith(begins)
+    assert ("|---|" in page) is (form == "markdown")
 
 
 def test_json_has_the_parts(tmp_path: Path) -> None:

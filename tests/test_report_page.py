@@ -11,12 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from browser import DESKTOP, PHONE, look_at
-from outlay.cost.compare import unbeaten
+from outlay.cost.compare import non_dominated
 from outlay.escaping import latex_text
 from outlay.report.document import to_html
 from outlay.report.sweep_document import latex_table, sweep_document
 from outlay.sweep.aggregate.rows import Row, RunFacts, Seen, Subject, rows_of
 from outlay.sweep.state.journal import Event
+from outlay.sweep.state.manifest import ManifestRun
 from outlay.sweep.state.outcomes import RunState
 from outlay.units.shown import number_text
 
@@ -34,9 +35,9 @@ def subject(
 ) -> Subject:
     about = {"target_metric": "acc", "target_value": 0.8, "target_direction": "max"}
     limits = {"mode": "iso_cost", "limits": {"max_cost_usd": 1.0}}
-    static = {
+    run = ManifestRun.of({
         "id": f"{number:03d}_<rate>", "params": {"lr": number}, "metadata": about, "budget": limits,
-    }  # fmt: skip
+    })  # fmt: skip
     facts = RunFacts(
         source="ledger", steps=10, step_ns=MINUTE, items=100, cost_micros=micros, currency=currency,
         goodput=0.9, wall_ns=wall_ns, phases={"step": MINUTE}, phase_micros={"step": micros},
@@ -44,7 +45,7 @@ def subject(
         assumptions=["assumed billed"],
     )  # fmt: skip
     state = RunState(status="completed" if status == "completed" else "error", reason=status)
-    return Subject(static=static, state=state, facts=facts, totals=totals or {})
+    return Subject(run=run, state=state, facts=facts, totals=totals or {})
 
 
 def page(name: str, subjects: list[Subject], rows: Sequence[Row], events: list[Event]) -> str:
@@ -149,7 +150,7 @@ def test_a_kill_is_marked_above_every_bar_and_an_empty_page_has_no_chart() -> No
 def test_runs_of_one_configuration_share_a_line_in_the_legend() -> None:
     two = [subject(1, 0.9, 900_000), subject(2, 0.7, 950_000)]
     for seed, one in enumerate(two):
-        one.static["params"].update(lr=5, seed=seed)
+        one.run.params.update(lr=5, seed=seed)
     text = page("seeds", two, rows_of(two), [])
     assert set(re.findall(r"</svg> ([^<]*)</button>", text)) == {"lr=5"}
     assert text.count('class="curve c0"') == 3  # Two runs, and the sample in the legend.
@@ -178,13 +179,13 @@ def test_costs_in_the_tables_have_their_currency() -> None:
 
 def test_the_table_for_a_paper_escapes_names_and_shows_means() -> None:
     text = latex_table(rows_of([subject(1, 0.9, 900_000)]))
-    assert r"lr=1 & 1 & $0.9$ & 0.9~USD \\" in text
+    assert r"lr=1 & 1 & $0.9$ & 0.90~USD \\" in text
     assert latex_text("a_b & 5%") == r"a\_b \& 5\%"
 
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), min_size=1, max_size=8))
 def test_a_point_is_on_the_front_unless_another_beats_it(points: list[tuple[int, int]]) -> None:
-    on_front = unbeaten([(float(x), -float(y)) for x, y in points])
+    on_front = non_dominated([(float(x), -float(y)) for x, y in points])
     for (x, y), best in zip(points, on_front, strict=True):
         beaten = any((a <= x and b > y) or (a < x and b >= y) for a, b in points)
         assert best is not beaten

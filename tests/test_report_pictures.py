@@ -11,6 +11,7 @@ import matplotlib as mpl
 import numpy as np
 import pytest
 from matplotlib import image
+from matplotlib.colors import to_rgb
 
 from command_line import outlay
 from ledgers import Segment, dollars
@@ -18,22 +19,25 @@ from outlay.errors import InvalidValue, MissingExtra
 from outlay.ledger import Metric
 from outlay.report.charts import (
     Bar,
+    Chart,
     ChartStretch,
     Curve,
-    Drawable,
     IntervalChart,
     IntervalRow,
     LineChart,
+    PhaseStrip,
     Plane,
     Point,
     SpanChart,
+    StripPart,
     Waterfall,
+    of_phase,
 )
 from outlay.report.pictures import FORMATS, read_formats, write_pictures
 from sweep_on_disk import Sweep
 
 ABOUT: dict[str, Any] = {"title": "t", "note": "n"}
-CHARTS: list[Drawable] = [
+CHARTS: list[Chart] = [
     Plane(
         name="plane", x_title="USD", y_title="a$b$ & _c", **ABOUT,
         points=(Point(x=1, y=2, label="one", on_front=True), Point(x=2, y=1, label="two")),
@@ -48,7 +52,17 @@ CHARTS: list[Drawable] = [
     ),
     Waterfall(
         name="waterfall", x_title="USD", **ABOUT,
-        bars=(Bar(label="step", value=2e6, text="2.00 USD"), Bar(label="other", value=1, text="")),
+        bars=(
+            Bar(label="step", value=2e6, text="2.00 USD"),
+            Bar(label="to go", value=1e6, text="", ends=(5e5, 2e6)),
+        ),
+    ),
+    PhaseStrip(
+        name="strip", seconds=90, phases=(("step", "80.0%"), ("stall", "20.0%")), **ABOUT,
+        parts=(
+            StripPart(start=0, end=60, shares=(("step", 1.0),)),
+            StripPart(start=60, end=90, shares=(("step", 0.4), ("stall", 0.6))),
+        ),
     ),
     SpanChart(
         name="spans", **ABOUT,
@@ -73,16 +87,27 @@ def drawn(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {path.name: path for path in write_pictures(CHARTS, directory, FORMATS)}
 
 
-@pytest.mark.parametrize("chart", CHARTS, ids=lambda chart: chart.name)
-def test_a_png_shows_something_in_colour_on_white(chart: Drawable, drawn: dict[str, Path]) -> None:
+@pytest.mark.parametrize(
+    "chart", [c for c in CHARTS if not isinstance(c, PhaseStrip)], ids=lambda chart: chart.name
+)
+def test_a_png_shows_something_in_colour_on_white(chart: Chart, drawn: dict[str, Path]) -> None:
     pixels = image.imread(drawn[f"{chart.name}.png"])[:, :, :3]
     assert min(pixels.shape[:2]) >= 200
     assert (pixels == 1).all(axis=2).mean() > 0.5
     assert np.ptp(pixels, axis=2).max() > 0.3  # Not only grey text.
 
 
+def test_a_strip_has_as_much_of_each_colour_as_its_phase_took(drawn: dict[str, Path]) -> None:
+    pixels = image.imread(drawn["strip.png"])[:, :, :3]
+    step, stall = (
+        (np.abs(pixels - np.array(to_rgb(of_phase(phase)))).max(axis=2) < 0.01).sum()
+        for phase in ("step", "stall")
+    )
+    assert stall / (step + stall) == pytest.approx(0.2, abs=0.02)
+
+
 @pytest.mark.parametrize("chart", CHARTS, ids=lambda chart: chart.name)
-def test_an_svg_is_well_formed_and_a_pdf_is_whole(chart: Drawable, drawn: dict[str, Path]) -> None:
+def test_an_svg_is_well_formed_and_a_pdf_is_whole(chart: Chart, drawn: dict[str, Path]) -> None:
     root = ElementTree.parse(drawn[f"{chart.name}.svg"]).getroot()
     assert root.tag == "{http://www.w3.org/2000/svg}svg"
     assert len(list(root.iter("{http://www.w3.org/2000/svg}path"))) > 5

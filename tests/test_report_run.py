@@ -218,6 +218,30 @@ def test_the_command_writes_what_was_asked_for(tmp_path: Path) -> None:
     assert len(picture) > 10_000
 
 
+def test_several_runs_are_compared_on_one_page(tmp_path: Path) -> None:
+    disrupted_run(tmp_path / "a")
+    other = Segment(about=ABOUT | {"run_id": "other"}).step(0.5)
+    other.add(Metric(t_ns=other.now_ns, name="accuracy", value=0.25)).step(0.5)
+    other.add(Metric(t_ns=other.now_ns, name="accuracy", value=0.5)).end().write(tmp_path / "b")
+    paths = (tmp_path / "a", tmp_path / "b")
+    done = outlay("report", *paths, "--html", "--md", "--png", "--output", tmp_path, columns=200)
+    assert done.code == 0, done.err
+    text = (tmp_path / "report.md").read_text()
+    assert text.startswith("# 2 runs\n\n## Side by side\n\n| run | status | steps |")
+    assert "| stall |" in text
+    assert not re.search(r"^## .*\s+(## |\Z)", text, re.MULTILINE), "a section of charts alone"
+    assert "<h2>Differences</h2>" in (tmp_path / "report.html").read_text()
+    found = outlay("report", *paths, "--json").json
+    assert [run["cost"]["micros"] for run in found["runs"]] == [23_500_000, 1_000_000]
+    assert found["files"] == []
+
+
+def test_a_run_of_which_nothing_is_known_has_a_picture(tmp_path: Path) -> None:
+    Segment().write(tmp_path)
+    assert outlay("report", tmp_path, "--png").code == 0
+    assert (tmp_path / "report.png").read_bytes().startswith(b"\x89PNG")
+
+
 def test_the_command_prints_the_same_figures_as_json(tmp_path: Path) -> None:
     account = disrupted_run(tmp_path)
     found = outlay("report", tmp_path, "--json").json

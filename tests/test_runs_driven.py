@@ -15,6 +15,7 @@ from omegaconf import OmegaConf
 
 import outlay
 import scripts
+from command_line import in_process
 from outlay.clock import ManualClock
 from outlay.errors import InvalidValue, RunInUse
 from outlay.ledger import AttemptStarted, Metric, Note, Step, read_run
@@ -393,6 +394,20 @@ def test_a_configuration_is_recorded_without_secrets(config: object, tmp_path: P
     assert header.config == RECORDED
     text = "".join(path.read_text() for path in (tmp_path / "ledger").glob("*.jsonl"))
     assert SECRET not in text
+
+
+def test_a_configuration_is_shown_in_a_runs_report_and_log(tmp_path: Path) -> None:
+    with outlay.run("m", dir=tmp_path, config=Settings(**CONFIG)):  # type: ignore[arg-type]
+        pass
+    assert in_process("report", tmp_path, "--html", "--md").code == 0
+    document = in_process("report", tmp_path, "--json").json
+    assert document["config"] == RECORDED
+    assert '"layers":[1,2]' in in_process("log", tmp_path, "--json").out
+    page, text = (tmp_path / "report.html").read_text(), (tmp_path / "report.md").read_text()
+    assert "<td>nested.layers</td><td>[1, 2]</td>" in page
+    assert "| lr | 0.1 |" in text
+    assert "| nested.password | &lt;redacted&gt; |" in text
+    assert SECRET not in page + text
 
 
 def test_what_json_does_not_have_is_kept_as_text(tmp_path: Path) -> None:

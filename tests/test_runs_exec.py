@@ -14,8 +14,12 @@ from pathlib import Path
 import pytest
 
 from command_line import in_process, outlay
+from ledgers import Segment, dollars
+from outlay import read_run as outlay_read
+from outlay.cli.execute import last_line
 from outlay.ledger import AttemptEnded, Heartbeat, read_run
-from outlay.runs.exec import FORWARDED, CommandNotStarted, execute
+from outlay.proc.supervisor import CommandNotStarted
+from outlay.runs.exec import FORWARDED, execute
 from outlay.runs.options import Arguments, resolve
 
 INNER = """
@@ -49,7 +53,7 @@ def test_output_passes_through_untouched(tmp_path: Path) -> None:
 def test_without_steps_the_last_line_has_the_cost_and_claims_no_goodput(tmp_path: Path) -> None:
     shown = outlay("exec", "--dir", tmp_path / "r", "--price", "$3/h", "--", "true").err
     assert "GPUs" in shown
-    shares = r"goodput unknown \(no steps were recorded\), nothing avoidable found"
+    shares = r"goodput unknown \(no steps were recorded\), avoidable unknown"
     assert re.fullmatch(rf"outlay: cost \S+ USD, {shares}", shown.splitlines()[-1])
 
 
@@ -60,6 +64,12 @@ def test_with_steps_the_last_line_has_cost_goodput_and_what_was_avoidable(tmp_pa
     found = re.fullmatch(line, shown.splitlines()[-1])
     assert found
     assert 0 < float(found[2]) < float(found[1])
+
+
+def test_where_nothing_is_worth_changing_the_last_line_says_above_what(tmp_path: Path) -> None:
+    Segment(about={"price": dollars(36)}).step(100).end().write(tmp_path)
+    line = last_line(outlay_read(tmp_path), str(tmp_path))
+    assert line == "outlay: cost 1.00 USD, goodput 100.0%, nothing avoidable above 0.010 USD found"
 
 
 def test_without_a_price_the_last_line_says_how_to_state_one(tmp_path: Path) -> None:
@@ -99,6 +109,17 @@ def test_a_command_that_records_itself_joins_the_run(tmp_path: Path) -> None:
     assert shown.json["run"]["steps"] == 4
     assert shown.json["run"]["model"] == "bert"
     assert shown.json["run"]["cost"]["micros"] > 0
+
+
+@pytest.mark.parametrize(("words", "name"), [((), "bert"), (("--name", "mine"), "mine")])
+def test_a_run_has_the_users_name_else_the_one_that_its_program_gives_it(
+    tmp_path: Path, words: tuple[str, ...], name: str
+) -> None:
+    command = (sys.executable, "-c", INNER)
+    shown = outlay("exec", *words, "--dir", tmp_path / "r", "--", *command).err
+    assert f"outlay: {name} completed" in shown
+    (row,) = outlay("runs", "--json").json["runs"]
+    assert (row["name"], row["model"]) == (name, "bert")
 
 
 def test_the_wrapped_command_is_shown_without_secrets(tmp_path: Path) -> None:

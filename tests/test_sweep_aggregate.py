@@ -20,9 +20,9 @@ from outlay.clock import ManualClock
 from outlay.errors import Finding
 from outlay.export.csv_files import export_csv
 from outlay.ledger import BudgetEvent, Metric, Price
+from outlay.report.document import to_markdown
+from outlay.report.files import read_sweep, write_sweep_files
 from outlay.report.sweep_document import charts_of
-from outlay.sweep.aggregate import comparison as markdown
-from outlay.sweep.aggregate.aggregator import write_reports
 from outlay.sweep.aggregate.comparison import (
     fairness,
     half_width,
@@ -255,16 +255,6 @@ def rows(*values: float, **more: Any) -> list[dict[str, Any]]:
     ]
 
 
-def test_money_on_the_markdown_page_has_its_currency() -> None:
-    row = {
-        "run_id": "a", "status": "completed", "configuration": "c", "cost": 1.5,
-        "currency": "EUR", "accuracy_metric": "acc", "accuracy_value": 0.5,
-    }  # fmt: skip
-    told = markdown.page("sweep", [], [row, {**row, "run_id": "b"}])
-    assert "| a | completed | acc | 0.5 | 1.500000 | EUR |" in told
-    assert "| c | 2 | 0.5 ± 0 | 1.5 | EUR |" in told
-
-
 def test_seeds_become_a_mean_with_its_interval() -> None:
     (one,) = replicates(rows(0.8, 0.9, 1.0))
     assert one.label == "lr=0.1"
@@ -310,7 +300,7 @@ def test_every_limit_that_a_budget_can_have_takes_part_in_fairness(sweep: Sweep,
     (run_dir / "budget.json").write_text(json.dumps({"totals": used, "steps_per_epoch": 10}))
     (one,) = fairness(sweep.summary().rows)
     assert (one.limit, one.runs, one.least) == (f"{key} = 4", 1, 0.75)
-    page = write_reports(sweep.root, sweep.summary(), NOW_NS, None).markdown.read_text()
+    page = to_markdown(read_sweep(sweep.root, NOW_NS).document())
     assert f"| {key} = 4 | 1 | 75.0% | 75.0% | 0.0% |" in page
 
 
@@ -345,13 +335,14 @@ def test_reports_are_written_where_documented_and_pipes_are_escaped(sweep: Sweep
     assert list(written[0])[:3] == ["run_id", "status", "world_size"]
     markdown = (sweep.root / "reports" / "summary.md").read_text()
     assert "a\\|b" in markdown
-    assert "No longer fitted under the ceiling: 002_b." in markdown
+    assert "Skipped, since they no longer fitted the ceiling: 002_b." in markdown
     assert done.stdout.startswith("Best: p=a|b with acc 0.9")
 
 
 def test_two_summaries_in_one_second_are_both_kept(sweep: Sweep) -> None:
     sweep.add("001_a", status="error")
-    names = {write_reports(sweep.root, sweep.summary(), NOW_NS, None).csv for _ in range(2)}
+    account = read_sweep(sweep.root, NOW_NS)
+    names = {write_sweep_files(account, account.reports, NOW_NS).csv for _ in range(2)}
     assert len(names) == 2
 
 

@@ -15,16 +15,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from outlay.clock import ManualClock
-from outlay.report.document import to_html
+from outlay.report.document import to_html, to_markdown
 from outlay.report.sweep_document import latex_table, sweep_document
-from outlay.sweep.aggregate import comparison as markdown
 from outlay.sweep.aggregate.comparison import ranked, replicates, verdict
 from outlay.sweep.aggregate.rows import Row, RunFacts, Seen, Subject, rows_of
 from outlay.sweep.grid.grid import read_grid
 from outlay.sweep.plan.plan import PlannedRun, SweepPlan
 from outlay.sweep.plan.planning import make_plan
 from outlay.sweep.state import setup
-from outlay.sweep.state.manifest import SweepManifest, read_manifest
+from outlay.sweep.state.manifest import ManifestRun, SweepManifest, read_manifest
 from outlay.sweep.state.outcomes import RunState
 
 TARGET = {"mode": "iso_tokens", "limit": 100, "target_metric": "acc"}
@@ -46,13 +45,13 @@ def subjects_of(manifest: SweepManifest, metric: str = "acc") -> list[Subject]:
     """Return the runs as if each had ended well, each with more of the metric than the last."""
     return [
         Subject(
-            static=static, state=RunState(status="completed"), totals={},
+            run=run, state=RunState(status="completed"), totals={},
             facts=RunFacts(
                 source="ledger", steps=1, step_ns=1, cost_micros=1_000_000, currency="USD",
                 wall_ns=60 * 10**9, metrics={metric: [Seen(number / 10, 10**9, 1)]},
             ),
         )
-        for number, static in enumerate(manifest.runs.values(), start=1)
+        for number, run in enumerate(manifest.runs.values(), start=1)
     ]  # fmt: skip
 
 
@@ -128,8 +127,9 @@ def test_manifests_that_keep_no_configuration_fall_back_to_what_they_keep() -> N
             {"name": "b", "params": {"lr": [1, 2], "world_size": 1}, "seeds": [1, 2]},
         )
     )
-    for static in manifest.runs.values():
-        del static["configuration"], static["stated"]
+    for name, run in manifest.runs.items():
+        kept = run.document.keys() - {"configuration", "stated"}
+        manifest.runs[name] = ManifestRun.of({key: run.document[key] for key in kept})
     found = pooled(rows_of(subjects_of(manifest)))
     assert set(found.values()) == {2}
     assert list(found) == [
@@ -148,7 +148,7 @@ def test_every_report_keeps_configurations_apart() -> None:
     assert [one.label for one in ranked(subjects, rows)] == ["lr=1 (FUSED=1)", "lr=1"]
     assert "No winner yet: lr=1 (FUSED=1) leads with acc 0.35" in verdict(subjects, rows)
     assert "next: lr=1 with 0.15" in verdict(subjects, rows)
-    assert "| lr=1 (FUSED=1) | 2 | 0.35" in markdown.page("demo", subjects, rows)
+    assert "| lr=1 (FUSED=1) | 2 | 0.35" in to_markdown(sweep_document("demo", subjects, rows, []))
     assert "lr=1 (FUSED=1) & 2 & $0.35" in latex_table(rows)
     assert "acc, mean $\\pm$ half of the 95\\,\\% interval & mean cost" in latex_table(rows)
     html = to_html(sweep_document("demo", subjects, rows, []))

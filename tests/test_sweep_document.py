@@ -12,7 +12,7 @@ import pytest
 
 from ledgers import Segment
 from outlay.sweep.grid.grid import read_grid
-from outlay.sweep.plan.launch import MachineShare, Place, command_of, environment_of
+from outlay.sweep.plan.launch import Place, command_of, environment_of
 from outlay.sweep.plan.planning import make_plan
 from sweep_on_disk import Sweep
 
@@ -54,7 +54,7 @@ def aggregate(*words: str | Path, **environ: str) -> subprocess.CompletedProcess
 def test_a_grid_takes_every_documented_key_of_its_root_and_its_entries() -> None:
     plan = make_plan(read_grid(EVERY_KEY, source="grid.yaml", default_name="grid"))
     (run,) = plan.runs
-    place = Place(directory=f"/s/{run.id}", share=MachineShare(port=4242))
+    place = Place(directory=f"/s/{run.id}", port=4242)
     command, environment = command_of(plan, run, place), environment_of(run, place)
     assert run.id == "001_small"
     assert {"train.epochs=2", "lr=0.1", "data.size=10"} <= set(command)

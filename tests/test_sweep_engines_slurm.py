@@ -17,19 +17,20 @@ from hypothesis import strategies as st
 import outlay
 from ledgers import START_NS, Segment
 from outlay.clock import ManualClock
+from outlay.decoding import read_document
 from outlay.errors import InvalidValue, MissingExtra
-from outlay.proc.strays import ExitRecord
+from outlay.proc.strays import ExitRecord, exit_path
 from outlay.sweep.engines.base import Ended, Task
 from outlay.sweep.engines.slurm.allocation import (
     JobAllocation,
     JobMoment,
+    JobSpec,
     Times,
     What,
     give_sign,
     note,
     opened_command,
     ran_so_far_ns,
-    read_spec,
     read_times,
     rendezvous_port,
     spec_path,
@@ -53,7 +54,7 @@ from outlay.sweep.engines.slurm.queue import (
 from outlay.sweep.engines.slurm.submission import NoSlurm, NotAccepted
 from outlay.sweep.errors import InvalidGrid
 from outlay.sweep.grid.files import plan_file
-from outlay.sweep.plan.launch import MachineShare, Place, environment_of
+from outlay.sweep.plan.launch import Place, environment_of
 from outlay.sweep.plan.plan import SweepPlan
 from outlay.sweep.run.attempt_log import starts_without_progress
 from outlay.units import Duration
@@ -188,7 +189,7 @@ def test_a_run_is_charged_for_the_gpus_that_it_asks_a_cluster_for(
     (run,) = plan(tmp_path, slurm={"gres": gres}, price="1 USD/h", timeout="1h", **more).runs
     assert run.charged_gpus == gpus
     assert run.prediction.cost is None or run.prediction.cost.amount == gpus
-    place = Place(directory="/s/r", share=MachineShare(port=None))
+    place = Place(directory="/s/r")
     assert environment_of(run, place)["OUTLAY_GPUS"] == str(gpus)
 
 
@@ -293,7 +294,7 @@ def look(state: str) -> JobLook:
         ("NODE_FAIL", [], ("preempted", None, False, "a node failed")),
         ("TIMEOUT", [record(-15, asked=True)], ("exited", -15, False, "time limit")),
         ("OUT_OF_MEMORY", [], ("exited", None, False, "out of memory")),
-        (None, [], ("lost", None, False, "left no word")),
+        (None, [], ("lost", None, False, "recorded no end")),
         ("FAILED", [record(127, reason="could not be started: No such file")],
          ("not_started", None, False, "No such file")),
         # A node that failed by itself decides, though the first was told to end because of it.
@@ -439,11 +440,13 @@ def test_what_earlier_attempts_of_a_run_reached_is_no_progress(tmp_path: Path) -
     assert starts_without_progress(tmp_path, [START_NS + 100 * NS]) == 1
 
 
-def test_a_torn_line_is_passed_over(tmp_path: Path) -> None:
+def test_a_torn_line_is_passed_over_and_takes_no_later_one_with_it(tmp_path: Path) -> None:
     note(tmp_path, JobMoment(ticket="t", restart=0, what="started", t_ns=10 * NS))
     with (tmp_path / "slurm_times.jsonl").open("ab") as stream:
         stream.write(b'{"ticket": "t", "resta')
     assert [moment.what for moment in read_times(tmp_path, "t").moments] == ["started"]
+    note(tmp_path, JobMoment(ticket="t", restart=0, what="ended", t_ns=20 * NS))
+    assert [moment.what for moment in read_times(tmp_path, "t").moments] == ["started", "ended"]
 
 
 # -- what a job is told ---------------------------------------------------------------------
@@ -461,7 +464,7 @@ def test_a_spec_holds_no_secret_and_the_node_puts_it_back(tmp_path: Path) -> Non
     assert secret == {"HF_TOKEN": "t0k3n-secret", "DB": "pg://u:hunter22@host"}
     assert b"t0k3n" not in path.read_bytes()
     assert b"hunter22" not in path.read_bytes()
-    spec = read_spec(path)
+    spec = read_document(path, JobSpec)
     assert (spec.env, spec.dropped) == ({"PLAIN": "x"}, ["LEFT_OUT"])
     assert opened_command(spec, env) == ["train", "--token=t0k3n-secret"]
 
@@ -477,7 +480,7 @@ def test_a_word_that_looks_like_a_secret_is_in_no_file_though_no_variable_holds_
     secret = write_spec(task, {})
     path = spec_path(tmp_path, task.ticket)
     assert b"hunter22" not in path.read_bytes()
-    assert opened_command(read_spec(path), secret) == ["train", word]
+    assert opened_command(read_document(path, JobSpec), secret) == ["train", word]
 
 
 # -- where a job is -------------------------------------------------------------------------
@@ -568,6 +571,24 @@ def task_of(engine: SlurmEngine, tmp_path: Path, name: str) -> Task:
         name=name, ticket=engine.new_ticket(name), command=("true",), env=dict(os.environ),
         cwd=tmp_path, directory=directory, log=directory / "log",
     )  # fmt: skip
+
+
+@pytest.mark.usefixtures("commands")
+def test_a_program_that_gets_slurms_signal_before_its_job_was_asked_to_end(
+    tmp_path: Path,
+) -> None:
+    script = "(sleep 0.3; kill -TERM $PPID) & kill -TERM $$"
+    task = Task(
+        name="run", ticket="slurm/run/abc", command=("sh", "-c", script), env=dict(os.environ),
+        cwd=tmp_path, directory=tmp_path, log=tmp_path / "log",
+    )  # fmt: skip
+    write_spec(task, os.environ)
+    listed = tmp_path / "list.json"
+    listed.write_text(json.dumps([str(spec_path(tmp_path, task.ticket))]))
+    command = [sys.executable, "-m", "outlay.sweep.engines.slurm.job", str(listed)]
+    slurm = {"SLURM_JOB_ID": "7", "SLURM_PROCID": "0"}
+    subprocess.run(command, env=os.environ | slurm, timeout=60, check=False)
+    assert read_document(exit_path(tmp_path, 0), ExitRecord).asked
 
 
 def submit_one(engine: SlurmEngine, tmp_path: Path) -> str:

@@ -1,4 +1,4 @@
-"""What the harness starts beside what, and what an attempt of unknown length costs."""
+"""What the harness starts beside what, how attempts are settled, and what a manifest keeps."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ from outlay.sweep.plan.plan import SweepPlan
 from outlay.sweep.plan.planning import make_plan
 from outlay.sweep.run.devices import Tasks, check_fit, find_devices
 from outlay.sweep.run.harness import Harness, SweepOptions
-from outlay.sweep.run.money import price_attempt
+from outlay.sweep.run.money import SweepGuard, SweepRecorder, price_attempt
 from outlay.sweep.state.journal import Journal
-from outlay.sweep.state.outcomes import RunState
+from outlay.sweep.state.manifest import read_manifest
+from outlay.sweep.state.outcomes import RunState, RunVerdict
 from outlay.sweep.state.setup import create
 from outlay.units import Money, Rate
 
@@ -115,6 +116,45 @@ def test_an_attempt_without_a_log_costs_what_it_ran_and_not_nothing_where_nobody
 ) -> None:
     expected = None if cost is None else Money.parse(cost)
     assert price_attempt(tmp_path, RunState(), Rate.parse("2 USD/h"), ended).cost == expected
+
+
+@pytest.mark.parametrize(("ran_h", "kinds"), [(0, ["hold", "void"]), (1, ["hold", "capture"])])
+def test_a_job_that_could_not_be_started_again_pays_for_the_starts_before(
+    ran_h: int, kinds: list[str], tmp_path: Path, clock: ManualClock
+) -> None:
+    plan = plan_of({"engine": "slurm", "price": "2 USD/h", "timeout": "2h", "params": {"x": 1}})
+    (run,) = plan.runs
+    manifest = create(plan, tmp_path, {}, clock, cwd=tmp_path)
+    guard = SweepGuard(tmp_path, Money.parse("100 USD"), clock)
+    hold = guard.open(run, "ticket", (), remote=True).hold
+    recorder = SweepRecorder(manifest, None, guard)
+    ended = Ended(how="not_started", reason="no such file", elapsed_ns=ran_h * 3600 * NS)
+    recorder.settle(run.id, ended, RunVerdict("error"), remote=True, hold=hold)
+    assert manifest.state(run.id).cost_micros == ran_h * 2_000_000
+    assert guard.budget_guard.log.books().captured() == ran_h * 2_000_000
+    assert not guard.budget_guard.holds()
+    lines = (tmp_path / "spend.jsonl").read_text().splitlines()
+    assert [kind for kind in (json.loads(line)["kind"] for line in lines) if kind in kinds] == kinds
+
+
+def test_a_manifest_keeps_what_its_user_and_newer_versions_added_and_adds_nothing_itself(
+    tmp_path: Path, clock: ManualClock
+) -> None:
+    entry = {"engine": "slurm", "price": "2 USD/h", "env": {"A": 1}, "params": {"x": [1, 2]}}
+    plan = plan_of(entry)
+    create(plan, tmp_path, {}, clock, cwd=tmp_path)
+    path = tmp_path / "sweep_manifest.json"
+    document = json.loads(path.read_text())
+    newer, older = document["runs"]
+    newer |= {"document": "mine", "from_tomorrow": {"1": [None]}, "command": ["echo"]}
+    for key in ("configuration", "stated", "most_gpus", "charged_gpus", "price_kind", "command"):
+        del older[key]
+    path.write_text(json.dumps(document))
+    manifest = read_manifest(tmp_path, clock)
+    manifest.write()
+    assert json.loads(path.read_text()) == document
+    read = [(run.rate, run.gpus_charged, run.params) for run in manifest.runs.values()]
+    assert read == [(Rate.parse("2 USD/h"), 1, {"x": x}) for x in (1, 2)]
 
 
 @pytest.mark.parametrize(

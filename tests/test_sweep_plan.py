@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from command_line import outlay
 from outlay.sweep.errors import InvalidGrid
 from outlay.sweep.grid.grid import read_grid
-from outlay.sweep.plan.launch import MachineShare, Place, command_of, environment_of
+from outlay.sweep.plan.launch import Place, command_of, environment_of
 from outlay.sweep.plan.plan import SweepPlan
 from outlay.sweep.plan.planning import command_lines, make_plan, plan_document
 from outlay.units import Money
@@ -38,7 +38,7 @@ def problems(text: str) -> list[tuple[int, str]]:
 
 
 def place(plan: SweepPlan, index: int = 0) -> Place:
-    return Place(directory=f"/s/{plan.runs[index].id}", share=MachineShare(port=4242))
+    return Place(directory=f"/s/{plan.runs[index].id}", port=4242)
 
 
 def command(plan: SweepPlan, index: int = 0) -> list[str]:

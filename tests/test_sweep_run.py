@@ -20,7 +20,7 @@ from outlay.proc.identity import marked
 from outlay.sweep.errors import InvalidGrid, RunElsewhere, SweepNotRecorded
 from outlay.sweep.grid.files import plan_file
 from outlay.sweep.run.harness import Harness, SweepOptions
-from outlay.sweep.run.money import Treasury
+from outlay.sweep.run.money import SweepGuard
 from outlay.sweep.run.sweeps import Cancelled, Result, cancel, resume, start
 from outlay.sweep.state.journal import Event, Journal, read_events
 from outlay.sweep.state.manifest import read_manifest
@@ -252,7 +252,7 @@ def left_running(root: Path, run: str, ceiling: str = "") -> None:
     """Write down a start of two hours ago whose harness died before it heard of an end."""
     hold = ""
     if ceiling:
-        guard = Treasury(root, Money.parse(ceiling)).guard
+        guard = SweepGuard(root, Money.parse(ceiling)).budget_guard
         hold = guard.authorize(run, "1 USD").id
     journal = Journal(root)
     ticket = "0123456789abcdef/gone/"
@@ -271,7 +271,7 @@ def test_a_run_that_was_taken_out_of_the_grid_is_not_left_running_in_the_books(
     write_grid(tmp_path, "exit 0", grid=[{"params": {"x": [1, 3]}}], **more)
     result = resume(root, SweepOptions(), grid=None, retry_failed=False)
     assert result.counts == {"completed": 2, "cancelled": 1}
-    guard = Treasury(root, Money.parse("50 USD")).guard
+    guard = SweepGuard(root, Money.parse("50 USD")).budget_guard
     assert guard.holds() == ()
     assert guard.log.books().captured() > 1_000_000  # Nobody knows what it cost: all it held.
 
@@ -281,7 +281,7 @@ def test_a_sweep_that_was_removed_may_be_started_again_in_its_place(tmp_path: Pa
     shutil.rmtree(run_grid(tmp_path, "exit 0", **more).root)
     again = run_grid(tmp_path, "exit 0", **more)
     assert again.counts == {"completed": 3}
-    guard = Treasury(again.root, Money.parse("50 USD")).guard
+    guard = SweepGuard(again.root, Money.parse("50 USD")).budget_guard
     assert "a new sweep was started where there had been another" in str(guard.findings()[0])
 
 
@@ -376,19 +376,17 @@ def test_cancelling_what_nobody_here_can_reach_says_so(tmp_path: Path) -> None:
 
 def test_a_sweep_that_another_machine_runs_is_not_cancelled_here(tmp_path: Path) -> None:
     root = run_grid(tmp_path, "exit 0").root
-    lock = SweepLock(root)
-    (root / LOCK).write_text(f"{os.getpid()} another-machine")
-    with pytest.raises(RunElsewhere, match="on another-machine"):
-        cancel(root)
-    lock.release()
+    with SweepLock(root):
+        (root / LOCK).write_text(f"{os.getpid()} another-machine")
+        with pytest.raises(RunElsewhere, match="on another-machine"):
+            cancel(root)
 
 
 def test_a_sweep_whose_process_is_gone_by_now_is_nobodys(tmp_path: Path) -> None:
     root = run_grid(tmp_path, "exit 0").root
-    lock = SweepLock(root)
-    (root / LOCK).write_text(str(2**22 + 1))
-    assert cancel(root) == Cancelled()
-    lock.release()
+    with SweepLock(root):
+        (root / LOCK).write_text(str(2**22 + 1))
+        assert cancel(root) == Cancelled()
 
 
 def test_told_twice_it_forces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from outlay.sweep.grid.files import plan_file
 from outlay.sweep.grid.grid import read_grid
-from outlay.sweep.plan.launch import MachineShare, Place, command_of, environment_of
+from outlay.sweep.plan.launch import Place, command_of, environment_of
 from outlay.sweep.plan.plan import SweepPlan
 from outlay.sweep.plan.planning import make_plan
 from outlay.sweep.run.harness import SweepOptions
@@ -59,8 +59,7 @@ def plan_of(**grid: Any) -> SweepPlan:
 
 def launched(plan: SweepPlan, number: int, **inherited: str) -> tuple[list[str], dict[str, str]]:
     run = plan.runs[number]
-    share = MachineShare(port=4242)
-    place = Place(directory=f"/s/{run.id}", share=share, inherited=inherited)
+    place = Place(directory=f"/s/{run.id}", port=4242, inherited=inherited)
     return command_of(plan, run, place), environment_of(run, place)
 
 

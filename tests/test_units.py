@@ -14,6 +14,13 @@ from hypothesis import strategies as st
 
 from outlay.errors import InvalidValue, UnitMismatch
 from outlay.units import Duration, Energy, Flops, Money, Rate, Tokens
+from outlay.units.shown import (
+    dollar_text,
+    money_of,
+    money_text,
+    range_text,
+    unit_cost_text,
+)
 
 micros = st.integers(min_value=0, max_value=10**18)
 
@@ -187,3 +194,39 @@ def test_quantities_of_different_kinds_do_not_mix() -> None:
 )
 def test_durations_read_as_people_write_them(ns: int, text: str) -> None:
     assert str(Duration(ns)) == text
+
+
+@pytest.mark.parametrize(
+    ("micros", "text"),
+    [
+        (0, "0.00 USD"), (1, "0.000001 USD"), (1_900, "0.0019 USD"), (54_900, "0.055 USD"),
+        (120_000, "0.12 USD"), (12_504_000, "12.50 USD"), (-1_234_567_890, "-1,234.57 USD"),
+    ],
+)  # fmt: skip
+def test_money_is_rounded_for_reading_to_cents_or_two_digits(micros: int, text: str) -> None:
+    assert money_text(Money(micros)) == text
+
+
+def test_money_in_a_column_that_would_read_as_zero_says_so() -> None:
+    assert money_text(Money(-3), 2) == "-<0.01 USD"
+
+
+def test_money_with_six_decimals_has_every_digit() -> None:
+    assert money_text(Money(1_234_000_001), 6) == "1,234.000001 USD"
+
+
+def test_the_ends_of_a_range_of_money_have_equal_decimals() -> None:
+    assert range_text(money_of(0.004, "EUR"), money_of(0.25, "EUR")) == "<0.01 to 0.25"
+
+
+@pytest.mark.parametrize(
+    ("cost", "text"),
+    [(0.0, "0.00 USD"), (1.23456e-8, "0.0000000123 USD"), (1234.5, "1,234.50 USD")],
+)
+def test_what_a_unit_cost_has_three_digits_and_no_power_of_ten(cost: float, text: str) -> None:
+    assert unit_cost_text(cost, "USD") == text
+
+
+def test_a_sign_stands_before_dollars_alone() -> None:
+    assert dollar_text(Money(5_000_000)) == "$5.00"
+    assert dollar_text(Money(5_004_000, "EUR"), 2) == "5.00 EUR"

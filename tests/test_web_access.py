@@ -189,19 +189,27 @@ def test_ctrl_c_ends_it_though_streams_are_open(tmp_path: Path) -> None:
         assert found.process.wait(timeout=20) == 0
 
 
-def test_names_of_people_can_be_hidden(tmp_path: Path) -> None:
+def test_names_of_people_can_be_hidden(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     home = tmp_path / "home" / "ada"
     command = ("python", str(home / "train.py"))
-    run = good_run(home / "run", "one", user="ada", command=command)
+    config = {"files": [{"name": str(home / "train.txt")}], "author": "ada"}
+    run = good_run(home / "run", "one", user="ada", command=command, config=config)
+    segment = next((run / "ledger").glob("*.jsonl"))
+    segment.write_text(segment.read_text() + "damaged\n")  # A finding, which names the file.
+    log = tmp_path / "home" / "ada" / "spend.jsonl"
+    log.write_text('{"ts": "2026-01-02T00:00:00Z", "op_label": "a", "who": "ada"}\n')
     outlay("collect", run, OUTLAY_HOME=str(tmp_path))
+    monkeypatch.setenv("OUTLAY_SPEND_LOG", str(log))
     with serving(tmp_path, "--hide-people") as found, found.client() as client:
         compared = "run=id-one&run=id-one"
         for path in (
             "/runs?col=dir&col=user", "/run/id-one", "/run/id-one.json", "/runs.csv", "/money",
+            "/guard", "/guard.json", "/guard.csv", "/money.json", "/", "/sweeps.json",
             "/runs.json", "/now.json", f"/compare?{compared}", f"/compare.json?{compared}",
         ):  # fmt: skip
             text = client.get(path).text
-            assert "ada" not in text.replace("adaptive", "").replace("data", "")
+            assert "ada" not in text.replace("adaptive", "").replace("data", ""), path
+        assert client.get("/run/id-one.json").json()["goodput"]["findings"]
         assert "user 1" in client.get("/runs?col=user").text
         assert "id-one" in client.get("/runs?user=user+1").text
 
@@ -248,12 +256,17 @@ def test_an_owned_node_without_a_run_is_a_machine_that_burns(tmp_path: Path) -> 
 
 def test_compared_runs_differ_in_a_setting_that_is_zero_and_are_also_csv(tmp_path: Path) -> None:
     for name, decay in (("a", 0.0), ("b", 0.1)):
-        good_run(tmp_path / name, name, run_id=f"id-{name}", config={"decay": decay})
+        config = {"decay": decay, "model": {"width": 8}}
+        good_run(tmp_path / name, name, run_id=f"id-{name}", config=config)
         outlay("collect", tmp_path / name, OUTLAY_HOME=str(tmp_path))
     with serving(tmp_path) as found, found.client() as client:
+        run_page = client.get("/run/id-a").text
+        known = client.get("/run/id-a.json").json()["config"]
         page = client.get("/compare?run=id-a&run=id-b").text
         table = client.get("/compare.csv?run=id-a&run=id-b").text
     assert "<td>decay</td><td>0.0</td><td>0.1</td>" in page
+    assert "<td>model.width</td><td>8</td>" in run_page
+    assert known == {"decay": 0.0, "model": {"width": 8}}
     assert len(table.splitlines()) == 3
 
 

@@ -179,10 +179,10 @@ def test_chosen_runs_are_drawn_on_one_axis(browser: Browser) -> None:
         box.check()
     page.click("text=Compare the chosen")
     page.wait_for_url("**/compare*")
-    chart = page.locator("section:has(h2:text('loss over steps')) svg[data-x]")
+    chart = page.locator("div:has(> h3:text('loss over steps')) svg[data-x]")
     assert chart.locator("polyline.curve").count() == 2
     page.click("nav.tabs a:has-text('over dollars')")
-    assert page.locator("h2:has-text('loss over USD')").count() == 1
+    assert page.locator("h3:has-text('loss over USD')").count() == 1
 
 
 def test_a_chart_reads_out_by_keyboard_and_its_legend_hides_lines(browser: Browser) -> None:

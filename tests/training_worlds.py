@@ -7,6 +7,7 @@ of outlay's arithmetic is used for the truth.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
@@ -70,7 +71,7 @@ class World:
     jitter: float = 0.02
     stop_after: int | None = None
     samples: int = 0
-    metrics: dict[str, float] = field(default_factory=dict)
+    metrics: dict[str, float] = field(default_factory=dict, hash=False)
 
     def cost(self, seeds: int = 1) -> float:
         """Return what the whole training costs, on average over what may happen to it."""
@@ -78,6 +79,7 @@ class World:
         return self.price / 3600 * float(np.mean([seconds_of(whole, s) for s in range(seeds)]))
 
 
+@functools.cache
 def seconds_of(world: World, seed: int) -> float:
     """Return how long the training takes, its machine's down time included."""
     return sum(event.seconds + event.wait for event in happen(world, seed))
@@ -115,9 +117,7 @@ def _attempt(world: World, generator: np.random.Generator, first: int) -> Iterat
             yield Event("checkpoint", number=number)
         if (number + 1) % world.eval_every == 0:
             yield Event("span", world.eval_s, name="evaluation")
-            off = world.noise * np.random.default_rng(number).standard_normal()
-            value = world.loss(number + 1) + off
-            yield Event("metric", name="val_loss", number=number, value=value)
+            yield Event("metric", name="val_loss", number=number, value=world.loss(number + 1))
     yield Event("alive" if world.stop_after is not None else "end")
 
 
@@ -137,7 +137,8 @@ def write_log(world: World, run_dir: Path, seed: int = 0) -> int:
         elif event.kind == "checkpoint":
             segment.checkpoint(event.number)
         elif event.kind == "metric":
-            segment.add(Metric(t_ns=segment.now_ns, name=event.name, value=event.value))
+            off = world.noise * np.random.default_rng(event.number).standard_normal()
+            segment.add(Metric(t_ns=segment.now_ns, name=event.name, value=event.value + off))
         elif event.kind == "killed":
             segment.write(run_dir)
             now_ns = segment.now_ns + round(event.seconds * 1e9)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import os
 import signal
 import sys
 from pathlib import Path
@@ -56,7 +57,9 @@ def main() -> int:
     if mode != "fail-but-did":
         text = {"garbage": "<html>busy</html>", "empty": ""}.get(mode, json.dumps(answer))
         sys.stdout.write(text + "\n")
-    pods_file.write_text(json.dumps(pods))
+    draft = pods_file.with_suffix(f".{os.getpid()}")  # The test reads without the lock.
+    draft.write_text(json.dumps(pods))
+    draft.replace(pods_file)
     return 1 if mode == "fail-but-did" else 0
 
 

@@ -67,12 +67,7 @@ class BadDocument(OutlayError, msgspec.DecodeError):
 
 
 class Decoder(Generic[T]):
-    """Decodes JSON documents of one type.
-
-    Args:
-        kind: What a document must hold, as msgspec understands types.
-        largest: How many bytes one may have.
-    """
+    """Decodes JSON documents of one type, of ``largest`` bytes at most."""
 
     def __init__(self, kind: type[T] | Any, *, largest: int = LARGEST_DOCUMENT) -> None:
         self._decoder: msgspec.json.Decoder[T] = msgspec.json.Decoder(kind)
@@ -209,10 +204,10 @@ def open_regular(path: Path) -> int:
     return descriptor
 
 
-def open_csv(path: Path, *, largest: int = LARGEST_TABLE) -> Iterable[str]:
+def open_csv(path: Path) -> Iterable[str]:
     """Return the lines of a regular CSV file, for ``csv_rows``; raises like ``read_file``."""
     try:
-        return io.StringIO(read_file(path, largest=largest).decode("utf-8"), newline="")
+        return io.StringIO(read_file(path, largest=LARGEST_TABLE).decode("utf-8"), newline="")
     except UnicodeDecodeError as error:
         raise BadDocument(_reason(error)) from None
 

@@ -78,6 +78,7 @@ class NotARun(OutlayError):
     exit_code = 2
 
     def __init__(self, path: str) -> None:
+        self.path = path
         seen = f"no run log here (expected {path}/ledger/*.jsonl)"
         if not Path(path).exists():
             seen = "no such directory"

@@ -10,7 +10,7 @@ import csv
 import html
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, TextIO
 
 # C0 but tab and newline, DEL, C1, marks that turn the direction of writing, line and paragraph
@@ -67,8 +67,15 @@ def markdown_text(text: str) -> str:
     return _MARKDOWN.sub(lambda found: _ENTITIES.get(found[0], f"\\{found[0]}"), quiet)
 
 
-def markdown_row(cells: Iterable[str]) -> str:
-    """Return a line of a Markdown table."""
+def markdown_table(headings: Sequence[str], rows: Iterable[Iterable[str]]) -> Iterator[str]:
+    """Yield the lines of a Markdown table; a heading that starts with ">" aligns right."""
+    marks = ("---:|" if heading.startswith(">") else "---|" for heading in headings)
+    yield _markdown_row(heading.removeprefix(">") for heading in headings)
+    yield f"|{''.join(marks)}"
+    yield from map(_markdown_row, rows)
+
+
+def _markdown_row(cells: Iterable[str]) -> str:
     return "| " + " | ".join(map(markdown_text, cells)) + " |"
 
 

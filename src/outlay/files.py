@@ -1,6 +1,8 @@
 """Files that change as a whole: a reader sees the old content or the new one, never half of it.
 
-For documents that are rewritten. What is appended to, and may lose no line, has writers of its own.
+For documents that are rewritten, and for plain JSON lines that are appended: a writer that was
+killed leaves at most one torn line, which readers pass over (``Decoder.decode_lines``) and the next
+writer ends (``seal_of``). The run log and the spend log have formats and writers of their own.
 """
 
 from __future__ import annotations
@@ -72,6 +74,12 @@ def read_own(path: str | os.PathLike[str]) -> bytes:
     """Return the content of a file that outlay keeps; raises like ``open_own``."""
     with os.fdopen(open_own(path, os.O_RDONLY), "rb") as stream:
         return stream.read()
+
+
+def seal_of(descriptor: int) -> bytes:
+    """Return what ends the torn last line of a file that can be read, so that only that is bad."""
+    size = os.fstat(descriptor).st_size
+    return b"\n" if size and os.pread(descriptor, 1, size - 1) != b"\n" else b""
 
 
 class FileStamp(NamedTuple):

@@ -22,7 +22,7 @@ class BrokenPlugin(OutlayError):
 
     def __init__(self, group: str, name: str, reason: str) -> None:
         super().__init__(
-            f"{name} of {group} cannot be loaded: {reason}; mend or uninstall its package"
+            f"{name} of {group} cannot be loaded: {reason}; repair or uninstall its package"
         )
 
 

@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 
 from fake_vendor import Answer, as_json, serving
 from outlay.clock import ManualClock
-from outlay.prices.offer import Snapshot
-from outlay.prices.sources.base import OfferSource, Parsed, SourceFailed, fetch
-from outlay.prices.sources.http import HttpVendor, Patience, VendorSource
+from outlay.prices.offer import Parsed, Snapshot
+from outlay.prices.sources.base import OfferSource, SourceFailed, fetch
+from outlay.prices.sources.http import HttpVendor, RetryPolicy, VendorSource
 from outlay.prices.sources.lambda_cloud import LAMBDA
 from outlay.prices.sources.runpod import RUNPOD
 from outlay.prices.sources.vast import VAST
@@ -44,14 +44,14 @@ def case(request: pytest.FixtureRequest) -> Case:
 
 
 def fetched(
-    case: Case, *answers: Answer, patience: Patience | None = None, key: str | None = KEY
+    case: Case, *answers: Answer, retry_policy: RetryPolicy | None = None, key: str | None = KEY
 ) -> Snapshot:
     with serving(*answers) as vendor:
         source = VendorSource(
             case.vendor,
             base_url=vendor.url,
             key=key,
-            patience=patience or Patience(),
+            retry_policy=retry_policy or RetryPolicy(),
             clock=ManualClock(),
         )
         return fetch(source, clock=ManualClock(wall_ns=42))
@@ -137,7 +137,7 @@ def test_a_vendor_that_stays_down_is_given_up(case: Case) -> None:
         source = VendorSource(case.vendor, base_url=vendor.url, key=KEY, clock=ManualClock())
         snapshot = fetch(source)
     assert "HTTP 503: upstream" in reason(snapshot)
-    assert len(vendor.asked) == Patience().tries
+    assert len(vendor.asked) == RetryPolicy().tries
 
 
 @pytest.mark.parametrize("status", [401, 403])
@@ -176,15 +176,19 @@ def test_truncated_json_is_a_failure(case: Case) -> None:
 
 def test_a_vendor_that_drips_is_given_up_at_the_deadline(case: Case) -> None:
     with serving(Answer(drip=True)) as vendor:
-        patience = Patience(deadline_s=0.2, tries=1)
-        snapshot = fetch(VendorSource(case.vendor, base_url=vendor.url, key=KEY, patience=patience))
+        retry_policy = RetryPolicy(deadline_s=0.2, tries=1)
+        snapshot = fetch(
+            VendorSource(case.vendor, base_url=vendor.url, key=KEY, retry_policy=retry_policy)
+        )
     assert "in time" in reason(snapshot)
 
 
 def test_a_vendor_that_drips_its_headers_is_given_up_at_the_deadline(case: Case) -> None:
     with serving(Answer(drip_head=True)) as vendor:
-        patience = Patience(deadline_s=0.2, tries=1)
-        snapshot = fetch(VendorSource(case.vendor, base_url=vendor.url, key=KEY, patience=patience))
+        retry_policy = RetryPolicy(deadline_s=0.2, tries=1)
+        snapshot = fetch(
+            VendorSource(case.vendor, base_url=vendor.url, key=KEY, retry_policy=retry_policy)
+        )
     assert "in time" in reason(snapshot)
 
 

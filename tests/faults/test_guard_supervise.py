@@ -16,7 +16,8 @@ from outlay.clock import SYSTEM
 from outlay.guard.budget_guard import BudgetGuard
 from outlay.guard.errors import BudgetGuardExceeded
 from outlay.guard.lease import Terms
-from outlay.guard.supervise import CommandOutcome, GuardedCommandNotStarted, Supervisor
+from outlay.guard.supervise import CommandOutcome, Supervisor
+from outlay.proc.supervisor import CommandNotStarted, KeptEvent, ProcessSupervisor
 from outlay.units import Duration, Money, Rate
 from waiting import until
 
@@ -118,7 +119,7 @@ def test_when_the_money_ends_so_does_the_command(tmp_path: Path) -> None:
 
 
 def test_a_command_that_fits_its_ceiling_finishes(tmp_path: Path) -> None:
-    guard = BudgetGuard(6, tmp_path / "spend.jsonl", environ={})
+    guard = BudgetGuard("7.50", tmp_path / "spend.jsonl", environ={})
     lasting = python("import threading; threading.Event().wait(4.5)")
     outcome = supervise(guard, terms("3s", "2s"), *lasting)
     assert (outcome.exit_code, outcome.stopped_because) == (0, "")
@@ -209,7 +210,7 @@ def test_nothing_starts_without_room_for_the_first_slice(tmp_path: Path) -> None
 
 
 def test_a_program_that_does_not_exist_releases_its_hold(guard: BudgetGuard) -> None:
-    with pytest.raises(GuardedCommandNotStarted, match="No such file"):
+    with pytest.raises(CommandNotStarted, match="No such file"):
         supervise(guard, terms(), "/no/such/program")
     assert guard.committed == 0.0
 
@@ -232,6 +233,25 @@ def test_what_a_command_leaves_behind_is_ended(guard: BudgetGuard, tmp_path: Pat
     outcome = supervise(guard, terms(), *python(leaves, str(tmp_path / "orphan")))
     assert outcome.exit_code == 0
     assert not alive(int((tmp_path / "orphan").read_text()))
+
+
+@pytest.mark.timeout(60)
+def test_what_is_gone_by_the_time_that_the_end_is_seen_is_not_waited_for(
+    guard: BudgetGuard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wait = ProcessSupervisor.wait
+
+    def see_both_at_once(processes: ProcessSupervisor, timeout_s: float) -> list[KeptEvent]:
+        events = wait(processes, timeout_s)
+        while any(e.left for e in events) and not any(e.event == "gone" for e in events):
+            events += wait(processes, timeout_s)
+        return events
+
+    monkeypatch.setattr(ProcessSupervisor, "wait", see_both_at_once)
+    leaves = "import subprocess; subprocess.Popen(['sleep', '0.5'], start_new_session=True)"
+    said: list[str] = []
+    assert supervise(guard, terms(), *python(leaves), said=said).exit_code == 0
+    assert not any("left processes behind" in text for text in said)
 
 
 def start_supervisor(tmp_path: Path, *command: str, slice: str = "60s") -> subprocess.Popen[bytes]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import subprocess
@@ -9,6 +10,7 @@ import sys
 import textwrap
 import threading
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -45,26 +47,31 @@ def test_of_a_thousand_guards_in_threads_every_one_is_answered(tmp_path: Path) -
     assert BudgetGuard(5, path, environ={}).held == 5.0
 
 
-def test_who_waits_outlasts_the_patience_while_others_write(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / "spend.jsonl"
-    BudgetGuard(5, path, environ={}).authorize("a", 1)
+@contextlib.contextmanager
+def locked(path: Path, meanwhile: str) -> Iterator[None]:
+    """Have another process hold the lock of a log until it has done something."""
     script = textwrap.dedent(
         f"""
         import fcntl, os, time
         file = os.open({str(path)!r}, os.O_RDWR)
         fcntl.flock(file, fcntl.LOCK_EX)
         print("locked", flush=True)
-        for _ in range(20):
-            time.sleep(0.1)
-            os.utime(file)
+        {meanwhile}
         """
     )
-    monkeypatch.setattr("outlay.guard.spend_log._LOCK_TIMEOUT_S", 0.7)
     with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE) as other:
         assert other.stdout is not None
         other.stdout.readline()
+        yield
+
+
+def test_who_waits_outlasts_the_patience_while_others_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "spend.jsonl"
+    BudgetGuard(5, path, environ={}).authorize("a", 1)
+    monkeypatch.setattr("outlay.guard.spend_log._LOCK_TIMEOUT_S", 1.5)
+    with locked(path, "for _ in range(20): time.sleep(0.1); os.utime(file)"):
         assert BudgetGuard(5, path, environ={}).held == 1.0
 
 
@@ -114,22 +121,11 @@ def test_where_no_thread_can_be_started_it_waits_all_the_same(
 ) -> None:
     path = tmp_path / "spend.jsonl"
     BudgetGuard(5, path, environ={}).authorize("a", 1)
-    script = textwrap.dedent(
-        f"""
-        import fcntl, os, time
-        file = os.open({str(path)!r}, os.O_RDWR)
-        fcntl.flock(file, fcntl.LOCK_EX)
-        print("locked", flush=True)
-        time.sleep(0.5)
-        """
-    )
 
     def refuse(_: object) -> None:
         raise RuntimeError("can't start new thread")
 
-    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE) as other:
-        assert other.stdout is not None
-        other.stdout.readline()
+    with locked(path, "time.sleep(0.5)"):
         monkeypatch.setattr(threading.Thread, "start", refuse)
         assert BudgetGuard(5, path, environ={}).held == 1.0
 

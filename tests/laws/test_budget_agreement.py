@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from outlay.budget.agreement import AgreementLost, RankAgreement, Report, settle
+from outlay.budget.agreement import FAR, AgreementLost, RankAgreement, Report, settle
 from outlay.budget.terms import Budget, iso_tokens
 from outlay.budget.tracker import BudgetTracker
 from outlay.budget.usage import ZERO, Usage
@@ -26,6 +26,7 @@ class FakeNetwork:
     """Lets threads exchange payloads as ranks would; not a real process group."""
 
     size: int
+    sums_on_host: bool = True
     posted: dict[int, bytes] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -49,9 +50,13 @@ class FakeGroup:
         self.network = network
         self.rank = rank
         self.size = network.size
+        self.sums_on_host = network.sums_on_host
 
     def gather(self, payload: bytes) -> list[bytes]:
         return self.network.exchange(self.rank, payload)
+
+    def total(self, number: int) -> int:
+        return sum(map(int, self.gather(str(number).encode())))
 
 
 @dataclass
@@ -82,13 +87,18 @@ class Rank:
 
 
 def train(
-    budget: Budget, sizes: list[list[int]], times_ns: list[list[int]], agreement_ns: int
+    budget: Budget,
+    sizes: list[list[int]],
+    times_ns: list[list[int]],
+    agreement_ns: int,
+    *,
+    sums_on_host: bool = True,
 ) -> list[Rank]:
     ranks = [
         Rank(rank_sizes, rank_times, BudgetTracker.of(budget), ManualClock())
         for rank_sizes, rank_times in zip(sizes, times_ns, strict=True)
     ]
-    network = FakeNetwork(len(ranks))
+    network = FakeNetwork(len(ranks), sums_on_host)
     threads = [
         threading.Thread(target=rank.train, args=(FakeGroup(network, number), agreement_ns))
         for number, rank in enumerate(ranks)
@@ -125,12 +135,26 @@ def test_ranks_with_steady_steps_use_exactly_what_fits(
 
 
 @settings(max_examples=60, deadline=None)
-@given(fleets(sizes=st.integers(5, 10)), st.integers(1, 900), agreement_costs)
+@given(fleets(sizes=st.integers(0, 10) | st.integers(0, 900)), st.integers(1, 900), agreement_costs)
 def test_ranks_with_uneven_steps_stop_together_and_never_pass_a_predictable_limit(
     sizes: list[list[int]], max_tokens: int, agreement_ns: int
 ) -> None:
     times_ns = [[1000] * len(sizes[0])] * len(sizes)
     trained = train(iso_tokens(max_tokens), sizes, times_ns, agreement_ns)
+    (steps,) = {rank.steps for rank in trained}
+    joint = [sum(each) for each in zip(*sizes, strict=True)]
+    assert sum(joint[:steps]) <= max_tokens
+    exhausted = sum(joint[:steps]) == max_tokens or sum(joint[: steps + 1]) > max_tokens
+    assert exhausted or steps == len(joint)
+
+
+@settings(max_examples=60, deadline=None)
+@given(fleets(sizes=st.integers(5, 10)), st.integers(1, 900), agreement_costs)
+def test_without_a_sum_on_the_host_steps_up_to_twice_the_largest_never_pass_a_limit(
+    sizes: list[list[int]], max_tokens: int, agreement_ns: int
+) -> None:
+    times_ns = [[1000] * len(sizes[0])] * len(sizes)
+    trained = train(iso_tokens(max_tokens), sizes, times_ns, agreement_ns, sums_on_host=False)
     (steps,) = {rank.steps for rank in trained}
     assert sum(sum(rank.sizes[:steps]) for rank in trained) <= max_tokens
 
@@ -183,6 +207,25 @@ def test_steps_of_unknown_size_are_given_twice_the_room() -> None:
     bounds = iso_tokens(280).bounds  # 200 used, 20 a step so far
     verdict = settle([report(agreement_ns=10**9, steady=False)] * 2, 0, bounds)
     assert verdict.steps == 2
+
+
+@given(st.integers(1, 10**6), st.integers(0, 10**9), agreement_costs)
+def test_far_from_a_limit_steps_a_thousand_times_the_largest_do_not_pass_it(
+    each: int, max_tokens: int, agreement_ns: int
+) -> None:
+    sized = {"next": Usage(tokens=each, steps=1), "largest": Usage(tokens=each, steps=1)}
+    reports = [report(agreement_ns=agreement_ns, steady=False, **sized)] * 2
+    verdict = settle(reports, 0, iso_tokens(max_tokens + 201).bounds, sums=True)
+    left = max_tokens + 1
+    assert verdict.tokens_left in (None, left)
+    assert verdict.tokens_left == left or verdict.steps * FAR * 2 * each <= left
+
+
+def test_tokens_that_can_be_summed_before_every_step_do_not_shorten_the_spacing() -> None:
+    bounds = iso_tokens(280).bounds  # 200 used, 20 a step so far
+    verdict = settle([report(agreement_ns=10**9, steady=False)] * 2, 0, bounds, sums=True)
+    assert verdict.steps == 500  # ten seconds of steps
+    assert verdict.tokens_left == 80
 
 
 def test_what_was_used_before_is_rank_zeros_word() -> None:

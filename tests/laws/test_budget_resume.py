@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from outlay.budget.gate import BudgetGate
 from outlay.budget.history import read_history
-from outlay.budget.terms import Budget, iso_cost
+from outlay.budget.terms import Budget, iso_cost, iso_time
 from outlay.clock import ManualClock
 from outlay.ledger import AttemptStarted, Price, SegmentId, SegmentWriter, ledger_dir
 from outlay.record import Recorder
@@ -127,52 +127,32 @@ def test_interrupted_anywhere_a_run_stops_at_the_same_step_with_the_same_progres
     assert replayed.cost_micros >= MICROS_PER_HOUR // 3600 * sum(seconds[:fitting])
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(
     script=scripts,
     limit_s=st.integers(1, 60),
     checkpoint_every=st.integers(1, 6),
     deaths=st.lists(st.integers(1, 12), max_size=4),
-    currency=currencies,
+    limited=st.sampled_from(["time", "USD", "EUR"]),
 )
-def test_interrupted_anywhere_a_run_passes_its_money_by_at_most_one_step(
+def test_interrupted_anywhere_a_run_passes_its_time_or_money_by_at_most_one_step(
     script: tuple[list[int], list[int]],
     limit_s: int,
     checkpoint_every: int,
     deaths: list[int],
-    currency: str,
+    limited: str,
 ) -> None:
     sizes, seconds = script
-    second = MICROS_PER_HOUR // 3600 / 10**6
-    limit = f"{limit_s * MICROS_PER_HOUR // 3600}e-6 {currency}"
-    budget = iso_cost(limit, charge="training")
+    if limited == "time":
+        budget, key, second = iso_time(f"{limit_s}s"), "time_ms", 1000.0
+        currency = "USD"
+    else:
+        micros = MICROS_PER_HOUR // 3600
+        budget = iso_cost(f"{limit_s * micros}e-6 {limited}", charge="training")
+        key, second, currency = f"cost_{limited.lower()}", micros / 10**6, limited
     with tempfile.TemporaryDirectory() as directory:
         training = Training(Path(directory), budget, sizes, seconds, checkpoint_every, currency)
         training.survive(deaths)
     spent = [seconds[step] for step in training.executed]
-    key = f"cost_{currency.lower()}"
     assert training.seen[-1][key] == pytest.approx(second * sum(spent))
-    assert sum(spent[:-1]) < limit_s
-
-
-@settings(max_examples=40, deadline=None)
-@given(
-    script=scripts,
-    limit_s=st.integers(1, 60),
-    checkpoint_every=st.integers(1, 6),
-    deaths=st.lists(st.integers(1, 12), max_size=4),
-)
-def test_interrupted_anywhere_a_run_passes_a_resource_limit_by_at_most_one_step(
-    script: tuple[list[int], list[int]],
-    limit_s: int,
-    checkpoint_every: int,
-    deaths: list[int],
-) -> None:
-    sizes, seconds = script
-    budget = Budget.of("iso_time", {"max_minutes": f"{limit_s}s"})
-    with tempfile.TemporaryDirectory() as directory:
-        training = Training(Path(directory), budget, sizes, seconds, checkpoint_every)
-        training.survive(deaths)
-    spent = [seconds[step] for step in training.executed]
-    assert training.seen[-1]["time_ms"] == 1000 * sum(spent)
     assert sum(spent[:-1]) < limit_s

@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from outlay.clock import ManualClock
 from outlay.guard.budget_guard import BudgetGuard
-from outlay.guard.chain import NOTHING, START, Scanned, link_entries, scan
+from outlay.guard.chain import NOTHING, START, ScanResult, link_entries, scan
 from outlay.guard.entries import SCHEMA, AnyEntry, Noted, Simple, amount_of, micros_of
 from outlay.guard.errors import BudgetGuardExceeded, HoldResolved
 from outlay.guard.spend_log import FileSpendLog
@@ -186,7 +186,7 @@ def written_entries(draw: st.DrawFn) -> tuple[AnyEntry, ...]:
 def test_reading_a_prefix_and_then_the_rest_equals_reading_all(
     entries: tuple[AnyEntry, ...], data: st.DataObject
 ) -> None:
-    empty = Scanned(lines=(), link=START, torn=b"", findings=())
+    empty = ScanResult(lines=(), link=START, torn=b"", findings=())
     blob = link_entries(empty, entries, ts="2026-11-15T10:00:00Z").blob if entries else b""
     cut = data.draw(st.integers(min_value=0, max_value=len(blob)))
     first = scan("log", blob[:cut], START, None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import stat
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -15,7 +16,7 @@ from command_line import in_process, outlay
 from outlay import run
 from outlay.clock import ManualClock
 from outlay.sweep.grid.grid import read_grid
-from outlay.sweep.plan.launch import MachineShare, Place, environment_of
+from outlay.sweep.plan.launch import Place, environment_of
 from outlay.sweep.plan.plan import SweepPlan
 from outlay.sweep.plan.planning import make_plan
 from outlay.sweep.run.devices import Tasks
@@ -60,8 +61,8 @@ def written(plan: SweepPlan, environ: dict[str, str], root: Path) -> tuple[bytes
     """Write a sweep's manifest and the journal of its first start; return their bytes and modes."""
     clock = ManualClock()
     create(plan, root, environ, clock, cwd=root)
-    tasks = Tasks(plan=plan, root=root, cwd=root, environ=environ)
-    task = tasks.make(plan.runs[0], "1", MachineShare(port=1))
+    tasks, run = Tasks(plan=plan, root=root, cwd=root, environ=environ), plan.runs[0]
+    task = tasks.make(run, "1", replace(tasks.place(run), port=1))
     command, env = tasks.without_secrets(task)
     journal = Journal(root)
     journal.append(Event(t_ns=0, run=plan.runs[0].id, status="running", command=command, env=env))
@@ -106,7 +107,7 @@ settings_stated = st.dictionaries(
 def test_what_is_no_secret_is_kept(env: dict[str, str]) -> None:
     env = {name: value for name, value in env.items() if name != "KEY_DIM" or value.isdecimal()}
     plan = plan_of(env, ["--lr", "0.1", "data.root=/x"], {})
-    place = Place(directory="/s/r", share=MachineShare(port=1))
+    place = Place(directory="/s/r", port=1)
     assert env.items() <= environment_of(plan.runs[0], place).items()
     with tempfile.TemporaryDirectory() as root:
         content, _ = written(plan, {}, Path(root))

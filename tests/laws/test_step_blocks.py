@@ -18,7 +18,7 @@ from outlay.account import step_blocks
 from outlay.account.run import RunAccount, SegmentAccount
 from outlay.account.step_blocks import StepBlock, decode_steps
 from outlay.account.steps import StepColumns, Work
-from outlay.goodput.steps import OwnTimes
+from outlay.goodput.attempt import OwnTimes
 from outlay.ledger import LedgerReader, Record, Step, encode_line
 from outlay.ledger.codec import Decoded, decode_block
 

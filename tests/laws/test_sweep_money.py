@@ -23,7 +23,7 @@ from outlay.sweep.plan.planning import make_plan
 from outlay.sweep.run.detached import settle_earlier
 from outlay.sweep.run.devices import Tasks
 from outlay.sweep.run.harness import TICK_S, Harness, SweepOptions
-from outlay.sweep.run.money import Treasury
+from outlay.sweep.run.money import SweepGuard
 from outlay.sweep.state.journal import Journal
 from outlay.sweep.state.manifest import read_manifest
 from outlay.sweep.state.setup import create, match_plan, to_do
@@ -200,13 +200,13 @@ def open_harness(
     """Take a sweep up as `resume` does; on leaving, nothing runs any more."""
     clock = machine.clock
     manifest = read_manifest(root, clock)
-    plan = match_plan(plan, manifest, {}).plan
-    treasury = Treasury(root, plan.grid.ceiling or Money(0), clock)
-    treasury.guard.log = log
+    plan, _ = match_plan(plan, manifest, {})
+    guard = SweepGuard(root, plan.grid.ceiling or Money(0), clock)
+    guard.budget_guard.log = log
     journal = Journal(root)
     harness = Harness(
         manifest=manifest, journal=journal, engines={"process": machine},
-        tasks=Tasks(plan, root, root, {}), treasury=treasury,
+        tasks=Tasks(plan, root, root, {}), guard=guard,
         options=SweepOptions(jobs=jobs, watch=watch, clock=clock),
     )  # fmt: skip
     try:

@@ -1,6 +1,7 @@
-"""A real distributed training under a budget, for torchrun; prints one JSON line per rank.
+"""A real distributed training under a budget; prints one JSON line per rank.
 
-Usage: budget_ranks.py SCENARIO RUN_DIR
+Usage: budget_ranks.py SCENARIO RUN_DIR, by torchrun; or with WORLD_SIZE and without RANK in the
+environment: then it forks its ranks, which is quicker, as each process of torchrun imports torch.
 """
 
 from __future__ import annotations
@@ -65,6 +66,14 @@ def train_straggler(run: outlay.Run) -> dict[str, object]:
     return {"allowed": allowed}
 
 
+def train_uneven(run: outlay.Run) -> dict[str, object]:
+    """Train on batches of two samples, of which rank 1's thirty-first has nine hundred."""
+    sizes = [2] * 30 + [900 if dist.get_rank() == 1 else 2] + [2] * 300
+    for _ in run.steps((torch.ones(size, 1) for size in sizes), tokens=len):
+        dist.all_reduce(torch.ones(1))
+    return {}
+
+
 def train_until_a_rank_dies(run: outlay.Run) -> dict[str, object]:
     """Train while rank 1 is killed in its sixth step."""
     for _ in run.steps(batches(0), tokens=1):
@@ -96,6 +105,7 @@ BUDGETS = {
     "ddp-dies": outlay.iso_tokens(100, max_comm_bytes=10**9),
     "straggler": outlay.iso_time("600ms"),
     "talking": outlay.comm_cap(9000),
+    "uneven": outlay.iso_tokens(1000),
     "killed": outlay.iso_tokens(10**9),
 }
 
@@ -112,6 +122,8 @@ def main() -> None:
                 result = train_straggler(run)
             case "talking":
                 result = train_talking(run)
+            case "uneven":
+                result = train_uneven(run)
             case _:
                 result = train_until_a_rank_dies(run)
         assert run.budget is not None
@@ -130,5 +142,19 @@ def main() -> None:
     os._exit(0)
 
 
+def fork_ranks(count: int) -> int:
+    """Fork so many ranks and wait for them; return 0 where all of them do."""
+    ranks = []
+    for rank in range(count):
+        if (child := os.fork()) == 0:
+            os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank)}
+            main()
+        ranks.append(child)
+    return max(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in ranks)
+
+
 if __name__ == "__main__":
-    main()
+    if "RANK" in os.environ:
+        main()
+    else:
+        sys.exit(fork_ranks(int(os.environ["WORLD_SIZE"])))

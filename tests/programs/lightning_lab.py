@@ -110,6 +110,7 @@ def train(
     evaluate: bool = True,
     asynchronous: bool = False,
     optimizers: int = 1,
+    spawned: int = 0,
     recorded: bool = True,
     broken: bool = False,
     **options: Any,
@@ -126,9 +127,10 @@ def train(
     io = SlowIO()
     io.truth = truth
     profiler = SimpleProfiler()
-    ranks = int(os.environ.get("WORLD_SIZE", "1"))
+    ranks = spawned or int(os.environ.get("WORLD_SIZE", "1"))
+    strategy = "ddp_spawn" if spawned else "ddp" if ranks > 1 else "auto"
     trainer = pl.Trainer(
-        accelerator="cpu", devices=ranks, strategy="ddp" if ranks > 1 else "auto",
+        accelerator="cpu", devices=ranks, strategy=strategy,
         default_root_dir=out, max_steps=steps, min_steps=min_steps,
         accumulate_grad_batches=2 // optimizers,
         val_check_interval=6, limit_val_batches=2 if evaluate else 0,
@@ -183,7 +185,8 @@ def main(root: Path) -> None:
     play("optimizers-again", resume=True, **how)
     play("fails", tokens=fails)
     play("asynchronous", asynchronous=True)
-    lab.play_example("lightning")
+    play("spawned", spawned=2)
+    lab.play_example("lightning", "2")
     (root / "results.json").write_text(json.dumps(lab.results))
 
 

@@ -5,6 +5,7 @@ What a scenario did is counted by the training itself (``Truth``), independently
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import runpy
@@ -19,12 +20,13 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from outlay.clock import ManualClock
+from outlay.clock import Clock, ManualClock
 from outlay.runs.live import Run
 
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"
 MS = 10**6
 DATA_NS, STEP_NS, EVAL_NS, SAVE_NS = 30 * MS, 100 * MS, 50 * MS, 200 * MS
+GENERATE_NS = 10 * MS
 DAY_NS = 86_400 * 10**9
 KILLED = -signal.SIGKILL
 
@@ -33,19 +35,19 @@ class Truth:
     """What one rank of a training does, counted where it is done."""
 
     def __init__(self, wall_ns: int) -> None:
-        self.clock = ManualClock(wall_ns=wall_ns)
+        self.clock: Clock = ManualClock(wall_ns=wall_ns)
         self.drawn = self.forwards = self.evaluations = self.saves = 0
-        self.tokens = 0
+        self.tokens = self.generated = 0
         self.dies_after = 0
 
     def draw(self) -> None:
         """A sample is loaded."""
-        self.clock.advance(DATA_NS)
+        self._spend("data_loading", DATA_NS)
         self.drawn += 1
 
     def forward(self, tokens: int) -> None:
         """A micro-batch is trained on."""
-        self.clock.advance(STEP_NS)
+        self._spend("step", STEP_NS)
         self.forwards += 1
         self.tokens += tokens
         if self.forwards == self.dies_after:
@@ -53,17 +55,37 @@ class Truth:
 
     def evaluate(self) -> None:
         """A batch is evaluated."""
-        self.clock.advance(EVAL_NS)
+        self._spend("evaluation", EVAL_NS)
         self.evaluations += 1
 
     def save(self) -> None:
         """A checkpoint is written."""
-        self.clock.advance(SAVE_NS)
+        self._spend("checkpoint_save", SAVE_NS)
         self.saves += 1
+
+    def generate(self) -> None:
+        """A token is generated."""
+        self._spend("step", GENERATE_NS)
+        self.generated += 1
 
     def document(self) -> dict[str, Any]:
         """Return the counts."""
         return {name: value for name, value in vars(self).items() if isinstance(value, int)}
+
+    def _spend(self, phase: str, ns: int) -> None:
+        """Let the time of a phase pass; a benchmark's sleeps in truth."""
+        del phase
+        self.clock.sleep(ns / 10**9)
+
+
+class SlowSaves:
+    """What makes the saves of a transformers' Trainer take a known time."""
+
+    model: Any
+
+    def _save(self, *args: Any, **kwargs: Any) -> None:
+        self.model.truth.save()
+        super()._save(*args, **kwargs)  # type: ignore[misc]
 
 
 class Synchronisations(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -102,10 +124,11 @@ def _free_port() -> int:
 
 
 class Lab:
-    """Runs scenarios, one after the other."""
+    """Runs scenarios, one after the other, each on a ``Truth`` of its own."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, truth: Callable[[int], Truth] = Truth) -> None:
         self.root = root
+        self._truth = truth
         self.results: dict[str, list[dict[str, Any]]] = {}
         self._attempts = 0
 
@@ -113,6 +136,7 @@ class Lab:
         """Train on so many ranks, each a fork of this process."""
         self._attempts += 1
         port = _free_port()
+        gc.freeze()  # Trainers collect garbage when they end: what was imported is none.
         children = [self._fork(name, rank, ranks, port, train) for rank in range(ranks)]
         codes = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
         found = []
@@ -151,7 +175,7 @@ class Lab:
                     "LOCAL_WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1",
                     "MASTER_PORT": str(port), "NODE_RANK": "0",
                 }  # fmt: skip
-            truth = Truth(1_700_000_000 * 10**9 + self._attempts * DAY_NS)
+            truth = self._truth(1_700_000_000 * 10**9 + self._attempts * DAY_NS)
             try:
                 said = train(truth)
             except RuntimeError as error:  # What a scenario raises itself, or a peer that is gone.

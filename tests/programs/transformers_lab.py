@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from trainer_lab import Lab, Synchronisations, Truth, break_outlay
+import trl_lab
+from trainer_lab import Lab, SlowSaves, Synchronisations, Truth, break_outlay
 from transformers import Trainer, TrainingArguments
 
 from outlay.integrations.transformers import OutlayCallback, OutlayTrainerMixin
@@ -55,16 +56,11 @@ class Model(torch.nn.Module):
         return {"loss": self.embedding(input_ids).mean() + labels.sum() * 0}
 
 
-class SlowSaves(Trainer):
+class Plain(SlowSaves, Trainer):
     """A Trainer whose saves take a known time."""
 
-    def _save(self, *args: Any, **kwargs: Any) -> None:
-        model: Any = self.model
-        model.truth.save()
-        super()._save(*args, **kwargs)
 
-
-class Mixed(OutlayTrainerMixin, SlowSaves):
+class Mixed(OutlayTrainerMixin, Plain):
     """The same with outlay's mixin."""
 
 
@@ -96,7 +92,7 @@ def train(
         eval_strategy=evaluate, eval_steps=3, per_device_eval_batch_size=1,
         use_cpu=True, report_to=[], dataloader_pin_memory=False,
     )  # fmt: skip
-    trainer = (Mixed if mixed else SlowSaves)(
+    trainer = (Mixed if mixed else Plain)(
         Model(truth, raises_at=raises_at), arguments, train_dataset=Samples(truth, SAMPLES),
         eval_dataset={str(number): Samples(None, 4) for number in range(datasets)}
         if datasets > 1 else Samples(None, 4),
@@ -146,7 +142,7 @@ def main(root: Path) -> None:
         play(f"raises-{kind}", mixed=mixed, raises_at=7)
         play(f"fails-{kind}", mixed=mixed, tokens=fails)
     play("unrecorded", recorded=False)
-    lab.play_example("transformers")
+    trl_lab.play_all(lab)
     (root / "results.json").write_text(json.dumps(lab.results))
 
 

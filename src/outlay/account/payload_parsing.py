@@ -136,8 +136,8 @@ def _edge(payload: Payload, stem: str, span: str) -> Began | PayloadEnded:
 
 def _slices(payload: Payload) -> Slices:
     t_ns = _instant(payload, "elastic_slice_counts_timestamp")
-    names = ("active_slices", "total_slices", "available_slices")
-    active, total, available = (_whole(payload.get(name), name) for name in names)
+    keys = ("active_slices", "total_slices", "available_slices")
+    active, total, available = (_whole(payload.get(key), key) for key in keys)
     if total < 1 or active > total:
         raise ValueError("says that more slices train than there are")
     return Slices(t_ns, active, total, available)

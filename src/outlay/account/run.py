@@ -82,12 +82,7 @@ class MetricColumns:
         self.step.append(_NO_STEP if metric.step is None else metric.step)
 
     def points(self, rank: int, most: int | None = None) -> list[MetricPoint]:
-        """Return the values one by one, as those of a rank.
-
-        Args:
-            rank: Whose they are.
-            most: At most about this many, evenly chosen, with the last; None for all.
-        """
+        """Return the values of a rank one by one; at most about so many, evenly, with the last."""
         every = 1 if most is None else -(-len(self.t_ns) // most) or 1
         last = len(self.t_ns) - 1
         return [
@@ -296,7 +291,7 @@ class RunAccount:
         return self
 
     def fold(self, segment: SegmentId, records: Sequence[Record]) -> None:
-        """Add more records of one segment; a file without a single good one tells nothing."""
+        """Add more records of one segment; a file without a single good one adds nothing."""
         if not records:
             return
         self._attempts = None
@@ -396,16 +391,13 @@ class RunAccount:
     def series(self, *names: str, most: int | None = None) -> list[MetricPoint]:
         """Return the finite points of the first of some names that was reported, in time.
 
-        Ranks that train together report the same curve: of several, the lowest speaks for all.
-
-        Args:
-            names: What it may be called, the most telling first.
-            most: At most about this many of each process, for a picture; None for all.
+        Ranks that train together report the same curve: of several, that of the lowest counts. At
+        ``most`` about so many of each process are returned, for a picture.
         """
         found = next(filter(None, (self._points(name, most) for name in names)), [])
         finite = [point for point in found if math.isfinite(point.value)]
-        speaker = min((point.rank for point in finite), default=0)
-        return sorted((p for p in finite if p.rank == speaker), key=lambda point: point.t_ns)
+        lowest = min((point.rank for point in finite), default=0)
+        return sorted((p for p in finite if p.rank == lowest), key=lambda point: point.t_ns)
 
     def _points(self, name: str, most: int | None) -> list[MetricPoint]:
         return [

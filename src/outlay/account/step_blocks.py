@@ -91,10 +91,10 @@ class StepLines:
     def __len__(self) -> int:
         return len(self.groups[0])
 
-    def values(self, name: str, default: int = 0) -> Ints:
+    def values(self, name: str) -> Ints:
         """Return the numbers of a name, a line each."""
         if name not in self.shape.numbers:
-            return uniform(default, len(self))
+            return uniform(1 if name == "count" else 0, len(self))
         groups = self.shape.numbers[name].groups
         found: Ints = self.groups[groups[-1]].astype(np.int64)
         for group in reversed(groups[:-1]):
@@ -106,8 +106,7 @@ class StepLines:
 class StepShape:
     """A line of a step, and where its digits are.
 
-    Args:
-        body: The line up to its checksum, with zeros for the digits of its numbers.
+    ``body`` is the line up to its checksum, with zeros for the digits of its numbers.
     """
 
     def __init__(self, body: bytes) -> None:
@@ -145,11 +144,7 @@ class StepShape:
         return fixed
 
     def fit(self, rows: Bytes) -> Bools:
-        """Return which rows have what all lines of the shape have alike.
-
-        Args:
-            rows: Lines as rows of ``width`` bytes, the newline included.
-        """
+        """Return which rows, of ``width`` bytes with the newline, differ in digits alone."""
         tiled = len(rows) // _TILED * _TILED
         if self._are_alike(rows[:tiled].reshape(-1, len(self._line))).all():
             fits = np.ones(len(rows), dtype=np.bool_)  # Faster than row by row, and the usual case.
@@ -406,26 +401,10 @@ def _are_consecutive(bulk: Sequence[_Alike], rest: _Rest, first_seq: int) -> boo
 
 def _joined(bulk: Sequence[_Alike], rest: dict[int, Step]) -> StepColumns:
     """Return all steps in the order of their lines: those that are alike, and others by place."""
-    parts = [(alike.places, _columns(alike.lines)) for alike in bulk]
+    parts = [(alike.places, StepColumns.read(alike.lines.values)) for alike in bulk]
     if rest:
         parts.append((np.array([*rest]), StepColumns.of([*rest.values()])))
     parts.sort(key=lambda part: int(part[0][0]))  # One after another, usually, and in order then.
     joined = StepColumns.joined([columns for _, columns in parts])
     place = np.concatenate([places for places, _ in parts])
     return joined if (np.diff(place) > 0).all() else joined.at(np.argsort(place))
-
-
-def _columns(lines: StepLines) -> StepColumns:
-    end = lines.values("t_ns")
-    return StepColumns(
-        number=lines.values("step"),
-        start=end - lines.values("dur_ns"),
-        end=end,
-        wait=lines.values("wait_ns"),
-        count=lines.values("count", default=1),
-        tokens=lines.values("tokens"),
-        samples=lines.values("samples"),
-        energy_mj=lines.values("energy_mj"),
-        comm_bytes=lines.values("comm_bytes"),
-        flops=lines.values("flops"),
-    )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from operator import attrgetter
 from typing import overload
@@ -166,19 +166,13 @@ class StepColumns:
     @classmethod
     def of(cls, steps: Sequence[Step]) -> StepColumns:
         """Return the columns of step records."""
-        end = integers([step.t_ns for step in steps])
-        return cls(
-            number=integers([step.step for step in steps]),
-            start=end - integers([step.dur_ns for step in steps]),
-            end=end,
-            wait=integers([step.wait_ns for step in steps]),
-            count=integers([step.count for step in steps]),
-            tokens=integers([step.tokens for step in steps]),
-            samples=integers([step.samples for step in steps]),
-            energy_mj=integers([step.energy_mj for step in steps]),
-            comm_bytes=integers([step.comm_bytes for step in steps]),
-            flops=integers([step.flops for step in steps]),
-        )
+        return cls.read(lambda name: integers([*map(attrgetter(name), steps)]))
+
+    @classmethod
+    def read(cls, values: Callable[[str], Ints]) -> StepColumns:
+        """Return columns, given what returns the values of a field of ``Step``."""
+        end, others = values("t_ns"), map(values, STEP_FIELDS[4:])  # Called as in a record.
+        return cls(values("step"), end - values("dur_ns"), end, values("wait_ns"), *others)
 
     @classmethod
     def timed(cls, number: Ints, start: Ints, end: Ints, count: Ints) -> StepColumns:

@@ -14,7 +14,6 @@ from outlay.advise.recommendation import (
     AdviceKind,
     Grade,
     OptimizationRecommendation,
-    amount_text,
     bounded,
     confidence_of,
     least_saving,
@@ -24,6 +23,7 @@ from outlay.errors import InvalidValue
 from outlay.goodput.follower import RunView
 from outlay.ledger import AttemptStarted
 from outlay.prices.gpus import resolve
+from outlay.units.shown import amount_text
 
 # What a training needs of a GPU's memory: what it holds always, and what each sample adds.
 #
@@ -70,12 +70,7 @@ def estimated_memory(parameters: int, *, tokens: int = _TOKENS_PER_SAMPLE) -> Me
 
 
 def measured_memory(small: tuple[int, float], large: tuple[int, float]) -> MemoryModel:
-    """Return the memory model through peak memory (bytes) measured at two batch sizes.
-
-    Args:
-        small: A batch size and the peak memory seen with it.
-        large: A larger one, and its peak.
-    """
+    """Return the memory model through two measurements, each a batch size and its peak in bytes."""
     (small_batch, small_peak), (large_batch, large_peak) = small, large
     if not 0 < small_batch < large_batch or not 0 < small_peak < large_peak:
         raise InvalidValue("memory", (small, large), "a larger batch that needs more memory")
@@ -93,11 +88,7 @@ def measured_memory(small: tuple[int, float], large: tuple[int, float]) -> Memor
 
 
 def noise_scale(small: tuple[int, float], large: tuple[int, float]) -> float:
-    """Return the simple noise scale from squared gradient norms at two batch sizes.
-
-    Args:
-        small: A batch size, and the mean of |G|^2 over batches of it.
-        large: A larger one, likewise.
+    """Return the simple noise scale from two batch sizes, each with its mean squared gradient norm.
 
     Raises:
         InvalidValue: The norms admit no positive signal; average over more batches.
@@ -162,11 +153,7 @@ def hours_to_finish(
 ) -> float:
     """Return the hours that a training takes with a batch size.
 
-    Args:
-        batch: The batch size.
-        speed: The fitted throughput.
-        least_examples: E_min: what the training needs with very small batches.
-        critical: The critical batch size; None means far beyond any batch looked at.
+    With very small batches it needs ``least_examples`` (E_min).
     """
     return least_examples * examples_factor(batch, critical) / speed.at(batch) / 3600
 
@@ -188,7 +175,6 @@ class BatchSituation:
         hours: What the training, or an epoch of it, takes now.
         throughputs: Measured samples per second by batch size, where others were tried.
         critical: The gradient noise scale, where it was measured.
-        currency: Of the price.
     """
 
     batch: int

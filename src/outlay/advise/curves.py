@@ -202,9 +202,7 @@ def nodes_of(count: int) -> NDArray[np.intp]:
 def curve_in_blocks(curve: Floats, count: int) -> Floats:
     """Return what a curve through ``count`` values is in blocks.
 
-    Args:
-        curve: Its value at each node, along the axis before the last.
-        count: How long the series is.
+    Its values at the nodes lie along the axis before the last.
     """
     sizes = block_sizes(count)
     return _means(curve, np.minimum(sizes, _NODES)) * np.sqrt(sizes)[:, None]
@@ -437,12 +435,6 @@ def probability_of_beating(
     What counts is the measurement where the curve will be highest: that one of many more may be
     lifted above the best by luck alone is no reason to go on. Nor is it one to stop that one of
     many was: a long series is judged by the means of its blocks, past and to come.
-
-    Args:
-        values: Measurements so far, higher is better.
-        more: How many are still to come.
-        margin: By how much the best must be beaten.
-        draws: How many futures are looked at.
     """
     if more < 1:
         return 0.0

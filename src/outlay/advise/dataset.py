@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 from outlay.advise.curves import LEAST_POINTS, draw_curves
 from outlay.advise.recommendation import (
     OptimizationRecommendation,
-    amount_text,
     bounded,
     confidence_of,
     least_saving,
 )
 from outlay.errors import InvalidValue, MissingExtra
+from outlay.units.shown import amount_text
 
 # Scaling laws: what repeated data is worth, and how to split compute between model and data.
 
@@ -27,14 +27,15 @@ REPETITION_CONSTANT = 15.39
 """R*: how slowly repeated data loses its worth (Muennighoff et al. 2023, arXiv:2305.16264)."""
 
 
-def effective_data(unique: float, epochs: float, *, constant: float = REPETITION_CONSTANT) -> float:
+def effective_data(unique: float, epochs: float) -> float:
     """Return how much fresh data ``epochs`` passes over ``unique`` data are worth.
 
     D' = U + U R* (1 - exp(-(epochs - 1) / R*)).
     """
     if unique < 0 or epochs < 1:
         raise InvalidValue("epochs", epochs, "one pass or more")
-    return unique + unique * constant * -math.expm1(-(epochs - 1) / constant)
+    decay = -math.expm1(-(epochs - 1) / REPETITION_CONSTANT)
+    return unique + unique * REPETITION_CONSTANT * decay
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,14 +125,14 @@ _WORTH = 0.5
 _STRICT, _LAX = 0.75, 0.25
 
 
-def passes_worth(least: float, *, constant: float = REPETITION_CONSTANT) -> int:
+def passes_worth(least: float) -> int:
     """Return after how many passes another one is worth less than a share of fresh data.
 
     The worth of a pass is the slope of D' = U + U R* (1 - exp(-(e - 1) / R*)), exp(-(e - 1) / R*).
     """
     if not 0 < least <= 1:
         raise InvalidValue("least", least, "a share of what fresh data is worth, up to 1")
-    return 1 + math.floor(constant * -math.log(least))
+    return 1 + math.floor(REPETITION_CONSTANT * -math.log(least))
 
 
 def recommend_fewer_passes(
@@ -140,12 +141,6 @@ def recommend_fewer_passes(
     """Return how many passes over the same data to make; None where all of them are worth it.
 
     A trade: what the passes beyond teach is little, and it is given up.
-
-    Args:
-        epochs: Passes over the data that the training made.
-        cost: What the whole training cost.
-        hours: How long it took.
-        currency: Of the cost.
     """
     enough = passes_worth(_WORTH)
     if not enough < epochs < math.inf:
@@ -197,13 +192,7 @@ def recommend_dataset_size(
 ) -> OptimizationRecommendation | None:
     """Return a smaller dataset that keeps 95 % of the accuracy; None where none is known to.
 
-    A trade: up to 5 % of the accuracy is given up.
-
-    Args:
-        size: Samples in the dataset.
-        accuracies: Accuracy measured on parts of it, by their size.
-        full_cost: What a training on all of it costs.
-        full_hours: How long that takes.
+    A trade: up to 5 % of the accuracy is given up. Accuracies are of parts of the dataset, by size.
     """
     if size < 1:
         raise InvalidValue("dataset_size", size, "a number of samples, 1 or more")

@@ -8,14 +8,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from outlay.advise.batch_size import PARAMETERS, last_reported
-from outlay.advise.recommendation import OptimizationRecommendation, amount_text
+from outlay.advise.recommendation import OptimizationRecommendation
 from outlay.cost.run_cost import RunCost
 from outlay.goodput import phases as ph
 from outlay.goodput.follower import RunView
-from outlay.goodput.throughput import ModelFlops, gpu_time, utilisation
+from outlay.goodput.throughput import ModelFlops, utilisation
 from outlay.goodput.timeline import Window
 from outlay.prices.gpus import resolve
 from outlay.units.quantity import duration_text
+from outlay.units.shown import amount_text
 
 MFU = ("mfu", "model_flops_utilization", "model_flops_utilisation")
 
@@ -126,7 +127,7 @@ def _mfu(view: RunView) -> float | None:
         return None
     window: Window = view.whole
     model = ModelFlops(per_token=_FLOPS_PER_PARAMETER * parameters, peak=peak)
-    return utilisation(tokens, model, gpu_time(view.timeline, [window])).of_productive
+    return utilisation(tokens, model, view.timeline, [window]).of_productive
 
 
 def _family(gpu: str) -> str:

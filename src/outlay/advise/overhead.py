@@ -10,7 +10,6 @@ from outlay.advise.recommendation import (
     LEAST_SHARE,
     Grade,
     OptimizationRecommendation,
-    amount_text,
     bounded,
     confidence_of,
     least_saving,
@@ -18,6 +17,7 @@ from outlay.advise.recommendation import (
 from outlay.errors import InvalidValue
 from outlay.goodput import phases as ph
 from outlay.units.quantity import duration_text
+from outlay.units.shown import amount_text
 
 # How often to save a checkpoint, when failures come at random.
 #
@@ -35,7 +35,6 @@ class Reliability:
 
     Attributes:
         save: How long a checkpoint takes while training stands still.
-        mttf: Mean time to failure.
         restart: From a failure until training goes on, without the work that is done again.
     """
 
@@ -51,7 +50,7 @@ class Reliability:
             raise InvalidValue("mttf", self.mttf, "a finite time above zero")
 
 
-def exact(of: Reliability) -> float:
+def optimal_interval(of: Reliability) -> float:
     """Return the interval of work between saves that wastes least."""
     return of.mttf * (1 + _lambert_w0(-math.exp(-of.save / of.mttf - 1)))
 
@@ -102,7 +101,6 @@ class Checkpointing:
         mttf: Mean time to failure; None where it was never disrupted.
         mttf_low: The least that is consistent with what was seen; ``mttf_high`` the most.
         cost: What the time cost that the interval has a part in: all but starts and recovery.
-        currency: Of the cost.
         whole: What the run cost in all; None: as much.
     """
 
@@ -135,7 +133,7 @@ def recommend_checkpoint_interval(of: Checkpointing) -> OptimizationRecommendati
     at = of.mttf_low if of.mttf is None else of.mttf
     likely = at * _LIKELY if of.mttf is None else at
     reliability = Reliability(save=of.save, mttf=at, restart=of.restart)
-    best = exact(reliability)
+    best = optimal_interval(reliability)
     if best <= 0 or (of.mttf is None and best < of.interval):
         return None
     mttfs = (of.mttf_low, likely, of.mttf_high or 10 * likely)
@@ -143,7 +141,7 @@ def recommend_checkpoint_interval(of: Checkpointing) -> OptimizationRecommendati
     shares = sorted(
         _saved_share(of, interval, mttf)
         for mttf in mttfs
-        for interval in (best, exact(Reliability(save=of.save, mttf=mttf)))
+        for interval in (best, optimal_interval(Reliability(save=of.save, mttf=mttf)))
     )
     share = _saved_share(of, best, likely)
     saved, whole = share * of.cost, of.cost if of.whole is None else of.whole

@@ -7,7 +7,6 @@ is cheaper and worse: what it gives up is named beside what it saves, and it is 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import datetime
@@ -16,6 +15,7 @@ from typing import Any, Literal
 from outlay.clock import as_utc, utc_now
 from outlay.errors import InvalidValue, choices
 from outlay.units import Money
+from outlay.units.shown import amount_text, money_of, money_text, range_text
 
 Grade = Literal["measured", "estimated", "assumed"]
 AdviceKind = Literal["saving", "trade", "observation"]
@@ -111,29 +111,13 @@ def confidence_of(probability: float, grade: Grade) -> float:
     return round(probability * TRUST[grade], 3)
 
 
-def amount_text(amount: float, currency: str) -> str:
-    """Return an amount as recommendations show it: ``12.50 USD``, ``0.0019 USD``."""
-    return f"{_figure(amount)} {currency}"
-
-
-def _figure(amount: float) -> str:
-    """Return an amount to the cent; below one to two digits, down to the micro-unit."""
-    digits = 2 if amount >= 0.01 or amount <= 0 else min(6, 1 - math.floor(math.log10(amount)))
-    return f"{amount:,.{digits}f}"
-
-
 def least_saving(cost: float) -> float:
     """Return the least that is worth a change to a training of that cost."""
     return LEAST_SHARE * cost
 
 
 def bounded(found: OptimizationRecommendation, cost: float) -> OptimizationRecommendation:
-    """Return a saving whose interval holds its estimate, has a width, and ends within the cost.
-
-    Args:
-        found: A saving or a trade, of at most the cost.
-        cost: What the training costs: nobody saves more than that, or less than nothing.
-    """
+    """Return a saving whose interval holds its estimate, has a width, and ends within the cost."""
     point = found.estimated_savings
     low = point if found.savings_low is None else found.savings_low
     high = point if found.savings_high is None else found.savings_high
@@ -148,7 +132,8 @@ def gain_text(found: OptimizationRecommendation) -> str:
         return f"{amount_text(found.at_stake or 0.0, found.currency)} at stake"
     text = f"saves {amount_text(found.estimated_savings, found.currency)}"
     if found.savings_low is not None and found.savings_high is not None:
-        text += f" ({_figure(found.savings_low)} to {_figure(found.savings_high)})"
+        ends = (money_of(end, found.currency) for end in (found.savings_low, found.savings_high))
+        text += f" ({range_text(*ends)})"
     return f"{text} and gives up {found.quality_loss}" if found.kind == "trade" else text
 
 
@@ -157,7 +142,7 @@ def nothing_above(floor: Money | None) -> str:
     if floor is None:
         return f"Nothing that saves more than {LEAST_SHARE:.0%} of a run's cost was found."
     return (
-        f"Nothing worth changing above {amount_text(float(floor.amount), floor.currency)} "
+        f"Nothing worth changing above {money_text(floor)} "
         f"({LEAST_SHARE:.0%} of its cost) was found."
     )
 

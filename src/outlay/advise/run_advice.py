@@ -18,7 +18,7 @@ from outlay.advise.tiers import ComputeJob, Option, options_of, recommend_comput
 from outlay.cost.run_cost import ACCURACY, LOSS, RunCost, cost_of
 from outlay.goodput import phases as ph
 from outlay.goodput.follower import RunView
-from outlay.goodput.summary import (
+from outlay.goodput.reliability import (
     RESTART,
     checkpoint_spacing,
     disruptions,
@@ -215,10 +215,7 @@ def _compute(
         per="for a run like this one",
     )
     return recommend_compute_tier(
-        current,
-        options,
-        _with_measured_losses(job, view),
-        least_saving=least_saving(spent.amount),
+        current, options, _with_measured_losses(job, view), least_saving=least_saving(spent.amount)
     )
 
 

@@ -23,12 +23,12 @@ from outlay.advise.curves import (
 )
 from outlay.advise.recommendation import (
     OptimizationRecommendation,
-    amount_text,
     bounded,
     confidence_of,
     least_saving,
 )
 from outlay.errors import InvalidValue
+from outlay.units.shown import amount_text
 
 STATED_PROBABILITY = 0.05
 _KEEP = 0.98  # A trade keeps this much of what the curve gains in all.
@@ -47,7 +47,6 @@ class EpochPrice:
 
     Attributes:
         unit: What it is called: an epoch, or an evaluation of a run.
-        currency: Of the price.
     """
 
     hours: float
@@ -184,12 +183,8 @@ def recommend_epoch_count(
 ) -> OptimizationRecommendation | None:
     """Return how many epochs the next training needs; None where nothing is to be said.
 
-    A saving where fewer do as well; else a trade where fewer lose little.
-
-    Args:
-        values: One per epoch of a finished training, higher is better.
-        epoch: What one epoch costs.
-        keep: The share of the whole gain that a trade keeps.
+    A saving where fewer do as well; else a trade that keeps a share of the whole gain. Of the
+    values, one per epoch of a finished training, higher is better.
     """
     return next(iter(advise_epoch_count(values, epoch, keep=keep)), None)
 
@@ -199,11 +194,7 @@ def advise_epoch_count(
 ) -> list[OptimizationRecommendation]:
     """Return how many epochs do as well, and how many lose little where that saves much more.
 
-    Args:
-        values: One per epoch of a finished training, higher is better.
-        epoch: What one epoch costs.
-        keep: The share of the whole gain that a trade keeps.
-        negated: The values are those of a loss with their signs turned round.
+    Of the values higher is better; ``negated`` says that they are those of a loss, turned round.
     """
     count = len(values)
     if count < LEAST_POINTS or not _improves(values):

@@ -11,17 +11,13 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from outlay.advise.overhead import Reliability, exact, expected_ratio
-from outlay.advise.recommendation import (
-    OptimizationRecommendation,
-    amount_text,
-    bounded,
-    confidence_of,
-)
+from outlay.advise.overhead import Reliability, expected_ratio, optimal_interval
+from outlay.advise.recommendation import OptimizationRecommendation, bounded, confidence_of
 from outlay.clock import utc_datetime
 from outlay.errors import InvalidValue
 from outlay.prices.gpus import matching_names
 from outlay.prices.offer import Offer, Tier
+from outlay.units.shown import amount_text
 
 _SPEED_DOUBT = 0.1  # How far a speed measured elsewhere may be off, one standard deviation.
 _SHORTEST_HOURS = 1e-9
@@ -60,9 +56,7 @@ class ComputeJob:
     Attributes:
         work: In the unit of ``Option.speed`` times hours.
         memory_gb: What it needs of each GPU; None where it is not known.
-        deadline_hours: By when it must be done.
         save_hours: How long a checkpoint takes; ``restart_hours``: how long to go on after a loss.
-        currency: Of every price.
         per: What its cost is of, such as "a month".
     """
 
@@ -76,7 +70,7 @@ class ComputeJob:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finish:
+class JobEstimate:
     """What the job takes on an option.
 
     Attributes:
@@ -91,11 +85,11 @@ class Finish:
     refused: str = ""
 
 
-def finish_on(option: Option, job: ComputeJob) -> Finish:
+def estimate_job(option: Option, job: ComputeJob) -> JobEstimate:
     """Return the expected hours and cost of the job on an option."""
     overhead = _overhead(option, job)
     hours = job.work / option.speed * overhead
-    return Finish(
+    return JobEstimate(
         option=option,
         hours=hours,
         cost=hours * option.price_per_hour,
@@ -104,9 +98,9 @@ def finish_on(option: Option, job: ComputeJob) -> Finish:
     )
 
 
-def ranked(options: Iterable[Option], job: ComputeJob) -> list[Finish]:
+def ranked(options: Iterable[Option], job: ComputeJob) -> list[JobEstimate]:
     """Return how the job fares on each option: those that can do it first, the cheapest first."""
-    found = [finish_on(option, job) for option in options]
+    found = [estimate_job(option, job) for option in options]
     return sorted(found, key=lambda f: (f.refused != "", f.cost, f.hours, f.option.name))
 
 
@@ -117,7 +111,7 @@ def _overhead(option: Option, job: ComputeJob) -> float:
         save=job.save_hours, mttf=option.mttf_hours, restart=job.restart_hours
     )
     # Where a save takes no time the best interval is none at all, which has no ratio.
-    return expected_ratio(reliability, max(exact(reliability), _SHORTEST_HOURS))
+    return expected_ratio(reliability, max(optimal_interval(reliability), _SHORTEST_HOURS))
 
 
 def _refusal(option: Option, job: ComputeJob, hours: float) -> str:
@@ -139,14 +133,9 @@ def options_of(
     spot_mttf_hours: float,
     currency: str = "USD",
 ) -> list[Option]:
-    """Return offers as options, where the speed on their GPU is known.
+    """Return offers as options, where the speed on their GPU is known, in one currency.
 
-    Args:
-        offers: From the price book.
-        speeds: Work per hour on ``gpus`` GPUs, by card or family.
-        gpus: How many the job uses.
-        spot_mttf_hours: Mean time until a spot machine is taken back.
-        currency: Offers in another are left out.
+    Speeds are work per hour on ``gpus`` GPUs, by card or family.
     """
     found = []
     for offer in offers:
@@ -171,21 +160,10 @@ def options_of(
 
 
 def recommend_compute_tier(
-    current: Option,
-    alternatives: Sequence[Option],
-    job: ComputeJob,
-    *,
-    least_saving: float,
+    current: Option, alternatives: Sequence[Option], job: ComputeJob, *, least_saving: float
 ) -> OptimizationRecommendation | None:
-    """Return the option on which the same work costs least; None where that saves too little.
-
-    Args:
-        current: What is used now.
-        alternatives: What could be.
-        job: The work.
-        least_saving: Below this nothing is said.
-    """
-    now = finish_on(current, job)
+    """Return the option on which the same work costs least; None where that saves too little."""
+    now = estimate_job(current, job)
     usable = [finish for finish in ranked(alternatives, job) if not finish.refused]
     if not usable:
         return None
@@ -219,19 +197,19 @@ def recommend_compute_tier(
     return bounded(found, now.cost)
 
 
-def _takes(finish: Finish, job: ComputeJob) -> str:
+def _takes(finish: JobEstimate, job: ComputeJob) -> str:
     seen = f" ({finish.option.seen})" if finish.option.seen else ""
     return f"{finish.hours:.1f} h and {amount_text(finish.cost, job.currency)}{seen}"
 
 
-def _risks(best: Finish, faster: float) -> list[str]:
+def _risks(best: JobEstimate, faster: float) -> list[str]:
     risks = [] if faster >= 0 else [f"it takes {-faster:.1f} h longer"]
     if best.option.mttf_hours is not None:
         risks.append("it may be taken back at any time")
     return risks
 
 
-def _assumptions(best: Finish) -> list[str]:
+def _assumptions(best: JobEstimate) -> list[str]:
     found = [f"the throughputs are right within {_SPEED_DOUBT:.0%}"]
     if best.option.mttf_hours is not None:
         found.append(f"it is taken back every {best.option.mttf_hours:g} h on average")

@@ -59,13 +59,7 @@ def deliver(
     say: Callable[[str], None],
     environ: Mapping[str, str] | None = None,
 ) -> None:
-    """Hand a message to a target.
-
-    Args:
-        target: Who is told.
-        message: What.
-        say: Puts a line on standard error.
-        environ: Where the variables of addresses are; default: the process's own.
+    """Hand a message to a target, whose address is in ``environ`` (default: the process's own).
 
     Raises:
         DeliveryFailed: It was not taken.

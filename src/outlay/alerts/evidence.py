@@ -89,13 +89,7 @@ class Evidence:
 
 
 class EvidenceReader:
-    """Gathers evidence again and again.
-
-    Args:
-        store: Where runs and prices are.
-        log_paths: The spend logs.
-        clock: The clock to use.
-    """
+    """Gathers evidence again and again."""
 
     def __init__(self, store: Engine, log_paths: Sequence[Path], *, clock: Clock = SYSTEM) -> None:
         self._store = store
@@ -110,7 +104,7 @@ class EvidenceReader:
         now_ns = live.t_ns
         rented, findings = living_rentals(self._log_paths, clock=self._clock)
         recent = list_runs(self._store, RunFilter(since_ns=now_ns - _A_DAY_NS))
-        refreshed = refresh_reports(self._store, now_ns)
+        unread = refresh_reports(self._store, now_ns)
         return Evidence(
             t_ns=now_ns,
             live=live,
@@ -120,7 +114,7 @@ class EvidenceReader:
             machines=tuple(_machines(rented, _jobs(), recent, live.runs)),
             overdue=tuple(each for each in rented if _deadline_ns(each) < now_ns),
             price_changes=tuple(alerts(self._store, since_ns=now_ns - _A_DAY_NS)),
-            findings=(*live.findings, *refreshed.findings, *findings),
+            findings=(*live.findings, *unread, *findings),
         )
 
     def _stopped(self, recent: Sequence[RunRow], now_ns: int) -> Iterator[BudgetStop]:

@@ -1,4 +1,4 @@
-"""One round of alerts: what holds is judged, what is new is told once, what failed is tried again.
+"""One round of alerts: rules are evaluated, what is new is sent once, what failed is retried.
 
 What was told stands in ``alerts.json`` in the outlay home, written before the first delivery and
 after each, so that a round that is killed tells nothing twice but the message it was sending.
@@ -17,8 +17,8 @@ from pathlib import Path
 import msgspec
 
 from outlay.alerts.delivery import AlertMessage, DeliveryFailed, deliver, message_time
+from outlay.alerts.evaluation import BusyMark, RaisedAlert, evaluate_rules
 from outlay.alerts.evidence import Evidence, EvidenceReader
-from outlay.alerts.judging import BusyMark, RaisedAlert, judge
 from outlay.alerts.rules import AlertSettings, WatchRule, read_alert_settings
 from outlay.clock import SYSTEM, Clock
 from outlay.decoding import BadDocument, read_document
@@ -42,7 +42,7 @@ class Undelivered(msgspec.Struct, frozen=True, kw_only=True):
     trouble: str = ""
 
 
-class AlertBook(msgspec.Struct, frozen=True, kw_only=True):
+class AlertState(msgspec.Struct, frozen=True, kw_only=True):
     """What stands, since when; what waits; and what became of the rest."""
 
     standing: dict[str, int] = {}
@@ -56,40 +56,34 @@ class AlertBook(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlertRound:
-    """What a round found and did.
-
-    Attributes:
-        alerts: Everything that holds now.
-        told: Those of them that are new.
-        book: What is kept for the next round.
-    """
+    """What holds now, what of it is new, and what is kept for the next round."""
 
     alerts: tuple[RaisedAlert, ...]
     told: tuple[RaisedAlert, ...]
-    book: AlertBook
+    book: AlertState
     findings: tuple[Finding, ...] = ()
 
 
-def book_path() -> Path:
+def state_path() -> Path:
     """Return where the book of alerts is."""
     return outlay_home() / "alerts.json"
 
 
-def read_book() -> AlertBook:
+def read_state() -> AlertState:
     """Return the book of alerts; an empty one where there is none that can be read."""
     try:
-        return read_document(book_path(), AlertBook)
+        return read_document(state_path(), AlertState)
     except (OSError, BadDocument):
-        return AlertBook()
+        return AlertState()
 
 
 def look(settings: AlertSettings, evidence: Evidence) -> AlertRound:
     """Return what holds, without telling anybody or keeping anything."""
-    book = read_book()
-    judged = judge(settings.rules, evidence, book.marks)
-    told = tuple(each for each in judged.alerts if each.key not in book.standing)
+    book = read_state()
+    evaluated = evaluate_rules(settings.rules, evidence, book.marks)
+    told = tuple(each for each in evaluated.alerts if each.key not in book.standing)
     findings = (*evidence.findings, *_troubles(book))
-    return AlertRound(alerts=judged.alerts, told=told, book=book, findings=findings)
+    return AlertRound(alerts=evaluated.alerts, told=told, book=book, findings=findings)
 
 
 def run_round(
@@ -100,22 +94,17 @@ def run_round(
     digest: Callable[[WatchRule], str] | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> AlertRound | None:
-    """Judge, tell and keep; None when another process is at it.
+    """Evaluate, send and keep; None when another process is at it.
 
-    Args:
-        settings: The rules and targets.
-        evidence: What goes on.
-        say: Puts a line on standard error.
-        digest: Returns the page that a ``digest`` rule sends.
-        environ: Where the variables of addresses are; default: the process's own.
+    A line for standard error goes to ``say``; ``digest`` makes the page that a digest rule sends.
     """
     with _only_one() as ours:
         if not ours:
             return None
-        before = read_book()
-        judged = judge(settings.rules, evidence, before.marks)
+        before = read_state()
+        evaluated = evaluate_rules(settings.rules, evidence, before.marks)
         now_ns = evidence.t_ns
-        new = [each for each in judged.alerts if each.key not in before.standing]
+        new = [each for each in evaluated.alerts if each.key not in before.standing]
         told = tuple(each for each in new if not each.implied)
         messages = [(each.to, _message(each, evidence)) for each in told]
         findings = list(evidence.findings)
@@ -126,28 +115,22 @@ def run_round(
             for to, message in messages
             for name in to
         ]
-        standing = {each.key: before.standing.get(each.key, now_ns) for each in judged.alerts}
+        standing = {each.key: before.standing.get(each.key, now_ns) for each in evaluated.alerts}
         book = msgspec.structs.replace(
             before,
             standing=standing,
             waiting=(*before.waiting, *waiting),
-            marks=dict(judged.marks),
+            marks=dict(evaluated.marks),
             digests=before.digests | {_digest_key(rule): now_ns for rule, _ in pages},
         )
         _keep(book)
         book = _deliver(book, settings, now_ns, say, environ)
         findings += _troubles(book)
-        return AlertRound(alerts=judged.alerts, told=told, book=book, findings=tuple(findings))
+        return AlertRound(alerts=evaluated.alerts, told=told, book=book, findings=tuple(findings))
 
 
 class AlertWatch:
-    """Evaluates the rules of ``outlay.toml`` round after round; edits of the file count at once.
-
-    Args:
-        say: Puts a line on standard error.
-        log_paths: Returns the spend logs whose ceilings and rentals are watched.
-        clock: The clock to use.
-    """
+    """Evaluates the rules of ``outlay.toml`` round after round; edits of the file count at once."""
 
     def __init__(
         self,
@@ -164,7 +147,7 @@ class AlertWatch:
         self._read_paths: tuple[Path, ...] = ()
 
     def round(self) -> AlertRound | None:
-        """Judge, tell and keep; None without rules, or when another process is at it.
+        """Evaluate, send and keep; None without rules, or when another process is at it.
 
         Raises:
             SettingsUnusable: ``outlay.toml`` cannot be read.
@@ -182,7 +165,7 @@ class AlertWatch:
             self._said = set(texts)
         return done
 
-    def keep_on(self, every_s: float) -> None:
+    def run_in_thread(self, every_s: float) -> None:
         """Go round after round in a thread of its own, as long as the process lives."""
 
         def go_round() -> None:
@@ -218,12 +201,12 @@ class AlertWatch:
 
 
 def _deliver(
-    book: AlertBook,
+    book: AlertState,
     settings: AlertSettings,
     now_ns: int,
     say: Callable[[str], None],
     environ: Mapping[str, str] | None,
-) -> AlertBook:
+) -> AlertState:
     """Try every message that waits, and keep the book after each."""
     waiting, book = book.waiting, msgspec.structs.replace(book, waiting=(), trouble="")
     failed: set[str] = set()  # A target that failed is not asked again in the same round.
@@ -266,7 +249,7 @@ def _digest_key(rule: WatchRule) -> str:
 
 def _pages(
     rules: Sequence[WatchRule],
-    book: AlertBook,
+    book: AlertState,
     now_ns: int,
     digest: Callable[[WatchRule], str],
     findings: list[Finding],
@@ -293,7 +276,7 @@ def _digest_message(rule: WatchRule, evidence: Evidence, page: str) -> AlertMess
     )  # fmt: skip
 
 
-def _troubles(book: AlertBook) -> tuple[Finding, ...]:
+def _troubles(book: AlertState) -> tuple[Finding, ...]:
     found = []
     if book.waiting:
         message = f"{len(book.waiting)} not delivered yet, tried again every round: {book.trouble}"
@@ -304,9 +287,9 @@ def _troubles(book: AlertBook) -> tuple[Finding, ...]:
     return tuple(found)
 
 
-def _keep(book: AlertBook) -> None:
-    book_path().parent.mkdir(parents=True, exist_ok=True)
-    write_whole(book_path(), msgspec.json.encode(book), private=True)
+def _keep(book: AlertState) -> None:
+    state_path().parent.mkdir(parents=True, exist_ok=True)
+    write_whole(state_path(), msgspec.json.encode(book), private=True)
 
 
 @contextlib.contextmanager

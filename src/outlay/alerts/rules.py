@@ -63,7 +63,6 @@ class WatchRule:
         lasting: How long it must hold; of a digest, how long between two.
         rate: Per hour, of ``burn``.
         gpu: Of ``price_drop``: the GPU's name, or "" for every one.
-        to: The names of the targets that are told.
     """
 
     when: When

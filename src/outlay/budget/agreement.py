@@ -1,12 +1,13 @@
 """How ranks agree on what they used, and on the step at which all of them stop.
 
-Agreements cost a collective each, so they are spaced: each one also fixes the next. The plan is a
-pure function of what was gathered, hence the same on every rank. What is gathered with is a
-Group. Worst case. Between two agreements every rank runs without asking, so a limit can be passed
-by what those steps use beyond the largest steps seen before. A predictable limit is never passed
-where the size of a step is stated as a number; where it is a function of the batch, not unless a
-step is more than twice the largest one seen. Another limit is passed by at most one step, unless
-a step takes more than any before it.
+An agreement is an all-gather, so agreements are spaced: each one also fixes the next. The plan is a
+pure function of what was gathered, hence the same on every rank. A limit on tokens is never passed
+where the size of a step is stated as a number. Where it is a function of the batch, one number is
+all-reduced before each of the last thousand steps or so, and before that no step passes it unless
+it is more than a thousand times the largest before it. Other limits are passed by at most one step,
+unless the steps between two agreements take more than twice the longest before them. Under NCCL
+an all-reduce would wait for the accelerator, so tokens that depend on the batch are spaced as well,
+and a step more than twice the largest before it can pass their limit.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
-from outlay.budget.limits import EPOCHS, Bound, StopReason, reached, would_pass
+from outlay.budget.limits import EPOCHS, TOKENS, Bound, StopReason, reached, would_pass
 from outlay.budget.tracker import BudgetTracker
 from outlay.budget.usage import ZERO, Usage, joined
 from outlay.clock import Clock
@@ -27,6 +28,9 @@ from outlay.record.meters.collectives import uncounted
 
 MAX_SHARE: Final = 100
 """An agreement may take a hundredth of the time of the steps between two of them."""
+
+FAR: Final = 1000
+"""So many of the largest steps before a limit on tokens, they are summed before every step."""
 
 MAX_SPACING_NS: Final = 10_000_000_000
 """What the ranks know of each other is never older than ten seconds and a step."""
@@ -50,6 +54,20 @@ class Group(Protocol):
 
     def gather(self, payload: bytes) -> list[bytes]:
         """Return every rank's payload, in rank order, to every rank.
+
+        Raises:
+            AgreementLost: A rank is gone.
+        """
+
+
+class SummingGroup(Group, Protocol):
+    """A group that can also all-reduce one number."""
+
+    sums_on_host: bool
+    """Whether ``total`` waits for no accelerator."""
+
+    def total(self, number: int) -> int:
+        """Return the sum of every rank's number to every rank.
 
         Raises:
             AgreementLost: A rank is gone.
@@ -86,26 +104,41 @@ class Verdict(msgspec.Struct, frozen=True):
         others: What the ranks but this one add to its own use.
         reason: Why all of them stop now, if they do.
         steps: How many steps each of them runs before the next agreement.
+        tokens_left: What all of them may use until then, to be compared before every step; None
+            where the spacing alone keeps the limit.
     """
 
     base: Usage
     others: Usage
     reason: StopReason | None
     steps: int
+    tokens_left: int | None = None
 
 
-def settle(reports: Sequence[Report], rank: int, bounds: Sequence[Bound]) -> Verdict:
-    """Return what follows for ``rank``; all but ``others`` is the same on every rank."""
+def settle(
+    reports: Sequence[Report], rank: int, bounds: Sequence[Bound], *, sums: bool = False
+) -> Verdict:
+    """Return what follows for ``rank``; all but ``others`` is the same on every rank.
+
+    With ``sums``, tokens that depend on the batch can be summed before every step.
+    """
     base = reports[0].base
     joint = joined(report.own for report in reports)
     total = base + joint
     step = joined(report.next for report in reports)
     largest = joined(report.largest.largest(report.next) for report in reports)
+    steady = all(report.steady for report in reports)
+    summed = [bound for bound in bounds if bound.dimension is TOKENS] if sums and not steady else []
+    far = FAR * largest.tokens  # 0 while nothing is known: then every limit is near.
+    near = [bound for bound in summed if not far or bound.left(total) < far]
+    slack = 1 if steady else FAR if sums else 2
+    spaced = [bound for bound in bounds if bound not in near]
     return Verdict(
         base=base,
         others=joint - reports[rank].own,
         reason=reached(total, bounds) or would_pass(total, step, predictable(bounds)),
-        steps=_steps_until_next(reports, total, largest, bounds),
+        steps=_steps_until_next(reports, total, largest, spaced, slack),
+        tokens_left=min((bound.left(total) for bound in near), default=None),
     )
 
 
@@ -115,15 +148,17 @@ def predictable(bounds: Iterable[Bound]) -> list[Bound]:
 
 
 def _steps_until_next(
-    reports: Sequence[Report], total: Usage, largest: Usage, bounds: Sequence[Bound]
+    reports: Sequence[Report], total: Usage, largest: Usage, bounds: Sequence[Bound], slack: int
 ) -> int:
+    """Return how many steps pass no limit, if of tokens none takes ``slack`` times the largest."""
     if not all(report.own.steps for report in reports):
         return 1  # Nothing but the first step's tokens is known yet.
     steps = _affordable_spacing(reports)
     for bound in bounds:
         each = bound.used(largest)
         if each:
-            steps = min(steps, _safe_steps(bound, bound.left(total), each, reports))
+            times = {TOKENS: slack, EPOCHS: 1}.get(bound.dimension, 2)
+            steps = min(steps, bound.left(total) // (times * each))
     return max(1, steps)
 
 
@@ -133,14 +168,6 @@ def _affordable_spacing(reports: Sequence[Report]) -> int:
     agreement_ns = min(report.agreement_ns for report in reports)
     step_ns = max(1, max(report.step_ns for report in reports))
     return min(-(-agreement_ns * MAX_SHARE // step_ns), -(-MAX_SPACING_NS // step_ns))
-
-
-def _safe_steps(bound: Bound, left: int, each: int, reports: Sequence[Report]) -> int:
-    if not bound.dimension.predictable:
-        # The step that reaches the limit is the last before the next agreement.
-        return -(-left // each)
-    steady = bound.dimension is EPOCHS or all(report.steady for report in reports)
-    return left // (each if steady else 2 * each)
 
 
 _decoder = Decoder[Report](Report)
@@ -154,28 +181,47 @@ class RankAgreement:
 
     Attributes:
         agreed_steps: How many steps of this attempt all ranks have agreed on.
-        steady: Set where the tokens of a step are stated as a number.
     """
 
-    def __init__(self, group: Group, tracker: BudgetTracker, clock: Clock) -> None:
+    def __init__(self, group: SummingGroup, tracker: BudgetTracker, clock: Clock) -> None:
         self.group = group
         self.agreed_steps = 0
-        self.steady = False
+        self._steady = False
         self.gathers = 0
         self._tracker = tracker
         self._monotonic_ns = clock.monotonic_ns
         self._largest = ZERO
         self._steps_left = 0
+        self._tokens_left: int | None = None
+        self._agreed_tokens = 0
         self._agreement_ns = 0
 
+    @property
+    def steady(self) -> bool:
+        """Whether the tokens of a step are stated as a number."""
+        return self._steady
+
+    @steady.setter
+    def steady(self, steady: bool) -> None:
+        if steady != self._steady:
+            self._steps_left = 0  # What was agreed rests on the other.
+        self._steady = steady
+
     def before_step(self, step: Usage) -> Verdict | None:
-        """All-gather if it is due; None means that the step may run without asking anybody."""
-        if self._steps_left > 0:
+        """All-gather if it is due; None means that the step may run."""
+        if self._steps_left > 0 and self._fits(step.tokens):
             self._steps_left -= 1
             return None
         verdict = self._all_gather(step)
-        self._steps_left = verdict.steps - 1
+        self._steps_left, self._tokens_left = verdict.steps - 1, verdict.tokens_left
         return verdict
+
+    def _fits(self, tokens: int) -> bool:
+        """Return whether all ranks' next steps leave tokens over; all of them ask together."""
+        if self._tokens_left is None:
+            return True
+        since = self._tracker.own.tokens - self._agreed_tokens
+        return self.group.total(since + tokens) < self._tokens_left
 
     def record_step(self, usage: Usage) -> None:
         """Record what a step used."""
@@ -200,9 +246,10 @@ class RankAgreement:
         # JSON, since its integers may exceed 64 bits.
         payloads = self.group.gather(msgspec.json.encode(report))
         reports = [_decoder.decode(payload) for payload in payloads]
-        verdict = settle(reports, self.group.rank, self._tracker.bounds)
+        bounds, sums = self._tracker.bounds, self.group.sums_on_host
+        verdict = settle(reports, self.group.rank, bounds, sums=sums)
         self._tracker.absorb(verdict.base, verdict.others, verdict.reason)
-        self.agreed_steps = own.steps
+        self.agreed_steps, self._agreed_tokens = own.steps, own.tokens
         self.gathers += 1
         took_ns = self._monotonic_ns() - begun_ns
         # A running mean: the first meeting also connects, and a busy machine has its moments.
@@ -234,6 +281,8 @@ class TorchGroup:
         device = torch.device("cuda", torch.cuda.current_device()) if nccl else "cpu"
         self._sent = torch.zeros(PAYLOAD_BYTES, dtype=torch.uint8, device=device)
         self._received = [torch.zeros_like(self._sent) for _ in range(self.size)]
+        self._sum = torch.zeros(1, dtype=torch.int64, device=device)
+        self.sums_on_host = not nccl
 
     def gather(self, payload: bytes) -> list[bytes]:
         """Return every rank's payload, in rank order."""
@@ -242,12 +291,21 @@ class TorchGroup:
         # A copy that may be written to, as frombuffer warns about any other.
         content = self._torch.frombuffer(bytearray(framed), dtype=self._torch.uint8)
         self._sent[: len(framed)] = content
+        self._run(self._dist.all_gather, self._received, self._sent)
+        return [_unframe(tensor.cpu().numpy().tobytes()) for tensor in self._received]
+
+    def total(self, number: int) -> int:
+        """Return the sum of every rank's number."""
+        self._sum[0] = number
+        self._run(self._dist.all_reduce, self._sum)
+        return int(self._sum[0])
+
+    def _run(self, collective: Any, *tensors: Any) -> None:
         try:
             with uncounted():
-                self._dist.all_gather(self._received, self._sent)
+                collective(*tensors)
         except RuntimeError as error:  # What every backend raises for a lost peer or a time-out.
             raise AgreementLost(self.rank, error) from error
-        return [_unframe(tensor.cpu().numpy().tobytes()) for tensor in self._received]
 
 
 def _unframe(framed: bytes) -> bytes:
@@ -255,7 +313,7 @@ def _unframe(framed: bytes) -> bytes:
     return framed[_LENGTH_BYTES : _LENGTH_BYTES + length]
 
 
-def torch_group() -> Group | None:
+def torch_group() -> SummingGroup | None:
     """Return the ranks that train together, or None where torch.distributed is not in use.
 
     Looks at what is loaded already: a training that does not use torch pays nothing.

@@ -25,7 +25,7 @@ _EXPECTED = (
 )
 
 
-def read_budget(value: object, *, name: str = "budget") -> Budget | None:
+def read_budget(value: object) -> Budget | None:
     """Return a budget from anything that states one; None where none is enabled.
 
     A block handed over by itself is enabled unless it says otherwise: whoever states a limit means
@@ -34,12 +34,13 @@ def read_budget(value: object, *, name: str = "budget") -> Budget | None:
     Raises:
         InvalidValue: It cannot be used; the message names the key and the valid ones.
     """
-    stated = read_stated(value, name=name)
+    stated = read_stated(value)
     return None if stated is DISABLED else stated
 
 
-def read_stated(value: object, *, name: str = "budget") -> Budget | None:
+def read_stated(value: object) -> Budget | None:
     """Return what ``read_budget`` does, but ``DISABLED`` where that is what was stated."""
+    name = "budget"
     match value:
         case None | Budget():
             return value

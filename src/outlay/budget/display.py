@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Final, Protocol, TextIO
+from typing import Any, Final, TextIO
 
 from outlay.budget import statements as snapshots
 from outlay.budget.limits import StopReason, Threshold
@@ -56,16 +56,6 @@ _LINE_EVERY_NS = 60_000_000_000
 _BAR_COLUMNS = 16
 
 
-class Display(Protocol):
-    """Shows how a budget stands."""
-
-    def update(self, tracker: BudgetTracker) -> None:
-        """Show the present state, if it is time to."""
-
-    def close(self, tracker: BudgetTracker) -> None:
-        """Show the last state, and nothing after it."""
-
-
 def budget_line(tracker: BudgetTracker) -> str:
     """Return how the budget stands in one line: what is left, of what, and until when."""
     limits = [
@@ -89,7 +79,7 @@ def _used(tracker: BudgetTracker) -> str:
 
 
 def _ahead(tracker: BudgetTracker) -> list[str]:
-    """Return what stopped the run, or else when that will happen, if it can be told."""
+    """Return what stopped the run, or else when that will happen, if that is known."""
     if (reason := tracker.stop_reason) is not None:
         return [f"stopped by {reason.key}"]
     if (forecast := tracker.forecast()) is None:
@@ -177,16 +167,16 @@ def _ignoring_a_lost_stream() -> contextlib.suppress:
     return contextlib.suppress(OSError, ValueError)
 
 
-def display_for(stream: TextIO, clock: Clock) -> Display:
+def display_for(stream: TextIO, clock: Clock) -> BudgetBar | BudgetLines:
     """Return what suits the stream: a bar on a terminal, else lines."""
     return (
         BudgetBar(clock) if stream is sys.stderr and stream.isatty() else BudgetLines(stream, clock)
     )
 
 
-# What a run tells of its budget while it trains: events in the log, ``budget.json``, a bar.
+# What a run reports of its budget while it trains: events in the log, ``budget.json``, a bar.
 #
-# Rank 0 tells it for all.
+# Rank 0 reports for all.
 
 REFRESH_NS: Final = 10_000_000_000
 """How often ``budget.json`` is refreshed while the run goes on."""
@@ -216,7 +206,7 @@ class BudgetReporter:
         self._monotonic_ns = clock.monotonic_ns
         self._next_refresh_ns = 0
         self._stop_reported = False
-        self._display: Display | None = None
+        self._display: BudgetBar | BudgetLines | None = None
         if self._reports and facts.is_on(os.environ, "OUTLAY_PROGRESS", default=True):
             self._display = display_for(sys.stderr, clock)
         tracker.on_threshold(self._threshold)

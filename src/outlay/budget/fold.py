@@ -21,15 +21,12 @@ from outlay.budget.usage import (
     NO_COST,
     TRAINING,
     ZERO,
-    Charge,
     Charges,
     ClockCharge,
     CostedRun,
     CostParts,
-    EnergyCharge,
     Period,
     ProcessSpend,
-    StepCharge,
     Usage,
     clocks_of,
     joined,
@@ -42,7 +39,6 @@ from outlay.ledger import (
     PriceChanged,
     Record,
     SegmentId,
-    SegmentLife,
     SlicesChanged,
     Step,
     derive_attempts,
@@ -53,10 +49,10 @@ from outlay.rates import run_rates
 # Progress by step number, so that a rollback can take back exactly what it undid.
 #
 # Runs of equal steps are one entry of four machine integers, so that a million uneven steps take
-# 32 MB and a million even ones next to nothing.
+# 32 MB and a million even ones next to nothing. Steps of more FLOPs than fit into one take more.
 
 PER_STEP_MAX: Final = 2**63 - 1
-"""What one step may count: entries are 64-bit integers."""
+"""What a step may count that a caller states; what is metered has no limit."""
 
 Run = tuple[int, int, int, int]
 """First step number, how many consecutive steps, and the tokens and FLOPs of each."""
@@ -74,8 +70,8 @@ class Surviving:
         # Entry i: counts[i] steps from number firsts[i] on, each of tokens[i] and flops[i].
         self._firsts = array("q")
         self._counts = array("q")
-        self._tokens = array("q")
-        self._flops = array("q")
+        self._tokens: array[int] | list[int] = array("q")
+        self._flops: array[int] | list[int] = array("q")
         self.next_step = 0
         self.lowest: int | None = None
 
@@ -112,8 +108,8 @@ class Surviving:
                 self.lowest = step
             self._firsts.append(step)
             counts.append(count)
-            self._tokens.append(tokens)
-            self._flops.append(flops)
+            self._tokens = _appended(self._tokens, tokens)
+            self._flops = _appended(self._flops, flops)
         self.next_step = step + count
 
     def rewind(self, step: int) -> Usage:
@@ -156,29 +152,26 @@ class Surviving:
     def outline(self, most: int, marks: Sequence[int]) -> list[Run]:
         """Return at most about ``most`` runs that stand for the surviving work.
 
-        Where there are more, neighbours are lumped: all that a lump counts stands at its first
-        step. So a rollback to the first step of a lump takes back exactly what it undoes, and one
-        into the middle of a lump takes back too little, never too much.
-
-        Args:
-            most: How many runs may be returned, give or take a few.
-            marks: Step numbers, ascending, that a rollback is likely to go back to: a lump begins
-                at each of the last ones, and evenly after them.
+        Where there are more, neighbours are merged: all that a group counts stands at its first
+        step. So a rollback to the first step of a group takes back exactly what it undoes, and one
+        into the middle of a group takes back too little, never too much. ``marks`` are the steps,
+        ascending, that a rollback is likely to go back to: a group begins at each of the last ones,
+        and evenly after them.
         """
         if len(self._firsts) <= most:
             return self.runs()
-        lumps = max(1, most // 8)  # Each becomes up to three runs, before the last mark and after.
-        kept = list(marks[-lumps:]) or [0]
-        kept += _even_marks(kept[-1], self.next_step, lumps)
+        groups = max(1, most // 8)  # Each becomes up to three runs, before the last mark and after.
+        kept = list(marks[-groups:]) or [0]
+        kept += _even_marks(kept[-1], self.next_step, groups)
         runs = _split(self.runs(), kept)
-        lumped = Surviving()
+        merged = Surviving()
         for group in _groups(runs, kept):
-            _lump(group, lumped)
-        return lumped.runs()
+            _merge(group, merged)
+        return merged.runs()
 
     @classmethod
     def of(cls, runs: Sequence[Run], *, next_step: int, lowest: int | None) -> Surviving:
-        """Return what ``runs`` tells of: the work, the next number, and the lowest ever."""
+        """Return the work that ``runs`` lists, with the next number and the lowest ever."""
         surviving = cls()
         for first, count, tokens, flops in runs:
             surviving._append(first, count, tokens, flops)
@@ -186,10 +179,18 @@ class Surviving:
         return surviving
 
 
+def _appended(column: array[int] | list[int], value: int) -> array[int] | list[int]:
+    """Append to a column and return it; as a list from the first value on that needs it."""
+    if value > PER_STEP_MAX and not isinstance(column, list):
+        column = list(column)
+    column.append(value)
+    return column
+
+
 def _even_marks(first: int, end: int, most: int) -> range:
     """Return at most so many numbers between the two, as far apart as a power of two.
 
-    What was lumped between closer ones is lumped between these without a seam.
+    Groups between closer ones fit between these without overlap.
     """
     width = 1 << max(0, -(-(end - first) // most) - 1).bit_length()
     return range((first // width + 1) * width, end, width)
@@ -214,15 +215,14 @@ def _groups(runs: Sequence[Run], marks: Sequence[int]) -> Iterator[Sequence[Run]
             yield runs[begin:end]
 
 
-def _lump(runs: Sequence[Run], into: Surviving) -> None:
-    """Add runs as one: all that they count at the first step, or as few as can hold it."""
+def _merge(runs: Sequence[Run], into: Surviving) -> None:
+    """Add runs as one: all that they count at the first step."""
     first, count = runs[0][0], sum(run[1] for run in runs)
     tokens = sum(run[1] * run[2] for run in runs)
     flops = sum(run[1] * run[3] for run in runs)
-    holding = max(1, -(-max(tokens, flops) // PER_STEP_MAX))
-    into.execute(first, tokens, flops, holding)
-    if count > holding:
-        into.execute(first + holding, 0, 0, count - holding)
+    into.execute(first, tokens, flops)
+    if count > 1:
+        into.execute(first + 1, 0, 0, count - 1)
 
 
 MARKS_MAX: Final = 32
@@ -230,31 +230,20 @@ MARKS_MAX: Final = 32
 
 
 @dataclass(slots=True)
-class SegmentSpend:
+class SegmentSpend(ProcessSpend):
     """What one process used, folded from its records in order.
 
     Attributes:
-        surviving: Its work that no rollback of its own undid.
-        executed: Everything it did, undone or not.
-        periods: Nanoseconds by clock, for each stretch of time with one price.
-        first_step_ns: When its first step began to wait for data.
-        before_steps_ns: Time on the clocks before its first step.
         marks: The steps that its last checkpoints are resumed at, ascending.
     """
 
-    life: SegmentLife
     surviving: Surviving = field(default_factory=Surviving)
-    executed: Usage = ZERO
-    periods: list[Period] = field(default_factory=lambda: [Period(0)])
-    events: list[BudgetEvent] = field(default_factory=list)
     last_step: Step | None = None
-    first_step_ns: int | None = None
-    before_steps_ns: int = 0
     marks: list[int] = field(default_factory=list)
     charges: Charges = field(default_factory=Charges)
 
     def fold(self, records: Sequence[Record]) -> None:
-        """Record more records."""
+        """Add more records."""
         self.life.fold(records)
         for record in records:
             if type(record) is Step:
@@ -290,13 +279,13 @@ class SegmentSpend:
                 pass
         self._charge(self.charges.of(record, record.seq))
 
-    def _charge(self, charge: Charge | None) -> None:
+    def _charge(self, charge: ClockCharge | Usage | None) -> None:
         match charge:
             case ClockCharge():
                 self._spend(charge.clock, charge.start_ns + charge.time_ns, charge.time_ns)
-            case EnergyCharge():
-                self.executed += Usage(energy_mj=charge.energy_mj)
-            case StepCharge() | None:
+            case Usage():
+                self.executed += charge
+            case None:
                 pass
 
     def _spend(self, clock: str, end_ns: int, time_ns: int) -> None:
@@ -371,13 +360,7 @@ class RunSpend:
         return total
 
     def total(self, *, charge: str, charge_cost: str = "all", below: int | None = None) -> Usage:
-        """Return everything used, as charged.
-
-        Args:
-            charge: With ``all``, every clock counts as time; else training alone.
-            charge_cost: With ``training``, money counts during training alone.
-            below: Progress counts below this step.
-        """
+        """Return everything used, as a budget charges it; of progress, what is ``below`` a step."""
         total = self.progress_below(below) + resources_of(self.executed)
         beside_ns = sum(ns for name, ns in self.clocks_ns.items() if name != TRAINING)
         time_ns = total.time_ns + (beside_ns if charge == "all" else 0)
@@ -437,14 +420,10 @@ def join_attempts(
     currency: str = CURRENCY,
     without: SegmentId | None = None,
 ) -> RunSpend:
-    """Return what a run used up to ``until_ns``.
+    """Return what a run used up to ``until_ns``; what it pays in another currency is not counted.
 
-    Args:
-        spends: Its processes.
-        until_ns: How far a live attempt's price is carried on.
-        currency: In which money is counted; what a run pays in another is not.
-        without: The segment of an attempt that has just begun: it ends the time between attempts
-            that is paid for, and is left out of what was used.
+    ``without`` is the segment of an attempt that has just begun: it ends the time between attempts
+    that is paid for, and is left out of what was used.
     """
     by_segment = {spend.life.segment: spend for spend in spends}
     attempts = derive_attempts(spend.life for spend in by_segment.values())

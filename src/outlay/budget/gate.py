@@ -19,20 +19,19 @@ from typing import Any, Final
 import msgspec
 from msgspec.structs import astuple, replace
 
-from outlay.budget.agreement import Group, RankAgreement, torch_group
+from outlay.budget.agreement import RankAgreement, SummingGroup, torch_group
 from outlay.budget.display import NAME, BudgetReporter
 from outlay.budget.fold import DROPPED, SegmentSpend, Surviving
 from outlay.budget.history import (
+    EarlierAttempts,
     History,
     LivePrice,
-    Past,
     read_kept_budget,
     read_since_statements,
 )
 from outlay.budget.limits import COST, TOKENS
 from outlay.budget.measurements import (
     begin_metering,
-    measured_by,
     meters_for,
     refuse_unpriced,
     refuse_unreported,
@@ -48,8 +47,6 @@ from outlay.budget.usage import (
     Charges,
     ClockCharge,
     CostParts,
-    EnergyCharge,
-    StepCharge,
     Usage,
 )
 from outlay.clock import SYSTEM, Clock
@@ -74,7 +71,7 @@ from outlay.record.recorder import Count, Writer
 # What the records of a running attempt charge to its tracker: use, time on other clocks, money.
 
 
-class Charging:
+class LiveCharges:
     """Charges one process's records as they are written."""
 
     def __init__(self, tracker: BudgetTracker, header: AttemptStarted) -> None:
@@ -125,9 +122,9 @@ class Charging:
         match self._charges.of(record, seq):
             case ClockCharge() as charge:
                 self._clock(charge, record.t_ns)
-            case EnergyCharge(energy_mj):
-                self._tracker.add(Usage(energy_mj=energy_mj))
-            case StepCharge() | None:
+            case Usage() as energy:
+                self._tracker.add(energy)
+            case None:
                 if self._charges.inside and not was_inside:
                     self._settle_money(record.t_ns)  # So that the span's own can be told apart.
 
@@ -189,7 +186,7 @@ class StatementWriter:
     def catch_up(self, *, state: bool) -> None:
         """Fold what was observed; write a statement if asked to, or if one is due."""
         if not self._folding.acquire(blocking=False):
-            return  # Another thread is at it, or the code that a signal interrupted.
+            return  # Another thread is folding, or the code that a signal interrupted.
         try:
             self._fold()
             if state or self._next_seq - self._stated_seq >= EVERY:
@@ -217,7 +214,7 @@ class StatementWriter:
         if state is None:
             return
         if len(self._spend.surviving) > RUNS_MAX:
-            # Go on from what was stated: the next statement need not lump it all again.
+            # Go on from what was stated: the next statement need not merge it all again.
             self._spend.surviving = Surviving.of(
                 state.runs, next_step=state.next_step, lowest=state.lowest
             )
@@ -237,13 +234,8 @@ _log = logging.getLogger("outlay")
 class BudgetGate:
     """One process's budget, from the attempt's begin to its end.
 
-    Args:
-        budget: The limits.
-        run_dir: Where the run's log and ``budget.json`` are.
-        rank: Of this process; rank 0 reads the log and tells how the budget stands.
-        price: Of one GPU-hour; needed where money is limited.
-        clock: Read at agreements and refreshes.
-        find_group: Returns the ranks that train together, once there are any.
+    Rank 0 reads the log and reports how the budget stands. ``price`` is of one GPU-hour, needed
+    where money is limited; ``find_group`` returns the ranks that train together, if any do yet.
 
     Raises:
         BudgetChanged: The run started with other limits, and no change is allowed.
@@ -258,7 +250,7 @@ class BudgetGate:
         rank: int = 0,
         price: Price | None = None,
         clock: Clock = SYSTEM,
-        find_group: Callable[[], Group | None] = torch_group,
+        find_group: Callable[[], SummingGroup | None] = torch_group,
     ) -> None:
         self.tracker = BudgetTracker.of(budget, clock=clock)
         self.agreement: RankAgreement | None = None
@@ -282,10 +274,10 @@ class BudgetGate:
         """Take part in an attempt whose header is written."""
         self._recorder = recorder
         self._header, self._segment = header, segment
-        self._charging = Charging(self.tracker, header)
+        self._charging = LiveCharges(self.tracker, header)
         before = self._history.spend_before(header, segment)
         self.tracker.clocks.spent_ns |= before.clocks_ns
-        self._past = Past(self.tracker, before)
+        self._past = EarlierAttempts(self.tracker, before)
         self._parts_before = before.parts
         self._past.resume_at(recorder.next_step)
         self._statements = StatementWriter(segment, header, recorder.writer)
@@ -299,7 +291,7 @@ class BudgetGate:
         self.refresh()
 
     def before_loop(self, loader: Iterable[Any], tokens: Count) -> Count:
-        """Learn what a loader can tell; return how its batches' tokens are counted."""
+        """Read a loader's length; return how its batches' tokens are counted."""
         if self.tracker.budget.needs_steps_per_epoch and isinstance(loader, Sized):
             with contextlib.suppress(TypeError):  # What a loader without a length raises.
                 self.tracker.set_steps_per_epoch(len(loader))
@@ -367,10 +359,11 @@ class BudgetGate:
         findings = [*self.tracker.findings, *unread_energy(self.meters)]
         document["findings"] = [str(finding) for finding in findings]
         budget = self.tracker.budget
-        measured = measured_by(self.meters, priced=self._charging.priced, currency=budget.currency)
-        document["unmeasured"] = unmeasured(self.tracker.used, measured, budget.currency)
+        priced = self._charging.priced
+        used, currency = self.tracker.used, budget.currency
+        document["unmeasured"] = unmeasured(used, currency, self.meters, priced=priced)
         document["cost"] = None
-        if self._charging.priced:
+        if priced:
             parts = self._parts_before + self._charging.parts
             document["cost"] = parts.document(budget.charge_cost, budget.currency)
         if self.meters.energy is not None:
@@ -397,13 +390,11 @@ class BudgetGate:
             self._judge_alone()
         if not self._reported:
             self._past.resume_at(self._recorder.next_step)
-            self.tracker.loaded_progress = None
 
     def _resume_at(self, step: int) -> None:
         """Cut the past where the first step runs, if the loop has said otherwise since."""
         if step != self._past.cut:
             self._past.resume_at(step)
-            self.tracker.loaded_progress = None
 
     def _judge_alone(self) -> None:
         """Go on from what this rank used before: there is no group to agree with."""
@@ -411,7 +402,7 @@ class BudgetGate:
         if not history.spends:
             history = read_since_statements(self._run_dir, history.currency)
         mine = history.of_rank(self._rank)
-        self._past = Past(self.tracker, mine.spend_before(self._header, self._segment))
+        self._past = EarlierAttempts(self.tracker, mine.spend_before(self._header, self._segment))
         message = f"{self._header.world_size} ranks cannot agree: limits hold for each one alone"
         self.tracker.findings.append(Finding(source="budget", message=message))
 

@@ -14,21 +14,15 @@ from outlay.budget.fold import RunSpend, SegmentSpend, budget_events, join_attem
 from outlay.budget.limits import CURRENCY, currency_in
 from outlay.budget.statements import (
     Repaired,
-    is_believable,
-    last_believable,
+    is_valid,
+    last_valid,
     repair,
     restored,
     usage_in,
 )
 from outlay.budget.terms import Budget
 from outlay.budget.tracker import BudgetTracker
-from outlay.budget.usage import (
-    ZERO,
-    ProcessSpend,
-    Usage,
-    progress_of,
-    resources_of,
-)
+from outlay.budget.usage import ZERO, ProcessSpend, Usage, progress_of, resources_of
 from outlay.errors import Finding
 from outlay.files import open_own
 from outlay.ledger import (
@@ -55,11 +49,11 @@ from outlay.rates import RateFunction, RatePiece, hourly, run_rates
 # What a run used before this attempt, put into its tracker; and taken back where it is undone.
 
 
-class Past:
+class EarlierAttempts:
     """The earlier attempts, cut where this one goes on.
 
     Attributes:
-        cut: The step that this attempt goes on with.
+        cut: The first step of this attempt.
     """
 
     def __init__(self, tracker: BudgetTracker, before: RunSpend) -> None:
@@ -76,6 +70,7 @@ class Past:
         )
         progress = progress_of(logged).largest(tracker.loaded_progress or ZERO)
         tracker.rebase(progress + resources_of(logged.largest(tracker.used)))
+        tracker.loaded_progress = None
 
     def note_step(self, step: int) -> None:
         """Step number ``step`` ran: where that lies behind the cut, less of the past survives."""
@@ -96,7 +91,7 @@ _PIECES_MAX = 16  # More prices than that do not change within one step.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class History:
-    """What a run's log tells about its budget.
+    """What a run's log says about its budget.
 
     Attributes:
         spends: What each process used; empty where there is no log yet.
@@ -141,11 +136,11 @@ class History:
         return replace(self, spends=spends, at_least=self.at_least if rank == 0 else ZERO)
 
 
-def read_history(run_dir: Path, currency: str = "") -> History:
+def read_history(run_dir: Path) -> History:
     """Return what each process in a run's log used, and what is wrong in the log.
 
-    Reads all of it. A damaged segment is taken from its last good statement on. Without a currency,
-    money is counted in that of the budget that the run was last started with.
+    Reads all of it. A damaged segment is taken from its last good statement on. Money is counted in
+    the currency of the budget that the run was last started with.
     """
     reader = LedgerReader(run_dir)
     spends: dict[SegmentId, SegmentSpend] = {}
@@ -153,9 +148,9 @@ def read_history(run_dir: Path, currency: str = "") -> History:
         spend = spends.setdefault(chunk.segment, SegmentSpend(SegmentLife(chunk.segment)))
         spend.fold(chunk.records)
     if found := reader.findings():
-        damaged = _read_damaged(run_dir, currency)
+        damaged = _read_damaged(run_dir, "")
         return replace(damaged, findings=list(dict.fromkeys([*found, *damaged.findings])))
-    return _whole(spends.values(), currency)
+    return _whole(spends.values(), "")
 
 
 _HEAD_BYTES: Final = 16_384
@@ -177,16 +172,17 @@ def _begins_with_terms(segment: Path) -> bool:
         with os.fdopen(open_own(segment, os.O_RDONLY), "rb") as stream:
             stream.readline()
             return b'"budget_event"' in stream.read(_HEAD_BYTES)
-    except OSError:  # Reading the log meets the same trouble, and says so.
+    except OSError:  # Reading the log meets the same error, and reports it.
         return False
 
 
 def read_since_statements(run_dir: Path, currency: str = "") -> History:
     """Return what ``read_history`` does, from each segment's last statement and what follows it.
 
+    Money is counted in a currency; default: as ``read_history`` does.
     What is wrong before a statement is not seen, and does not matter: the statement knows better.
     """
-    stated = find_statements(run_dir, is_believable)
+    stated = find_statements(run_dir, is_valid)
     spends = {each.segment: spend for each, spend in _bases(stated)}
     reader = LedgerReader(run_dir, stated=stated)
     for chunk in reader.poll():
@@ -202,7 +198,7 @@ def _read_damaged(run_dir: Path, currency: str) -> History:
 
     Read from the last statements on, so that nothing before them can be in doubt.
     """
-    stated = find_statements(run_dir, is_believable, back_bytes=FAR_BYTES)
+    stated = find_statements(run_dir, is_valid, back_bytes=FAR_BYTES)
     bases = {each.segment: SegmentBase(spend, each.statement) for each, spend in _bases(stated)}
     return _repaired(run_dir, read_run(run_dir, stated), bases, currency)
 
@@ -256,7 +252,7 @@ def _repaired(
         stated = document
         doubts.append(_doubt(NAME, "the budget is taken from here: the log has lost it"))
     currency = currency or stated_currency(stated)
-    at_least, wrong = _last_word(spends, document, currency)
+    at_least, wrong = _recorded_totals(spends, document, currency)
     findings = [*log.findings, *_assumed(assumed), *wrong, *doubts]
     return History(
         spends=spends, stated=stated, at_least=at_least, findings=findings, currency=currency
@@ -264,49 +260,50 @@ def _repaired(
 
 
 def _base_among(segment: SegmentId, records: Sequence[Record]) -> SegmentBase | None:
-    """Return what the last believable statement among a segment's records restores."""
-    statement = last_believable(records)
+    """Return what the last valid statement among a segment's records restores."""
+    statement = last_valid(records)
     if statement is None:
         return None
     header = next((one for one in records if isinstance(one, AttemptStarted)), None)
     return SegmentBase(restored(segment, header, statement), statement)
 
 
-def _seq(record: Record) -> int:
-    return record.seq
-
-
 def _replayed(
     segment: SegmentId, records: Sequence[Record], unplaced: int, base: SegmentBase | None
 ) -> tuple[SegmentSpend, Repaired]:
-    """Return what a segment amounts to: its statement's word, and what follows, repaired."""
+    """Return what a segment amounts to: its statement, and what follows, repaired."""
     if base is None:
         spend, repaired = SegmentSpend(SegmentLife(segment)), repair(records, unplaced)
     else:
         spend = base.spend
-        said = any(event.event == "ended" for event in spend.events)
+        has_totals = any(event.event == "ended" for event in spend.events)
         after = (record for record in records if record.seq >= base.statement.covers)
-        known = sorted({one.seq: one for one in (*after, base.statement)}.values(), key=_seq)
+        by_seq = {one.seq: one for one in (*after, base.statement)}
+        known = [by_seq[seq] for seq in sorted(by_seq)]
         repaired = repair(
-            known, unplaced, first_seq=base.statement.covers, last=spend.last_step, said=said
+            known,
+            unplaced,
+            first_seq=base.statement.covers,
+            last=spend.last_step,
+            has_totals=has_totals,
         )
     spend.fold(repaired.records)
     spend.finish()
     return spend, repaired
 
 
-def _last_word(
+def _recorded_totals(
     spends: list[SegmentSpend], document: Mapping[str, Any] | None, currency: str
 ) -> tuple[Usage, list[Finding]]:
     """Return what the run said it had used: progress as of the last time, resources ever."""
     ended = [event for event in budget_events(spends) if event.event == "ended"]
-    words: list[Mapping[str, Any]] = [event.data for event in ended]
+    snapshots: list[Mapping[str, Any]] = [event.data for event in ended]
     if document is not None:
-        words.append(document)
+        snapshots.append(document)
     at_least, findings = ZERO, []
-    for word in words:
-        said, wrong = usage_in(word, otherwise=ZERO, currency=currency)
-        at_least = progress_of(said) + resources_of(at_least.largest(said))
+    for snapshot in snapshots:
+        used, wrong = usage_in(snapshot, otherwise=ZERO, currency=currency)
+        at_least = progress_of(used) + resources_of(at_least.largest(used))
         findings += wrong
     return at_least, findings
 

@@ -166,38 +166,26 @@ def is_number(value: object) -> bool:
     return True
 
 
-def _scaled(value: object, unit: int, *, name: str, expected: str) -> int:
-    """Return a bare number of units as a whole number of what ``unit`` of make one."""
-    number = _number(value, name=name, expected=expected)
-    return int(EXACT.multiply(number, unit).to_integral_value(ROUND_HALF_EVEN))
-
-
 def _above_zero(amount: int, *, name: str, seen: object, expected: str) -> int:
     if not amount:
         raise InvalidValue(name, seen, expected)
     return amount
 
 
-def _read_minutes(value: object) -> int:
-    """Return a number of minutes, or a duration with its unit, in nanoseconds."""
-    name, expected = TIME.key, _EXPECTED_MINUTES
-    ns = (
-        _scaled(value, NS_PER_MINUTE, name=name, expected=expected)
-        if is_number(value)
-        else Duration.parse(value, name=name).ns
-    )
-    return _above_zero(ns, name=name, seen=value, expected=expected)
+def _read_scaled(
+    name: str, unit: int, expected: str, quantity: type[Duration | Energy] | None = None
+) -> Callable[[object], int]:
+    """Return what reads ``2.5``, a number of what ``unit`` of make one, or ``"2h"``."""
 
+    def read(value: object) -> int:
+        if quantity is not None and not is_number(value):
+            amount = quantity.parse(value, name=name).value
+        else:
+            number = _number(value, name=name, expected=expected)
+            amount = int(EXACT.multiply(number, unit).to_integral_value(ROUND_HALF_EVEN))
+        return _above_zero(amount, name=name, seen=value, expected=expected)
 
-def _read_wh(value: object) -> int:
-    """Return a number of watt-hours, or an energy with its unit, in millijoules."""
-    name, expected = ENERGY.key, _EXPECTED_WH
-    millijoules = (
-        _scaled(value, MILLIJOULES_PER_WH, name=name, expected=expected)
-        if is_number(value)
-        else Energy.parse(value, name=name).value
-    )
-    return _above_zero(millijoules, name=name, seen=value, expected=expected)
+    return read
 
 
 def _read_bytes(value: object) -> int:
@@ -233,15 +221,9 @@ def _read_money(value: object, *, key: str, currency: str) -> int:
     return _above_zero(units_of(money), name=key, seen=value, expected=expected)
 
 
-def _read_epochs(value: object) -> int:
-    """Return a number of epochs, whole or not, in millionths of an epoch."""
-    name, expected = EPOCHS.key, _EXPECTED_EPOCHS
-    millionths = _scaled(value, MICRO_EPOCHS, name=name, expected=expected)
-    return _above_zero(millionths, name=name, seen=value, expected=expected)
-
-
-def read_steps(value: object, name: str = "steps_per_epoch") -> int:
-    """Return a whole number of steps."""
+def read_steps(value: object) -> int:
+    """Return a whole number of steps of an epoch."""
+    name = "steps_per_epoch"
     count = _number(value, name=name, expected=EXPECTED_STEPS)
     return whole(count, name=name, seen=value, expected=EXPECTED_STEPS)
 
@@ -285,7 +267,7 @@ TIME: Final = Dimension(
     label="training time",
     key="max_minutes",
     mode="iso_time",
-    read=_read_minutes,
+    read=_read_scaled("max_minutes", NS_PER_MINUTE, _EXPECTED_MINUTES, Duration),
     number=lambda ns: _ratio(ns, NS_PER_MINUTE),
     text=lambda ns: str(Duration(ns)),
 )
@@ -307,7 +289,7 @@ EPOCHS: Final = Dimension(
     mode="iso_epochs",
     progress=True,
     predictable=True,
-    read=_read_epochs,
+    read=_read_scaled("max_epochs", MICRO_EPOCHS, _EXPECTED_EPOCHS),
     number=lambda micro_epochs: _ratio(micro_epochs, MICRO_EPOCHS),
     text=lambda count: f"{count:,} steps",
 )
@@ -325,7 +307,7 @@ ENERGY: Final = Dimension(
     label="energy",
     key="max_energy_Wh",
     mode="energy_cap",
-    read=_read_wh,
+    read=_read_scaled("max_energy_Wh", MILLIJOULES_PER_WH, _EXPECTED_WH, Energy),
     number=lambda mj: _ratio(mj, MILLIJOULES_PER_WH),
     text=lambda mj: str(Energy(mj)),
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import operator
 import sys
-from collections.abc import Container, Mapping
+from collections.abc import Mapping
 
 from outlay.budget.fold import PER_STEP_MAX
 from outlay.budget.limits import COMM, CURRENCY, ENERGY, FLOPS, TOKENS, cost_in, total_key
@@ -158,26 +158,18 @@ def begin_metering(meters: StepMeters) -> None:
         meters.collectives.start()
 
 
-def measured_by(meters: StepMeters, *, priced: bool, currency: str = CURRENCY) -> set[str]:
-    """Return the totals that something measures here, of those that a run need not measure."""
-    measured = {
-        "comm_bytes": meters.collectives is not None,
-        "energy_Wh": meters.energy is not None,
-        total_key(currency): priced,
-        "flops": meters.flops is not None,
-    }
-    return {name for name, is_measured in measured.items() if is_measured}
-
-
-def unmeasured(total: Usage, measured: Container[str] = (), currency: str = CURRENCY) -> list[str]:
+def unmeasured(
+    total: Usage, currency: str, meters: StepMeters | None = None, *, priced: bool = False
+) -> list[str]:
     """Return the totals that are zero because nothing measured them, under the documented names."""
-    amounts = {
-        "comm_bytes": total.comm_bytes,
-        "energy_Wh": total.energy_mj,
-        total_key(currency): total.cost_units,
-        "flops": total.flops,
+    meters = meters or StepMeters()
+    known = {
+        "comm_bytes": total.comm_bytes or meters.collectives is not None,
+        "energy_Wh": total.energy_mj or meters.energy is not None,
+        total_key(currency): total.cost_units or priced,
+        "flops": total.flops or meters.flops is not None,
     }
-    return [name for name, amount in amounts.items() if not amount and name not in measured]
+    return [name for name, is_known in known.items() if not is_known]
 
 
 def unread_energy(meters: StepMeters) -> list[Finding]:

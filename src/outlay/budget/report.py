@@ -41,15 +41,12 @@ from outlay.budget.usage import (
     ClockCharge,
     CostParts,
     Period,
+    ProcessSpend,
     Usage,
 )
 from outlay.errors import Finding, InvalidValue
 from outlay.goodput.follower import RunView
 from outlay.goodput.steps import undone_steps
-from outlay.ledger import (
-    BudgetEvent,
-    SegmentLife,
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,7 +136,7 @@ def _history(view: RunView) -> History:
 def _unmeasured(view: RunView, used: Usage, currency: str) -> tuple[str, ...]:
     """Return the totals that nothing measured: of those that are zero, the ones the run named."""
     said = (read_document(view.dir) or {} if view.dir is not None else {}).get("unmeasured")
-    nothing = unmeasured(used, currency=currency)
+    nothing = unmeasured(used, currency)
     return tuple(name for name in nothing if not isinstance(said, list) or name in said)
 
 
@@ -279,19 +276,6 @@ class SurvivingColumns:
         return total(kept * (amounts // self.count) + np.minimum(kept, amounts % self.count))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ColumnSpend:
-    """What one process used; the names are those of ``SegmentSpend``."""
-
-    life: SegmentLife
-    surviving: SurvivingColumns
-    executed: Usage
-    periods: list[Period]
-    events: list[BudgetEvent]
-    first_step_ns: int | None
-    before_steps_ns: int
-
-
 def replay(account: RunAccount) -> History:
     """Return what a log in which nothing is wrong says about its budget."""
     spends = [spend_of(segment) for segment in account.shown()]
@@ -299,14 +283,14 @@ def replay(account: RunAccount) -> History:
     return History(spends=spends, stated=stated, currency=stated_currency(stated))
 
 
-def spend_of(segment: SegmentAccount) -> ColumnSpend:
+def spend_of(segment: SegmentAccount) -> ProcessSpend:
     """Return what one process used."""
     steps, work = segment.steps, segment.work
     closed, still_open = _clock_charges(segment)
     charged = _charged_ns(segment, closed)
     beside = [*closed, *still_open]
     first_end_ns = int(steps.end[0]) if segment.step_count else 0
-    return ColumnSpend(
+    return ProcessSpend(
         life=segment.life,
         surviving=_surviving(segment),
         executed=Usage(

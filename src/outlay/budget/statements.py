@@ -222,14 +222,14 @@ FORM: Final = 1
 """The version of what a statement holds."""
 
 RUNS_MAX: Final = 256
-"""How many runs of equal steps a statement lists; beyond them neighbours are lumped."""
+"""How many runs of equal steps a statement lists; beyond them neighbours are merged."""
 
 _LISTED_MAX: Final = 128
 """How many prices, budget events or spans a statement repeats; with more there is none."""
 
 _TERMS: Final = ("set", "changed", "dropped", "epoch", "ended")
 Kept = PriceChanged | SlicesChanged | BudgetEvent | AttemptEnded
-"""What a statement repeats as it was written; of budget events the terms and the last word."""
+"""What a statement repeats as it was written; of budget events the terms and the final totals."""
 
 
 class LastStep(msgspec.Struct, frozen=True, array_like=True):
@@ -303,7 +303,7 @@ def state_of(spend: SegmentSpend, kept: Sequence[Kept]) -> StatedState | None:
 
 
 def read_state(statement: BudgetStatement) -> StatedState | None:
-    """Return what a statement holds, or None where it cannot be believed."""
+    """Return what a statement holds, or None where it is not valid."""
     if statement.form != FORM or not 0 < statement.covers <= statement.seq:
         return None
     try:
@@ -314,15 +314,15 @@ def read_state(statement: BudgetStatement) -> StatedState | None:
     return state if state.periods else None
 
 
-def is_believable(statement: BudgetStatement) -> bool:
-    """Say whether a statement can stand for the records that it covers."""
+def is_valid(statement: BudgetStatement) -> bool:
+    """Say whether a statement can replace the records that it covers."""
     return read_state(statement) is not None
 
 
 def restored(
     segment: SegmentId, header: AttemptStarted | None, statement: BudgetStatement
 ) -> SegmentSpend:
-    """Return the fold of everything that a believable statement covers."""
+    """Return the fold of everything that a valid statement covers."""
     state = read_state(statement)
     assert state is not None
     life = SegmentLife(segment)
@@ -346,10 +346,10 @@ def is_kept(record: Kept) -> bool:
     return not isinstance(record, BudgetEvent) or record.event in _TERMS
 
 
-def last_believable(records: Sequence[Record]) -> BudgetStatement | None:
-    """Return the last statement among a segment's records that can be believed."""
+def last_valid(records: Sequence[Record]) -> BudgetStatement | None:
+    """Return the last valid statement among a segment's records."""
     statements = (one for one in reversed(records) if isinstance(one, BudgetStatement))
-    return next(filter(is_believable, statements), None)
+    return next(filter(is_valid, statements), None)
 
 
 # Steps that a damaged log hides, counted on the safe side: doubt never gives budget back.
@@ -373,7 +373,7 @@ def repair(
     *,
     first_seq: int = 1,
     last: Step | None = None,
-    said: bool = False,
+    has_totals: bool = False,
 ) -> Repaired:
     """Put stand-ins where steps are missing.
 
@@ -385,7 +385,7 @@ def repair(
             may have stood at its end.
         first_seq: The number of the first that can be missing; the header is never a step.
         last: The last step before them.
-        said: Whether the attempt's final record, with its totals, stands before them.
+        has_totals: Whether the attempt's final record, with its totals, stands before them.
     """
     repaired: list[Record] = []
     next_seq, missing, hole, assumed = first_seq, 0, 0, 0
@@ -405,7 +405,7 @@ def repair(
             last, missing = record, 0
         repaired.append(record)
     at_end = missing + unplaced
-    if at_end and last is not None and not said and not _said_what_it_used(repaired):
+    if at_end and last is not None and not (has_totals or _has_totals(repaired)):
         place = (repaired[-1].seq, repaired[-1].t_ns) if repaired else (first_seq - 1, last.t_ns)
         repaired.append(_like([last], last.step + last.count, at_end, place))
         assumed += at_end
@@ -430,6 +430,6 @@ def _like(neighbours: Sequence[Step], step: int, count: int, after: tuple[int, i
     return Step(seq=seq + 1, t_ns=t_ns, step=step, count=count, **amounts)
 
 
-def _said_what_it_used(records: Sequence[Record]) -> bool:
+def _has_totals(records: Sequence[Record]) -> bool:
     """Say whether the attempt recorded its totals at its end, so that nothing is assumed."""
     return any(isinstance(one, BudgetEvent) and one.event == "ended" for one in records)

@@ -75,7 +75,7 @@ class BudgetTracker:
         clock: Clock = SYSTEM,
     ) -> None:
         self._start(Budget.of(mode, limits, charge=charge), rate=rate, clock=clock)
-        self._judge_by(self.budget.bounds)  # Refuses epochs of unknown length.
+        self._set_bounds(self.budget.bounds)  # Refuses epochs of unknown length.
 
     @classmethod
     def of(
@@ -147,9 +147,9 @@ class BudgetTracker:
             self.used += usage
             if undone.steps:
                 self.used -= undone
-                self._judge_afresh()
+                self._reevaluate()
             else:
-                self._look_ahead()
+                self._check_thresholds()
 
     def would_exceed(
         self,
@@ -219,7 +219,7 @@ class BudgetTracker:
         """Charge what belongs to no step and no clock."""
         with self._lock:
             self.used += usage
-            self._look_ahead()
+            self._check_thresholds()
 
     def allows(self, clock: str) -> bool:
         """Return whether such work fits what is left, judged by the dearest one so far.
@@ -295,14 +295,14 @@ class BudgetTracker:
             self._training_before_ns = self.clocks.spent_ns[TRAINING]
             self.used = self.base = total
             self._others, self._surviving = ZERO, Surviving()
-            self._judge_afresh()
+            self._reevaluate()
 
     def take_back_base(self, undone: Usage) -> None:
         """Take back progress of earlier attempts that a rollback undid."""
         with self._lock:
             self.base -= undone
             self.used -= undone
-            self._judge_afresh()
+            self._reevaluate()
 
     def state_dict(self) -> dict[str, str]:
         """Return the snapshot as PyTorch checkpoints want it, torch.distributed's included."""
@@ -316,7 +316,7 @@ class BudgetTracker:
         """Say how long an epoch is, unless the configuration did."""
         with self._lock:
             self.budget = self.budget.for_epochs_of(steps_per_epoch)
-            self._judge_by(self.budget.bounds)
+            self._set_bounds(self.budget.bounds)
 
     @property
     def own(self) -> Usage:
@@ -331,7 +331,7 @@ class BudgetTracker:
         with self._lock:
             self.used += (base - self.base) + (others - self._others)
             self.base, self._others = base, others
-            self._cross()
+            self._report_thresholds()
             self.stop_reason = reason
 
     def _priced(self, time_ns: int) -> int:
@@ -348,23 +348,23 @@ class BudgetTracker:
         with self._lock:
             self.stop_reason = reason
 
-    def _judge_by(self, bounds: tuple[Bound, ...]) -> None:
+    def _set_bounds(self, bounds: tuple[Bound, ...]) -> None:
         self.bounds = bounds
-        self._judge_afresh()
+        self._reevaluate()
 
-    def _judge_afresh(self) -> None:
+    def _reevaluate(self) -> None:
         """Judge a total that changed otherwise than by adding a step: it may have fallen."""
         self.stop_reason = reached(self.used, self.bounds)
         self._ahead = Thresholds(self.bounds, self.used)
 
-    def _look_ahead(self) -> None:
+    def _check_thresholds(self) -> None:
         used = self.used
         for name, mark in self._ahead.nearest:
             if getattr(used, name) >= mark:
-                self._cross()
+                self._report_thresholds()
                 break
 
-    def _cross(self) -> None:
+    def _report_thresholds(self) -> None:
         crossed = self._ahead.cross(self.used)
         self.stop_reason = self.stop_reason or reached(self.used, self.bounds)
         for threshold in crossed:

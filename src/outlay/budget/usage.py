@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from itertools import zip_longest
 from typing import Any, Final, Protocol
 
@@ -101,7 +101,7 @@ def sum_of(usages: Iterable[Usage]) -> Usage:
 def joined(usages: Iterable[Usage]) -> Usage:
     """Return what ranks used together: they run side by side, so time and steps are not summed.
 
-    Money is the whole run's on every rank, and the first one's word counts.
+    Money is the whole run's on every rank: that of the first counts.
     """
     parts = list(usages)
     return replace(
@@ -156,30 +156,12 @@ def check_clock(name: str) -> str:
 # The live run and its replay go through here, so that they cannot disagree.
 
 
-@dataclass(frozen=True, slots=True)
-class StepCharge:
-    """``usage.steps`` steps from number ``step`` on used this much; money is not known here."""
-
-    step: int
-    usage: Usage
-
-
 class ClockCharge(msgspec.Struct, frozen=True, array_like=True):
     """Work beside the steps: on which clock, how long, and since when."""
 
     clock: str
     start_ns: int
     time_ns: int
-
-
-@dataclass(frozen=True, slots=True)
-class EnergyCharge:
-    """Energy that no step accounts for."""
-
-    energy_mj: int
-
-
-Charge = StepCharge | ClockCharge | EnergyCharge
 
 
 class ClockSpan(msgspec.Struct, frozen=True, array_like=True):
@@ -215,19 +197,20 @@ class Charges:
         """What another ``Charges`` needs to go on from here."""
         return Ongoing(self._open, list(self._since_step), self._last_ns)
 
-    def of(self, record: Record, seq: int) -> Charge | None:
-        """Return what the record charges, if anything; ``seq`` is its place in the segment."""
+    def of(self, record: Record, seq: int) -> ClockCharge | Usage | None:
+        """Return what a record that is no step charges: time on a clock, or energy of its own.
+
+        ``seq`` is its place in the segment.
+        """
         self._last_ns = max(self._last_ns, record.t_ns)
         match record:
-            case Step():
-                return StepCharge(record.step, self.step(record))
             case SpanBegun(overlapped=False) if self._open is None:
                 if clock := CLOCK_OF_SPAN.get(record.name):
                     self._open = ClockSpan(seq, clock, record.t_ns)
             case SpanEnded() if self._open is not None and record.begun == self._open.seq:
                 return self._close(record.t_ns)
             case Heartbeat() if record.energy_mj:
-                return EnergyCharge(record.energy_mj)
+                return Usage(energy_mj=record.energy_mj)
             case _:
                 pass
         return None
@@ -249,7 +232,7 @@ class Charges:
         return charge
 
     def step(self, step: Step) -> Usage:
-        """Return what a step used; the usual record, for those who take it a shorter way."""
+        """Return what a step used; its money is not known here."""
         self._last_ns = max(self._last_ns, step.t_ns)
         time_ns = step.wait_ns + step.dur_ns
         if self._since_step:
@@ -259,13 +242,7 @@ class Charges:
                 time_ns -= max(0, min(end_ns, step.t_ns) - max(span.start_ns, begun_ns))
             self._since_step.clear()
         return Usage(
-            step.tokens,
-            step.count,
-            step.flops,
-            time_ns,
-            0,
-            step.energy_mj,
-            step.comm_bytes,
+            step.tokens, step.count, step.flops, time_ns, 0, step.energy_mj, step.comm_bytes
         )
 
 
@@ -315,36 +292,25 @@ class SurvivingWork(Protocol):
         """Return the surviving progress of the steps numbered below ``step`` (None: of all)."""
 
 
-class ProcessSpend(Protocol):
-    """What one process used, however it was computed; the names are those of ``SegmentSpend``."""
+@dataclass(slots=True)
+class ProcessSpend:
+    """What one process used.
 
-    @property
-    def life(self) -> SegmentLife:
-        """How the process lived."""
+    Attributes:
+        surviving: Its work that no rollback of its own undid.
+        executed: Everything it did, undone or not.
+        periods: Nanoseconds by clock, for each stretch of time with one price.
+        first_step_ns: When its first step began to wait for data.
+        before_steps_ns: Time on the clocks before its first step.
+    """
 
-    @property
-    def surviving(self) -> SurvivingWork:
-        """Its work that no rollback of its own undid."""
-
-    @property
-    def executed(self) -> Usage:
-        """Everything it did, undone or not."""
-
-    @property
-    def periods(self) -> list[Period]:
-        """Nanoseconds by clock, for each stretch of time with one price."""
-
-    @property
-    def events(self) -> list[BudgetEvent]:
-        """What happened to the budget."""
-
-    @property
-    def first_step_ns(self) -> int | None:
-        """When its first step began to wait for data."""
-
-    @property
-    def before_steps_ns(self) -> int:
-        """Time on the clocks before its first step."""
+    life: SegmentLife
+    surviving: SurvivingWork
+    executed: Usage = ZERO
+    periods: list[Period] = field(default_factory=lambda: [Period(0)])
+    events: list[BudgetEvent] = field(default_factory=list)
+    first_step_ns: int | None = None
+    before_steps_ns: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -404,27 +370,20 @@ class CostParts:
             },
         }
 
-    def rows(self, charge_cost: str, currency: str) -> list[tuple[str, str, str]]:
+    def rows(self, charge_cost: str, currency: str) -> list[tuple[str, Money, str]]:
         """Return what each part is called, costs, and whether it is charged.
 
         Parts of zero are left out, but for the time between attempts, which people look for.
         """
-        return [
-            (
-                LABELS[name],
-                str(Money(amount, currency)),
-                _charged(self.is_charged(name, charge_cost)),
-            )
-            for name, amount in self.micros().items()
-            if amount or name == "down"
-        ]
+        rows = []
+        for name, amount in self.micros().items():
+            if amount or name == "down":
+                charged = "charged" if self.is_charged(name, charge_cost) else "not charged"
+                rows.append((LABELS[name], Money(amount, currency), charged))
+        return rows
 
 
 NO_COST: Final = CostParts()
-
-
-def _charged(is_charged: bool) -> str:  # noqa: FBT001 - the only thing it says
-    return "charged" if is_charged else "not charged"
 
 
 @dataclass(frozen=True, slots=True)
@@ -456,11 +415,10 @@ class CostedRun:
         start_ns = attempt.last_sign_ns
         if following is None:
             return CostParts(other=self._units(start_ns, self.until_ns))
-        whole = self._units(start_ns, following.start_ns)
-        pieces = tuple(piece for piece in self.rates.pieces if piece.basis is Basis.ASSUMED)
-        assumed = RateFunction(pieces, self.rates.currency)
-        doubtful = assumed.units_between(start_ns, min(following.start_ns, self.until_ns))
-        return CostParts(down=whole - doubtful, assumed=doubtful)
+        end_ns = min(following.start_ns, self.until_ns)
+        units = self.rates.units_by_basis(start_ns, end_ns)
+        assumed = units.pop(Basis.ASSUMED)
+        return CostParts(down=sum(units.values()), assumed=assumed)
 
     def _within(self, attempt: Attempt) -> CostParts:
         whole = self._units(attempt.start_ns, attempt.last_sign_ns)
@@ -487,13 +445,10 @@ class CostedRun:
 
     def _start_up(self, attempt: Attempt, spend: ProcessSpend) -> int:
         """Return the cost until the first step, without what other clocks took of that."""
-        first_ns = spend.first_step_ns
-        before_ns = spend.before_steps_ns
+        first_ns, before_ns = spend.first_step_ns, spend.before_steps_ns
         if first_ns is None:
-            first_ns, before_ns = (
-                attempt.last_sign_ns,
-                sum(period.all_ns for period in spend.periods),
-            )
+            first_ns = attempt.last_sign_ns
+            before_ns = sum(period.all_ns for period in spend.periods)
         if first_ns <= attempt.start_ns:
             return 0
         paid = self._units(attempt.start_ns, first_ns)

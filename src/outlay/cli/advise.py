@@ -12,7 +12,6 @@ import typer
 from outlay.advise.recommendation import (
     AdviceKind,
     OptimizationRecommendation,
-    amount_text,
     gain_text,
     merged,
     nothing_above,
@@ -31,6 +30,7 @@ from outlay.runs.collect import refresh_registered
 from outlay.store import open_store
 from outlay.store.runs import RunFilter, list_runs
 from outlay.units import Duration, Money
+from outlay.units.shown import amount_text
 
 _NEWEST = 10
 _STATE_A_PRICE = 'state one: outlay.run(price="1.50 USD/h"), or OUTLAY_PRICE around the command'
@@ -77,10 +77,8 @@ def show_advice(
         offers=offers,
         speeds=_speeds(speed or []),
         total_evaluations=evaluations,
-        spot_mttf_hours=Duration.parse(spot_mttf, name="--spot-mttf").seconds / 3600,
-        deadline_hours=None
-        if deadline is None
-        else Duration.parse(deadline, name="--deadline").seconds / 3600,
+        spot_mttf_hours=_hours(spot_mttf, "--spot-mttf"),
+        deadline_hours=None if deadline is None else _hours(deadline, "--deadline"),
     )
     dirs = [run] if run is not None else _runs_of(model or "")
     advice = _advise(dirs, around, strict=run is not None)
@@ -109,6 +107,10 @@ def show_advice(
     print_findings(findings)
 
 
+def _hours(text: str, name: str) -> float:
+    return Duration.parse(text, name=name).seconds / 3600
+
+
 def _too_old(book: PriceBook, offers: Sequence[Offer], max_age: str) -> list[Finding]:
     """Return that older prices were not used; nothing where there are none."""
     count = len(book.cheapest_rentable()) - len(offers)
@@ -125,12 +127,7 @@ _HEADINGS: dict[AdviceKind, str] = {
 
 
 def print_advice(found: list[OptimizationRecommendation], floor: Money | None) -> None:
-    """Show savings, then what trades quality for money, then what was seen beside.
-
-    Args:
-        found: From ``merged``.
-        floor: Below which nothing is said; None where there are several runs.
-    """
+    """Show savings, then what trades quality for money, then what was seen beside."""
     savings = of_kind(found, "saving")
     for each in savings:
         _print_one(each)

@@ -26,6 +26,7 @@ DECIDE = "Decide"
 HOLD = "Hold"
 ACCOUNT = "Account"
 
+PIPE_CLOSED = 141  # As a shell gives it: 128 and SIGPIPE.
 INTERRUPTED = "interrupted; what was written so far stays"
 
 
@@ -172,7 +173,23 @@ def overview(
 
 
 def main() -> None:
-    """Run the command line; whatever the user can mend becomes one line and its exit code."""
+    """Run the command line; end quietly where its reader has gone away (``outlay … | head``)."""
+    try:
+        try:
+            _run()
+        finally:
+            if sys.stdout is not None:  # Closed by the caller (``>&-``).
+                sys.stdout.flush()
+    except (SystemExit, BrokenPipeError) as ended:
+        seen = ended.__context__ if isinstance(ended, SystemExit) else ended
+        if not isinstance(seen, BrokenPipeError):
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # Python flushes it once more.
+        sys.exit(PIPE_CLOSED)
+
+
+def _run() -> None:
+    """Run a command; whatever the user can mend becomes one line and its exit code."""
     try:
         _look_for_strays()
         build()()
@@ -180,7 +197,7 @@ def main() -> None:
         _print_error(str(error))
         sys.exit(error.exit_code)
     except SystemExit as ended:
-        if _was_interrupted(ended):
+        if _is_behind(KeyboardInterrupt, ended):
             errors.print(INTERRUPTED)
         raise
     except KeyboardInterrupt:  # Before typer took over.
@@ -205,10 +222,10 @@ def _look_for_strays() -> None:
         deal_with_strays()
 
 
-def _was_interrupted(ended: BaseException) -> bool:
-    """Say whether Ctrl-C is behind an end, which typer turns into an exit without a message."""
+def _is_behind(kind: type[BaseException], ended: BaseException) -> bool:
+    """Say whether an exception is behind an end; typer makes an exit without a message of it."""
     behind: BaseException | None = ended
-    while behind is not None and not isinstance(behind, KeyboardInterrupt):
+    while behind is not None and not isinstance(behind, kind):
         behind = behind.__cause__ or behind.__context__
     return behind is not None
 

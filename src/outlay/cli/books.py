@@ -14,7 +14,6 @@ from rich.text import Text
 from outlay.cli.output import (
     AsJson,
     console,
-    counted,
     must_be_directory,
     new_table,
     print_findings,
@@ -41,6 +40,7 @@ from outlay.store.runs import RunFilter, RunRow
 from outlay.store.runs import list_runs as stored_runs
 from outlay.units import Money
 from outlay.units.quantity import duration_text
+from outlay.units.shown import ago_text, counted, kind_suffix
 
 if TYPE_CHECKING:
     from outlay.guard.rental.reap import RentedHold
@@ -228,7 +228,7 @@ def _show(
 def _cells(run: RunRow | RunFigures, now_ns: int) -> Sequence[str]:
     return (
         run.name, run.status, str(run.attempts), f"{run.steps:,}", _cost(run),
-        _ago(now_ns - run.last_seen_ns), shown_path(run.dir),
+        ago_text(now_ns - run.last_seen_ns), shown_path(run.dir),
     )  # fmt: skip
 
 
@@ -241,10 +241,10 @@ def _running_cells(figures: RunFigures, now_ns: int) -> Sequence[str]:
     cost, burn = figures.cost, figures.burn_micros_per_hour
     per_hour = "no price"
     if burn is not None and cost is not None:
-        per_hour = f"{Money(burn, cost.currency)}{_kind(figures)}"
+        per_hour = f"{Money(burn, cost.currency)}{kind_suffix(figures.kind)}"
     return (
         figures.name, f"{figures.steps:,}", duration_text(figures.wall_ns), _cost(figures),
-        per_hour, _ago(now_ns - figures.last_seen_ns),
+        per_hour, ago_text(now_ns - figures.last_seen_ns),
     )  # fmt: skip
 
 
@@ -253,12 +253,4 @@ def _cost(run: RunRow | RunFigures) -> str:
     if cost is None:
         return "no price"
     assumed = f" ({run.assumed} assumed)" if run.assumed else ""
-    return f"{cost}{_kind(run)}{assumed}"
-
-
-def _kind(run: RunRow | RunFigures) -> str:
-    return "" if run.kind == "cash" else f" {run.kind}"
-
-
-def _ago(ns: int) -> str:
-    return "just now" if ns < 5 * 10**9 else f"{duration_text(ns)} ago"
+    return f"{cost}{kind_suffix(run.kind)}{assumed}"

@@ -114,8 +114,8 @@ def _limits_table(report: BudgetReport) -> object:
 
 def _cost_table(report: BudgetReport, cost: CostParts) -> object:
     table = new_table("part of the cost", ">cost", "budget")
-    for row in cost.rows(report.budget.charge_cost, report.budget.currency):
-        table.add_row(*row)
+    for name, part, charged in cost.rows(report.budget.charge_cost, report.budget.currency):
+        table.add_row(name, str(part), charged)
     return table
 
 

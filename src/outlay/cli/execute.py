@@ -9,16 +9,16 @@ from typing import Annotated
 import typer
 
 from outlay.advise.recommendation import total_savings
-from outlay.cli.output import AsJson, counted, errors, print_json, shown_path
+from outlay.cli.output import AsJson, errors, print_json, shown_path
 from outlay.clock import SYSTEM
 from outlay.errors import InvalidValue
 from outlay.runs.exec import ExecResult, execute
 from outlay.runs.figures import RunFigures
 from outlay.runs.options import Arguments, resolve
 from outlay.runs.reading import RunReading, read_run
-from outlay.units import Energy, Money
-from outlay.units.money import MICROS
+from outlay.units import Energy
 from outlay.units.quantity import duration_text
+from outlay.units.shown import counted, money_of, money_text
 
 
 def show_exec(
@@ -32,7 +32,7 @@ def show_exec(
         str | None, typer.Option(help="GPUs of the whole run, or a share of one: 8, 0.5, 1/7.")
     ] = None,
     name: Annotated[
-        str | None, typer.Option(help="What to call the run; default: the program or script.")
+        str | None, typer.Option(help="What to call the run; default: what it calls itself.")
     ] = None,
     directory: Annotated[
         Path | None,
@@ -49,7 +49,7 @@ def show_exec(
     if not command:
         raise InvalidValue("CMD", "nothing", "a command after --, such as -- python train.py")
     arguments = Arguments(
-        model=None, name=name or _name_of(command), dir=directory, gpus=gpus, price=price
+        model=None, name=name, program=_name_of(command), dir=directory, gpus=gpus, price=price
     )
     result = execute(command, resolve(arguments, os.environ, SYSTEM.wall_ns()))
     if as_json:
@@ -99,6 +99,12 @@ def last_line(run: RunReading, directory: str) -> str:
     if cost is None:
         return f"outlay: no price (say --price), {shares}, avoidable unknown"
     savings = total_savings(run.advice).items()
-    saved = ", ".join(str(Money(round(amount * MICROS), unit)) for unit, amount in savings)
-    avoidable = f"avoidable {saved}: outlay advise {shown_path(directory)}"
-    return f"outlay: cost {cost}, {shares}, {avoidable if saved else 'nothing avoidable found'}"
+    saved = ", ".join(str(money_of(amount, unit)) for unit, amount in savings)
+    if saved:
+        advise = f"outlay advise {shown_path(directory)}"
+        return f"outlay: cost {cost}, {shares}, avoidable {saved}: {advise}"
+    if goodput is None:
+        return f"outlay: cost {cost}, {shares}, avoidable unknown"
+    floor = run.advice_floor
+    above = "" if floor is None else f" above {money_text(floor)}"
+    return f"outlay: cost {cost}, {shares}, nothing avoidable{above} found"

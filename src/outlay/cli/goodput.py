@@ -25,9 +25,16 @@ from outlay.cli.output import (
 )
 from outlay.clock import SYSTEM, utc_text
 from outlay.errors import InvalidValue, Refused
-from outlay.goodput.follower import GoodputFollower, ideal_of
+from outlay.goodput.follower import (
+    GoodputFollower,
+    GoodputSummary,
+    PhaseRow,
+    WindowRow,
+    ideal_of,
+    roll,
+    summarise,
+)
 from outlay.goodput.importing import import_payloads
-from outlay.goodput.summary import GoodputSummary, PhaseRow, WindowRow, roll, summarise
 from outlay.goodput.throughput import ModelFlops, StepTimes, worst_steps
 from outlay.rates import share_out
 from outlay.report.charts import of_phase
@@ -221,11 +228,7 @@ def show_deviation(
     print_findings(view.findings)
 
 
-app = typer.Typer(
-    cls=DefaultGroup,
-    help="How much of a run was productive.",
-    no_args_is_help=True,
-)
+app = typer.Typer(cls=DefaultGroup, help="How much of a run was productive.", no_args_is_help=True)
 
 _WATCH_S = 2.0
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -18,7 +19,6 @@ from outlay.cli.output import (
     DefaultGroup,
     RunDir,
     console,
-    counted,
     errors,
     must_be_directory,
     new_table,
@@ -33,7 +33,7 @@ from outlay.export.csv_files import export_csv
 from outlay.export.live_runs import LiveRuns
 from outlay.export.prometheus import MetricsServer, exposition, read_token, write_textfile
 from outlay.guard.rental.reap import known_logs
-from outlay.ledger import Price, Record, kind_of, read_run
+from outlay.ledger import Price, Record, Unknown, kind_of, read_run
 from outlay.prices.current import read_rates
 from outlay.runs.collect import collect, find_runs, findings_in
 from outlay.runs.options import parse_price
@@ -41,7 +41,9 @@ from outlay.runs.slurm.sacct import Accounts, read_accounts
 from outlay.runs.slurm.sacct_import import ImportedJobs, import_jobs
 from outlay.store import open_store
 from outlay.units import Duration, Money
+from outlay.units.money import sum_by_currency
 from outlay.units.quantity import duration_text
+from outlay.units.shown import counted
 
 # ``outlay log``: what a run recorded.
 
@@ -71,9 +73,13 @@ def verify(run: RunDir, as_json: AsJson = False) -> None:
     """
     log = read_run(run)
     count = sum(len(records) for records in log.segments.values())
+    unknown = Counter(each.kind for each in log.records if isinstance(each, Unknown))
     if as_json:
-        print_json({"records": count, "segments": len(log.segments), "findings": log.findings})
+        document = {"records": count, "segments": len(log.segments), "unknown": unknown}
+        print_json(document | {"findings": log.findings})
     else:
+        for kind, seen in sorted(unknown.items()):
+            console.print(f"{counted(seen, 'record')} of a kind that is not known here: {kind}")
         print_findings(log.findings)
         verdict = counted(len(log.findings), "finding") if log.findings else "all good"
         segments = counted(len(log.segments), "segment")
@@ -388,17 +394,13 @@ def _by_partition(done: ImportedJobs) -> list[_Partition]:
     rows = []
     for name in dict.fromkeys(job.partition for job in done.jobs):
         mine = [(job, figures) for job, figures in pairs if job.partition == name]
-        costs = [figures.cost for _, figures in mine if figures.cost is not None]
-        currencies = sorted({cost.currency for cost in costs})
+        costs = (figures.cost for _, figures in mine if figures.cost is not None)
         rows.append(
             _Partition(
                 partition=name,
                 jobs=len(mine),
                 gpu_hours=sum(job.gpu_ns for job, _ in mine) / 3.6e12,
-                cost=[
-                    Money(sum(cost.micros for cost in costs if cost.currency == unit), unit)
-                    for unit in currencies
-                ],
+                cost=sum_by_currency(costs),
             )
         )
     return sorted(rows, key=lambda row: -row.gpu_hours)

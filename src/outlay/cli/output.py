@@ -69,8 +69,15 @@ class SafeConsole(Console):
 
 _UNBOUNDED = 10_000
 SHOWN_DIGITS = 12  # Of a hash; as many find it again.
-console = SafeConsole(highlight=False, markup=False, emoji=False)
-errors = SafeConsole(stderr=True, highlight=False, markup=False, emoji=False)
+
+
+def new_console(file: TextIO | None = None, *, stderr: bool = False) -> SafeConsole:
+    """Return a console on a stream, on which nothing in text has a meaning."""
+    return SafeConsole(file=file, stderr=stderr, highlight=False, markup=False, emoji=False)
+
+
+console = new_console()
+errors = new_console(stderr=True)
 
 _LAID_OUT = 100  # Rows.
 _LEAST_WIDTH = 12  # Of a column that is folded.
@@ -124,13 +131,15 @@ def print_findings(findings: Iterable[Finding], to: Console = console) -> None:
 
 
 def print_problem(kind: str, style: str, text: str, to: Console) -> None:
-    """Print what is wrong, wrapped where a terminal needs it."""
+    """Print what is wrong, wrapped where a terminal needs it, its paths as one types them here."""
+    text = with_shown_paths(text)
     to.print(Text.assemble((kind, style), f" {text}"), soft_wrap=not to.is_terminal)
 
 
-def print_sentence(text: str) -> None:
+def print_sentence(text: str, to: Console | None = None) -> None:
     """Print a sentence: broken between words on a terminal, on one line for whoever reads on."""
-    console.print(text, soft_wrap=not console.is_terminal)
+    to = to or console
+    to.print(text, soft_wrap=not to.is_terminal)
 
 
 def print_indented(text: str) -> None:
@@ -154,14 +163,18 @@ def shown_path(path: str | Path) -> str:
     return str(path).removeprefix(f"{Path.cwd()}/")
 
 
+def with_shown_paths(text: str) -> str:
+    """Return text in which every path that lies below this directory is relative."""
+    try:
+        here = str(Path.cwd()).rstrip("/")
+    except OSError:  # The directory is gone, and nothing lies below it.
+        return text
+    return re.sub(rf"(?<![\w./~-]){re.escape(here)}/(?=[^\s/])", "", text) if here else text
+
+
 def short_id(run_id: str) -> str:
     """Return enough of an id that outlay made up; what a person made up stays as it is."""
     return run_id[:SHOWN_DIGITS] if re.fullmatch(r"[0-9a-f]{32}", run_id) else run_id
-
-
-def counted(count: int, noun: str) -> str:
-    """Return "1 run", "2 runs", "1,000 runs"."""
-    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
 class FittingTable(Table):

@@ -7,6 +7,7 @@ import sys
 import webbrowser
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,14 +16,10 @@ import typer
 from outlay.cli.output import AsJson, console, print_findings, print_json, print_sentence
 from outlay.clock import SYSTEM
 from outlay.errors import Finding, MissingExtra
+from outlay.report.compared_runs import compare_document
 from outlay.report.document import Document
-from outlay.report.files import (
-    Form,
-    read_sweep,
-    setup_of,
-    write_run_report,
-    write_sweep_report,
-)
+from outlay.report.files import Form, read_sweep, setup_of, write_page, write_sweep_report
+from outlay.report.pictures import save_charts, save_picture
 from outlay.report.run_document import run_document
 from outlay.runs.reading import RunReading, read_run
 from outlay.sweep.run.detached import catch_up
@@ -32,7 +29,9 @@ _ALERTS_EVERY_S = 60.0
 
 
 def show_report(
-    path: Annotated[Path, typer.Argument(metavar="RUN|SWEEP", help="Its directory.")],
+    paths: Annotated[
+        list[Path], typer.Argument(metavar="RUN|SWEEP...", help="Its directory; or several runs'.")
+    ],
     html: Annotated[bool, typer.Option("--html", help="Write report.html (the default).")] = False,
     md: Annotated[bool, typer.Option("--md", help="Write report.md.")] = False,
     png: Annotated[
@@ -44,13 +43,16 @@ def show_report(
     ] = False,
     output: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Where to write; default: RUN, or SWEEP/reports."),
+        typer.Option(
+            metavar="DIR", help="Where to write; default: RUN, SWEEP/reports, or here for several."
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Write one page about a run or a sweep.
 
-    What it got for its time and money, and how sure that is. With --json alone nothing is written.
+    What it got for its time and money, and how sure that is; several runs are compared on one
+    page. With --json alone nothing is written.
 
     Example: outlay report runs/001 --html --md
     """
@@ -58,12 +60,16 @@ def show_report(
     forms = [form for form, wanted in asked.items() if wanted]
     if not forms and not as_json:
         forms = ["html"]
-    report = (_sweep_report if is_sweep(path) else _run_report)(path, output, forms)
+    if len(paths) > 1:
+        report = _comparison(paths, output or Path(), forms)
+    else:
+        report = (_sweep_report if is_sweep(paths[0]) else _run_report)(paths[0], output, forms)
     if as_json:
         print_json(report.document | {"files": report.files})
         return
     print_findings(report.findings)
-    print_sentence(report.verdict)
+    if report.verdict:
+        print_sentence(report.verdict)
     for file in report.files:
         console.print(str(file), soft_wrap=True)
 
@@ -126,7 +132,7 @@ def show_web(
 
     people = People(hidden=hide_people)
     live = LiveRuns(open_store(), known_logs())
-    AlertWatch(say).keep_on(_ALERTS_EVERY_S)
+    AlertWatch(say).run_in_thread(_ALERTS_EVERY_S)
     more = [metrics_route(live, people.name)]
     serve(WebServer(BookReader(people=people)), place, announce, more)
 
@@ -149,8 +155,18 @@ class _Report:
 def _run_report(path: Path, output: Path | None, forms: Sequence[Form]) -> _Report:
     run = read_run(path)
     document = run_document(run, setup_of(path))
-    files = write_run_report(run, document, output or path, forms) if forms else []
+    files = write_page(document, output or path, forms, partial(save_picture, run)) if forms else []
     return _Report(verdict=document.verdict, files=files, document=_run_json(run, document))
+
+
+def _comparison(paths: Sequence[Path], directory: Path, forms: Sequence[Form]) -> _Report:
+    runs = [read_run(path) for path in paths]
+    document = compare_document(runs)
+    found = {"title": document.title, "runs": [run.figures for run in runs]}
+    draw = partial(save_charts, document.charts(), title=document.title)
+    files = write_page(document, directory, forms, draw) if forms else []
+    findings = [finding for run in runs for finding in run.findings]
+    return _Report(verdict="", files=files, document=found, findings=findings)
 
 
 def _sweep_report(path: Path, output: Path | None, forms: Sequence[Form]) -> _Report:
@@ -181,4 +197,5 @@ def _run_json(run: RunReading, document: Document) -> dict[str, Any]:
         "cost": run.cost,
         "budget": None if run.budget is None else run.budget.document(),
         "advice": run.advice,
+        "config": run.config,
     }  # fmt: skip

@@ -16,14 +16,7 @@ from outlay.alerts.rounds import AlertWatch
 from outlay.alerts.rules import read_alert_settings
 from outlay.cli.guard.log import correct_captures
 from outlay.cli.guard.options import DEFAULT_LOG, minute_of, say
-from outlay.cli.output import (
-    AsJson,
-    console,
-    new_table,
-    print_findings,
-    print_json,
-    print_sentence,
-)
+from outlay.cli.output import AsJson, console, new_table, print_findings, print_json, print_sentence
 from outlay.clock import SYSTEM
 from outlay.errors import Finding, InvalidValue, OutlayError, Refused
 from outlay.escaping import one_line

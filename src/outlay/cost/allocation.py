@@ -68,7 +68,6 @@ class AllocationRow:
     """One owner's part of the bill, in micro-units.
 
     Attributes:
-        direct: What it used itself.
         shared: Its part of shared owners' direct cost; of a shared owner, what it gave away, below
             zero.
         pools: Its part of each pool, that of shared owners included.
@@ -125,14 +124,7 @@ def allocate(
     spread: Spread = Spread.PROPORTIONAL,
     currency: str = "USD",
 ) -> Allocation:
-    """Return the bill by owner.
-
-    Args:
-        charges: What owners used, all in one currency.
-        pools: What belongs to nobody.
-        shared: Owners whose cost is spread over the others.
-        spread: How both are spread.
-        currency: Of everything.
+    """Return the bill by owner; the cost of ``shared`` owners is spread over the others.
 
     Raises:
         InvalidValue: An amount or a weight is negative.

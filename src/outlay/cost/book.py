@@ -105,7 +105,6 @@ class Budgeted:
 
     Attributes:
         spent: In cash; only where no run was paid for, in showback.
-        assumed: What of that is assumed.
         beside: What was paid in other currencies, or is of the other kind, by currency.
     """
 
@@ -188,10 +187,10 @@ class CostBook:
         try:
             return convert(cells, CostRow)
         except BadDocument as error:
-            self.leave_out(f"cost of run {cells['run_id']!s}", str(error))
+            self.report_damage(f"cost of run {cells['run_id']!s}", str(error))
             return None
 
-    def leave_out(self, source: str, problem: str) -> None:
+    def report_damage(self, source: str, problem: str) -> None:
         """Add a row that cannot be read to the damage, once."""
         message = f"its row in the store is damaged ({problem}) and was left out"
         finding = Finding(source=source, message=message)
@@ -258,12 +257,12 @@ class CostBook:
             try:
                 budget = convert(cells | {"model": row.model, "set_ns": row.set_ns}, ModelBudget)
             except BadDocument as error:
-                self.leave_out(f"budget of {row.model!s}", str(error))
+                self.report_damage(f"budget of {row.model!s}", str(error))
             else:
                 found[budget.model] = budget
         return found
 
-    def tell(
+    def record_thresholds(
         self, budget: ModelBudget, reached: Iterable[int], spent: Money, now_ns: int
     ) -> set[int]:
         """Note that thresholds were reached; return those that nobody was told of before."""

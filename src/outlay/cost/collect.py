@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,44 +9,26 @@ from sqlalchemy import Engine
 
 from outlay.cost.book import CostBook, CostRow
 from outlay.errors import Finding, OutlayError
-from outlay.store.runs import RunRow
 
 if TYPE_CHECKING:
     from outlay.goodput.follower import RunView
 
 
-@dataclass(frozen=True, slots=True)
-class Refreshed:
-    """How many reports were derived anew, and which runs could not be read."""
-
-    derived: int
-    findings: list[Finding]
-
-
-def refresh_reports(store: Engine, now_ns: int) -> Refreshed:
+def refresh_reports(store: Engine, now_ns: int) -> list[Finding]:
     """Derive the report of every registered run that changed since its last one.
 
-    A run that has no price in its row has none in its log: that is not opened.
+    A run that has no price in its row has none in its log: that is not opened. One that cannot be
+    read is a finding, and does not stop the others.
     """
-    book = CostBook(store)
-    stale = [row for row in book.runs_without_report() if row.cost_micros is not None]
-    return _derive(book, stale, now_ns)
-
-
-def _derive(book: CostBook, runs: Iterable[RunRow], now_ns: int) -> Refreshed:
-    """Derive the reports of some runs; one that cannot be read does not stop the others."""
-    rows: list[CostRow] = []
-    findings: list[Finding] = []
-    for run in runs:
-        try:
-            row = _read_row(Path(run.dir), now_ns)
-        except (OutlayError, OSError) as error:
-            findings.append(Finding(source=run.dir, message=str(error)))
-            continue
-        if row is not None:
-            rows.append(row)
-    book.record(rows)
-    return Refreshed(len(rows), findings)
+    book, rows, findings = CostBook(store), list[CostRow | None](), list[Finding]()
+    for run in book.runs_without_report():
+        if run.cost_micros is not None:
+            try:
+                rows.append(_read_row(Path(run.dir), now_ns))
+            except (OutlayError, OSError) as error:
+                findings.append(Finding(source=run.dir, message=str(error)))
+    book.record(row for row in rows if row is not None)
+    return findings
 
 
 def _read_row(run_dir: Path, now_ns: int) -> CostRow | None:

@@ -20,6 +20,7 @@ from outlay.ledger.price import Kind
 from outlay.units import Money
 from outlay.units.money import per, percents_reached
 from outlay.units.quantity import MILLIJOULES_PER_WH
+from outlay.units.shown import dollar_text, money_of
 
 if TYPE_CHECKING:
     from outlay.cost.book import CostRow
@@ -262,11 +263,11 @@ def pareto_front(candidates: Sequence[Candidate]) -> list[Candidate]:
     front: list[Candidate] = []
     for unit in {(one.currency, one.kind) for one in candidates}:
         mine = [one for one in candidates if (one.currency, one.kind) == unit]
-        front += compress(mine, unbeaten([losses(one) for one in mine]))
+        front += compress(mine, non_dominated([losses(one) for one in mine]))
     return sorted(front, key=lambda one: (losses(one), one.name, one.currency, one.kind))
 
 
-def unbeaten(points: Sequence[tuple[float, ...]]) -> list[bool]:
+def non_dominated(points: Sequence[tuple[float, ...]]) -> list[bool]:
     """Return which points no other beats: as low in every coordinate, and lower in one."""
     front: list[tuple[float, ...]] = []
     # In this order nothing that comes later can beat what came before.
@@ -332,4 +333,4 @@ class BudgetAlert:
             self.message = f"The budget of {self.model_name} {stands}: {used}{percent}"
 
     def _shown(self, amount: float) -> str:
-        return f"${amount:.2f}" if self.currency == "USD" else f"{amount:.2f} {self.currency}"
+        return dollar_text(money_of(amount, self.currency), 2)

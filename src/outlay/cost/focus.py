@@ -67,7 +67,6 @@ class Invoice:
 
     Attributes:
         start_ns: The billing period; ``end_ns`` does not belong to it.
-        account: The billing account.
         provider: Who rented out the machines and sends the invoice; None: whom each price names.
         billed: The currency of which a bill is known; the others' billed cost is 0.
     """
@@ -88,11 +87,7 @@ def focus_rows(
 ) -> list[dict[str, str]]:
     """Return one row for each spend and one for idle cost, whose costs sum to all that was spent.
 
-    Args:
-        spends: What was spent within the billing period.
-        idle: What belongs to no run; None where there is none.
-        invoice: The billing period, and whose it is.
-        owner_of: Who pays for a spend; they become sub-accounts.
+    Who pays for a spend, by ``owner_of``, is its sub-account.
     """
     rows = [_spend_row(spend, owner_of(spend), invoice) for spend in spends]
     if idle:

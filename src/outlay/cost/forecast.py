@@ -21,6 +21,7 @@ from outlay.errors import InvalidValue
 from outlay.goodput.follower import RunView
 from outlay.rates import NS_PER_HOUR
 from outlay.units.money import MICROS
+from outlay.units.shown import counted
 
 # The rest of a live run: how fast it got further so far, and what is left to its target.
 
@@ -88,8 +89,6 @@ class Estimate:
 
     Attributes:
         low: The interval's lower end; None where too little was measured for one.
-        confidence: The probability that the interval holds the true figure.
-        samples: How many measurements it rests on.
         note: What weakens it; empty where nothing does.
     """
 
@@ -106,15 +105,10 @@ def forecast_runs(
 ) -> Estimate | None:
     """Return what ``planned`` more runs will cost together; None without any history.
 
-    Runs that cost next to nothing beside the others, such as those that crash at once, are a kind
-    of their own: each run to come may be one. Where costs grow or shrink from run to run, that is
-    followed, and said. Where too little is known for an interval there is none, and the note says
-    why.
-
-    Args:
-        history: What each run cost, in any one currency, in order of time.
-        planned: How many more, 0 or more.
-        confidence: Of the interval.
+    The history is in one currency, in order of time. Runs that cost next to nothing beside the
+    others, such as those that crash at once, are a kind of their own: each run to come may be one.
+    Where costs grow or shrink from run to run, that is followed, and said. Where too little is
+    known for an interval there is none, and the note says why.
     """
     if planned < 0:
         raise InvalidValue("planned_runs", planned, "a whole number of runs, zero or more")
@@ -122,26 +116,27 @@ def forecast_runs(
     if not history:
         return None
     costs = np.array(history, dtype=np.float64)
-    count = len(costs)
+    count, seen = len(costs), counted(len(costs), "run")
     point = float(costs.mean()) * planned
     if planned == 0:
         return Estimate(point=0.0, low=0.0, high=0.0, samples=count)
     if count < LEAST:
-        note = f"thin history: {_runs(count)}; how much runs differ shows from {LEAST} on"
+        note = f"thin history: {seen}; how much runs differ shows from {LEAST} on"
         return Estimate(point=point, low=None, high=None, samples=count, note=note)
     if costs.min() == costs.max():
-        note = f"all {_runs(count)} cost the same, so that nothing shows how much they may differ"
+        note = f"all {seen} cost the same, so that nothing shows how much they may differ"
         return Estimate(point=point, low=point, high=point, samples=count, note=note)
     ordinary = costs > _NEXT_TO_NOTHING * float(np.median(costs[costs > 0]))
-    known, notes = int(ordinary.sum()), []
+    known, notes = int(ordinary.sum()), list[str]()
+    ordinary_runs = counted(known, "run")
     if known < count:
-        notes.append(f"{count - known} of {_runs(count)} cost next to nothing")
+        notes.append(f"{count - known} of {seen} cost next to nothing")
     if known < LEAST:
-        notes.append(f"{_runs(known)} besides: how much those differ shows from {LEAST} on")
+        notes.append(f"{ordinary_runs} besides: how much those differ shows from {LEAST} on")
         return Estimate(point=point, low=None, high=None, samples=count, note="; ".join(notes))
     trend = _trend_of(np.flatnonzero(ordinary).astype(np.float64), np.log(costs[ordinary]))
     if trend.doubtful:
-        notes.append(f"{_runs(known)} may show a trend, and are too few to tell")
+        notes.append(f"{ordinary_runs} may show a trend, and are too few to tell")
         return Estimate(point=point, low=None, high=None, samples=count, note="; ".join(notes))
     if trend.weight > _FOLLOWED:
         ahead = np.arange(count, count + planned, dtype=np.float64)
@@ -150,9 +145,9 @@ def forecast_runs(
     elif trend.weight > 0.5:
         notes.append(f"costs may {trend.way} from run to run, which the interval allows for")
     if count < THIN:
-        notes.append(f"thin history: {_runs(count)}, {_TOO_FEW}")
+        notes.append(f"thin history: {seen}, {_TOO_FEW}")
     elif planned > count // 2:
-        notes.append(f"{_runs(planned)} ahead of {count} that are known: {_UNSEEN}")
+        notes.append(f"{counted(planned, 'run')} ahead of {count} that are known: {_UNSEEN}")
     amounts = len(set(history))
     if planned == 1 and amounts <= min(_FEW_AMOUNTS, count // 2):
         notes.append(f"runs cost one of {amounts} amounts: {confidence:.0%} cannot be met exactly")
@@ -187,13 +182,7 @@ class Backtest:
 
 
 def backtest(history: Sequence[float], planned: int, *, confidence: float = CONFIDENCE) -> Backtest:
-    """Forecast ``planned`` runs after each run of a history, and compare with what followed.
-
-    Args:
-        history: What each run cost, in order of time.
-        planned: How many runs ahead, 1 or more.
-        confidence: Of the intervals.
-    """
+    """Forecast ``planned`` runs after each run of a history, and compare with what followed."""
     if planned < 1:
         raise InvalidValue("planned_runs", planned, "a whole number of runs, one or more")
     errors, naive, spent, held, ranged = [], [], [], 0, 0
@@ -217,10 +206,6 @@ def backtest(history: Sequence[float], planned: int, *, confidence: float = CONF
         naive_error=sum(naive) / total if total else None,
         confidence=confidence,
     )
-
-
-def _runs(count: int) -> str:
-    return f"{count} run" if count == 1 else f"{count} runs"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -298,7 +283,7 @@ def _totals(costs: Floats, ordinary: NDArray[np.bool_], trend: _Trend, planned: 
     # shows too little of; the single run moves less, since kinds are not spread like a bell.
     centre = values.mean() + (1 + 1 / count) * spread * _means(residuals, count, generator)
     follows = generator.random(_DRAWS) < trend.weight
-    nothing = _Nothing.of(costs[~ordinary], len(costs), generator)
+    nothing = _CrashedRuns.of(costs[~ordinary], len(costs), generator)
     noise = float(trend.residuals.std())
     level = trend.level + spread * noise / math.sqrt(count) * generator.standard_normal(_DRAWS)
     slope = trend.slope + spread * noise / trend.spread * generator.standard_normal(_DRAWS)
@@ -308,25 +293,25 @@ def _totals(costs: Floats, ordinary: NDArray[np.bool_], trend: _Trend, planned: 
         line = level + slope * (len(costs) + ahead - trend.middle)
         along = line + np.sqrt(spread) * _smooth(trend.residuals, generator)
         each = np.exp(np.minimum(np.where(follows, along, steady), _LARGEST_LOG))
-        drawn += nothing.put_into(each, generator)
+        drawn += nothing.mixed_into(each, generator)
     return drawn * (planned / min(planned, _MOST_DRAWN))
 
 
 @dataclass(frozen=True, slots=True)
-class _Nothing:
+class _CrashedRuns:
     """Runs that cost next to nothing: what they cost, and how often they come, draw by draw."""
 
     costs: Floats
     often: Floats | None
 
     @classmethod
-    def of(cls, costs: Floats, count: int, generator: np.random.Generator) -> _Nothing:
+    def of(cls, costs: Floats, count: int, generator: np.random.Generator) -> _CrashedRuns:
         """Return how often such runs come, in doubt as a share of a few runs is."""
         if not len(costs):
             return cls(costs, None)
         return cls(costs, generator.beta(len(costs) + 0.5, count - len(costs) + 0.5, _DRAWS))
 
-    def put_into(self, drawn: Floats, generator: np.random.Generator) -> Floats:
+    def mixed_into(self, drawn: Floats, generator: np.random.Generator) -> Floats:
         """Return draws of a run, some of them of next to nothing."""
         if self.often is None:
             return drawn

@@ -81,13 +81,11 @@ class Subtotal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spending:
-    """All that was spent.
+    """All that was spent, in the order of booking, and what is in doubt about it.
 
     Attributes:
-        spends: Every amount, in the order of booking.
         unpriced: Runs without a price, whose cost is not known.
         as_of_ns: What was recorded later is not in it; None for all that is known.
-        findings: What is in doubt about it.
     """
 
     spends: tuple[SpendItem, ...]
@@ -105,14 +103,6 @@ class Spending:
                 for run in self.unpriced
                 if run.started_ns < end_ns and start_ns <= run.last_seen_ns
             ),
-        )
-
-    def of_model(self, model: str) -> Spending:
-        """Return what was spent on a model."""
-        return replace(
-            self,
-            spends=tuple(spend for spend in self.spends if spend.model == model),
-            unpriced=tuple(run for run in self.unpriced if run.model == model),
         )
 
     def of_unit(self, unit: Unit) -> list[SpendItem]:
@@ -167,14 +157,7 @@ def spending_of(
     *,
     as_of_ns: int | None = None,
 ) -> Spending:
-    """Return all that was spent.
-
-    Args:
-        reports: What each run cost, with its charges.
-        runs: The registered runs.
-        rentals: What rentals cost in no run.
-        as_of_ns: As of when all of these are.
-    """
+    """Return all that was spent, by reports that have their charges, as of ``as_of_ns``."""
     known = {run.run_id: run for run in runs}
     spends: list[SpendItem] = list(rentals)
     findings: list[Finding] = []

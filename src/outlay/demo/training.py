@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,12 +28,8 @@ TARGET: Final = "target_metric: accuracy, target_value: 0.9"
 
 
 @dataclass(frozen=True, slots=True)
-class Stakes:
-    """What the demo plays for.
-
-    Attributes:
-        limit: What each of the six runs may spend.
-    """
+class DemoMoney:
+    """What the demo may spend: ``limit`` is that of each of its six runs."""
 
     limit: Money
 
@@ -48,12 +44,12 @@ class Stakes:
         return self.limit * 18
 
     @property
-    def mishap_at(self) -> Money:
+    def fault_at(self) -> Money:
         """After what a run is killed, or loses its machine: early, as a new start costs too."""
         return Money(self.limit.micros // 5, self.limit.currency)
 
 
-def grid_text(stakes: Stakes) -> str:
+def grid_text(money: DemoMoney) -> str:
     """Return the grid as YAML."""
     return f"""\
 # Written by `outlay demo`. Which size of network is best for the same money?
@@ -62,18 +58,18 @@ engine: process
 arguments: flags                    # parameters become --hidden 16 and so on
 entrypoint: -m outlay.demo.mlp --dir {{run_dir}} --steps 1000000 --turns 5 --learning-rate 0.1
 price: {PRICE}                   # invented: as if 1,440 GPUs at 2.50 USD/h, a dollar a second
-ceiling: {stakes.ceiling}
+ceiling: {money.ceiling}
 retries: 1                          # a run that is killed goes on from its last checkpoint
 env: {{OMP_NUM_THREADS: 1, OPENBLAS_NUM_THREADS: 1}}   # two runs at once share the cores
 # Starting up is paid for and not charged, so that all sizes train for the same money.
-budget: {{mode: iso_cost, limit: {stakes.limit}, charge: training, {TARGET}}}
+budget: {{mode: iso_cost, limit: {money.limit}, charge: training, {TARGET}}}
 grid:
   - name: size
     params: {{hidden: [16, 64, 192]}}
     seeds: [1, 2]
   - name: greedy                    # a seventh run, which the ceiling has no room for
     params: {{hidden: 512}}
-    budget: {{mode: iso_cost, limit: {stakes.too_much}, charge: training, {TARGET}}}
+    budget: {{mode: iso_cost, limit: {money.too_much}, charge: training, {TARGET}}}
 """
 
 
@@ -81,7 +77,7 @@ grid:
 
 
 @dataclass(slots=True)
-class Mishap:
+class Fault:
     """A signal that a run is sent once its steps have cost so much."""
 
     run: str
@@ -91,28 +87,28 @@ class Mishap:
 
 
 @dataclass(slots=True)
-class Mishaps:
+class FaultInjector:
     """Sends the signals when it is their time."""
 
     root: Path
-    planned: Sequence[Mishap]
+    planned: Sequence[Fault]
     clock: Clock = SYSTEM
 
-    def look(self) -> None:
-        """Let happen what is due."""
-        for mishap in self.planned:
-            if not mishap.happened and self._is_due(mishap):
-                mishap.happened = _send(self.root / mishap.run, mishap.number)
+    def inject_due(self) -> None:
+        """Send the signals that are due."""
+        for fault in self.planned:
+            if not fault.happened and self._is_due(fault):
+                fault.happened = _send(self.root / fault.run, fault.number)
 
-    def _is_due(self, mishap: Mishap) -> bool:
+    def _is_due(self, fault: Fault) -> bool:
         try:
-            figures = read_figures(self.root / mishap.run, self.clock.wall_ns())
+            figures = read_figures(self.root / fault.run, self.clock.wall_ns())
         except NotARun:
             return False
         if figures.cost is None or figures.status != "running" or not figures.wall_ns:
             return False
         trained_ns = figures.step_ns + figures.wait_ns
-        return figures.cost.micros * trained_ns >= mishap.spent.micros * figures.wall_ns
+        return figures.cost.micros * trained_ns >= fault.spent.micros * figures.wall_ns
 
 
 def _send(run_dir: Path, number: signal.Signals) -> bool:
@@ -135,20 +131,13 @@ ROUNDS = 5
 def recording_ns_per_step(directory: Path, clock: Clock = SYSTEM) -> int:
     """Return how much longer an empty loop takes when its steps are recorded; the best of five."""
     with outlay.run("overhead", dir=directory) as run:
-        recorded = min(_loop_ns(run, clock) for _ in range(ROUNDS))
-    bare = min(_bare_loop_ns(clock) for _ in range(ROUNDS))
+        recorded = min(_loop_ns(run.steps(range(STEPS)), clock) for _ in range(ROUNDS))
+    bare = min(_loop_ns(range(STEPS), clock) for _ in range(ROUNDS))
     return (recorded - bare) // STEPS
 
 
-def _loop_ns(run: outlay.Run, clock: Clock) -> int:
+def _loop_ns(steps: Iterable[int], clock: Clock) -> int:
     begun_ns = clock.monotonic_ns()
-    for _ in run.steps(range(STEPS)):
-        pass
-    return clock.monotonic_ns() - begun_ns
-
-
-def _bare_loop_ns(clock: Clock) -> int:
-    begun_ns = clock.monotonic_ns()
-    for _ in range(STEPS):
+    for _ in steps:
         pass
     return clock.monotonic_ns() - begun_ns

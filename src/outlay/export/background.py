@@ -46,19 +46,13 @@ class Limits:
 
 
 class Background(Generic[Item]):
-    """Hands items, in order, to a function in a thread of its own.
+    """Hands batches of items, in order, to a function in a thread of its own.
 
-    Args:
-        name: What the work is called when something is said about it.
-        work: Takes a batch of items; whatever it raises is a failure.
-        limits: How much is taken on.
+    Whatever the function raises means that its batch failed.
     """
 
     def __init__(
-        self,
-        name: str,
-        work: Callable[[Sequence[Item]], None],
-        limits: Limits | None = None,
+        self, name: str, work: Callable[[Sequence[Item]], None], limits: Limits | None = None
     ) -> None:
         self.name = name
         self._work = work

@@ -41,13 +41,7 @@ class LiveReading:
 
 
 class LiveRuns:
-    """Reads live runs and spend logs again and again.
-
-    Args:
-        store: Where runs are registered.
-        log_paths: The spend logs whose ceilings are read.
-        clock: The clock to use.
-    """
+    """Reads live runs, and the ceilings of some spend logs, again and again."""
 
     def __init__(
         self, store: Engine, log_paths: Sequence[Path] = (), *, clock: Clock = SYSTEM

@@ -25,7 +25,7 @@ from outlay.decoding import BadDocument, decode
 from outlay.errors import InvalidValue
 from outlay.export.cloud import CloudLogger
 from outlay.export.gcp import GCPOptions
-from outlay.export.sinks import CloudMonitoring, Destination, LentSink, Sink, TensorBoard
+from outlay.export.sinks import BorrowedSink, CloudMonitoring, Destination, Sink, TensorBoard
 from outlay.export.uploads import (
     CloudLog,
     Goodput,
@@ -60,7 +60,7 @@ class Uploader(Protocol):
     def stop(self, timeout_s: float, *, final: bool) -> None:
         """End within the time, after a last upload if that is wanted."""
 
-    def let_go(self) -> None:
+    def detach(self) -> None:
         """Do not wait: let it end by itself."""
 
 
@@ -68,7 +68,7 @@ class ProcessUploader:
     """An uploader in a process of its own, which also ends when this process does."""
 
     def __init__(self, upload: Upload, finish_s: float) -> None:
-        self._output: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed by let_go
+        self._output: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed by detach
         self._last = Tally()
         try:
             self._process = subprocess.Popen(
@@ -100,13 +100,13 @@ class ProcessUploader:
             self._process.kill()
             self._process.wait()
         code = self._process.returncode
-        self.let_go()
+        self.detach()
         if code:
             lost = self._last.lost + 1
             trouble = f"the uploader ended with {code}"
             self._last = msgspec.structs.replace(self._last, lost=lost, trouble=trouble)
 
-    def let_go(self) -> None:
+    def detach(self) -> None:
         """Do not wait: its input ends, so that it uploads a last time and ends."""
         assert self._process.stdin is not None
         self._process.stdin.close()
@@ -128,7 +128,7 @@ class ThreadUploader:
         upload: Upload,
         finish_s: float,
         logger: GoodputLogger | None,
-        lent: Sequence[LentSink] = (),
+        lent: Sequence[BorrowedSink] = (),
     ) -> None:
         self._uploads = Uploads(upload, logger, lent=lent)
         self._finish_s = finish_s
@@ -147,7 +147,7 @@ class ThreadUploader:
         self._stop.set()
         self._thread.join(timeout_s + MARGIN_S)
 
-    def let_go(self) -> None:
+    def detach(self) -> None:
         """Do not wait; a thread ends with its process."""
         self._stop.set()
 
@@ -242,12 +242,12 @@ class GoodputMonitor:
         self._finish_s = final_flush_timeout_seconds or FLUSH_TIMEOUT_S
         self._cache_dir = os.environ.get(_CACHE_VARIABLE, cache_dir)
         self._sinks = tuple(sink for sink in sinks if isinstance(sink, Destination))
-        self._lent = [LentSink(sink) for sink in sinks if not isinstance(sink, Destination)]
+        self._lent = [BorrowedSink(sink) for sink in sinks if not isinstance(sink, Destination)]
         self._slices = include_slice_efficiency
         self._uploaders: dict[str, Uploader] = {}
         self._started: set[str] = set()
         self._ended = Tally()
-        atexit.register(self._let_go)
+        atexit.register(self._detach_all)
 
     @property
     def tally(self) -> Tally:
@@ -378,10 +378,10 @@ class GoodputMonitor:
                 tally.trouble,
             )
 
-    def _let_go(self) -> None:
+    def _detach_all(self) -> None:
         """When Python ends, do not wait for what was not stopped."""
         for uploader in self._uploaders.values():
-            uploader.let_go()
+            uploader.detach()
 
 
 def _described(

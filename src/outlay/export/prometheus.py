@@ -59,9 +59,7 @@ class _Page:
 def exposition(reading: LiveReading, user_shown: Callable[[str], str] = str) -> str:
     """Return what goes on as text in Prometheus's exposition format 0.0.4.
 
-    Args:
-        reading: What goes on.
-        user_shown: Returns what a user is called in the labels.
+    What a user is called in the labels is up to ``user_shown``.
     """
     page = _Page()
     for numbers in reading.runs:
@@ -167,10 +165,7 @@ def is_authorized(header: str | None, token: str | None) -> bool:
 class MetricsServer(http.server.ThreadingHTTPServer):
     """Serves ``/metrics``; each request reads what goes on then.
 
-    Args:
-        address: Host and port; port 0 lets the system choose.
-        read: Returns the reading.
-        token: What a reader must carry; None lets everybody who reaches the port read.
+    Port 0 lets the system choose; without a token, everybody who reaches the port may read.
     """
 
     daemon_threads = True

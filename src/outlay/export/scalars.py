@@ -48,6 +48,13 @@ def scalars(reading: FinishedReading) -> list[Scalar]:
             assert_never(reading)
 
 
+def new_scalars(reading: FinishedReading, last_step: int) -> tuple[list[Scalar], int]:
+    """Return a reading's numbers, each step's deviation once, and the last step that has one."""
+    new = [s for s in scalars(reading) if s.name != STEP_DEVIATION or s.step > last_step]
+    told = (scalar.step for scalar in new if scalar.name == STEP_DEVIATION)
+    return new, max(told, default=last_step)
+
+
 def _shares(reading: GoodputReading | WindowReading) -> Iterator[Scalar]:
     window_s = reading.window_s if isinstance(reading, WindowReading) else None
     yield Scalar("goodput/goodput", reading.goodput_percent, reading.last_step, window_s)

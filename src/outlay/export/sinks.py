@@ -19,11 +19,11 @@ import msgspec
 
 from outlay import plugins
 from outlay.clock import utc_datetime
-from outlay.decoding import BadDocument, Decoder, csv_records, read_file
+from outlay.decoding import Decoder, csv_records, read_file
 from outlay.errors import InvalidValue, MissingExtra, choices
 from outlay.escaping import write_csv
 from outlay.export.gcp import GCPOptions
-from outlay.export.scalars import STEP_DEVIATION, FinishedReading, Scalar, scalars
+from outlay.export.scalars import STEP_DEVIATION, FinishedReading, Scalar, new_scalars
 
 
 class Sink(Protocol):
@@ -36,7 +36,7 @@ class Sink(Protocol):
         """Let go of files and connections."""
 
 
-class LentSink:
+class BorrowedSink:
     """A sink that belongs to somebody else: written to by one thread at a time, never closed."""
 
     def __init__(self, sink: Sink) -> None:
@@ -186,7 +186,7 @@ class _FileSink(ABC):
     def write(self, reading: FinishedReading) -> None:
         """Append a reading's numbers, each step's deviation once."""
         time = utc_datetime(reading.t_ns).isoformat()
-        new = [s for s in scalars(reading) if s.name != STEP_DEVIATION or s.step > self._last_step]
+        new, last_step = new_scalars(reading, self._last_step)
         if not new:
             return
         with self._path.open("ab", buffering=0) as stream:
@@ -196,8 +196,7 @@ class _FileSink(ABC):
             if stream.write(rows) != len(rows):  # The disk took a part: all of it, or nothing.
                 stream.truncate(end)
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._path))
-        told = [scalar.step for scalar in new if scalar.name == STEP_DEVIATION]
-        self._last_step = max([self._last_step, *told])
+        self._last_step = last_step
 
     def close(self) -> None:  # noqa: B027 - there is nothing to do, in any file
         """Nothing is held open."""
@@ -248,16 +247,8 @@ class JsonLinesSink(_FileSink):
         return msgspec.json.Encoder().encode_lines(lines)
 
     def _last_deviation(self) -> int:
-        last = -1
-        decoder = Decoder[_Line](_Line)
-        for text in read_file(self._path, largest=1 << 30).splitlines():
-            try:
-                line = decoder.decode(text)
-            except BadDocument:
-                continue  # Somebody else's line, or a torn one: nothing to go by.
-            if line.name == STEP_DEVIATION:
-                last = max(last, line.step)
-        return last
+        lines = Decoder[_Line](_Line).decode_lines(read_file(self._path, largest=1 << 30))
+        return max((line.step for line in lines if line.name == STEP_DEVIATION), default=-1)
 
 
 # Readings as TensorBoard scalars, in event files that TensorBoard's own writer makes.
@@ -268,9 +259,6 @@ class JsonLinesSink(_FileSink):
 
 class TensorBoardSink:
     """Scalars in an event file.
-
-    Args:
-        logdir: The directory of the event file.
 
     Raises:
         MissingExtra: TensorBoard is not installed.
@@ -289,11 +277,8 @@ class TensorBoardSink:
 
     def write(self, reading: FinishedReading) -> None:
         """Write a reading's numbers, each step's deviation once."""
-        for scalar in scalars(reading):
-            if scalar.name == STEP_DEVIATION:
-                if scalar.step <= self._last_step:
-                    continue
-                self._last_step = scalar.step
+        new, last_step = new_scalars(reading, self._last_step)
+        for scalar in new:
             value = self._summary.Value(tag=scalar.name, simple_value=scalar.value)
             self._writer.add_event(
                 self._event(
@@ -303,6 +288,7 @@ class TensorBoardSink:
                 )
             )
         self._writer.flush()
+        self._last_step = last_step
 
     def close(self) -> None:
         """Close the event file."""

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from outlay.errors import MissingExtra
-from outlay.export.scalars import STEP_DEVIATION, FinishedReading, Scalar, scalars
+from outlay.export.scalars import STEP_DEVIATION, FinishedReading, Scalar, new_scalars
 from outlay.runs.numbers import PREFIX, RunNumbers
 
 # W&B, in the process that holds the run.
@@ -47,10 +47,9 @@ class WandbSink:
             self._write_run(reading)
             return
         rows: dict[int, dict[str, float]] = {}
-        for scalar in scalars(reading):
+        new, _ = new_scalars(reading, self._last_deviation())
+        for scalar in new:
             if scalar.name == STEP_DEVIATION:
-                if scalar.step <= self._last_deviation():
-                    continue
                 self._log(scalar.step, {scalar.name: scalar.value, _DEVIATION_STEP: scalar.step})
             else:
                 rows.setdefault(scalar.step, {})[scalar.name] = scalar.value
@@ -98,11 +97,7 @@ _NOT_IN_A_KEY = re.compile(r"[^\w/. :-]")
 
 
 class MlflowSink:
-    """Metrics and tags of an MLflow run that exists.
-
-    Args:
-        run_id: The run.
-        tracking_uri: Where it is; "" for what MLflow is set to.
+    """Metrics and tags of an MLflow run that exists; "" is the server that MLflow is set to.
 
     Raises:
         MissingExtra: MLflow is not installed.
@@ -123,13 +118,12 @@ class MlflowSink:
 
     def write(self, reading: FinishedReading) -> None:
         """Log a reading's numbers, each step's deviation once; facts of a run become tags."""
-        new = [s for s in scalars(reading) if s.name != STEP_DEVIATION or s.step > self._last_step]
+        new, last_step = new_scalars(reading, self._last_step)
         at_ms = reading.t_ns // 1_000_000
         for start in range(0, len(new), 1000):  # As many as the server takes at once.
             metrics = [self._point(scalar, at_ms) for scalar in new[start : start + 1000]]
             self._client.log_batch(self._run_id, metrics=metrics)
-        told = [scalar.step for scalar in new if scalar.name == STEP_DEVIATION]
-        self._last_step = max([self._last_step, *told])
+        self._last_step = last_step
         if isinstance(reading, RunNumbers):
             for name, text in reading.facts.items():
                 if self._facts.get(name) != text:

@@ -20,7 +20,7 @@ import msgspec
 from outlay.clock import SYSTEM
 from outlay.export.background import Background, Limits, Outcome
 from outlay.export.scalars import FinishedReading
-from outlay.export.sinks import Destination, LentSink, Sink, destination_name, open_sink
+from outlay.export.sinks import BorrowedSink, Destination, Sink, destination_name, open_sink
 from outlay.goodput.logs import GoodputLogger, LocalRunLog
 from outlay.goodput.readings import GoodputReader, Reading
 from outlay.runs.numbers import RunNumbersReader
@@ -138,7 +138,7 @@ class _Outlet:
             self._sink.close()
 
 
-def _outlets(upload: Upload, lent: Sequence[LentSink]) -> list[_Outlet]:
+def _outlets(upload: Upload, lent: Sequence[BorrowedSink]) -> list[_Outlet]:
     job = f"job {upload.job_name}"
     return [
         *(
@@ -164,7 +164,7 @@ class Uploads:
         upload: Upload,
         logger: GoodputLogger | None = None,
         report: Callable[[Tally], None] = lambda _: None,
-        lent: Sequence[LentSink] = (),
+        lent: Sequence[BorrowedSink] = (),
     ) -> None:
         self._upload = upload
         self._reader = _reader(upload, logger)

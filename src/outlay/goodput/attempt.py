@@ -10,20 +10,181 @@ it is pure arithmetic on integers.
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
-from dataclasses import dataclass
+import heapq
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
+from itertools import pairwise
+from operator import add
+from typing import NamedTuple
 
 import numpy as np
 
-from outlay.account.run import Committed
-from outlay.account.steps import Ints, cumulative
+from outlay.account.run import Committed, SegmentAccount
+from outlay.account.spans import SpanColumns, SpanInterval, Spans
+from outlay.account.steps import Column, Ints, cumulative
 from outlay.goodput import phases as ph
-from outlay.goodput.steps import OwnTimes, Typical, Undone, UndoneTime, segment_cover, undone_steps
+from outlay.goodput.steps import SlowSteps, Typical, Undone, UndoneTime, undone_steps
+
+# Which span holds each instant: overlapping spans, flattened.
+#
+# Of the spans that are open at an instant, the one that began last holds it; of two that began at
+# the same instant, the one recorded last. All functions are pure; intervals are half-open.
 
 
-@dataclass(frozen=True, slots=True)
-class _Split:
+class Cover:
+    """Disjoint stretches of time, each held by one span's phase, in order."""
+
+    def __init__(self, stretches: SpanColumns) -> None:
+        self._stretches = stretches
+        self._cumulative = cumulative(stretches.end - stretches.begin)
+
+    def __bool__(self) -> bool:
+        return bool(len(self._stretches.begin))
+
+    @cached_property
+    def _by_phase(self) -> dict[str, Cover]:
+        return {phase: Cover(spans) for phase, spans in self._stretches.by(ph.phase_of_span)}
+
+    def before(self, instants: Ints) -> Ints:
+        """Return how many nanoseconds are held by spans before each instant."""
+        if not self:
+            return np.zeros(len(instants), dtype=np.int64)
+        begun = np.searchsorted(self._stretches.begin, instants, side="right")
+        # Of the stretch that has begun last, what lies after the instant is not before it.
+        beyond = np.maximum(self._stretches.end[begun - 1] - instants, 0)
+        return self._cumulative[begun] - np.where(begun > 0, beyond, 0)
+
+    def phases_before(self, t_ns: int) -> dict[str, int]:
+        """Return the nanoseconds held by each phase before ``t_ns``."""
+        instant = np.array([t_ns], dtype=np.int64)
+        return {phase: int(held.before(instant)[0]) for phase, held in self._by_phase.items()}
+
+
+_NOTHING = Cover(Spans().columns())
+
+
+def segment_cover(segment: SegmentAccount, start_ns: int, end_ns: int) -> Cover:
+    """Return which span holds each instant of a window; open spans last until its end."""
+    still_open = [
+        SpanInterval(span.begin_ns, order, end_ns, span.name)
+        for order, span in segment.open.items()
+        if not span.overlapped
+    ]
+    return cover_of(segment.spans, still_open, start_ns, end_ns)
+
+
+def cover_of(spans: Spans, still_open: Sequence[SpanInterval], start_ns: int, end_ns: int) -> Cover:
+    """Return which span holds each instant of a window."""
+    if not len(spans) and not still_open:
+        return _NOTHING
+    clipped = spans.columns(still_open).within(start_ns, end_ns)
+    if (clipped.end[:-1] <= clipped.begin[1:]).all():
+        return Cover(clipped)  # The usual case: spans one after another.
+    return Cover(SpanColumns.of(flatten([*spans, *still_open], start_ns, end_ns)))
+
+
+def flatten(spans: Iterable[SpanInterval], start_ns: int, end_ns: int) -> list[SpanInterval]:
+    """Return disjoint intervals within ``[start_ns, end_ns)`` that say which span holds when."""
+    # Ranks are given before clipping: a span cut at the start keeps its place among the others.
+    clipped = [
+        SpanInterval(max(span.begin_ns, start_ns), rank, min(span.end_ns, end_ns), span.name)
+        for rank, span in enumerate(sorted(spans))
+        if max(span.begin_ns, start_ns) < min(span.end_ns, end_ns)
+    ]
+    return list(_sweep(clipped))
+
+
+def _sweep(spans: Sequence[SpanInterval]) -> Iterator[SpanInterval]:
+    """Walk over every begin and end; a heap holds the open spans, the last begun on top."""
+    open_spans: list[tuple[int, SpanInterval]] = []
+    edges = sorted({edge for span in spans for edge in (span.begin_ns, span.end_ns)})
+    waiting = deque(spans)
+    for edge, following in pairwise(edges):
+        while waiting and waiting[0].begin_ns <= edge:
+            heapq.heappush(open_spans, (-waiting[0].order, waiting.popleft()))
+        while open_spans and open_spans[0][1].end_ns <= edge:
+            heapq.heappop(open_spans)
+        if open_spans:
+            top = open_spans[0][1]
+            yield SpanInterval(edge, top.order, following, top.name)
+
+
+# The own time of a process's steps: without their spans, and apart from the waits before them.
+#
+# What was computed is kept while the process goes on, until a span or a step that arrives late
+# changes it.
+
+_BLOCK_STEPS = 1 << 17  # Bounds what a vector pass needs beside the columns.
+
+
+class OwnTimes:
+    """The own times of one process's steps while its account grows.
+
+    Attributes:
+        revision: Changes when own times that were computed before are computed anew.
+    """
+
+    def __init__(self, segment: SegmentAccount) -> None:
+        self.segment = segment
+        self.revision = 0
+        self._folded = -1
+        self._slow = SlowSteps()
+        self._own, self._waited = Column([0]), Column([0])
+
+    def before(self) -> tuple[Ints, Ints]:
+        """Return cumulative own time of steps and of waits: entry i is before step i."""
+        self.update()
+        return self._own.values, self._waited.values
+
+    def update(self) -> bool:
+        """Compute the own times of what was folded since; say whether anything was."""
+        if self._folded == self.segment.revision:
+            return False
+        self._folded = self.segment.revision
+        self._forget_from(self.segment.take_rewritten())
+        done, steps = len(self._own) - 1, self.segment.step_count
+        if done < steps:
+            life = self.segment.life
+            cover = segment_cover(self.segment, life.segment.start_ns, life.last_sign_ns)
+            for first in range(done, steps, _BLOCK_STEPS):
+                self._extend(cover, first, min(first + _BLOCK_STEPS, steps))
+        return True
+
+    def per_step(self, first: int) -> Ints:
+        """Return own time per step of the records from ``first`` on."""
+        own, _ = self.before()
+        times: Ints = np.diff(own[first:])
+        return times // self.segment.steps.count[first:]
+
+    def beyond(self, bound_ns: int) -> Ints:
+        """Return the places of the steps whose own time exceeds a bound, in order."""
+        own, _ = self.before()
+        return self._slow.beyond(bound_ns, own, self.segment.steps.count)
+
+    def _extend(self, cover: Cover, first: int, beyond: int) -> None:
+        start_ns = self.segment.life.segment.start_ns
+        waits, starts, ends = self.segment.steps.bounds(start_ns, first, beyond)
+        own, waited = ends - starts, starts - waits
+        if cover:
+            held_at_start = cover.before(starts)
+            own -= cover.before(ends) - held_at_start
+            waited -= held_at_start - cover.before(waits)
+        self._own.extend(self._own.values[-1] + np.cumsum(own))
+        self._waited.extend(self._waited.values[-1] + np.cumsum(waited))
+
+    def _forget_from(self, index: int) -> None:
+        self._slow.forget_from(index)
+        if index + 1 < len(self._own):
+            self._own.truncate(index + 1)
+            self._waited.truncate(index + 1)
+            self.revision += 1
+
+
+# The phases of one attempt.
+
+
+class _Split(NamedTuple):
     """The own time of one step in its order: startup, kept progress, undone progress, stall."""
 
     startup_ns: int
@@ -34,7 +195,7 @@ class _Split:
     def before(self, own_ns: int) -> _Split:
         """Return the split of the step's first ``own_ns`` nanoseconds of own time."""
         parts = []
-        for part_ns in (self.startup_ns, self.kept_ns, self.undone_ns, self.stall_ns):
+        for part_ns in self:
             parts.append(min(part_ns, own_ns))
             own_ns -= parts[-1]
         return _Split(*parts)
@@ -43,12 +204,8 @@ class _Split:
 class AttemptTimeline:
     """The phases of one attempt over ``[start_ns, end_ns)``.
 
-    Args:
-        start_ns: When the attempt began.
-        end_ns: Its end: the last sign of life, the present, or where a later attempt began.
-        times: The process whose records make the timeline, and the own times of its steps.
-        typical: What is typical of the whole run, if anything is.
-        redone_from: The least step number that a later attempt executed, if any did.
+    ``typical`` is what is typical of the whole run, ``redone_from`` the least step number that a
+    later attempt executed.
     """
 
     def __init__(
@@ -75,18 +232,18 @@ class AttemptTimeline:
         )
         self._undone_time = UndoneTime(self.undone, self._own)
         self._times = times
-        self._judge_by(typical)
+        self._set_typical(typical)
 
-    def beside(self, typical: Typical | None) -> AttemptTimeline:
+    def with_typical(self, typical: Typical | None) -> AttemptTimeline:
         """Return the same attempt where something else is typical of the run."""
         if typical == self._typical:
             return self
         other = copy.copy(self)
         other.__dict__.pop("whole", None)
-        other._judge_by(typical)
+        other._set_typical(typical)
         return other
 
-    def _judge_by(self, typical: Typical | None) -> None:
+    def _set_typical(self, typical: Typical | None) -> None:
         """Find what of the steps is startup and stall."""
         self._typical = typical
         self._startup_ns = self._startup()
@@ -156,7 +313,7 @@ class AttemptTimeline:
         split, waited_ns = self._whole_steps_before(index), int(self._waited[index])
         if index < self.step_count:
             begun, begun_wait_ns = self._begun_step_before(index, t_ns)
-            split, waited_ns = _joined(split, begun), waited_ns + begun_wait_ns
+            split, waited_ns = _Split(*map(add, split, begun)), waited_ns + begun_wait_ns
         found = {
             ph.PROGRAM_STARTUP: split.startup_ns + self._unrecorded_before(t_ns),
             ph.STEP: split.kept_ns,
@@ -240,12 +397,3 @@ class AttemptTimeline:
             return 0
         held = self._cover.before(np.array([start_ns, end_ns], dtype=np.int64))
         return end_ns - start_ns - int(held[1] - held[0])
-
-
-def _joined(left: _Split, right: _Split) -> _Split:
-    return _Split(
-        left.startup_ns + right.startup_ns,
-        left.kept_ns + right.kept_ns,
-        left.undone_ns + right.undone_ns,
-        left.stall_ns + right.stall_ns,
-    )

@@ -6,30 +6,217 @@ that parts sum to the whole. Percentages are of wall time, 0 to 100.
 
 from __future__ import annotations
 
+import functools
 import logging
-from collections.abc import Iterable
-from datetime import datetime
+import threading
+from collections.abc import Callable, Iterable
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from outlay.clock import utc_datetime, wall_ns_of
-from outlay.errors import InvalidValue
+from outlay.account.payloads import PayloadTranslator
+from outlay.clock import SYSTEM, Clock, utc_datetime, wall_ns_of
+from outlay.errors import Finding, InvalidValue, NotARun, OutlayError
 from outlay.goodput import phases as ph
-from outlay.goodput.follower import RunView, ideal_of
-from outlay.goodput.importing import GoodputInfo, StepInfo
-from outlay.goodput.readings import MeasuredJob, NoStepTimes, one_at_a_time
-from outlay.goodput.summary import count_disruptions, slices_used
+from outlay.goodput.follower import (
+    GoodputFollower,
+    RunView,
+    beside_ns,
+    ideal_of,
+    slices_used,
+    view_of,
+)
+from outlay.goodput.importing import GoodputCache, GoodputInfo, StepInfo
+from outlay.goodput.logs import Entry, EntryInfo, GoodputLogger, LocalRunLog, run_dir_of_job
+from outlay.goodput.reliability import count_disruptions
 from outlay.goodput.throughput import StepTimes, step_deviation
-from outlay.goodput.timeline import Breakdown, SliceEfficiency, Window
+from outlay.goodput.timeline import Breakdown, SliceEfficiency, TimelineBuilder, Window
 from outlay.goodput.types import (
     SECONDS,
+    BadputParts,
     GoodputType,
     GoodputWithExclusions,
     IntervalGoodput,
     IntervalWorkloadMetricDetails,
     JobGoodput,
+    TimeShare,
     WorkloadMetricDetails,
+    badput_parts,
+    percent_of,
 )
 
 _log = logging.getLogger("outlay")
+
+# Where a calculator's numbers come from: a run log on disk, or any logger's entries.
+#
+# Both keep what was folded, so that a query costs what is new.
+
+
+class NoGoodputLogs(OutlayError, ValueError):
+    """Nothing was ever logged for a job."""
+
+    def __init__(self, job_name: str, place: str) -> None:
+        super().__init__(
+            f"job {job_name!r}: no logs exist in {place}. Record with "
+            "GoodputRecorder(job_name, logger_name, logging_enabled=True) under the same name."
+        )
+
+
+class LoggerSource:
+    """A job whose entries come from a logger, and are kept in a cache where one is given."""
+
+    def __init__(
+        self,
+        job_name: str,
+        logger: GoodputLogger,
+        cache: GoodputCache | None,
+        retention: timedelta | None,
+    ) -> None:
+        self._job_name = job_name
+        self._logger = logger
+        self._cache = cache
+        self._retention = retention
+        self._builder = TimelineBuilder()
+        self._translator = PayloadTranslator(job_name)
+        self._last: EntryInfo | None = None
+        if cache is not None and not cache.is_cache_empty():
+            self._fold(cache.get_cached_entries())
+            self._last = cache.get_last_entry_info()
+
+    def view(self, now_ns: int) -> RunView:
+        """Return the job as it stands at ``now_ns``."""
+        entries, self._last = self._read(now_ns)
+        self._fold(entries)
+        self._keep(entries)
+        timeline = self._builder.build(now_ns)
+        if timeline is None:
+            raise NoGoodputLogs(self._job_name, "the log")
+        return view_of(timeline, self._builder.account, tuple(self._translator.findings()))
+
+    def _fold(self, entries: list[Entry]) -> None:
+        self._builder.account.add(self._translator.translate(entries))
+
+    def _keep(self, entries: list[Entry]) -> None:
+        """Cache entries; of a log that keeps no account, all are read again anyway."""
+        if self._cache is None or self._last is None or not entries:
+            return
+        try:
+            self._cache.update_cached_entries(entries, self._last)
+        except OSError as error:
+            # To cache later ones would leave a hole: the next calculator reads on from here.
+            self._cache = None
+            _log.warning("job %s: caches no more entries: %s", self._job_name, error)
+
+    def _read(self, now_ns: int) -> tuple[list[Entry], EntryInfo | None]:
+        """Return the entries after the last one seen, and which is the last now."""
+        now = utc_datetime(now_ns)
+        answer: Any
+        if self._last is not None and self._last[0] is not None:
+            answer = self._logger.read_cloud_logging_entries(
+                start_time=self._last[0], end_time=now, last_entry_info=self._last
+            )
+        elif self._retention is not None:
+            answer = self._logger.read_cloud_logging_entries(now - self._retention, now)
+        else:
+            answer = self._logger.read_cloud_logging_entries()
+        if not isinstance(answer, tuple):  # A logger that keeps no account of what it gave.
+            return list(answer), None
+        entries, last = answer
+        seen = last is not None and last[0] is not None
+        return entries, last if seen else self._last
+
+
+# A job that is asked about: where its log is, what is known of it now, and its time as shares.
+
+Asked = TypeVar("Asked", bound="MeasuredJob")
+Answer = TypeVar("Answer")
+P = ParamSpec("P")
+
+
+class NoJobTime(OutlayError, ValueError):
+    """There is nothing to take a share of."""
+
+    def __init__(self, job_name: str, where: str) -> None:
+        super().__init__(f"job {job_name!r}: no job time {where}, so there is no goodput to tell")
+
+
+class NoStepTimes(OutlayError, ValueError):
+    """No step has a duration yet."""
+
+    def __init__(self, job_name: str) -> None:
+        super().__init__(
+            f"job {job_name!r}: no step has a duration yet; a step ends when the next one begins"
+        )
+
+
+def one_at_a_time(
+    ask: Callable[Concatenate[Asked, P], Answer],
+) -> Callable[Concatenate[Asked, P], Answer]:
+    """Let threads ask one after another: a view is of a fold that the next look lets grow."""
+
+    @functools.wraps(ask)
+    def asked(self: Asked, /, *args: P.args, **kwargs: P.kwargs) -> Answer:
+        with self._lock:
+            return ask(self, *args, **kwargs)
+
+    return asked
+
+
+class MeasuredJob:
+    """A job as those see it who ask; its arguments are those of ``GoodputCalculator``."""
+
+    def __init__(
+        self,
+        job_name: str,
+        logger_name: str,
+        cloud_logger: GoodputLogger | None = None,
+        using_pathways: bool = False,  # noqa: FBT001, FBT002 - documented as positional
+        max_logs_retention_period: timedelta | None = None,
+        gcs_path: str | None = None,
+        cache_dir: str | Path | None = None,
+        *,
+        clock: Clock = SYSTEM,
+    ) -> None:
+        self.job_name = job_name
+        self.logger_name = logger_name
+        self.using_pathways = using_pathways
+        self.findings: tuple[Finding, ...] = ()
+        self._clock = clock
+        self._lock = threading.RLock()
+        self._cache: GoodputCache | None = None
+        if cache_dir is not None or gcs_path is not None:
+            self._cache = GoodputCache(job_name, cache_dir or "", gcs_path)
+        self._source: GoodputFollower | LoggerSource
+        if cloud_logger is None:
+            self._source = GoodputFollower(run_dir_of_job(job_name))
+        elif isinstance(cloud_logger, LocalRunLog):
+            self._source = GoodputFollower(cloud_logger.run_dir)
+        else:
+            retention = max_logs_retention_period
+            self._source = LoggerSource(job_name, cloud_logger, self._cache, retention)
+
+    def _view(self) -> RunView:
+        try:
+            view = self._source.view(self._clock.wall_ns())
+        except NotARun as error:
+            raise NoGoodputLogs(self.job_name, error.path) from None
+        for finding in sorted(set(view.findings) - set(self.findings)):
+            _log.warning("job %s: %s", self.job_name, finding)
+        self.findings = view.findings
+        return view
+
+    def _percent(
+        self, view: RunView, breakdown: Breakdown, where: str
+    ) -> tuple[float, BadputParts]:
+        if not breakdown.wall_ns:
+            raise NoJobTime(self.job_name, where)
+        percent = percent_of(breakdown.wall_ns)
+        parts = self._parts(view, breakdown, percent)
+        return percent.of(breakdown.phases.get(ph.STEP, 0)), parts
+
+    def _parts(self, view: RunView, breakdown: Breakdown, share: TimeShare) -> BadputParts:
+        loading_ns = beside_ns(view, breakdown.windows).get(ph.DATA_LOADING, 0)
+        return badput_parts(breakdown.phases, loading_ns, share, pathways=self.using_pathways)
 
 
 class GoodputCalculator(MeasuredJob):

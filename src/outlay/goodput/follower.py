@@ -1,8 +1,9 @@
-"""A run as it stands at one moment, and following it while its log grows."""
+"""A run as it stands at one moment: read, followed while its log grows, and summed up."""
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,19 +12,43 @@ from msgspec.structs import replace
 from outlay.account.run import RunAccount
 from outlay.account.step_blocks import decode_steps
 from outlay.errors import Finding, InvalidValue, NotARun
-from outlay.goodput.throughput import RankRow, ideal_step_ns, stragglers
+from outlay.goodput import phases as ph
+from outlay.goodput.reliability import (
+    Disruption,
+    MeanTimeToFailure,
+    disruptions,
+    effective_training_time_ratio,
+    mean_time_to_failure,
+)
+from outlay.goodput.throughput import (
+    ModelFlops,
+    RankRow,
+    Throughput,
+    Utilisation,
+    ideal_step_ns,
+    stragglers,
+    throughput,
+    tokens_in,
+    utilisation,
+)
 from outlay.goodput.timeline import (
     Breakdown,
+    Progress,
+    SliceEfficiency,
     Timeline,
     TimelineBuilder,
     Window,
     break_down,
+    progress,
+    rolling,
+    slice_efficiency,
     without,
 )
 from outlay.ledger import LedgerReader, RunIdentity, read_identity
 from outlay.ledger.attempts import DEAD_AFTER_NS, alive_until
 from outlay.rates import RateFunction, run_rates
 from outlay.record.lock import seems_alive
+from outlay.units import Money
 
 _OVERLAPS = "was still recording when the next attempt began; the later one counts"
 _OUTLIVED = "was still recording after its job had ended by the accounts; their end counts"
@@ -50,7 +75,7 @@ class RunView:
     @property
     def name(self) -> str:
         """What the run is called."""
-        return self.identity.name or self.timeline.attempts[-1].header.name
+        return self.identity.name
 
     @property
     def whole(self) -> Window:
@@ -119,10 +144,8 @@ class GoodputFollower:
     ) -> RunView:
         """Return the run as it stands at ``now_ns``.
 
-        Args:
-            now_ns: The present.
-            alive: Whether it still runs; default: what this host can tell, else by its silence.
-            dead_after_ns: How long a silence means death where nothing else tells.
+        Whether it is ``alive``, where that is not stated, is what this host can tell, else whether
+        it has been silent for less than ``dead_after_ns``.
 
         Raises:
             NotARun: There is no run log.
@@ -195,18 +218,22 @@ def view_of(
 def _identity(run_dir: Path | None, timeline: Timeline) -> RunIdentity:
     """Return who a run is; what its file cannot say comes from its attempts.
 
-    Where a supervisor was first, the file has no model. A command that never names one is a model
-    of its own: its cost must be found under something.
+    Where a supervisor was first, the file has no model, and a name only if the user gave one; else
+    the program's counts, or the supervisor's. A command that never names a model is one of its own:
+    its cost must be found under something.
     """
-    header = timeline.attempts[0].header
+    headers = [attempt.header for attempt in timeline.attempts]
+    header = headers[0]
     identity = (read_identity(run_dir) if run_dir is not None else None) or RunIdentity(
         run_id=header.run_id or f"{timeline.start_ns:x}",
         model=header.model,
         name=header.name,
         created_ns=timeline.start_ns,
     )
-    models = (identity.model, *(attempt.header.model for attempt in timeline.attempts))
-    return replace(identity, model=next(filter(None, models), identity.name))
+    named = next((each.name for each in reversed(headers) if each.model), headers[-1].name)
+    name = identity.name or named
+    models = (identity.model, *(each.model for each in headers))
+    return replace(identity, name=name, model=next(filter(None, models), name))
 
 
 def ideal_of(view: RunView, configured_ideal_step_time: float | None) -> float | None:
@@ -215,3 +242,183 @@ def ideal_of(view: RunView, configured_ideal_step_time: float | None) -> float |
     if measured_ns is None or configured_ideal_step_time is None:
         return measured_ns
     return configured_ideal_step_time * 1e9
+
+
+# Everything that the timeline says about a window of a run, as one value.
+
+_OF_WHOLE_RUN = ("mttf", "progress", "typical_step_ns", "stalls", "ranks")
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseRow:
+    """One phase of a breakdown: nanoseconds, share of wall time (0 to 1), money."""
+
+    phase: str
+    ns: int
+    share: float
+    cost: Money | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WindowRow:
+    """One of many windows: wall time in nanoseconds, goodput 0 to 1 (None where unknown).
+
+    ``badput`` is the phase that took most of the rest; None when all of it was productive.
+    """
+
+    window: Window
+    wall_ns: int
+    goodput: float | None
+    badput: str | None
+    cost: Money | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GoodputSummary:
+    """What became of a window of a run. Times are nanoseconds, shares 0 to 1.
+
+    Attributes:
+        goodput: Productive share of wall time; None when the window holds none, and when no
+            process of the run recorded a step: then nobody knows.
+        ettr: Share of wall time not lost to disruptions.
+        slices: How well an elastic run used its slices; None when it never counted them.
+        assumed: What of the cost is assumed: no record says whether it was to be paid.
+        beside: Overlapped spans by phase, not part of the partition.
+        throughput: Of all ranks; a step counts where it ended.
+        mfu: Model FLOPs utilisation; None unless the model was described.
+        of_whole_run: Which of these figures are of the whole run, although a part was asked for.
+    """
+
+    window: Window
+    alive: bool
+    wall_ns: int
+    idle_ns: int
+    goodput: float | None
+    ettr: float | None
+    slices: SliceEfficiency | None
+    cost: Money | None
+    assumed: Money | None
+    phases: list[PhaseRow]
+    beside: dict[str, int]
+    disruptions: list[Disruption]
+    mttf: MeanTimeToFailure
+    progress: Progress
+    typical_step_ns: int | None
+    stalls: int
+    throughput: Throughput
+    mfu: Utilisation | None
+    ranks: list[RankRow]
+    of_whole_run: tuple[str, ...]
+    assumptions: tuple[str, ...]
+    findings: tuple[Finding, ...]
+
+
+def summarise(
+    view: RunView,
+    window: Window | None = None,
+    *,
+    exclusions: tuple[Window, ...] = (),
+    model: ModelFlops | None = None,
+) -> GoodputSummary:
+    """Return the summary of a window (default: the whole run), without the exclusions.
+
+    Utilisation is known where ``model`` says what the model needs and the GPUs can do.
+    """
+    timeline = view.timeline
+    chosen = view.whole if window is None else window
+    breakdown = view.break_down(chosen, exclusions=exclusions)
+    attempts = [s.timeline for s in timeline.stretches if s.timeline is not None]
+    ranks = view.ranks()
+    whole = window is None and not exclusions
+    tokens = view.account.work.tokens if whole else tokens_in(view.account, breakdown.windows)
+    mfu = None
+    if model is not None:
+        mfu = utilisation(tokens, model, timeline, breakdown.windows)
+    return GoodputSummary(
+        window=chosen,
+        alive=timeline.alive,
+        wall_ns=breakdown.wall_ns,
+        idle_ns=breakdown.idle_ns,
+        goodput=known_goodput(view, breakdown),
+        ettr=effective_training_time_ratio(breakdown),
+        slices=slices_used(view, breakdown.windows),
+        cost=breakdown.cost,
+        assumed=breakdown.assumed,
+        phases=_rows(breakdown),
+        beside=beside_ns(view, breakdown.windows),
+        disruptions=[d for part in breakdown.windows for d in disruptions(timeline, part)],
+        mttf=mean_time_to_failure(timeline),
+        progress=progress(timeline, view.rates),
+        typical_step_ns=None if timeline.typical is None else timeline.typical.step_ns,
+        stalls=sum(len(attempt.stalled) for attempt in attempts),
+        throughput=throughput(tokens, breakdown),
+        mfu=mfu,
+        ranks=ranks if len(ranks) > 1 else [],
+        of_whole_run=() if whole else _OF_WHOLE_RUN,
+        assumptions=breakdown.assumptions,
+        findings=view.findings,
+    )
+
+
+def roll(
+    view: RunView,
+    length_ns: int,
+    every_ns: int,
+    *,
+    within: Window | None = None,
+    exclusions: tuple[Window, ...] = (),
+) -> list[WindowRow]:
+    """Return windows of one length over a part of a run (default: all of it), oldest first.
+
+    The first ones begin where the part begins, so that windows as far apart as they are long add up
+    to it.
+
+    Raises:
+        InvalidValue: A length is not above zero.
+    """
+    whole = view.whole if within is None else within
+    rows = []
+    for each in rolling(whole, length_ns, every_ns):
+        window = Window(max(each.start_ns, whole.start_ns), each.end_ns)
+        found = view.break_down(window, exclusions=exclusions)
+        rows.append(
+            WindowRow(
+                window=window,
+                wall_ns=found.wall_ns,
+                goodput=known_goodput(view, found),
+                badput=max(found.badput, key=lambda phase: found.badput[phase], default=None),
+                cost=found.cost,
+            )
+        )
+    return rows
+
+
+def known_goodput(view: RunView, breakdown: Breakdown) -> float | None:
+    """Return the productive share of wall time; None where no step says what was productive."""
+    return breakdown.goodput if view.account.work.steps else None
+
+
+def slices_used(view: RunView, windows: Sequence[Window]) -> SliceEfficiency | None:
+    """Return how an elastic run used its slices in some windows; None when it never counted."""
+    changes = (change for own in view.timeline.own for change in own.segment.slices)
+    return slice_efficiency(view.timeline, changes, windows)
+
+
+def _rows(breakdown: Breakdown) -> list[PhaseRow]:
+    return [
+        PhaseRow(name, ns, ns / breakdown.wall_ns, breakdown.cost_by_phase.get(name))
+        for name in ph.in_order(breakdown.phases)
+        if (ns := breakdown.phases[name])
+    ]
+
+
+def beside_ns(view: RunView, windows: Sequence[Window]) -> dict[str, int]:
+    """Return how long overlapped spans took in some windows, each by itself."""
+    totals: dict[str, int] = {}
+    for attempt in view.timeline.attempts:
+        beside = view.account.segments[attempt.segment].beside
+        for window in windows if len(beside) else ():
+            inside = beside.columns().within(window.start_ns, window.end_ns)
+            for phase, spans in inside.by(ph.phase_of_span):
+                totals[phase] = totals.get(phase, 0) + int((spans.end - spans.begin).sum())
+    return totals

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Any, BinaryIO, Final
+from typing import Any, Final
 from urllib.parse import quote
 from zlib import crc32
 
@@ -18,7 +18,7 @@ import msgspec
 from outlay.account.payload_parsing import instant_of, ns_of_seconds, parse_event
 from outlay.decoding import BadDocument, Decoder, decode_as_python, read_document, read_file
 from outlay.errors import Finding, InvalidValue
-from outlay.files import draft_of, write_whole
+from outlay.files import draft_of, open_own, seal_of, write_whole
 from outlay.goodput.logs import Entry, EntryInfo, plain
 from outlay.goodput.types import BadputParts
 from outlay.ledger import (
@@ -36,11 +36,12 @@ from outlay.ledger import (
 #
 # ``<cache_dir>/<job>_timeline.jsonl`` holds one payload per line and ``<job>_metadata.json`` how
 # far the log was read. Entries are written before the mark: after a crash in between some are
-# read twice, which does no harm, since identical payloads count once. A torn last line is dropped
-# and read again.
+# read twice, which does no harm, since identical payloads count once. A torn last line is passed
+# over, and its entry read again.
 
-_decode_entry = Decoder[Entry](Entry).decode
-_LARGEST: Final = 1 << 30
+_decoder = Decoder[Entry](Entry)
+LARGEST_FILE: Final = 1 << 30
+_APPENDING: Final = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW  # Not where a link leads.
 _encoder = msgspec.json.Encoder(enc_hook=plain)
 
 
@@ -106,10 +107,9 @@ class GoodputCache:
         """Append entries, and then note how far the log was read."""
         if entries:
             self._timeline.parent.mkdir(parents=True, exist_ok=True)
-            with os.fdopen(_open_own(self._timeline), "ab+") as stream:
+            with os.fdopen(open_own(self._timeline, _APPENDING, 0o600), "ab+") as stream:
                 fcntl.flock(stream, fcntl.LOCK_EX)  # The uploaders of a job share its cache.
-                _drop_torn_line(stream)
-                stream.write(_encoded(entries))
+                stream.write(seal_of(stream.fileno()) + _encoded(entries))
         if last_entry_info is not None:
             self.update_last_entry_info(last_entry_info)
 
@@ -128,7 +128,7 @@ class GoodputCache:
 
     def get_cached_entries(self) -> list[Entry]:
         """Return every entry that is kept and whole."""
-        return [entry for line in self._lines() if (entry := _entry(line)) is not None]
+        return _decoder.decode_lines(self._content())
 
     def get_step_entries(self) -> list[Entry]:
         """Return the entries that are step starts."""
@@ -164,7 +164,7 @@ class GoodputCache:
 
     def is_cache_empty(self) -> bool:
         """Say whether no entry is kept."""
-        return not self._lines()
+        return b"\n" not in self._content()
 
     def clear_cache(self) -> None:
         """Forget everything."""
@@ -175,17 +175,11 @@ class GoodputCache:
     def sync_to_gcs(self) -> None:
         """Do nothing: the files are where ``cache_dir`` says."""
 
-    def _lines(self) -> list[bytes]:
+    def _content(self) -> bytes:
         try:
-            return read_file(self._timeline, largest=_LARGEST).split(b"\n")[:-1]
+            return read_file(self._timeline, largest=LARGEST_FILE)
         except (OSError, BadDocument):
-            return []
-
-
-def _open_own(path: Path) -> int:
-    """Open a file to append to: for its owner alone, and not where a link leads."""
-    flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-    return os.open(path, flags, 0o600)
+            return b""
 
 
 def _encoded(entries: Sequence[Entry]) -> bytes:
@@ -196,24 +190,8 @@ def _encoded(entries: Sequence[Entry]) -> bytes:
     return lines
 
 
-def _drop_torn_line(stream: BinaryIO) -> None:
-    length = stream.seek(0, os.SEEK_END)
-    stream.seek(max(length - 1, 0))
-    if stream.read(1) not in (b"\n", b""):
-        stream.seek(0)
-        stream.truncate(stream.read().rfind(b"\n") + 1)
-
-
-def _entry(line: bytes) -> Entry | None:
-    try:
-        return _decode_entry(line)
-    except BadDocument:
-        return None
-
-
 # Importing payloads that were logged elsewhere into a run log of their own.
 
-LARGEST_FILE: Final = 1 << 30
 _decode = Decoder[Any](object).decode
 
 

@@ -158,7 +158,7 @@ class LocalRunLog:
         identity = RunIdentity(
             run_id=uuid.uuid4().hex, model=self.job_name, name=self.job_name, created_ns=now_ns
         )
-        with contextlib.suppress(OSError):  # The writer meets the same trouble and says so.
+        with contextlib.suppress(OSError):  # The writer meets the same error and reports it.
             identity = claim_identity(self.run_dir, identity)
         header = AttemptStarted(
             t_ns=now_ns,

@@ -4,44 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from outlay.account.spans import (
-    ACCELERATOR_INIT,
-    CHECKPOINT_RESTORE,
-    CHECKPOINT_SAVE,
-    DATA_LOADING,
-    ELASTIC_REINITIALIZATION,
-    ELASTIC_SCALE_UP,
-    ELASTIC_SLICE_DOWN,
-    EVALUATION,
-    TRAINING_PREP,
-)
-from outlay.account.spans import NAMES as SPAN_PHASES
+from outlay.account.spans import ACCELERATOR_INIT as ACCELERATOR_INIT
+from outlay.account.spans import CHECKPOINT_RESTORE as CHECKPOINT_RESTORE
+from outlay.account.spans import CHECKPOINT_SAVE as CHECKPOINT_SAVE
+from outlay.account.spans import DATA_LOADING as DATA_LOADING
+from outlay.account.spans import ELASTIC_REINITIALIZATION as ELASTIC_REINITIALIZATION
+from outlay.account.spans import ELASTIC_SCALE_UP as ELASTIC_SCALE_UP
+from outlay.account.spans import ELASTIC_SLICE_DOWN as ELASTIC_SLICE_DOWN
+from outlay.account.spans import EVALUATION as EVALUATION
+from outlay.account.spans import NAMES
+from outlay.account.spans import TRAINING_PREP as TRAINING_PREP
 
-__all__ = [
-    "ACCELERATOR_INIT",
-    "CHECKPOINT_RESTORE",
-    "CHECKPOINT_SAVE",
-    "DATA_LOADING",
-    "ELASTIC_REINITIALIZATION",
-    "ELASTIC_SCALE_UP",
-    "ELASTIC_SLICE_DOWN",
-    "EVALUATION",
-    "ORDER",
-    "OTHER",
-    "PROGRAM_STARTUP",
-    "RECOVERY",
-    "SPAN_PHASES",
-    "STALL",
-    "STEP",
-    "TRAINING_PREP",
-    "WASTED_PROGRESS",
-    "Phases",
-    "added",
-    "difference",
-    "in_order",
-    "phase_of_span",
-]
-
+SPAN_PHASES = NAMES
 STEP = "step"
 PROGRAM_STARTUP = "program_startup"
 WASTED_PROGRESS = "wasted_progress"

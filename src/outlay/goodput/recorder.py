@@ -17,11 +17,6 @@ from outlay.errors import InvalidValue
 from outlay.goodput.logs import GoodputLogger, LocalRunLog
 from outlay.record import facts
 
-# GoodputRecorder: what a training job calls, as ml-goodput-measurement documents it.
-#
-# Loads no numpy. Inside training it never raises for reasons of its own: a logger that fails is
-# counted, and said once.
-
 _log = logging.getLogger("outlay")
 
 

@@ -1,20 +1,14 @@
-"""Steps of a process: undone, covered by spans, their own times, the typical one. Pure."""
+"""Steps that are out of the ordinary: undone, slower than what is typical. Pure."""
 
 from __future__ import annotations
 
-import heapq
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
-from outlay.account.run import SegmentAccount
-from outlay.account.spans import SpanColumns, SpanInterval, Spans
 from outlay.account.steps import Column, Ints, cumulative
-from outlay.goodput.phases import phase_of_span
 
 # Which executions of steps were undone: when step m runs, every earlier one numbered >= m is.
 #
@@ -71,13 +65,10 @@ class UndoneTime:
 
 
 def undone_steps(number: Ints, count: Ints, redone_from: int | None, *, only_grows: bool) -> Undone:
-    """Return what was undone of the steps in ``number``, in order of execution.
+    """Return what was undone of records of ``count`` steps from ``number`` on, in their order.
 
-    Args:
-        number: The first step number of each record.
-        count: How many consecutive steps each record stands for.
-        redone_from: The least number that was executed after all of these, if any was.
-        only_grows: Whether no number goes back.
+    ``redone_from`` is the least number that was executed after all of these, if any was;
+    ``only_grows`` says that no number goes back.
     """
     if only_grows:
         return _undone_tail(number, count, redone_from)
@@ -107,6 +98,9 @@ def _undone_tail(number: Ints, count: Ints, redone_from: int | None) -> Undone:
 # *Typical* is the median own time of the steps that are not the first of their attempt. A step
 # stalls beyond ``max(median + STALL_MADS * MAD, STALL_FLOOR * median)``: robust, and for steps of
 # any length. With fewer than MIN_STEPS such steps nothing is typical.
+#
+# Times are kept in order because a monitor asks again and again: with a million steps, np.median
+# and the MAD take about 60 ms at every look, and these a few new times, 0.2 ms.
 
 MIN_STEPS = 3
 STALL_MADS = 10
@@ -129,7 +123,7 @@ class _Run:
     times: Ints
     total: int
 
-    def and_all_of(self, other: _Run) -> _Run:
+    def merged_with(self, other: _Run) -> _Run:
         times = np.sort(np.concatenate([self.times, other.times]), kind="stable")
         return _Run(times, self.total + other.total)
 
@@ -157,11 +151,11 @@ class SortedTimes:
             return self
         return SortedTimes((*self.runs, _Run(np.sort(times), int(times.sum()))))
 
-    def and_more(self, times: Ints) -> SortedTimes:
+    def extended_by(self, times: Ints) -> SortedTimes:
         """Return these times and others, in as few runs as more of them will need."""
         runs = [*self.beside(times).runs]
         while len(runs) > 1 and len(runs[-2].times) < _RATIO * len(runs[-1].times):
-            runs[-2:] = [runs[-2].and_all_of(runs[-1])]
+            runs[-2:] = [runs[-2].merged_with(runs[-1])]
         return SortedTimes(tuple(runs))
 
     def typical(self) -> Typical | None:
@@ -217,108 +211,8 @@ def _least(holds: Callable[[int], bool], low: int, high: int) -> int:
     return low
 
 
-# Which span holds each instant: overlapping spans, flattened.
-#
-# Of the spans that are open at an instant, the one that began last holds it; of two that began at
-# the same instant, the one recorded last. All functions are pure; intervals are half-open.
+# Which steps are slow, remembered while an attempt grows.
 
-
-class Cover:
-    """Disjoint stretches of time, each held by one span's phase, in order."""
-
-    def __init__(self, stretches: SpanColumns) -> None:
-        self._starts, self._ends = stretches.begin, stretches.end
-        self._cumulative = cumulative(self._ends - self._starts)
-        self._by_phase = {phase: _Stretches(spans) for phase, spans in stretches.by(phase_of_span)}
-
-    def __bool__(self) -> bool:
-        return bool(len(self._starts))
-
-    def before(self, instants: Ints) -> Ints:
-        """Return how many nanoseconds are held by spans before each instant."""
-        if not self:
-            return np.zeros(len(instants), dtype=np.int64)
-        begun = np.searchsorted(self._starts, instants, side="right")
-        last = begun - 1
-        # Of the stretch that has begun last, what lies after the instant is not before it.
-        beyond = np.where(begun > 0, np.maximum(self._ends[last] - instants, 0), 0)
-        return self._cumulative[begun] - beyond
-
-    def phases_before(self, t_ns: int) -> dict[str, int]:
-        """Return the nanoseconds held by each phase before ``t_ns``."""
-        return {phase: of_phase.before(t_ns) for phase, of_phase in self._by_phase.items()}
-
-
-class _Stretches:
-    """The disjoint stretches of one phase."""
-
-    def __init__(self, spans: SpanColumns) -> None:
-        self._starts, self._ends = spans.begin, spans.end
-        self._cumulative = cumulative(self._ends - self._starts)
-
-    def before(self, t_ns: int) -> int:
-        begun = int(np.searchsorted(self._starts, t_ns, side="right"))
-        if not begun:
-            return 0
-        last_end_ns = int(self._ends[begun - 1])
-        return int(self._cumulative[begun]) - (last_end_ns - t_ns if last_end_ns > t_ns else 0)
-
-
-_NOTHING = Cover(Spans().columns())
-
-
-def segment_cover(segment: SegmentAccount, start_ns: int, end_ns: int) -> Cover:
-    """Return which span holds each instant of a window; open spans last until its end."""
-    still_open = [
-        SpanInterval(span.begin_ns, order, end_ns, span.name)
-        for order, span in segment.open.items()
-        if not span.overlapped
-    ]
-    return cover_of(segment.spans, still_open, start_ns, end_ns)
-
-
-def cover_of(spans: Spans, still_open: Sequence[SpanInterval], start_ns: int, end_ns: int) -> Cover:
-    """Return which span holds each instant of a window."""
-    if not len(spans) and not still_open:
-        return _NOTHING
-    clipped = spans.columns(still_open).within(start_ns, end_ns)
-    if (clipped.end[:-1] <= clipped.begin[1:]).all():
-        return Cover(clipped)  # The usual case: spans one after another.
-    return Cover(SpanColumns.of(flatten([*spans, *still_open], start_ns, end_ns)))
-
-
-def flatten(spans: Iterable[SpanInterval], start_ns: int, end_ns: int) -> list[SpanInterval]:
-    """Return disjoint intervals within ``[start_ns, end_ns)`` that say which span holds when."""
-    # Ranks are given before clipping: a span cut at the start keeps its place among the others.
-    clipped = [
-        SpanInterval(max(span.begin_ns, start_ns), rank, min(span.end_ns, end_ns), span.name)
-        for rank, span in enumerate(sorted(spans))
-        if max(span.begin_ns, start_ns) < min(span.end_ns, end_ns)
-    ]
-    return list(_sweep(clipped))
-
-
-def _sweep(spans: Sequence[SpanInterval]) -> Iterator[SpanInterval]:
-    """Walk over every begin and end; a heap holds the open spans, the last begun on top."""
-    open_spans: list[tuple[int, SpanInterval]] = []
-    edges = sorted({edge for span in spans for edge in (span.begin_ns, span.end_ns)})
-    waiting = deque(spans)
-    for edge, following in pairwise(edges):
-        while waiting and waiting[0].begin_ns <= edge:
-            heapq.heappush(open_spans, (-waiting[0].order, waiting.popleft()))
-        while open_spans and open_spans[0][1].end_ns <= edge:
-            heapq.heappop(open_spans)
-        if open_spans:
-            top = open_spans[0][1]
-            yield SpanInterval(edge, top.order, following, top.name)
-
-
-# The own time of a process's steps: without their spans, and apart from the waits before them.
-#
-# What was computed is kept while the process goes on, until a span or a step that arrives late
-# changes it.
-
-_BLOCK_STEPS = 1 << 17  # Bounds what a vector pass needs beside the columns.
 _MANY = 1024
 
 
@@ -332,12 +226,9 @@ class SlowSteps:
         self._wasteful = True
 
     def beyond(self, bound_ns: int, own_before: Ints, count: Ints) -> Ints:
-        """Return the places of the steps whose own time exceeds a bound, in order.
+        """Return the places of the records whose own time per step exceeds a bound, in order.
 
-        Args:
-            bound_ns: The bound for one step.
-            own_before: Cumulative own time: entry i is before step i.
-            count: How many steps each record stands for.
+        ``own_before`` is cumulative: entry i is before record i, which is of ``count[i]`` steps.
         """
         if self._wasteful or bound_ns < self._least_ns:
             self.forget_from(0)
@@ -356,66 +247,3 @@ class SlowSteps:
         """Forget the steps from a place on: their own times have changed."""
         self._places.truncate(int(self._places.values.searchsorted(place)))
         self._seen = min(self._seen, place)
-
-
-class OwnTimes:
-    """The own times of one process's steps while its account grows.
-
-    Attributes:
-        revision: Changes when own times that were computed before are computed anew.
-    """
-
-    def __init__(self, segment: SegmentAccount) -> None:
-        self.segment = segment
-        self.revision = 0
-        self._folded = -1
-        self._slow = SlowSteps()
-        self._own, self._waited = Column([0]), Column([0])
-
-    def before(self) -> tuple[Ints, Ints]:
-        """Return cumulative own time of steps and of waits: entry i is before step i."""
-        self.update()
-        return self._own.values, self._waited.values
-
-    def update(self) -> bool:
-        """Compute the own times of what was folded since; say whether anything was."""
-        if self._folded == self.segment.revision:
-            return False
-        self._folded = self.segment.revision
-        self._forget_from(self.segment.take_rewritten())
-        done, steps = len(self._own) - 1, self.segment.step_count
-        if done < steps:
-            life = self.segment.life
-            cover = segment_cover(self.segment, life.segment.start_ns, life.last_sign_ns)
-            for first in range(done, steps, _BLOCK_STEPS):
-                self._extend(cover, first, min(first + _BLOCK_STEPS, steps))
-        return True
-
-    def per_step(self, first: int) -> Ints:
-        """Return own time per step of the records from ``first`` on."""
-        own, _ = self.before()
-        times: Ints = np.diff(own[first:])
-        return times // self.segment.steps.count[first:]
-
-    def beyond(self, bound_ns: int) -> Ints:
-        """Return the places of the steps whose own time exceeds a bound, in order."""
-        own, _ = self.before()
-        return self._slow.beyond(bound_ns, own, self.segment.steps.count)
-
-    def _extend(self, cover: Cover, first: int, beyond: int) -> None:
-        start_ns = self.segment.life.segment.start_ns
-        waits, starts, ends = self.segment.steps.bounds(start_ns, first, beyond)
-        own, waited = ends - starts, starts - waits
-        if cover:
-            held_at_start = cover.before(starts)
-            own -= cover.before(ends) - held_at_start
-            waited -= held_at_start - cover.before(waits)
-        self._own.extend(self._own.values[-1] + np.cumsum(own))
-        self._waited.extend(self._waited.values[-1] + np.cumsum(waited))
-
-    def _forget_from(self, index: int) -> None:
-        self._slow.forget_from(index)
-        if index + 1 < len(self._own):
-            self._own.truncate(index + 1)
-            self._waited.truncate(index + 1)
-            self.revision += 1

@@ -17,11 +17,10 @@ from outlay.account.run import RunAccount, SegmentAccount
 from outlay.account.steps import Ints
 from outlay.errors import InvalidValue
 from outlay.goodput import phases as ph
-from outlay.goodput.steps import OwnTimes, SortedTimes
+from outlay.goodput.attempt import OwnTimes
+from outlay.goodput.steps import SortedTimes
 from outlay.goodput.timeline import Breakdown, Timeline, Window, within
 from outlay.rates import gpu_pieces
-
-# How fast a run is: tokens per second, model FLOPs utilisation, and who holds it up.
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +37,7 @@ class Throughput:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelFlops:
-    """What a model needs and a GPU can do, which no log tells.
+    """What a model needs and a GPU can do, which no log says.
 
     Attributes:
         per_token: FLOPs of one forward and backward pass, about 6 per parameter.
@@ -55,14 +54,6 @@ class ModelFlops:
         for name, value in (("flops_per_token", self.per_token), ("peak_flops", self.peak)):
             if not 0 < value < float("inf"):
                 raise InvalidValue(name, value, "a finite number above zero")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GpuTime:
-    """GPUs times nanoseconds: of wall time, and of the steps in it."""
-
-    wall_ns: int
-    executing_ns: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,26 +97,26 @@ def throughput(tokens: int, breakdown: Breakdown) -> Throughput:
     )
 
 
-def gpu_time(timeline: Timeline, windows: Sequence[Window]) -> GpuTime:
-    """Return the GPU time in some windows; between two attempts the GPUs are those of the first."""
-    wall_ns = executing_ns = Fraction(0)
+def utilisation(
+    tokens: int, model: ModelFlops, timeline: Timeline, windows: Sequence[Window]
+) -> Utilisation:
+    """Return how much of what the GPUs could do the model needed (MFU, arXiv:2204.02311).
+
+    Between two attempts the GPUs are those of the first.
+    """
+    wall_ns = executing_ns = Fraction(0)  # Times GPUs.
     last_ns = timeline.stretches[-1].end_ns
     for (start_ns, gpus), (end_ns, _) in pairwise([*_gpus(timeline), (last_ns, Fraction(0))]):
         for part in within(windows, start_ns, end_ns):
             phases = timeline.between(part.start_ns, part.end_ns)
             wall_ns += gpus * sum(phases.values())
             executing_ns += gpus * _executing_ns(phases)
-    return GpuTime(wall_ns=round(wall_ns), executing_ns=round(executing_ns))
 
-
-def utilisation(tokens: int, model: ModelFlops, gpus: GpuTime) -> Utilisation:
-    """Return how much of what the GPUs could do the model needed (MFU, arXiv:2204.02311)."""
-
-    def of_peak(gpu_ns: int) -> float | None:
-        per_second = _per_second(tokens, gpu_ns)
+    def of_peak(gpu_ns: Fraction) -> float | None:
+        per_second = _per_second(tokens, round(gpu_ns))
         return None if per_second is None else per_second * model.per_token / model.peak
 
-    return Utilisation(of_wall=of_peak(gpus.wall_ns), of_productive=of_peak(gpus.executing_ns))
+    return Utilisation(of_wall=of_peak(wall_ns), of_productive=of_peak(executing_ns))
 
 
 def _gpus(timeline: Timeline) -> Iterator[tuple[int, Fraction]]:
@@ -381,12 +372,12 @@ class DurationStats:
 
 
 def is_save(entry: Entry) -> bool:
-    """Say whether an entry tells of a save."""
+    """Say whether an entry is a save."""
     return entry.get("event_type") == "save"
 
 
 def is_restore(entry: Entry) -> bool:
-    """Say whether an entry tells of a restore, from persistent storage or in an emergency."""
+    """Say whether an entry is a restore, from persistent storage or in an emergency."""
     return entry.get("event_type") in ("restore", "emergency_restore")
 
 

@@ -18,8 +18,8 @@ from outlay.account.run import RunAccount
 from outlay.account.steps import Ints
 from outlay.errors import InvalidValue
 from outlay.goodput import phases as ph
-from outlay.goodput.attempt import AttemptTimeline
-from outlay.goodput.steps import OwnTimes, SortedTimes, Typical
+from outlay.goodput.attempt import AttemptTimeline, OwnTimes
+from outlay.goodput.steps import SortedTimes, Typical
 from outlay.ledger import Attempt, SegmentId, SlicesChanged
 from outlay.ledger.attempts import DEAD_AFTER_NS, alive_until
 from outlay.rates import RateFunction, apportion
@@ -49,34 +49,27 @@ class Stretch:
         return {} if self.idle else {ph.RECOVERY: t_ns - self.start_ns}
 
 
+@dataclass(slots=True, kw_only=True, eq=False)
 class Timeline:
     """Every instant of a run, from its first start to the present."""
 
-    def __init__(
-        self,
-        attempts: Sequence[Attempt],
-        stretches: Sequence[Stretch],
-        *,
-        end_ns: int,
-        now_ns: int,
-        alive: bool,
-        typical: Typical | None,
-        times: SortedTimes,
-        own: Sequence[OwnTimes],
-        last_seen_ns: int,
-    ) -> None:
-        self.attempts = attempts
-        self.stretches = stretches
-        self.start_ns = stretches[0].start_ns
-        self.end_ns = end_ns
-        self.now_ns = now_ns
-        self.alive = alive
-        self.typical = typical
-        self.times = times
-        self.own = own
-        self.last_seen_ns = last_seen_ns
-        self._starts = [stretch.start_ns for stretch in stretches]
-        wholes = (stretch.before(stretch.end_ns) for stretch in stretches)
+    attempts: Sequence[Attempt]
+    stretches: Sequence[Stretch]
+    end_ns: int
+    now_ns: int
+    alive: bool
+    typical: Typical | None
+    times: SortedTimes
+    own: Sequence[OwnTimes]
+    last_seen_ns: int
+    start_ns: int = field(init=False)
+    _starts: list[int] = field(init=False)
+    _before: list[dict[str, int]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._starts = [stretch.start_ns for stretch in self.stretches]
+        self.start_ns = self._starts[0]
+        wholes = (stretch.before(stretch.end_ns) for stretch in self.stretches)
         self._before = list(accumulate(wholes, ph.added, initial=dict[str, int]()))
 
     def before(self, t_ns: int) -> dict[str, int]:
@@ -150,7 +143,7 @@ class _Followed:
             and (self.revision, self.redone_from) == (revision, redone_from)
             and (kept.start_ns, kept.end_ns) == bounds
         ):
-            self.timeline = kept.beside(typical)
+            self.timeline = kept.with_typical(typical)
         else:
             self.timeline = AttemptTimeline(*bounds, self.times, typical, redone_from)
             self.revision, self.redone_from = revision, redone_from
@@ -171,10 +164,8 @@ class TimelineBuilder:
     ) -> Timeline | None:
         """Return the run's timeline at ``now_ns``, or None when nothing was recorded.
 
-        Args:
-            now_ns: The present.
-            alive: Whether the last attempt still runs, where that is known.
-            dead_after_ns: Where it is not: how long silence means life.
+        Where it is not known whether the last attempt is ``alive``, silence of less than
+        ``dead_after_ns`` means life.
         """
         attempts = self.account.attempts()
         if not attempts:
@@ -192,8 +183,8 @@ class TimelineBuilder:
         end_ns = attempts[-1].last_sign_ns
         own = [process.times for process in leading]
         return Timeline(
-            attempts,
-            list(_stretches(attempts, timelines, max(now_ns, end_ns))),
+            attempts=attempts,
+            stretches=list(_stretches(attempts, timelines, max(now_ns, end_ns))),
             end_ns=end_ns,
             now_ns=now_ns,
             alive=alive,
@@ -228,7 +219,7 @@ class TimelineBuilder:
         self._leading = leading
         if changed:
             new = np.concatenate([process.take_new_times() for process in changed])
-            self._times = self._times.and_more(new)
+            self._times = self._times.extended_by(new)
         return self._times
 
 

@@ -112,7 +112,7 @@ _ALWAYS_SHOWN = [kind for kind in BadputType if not kind.name.startswith("ELASTI
 
 @dataclass(frozen=True, slots=True)
 class TimeShare:
-    """How time is told: ``whole_ns`` nanoseconds are ``worth`` units."""
+    """A unit of time: ``whole_ns`` nanoseconds are ``worth`` of it."""
 
     worth: int
     whole_ns: int
@@ -135,12 +135,8 @@ def badput_parts(
 ) -> BadputParts:
     """Return the phases that are not productive under the names of badput.
 
-    Args:
-        phases: Nanoseconds by phase.
-        overlapped_load_ns: Data loading beside the steps: reported, and no badput.
-        share: What the answer is measured in.
-        pathways: One controller outlives its workers, so that a lost worker shows as a stalled
-            step: what stalls is recovery.
+    Data loading beside the steps is reported, and no badput. With ``pathways`` one controller
+    outlives its workers, so that a lost worker shows as a stalled step: what stalls is recovery.
     """
     sums = dict.fromkeys(_ALWAYS_SHOWN, 0)
     custom: dict[str, int] = {}

@@ -101,14 +101,14 @@ class Balance:
     held: int = 0
 
 
-class Paid(NamedTuple):
+class PayingScope(NamedTuple):
     """Which lab paid on which day."""
 
     lab: str
     day: str
 
 
-class Dated(NamedTuple):
+class DatedLine(NamedTuple):
     """The latest UTC day that a line states, and the line's label."""
 
     day: str
@@ -135,8 +135,8 @@ class Books:
         self.raised: list[Noted] = []
         self.accepted: list[Noted] = []
         self.given_up: set[str] = set()
-        self.last_dated = Dated("", "")
-        self.last_paid: dict[str, Paid] = {}
+        self.last_dated = DatedLine("", "")
+        self.last_paid: dict[str, PayingScope] = {}
         self._open_by_label: defaultdict[str, dict[str, None]] = defaultdict(dict)
         self._hold_of_key: dict[str, Hold] = {}
         self._simple: set[str] = set()
@@ -208,7 +208,7 @@ class Books:
             Inconsistent: It contradicts the lines before it.
         """
         self._agree_on_currency(line)
-        self.last_dated = max(self.last_dated, Dated(stated_day(line), line.op_label))
+        self.last_dated = max(self.last_dated, DatedLine(stated_day(line), line.op_label))
         try:
             self._post(line)
         except (UnknownHold, HoldResolved) as error:
@@ -298,11 +298,11 @@ class Books:
                 self.paid_for[line.hold] = micros_of(line.actual)
         else:
             self._see_day(line.day)
-        self._pay(line.op_label, Paid(line.lab, line.day), line.actual)
+        self._pay(line.op_label, PayingScope(line.lab, line.day), line.actual)
         if line.key:
             self.grants[line.key] = line
 
-    def _pay(self, op_label: str, paid: Paid, actual: Decimal | None) -> None:
+    def _pay(self, op_label: str, paid: PayingScope, actual: Decimal | None) -> None:
         self._move(paid.lab, paid.day, captured=micros_of(actual))
         self.last_paid[op_label] = paid
 
@@ -347,7 +347,7 @@ class Books:
         if settled is not None:
             self._resolve(settled, f"captured at {line.ts}")
             lab, day = settled.lab, settled.day
-        self._pay(line.op_label, Paid(lab, day), line.actual)
+        self._pay(line.op_label, PayingScope(lab, day), line.actual)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -396,7 +396,7 @@ class Ceilings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settled:
+class BindingCeilings:
     """The ceilings in force, what set the whole's, and the caller's own where a variable did."""
 
     ceilings: Ceilings

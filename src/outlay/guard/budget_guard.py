@@ -21,11 +21,11 @@ from outlay.clock import SYSTEM, Clock, wall_ns_of
 from outlay.errors import Finding
 from outlay.guard import decisions
 from outlay.guard.balance import (
+    BindingCeilings,
     Books,
     Ceilings,
     Hold,
     ScopeStanding,
-    Settled,
     balance_findings,
     room,
     standings,
@@ -39,7 +39,7 @@ from outlay.guard.ceilings import (
     stated_ceiling,
     write_ceiling,
 )
-from outlay.guard.chain import Missing
+from outlay.guard.chain import MissingLine
 from outlay.guard.entries import (
     Answer,
     Captured,
@@ -152,7 +152,7 @@ class BudgetGuard:
             return MemorySpendLog()
         return FileSpendLog(self.log_path, clock=self._clock)
 
-    def _settled(self) -> Settled:
+    def _settled(self) -> BindingCeilings:
         """Return what binds now; under the lock it is what binds the decision."""
         manifest = manifest_ceilings(self._manifest_path, self.currency)
         given = self._given
@@ -368,7 +368,7 @@ class BudgetGuard:
         """
         text = read_reason(reason)
 
-        def entry(books: Books, missing: tuple[Missing, ...]) -> Noted:
+        def entry(books: Books, missing: tuple[MissingLine, ...]) -> Noted:
             now = replace(self._moment(None), currency=books.currency or self.currency)
             return decisions.accept(books, now, missing, by=_person(), reason=text)
 
@@ -495,7 +495,7 @@ class BudgetGuard:
         except CeilingUnusable:
             return self._moment(None)
 
-    def _moment(self, settled: Settled | None) -> decisions.Moment:
+    def _moment(self, settled: BindingCeilings | None) -> decisions.Moment:
         now_ns = self._clock.wall_ns()
         return decisions.Moment(
             wall_ns=now_ns,

@@ -33,12 +33,8 @@ def cost_of_attempt(run_dir: Path, segment: SegmentId, end_ns: int) -> Money | N
     """Return what one process's part of a run has cost; None where the log does not say.
 
     It reaches from the end of the attempt before, so that the parts of a run sum to its cost to the
-    micro-unit: each is the difference of two rounded totals.
-
-    Args:
-        run_dir: The run's directory.
-        segment: Of the process that captures: a supervisor, or the training's first rank.
-        end_ns: When it ended, whether or not that is in the log already.
+    micro-unit: each is the difference of two rounded totals. ``segment`` is that of the process
+    that captures, a supervisor or the training's first rank; ``end_ns`` its end, logged or not.
     """
     attempts = derive_attempts(read_lives(run_dir))
     ours = [place for place, attempt in enumerate(attempts) if segment in attempt.ranks]

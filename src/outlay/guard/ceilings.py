@@ -19,7 +19,7 @@ import msgspec
 from outlay.decoding import BadDocument, Decoder
 from outlay.errors import InvalidValue, choices
 from outlay.files import read_own, write_whole
-from outlay.guard.balance import Books, Ceilings, Settled
+from outlay.guard.balance import BindingCeilings, Books, Ceilings
 from outlay.guard.entries import amount_of, lab_of
 from outlay.guard.errors import CeilingUnusable
 from outlay.guard.locking import read_small
@@ -193,7 +193,9 @@ def _parse_ceilings(raw: bytes, where: str, currency: str) -> Ceilings:
     )
 
 
-def settle(given: Ceilings, manifest: Ceilings | None, environ: Mapping[str, str]) -> Settled:
+def settle(
+    given: Ceilings, manifest: Ceilings | None, environ: Mapping[str, str]
+) -> BindingCeilings:
     """Return the ceilings in force: the environment's over the caller's, below the manifest's."""
     found = {
         name: money(environ[name], where=name, currency=given.whole.currency)
@@ -207,6 +209,6 @@ def settle(given: Ceilings, manifest: Ceilings | None, environ: Mapping[str, str
         by, whole = next(iter(found.items()))
         chosen, over = replace(given, whole=whole), given.whole
     if manifest is None:
-        return Settled(ceilings=chosen, by=by, over=over)
+        return BindingCeilings(ceilings=chosen, by=by, over=over)
     by = MANIFEST_NAME if manifest.whole <= chosen.whole else by
-    return Settled(ceilings=chosen.tightened_by(manifest), by=by, over=over)
+    return BindingCeilings(ceilings=chosen.tightened_by(manifest), by=by, over=over)

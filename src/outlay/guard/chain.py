@@ -147,7 +147,7 @@ START = Link(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Missing:
+class MissingLine:
     """A line that was there once and is not any more: its hash, where it was sought, and why."""
 
     hash: str
@@ -156,7 +156,7 @@ class Missing:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scanned:
+class ScanResult:
     """What one stretch of bytes says: its good lines in order, and what trails them.
 
     Attributes:
@@ -170,11 +170,11 @@ class Scanned:
     link: Link
     torn: bytes
     findings: tuple[Finding, ...]
-    missing: tuple[Missing, ...] = ()
+    missing: tuple[MissingLine, ...] = ()
     hashes: tuple[str, ...] = ()
 
 
-NOTHING = Scanned(lines=(), link=START, torn=b"", findings=())
+NOTHING = ScanResult(lines=(), link=START, torn=b"", findings=())
 
 
 def _claimed_hash(raw: bytes) -> str | None:
@@ -201,7 +201,7 @@ class _Scan:
         self.heads = sorted(known, key=lambda head: head.offset)
         self.torn = b""
         self.findings: list[Finding] = []
-        self.missing: list[Missing] = []
+        self.missing: list[MissingLine] = []
         self.hashes: list[str] = []
         self._meet_heads()
 
@@ -282,24 +282,23 @@ class _Scan:
             head = self.heads.pop(0)
             if head != Head(self.link.covered + 1, self.link.hash):
                 problem = "the line that was acknowledged here is not there any more"
-                self.missing.append(Missing(hash=head.hash, line=self.link.lines, problem=problem))
+                self.missing.append(
+                    MissingLine(hash=head.hash, line=self.link.lines, problem=problem)
+                )
 
     def finish(self) -> None:
         """Note the lines that heads name beyond the end."""
         size = self.link.offset + len(self.torn)
         for head in self.heads:
             problem = f"the file ends at byte {size}; acknowledged lines reached {head.offset}"
-            self.missing.append(Missing(hash=head.hash, line=self.number, problem=problem))
+            self.missing.append(MissingLine(hash=head.hash, line=self.number, problem=problem))
 
 
-def scan(path: str, data: bytes, link: Link, heads: Iterable[Head] | None = None) -> Scanned:
-    """Read the bytes that follow ``link``, checking every line against the chain.
+def scan(path: str, data: bytes, link: Link, heads: Iterable[Head] | None = None) -> ScanResult:
+    """Read all bytes from ``link.offset`` on, checking every line against the chain.
 
-    Args:
-        path: What to call the log in an error.
-        data: Every byte of the log from ``link.offset`` on.
-        link: How far it was read before.
-        heads: Lines that were acknowledged or seen; those before ``link.covered`` are passed over.
+    ``heads`` are lines that were acknowledged or seen; those before ``link.covered`` are passed
+    over.
 
     Raises:
         SpendLogAltered: A line was edited, removed or moved; says which.
@@ -311,7 +310,7 @@ def scan(path: str, data: bytes, link: Link, heads: Iterable[Head] | None = None
         if (line := state.read(raw, ended=ended)) is not None:
             lines.append((number, line))
     state.finish()
-    return Scanned(
+    return ScanResult(
         lines=tuple(lines),
         link=state.link,
         torn=state.torn,
@@ -330,14 +329,14 @@ def _split(data: bytes) -> Iterator[tuple[bytes, bool]]:
 
 
 @dataclass(frozen=True, slots=True)
-class Linked:
+class LinkedEntries:
     """What is to be appended, and what a scan of it will say."""
 
     blob: bytes
-    after: Scanned
+    after: ScanResult
 
 
-def link_entries(scanned: Scanned, entries: Iterable[AnyEntry], *, ts: str) -> Linked:
+def link_entries(scanned: ScanResult, entries: Iterable[AnyEntry], *, ts: str) -> LinkedEntries:
     """Return the bytes to append so that ``entries`` follow what was scanned.
 
     A tail that was cut off is sealed first: it stays, and the next line says that it counts
@@ -369,8 +368,8 @@ def link_entries(scanned: Scanned, entries: Iterable[AnyEntry], *, ts: str) -> L
         covered = start + len(blob) - 1
         link = _link_after(digest, covered=covered, lines=number, ended=True, first=link.first)
         hasher = link.hasher.copy()
-    after = Scanned(lines=tuple(lines), link=link, torn=b"", findings=(), hashes=tuple(hashes))
-    return Linked(blob, after)
+    after = ScanResult(lines=tuple(lines), link=link, torn=b"", findings=(), hashes=tuple(hashes))
+    return LinkedEntries(blob, after)
 
 
 def _seal(link: Link, torn: bytes, *, ts: str, currency: str) -> Sealed:

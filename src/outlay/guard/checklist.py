@@ -23,6 +23,7 @@ from outlay.guard.rental.reap import Census
 from outlay.units import Duration, Money, Rate
 from outlay.units.numbers import EXACT
 from outlay.units.quantity import NS_PER_HOUR
+from outlay.units.shown import dollar_text
 
 # The pages that are written before anything is rented: the budget, the checklist, the manifest.
 #
@@ -175,18 +176,18 @@ def manifest_text(plan: LaunchPlan, spend_log_path: str = "spend.jsonl") -> str:
 def budget_page(plan: LaunchPlan) -> str:
     """Return ``budget.md``: the table, its sum, and why the caps are what they are."""
     rows = [
-        f"| Lab {lab}{'' if cap else ' (no cloud)'} | {'≤' if cap else '='} {_amount(cap)} |"
+        f"| Lab {lab}{'' if cap else ' (no cloud)'} | {'≤' if cap else '='} {dollar_text(cap)} |"
         for lab, cap in sorted(plan.labs.items())
     ]
     return "\n".join(
         [
-            f"# Cloud budget: {_amount(plan.ceiling)}, hard ceiling",
+            f"# Cloud budget: {dollar_text(plan.ceiling)}, hard ceiling",
             "",
             "| for | cap |",
             "|---|---:|",
             *rows,
-            f"| Buffer for retries and setup | ≤ {_amount(plan.buffer)} |",
-            f"| **Total** | **{_amount(plan.total)} ≤ {_amount(plan.ceiling)}** |",
+            f"| Buffer for retries and setup | ≤ {dollar_text(plan.buffer)} |",
+            f"| **Total** | **{dollar_text(plan.total)} ≤ {dollar_text(plan.ceiling)}** |",
             "",
             *_paces(plan),
             "## Why",
@@ -202,23 +203,23 @@ def budget_page(plan: LaunchPlan) -> str:
 
 def _paces(plan: LaunchPlan) -> list[str]:
     caps = (("day", plan.day), ("month", plan.month))
-    parts = [f"{_amount(cap)} a {name}" for name, cap in caps if cap is not None]
+    parts = [f"{dollar_text(cap)} a {name}" for name, cap in caps if cap is not None]
     return [f"Of all of it together at most {' and '.join(parts)} (UTC).", ""] if parts else []
 
 
 def _reasoning(plan: LaunchPlan) -> str:
     e, cap = plan.estimate, plan.cap
-    sum_text = f"{e.gpus} x {_amount(e.price.per_hour)}/h x {e.hours} h = {_amount(e.cost)}"
+    sum_text = f"{e.gpus} x {dollar_text(e.price.per_hour)}/h x {e.hours} h = {dollar_text(e.cost)}"
     if e.cost > cap:
-        room = f"MORE than the cap of {_amount(cap)}: shorten it or rent something cheaper"
+        room = f"MORE than the cap of {dollar_text(cap)}: shorten it or rent something cheaper"
     elif e.cost:
         permille = ((cap - e.cost).micros * 2000 + e.cost.micros) // (2 * e.cost.micros)
         room = (
-            f"the cap of {_amount(cap)} leaves {permille // 10}.{permille % 10} % "
+            f"the cap of {dollar_text(cap)} leaves {permille // 10}.{permille % 10} % "
             "for setup, container pulls and retries"
         )
     else:
-        room = f"the cap is {_amount(cap)}"
+        room = f"the cap is {dollar_text(cap)}"
     source = (
         "The price per GPU-hour is an assumption that nobody looked up."
         if e.assumed
@@ -234,20 +235,21 @@ def checklist_page(plan: LaunchPlan) -> str:
     timer = Terms(rate=e.rate).cost(AUTO_TERMINATION.ns)
     label = f"lab{lab}-spinup" if lab != BUFFER else "spinup"
     timer_fits = "within" if timer <= cap else "MORE THAN"
+    needed = dollar_text(needed_for(e.cost))
     return f"""# Before every launch
 
 Do the steps in order. Tick each one. If one fails: stop, nothing is lost yet.
 
 - [ ] 1. Run `outlay guard preflight --label {label} --estimate "{e.cost}"`.
          It checks by itself what it can, and asks for the rest.
-- [ ] 2. Budget: `outlay guard status` must show at least {_amount(needed_for(e.cost))} remaining
-         (estimate {_amount(e.cost)} + {HEADROOM_PERCENT} %).
+- [ ] 2. Budget: `outlay guard status` must show at least {needed} remaining
+         (estimate {dollar_text(e.cost)} + {HEADROOM_PERCENT} %).
 - [ ] 3. Vendor console: is any other instance running? If yes, you forgot it: terminate it now.
-- [ ] 4. Instance type: is it {e.gpus} GPUs, each at most {_amount(e.price.per_hour)} an hour?
-- [ ] 5. Vendor console: set a budget alert at {_amount(alert_of(cap))}
-         ({ALERT_PERCENT} % of lab {lab}'s cap of {_amount(cap)}).
+- [ ] 4. Instance type: is it {e.gpus} GPUs, each at most {dollar_text(e.price.per_hour)} an hour?
+- [ ] 5. Vendor console: set a budget alert at {dollar_text(alert_of(cap))}
+         ({ALERT_PERCENT} % of lab {lab}'s cap of {dollar_text(cap)}).
 - [ ] 6. Vendor console: set auto-termination at {AUTO_TERMINATION}
-         ({_amount(timer)}, {timer_fits} the cap), if it has one. It is no safety net: RunPod's
+         ({dollar_text(timer)}, {timer_fits} the cap), if it has one. It is no safety net: RunPod's
          timers were accepted and ignored. `outlay watch --install` is one.
 - [ ] 7. Note the start time. `preflight` writes it to the log.
 - [ ] 8. Set an alarm on your phone for {e.hours} hours from now.
@@ -265,11 +267,6 @@ A spot machine can be taken back with 30 seconds' notice: save results after eve
 - [ ] 3. Run `outlay guard postflight --label {label} --proof proof-terminated.png`.
 - [ ] 4. Commit the directory.
 """
-
-
-def _amount(money: Money) -> str:
-    text = f"{amount_of(money.micros)}"
-    return f"${text}" if money.currency == "USD" else f"{text} {money.currency}"
 
 
 # What has to be true before a launch: checked by machine where it can be, asked for elsewhere.

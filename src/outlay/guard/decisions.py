@@ -17,13 +17,13 @@ from outlay.guard.balance import (
     Books,
     Ceilings,
     Hold,
-    Paid,
+    PayingScope,
     ScopeStanding,
     room,
     shortfalls,
     stated_day,
 )
-from outlay.guard.chain import Missing
+from outlay.guard.chain import MissingLine
 from outlay.guard.entries import (
     SCHEMA,
     WHOLE,
@@ -313,7 +313,7 @@ def correct(
     """
     if expected is not None and expected.micros != books.captured():
         return Posting((), None)
-    paid = books.last_paid.get(op_label, Paid(lab_of(op_label), moment.day(books)))
+    paid = books.last_paid.get(op_label, PayingScope(lab_of(op_label), moment.day(books)))
     spent = min(books.captured(scope) for scope in scopes_of(paid.lab, paid.day))
     if spent + difference.micros < 0:
         there = Money(spent, difference.currency)
@@ -334,7 +334,7 @@ def note(books: Books, moment: Moment, noted: Noted) -> Posting[None]:
 
 
 def accept(
-    books: Books, moment: Moment, missing: tuple[Missing, ...], *, by: str, reason: str
+    books: Books, moment: Moment, missing: tuple[MissingLine, ...], *, by: str, reason: str
 ) -> Noted:
     """Return the line with which a person takes a log for what it is now."""
     if not missing and books.latest_day <= moment.ts[:10]:

@@ -165,7 +165,6 @@ class Vendor(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             where the name is the id.
         items: Where the listing keeps its array; empty when it is one.
         state_key: The key of a listed item's state, where some states bill nothing.
-        gone_states: Those states.
         stdin: What every command reads, such as a header with a ``$TOKEN`` in it.
     """
 
@@ -232,7 +231,6 @@ class RunPart(msgspec.Struct, frozen=True, kw_only=True):
     """Which process's part of which run a capture pays for.
 
     Attributes:
-        run: The run's id.
         segment: The file in the run's ledger that the process wrote.
     """
 
@@ -332,6 +330,13 @@ def decode_simple(raw: bytes) -> Simple:
     if line.estimated is None and line.actual is None:
         raise msgspec.ValidationError("neither an estimated nor an actual amount")
     return line
+
+
+def line_kind(line: AnyLine) -> str:
+    """Return what a line is: the event that it notes, else the kind of its struct."""
+    if isinstance(line, Simple):
+        return "simple"
+    return getattr(line, "event", "") or str(type(line).__struct_config__.tag)
 
 
 def amount_of(micros: int) -> Decimal:

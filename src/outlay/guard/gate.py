@@ -20,7 +20,6 @@ from outlay.guard.budget_guard import BudgetGuard
 from outlay.guard.entries import RunPart
 from outlay.guard.errors import BudgetGuardExceeded, RentalEnds
 from outlay.guard.lease import SLICE, End, Extend, GiveNotice, GoOn, Lease, Terms
-from outlay.ledger import EndStatus, Step
 from outlay.units import Duration, Money, Rate
 
 # One operation's hold, opened or joined: who opens it captures it, who runs below extends it.
@@ -33,17 +32,12 @@ HOLD_VARIABLE = "OUTLAY_HOLD"
 class Leaseholder:
     """Holds an operation's money in the spend log, and does there what its lease asks for.
 
-    Args:
-        guard: Whose money it is.
-        hold: The hold as it was opened or found.
-        terms: At which rate, and how far ahead.
-        now_ns: When it starts, on the clock that ``tend`` is told.
-        owned: Whether whoever has this opened the hold, and so settles it.
-        refusals: What counts as a refusal; anything else that the guard raises is raised.
+    It starts at ``now_ns``, on the clock of ``tend``. Of what the guard raises, ``refusals`` are
+    refusals and the rest is raised.
 
     Attributes:
         hold: The hold as it was last seen.
-        lease: How it stands.
+        owned: Whether whoever has this opened the hold, and so settles it.
     """
 
     def __init__(
@@ -99,7 +93,7 @@ class Leaseholder:
         return joined
 
     def environ(self) -> dict[str, str]:
-        """Return what tells the processes below about the hold."""
+        """Return the variable by which processes below join the hold."""
         return {HOLD_VARIABLE: f"{self.hold.id}@{self._guard.log_path.absolute()}"}
 
     def tend(self, now_ns: int) -> GoOn | GiveNotice | End:
@@ -141,7 +135,7 @@ class Leaseholder:
             self.lease = replace(self.lease, held=self.hold.amount)
 
     def head(self) -> str:
-        """Return the hash of the log's last line, for whoever tells of money; "" if unreadable."""
+        """Return the hash of the log's last line, for reports and notes; "" if unreadable."""
         try:
             return self._guard.head
         except OutlayError:
@@ -171,12 +165,6 @@ def read_hold(environ: Mapping[str, str]) -> tuple[str, Path] | None:
     if not (hold_id and at and path):
         raise InvalidValue(HOLD_VARIABLE, text, "<hold>@<path of the spend log>")
     return hold_id, Path(path)
-
-
-def guard_of_hold(environ: Mapping[str, str], clock: Clock = SYSTEM) -> BudgetGuard | None:
-    """Return the guard of the log that ``OUTLAY_HOLD`` names, or None."""
-    named = read_hold(environ)
-    return None if named is None else BudgetGuard.of_log(named[1], clock=clock, environ=environ)
 
 
 GRACE = Duration(60 * 10**9)
@@ -215,19 +203,17 @@ def read_guarding(
 ) -> Guarding | None:
     """Return how a run is guarded: as its caller says, else as ``OUTLAY_HOLD`` says.
 
-    Args:
-        value: A BudgetGuard, a Guarding, or the path of a spend log or of its directory.
-        environ: Where ``OUTLAY_HOLD`` may name a hold to extend.
-        priced: Whether the run has a price; under a launcher's hold, without one, the launcher
-            alone counts the money.
-        clock: For a guard that is opened here.
+    ``value`` is a BudgetGuard, a Guarding, or the path of a spend log or of its directory. Without
+    a price, under a launcher's hold, the launcher alone counts the money.
 
     Raises:
         InvalidValue: It is something else, or the run has no price to count with.
     """
     if value is None:
-        guard = guard_of_hold(environ, clock) if priced else None
-        return None if guard is None else Guarding(guard=guard)
+        named = read_hold(environ) if priced else None
+        if named is None:
+            return None
+        return Guarding(guard=BudgetGuard.of_log(named[1], clock=clock, environ=environ))
     if not priced:
         raise InvalidValue("price", None, "a price, since a guard counts money: price=...")
     if isinstance(value, Guarding):
@@ -266,8 +252,8 @@ class GuardGate:
             guarding.guard, guarding.label or label, terms, environ,
             now_ns=clock.monotonic_ns(), lab=guarding.lab,
         )  # fmt: skip
-        self._told_refusal = False
-        self._tell: Callable[[str], None] = lambda _: None
+        self._refusal_reported = False
+        self._note: Callable[[str], None] = lambda _: None
         self._logged: Callable[[], Money | None] = lambda: None
         self._part: RunPart | None = None
         self._over = threading.Event()
@@ -277,21 +263,21 @@ class GuardGate:
 
     def begin(
         self,
-        tell: Callable[[str], None],
+        note: Callable[[str], None],
         logged: Callable[[], Money | None] = lambda: None,
         part: RunPart | None = None,
     ) -> None:
         """Start extending.
 
-        ``tell`` takes what a reader of the run's log should know. ``logged`` returns what the
+        ``note`` takes what a reader of the run's log should know. ``logged`` returns what the
         attempt has cost by now, as its log says; None where there is no log, so that the gate's own
         clock counts.
         """
-        self._tell, self._logged, self._part = tell, logged, part
+        self._note, self._logged, self._part = note, logged, part
         self._count_what_was_before()
         hold, rate = self._holder.hold, self._holder.lease.terms.rate
         how = "opened" if self._holder.owned else "joined"
-        tell(f"guard: hold {hold.id} {how}, {hold.amount} at {rate}{self._head()}")
+        note(f"guard: hold {hold.id} {how}, {hold.amount} at {rate}{self._head()}")
         self._thread.start()
 
     def _count_what_was_before(self) -> None:
@@ -306,27 +292,16 @@ class GuardGate:
         self._stop_tending()
         self._holder.void(reason)
 
-    def before_step(self, *, tokens: int, samples: int) -> str | None:
-        """Return why no step may run, once what is held only just pays for stopping."""
-        del tokens, samples
-        return self.stop_reason()
-
-    def after_step(self, step: Step) -> str | None:
-        """Return why no further step may run."""
-        del step
-        return self.stop_reason()
-
     def stop_reason(self) -> str | None:
-        """Return why training has to stop now, or None."""
+        """Return why no step may run, once what is held only just pays for stopping."""
         lease = self._holder.lease
         stop_ns = lease.stop_ns
         if stop_ns is None or self._clock.monotonic_ns() < stop_ns:
             return None
         return f"guard: {lease.reason}"
 
-    def finish(self, status: EndStatus) -> None:
+    def settle(self) -> None:
         """Record what it cost; a log that can't take it leaves the hold open, and says so."""
-        del status
         self._stop_tending()
         if self._thread.is_alive():
             self._thread.join(_JOIN_S)
@@ -335,10 +310,10 @@ class GuardGate:
         try:
             self._holder.settle(actual, None if logged is None else self._part)
         except OutlayError as error:
-            self._tell(f"guard: {actual} could not be recorded, the hold stays open: {error}")
+            self._note(f"guard: {actual} could not be recorded, the hold stays open: {error}")
         else:
             how = "recorded" if self._holder.owned else "spent"
-            self._tell(f"guard: {actual} {how}{self._head()}")
+            self._note(f"guard: {actual} {how}{self._head()}")
 
     def _head(self) -> str:
         head = self._holder.head()
@@ -369,9 +344,9 @@ class GuardGate:
         """Extend the hold if that is due; what goes wrong is tried again, and remembered."""
         self._holder.tend(self._clock.monotonic_ns())
         refusal = self._holder.lease.refusal
-        if refusal and not self._told_refusal:
-            self._tell(f"guard: no more money can be held: {refusal}")
-        self._told_refusal = bool(refusal)
+        if refusal and not self._refusal_reported:
+            self._note(f"guard: no more money can be held: {refusal}")
+        self._refusal_reported = bool(refusal)
 
     def _pause_s(self) -> float:
         lease, now_ns = self._holder.lease, self._clock.monotonic_ns()

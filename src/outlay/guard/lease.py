@@ -2,8 +2,8 @@
 
 The hold pays for the time up to the notice and for the notice itself, so that what runs is told to
 end while there is still money for ending it. Before anything is stopped the lease asks for whatever
-room is left, however little: what fits with its notice is never stopped. ``leasing`` puts the
-question to the guard; whoever runs something sends the signals.
+room is left, however little: what fits with its notice is never stopped. ``Leaseholder`` asks the
+guard; whoever runs something sends the signals.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from outlay.units.money import percents_reached
 
 SLICE = Duration(300 * 10**9)
 NOTICE = Duration(30 * 10**9)
-"""How long before it is killed something is told: the notice that spot machines get."""
+"""How long after SIGTERM something is killed: the notice that spot machines get."""
 REACTION = Duration(250 * 10**6)
 """How long before the end of the paid time something is killed: it takes a moment to see and do."""
 RETRY_NS = 10**9
@@ -43,7 +43,7 @@ class Terms:
     def __post_init__(self) -> None:
         if not self.slice:
             raise InvalidValue("slice", str(self.slice), "a duration above zero, such as 5m")
-        if self.most is not None and self.most <= self.notice:
+        if self.most is not None and self.most.ns <= self.notice.ns:
             expected = f"more than the notice of {self.notice}, which is part of it"
             raise InvalidValue("max-hours", str(self.most), expected)
 
@@ -131,8 +131,6 @@ class Lease:
     """How one operation stands with its money. Instants are of one monotonic clock, in ns.
 
     Attributes:
-        terms: On what terms, since ``since_ns``.
-        held: What is held for it in all.
         since_ns: When the present terms came into force.
         before: What was spent until then: on other terms, or on starting up.
         asked_ns: When less was granted than was asked for; None where all of it was.
@@ -229,12 +227,12 @@ class Lease:
             return None
         after_ns = self.terms.kill_after_ns
         stop_ns = self.stop_ns
-        told_ns = self.noticed_ns if stop_ns is None else min(self.noticed_ns, stop_ns)
-        return told_ns + after_ns
+        notice_ns = self.noticed_ns if stop_ns is None else min(self.noticed_ns, stop_ns)
+        return notice_ns + after_ns
 
     @property
     def kill_ns(self) -> int | None:
-        """When it is killed if it is told at ``stop_ns``; None when nothing ends it."""
+        """When it is killed if notice is given at ``stop_ns``; None when nothing ends it."""
         return None if self.stop_ns is None else self.stop_ns + self.terms.kill_after_ns
 
     def _at(self, elapsed_ns: int | None) -> int | None:

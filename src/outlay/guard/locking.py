@@ -84,11 +84,7 @@ class HeadFile:
         self._parsed = (b"", NO_SLOTS)
 
     def read(self, *, keep: bool = False) -> Slots:
-        """Return what the file says; one that is not there says nothing.
-
-        Args:
-            keep: Leave it open for writing, where it may be written.
-        """
+        """Return what the file says, if it is there; ``keep`` leaves it open for writing."""
         raw = (self._read_and_keep() if keep else read_small(self._name)) or b""
         known, slots = self._parsed
         if raw != known:
@@ -141,7 +137,7 @@ class HeadFile:
         write_whole(self.path, record(head), synced=True)
 
 
-class Memory(HeadFile):
+class RememberedHead(HeadFile):
     """What this machine has seen of one log, kept in the outlay home, after the answer.
 
     It is a lower bound like the log's own head, written without a sync. Where the home can't be

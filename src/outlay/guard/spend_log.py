@@ -23,7 +23,16 @@ from outlay.errors import Finding, InvalidValue
 from outlay.files import open_own
 from outlay.guard.balance import Books
 from outlay.guard.ceilings import MANIFEST_NAME, first_line_of, manifest_path, write_first_line
-from outlay.guard.chain import NO_SLOTS, NOTHING, Head, Link, Missing, Scanned, link_entries, scan
+from outlay.guard.chain import (
+    NO_SLOTS,
+    NOTHING,
+    Head,
+    Link,
+    MissingLine,
+    ScanResult,
+    link_entries,
+    scan,
+)
 from outlay.guard.decisions import judge_again
 from outlay.guard.entries import Answer, AnyEntry, AnyLine, Posting, Simple, timestamp
 from outlay.guard.errors import (
@@ -36,7 +45,7 @@ from outlay.guard.errors import (
 from outlay.guard.locking import (
     HeadFile,
     LockStuck,
-    Memory,
+    RememberedHead,
     excludes,
     is_there,
     local_locks,
@@ -94,7 +103,7 @@ class SpendLog(Protocol):
     def lines(self) -> tuple[AnyLine, ...]:
         """Return every line that counts, in order."""
 
-    def accept(self, entry: Callable[[Books, tuple[Missing, ...]], AnyEntry]) -> None:
+    def accept(self, entry: Callable[[Books, tuple[MissingLine, ...]], AnyEntry]) -> None:
         """Append the line with which a person accepts the log in spite of what is missing."""
 
     def verify(self, *, expect: str = "", runs: Mapping[str, Path] | None = None) -> Verification:
@@ -134,7 +143,7 @@ class MemorySpendLog:
         """Lines in memory have no hash."""
         return ""
 
-    def accept(self, entry: Callable[[Books, tuple[Missing, ...]], AnyEntry]) -> None:
+    def accept(self, entry: Callable[[Books, tuple[MissingLine, ...]], AnyEntry]) -> None:
         """Append the line; nothing is ever missing."""
         self.transact(lambda books: Posting((entry(books, ()),), None))
 
@@ -183,7 +192,7 @@ class FileSpendLog:
     def __init__(self, path: Path, *, clock: Clock = SYSTEM) -> None:
         self.path = read_log_path(path)
         self._head = HeadFile(head_path(self.path))
-        self._memory = Memory(self.path)
+        self._memory = RememberedHead(self.path)
         self._clock = clock
         self._manifest = manifest_path(self.path)
         self._slots = self._remembered = NO_SLOTS
@@ -235,12 +244,10 @@ class FileSpendLog:
         fresh._refuse(missing)
         return tuple(line for _, line in fresh._scanned.lines)
 
-    def accept(self, entry: Callable[[Books, tuple[Missing, ...]], AnyEntry]) -> None:
+    def accept(self, entry: Callable[[Books, tuple[MissingLine, ...]], AnyEntry]) -> None:
         """Take the log for what it is now, in spite of what was seen before.
 
-        Args:
-            entry: Makes the line that says so, of the books and of what is missing. What it raises
-                leaves everything as it was.
+        ``entry`` makes the line that says so; what it raises leaves everything as it was.
 
         Raises:
             SpendLogAltered: The chain itself is broken, which no line can mend.
@@ -256,12 +263,7 @@ class FileSpendLog:
             self._name_first_line()
 
     def verify(self, *, expect: str = "", runs: Mapping[str, Path] | None = None) -> Verification:
-        """Check every line, and every decision; what is wrong becomes a finding.
-
-        Args:
-            expect: The hash, or its first digits, of a line that has to be there.
-            runs: Directories of runs by their ids: no capture may be below what their logs cost.
-        """
+        """Check every line, and every decision; what is wrong becomes a finding."""
         where, findings, fresh = str(self.path), list[Finding](), None
         try:
             fresh, missing = self._read_afresh()
@@ -287,7 +289,7 @@ class FileSpendLog:
             head=scanned.link.hash if scanned.link.first else "",
         )  # fmt: skip
 
-    def _read_afresh(self) -> tuple[FileSpendLog, tuple[Missing, ...]]:
+    def _read_afresh(self) -> tuple[FileSpendLog, tuple[MissingLine, ...]]:
         fresh = FileSpendLog(self.path, clock=self._clock)
         fresh._seen = self._seen
         if fresh._is_new():
@@ -295,7 +297,7 @@ class FileSpendLog:
         with fresh._locked(os.O_RDONLY, fcntl.LOCK_SH) as log:
             return fresh, fresh._read_on(log)
 
-    def _doubts(self, scanned: Scanned) -> Iterator[Finding]:
+    def _doubts(self, scanned: ScanResult) -> Iterator[Finding]:
         """Yield what is not wrong but can't be vouched for."""
         where, link = str(self.path), scanned.link
         if scanned.torn:
@@ -305,7 +307,7 @@ class FileSpendLog:
             message = "its last lines carry no hash; the next chained line will cover them"
             yield Finding(source=where, line=link.lines, message=message, severity="warning")
 
-    def _unexpected(self, scanned: Scanned, expect: str) -> Iterator[Finding]:
+    def _unexpected(self, scanned: ScanResult, expect: str) -> Iterator[Finding]:
         wanted = expect.strip().lower()
         if not wanted:
             return
@@ -406,7 +408,7 @@ class FileSpendLog:
             self._refuse(missing)
         return self._slots.head
 
-    def _read_on(self, log: int) -> tuple[Missing, ...]:
+    def _read_on(self, log: int) -> tuple[MissingLine, ...]:
         """Fold what was appended since the last use; return what is missing."""
         try:
             self._fold_new(log)
@@ -440,18 +442,18 @@ class FileSpendLog:
         known = (self._slots.head, self._seen, self._remembered.head)
         return tuple(head for head in known if head is not None)
 
-    def _missing_marks(self, link: Link) -> Iterator[Missing]:
+    def _missing_marks(self, link: Link) -> Iterator[MissingLine]:
         """Yield what is missing beside the log: its head, or the line that the manifest names."""
         if not self._slots.readable:
-            yield Missing(hash="", line=0, problem=_BAD_HEAD)
+            yield MissingLine(hash="", line=0, problem=_BAD_HEAD)
         elif self._slots.head is None and link.first:
-            yield Missing(hash="", line=0, problem=_NO_HEAD)
+            yield MissingLine(hash="", line=0, problem=_NO_HEAD)
         self._first_named = first = first_line_of(self._manifest, self.path.name)
         if first and first != link.first:
             problem = f"{MANIFEST_NAME} names another first line: the log is gone or begun anew"
-            yield Missing(hash=first, line=1, problem=problem)
+            yield MissingLine(hash=first, line=1, problem=problem)
 
-    def _refuse(self, missing: tuple[Missing, ...]) -> None:
+    def _refuse(self, missing: tuple[MissingLine, ...]) -> None:
         if missing:
             raise SpendLogRolledBack(str(self.path), missing[0].line, missing[0].problem)
 
@@ -471,7 +473,7 @@ class FileSpendLog:
         data = read_from(log, link.offset, size)
         self._fold(scan(str(self.path), data, link, heads))
 
-    def _fold(self, scanned: Scanned) -> None:
+    def _fold(self, scanned: ScanResult) -> None:
         for number, line in scanned.lines:
             try:
                 self._books.apply(line)

@@ -14,13 +14,12 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from errno import ENOENT
 from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
 from outlay.clock import SYSTEM, Clock
-from outlay.errors import NOT_EXECUTABLE, NOT_FOUND, OutlayError
+from outlay.errors import NOT_FOUND, OutlayError
 from outlay.guard.budget_guard import BudgetGuard
 from outlay.guard.captures import cost_of_attempt, run_part
 from outlay.guard.entries import RunPart
@@ -28,11 +27,11 @@ from outlay.guard.gate import Leaseholder
 from outlay.guard.lease import End, GiveNotice, Terms, warnings
 from outlay.handlers import handling
 from outlay.ledger import EndStatus, Price
-from outlay.proc.identity import MARK_VARIABLE, all_processes, below, catches
-from outlay.proc.keeper import KeeperTerms
+from outlay.proc.identity import MARK_VARIABLE
+from outlay.proc.keeper import KeeperTerms, Launch
 from outlay.proc.strays import StrayFamily, shell_code
-from outlay.proc.supervisor import KeptEvent, Launch, ProcessSupervisor
-from outlay.record.supervision import Supervised, Supervision
+from outlay.proc.supervisor import CommandNotStarted, KeptEvent, ProcessSupervisor
+from outlay.record.supervision import SupervisedRun, Supervision
 from outlay.store import outlay_home
 from outlay.units import Money, Rate
 from outlay.units.quantity import duration_text
@@ -42,18 +41,6 @@ _FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _ORPHAN_NOTICE_NS = 2 * 10**9
 _TICKET = "command"
 _OUTLIVES = ("outlay.guard.rental.watch",)  # The watcher of a rental, whoever rented it.
-
-
-class GuardedCommandNotStarted(OutlayError):
-    """The command could not be started; its hold was released. Exits as a shell does."""
-
-    exit_code = NOT_FOUND
-
-    def __init__(self, command: str, error: OSError) -> None:
-        problem = error.strerror or str(error)
-        super().__init__(f"{command}: {problem}. Nothing was spent and the hold was released.")
-        if error.errno != ENOENT:
-            self.exit_code = NOT_EXECUTABLE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,6 +96,7 @@ class Supervisor:
         self._forced = False
         self._stopping = ""
         self._signalled = False
+        self._gone = False
         self._refusal_reported = False
         self._promised_ns: int | None = None
         self._seen_ns = 0
@@ -118,7 +106,7 @@ class Supervisor:
 
         Raises:
             BudgetGuardExceeded: There is room for nothing but the stopping; nothing was started.
-            GuardedCommandNotStarted: There is no such program.
+            CommandNotStarted: There is no such program.
         """
         self._holder = Leaseholder.open(
             self._guard, self._label, self._terms, environ, now_ns=0, lab=self._lab
@@ -156,7 +144,9 @@ class Supervisor:
         if self._run_dir is not None:
             rate = self._terms.rate
             price = Price(rate.micros_per_hour, rate.currency, source="guard")
-            what = Supervised(run_dir=self._run_dir, name=self._label, price=price, command=command)
+            what = SupervisedRun(
+                run_dir=self._run_dir, name=self._label, price=price, command=command
+            )
             self._supervision = log = Supervision(what, environ, clock=self._clock)
             hold = self._holder.hold
             log.note(f"guard: hold {hold.id}, {hold.amount} at {rate}; head {self._holder.head()}")
@@ -218,7 +208,8 @@ class Supervisor:
         if (log := self._supervision) is not None:
             log.end("failed", f"not started: {problem}", exit_code=NOT_FOUND, t_ns=log.start_ns)
         self._holder.void(f"not started: {problem}")
-        raise GuardedCommandNotStarted(command[0], error) from error
+        consequence = ". Nothing was spent and the hold was released."
+        raise CommandNotStarted(command[0], error, consequence) from error
 
     def _elapsed_ns(self) -> int:
         return self._clock.monotonic_ns() - self._start_ns
@@ -227,7 +218,7 @@ class Supervisor:
 
     def _watch(self) -> KeptEvent:
         while True:
-            for event in self._processes.wait(_TICK_S):
+            for event in self._wait():
                 if event.event == "exited":
                     return event
             now_ns = self._elapsed_ns()
@@ -235,6 +226,12 @@ class Supervisor:
             self._pay(now_ns)
             if self._supervision is not None:
                 self._supervision.beat()
+
+    def _wait(self) -> list[KeptEvent]:
+        """Return what happened; that nothing is left may be in the same moment as the end."""
+        events = self._processes.wait(_TICK_S)
+        self._gone = self._gone or any(event.event == "gone" for event in events)
+        return events
 
     def _warn(self, now_ns: int) -> None:
         for percent in warnings(self._longest_ns, self._seen_ns, now_ns):
@@ -294,16 +291,10 @@ class Supervisor:
         Without one SIGTERM is the end as much as SIGKILL, and a command that would still be done
         within the paid time is left that time.
         """
-        if self._handles_sigterm():
+        listening = self._processes.with_handler(_TICKET, signal.SIGTERM)
+        if listening is None or listening:
             self._signalled = True
             self._processes.signal(_TICKET, signal.SIGTERM)
-
-    def _handles_sigterm(self) -> bool:
-        command, table = self._processes.process_of(_TICKET), all_processes()
-        if command is None or command.pid not in table:
-            return True  # It cannot be seen from here.
-        family = {command.pid, *below(table, [command.pid])}
-        return any(catches(pid, signal.SIGTERM) for pid in family)
 
     def _kill(self) -> None:
         self._signalled = True
@@ -311,12 +302,13 @@ class Supervisor:
 
     def _end_what_is_left(self, ended: KeptEvent) -> None:
         """End what the command left running behind itself; nobody pays for it any more."""
-        if not ended.left:
+        if not ended.left or self._gone:
             return
         if not self._signalled:
             self._say("the command ended and left processes behind; ending them")
             self._begin_stopping(self._elapsed_ns(), "", signal.SIGTERM)
-        while not any(event.event == "gone" for event in self._processes.wait(_TICK_S)):
+        while not self._gone:
+            self._wait()
             if self._forced or isinstance(self._holder.lease.tend(self._elapsed_ns()), End):
                 self._kill()
 

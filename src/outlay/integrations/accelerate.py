@@ -13,7 +13,7 @@ import os
 from typing import Any
 
 from outlay.errors import MissingExtra
-from outlay.record.configuration import recorded_config
+from outlay.record.configuration import CONFIGURATION_NOTE, recorded_config
 from outlay.runs.live import Run
 from outlay.runs.starting import run as start_run
 
@@ -49,7 +49,7 @@ class OutlayTracker(GeneralTracker):
 
     def store_init_configuration(self, values: dict[str, Any]) -> None:
         """Record what ``init_trackers`` was given, without secrets."""
-        self.run.note("configuration", **recorded_config(values, os.environ))
+        self.run.note(CONFIGURATION_NOTE, **recorded_config(values, os.environ))
 
     def log(self, values: dict[str, Any], step: int | None = None, **_: Any) -> None:
         """Record the numbers among the values."""

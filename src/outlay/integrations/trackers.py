@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from outlay.errors import InvalidValue
 from outlay.export.monitor import ProcessUploader, ThreadUploader, Uploader
-from outlay.export.sinks import Destination, LentSink, Sink
+from outlay.export.sinks import BorrowedSink, Destination, Sink
 from outlay.export.uploads import Tally, Upload, UploadLog, WholeRun, lost_text
 from outlay.record import facts
 from outlay.runs.live import Run
@@ -53,7 +53,7 @@ class TrackerAttachment:
         if facts.rank(os.environ) != 0 or facts.is_disabled(os.environ) or not places:
             return
         away = tuple(place for place in places if isinstance(place, Destination))
-        lent = [LentSink(place) for place in places if not isinstance(place, Destination)]
+        lent = [BorrowedSink(place) for place in places if not isinstance(place, Destination)]
         upload = Upload(
             job_name=self._name,
             logger_name="",
@@ -73,7 +73,7 @@ class TrackerAttachment:
             self.lose(f"cannot start: {error}")
             return
         run.on_close(self.stop)
-        atexit.register(self._let_go)
+        atexit.register(self._detach_all)
 
     @property
     def tally(self) -> Tally:
@@ -91,9 +91,9 @@ class TrackerAttachment:
         if self._waits:
             uploader.stop(self._finish_s, final=True)
         else:
-            uploader.let_go()
+            uploader.detach()
         self._tally = uploader.tally()
-        atexit.unregister(self._let_go)
+        atexit.unregister(self._detach_all)
         if self._tally.lost:
             _log.warning("%s", lost_text(self._name, self._tally))
 
@@ -102,9 +102,9 @@ class TrackerAttachment:
         self._tally = Tally(lost=1, trouble=trouble)
         _log.warning("%s: trackers are not told: %s", self._name, trouble)
 
-    def _let_go(self) -> None:
+    def _detach_all(self) -> None:
         if self._uploader is not None:
-            self._uploader.let_go()
+            self._uploader.detach()
 
 
 def attach(

@@ -84,7 +84,8 @@ class OutlayCallback(TrainerCallback):
         )
         self.driver.resume_from(state.global_step)
         self._first_step = self._saved_step = state.global_step
-        self._tokens = self._samples = self._last_tokens = self._last_samples = 0
+        self._tokens = self._samples = 0
+        self._last_tokens, self._last_samples = _last_sizes(state)
         if not self.mixed_in:
             self._watch_inputs()
             control.should_training_stop |= bool(self.driver.ask())
@@ -102,10 +103,11 @@ class OutlayCallback(TrainerCallback):
 
     def on_step_end(self, args: Any, state: Any, control: Any, **more: Any) -> None:
         """End the step, ask whether another one may run, and see what comes between."""
-        del state, more
+        del more
         tokens, samples = self._tokens, self._samples
         self.driver.end_step(tokens=tokens, samples=samples)
         self._last_tokens, self._last_samples = tokens, samples
+        _keep_sizes(state, tokens, samples)
         self._tokens = self._samples = 0
         if not self.mixed_in and self.driver.ask(tokens=tokens, samples=samples):
             self.stop(args, control)
@@ -230,6 +232,23 @@ class OutlayCallback(TrainerCallback):
             self._samples += self._samples_of(batch)
         except Exception as error:  # noqa: BLE001 - a user's count must not end a training
             self.driver.report_error("counting tokens", error)
+
+
+# The last step's sizes are kept in the Trainer's own checkpoint: of prompts nothing else is known
+# when a run is resumed, and it would train a step that it had refused before. As rank 0 had them.
+
+_KEPT = "outlay"
+
+
+def _keep_sizes(state: Any, tokens: int, samples: int) -> None:
+    if isinstance(kept := getattr(state, "stateful_callbacks", None), dict):
+        kept[_KEPT] = {"args": {}, "attributes": {"tokens": tokens, "samples": samples}}
+
+
+def _last_sizes(state: Any) -> tuple[int, int]:
+    kept = getattr(state, "stateful_callbacks", None) or {}
+    sizes = kept[_KEPT]["attributes"] if _KEPT in kept else {}
+    return sizes.get("tokens", 0), sizes.get("samples", 0)
 
 
 class OutlayTrainerMixin:

@@ -191,31 +191,6 @@ def _varint(message: bytes, place: int) -> tuple[int, int]:
             raise BadDocument("a number of more than 64 bits")
 
 
-def _fold(run: TrackedRun, record: bytes) -> None:
-    for number, body in fields(record):
-        if isinstance(body, int):
-            continue
-        match number:
-            case 2:
-                _fold_history(run, body)
-            case 3:
-                run.summary |= _items(body, 1)
-            case 5:
-                run.config |= _items(body, 1)
-            case 7:
-                _fold_stats(run, body)
-            case 12:
-                _fold_metric(run, body)
-            case 17:
-                _fold_run(run, body)
-            case 18:
-                _fold_exit(run, body)
-            case 26:
-                _fold_environment(run, body)
-            case _:
-                pass
-
-
 def _fold_history(run: TrackedRun, body: bytes) -> None:
     values = _items(body, 1)
     stated = [dict(fields(part)).get(1, 0) for part in _parts(body, 2)]
@@ -236,29 +211,12 @@ def _fold_run(run: TrackedRun, body: bytes) -> None:
     for number, part in fields(body):
         if not isinstance(part, bytes):
             continue
-        match number:
-            case 1:
-                run.run_id = _text(part)
-            case 2:
-                run.entity = _text(part)
-            case 3:
-                run.project = _text(part)
-            case 4:
-                run.config |= _items(part, 1)
-            case 8:
-                run.name = _text(part)
-            case 13:
-                run.host = _text(part)
-            case 17:
-                run.started_ns = run.started_ns or _timestamp(part)
-            case _:
-                pass
-
-
-def _fold_metric(run: TrackedRun, body: bytes) -> None:
-    found = {number: _text(part) for number, part in fields(body) if isinstance(part, bytes)}
-    if name := found.get(1) or found.get(2):
-        run.axes[name] = found.get(4, "")
+        if number in _TEXTS_OF_RUN:
+            setattr(run, _TEXTS_OF_RUN[number], _text(part))
+        elif number == 4:
+            run.config |= _items(part, 1)
+        elif number == 17:
+            run.started_ns = run.started_ns or _timestamp(part)
 
 
 def _fold_exit(run: TrackedRun, body: bytes) -> None:
@@ -280,6 +238,34 @@ def _fold_environment(run: TrackedRun, body: bytes) -> None:
                 run.gpus = value
             case _:
                 pass
+
+
+def _fold_summary(run: TrackedRun, body: bytes) -> None:
+    run.summary |= _items(body, 1)
+
+
+def _fold_config(run: TrackedRun, body: bytes) -> None:
+    run.config |= _items(body, 1)
+
+
+def _fold_metric(run: TrackedRun, body: bytes) -> None:
+    found = {number: _text(part) for number, part in fields(body) if isinstance(part, bytes)}
+    if name := found.get(1) or found.get(2):
+        run.axes[name] = found.get(4, "")
+
+
+_TEXTS_OF_RUN = {1: "run_id", 2: "entity", 3: "project", 8: "name", 13: "host"}
+_FOLDS = {
+    2: _fold_history, 3: _fold_summary, 5: _fold_config, 7: _fold_stats, 12: _fold_metric,
+    17: _fold_run, 18: _fold_exit, 26: _fold_environment,
+}  # fmt: skip
+"""What is done with the messages in a record, by their numbers."""
+
+
+def _fold(run: TrackedRun, record: bytes) -> None:
+    for number, body in fields(record):
+        if number in _FOLDS and isinstance(body, bytes):
+            _FOLDS[number](run, body)
 
 
 def _items(body: bytes, wanted: int) -> dict[str, Value]:

@@ -156,7 +156,7 @@ def _import(
             try:
                 waiting += _import_source(source, terms, done)
             except Exception as error:  # noqa: BLE001 - W&B's client raises anything; it is listed
-                done.failed.append(Finding(source=source.name, message=_told(error)))
+                done.failed.append(Finding(source=source.name, message=_error_text(error)))
             if len(waiting) >= _BATCH:
                 done.findings += _register(store, waiting, now_ns)
                 waiting = []
@@ -389,6 +389,6 @@ def _of_gpus(values: dict[str, Value], figure: str) -> Iterator[float]:
             yield float(value)
 
 
-def _told(error: BaseException) -> str:
+def _error_text(error: BaseException) -> str:
     text = getattr(error, "strerror", None) or str(error)
     return (text if isinstance(error, OutlayError) else f"{type(error).__name__}: {text}")[:500]

@@ -173,8 +173,8 @@ def training_ranks(segments: Sequence[SegmentId]) -> tuple[SegmentId, ...]:
 def energy_of(attempts: Iterable[Attempt], energy_mj: Mapping[SegmentId, int]) -> int:
     """Return the millijoules of a run, each counted once.
 
-    A supervisor sees from outside what the training measures inside; its word counts where none of
-    the attempts that it watched measured anything.
+    A supervisor sees from outside what the training measures inside; its figure counts where none
+    of the attempts that it watched measured anything.
     """
     total = 0
     inside_mj: dict[SegmentId, int] = {}
@@ -433,7 +433,7 @@ def _header(start: _Start) -> AttemptStarted:
 
 
 def _witnessed_end(start: _Start) -> AttemptEnded | None:
-    """Return how a leader without a last word ended, as its supervisor or accounts say."""
+    """Return how a leader that recorded no end ended, as its supervisor or accounts say."""
     ends = [life.end for life in start.signs if life.segment.rank == SUPERVISOR]
     stated = start.accounts.end if start.accounts and start.ended_ns is not None else None
     return next((end for end in (*ends, stated) if end is not None), None)
@@ -461,13 +461,13 @@ def read_lives(run_dir: Path) -> list[SegmentLife]:
     lives: dict[SegmentId, SegmentLife] = {}
     for path in segment_paths(run_dir):
         try:
-            records = _telling_records(path)
+            records = _boundary_records(path)
         except OSError:
             continue
         header = records[0] if records else None
         if not isinstance(header, AttemptStarted):
             return _fold_whole(run_dir)
-        segment = SegmentId(header.t_ns, header.rank, header.host, header.pid)
+        segment = SegmentId.of(header)
         if segment in lives:
             return _fold_whole(run_dir)
         life = lives[segment] = SegmentLife(segment)
@@ -482,7 +482,7 @@ def _fold_whole(run_dir: Path) -> list[SegmentLife]:
     return list(lives.values())
 
 
-def _telling_records(path: Path) -> list[Record]:
+def _boundary_records(path: Path) -> list[Record]:
     """Return the records that say when a process began and ended and what it paid, in order.
 
     Empty where the begin or the end of the file cannot be read as it should.

@@ -98,12 +98,8 @@ def typed_price(
 ) -> Price:
     """Return ``"1.50 USD/h"``, ``"1.20 USD/h showback"`` or a number as a price per GPU-hour.
 
-    Args:
-        value: What the user wrote, or a resolved price as ``handed_on`` wrote it.
-        name: What to call it in an error.
-        source: Who says so.
-        kind: Where the text names none.
-        currency: Where the text names none.
+    A resolved price is taken as ``handed_on`` wrote it. ``kind`` and ``currency`` count where the
+    text names none.
 
     Raises:
         InvalidValue: It is no such price.

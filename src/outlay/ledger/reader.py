@@ -113,10 +113,8 @@ class _Sequence:
 class LedgerReader:
     """Follows one run's log; each record is returned once, by the first poll that can see it.
 
-    Args:
-        run_dir: The run's directory.
-        decode: What makes records of a block of whole lines, in the codec's stead.
-        stated: By file name, the statement after which a segment is read; others are read whole.
+    ``decode`` makes records of a block of whole lines, in the codec's stead. ``stated`` has, by
+    file name, the statement after which a segment is read; others are read whole.
     """
 
     def __init__(
@@ -292,5 +290,5 @@ def identify(path: Path, records: Sequence[Record]) -> SegmentId:
     """Return who wrote a file, by its first records; by its name where they are damaged."""
     first = records[0] if records else None
     if isinstance(first, AttemptStarted):
-        return SegmentId(start_ns=first.t_ns, rank=first.rank, host=first.host, pid=first.pid)
+        return SegmentId.of(first)
     return id_from_name(path) or SegmentId(start_ns=first.t_ns if first else 0, host=path.name)

@@ -74,12 +74,8 @@ def find_statements(
     """Return the last good statement of each segment file that has one, by the file's name.
 
     A file has none that can be used where its first record is damaged, or where another file is a
-    copy of the same segment.
-
-    Args:
-        run_dir: The run's directory.
-        believe: Says whether a statement can be used; where not, an earlier one is looked for.
-        back_bytes: How far before a statement to look for records beyond it.
+    copy of the same segment. Where ``believe`` refuses a statement an earlier one is looked for.
+    ``back_bytes`` is how far before a statement to look for records beyond it.
     """
     found: dict[str, Stated] = {}
     owners: Counter[SegmentId] = Counter()
@@ -89,7 +85,7 @@ def find_statements(
                 header = _header(log)
                 if header is None:
                     continue
-                segment = SegmentId(header.t_ns, header.rank, header.host, header.pid)
+                segment = SegmentId.of(header)
                 owners[segment] += 1
                 if stated := _stated(log, segment, header, believe, back_bytes=back_bytes):
                     found[path.name] = stated

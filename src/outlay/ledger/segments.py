@@ -10,12 +10,12 @@ from pathlib import Path
 import msgspec
 
 from outlay.decoding import MEBIBYTE, BadDocument, Int64, read_document
+from outlay.ledger.records import AttemptStarted
 
-# Where a run's log lives: one segment file per process, named after who wrote it.
+#   <run dir>/ledger/run.json                                  the identity, written once
+#   <run dir>/ledger/<start ns>-<host>-<pid>-r<rank>.jsonl     one segment per process
 #
-# <run dir>/ledger/run.json the run's identity, written once <run dir>/ledger/<start
-# ns>-<host>-<pid>-r<rank>.jsonl one segment per process Attempts are not numbered on disk: they
-# are derived when reading.
+# Attempts are not numbered on disk: they are derived when reading.
 
 LEDGER = "ledger"
 _NAME = re.compile(r"([0-9]{1,20})-(.*)-([0-9]{1,10})-r(-?[0-9]{1,9})\.jsonl")
@@ -33,6 +33,11 @@ class SegmentId:
     rank: int = 0
     host: str = ""
     pid: int = 0
+
+    @classmethod
+    def of(cls, header: AttemptStarted) -> SegmentId:
+        """Return who wrote a segment that begins with this record."""
+        return cls(header.t_ns, header.rank, header.host, header.pid)
 
     @property
     def file_name(self) -> str:

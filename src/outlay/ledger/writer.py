@@ -38,7 +38,7 @@ _RETRY_OPEN_NS = 1_000_000_000
 
 @dataclass(slots=True)
 class _Trouble:
-    """Why records are being lost, since when, and how many; its gap has one number, once told."""
+    """Why records are being lost, since when, and how many; its gap keeps one number."""
 
     since_ns: int
     reason: str
@@ -61,12 +61,8 @@ class SegmentWriter:
     ``gap_numbers`` are the sequence numbers of the gaps that it wrote on its own account.
 
     The usual append takes no lock: a number from a counter and one ``write`` to a descriptor in
-    append mode are each atomic, and readers put records in order by their number.
-
-    Args:
-        path: The segment's file; its directory is made when missing.
-        header: The segment's first record, kept so that a deleted file can be begun anew.
-        clock: Paces the attempts to open a file that cannot be opened.
+    append mode are each atomic, and readers put records in order by their number. The header is
+    kept, so that a deleted file can be begun anew.
     """
 
     def __init__(self, path: Path, header: AttemptStarted, clock: Clock) -> None:
@@ -224,13 +220,13 @@ class SegmentWriter:
                 self._lose(record, trouble.reason)
                 return
             seal = b"\n" if trouble.torn else b""  # Ends a torn line, so that only that is bad.
-            told = seal + self._gap_line(record, trouble)
+            before = seal + self._gap_line(record, trouble)
             try:
-                written = os.write(self._fd, told + line)
+                written = os.write(self._fd, before + line)
             except OSError as error:
                 self._lose(record, _reason(error))
                 return
-            ends = _Ends(len(seal), len(told), len(told) + len(line))
+            ends = _Ends(len(seal), len(before), len(before) + len(line))
             self._settle(record, trouble, written, ends)
 
     def _settle(self, record: KnownRecord, trouble: _Trouble, written: int, ends: _Ends) -> None:

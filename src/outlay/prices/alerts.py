@@ -1,4 +1,4 @@
-"""When a price has moved enough to tell somebody: pure judgement of one price against earlier ones.
+"""When a price has moved enough for an alert: one price judged against earlier ones. Pure.
 
 Percentages are compared as integers, so that a change of exactly ten percent is never "more than
 ten percent" because of a float.
@@ -51,13 +51,9 @@ class AlertRules:
         )
 
     def judge(self, current: int, previous: int, lowest: int, *, earlier: int) -> AlertKind | None:
-        """Return what the step from ``previous`` to ``current`` micro-units is, if anything.
+        """Return what the step from the ``previous`` to the ``current`` cheapest price is, if any.
 
-        Args:
-            current: The cheapest price now, above zero.
-            previous: The cheapest price at the snapshot before.
-            lowest: The lowest price ever seen before.
-            earlier: How many snapshots there were before.
+        ``lowest`` is the lowest price of the ``earlier`` snapshots; prices are in micro-units.
         """
         change = (current - previous) * 100
         if change < -self.drop_percent * previous:

@@ -124,13 +124,9 @@ class PriceBook:
         tier: Tier | None = None,
         source_prefix: str = "",
     ) -> list[Offer]:
-        """Return what was on offer at an instant (now if None), in every source's last word.
+        """Return what was on offer at an instant (now if None): in each source's last snapshot.
 
-        Args:
-            at_ns: Snapshots after it do not count.
-            gpu: A card or a family.
-            tier: Only these terms.
-            source_prefix: Only sources whose name starts so.
+        ``gpu`` is a card or a family.
         """
         query = _offers_in(latest_snapshots(at_ns))
         if source_prefix:
@@ -142,48 +138,12 @@ class PriceBook:
                 query = query.where(price_offers.c.tier == tier.value)
             return list(self._read(connection.execute(query).mappings()))
 
-    def price_at(
-        self,
-        gpu: str,
-        at_ns: int,
-        *,
-        tier: Tier | None = None,
-        provider: str | None = None,
-        currency: str = "USD",
-    ) -> Offer | None:
-        """Return the cheapest offer of a GPU as of an instant, or None where none was known.
-
-        Args:
-            gpu: A card or a family.
-            at_ns: Snapshots after it do not count.
-            tier: Only these terms.
-            provider: Only this provider's.
-            currency: Prices of different currencies are not compared.
-        """
-        column = price_offers.c
-        query = _offers_in(latest_snapshots(at_ns)).where(column.currency == currency)
-        query = query.order_by(
-            column.per_gpu_micros, column.price_micros, price_snapshots.c.source, column.position
-        )
-        if tier is not None:
-            query = query.where(column.tier == tier.value)
-        if provider is not None:
-            query = query.where(column.provider == provider)
-        with self._store.begin() as connection:
-            query = query.where(column.gpu.in_(_names_of(connection, gpu)))
-            first = connection.execute(query.limit(1)).mappings().all()
-            if (found := next(self._read(first), None)) is not None or not first:
-                return found
-            return next(self._read(connection.execute(query).mappings().all()), None)
-
     def cheapest_rentable(self, *, since_ns: int = 0) -> list[Offer]:
         """Return, for each machine and its terms, the cheapest offer not known to be sold out.
 
         A machine is so many of one GPU, form factor included, at one provider. Where several
-        sources speak of the same, the one that looked last is believed.
-
-        Args:
-            since_ns: Leave out what was last seen before this instant, unless somebody stated it.
+        sources offer the same, the newest snapshot counts. What was last seen before
+        ``since_ns`` is left out, unless somebody stated it.
         """
         column, snapshot = price_offers.c, price_snapshots.c
         rank = func.row_number().over(
@@ -331,14 +291,9 @@ def look_up(
     at_ns: int | None = None,
     since_ns: int | None = None,
 ) -> Found:
-    """Return the offers that match.
+    """Return the offers that match, as of ``at_ns`` or now.
 
-    Args:
-        store: From ``open_store``.
-        query: What is looked for.
-        limit: At most so many.
-        at_ns: As of this instant instead of now.
-        since_ns: Leave out what was last seen before this instant, unless somebody stated it.
+    What was last seen before ``since_ns`` is left out, unless somebody stated it.
 
     Raises:
         NothingLoaded: There is nothing to look through.

@@ -189,13 +189,8 @@ def look_up(
 ) -> Quote:
     """Return the offer that a name stands for.
 
-    Where several sources speak of the same, the one that looked last is believed.
-
-    Args:
-        asked: From ``parse_name``.
-        quotes: Everything that is on offer, as far as it is known.
-        name: What to call the value in an error.
-        ids: Of the instance that asks: on a market they tell which offer it is.
+    Where several sources offer the same, the newest snapshot counts. On a market the
+    ``ids`` of the instance that asks tell which offer it is; ``name`` is what an error calls it.
 
     Raises:
         PriceUnknown: It stands for none, or for several prices; says which are known.

@@ -15,8 +15,6 @@ from outlay.errors import Finding, InvalidValue
 from outlay.prices.gpus import family_of, resolve, same_memory
 from outlay.units import Money
 
-# Something for rent: one offer of one vendor, as it stood when it was looked at.
-
 # Beyond these a figure is a vendor's mistake, and would not fit the columns it is kept in.
 MOST_GPUS = 100_000
 MANUAL = "manual:"
@@ -159,10 +157,7 @@ _WIRED = re.compile(r"SXM|NVL\b|HBM3|\bG?B[23]00\b|\bG?H200\b", re.IGNORECASE)
 def nvlink_between(name: str, gpu: str, gpu_count: int) -> bool | None:
     """Return True or False where it is certain, None where it depends on the machine.
 
-    Args:
-        name: The vendor's, form factor included.
-        gpu: The card's canonical name.
-        gpu_count: Of the offer; one GPU has nothing to be joined to.
+    ``name`` is the vendor's, form factor included, and ``gpu`` the card's canonical one.
     """
     cards = family_of(gpu)
     if gpu_count < 2 or not cards:
@@ -181,15 +176,15 @@ ENOUGH_FOR_A_MEDIAN = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Screened:
-    """Offers that can be true, and findings for those that cannot."""
+class Parsed:
+    """What was read from a source's answer, and which parts of it could not be."""
 
     offers: tuple[Offer, ...]
-    findings: tuple[Finding, ...]
+    findings: tuple[Finding, ...] = ()
 
 
-def screen(offers: Iterable[Offer]) -> Screened:
-    """Separate offers that can be true from those that cannot."""
+def screen(offers: Iterable[Offer]) -> Parsed:
+    """Return the offers that can be true, and findings for those that cannot."""
     candidates = list(offers)
     each = [offer.per_gpu_micros for offer in candidates]
     on_demand, medians = _on_demand_prices(candidates), _medians(candidates, each)
@@ -205,7 +200,7 @@ def screen(offers: Iterable[Offer]) -> Screened:
             good.append(offer)
         else:
             findings.append(Finding(source=offer.source, message=f"{_name(offer)}: {problem}"))
-    return Screened(offers=tuple(good), findings=tuple(findings))
+    return Parsed(offers=tuple(good), findings=tuple(findings))
 
 
 def _name(offer: Offer) -> str:

@@ -43,23 +43,6 @@ _NUMBER = re.compile(
     r"[0-9]+(?:\.[0-9]*)?(?:[eE][+-]?[0-9]{1,3})?|\.[0-9]+(?:[eE][+-]?[0-9]{1,3})?"
 )
 
-# Columns that hold a field of an offer as it is.
-_PLAIN = (
-    "provider",
-    "gpu",
-    "gpu_count",
-    "community",
-    "memory_gb",
-    "nvlink",
-    "interconnect",
-    "bandwidth_mbps",
-    "region",
-    "availability",
-    "cuda",
-    "offer_id",
-    "given",
-)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class Series:
@@ -111,11 +94,6 @@ def series_of(offer: Offer) -> Series:
     return cells_of(dict(zip(SERIES_COLUMNS, key_of(offer), strict=True)), Series)
 
 
-def series_from(row: RowMapping) -> Series:
-    """Return the series in a row that holds its columns; raises BadDocument for a damaged one."""
-    return cells_of(row, Series)
-
-
 _OFFER_COLUMNS = tuple(column.name for column in price_offers.columns)
 
 
@@ -154,6 +132,10 @@ class _OfferCells(msgspec.Struct):
     source: str
 
 
+_SAME = tuple(set(_OfferCells.__struct_fields__) & set(Offer.__struct_fields__))
+"""The columns that hold a field of an offer as it is."""
+
+
 def offer_from(row: RowMapping) -> Offer:
     """Return a row, joined with its snapshot's source and instant, as the offer it was.
 
@@ -167,11 +149,8 @@ def offer_from(row: RowMapping) -> Offer:
     storage = cells.storage_micros
     return Offer(
         price=Money(cells.price_micros, cells.currency),
-        tier=cells.tier,
         storage_price=None if storage is None else Money(storage, cells.currency),
-        fetched_ns=cells.fetched_ns,
-        source=cells.source,
-        **{name: getattr(cells, name) for name in _PLAIN},
+        **{name: getattr(cells, name) for name in _SAME},
     )
 
 
@@ -189,13 +168,9 @@ def cells_of(row: Mapping[Any, Any], kind: type[T]) -> T:
 def read_rows(
     rows: Iterable[RowMapping], read: Callable[[RowMapping], T], name: str, damage: list[Finding]
 ) -> Iterator[T]:
-    """Yield what rows of the store hold.
+    """Yield what rows of the store hold; ``name`` is what a row is.
 
-    Args:
-        rows: As they were found.
-        read: Raises BadDocument or InvalidValue for a row that is damaged, which is left out.
-        name: What a row is.
-        damage: Findings about damaged rows are added to it.
+    A row for which ``read`` raises is left out, and a finding about it added to ``damage``.
     """
     for row in rows:
         try:
@@ -292,8 +267,7 @@ def _snapshot_rows(connection: Connection, looks: Mapping[_Look, Snapshot]) -> d
 
 
 def _snapshot_cells(snapshot: Snapshot) -> tuple[object, ...]:
-    findings = [_finding_row(finding) for finding in snapshot.findings[:FINDINGS_KEPT]]
-    said = msgspec.json.encode(findings).decode()
+    said = msgspec.json.encode(snapshot.findings[:FINDINGS_KEPT]).decode()
     return snapshot.failed, len(snapshot.offers), len(snapshot.findings), said
 
 
@@ -326,15 +300,6 @@ def _grow(connection: Connection, held: _Held, more: Snapshot) -> None:
     connection.execute(update(price_snapshots).where(price_snapshots.c.id == held.id).values(grown))
 
 
-def _finding_row(finding: Finding) -> dict[str, Any]:
-    return {
-        "source": finding.source,
-        "line": finding.line,
-        "message": finding.message,
-        "severity": finding.severity,
-    }
-
-
 def _series_ids(
     connection: Connection, looks: Iterable[_Look], wanted: Collection[SeriesKey]
 ) -> dict[SeriesKey, int]:
@@ -352,7 +317,7 @@ def _known_series(connection: Connection, sources: Collection[str]) -> dict[Seri
     known: dict[SeriesKey, int] = {}
     for row in connection.execute(query).mappings():
         with contextlib.suppress(BadDocument):  # A damaged one is begun anew.
-            series_from(row)
+            cells_of(row, Series)
             known[cast(SeriesKey, tuple(row[name] for name in SERIES_COLUMNS))] = row["id"]
     return known
 

@@ -20,7 +20,6 @@ from outlay.prices.recording import (
     Series,
     cells_of,
     read_rows,
-    series_from,
 )
 from outlay.store.engine import LARGEST
 from outlay.store.schema import price_alerts, price_points, price_series
@@ -71,27 +70,17 @@ def points(
     currency: str | None = None,
     damage: list[Finding] | None = None,
 ) -> list[PricePoint]:
-    """Return points in order of time.
+    """Return points in order of time, from ``since_ns`` on; ``gpu`` is a card or a family.
 
-    Args:
-        store: From ``open_store``.
-        gpu: A card or a family.
-        provider: Only this one's.
-        tier: Only these terms.
-        since_ns: At or after this instant.
-        currency: Only prices in it.
-        damage: Findings about rows that cannot be read are added to it.
+    Findings about rows that cannot be read are added to ``damage``.
     """
     query = _joined(select(price_points, *_SERIES), price_points.c.series_id)
     query = query.order_by(price_points.c.fetched_ns, price_series.c.id)
     if since_ns is not None:
         query = query.where(price_points.c.fetched_ns >= since_ns)
-    if currency is not None:
-        query = query.where(price_series.c.currency == currency)
-    if provider is not None:
-        query = query.where(price_series.c.provider == provider)
-    if tier is not None:
-        query = query.where(price_series.c.tier == tier.value)
+    for name, wanted in (("currency", currency), ("provider", provider), ("tier", tier)):
+        if wanted is not None:
+            query = query.where(price_series.c[name] == str(wanted))
     with store.begin() as connection:
         if gpu is not None:
             known = connection.scalars(select(price_series.c.gpu).distinct())
@@ -187,7 +176,7 @@ class _AlertCells(msgspec.Struct):
 
 
 def _point(row: RowMapping) -> PricePoint:
-    series, cells = series_from(row), cells_of(row, _PointCells)
+    series, cells = cells_of(row, Series), cells_of(row, _PointCells)
     return PricePoint(
         series=series,
         at_ns=cells.fetched_ns,
@@ -197,7 +186,7 @@ def _point(row: RowMapping) -> PricePoint:
 
 
 def _alert(row: RowMapping) -> Alert:
-    series, cells = series_from(row), cells_of(row, _AlertCells)
+    series, cells = cells_of(row, Series), cells_of(row, _AlertCells)
     return Alert(
         series=series,
         at_ns=cells.fetched_ns,

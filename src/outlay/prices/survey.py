@@ -8,14 +8,12 @@ from enum import StrEnum
 
 from outlay.clock import utc_text
 from outlay.errors import Finding
-from outlay.escaping import markdown_row, markdown_text
+from outlay.escaping import markdown_table, markdown_text
 from outlay.prices.alerts import change_percent
 from outlay.prices.gpus import matching_names, resolve
 from outlay.prices.offer import Offer, Snapshot, Tier, cheapest_first
 from outlay.units import Money
 
-# Comparing vendors for one short job, and picking one by a rule that is written down.
-#
 # The rule: the cheapest spot offer whose GPUs are joined by NVLink; where there is none, the
 # cheapest spot offer that has all the GPUs in one machine.
 
@@ -127,13 +125,9 @@ class Survey:
 def survey(
     snapshots: Sequence[Snapshot], *, gpus: int, taken_ns: int, only: Iterable[str] = ()
 ) -> Survey:
-    """Compare vendors for a job on some GPUs of one machine.
+    """Compare vendors, a snapshot each, for a job on so many GPUs of one machine.
 
-    Args:
-        snapshots: One of each vendor.
-        gpus: How many, in one machine.
-        taken_ns: The date of the survey.
-        only: Compare these GPUs instead of each vendor's usual ones.
+    ``only`` are the GPUs to compare instead of each vendor's usual ones.
     """
     chosen = tuple(only)
     fitting = {
@@ -202,10 +196,10 @@ def _cheapest_elsewhere(candidates: list[Offer], pick: Offer | None) -> tuple[Of
 
 # A survey as a document: ``vendor-survey.md``. Pure; every figure in it is computed.
 
-_HEADER = (
-    "| vendor | offer | per GPU-hour | whole, per hour | memory per GPU | network | NVLink "
-    "| region | source, snapshot |\n|---|---|---:|---:|---:|---|---|---|---|"
-)
+_HEADINGS = (
+    "vendor", "offer", ">per GPU-hour", ">whole, per hour", ">memory per GPU", "network", "NVLink",
+    "region", "source, snapshot",
+)  # fmt: skip
 FINDINGS_SHOWN = 20
 _YES_NO = {True: "yes", False: "no", None: "not known"}
 
@@ -216,7 +210,9 @@ def as_markdown(survey: Survey) -> str:
         f"# Vendor survey: {survey.gpus} GPUs in one machine",
         f"Snapshot of {utc_text(survey.taken_ns)}. Prices move from week to week.",
         "## Vendors compared",
-        "\n".join([_HEADER, *(line for row in survey.rows for line in _lines(row))]),
+        "\n".join(
+            markdown_table(_HEADINGS, (cells for row in survey.rows for cells in _cells(row)))
+        ),
         "## Recommended pick",
         "Rule: the cheapest spot tier with NVLink between the GPUs; where there is none, the "
         "cheapest spot tier with all GPUs guaranteed in a single node.",
@@ -227,14 +223,12 @@ def as_markdown(survey: Survey) -> str:
     return "\n\n".join(blocks) + "\n"
 
 
-def _lines(row: VendorRow) -> Iterator[str]:
-    if row.problem is not None:
-        yield f"{markdown_row([row.vendor, row.problem])} | | | | | | |"
-    elif not row.offers:
-        said = "loaded; nothing that fits can be rented now"
-        yield f"{markdown_row([row.vendor, said])} | | | | | | |"
+def _cells(row: VendorRow) -> Iterator[list[str]]:
+    if row.problem is not None or not row.offers:
+        said = row.problem or "loaded; nothing that fits can be rented now"
+        yield [row.vendor, said, *[""] * (len(_HEADINGS) - 2)]
     for offer in row.offers:
-        cells = [
+        yield [
             row.vendor,
             described(offer),
             str(offer.price_per_gpu),
@@ -245,7 +239,6 @@ def _lines(row: VendorRow) -> Iterator[str]:
             offer.region or "any",
             f"{offer.source}, {utc_text(offer.fetched_ns)}",
         ]
-        yield markdown_row(cells)
 
 
 def justification(survey: Survey) -> str:

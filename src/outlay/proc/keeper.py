@@ -13,7 +13,7 @@ import contextlib
 import os
 import signal
 import subprocess
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -38,7 +38,7 @@ Leftovers = Literal["kill", "report", "leave"]
 Whom = Literal["command", "group", "family"]
 
 LOOK_EVERY_S: Final = 0.05
-_STRIKES: Final = 200
+_MOST_ROUNDS: Final = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,12 +70,33 @@ class KeeperTerms:
     record: str = ""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch:
+    """A command to start.
+
+    Attributes:
+        ticket: What it is called towards the keeper.
+        output: A file to append its output to; None for our own output.
+        stdin: Whether it reads our input; it reads nothing otherwise.
+        group: The process group to put it into; 0 for one of its own.
+        exit_file: Where the keeper writes down how it ended.
+    """
+
+    ticket: str
+    command: Sequence[str]
+    env: dict[str, str]
+    cwd: str | None = None
+    output: str | None = None
+    stdin: bool = False
+    group: int = 0
+    exit_file: str = ""
+
+
 @dataclass(slots=True, kw_only=True)
 class KeptCommand:
     """One command that was started.
 
     Attributes:
-        process: Its first process.
         returncode: None while that runs.
         reported: Whether the supervisor waits to hear that nothing of it is left.
     """
@@ -96,9 +117,6 @@ class Keeper:
     The supervisor uses it in its own process should its keeper be killed: it adopts the commands.
 
     Attributes:
-        notify: Takes events for the supervisor.
-        cgroup: The group that the commands are in.
-        inside: Whether this process is in the group as well.
         parent: Whether the commands are children of this process, so that it learns how they ended.
         helpers: Children that are none of a command's.
         older: Children that were there before, of a process that has a life of its own.
@@ -107,7 +125,6 @@ class Keeper:
     terms: KeeperTerms
     notify: Callable[[dict[str, Any]], None]
     cgroup: Cgroup | None = None
-    inside: bool = False
     parent: bool = True
     helpers: set[int] = field(default_factory=set)
     older: frozenset[int] | None = None
@@ -116,27 +133,16 @@ class Keeper:
 
     # -- beginning ---------------------------------------------------------------------------
 
-    def start(
-        self,
-        *,
-        ticket: str,
-        command: list[str],
-        env: dict[str, str],
-        cwd: str | None,
-        output: str | None,
-        stdin: bool,
-        group: int,
-        exit_file: str,
-    ) -> None:
+    def start(self, launch: Launch) -> None:
         """Start a command; report its process, or why it could not be started."""
-        began_ns = SYSTEM.monotonic_ns()
+        ticket, output, began_ns = launch.ticket, launch.output, SYSTEM.monotonic_ns()
         try:
             with contextlib.ExitStack() as opened:
                 log = None if output is None else opened.enter_context(Path(output).open("ab"))
                 started = subprocess.Popen(
-                    command, env=env, cwd=cwd, process_group=group, stdout=log,
-                    stdin=None if stdin else subprocess.DEVNULL,
-                    stderr=None if log is None else subprocess.STDOUT,
+                    launch.command, env=launch.env, cwd=launch.cwd, process_group=launch.group,
+                    stdin=None if launch.stdin else subprocess.DEVNULL,
+                    stdout=log, stderr=None if log is None else subprocess.STDOUT,
                 )  # fmt: skip
         except (OSError, ValueError) as error:
             problem = getattr(error, "strerror", None) or str(error)
@@ -148,7 +154,7 @@ class Keeper:
         started.returncode = 0  # Reaped below, with everything else, and not by this object.
         process = read_process(started.pid) or Process(started.pid, 0, os.getpid(), started.pid)
         self.commands[ticket] = KeptCommand(
-            ticket=ticket, process=process, started_ns=began_ns, exit_file=exit_file
+            ticket=ticket, process=process, started_ns=began_ns, exit_file=launch.exit_file
         )
         self.notify(introduction(self.commands[ticket]))
 
@@ -285,11 +291,11 @@ class Keeper:
             signal_group(group, signal.SIGKILL)
         for process in found:
             send(process, signal.SIGKILL)
-        for _ in range(_STRIKES):
-            if not self._strike_orphans(ticket):
+        for _ in range(_MOST_ROUNDS):
+            if not self._kill_orphans(ticket):
                 return
 
-    def _strike_orphans(self, ticket: str | None) -> bool:
+    def _kill_orphans(self, ticket: str | None) -> bool:
         """Kill what we have adopted, one by one and without a look at anybody else.
 
         Of a chain of processes, each of which starts the next and ends, a longer look only finds
@@ -318,7 +324,6 @@ class Keeper:
             process = read_process(pid)
             if process is not None and not process.is_dead and not self._may_end(process):
                 self.cgroup.leave(pid)
-        self.inside = False
         self.cgroup.kill()
 
     # -- ending ------------------------------------------------------------------------------

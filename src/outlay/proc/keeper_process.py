@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from outlay.clock import SYSTEM
 from outlay.proc.identity import Cgroup, ask_for_signal_when_parent_dies, set_subreaper
-from outlay.proc.keeper import LOOK_EVERY_S, Keeper, KeeperTerms, introduction
+from outlay.proc.keeper import LOOK_EVERY_S, Keeper, KeeperTerms, Launch, introduction
 
 _HEIRS: Final = 3
 
@@ -129,7 +129,7 @@ class KeeperProcess:
             case "keep":
                 self._apply_terms(**order)
             case "start":
-                self.keeper.start(**order)
+                self.keeper.start(Launch(**order))
             case "signal":
                 self.keeper.signal(**order)
             case "until":
@@ -147,7 +147,7 @@ class KeeperProcess:
         if adopted:
             self.keeper.parent = False
         elif self.keeper.cgroup is not None:
-            self.keeper.inside = self.keeper.cgroup.enter(os.getpid())
+            self.keeper.cgroup.enter(os.getpid())
 
     def _start_heir(self) -> bool:
         """The supervisor is gone: start an heir; False when everything has to end."""

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from outlay.clock import SYSTEM, Clock
-from outlay.files import read_own, write_whole
+from outlay.files import write_whole
 from outlay.proc.identity import (
     Cgroup,
     Process,
@@ -92,9 +92,11 @@ class FamilyRecord:
     """Who keeps a family, and how to find it without them.
 
     Attributes:
+        machine: Within which its process numbers mean something: see ``this_machine``.
         about: What it is, for whoever deals with it: ``kind`` and what that kind needs.
     """
 
+    machine: tuple[str, ...]
     session: str
     supervisor: Process
     keeper: Process
@@ -127,10 +129,9 @@ class StrayFamily:
 
 def write_record(path: Path, record: FamilyRecord) -> None:
     """Name a family; where that cannot be written, only a kill of both at once is not seen."""
-    document = {"machine": _machine(), **asdict(record)}
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(path, json.dumps(document).encode() + b"\n")
+        write_whole(path, json.dumps(asdict(record)).encode() + b"\n")
 
 
 def find_strays(directory: Path) -> Iterator[StrayFamily]:
@@ -170,29 +171,26 @@ def _is_kept(record: FamilyRecord) -> bool:
     return True
 
 
-def _machine() -> list[str]:
+def this_machine() -> tuple[str, ...]:
     """Return what a process number means something within: a host, one boot, one namespace."""
     parts = [os.uname().nodename]
     with contextlib.suppress(OSError):
         parts.append(Path("/proc/sys/kernel/random/boot_id").read_text().strip())
     with contextlib.suppress(OSError):
         parts.append(str(Path("/proc/self/ns/pid").readlink()))
-    return parts
+    return tuple(parts)
 
 
 def _read(path: Path) -> StrayFamily | None:
+    from outlay.decoding import BadDocument, read_document  # Here: as in read_exit.
+
     try:
-        kept = json.loads(read_own(path))
-        machine, here = kept.pop("machine"), _machine()
-        if machine != here:  # Another machine's; or from before this one was started again.
-            if machine[:1] == here[:1] and machine[1:2] != here[1:2]:
+        record, here = read_document(path, FamilyRecord), this_machine()
+        if record.machine != here:  # Another machine's; or from before this one was started again.
+            if record.machine[:1] == here[:1] and record.machine[1:2] != here[1:2]:
                 path.unlink()
             return None
-        kept["commands"] = tuple(Process(**process) for process in kept["commands"])
-        for name in ("supervisor", "keeper"):
-            kept[name] = Process(**kept[name])
-        record = FamilyRecord(**kept)
-    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+    except (OSError, BadDocument):
         return None
     alive = () if _is_kept(record) else tuple(survivors(record))
     return StrayFamily(path, record, alive)

@@ -14,15 +14,26 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from errno import ENOENT
 from pathlib import Path
 from typing import Any, Final, Literal
 
 from outlay.clock import SYSTEM
-from outlay.errors import OutlayError
-from outlay.proc.identity import Cgroup, Process, own_children, read_process, send, set_subreaper
-from outlay.proc.keeper import Keeper, KeeperTerms, Whom
+from outlay.errors import NOT_EXECUTABLE, NOT_FOUND, OutlayError
+from outlay.proc.identity import (
+    Cgroup,
+    Process,
+    all_processes,
+    below,
+    catches,
+    own_children,
+    read_process,
+    send,
+    set_subreaper,
+)
+from outlay.proc.keeper import Keeper, KeeperTerms, Launch, Whom
 from outlay.proc.keeper_process import MessagePipe
-from outlay.proc.strays import FamilyRecord, write_record
+from outlay.proc.strays import FamilyRecord, this_machine, write_record
 
 _LOOK_EVERY_S: Final = 0.02
 _WAKE_EVERY_NS: Final = 10**8
@@ -40,26 +51,15 @@ class KeeperKilled(OutlayError):
         super().__init__("the keeper of the command was killed; start it again")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Launch:
-    """A command to start.
+class CommandNotStarted(OutlayError):
+    """A command could not be started; exits as a shell does."""
 
-    Attributes:
-        ticket: What it is called towards the keeper.
-        output: A file to append its output to; None for our own output.
-        stdin: Whether it reads our input; it reads nothing otherwise.
-        group: The process group to put it into; 0 for one of its own.
-        exit_file: Where the keeper writes down how it ended.
-    """
+    exit_code = NOT_FOUND
 
-    ticket: str
-    command: Sequence[str]
-    env: Mapping[str, str]
-    cwd: str | None = None
-    output: str | None = None
-    stdin: bool = False
-    group: int = 0
-    exit_file: str = ""
+    def __init__(self, command: str, error: OSError, consequence: str = "") -> None:
+        super().__init__(f"cannot start {command!r}: {error.strerror or error}{consequence}")
+        if error.errno != ENOENT:
+            self.exit_code = NOT_EXECUTABLE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,8 +73,6 @@ class KeptEvent:
 
     event: Literal["started", "not_started", "exited", "gone"]
     ticket: str
-    pid: int = 0
-    start: int = 0
     problem: str = ""
     code: int = 0
     returncode: int = 0
@@ -149,7 +147,7 @@ class ProcessSupervisor:
         if not self._terms_sent:
             self._send_terms_once()
         self._pending.add(launch.ticket)
-        self._send("start", **_as_message(launch))
+        self._send("start", **asdict(launch))
 
     def start(self, launch: Launch) -> KeptEvent:
         """Start a command and return once it runs."""
@@ -202,6 +200,14 @@ class ProcessSupervisor:
         """Return the first process of a command that goes on."""
         message = self._introduced.get(ticket)
         return None if message is None else Process(message["pid"], message["start"])
+
+    def with_handler(self, ticket: str, number: int) -> list[Process] | None:
+        """Return what of a command has a handler for a signal; None where it cannot be seen."""
+        command, table = self.process_of(ticket), all_processes()
+        if command is None or command.pid not in table:
+            return None
+        family = below(table, [command.pid])
+        return [table[pid] for pid in family if pid in table and catches(pid, number)]
 
     def close(self) -> None:
         """Let the keeper end what is left, and go."""
@@ -343,25 +349,17 @@ class ProcessSupervisor:
                 Path(self.terms.record).unlink()
 
     def _write_record(self) -> None:
-        """Leave word of the family for the next command, should both of us be killed at once."""
+        """Name the family in a file, for the next command to find should both of us be killed."""
         if self.terms.record and self._keeper_process is not None:
             me = read_process(os.getpid())
             cgroup = "" if self._cgroup is None else str(self._cgroup.directory)
             commands = [Process(t["pid"], t["start"]) for t in self._introduced.values()]
             record = FamilyRecord(
-                session=self.terms.session, supervisor=me or Process(os.getpid(), 0),
-                keeper=self._keeper_process, commands=tuple(commands), cgroup=cgroup,
-                about=self.about,
+                machine=this_machine(), session=self.terms.session,
+                supervisor=me or Process(os.getpid(), 0), keeper=self._keeper_process,
+                commands=tuple(commands), cgroup=cgroup, about=self.about,
             )  # fmt: skip
             write_record(Path(self.terms.record), record)
-
-
-def _as_message(launch: Launch) -> dict[str, Any]:
-    return {
-        "ticket": launch.ticket, "command": list(launch.command), "env": dict(launch.env),
-        "cwd": launch.cwd, "output": launch.output, "stdin": launch.stdin, "group": launch.group,
-        "exit_file": launch.exit_file,
-    }  # fmt: skip
 
 
 _adopting = 0

@@ -7,6 +7,7 @@ integral, kept exact as integers and rounded once.
 from outlay.rates.function import (
     Assumption,
     Basis,
+    GpuPiece,
     RateFunction,
     RatePiece,
     RunRates,
@@ -15,25 +16,20 @@ from outlay.rates.function import (
     cost_at_most,
     cost_to_last_record,
     cost_where,
+    gpu_pieces,
     hourly,
+    in_force,
     paid_time,
     rate_of,
     round_units,
     round_units_up,
     run_rates,
     share_out,
+    total_gpus,
     units,
     units_of,
 )
-from outlay.rates.machines import (
-    GpuPiece,
-    given_back,
-    gpu_pieces,
-    in_force,
-    kind_of_cost,
-    prices_of,
-    total_gpus,
-)
+from outlay.rates.machines import given_back, kind_of_cost, prices_of
 from outlay.units.quantity import NS_PER_HOUR
 
 __all__ = [

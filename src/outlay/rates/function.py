@@ -10,25 +10,15 @@ completed nothing is charged.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from fractions import Fraction
+from itertools import pairwise
 from typing import TypeVar
 
 from outlay.errors import Finding
-from outlay.ledger import Attempt
-from outlay.rates.machines import (
-    GUESSED,
-    InForce,
-    MachineAfter,
-    gpu_pieces,
-    in_force,
-    kept_slices,
-    kind_of_cost,
-    machine_after,
-    price_findings,
-    total_gpus,
-)
+from outlay.ledger import Attempt, GpuCount, Price, exact_gpus
+from outlay.rates.machines import MachineAfter, machine_after, price_findings, prices_of
 from outlay.units import Money, Rate
 from outlay.units.quantity import NS_PER_HOUR, duration_text
 
@@ -172,11 +162,6 @@ class RateFunction:
                 found[piece.basis] += piece.units(overlap_ns)
         return found
 
-    def known_units_between(self, start_ns: int, end_ns: int) -> int:
-        """Return the exact cost of ``[start_ns, end_ns)`` without what is only assumed."""
-        found = self.units_by_basis(start_ns, end_ns)
-        return sum(found.values()) - found[Basis.ASSUMED]
-
     def cost_between(self, start_ns: int, end_ns: int) -> Money:
         """Return the cost of ``[start_ns, end_ns)``, rounded once."""
         return Money(round_units(self.units_between(start_ns, end_ns)), self.currency)
@@ -202,9 +187,116 @@ class RateFunction:
         return next(holding, 0)
 
 
+# How many GPUs a run has over time: those of the nodes that are alive, less slices given back.
+#
+# What the user stated counts for the whole run and is split over the nodes that record, by the
+# number of processes on each. What was found on the nodes is summed; for a node that does not
+# record, the first one stands with as many again. Logs that name no nodes have all GPUs from
+# begin to end.
+
+FOUND = ("slurm", "visible", "driver")
+"""The sources of ``gpus`` that looked at the node itself."""
+GUESSED = "world_size"
+
+
+@dataclass(frozen=True, slots=True)
+class InForce:
+    """From ``t_ns`` on the run has ``gpus`` and pays ``price`` for each, if it has a price."""
+
+    t_ns: int
+    gpus: GpuCount
+    price: Price | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GpuPiece:
+    """During ``[start_ns, end_ns)`` an attempt had so many GPUs, at ``price`` for each."""
+
+    start_ns: int
+    end_ns: int
+    gpus: Fraction
+    price: Price | None = None
+
+
+def in_force(attempt: Attempt) -> list[InForce]:
+    """Return how an attempt's GPUs and price were stated, in order of time."""
+    header = attempt.header
+    changes = sorted(attempt.prices, key=lambda change: (change.t_ns, change.seq))
+    first = InForce(attempt.start_ns, header.gpus, header.price)
+    return [first, *(InForce(change.t_ns, change.gpus, change.price) for change in changes)]
+
+
+def gpu_pieces(attempt: Attempt, stated: Sequence[InForce] | None = None) -> Iterator[GpuPiece]:
+    """Yield an attempt's GPUs over time, in order; ``stated`` leaves out what is not to count."""
+    shares = _shares(attempt)
+    for change, following in pairwise((*(in_force(attempt) if stated is None else stated), None)):
+        assert change is not None
+        last_ns = attempt.last_sign_ns if following is None else following.t_ns
+        total = total_gpus(attempt, change.gpus)
+        for share in shares:
+            start_ns = max(change.t_ns, share.start_ns)
+            end_ns = min(last_ns, attempt.last_sign_ns, share.end_ns)
+            if start_ns < end_ns:
+                yield GpuPiece(start_ns, end_ns, total * share.of_all, change.price)
+
+
+def total_gpus(attempt: Attempt, count: GpuCount) -> Fraction:
+    """Return the GPUs of all nodes together, where the lowest rank says that they are ``count``."""
+    header = attempt.header
+    if count == header.gpus and header.gpus_source in FOUND and attempt.nodes:
+        return sum(_weights(attempt), start=Fraction(0))
+    return exact_gpus(count)
+
+
+def kept_slices(attempt: Attempt, t_ns: int) -> Fraction:
+    """Return which part of an elastic run's slices had not been given back at an instant."""
+    if not attempt.nodes:
+        return Fraction(1)
+    changes = [change for change in attempt.slices if change.t_ns <= t_ns and change.total > 0]
+    return Fraction(changes[-1].available, changes[-1].total) if changes else Fraction(1)
+
+
+@dataclass(frozen=True, slots=True)
+class _Share:
+    """During ``[start_ns, end_ns)`` so much of the run's GPUs was there."""
+
+    start_ns: int
+    end_ns: int
+    of_all: Fraction
+
+
+def _shares(attempt: Attempt) -> list[_Share]:
+    begin_ns, end_ns = attempt.start_ns, attempt.last_sign_ns
+    if not attempt.nodes:
+        return [_Share(begin_ns, end_ns, Fraction(1))]
+    weights = _weights(attempt)
+    total, alive = sum(weights), Fraction(0)
+    joining = dict.fromkeys([begin_ns, end_ns, *(c.t_ns for c in attempt.slices)], Fraction(0))
+    for node, weight in zip(attempt.nodes, weights, strict=True):
+        joining[node.start_ns] = joining.get(node.start_ns, Fraction(0)) + weight
+        joining[node.end_ns] = joining.get(node.end_ns, Fraction(0)) - weight
+    shares = []
+    for t_ns, until_ns in pairwise(sorted(joining)):
+        alive += joining[t_ns]
+        if begin_ns <= t_ns < end_ns:
+            shares.append(_Share(t_ns, until_ns, alive / total * kept_slices(attempt, t_ns)))
+    return shares
+
+
+def _weights(attempt: Attempt) -> list[Fraction]:
+    """Return what each node counts for beside the others: its GPUs, or else its processes."""
+    nodes = attempt.nodes
+    found = [node.gpus for node in nodes]
+    if attempt.header.gpus_source not in FOUND or not all(found):
+        return [Fraction(node.ranks) for node in nodes]
+    silent_nodes = attempt.header.nodes - len(nodes)
+    if silent_nodes > 0:
+        found[0] += silent_nodes * nodes[0].gpus
+    return found
+
+
 # The rate function of a run, from its attempts.
 
-_A_MOMENT_NS = 1_000_000_000  # So long a program may take to look its price up.
 _KEPT = "no record says whether the machine was kept; its full price is assumed"
 _AS_MANY_AS_PROCESSES = (
     "nobody stated how many GPUs the run has and none were found; one per process is assumed"
@@ -221,26 +313,22 @@ class RunRates:
 
 
 def run_rates(attempts: Sequence[Attempt], until_ns: int) -> RunRates:
-    """Return what the run costs over time, up to ``until_ns``.
+    """Return what a run of these attempts, oldest first, costs over time.
 
-    Args:
-        attempts: Oldest first.
-        until_ns: How far the last attempt's price is carried on: the present of a live run, the
-            end of the window that is asked for, or its last sign of life.
+    The last one's price is carried on to ``until_ns``: the present of a live run, the end of the
+    window that is asked for, or its last sign of life.
     """
-    priced = [[change for change in in_force(a) if change.price is not None] for a in attempts]
-    currencies = [_currency(change) for of_attempt in priced for change in of_attempt]
-    if not currencies:
+    first = next(iter(prices_of(attempts)), None)
+    if first is None:
         return RunRates(None)
-    currency = currencies[0]
-    kind = kind_of_cost(attempts)
+    currency, kind = first.currency, first.kind
     kept = [
-        [c for c in of_attempt if c.price and (c.price.currency, c.price.kind) == (currency, kind)]
-        for of_attempt in priced
+        [c for c in in_force(a) if c.price and (c.price.currency, c.price.kind) == (currency, kind)]
+        for a in attempts
     ]
     pieces: list[RatePiece] = []
     assumptions: list[Assumption] = []
-    findings = list(_findings(attempts, priced, currency))
+    findings = list(price_findings(attempts, currency))
     for index, attempt in enumerate(attempts):
         following = attempts[index + 1] if index + 1 < len(attempts) else None
         pieces += _attempt_pieces(attempt, kept[index])
@@ -254,11 +342,6 @@ def run_rates(attempts: Sequence[Attempt], until_ns: int) -> RunRates:
         if piece.basis is Basis.ASSUMED:
             assumptions.append(Assumption(piece.start_ns, piece.end_ns, _KEPT))
     return RunRates(RateFunction(tuple(pieces), currency, tuple(assumptions)), tuple(findings))
-
-
-def _currency(change: InForce) -> str:
-    assert change.price is not None
-    return change.price.currency
 
 
 def cost_to_last_record(attempts: Sequence[Attempt]) -> Money | None:
@@ -278,13 +361,8 @@ def cost_where(
 ) -> Money | None:
     """Return what of a run's cost fell on one machine; None where none did, or without a price.
 
-    What lies between two attempts on the machine belongs to the run.
-
-    Args:
-        attempts: Oldest first.
-        shares: Which part of each attempt was there.
-        since_ns: From when on it counts; default: from the run's begin.
-        until_ns: Until when; default: to its last record.
+    ``shares`` says which part of each attempt, oldest first, was there. What lies between two
+    attempts on the machine belongs to the run. By default all of it counts, to its last record.
     """
     function = run_rates(attempts, attempts[-1].last_sign_ns).function if attempts else None
     if function is None or not any(shares):
@@ -299,29 +377,6 @@ def cost_where(
             whole = function.cost_between(start_ns, end_ns)
             cost += Money(round(whole.micros * share), whole.currency)
     return cost
-
-
-def _findings(
-    attempts: Sequence[Attempt], changes: Sequence[Sequence[InForce]], currency: str
-) -> Iterator[Finding]:
-    """Yield which prices are not counted or were old, and which time has none."""
-    yield from price_findings(attempts)
-    named = {_currency(change) for of_attempt in changes for change in of_attempt}
-    headers = [attempt.header for attempt in attempts]
-    stopped = [p for h in headers for p in (h.stopped_price, h.stopped_machine_price) if p]
-    named |= {price.currency for price in stopped}
-    for other in sorted(named - {currency}):
-        message = f"a price in {other} is not counted: the run pays in {currency}"
-        yield Finding(source="prices", message=message)
-    if unpriced := sum(not of_attempt for of_attempt in changes):
-        message = f"{unpriced} of {len(attempts)} attempts have no price and are not charged"
-        yield Finding(source="prices", message=message, severity="warning")
-    for attempt, of_attempt in zip(attempts, changes, strict=True):
-        late_ns = of_attempt[0].t_ns - attempt.start_ns if of_attempt else 0
-        if late_ns > _A_MOMENT_NS:
-            began = duration_text(late_ns)
-            message = f"an attempt had no price in its first {began}, which are not charged"
-            yield Finding(source="prices", message=message, severity="warning")
 
 
 def _attempt_pieces(attempt: Attempt, changes: Sequence[InForce]) -> Iterator[RatePiece]:
@@ -354,28 +409,31 @@ def _assumed_inside(
 def _gap_piece(
     attempt: Attempt, following: Attempt | None, last: InForce, gap_end_ns: int
 ) -> tuple[RatePiece, Finding | None]:
-    """Return what the time after an attempt costs, and what that leaves out, if anything."""
+    """Return what the time after an attempt costs, and what that leaves out, if anything.
+
+    In logs that do not name nodes, the stopped price is of one GPU, and the same boot counts more.
+    """
     assert last.price is not None
-    start_ns, header = attempt.last_sign_ns, attempt.header
+    start_ns, header, has_nodes = attempt.last_sign_ns, attempt.header, bool(attempt.nodes)
     machine = machine_after(attempt, following)
-    gpus = total_gpus(attempt, last.gpus)
-    full = hourly(last.price.micros_per_hour, gpus * kept_slices(attempt, start_ns))
-    if not attempt.nodes:
-        return _old_gap_piece(attempt, machine, last, gap_end_ns), None
-    stopped = header.stopped_machine_price
-    if stopped is not None and stopped.currency == last.price.currency:
-        return RatePiece(start_ns, gap_end_ns, stopped.micros_per_hour, Basis.STATED), None
+    gpus = total_gpus(attempt, last.gpus) * kept_slices(attempt, start_ns)
+    full = RatePiece(start_ns, gap_end_ns, hourly(last.price.micros_per_hour, gpus))
+    stopped = header.stopped_machine_price if has_nodes else header.stopped_price
+    if stopped is not None and stopped.currency != last.price.currency:
+        stopped = None
+    if stopped is not None and (has_nodes or machine is MachineAfter.UNKNOWN):
+        rate = hourly(stopped.micros_per_hour, 1 if has_nodes else gpus)
+        return replace(full, micros_per_hour=rate, basis=Basis.STATED), None
+    unbilled = replace(full, micros_per_hour=0, basis=Basis.UNBILLED)
     match machine:
         case MachineAfter.TAKEN_BACK:
-            return RatePiece(start_ns, gap_end_ns, 0, Basis.UNBILLED), None
+            return unbilled, None
         case MachineAfter.KEPT:
-            return RatePiece(start_ns, gap_end_ns, full, Basis.MEASURED), None
+            return full, None
         case MachineAfter.UNKNOWN:
-            return RatePiece(start_ns, gap_end_ns, full, Basis.ASSUMED), None
+            return replace(full, basis=Basis.ASSUMED), None
         case MachineAfter.ANOTHER:
-            most = RatePiece(start_ns, gap_end_ns, full)
-            left_out = _left_out(most, last.price.currency)
-            return RatePiece(start_ns, gap_end_ns, 0, Basis.UNBILLED), left_out
+            return unbilled, _left_out(full, last.price.currency)
 
 
 def _left_out(most: RatePiece, currency: str) -> Finding:
@@ -387,24 +445,3 @@ def _left_out(most: RatePiece, currency: str) -> Finding:
         "machine was kept"
     )
     return Finding(source="prices", message=message, severity="warning")
-
-
-def _old_gap_piece(
-    attempt: Attempt, machine: MachineAfter, last: InForce, gap_end_ns: int
-) -> RatePiece:
-    """Return what the time after an attempt costs by logs that do not name nodes.
-
-    Their stopped price is of one GPU, and holds where the same boot does not say otherwise.
-    """
-    assert last.price is not None
-    start_ns, gpus = attempt.last_sign_ns, total_gpus(attempt, last.gpus)
-    stopped = attempt.header.stopped_price
-    full = hourly(last.price.micros_per_hour, gpus)
-    if machine is MachineAfter.TAKEN_BACK:
-        return RatePiece(start_ns, gap_end_ns, 0, Basis.UNBILLED)
-    if machine is MachineAfter.KEPT:
-        return RatePiece(start_ns, gap_end_ns, full, Basis.MEASURED)
-    if stopped is not None and stopped.currency == last.price.currency:
-        stopped_rate = hourly(stopped.micros_per_hour, gpus)
-        return RatePiece(start_ns, gap_end_ns, stopped_rate, Basis.STATED)
-    return RatePiece(start_ns, gap_end_ns, full, Basis.ASSUMED)

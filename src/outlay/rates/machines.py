@@ -1,17 +1,15 @@
-"""What attempts say of their machines: kept or given back between two, their prices, their GPUs."""
+"""What attempts say of their machines: kept or given back between two; and of their prices."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from enum import Enum
-from fractions import Fraction
-from itertools import pairwise
 
 from outlay.errors import Finding
-from outlay.ledger import Attempt, AttemptStarted, GpuCount, Price, exact_gpus
+from outlay.ledger import Attempt, AttemptStarted, Price
 from outlay.ledger.price import Kind
+from outlay.units.quantity import duration_text
 
 # What became of a machine between two attempts, as far as records say.
 #
@@ -94,6 +92,8 @@ def _restarted_in_place(before: str, after: str) -> bool:
 #
 # A run's cost is of one kind, that of its first price: cash and showback are never added.
 
+_A_MOMENT_NS = 1_000_000_000  # So long a program may take to look its price up.
+
 
 def prices_of(attempts: Sequence[Attempt]) -> tuple[Price, ...]:
     """Return every price that was in force, each once, in the order of time."""
@@ -105,17 +105,38 @@ def kind_of_cost(attempts: Sequence[Attempt]) -> Kind:
     return next((price.kind for _, price in _dated(attempts)), "cash")
 
 
-def price_findings(attempts: Sequence[Attempt]) -> Iterator[Finding]:
-    """Yield which prices are of a kind that is not counted, and which were old when they began."""
-    kind = kind_of_cost(attempts)
-    for other in sorted({price.kind for _, price in _dated(attempts)} - {kind}):
+def price_findings(attempts: Sequence[Attempt], currency: str) -> Iterator[Finding]:
+    """Yield which prices are not counted or were old, and which time has none."""
+    kind, dated = kind_of_cost(attempts), list(_dated(attempts))
+    for other in sorted({price.kind for _, price in dated} - {kind}):
         message = f"a {other} price is not counted: the run's cost is {kind}"
         yield Finding(source="prices", message=message)
     warned: dict[str, str | None] = {}
-    for t_ns, price in _dated(attempts):
+    for t_ns, price in dated:
         warned.setdefault(price.offer, price.age_warning(t_ns))
-    for message in filter(None, warned.values()):
-        yield Finding(source="prices", message=message, severity="warning")
+    yield from map(_warning, filter(None, warned.values()))
+    headers = [attempt.header for attempt in attempts]
+    stopped = [p for h in headers for p in (h.stopped_price, h.stopped_machine_price) if p]
+    named = {price.currency for price in (*stopped, *(price for _, price in dated))}
+    for foreign in sorted(named - {currency}):
+        message = f"a price in {foreign} is not counted: the run pays in {currency}"
+        yield Finding(source="prices", message=message)
+    yield from _unpriced(attempts)
+
+
+def _unpriced(attempts: Sequence[Attempt]) -> Iterator[Finding]:
+    """Yield which time has no price."""
+    first_ns = [next((t_ns for t_ns, _ in _dated([attempt])), None) for attempt in attempts]
+    if missing := first_ns.count(None):
+        yield _warning(f"{missing} of {len(attempts)} attempts have no price and are not charged")
+    for attempt, t_ns in zip(attempts, first_ns, strict=True):
+        if t_ns is not None and t_ns - attempt.start_ns > _A_MOMENT_NS:
+            began = duration_text(t_ns - attempt.start_ns)
+            yield _warning(f"an attempt had no price in its first {began}, which are not charged")
+
+
+def _warning(message: str) -> Finding:
+    return Finding(source="prices", message=message, severity="warning")
 
 
 def _dated(attempts: Sequence[Attempt]) -> Iterator[tuple[int, Price]]:
@@ -125,111 +146,3 @@ def _dated(attempts: Sequence[Attempt]) -> Iterator[tuple[int, Price]]:
             yield attempt.start_ns, attempt.header.price
         for change in sorted(attempt.prices, key=lambda change: (change.t_ns, change.seq)):
             yield change.t_ns, change.price
-
-
-# How many GPUs a run has over time: those of the nodes that are alive, less slices given back.
-#
-# What the user stated counts for the whole run and is split over the nodes that record, by the
-# number of processes on each. What was found on the nodes is summed; for a node that does not
-# record, the first one stands with as many again. Logs that name no nodes have all GPUs from
-# begin to end.
-
-FOUND = ("slurm", "visible", "driver")
-"""The sources of ``gpus`` that looked at the node itself."""
-GUESSED = "world_size"
-
-
-@dataclass(frozen=True, slots=True)
-class InForce:
-    """From ``t_ns`` on the run has ``gpus`` and pays ``price`` for each, if it has a price."""
-
-    t_ns: int
-    gpus: GpuCount
-    price: Price | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class GpuPiece:
-    """During ``[start_ns, end_ns)`` an attempt had so many GPUs, at ``price`` for each."""
-
-    start_ns: int
-    end_ns: int
-    gpus: Fraction
-    price: Price | None = None
-
-
-def in_force(attempt: Attempt) -> list[InForce]:
-    """Return how an attempt's GPUs and price were stated, in order of time."""
-    header = attempt.header
-    changes = sorted(attempt.prices, key=lambda change: (change.t_ns, change.seq))
-    first = InForce(attempt.start_ns, header.gpus, header.price)
-    return [first, *(InForce(change.t_ns, change.gpus, change.price) for change in changes)]
-
-
-def gpu_pieces(attempt: Attempt, stated: Sequence[InForce] | None = None) -> Iterator[GpuPiece]:
-    """Yield an attempt's GPUs over time, in order; ``stated`` leaves out what is not to count."""
-    shares = _shares(attempt)
-    for change, following in pairwise((*(in_force(attempt) if stated is None else stated), None)):
-        assert change is not None
-        last_ns = attempt.last_sign_ns if following is None else following.t_ns
-        total = total_gpus(attempt, change.gpus)
-        for share in shares:
-            start_ns = max(change.t_ns, share.start_ns)
-            end_ns = min(last_ns, attempt.last_sign_ns, share.end_ns)
-            if start_ns < end_ns:
-                yield GpuPiece(start_ns, end_ns, total * share.of_all, change.price)
-
-
-def total_gpus(attempt: Attempt, count: GpuCount) -> Fraction:
-    """Return the GPUs of all nodes together, where the lowest rank says that they are ``count``."""
-    header = attempt.header
-    if count == header.gpus and header.gpus_source in FOUND and attempt.nodes:
-        return sum(_weights(attempt), start=Fraction(0))
-    return exact_gpus(count)
-
-
-def kept_slices(attempt: Attempt, t_ns: int) -> Fraction:
-    """Return which part of an elastic run's slices had not been given back at an instant."""
-    if not attempt.nodes:
-        return Fraction(1)
-    changes = [change for change in attempt.slices if change.t_ns <= t_ns and change.total > 0]
-    return Fraction(changes[-1].available, changes[-1].total) if changes else Fraction(1)
-
-
-@dataclass(frozen=True, slots=True)
-class _Share:
-    """During ``[start_ns, end_ns)`` so much of the run's GPUs was there."""
-
-    start_ns: int
-    end_ns: int
-    of_all: Fraction
-
-
-def _shares(attempt: Attempt) -> list[_Share]:
-    begin_ns, end_ns = attempt.start_ns, attempt.last_sign_ns
-    if not attempt.nodes:
-        return [_Share(begin_ns, end_ns, Fraction(1))]
-    weights = _weights(attempt)
-    total, alive = sum(weights), Fraction(0)
-    joining = dict.fromkeys([begin_ns, end_ns, *(c.t_ns for c in attempt.slices)], Fraction(0))
-    for node, weight in zip(attempt.nodes, weights, strict=True):
-        joining[node.start_ns] = joining.get(node.start_ns, Fraction(0)) + weight
-        joining[node.end_ns] = joining.get(node.end_ns, Fraction(0)) - weight
-    shares = []
-    for t_ns, until_ns in pairwise(sorted(joining)):
-        alive += joining[t_ns]
-        if begin_ns <= t_ns < end_ns:
-            shares.append(_Share(t_ns, until_ns, alive / total * kept_slices(attempt, t_ns)))
-    return shares
-
-
-def _weights(attempt: Attempt) -> list[Fraction]:
-    """Return what each node counts for beside the others: its GPUs, or else its processes."""
-    nodes = attempt.nodes
-    found = [node.gpus for node in nodes]
-    if attempt.header.gpus_source not in FOUND or not all(found):
-        return [Fraction(node.ranks) for node in nodes]
-    silent_nodes = attempt.header.nodes - len(nodes)
-    if silent_nodes > 0:
-        found[0] += silent_nodes * nodes[0].gpus
-    return found

@@ -20,6 +20,8 @@ MOST_ENTRIES: Final = 2_000
 LONGEST_TEXT: Final = 2_000
 DEEPEST: Final = 12
 MOST_WORDS: Final = 200
+CONFIGURATION_NOTE: Final = "configuration"
+"""The note that holds what was stated when the run was open already."""
 _CUT: Final = "…"
 _EXPECTED = "a mapping, an OmegaConf node, a dataclass or an argparse namespace"
 
@@ -27,9 +29,7 @@ _EXPECTED = "a mapping, an OmegaConf node, a dataclass or an argparse namespace"
 def recorded_config(config: object, environ: Mapping[str, str]) -> dict[str, Any]:
     """Return a configuration as it may be written down; {} for None.
 
-    Args:
-        config: What the training was configured with.
-        environ: Its variables; values of those that are named like secrets are removed.
+    Values of variables that are named like secrets are removed.
 
     Raises:
         InvalidValue: It is nothing that has named settings.

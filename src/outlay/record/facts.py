@@ -52,9 +52,11 @@ class Facts:
     command: tuple[str, ...]
 
 
-def gather(environ: Mapping[str, str], *, outlay_version: str) -> Facts:
-    """Return the facts of this process."""
-    command = command_of(machine.own_command(), environ)
+def gather(
+    environ: Mapping[str, str], *, outlay_version: str, command: Sequence[str] | None = None
+) -> Facts:
+    """Return the facts of this process, with a command that it starts in place of its own."""
+    command = command_of(machine.own_command() if command is None else command, environ)
     environ = {name: _clean(value) for name, value in environ.items()}
     personal = records_identity(environ)
     job = SlurmJob.of(environ)

@@ -9,12 +9,15 @@ import os
 import struct
 import sys
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from outlay.errors import RunInUse
 from outlay.files import open_own
-from outlay.ledger import Attempt, ledger_dir
-from outlay.record.facts import boot_id
+from outlay.ledger import RunIdentity, claim_identity, ledger_dir
+from outlay.record.facts import Facts, boot_id
+
+if TYPE_CHECKING:
+    from outlay.ledger import Attempt  # Loads what reads logs.
 
 # Whether an attempt still runs, as far as this host can tell.
 
@@ -47,12 +50,7 @@ class RankLock:
     dies, network file systems know it, and it outlives whoever else in the process opens and closes
     the file, such as a copy of the run's directory. Forked children close theirs, which releases
     nothing. Elsewhere a POSIX record lock, which does not exclude the process that holds it: that
-    case is looked up here.
-
-    Args:
-        ledger: The directory of the run's segments; it exists.
-        rank: Which rank to hold.
-        holder: Who holds it, for the error that the next one gets.
+    case is looked up here. ``holder`` is named in the error that the next one gets.
 
     Raises:
         RunInUse: Another process, or this one, records that rank already.
@@ -85,6 +83,25 @@ class RankLock:
             with contextlib.suppress(OSError):  # A child may not have closed its copy yet.
                 _set_lock(descriptor, fcntl.F_UNLCK)
             os.close(descriptor)
+
+
+def claim_rank(
+    run_dir: Path, proposal: RunIdentity, about: Facts, *, exclusive: bool = True
+) -> tuple[str, RankLock | None]:
+    """Take a run's directory for a rank; return the run's id, and what holds the rank.
+
+    There is no lock where the directory cannot be written, or none is wanted.
+
+    Raises:
+        RunInUse: A live process records this rank already.
+    """
+    run_id, lock = proposal.run_id, None
+    holder = f"pid {about.pid}" + (f" on {about.host}" if about.host else "")
+    with contextlib.suppress(OSError):  # The segment writer meets the same trouble, and says so.
+        run_id = claim_identity(run_dir, proposal).run_id
+        if exclusive:
+            lock = RankLock(ledger_dir(run_dir), about.rank, holder=holder)
+    return run_id, lock
 
 
 def is_held(ledger: Path, rank: int) -> bool | None:

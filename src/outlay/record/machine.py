@@ -44,7 +44,7 @@ def node_gpus(environ: Mapping[str, str]) -> NodeGpus:
 
     Where each process of a node sees one device, it is its own: collectives do not share any.
     """
-    if granted := _count(environ, "SLURM_GPUS_ON_NODE"):
+    if granted := whole_number(environ, "SLURM_GPUS_ON_NODE"):
         return NodeGpus(granted, "slurm")
     if listed := environ.get("SLURM_STEP_GPUS") or environ.get("SLURM_JOB_GPUS"):
         return NodeGpus(len(listed.split(",")), "slurm")
@@ -53,7 +53,7 @@ def node_gpus(environ: Mapping[str, str]) -> NodeGpus:
         with contextlib.suppress(OSError):
             return NodeGpus(sum(1 for _ in _DRIVER.iterdir()), "driver")
         return NodeGpus()
-    local_processes = _count(environ, "LOCAL_WORLD_SIZE") or 1
+    local_processes = whole_number(environ, "LOCAL_WORLD_SIZE") or 1
     return NodeGpus(local_processes if len(visible) == 1 else len(visible), "visible")
 
 
@@ -72,12 +72,12 @@ def device_names(text: str) -> tuple[str, ...]:
 def node_count(environ: Mapping[str, str]) -> int:
     """Return how many nodes the run has: of the Slurm step, else of the job, else of torchrun."""
     named = ("SLURM_STEP_NUM_NODES", "SLURM_JOB_NUM_NODES", "SLURM_NNODES", "GROUP_WORLD_SIZE")
-    return next(filter(None, (_count(environ, name) for name in named)), 1)
+    return next(filter(None, (whole_number(environ, name) for name in named)), 1)
 
 
 def node_number(environ: Mapping[str, str]) -> int:
     """Return which of the run's nodes this is, as torchrun or Slurm count them."""
-    return _count(environ, "GROUP_RANK") or _count(environ, "SLURM_NODEID")
+    return whole_number(environ, "GROUP_RANK") or whole_number(environ, "SLURM_NODEID") or 0
 
 
 def init_start() -> str:
@@ -100,10 +100,7 @@ class ProcessStart:
 def process_start(environ: Mapping[str, str], now_ns: int, boot_ns: int) -> ProcessStart:
     """Return when this process was started, if that was to train.
 
-    Args:
-        environ: Says whether torchrun started it.
-        now_ns: The present, on the axis that the answer is to be on.
-        boot_ns: The same instant since boot.
+    ``now_ns`` is the present on the axis that the answer is to be on, ``boot_ns`` since boot.
     """
     if _serves_others(sys._getframe(1)):
         return ProcessStart()
@@ -149,7 +146,7 @@ def _start_ns(pid: int, now_ns: int, boot_ns: int) -> int:
 
 
 def _start_ticks(pid: int) -> int | None:
-    """Return when a process began, in clock ticks since boot; None where the kernel does not say.
+    """Return when a process began, in clock ticks since boot; None where it cannot be read.
 
     The program's name stands in parentheses and may hold anything, parentheses included.
     """
@@ -160,6 +157,7 @@ def _start_ticks(pid: int) -> int | None:
         return None
 
 
-def _count(environ: Mapping[str, str], name: str) -> int:
+def whole_number(environ: Mapping[str, str], name: str) -> int | None:
+    """Return what a variable counts; None where it is not set, or no number."""
     text = environ.get(name, "")
-    return int(text) if text.isdecimal() else 0
+    return int(text) if text.isdecimal() else None

@@ -14,6 +14,7 @@ from typing import Any
 
 from outlay.errors import InvalidValue
 from outlay.record import facts
+from outlay.record.machine import whole_number
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,36 +88,29 @@ def _torch_answer() -> _RankAnswer | None:
 
 def _environment(environ: Mapping[str, str]) -> Iterator[_RankAnswer]:
     """Yield what the innermost launcher says of this process: it knows best."""
-    if _number(environ, "RANK") is not None:
-        yield _RankAnswer(
-            source="the environment (RANK)",
-            rank=_number(environ, "RANK"),
-            world_size=_number(environ, "WORLD_SIZE") or None,
-        )
-    elif _number(environ, "LOCAL_RANK") is not None and (_number(environ, "WORLD_SIZE") or 1) > 1:
+    rank, size = whole_number(environ, "RANK"), whole_number(environ, "WORLD_SIZE")
+    tasks = whole_number(environ, "SLURM_NTASKS")
+    if rank is not None:
+        yield _RankAnswer(source="the environment (RANK)", rank=rank, world_size=size or None)
+    elif whole_number(environ, "LOCAL_RANK") is not None and (size or 1) > 1:
         # What Lightning's own launcher sets; without NODE_RANK there is one node.
         yield _RankAnswer(
             source="the environment (NODE_RANK, LOCAL_RANK)",
             rank=_rank_on_node(environ),
-            world_size=_number(environ, "WORLD_SIZE"),
+            world_size=size,
         )
-    elif environ.get("SLURM_STEP_ID") and (_number(environ, "SLURM_NTASKS") or 1) > 1:
+    elif environ.get("SLURM_STEP_ID") and (tasks or 1) > 1:
         yield _RankAnswer(
             source="the environment (SLURM_PROCID)",
-            rank=_number(environ, "SLURM_PROCID"),
-            world_size=_number(environ, "SLURM_NTASKS"),
+            rank=whole_number(environ, "SLURM_PROCID"),
+            world_size=tasks,
         )
 
 
 def _rank_on_node(environ: Mapping[str, str]) -> int | None:
     """Return the rank that a place on a node amounts to; None where that is not known."""
-    node, local = _number(environ, "NODE_RANK") or 0, _number(environ, "LOCAL_RANK")
-    each = _number(environ, "LOCAL_WORLD_SIZE")
+    node, local = whole_number(environ, "NODE_RANK") or 0, whole_number(environ, "LOCAL_RANK")
+    each = whole_number(environ, "LOCAL_WORLD_SIZE")
     if local is None or (node and each is None):
         return None
     return local + node * (each or 0)
-
-
-def _number(environ: Mapping[str, str], name: str) -> int | None:
-    text = environ.get(name, "")
-    return int(text) if text.isdecimal() else None

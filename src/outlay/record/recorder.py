@@ -38,7 +38,7 @@ from outlay.units import Duration
 
 _log = logging.getLogger("outlay")
 
-# What may stop a loop: a gate is asked before a step and told after it.
+# What may stop a loop: a gate is called before each step and after it.
 #
 # Budgets and guards are gates. The recorder knows nothing else about them.
 
@@ -215,7 +215,7 @@ class Recorder:
         first_step: The number of the first step, unless the loop says otherwise.
 
     Attributes:
-        gates: Asked before and told after every step.
+        gates: Called before and after every step.
         fill_step: Completes a step's record before it is written: what meters saw during it.
         observe: Told of each record that was written, and of its sequence number.
         bad_metrics: How many metrics were left out because their values were no numbers.
@@ -320,12 +320,7 @@ class Recorder:
                 self.stop_reason = gate.after_step(step) or self.stop_reason
 
     def span(self, name: str, *, overlapped: bool = False) -> Span:
-        """Return a span: ``with run.span("checkpoint_save"): ...`` or ``@run.span("evaluation")``.
-
-        Args:
-            name: A phase such as ``evaluation``, or any name of your own.
-            overlapped: The work runs beside training and does not hold it up.
-        """
+        """Return a span, for ``with`` or as a decorator; ``overlapped`` if training goes on."""
         return Span(self, name, overlapped=overlapped)
 
     def begin_span(self, name: str, *, overlapped: bool) -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, Final
 
 REDACTED: Final = "<redacted>"
@@ -72,6 +73,7 @@ _RECORDED = re.compile(
 or where, and of which none is known to hold a secret."""
 
 
+@lru_cache(maxsize=4096)  # The same variables again for every attempt that is started.
 def is_secret_name(name: str) -> bool:
     """Say whether a variable of this name usually holds a secret."""
     return name.lower() not in _HARMLESS and _SECRET_NAME.search(name) is not None

@@ -13,6 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from outlay.record.machine import whole_number
+
 _NUMBER: Final = re.compile(r"[0-9]+")
 _LONGEST_S: Final = 2**33
 """End times beyond this are Slurm's word for "no limit"."""
@@ -35,8 +37,6 @@ class SlurmJob:
     restart: int
     step: str
     partition: str
-    account: str
-    user: str
     end_ns: int | None
 
     @classmethod
@@ -51,18 +51,11 @@ class SlurmJob:
         return cls(
             id=f"{array}_{task}" if is_task else raw,
             raw=raw,
-            restart=_whole(environ, "SLURM_RESTART_COUNT"),
+            restart=whole_number(environ, "SLURM_RESTART_COUNT") or 0,
             step=step if _NUMBER.fullmatch(step) else "",
             partition=environ.get("SLURM_JOB_PARTITION", ""),
-            account=environ.get("SLURM_JOB_ACCOUNT", ""),
-            user=environ.get("SLURM_JOB_USER", ""),
             end_ns=end_of(environ.get("SLURM_JOB_END_TIME", "")),
         )
-
-    @property
-    def array(self) -> str:
-        """The number of the whole that it was submitted with: its array's, or its own."""
-        return self.id.partition("_")[0]
 
 
 def end_of(text: str) -> int | None:
@@ -70,8 +63,3 @@ def end_of(text: str) -> int | None:
     if not _NUMBER.fullmatch(text) or not 0 < int(text) < _LONGEST_S:
         return None
     return int(text) * 10**9
-
-
-def _whole(environ: Mapping[str, str], name: str) -> int:
-    text = environ.get(name, "")
-    return int(text) if _NUMBER.fullmatch(text) else 0

@@ -6,7 +6,6 @@ starts and ends nothing; that is its owner's work.
 
 from __future__ import annotations
 
-import contextlib
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -20,38 +19,43 @@ from outlay.ledger import (
     AttemptStarted,
     EndStatus,
     GpuCount,
-    Heartbeat,
     Note,
     Price,
     RunIdentity,
     SegmentId,
     SegmentWriter,
-    claim_identity,
     ledger_dir,
 )
 from outlay.ledger.segments import id_from_name, segment_paths
 from outlay.record import facts
-from outlay.record.recorder import NullWriter, Writer
+from outlay.record.lock import RankLock, claim_rank
+from outlay.record.recorder import NullWriter, Recorder, Writer
 
 BEAT_EVERY_NS = 15 * 10**9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Supervised:
+class SupervisedRun:
     """What is started.
 
     Attributes:
+        is_named: Whether the user called it so; else the program may call it otherwise.
         price: Per GPU-hour; None where none was stated.
         gpus: Of the whole run.
+        gpus_source: Who says so, as in ``attempt_started``.
         stopped_price: Of the whole machine between attempts, where that is known.
-        command: Its words; recorded without secrets.
+        world_size: How many processes train together; None where its environment says so.
     """
 
     run_dir: Path
     name: str
+    is_named: bool = True
     price: Price | None = None
     gpus: GpuCount = 1
+    gpus_source: str = "stated"
+    gpu: str = ""
     stopped_price: Price | None = None
+    world_size: int | None = None
     command: Sequence[str] = ()
 
 
@@ -59,69 +63,80 @@ class Supervision:
     """Writes a supervisor's segment; never raises for what the disk does.
 
     ``environ`` is that of what is started: its launcher's variables say which job it belongs to.
-    ``start_ns`` is when it began, where that is in the past.
+    ``start_ns`` is when it began, where that is in the past. An ``exclusive`` one lets no other of
+    that kind record the same directory meanwhile.
 
     Attributes:
         start_ns: When the attempt began, UTC nanoseconds.
         end_ns: When it ended, once that is recorded; until then as ``start_ns``.
+
+    Raises:
+        RunInUse: It is to be exclusive, and another one records the directory.
     """
 
     def __init__(
         self,
-        what: Supervised,
+        what: SupervisedRun,
         environ: Mapping[str, str],
         *,
         clock: Clock = SYSTEM,
         start_ns: int | None = None,
+        exclusive: bool = False,
     ) -> None:
         now_ns = clock.wall_ns()
-        self._clock = clock
-        self._offset_ns = now_ns - clock.monotonic_ns()
+        wall_offset_ns = now_ns - clock.monotonic_ns()
         self.start_ns = now_ns if start_ns is None else start_ns
         self._beat_ns = self.end_ns = self.start_ns
         self.segment = SegmentId(self.start_ns, SUPERVISOR)
         self.run_id = uuid.uuid4().hex
+        self._lock: RankLock | None = None
         self._ended = False
         self._disabled = facts.is_disabled(environ)
-        self._writer: Writer = NullWriter() if self._disabled else self._open(what, environ)
+        writer: Writer = NullWriter()
+        if not self._disabled:
+            header = self._begin(what, environ, exclusive=exclusive)
+            writer = SegmentWriter(ledger_dir(what.run_dir) / self.segment.file_name, header, clock)
+        self.recorder = Recorder(writer, clock, wall_offset_ns=wall_offset_ns)
 
-    def _open(self, what: Supervised, environ: Mapping[str, str]) -> SegmentWriter:
-        about = facts.gather(environ, outlay_version=__version__)
-        command = facts.command_of(what.command, environ)
-        about = replace(about, rank=SUPERVISOR, command=command)
-        proposal = RunIdentity(
-            run_id=self.run_id, model="", name=what.name, created_ns=self.start_ns
-        )
-        with contextlib.suppress(OSError):  # The writer meets the same trouble, and counts it.
-            self.run_id = claim_identity(what.run_dir, proposal).run_id
+    def _begin(
+        self, what: SupervisedRun, environ: Mapping[str, str], *, exclusive: bool
+    ) -> AttemptStarted:
+        """Claim the run's directory, and return the segment's first record."""
+        about = facts.gather(environ, outlay_version=__version__, command=what.command)
+        about = replace(
+            about, rank=SUPERVISOR, world_size=what.world_size or about.world_size
+        )  # fmt: skip
+        name = what.name if what.is_named else ""  # Left to the program, should it have one.
+        proposal = RunIdentity(run_id=self.run_id, model="", name=name, created_ns=self.start_ns)
+        self.run_id, self._lock = claim_rank(what.run_dir, proposal, about, exclusive=exclusive)
         header = AttemptStarted(
-            t_ns=self.start_ns, run_id=self.run_id, name=what.name, gpus=what.gpus,
-            gpus_source="stated", price=what.price, stopped_machine_price=what.stopped_price,
+            t_ns=self.start_ns, run_id=self.run_id, name=what.name,
+            gpu=what.gpu, gpus=what.gpus, gpus_source=what.gpus_source,
+            price=what.price, stopped_machine_price=what.stopped_price,
             **{name: getattr(about, name) for name in facts.Facts.__slots__},
         )  # fmt: skip
-        self.segment = SegmentId(self.start_ns, SUPERVISOR, about.host, about.pid)
-        path = ledger_dir(what.run_dir) / self.segment.file_name
-        return SegmentWriter(path, header, self._clock)
+        self.segment = SegmentId.of(header)
+        return header
 
     @property
     def is_recorded(self) -> bool:
         """Whether the log holds everything that was to be written."""
-        return not self._disabled and not self._writer.lost
+        return not self._disabled and not self.recorder.writer.lost
 
     def now_ns(self) -> int:
         """Return the present on the attempt's axis."""
-        return self._offset_ns + self._clock.monotonic_ns()
+        return self.recorder.now_ns()
 
     def beat(self) -> None:
         """Record a sign of life if the last one is old."""
         now_ns = self.now_ns()
         if now_ns - self._beat_ns >= BEAT_EVERY_NS:
             self._beat_ns = now_ns
-            self._writer.append(Heartbeat(t_ns=now_ns))
+            self.recorder.heartbeat()
 
     def note(self, text: str) -> None:
         """Record what a reader should know about the start: as of then, and no sign of life."""
-        self._writer.append(Note(t_ns=self.start_ns, text=text))
+        self.recorder.append(Note(t_ns=self.start_ns, text=text))
 
     def end(
         self,
@@ -141,12 +156,16 @@ class Supervision:
             return
         self._ended = True
         self.end_ns = self.now_ns() if t_ns is None else t_ns
-        self._writer.append(
+        writer = self.recorder.writer
+        writer.check_place()  # A segment that was deleted is begun anew, for the end to be in.
+        writer.append(
             AttemptEnded(t_ns=self.end_ns, status=status, reason=reason, exit_code=exit_code)
         )
         if synced:
-            self._writer.sync()
-        self._writer.close()
+            writer.sync()
+        writer.close()
+        if self._lock is not None:
+            self._lock.release()
 
 
 def latest_supervision(run_dir: Path) -> tuple[Path, SegmentId] | None:

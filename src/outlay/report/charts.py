@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Final
 
@@ -40,6 +41,11 @@ COLOURS: Final = 7
 def of_phase(phase: str) -> str:
     """Return the colour of a phase; those that a user named share one."""
     return _PHASES.get(phase, _CUSTOM)
+
+
+def day_text(days: float) -> str:
+    """Return a day since 1970 as an axis shows it."""
+    return datetime.fromtimestamp(days * 86400, UTC).strftime("%b %d")
 
 
 def time_unit(longest_s: float) -> tuple[int, str]:
@@ -150,11 +156,12 @@ class Curve:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bar:
-    """One part of a whole."""
+    """One part of a whole; ``ends`` are those of its interval, where it is an estimate."""
 
     label: str
     value: float
     text: str
+    ends: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -259,6 +266,4 @@ class PhaseStrip(_Titled):
     attempts: tuple[float, ...] = ()
 
 
-Drawable = Plane | LineChart | Waterfall | SpanChart | IntervalChart
-"""What papers get as pictures, too."""
-Chart = Drawable | PhaseStrip
+Chart = Plane | LineChart | Waterfall | SpanChart | IntervalChart | PhaseStrip

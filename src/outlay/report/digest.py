@@ -12,12 +12,7 @@ from pathlib import Path
 
 from sqlalchemy import Engine
 
-from outlay.advise.recommendation import (
-    OptimizationRecommendation,
-    amount_text,
-    merged,
-    of_kind,
-)
+from outlay.advise.recommendation import OptimizationRecommendation, merged, of_kind
 from outlay.advise.run_advice import advise_run
 from outlay.clock import utc_datetime, utc_text
 from outlay.cost.book import CostBook, budgeted
@@ -31,12 +26,13 @@ from outlay.goodput.follower import RunView, read_view
 from outlay.goodput.timeline import Window
 from outlay.rates.function import share_out
 from outlay.report.document import Block, Document, Figure, NoteBlock, Table, sections
-from outlay.report.html import Cell, money_text
+from outlay.report.html import Cell
 from outlay.runs.slurm.sacct_import import IN_NO_RUN as REST_OF_JOB
 from outlay.runs.spending import read_spending, refresh_books
 from outlay.store.runs import RunRow, list_runs
 from outlay.units import Money
 from outlay.units.quantity import duration_text
+from outlay.units.shown import amount_text, kind_suffix, money_text
 
 NEAR_PERCENT = 75
 """From here on a budget or a ceiling is near its end."""
@@ -111,14 +107,7 @@ class Digest:
 
 
 def read_digest(store: Engine, log_paths: Sequence[Path], period: Window, now_ns: int) -> Digest:
-    """Return the digest of a period that ends now or earlier.
-
-    Args:
-        store: From ``open_store``.
-        log_paths: The spend logs whose ceilings are shown.
-        period: What is looked at.
-        now_ns: The present.
-    """
+    """Return the digest of a period; ``log_paths`` are the spend logs whose ceilings are shown."""
     findings = refresh_books(store, now_ns)
     reading = read_spending(store, now_ns, damage=findings)
     spending = reading.spending
@@ -296,8 +285,8 @@ def _verdict(digest: Digest) -> str:
 
 def _amount(money: Money, unit: Unit) -> Cell:
     """Return an amount for people, rounded; that of another kind than cash says so."""
-    suffix = "" if unit.kind == "cash" else f" {unit.kind}"
-    return Cell(text=f"{money_text(money)}{suffix}", value=money, title=str(money), is_number=True)
+    text = f"{money_text(money)}{kind_suffix(unit.kind)}"
+    return Cell(text=text, value=money, title=str(money), is_number=True)
 
 
 def _share(percent: float, digits: int) -> Cell:

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, Literal, assert_never
 
-from outlay.escaping import html_text, markdown_row, markdown_text
+from outlay.escaping import html_text, markdown_table, markdown_text
 from outlay.report import html
 from outlay.report.charts import Chart
 from outlay.units import Money
+from outlay.units.shown import number_text
 
 # What a report is made of, before anybody decides how it is shown.
 #
@@ -98,6 +99,11 @@ class Document:
                 if isinstance(block, Figure):
                     yield section.title, block
 
+    def charts(self) -> list[Chart]:
+        """Return every chart."""
+        blocks = (block for section in self.sections for block in section.blocks)
+        return [block.chart for block in blocks if isinstance(block, ChartBlock)]
+
 
 def sections(
     found: Iterable[tuple[str, Iterable[Block]]], whole: Container[str] = ()
@@ -126,10 +132,13 @@ def sections_html(found: Iterable[Section]) -> Iterator[str]:
 
 
 def to_markdown(document: Document) -> str:
-    """Return the same without its charts."""
-    lines = [f"# {markdown_text(document.title)}", "", markdown_text(document.verdict), ""]
+    """Return the same without its charts, and without sections that have nothing else."""
+    lines = [f"# {markdown_text(document.title)}", ""]
+    if document.verdict:
+        lines += [markdown_text(document.verdict), ""]
     for section in document.sections:
-        lines += [f"## {markdown_text(section.title)}", "", *_markdown(section.blocks)]
+        if written := list(_markdown(section.blocks)):
+            lines += [f"## {markdown_text(section.title)}", "", *written]
     return "\n".join(lines).rstrip() + "\n"
 
 
@@ -195,10 +204,7 @@ def _block_markdown(block: Block) -> Iterator[str]:
             mark = "" if grade == "measured" else f" ({grade})"
             yield f"- {markdown_text(label)}: {markdown_text(text)}{mark}"
         case Table(headings, rows, grade, _):
-            yield markdown_row(headings)
-            yield f"|{'---|' * len(headings)}"
-            for row in rows:
-                yield markdown_row(map(_cell_text, row))
+            yield from markdown_table(headings, (map(_cell_text, row) for row in rows))
             if grade != "measured":
                 yield f"\n{grade.capitalize()}."
         case NoteBlock(text, title):
@@ -212,6 +218,14 @@ def _block_markdown(block: Block) -> Iterator[str]:
 
 
 def _cell_text(cell: object) -> str:
-    if isinstance(cell, html.Cell):
-        return cell.text
-    return "" if cell is None else str(cell)
+    match cell:
+        case html.Cell(text=text):
+            return text
+        case None:
+            return ""
+        case bool() | str():
+            return str(cell)
+        case int() | float():
+            return number_text(cell)
+        case _:
+            return str(cell)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,17 +10,18 @@ from pathlib import Path
 from typing import Final, Literal
 from urllib.parse import quote
 
+from outlay.clock import utc_datetime
 from outlay.errors import OutlayError
+from outlay.escaping import one_line, write_csv
 from outlay.files import write_whole
-from outlay.report.charts import Drawable
+from outlay.report.charts import Chart
 from outlay.report.document import Document, to_html, to_markdown
-from outlay.report.pictures import save_picture, write_pictures
+from outlay.report.pictures import write_pictures
 from outlay.report.run_document import RunSetup
 from outlay.report.sweep_document import Link, charts_of, latex_table, sweep_document
-from outlay.runs.reading import RunReading
-from outlay.sweep.aggregate import comparison as markdown
-from outlay.sweep.aggregate.aggregator import Aggregate, aggregate, write_reports
+from outlay.sweep.aggregate.aggregator import Aggregate, aggregate
 from outlay.sweep.aggregate.comparison import verdict
+from outlay.sweep.aggregate.rows import columns_of
 from outlay.sweep.state.journal import Event, read_events
 from outlay.sweep.state.manifest import read_manifest
 
@@ -44,30 +46,20 @@ class SweepAccount:
         """Which configuration was best, and how sure that is."""
         return verdict(self.summary.subjects, self.summary.rows)
 
-    def document(self, link: Link) -> Document:
+    def document(self, link: Link = lambda _: "") -> Document:
         """Return the sweep's report; ``link`` leads to its runs."""
         found = self.summary
         return sweep_document(
             found.name, found.subjects, found.rows, self.events, head=found.head, link=link
         )
 
-    def to_markdown(self) -> str:
-        """Return the verdict and the tables of that page."""
-        summary = self.summary
-        return markdown.page(summary.name, summary.subjects, summary.rows, head=summary.head)
-
-    def charts(self) -> list[Drawable]:
+    def charts(self) -> list[Chart]:
         """Return the charts of that page, before any drawing."""
         return charts_of(self.summary.subjects, self.summary.rows, self.events)
 
 
 def read_sweep(root: Path, now_ns: int, *, allow_missing: bool = False) -> SweepAccount:
-    """Read a sweep for its reports.
-
-    Args:
-        root: The sweep's directory.
-        now_ns: The present.
-        allow_missing: Go on when a completed run misses files.
+    """Read a sweep for its reports; ``allow_missing`` goes on when a completed run misses files.
 
     Raises:
         NotASweep: There is none.
@@ -83,10 +75,10 @@ Form = Literal["html", "md", "png"]
 PICTURES: Final = "pictures"
 
 
-def write_run_report(
-    run: RunReading, document: Document, directory: Path, forms: Sequence[Form]
+def write_page(
+    document: Document, directory: Path, forms: Sequence[Form], draw: Callable[[Path], None]
 ) -> list[Path]:
-    """Write a run's report as ``report.html``, ``report.md`` and ``report.png``; return the files.
+    """Write ``report.html``, ``report.md`` and, with ``draw``, ``report.png``; return the files.
 
     Raises:
         MissingExtra: A picture is wanted, and matplotlib is not installed; nothing is written.
@@ -95,7 +87,7 @@ def write_run_report(
     pictures = []
     if "png" in forms:
         pictures = [directory / "report.png"]
-        save_picture(run, pictures[0])
+        draw(pictures[0])
     texts: Mapping[Form, Callable[[], str]] = {
         "html": lambda: to_html(document),
         "md": lambda: to_markdown(document),
@@ -115,14 +107,14 @@ def write_sweep_report(account: SweepAccount, directory: Path, forms: Sequence[F
         pictures = write_pictures(account.charts(), directory / PICTURES, ["png"])
     texts: Mapping[Form, Callable[[], str]] = {
         "html": lambda: to_html(account.document(_links(account, directory))),
-        "md": account.to_markdown,
+        "md": lambda: to_markdown(account.document()),
     }
     return _written(directory, forms, texts) + pictures
 
 
 def _links(account: SweepAccount, directory: Path) -> Link:
     """Return where a page in a directory finds the reports of runs that have one."""
-    dirs = {s.static["id"]: account.root / s.static["run_dir"] for s in account.summary.subjects}
+    dirs = {s.run.id: account.root / s.run.run_dir for s in account.summary.subjects}
 
     def link(run: str) -> str:
         page = dirs[run] / "report.html"
@@ -137,11 +129,11 @@ def setup_of(run_dir: Path) -> RunSetup:
         manifest = read_manifest(run_dir.absolute().parent)
     except (OutlayError, OSError):
         return RunSetup()
-    for run, static in manifest.runs.items():
-        if static["run_dir"] == run_dir.absolute().name:
+    for name, run in manifest.runs.items():
+        if run.run_dir == run_dir.absolute().name:
             return RunSetup(
-                command=manifest.state(run).command or static.get("command") or (),
-                configuration=static.get("params", {}), sweep=str(manifest.about["name"]),
+                command=manifest.state(name).command or run.command,
+                configuration=run.params, sweep=str(manifest.about["name"]),
             )  # fmt: skip
     return RunSetup()
 
@@ -187,12 +179,32 @@ def write_sweep_files(
     Raises:
         MissingExtra: Pictures are wanted, and matplotlib is not installed.
     """
-    reports = write_reports(account.root, account.summary, now_ns, directory)
-    html, latex = directory / "report.html", directory / "table.tex"
-    write_whole(html, to_html(account.document(_links(account, directory))).encode())
-    write_whole(latex, latex_table(account.summary.rows).encode())
+    directory.mkdir(parents=True, exist_ok=True)
+    rows, document = account.summary.rows, account.document(_links(account, directory))
+    table, columns = io.StringIO(), columns_of(rows)
+    write_csv(table, columns, rows)
+    path = _free_name(directory, f"summary_{utc_datetime(now_ns):%Y%m%d_%H%M%S}")
+    names = ", ".join(f"`{one_line(name).replace('`', '')}`" for name in columns)
+    beside = f"\nEvery run in full: `{path.name}`, with the columns {names}.\n"
+    texts = {
+        path: table.getvalue(),
+        directory / "summary.md": to_markdown(document) + beside,
+        directory / "report.html": to_html(document),
+        directory / "table.tex": latex_table(rows),
+    }
+    for path, text in texts.items():
+        write_whole(path, text.encode())
+    csv, markdown, html, latex = texts
     charts = account.charts() if pictures else []
     return SweepFiles(
-        csv=reports.csv, markdown=reports.markdown, html=html, latex=latex,
+        csv=csv, markdown=markdown, html=html, latex=latex,
         pictures=write_pictures(charts, directory / PICTURES, pictures),
     )  # fmt: skip
+
+
+def _free_name(directory: Path, stem: str) -> Path:
+    """Return a name that no file has: an earlier table is never overwritten."""
+    path, number = directory / f"{stem}.csv", 1
+    while path.exists():
+        path, number = directory / f"{stem}_{number}.csv", number + 1
+    return path

@@ -15,8 +15,7 @@ from outlay.escaping import html_text
 from outlay.report import svg
 from outlay.report.charts import Chart
 from outlay.units import Money
-from outlay.units.money import MICROS
-from outlay.units.shown import number_text
+from outlay.units.shown import decimals_of, figure_text, money_text, number_text
 
 
 @cache
@@ -107,24 +106,6 @@ class Cell:
     check: str = ""
 
 
-def decimals_of(amounts: Iterable[Money]) -> int:
-    """Return how many decimals a column of amounts shows: cents, or two digits of small ones."""
-    largest = max((abs(money.micros) for money in amounts), default=0)
-    if largest >= MICROS or not largest:
-        return 2
-    return min(6, 8 - len(str(largest)))
-
-
-def money_text(money: Money, decimals: int | None = None) -> str:
-    """Return an amount as a column shows it; one that would read as zero says so."""
-    digits = decimals_of([money]) if decimals is None else decimals
-    amount = money.amount
-    text = f"{amount:,.{digits}f}"
-    if money.micros and not any(letter in "123456789" for letter in text):
-        text = f"{'-' if money.micros < 0 else ''}<{10**-digits:.{digits}f}"
-    return f"{text} {money.currency}"
-
-
 def amount(
     money: Money | None, none: str = "no price", mark: str = "", *, kind: str = "cash"
 ) -> Cell | Money:
@@ -187,8 +168,8 @@ def _cell(value: object, is_right: bool, decimals: int) -> str:  # noqa: FBT001 
     align = ' class="n"' if is_right else ""
     match value:
         case Money():
-            number, _, unit = money_text(value, decimals).partition(" ")
-            shown = f'{html_text(number)} <span class="unit">{html_text(unit)}</span>'
+            number = html_text(figure_text(value, decimals))
+            shown = f'{number} <span class="unit">{html_text(value.currency)}</span>'
             return f'<td{align} title="{value}">{shown}</td>'
         case Cell():
             return f"<td{align}{_title(value)}>{_inside(value)}</td>"

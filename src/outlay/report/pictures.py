@@ -3,30 +3,30 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, assert_never
 
-import numpy as np
-
 from outlay.errors import InvalidValue, MissingExtra, choices
-from outlay.goodput import phases as ph
 from outlay.report.charts import (
     COLOURS,
-    Drawable,
+    Chart,
     IntervalChart,
     LineChart,
+    PhaseStrip,
     Plane,
     SpanChart,
     Waterfall,
+    day_text,
     of_phase,
     ticks,
     time_unit,
 )
-from outlay.report.run_charts import own_seconds
+from outlay.report.cost_charts import money_bars
+from outlay.report.run_charts import phase_strip, step_times
 from outlay.report.run_document import verdict
 from outlay.runs.reading import RunReading
-from outlay.units.money import MICROS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -69,9 +69,7 @@ def read_formats(text: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(names))
 
 
-def write_pictures(
-    charts: Sequence[Drawable], directory: Path, formats: Sequence[str]
-) -> list[Path]:
+def write_pictures(charts: Sequence[Chart], directory: Path, formats: Sequence[str]) -> list[Path]:
     """Write every chart in every format; return the files.
 
     Raises:
@@ -79,15 +77,9 @@ def write_pictures(
     """
     if not formats:
         return []
-    try:
-        import matplotlib as mpl
-    except ImportError:
-        raise MissingExtra("drawing pictures", "report") from None
-    directory.mkdir(parents=True, exist_ok=True)
     written = []
-    with mpl.rc_context():
-        mpl.rcdefaults()  # What a user has set for other plots does not change these.
-        mpl.rcParams.update(_STYLE)
+    with _style():
+        directory.mkdir(parents=True, exist_ok=True)
         for chart in charts:
             for kind in formats:
                 path = directory / f"{chart.name}.{kind}"
@@ -96,7 +88,20 @@ def write_pictures(
     return written
 
 
-def _picture(chart: Drawable, kind: str) -> bytes:
+@contextmanager
+def _style() -> Iterator[None]:
+    """Draw in the style of all pictures: what a user has set for other plots changes nothing."""
+    try:
+        import matplotlib as mpl
+    except ImportError:
+        raise MissingExtra("drawing pictures", "report") from None
+    with mpl.rc_context():
+        mpl.rcdefaults()
+        mpl.rcParams.update(_STYLE)
+        yield
+
+
+def _picture(chart: Chart, kind: str) -> bytes:
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(_WIDTH_INCHES, _height_inches(chart)), layout="constrained")
@@ -106,10 +111,12 @@ def _picture(chart: Drawable, kind: str) -> bytes:
     return stream.getvalue()
 
 
-def _height_inches(chart: Drawable) -> float:
+def _height_inches(chart: Chart) -> float:
     match chart:
         case Plane() | LineChart():
             return 4.0
+        case PhaseStrip():
+            return 2.5
         case Waterfall():
             rows = len(chart.bars)
         case SpanChart():
@@ -121,7 +128,7 @@ def _height_inches(chart: Drawable) -> float:
     return 1.0 + 0.3 * rows
 
 
-def _draw(axes: Axes, chart: Drawable) -> None:
+def _draw(axes: Axes, chart: Chart) -> None:
     match chart:
         case Plane():
             _plane(axes, chart)
@@ -133,6 +140,8 @@ def _draw(axes: Axes, chart: Drawable) -> None:
             _spans(axes, chart)
         case IntervalChart():
             _intervals(axes, chart)
+        case PhaseStrip():
+            _strip(axes, chart)
         case _:
             assert_never(chart)
 
@@ -147,8 +156,8 @@ def _plane(axes: Axes, chart: Plane) -> None:
 
 def _lines(axes: Axes, chart: LineChart) -> None:
     shown = dict[int, Any]()
-    for curve in chart.curves:
-        look = curve.look or 0
+    for place, curve in enumerate(chart.curves):
+        look = place if curve.look is None else curve.look
         (line,) = axes.plot(
             *_columns(curve.points), color=_PALETTE[look % COLOURS],
             linestyle=_DASHES[look // COLOURS % len(_DASHES)],
@@ -156,15 +165,17 @@ def _lines(axes: Axes, chart: LineChart) -> None:
         shown.setdefault(look, line)
     handles = [shown[look] for look in range(len(chart.labels))]
     beside: dict[str, Any] = {"loc": "center left", "bbox_to_anchor": (1.0, 0.5)}
-    place = beside if len(handles) > COLOURS else {}
-    axes.legend(handles, chart.labels, frameon=False, fontsize="small", **place)
+    more = beside if len(handles) > COLOURS else {}
+    axes.legend(handles, chart.labels, frameon=False, fontsize="small", **more)
     _frame(axes, chart, [point for curve in chart.curves for point in curve.points])
 
 
 def _frame(axes: Axes, chart: Plane | LineChart, points: Sequence[tuple[float, float]]) -> None:
     """Put round ticks on both axes, and say what they count."""
     across, up = (ticks(values) for values in _columns(points))
-    axes.set_xticks([tick.value for tick in across], [tick.label for tick in across])
+    in_days = isinstance(chart, LineChart) and chart.in_days
+    labels = [day_text(tick.value) if in_days else tick.label for tick in across]
+    axes.set_xticks([tick.value for tick in across], labels)
     axes.set_yticks([tick.value for tick in up], [tick.label for tick in up])
     axes.set_xlabel(chart.x_title)
     axes.set_ylabel(chart.y_title)
@@ -180,6 +191,10 @@ def _waterfall(axes: Axes, chart: Waterfall) -> None:
     amounts = [part.value / 1e6 for part in chart.bars]
     begins = [sum(amounts[:number]) for number in range(len(amounts))]
     axes.barh(range(len(amounts)), amounts, left=begins, color=_PALETTE[0])
+    for row, (begin, part) in enumerate(zip(begins, chart.bars, strict=True)):
+        if part.ends is not None:
+            ends = [begin + end / 1e6 for end in part.ends]
+            axes.plot(ends, [row, row], color=_PALETTE[1], linewidth=3)
     _rows(axes, labels)
     _scale(axes, [0.0, sum(amounts)], chart.x_title)
 
@@ -207,6 +222,20 @@ def _intervals(axes: Axes, chart: IntervalChart) -> None:
     _scale(axes, [value for row in chart.rows for value in row.values], chart.x_title)
 
 
+def _strip(axes: Axes, chart: PhaseStrip) -> None:
+    divisor, unit = time_unit(chart.seconds)
+    edges = [*(part.start / divisor for part in chart.parts), chart.seconds / divisor]
+    found = [dict(part.shares) for part in chart.parts]
+    shares = [[each.get(phase, 0.0) for each in (*found, found[-1])] for phase, _ in chart.phases]
+    axes.stackplot(
+        edges, shares, step="post", colors=[of_phase(phase) for phase, _ in chart.phases],
+        labels=[f"{phase} {text}" for phase, text in chart.phases],
+    )  # fmt: skip
+    axes.set(yticks=[], ylim=(0, 1))
+    _scale(axes, [0.0, chart.seconds / divisor], unit)
+    axes.legend(ncols=4, fontsize=7, loc="upper center", bbox_to_anchor=(0.5, -0.35), frameon=False)
+
+
 def _rows(axes: Axes, labels: Sequence[str]) -> None:
     axes.set_yticks(range(len(labels)), labels)
     axes.invert_yaxis()
@@ -218,53 +247,38 @@ def _scale(axes: Axes, values: Sequence[float], title: str) -> None:
     axes.set_xlabel(title)
 
 
-# A run's report as one picture, for slides and chats; needs matplotlib (extra ``report``).
+# Charts below each other in one picture, for slides and chats.
 
 
-def save_picture(run: RunReading, path: Path) -> None:
-    """Write phases, money and step times as a PNG.
+def save_charts(charts: Sequence[Chart], path: Path, *, title: str = "") -> None:
+    """Write charts as one PNG.
 
     Raises:
         MissingExtra: matplotlib is not installed.
     """
-    try:
+    with _style():
         from matplotlib.figure import Figure
-    except ImportError:
-        raise MissingExtra("drawing a report", "report") from None
-    figure = Figure(figsize=(10, 7), layout="constrained")
-    figure.suptitle(verdict(run), fontsize=9, wrap=True)
-    shares, money, steps = figure.subplots(3, 1, height_ratios=(1, 2, 2))
-    _draw_shares(shares, run)
-    _draw_money(money, run)
-    _draw_steps(steps, run)
-    figure.savefig(path, format="png", dpi=150)
+
+        heights = [_height_inches(chart) for chart in charts]
+        figure = Figure(figsize=(10, sum(heights, 0.5)), layout="constrained")
+        figure.suptitle(title, fontsize=9, wrap=True)
+        grid = figure.add_gridspec(max(len(charts), 1), 1, height_ratios=heights or [1])
+        for place, chart in enumerate(charts):
+            axes = figure.add_subplot(grid[place])
+            axes.set_title(chart.title)
+            _draw(axes, chart)
+        figure.savefig(path, format="png", metadata=_METADATA["png"])
 
 
-def _draw_shares(axes: Any, run: RunReading) -> None:
-    left = 0.0
-    for row in run.goodput.phases:
-        label = f"{row.phase} {row.share:.1%}"
-        axes.barh([0], [row.share * 100], left=left, color=of_phase(row.phase), label=label)
-        left += row.share * 100
-    axes.set(yticks=[], xlabel="% of wall time", xlim=(0, 100))
-    axes.legend(ncols=4, fontsize=7, loc="lower center", bbox_to_anchor=(0.5, 1.0), frameon=False)
+def save_picture(run: RunReading, path: Path) -> None:
+    """Write a run's phases, money and step times as a PNG.
 
-
-def _draw_money(axes: Any, run: RunReading) -> None:
-    if run.cost.cost is None:
-        axes.text(0.5, 0.5, "no price", ha="center", transform=axes.transAxes)
-        axes.set_axis_off()
-        return
-    parts = run.cost.by_phase
-    amounts = [part.micros / MICROS for part in parts.values()]
-    bars = axes.barh(list(parts), amounts, color=[of_phase(phase) for phase in parts])
-    axes.bar_label(bars, [f" {part}" for part in parts.values()], fontsize=7)
-    axes.invert_yaxis()
-    axes.margins(x=0.2)
-    axes.set(xlabel=f"{run.cost.cost.currency}, together {run.cost.cost}")
-
-
-def _draw_steps(axes: Any, run: RunReading) -> None:
-    own = own_seconds(run.view.timeline)
-    axes.plot(np.arange(len(own)), own, color=of_phase(ph.STEP), linewidth=0.7)
-    axes.set(xlabel="steps executed", ylabel="seconds a step")
+    Raises:
+        MissingExtra: matplotlib is not installed.
+    """
+    phases = [(row.phase, f"{row.share:.1%}") for row in run.goodput.phases]
+    found: list[Chart | None] = [phase_strip(run.view.timeline, phases) if phases else None]
+    if run.cost.by_phase:
+        found.append(money_bars(run.cost.by_phase, title="Where the money went"))
+    charts = [chart for chart in (*found, step_times(run.view.timeline)) if chart is not None]
+    save_charts(charts, path, title=verdict(run))

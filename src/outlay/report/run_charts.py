@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from outlay.goodput import phases as ph
 from outlay.goodput.attempt import AttemptTimeline
@@ -53,7 +52,7 @@ def step_times(timeline: Timeline) -> LineChart | None:
     A long run is drawn in groups of steps: the median and the longest of each, so that no stall is
     lost between two points.
     """
-    own = own_seconds(timeline)
+    own = np.concatenate([each.own_times() for each in _attempt_timelines(timeline)]) / 1e9
     if len(own) < 2:
         return None
     groups = np.array_split(own, min(len(own), _POINTS))
@@ -67,13 +66,9 @@ def step_times(timeline: Timeline) -> LineChart | None:
     )
     labels = tuple(drawn) if len(drawn) > 1 else ()
     return LineChart(
-        x_title="steps executed", y_title="seconds a step", curves=curves, labels=labels
-    )
-
-
-def own_seconds(timeline: Timeline) -> NDArray[np.float64]:
-    """Return the own time of every step of the run, in the order of execution."""
-    return np.concatenate([attempt.own_times() for attempt in _attempt_timelines(timeline)]) / 1e9
+        title="Step times", x_title="steps executed", y_title="seconds a step", curves=curves,
+        labels=labels,
+    )  # fmt: skip
 
 
 def at_risk(timeline: Timeline) -> LineChart | None:

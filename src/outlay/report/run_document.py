@@ -5,15 +5,16 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from decimal import Decimal
 from itertools import zip_longest
 from typing import Final
 
 from outlay.advise.recommendation import gain_text, nothing_above, of_kind
 from outlay.budget.limits import COST, Bound
+from outlay.budget.usage import Usage
 from outlay.clock import utc_text
 from outlay.goodput import phases as ph
-from outlay.goodput.summary import GoodputSummary, PhaseRow, checkpoint_spacing
+from outlay.goodput.follower import GoodputSummary, PhaseRow
+from outlay.goodput.reliability import checkpoint_spacing
 from outlay.report.document import (
     Block,
     ChartBlock,
@@ -24,12 +25,12 @@ from outlay.report.document import (
     Table,
     sections,
 )
-from outlay.report.html import Cell, amount, money_text
+from outlay.report.html import Cell, amount
 from outlay.report.run_charts import Axis, at_risk, metric_charts, phase_strip, step_times
 from outlay.runs.reading import RunReading
 from outlay.units import Money
-from outlay.units.money import MICROS
 from outlay.units.quantity import duration_text
+from outlay.units.shown import counted, money_text, unit_cost_text
 
 # A run in a few sentences: what it got for its money, where the rest went, how it ended.
 
@@ -58,8 +59,8 @@ def _loss(summary: GoodputSummary) -> str:
     lost = duration_text(worst.ns)
     if worst.cost:
         lost += f", {money_text(worst.cost)}"
-    noun = "disruption" if len(summary.disruptions) == 1 else "disruptions"
-    again = f", over {len(summary.disruptions)} {noun}" if summary.disruptions else ""
+    count = len(summary.disruptions)
+    again = f", over {counted(count, 'disruption')}" if count else ""
     return f"The largest loss was {worst.phase} ({lost}){again}."
 
 
@@ -102,8 +103,6 @@ class RunSetup:
     """What a run was started with, as far as others than its log know it.
 
     Attributes:
-        configuration: Parameters by name.
-        sweep: The name of the sweep that it belongs to.
         hide: Takes names of people out of a text, where they are not to be shown.
     """
 
@@ -224,11 +223,25 @@ def _setup(run: RunReading, setup: RunSetup) -> Iterator[Block]:
     for price in run.cost.prices[-1:]:
         yield Figure("price", str(price), f"{price.rate} a GPU, {price.source or 'stated'}")
     for title, found in (
-        ("parameter", {**setup.configuration, **header.config}), ("tag", header.tags),
+        ("parameter", parameters_of(run, setup)), ("tag", header.tags),
         ("version of", header.versions),
     ):  # fmt: skip
         if found:
-            yield Table((title, "value"), tuple((name, str(found[name])) for name in found))
+            rows = tuple((name, setup.hide(str(found[name]))) for name in found)
+            yield Table((title, "value"), rows)
+
+
+def parameters_of(run: RunReading, setup: RunSetup) -> dict[str, object]:
+    """Return what a run was configured with; a setting inside another one as ``outer.inner``."""
+    return dict(_flat({**setup.configuration, **run.config}, ""))
+
+
+def _flat(settings: Mapping[str, object], above: str) -> Iterator[tuple[str, object]]:
+    for name, value in settings.items():
+        if isinstance(value, Mapping) and value:
+            yield from _flat(value, f"{above}{name}.")
+        else:
+            yield f"{above}{name}", value
 
 
 def _guard(run: RunReading) -> Iterator[Block]:
@@ -256,11 +269,11 @@ def _budget(run: RunReading) -> Iterator[Block]:
     if report is None:
         yield NoteBlock("The run was started without a budget.")
         return
-    limits = [_limit(bound, bound.used(report.used)) for bound in report.budget.bounds_known]
+    budget = report.budget
+    limits = [_limit(b, b.used(report.used), budget.currency) for b in budget.bounds_known]
     yield Table(("limit", "share", "used", "of", "left"), limits)
     if report.cost is not None:
-        rows = report.cost.rows(report.budget.charge_cost, report.budget.currency)
-        parts = tuple((name, _amount_in(cost), charged) for name, cost, charged in rows)
+        parts = report.cost.rows(budget.charge_cost, budget.currency)
         yield Table(("part of the cost", "cost", "budget"), parts)
     if report.stop_reason is not None:
         yield Figure("stopped by", report.stop_reason, report.stop_reason)
@@ -273,18 +286,11 @@ def _budget(run: RunReading) -> Iterator[Block]:
         yield NoteBlock(f"Its limits were changed {times} on a resume.")
 
 
-def _amount_in(text: str) -> Money:
-    """Return an exact amount from its text, so that a column of them shows equal decimals."""
-    number, _, currency = text.partition(" ")
-    return Money(round(Decimal(number.replace(",", "")) * MICROS), currency)
-
-
-def _limit(bound: Bound, used: int) -> tuple[object, ...]:
+def _limit(bound: Bound, used: int, currency: str) -> tuple[object, ...]:
     def shown(value: int) -> object:
-        text = bound.dimension.text(value)
         if bound.dimension.name == COST.name:
-            return _amount_in(text)
-        return Cell(text=text, value=value, is_number=True)
+            return Money(Usage(cost_units=value).cost_micros, currency)
+        return Cell(text=bound.dimension.text(value), value=value, is_number=True)
 
     share = used / bound.limit if bound.limit else None
     part = Cell(text="-" if share is None else f"{share:.1%}", value=share, share=share)
@@ -330,14 +336,7 @@ def _units(run: RunReading) -> Iterator[Block]:
     for unit, each in run.cost.unit_costs().items():
         if each is not None:
             label = f"per {unit.replace('_', ' ')}"
-            yield Figure(label, each, f"{plain_text(each)} {whole.currency}", _cost_grade(run))
-
-
-def plain_text(value: float) -> str:
-    """Return three digits of a number without a power of ten, cents at least."""
-    if abs(value) >= 1 or not value:
-        return f"{value:,.2f}"
-    return f"{Decimal(f'{value:.3g}'):f}"
+            yield Figure(label, each, unit_cost_text(each, whole.currency), _cost_grade(run))
 
 
 def _cost_grade(run: RunReading) -> Known:

@@ -7,7 +7,6 @@ around the plot lies in the picture's padding, which the style sheet gives.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from typing import Final, assert_never
 
 from outlay.escaping import html_text
@@ -26,6 +25,7 @@ from outlay.report.charts import (
     StripPart,
     Tick,
     Waterfall,
+    day_text,
     of_phase,
     ticks,
     time_unit,
@@ -80,7 +80,7 @@ class _Axes:
             f'y="{_percent(self.y(tick.value))}" text-anchor="end">{tick.label}</text>'
             for tick in self._ys
         )
-        labels = [_day(tick.value) if self._in_days else tick.label for tick in self._xs]
+        labels = [day_text(tick.value) if self._in_days else tick.label for tick in self._xs]
         crowded = sum(map(len, labels)) > _ROOM
         across = (
             _below(self.x(tick.value), label, kind="tick more" if crowded and n % 2 else "tick")
@@ -110,10 +110,6 @@ def _below(share: float, label: str, y: str = "100%", kind: str = "tick") -> str
         f'<text class="{kind}" x="{_percent(share)}" y="{y}" dy="18" text-anchor="middle">'
         f"{html_text(label)}</text>"
     )
-
-
-def _day(days: float) -> str:
-    return datetime.fromtimestamp(days * 86400, UTC).strftime("%b %d")
 
 
 def draw(chart: Chart) -> str:
@@ -281,6 +277,10 @@ def _waterfall(chart: Waterfall) -> str:
             "</text>"
         )
         bar = _bar("bar", at / whole, (at + part.value) / whole, row)
+        if part.ends is not None:
+            low, high = (_percent((at + end) / whole) for end in part.ends)
+            y = _ROW * row + 12
+            bar += f'<line class="interval" x1="{low}" x2="{high}" y1="{y}" y2="{y}"/>'
         share = f"{part.value / whole:.1%}"
         drawn = _name(part.label, row) + bar + text
         rows.append(_said(f"{part.label}: {part.text}, {share}", drawn))

@@ -6,14 +6,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from outlay.cost.compare import unbeaten
+from outlay.cost.compare import non_dominated
 from outlay.escaping import latex_text
 from outlay.goodput.phases import added
 from outlay.report.charts import (
-    Bar,
+    Chart,
     ChartStretch,
     Curve,
-    Drawable,
     IntervalChart,
     IntervalRow,
     LineChart,
@@ -22,10 +21,10 @@ from outlay.report.charts import (
     SpanChart,
     Waterfall,
 )
+from outlay.report.cost_charts import money_bars
 from outlay.report.document import Block, ChartBlock, Document, NoteBlock, Table, sections
-from outlay.report.html import Cell, decimals_of, money_text
+from outlay.report.html import Cell
 from outlay.sweep.aggregate.comparison import (
-    HEAD,
     Replicates,
     fairness,
     is_clear,
@@ -33,12 +32,11 @@ from outlay.sweep.aggregate.comparison import (
     replicates,
     verdict,
 )
-from outlay.sweep.aggregate.rows import Row, Subject, exact_money, in_time, unit_of
+from outlay.sweep.aggregate.rows import Row, Subject, in_time, unit_of
 from outlay.sweep.grid.reading import Target
 from outlay.sweep.state.journal import Event
 from outlay.units import Money
-from outlay.units.money import MICROS
-from outlay.units.shown import number_text
+from outlay.units.shown import amount_text, money_of, money_text
 
 # The configurations of a sweep as a LaTeX table for a paper.
 
@@ -56,7 +54,7 @@ def latex_table(rows: Sequence[Row]) -> str:
     for one in replicates(rows):
         spread = "" if one.half_width is None else f" \\pm {one.half_width:.2g}"
         currency = latex_text(one.currency or "")
-        cost = "--" if one.cost is None else f"{number_text(one.cost)}~{currency}"
+        cost = "--" if one.cost is None else amount_text(one.cost, currency).replace(" ", "~")
         label = latex_text(one.label)
         lines.append(f"{label} & {len(one.runs)} & ${one.mean:.4g}{spread}$ & {cost} \\\\")
     return "\n".join([*lines, r"\bottomrule", r"\end{tabular}"]) + "\n"
@@ -78,7 +76,7 @@ _CROSS: Final = "A cross: it failed, was ended or killed."
 
 def charts_of(
     subjects: Sequence[Subject], rows: Sequence[Row], events: Sequence[Event]
-) -> list[Drawable]:
+) -> list[Chart]:
     """Return every chart that there are figures for."""
     return [
         *_ranking_chart(subjects, rows),
@@ -156,7 +154,7 @@ def _plane(target: Target, column: str, rows: Sequence[Row], unit: _Unit, used: 
     """Return the metric of runs against one thing that they used."""
     pairs = [(row[column], row["accuracy_value"]) for row in rows]
     sign = -1 if target.direction == "max" else 1
-    front = unbeaten([(x, sign * y) for x, y in pairs])
+    front = non_dominated([(x, sign * y) for x, y in pairs])
     looks = dict.fromkeys(row["configuration"] for row in rows)
     places = {label: place for place, label in enumerate(looks)}
     return Plane(
@@ -208,19 +206,13 @@ def _waterfall(subjects: Sequence[Subject]) -> Iterator[Waterfall]:
             if facts.unit == unit.name:
                 micros = added(micros, facts.phase_micros)
         largest = sorted(micros.items(), key=lambda item: -item[1])
-        amounts = {phase: Money(amount, unit.name) for phase, amount in largest if amount}
-        digits = decimals_of(amounts.values())
-        parts = (
-            Bar(label=phase, value=money.micros, text=money_text(money, digits))
-            for phase, money in amounts.items()
-        )
         total = Money(sum(micros.values()), unit.name)
-        yield Waterfall(
+        yield money_bars(
+            {phase: Money(amount, unit.name) for phase, amount in largest if amount},
             name=unit.in_name("where_the_dollars_went"),
-            title=unit.in_title("Where the money went"), x_title=unit.name,
-            bars=tuple(parts),
+            title=unit.in_title("Where the money went"),
             note=f"Measured by the runs' own logs; together {money_text(total)}.",
-        )  # fmt: skip
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -330,7 +322,7 @@ def _behind(best: Replicates, one: Replicates) -> str:
 
 
 def _money(cost: float | None, currency: str | None) -> object:
-    return None if cost is None else Money(round(cost * MICROS), currency or "")
+    return None if cost is None else money_of(cost, currency or "")
 
 
 def _fairness(rows: Sequence[Row]) -> Iterator[Block]:
@@ -379,13 +371,14 @@ def _run_cell(column: str, row: Row, subject: Subject, link: Link, usual: str) -
         case _ if column in _MONEY:
             return _money(value, _unit(row) or usual)
         case _:
-            return exact_money(column, value)
+            return value
 
 
 _MONEY: Final = ("planned_cost", "cost", "assumed_cost", "charged_cost")
 _SHOWN: Final = (
-    "run_id", "status", "configuration", "accuracy_value", "accuracy_best", "planned_cost", "cost",
-    "assumed_cost", "charged_cost", "goodput", "errors",
+    "run_id", "status", "configuration", "accuracy_value", "accuracy_best", "time_to_target_min",
+    "planned_cost", "cost", "assumed_cost", "charged_cost", "goodput", "energy_Wh", "world_size",
+    "ips_mean", "step_time_ms", "bytes_per_step", "errors",
 )  # fmt: skip
 _MOST_RANKED: Final = 40
 _AMOUNTS: Final = (
@@ -394,20 +387,24 @@ _AMOUNTS: Final = (
     "own budget charged; the rest of the cost is start-up and what the budget leaves out. "
     "Assumed cost: what of the cost in its log no record says that it was to be paid."
 )
+_HEAD: Final = "Head of the spend log: {}. `outlay guard verify --expect` finds what is gone since."
 _INTERVAL: Final = "Mean of the last value ± half of its 95 % interval over seeds."
 
 
 def _ground(subjects: Sequence[Subject], head: str) -> Iterator[Block]:
     figures = [subject.facts for subject in subjects if subject.facts is not None]
     assumed = sorted({text for facts in figures for text in facts.assumptions})
-    left_out = [s.static["id"] for s in subjects if s.state.status == "skipped"]
+    left_out = [s.run.id for s in subjects if s.state.status == "skipped"]
+    logs = sum(facts.source == "ledger" for facts in figures)
     yield NoteBlock(
-        f"Measured: {len(figures)} of {len(subjects)} runs. Estimated: what a learning curve cost "
-        f"at each point. Assumed: {'; '.join(assumed) or 'nothing'}."
+        f"Measured: {len(figures)} of {len(subjects)} runs, {logs} by their own logs and "
+        f"{len(figures) - logs} by CSV files. Throughput is everything over all the time; the "
+        "metric's value is the last one. Estimated: what a learning curve cost at each point. "
+        f"Assumed: {'; '.join(assumed) or 'nothing'}."
     )
     yield from (NoteBlock(f"Finding: {text}") for facts in figures for text in facts.findings)
     if left_out:
         skipped = ", ".join(left_out)
         yield NoteBlock(f"Skipped, since they no longer fitted the ceiling: {skipped}.")
     if head:
-        yield NoteBlock(HEAD.format(head))
+        yield NoteBlock(_HEAD.format(head))

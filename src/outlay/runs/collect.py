@@ -28,6 +28,7 @@ from outlay.store import open_store, outlay_home
 from outlay.store.runs import RunFilter, RunRow, count_runs, forget, register, runs_in_doubt
 from outlay.store.runs import list_runs as stored_runs
 from outlay.units import Money
+from outlay.units.shown import kind_suffix
 
 if TYPE_CHECKING:
     from sqlalchemy import Engine
@@ -140,17 +141,25 @@ class Burn:
     money: Money
 
     def __str__(self) -> str:
-        return f"{self.money}/h" if self.kind == "cash" else f"{self.money}/h {self.kind}"
+        return f"{self.money}/h{kind_suffix(self.kind)}"
+
+
+def sum_burns(burns: Iterable[Burn]) -> list[Burn]:
+    """Return the sums of amounts; each currency, and cash and showback, by itself."""
+    totals: dict[tuple[Kind, str], int] = {}
+    for burn in burns:
+        key = burn.kind, burn.money.currency
+        totals[key] = totals.get(key, 0) + burn.money.micros
+    return [Burn(kind, Money(micros, unit)) for (kind, unit), micros in sorted(totals.items())]
 
 
 def total_burn(running: Iterable[RunFigures]) -> list[Burn]:
-    """Return what the runs cost per hour together; cash and showback each by itself."""
-    totals: dict[tuple[Kind, str], int] = {}
-    for figures in running:
-        if figures.cost is not None and figures.burn_micros_per_hour is not None:
-            key = figures.kind, figures.cost.currency
-            totals[key] = totals.get(key, 0) + figures.burn_micros_per_hour
-    return [Burn(kind, Money(micros, unit)) for (kind, unit), micros in sorted(totals.items())]
+    """Return what the runs cost per hour together."""
+    return sum_burns(
+        Burn(figures.kind, Money(figures.burn_micros_per_hour, figures.cost.currency))
+        for figures in running
+        if figures.cost is not None and figures.burn_micros_per_hour is not None
+    )
 
 
 def dead_runs(rows: Iterable[RunRow]) -> list[Finding]:
@@ -198,10 +207,7 @@ def _starts_ns(run_dir: Path) -> list[int]:
 def read_runs(run_dirs: Iterable[Path], now_ns: int, read: ReadFigures | None = None) -> Collected:
     """Read the logs of runs; one that cannot be read does not stop the others.
 
-    Args:
-        run_dirs: Where the runs are.
-        now_ns: The present.
-        read: How one is read, by those who follow logs that they have read before.
+    ``read`` is for those who follow logs that they have read before.
     """
     from outlay.runs.figures import read_figures
 

@@ -130,11 +130,8 @@ class DefaultDirectory:
         """Yield directories that this launch may have, each claimed before it is yielded.
 
         One that cannot be written is yielded as it is: the segment writer meets the same trouble,
-        says so, and keeps trying.
-
-        Args:
-            model: What is trained; a directory of another model is passed over.
-            run_id: What to claim for, where the process is alone.
+        says so, and keeps trying. A directory of another model is passed over; a process alone
+        claims for its ``run_id``.
         """
         base = self.base.absolute()
         for number in islice(count(1), _MOST):

@@ -10,96 +10,46 @@ import os
 import secrets
 import signal
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from errno import ENOENT
 from pathlib import Path
 from types import FrameType
 
 from outlay.clock import SYSTEM, Clock
-from outlay.errors import NOT_EXECUTABLE, NOT_FOUND, NotARun, OutlayError
+from outlay.errors import NotARun
 from outlay.handlers import handling
-from outlay.ledger import SUPERVISOR, EndStatus, SegmentWriter
+from outlay.ledger import EndStatus, SegmentWriter, gpu_count_of
 from outlay.ledger.price import handed_on
-from outlay.proc.identity import all_processes, below, catches, send
-from outlay.proc.keeper import KeeperTerms
+from outlay.proc.identity import send
+from outlay.proc.keeper import KeeperTerms, Launch
 from outlay.proc.strays import shell_code
-from outlay.proc.supervisor import Launch, ProcessSupervisor
+from outlay.proc.supervisor import CommandNotStarted, ProcessSupervisor
 from outlay.record import Recorder
 from outlay.record.meters.energy import NvmlSource, Quality, worst_quality
 from outlay.record.slurm import SlurmJob
+from outlay.record.supervision import SupervisedRun, Supervision
+from outlay.runs.directories import leave_notice
 from outlay.runs.figures import RunFigures, read_figures
-from outlay.runs.opening import open_attempt
+from outlay.runs.opening import in_free_directory
 from outlay.runs.options import RunOptions
 from outlay.runs.preemption import JobEndWatch
 from outlay.store import outlay_home
 
-# The supervisor's own segment of an attempt: begun before the spawn, ended after the reap.
-#
-# Whoever starts a training from outside (``outlay exec``, ``guard run``, a sweep, a Slurm job)
-# writes one. Its two instants bound the attempt, whether or not the training records itself. It
-# starts and watches nothing.
 
+def _environment(options: RunOptions) -> dict[str, str]:
+    """Return the environment with which a process that records itself joins the run.
 
-class SupervisedAttempt:
-    """One attempt as its supervisor records it; make it right before the process is started.
-
-    ``options`` come from ``resolve(Arguments(model=None, dir=..., gpus=..., price=...), ...)``: a
-    supervisor does not know the model.
-
-    Raises:
-        RunInUse: Another supervisor records the same directory.
+    GPUs are handed on where somebody stated them: what was found or guessed out here, the
+    process finds by itself, and its launcher may know better.
     """
-
-    def __init__(self, command: Sequence[str], options: RunOptions, clock: Clock = SYSTEM) -> None:
-        self._opening = open_attempt(options, clock, rank=SUPERVISOR, command=command)
-        self.options = self._opening.options
-        self._ended = False
-
-    @property
-    def run_id(self) -> str:
-        """The run, as in its directory's ``run.json``."""
-        return self._opening.run_id
-
-    @property
-    def recorder(self) -> Recorder:
-        """What writes the segment, for signs of life and notes."""
-        return self._opening.recorder
-
-    def environment(self, inherited: Mapping[str, str]) -> dict[str, str]:
-        """Return the environment with which a process that records itself joins the run.
-
-        GPUs are handed on where somebody stated them: what was found or guessed out here, the
-        process finds by itself, and its launcher may know better.
-        """
-        options = self.options
-        environment = dict(inherited) | {"OUTLAY_RUN_DIR": str(options.dir)}
-        if options.gpus_source == "stated":
-            environment["OUTLAY_GPUS"] = str(options.gpus)
-        if options.price is not None:
-            environment["OUTLAY_PRICE"] = handed_on(options.price)
-        if options.stopped_price is not None:
-            environment["OUTLAY_STOPPED_PRICE"] = str(options.stopped_price.rate)
-        return environment
-
-    def reaped(self, returncode: int, *, received: signal.Signals | None = None) -> None:
-        """Record how the process ended, right after it was reaped.
-
-        Args:
-            returncode: As ``subprocess`` gives it: negative for the signal that killed it.
-            received: The signal that the supervisor was sent and passed on, if any.
-        """
-        status, reason = outcome_of(returncode, received)
-        self.end(status, reason, exit_code=shell_code(returncode))
-
-    def end(self, status: EndStatus, reason: str = "", *, exit_code: int | None = None) -> None:
-        """Record an end that says more than an exit code (or less); further calls do nothing."""
-        if self._ended:
-            return
-        self._ended = True
-        self.recorder.close(status, reason, exit_code)
-        if self._opening.lock is not None:
-            self._opening.lock.release()
+    environment = dict(os.environ) | {"OUTLAY_RUN_DIR": str(options.dir)}
+    if options.gpus_source == "stated":
+        environment["OUTLAY_GPUS"] = str(options.gpus)
+    if options.price is not None:
+        environment["OUTLAY_PRICE"] = handed_on(options.price)
+    if options.stopped_price is not None:
+        environment["OUTLAY_STOPPED_PRICE"] = str(options.stopped_price.rate)
+    return environment
 
 
 def outcome_of(returncode: int, received: signal.Signals | None = None) -> tuple[EndStatus, str]:
@@ -161,17 +111,6 @@ _NO_HEIR = KeeperTerms(session="", leftovers="leave", cgroup=False)
 _SAMPLE_S = 1.0
 
 
-class CommandNotStarted(OutlayError):
-    """The wrapped command could not be started; exits as a shell does."""
-
-    exit_code = NOT_FOUND
-
-    def __init__(self, command: str, error: OSError) -> None:
-        super().__init__(f"cannot start {command!r}: {error.strerror or error}")
-        if error.errno != ENOENT:
-            self.exit_code = NOT_EXECUTABLE
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecResult:
     """How a wrapped command went: its exit code as a shell would give it, and the run's figures.
@@ -203,33 +142,54 @@ def execute(command: Sequence[str], options: RunOptions, clock: Clock = SYSTEM) 
         except OSError as error:
             raise CommandNotStarted(command[0], error) from None
         try:
-            attempt = SupervisedAttempt(command, options, clock)
+            log, options = in_free_directory(options, lambda chosen: _begin(command, chosen, clock))
         except BaseException:
             processes.close()
             raise
-        _name_heir(processes, attempt.options, attempt.recorder)
+        _name_heir(processes, options, log.recorder)
+        launch = Launch(
+            ticket=TICKET, command=command, env=_environment(options), stdin=True,
+            group=os.getpgrp(),
+        )  # fmt: skip
         try:
-            processes.start(_launch(command, attempt.environment(os.environ)))
+            processes.start(launch)
         except OSError as error:
             processes.close()
-            attempt.end("failed", f"not started: {error.strerror}")
+            log.end("failed", f"not started: {error.strerror}")
             raise CommandNotStarted(command[0], error) from None
         forwarder.forward_to(processes)
         gpus = find_gpus()
         due = _JobEnd(processes, options)
-        returncode = watch(processes, GpuLoad(attempt.recorder, gpus), due.look)
+        returncode = watch(processes, GpuLoad(log.recorder, gpus), due.look)
         forwarder.stop()
         due.stop()
-        if due.told:
-            attempt.end("preempted", due.told, exit_code=shell_code(returncode))
-        attempt.reaped(returncode, received=forwarder.received)
+        status, reason = outcome_of(returncode, forwarder.received)
+        if due.reason:
+            status, reason = "preempted", due.reason
+        log.end(status, reason, exit_code=shell_code(returncode))
     processes.close()
     return ExecResult(
         exit_code=shell_code(returncode),
-        figures=_figures(attempt.options, clock.wall_ns()),
+        figures=_figures(options, clock.wall_ns()),
         sampled_gpus=bool(gpus),
         energy_quality=worst_quality(gpus),
     )
+
+
+def _begin(
+    command: Sequence[str], options: RunOptions, clock: Clock
+) -> tuple[Supervision, RunOptions]:
+    """Write down that the attempt begins in ``options.dir``; return that with its options."""
+    what = SupervisedRun(
+        run_dir=options.dir, name=options.name, is_named=options.is_named, price=options.price,
+        gpus=gpu_count_of(options.gpus), gpus_source=options.gpus_source, gpu=options.gpu,
+        stopped_price=options.stopped_price, world_size=options.place.world_size, command=command,
+    )  # fmt: skip
+    log = Supervision(what, os.environ, clock=clock, exclusive=True)
+    if log.is_recorded:
+        leave_notice(log.run_id, options.dir, log.start_ns)
+    log.recorder.writer.sync()
+    return log, options
 
 
 def _figures(options: RunOptions, now_ns: int) -> RunFigures | None:
@@ -257,19 +217,12 @@ def record_path(session: str) -> Path:
     return outlay_home() / "kept" / f"{session}.json"
 
 
-def _launch(command: Sequence[str], env: dict[str, str]) -> Launch:
-    return Launch(ticket=TICKET, command=command, env=env, stdin=True, group=os.getpgrp())
-
-
 def watch(
     processes: ProcessSupervisor, load: GpuLoad, look: Callable[[], None] = lambda: None
 ) -> int:
     """Wait for the command, recording signs of life and what its GPUs do.
 
-    Args:
-        processes: Who has the command.
-        load: What records.
-        look: Called about once a second.
+    ``look`` is called about once a second.
 
     Raises:
         KeeperKilled: How the command ends cannot be learnt any more.
@@ -289,14 +242,12 @@ def watch(
 class _JobEnd:
     """Tells the command that the time of its Slurm job is nearly up; outside of one, nothing.
 
-    What has a handler for SIGUSR2 hears that; a command without any is sent SIGTERM.
-
-    Attributes:
-        told: Why the command was told to end, once it was.
+    What has a handler for SIGUSR2 is sent that; a command without any is sent SIGTERM. ``reason``
+    says why, once it was.
     """
 
     def __init__(self, processes: ProcessSupervisor, options: RunOptions) -> None:
-        self.told = ""
+        self.reason = ""
         self._processes = processes
         self._due: list[str] = []
         job = SlurmJob.of(os.environ)
@@ -308,14 +259,11 @@ class _JobEnd:
 
     def look(self) -> None:
         """Tell the command when it is time."""
-        if self._due and not self.told:
-            self.told = self._due[0]
-            command = self._processes.process_of(TICKET)
-            table = all_processes()
-            family = below(table, [command.pid]) if command is not None else set()
-            listening = [pid for pid in family if pid in table and catches(pid, signal.SIGUSR2)]
-            for pid in listening:
-                send(table[pid], signal.SIGUSR2)
+        if self._due and not self.reason:
+            self.reason = self._due[0]
+            listening = self._processes.with_handler(TICKET, signal.SIGUSR2)
+            for process in listening or ():
+                send(process, signal.SIGUSR2)
             if not listening:
                 self._processes.signal(TICKET, signal.SIGTERM, "command")
 

@@ -72,18 +72,24 @@ class RunFigures:
         """Tokens over wall time; None before any has passed."""
         return self.tokens / (self.wall_ns / 1e9) if self.wall_ns else None
 
+    def counts(self) -> dict[str, int | float | None]:
+        """Return what was counted and timed, as trackers name it."""
+        return {
+            "attempts": self.attempts,
+            "steps": self.steps,
+            "tokens": self.tokens,
+            "samples": self.samples,
+            "wall_s": self.wall_ns / 1e9,
+            "step_s": self.step_ns / 1e9,
+            "data_wait_s": self.wait_ns / 1e9,
+            "tokens_per_s": self.tokens_per_s,
+        }
+
     def flat(self) -> dict[str, str | int | float | None]:
         """Return the figures that an experiment tracker can take."""
         return {
             "outlay/run_id": self.run_id,
-            "outlay/attempts": self.attempts,
-            "outlay/steps": self.steps,
-            "outlay/tokens": self.tokens,
-            "outlay/samples": self.samples,
-            "outlay/wall_s": self.wall_ns / 1e9,
-            "outlay/step_s": self.step_ns / 1e9,
-            "outlay/data_wait_s": self.wait_ns / 1e9,
-            "outlay/tokens_per_s": self.tokens_per_s,
+            **{f"outlay/{name}": value for name, value in self.counts().items()},
             "outlay/cost": None if self.cost is None else float(self.cost.amount),
             "outlay/currency": None if self.cost is None else self.cost.currency,
         }

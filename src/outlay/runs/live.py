@@ -14,6 +14,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from fractions import Fraction
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
@@ -21,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 from outlay.clock import SYSTEM, Clock
 from outlay.errors import InvalidValue, NotARun
 from outlay.handlers import ExitWatch
-from outlay.ledger import SUPERVISOR, EndStatus, gpu_count_of
+from outlay.ledger import EndStatus, gpu_count_of
 from outlay.rates import rate_of
 from outlay.record import Recorder, Span, StepTimer, facts
 from outlay.record.driven import DrivenLoop
@@ -59,13 +60,15 @@ class Run:
     def __init__(
         self, options: RunOptions, clock: Clock = SYSTEM, *, rank: int | None = None
     ) -> None:
-        opening = open_attempt(options, clock, rank=rank)
+        if rank is not None:
+            options = replace(options, place=replace(options.place, rank=rank))
+        opening = open_attempt(options, clock)
         self.options = options = opening.options
         self.dir = options.dir
         self.run_id = opening.run_id
         self.resume_step = opening.resume_step
-        self.rank = opening.rank
-        self.world_size = opening.world_size
+        self.rank = options.place.rank
+        self.world_size = options.place.world_size
         self._recorder = opening.recorder
         self._driven = DrivenLoop(opening.recorder)
         self._to_skip: int | None = None
@@ -90,7 +93,7 @@ class Run:
         self._watch = TerminationWatch(self._on_sigterm)
         self._preemption: PreemptionGate | None = None
         self._job_end: JobEndWatch | None = None
-        if options.notice is not None and self.rank != SUPERVISOR:
+        if options.notice is not None:
             self._preemption_gate().listen([options.notice])
         elif self.world_size == 1:
             # Several ranks must meet to stop together, which only they who ask for it may be made
@@ -241,7 +244,7 @@ class Run:
         warn_of_old_price(new_price, os.environ, self._recorder.now_ns())
         self._price = new_price
         self._recorder.price_changed(new_price, gpu_count_of(self._gpus))
-        self._tell_guard_the_rate()
+        self._update_guard_rate()
 
     def set_slices(self, active: int, total: int, available: int | None = None) -> None:
         """Record how many of an elastic run's ``total`` slices train from now on.
@@ -262,7 +265,7 @@ class Run:
             raise InvalidValue("slices", counts, "0 <= active <= available <= total, total >= 1")
         self._recorder.slices_changed(active=active, total=total, available=available)
         self._kept_slices = Fraction(available, total)
-        self._tell_guard_the_rate()
+        self._update_guard_rate()
 
     def heartbeat(self) -> None:
         """Record a sign of life."""
@@ -445,14 +448,14 @@ class Run:
         Signals for which the program has handlers are left to them.
         """
         job = SlurmJob.of(os.environ)
-        if job is None or self.rank == SUPERVISOR or facts.is_disabled(os.environ):
+        if job is None or facts.is_disabled(os.environ):
             return
         gate = self._preemption_gate()
         gate.listen_where_deadly([signal.SIGUSR1, signal.SIGUSR2])
         if self._job_end is None and self.rank == 0:
             self._job_end = JobEndWatch(job, gate.announce, grace=self.options.grace)
 
-    def _take_notice(self, reason: str) -> None:
+    def _apply_notice(self, reason: str) -> None:
         """State what a notice means: of a job that was cancelled no machine is taken back.
 
         A job that Slurm is still ending may be either: it is not called preempted.
@@ -469,11 +472,11 @@ class Run:
         if self._preemption is None:
             from outlay.runs.preemption import PreemptionGate
 
-            self._preemption = PreemptionGate(self.rank, self._take_notice)
+            self._preemption = PreemptionGate(self.rank, self._apply_notice)
             self._recorder.gates.append(self._preemption)
         return self._preemption
 
-    def _tell_guard_the_rate(self) -> None:
+    def _update_guard_rate(self) -> None:
         """Let the guard pay for what the run has now."""
         if self._guard_gate is not None and self._price is not None:
             rate = rate_of(self._price.rate, self._gpus * self._kept_slices)

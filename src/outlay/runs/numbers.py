@@ -12,8 +12,7 @@ from pathlib import Path
 
 from outlay.budget.report import BudgetReport, budget_report
 from outlay.cost.run_cost import RunCost, cost_of
-from outlay.goodput.follower import GoodputFollower, RunView
-from outlay.goodput.summary import known_goodput
+from outlay.goodput.follower import GoodputFollower, RunView, known_goodput
 from outlay.runs.figures import RunFigures, figures_of
 from outlay.units import Money
 
@@ -64,14 +63,7 @@ class RunNumbers:
         burn = figures.burn_micros_per_hour
         known: dict[str, float | None] = {
             "read_at_s": self.t_ns / 1e9,
-            "attempts": figures.attempts,
-            "steps": figures.steps,
-            "tokens": figures.tokens,
-            "samples": figures.samples,
-            "wall_s": figures.wall_ns / 1e9,
-            "step_s": figures.step_ns / 1e9,
-            "data_wait_s": figures.wait_ns / 1e9,
-            "tokens_per_s": figures.tokens_per_s,
+            **figures.counts(),
             "gpu_hours": self.cost.gpu_ns / 3.6e12,
             "goodput": self.goodput,
             f"cost_{unit}": _amount(self.cost.cost),

@@ -9,23 +9,21 @@ import contextlib
 import logging
 import os
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from outlay._version import __version__
 from outlay.budget.terms import DISABLED, Budget
 from outlay.clock import Clock, since_boot_ns
 from outlay.errors import InvalidValue, RunInUse
 from outlay.ledger import (
-    SUPERVISOR,
     AttemptStarted,
     Price,
     RunIdentity,
     SegmentId,
     SegmentWriter,
-    claim_identity,
     gpu_count_of,
     last_committed_step,
     ledger_dir,
@@ -33,7 +31,7 @@ from outlay.ledger import (
 from outlay.ledger.segments import segment_paths
 from outlay.rates import rate_of
 from outlay.record import Recorder, facts
-from outlay.record.lock import RankLock
+from outlay.record.lock import RankLock, claim_rank
 from outlay.record.machine import ProcessStart, process_start
 from outlay.record.recorder import NullWriter
 from outlay.runs.directories import leave_notice
@@ -44,10 +42,11 @@ if TYPE_CHECKING:
     from outlay.budget.gate import BudgetGate
     from outlay.budget.tracker import BudgetTracker
     from outlay.guard.gate import GuardGate
-    from outlay.runs.preemption import JointGuard
+    from outlay.runs.preemption import JointStop
 
 
 _log = logging.getLogger("outlay")
+Begun = TypeVar("Begun")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,19 +54,13 @@ class Opening:
     """An attempt that has begun.
 
     Attributes:
-        options: What it was started with, and where it is recorded.
         resume_step: The step after the last committed checkpoint.
-        recorder: What writes the attempt's records, and asks the gates.
         lock: Held while the rank records; None where the directory cannot be written.
-        budget: What enforces the budget, if there is one.
         tracker: What counts for it; of a budget that is disabled one without limits.
-        guard: What keeps the money, on rank 0 of a guarded run.
     """
 
     options: RunOptions
     run_id: str
-    rank: int
-    world_size: int
     recorder: Recorder
     resume_step: int = 0
     lock: RankLock | None = None
@@ -76,78 +69,70 @@ class Opening:
     guard: GuardGate | None = None
 
 
-def open_attempt(
-    options: RunOptions,
-    clock: Clock,
-    *,
-    rank: int | None = None,
-    command: Sequence[str] | None = None,
-) -> Opening:
+def open_attempt(options: RunOptions, clock: Clock) -> Opening:
     """Begin an attempt.
-
-    Args:
-        options: What it is started with. A directory that nobody named is taken only if it is free:
-            else another one of the same name.
-        clock: The clocks to use.
-        rank: Of this process; default: that of its place.
-        command: What a supervisor is about to start; default: the command of this process.
 
     Raises:
         RunInUse: A live process records this rank already.
         Refused: The budget limits what nothing here can measure, or the guard has no room.
         BudgetChanged: The run was started with other limits.
     """
-    about = facts.gather(os.environ, outlay_version=__version__)
-    place = options.place
-    rank = place.rank if rank is None else rank
-    about = replace(about, rank=rank, world_size=place.world_size)
-    if command is not None:
-        about = replace(about, command=facts.command_of(command, os.environ))
-    run_id, default = uuid.uuid4().hex, options.default_dir
     if facts.is_disabled(os.environ):
         offset_ns = clock.wall_ns() - clock.monotonic_ns()
         recorder = Recorder(NullWriter(), clock, wall_offset_ns=offset_ns)
         tracker = None if options.budget is None else _tracker_without_limits(clock)
         return Opening(
-            options=options, run_id=run_id, rank=rank, world_size=place.world_size,
-            recorder=recorder, tracker=tracker,
+            options=options, run_id=uuid.uuid4().hex, recorder=recorder, tracker=tracker
         )  # fmt: skip
-    if default is None:
-        return _open(options, about, run_id, clock)
-    for directory in default.claim(options.model, run_id):
+    about = facts.gather(os.environ, outlay_version=__version__)
+    about = replace(about, rank=options.place.rank, world_size=options.place.world_size)
+    return in_free_directory(options, lambda chosen: _open(chosen, about, clock))
+
+
+def in_free_directory(options: RunOptions, begin: Callable[[RunOptions], Begun]) -> Begun:
+    """Return what begins in ``options.dir``; where nobody named that, in the first that is free."""
+    default = options.default_dir
+    if default is None or facts.is_disabled(os.environ):
+        return begin(options)
+    for directory in default.claim(options.model, uuid.uuid4().hex):
         with ExitStack() as undone_on_error:
             undone_on_error.callback(default.withdraw, directory)
             with contextlib.suppress(RunInUse):
-                opening = _open(replace(options, dir=directory), about, run_id, clock)
+                begun = begin(replace(options, dir=directory))
                 undone_on_error.pop_all()
-                return opening
+                return begun
     raise AssertionError("the last of the default directories is nobody else's")
 
 
-def _open(options: RunOptions, about: facts.Facts, run_id: str, clock: Clock) -> Opening:
+def _open(options: RunOptions, about: facts.Facts, clock: Clock) -> Opening:
     """Begin an attempt in ``options.dir``."""
     start_ns = clock.wall_ns()
     wall_offset_ns, boot_ns = start_ns - clock.monotonic_ns(), since_boot_ns(clock)
-    started = _process_start(about.rank, start_ns, boot_ns)
+    started = _process_start(start_ns, boot_ns)
     with ExitStack() as undone_on_error:
-        budget = budget_gate(options, about, clock)
-        guard, joint = guard_gates(options, about, clock)
+        budget = _budget_gate(options, clock)
+        guard, joint = _guard_gates(options, clock)
         if guard is not None:
             undone_on_error.callback(guard.abandon, "the run did not start")
-        run_id, lock = claim(options, about, run_id, start_ns)
+        proposal = RunIdentity(
+            run_id=uuid.uuid4().hex, model=options.model, name=options.name, created_ns=start_ns
+        )
+        run_id, lock = claim_rank(options.dir, proposal, about)
+        if about.rank == 0:
+            leave_notice(run_id, options.dir, start_ns)
         if lock is not None:
             undone_on_error.callback(lock.release)
         committed = last_committed_step(options.dir)
         resume_step = 0 if committed is None else committed + 1
-        header = header_of(options, about, run_id, start_ns, started)
-        segment = SegmentId(start_ns, about.rank, about.host, about.pid)
+        header = _header_of(options, about, run_id, start_ns, started)
+        segment = SegmentId.of(header)
         writer = SegmentWriter(ledger_dir(options.dir) / segment.file_name, header, clock)
         writer.sync()
         recorder = Recorder(writer, clock, wall_offset_ns=wall_offset_ns, first_step=resume_step)
         tracker = None if budget is None else budget.tracker
         if budget is not None:
             budget.begin(recorder, header, segment)
-        elif options.budget is DISABLED and about.rank != SUPERVISOR:
+        elif options.budget is DISABLED:
             tracker = _unlimited_tracker(options, recorder, clock)
         if guard is not None:
             from outlay.guard.captures import run_part
@@ -159,9 +144,8 @@ def _open(options: RunOptions, about: facts.Facts, run_id: str, clock: Clock) ->
         undone_on_error.pop_all()
     _recorded_in.add(about.pid)
     return Opening(
-        options=options, run_id=run_id, rank=about.rank, world_size=about.world_size,
-        recorder=recorder, resume_step=resume_step, lock=lock, budget=budget, tracker=tracker,
-        guard=guard,
+        options=options, run_id=run_id, recorder=recorder, resume_step=resume_step, lock=lock,
+        budget=budget, tracker=tracker, guard=guard,
     )  # fmt: skip
 
 
@@ -178,39 +162,14 @@ _recorded_in: set[int] = set()
 """The process, once it has begun a run: what was before belongs to the first one alone."""
 
 
-def _process_start(rank: int, now_ns: int, boot_ns: int | None) -> ProcessStart:
-    """Return since when this process was there for the run; a supervisor is not there to train."""
-    if rank == SUPERVISOR or boot_ns is None or os.getpid() in _recorded_in:
+def _process_start(now_ns: int, boot_ns: int | None) -> ProcessStart:
+    """Return since when this process was there for the run."""
+    if boot_ns is None or os.getpid() in _recorded_in:
         return ProcessStart()
     return process_start(os.environ, now_ns, boot_ns)
 
 
-def claim(
-    options: RunOptions, about: facts.Facts, run_id: str, start_ns: int
-) -> tuple[str, RankLock | None]:
-    """Take the directory for a rank; return the run's identity and what holds its place.
-
-    There is no lock where the directory cannot be written.
-
-    Raises:
-        RunInUse: A live process records this rank already.
-    """
-    proposal = RunIdentity(
-        run_id=run_id, model=options.model, name=options.name, created_ns=start_ns
-    )
-    holder = f"pid {about.pid}" + (f" on {about.host}" if about.host else "")
-    lock = None
-    try:
-        run_id = claim_identity(options.dir, proposal).run_id
-        lock = RankLock(ledger_dir(options.dir), about.rank, holder=holder)
-    except OSError:
-        pass  # The segment writer meets the same trouble, says so, and keeps trying.
-    if about.rank <= 0:
-        leave_notice(run_id, options.dir, start_ns)
-    return run_id, lock
-
-
-def header_of(
+def _header_of(
     options: RunOptions, about: facts.Facts, run_id: str, start_ns: int, started: ProcessStart
 ) -> AttemptStarted:
     """Return the first record of the attempt."""
@@ -232,16 +191,17 @@ def header_of(
     )
 
 
-def budget_gate(options: RunOptions, about: facts.Facts, clock: Clock) -> BudgetGate | None:
-    """Return what enforces the budget; a supervisor leaves that to what it supervises."""
-    if about.rank == SUPERVISOR or options.budget is DISABLED:
+def _budget_gate(options: RunOptions, clock: Clock) -> BudgetGate | None:
+    """Return what enforces the budget."""
+    if options.budget is DISABLED:
         return None
-    budget = options.budget or _kept_budget(options, about.rank)
+    rank = options.place.rank
+    budget = options.budget or _kept_budget(options, rank)
     if budget is None:
         return None
     from outlay.budget.gate import BudgetGate
 
-    return BudgetGate(budget, options.dir, rank=about.rank, price=options.price, clock=clock)
+    return BudgetGate(budget, options.dir, rank=rank, price=options.price, clock=clock)
 
 
 def _kept_budget(options: RunOptions, rank: int) -> Budget | None:
@@ -278,27 +238,25 @@ def _unlimited_tracker(options: RunOptions, recorder: Recorder, clock: Clock) ->
     return tracker
 
 
-def guard_gates(
-    options: RunOptions, about: facts.Facts, clock: Clock
-) -> tuple[GuardGate | None, JointGuard | None]:
+def _guard_gates(options: RunOptions, clock: Clock) -> tuple[GuardGate | None, JointStop | None]:
     """Return what keeps the money, on rank 0 alone, and what stops all ranks together."""
     price, asked = options.price, options.guard
     guarded = asked is not None or (price is not None and os.environ.get("OUTLAY_HOLD"))
-    if not guarded or about.rank == SUPERVISOR:
+    if not guarded:
         return None, None
     from outlay.guard.gate import GuardGate, read_guarding
-    from outlay.runs.preemption import JointGuard
+    from outlay.runs.preemption import JointStop
 
     if asked is not None and price is not None:
         refuse_showback(price)
-    if about.rank != 0:
-        return None, JointGuard(None, clock=clock)
+    if options.place.rank != 0:
+        return None, JointStop(None, clock=clock)
     guarding = read_guarding(asked, os.environ, priced=price is not None, clock=clock)
     assert guarding is not None
     assert price is not None
     rate = rate_of(price.rate, options.gpus)
     gate = GuardGate(guarding, rate, options.name, os.environ, clock=clock)
-    return gate, JointGuard(gate, clock=clock)
+    return gate, JointStop(gate.stop_reason, gate.settle, clock=clock)
 
 
 def refuse_showback(price: Price) -> None:

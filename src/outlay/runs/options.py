@@ -42,11 +42,15 @@ class Arguments:
     """What the caller of ``outlay.run`` wrote; None where it was left out.
 
     A supervisor, which watches a command from outside, does not know the model.
+
+    Attributes:
+        program: What to call the run where neither the caller nor the program does.
     """
 
     model: str | None
     dir: Path | str | None = None
     name: str | None = None
+    program: str | None = None
     gpu: str | None = None
     gpus: object = None
     price: object = None
@@ -65,11 +69,10 @@ class RunOptions:
     """What a run is started with, checked and complete.
 
     Attributes:
-        gpus: Of the whole run.
+        is_named: Whether somebody called the run so; else what it runs may call it otherwise.
         gpus_source: Who says so, as in ``attempt_started``.
         stopped_price: Of the whole machine while it is stopped between attempts.
         grace: How long before the end of a Slurm job's time the run is to stop, where stated.
-        config: What the training is configured with, without secrets.
         place: Which of the processes that train together this one is.
         default_dir: What ``dir`` was derived from, where nobody named one: the attempt may then
             take another.
@@ -92,6 +95,7 @@ class RunOptions:
     config: dict[str, Any] = field(default_factory=dict)
     place: RankPlace = field(default_factory=RankPlace)
     default_dir: DefaultDirectory | None = None
+    is_named: bool = True
 
 
 def resolve(arguments: Arguments, environ: Mapping[str, str], now_ns: int) -> RunOptions:
@@ -101,7 +105,8 @@ def resolve(arguments: Arguments, environ: Mapping[str, str], now_ns: int) -> Ru
         InvalidValue: One of them cannot be used; says which, and what is allowed.
     """
     model = "" if arguments.model is None else _text(arguments.model, name="model")
-    name = model if arguments.name is None else _text(arguments.name, name="name")
+    stated_name = model or None if arguments.name is None else _text(arguments.name, name="name")
+    name = stated_name or arguments.program or ""
     place = find_place(environ, rank=arguments.rank, world_size=arguments.world_size)
     if place.world_size > 1:  # So that whatever asks the environment gets the same answer.
         environ = {**environ, "RANK": str(place.rank), "WORLD_SIZE": str(place.world_size)}
@@ -128,6 +133,7 @@ def resolve(arguments: Arguments, environ: Mapping[str, str], now_ns: int) -> Ru
         place=place,
         dir=directory,
         default_dir=default,
+        is_named=stated_name is not None,
     )
     _refuse_another_model(options)
     return options
@@ -136,14 +142,9 @@ def resolve(arguments: Arguments, environ: Mapping[str, str], now_ns: int) -> Ru
 def parse_price(
     value: object, *, name: str, source: str, environ: Mapping[str, str], gpu: str = ""
 ) -> Price:
-    """Return ``"1.50 USD/h"``, or what a name stands for here, as a price per GPU-hour.
+    """Return a typed price, or what a name such as ``lambda:8xH100`` or ``auto`` stands for here.
 
-    Args:
-        value: A typed price, or the name of one: ``lambda:8xH100``, ``auto``.
-        name: What to call it in an error.
-        source: Who typed it.
-        environ: Says which machine this is.
-        gpu: Its GPU, where the user says so; else the driver's word is taken.
+    ``gpu`` is the machine's GPU where the user says so; else the driver is asked.
 
     Raises:
         InvalidValue: It cannot be used; a name that is not known lists those that are.

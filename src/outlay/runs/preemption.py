@@ -9,7 +9,7 @@ import subprocess
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from types import FrameType
-from typing import Final, Protocol
+from typing import Final
 
 import msgspec
 
@@ -21,50 +21,45 @@ from outlay.record.slurm import SlurmJob, end_of
 from outlay.units import Duration
 from outlay.units.quantity import duration_text
 
-# The guard of a whole run: rank 0 keeps the money, and all ranks stop at the same step.
+# A stop of a whole run: rank 0 decides, and all ranks stop at the same step.
 #
-# Rank 0 alone speaks to the spend log. Where ranks train together it tells the others, with a
-# collective at steps that it names in advance, so that none of them waits for one that has
-# stopped.
+# Rank 0 alone uses the spend log. Where ranks train together it broadcasts whether to stop, in a
+# collective at steps that it names in advance, so that no rank waits for one that has stopped.
 
-_BETWEEN_WORDS_NS = 10**9
+_BROADCAST_EVERY_NS = 10**9
 _REASON_BYTES = 1000
 
 
-class Stopper(Protocol):
-    """What rank 0 asks whether all ranks must stop."""
-
-    def stop_reason(self) -> str | None:
-        """Return why no further step may run, or None."""
-
-    def finish(self, status: EndStatus) -> None:
-        """The attempt is over."""
-
-
-class _Word(msgspec.Struct, frozen=True, array_like=True):
-    """What rank 0 says: why all stop now, or after how many steps it speaks again."""
+class _Broadcast(msgspec.Struct, frozen=True, array_like=True):
+    """What rank 0 sends: why all stop now, or after how many steps it sends again."""
 
     reason: str = ""
     steps: int = 1
 
 
-class JointGuard:
-    """A gate on every rank that stops all of them when rank 0's guard says so."""
+class JointStop:
+    """A gate on every rank that stops all of them when rank 0 does.
+
+    On rank 0 ``stop_reason`` returns why no further step may run, or None; it is None on the
+    others. ``settle`` is called when the attempt is over.
+    """
 
     def __init__(
         self,
-        own: Stopper | None,
+        stop_reason: Callable[[], str | None] | None,
+        settle: Callable[[], object] = lambda: None,
         *,
         find_group: Callable[[], Group | None] = torch_group,
         clock: Clock = SYSTEM,
     ) -> None:
-        self._own = own
+        self._stop_reason = stop_reason
+        self._settle = settle
         self._find_group = find_group
         self._clock = clock
         self._group: Group | None = None
         self._stepped = False
         self._steps_left = 0
-        self._spoke_ns = 0
+        self._sent_ns = 0
         self._steps_since = 0
 
     def before_step(self, *, tokens: int, samples: int) -> str | None:
@@ -73,41 +68,42 @@ class JointGuard:
         if not self._stepped:
             self._stepped, self._group = True, self._find_group()
         if self._group is None:
-            return self._own.stop_reason() if self._own else None
+            return self._stop_reason() if self._stop_reason else None
         self._steps_since += 1
         if self._steps_left > 0:
             self._steps_left -= 1
             return None
-        word = self._hear(self._group)
-        self._steps_left = word.steps - 1
-        return word.reason or None
+        received = self._exchange(self._group)
+        self._steps_left = received.steps - 1
+        return received.reason or None
 
     def after_step(self, step: Step) -> str | None:
         """Return why no further step may run; ranks that train together find out before one."""
         del step
-        return self._own.stop_reason() if self._own and self._group is None else None
+        return self._stop_reason() if self._stop_reason and self._group is None else None
 
     def finish(self, status: EndStatus) -> None:
-        """Let rank 0 settle."""
-        if self._own is not None:
-            self._own.finish(status)
+        """Settle what the stop was about."""
+        del status
+        self._settle()
 
-    def _hear(self, group: Group) -> _Word:
-        said = msgspec.msgpack.encode(self._word() if self._own else _Word())
-        return msgspec.msgpack.decode(group.gather(said)[0], type=_Word)
+    def _exchange(self, group: Group) -> _Broadcast:
+        """All-gather, and return what rank 0 sent."""
+        sent = self._broadcast(self._stop_reason()) if self._stop_reason else _Broadcast()
+        gathered = group.gather(msgspec.msgpack.encode(sent))
+        return msgspec.msgpack.decode(gathered[0], type=_Broadcast)
 
-    def _word(self) -> _Word:
-        """Return rank 0's word: about one a second, whatever a step takes."""
-        assert self._own is not None
+    def _broadcast(self, reason: str | None) -> _Broadcast:
+        """Return what rank 0 sends: about once a second, whatever a step takes."""
         now_ns, steps = self._clock.monotonic_ns(), max(1, self._steps_since)
-        step_ns = max(1, (now_ns - self._spoke_ns) // steps) if self._spoke_ns else 0
-        self._spoke_ns, self._steps_since = now_ns, 0
-        reason = _cut(self._own.stop_reason() or "")
-        return _Word(reason, max(1, _BETWEEN_WORDS_NS // step_ns) if step_ns else 1)
+        step_ns = max(1, (now_ns - self._sent_ns) // steps) if self._sent_ns else 0
+        self._sent_ns, self._steps_since = now_ns, 0
+        steps = max(1, _BROADCAST_EVERY_NS // step_ns) if step_ns else 1
+        return _Broadcast(_cut(reason or ""), steps)
 
 
 def _cut(reason: str) -> str:
-    """Return as much of a reason as a word can carry: a group gathers payloads of bounded size."""
+    """Return as much of a reason as a group gathers: its payloads are of bounded size."""
     return reason.encode(errors="replace")[:_REASON_BYTES].decode(errors="ignore")
 
 
@@ -117,10 +113,8 @@ def _cut(reason: str) -> str:
 class TerminationWatch:
     """Calls back on SIGTERM and then does what would have happened without it.
 
-    Only the main thread may install signal handlers, so elsewhere it watches nothing.
-
-    Args:
-        on_signal: Told whether the process will die of it at once.
+    ``on_signal`` is told whether the process will die of it at once. Only the main thread may
+    install signal handlers, so elsewhere it watches nothing.
     """
 
     def __init__(self, on_signal: Callable[[bool], None]) -> None:
@@ -165,33 +159,17 @@ class TerminationWatch:
 # ``preempted``.
 
 
-class PreemptionNotice:
-    """Whether the end was announced: what rank 0 tells the others."""
-
-    def __init__(self) -> None:
-        self.reason = ""
-
-    def stop_reason(self) -> str | None:
-        """Return why no further step may run, or None."""
-        return self.reason or None
-
-    def finish(self, status: EndStatus) -> None:
-        """Nothing is left to settle."""
-        del status
-
-
 class PreemptionGate:
     """A gate that ends the loop after a notice, once what is to be saved is saved.
 
-    Args:
-        rank: Whose gate this is; all ranks follow the first.
-        on_stop: Called with the reason before the loop ends.
+    All ranks follow the first. ``on_stop`` is called with the reason before the loop ends.
     """
 
     def __init__(self, rank: int, on_stop: Callable[[str], None], clock: Clock = SYSTEM) -> None:
         self.hooks: list[Callable[[], object]] = []
-        self._notice = PreemptionNotice()
-        self._joint = JointGuard(self._notice if rank == 0 else None, clock=clock)
+        self._notice = ""
+        own = (lambda: self._notice or None) if rank == 0 else None
+        self._joint = JointStop(own, clock=clock)
         self._on_stop = on_stop
         self._stopped = False
         self._previous: dict[int, object] = {}
@@ -202,7 +180,7 @@ class PreemptionGate:
             return
         for number in numbers:
             if number not in self._previous:
-                self._previous[number] = signal.signal(number, self._hear)
+                self._previous[number] = signal.signal(number, self._on_signal)
 
     def listen_where_deadly(self, numbers: Iterable[int]) -> None:
         """Take those of the signals as the notice that would end the process at once."""
@@ -210,7 +188,7 @@ class PreemptionGate:
 
     def announce(self, reason: str) -> None:
         """Let the loop end after the step that runs; from any thread."""
-        self._notice.reason = self._notice.reason or reason
+        self._notice = self._notice or reason
 
     def remove(self) -> None:
         """Put the previous handlers back, unless somebody installed others since.
@@ -221,9 +199,9 @@ class PreemptionGate:
         if threading.current_thread() is not threading.main_thread():
             return
         for number, handler in self._previous.items():
-            if signal.getsignal(number) != self._hear or handler is None:
+            if signal.getsignal(number) != self._on_signal or handler is None:
                 continue
-            if number in (signal.SIGUSR1, signal.SIGUSR2) and self._notice.reason:
+            if number in (signal.SIGUSR1, signal.SIGUSR2) and self._notice:
                 handler = signal.SIG_IGN
             signal.signal(number, handler)  # type: ignore[arg-type]  # As signal() gave it.
         self._previous.clear()
@@ -241,11 +219,11 @@ class PreemptionGate:
         del status
         self.remove()
 
-    def _hear(self, number: int, frame: FrameType | None) -> None:
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
         del frame
         is_term = number == signal.SIGTERM
         meaning = "cancelled or preempted" if is_term else "the machine is being taken back"
-        self._notice.reason = f"{signal.Signals(number).name}: {meaning}"
+        self._notice = f"{signal.Signals(number).name}: {meaning}"
 
     def _stop(self, reason: str | None) -> str | None:
         if reason is not None and not self._stopped:
@@ -256,7 +234,7 @@ class PreemptionGate:
         return reason
 
 
-# When a Slurm job's time is up: known from the environment or from ``squeue``, and told in time.
+# When a Slurm job's time is up: known from the environment or ``squeue``, and announced in time.
 #
 # One grace before the end the loop is to stop, so that what was done is saved; the job's script
 # need not ask for a signal. Asking Slurm happens in a thread of its own: training never waits for
@@ -315,13 +293,8 @@ def _ask(job: SlurmJob, wanted: str) -> str:
 class JobEndWatch:
     """A thread that says once that the job's time is nearly up; never keeps the process alive.
 
-    The end is asked for again before that is said: an administrator may have moved it.
-
-    Args:
-        job: Whose end to wait for.
-        on_due: Told the reason, in the thread.
-        grace: How long before the end; default: a minute, and at most a tenth of what is left.
-        ask: How Slurm is asked.
+    The end is asked for again before that is said: an administrator may have moved it. ``grace``
+    is how long before the end; default: a minute, and at most a tenth of what is left.
     """
 
     def __init__(
@@ -330,13 +303,11 @@ class JobEndWatch:
         on_due: Callable[[str], object],
         *,
         grace: Duration | None = None,
-        ask: Callable[[SlurmJob], int | None] = ask_end,
         clock: Clock = SYSTEM,
     ) -> None:
         self._job = job
         self._on_due = on_due
         self._grace = grace
-        self._ask = ask
         self._clock = clock
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="outlay-job-end", daemon=True)
@@ -347,7 +318,7 @@ class JobEndWatch:
         self._stopped.set()
 
     def _watch(self) -> None:
-        end_ns = self._job.end_ns or self._ask(self._job)
+        end_ns = self._job.end_ns or ask_end(self._job)
         if end_ns is None:
             return
         left_ns = end_ns - self._clock.wall_ns()
@@ -355,7 +326,7 @@ class JobEndWatch:
         while not self._stopped.is_set():
             left_ns = end_ns - grace_ns - self._clock.wall_ns()
             if left_ns <= 0:
-                moved_ns = self._ask(self._job) or end_ns
+                moved_ns = ask_end(self._job) or end_ns
                 if moved_ns <= end_ns:
                     self._on_due(f"the job's time is up in {duration_text(grace_ns)}")
                     return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import ChainMap
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,10 @@ from outlay.budget.report import BudgetReport, budget_report
 from outlay.clock import SYSTEM
 from outlay.cost.run_cost import RunCost, cost_of
 from outlay.errors import Finding
-from outlay.goodput.follower import RunView, read_view
-from outlay.goodput.summary import GoodputSummary, summarise
+from outlay.goodput.follower import GoodputSummary, RunView, read_view, summarise
+from outlay.record.configuration import CONFIGURATION_NOTE
 from outlay.runs.figures import RunFigures, figures_of
+from outlay.runs.numbers import used_shares
 from outlay.units import Money
 
 
@@ -41,8 +43,19 @@ class RunReading:
 
     @property
     def config(self) -> dict[str, Any]:
-        """What its last attempt was configured with, without secrets; {} where nobody said."""
-        return self.view.timeline.attempts[-1].header.config
+        """What its last attempt was configured with, without secrets; {} where nobody said.
+
+        What a tracker was told once the run was open is a note of its log, and stands here, too.
+        """
+        header = self.view.timeline.attempts[-1].header
+        segments = self.view.account.segments.values()
+        notes = [note for segment in segments for note in segment.notes]
+        told = [
+            note.data
+            for note in sorted(notes, key=lambda each: each.t_ns)
+            if note.text == CONFIGURATION_NOTE and note.t_ns >= header.t_ns
+        ]
+        return dict(ChainMap(*reversed(told), header.config)) if told else header.config
 
     @property
     def command(self) -> tuple[str, ...]:
@@ -77,10 +90,8 @@ class RunReading:
     @property
     def budget_used(self) -> tuple[str, float] | None:
         """The limit of which the largest share is used, and that share; None without a budget."""
-        report = self.budget
-        bounds = [] if report is None else [b for b in report.budget.bounds_known if b.limit]
-        shares = [(b.dimension.key, b.used(report.used) / b.limit) for b in bounds if report]
-        return max(shares, key=lambda each: each[1], default=None)
+        shares = {} if self.budget is None else used_shares(self.budget)
+        return max(shares.items(), key=lambda each: each[1], default=None)
 
     @cached_property
     def metrics(self) -> dict[str, list[MetricPoint]]:

@@ -36,9 +36,9 @@ def refresh_books(store: Engine, now_ns: int) -> list[Finding]:
     """Bring runs and their cost reports up to date; return what could not be read."""
     findings = [
         *refresh_registered(store, now_ns).findings,
-        *refresh_reports(store, now_ns).findings,
+        *refresh_reports(store, now_ns),
     ]
-    # What a damaged log says counts, and may be anything: whoever reads a total is told.
+    # What a damaged log says counts, and may be anything: it is reported with every total.
     return findings + _not_named(damaged_logs(store), findings)
 
 
@@ -64,13 +64,10 @@ class SpendingReading:
 def read_spending(
     store: Engine, now_ns: int, *, as_of_ns: int | None = None, damage: list[Finding] | None = None
 ) -> SpendingReading:
-    """Return all that was spent; ``refresh_books`` comes first.
+    """Return all that was spent, living rentals up to ``now_ns``; ``refresh_books`` comes first.
 
-    Args:
-        store: From ``open_store``.
-        now_ns: The present: what living rentals cost is counted up to it.
-        as_of_ns: Return what was known at this instant instead.
-        damage: Rows of the store that cannot be read are added to it.
+    With ``as_of_ns`` it is what was known at that instant. Rows of the store that cannot be read
+    are added to ``damage``.
     """
     found: list[Finding] = []
     runs: Sequence[RunRow] = list_runs(store)
@@ -91,7 +88,7 @@ def read_spending(
 def _as_of(
     runs: Sequence[RunRow], reports: Sequence[CostRow], as_of_ns: int
 ) -> tuple[list[RunRow], list[CostRow], list[Finding]]:
-    """Return the runs and reports as they were known then, and what cannot be told any more."""
+    """Return the runs and reports as they were known then, and what is not known any more."""
     begun = [run for run in runs if run.started_ns <= as_of_ns]
     changed = {run.run_id: run for run in begun if _changed_since(run, as_of_ns)}
     later = {run.run_id for run in runs} - {run.run_id for run in begun}
@@ -129,7 +126,7 @@ def _read_as_of(run: RunRow, as_of_ns: int) -> tuple[CostRow | None, list[Findin
     try:
         view = read_view_as_of(Path(run.dir), as_of_ns)
     except (OutlayError, OSError) as error:
-        message = f"what it had cost by then cannot be told: {error}"
+        message = f"what it had cost by then is not known: {error}"
         return None, [Finding(source=run.dir, message=message)]
     report = None if view is None else report_of(view, as_of_ns)
     # Two directories may hold one run: the row names the one that counts.
@@ -140,7 +137,7 @@ def _read_as_of(run: RunRow, as_of_ns: int) -> tuple[CostRow | None, list[Findin
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rented:
+class RentedMachine:
     """Something that was rented: since when, until when, and what it cost in all."""
 
     hold: Hold
@@ -176,7 +173,7 @@ def _rentals(reports: Iterable[CostRow], until_ns: int) -> tuple[list[SpendItem]
     return spends, findings
 
 
-def rented_by(lines: Iterable[AnyLine], until_ns: int) -> Iterator[Rented]:
+def rented_by(lines: Iterable[AnyLine], until_ns: int) -> Iterator[RentedMachine]:
     """Yield what was rented under a spend log by an instant, as far as its lines up to then say."""
     from outlay.guard.balance import Books
     from outlay.guard.entries import Captured, Simple, parse_timestamp
@@ -200,10 +197,10 @@ def rented_by(lines: Iterable[AnyLine], until_ns: int) -> Iterator[Rented]:
             micros = hold.rental.cost_until(end_ns).micros
         else:
             continue  # It was released: nothing came to be.
-        yield Rented(hold=hold, start_ns=start_ns, end_ns=end_ns, rate=rate, micros=micros)
+        yield RentedMachine(hold=hold, start_ns=start_ns, end_ns=end_ns, rate=rate, micros=micros)
 
 
-def in_no_run(rented: Rented, reports: Iterable[CostRow]) -> Iterator[SpendItem]:
+def in_no_run(rented: RentedMachine, reports: Iterable[CostRow]) -> Iterator[SpendItem]:
     """Yield a rental's cost by month, less what runs on it were charged in that month.
 
     A month in which a run is charged for time of an earlier one has that much less, or less than

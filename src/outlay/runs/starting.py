@@ -71,19 +71,8 @@ def run(
     if model is None:
         raise InvalidValue("model", model, "a non-empty name")
     arguments = Arguments(
-        model=model,
-        dir=dir,
-        name=name,
-        gpu=gpu,
-        gpus=gpus,
-        price=price,
-        stopped_price=stopped_price,
-        tags=tags,
-        heartbeat=heartbeat,
-        budget=budget,
-        guard=guard,
-        config=config,
-        rank=rank,
-        world_size=world_size,
-    )
+        model=model, dir=dir, name=name, gpu=gpu, gpus=gpus, price=price,
+        stopped_price=stopped_price, tags=tags, heartbeat=heartbeat, budget=budget, guard=guard,
+        config=config, rank=rank, world_size=world_size,
+    )  # fmt: skip
     return Run(resolve(arguments, os.environ, clock.wall_ns()), clock)

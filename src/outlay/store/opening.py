@@ -59,9 +59,7 @@ class Migration:
         version: What the store is at afterwards.
         creates: Tables that are new in it; without what later migrations add to them.
         adds: Columns that are new in a table that was there; null in the rows that were there.
-        indexes: Indexes that are new on a table that was there.
         rebuilds: Tables whose constraints change, those that others refer to first; rows stay.
-        fills: Statements that run at the end.
     """
 
     version: int
@@ -238,8 +236,7 @@ _EXPECTED_URL = "a database URL such as postgresql+psycopg://host/outlay or sqli
 def open_store(data_dir: Path | str | None = None) -> Engine:
     """Open the store, creating it or bringing its tables up to date first.
 
-    Args:
-        data_dir: A directory to keep it in; else ``$OUTLAY_STORE``, else ``$OUTLAY_HOME``.
+    It is in ``data_dir``, else where ``$OUTLAY_STORE`` says, else in ``$OUTLAY_HOME``.
 
     Raises:
         StoreUnavailable: It cannot be opened.

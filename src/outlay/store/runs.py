@@ -41,7 +41,6 @@ class RunRow(msgspec.Struct, frozen=True, kw_only=True):
         log_bytes: How large the log was then, and ``log_mtime_ns`` when it had last grown.
         figures_version: Of the rules by which the row was derived.
         findings: What is wrong in the log; the first of them.
-        kind: Of the cost: ``cash`` or ``showback``.
         assumed_micros: What of the cost is assumed; no record says it.
         goodput: Productive share of wall time, 0 to 1; None where no step was recorded.
         metric: The name of the metric that tells most, and ``metric_value`` its last value.
@@ -95,7 +94,6 @@ class RunFilter:
 
     Attributes:
         since_ns: Only runs seen alive at or after this instant.
-        is_priced: Only runs with a price, or without one.
         until_ns: Only runs that were started before this instant.
         tag: The name of a tag that a run has, and ``tag_value`` its value where that matters.
         below: Only runs in directories below this one.
@@ -170,15 +168,10 @@ def list_runs(
     offset: int = 0,
     sort: str = "-started_ns",
 ) -> list[RunRow]:
-    """Return registered runs, the latest started first, at most ``limit`` of them.
+    """Return registered runs: at most ``limit`` of them, after the first ``offset``.
 
-    Args:
-        engine: From ``open_store``.
-        wanted: Which runs.
-        limit: At most this many, after the first ``offset``.
-        offset: How many to pass over.
-        sort: One of ``SORTED_BY``, the largest first with a minus before it; what is not known
-            comes last.
+    ``sort`` is one of ``SORTED_BY``, the largest first with a minus before it; what is not known
+    comes last.
     """
     by = runs.c[sort.removeprefix("-")]
     order = by.desc() if sort.startswith("-") else by.asc()

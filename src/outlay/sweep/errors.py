@@ -22,6 +22,10 @@ from collections.abc import Iterable, Sequence
 from outlay.errors import Finding, OutlayError, Refused
 
 
+def _listed(findings: Sequence[Finding]) -> str:
+    return "".join(f"\n  {finding}" for finding in findings)
+
+
 class InvalidGrid(OutlayError):
     """A grid that cannot be planned; carries everything that is wrong with it."""
 
@@ -29,8 +33,9 @@ class InvalidGrid(OutlayError):
 
     def __init__(self, findings: Sequence[Finding]) -> None:
         noun = "problem" if len(findings) == 1 else "problems"
-        lines = "\n".join(f"  {finding}" for finding in findings)
-        super().__init__(f"{len(findings)} {noun} in the grid; nothing was started\n{lines}")
+        super().__init__(
+            f"{len(findings)} {noun} in the grid; nothing was started{_listed(findings)}"
+        )
         self.findings = tuple(findings)
 
 
@@ -72,7 +77,7 @@ class SweepNotRecorded(OutlayError):
     def __init__(self, path: str, problem: str) -> None:
         super().__init__(
             f"{path}: cannot be written: {problem}. No further run was started; make room and "
-            "go on with `outlay sweep resume`."
+            "continue with `outlay sweep resume`."
         )
 
 
@@ -80,15 +85,14 @@ class EngineBroken(OutlayError):
     """The process that starts and ends the runs is gone, and they were ended with it."""
 
     def __init__(self, problem: str) -> None:
-        super().__init__(f"{problem}; what ran was ended. Go on with `outlay sweep resume`.")
+        super().__init__(f"{problem}; what ran was ended. Continue with `outlay sweep resume`.")
 
 
 class NotCancelled(OutlayError):
-    """Some of a sweep's runs may go on, and nobody here can end them."""
+    """Some of a sweep's runs may still run, and cannot be ended from here."""
 
     def __init__(self, findings: Sequence[Finding]) -> None:
-        lines = "\n".join(f"  {finding}" for finding in findings)
-        super().__init__(f"not everything could be told to end; what could was\n{lines}")
+        super().__init__(f"not everything could be cancelled; what could was{_listed(findings)}")
 
 
 class RunsFailed(OutlayError):
@@ -123,9 +127,8 @@ class IncompleteRuns(OutlayError):
     """Completed runs miss what the summary needs."""
 
     def __init__(self, missing: Sequence[Finding]) -> None:
-        lines = "\n".join(f"  {finding}" for finding in missing)
         count = "one thing is" if len(missing) == 1 else f"{len(missing)} things are"
         super().__init__(
-            f"{count} missing in completed runs (--allow-missing goes on without)\n{lines}"
+            f"{count} missing in completed runs (--allow-missing goes on without){_listed(missing)}"
         )
         self.missing = tuple(missing)

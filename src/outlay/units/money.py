@@ -7,9 +7,11 @@ integer, so that sums are exact in any order.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from decimal import ROUND_CEILING, ROUND_HALF_EVEN, Decimal
 from fractions import Fraction
+from functools import total_ordering
 from typing import Final, Literal, Self, TypeVar
 
 from outlay.errors import InvalidValue, UnitMismatch
@@ -48,6 +50,7 @@ def _amount_text(micros: int, currency: str) -> str:
     return f"{'-' if micros < 0 else ''}{whole}.{digits} {currency}"
 
 
+@total_ordering
 @dataclass(frozen=True, slots=True)
 class Money:
     """An amount of one currency, exact to the micro-unit; may be negative as a difference."""
@@ -113,15 +116,6 @@ class Money:
     def __lt__(self, other: Money) -> bool:
         return self.micros < self._micros_of(other)
 
-    def __le__(self, other: Money) -> bool:
-        return self.micros <= self._micros_of(other)
-
-    def __gt__(self, other: Money) -> bool:
-        return self.micros > self._micros_of(other)
-
-    def __ge__(self, other: Money) -> bool:
-        return self.micros >= self._micros_of(other)
-
     def __bool__(self) -> bool:
         return self.micros != 0
 
@@ -176,6 +170,14 @@ def per(cost: Money | None, count: float | Fraction | None) -> float | None:
     if count == int(count):
         return cost.micros / (MICROS * int(count))  # Of integers, rounded correctly by itself.
     return float(Fraction(cost.micros, MICROS) / Fraction(count))
+
+
+def sum_by_currency(amounts: Iterable[Money]) -> list[Money]:
+    """Return the sums of amounts, one for each currency."""
+    micros: dict[str, int] = {}
+    for amount in amounts:
+        micros[amount.currency] = micros.get(amount.currency, 0) + amount.micros
+    return [Money(amount, currency) for currency, amount in sorted(micros.items())]
 
 
 PERCENTS: Final = (50, 75, 90, 100)

@@ -44,11 +44,9 @@ def new_token() -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Access:
-    """Who is let in.
+    """Who is let in: those that state the token, under one of the names of this server.
 
     Attributes:
-        token: What the first request has to state.
-        hosts: The names under which this server may be asked for.
         cookie: What later requests carry instead; a program bears the token in each.
     """
 

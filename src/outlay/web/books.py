@@ -9,22 +9,21 @@ from __future__ import annotations
 
 import hashlib
 from collections import OrderedDict
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from outlay.clock import SYSTEM, Clock
 from outlay.errors import Finding, OutlayError
 from outlay.files import FileStamp, stamp_of
 from outlay.goodput.follower import GoodputFollower
-from outlay.ledger.price import Kind
 from outlay.report.files import SweepAccount, read_sweep
-from outlay.runs.collect import Burn, log_stamp, refresh_registered
+from outlay.runs.collect import Burn, log_stamp, refresh_registered, sum_burns
 from outlay.runs.figures import RunFigures
 from outlay.runs.reading import RunReading
 from outlay.store import open_store, outlay_home
-from outlay.store.runs import RunFilter, RunRow, count_runs, get, list_runs, run_dirs
+from outlay.store.runs import RunFilter, RunRow, count_runs, get, list_runs, run_dirs, values_of
 from outlay.sweep.state.journal import NAME as JOURNAL
 from outlay.sweep.state.manifest import is_sweep
 from outlay.units import Money
@@ -37,9 +36,14 @@ PERIOD_NS: Final = 1_500_000_000
 """How long a look is good for, so that a step is on the page within two seconds."""
 _REGISTER_NS: Final = 10_000_000_000
 _IDLE_NS: Final = 60_000_000_000
+_MOST_ANSWERS: Final = 16
+_MOST_PEOPLE: Final = 10_000
 _MOST_OPEN: Final = 64
 _MOST_BYTES: Final = 600_000_000
 """Of logs whose readers are kept, but for the one that is asked for."""
+
+
+Answer = TypeVar("Answer")
 
 
 class UnknownRun(OutlayError):
@@ -62,23 +66,20 @@ class _RunLook:
     asked_ns: int
 
 
-class Kept:
+class AnswerCache:
     """The last few answers that took long, by what they are about."""
 
-    def __init__(self, most: int = 16) -> None:
-        self._found: OrderedDict[Hashable, Any] = OrderedDict()
-        self._most = most
+    def __init__(self) -> None:
+        self._answers: OrderedDict[Hashable, Any] = OrderedDict()
 
-    def get(self, key: Hashable) -> Any:
-        """Return an answer, or None."""
-        return self._found.get(key)
-
-    def put(self, key: Hashable, answer: Any) -> Any:
-        """Keep an answer and return it; the oldest one goes."""
-        self._found[key] = answer
-        while len(self._found) > self._most:
-            self._found.popitem(last=False)
-        return answer
+    def get(self, key: Hashable, make: Callable[[], Answer]) -> Answer:
+        """Return an answer, made now unless it is known; the oldest one goes."""
+        if key not in self._answers:
+            self._answers[key] = make()
+            if len(self._answers) > _MOST_ANSWERS:
+                self._answers.popitem(last=False)
+        found: Answer = self._answers[key]
+        return found
 
 
 class BookReader:
@@ -89,7 +90,7 @@ class BookReader:
         self.people = people or People(hidden=False)
         self.store: Engine = open_store()
         self.findings: list[Finding] = []
-        self.kept = Kept()
+        self.cache = AnswerCache()
         self._looks: OrderedDict[str, _RunLook] = OrderedDict()
         self._registered_ns = -_REGISTER_NS
         self._inbox: FileStamp | None = None
@@ -111,6 +112,9 @@ class BookReader:
         self._registered_ns, self._inbox = now_ns, inbox
         collected = refresh_registered(self.store, self.now_ns, read=self._figures)
         self.findings = collected.findings
+        if self.people.hidden:
+            for user in values_of(self.store, "user", limit=_MOST_PEOPLE):
+                self.people.name(user)  # From here on it is no name in any text.
         self._drop_idle()
 
     def _figures(self, run_dir: Path, now_ns: int) -> RunFigures:
@@ -188,12 +192,10 @@ class BookReader:
     def spent_since(self, since_ns: int) -> list[Burn]:
         """Return what runs have cost since an instant, each currency and kind by itself."""
         self.refresh()
-        sums: dict[tuple[Kind, str], int] = {}
-        for row in list_runs(self.store, RunFilter(since_ns=since_ns, is_priced=True)):
-            if (money := self._cost_since(row, since_ns)) is not None:
-                key: tuple[Kind, str] = (row.kind, money.currency)  # type: ignore[assignment]
-                sums[key] = sums.get(key, 0) + money.micros
-        return [Burn(kind, Money(micros, unit)) for (kind, unit), micros in sorted(sums.items())]
+        rows = list_runs(self.store, RunFilter(since_ns=since_ns, is_priced=True))
+        costs = ((row.kind, self._cost_since(row, since_ns)) for row in rows)
+        known = ((kind, money) for kind, money in costs if money is not None)
+        return sum_burns(Burn(kind, money) for kind, money in known)  # type: ignore[arg-type]
 
     def _cost_since(self, row: RunRow, since_ns: int) -> Money | None:
         """Return a run's cost since an instant; of one that began before and ended, read once."""
@@ -264,10 +266,7 @@ class BookReader:
     def sweep(self, root: Path) -> SweepAccount:
         """Return a sweep as it stands; read again when its journal or a log of its runs grew."""
         key = (str(root), self.sweep_stamp(root))
-        known: SweepAccount | None = self.kept.get(key)
-        if known is None:
-            known = self.kept.put(key, read_sweep(root, self.now_ns, allow_missing=True))
-        return known
+        return self.cache.get(key, lambda: read_sweep(root, self.now_ns, allow_missing=True))
 
     def ids_in(self, root: Path) -> dict[str, str]:
         """Return the ids of registered runs in a sweep, by their directories."""

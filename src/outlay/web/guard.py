@@ -12,13 +12,13 @@ from outlay.errors import Finding, OutlayError
 from outlay.files import FileStamp
 from outlay.guard.balance import Hold, ScopeStanding
 from outlay.guard.budget_guard import BudgetGuard
-from outlay.guard.entries import AnyLine, Simple, micros_of
+from outlay.guard.entries import AnyLine, line_kind, micros_of
 from outlay.guard.rental.reap import known_logs
 from outlay.guard.spend_log import Verification
 from outlay.prices.book import PriceBook
 from outlay.prices.series import points
 from outlay.report import html
-from outlay.report.charts import Curve, LineChart
+from outlay.report.cost_charts import price_history
 from outlay.report.document import Figure, figures_html
 from outlay.report.html import Cell
 from outlay.store.runs import list_runs
@@ -57,9 +57,7 @@ def _stamp(path: Path) -> FileStamp | None:
     return FileStamp(found.st_size, found.st_mtime_ns)
 
 
-def standings_of_logs(
-    books: BookReader,
-) -> tuple[list[tuple[str, ScopeStanding]], list[Finding]]:
+def standings_of_logs(books: BookReader) -> tuple[list[tuple[str, ScopeStanding]], list[Finding]]:
     """Return how every ceiling stands, by the log that it is of, and what is in doubt."""
     found: list[tuple[str, ScopeStanding]] = []
     findings: list[Finding] = []
@@ -122,7 +120,7 @@ def guard_page(ask: PageQuery, books: BookReader) -> Page:
             html.table(_HEADINGS, journal[::-1][:_JOURNAL], caption="Journal"),
             html.note(f"The newest first; {len(journal):,} lines in all, the CSV has them all."),
         ),
-        *findings_list([*findings, *verification.findings]),
+        *findings_list([*findings, *verification.findings], books.people),
     ]
     columns = ("line", "time", "what", "operation", "estimated", "actual", "currency", "hold")
     return Page(
@@ -159,11 +157,10 @@ def _standings(guard: BudgetGuard, findings: list[Finding]) -> tuple[ScopeStandi
 def _verified(guard: BudgetGuard, books: BookReader) -> Verification:
     """Return what ``outlay guard verify`` says; the same log is checked once."""
     key = (str(guard.log_path), _stamp(guard.log_path))
-    known: Verification | None = books.kept.get(key)
-    if known is None:
-        runs = {row.run_id: Path(row.dir) for row in list_runs(books.store)}
-        known = books.kept.put(key, guard.verify(runs=runs))
-    return known
+    return books.cache.get(
+        key,
+        lambda: guard.verify(runs={row.run_id: Path(row.dir) for row in list_runs(books.store)}),
+    )
 
 
 def _choice(ask: PageQuery, names: Sequence[str], chosen: str) -> str:
@@ -218,19 +215,12 @@ def _holds(holds: Sequence[Hold], books: BookReader) -> str:
 _HEADINGS: Final = ("line", "time (UTC)", "what", "operation", "estimated", "actual", "hold")
 
 
-def kind_of(line: AnyLine) -> str:
-    """Return what a line of the journal is."""
-    if isinstance(line, Simple):
-        return "simple"
-    return getattr(line, "event", "") or str(type(line).__struct_config__.tag)
-
-
 def _journal_row(number: int, line: AnyLine, books: BookReader) -> list[object]:
     def money(value: Decimal | None) -> Money | None:
         return None if value is None else Money(micros_of(value), line.currency)
 
     return [
-        number, str(line.ts)[:19].replace("T", " "), chip(kind_of(line)),
+        number, str(line.ts)[:19].replace("T", " "), chip(line_kind(line)),
         books.people.text(line.op_label), money(line.estimated), money(line.actual),
         getattr(line, "hold", ""),
     ]  # fmt: skip
@@ -238,7 +228,7 @@ def _journal_row(number: int, line: AnyLine, books: BookReader) -> list[object]:
 
 def _csv_row(number: int, line: AnyLine, books: BookReader) -> dict[str, object]:
     return {
-        "line": number, "time": line.ts, "what": kind_of(line),
+        "line": number, "time": line.ts, "what": line_kind(line),
         "operation": books.people.text(line.op_label), "estimated": line.estimated,
         "actual": line.actual, "currency": line.currency, "hold": getattr(line, "hold", ""),
     }  # fmt: skip
@@ -291,23 +281,6 @@ def prices_page(ask: PageQuery, books: BookReader) -> Page:
 
 def _history(gpu: str, books: BookReader) -> list[str]:
     """Return the price of a GPU over the last days: a line for each vendor, a chart a currency."""
-    since_ns = books.now_ns - _PRICED_DAYS * _DAY_NS
-    found: dict[str, dict[str, list[tuple[float, float]]]] = {}
-    for point in points(books.store, gpu=gpu, since_ns=since_ns):
-        lines = found.setdefault(point.price.currency, {})
-        name = f"{point.series.provider} {point.series.tier}"
-        lines.setdefault(name, []).append((point.at_ns / _DAY_NS, float(point.price.amount)))
-    title = f"{gpu}, last {_PRICED_DAYS} days"
-    return [
-        html.section(
-            title,
-            html.chart(
-                LineChart(
-                    title=title, x_title="day (UTC)", y_title=f"{currency} per GPU-hour",
-                    curves=tuple(Curve(label=n, points=tuple(p)) for n, p in lines.items()),
-                    labels=tuple(lines), in_days=True,
-                )
-            ),
-        )
-        for currency, lines in found.items()
-    ]  # fmt: skip
+    found = points(books.store, gpu=gpu, since_ns=books.now_ns - _PRICED_DAYS * _DAY_NS)
+    charts = price_history(found, title=f"{gpu}, last {_PRICED_DAYS} days")
+    return [html.section(chart.title, html.chart(chart)) for chart in charts]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -22,11 +22,12 @@ from outlay.guard.balance import ScopeStanding
 from outlay.guard.entries import WHOLE
 from outlay.report import html
 from outlay.report.document import Figure, figures_html
-from outlay.report.html import Cell, amount, decimals_of, money_text
+from outlay.report.html import Cell, amount
 from outlay.runs.spending import SpendingReading, read_spending, refresh_books
 from outlay.store.runs import RunFilter, list_runs
 from outlay.units import Money
-from outlay.units.money import MICROS
+from outlay.units.money import sum_by_currency
+from outlay.units.shown import money_of, money_text, range_text
 from outlay.web.books import BookReader
 from outlay.web.guard import ceiling_parts, log_stamps, standings_of_logs
 from outlay.web.page import Page, PageQuery, columns_of, findings_list
@@ -75,7 +76,7 @@ def money_page(ask: PageQuery, books: BookReader) -> Page:
             ]
         ),
         *ceiling_parts(standings),
-        *findings_list(findings),
+        *findings_list(findings, books.people),
     ]
     rows = [
         _row(owner, total, by, books) | {"month": month} for (owner, _), total in owners.items()
@@ -93,11 +94,13 @@ def _read(books: BookReader) -> tuple[SpendingReading, list[Finding]]:
     """Return all that was spent; the same answer until a run or a log is registered anew."""
     books.refresh()
     key = ("spending", books.stamp([]), log_stamps(books))
-    known: tuple[SpendingReading, list[Finding]] | None = books.kept.get(key)
-    if known is None:
+
+    def read() -> tuple[SpendingReading, list[Finding]]:
         refreshed = refresh_books(books.store, books.now_ns)
-        known = books.kept.put(key, (read_spending(books.store, books.now_ns), list(refreshed)))
-    return known[0], list(known[1])
+        return read_spending(books.store, books.now_ns), refreshed
+
+    reading, findings = books.cache.get(key, read)
+    return reading, list(findings)
 
 
 def _month(ask: PageQuery, books: BookReader) -> str:
@@ -190,9 +193,7 @@ def _choices(month: str, by: str, spending: Spending) -> str:
 
 
 def _lead(
-    spending: Spending,
-    standings: Sequence[tuple[str, ScopeStanding]],
-    owned: Sequence[MachineCost],
+    spending: Spending, standings: Sequence[tuple[str, ScopeStanding]], owned: Sequence[MachineCost]
 ) -> list[Figure]:
     """Return what was spent, what of it was in no run, and what is held."""
     found = [
@@ -200,25 +201,16 @@ def _lead(
         for unit, total in spending.totals().items()
     ]
     outside = [spend for spend in spending.spends if spend.source == "rental"]
-    for currency, micros in _sums(spend.cost for spend in outside).items():
-        money = Money(micros, currency)
+    for money in sum_by_currency(spend.cost for spend in outside):
         found.append(Figure("rented, in no run", money, money_text(money), leads=True))
     for machine in owned:
         label = f"{machine.machine.host}, owned, {IN_NO_RUN}"
         text = f"{money_text(machine.in_no_run)} {machine.machine.price.kind}"
         found.append(Figure(label, machine.in_no_run, text, leads=True))
     held = (each.held for _, each in standings if each.scope == WHOLE)
-    for currency, micros in _sums(held).items():
-        money = Money(micros, currency)
+    for money in sum_by_currency(held):
         found.append(Figure("held now", money, money_text(money), leads=True))
     return found or [Figure("spent", 0, "nothing", leads=True)]
-
-
-def _sums(amounts: Iterable[Money]) -> dict[str, int]:
-    sums: dict[str, int] = defaultdict(int)
-    for money in amounts:
-        sums[money.currency] += money.micros
-    return sums
 
 
 def _nothing(month: str) -> str:
@@ -244,21 +236,15 @@ def _month_end(month: str, spending: Spending, books: BookReader) -> list[str]:
             ahead = rest.cost
             text = money_text(Money(round(spent + ahead.point), unit.currency))
             if ahead.low is not None and ahead.high is not None:
-                low, high = (round(spent + max(end, 0)) for end in (ahead.low, ahead.high))
-                text += f" ({_range(low, high, unit.currency)}, {ahead.confidence:.0%})"
+                ends = (round(spent + max(end, 0)) for end in (ahead.low, ahead.high))
+                shown = range_text(*(Money(end, unit.currency) for end in ends))
+                text += f" ({shown} {unit.currency}, {ahead.confidence:.0%})"
             label = f"by the end of the month, {unit}"
             found.append(Figure(label, None, text, "estimated"))
     if not found:
         return []
     note = f"Estimated from what each of the last days cost, {_PAST_DAYS} at most."
     return [figures_html(found), html.note(note)]
-
-
-def _range(low: int, high: int, currency: str) -> str:
-    """Return two amounts in micro-units as people write a range."""
-    ends = [Money(low, currency), Money(high, currency)]
-    first, second = (money_text(end, decimals_of(ends)) for end in ends)
-    return f"{first.partition(' ')[0]} to {second}"
 
 
 def _owned(month: str, books: BookReader, findings: list[Finding]) -> list[MachineCost]:
@@ -310,8 +296,8 @@ def _next_runs(reading: SpendingReading) -> list[str]:
             continue
         ends = "too few runs for one"
         if estimate.low is not None and estimate.high is not None:
-            low, high = (round(end * MICROS) for end in (estimate.low, estimate.high))
-            ends = _range(low, high, currency)
+            low, high = (money_of(end, currency) for end in (estimate.low, estimate.high))
+            ends = f"{range_text(low, high)} {currency}"
         point = Money.parse(estimate.point, currency=currency)
         rows.append([model, len(costs), amount(point, mark="estimated"), ends])
     if not rows:

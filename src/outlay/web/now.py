@@ -12,14 +12,16 @@ from outlay.guard.entries import is_machine
 from outlay.guard.rental.reap import RentedHold, known_logs, living_rentals
 from outlay.ledger.price import Kind
 from outlay.report import html
+from outlay.report.compared_runs import metric_cell, percent_cell
 from outlay.report.document import Figure, figures_html
-from outlay.report.html import Cell, amount, money_text
-from outlay.runs.collect import Burn, dead_runs, findings_in, total_burn
+from outlay.report.html import Cell, amount
+from outlay.runs.collect import Burn, dead_runs, findings_in, sum_burns, total_burn
 from outlay.runs.figures import RunFigures
 from outlay.runs.reading import RunReading
 from outlay.store.runs import RunFilter, list_runs
 from outlay.units import Money, Rate
 from outlay.units.quantity import duration_text
+from outlay.units.shown import ago_text, kind_suffix, money_text
 from outlay.web.books import BookReader
 from outlay.web.guard import ceiling_parts, log_stamps, standings_of_logs
 from outlay.web.page import Page, PageQuery, findings_list, run_href
@@ -126,7 +128,7 @@ def now_page(ask: PageQuery, books: BookReader) -> Page:
         f"<section>{figures_html(_lead((burn, today), running, places, findings))}</section>",
         _machines(places, books),
         _runs(running, books),
-        *findings_list([_shown(each, books) for each in findings]),
+        *findings_list(findings, books.people),
         *ceiling_parts(standings),
     ]
     rows = [_csv_row(each, books) for each in figures]
@@ -176,13 +178,6 @@ def _once(findings: Sequence[Finding]) -> list[Finding]:
     return sorted(dict.fromkeys(findings), key=lambda each: each.severity != "error")
 
 
-def _shown(finding: Finding, books: BookReader) -> Finding:
-    return Finding(
-        source=books.people.text(finding.source), message=books.people.text(finding.message),
-        line=finding.line, severity=finding.severity,
-    )  # fmt: skip
-
-
 def _lead(
     spent: tuple[Sequence[Burn], Sequence[Burn]],
     running: Sequence[RunReading],
@@ -204,8 +199,7 @@ def _lead(
 
 
 def _burn_text(burn: Burn) -> str:
-    text = money_text(burn.money)
-    return text if burn.kind == "cash" else f"{text} {burn.kind}"
+    return f"{money_text(burn.money)}{kind_suffix(burn.kind)}"
 
 
 def _machines(places: Sequence[MachineView], books: BookReader) -> str:
@@ -234,15 +228,15 @@ def _inside(place: MachineView) -> Cell:
 
 def _burn(places: Iterable[MachineView]) -> list[Burn]:
     """Return what machines cost per hour; where no price of one is known, what its runs do."""
-    sums: dict[tuple[Kind, str], int] = {}
-    for place in places:
-        found = total_burn(place.runs)
-        if place.rate is not None:
-            found = [Burn(place.price_kind, place.rate.per_hour)]
-        for burn in found:
-            key = burn.kind, burn.money.currency
-            sums[key] = sums.get(key, 0) + burn.money.micros
-    return [Burn(kind, Money(micros, unit)) for (kind, unit), micros in sorted(sums.items())]
+    return sum_burns(
+        burn
+        for place in places
+        for burn in (
+            total_burn(place.runs)
+            if place.rate is None
+            else [Burn(place.price_kind, place.rate.per_hour)]
+        )
+    )
 
 
 def _per_hour(place: MachineView) -> object:
@@ -267,22 +261,14 @@ def _row(reading: RunReading, books: BookReader) -> list[object]:
     figures = reading.figures
     burn = figures.burn_micros_per_hour
     per_hour = None if burn is None or figures.cost is None else Money(burn, figures.cost.currency)
-    goodput = "" if figures.goodput is None else f"{figures.goodput:.1%}"
     return [
         Cell(text=figures.name, href=run_href(figures.run_id), title=figures.run_id),
         books.people.name(figures.user), figures.steps,
-        Cell(text=goodput, is_number=True), metric_cell(figures.metric, figures.metric_value),
+        percent_cell(figures.goodput), metric_cell(figures.metric, figures.metric_value),
         Cell(text=duration_text(figures.wall_ns), is_number=True),
         amount(figures.cost, kind=figures.kind), amount(per_hour), budget_cell(reading),
-        ago(books.now_ns - figures.last_seen_ns),
+        ago_text(books.now_ns - figures.last_seen_ns),
     ]  # fmt: skip
-
-
-def metric_cell(name: str | None, value: float | None) -> Cell:
-    """Return the metric that tells most, with its name."""
-    if name is None or value is None:
-        return Cell(text="")
-    return Cell(text=f"{name} {value:.4g}", value=value)
 
 
 def budget_cell(reading: RunReading) -> Cell:
@@ -295,11 +281,6 @@ def budget_cell(reading: RunReading) -> Cell:
         "" if report.forecast is None else f", {duration_text(report.forecast.time_left_ns)} left"
     )
     return Cell(text=f"{share:.0%}{left}", share=share, title=key)
-
-
-def ago(ns: int) -> str:
-    """Return how long ago something was."""
-    return "just now" if ns < 5 * 10**9 else f"{duration_text(ns)} ago"
 
 
 def _csv_row(figures: RunFigures, books: BookReader) -> dict[str, object]:

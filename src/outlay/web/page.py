@@ -132,11 +132,15 @@ def chip(status: str) -> Cell:
     return Cell(text=status, value=status, chip=status)
 
 
-def findings_list(findings: Sequence[Finding], title: str = "What is wrong") -> list[str]:
+def findings_list(findings: Sequence[Finding], people: People) -> list[str]:
     """Return findings as a part of a page; nothing where there is none."""
     if not findings:
         return []
-    rows = [[chip(f.severity), f.source, f.message] for f in findings[:_MOST_FINDINGS]]
+    title, shown = "What is wrong", people.text
+    rows = [
+        [chip(each.severity), shown(each.source), shown(each.message)]
+        for each in findings[:_MOST_FINDINGS]
+    ]
     parts = [html.table(("", "where", "what"), rows, caption=title)]
     if len(findings) > _MOST_FINDINGS:
         parts.append(html.note(f"The first {_MOST_FINDINGS} of {len(findings):,} are shown."))
@@ -180,6 +184,9 @@ def select(name: str, label: str, choices: Iterable[str], chosen: str) -> str:
 
 # Names of people, shown or hidden. No file is changed.
 
+_NUMBERED: Final = re.compile(r"user \d+")
+_PERSONS: Final = ("user", "owner")
+_ADDRESSES: Final = ("href", "run_id")
 _HOME: Final = re.compile(r"(?<=/home/)[^/\s]+|(?<=/Users/)[^/\s]+")
 
 
@@ -192,7 +199,7 @@ class People:
 
     def name(self, user: str) -> str:
         """Return how a user is called on a page."""
-        if not self.hidden or not user:
+        if not self.hidden or not user or _NUMBERED.fullmatch(user):
             return user
         return f"user {self._numbers.setdefault(user, len(self._numbers) + 1)}"
 
@@ -204,6 +211,25 @@ class People:
         for user in self._numbers:
             shown = re.sub(rf"\b{re.escape(user)}\b", self.name(user), shown)
         return shown
+
+    def plain(self, value: Any, key: str = "") -> Any:
+        """Return what JSON holds, without names of people: users, paths and messages.
+
+        Args:
+            value: Text, a number, or a list or dict of such.
+            key: What the value is called.
+        """
+        match value:
+            case dict():
+                return {name: self.plain(each, str(name)) for name, each in value.items()}
+            case list() | tuple():
+                return [self.plain(each, key) for each in value]
+            case str() if key in _PERSONS:
+                return self.name(value)
+            case str() if key not in _ADDRESSES:
+                return self.text(value)
+            case _:
+                return value
 
     def user_of(self, shown: str) -> str:
         """Return the user that a page calls so, for a filter that names it."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from outlay.errors import OutlayError
 from outlay.report import html
@@ -34,11 +35,12 @@ def run_page(ask: PageQuery, books: BookReader) -> Page:
     books.people.name(row.user)
     axis: Axis = next(each for each in AXES if each == ask.one_of("axis", AXES, "steps"))
     key = (row.run_id, axis, id(reading))
-    document: Document | None = books.kept.get(key)
-    if document is None:
+
+    def make() -> Document:
         setup = replace(setup_of(Path(row.dir)), hide=books.people.text)
-        document = run_document(reading, setup, [axis])
-        books.kept.put(key, document)
+        return run_document(reading, setup, [axis])
+
+    document = books.cache.get(key, make)
     choices = {ask.address(axis=each): f"over {each}" for each in AXES}
     parts = [
         tabs("Axis of the metrics", choices, f"over {axis}") + part if is_metrics(part) else part
@@ -78,7 +80,16 @@ def _document(reading: RunReading, document: Document, books: BookReader) -> dic
         "command": [books.people.text(word) for word in reading.command],
         "budget": None if reading.budget is None else reading.budget.document(),
         "advice": reading.advice, "href": run_href(reading.run_id),
+        "config": _without_people(reading.config, books),
     }  # fmt: skip
+
+
+def _without_people(value: Any, books: BookReader) -> Any:
+    if isinstance(value, dict):
+        return {name: _without_people(each, books) for name, each in value.items()}
+    if isinstance(value, list):
+        return [_without_people(each, books) for each in value]
+    return books.people.text(value) if isinstance(value, str) else value
 
 
 # Sweeps
@@ -154,7 +165,7 @@ def sweep_page(ask: PageQuery, books: BookReader) -> Page:
     root = books.sweep_root(ask.name)
     account = books.sweep(root)
     summary = account.summary
-    dirs = {subject.static["id"]: root / subject.static["run_dir"] for subject in summary.subjects}
+    dirs = {subject.run.id: root / subject.run.run_dir for subject in summary.subjects}
     ids = books.ids_in(root)
 
     def link(run: str) -> str:

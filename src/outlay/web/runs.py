@@ -2,30 +2,25 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Final
 
 from outlay.clock import parse_moment, utc_text
 from outlay.errors import InvalidValue, OutlayError
 from outlay.escaping import html_text
-from outlay.goodput.summary import PhaseRow
 from outlay.report import html
-from outlay.report.files import setup_of
-from outlay.report.html import Cell, amount, money_text
-from outlay.report.run_charts import AXES, Axis, metric_charts
+from outlay.report.compared_runs import compare_document, metric_cell, percent_cell
+from outlay.report.document import sections_html
+from outlay.report.html import Cell, amount
+from outlay.report.run_charts import AXES, Axis
 from outlay.runs.collect import row_of
-from outlay.runs.reading import RunReading
 from outlay.store.runs import SORTED_BY, RunFilter, RunRow, values_of
-from outlay.units.quantity import duration_text
+from outlay.units.shown import ago_text
 from outlay.web.books import BookReader
-from outlay.web.now import ago, metric_cell
 from outlay.web.page import Page, PageQuery, chip, run_href, select, tabs
 
 PAGE: Final = 100
 _MOST_COMPARED: Final = 12
-_MOST_METRICS: Final = 12
 _CHOICES: Final = 200
 COLUMNS: Final = {
     "model": "model", "user": "user", "host": "host", "gpu": "GPU", "attempts": "attempts",
@@ -110,11 +105,11 @@ def _current(row: RunRow, books: BookReader) -> RunRow:
 def _cells(row: RunRow, columns: Sequence[str], books: BookReader) -> list[object]:
     every: Mapping[str, object] = {
         "model": row.model, "user": books.people.name(row.user), "host": row.host, "gpu": row.gpu,
-        "attempts": row.attempts, "steps": row.steps, "goodput": _percent(row.goodput),
+        "attempts": row.attempts, "steps": row.steps, "goodput": percent_cell(row.goodput),
         "metric_value": metric_cell(row.metric, row.metric_value),
         "cost_micros": amount(row.cost, kind=row.kind), "kind": row.kind,
         "started_ns": utc_text(row.started_ns),
-        "last_seen_ns": ago(books.now_ns - row.last_seen_ns),
+        "last_seen_ns": ago_text(books.now_ns - row.last_seen_ns),
         "tags": ", ".join(f"{name}={value}" for name, value in row.tags.items()),
         "dir": books.people.text(row.dir),
     }  # fmt: skip
@@ -124,10 +119,6 @@ def _cells(row: RunRow, columns: Sequence[str], books: BookReader) -> list[objec
         Cell(text=name, href=run_href(row.run_id), title=books.people.text(row.dir)),
         chip(row.status), *(every[column] for column in columns),
     ]  # fmt: skip
-
-
-def _percent(share: float | None) -> Cell:
-    return Cell(text="" if share is None else f"{share:.1%}", value=share, is_number=True)
 
 
 def _filters(ask: PageQuery, columns: Sequence[str], books: BookReader) -> str:
@@ -158,10 +149,7 @@ def _filters(ask: PageQuery, columns: Sequence[str], books: BookReader) -> str:
 def _values(column: str, books: BookReader) -> list[str]:
     """Return what a column holds, as of when runs were last registered."""
     key = (column, books.stamp([]))
-    known: list[str] | None = books.kept.get(key)
-    if known is None:
-        known = books.kept.put(key, values_of(books.store, column, limit=_CHOICES))
-    return known
+    return books.cache.get(key, lambda: values_of(books.store, column, limit=_CHOICES))
 
 
 def _text_input(ask: PageQuery, name: str, label: str, example: str) -> str:
@@ -246,95 +234,15 @@ def compare_page(ask: PageQuery, books: BookReader) -> Page:
     if not readings:
         parts = [html.section("Compare", html.empty("Choose runs in the list, then compare them."))]
         return Page(title="Compare", tab="Runs", parts=parts, crumbs=crumbs, document=[])
+    for reading in readings:
+        books.people.name(reading.figures.user)  # Known from here on, and hidden in every text.
+    document = compare_document(readings, axis, link=run_href, hide=books.people.text)
     parts = [
         tabs("Axis", {ask.address(axis=each): f"over {each}" for each in AXES}, f"over {axis}"),
-        _overview(readings),
-        _curves(readings, axis),
-        _phases(readings),
-        *_differences(readings, books),
+        *sections_html(document.sections),
     ]
     return Page(
-        title=f"{len(readings)} runs", tab="Runs", parts=parts, crumbs=crumbs, columns=_CSV,
+        title=document.title, tab="Runs", parts=parts, crumbs=crumbs, columns=_CSV,
         rows=[_csv_row(row_of(r.figures, None, books.now_ns), books) for r in readings],
         document=list(map(books.shown_figures, readings)),
     )  # fmt: skip
-
-
-def _labels(readings: Sequence[RunReading]) -> list[str]:
-    """Return what runs are called on one page, each its own."""
-    names = [reading.view.name or reading.run_id for reading in readings]
-    return [
-        name if names.count(name) == 1 else f"{name} ({reading.run_id[:8]})"
-        for name, reading in zip(names, readings, strict=True)
-    ]
-
-
-def _overview(readings: Sequence[RunReading]) -> str:
-    rows = [
-        [
-            Cell(text=label, href=run_href(reading.run_id)), chip(reading.status),
-            reading.figures.steps, _percent(reading.figures.goodput),
-            metric_cell(reading.figures.metric, reading.figures.metric_value),
-            Cell(text=duration_text(reading.figures.wall_ns), is_number=True),
-            amount(reading.figures.cost, kind=reading.figures.kind),
-        ]
-        for label, reading in zip(_labels(readings), readings, strict=True)
-    ]  # fmt: skip
-    headings = ("run", "status", "steps", "goodput", "metric", "wall time", "cost")
-    return html.section("Side by side", html.table(headings, rows, caption="Compared runs"))
-
-
-def _curves(readings: Sequence[RunReading], axis: Axis) -> str:
-    """Return the metrics of the runs, each on one axis."""
-    views = {label: r.view for label, r in zip(_labels(readings), readings, strict=True)}
-    drawn = list(metric_charts(views, axis, _MOST_METRICS))
-    if not drawn:
-        said = "No metric of these runs can be drawn along this axis."
-        return html.section("Metrics", html.empty(said))
-    charts = "".join(html.section(each.title, html.chart(each)) for each in drawn)
-    return f'<div class="two">{charts}</div>'
-
-
-def _phases(readings: Sequence[RunReading]) -> str:
-    """Return each phase's share of every run's time."""
-    shares = [{row.phase: row for row in reading.goodput.phases} for reading in readings]
-    order = dict.fromkeys(phase for found in shares for phase in found)
-    rows = [[phase, *(_phase_cell(found.get(phase)) for found in shares)] for phase in order]
-    headings = ("phase", *_labels(readings))
-    return html.section("Where time and money went", html.table(headings, rows, caption="Phases"))
-
-
-def _phase_cell(row: PhaseRow | None) -> Cell:
-    if row is None:
-        return Cell(text="-")
-    cost = "" if row.cost is None else f" · {money_text(row.cost)}"
-    return Cell(text=f"{row.share:.1%}{cost}", share=row.share, title=str(row.cost or ""))
-
-
-def _differences(readings: Sequence[RunReading], books: BookReader) -> list[str]:
-    """Return the settings in which the runs differ."""
-    every = [_settings(reading, books) for reading in readings]
-    names = dict.fromkeys(name for found in every for name in found)
-    rows = [
-        [name, *(found.get(name, "") for found in every)]
-        for name in names
-        if len({found.get(name) for found in every}) > 1
-    ]
-    if not rows:
-        return [
-            html.section("Differences", html.empty("They were set up alike, as far as is known."))
-        ]
-    headings = ("setting", *_labels(readings))
-    return [html.section("Differences", html.table(headings, rows, caption="Differences"))]
-
-
-def _settings(reading: RunReading, books: BookReader) -> dict[str, str]:
-    header = reading.view.timeline.attempts[-1].header
-    setup = setup_of(Path(reading.view.dir or "."))
-    stated = {
-        "model": reading.view.identity.model, "commit": header.git_commit, "host": header.host,
-        "user": books.people.name(header.user), "GPU": header.gpu, "GPUs": str(header.gpus),
-        "command": books.people.text(shlex.join(setup.command or reading.command)),
-    }  # fmt: skip
-    found = {**setup.configuration, **header.config, **stated, **header.tags, **header.versions}
-    return {name: str(value) for name, value in found.items() if value not in (None, "")}

@@ -104,19 +104,25 @@ class WebServer:
         except UnknownRun as error:
             return _missing(str(error))
         except (OutlayError, OSError) as error:
-            return Response(_error_page(ask, str(error)), 500, media_type="text/html")
+            said = self.books.people.text(str(error))
+            return Response(_error_page(ask, said), 500, media_type="text/html")
 
     def _render(self, ask: PageQuery, form: str) -> str:
         page = self.read(ask)
         match form:
             case ".json":
-                return json_text(msgspec.json.encode(page.document, enc_hook=str).decode())
+                return json_text(msgspec.json.encode(self._shown(page), enc_hook=str).decode())
             case ".csv":
                 stream = io.StringIO()
                 write_csv(stream, page.columns, page.rows)
                 return stream.getvalue()
             case _:
                 return frame(page, ask)
+
+    def _shown(self, page: Page) -> object:
+        if not (people := self.books.people).hidden:
+            return page.document
+        return people.plain(msgspec.to_builtins(page.document, enc_hook=str))
 
     async def _health(self, request: Request) -> Response:
         """Answer how many pages are open, and how many runs have a reader in memory."""
@@ -134,7 +140,7 @@ class WebServer:
         try:
             found: tuple[object, str | None] = await self._in_thread(self._changed, ask, stamp)
         except (OutlayError, OSError) as error:
-            return None, html.top("Not to be read now", str(error))
+            return None, html.top("Not to be read now", self.books.people.text(str(error)))
         return found
 
     def _changed(self, ask: PageQuery, stamp: object) -> tuple[object, str | None]:
@@ -315,14 +321,7 @@ def serve(
     announce: Callable[[str], None],
     more: Sequence[BaseRoute] = (),
 ) -> None:
-    """Serve until a signal ends it.
-
-    Args:
-        web: The pages.
-        place: Where to listen.
-        announce: Called with the address once it can be opened.
-        more: Other endpoints.
-    """
+    """Serve until a signal ends it; ``announce`` is told the address once it can be opened."""
     token = place.token()
     with place.listen() as listening:
         access = Access(token=token, hosts=LOOPBACK | {place.host.lower()})

@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from outlay.cli.cost.tables import ASSUMED, AsOf, open_books, parse_as_of
 from outlay.cli.output import AsJson, console, new_table, print_findings, print_json
 from outlay.cost.allocation import IDLE, UNTAGGED, Allocation, Charge, Pool, Spread, allocate
+from outlay.cost.charges import month_window
+from outlay.cost.focus import COLUMNS, UNKNOWN, Invoice, focus_rows, to_csv
 from outlay.cost.spending import Spending, SpendItem, Unit, owner_by
 from outlay.errors import Finding
 from outlay.ledger.price import Kind
 from outlay.units import Money
-
-if TYPE_CHECKING:
-    from outlay.cost.focus import Invoice
+from outlay.units.shown import figure_text
 
 _CSV_COLUMNS = (
     "owner", "runs", "gpu_hours", "direct", "shared", "idle", "total", "assumed", "currency",
@@ -76,17 +76,11 @@ def allocate_cost(
 
     Example: outlay cost allocate --by team --month 2026-10 --bill "900 USD"
     """
-    from outlay.cost.charges import month_window
-
-    period, named = month_window(month), owner_by(by)
+    period, owner_of = month_window(month), _owner_by(by)
     invoice = None if bill is None else Money.parse(bill, name="--bill")
     books = open_books(parse_as_of(as_of))
     found = books.reading.spending.within(period.start_ns, period.end_ns)
     chosen = kind or _kind_of(found)
-
-    def owner_of(spend: SpendItem) -> str:
-        return named(spend) or UNTAGGED
-
     bills = [
         _bill(found, unit, owner_of, invoice, shared or [], spread)
         for unit in _units(found, chosen, invoice)
@@ -97,12 +91,8 @@ def allocate_cost(
     ]  # fmt: skip
     rows = [row for each in bills for row in _rows(each.allocation)]
     if csv is not None:
-        from outlay.cost.focus import to_csv
-
         csv.write_text(to_csv(rows, _CSV_COLUMNS), encoding="utf-8")
     if focus is not None:
-        from outlay.cost.focus import UNKNOWN, Invoice
-
         common = Invoice(
             start_ns=period.start_ns, end_ns=period.end_ns, account=account or UNKNOWN,
             provider=provider,
@@ -115,6 +105,11 @@ def allocate_cost(
         return
     _print(bills, month)
     print_findings(findings)
+
+
+def _owner_by(by: str) -> Callable[[SpendItem], str]:
+    named = owner_by(by)
+    return lambda spend: named(spend) or UNTAGGED
 
 
 def _kind_of(found: Spending) -> Kind:
@@ -187,8 +182,6 @@ def _write_focus(
     common: Invoice,
     owner_of: Callable[[SpendItem], str],
 ) -> None:
-    from outlay.cost.focus import COLUMNS, focus_rows, to_csv
-
     rows = []
     for bill in bills:
         invoice = replace(common, billed=bill.unit.currency if bill.is_invoiced else None)
@@ -220,7 +213,7 @@ def _print(bills: Sequence[Bill], month: str) -> None:
             whole = Money(row.total, result.currency), Money(row.assumed, result.currency)
             table.add_row(
                 row.owner, f"{row.runs:,}", f"{row.gpu_hours:,.2f}",
-                *(f"{part.amount:,.2f}" for part in amounts),
+                *(figure_text(part, 2) for part in amounts),
                 *map(str, whole[: 1 + len(assumed)]),
             )  # fmt: skip
         table.add_section()

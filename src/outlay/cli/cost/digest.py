@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
+from io import StringIO
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
-from outlay.cli.output import AsJson, console, new_table, print_json, print_sentence
+from outlay.cli.output import (
+    AsJson,
+    SafeConsole,
+    console,
+    new_console,
+    new_table,
+    print_json,
+    print_sentence,
+)
 from outlay.clock import SYSTEM, parse_moment
 from outlay.errors import InvalidValue
 from outlay.files import write_whole
 from outlay.goodput.timeline import Window
 from outlay.guard.rental.reap import known_logs
 from outlay.report.digest import Digest, digest_document, read_digest
-from outlay.report.document import (
-    Document,
-    Figure,
-    NoteBlock,
-    Table,
-    to_html,
-    to_markdown,
-)
+from outlay.report.document import Document, Figure, NoteBlock, Table, to_html, to_markdown
 from outlay.report.html import Cell
 from outlay.store import open_store
 from outlay.units import Money
@@ -58,13 +60,20 @@ def show_digest(
     if as_json:
         print_json(_plain(digest))
     elif output is not None:
-        text = to_html(document) if form == "html" else to_markdown(document)
-        write_whole(output, text.encode())
+        write_whole(output, _written(document, form).encode())
         console.print(str(output), soft_wrap=True)
     elif form == "text":
-        _print(document)
+        _print(document, console)
     else:
-        typer.echo(to_html(document) if form == "html" else to_markdown(document), nl=False)
+        typer.echo(_written(document, form), nl=False)
+
+
+def _written(document: Document, form: str) -> str:
+    if form == "text":
+        page = StringIO()
+        _print(document, new_console(page))
+        return page.getvalue()
+    return to_html(document) if form == "html" else to_markdown(document)
 
 
 def _plain(digest: Digest) -> dict[str, object]:
@@ -95,11 +104,11 @@ def _plain(digest: Digest) -> dict[str, object]:
     }  # fmt: skip
 
 
-def _print(document: Document) -> None:
-    console.print(document.title, style="bold", soft_wrap=True)
-    print_sentence(document.verdict)
+def _print(document: Document, to: SafeConsole) -> None:
+    to.print(document.title, style="bold", soft_wrap=True)
+    print_sentence(document.verdict, to)
     for section in document.sections:
-        console.print(f"\n{section.title}", style="bold")
+        to.print(f"\n{section.title}", style="bold")
         for place, block in enumerate(section.blocks):
             match block:
                 case Table(headings, rows, grade):
@@ -109,14 +118,14 @@ def _print(document: Document) -> None:
                     for row in rows:
                         table.add_row(*(c.text if isinstance(c, Cell) else str(c) for c in row))
                     if place:
-                        console.print()
-                    console.print(table)
+                        to.print()
+                    to.print(table)
                     if grade != "measured":
-                        console.print(f"{grade.capitalize()}.")
+                        to.print(f"{grade.capitalize()}.")
                 case Figure(label, _, text, grade):
-                    print_sentence(f"{label}: {text} ({grade})")
+                    print_sentence(f"{label}: {text} ({grade})", to)
                 case NoteBlock(text):
-                    print_sentence(text)
+                    print_sentence(text, to)
                 case _:
                     pass
 

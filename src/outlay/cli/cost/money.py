@@ -21,8 +21,9 @@ from outlay.cli.cost.tables import (
 from outlay.cli.output import AsJson, Png, console, must_be_directory, print_findings, print_json
 from outlay.clock import SYSTEM
 from outlay.errors import InvalidValue
-from outlay.units.money import MICROS
+from outlay.units import Money
 from outlay.units.quantity import duration_text
+from outlay.units.shown import counted, money_of
 
 if TYPE_CHECKING:
     from outlay.compat.cost_module.analyzer import Exchanged
@@ -75,18 +76,11 @@ def show_forecast(
     found = analyzer.forecast_cost(model, runs)
     findings += analyzer.damage
     if png is not None:
-        from outlay.cost.chart import save_bars
-
         must_be_drawable(png, found["history"], f"a cost of {model}")
-        ends = (found["low"], found["high"])
-        spent = {} if found["spent"] is None else {"spent": found["spent"]}
-        save_bars(
-            spent | {f"{runs} more runs": found["estimated_total"]},
-            png,
-            title=f"{model}: forecast",
-            unit=found["currency"],
-            intervals={} if None in ends else {f"{runs} more runs": ends},
-        )
+        amounts = {"spent": found["spent"], f"{runs} more runs": found["estimated_total"]}
+        known = {name: amount for name, amount in amounts.items() if amount is not None}
+        parts = {name: money_of(each, found["currency"]) for name, each in known.items()}
+        _save_forecast(png, model, parts, (found["low"], found["high"]))
     if as_json:
         print_json(found | {"findings": findings})
         return
@@ -105,7 +99,7 @@ def _show_backtest(model: str, runs: int, *, as_json: bool) -> None:
         document = asdict(found) | {"coverage": found.coverage}
         print_json({"model_name": model} | document | {"findings": findings})
         return
-    ahead = "1 run" if runs == 1 else f"{runs} runs"
+    ahead = counted(runs, "run")
     if not found.forecasts or found.error is None or found.naive_error is None:
         console.print(f"{model}: too few runs to forecast {ahead} and see what followed.")
     else:
@@ -176,20 +170,26 @@ def _show_rest(run: Path, steps: int | None, png: Path | None, *, as_json: bool)
 
 
 def _save_rest(rest: Rest | None, view: RunView, png: Path) -> None:
-    from outlay.cost.chart import save_bars
     from outlay.cost.run_cost import cost_of
 
     spent = cost_of(view).cost
     if rest is None or spent is None:
         raise InvalidValue("--png", str(png), "a run with a price and a step: this one lacks one")
-    low, high = rest.cost.low, rest.cost.high
-    save_bars(
-        {"spent": spent.micros / MICROS, "to go": rest.cost.point},
-        png,
-        title=f"{view.identity.name}: forecast",
-        unit=spent.currency,
-        intervals={} if low is None or high is None else {"to go": (low, high)},
-    )
+    parts = {"spent": spent, "to go": money_of(rest.cost.point, spent.currency)}
+    _save_forecast(png, view.identity.name, parts, (rest.cost.low, rest.cost.high))
+
+
+def _save_forecast(
+    png: Path, name: str, parts: dict[str, Money], ends: tuple[float | None, float | None]
+) -> None:
+    """Draw what was spent and, as the last part, what is to come, with the ends of its interval."""
+    from outlay.report.cost_charts import money_bars
+    from outlay.report.pictures import save_charts
+
+    label, currency = list(parts)[-1], next(iter(parts.values())).currency
+    low, high = (None if end is None else money_of(end, currency) for end in ends)
+    intervals = {} if low is None or high is None else {label: (low, high)}
+    save_charts([money_bars(parts, title=f"{name}: forecast", intervals=intervals)], png)
 
 
 def _target(view: RunView) -> int:

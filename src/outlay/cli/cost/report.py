@@ -26,6 +26,7 @@ from outlay.compat.cost_module.optimizer import CostOptimizer
 from outlay.cost.compare import by_model, compare
 from outlay.errors import Finding, InvalidValue, OutlayError
 from outlay.prices.book import PriceBook, anything_loaded, must_be_loaded
+from outlay.units.shown import money_text
 
 Section = tuple[Any, Callable[[], None]]
 """A part of the report: its values for a program, and how to show them to a person."""
@@ -47,8 +48,7 @@ def show_cost_report(
         typer.Option(metavar="MODEL RUNS", help="Show what planned runs of a model will cost."),
     ] = None,
     set_budget: Annotated[
-        tuple[str, str] | None,
-        typer.Option(metavar="MODEL AMOUNT", help="Set a model's budget."),
+        tuple[str, str] | None, typer.Option(metavar="MODEL AMOUNT", help="Set a model's budget.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -157,7 +157,7 @@ def _prices(books: CostBooks, *, demanded: bool) -> Section:
             return
         table = new_table("gpu", "provider", "terms", ">per GPU-hour")
         for offer in offers[:20]:
-            price = f"{offer.price_per_gpu.amount:.4f} {offer.price_per_gpu.currency}"
+            price = money_text(offer.price_per_gpu, 4)
             table.add_row(offer.gpu, offer.provider, str(offer.tier), price)
         console.print(table)
 

@@ -11,10 +11,7 @@ from typing import Annotated
 
 import typer
 
-from outlay.cli.cost import allocate as cost_allocate
-from outlay.cli.cost import money as cost_budget
-from outlay.cli.cost import money as cost_files
-from outlay.cli.cost import money as cost_forecast
+from outlay.cli.cost import allocate, money
 from outlay.cli.cost.tables import (
     ASSUMED,
     AsOf,
@@ -22,7 +19,6 @@ from outlay.cli.cost.tables import (
     amount,
     assumed_suffix,
     comparison_table,
-    kind_suffix,
     must_be_drawable,
     open_books,
     parse_as_of,
@@ -38,7 +34,6 @@ from outlay.cli.output import (
     Png,
     RunDir,
     console,
-    counted,
     new_table,
     print_findings,
     print_json,
@@ -47,19 +42,18 @@ from outlay.cli.output import (
 )
 from outlay.clock import SYSTEM, parse_moment, utc_text
 from outlay.cost.book import CostRow
-from outlay.cost.compare import by_model, candidates_of, compare, pareto_front
+from outlay.cost.compare import ModelComparison, by_model, candidates_of, compare, pareto_front
 from outlay.cost.spending import Spending, SpendItem, Subtotal, Unit, spend_of
 from outlay.ledger.price import Kind, typed_price
 from outlay.store import open_store
 from outlay.units import Money
+from outlay.units.shown import counted, kind_suffix, money_of
 
 app = typer.Typer(
-    cls=DefaultGroup,
-    help="What runs and models cost, and will cost.",
-    no_args_is_help=True,
+    cls=DefaultGroup, help="What runs and models cost, and will cost.", no_args_is_help=True
 )
-app.add_typer(cost_budget.app, name="ceiling")
-app.add_typer(cost_budget.app, name="budget", hidden=True)
+app.add_typer(money.app, name="ceiling")
+app.add_typer(money.app, name="budget", hidden=True)
 
 
 @app.command(DEFAULT, hidden=True)
@@ -94,19 +88,8 @@ def summary(png: Png = None, as_of: AsOf = None, as_json: AsJson = False) -> Non
     models = {name: compare(found) for name, found in by_model(rows).items()}
     totals = _totals(rows, rentals)
     if png is not None:
-        from outlay.cost.chart import save_bars
-
         must_be_drawable(png, models, "a cost")
-        units = sorted({figures.currency for figures in models.values()})
-        save_bars(
-            {
-                name if len(units) == 1 else f"{name}, {figures.currency}": figures.total_cost
-                for name, figures in models.items()
-            },
-            png,
-            title="Cost by model",
-            unit=" or ".join(units),
-        )
+        _save_summary(models, png)
     if as_json:
         print_json(
             {
@@ -130,6 +113,20 @@ def summary(png: Png = None, as_of: AsOf = None, as_json: AsJson = False) -> Non
             said = f"{amount(float(total.cost.amount), unit.currency)}{kind_suffix(unit.kind)}"
             console.print(f"\nIn all: {said}{assumed_suffix(total.assumed)}")
     print_findings(findings)
+
+
+def _save_summary(models: Mapping[str, ModelComparison], png: Path) -> None:
+    """Draw what models cost; each currency and kind by itself."""
+    from outlay.report.cost_charts import money_bars
+    from outlay.report.pictures import save_charts
+
+    found: dict[Unit, dict[str, Money]] = {}
+    for name, each in models.items():
+        parts = found.setdefault(Unit(each.currency, each.kind), {})
+        parts[name] = money_of(each.total_cost, each.currency)
+    save_charts(
+        [money_bars(parts, title=f"Cost by model, {unit}") for unit, parts in found.items()], png
+    )
 
 
 @app.command("model")
@@ -282,10 +279,11 @@ def compare_models(
     front = pareto_front(candidates)
     models = {name: compare(found) for name, found in by_model(rows).items()}
     if png is not None:
-        from outlay.cost.chart import save_front
+        from outlay.report.cost_charts import accuracy_against_cost
+        from outlay.report.pictures import save_charts
 
         must_be_drawable(png, candidates, "a run with an accuracy")
-        save_front(candidates, front, png, title=model or "All runs")
+        save_charts(accuracy_against_cost(candidates, front, title=model or "All runs"), png)
     findings = [*books.findings, *books.unpriced(model)]
     if as_json:
         print_json({"models": models, "front": front, "findings": findings})
@@ -357,7 +355,7 @@ def _totals(rows: Sequence[CostRow], rentals: Sequence[SpendItem]) -> dict[Unit,
     return Spending(spends=(*spends, *rentals)).totals()
 
 
-app.command("forecast")(cost_forecast.show_forecast)
-app.command("allocate")(cost_allocate.allocate_cost)
-app.command("import")(cost_files.import_files)
-app.command("export")(cost_files.export_files)
+app.command("forecast")(money.show_forecast)
+app.command("allocate")(allocate.allocate_cost)
+app.command("import")(money.import_files)
+app.command("export")(money.export_files)

@@ -20,12 +20,12 @@ from outlay.cost.book import CostBook, CostRow, budgeted
 from outlay.cost.compare import ModelComparison, percent_used, standing
 from outlay.cost.spending import Spending, SpendItem
 from outlay.errors import Finding, InvalidValue, OutlayError
-from outlay.ledger.price import Kind
 from outlay.runs.spending import SpendingReading, read_rentals, read_spending, refresh_books
 from outlay.store import open_store
 from outlay.store.runs import RunFilter, list_runs
 from outlay.units import Money
 from outlay.units.quantity import duration_text
+from outlay.units.shown import amount_text, kind_suffix, money_of, range_text, unit_cost_text
 
 if TYPE_CHECKING:
     from outlay.cost.run_cost import RunCost
@@ -148,19 +148,15 @@ def must_be_drawable(png: Path, found: object, wanted: str) -> None:
 
 
 def amount(value: float | None, currency: str) -> str:
-    """Return an amount as people read it; small ones keep their leading digits."""
-    return "-" if value is None else f"{_digits(value)} {currency}"
+    """Return an amount as people read it."""
+    return "-" if value is None else amount_text(value, currency)
 
 
 def interval(low: float | None, high: float | None, currency: str) -> str:
     """Return an interval as people read it; "" where there is none."""
     if low is None or high is None:
         return ""
-    return f" ({_digits(low)} to {amount(high, currency)})"
-
-
-def _digits(value: float) -> str:
-    return f"{value:,.2f}" if abs(value) >= 0.1 or value == 0 else f"{value:.4g}"
+    return f" ({range_text(money_of(low, currency), money_of(high, currency))} {currency})"
 
 
 def score(value: float | None) -> str:
@@ -183,11 +179,6 @@ def comparison_table(models: dict[str, ModelComparison]) -> Table:
             score(figures.avg_accuracy), score(figures.best_accuracy),
         )  # fmt: skip
     return table
-
-
-def kind_suffix(kind: Kind) -> str:
-    """Return what is written behind an amount: nothing behind cash."""
-    return "" if kind == "cash" else f" {kind}"
 
 
 def assumed_suffix(assumed: Money | None) -> str:
@@ -216,7 +207,7 @@ def unit_lines(cost: RunCost) -> list[str]:
     lines = [f"wall time {duration_text(cost.wall_ns)}, {cost.gpu_ns / 3.6e12:,.2f} GPU-hours"]
     for unit, value in cost.unit_costs().items():
         if value is not None:
-            lines.append(f"per {unit.replace('_', ' ')}: {amount(value, currency)}")
+            lines.append(f"per {unit.replace('_', ' ')}: {unit_cost_text(value, currency)}")
     lines += [f"price {price.text} per GPU: {price.origin}" for price in cost.prices]
     if cost.begin == "record":
         lines.append("begins with its first record: what came before is not known to be its own")

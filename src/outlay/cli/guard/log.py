@@ -27,7 +27,7 @@ from outlay.errors import Finding, InvalidValue, OutlayError, Refused
 from outlay.guard.balance import Hold, ScopeStanding
 from outlay.guard.budget_guard import BudgetGuard
 from outlay.guard.captures import correct_late
-from outlay.guard.entries import AnyLine, Captured, Simple
+from outlay.guard.entries import AnyLine, Captured, line_kind
 from outlay.guard.locking import why_stale
 from outlay.runs.collect import refresh_registered
 from outlay.runs.spending import charges_on, refresh_books
@@ -145,12 +145,12 @@ def show_history(
     guard = open_guard(log, None, lenient=True)
     lines = [line for line in guard.log.lines() if label in (None, line.op_label)]
     if as_json:
-        print_json([{"kind": _kind(line), "line": line} for line in lines])
+        print_json([{"kind": line_kind(line), "line": line} for line in lines])
         return
     table = new_table("time (UTC)", "what", "operation", ">estimated", ">actual", "hold")
     for line in lines:
         table.add_row(
-            str(line.ts)[:19].replace("T", " "), _kind(line), line.op_label,
+            str(line.ts)[:19].replace("T", " "), line_kind(line), line.op_label,
             _amount(line.estimated, line), _amount(line.actual, line), getattr(line, "hold", ""),
         )  # fmt: skip
     console.print(table)
@@ -308,10 +308,3 @@ def _hold_row(hold: Hold) -> dict[str, object]:
 
 def _amount(value: Decimal | None, line: AnyLine) -> str:
     return "" if value is None else f"{value} {line.currency}"
-
-
-def _kind(line: AnyLine) -> str:
-    if isinstance(line, Simple):
-        return "simple"
-    event = getattr(line, "event", "")
-    return event or str(type(line).__struct_config__.tag)

@@ -31,8 +31,7 @@ Log = Annotated[
     ),
 ]
 Ceiling = Annotated[
-    str | None,
-    typer.Option(help="The hard ceiling; default: the manifest's, else the log's last."),
+    str | None, typer.Option(help="The hard ceiling; default: the manifest's, else the log's last.")
 ]
 Lab = Annotated[
     str | None,

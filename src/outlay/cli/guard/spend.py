@@ -44,8 +44,7 @@ from outlay.units.numbers import exact_decimal
 
 Label = Annotated[str, typer.Option(help="What the spend is called, such as lab02-train.")]
 RateOption = Annotated[
-    str,
-    typer.Option("--rate", help='What all of it costs, such as "0.70 USD/h" or lambda:8xH100.'),
+    str, typer.Option("--rate", help='What all of it costs, such as "0.70 USD/h" or lambda:8xH100.')
 ]
 MostRate = Annotated[
     str | None,

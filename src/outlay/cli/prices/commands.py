@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from sqlalchemy import Engine
 
-from outlay.cli.output import AsJson, Png, console, counted, new_table, print_findings, print_json
+from outlay.cli.output import AsJson, Png, console, new_table, print_findings, print_json
 from outlay.cli.prices.offers import (
     export_prices,
     fetch_prices,
@@ -24,13 +24,14 @@ from outlay.clock import SYSTEM, as_utc, utc_text, wall_ns_of
 from outlay.errors import Finding, InvalidValue
 from outlay.prices.book import MAX_AGE_NS, PriceBook, look_up, must_be_loaded
 from outlay.prices.catalog import Query
-from outlay.prices.chart import cheapest_over_time, save_png, text_chart
+from outlay.prices.chart import cheapest_over_time, text_chart
 from outlay.prices.offer import Tier
 from outlay.prices.series import alerts, points
 from outlay.rates import NS_PER_HOUR
 from outlay.store import open_store
 from outlay.units import Duration, Money, Rate
 from outlay.units.quantity import duration_text
+from outlay.units.shown import counted
 
 app = typer.Typer(help="What a GPU costs, now and before.", no_args_is_help=True)
 app.command("fetch")(fetch_prices)
@@ -156,8 +157,12 @@ def history(
     if not found:
         must_be_loaded(PriceBook(store))
     if png is not None and found:
+        from outlay.report.cost_charts import price_history
+        from outlay.report.pictures import save_charts
+
         with writing_to("--png", png):
-            save_png(found, png, title=f"{gpu}: cheapest offer per GPU-hour")
+            charts = price_history(found, title=f"{gpu}: cheapest offer per GPU-hour")
+            save_charts(charts, png)
     if as_json:
         print_json({"points": found, "findings": damage})
         return
@@ -242,13 +247,7 @@ app.add_typer(partition_app, name="partition")
 
 
 def _show(
-    store: Engine,
-    query: Query,
-    limit: int,
-    max_age: str | None,
-    at: str | None,
-    *,
-    as_json: bool,
+    store: Engine, query: Query, limit: int, max_age: str | None, at: str | None, *, as_json: bool
 ) -> None:
     now_ns = SYSTEM.wall_ns() if at is None else _instant(at)
     oldest_ns = MAX_AGE_NS if query.rentable else None

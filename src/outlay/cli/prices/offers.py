@@ -15,7 +15,6 @@ from outlay.cli.cost.tables import keep_cost_files
 from outlay.cli.output import (
     AsJson,
     console,
-    counted,
     errors,
     must_exist,
     new_table,
@@ -33,6 +32,7 @@ from outlay.prices.series import PricePoint, alerts
 from outlay.store import open_store
 from outlay.units import Money
 from outlay.units.quantity import duration_text
+from outlay.units.shown import counted
 
 # Offers and price series as tables, JSON rows and files.
 

@@ -1,4 +1,4 @@
-"""``outlay sweep``: plan, run, go on with and look at sweeps."""
+"""``outlay sweep``: plan, run, resume, cancel and report sweeps."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from outlay.cli.output import (
     SHOWN_DIGITS,
     AsJson,
     console,
-    counted,
     new_table,
     print_findings,
     print_json,
@@ -27,7 +26,6 @@ from outlay.cli.sweep.live import (
     status_table,
     totals_document,
 )
-from outlay.cli.sweep.report import show_sweep_report
 from outlay.clock import SYSTEM
 from outlay.record.redaction import Redactor
 from outlay.sweep.errors import NotAcknowledged, RunsFailed, RunsSkipped
@@ -50,6 +48,7 @@ from outlay.sweep.run.sweeps import Result, cancel, resume, start
 from outlay.sweep.state.manifest import read_manifest
 from outlay.sweep.state.setup import holder_of
 from outlay.units.quantity import duration_text
+from outlay.units.shown import counted
 
 # How a sweep's plan looks before anything is started.
 
@@ -97,7 +96,7 @@ def _total(plan: SweepPlan) -> str:
     return f"{counted(len(plan.runs), 'run')}: {time}, {money}{room}"
 
 
-# Sweeps: plan them, run them, go on with them, and look at how they stand.
+# The commands.
 
 app = typer.Typer(help="Compare configurations on equal budgets.", no_args_is_help=True)
 
@@ -202,16 +201,16 @@ def show_status(directory: SweepDir, as_json: AsJson = False) -> None:
     Example: outlay sweep status runs/demo
     """
     looked = catch_up(directory)
-    manifest, told, now_ns = looked.manifest, looked.standing, SYSTEM.wall_ns()
+    manifest, standings, now_ns = looked.manifest, looked.standing, SYSTEM.wall_ns()
     holder = holder_of(directory)
     if as_json:
         print_json(status_document(looked, now_ns, None if holder is None else holder.pid))
         return
-    console.print(status_table(manifest, now_ns, told))
+    console.print(status_table(manifest, now_ns, standings))
     print_findings(looked.findings)
     running = f"run by {holder}" if holder else "not running"
     console.print()
-    print_sentence(f"{standing(manifest, now_ns, told)}; {running}")
+    print_sentence(f"{standing(manifest, now_ns, standings)}; {running}")
     _print_head(directory)
 
 
@@ -228,20 +227,70 @@ def show_cancel(
 
     Example: outlay sweep cancel runs/demo 003_lr_01
     """
-    told = cancel(directory, runs or ())
+    ended = cancel(directory, runs or ())
     if as_json:
-        print_json({"told": told.harness, "jobs": told.jobs})
-    elif told.harness is not None:
-        console.print(f"Sent SIGTERM to process {told.harness}; a second cancel forces it.")
-    elif told.jobs:
+        print_json({"told": ended.harness, "jobs": ended.jobs})
+    elif ended.harness is not None:
+        console.print(f"Sent SIGINT to process {ended.harness}; a second cancel forces it.")
+    elif ended.jobs:
         stand = standing(read_manifest(directory), SYSTEM.wall_ns())
-        console.print(f"Cancelled {told.jobs} on the cluster; now {stand}.")
+        console.print(f"Cancelled {ended.jobs} on the cluster; now {stand}.")
     else:
         console.print("The sweep is not running; nothing was left running.")
 
 
-app.command("report")(show_sweep_report)
-app.command("aggregate", hidden=True)(show_sweep_report)
+@app.command("report")
+@app.command("aggregate", hidden=True)
+def show_sweep_report(
+    directory: Annotated[
+        Path | None,
+        typer.Argument(metavar="[DIR]", help="The sweep's directory; default: this one."),
+    ] = None,
+    root: Annotated[Path | None, typer.Option("--root", hidden=True)] = None,
+    manifest: Annotated[Path | None, typer.Option("--manifest", hidden=True)] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Where the reports go; default: DIR/reports."),
+    ] = None,
+    enable_aggregator: Annotated[bool, typer.Option("--enable-aggregator", hidden=True)] = False,
+    allow_missing: Annotated[
+        bool, typer.Option("--allow-missing", help="Go on when a completed run misses files.")
+    ] = False,
+    pictures: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FORMATS",
+            help="Also draw the charts as files, such as png,svg,pdf; needs the extra `report`.",
+        ),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Summarise a sweep: a CSV with a row per run, and a page that says which was best.
+
+    Example: outlay sweep report runs/demo --pictures png,pdf
+    """
+    # Here: the other commands of a sweep draw nothing, and need not wait for what draws.
+    from outlay.report.files import read_sweep, write_sweep_files
+    from outlay.report.pictures import read_formats
+
+    del enable_aggregator
+    formats = read_formats(pictures) if pictures is not None else ()
+    chosen = directory or root or (manifest.parent if manifest else Path())
+    findings, now_ns = catch_up(chosen).findings, SYSTEM.wall_ns()
+    if not as_json:
+        print_findings(findings)  # Now: they may say why what follows cannot be done.
+    account = read_sweep(chosen, now_ns, allow_missing=allow_missing)
+    files = write_sweep_files(account, output or account.reports, now_ns, formats)
+    if as_json:
+        about = {
+            "verdict": account.verdict, "pictures": files.pictures, "runs": account.summary.rows,
+            "head": account.summary.head, "findings": findings,
+        }  # fmt: skip
+        print_json(files.written | about)
+        return
+    print_sentence(account.verdict)
+    for path in (*files.written.values(), *files.pictures):
+        console.print(str(path), soft_wrap=True)
 
 
 def _ask(plan: SweepPlan) -> None:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from rich.console import Group
 from rich.live import Live
@@ -19,16 +19,20 @@ from outlay.cli.output import console, new_table
 from outlay.clock import SYSTEM
 from outlay.guard.lease import Terms
 from outlay.ledger.price import KINDS, Kind
-from outlay.sweep.engines.base import TaskStanding
-from outlay.sweep.engines.slurm.allocation import ran_so_far_ns
-from outlay.sweep.engines.slurm.queue import jobs_in
+from outlay.sweep.engines.base import TaskStanding, jobs_in, ran_ns
 from outlay.sweep.run.detached import Detached
 from outlay.sweep.run.harness import Harness
-from outlay.sweep.run.money import head_of, rate_in
-from outlay.sweep.state.manifest import SweepManifest, captured, kind_of_run, planned, total
+from outlay.sweep.run.money import head_of
+from outlay.sweep.state.manifest import (
+    ManifestRun,
+    SweepManifest,
+    captured,
+    planned,
+    runs_of_kind,
+)
 from outlay.sweep.state.outcomes import RunState
 from outlay.units import Money
-from outlay.units.money import MICROS
+from outlay.units.money import MICROS, sum_by_currency
 from outlay.units.quantity import duration_text
 
 _REFRESH_NS = 500_000_000
@@ -65,9 +69,9 @@ class _Table:
         if now_ns >= self._next_ns or not harness.active:
             self._next_ns = now_ns + _REFRESH_NS
             manifest = harness.manifest
-            told = {a.run.id: a.engine.standing(a.ticket) for a in harness.active.values()}
-            self._table = status_table(manifest, SYSTEM.wall_ns(), told)
-            line = Text(standing(manifest, SYSTEM.wall_ns(), told))
+            standings = {a.run.id: a.engine.standing(a.ticket) for a in harness.active.values()}
+            self._table = status_table(manifest, SYSTEM.wall_ns(), standings)
+            line = Text(standing(manifest, SYSTEM.wall_ns(), standings))
             self._live.update(Group(self._table, line), refresh=True)
 
     def leave(self) -> None:
@@ -99,17 +103,15 @@ class _StatusLines:
                 console.print(f"{run} {state.status}{tail}", soft_wrap=True)
 
 
-Told = Mapping[str, TaskStanding]
-"""What a cluster says of runs that go on."""
+Standings = Mapping[str, TaskStanding]
+"""What a cluster says of running runs, by id."""
+_NOT_ASKED: Final[Standings] = {}
 
 
 def status_document(looked: Detached, now_ns: int, harness: int | None) -> dict[str, Any]:
     """Return how a sweep and its runs stand, under the documented names.
 
-    Args:
-        looked: The sweep, as it was just looked at.
-        now_ns: The present.
-        harness: The process that runs it, if there is one.
+    ``harness`` is the process that runs it, if there is one.
     """
     manifest = looked.manifest
     jobs = jobs_in(manifest.root)
@@ -139,43 +141,43 @@ def totals_document(manifest: SweepManifest) -> dict[str, list[Money]]:
 def _run_document(
     looked: Detached, run: str, jobs: Mapping[str, str], now_ns: int
 ) -> dict[str, Any]:
-    manifest, told = looked.manifest, looked.standing.get(run, TaskStanding())
+    manifest, stands = looked.manifest, looked.standing.get(run, TaskStanding())
     static, state = manifest.runs[run], manifest.state(run)
     going_ns, cost = _going_ns(manifest, run, now_ns), state.cost_micros
     return {
         "id": run,
         "status": _status(manifest, run, looked.standing),
-        "job": told.job or jobs.get(state.ticket) or None,
+        "job": stands.job or jobs.get(state.ticket) or None,
         "attempts": state.attempts,
         "elapsed_s": (state.elapsed_ns + going_ns) / 1e9,
-        "planned": static.get("predicted_cost"),
+        "planned": static.predicted_cost,
         "cost": None if cost is None else Money(cost, state.currency),
-        "cost_kind": None if cost is None else kind_of_run(manifest, run),
+        "cost_kind": None if cost is None else static.kind_of_cost(state),
         "running": _going_cost(static, going_ns) if state.status == "running" else None,
         "charged": charged_of(manifest, run),
-        "reason": told.text or state.reason,
+        "reason": stands.text or state.reason,
     }
 
 
-def _status(manifest: SweepManifest, run: str, told: Told) -> str:
+def _status(manifest: SweepManifest, run: str, standings: Standings) -> str:
     """Return the status of a run; ``queued`` while it waits in a cluster's queue."""
-    return "queued" if run in told and told[run].queued else manifest.state(run).status
+    return "queued" if run in standings and standings[run].queued else manifest.state(run).status
 
 
-def _tally(manifest: SweepManifest, told: Told) -> dict[str, int]:
-    return dict(Counter(_status(manifest, run, told) for run in manifest.runs))
+def _tally(manifest: SweepManifest, standings: Standings) -> dict[str, int]:
+    return dict(Counter(_status(manifest, run, standings) for run in manifest.runs))
 
 
-def standing(manifest: SweepManifest, now_ns: int, told: Told | None = None) -> str:
+def standing(manifest: SweepManifest, now_ns: int, standings: Standings = _NOT_ASKED) -> str:
     """Return in a line how many runs stand how, and every amount of the sweep under its name.
 
     Planned is what was foreseen; captured (without a ceiling: cost) what the attempts that have
     ended cost; running what the others should have cost by now.
     """
-    counted = sorted(_tally(manifest, told or {}).items())
+    counted = sorted(_tally(manifest, standings).items())
     tally = ", ".join(f"{count} {status}" for status, count in counted)
     ended = {kind: captured(manifest, kind) for kind in KINDS}
-    if not any(ended.values()) and not any(run.get("price") for run in manifest.runs.values()):
+    if not any(ended.values()) and not any(run.price for run in manifest.runs.values()):
         return f"{tally}; no price"
     ceiling = manifest.about.get("ceiling")
     words = []
@@ -194,7 +196,9 @@ def standing(manifest: SweepManifest, now_ns: int, told: Told | None = None) -> 
 
 def _difference(manifest: SweepManifest, ended: list[Money]) -> str:
     """Say what the runs' budgets charged of their cost, and what the rest is, once all is over."""
-    charged = total(charge for run in manifest.runs if (charge := charged_of(manifest, run)))
+    charged = sum_by_currency(
+        charge for run in manifest.runs if (charge := charged_of(manifest, run))
+    )
     if not charged or any(state.status == "running" for state in manifest.states.values()):
         return ""
     if charged == ended:
@@ -204,7 +208,7 @@ def _difference(manifest: SweepManifest, ended: list[Money]) -> str:
 
 def charged_of(manifest: SweepManifest, run: str) -> Money | None:
     """Return what a run's own budget has charged, as it last wrote it; None where it did not."""
-    document = read_document(manifest.root / manifest.runs[run]["run_dir"]) or {}
+    document = read_document(manifest.root / manifest.runs[run].run_dir) or {}
     totals, limits = document.get("totals"), document.get("limits")
     currency = currency_in(limits if isinstance(limits, dict) else ())
     amount = totals.get(total_key(currency)) if isinstance(totals, dict) else None
@@ -215,13 +219,12 @@ def charged_of(manifest: SweepManifest, run: str) -> Money | None:
 
 def _running(manifest: SweepManifest, now_ns: int, kind: Kind = "cash") -> list[Money]:
     """Return what running attempts should have cost by now, of one kind of price."""
-    runs = (run for run in manifest.runs if kind_of_run(manifest, run) == kind)
-    going = ((run, _going_ns(manifest, run, now_ns)) for run in runs)
-    return total(cost for run, ns in going if ns and (cost := _going_cost(manifest.runs[run], ns)))
+    going = ((run, _going_ns(manifest, run.id, now_ns)) for run in runs_of_kind(manifest, kind))
+    return sum_by_currency(cost for run, ns in going if ns and (cost := _going_cost(run, ns)))
 
 
-def _going_cost(static: Mapping[str, Any], going_ns: int) -> Money | None:
-    rate = rate_in(static)
+def _going_cost(run: ManifestRun, going_ns: int) -> Money | None:
+    rate = run.rate
     return None if rate is None else Terms(rate=rate).cost(going_ns)
 
 
@@ -229,27 +232,21 @@ def _sum(amounts: list[Money]) -> str:
     return " + ".join(map(str, amounts))
 
 
-def status_table(manifest: SweepManifest, now_ns: int, told: Told | None = None) -> Table:
-    """Return the runs of a sweep: those that run or failed first when they are many.
-
-    Args:
-        manifest: The sweep.
-        now_ns: The present.
-        told: What a cluster says of runs that go on.
-    """
+def status_table(manifest: SweepManifest, now_ns: int, standings: Standings) -> Table:
+    """Return the runs of a sweep: those that run or failed first when they are many."""
     table = new_table("run", "status", ">time", ">budget used", ">planned", ">cost", "reason")
     names = list(manifest.runs)
     if len(names) > _ROWS:
         dull = ("pending", "completed")
         names.sort(key=lambda run: manifest.state(run).status in dull)
     for run in names[:_ROWS]:
-        state, going_ns = manifest.state(run), _going_ns(manifest, run, now_ns)
+        static, state = manifest.runs[run], manifest.state(run)
+        going_ns = _going_ns(manifest, run, now_ns)
         table.add_row(
-            run, _status(manifest, run, told or {}), _time(state.elapsed_ns + going_ns),
-            _budget_used(manifest.root / manifest.runs[run]["run_dir"]),
-            manifest.runs[run].get("predicted_cost") or "",
-            _cost(state, manifest.runs[run], going_ns),
-            (told or {}).get(run, TaskStanding()).text or state.reason,
+            run, _status(manifest, run, standings), _time(state.elapsed_ns + going_ns),
+            _budget_used(manifest.root / static.run_dir), static.predicted_cost or "",
+            _cost(state, static, going_ns),
+            standings.get(run, TaskStanding()).text or state.reason,
         )  # fmt: skip
     if len(names) > _ROWS:
         table.add_row(f"… {len(names) - _ROWS} more", "", "", "", "", "", "")
@@ -265,14 +262,13 @@ def _going_ns(manifest: SweepManifest, run: str, now_ns: int) -> int:
     state = manifest.state(run)
     if state.status != "running" or state.started_ns is None:
         return 0
-    if manifest.runs[run].get("engine") == "slurm":
-        return ran_so_far_ns(manifest.root / run, state.ticket, now_ns)
-    return now_ns - state.started_ns
+    engine, directory = manifest.runs[run].engine, manifest.root / run
+    return ran_ns(engine, directory, state.ticket, since_ns=state.started_ns, now_ns=now_ns)
 
 
-def _cost(state: RunState, static: Mapping[str, Any], going_ns: int) -> str:
+def _cost(state: RunState, run: ManifestRun, going_ns: int) -> str:
     """Return what a run has cost; of a running attempt, what it should have by now."""
-    so_far = _going_cost(static, going_ns)
+    so_far = _going_cost(run, going_ns)
     if state.status == "running" and so_far is not None:
         return f"~{Money(so_far.micros + (state.cost_micros or 0), so_far.currency)}"
     return "" if state.cost_micros is None else str(Money(state.cost_micros, state.currency))

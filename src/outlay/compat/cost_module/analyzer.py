@@ -281,7 +281,7 @@ class CostAnalyzer:
             return None
         spent = self._spent(budget, current_cost)
         now_ns = self._clock.wall_ns()
-        fresh = self._book.tell(budget, reached(spent, budget.limit), spent, now_ns)
+        fresh = self._book.record_thresholds(budget, reached(spent, budget.limit), spent, now_ns)
         if not fresh:
             return None
         return BudgetAlert(
@@ -390,7 +390,9 @@ class CostAnalyzer:
             try:
                 found[run_id] = TrainingCostReport.of(TrainingMetrics.from_dict(metrics))
             except (OutlayError, KeyError, TypeError, ValueError, OverflowError) as error:
-                self._book.leave_out(f"cost of run {run_id}", f"{type(error).__name__}: {error}")
+                self._book.report_damage(
+                    f"cost of run {run_id}", f"{type(error).__name__}: {error}"
+                )
         return found
 
 

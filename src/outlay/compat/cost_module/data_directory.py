@@ -17,6 +17,7 @@ import msgspec
 from outlay.decoding import BadDocument, read_document
 from outlay.errors import OutlayError
 from outlay.files import write_whole
+from outlay.units.shown import counted
 
 HISTORY: Final = "cost_history.json"
 BUDGETS: Final = "budgets.json"
@@ -63,7 +64,7 @@ def price_file(directory: Path) -> Path:
 def report_taken(count: int, noun: str, directory: Path) -> None:
     """Say how many things were taken over from a directory, if any were."""
     if count:
-        what = f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+        what = counted(count, noun)
         _log.warning("outlay took over %s from %s", what, directory)
 
 

@@ -102,7 +102,7 @@ class GPUPrice:
     def _stream(self) -> str:
         """Return the stream of the book that the price goes into: a later one replaces it there.
 
-        A price that names no tier, region or instance speaks for its GPU and provider.
+        A price that names no tier, region or instance stands for its GPU and provider.
         """
         stream = f"{TRACKED}{self.provider}:{self.gpu_name}"
         if self.region or self.instance_id:
@@ -159,7 +159,7 @@ class PriceHistory:
 
 @dataclass
 class PriceAlert:
-    """A price that moved far enough to tell somebody."""
+    """A price that moved far enough for an alert."""
 
     gpu_name: str
     provider: str

@@ -87,12 +87,15 @@ def import_history(store: Engine, path: Path) -> ImportedPrices:
     offers: list[Offer] = []
     for tracked, count in (wanted - known).items():
         try:
-            offer = _price_of(tracked).to_offer()
+            gpu, provider, at, price = tracked
+            offer = GPUPrice(gpu, provider, price, timestamp=at).to_offer()
         except InvalidValue as error:
             findings.append(Finding(source=str(path), message=f"{tracked.gpu}: {error}"))
         else:
             offers += [offer] * count
-    PriceBook(store).record(_as_snapshots(offers))
+    PriceBook(store).record(
+        Snapshot(source=one.source, fetched_ns=one.fetched_ns, offers=(one,)) for one in offers
+    )
     return ImportedPrices(
         added=len(offers), known=(wanted & known).total(), findings=tuple(findings)
     )
@@ -135,20 +138,6 @@ def _write(path: Path, prices: Counter[Tracked]) -> None:
         key = f"{tracked.gpu}|{tracked.provider}"
         histories.setdefault(key, []).append((tracked.price, tracked.at.isoformat()))
     write_json(path, histories)
-
-
-def _price_of(tracked: Tracked) -> GPUPrice:
-    return GPUPrice(tracked.gpu, tracked.provider, tracked.price, timestamp=tracked.at)
-
-
-def _as_snapshots(offers: Iterable[Offer]) -> list[Snapshot]:
-    grouped: dict[tuple[str, int], list[Offer]] = {}
-    for offer in offers:
-        grouped.setdefault((offer.source, offer.fetched_ns), []).append(offer)
-    return [
-        Snapshot(source=source, fetched_ns=at_ns, offers=tuple(same))
-        for (source, at_ns), same in grouped.items()
-    ]
 
 
 def _tracked_in(store: Engine, damage: list[Finding]) -> Iterable[Tracked]:

@@ -124,7 +124,7 @@ class CheckpointBadputCalculator:
         step_stats: Mapping[str, Any],
         operation_type: str | None = OPERATION_TYPE_PERSISTENT_AND_LOCAL,
     ) -> bool:
-        """Say whether an entry tells of a save on this kind of storage."""
+        """Say whether an entry is a save on this kind of storage."""
         return is_save(step_stats) and _is_on(step_stats, operation_type)
 
     def is_valid_restore_stats(
@@ -132,7 +132,7 @@ class CheckpointBadputCalculator:
         step_stats: Mapping[str, Any],
         operation_type: str | None = OPERATION_TYPE_PERSISTENT_AND_LOCAL,
     ) -> bool:
-        """Say whether an entry tells of a restore from this kind of storage."""
+        """Say whether an entry is a restore from this kind of storage."""
         return is_restore(step_stats) and _is_on(step_stats, operation_type)
 
     def calculate_save_operation_checkpoint_manager_blocking_time(

@@ -22,14 +22,14 @@ from outlay.guard.budget_guard import BudgetGuard
 from outlay.guard.entries import Vendor
 from outlay.guard.locking import has_ended
 from outlay.guard.rental.rental import Tenancy, ask_list
-from outlay.guard.rental.vendors import Listed
+from outlay.guard.rental.vendors import ListedMachine
 from outlay.store import outlay_home
 
 State = Literal["running", "overdue", "gone", "lost", "not listed", "ended but listed", "stranger"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class CensusRow:
     """One thing that is rented, or should be.
 
     Attributes:
@@ -55,7 +55,7 @@ class Row:
 class Census:
     """Everything rented, and what could not be found out."""
 
-    rows: tuple[Row, ...]
+    rows: tuple[CensusRow, ...]
     findings: tuple[Finding, ...]
 
 
@@ -118,7 +118,7 @@ class Reaper:
 
     def census(self) -> Census:
         """Ask every vendor once, and compare."""
-        rows: list[Row] = []
+        rows: list[CensusRow] = []
         findings: list[Finding] = []
         rentals = tuple(self.guard.log.books().rentals.values())
         vendors = {r.rental.vendor.list: r.rental.vendor for r in rentals if r.rental}
@@ -135,8 +135,8 @@ class Reaper:
         return Census(tuple(rows), tuple(findings))
 
     def _compare(
-        self, vendor: Vendor, rentals: list[Hold], listed: tuple[Listed, ...]
-    ) -> list[Row]:
+        self, vendor: Vendor, rentals: list[Hold], listed: tuple[ListedMachine, ...]
+    ) -> list[CensusRow]:
         rows, ours = [], set()
         for hold in rentals:
             place = self._tenancy(hold)
@@ -146,7 +146,7 @@ class Reaper:
             if state is not None:
                 rows.append(self._row(place, state, matches))
         rows += [
-            Row(
+            CensusRow(
                 vendor=vendor.name, name=item.name, id=item.id, hold="", label="",
                 state="stranger", deadline="",
             )
@@ -155,7 +155,7 @@ class Reaper:
         ]  # fmt: skip
         return rows
 
-    def _state(self, place: Tenancy, matches: list[Listed]) -> State | None:
+    def _state(self, place: Tenancy, matches: list[ListedMachine]) -> State | None:
         if place.hold.id in self.guard.log.books().resolved:
             return "ended but listed" if matches else None
         if matches:
@@ -164,8 +164,8 @@ class Reaper:
             return "lost"
         return "gone" if place.hold.state in ("terminating", "gone") else "not listed"
 
-    def _row(self, place: Tenancy, state: State, matches: list[Listed]) -> Row:
-        return Row(
+    def _row(self, place: Tenancy, state: State, matches: list[ListedMachine]) -> CensusRow:
+        return CensusRow(
             vendor=place.rental.vendor.name,
             name=place.rental.name,
             id=matches[0].id if matches else place.hold.resource,

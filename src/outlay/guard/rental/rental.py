@@ -24,7 +24,7 @@ from outlay.files import write_whole
 from outlay.guard.balance import Hold
 from outlay.guard.budget_guard import BudgetGuard
 from outlay.guard.entries import Rental, Vendor, parse_timestamp
-from outlay.guard.rental.vendors import Garbled, Listed, parse_listing
+from outlay.guard.rental.vendors import ListedMachine, UnreadableReply, parse_listing
 from outlay.units import Money
 
 # Running a vendor's command: no shell, a time limit, secrets from the environment only.
@@ -38,7 +38,6 @@ class Reply:
     """What a command did.
 
     Attributes:
-        output: What it printed on standard output.
         problem: What went wrong, or empty; never what it printed, which may hold a secret.
         finished: False when it was killed for taking too long, so what it did is unknown.
     """
@@ -119,7 +118,6 @@ class Sightings:
     """What was seen of a rented thing so far.
 
     Attributes:
-        ever: Whether a listing ever showed it.
         absent: In how many readable listings in a row it was missing.
         accepted: Whether the vendor ever took the order to end it.
     """
@@ -149,15 +147,15 @@ def next_action(
 
 def ask_list(
     vendor: Vendor, environ: Mapping[str, str], *, timeout_s: float = 60.0
-) -> tuple[Listed, ...]:
+) -> tuple[ListedMachine, ...]:
     """Return what a vendor runs.
 
     Raises:
-        Garbled: It failed, hung or answered something else; that proves nothing.
+        UnreadableReply: It failed, hung or answered something else; that proves nothing.
     """
     reply = call(vendor.list, environ, stdin=vendor.stdin, timeout_s=timeout_s)
     if reply.problem:
-        raise Garbled(reply.problem)
+        raise UnreadableReply(reply.problem)
     return parse_listing(vendor, reply.output)
 
 
@@ -216,13 +214,13 @@ class Tenancy:
         """Look it up at the vendor, by id or by name; return whether the listing was readable."""
         try:
             listed = ask_list(self.rental.vendor, self.environ, timeout_s=self.timeout_s)
-        except Garbled as error:
+        except UnreadableReply as error:
             self.say(f"{self.rental.name}: the vendor's list says nothing: {error}")
             return False
         self.update_from(listed)
         return True
 
-    def update_from(self, listed: tuple[Listed, ...]) -> None:
+    def update_from(self, listed: tuple[ListedMachine, ...]) -> None:
         """Record a readable listing."""
         found = next((x for x in listed if self.matches_listed(x)), None)
         if found is not None and not self.hold.resource:
@@ -234,7 +232,7 @@ class Tenancy:
         self.hold = replace(self.hold, resource=resource)
         self.note_if_possible("created", resource=resource, **detail)
 
-    def matches_listed(self, listed: Listed) -> bool:
+    def matches_listed(self, listed: ListedMachine) -> bool:
         """Return whether something listed is what this rental pays for."""
         known = self.hold.resource
         return bool(known and listed.id == known) or listed.name == self.rental.name

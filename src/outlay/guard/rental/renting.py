@@ -17,7 +17,7 @@ from outlay.guard.budget_guard import BudgetGuard
 from outlay.guard.entries import Rental, Vendor, timestamp
 from outlay.guard.lease import Terms
 from outlay.guard.rental.rental import CONFIRMATIONS, Reply, Tenancy, ask_list, call, filled
-from outlay.guard.rental.vendors import Garbled, check_id_from, parse_id
+from outlay.guard.rental.vendors import UnreadableReply, check_id_from, parse_id
 from outlay.units import Duration, Money, Rate
 
 MARGIN = Duration(120 * 10**9)
@@ -37,8 +37,6 @@ class RentalOrder:
         most: The longest it may live, when that is less than the limit pays for.
         margin: How long before the money ends termination begins.
         settle: How long to look for it when creation failed, before believing that.
-        create_timeout: How long creation may take.
-        most_rate: The highest rate at which anything is ordered.
     """
 
     label: str
@@ -129,7 +127,7 @@ def rent(
     _check(order, environ)
     try:
         ask_list(order.vendor, environ)
-    except Garbled as error:
+    except UnreadableReply as error:
         raise VendorUnusable(str(error)) from error
     hold = guard.authorize(
         order.label, order.limit, lab=order.lab, rental=rental_of(order, clock.wall_ns())
@@ -190,7 +188,7 @@ def _write_down(place: Tenancy, order: RentalOrder, reply: Reply) -> None:
     if not problem:
         try:
             place.record_id(parse_id(order.vendor.id_from, reply.output, place.rental.name))
-        except Garbled as error:
+        except UnreadableReply as error:
             problem = str(error)
         else:
             return

@@ -74,12 +74,12 @@ PRESETS = {
 _STEP = re.compile(r"\.([A-Za-z_][\w-]*)|\[(\d+)\]")
 
 
-class Garbled(OutlayError):
+class UnreadableReply(OutlayError):
     """A vendor's answer can't be read, so it proves nothing."""
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
+class ListedMachine:
     """Something that a vendor says it runs."""
 
     id: str
@@ -121,21 +121,23 @@ def parse_id(id_from: str, output: str, name: str) -> str:
     else:
         found = _at(_json(output), where)
     if isinstance(found, bool) or not isinstance(found, str | int) or not str(found).strip():
-        raise Garbled(f"no id at {id_from} in what creation printed")
+        raise UnreadableReply(f"no id at {id_from} in what creation printed")
     return str(found).strip()
 
 
-def parse_listing(vendor: Vendor, output: str) -> tuple[Listed, ...]:
+def parse_listing(vendor: Vendor, output: str) -> tuple[ListedMachine, ...]:
     """Return what a vendor runs, without what it shows as gone for good.
 
     Raises:
-        Garbled: The answer is not the list that was expected; an empty list is one.
+        UnreadableReply: The answer is not the list that was expected; an empty list is one.
     """
     items = _at(_json(output), vendor.items)
     if not isinstance(items, list):
-        raise Garbled(f"expected a JSON array{' at ' + vendor.items if vendor.items else ''}")
+        raise UnreadableReply(
+            f"expected a JSON array{' at ' + vendor.items if vendor.items else ''}"
+        )
     return tuple(
-        Listed(_id_of(vendor, item), str(_field(item, vendor.name_key) or ""))
+        ListedMachine(_id_of(vendor, item), str(_field(item, vendor.name_key) or ""))
         for item in items
         if not _is_gone(vendor, item)
     )
@@ -144,7 +146,7 @@ def parse_listing(vendor: Vendor, output: str) -> tuple[Listed, ...]:
 def _id_of(vendor: Vendor, item: object) -> str:
     found = _field(item, vendor.id_key)
     if isinstance(found, bool) or not isinstance(found, str | int):
-        raise Garbled(f"a listed item has no {vendor.id_key!r}")
+        raise UnreadableReply(f"a listed item has no {vendor.id_key!r}")
     return str(found)
 
 
@@ -158,7 +160,7 @@ def _field(item: object, key: str) -> object:
         return item.get(key) if isinstance(item, dict) else None
     try:
         return _at(item, key)
-    except Garbled:
+    except UnreadableReply:
         return None
 
 
@@ -166,7 +168,7 @@ def _json(output: str) -> object:
     try:
         return decode_as_python(output)
     except BadDocument as error:
-        raise Garbled(f"the answer is no JSON ({error})") from None
+        raise UnreadableReply(f"the answer is no JSON ({error})") from None
 
 
 def _steps(path: str) -> list[re.Match[str]]:
@@ -185,5 +187,5 @@ def _at(value: object, path: str) -> object:
         elif index is not None and isinstance(value, list) and int(index) < len(value):
             value = value[int(index)]
         else:
-            raise Garbled(f"nothing at {path}")
+            raise UnreadableReply(f"nothing at {path}")
     return value

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import dataclass
 from typing import Protocol
 
 from outlay.clock import SYSTEM, Clock
 from outlay.errors import Finding, OutlayError
-from outlay.prices.offer import Offer, Snapshot, screen
+from outlay.prices.offer import Parsed, Snapshot, screen
 
 
 class SourceFailed(OutlayError):
@@ -19,14 +18,6 @@ class SourceFailed(OutlayError):
         super().__init__(f"{source}: {reason}")
         self.source = source
         self.reason = reason
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Parsed:
-    """What was read from a source's answer, and which parts of it could not be."""
-
-    offers: tuple[Offer, ...]
-    findings: tuple[Finding, ...] = ()
 
 
 class OfferSource(Protocol):
@@ -63,22 +54,16 @@ def fetch(source: OfferSource, *, clock: Clock = SYSTEM) -> Snapshot:
 
 
 def fetch_all(
-    sources: Sequence[OfferSource],
-    *,
-    clock: Clock = SYSTEM,
-    on_done: Callable[[Snapshot], None] | None = None,
+    sources: Sequence[OfferSource], *, on_done: Callable[[Snapshot], None] | None = None
 ) -> list[Snapshot]:
     """Ask every source at once and return a snapshot of each, in the order given.
 
-    Args:
-        sources: Whom to ask.
-        clock: Stamps the snapshots.
-        on_done: Told of each snapshot as it arrives, for showing progress.
+    ``on_done`` is called with each snapshot as it arrives, for showing progress.
     """
     if not sources:
         return []
     with ThreadPoolExecutor(max_workers=len(sources)) as pool:
-        asked = {pool.submit(fetch, source, clock=clock): source.name for source in sources}
+        asked = [pool.submit(fetch, source) for source in sources]
         for answer in as_completed(asked):
             if on_done is not None:
                 on_done(answer.result())

@@ -19,8 +19,8 @@ import msgspec
 from outlay.decoding import BadDocument, csv_rows, open_csv
 from outlay.errors import Finding, InvalidValue, MissingExtra
 from outlay.prices.gpus import resolve
-from outlay.prices.offer import Offer, Tier, nvlink_between, read_price
-from outlay.prices.sources.base import Parsed, SourceFailed
+from outlay.prices.offer import Offer, Parsed, Tier, nvlink_between, read_price
+from outlay.prices.sources.base import SourceFailed
 from outlay.units.numbers import exact_decimal
 
 # A line of somebody else's catalog, whichever catalog it is.
@@ -31,7 +31,7 @@ class Listing(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         gpu: In the catalog's words.
-        memory_gb: Of one GPU, where the catalog can be believed about it.
+        memory_gb: Of one GPU, where the catalog is reliable about it.
         price: Of an hour of the whole instance, as it was written.
     """
 

@@ -24,8 +24,8 @@ import msgspec
 from outlay.clock import SYSTEM, Clock, wall_ns_of
 from outlay.decoding import BadDocument, decode, gunzip
 from outlay.errors import Finding, InvalidValue
-from outlay.prices.offer import Offer
-from outlay.prices.sources.base import Parsed, SourceFailed
+from outlay.prices.offer import Offer, Parsed
+from outlay.prices.sources.base import SourceFailed
 
 _RETRIED = frozenset({429, 500, 502, 503, 504})
 _SHORTEST_KEY = 8
@@ -33,7 +33,7 @@ _LARGEST_ANSWER = 64 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Patience:
+class RetryPolicy:
     """How long to wait for a vendor.
 
     Attributes:
@@ -57,7 +57,7 @@ class _Answer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpRequest:
-    """One question to one vendor, and the key that opens its door.
+    """One request to one vendor, with its API key.
 
     Attributes:
         source: What to call the vendor in errors.
@@ -70,7 +70,7 @@ class HttpRequest:
     body: Mapping[str, Any] | None = None
     key: str | None = field(default=None, repr=False)
     key_name: str
-    patience: Patience = Patience()
+    retry_policy: RetryPolicy = RetryPolicy()
     clock: Clock = SYSTEM
     _connections: list[socket.socket] = field(default_factory=list, init=False, repr=False)
 
@@ -78,9 +78,9 @@ class HttpRequest:
         """Return the body of a successful answer.
 
         Raises:
-            SourceFailed: No such answer came within the patience.
+            SourceFailed: No such answer came within the retry policy.
         """
-        limits = httpx2.Timeout(self.patience.deadline_s, connect=self.patience.connect_s)
+        limits = httpx2.Timeout(self.retry_policy.deadline_s, connect=self.retry_policy.connect_s)
         # gzip and nothing else, once: what is packed more than once is a bomb.
         headers = {
             "Accept": "application/json", "Accept-Encoding": "gzip", "User-Agent": "outlay",
@@ -96,7 +96,7 @@ class HttpRequest:
 
     def _until_answered(self, client: httpx2.Client) -> bytes:
         answer = self._once(client)
-        for attempt in range(1, self.patience.tries):
+        for attempt in range(1, self.retry_policy.tries):
             if answer.status not in _RETRIED:
                 break
             self._wait(attempt, answer.retry_after)
@@ -107,7 +107,7 @@ class HttpRequest:
 
     def _once(self, client: httpx2.Client) -> _Answer:
         with (
-            _Deadline(self.patience.deadline_s, self._connections) as deadline,
+            _Deadline(self.retry_policy.deadline_s, self._connections) as deadline,
             client.stream(
                 self.method, self.url, json=self.body, extensions={"trace": deadline.trace}
             ) as answer,
@@ -137,7 +137,7 @@ class HttpRequest:
     def _wait(self, attempt: int, retry_after: str | None) -> None:
         usual_s = 0.5 * 2 ** (attempt - 1)
         wait_s = retry_after_s(retry_after, now_ns=self.clock.wall_ns(), otherwise=usual_s)
-        if wait_s > self.patience.longest_wait_s:
+        if wait_s > self.retry_policy.longest_wait_s:
             raise SourceFailed(self.source, f"it asks to come back in {wait_s:g} s")
         self.clock.sleep(wait_s)
 
@@ -163,10 +163,7 @@ class _Deadline:
     """Ends every connection of a request at an instant, whatever the vendor does meanwhile.
 
     A time-out of a socket begins anew with every byte; a header a byte at a time would last hours.
-
-    Args:
-        seconds: How long the request may take.
-        connections: The sockets of the client so far, to which new ones are added.
+    New sockets of the client are added to ``connections``.
     """
 
     def __init__(self, seconds: float, connections: list[socket.socket]) -> None:
@@ -279,7 +276,7 @@ class VendorSource:
     vendor: HttpVendor
     base_url: str | None = field(default=None, kw_only=True)
     key: str | None = field(default=None, kw_only=True, repr=False)
-    patience: Patience = field(default=Patience(), kw_only=True)
+    retry_policy: RetryPolicy = field(default=RetryPolicy(), kw_only=True)
     clock: Clock = field(default=SYSTEM, kw_only=True)
 
     @property
@@ -301,7 +298,7 @@ class VendorSource:
             body=vendor.body,
             key=key,
             key_name=vendor.key_name,
-            patience=self.patience,
+            retry_policy=self.retry_policy,
             clock=self.clock,
         )
         return vendor.parse(request.send(), fetched_ns)
@@ -337,11 +334,7 @@ def read_rows(
 ) -> Parsed:
     """Return the offers of every readable row, and a finding for each of the others.
 
-    Args:
-        source: For the findings.
-        rows: Each with what to call it in a finding.
-        shape: The struct a row must fit.
-        offers_of: Turns a row into offers; may raise InvalidValue.
+    A row comes with what to call it in a finding; ``offers_of`` may raise InvalidValue.
     """
     offers: list[Offer] = []
     findings: list[Finding] = []

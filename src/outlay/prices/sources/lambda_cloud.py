@@ -13,8 +13,7 @@ from typing import Annotated
 import msgspec
 
 from outlay.prices.gpus import resolve
-from outlay.prices.offer import Offer, nvlink_between
-from outlay.prices.sources.base import Parsed
+from outlay.prices.offer import Offer, Parsed, nvlink_between
 from outlay.prices.sources.http import Count, HttpVendor, read_answer, read_rows
 from outlay.units import Money
 

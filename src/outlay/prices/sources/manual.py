@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from outlay.prices.gpus import resolve
-from outlay.prices.offer import MANUAL, Offer, Tier
-from outlay.prices.sources.base import Parsed
+from outlay.prices.offer import MANUAL, Offer, Parsed, Tier
 from outlay.units import Rate
 
 

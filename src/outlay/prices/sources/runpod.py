@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import msgspec
 
 from outlay.prices.gpus import resolve
-from outlay.prices.offer import Offer, Tier, nvlink_between
-from outlay.prices.sources.base import Parsed, SourceFailed
+from outlay.prices.offer import Offer, Parsed, Tier, nvlink_between
+from outlay.prices.sources.base import SourceFailed
 from outlay.prices.sources.http import Amount, Count, HttpVendor, numbered, read_answer, read_rows
 from outlay.units import Money
 

@@ -12,8 +12,7 @@ from collections.abc import Iterator
 import msgspec
 
 from outlay.prices.gpus import resolve
-from outlay.prices.offer import Offer, Tier
-from outlay.prices.sources.base import Parsed
+from outlay.prices.offer import Offer, Parsed, Tier
 from outlay.prices.sources.http import Amount, Count, HttpVendor, numbered, read_answer, read_rows
 from outlay.units import Money
 

@@ -38,16 +38,11 @@ _PACKAGE = re.compile(r"(?:intel|amd)-rapl:\d+")
 
 
 class PowercapSource:
-    """One package's energy counter; it wraps around, which is allowed for once between readings.
-
-    Args:
-        zone: Its directory, with ``energy_uj`` and ``max_energy_range_uj``.
-    """
+    """One package's energy counter; it wraps around, which is allowed for once between readings."""
 
     quality = Quality.MEASURED
 
     def __init__(self, zone: Path) -> None:
-        self.name = zone.name
         self._counter = zone / "energy_uj"
         self._range_uj = _read_integer(zone / "max_energy_range_uj")
         self._last_uj = _read_integer(self._counter)
@@ -87,7 +82,6 @@ class NvmlSource:
     """
 
     def __init__(self, nvml: Any, device: int | str, clock: Clock = SYSTEM) -> None:
-        self.name = f"gpu{device}"
         self._nvml = nvml
         by_index, by_uuid = nvml.nvmlDeviceGetHandleByIndex, nvml.nvmlDeviceGetHandleByUUID
         self._handle = _call(nvml, by_index if isinstance(device, int) else by_uuid, device)
@@ -114,7 +108,7 @@ class NvmlSource:
             return []
         _call(nvml, nvml.nvmlInit)
         count = int(_call(nvml, nvml.nvmlDeviceGetCount))
-        return [cls(nvml, device, clock) for device in visible_devices(environ, count)]
+        return [cls(nvml, device, clock) for device in nvml_devices(environ, count)]
 
     def take_uj(self) -> int:
         """Return microjoules since the last call."""
@@ -142,7 +136,7 @@ class NvmlSource:
         return int(_call(self._nvml, self._nvml.nvmlDeviceGetPowerUsage, self._handle))
 
 
-def visible_devices(environ: Mapping[str, str], count: int) -> list[int | str]:
+def nvml_devices(environ: Mapping[str, str], count: int) -> list[int | str]:
     """Return the GPUs that ``CUDA_VISIBLE_DEVICES`` leaves to this process; all where it is unset.
 
     As for CUDA, what follows the first entry that names no GPU is not visible.
@@ -175,7 +169,6 @@ MIN_INTERVAL_NS = 100_000_000
 class EnergySource(Protocol):
     """Something that can tell how much energy was used since it was last asked."""
 
-    name: str
     quality: Quality
 
     def take_uj(self) -> int:

@@ -14,8 +14,9 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
-from outlay.decoding import MEBIBYTE, BadDocument, decode, open_regular
-from outlay.ledger import ACCOUNTS, read_identity, segment_paths
+from outlay.decoding import MEBIBYTE, BadDocument, open_regular
+from outlay.ledger import ACCOUNTS, AttemptStarted, read_identity, segment_paths
+from outlay.ledger.codec import decode_block
 from outlay.ledger.segments import id_from_name
 from outlay.store import outlay_home
 
@@ -59,8 +60,7 @@ def _unsettled(mark: Path, job: str, directory: Path) -> list[Path]:
     mark.unlink(missing_ok=True)
     for path in segment_paths(other):
         header = header_of(path)
-        is_account = str(header.get("launch", "")).startswith(f"{ACCOUNTS}-")
-        if is_account and header.get("slurm_job") == job:
+        if header is not None and _is_account(header) and header.slurm_job == job:
             path.unlink(missing_ok=True)
     return [other]
 
@@ -76,22 +76,27 @@ def withdraw(directory: Path) -> list[str]:
 
 def jobs_of(directory: Path) -> set[str]:
     """Return the jobs in which a run recorded itself."""
-    return {str(header.get("slurm_job", "")) for header in own_headers(directory)} - {""}
+    return {header.slurm_job for header in own_headers(directory)} - {""}
 
 
-def own_headers(directory: Path) -> Iterator[dict[str, object]]:
+def own_headers(directory: Path) -> Iterator[AttemptStarted]:
     """Yield the first records of what a run recorded itself, of one process for all its ranks."""
     for path in segment_paths(directory):
         segment = id_from_name(path)
         if segment is not None and segment.rank > 0:
             continue
         header = header_of(path)
-        if not str(header.get("launch", "")).startswith(f"{ACCOUNTS}-"):
+        if header is not None and not _is_account(header):
             yield header
 
 
-def header_of(path: Path) -> dict[str, object]:
-    """Return the first record of a segment, without a look at the rest."""
+def _is_account(header: AttemptStarted) -> bool:
+    return header.launch.startswith(f"{ACCOUNTS}-")
+
+
+def header_of(path: Path) -> AttemptStarted | None:
+    """Return the first record of a segment without reading on; None where it is damaged."""
     with contextlib.suppress(OSError, BadDocument), os.fdopen(open_regular(path), "rb") as stream:
-        return decode(stream.readline(MEBIBYTE), dict[str, object])
-    return {}
+        records = decode_block(stream.readline(MEBIBYTE)).records
+        return next((each for each in records if isinstance(each, AttemptStarted)), None)
+    return None

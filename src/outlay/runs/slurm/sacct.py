@@ -143,12 +143,9 @@ def left_over(stay: Stay, used: Sequence[GpuPiece]) -> list[GpuPiece]:
 
 
 def read_accounts(text: str, *, source: str, zone: tzinfo | None = None) -> Accounts:
-    """Return the jobs in the output of ``sacct --parsable2``.
+    """Return the jobs in the output of ``sacct --parsable2``, its first line included.
 
-    Args:
-        text: The output, with its first line.
-        source: What findings call it.
-        zone: Of times without one; None for that of this machine.
+    ``zone`` is that of times without one; None for that of this machine.
 
     Raises:
         InvalidValue: The first line does not name the columns that are needed.

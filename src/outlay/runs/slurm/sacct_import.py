@@ -25,7 +25,6 @@ from typing import Final
 from msgspec.structs import replace as replace_fields
 from sqlalchemy import Engine
 
-from outlay.decoding import BadDocument, convert
 from outlay.errors import Finding
 from outlay.files import write_whole
 from outlay.ledger import (
@@ -97,7 +96,6 @@ class ImportedJobs:
 
     Attributes:
         jobs: Those that are runs now.
-        figures: What is known of each.
         recorded: How many kept a log of their own.
         settled: Those of them whose log has the accounts' times now.
         withdrawn: How many had been imported before it was known that they recorded themselves.
@@ -219,9 +217,8 @@ def _logged_ns(job: SacctJob, directories: Iterable[Path], *, settled: bool) -> 
 
 def _write_accounts(job: SacctJob, directory: Path, rate: Price | None) -> None:
     """Put a segment for every start of a job into its own log."""
-    headers = list(own_headers(directory))
     identity = read_identity(directory)
-    stated = next(filter(None, map(_price_in, headers)), None)
+    stated = next((header.price for header in own_headers(directory) if header.price), None)
     for restart, stay in enumerate(job.stays):
         header = _header_of(
             job, stay, restart, run_id="" if identity is None else identity.run_id,
@@ -250,9 +247,10 @@ def _write_rest(
             "GPU-hours more than it had; state their shares with gpus= or OUTLAY_GPUS"
         )
         findings.append(Finding(source=str(directories[0]), message=message, severity="warning"))
-    stated = (_price_in(header) for each in directories for header in own_headers(each))
-    before = (_price_in(header_of(path)) for path in segment_paths(directory))
-    price = next(filter(None, (*before, *stated)), None) or _price(job, rate)
+    before = map(header_of, segment_paths(directory))
+    stated = (header for each in directories for header in own_headers(each))
+    prices = (header.price for header in (*before, *stated) if header is not None)
+    price = next(filter(None, prices), None) or _price(job, rate)
     shutil.rmtree(ledger_dir(directory), ignore_errors=True)
     for restart, stay, piece in pieces:
         if piece.gpus > 0:
@@ -365,23 +363,14 @@ def _accounts_of(directory: Path, launch: str, start_ns: int) -> list[Path]:
     """Return the segments that accounts added for an instant, by how their launch ids begin."""
     segments = ((path, id_from_name(path)) for path in segment_paths(directory))
     same = [p for p, s in segments if s and (s.start_ns, s.rank) == (start_ns, SUPERVISOR)]
-    return [
-        path for path in same if str(header_of(path).get("launch", "")).startswith(f"{launch}-")
-    ]
+    headers = ((path, header_of(path)) for path in same)
+    return [path for path, header in headers if header and header.launch.startswith(f"{launch}-")]
 
 
 def _fixed_price(directory: Path, job: SacctJob, stay: Stay) -> Price | None:
     """Return the price that a job was imported with before."""
-    earlier = _accounts_of(directory, f"{ACCOUNTS}-{job.job}", stay.start_ns)
-    return next(filter(None, (_price_in(header_of(path)) for path in earlier)), None)
-
-
-def _price_in(header: Mapping[str, object]) -> Price | None:
-    """Return the price of a first record, if it has one."""
-    stated = header.get("price")
-    with contextlib.suppress(BadDocument):
-        return None if stated is None else convert(stated, Price)
-    return None
+    earlier = map(header_of, _accounts_of(directory, f"{ACCOUNTS}-{job.job}", stay.start_ns))
+    return next((header.price for header in earlier if header and header.price), None)
 
 
 def _price(job: SacctJob, rate: Price | None) -> Price | None:

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import mean, stdev
 from typing import Final
 
 from outlay.budget.limits import COST, cost_in, currency_in
-from outlay.escaping import markdown_row, markdown_text
-from outlay.sweep.aggregate.rows import Row, Subject, exact_money, unit_of
+from outlay.sweep.aggregate.rows import Row, Subject, unit_of
 from outlay.sweep.grid.reading import NO_TARGET
-from outlay.units.shown import number_text
+from outlay.units.shown import amount_text
 
 # Student's t at 97.5 % for 1, 2, 3, ... degrees of freedom; beyond, the last is a little wide.
 _T: Final = (
@@ -132,14 +131,6 @@ def ranked(subjects: Sequence[Subject], rows: Sequence[Row]) -> list[Replicates]
     return sorted(replicates(rows), key=lambda one: one.mean, reverse=more_is_better)
 
 
-def best_of(found: Sequence[Replicates], *, direction: str) -> Replicates | None:
-    """Return the configuration with the best mean."""
-    if not found:
-        return None
-    choose = max if direction == "max" else min
-    return choose(found, key=lambda one: one.mean)
-
-
 def verdict(subjects: Sequence[Subject], rows: Sequence[Row]) -> str:
     """Return in a sentence which configuration was best, and how sure that is.
 
@@ -149,15 +140,12 @@ def verdict(subjects: Sequence[Subject], rows: Sequence[Row]) -> str:
     found = replicates([row for row in rows if row.get("accuracy_metric") == target.metric])
     if not target.metric or not found:
         return "No configuration can be called best: no completed run recorded a target metric."
-    best = best_of(found, direction=target.direction)
-    assert best is not None
-    money = "" if best.cost is None else f" for {number_text(best.cost)} {best.currency} a run"
+    best, *others = sorted(found, key=lambda one: one.mean, reverse=target.direction == "max")
+    money = "" if best.cost is None else f" for {amount_text(best.cost, best.currency or '')} a run"
     sentence = f"Best: {best.label} with {target.metric} {best}{money}"
-    others = [one for one in found if one is not best]
     if not others:
         return f"{sentence}; it is the only configuration."
-    second = best_of(others, direction=target.direction)
-    assert second is not None
+    second = others[0]
     if second.mean == best.mean:
         tied = ", ".join(one.label for one in found if one.mean == best.mean)
         return f"A tie: {tied}, each with {target.metric} {best.mean:.4g}. {_more(best, second)}"
@@ -206,92 +194,3 @@ def _deviation(one: Replicates) -> float:
     """Return the standard deviation that an interval was computed from."""
     count = len(one.runs)
     return (one.half_width or 0.0) * math.sqrt(count) / _factor(count)
-
-
-# The summary as a Markdown page.
-
-_LEADING: Final = ("run_id", "status")
-_FIGURES: Final = (
-    "world_size", "ips_mean", "step_time_ms", "bytes_per_step", "accuracy_metric",
-    "accuracy_value", "accuracy_best", "time_to_target_min", "planned_cost", "cost",
-    "assumed_cost", "charged_cost", "currency", "cost_kind", "energy_Wh", "goodput", "errors",
-)  # fmt: skip
-
-
-HEAD: Final = "Head of the spend log: {}. `outlay guard verify --expect` finds what is gone since."
-
-
-def page(name: str, subjects: Sequence[Subject], rows: Sequence[Row], *, head: str = "") -> str:
-    """Return the whole page."""
-    parts = [
-        f"# {markdown_text(name)}",
-        markdown_text(verdict(subjects, rows)),
-        "## Runs",
-        _runs(rows),
-    ]
-    together = replicates(rows)
-    if any(len(one.runs) > 1 for one in together):
-        parts += ["## Over seeds", "Mean of the last value ± half of its 95 % interval."]
-        cells = [
-            [one.label, str(len(one.runs)), str(one), _cell(one.cost), _cell(one.currency)]
-            for one in together
-        ]
-        headings = ["configuration", "runs", "metric", "mean cost", "currency"]
-        parts.append(_table(headings, cells))
-    parts += ["## How equal the budgets were", _fairness(rows)]
-    if left_out := [s.static["id"] for s in subjects if s.state.status == "skipped"]:
-        parts += [
-            "## Left out",
-            f"No longer fitted under the ceiling: {markdown_text(', '.join(left_out))}.",
-        ]
-    parts += ["## What the figures rest on", *_ground(subjects)]
-    if head:
-        parts.append(HEAD.format(head))
-    return "\n\n".join(parts) + "\n"
-
-
-def _runs(rows: Sequence[Row]) -> str:
-    params = dict.fromkeys(name for row in rows for name in row if name.startswith("param_"))
-    empty = {"assumed_cost": (None, 0.0)}
-    shown = [n for n in _FIGURES if any(row.get(n) not in empty.get(n, (None, "")) for row in rows)]
-    columns = [*_LEADING, *params, *shown]
-    return _table(
-        columns, [[_cell(exact_money(name, row.get(name))) for name in columns] for row in rows]
-    )
-
-
-def _fairness(rows: Sequence[Row]) -> str:
-    found = fairness(rows)
-    if not found:
-        return "No completed run had a limit whose use was recorded."
-    cells = [
-        [one.limit, str(one.runs), f"{one.least:.1%}", f"{one.most:.1%}", f"{one.spread:.1%}"]
-        for one in found
-    ]
-    return _table(["limit", "runs", "least used", "most used", "spread"], cells)
-
-
-def _ground(subjects: Sequence[Subject]) -> Iterable[str]:
-    figures = [subject.facts for subject in subjects if subject.facts is not None]
-    logs = sum(facts.source == "ledger" for facts in figures)
-    yield (
-        f"Measured: {logs} of {len(subjects)} runs from their own logs, "
-        f"{len(figures) - logs} from CSV files. Throughput is everything over all the time; "
-        "the metric's value is the last one, its best is beside it."
-    )
-    assumed = sorted({text for facts in figures for text in facts.assumptions})
-    yield "Assumed: " + (markdown_text("; ".join(assumed)) if assumed else "nothing") + "."
-    found = [text for facts in figures for text in facts.findings]
-    if found:
-        yield "Findings:\n\n" + "\n".join(f"- {markdown_text(text)}" for text in found)
-
-
-def _table(columns: Sequence[str], cells: Iterable[Sequence[str]]) -> str:
-    lines = [markdown_row(columns), "|" + " --- |" * len(columns), *map(markdown_row, cells)]
-    return "\n".join(lines)
-
-
-def _cell(value: object) -> str:
-    if value is None:
-        return ""
-    return number_text(value) if isinstance(value, float) else str(value)

@@ -14,8 +14,7 @@ from outlay.budget.display import read_document
 from outlay.decoding import BadDocument, Decoder, csv_records, open_csv, read_file
 from outlay.errors import NotARun
 from outlay.files import write_whole
-from outlay.goodput.follower import GoodputFollower, RunView
-from outlay.goodput.summary import known_goodput
+from outlay.goodput.follower import GoodputFollower, RunView, known_goodput
 from outlay.ledger import SUPERVISOR, segment_paths
 from outlay.rates import kind_of_cost
 from outlay.sweep.aggregate.rows import RunFacts, Seen

@@ -13,8 +13,8 @@ import msgspec
 from outlay.budget.limits import currency_in, total_key
 from outlay.ledger.price import Kind
 from outlay.sweep.grid.reading import Target, usual_direction
+from outlay.sweep.state.manifest import ManifestRun
 from outlay.sweep.state.outcomes import RunState
-from outlay.units import Money
 from outlay.units.quantity import MILLIJOULES_PER_WH
 
 # What one run got for its budget, whatever it was read from; and its place in a cache.
@@ -100,43 +100,40 @@ def unit_of(currency: str | None, kind: str | None) -> str:
 # A name says as little as it can: the parameters, and what else differs only where those are
 # equal.
 
-Static = Mapping[str, Any]
-"""What the manifest says of a run."""
-
 _OTHERWISE: Final = ("group", "params", "metadata", "budget", "engine", "world_size", "nnodes")
 """What tells configurations apart in manifests that keep no hash of them."""
 
 
-def labels_of(statics: Sequence[Static]) -> list[str]:
+def labels_of(runs: Sequence[ManifestRun]) -> list[str]:
     """Return each run's configuration as one line: the same for two runs that differ in seed alone.
 
     Different configurations have different lines.
     """
-    keys = [_key(static) for static in statics]
-    firsts: dict[Hashable, Static] = {}
-    for key, static in zip(keys, statics, strict=True):
-        firsts.setdefault(key, static)
+    keys = [_key(run) for run in runs]
+    firsts: dict[Hashable, ManifestRun] = {}
+    for key, run in zip(keys, runs, strict=True):
+        firsts.setdefault(key, run)
     labels = dict(zip(firsts, _distinct(list(firsts.values())), strict=True))
     return [labels[key] for key in keys]
 
 
-def _key(static: Static) -> Hashable:
+def _key(run: ManifestRun) -> Hashable:
     """Return what only the runs of one configuration have in common."""
-    if known := static.get("configuration"):
-        return str(known)
-    kept = {name: static.get(name) for name in _OTHERWISE} | {"params": _params(static)}
+    if run.configuration:
+        return run.configuration
+    kept = {name: getattr(run, name) for name in _OTHERWISE} | {"params": _params(run)}
     return ("kept", json.dumps(kept, sort_keys=True, default=str))
 
 
-def _params(static: Static) -> dict[str, Any]:
-    return {name: value for name, value in static.get("params", {}).items() if name != "seed"}
+def _params(run: ManifestRun) -> dict[str, Any]:
+    return {name: value for name, value in run.params.items() if name != "seed"}
 
 
-def _distinct(firsts: Sequence[Static]) -> list[str]:
+def _distinct(firsts: Sequence[ManifestRun]) -> list[str]:
     """Return a line for the first run of each configuration, no two alike."""
-    sizes = {static.get("world_size") for static in firsts}
+    sizes = {run.world_size for run in firsts}
     hidden = () if len(sizes) > 1 else ("world_size",)
-    labels = [_named(static, hidden) for static in firsts]
+    labels = [_named(run, hidden) for run in firsts]
     alike: dict[str, list[int]] = {}
     for place, label in enumerate(labels):
         alike.setdefault(label, []).append(place)
@@ -147,24 +144,24 @@ def _distinct(firsts: Sequence[Static]) -> list[str]:
     while repeated := {label for label, count in Counter(labels).items() if count > 1}:
         for place, label in enumerate(labels):
             if label in repeated:
-                labels[place] += f" ({firsts[place]['id']})"
+                labels[place] += f" ({firsts[place].id})"
     return labels
 
 
-def _named(static: Static, hidden: Sequence[str]) -> str:
+def _named(run: ManifestRun, hidden: Sequence[str]) -> str:
     """Return a configuration's parameters as one line; without any, its group's name."""
-    params = {name: value for name, value in _params(static).items() if name not in hidden}
+    params = {name: value for name, value in _params(run).items() if name not in hidden}
     stated = ", ".join(f"{name}={_text(value)}" for name, value in params.items())
-    return stated or str(static.get("group") or static["id"])
+    return stated or run.group or run.id
 
 
 def _text(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
-def _differences(alike: Sequence[Static]) -> list[str]:
+def _differences(alike: Sequence[ManifestRun]) -> list[str]:
     """Return what to add to names that are alike: the first things that tell them apart."""
-    every = [_aspects(static) for static in alike]
+    every = [_aspects(run) for run in alike]
     chosen: list[str] = []
     for aspect in dict.fromkeys(name for aspects in every for name in aspects):
         if len(set(_added(every, chosen))) == len(alike):
@@ -179,16 +176,16 @@ def _added(every: Sequence[Mapping[str, str]], chosen: Sequence[str]) -> list[st
     return [f" ({', '.join(texts)})" if texts else "" for texts in shown]
 
 
-def _aspects(static: Static) -> dict[str, str]:
-    """Return what is known of a configuration besides its parameters, the most telling first."""
-    stated = static.get("stated") or {}
+def _aspects(run: ManifestRun) -> dict[str, str]:
+    """Return what is known of a configuration besides its parameters, the most specific first."""
+    stated = run.stated or {}
     named = {
         "env": stated.get("env", {}),
-        "budget": (static.get("budget") or {}).get("limits", {}),
-        "metadata": static.get("metadata", {}),
-        "place": {name: static.get(name) for name in ("engine", "nnodes", "gpu", "price")},
+        "budget": run.limits,
+        "metadata": run.metadata,
+        "place": {name: getattr(run, name) for name in ("engine", "nnodes", "gpu", "price")},
     }
-    aspects = {"group": str(static.get("group") or "")}
+    aspects = {"group": run.group or ""}
     aspects |= {f"override {text}": text for text in stated.get("overrides", ())}
     aspects |= {
         f"{kind} {name}": f"{name}={_text(value)}"
@@ -217,7 +214,7 @@ TOTALS: Final = ("steps", "time_minutes", "tokens", "comm_bytes", "epochs", "flo
 class Subject:
     """A run to be summarised: what the manifest says of it, how it stands, and its figures."""
 
-    static: Mapping[str, Any]
+    run: ManifestRun
     state: RunState
     facts: RunFacts | None
     totals: Mapping[str, Any]
@@ -231,7 +228,7 @@ class Subject:
     @property
     def target(self) -> Target:
         """What the run is judged by."""
-        about = self.static.get("metadata", {})
+        about = self.run.metadata
         metric = str(about.get("target_metric") or "")
         direction = about.get("target_direction") or usual_direction(metric)
         return Target(metric=metric, value=about.get("target_value"), direction=direction)
@@ -239,7 +236,7 @@ class Subject:
 
 def rows_of(subjects: Sequence[Subject]) -> tuple[Row, ...]:
     """Return the summary of every run; those of one configuration say so in ``configuration``."""
-    labels = labels_of([subject.static for subject in subjects])
+    labels = labels_of([subject.run for subject in subjects])
     return tuple(
         _row(subject) | {"configuration": label}
         for subject, label in zip(subjects, labels, strict=True)
@@ -248,25 +245,28 @@ def rows_of(subjects: Sequence[Subject]) -> tuple[Row, ...]:
 
 def _row(subject: Subject) -> Row:
     """Return the summary of one run by itself; whatever is not known is None."""
-    static, state, facts = subject.static, subject.state, subject.facts
-    about, target = static.get("metadata", {}), subject.target
-    limits = (static.get("budget") or {}).get("limits", {})
+    run, facts, target, planned = (
+        subject.run,
+        subject.facts,
+        subject.target,
+        subject.run.planned_cost,
+    )
     row: Row = {
-        "run_id": static["id"],
+        "run_id": run.id,
         "status": "completed" if subject.completed else "error",
-        "world_size": static.get("world_size"),
+        "world_size": run.world_size,
         "accuracy_metric": target.metric or None,
         "target_value": target.value,
         "errors": "; ".join(_errors(subject)),
-        "budget_mode": about.get("budget_mode"),
-        "planned_cost": _planned(static),
-        "charged_cost": subject.totals.get(total_key(currency_in(limits))),
-    } | _money(static, state, facts)
+        "budget_mode": run.metadata.get("budget_mode"),
+        "planned_cost": None if planned is None else float(planned.amount),
+        "charged_cost": subject.totals.get(total_key(currency_in(run.limits))),
+    } | _money(run, subject.state, facts)
     if facts is not None:
         row |= _figures(facts) | _metric(facts, target, subject.totals)
-    row |= {f"limit_{key}": value for key, value in limits.items()}
+    row |= {f"limit_{key}": value for key, value in run.limits.items()}
     row |= _totals(subject)
-    row |= {f"param_{key}": value for key, value in static.get("params", {}).items()}
+    row |= {f"param_{key}": value for key, value in run.params.items()}
     return row
 
 
@@ -296,21 +296,16 @@ def _figures(facts: RunFacts) -> Row:
     return row
 
 
-def _money(static: Mapping[str, Any], state: RunState, facts: RunFacts | None) -> Row:
-    """Return what a run cost, as it was captured; of one that goes on, what its log says so far."""
+def _money(run: ManifestRun, state: RunState, facts: RunFacts | None) -> Row:
+    """Return what a run cost, as it was captured; of one that still runs, what its log says."""
     known = state.logged_micros is not None and state.status != "running"
     if facts is not None and facts.cost_micros is not None and not known:
         cost = facts.cost_micros / 1e6
         return {"cost": cost, "currency": facts.currency, "cost_kind": facts.kind}
     if state.cost_micros is None:
         return {"cost": None, "currency": state.currency or None, "cost_kind": None}
-    kind = state.kind or static.get("price_kind") or "cash"
+    kind = run.kind_of_cost(state)
     return {"cost": state.cost_micros / 1e6, "currency": state.currency, "cost_kind": kind}
-
-
-def _planned(static: Mapping[str, Any]) -> float | None:
-    text = static.get("predicted_cost")
-    return float(Money.parse(text, name="predicted_cost").amount) if text else None
 
 
 def _metric(facts: RunFacts, target: Target, totals: Mapping[str, Any]) -> Row:
@@ -374,13 +369,6 @@ def _totals(subject: Subject) -> Row:
         "flops": facts.flops,
     }
     return {name: stated[name] if name in stated else measured[name] for name in TOTALS}
-
-
-def exact_money(column: str, value: Any) -> Any:
-    """Return a cell for people: amounts to the micro-unit, so that they can be added up by eye."""
-    if column.endswith("cost") and isinstance(value, float):
-        return f"{value:,.6f}"
-    return value
 
 
 def columns_of(rows: Iterable[Row]) -> list[str]:

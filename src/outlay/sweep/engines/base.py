@@ -63,7 +63,7 @@ class Ended:
         asked: Whether it was asked to end before it did.
         elapsed_ns: How long it ran; 0 where that is not known.
         ended_ns: When the last of it was reaped, UTC nanoseconds; 0 where the engine cannot say.
-        reason: Anything else worth telling.
+        reason: In words; "" where there is nothing to add.
         never_ran: Whether it is certain that nothing ran.
     """
 
@@ -112,7 +112,7 @@ class Engine(Protocol):
     remote: ClassVar[bool]
 
     def allow(self, jobs: int | None) -> int:
-        """Be told how many tasks may run at once; return how many may be submitted at once."""
+        """Set how many tasks may run at once; return how many may be submitted at once."""
 
     def new_ticket(self, name: str) -> str:
         """Return what an attempt will be found again by."""
@@ -144,6 +144,24 @@ class Engine(Protocol):
 
     def close(self) -> None:
         """Close; whatever would not outlive this process is ended."""
+
+
+def jobs_in(root: Path) -> dict[str, str]:
+    """Return the scheduler's number of every attempt of a sweep that has one, by ticket."""
+    found: dict[str, str] = {}
+    for entry in ENGINES.values():
+        if entry.jobs:
+            found |= pkgutil.resolve_name(entry.jobs)(root)
+    return found
+
+
+def ran_ns(engine: str, directory: Path, ticket: str, *, since_ns: int, now_ns: int) -> int:
+    """Return how long an attempt that started at ``since_ns`` has run, not waited in a queue."""
+    entry = ENGINES.get(engine)
+    if entry is None or not entry.ran_ns:
+        return now_ns - since_ns
+    ran: int = pkgutil.resolve_name(entry.ran_ns)(directory, ticket, now_ns)
+    return ran
 
 
 def engine_named(name: str, root: Path) -> Engine:

@@ -59,11 +59,15 @@ class EngineEntry:
         make: Where its class is.
         options: Where the reader of its block is; "" where it takes none.
         scheduled: Whether a scheduler gives it machines, and finds ports on them.
+        jobs: Where the scheduler's numbers of a sweep's attempts are read, by ticket.
+        ran_ns: Where it is read how long an attempt has run, its time in a queue left out.
     """
 
     make: str
     options: str = ""
     scheduled: bool = False
+    jobs: str = ""
+    ran_ns: str = ""
 
 
 ENGINES: Final = {
@@ -72,6 +76,8 @@ ENGINES: Final = {
         make="outlay.sweep.engines.slurm.engine:SlurmEngine",
         options="outlay.sweep.engines.slurm.reading:read_options",
         scheduled=True,
+        jobs="outlay.sweep.engines.slurm.queue:jobs_in",
+        ran_ns="outlay.sweep.engines.slurm.allocation:ran_so_far_ns",
     ),
     "torchrun": EngineEntry(make="outlay.sweep.engines.process:TorchrunEngine"),
 }
@@ -85,3 +91,8 @@ def engine_names() -> tuple[str, ...]:
 def is_scheduled(name: str) -> bool:
     """Say whether a scheduler gives the runs of an engine their machines."""
     return name in ENGINES and ENGINES[name].scheduled
+
+
+def is_local(name: str) -> bool:
+    """Say whether the runs of an engine are processes of this machine, which end with its sweep."""
+    return name in ENGINES and not ENGINES[name].scheduled

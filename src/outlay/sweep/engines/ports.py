@@ -29,7 +29,7 @@ class NoPortFree(OutlayError):
     def __init__(self) -> None:
         super().__init__(
             f"no free port from {RANGE.start} to {RANGE.stop - 1} on this machine; end what "
-            "listens there, and go on with `outlay sweep resume`"
+            "listens there, and continue with `outlay sweep resume`"
         )
 
 
@@ -87,14 +87,10 @@ def _make_private(directory: Path) -> bool:
 
 
 def was_taken(printed: str, port: int) -> bool:
-    """Say whether a run failed because another program took its port after it was reserved.
-
-    Args:
-        printed: What the attempt wrote. torch names the port; other programs may not.
-        port: The one that it was given.
-    """
+    """Say whether a run failed because another program took its port after it was reserved."""
     if "address already in use" not in printed.lower():
         return False
+    # torch names the port; other programs may not.
     return str(port) in printed or not _is_free(port)
 
 

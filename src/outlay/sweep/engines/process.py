@@ -11,9 +11,9 @@ from typing import ClassVar, Final
 
 from outlay.errors import MissingExtra
 from outlay.proc.identity import MARK_VARIABLE, end_marked
-from outlay.proc.keeper import KeeperTerms
+from outlay.proc.keeper import KeeperTerms, Launch
 from outlay.proc.strays import exit_path, read_exit
-from outlay.proc.supervisor import KeeperKilled, KeptEvent, Launch, ProcessSupervisor
+from outlay.proc.supervisor import KeeperKilled, KeptEvent, ProcessSupervisor
 from outlay.store import outlay_home
 from outlay.sweep.engines.base import Ended, Task, TaskStanding
 from outlay.sweep.errors import EngineBroken
@@ -92,7 +92,7 @@ class ProcessEngine:
     def reattach(self, task: Task) -> Ended | None:
         """Say how an earlier harness's task ended; whatever is left of it is ended.
 
-        Tasks do not outlive their harness, so there is never one that goes on.
+        Tasks do not outlive their harness, so none is still running.
         """
         end_marked(task.ticket)
         record = read_exit(task.directory, task.ticket)
@@ -118,9 +118,6 @@ class ProcessEngine:
         else:
             return
         self._live.discard(event.ticket)
-
-
-# Runs that torchrun starts, which has to be installed.
 
 
 class TorchrunEngine(ProcessEngine):

@@ -27,7 +27,7 @@ from outlay.runs.options import parse_price, warn_of_old_price
 from outlay.sweep.engines.names import is_scheduled
 from outlay.sweep.grid.grid import Grid, read_grid
 from outlay.sweep.plan.plan import SweepPlan
-from outlay.sweep.plan.planning import make_plan, price_names, with_prices
+from outlay.sweep.plan.planning import make_plan, with_prices
 
 _EARLIER_MAX: Final = 20
 _HEAD_BYTES: Final = 1 << 17
@@ -54,7 +54,7 @@ def plan_file(path: Path) -> SweepPlan:
 def _priced(grid: Grid) -> Grid:
     """Return the grid with the prices that it names; files are read only where one is needed."""
     on_cluster = any(is_scheduled(entry.settings.engine) for entry in grid.entries)
-    if not on_cluster and not price_names(grid):
+    if not on_cluster and not any(entry.settings.price_name for entry in grid.entries):
         return grid
     known: dict[str, Price] = {}
 

@@ -7,7 +7,7 @@ Reading it finds everything that is wrong at once. What runs it stands for is th
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any, Final
 
@@ -27,7 +27,6 @@ from outlay.sweep.grid.reading import (
     Alias,
     Block,
     GridDocument,
-    Problems,
     Target,
     parse,
     read_alias,
@@ -120,15 +119,14 @@ class Grid:
 def read_grid(text: str, *, source: str, default_name: str) -> Grid:
     """Return the grid in a YAML or JSON text."""
     document = parse(text, source)
-    problems = Problems(document)
-    grid = _read_root(document, problems, default_name)
-    if problems.findings:
-        raise InvalidGrid(sorted(set(problems.findings)))
+    grid = _read_root(document, default_name)
+    if document.findings:
+        raise InvalidGrid(sorted(set(document.findings)))
     return grid
 
 
-def _read_root(document: GridDocument, problems: Problems, default_name: str) -> Grid:
-    root = Block(document.tree, (), problems)
+def _read_root(document: GridDocument, default_name: str) -> Grid:
+    root = Block(document.tree, (), document)
     blocks = readers.option_blocks(root, ROOT_KEYS)
     root.allow((*ROOT_KEYS, *blocks))
     listed = root.values.get("grid")
@@ -139,20 +137,17 @@ def _read_root(document: GridDocument, problems: Problems, default_name: str) ->
         _read_entry(block, shared, index, document.line_of(("grid", index)))
         for index, block in enumerate(root.items("grid"))
     ]
+    aliases = root.block("aliases")
+    stated = {name: aliases.read(name, read_alias, None) for name in aliases.values}
     return Grid(
         source=document.source,
         name=root.read("name", readers.file_name, default_name),
         output_dir=root.read("output_dir", readers.text, None),
         work_dir=root.read("work_dir", readers.text, None),
         ceiling=root.read("ceiling", lambda value: Money.parse(value, name="ceiling"), None),
-        aliases={**ALIASES, **_read_aliases(root.block("aliases"))},
+        aliases={**ALIASES, **{name: alias for name, alias in stated.items() if alias}},
         entries=tuple(entries),
     )
-
-
-def _read_aliases(block: Block) -> dict[str, Alias]:
-    read = {name: block.read(name, read_alias, None) for name in block.values}
-    return {name: alias for name, alias in read.items() if alias is not None}
 
 
 def _read_entry(block: Block, shared: Settings, index: int, line: int) -> GridEntry:
@@ -160,30 +155,17 @@ def _read_entry(block: Block, shared: Settings, index: int, line: int) -> GridEn
     block.allow((*ENTRY_KEYS, *blocks))
     settings = _read_settings(block, shared, blocks)
     params = block.block("params")
-    axes = {str(name): params.read(name, readers.axis, ()) for name in params.values}
-    for name, value in params.values.items():
-        if value is None:
-            axes[str(name)] = (None,)
-    settings = _with_seeds_of(axes, settings, block)
-    return GridEntry(
-        name=block.read("name", readers.text, f"group{index:02d}"),
-        axes={name: values for name, values in axes.items() if name != "world_size"}
-        | _world_sizes(params),
-        settings=settings,
-        line=line,
-    )
-
-
-def _world_sizes(params: Block) -> dict[str, tuple[Any, ...]]:
+    others = [name for name in params.values if name != "world_size"]
+    axes = {str(name): params.read(name, readers.axis, (None,)) for name in others}
     sizes = params.read("world_size", readers.counts_from_one, None)
-    return {} if sizes is None else {"world_size": sizes}
-
-
-def _with_seeds_of(axes: Mapping[str, Any], settings: Settings, block: Block) -> Settings:
+    if sizes is not None:
+        axes["world_size"] = sizes
     if "seed" in axes and settings.seeds:
         block.report(("params", "seed"), "state either the parameter `seed` or `seeds`, not both")
-        return replace(settings, seeds=())
-    return settings
+    return GridEntry(
+        name=block.read("name", readers.text, f"group{index:02d}"), axes=axes, settings=settings,
+        line=line,
+    )  # fmt: skip
 
 
 def _read_settings(block: Block, shared: Settings, blocks: tuple[str, ...]) -> Settings:

@@ -8,6 +8,7 @@ import re
 import shlex
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final, TypeVar
 
 from outlay import plugins
@@ -26,38 +27,19 @@ T = TypeVar("T")
 D = TypeVar("D")
 
 
-@dataclass(slots=True)
-class Problems:
-    """What was found wrong so far, each with its line."""
-
-    document: GridDocument
-    findings: list[Finding] = field(default_factory=list)
-
-    def add(self, path: Path, message: str) -> None:
-        """Add one problem."""
-        line = self.document.line_of(path)
-        self.findings.append(Finding(source=self.document.source, line=line, message=message))
-
-
 class Block:
-    """One mapping of the document, at its path.
+    """One mapping of a document, at its path; anything else there is a problem, and reads as {}."""
 
-    Args:
-        value: What stands there; anything but a mapping is a problem, and reads as empty.
-        path: Where it stands.
-        problems: Who records what is wrong.
-    """
-
-    def __init__(self, value: object, path: Path, problems: Problems) -> None:
+    def __init__(self, value: object, path: Path, document: GridDocument) -> None:
         self._path = path
-        self._problems = problems
+        self._document = document
         self.values: Mapping[str, Any] = value if isinstance(value, Mapping) else {}
         if value is not None and not isinstance(value, Mapping):
             self.report((), f"expected a mapping, got {value!r}")
 
     def report(self, below: Path, message: str) -> None:
         """Report a problem with something in this block."""
-        self._problems.add((*self._path, *below), message)
+        self._document.report((*self._path, *below), message)
 
     def allow(self, known: Collection[str]) -> None:
         """Report every key that is not known."""
@@ -79,20 +61,18 @@ class Block:
 
     def block(self, key: str) -> Block:
         """Return the mapping under a key; empty where there is none."""
-        return Block(self.values.get(key), (*self._path, key), self._problems)
+        return Block(self.values.get(key), (*self._path, key), self._document)
 
     def items(self, key: str) -> list[Block]:
         """Return the mappings in the list under a key."""
         listed = self.values.get(key)
         if not isinstance(listed, list):
             return []
-        return [Block(item, (*self._path, key, i), self._problems) for i, item in enumerate(listed)]
+        return [Block(item, (*self._path, key, i), self._document) for i, item in enumerate(listed)]
 
 
 # How single values of a grid are read: text, numbers, lists, node ranges, durations.
 
-STYLES: Final = ("overrides", "flags", "none")
-LAUNCHERS: Final = ("none", "torchrun")
 _NODES = re.compile(r"([1-9]\d*)(?::([1-9]\d*))?")
 
 
@@ -197,30 +177,14 @@ def _options_of(name: str, block: Block, shared: EngineOptions | None) -> Engine
     return PlainOptions({**inherited, **block.read(name, mapping, {})})
 
 
-def launcher(value: object) -> str:
-    """Return what starts the processes of a run."""
-    return _one_of(value, LAUNCHERS, "launcher")
-
-
-def arguments(value: object) -> str:
-    """Return how parameters reach the program."""
-    return _one_of(value, STYLES, "arguments")
-
-
 def _one_of(value: object, names: tuple[str, ...], name: str) -> str:
     if not isinstance(value, str) or value not in names:
         raise InvalidValue(name, value, choices(names))
     return value
 
 
-def count_from_zero(value: object) -> int:
-    """Return a whole number, zero or more."""
-    return _count(value, least=0)
-
-
-def count_from_one(value: object) -> int:
-    """Return a whole number, one or more."""
-    return _count(value, least=1)
+launcher = partial(_one_of, names=("none", "torchrun"), name="launcher")
+arguments = partial(_one_of, names=("overrides", "flags", "none"), name="arguments")
 
 
 def _count(value: object, *, least: int) -> int:
@@ -231,9 +195,13 @@ def _count(value: object, *, least: int) -> int:
     return value
 
 
+count_from_zero = partial(_count, least=0)
+count_from_one = partial(_count, least=1)
+
+
 def counts_from_one(value: object) -> tuple[int, ...]:
     """Return one or several whole numbers from one up, as an axis."""
-    return tuple(_count(item, least=1) for item in axis(value))
+    return tuple(map(count_from_one, axis(value)))
 
 
 def nodes(value: object) -> int | str:
@@ -297,13 +265,23 @@ def timeout(value: object) -> Duration:
 Path = YamlPath
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class GridDocument:
-    """What a grid file says: its tree, interpolations resolved, and where each key stands."""
+    """What a grid file says: its tree, interpolations resolved, and where each key stands.
+
+    Attributes:
+        findings: What was found wrong so far.
+    """
 
     source: str
     tree: Mapping[str, Any]
     lines: Mapping[Path, int]
+    findings: list[Finding] = field(default_factory=list)
+
+    def report(self, path: Path, message: str) -> None:
+        """Add something that is wrong with a key."""
+        line = self.line_of(path)
+        self.findings.append(Finding(source=self.source, line=line, message=message))
 
     def line_of(self, path: Path) -> int:
         """Return the 1-based line of a key, or of the nearest thing around it."""
@@ -318,23 +296,15 @@ def parse(text: str, source: str) -> GridDocument:
         read = parse_yaml(text)
     except BadYaml as error:
         raise _invalid(source, error.line, f"cannot be read: {error}") from None
-    tree, lines = read.tree, read.lines
-    if not isinstance(tree, dict):
+    if not isinstance(read.tree, dict):
         raise _invalid(source, 1, "a grid is a mapping with a list `grid` of entries")
-    if "${" not in text:
-        return GridDocument(source, tree, lines)
-    from omegaconf import OmegaConf  # Here: it takes a while to load, and few grids need it.
+    document = GridDocument(source, read.tree, read.lines)
+    if "${" in text:
+        from omegaconf import OmegaConf  # Here: it takes a while to load, and few grids need it.
 
-    config = OmegaConf.create(tree)
-    problems: list[tuple[Path, str]] = []
-    document = GridDocument(source, _resolved(config, (), problems), lines)
-    if problems:
-        raise InvalidGrid(
-            [
-                Finding(source=source, line=document.line_of(path), message=message)
-                for path, message in problems
-            ]
-        )
+        document.tree = _resolved(OmegaConf.create(read.tree), (), document)
+        if document.findings:
+            raise InvalidGrid(document.findings)
     return document
 
 
@@ -342,27 +312,27 @@ def _invalid(source: str, line: int, message: str) -> InvalidGrid:
     return InvalidGrid([Finding(source=source, line=line, message=message)])
 
 
-def _resolved(node: Any, path: Path, problems: list[tuple[Path, str]]) -> Any:
-    """Return a node as plain data; what cannot be resolved becomes a problem, and None."""
+def _resolved(node: Any, path: Path, document: GridDocument) -> Any:
+    """Return a node as plain data; what cannot be resolved is reported, and becomes None."""
     from omegaconf import DictConfig, ListConfig
 
     if isinstance(node, DictConfig):
         keys = list(node.keys())
-        return {str(key): _child(node, key, (*path, str(key)), problems) for key in keys}
+        return {str(key): _child(node, key, (*path, str(key)), document) for key in keys}
     if isinstance(node, ListConfig):
-        return [_child(node, i, (*path, i), problems) for i in range(len(node))]
+        return [_child(node, i, (*path, i), document) for i in range(len(node))]
     return node
 
 
-def _child(node: Any, key: Any, path: Path, problems: list[tuple[Path, str]]) -> Any:
+def _child(node: Any, key: Any, path: Path, document: GridDocument) -> Any:
     from omegaconf.errors import OmegaConfBaseException
 
     try:
         value = node[key]
     except OmegaConfBaseException as error:
-        problems.append((path, str(error).splitlines()[0]))
+        document.report(path, str(error).splitlines()[0])
         return None
-    return _resolved(value, path, problems)
+    return _resolved(value, path, document)
 
 
 # The ``budget`` block of an entry: its limits, and the metric that judges its runs.

@@ -18,33 +18,19 @@ SWEEP_MARK: Final = "{sweep}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MachineShare:
-    """What one attempt was given of this machine; nothing for one that runs elsewhere.
-
-    Attributes:
-        port: Where its processes meet; None where the node finds one.
-        devices: The GPUs that it may use; None leaves that to the environment.
-    """
-
-    port: int | None = None
-    devices: tuple[str, ...] | None = None
-
-
-ELSEWHERE: Final = MachineShare()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Where and with what one run is started.
+    """Where and with what one attempt is started.
 
     Attributes:
-        share: The port and the GPUs that it was given.
+        port: Where its processes meet; None where the node of a cluster finds one.
+        devices: The GPUs that it may use; None leaves that to the environment.
         python: The interpreter that starts scripts and torchrun.
         inherited: Its environment; a MASTER_ADDR or MASTER_PORT in it is used.
     """
 
     directory: str
-    share: MachineShare
+    port: int | None = None
+    devices: tuple[str, ...] | None = None
     python: str = "python"
     inherited: Mapping[str, str] = field(default_factory=dict)
 
@@ -81,26 +67,21 @@ def command_of(plan: SweepPlan, run: PlannedRun, place: Place) -> list[str]:
     """Return the whole command of a run."""
     program = program_of(plan, run, place)
     if run.by_torchrun:
-        return [*torchrun(run, place), *program]
+        launcher = [place.python, "-m", "torch.distributed.run", *_rendezvous(run, place)]
+        return [*launcher, f"--nproc_per_node={run.world_size}", *program]
     is_python = program[0].endswith(".py") or program[0] == "-m"
     return [place.python, *program] if is_python else program
 
 
-def torchrun(run: PlannedRun, place: Place) -> list[str]:
-    """Return torchrun and its flags.
+def _rendezvous(run: PlannedRun, place: Place) -> list[str]:
+    """Return torchrun's flags for how the nodes of a run find each other.
 
     ``--standalone`` finds a free port by itself and cannot collide; it is right only for one node
-    that nobody else has to find.
+    that no other has to find.
     """
-    launcher = [place.python, "-m", "torch.distributed.run"]
-    return [*launcher, *_meeting(run, place), f"--nproc_per_node={run.world_size}"]
-
-
-def _meeting(run: PlannedRun, place: Place) -> list[str]:
-    """Return how the nodes of a run find each other."""
     settings = run.settings
     met = [f"--rdzv_{key}={value}" for key, value in settings.rendezvous.items()]
-    if place.share.port is None:
+    if place.port is None:
         return met  # A job knows how many nodes it has, which one it is on, and where they meet.
     node = {"nnodes": settings.nnodes, "node_rank": settings.node_rank}
     stated = [f"--{name}={value}" for name, value in node.items() if value is not None]
@@ -108,7 +89,7 @@ def _meeting(run: PlannedRun, place: Place) -> list[str]:
         return ["--standalone"]
     if not met:
         address = run.env.get("MASTER_ADDR", place.inherited.get("MASTER_ADDR", "127.0.0.1"))
-        port = run.env.get("MASTER_PORT", place.inherited.get("MASTER_PORT", str(place.share.port)))
+        port = run.env.get("MASTER_PORT", place.inherited.get("MASTER_PORT", str(place.port)))
         stated += [f"--master_addr={address}", f"--master_port={port}"]
     return [*stated, *met]
 
@@ -127,10 +108,10 @@ def environment_of(run: PlannedRun, place: Place) -> dict[str, str]:
         "HYDRA_FULL_ERROR": "1",
         "OUTLAY_RUN_DIR": place.directory,
     }
-    if place.share.port is not None:
+    if place.port is not None:
         variables |= {
             "MASTER_ADDR": place.inherited.get("MASTER_ADDR", "127.0.0.1"),
-            "MASTER_PORT": place.inherited.get("MASTER_PORT", str(place.share.port)),
+            "MASTER_PORT": place.inherited.get("MASTER_PORT", str(place.port)),
             "NODE_RANK": str(settings.node_rank or 0),
         }
     if run.gpus is not None:
@@ -142,8 +123,8 @@ def environment_of(run: PlannedRun, place: Place) -> dict[str, str]:
         variables["OUTLAY_BUDGET"] = as_text(settings.budget)
     if settings.price is not None:
         variables["OUTLAY_PRICE"] = handed_on(settings.price)
-    if place.share.devices is not None:
-        variables["CUDA_VISIBLE_DEVICES"] = ",".join(place.share.devices)
+    if place.devices is not None:
+        variables["CUDA_VISIBLE_DEVICES"] = ",".join(place.devices)
     return {**variables, **run.env}
 
 

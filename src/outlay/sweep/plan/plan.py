@@ -33,50 +33,50 @@ class Prediction:
 
     Attributes:
         basis: What the estimate rests on, in words.
-        start_up_ns: How much of the time it takes to start, from earlier runs of the program.
     """
 
     ns: int | None = None
     cost: Money | None = None
     basis: str = ""
-    start_up_ns: int | None = None
 
 
-def predict(settings: Settings, gpus: Fraction, start_up_ns: int | None = None) -> Prediction:
+def predict(settings: Settings, gpus: Fraction, start_up_ns: int = 0) -> Prediction:
     """Return what a run on so many GPUs should take: the tightest of what limits it.
 
     A time budget counts training alone, so that starting comes on top of it where it is known.
     """
     budget = settings.budget
-    bounds = {} if budget is None else {b.dimension: b.limit for b in budget.bounds_known}
-    times = {"its time budget": bounds.get(TIME)}
-    if TIME in bounds:
-        times["its time budget"] = bounds[TIME] + (start_up_ns or 0)
-    times["its timeout"] = None if settings.timeout is None else settings.timeout.ns
+    times: dict[str, int] = {}
+    if (trained_ns := _time_limit_ns(budget)) is not None:
+        times["its time budget"] = trained_ns + start_up_ns
+    if settings.timeout is not None:
+        times["its timeout"] = settings.timeout.ns
     rate = None if settings.price is None else rate_of(settings.price.rate, gpus)
     stated = _stated_cost(budget)
-    if stated is not None and rate is not None and rate.micros_per_hour:
-        times["its cost budget"] = Terms(rate=rate).paid_ns(stated)
-    known = {basis: ns for basis, ns in times.items() if ns is not None}
-    if not known:
-        basis = "its cost budget" if stated is not None else ""
-        return Prediction(cost=stated, basis=basis, start_up_ns=start_up_ns)
-    basis = min(known, key=lambda name: known[name])
-    cost = stated if basis == "its cost budget" else _cost(rate, known[basis])
-    return Prediction(ns=known[basis], cost=cost, basis=basis, start_up_ns=start_up_ns)
+    paid_ns = None if stated is None or rate is None else Terms(rate=rate).paid_ns(stated)
+    if paid_ns is not None:
+        times["its cost budget"] = paid_ns
+    if not times:
+        return Prediction(cost=stated, basis="" if stated is None else "its cost budget")
+    basis = min(times, key=lambda name: times[name])
+    cost = stated if basis == "its cost budget" else _cost(rate, times[basis])
+    return Prediction(ns=times[basis], cost=cost, basis=basis)
 
 
 def start_up_share(settings: Settings, gpus: int, start_up_ns: int) -> float:
     """Return the largest share of a limit on time or money that starting takes."""
-    budget = settings.budget
-    bounds = {} if budget is None else {b.dimension: b.limit for b in budget.bounds_known}
-    shares = [start_up_ns / bounds[TIME]] if TIME in bounds else []
+    limit_ns, stated = _time_limit_ns(settings.budget), _stated_cost(settings.budget)
+    shares = [] if limit_ns is None else [start_up_ns / limit_ns]
     rate = None if settings.price is None else settings.price.rate * gpus
     paid = _cost(rate, start_up_ns)
-    stated = _stated_cost(budget)
     if stated is not None and paid is not None:
         shares.append(paid.micros / stated.micros)
     return max(shares, default=0.0)
+
+
+def _time_limit_ns(budget: Budget | None) -> int | None:
+    bounds = () if budget is None else budget.bounds_known
+    return next((bound.limit for bound in bounds if bound.dimension == TIME), None)
 
 
 def _stated_cost(budget: Budget | None) -> Money | None:
@@ -187,6 +187,12 @@ class PlannedRun:
         if on_node is None:
             return Fraction(self.most_gpus)
         return Fraction(on_node * self.most_gpus, self.world_size)
+
+    @property
+    def rate(self) -> Rate | None:
+        """What it costs per hour, all its GPUs."""
+        price = self.settings.price
+        return None if price is None else rate_of(price.rate, self.charged_gpus)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,11 +25,11 @@ from outlay.sweep.engines.names import is_scheduled
 from outlay.sweep.errors import InvalidGrid
 from outlay.sweep.grid.grid import Grid, GridEntry, Settings
 from outlay.sweep.grid.reading import AMP_DTYPES, AMP_VARIABLE, overrides, placeholders
-from outlay.sweep.plan.launch import SWEEP_MARK, MachineShare, Place, command_of
+from outlay.sweep.plan.launch import SWEEP_MARK, Place, command_of
 from outlay.sweep.plan.plan import PlannedRun, Prediction, SweepPlan, predict, start_up_share
 from outlay.units.quantity import duration_text
 
-# What tells runs apart: a hash of what each computes, and one of what its seeds share.
+# Fingerprints: a hash of what a run computes, and one of what its seeds share.
 
 
 def with_fingerprints(grid: Grid, runs: Iterable[PlannedRun]) -> Iterator[PlannedRun]:
@@ -54,7 +54,7 @@ def with_fingerprints(grid: Grid, runs: Iterable[PlannedRun]) -> Iterator[Planne
 
 
 def _content(grid: Grid, run: PlannedRun) -> dict[str, Any]:
-    """Return what decides a run's result: not its name, place, price or patience."""
+    """Return what decides a run's result: not its name, place, price or time limits."""
     settings = run.settings
     budget = settings.budget
     terms = None if budget is None else [budget.mode, budget.limits, budget.charge]
@@ -111,12 +111,6 @@ def _configuration(grid: Grid, run: PlannedRun, *, secrets: int) -> str:
 # The price of a run where a grid types none: what it names, else its partition's rate.
 
 
-def price_names(grid: Grid) -> list[str]:
-    """Return every price that is stated by name and must be looked up, each once."""
-    named = (_to_look_up(entry.settings) for entry in grid.entries)
-    return list(dict.fromkeys(name for name in named if name))
-
-
 def with_prices(grid: Grid, look_up: Callable[[str], Price], rates: Mapping[str, Price]) -> Grid:
     """Return the grid with a price wherever one is named, or its partition has a rate.
 
@@ -140,17 +134,10 @@ def with_prices(grid: Grid, look_up: Callable[[str], Price], rates: Mapping[str,
     return replace(grid, entries=tuple(entries))
 
 
-def _on_cluster(settings: Settings) -> bool:
-    return is_scheduled(settings.engine)
-
-
-def _is_auto(settings: Settings) -> bool:
-    return split_kind(settings.price_name)[0].lower() == AUTO
-
-
 def _to_look_up(settings: Settings) -> str:
     """Return the name that this machine must look up; on a cluster ``auto`` is the partition's."""
-    return "" if _on_cluster(settings) and _is_auto(settings) else settings.price_name
+    is_auto = split_kind(settings.price_name)[0].lower() == AUTO
+    return "" if is_auto and is_scheduled(settings.engine) else settings.price_name
 
 
 def _price(
@@ -159,7 +146,7 @@ def _price(
     if name := _to_look_up(settings):
         return look_up(name)
     partition = "" if settings.options is None else settings.options.partition
-    if settings.price is not None or not _on_cluster(settings):
+    if settings.price is not None or not is_scheduled(settings.engine):
         return settings.price
     if settings.price_name and partition not in rates:
         shown = partition or "PARTITION"
@@ -181,7 +168,11 @@ def make_plan(grid: Grid, start_up: StartUp | None = None) -> SweepPlan:
     Raises:
         InvalidGrid: A parameter, placeholder or exclusion cannot be used; names all of them.
     """
-    findings = [finding for entry in grid.entries for finding in _problems(entry, grid.source)]
+    findings = [
+        Finding(source=grid.source, line=entry.line, message=message)
+        for entry in grid.entries
+        for message in _problems(entry)
+    ]
     combined = sum(map(_combined, grid.entries))
     if combined > MOST_RUNS:
         line = max(grid.entries, key=_combined).line
@@ -197,25 +188,25 @@ def make_plan(grid: Grid, start_up: StartUp | None = None) -> SweepPlan:
             suffix = f"_{combo:02d}" if len(combinations) > 1 else ""
             name = f"{len(runs) + 1:03d}_{_slug(entry.name)}{suffix}"
             run = _planned(grid, entry, name, params, metadata)
-            ns = None if start_up is None else start_up.ns
+            ns = 0 if start_up is None else start_up.ns
             runs.append(replace(run, prediction=predict(entry.settings, run.charged_gpus, ns)))
     if not runs:
         raise InvalidGrid(
             [Finding(source=grid.source, line=1, message="`exclude` leaves out every run")]
         )
     warnings = [warning for entry in grid.entries for warning in _doubts(entry, grid.source)]
-    warnings += _slow_starts(runs, grid.source)
+    if start_up is not None:
+        warnings += _slow_starts(runs, start_up, grid.source)
     fingerprinted = tuple(with_fingerprints(grid, runs))
     return SweepPlan(grid=grid, runs=fingerprinted, warnings=tuple(warnings), start_up=start_up)
 
 
-def _slow_starts(runs: Sequence[PlannedRun], source: str) -> Iterator[Finding]:
+def _slow_starts(runs: Sequence[PlannedRun], start_up: StartUp, source: str) -> Iterator[Finding]:
     """Yield the groups whose runs take more than a tenth of a budget to start, each once."""
     shares: dict[str, float] = {}
     for run in runs:
-        if run.prediction.start_up_ns is not None:
-            share = start_up_share(run.settings, run.most_gpus, run.prediction.start_up_ns)
-            shares[run.group] = max(share, shares.get(run.group, 0.0))
+        share = start_up_share(run.settings, run.most_gpus, start_up.ns)
+        shares[run.group] = max(share, shares.get(run.group, 0.0))
     for group, share in shares.items():
         if share > 1 / TENTH:
             message = f"{group}: starting takes {share:.0%} of a budget, judged by earlier runs"
@@ -289,12 +280,7 @@ def _budget_metadata(settings: Settings) -> dict[str, Any]:
     return about
 
 
-def _problems(entry: GridEntry, source: str) -> Iterator[Finding]:
-    for message in _messages(entry):
-        yield Finding(source=source, line=entry.line, message=message)
-
-
-def _messages(entry: GridEntry) -> Iterator[str]:
+def _problems(entry: GridEntry) -> Iterator[str]:
     settings = entry.settings
     for value in entry.axes.get("amp_dtype", ()):
         if value not in AMP_DTYPES:
@@ -331,7 +317,7 @@ def _doubts(entry: GridEntry, source: str) -> Iterator[Finding]:
 
 # A plan as a document, and in words: the same bytes for the same plan.
 
-_GOES_ON: Final = " \\"
+_CONTINUED: Final = " \\"
 
 
 def plan_document(plan: SweepPlan, environ: Mapping[str, str]) -> dict[str, Any]:
@@ -378,7 +364,7 @@ def _run_document(plan: SweepPlan, run: PlannedRun, redact: Redactor) -> dict[st
 def planned_command(plan: SweepPlan, run: PlannedRun, redact: Redactor) -> list[str]:
     """Return a run's command without secrets; the directory and the port are not known yet."""
     port = None if is_scheduled(run.settings.engine) else 0
-    place = Place(directory=f"{SWEEP_MARK}/{run.id}", share=MachineShare(port=port))
+    place = Place(directory=f"{SWEEP_MARK}/{run.id}", port=port)
     return redact.command(command_of(plan, run, place))
 
 
@@ -386,10 +372,10 @@ def command_lines(words: Sequence[str], width: int) -> list[str]:
     """Return a command as a shell reads it, broken between words where it is wider than that."""
     lines = [shlex.quote(words[0])]
     for word in map(shlex.quote, words[1:]):
-        if len(lines[-1]) + len(word) + len(" ") + len(_GOES_ON) <= width:
+        if len(lines[-1]) + len(word) + len(" ") + len(_CONTINUED) <= width:
             lines[-1] += f" {word}"
         else:
-            lines[-1] += _GOES_ON
+            lines[-1] += _CONTINUED
             lines.append(f"  {word}")
     return lines
 

@@ -1,7 +1,7 @@
 """A sweep's part in the logs of its runs: the supervisor's segment, and what a log then says.
 
 The harness supervises the processes of this machine; a cluster's job supervises itself, and loads
-no more than this. What attempts cost is the subject of ``attempt_cost``.
+no more than this. What attempts cost is the subject of ``money``.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from outlay.clock import Clock
 from outlay.ledger import SUPERVISOR, EndStatus, GpuCount, Price
-from outlay.record.supervision import Supervised, Supervision
+from outlay.record.supervision import SupervisedRun, Supervision
 from outlay.runs.directories import leave_notice
 
 if TYPE_CHECKING:
@@ -27,27 +27,21 @@ ENDS: Final[Mapping[str, EndStatus]] = {
 
 
 def supervised(
-    name: str,
-    directory: Path,
-    price: Price | None,
-    gpus: GpuCount,
-    command: Sequence[str] = (),
-) -> Supervised:
+    name: str, directory: Path, price: Price | None, gpus: GpuCount, command: Sequence[str] = ()
+) -> SupervisedRun:
     """Return a run as its supervisor states it.
 
     Between attempts its GPUs are free for other runs of the sweep, so that it costs nothing then.
     """
-    stopped = None
-    if price is not None:
-        stopped = Price(0, price.currency, source="sweep", kind=price.kind)
-    return Supervised(
-        run_dir=directory, name=name, price=price, gpus=gpus, stopped_price=stopped,
+    free = None if price is None else Price(0, price.currency, source="sweep", kind=price.kind)
+    return SupervisedRun(
+        run_dir=directory, name=name, price=price, gpus=gpus, stopped_price=free,
         command=command,
     )  # fmt: skip
 
 
 def begin(
-    what: Supervised, environ: Mapping[str, str], clock: Clock, start_ns: int | None = None
+    what: SupervisedRun, environ: Mapping[str, str], clock: Clock, start_ns: int | None = None
 ) -> Supervision:
     """Write down that an attempt begins, before it is started."""
     log = Supervision(what, environ, clock=clock, start_ns=start_ns)
@@ -67,11 +61,9 @@ def end(log: Supervision, verdict: RunVerdict, ended: Ended, *, paid: bool) -> N
 
 
 def logged_end(directory: Path, since_ns: int = 0) -> str | None:
-    """Return how the training itself said that its last attempt ended; None without its word.
+    """Return how the training recorded that its last attempt ended; None where it did not.
 
-    Args:
-        directory: The run's.
-        since_ns: When the attempt began; what ended before is another attempt's word.
+    What began before ``since_ns`` is another attempt's.
     """
     from outlay.ledger import derive_attempts, read_lives
 
@@ -103,11 +95,11 @@ def starts_without_progress(directory: Path, starts_ns: Sequence[int]) -> int:
             steps = int(segment.steps.number.max()) if segment.step_count else -1
             committed = max((checkpoint.step for checkpoint in segment.checkpoints), default=-1)
             reached[start] = max(reached[start][0], steps), max(reached[start][1], committed)
-    (step, safe), fruitless = reached[0], 0
+    (step, safe), without = reached[0], 0
     for steps, committed in reached[1:]:
-        fruitless = 0 if steps > step or committed > safe else fruitless + 1
+        without = 0 if steps > step or committed > safe else without + 1
         step, safe = max(step, steps), max(safe, committed)
-    return fruitless
+    return without
 
 
 def end_instant_ns(start_ns: int, ended: Ended, now_ns: int) -> int:

@@ -13,7 +13,7 @@ from outlay.guard.lease import End, GiveNotice
 from outlay.record.supervision import Supervision
 from outlay.sweep.engines.base import Engine
 from outlay.sweep.engines.ports import was_taken
-from outlay.sweep.plan.launch import ELSEWHERE, MachineShare
+from outlay.sweep.plan.launch import Place
 from outlay.sweep.plan.plan import NOTICE_NS, PlannedRun
 from outlay.sweep.state.outcomes import RunVerdict
 
@@ -21,8 +21,8 @@ from outlay.sweep.state.outcomes import RunVerdict
 
 MOST_PORTS: Final = 4
 """Ports that a run is tried on before it counts as failed, if others keep taking them."""
-_LAST_WORDS_BYTES: Final = 1 << 18
-"""How much of what a failed run printed is searched for the reason."""
+_TAIL_BYTES: Final = 1 << 18
+"""How much of the end of a failed run's output is searched for the reason."""
 
 
 class StartCounter:
@@ -48,13 +48,10 @@ class StartCounter:
 def lost_its_port(log: Path, since: int, port: int) -> bool:
     """Say whether an attempt failed because another program took its port first.
 
-    Args:
-        log: What the run printed.
-        since: After how many bytes of it this attempt began.
-        port: The one that it was given.
+    ``log`` is what the run printed, this attempt after the first ``since`` bytes.
     """
     with suppress(OSError), log.open("rb") as stream:
-        stream.seek(max(since, log.stat().st_size - _LAST_WORDS_BYTES))
+        stream.seek(max(since, log.stat().st_size - _TAIL_BYTES))
         return was_taken(stream.read().decode(errors="replace"), port)
     return False
 
@@ -75,19 +72,19 @@ class Active:
         log: What the harness writes of it in the run's log; None where it supervises itself.
         log_size: How many bytes the run had printed before this attempt.
         stopped: What the run becomes because it was asked to end.
-        told_ns: After how long it was asked to end.
+        noticed_ns: After how long it was asked to end.
     """
 
     run: PlannedRun
     ticket: str
     engine: Engine
     started_ns: int
-    share: MachineShare = ELSEWHERE
+    place: Place
     funds: Leaseholder | None = None
     log: Supervision | None = None
     log_size: int = 0
     stopped: RunVerdict | None = None
-    told_ns: int = 0
+    noticed_ns: int = 0
 
     def enforce_limits(self, now_ns: int, *, asked: int) -> None:
         """SIGTERM on cancel, timeout or no money; SIGKILL after the notice.
@@ -106,7 +103,7 @@ class Active:
 
     def _give_notice(self, reason: RunVerdict, elapsed_ns: int) -> None:
         self.stopped = reason
-        self.told_ns = elapsed_ns
+        self.noticed_ns = elapsed_ns
         if self.funds is not None:
             self.funds.give_notice(elapsed_ns)
         self.engine.cancel(self.ticket)
@@ -114,7 +111,7 @@ class Active:
     def _notice_is_over(self, elapsed_ns: int) -> bool:
         if self.funds is not None and not self.engine.remote:
             return isinstance(self.funds.tend(elapsed_ns), End)
-        return elapsed_ns >= self.told_ns + NOTICE_NS
+        return elapsed_ns >= self.noticed_ns + NOTICE_NS
 
     def _reason_to_stop(self, elapsed_ns: int) -> RunVerdict | None:
         """Return what the run becomes if it must end by now; more money is asked for first."""

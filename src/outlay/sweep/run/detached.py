@@ -1,26 +1,27 @@
-"""A sweep whose harness is gone: how its jobs ended, going on with them, ending them."""
+"""A sweep whose harness is gone: settling, reattaching to and cancelling its attempts."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from outlay.clock import SYSTEM, Clock
 from outlay.errors import Finding, OutlayError
 from outlay.sweep.engines.base import Ended, Engine, Task, TaskStanding, engine_named
+from outlay.sweep.engines.names import is_local
 from outlay.sweep.errors import SweepInUse
 from outlay.sweep.plan.launch import LOG_NAME
-from outlay.sweep.run.harness import Harness, settle_attempt
-from outlay.sweep.run.money import Treasury, gpus_in
+from outlay.sweep.run.harness import Harness
+from outlay.sweep.run.money import SweepGuard, SweepRecorder
 from outlay.sweep.state.journal import Journal
-from outlay.sweep.state.manifest import Recording, SweepManifest, read_manifest
+from outlay.sweep.state.manifest import SweepManifest, read_manifest
 from outlay.sweep.state.setup import SweepLock
 from outlay.units import Money
 
-# Attempts of an earlier harness, which died: gone on with, or their books closed.
+# Attempts of an earlier harness, which died: reattached to, or settled.
 
 
 def settle_earlier(harness: Harness) -> tuple[Finding, ...]:
@@ -37,16 +38,16 @@ def settle_earlier(harness: Harness) -> tuple[Finding, ...]:
             if ended is None:
                 harness.adopt(run, state.ticket, state.hold)
             else:
-                harness.settle_earlier(run, ended, state.hold)
+                harness.settle_earlier(run.id, ended)
     findings = _settle_left_out(harness)
-    if harness.treasury is not None:
+    if harness.guard is not None:
         used = {state.hold for state in manifest.states.values() if state.hold}
-        harness.treasury.void_unused(used)
+        harness.guard.void_unused(used)
     return findings
 
 
 def _settle_left_out(harness: Harness) -> tuple[Finding, ...]:
-    """Close the books on attempts of runs that the grid no longer has."""
+    """Settle attempts of runs that the grid no longer has."""
     planned = {run.id for run in harness.tasks.plan.runs}
     manifest = harness.manifest
     running = [run for run in manifest.runs if manifest.state(run).status == "running"]
@@ -61,7 +62,7 @@ def _settle_left_out(harness: Harness) -> tuple[Finding, ...]:
     going = [
         Finding(
             source=harness.tasks.plan.grid.source,
-            message=f"{run} is no longer in the grid and goes on; `outlay sweep cancel` ends it",
+            message=f"{run} is no longer in the grid and still runs; `outlay sweep cancel` ends it",
             severity="warning",
         )
         for run in found.standing
@@ -69,12 +70,11 @@ def _settle_left_out(harness: Harness) -> tuple[Finding, ...]:
     return (*found.findings, *going)
 
 
-# A sweep whose jobs go on without a harness: learning how they ended, and ending them.
+# A sweep whose jobs run without a harness: learning how they ended, and cancelling them.
 #
 # Everything comes from the sweep's directory and from the cluster; neither the grid nor the
 # process that submitted is needed.
 
-LOCAL: Final = ("process", "torchrun")
 _PATIENCE_NS: Final = 60 * 10**9
 _LOOK_EVERY_S: Final = 0.5
 
@@ -85,7 +85,7 @@ class Detached:
 
     Attributes:
         owned: Whether nobody else runs the sweep, so that ends are ours to write down.
-        standing: What the cluster says of each run that goes on.
+        standing: What the cluster says of each run that still runs.
         findings: Why the cluster could not be asked.
     """
 
@@ -98,20 +98,17 @@ class Detached:
     _journal: Journal | None = None
 
     def going_on(self) -> list[str]:
-        """Return the runs whose attempt has no end yet and may go on without us."""
+        """Return the runs whose attempt has no end yet and may run without us."""
         return [
-            run
-            for run, static in self.manifest.runs.items()
-            if self.manifest.state(run).status == "running" and not is_local(static)
+            name
+            for name, run in self.manifest.runs.items()
+            if self.manifest.state(name).status == "running" and not is_local(run.engine)
         ]
 
     def look(self, runs: Iterable[str] | None = None) -> None:
-        """Find out how attempts ended, and reattach to those still running.
+        """Find out how attempts ended, by default of all that may run without us.
 
         Ends are written down, unless somebody runs the sweep who will do that.
-
-        Args:
-            runs: Which runs to look after; None for those that may go on without us.
         """
         for run in self.going_on() if runs is None else runs:
             engine = self._engine_of(run)
@@ -131,11 +128,11 @@ class Detached:
         going_on = self.going_on()
         chosen = going_on if runs is None else [run for run in runs if run in going_on]
         engines = {run: self._engine_of(run) for run in chosen}
-        told = {run: engine for run, engine in engines.items() if engine is not None}
-        for run, engine in told.items():
+        cancelled = {run: engine for run, engine in engines.items() if engine is not None}
+        for run, engine in cancelled.items():
             engine.cancel(self.manifest.state(run).ticket)
         until_ns = self.clock.monotonic_ns() + _PATIENCE_NS
-        waiting = dict(told)
+        waiting = dict(cancelled)
         while waiting and self.clock.monotonic_ns() < until_ns:
             for engine in self._usable():
                 engine.wait(_LOOK_EVERY_S)
@@ -144,29 +141,31 @@ class Detached:
                 if ended is not None:
                     self._settle(run, ended)
                     del waiting[run]
-        return len(told)
+        return len(cancelled)
 
     def _settle(self, run: str, ended: Ended) -> None:
-        manifest, treasury = self.manifest, None
-        ceiling = manifest.about.get("ceiling")
-        if self.owned and ceiling and manifest.state(run).hold:
-            amount = Money.parse(ceiling, name="ceiling")
-            treasury = Treasury(manifest.root, amount, self.clock)
-        remote = not self.owned or not is_local(manifest.runs[run])
-        verdict, priced = settle_attempt(manifest, run, ended, treasury, remote=remote)
+        manifest, ceiling = self.manifest, self.manifest.about.get("ceiling")
         if self.owned and self._journal is None:
             self._journal = Journal(manifest.root)
-        Recording(manifest, self._journal).end(run, verdict, ended, priced)
+        guard = None
+        if self.owned and ceiling and manifest.state(run).hold:
+            amount = Money.parse(ceiling, name="ceiling")
+            guard = SweepGuard(manifest.root, amount, self.clock)
+        recorder = SweepRecorder(manifest, self._journal, guard)
+        remote = not self.owned or not is_local(manifest.runs[run].engine)
+        recorder.settle_earlier(run, ended, remote=remote)
 
     def _engine_of(self, run: str) -> Engine | None:
         """Return a run's engine; None, and a finding, where it cannot be had here."""
-        name = self.manifest.runs[run].get("engine", LOCAL[0])
+        name = self.manifest.runs[run].engine
         if name not in self.engines:
             try:
                 self.engines[name] = engine_named(name, self.manifest.root)
             except OutlayError as error:
                 self.engines[name] = None
-                message = f"{run} and others of it may go on; nobody here can tell: {error}"
+                message = (
+                    f"{run} and others of it may still run, which cannot be checked here: {error}"
+                )
                 self.findings.append(Finding(source=name, message=message, severity="warning"))
         return self.engines[name]
 
@@ -195,14 +194,12 @@ def detached(root: Path, clock: Clock = SYSTEM) -> Iterator[Detached | None]:
     except (SweepInUse, OSError):
         yield None
         return
-    try:
+    with lock:
         taken = Detached(read_manifest(root, clock), clock)
         try:
             yield taken
         finally:
             taken.close()
-    finally:
-        lock.release()
 
 
 def catch_up(root: Path, clock: Clock = SYSTEM) -> Detached:
@@ -223,17 +220,11 @@ def catch_up(root: Path, clock: Clock = SYSTEM) -> Detached:
         return taken
 
 
-def is_local(static: Mapping[str, Any]) -> bool:
-    """Say whether a run is a process of this machine, which ends with its harness."""
-    return static.get("engine", LOCAL[0]) in LOCAL
-
-
 def task_of(manifest: SweepManifest, run: str) -> Task:
     """Return an attempt as another process may find it again."""
-    static, directory = manifest.runs[run], manifest.root / run
-    gpus = gpus_in(static)
+    gpus, directory = manifest.runs[run].gpus_at_most, manifest.root / run
     return Task(
         name=run, ticket=manifest.state(run).ticket, command=(), env={},
         cwd=Path(manifest.about["work_dir"]), directory=directory, log=directory / LOG_NAME,
-        gpus=gpus, nodes=gpus // (static.get("world_size") or 1),
+        gpus=gpus, nodes=gpus // (manifest.runs[run].world_size or 1),
     )  # fmt: skip

@@ -6,7 +6,7 @@ import contextlib
 import os
 import sys
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from outlay.errors import Finding, InvalidValue
@@ -16,13 +16,7 @@ from outlay.record.redaction import Redactor
 from outlay.sweep.engines.base import Task
 from outlay.sweep.engines.ports import Ports
 from outlay.sweep.errors import InvalidGrid
-from outlay.sweep.plan.launch import (
-    LOG_NAME,
-    MachineShare,
-    Place,
-    command_of,
-    environment_of,
-)
+from outlay.sweep.plan.launch import LOG_NAME, Place, command_of, environment_of
 from outlay.sweep.plan.plan import PlannedRun, SweepPlan
 
 # Which GPUs there are to share out between runs, and whether the runs fit on them.
@@ -82,21 +76,21 @@ class MachineResources:
         free = self._free_for(run)
         return free is None or len(free) >= run.world_size
 
-    def allocate(self, run: PlannedRun) -> MachineShare:
-        """Return what a run may use, for as long as it is not given back."""
-        port, free = self._ports.reserve(), self._free_for(run)
+    def allocate(self, run: PlannedRun, place: Place) -> Place:
+        """Return a place with a port and GPUs, which no other run gets until they are released."""
+        place, free = replace(place, port=self._ports.reserve()), self._free_for(run)
         if free is None:
-            return MachineShare(port=port)
+            return place
         devices = tuple(free[: run.world_size])
         del free[: run.world_size]
-        return MachineShare(port=port, devices=devices)
+        return replace(place, devices=devices)
 
-    def release(self, share: MachineShare) -> None:
-        """Let others have it."""
-        if share.port is not None:
-            self._ports.release(share.port)
+    def release(self, place: Place) -> None:
+        """Let others have its port and its GPUs."""
+        if place.port is not None:
+            self._ports.release(place.port)
         if self._free is not None:
-            self._free += share.devices or ()
+            self._free += place.devices or ()
 
     def _free_for(self, run: PlannedRun) -> list[str] | None:
         """Return the GPUs that a run can be given; None where it is not for us to give any."""
@@ -124,12 +118,14 @@ class Tasks:
     def __post_init__(self) -> None:
         self._redact = self.plan.redactor(self.environ)
 
-    def make(self, run: PlannedRun, ticket: str, share: MachineShare) -> Task:
+    def place(self, run: PlannedRun) -> Place:
+        """Return where a run is started, without anything of this machine."""
+        directory = str(self.root / run.id)
+        return Place(directory=directory, python=sys.executable, inherited=self.environ)
+
+    def make(self, run: PlannedRun, ticket: str, place: Place) -> Task:
         """Return a run's task; its directory is made."""
         directory = self.root / run.id
-        place = Place(
-            directory=str(directory), share=share, python=sys.executable, inherited=self.environ
-        )
         directory.mkdir(parents=True, exist_ok=True)
         timeout = run.settings.timeout
         return Task(

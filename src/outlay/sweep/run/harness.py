@@ -1,15 +1,15 @@
 """The harness: starts what is to be run, as much at once as there is room for, to the last run.
 
 One thread, one loop. Everything it knows is in the journal before it acts on it, so that it may
-be killed at any instruction and the next one goes on from there.
+be killed at any instruction and the next one continues from there.
 """
 
 from __future__ import annotations
 
 import signal
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import FrameType
@@ -23,16 +23,15 @@ from outlay.ledger import gpu_count_of
 from outlay.record.supervision import Supervision
 from outlay.sweep.engines.base import Ended, Engine, Task
 from outlay.sweep.errors import SweepNotRecorded
-from outlay.sweep.plan.launch import ELSEWHERE, LOG_NAME
+from outlay.sweep.plan.launch import LOG_NAME
 from outlay.sweep.plan.plan import PlannedRun
 from outlay.sweep.run import attempt_log
-from outlay.sweep.run import money as attempt_cost
 from outlay.sweep.run.attempts import Active, StartCounter, lost_its_port
 from outlay.sweep.run.devices import MachineResources, Tasks
-from outlay.sweep.run.money import AttemptCost, Treasury, rate_of_run
+from outlay.sweep.run.money import SweepGuard, SweepRecorder
 from outlay.sweep.state.journal import Journal
-from outlay.sweep.state.manifest import Recording, SweepManifest
-from outlay.sweep.state.outcomes import RunVerdict, judge
+from outlay.sweep.state.manifest import SweepManifest
+from outlay.sweep.state.outcomes import RunVerdict
 
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -43,7 +42,7 @@ class Interrupts:
 
     Attributes:
         asked: How often the end was asked for: once to cancel, twice to force.
-        terminal_closed: Whether the terminal is gone, and what runs elsewhere may go on without us.
+        terminal_closed: Whether the terminal is gone; what runs elsewhere continues without us.
     """
 
     asked: int = 0
@@ -71,7 +70,7 @@ class SweepOptions:
 
     Attributes:
         jobs: How many runs at once; None for one here, and for all on a cluster.
-        detach: Whether to leave once everything is submitted; for engines whose tasks go on.
+        detach: Whether to leave once everything is submitted; for engines whose tasks outlive us.
         devices: The GPUs to share out; None leaves CUDA_VISIBLE_DEVICES alone.
         watch: Called at every look, for showing how things stand.
     """
@@ -90,7 +89,7 @@ class Harness:
     Attributes:
         engines: An engine by each name that the plan uses.
         tasks: Makes what an engine starts, of a plan under the ids of the manifest.
-        treasury: The guard, where the sweep has a ceiling.
+        guard: The guard, where the sweep has a ceiling.
         ended: Called with the directory of a run whose attempt has ended.
         active: The running attempts, by ticket.
     """
@@ -100,7 +99,7 @@ class Harness:
     engines: Mapping[str, Engine]
     tasks: Tasks
     options: SweepOptions = SweepOptions()
-    treasury: Treasury | None = None
+    guard: SweepGuard | None = None
     ended: Callable[[Path], None] = lambda _: None
     active: dict[str, Active] = field(default_factory=dict)
     interrupts: Interrupts = field(default_factory=Interrupts)
@@ -109,12 +108,12 @@ class Harness:
     _going: Counter[str] = field(default_factory=Counter)
     _starts: StartCounter = field(default_factory=StartCounter)
     _resources: MachineResources = field(init=False)
-    _recording: Recording = field(init=False)
+    _recorder: SweepRecorder = field(init=False)
     _unwritten: SweepNotRecorded | None = None
 
     def __post_init__(self) -> None:
         self._resources = MachineResources(self.options.devices)
-        self._recording = Recording(self.manifest, self.journal)
+        self._recorder = SweepRecorder(self.manifest, self.journal, self.guard)
 
     @property
     def clock(self) -> Clock:
@@ -135,7 +134,9 @@ class Harness:
                 pass
         if not self._is_stopping():  # Nobody stays to start these when others have ended.
             self._skip_deferred()
-        self.correct_late()
+        for name in list(self.manifest.states):
+            with self._noting_failure():
+                self._recorder.correct_late(name)
         if self._unwritten is not None:
             raise self._unwritten
         self.manifest.write()
@@ -174,21 +175,18 @@ class Harness:
         while self._queue and self._has_room(self._queue[0]) and not self._is_stopping():
             run = self._queue.popleft()
             try:
-                self._launch(run)
+                with self._noting_failure():
+                    self._launch(run)
             except BudgetGuardExceeded as refusal:
                 self._deferred.append((run, str(refusal)))
-            except SweepNotRecorded as error:
-                self._unwritten = error
         if not self.active and not self._queue and not self._is_stopping():
             self._skip_deferred()
 
     def _skip_deferred(self) -> None:
         """Write down which runs do not fit under the ceiling."""
         for left_out, why in self._deferred:
-            try:
-                self._recording.note(left_out.id, "skipped", reason=why)
-            except SweepNotRecorded as error:
-                self._unwritten = error
+            with self._noting_failure():
+                self._recorder.note(left_out.id, "skipped", reason=why)
         self._deferred.clear()
 
     def _has_room(self, run: PlannedRun) -> bool:
@@ -211,8 +209,10 @@ class Harness:
         engine = self.engines[run.settings.engine]
         ticket = engine.new_ticket(run.id)
         funds = self._fund(run, ticket)
-        share = ELSEWHERE if engine.remote else self._resources.allocate(run)
-        task = self.tasks.make(run, ticket, share)
+        place = self.tasks.place(run)
+        if not engine.remote:
+            place = self._resources.allocate(run, place)
+        task = self.tasks.make(run, ticket, place)
         if engine.remote and funds is not None:
             # Nobody may be there to end it when its money is used up, so that it ends itself.
             lease = funds.lease
@@ -221,7 +221,7 @@ class Harness:
         try:
             self._begin(run, task, funds)
         except SweepNotRecorded:
-            self._resources.release(share)
+            self._resources.release(place)
             if funds is not None:
                 funds.void("its start could not be written down")
             raise
@@ -230,7 +230,7 @@ class Harness:
         self._add(
             Active(
                 run=run, ticket=ticket, engine=engine, started_ns=self.clock.monotonic_ns(),
-                share=share, funds=funds, log=log, log_size=log_size,
+                place=place, funds=funds, log=log, log_size=log_size,
             )
         )  # fmt: skip
         engine.submit(task)
@@ -247,18 +247,18 @@ class Harness:
         self.active[active.ticket] = active
 
     def _fund(self, run: PlannedRun, ticket: str) -> Leaseholder | None:
-        if self.treasury is None:
+        if self.guard is None:
             return None
         foreseen = run.prediction.cost is not None
         finished_ns = () if foreseen else self.manifest.elapsed_of("completed")
         remote = self.engines[run.settings.engine].remote
-        return self.treasury.open(run, ticket, finished_ns, remote=remote)
+        return self.guard.open(run, ticket, finished_ns, remote=remote)
 
     def _begin(self, run: PlannedRun, task: Task, funds: Leaseholder | None) -> None:
         """Write the start down, without secrets and without where the sweep lies."""
         command, env = self.tasks.without_secrets(task)
         hold = "" if funds is None else funds.hold.id
-        self._recording.note(
+        self._recorder.note(
             run.id, "running", ticket=task.ticket, command=command, env=env, hold=hold
         )  # fmt: skip
 
@@ -279,32 +279,21 @@ class Harness:
     # -- ending -----------------------------------------------------------------------------
 
     def _finish(self, active: Active, ended: Ended) -> None:
-        run = active.run
+        run, remote = active.run, active.engine.remote
         del self.active[active.ticket]
         self._going[run.settings.engine] -= 1
-        self._resources.release(active.share)
-        directory, log = self.manifest.root / run.id, active.log
-        since_ns = 0 if log is None else log.start_ns
-        verdict = judge(ended, active.stopped, attempt_log.logged_end(directory, since_ns))
+        self._resources.release(active.place)
+        verdict = self._recorder.judge(run.id, ended, active.stopped, remote=remote)
         port_lost = verdict.status == "error" and self._lost_its_port(active)
         if port_lost:
-            verdict = RunVerdict(
-                "error", f"its port {active.share.port} was taken ({verdict.reason})"
-            )
-        if log is not None:
-            attempt_log.end(log, verdict, ended, paid=active.funds is not None)
-            ended = replace(ended, elapsed_ns=log.end_ns - log.start_ns)
-        priced = attempt_cost.price_attempt(
-            directory, self.manifest.state(run.id), rate_of_run(run), ended,
-            recorded=None if log is None else log.is_recorded,
-        )  # fmt: skip
-        if active.funds is not None and self.treasury is not None:
-            if ended.how == "not_started":
-                active.funds.void("it could not be started")
-            else:
-                priced = self.treasury.capture(active.funds.hold, run.id, priced)
-        self._record_end(run, verdict, ended, priced)
-        self.ended(directory)
+            reason = f"its port {active.place.port} was taken ({verdict.reason})"
+            verdict = RunVerdict("error", reason)
+        hold = None if active.funds is None else active.funds.hold
+        with self._noting_failure():
+            self._recorder.settle(
+                run.id, ended, verdict, remote=remote, log=active.log, hold=hold
+            )  # fmt: skip
+        self.ended(self.manifest.root / run.id)
         failed = verdict.status in ("error", "preempted")
         if failed and self._starts.may_try_again(run, port_lost=port_lost):
             self._queue.appendleft(run)
@@ -313,70 +302,33 @@ class Harness:
             self._deferred.clear()
 
     def _lost_its_port(self, active: Active) -> bool:
-        port = active.share.port
+        port = active.place.port
         log = self.manifest.root / active.run.id / LOG_NAME
         return port is not None and lost_its_port(log, active.log_size, port)
 
     def adopt(self, run: PlannedRun, ticket: str, hold: str) -> None:
-        """Go on with an attempt that another process submitted."""
-        funds = self.treasury.join(run, hold) if self.treasury is not None and hold else None
+        """Reattach to an attempt that another process submitted."""
+        funds = self.guard.join(run, hold) if self.guard is not None and hold else None
         self._add(
             Active(
                 run=run, ticket=ticket, engine=self.engines[run.settings.engine],
-                started_ns=self.clock.monotonic_ns(), funds=funds,
+                started_ns=self.clock.monotonic_ns(), place=self.tasks.place(run), funds=funds,
             )
         )  # fmt: skip
 
-    def correct_late(self) -> None:
-        """Correct the captures of runs whose logs were written to after them."""
-        for run in list(self.manifest.states):
-            state, directory = self.manifest.state(run), self.manifest.root / run
-            more = attempt_cost.late_cost(directory, state)
-            if more is None or more.cost is None:
-                continue
-            if self.treasury is not None and state.hold:
-                self.treasury.correct(run, more.cost)
-            try:
-                self._recording.correct(run, more)
-            except SweepNotRecorded as error:
-                self._unwritten = error
+    def settle_earlier(self, run: str, ended: Ended) -> None:
+        """Settle an attempt whose harness died."""
+        remote = self.engines[self.manifest.runs[run].engine].remote
+        with self._noting_failure():
+            self._recorder.settle_earlier(run, ended, remote=remote)
 
-    def settle_earlier(self, run: PlannedRun, ended: Ended, hold: str) -> None:
-        """Write down how an attempt of an earlier harness ended."""
-        remote = self.engines[run.settings.engine].remote
-        treasury = self.treasury if hold else None
-        verdict, priced = settle_attempt(self.manifest, run.id, ended, treasury, remote=remote)
-        self._record_end(run, verdict, ended, priced)
-
-    def _record_end(
-        self, run: PlannedRun, verdict: RunVerdict, ended: Ended, priced: AttemptCost
-    ) -> None:
+    @contextmanager
+    def _noting_failure(self) -> Iterator[None]:
+        """Start nothing more once the journal cannot be written."""
         try:
-            self._recording.end(run.id, verdict, ended, priced)
+            yield
         except SweepNotRecorded as error:
             self._unwritten = error
-
-
-def settle_attempt(
-    manifest: SweepManifest, run: str, ended: Ended, treasury: Treasury | None, *, remote: bool
-) -> tuple[RunVerdict, AttemptCost]:
-    """End the log of an attempt whose harness is gone, and capture what it cost.
-
-    A ``remote`` one wrote its end into the log itself.
-    """
-    static, state, directory = manifest.runs[run], manifest.state(run), manifest.root / run
-    since_ns = 0 if remote else state.started_ns or 0
-    verdict = judge(ended, None, attempt_log.logged_end(directory, since_ns))
-    hold = None if treasury is None else treasury.held(state.hold)
-    if not remote:
-        attempt_cost.end_for_another(
-            static, directory, state, verdict=verdict, ended=ended,
-            held=None if hold is None else hold.amount, clock=manifest.clock,
-        )  # fmt: skip
-    priced = attempt_cost.price_attempt(directory, state, attempt_cost.rate_in(static), ended)
-    if treasury is not None:
-        priced = treasury.settle_lost(state.hold, run, priced)
-    return verdict, priced
 
 
 def _size(path: Path) -> int:

@@ -1,4 +1,4 @@
-"""Running a sweep from its grid, going on with one, and ending one: what the commands call."""
+"""Starting a sweep from its grid, resuming and cancelling one: what the commands call."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ from outlay.ledger import SUPERVISOR, segment_paths
 from outlay.ledger.segments import id_from_name
 from outlay.proc.identity import end_marked
 from outlay.sweep.engines.base import Engine, engine_named
+from outlay.sweep.engines.names import is_local
 from outlay.sweep.errors import NotCancelled, RunElsewhere
 from outlay.sweep.grid.files import plan_file
 from outlay.sweep.plan.plan import SweepPlan
-from outlay.sweep.run.detached import detached, is_local, settle_earlier, task_of
+from outlay.sweep.run.detached import detached, settle_earlier, task_of
 from outlay.sweep.run.devices import Tasks, check_fit, inherited_environment
 from outlay.sweep.run.harness import Harness, SweepOptions
-from outlay.sweep.run.money import Treasury
+from outlay.sweep.run.money import SweepGuard
 from outlay.sweep.state.journal import Journal
 from outlay.sweep.state.manifest import SweepManifest, counts, read_manifest
 from outlay.sweep.state.setup import (
@@ -42,16 +43,23 @@ class Result:
     """How a sweep stands after it was run.
 
     Attributes:
-        counts: How many runs have each status.
         cancelled: Whether somebody ended it early.
         findings: What the user should know beside that.
     """
 
-    root: Path
     manifest: SweepManifest
-    counts: dict[str, int]
     cancelled: bool
     findings: tuple[Finding, ...] = ()
+
+    @property
+    def root(self) -> Path:
+        """The sweep's directory."""
+        return self.manifest.root
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How many runs have each status."""
+        return counts(self.manifest)
 
     def of_status(self, *statuses: str) -> list[str]:
         """Return the runs that stand so."""
@@ -63,7 +71,7 @@ def start(plan: SweepPlan, output_dir: Path | None, options: SweepOptions) -> Re
 
     Raises:
         InvalidValue, InvalidGrid: It cannot be started as it is; nothing was written.
-        SweepNotRecorded, EngineBroken, Refused: It could not go on.
+        SweepNotRecorded, EngineBroken, Refused: It could not continue.
     """
     check_predictable(plan, finished=False)
     root = root_for(plan, output_dir, options.clock.wall_ns())
@@ -71,40 +79,41 @@ def start(plan: SweepPlan, output_dir: Path | None, options: SweepOptions) -> Re
     environ = inherited_environment()
     cwd = Path(plan.grid.work_dir or Path.cwd()).expanduser().absolute()
     root.mkdir(parents=True, exist_ok=True)
-    with _locked(root):
+    with SweepLock(root):
         manifest = create(plan, root, environ, options.clock, cwd=cwd)
         if plan.grid.ceiling is not None:
-            Treasury(root, plan.grid.ceiling, options.clock).begin()
+            SweepGuard(root, plan.grid.ceiling, options.clock).begin()
         tasks = Tasks(plan, root, cwd, environ)
         with _harness(tasks, manifest, engines, options) as harness:
             harness.run(list(plan.runs))
-    return _result(manifest, harness)
+    return Result(manifest=manifest, cancelled=harness.cancelled)
 
 
 def resume(root: Path, options: SweepOptions, *, grid: Path | None, retry_failed: bool) -> Result:
-    """Go on with a sweep: run what is not done, as the grid now states it.
+    """Resume a sweep: run what is not done, as the grid now states it.
 
     Raises:
         NotASweep: There is none.
         SweepInUse: It is being run.
-        InvalidValue, InvalidGrid: It cannot be gone on with as it is; nothing was written.
-        SweepNotRecorded, EngineBroken, Refused: It could not go on.
+        InvalidValue, InvalidGrid: It cannot be resumed as it is; nothing was written.
+        SweepNotRecorded, EngineBroken, Refused: It could not continue.
     """
     root = root.absolute()
     read_manifest(root)
-    with _locked(root):
+    with SweepLock(root):
         manifest = read_manifest(root, options.clock)
         environ = inherited_environment()
         stated = plan_file(grid or Path(manifest.about["grid_path"]))
         check_predictable(stated, finished=bool(manifest.elapsed_of("completed")))
         engines = _engines(stated, root, options)
-        matched = match_plan(stated, manifest, environ)
-        plan, cwd = matched.plan, Path(manifest.about["work_dir"])
-        tasks = Tasks(plan, root, cwd, environ)
+        plan, left_out = match_plan(stated, manifest, environ)
+        tasks = Tasks(plan, root, Path(manifest.about["work_dir"]), environ)
         with _harness(tasks, manifest, engines, options) as harness:
             findings = settle_earlier(harness)
             harness.run(to_do(plan, manifest, retry_failed=retry_failed))
-    return _result(manifest, harness, matched.findings + findings)
+    return Result(
+        manifest=manifest, cancelled=harness.cancelled, findings=left_out + findings
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,7 +125,7 @@ class Cancelled:
 
 
 def cancel(root: Path, runs: Sequence[str] = ()) -> Cancelled:
-    """End a sweep: tell the process that runs it, or end what is still running without one.
+    """Cancel a sweep: signal the process that runs it, or end what still runs without one.
 
     Without ``runs`` all of them end.
 
@@ -124,7 +133,7 @@ def cancel(root: Path, runs: Sequence[str] = ()) -> Cancelled:
         NotASweep: There is no sweep.
         InvalidValue: It has no such run, or one that ends with its sweep alone.
         RunElsewhere: The process that runs it is another machine's or another user's.
-        NotCancelled: Something may go on, and nobody here can end it.
+        NotCancelled: Something may still run, and cannot be ended from here.
     """
     manifest = read_manifest(root)
     for run in runs:
@@ -135,10 +144,10 @@ def cancel(root: Path, runs: Sequence[str] = ()) -> Cancelled:
         return Cancelled(jobs=_cancel_beside(root.absolute(), manifest, runs))
     if holder is not None and _interrupted(root, holder):
         return Cancelled(harness=holder.pid)
-    for run, static in manifest.runs.items():
-        chosen = not runs or run in runs
-        if chosen and manifest.state(run).status == "running" and is_local(static):
-            end_marked(manifest.state(run).ticket)
+    for run in runs or manifest.runs:
+        state = manifest.state(run)
+        if state.status == "running" and is_local(manifest.runs[run].engine):
+            end_marked(state.ticket)
     with detached(root) as taken:
         if taken is None or not taken.going_on():
             return Cancelled()
@@ -153,18 +162,18 @@ def _cancel_beside(root: Path, manifest: SweepManifest, runs: Sequence[str]) -> 
     """Cancel jobs of a sweep that somebody runs, who learns of it from the cluster."""
     going_on = [run for run in runs if manifest.state(run).status == "running"]
     for run in going_on:
-        if is_local(manifest.runs[run]):
+        if is_local(manifest.runs[run].engine):
             raise InvalidValue("RUN", run, "a run on a cluster: a local one ends with its sweep")
-    told = 0
+    cancelled = 0
     for run in going_on:
-        engine = engine_named(manifest.runs[run]["engine"], root)
+        engine = engine_named(manifest.runs[run].engine, root)
         try:
             if engine.reattach(task_of(manifest, run)) is None:
                 engine.cancel(manifest.state(run).ticket)
-                told += 1
+                cancelled += 1
         finally:
             engine.close()
-    return told
+    return cancelled
 
 
 def _interrupted(root: Path, holder: Holder) -> bool:
@@ -192,15 +201,6 @@ def _engines(plan: SweepPlan, root: Path, options: SweepOptions) -> dict[str, En
 
 
 @contextmanager
-def _locked(root: Path) -> Iterator[None]:
-    lock = SweepLock(root)
-    try:
-        yield
-    finally:
-        lock.release()
-
-
-@contextmanager
 def _harness(
     tasks: Tasks, manifest: SweepManifest, engines: dict[str, Engine], options: SweepOptions
 ) -> Iterator[Harness]:
@@ -209,7 +209,7 @@ def _harness(
     try:
         yield Harness(
             manifest=manifest, journal=journal, engines=engines, tasks=tasks,
-            treasury=None if ceiling is None else Treasury(manifest.root, ceiling, options.clock),
+            guard=None if ceiling is None else SweepGuard(manifest.root, ceiling, options.clock),
             options=options, ended=figures.keep,
         )  # fmt: skip
     finally:
@@ -217,18 +217,6 @@ def _harness(
             engine.close()
         journal.close()
         figures.close()
-
-
-def _result(
-    manifest: SweepManifest, harness: Harness, findings: tuple[Finding, ...] = ()
-) -> Result:
-    return Result(
-        root=manifest.root,
-        manifest=manifest,
-        counts=counts(manifest),
-        cancelled=harness.cancelled,
-        findings=findings,
-    )
 
 
 # Keeping the figures of runs as they end, so that the first summary need not read their logs.
@@ -241,7 +229,7 @@ class FiguresKeeper:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._thread: ThreadPoolExecutor | None = None
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="outlay-figures")
 
     def keep(self, run_dir: Path) -> None:
         """Have the figures of a run that has ended written beside its log, if it recorded one.
@@ -251,15 +239,12 @@ class FiguresKeeper:
         written = map(id_from_name, segment_paths(run_dir))
         if all(segment is None or segment.rank == SUPERVISOR for segment in written):
             return
-        if self._thread is None:
-            self._thread = ThreadPoolExecutor(1, thread_name_prefix="outlay-figures")
         # Whatever goes wrong there is told by the summary, which then reads the log itself.
         self._thread.submit(_keep, run_dir, self._clock.wall_ns())
 
     def close(self) -> None:
         """Wait until everything is written."""
-        if self._thread is not None:
-            self._thread.shutdown()
+        self._thread.shutdown()
 
 
 def _keep(run_dir: Path, now_ns: int) -> None:

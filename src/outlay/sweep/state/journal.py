@@ -13,7 +13,7 @@ from typing import Final, Literal
 import msgspec
 
 from outlay.decoding import Decoder, Int64, read_file
-from outlay.files import open_own, read_own
+from outlay.files import open_own, seal_of
 from outlay.ledger.price import Kind
 from outlay.sweep.errors import SweepNotRecorded
 
@@ -61,10 +61,8 @@ class Journal:
 
     def __init__(self, root: Path) -> None:
         self.path = root / NAME
-        self._unwritten = b""
-        self._descriptor = open_own(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-        if _is_torn(self.path):
-            self._unwritten = b"\n"
+        self._descriptor = open_own(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
+        self._unwritten = seal_of(self._descriptor)
 
     def append(self, event: Event, *, keep: bool = True) -> None:
         """Write an event down; what was kept from before is tried again first.
@@ -95,8 +93,3 @@ def read_events(root: Path) -> list[Event]:
         return _decoder.decode_lines(read_file(root / NAME, largest=LARGEST))
     except FileNotFoundError:
         return []
-
-
-def _is_torn(path: Path) -> bool:
-    content = read_own(path)
-    return bool(content) and not content.endswith(b"\n")

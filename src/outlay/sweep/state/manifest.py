@@ -1,14 +1,15 @@
 """``sweep_manifest.json``: what a sweep is and, by the journal, how it stands.
 
-The static part is written whole before anything starts. How runs stand is the journal's to say;
-the manifest repeats it for people and other programs, at a cost that does not grow with each
-update (see ``Manifest.refresh``).
+What runs are is written before anything starts. How they stand is the journal's to say; the
+manifest repeats it for people and other programs, at a cost that does not grow with each update
+(see ``SweepManifest.catch_up``).
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,17 +21,95 @@ from outlay.clock import SYSTEM, Clock, utc_datetime
 from outlay.decoding import BadDocument, convert, read_document
 from outlay.errors import OutlayError
 from outlay.files import write_whole
+from outlay.ledger import GpuCount, exact_gpus
 from outlay.ledger.price import Kind
-from outlay.sweep.engines.base import Ended
+from outlay.rates import rate_of
 from outlay.sweep.errors import NotASweep, SweepNotRecorded
-from outlay.sweep.run.money import AttemptCost
-from outlay.sweep.state.journal import LARGEST, Event, Journal, Status, read_events
-from outlay.sweep.state.outcomes import RunState, RunVerdict, fold
-from outlay.units import Money
+from outlay.sweep.state.journal import LARGEST, Event, Status, read_events
+from outlay.sweep.state.outcomes import RunState, fold
+from outlay.units import Money, Rate
+from outlay.units.money import sum_by_currency
 
 NAME: Final = "sweep_manifest.json"
 _REST: Final = 50
 """A manifest is rewritten at most once in so many times of what rewriting took."""
+
+
+class ManifestRun(msgspec.Struct, frozen=True, kw_only=True):
+    """What a manifest says of one run, except how it stands; it holds no secret.
+
+    What is not stated, as in manifests of older versions, is None or empty.
+
+    Attributes:
+        document: All of it as the file has it, with keys that are not known here.
+        run_dir: Its directory, relative to the sweep's.
+        configuration: A hash of what it shares with the runs that differ from it in seed alone.
+        stated: What the grid adds besides parameters: ``env``, ``overrides``, ``entrypoint``.
+        budget: Its ``mode`` and its ``limits``.
+        price: Per GPU-hour, as text.
+        most_gpus: GPUs over as many nodes as there may be.
+        charged_gpus: GPUs that are paid for.
+        predicted_cost: As text.
+    """
+
+    document: dict[str, Any]
+    id: str
+    run_dir: str = ""
+    fingerprint: str = ""
+    configuration: str | None = None
+    group: str | None = None
+    engine: str = "process"
+    params: dict[str, Any] = {}
+    metadata: dict[str, Any] = {}
+    stated: dict[str, Any] | None = None
+    command: list[str] = []
+    budget: dict[str, Any] | None = None
+    world_size: int | None = None
+    nnodes: int | str | None = None
+    gpu: str | None = None
+    gpus: int | None = None
+    most_gpus: int | None = None
+    charged_gpus: GpuCount | None = None
+    price: str | None = None
+    price_kind: Kind | None = None
+    predicted_cost: str | None = None
+
+    @classmethod
+    def of(cls, document: dict[str, Any]) -> ManifestRun:
+        """Return the run that a document states."""
+        return convert({**document, "document": document}, cls)
+
+    @property
+    def limits(self) -> Mapping[str, Any]:
+        """The limits of its budget, by key."""
+        return {} if self.budget is None else self.budget.get("limits", {})
+
+    @property
+    def gpus_at_most(self) -> int:
+        """GPUs that it may have."""
+        return self.most_gpus or self.gpus or 1
+
+    @property
+    def gpus_charged(self) -> GpuCount:
+        """GPUs that it is charged for."""
+        return self.charged_gpus or self.gpus_at_most
+
+    @property
+    def rate(self) -> Rate | None:
+        """What it costs per hour, all its GPUs."""
+        if not self.price:
+            return None
+        return rate_of(Rate.parse(self.price, name="price"), exact_gpus(self.gpus_charged))
+
+    @property
+    def planned_cost(self) -> Money | None:
+        """What it was predicted to cost."""
+        text = self.predicted_cost
+        return Money.parse(text, name="predicted_cost") if text else None
+
+    def kind_of_cost(self, state: RunState) -> Kind:
+        """Return of which kind its cost is: as its log says, else as its price does."""
+        return state.kind or self.price_kind or "cash"
 
 
 @dataclass(slots=True)
@@ -39,12 +118,12 @@ class SweepManifest:
 
     Attributes:
         about: Everything but the runs.
-        runs: The static part of each run, by id, in order.
+        runs: By id, in order.
     """
 
     root: Path
     about: dict[str, Any]
-    runs: dict[str, dict[str, Any]]
+    runs: dict[str, ManifestRun]
     states: dict[str, RunState] = field(default_factory=dict)
     clock: Clock = SYSTEM
     _next_ns: int = 0
@@ -90,7 +169,7 @@ class SweepManifest:
 
     def document(self) -> bytes:
         """Return the file's content: indented JSON with sorted keys."""
-        runs = [static | _shown(self.state(run)) for run, static in self.runs.items()]
+        runs = [run.document | _shown(self.state(name)) for name, run in self.runs.items()]
         encoded = msgspec.json.encode(self.about | {"runs": runs}, enc_hook=str, order="sorted")
         return msgspec.json.format(encoded, indent=2) + b"\n"
 
@@ -103,13 +182,13 @@ def read_manifest(root: Path, clock: Clock = SYSTEM) -> SweepManifest:
     """
     try:
         document = read_document(root / NAME, dict[str, Any], largest=LARGEST)
-        runs = {run["id"]: run for run in document.pop("runs")}
+        listed = [ManifestRun.of(_static(fields)) for fields in document.pop("runs")]
     except FileNotFoundError:
         raise NotASweep(str(root), f"no {NAME} here") from None
-    except (OSError, BadDocument, KeyError, TypeError) as error:
+    except (OSError, BadDocument, AttributeError, KeyError, TypeError) as error:
         raise NotASweep(str(root), f"{NAME} cannot be read ({error})") from None
-    static = {run: _static(fields) for run, fields in runs.items()}
-    return SweepManifest(root, document, static, fold(read_events(root)), clock)
+    runs = {run.id: run for run in listed}
+    return SweepManifest(root, document, runs, fold(read_events(root)), clock)
 
 
 def is_sweep(directory: Path) -> bool:
@@ -133,6 +212,7 @@ _SHOWN: Final = (
 
 
 def _static(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a run of the file without how it stood when that was written."""
     return {
         name: value
         for name, value in fields.items()
@@ -165,84 +245,29 @@ def instant_text(wall_ns: int) -> str:
     return f"{utc_datetime(wall_ns):%Y-%m-%dT%H:%M:%SZ}"
 
 
-def counts(manifest: SweepManifest, runs: Iterable[str] | None = None) -> dict[str, int]:
+def counts(manifest: SweepManifest) -> dict[str, int]:
     """Return how many runs stand how."""
-    found: dict[str, int] = {}
-    for run in manifest.runs if runs is None else runs:
-        status = manifest.state(run).status
-        found[status] = found.get(status, 0) + 1
-    return found
-
-
-def kind_of_run(manifest: SweepManifest, run: str) -> Kind:
-    """Return of which kind a run's cost is: as its log says, else as the sweep's price does."""
-    kind: Kind = manifest.state(run).kind or manifest.runs[run].get("price_kind") or "cash"
-    return kind
+    return dict(Counter(manifest.state(run).status for run in manifest.runs))
 
 
 def captured(manifest: SweepManifest, kind: Kind = "cash") -> list[Money]:
     """Return what the attempts of a sweep that have ended cost, by currency; of one kind."""
-    states = {run: manifest.state(run) for run in _of_kind(manifest, kind)}
-    return total(
-        Money(s.cost_micros, s.currency) for s in states.values() if s.cost_micros is not None
+    states = [manifest.state(run.id) for run in runs_of_kind(manifest, kind)]
+    return sum_by_currency(
+        Money(s.cost_micros, s.currency) for s in states if s.cost_micros is not None
     )
 
 
 def planned(manifest: SweepManifest, kind: Kind = "cash") -> list[Money]:
     """Return what the runs of a sweep were planned to cost, by currency; empty where unknown."""
-    stated = [manifest.runs[run].get("predicted_cost") for run in _of_kind(manifest, kind)]
-    return total(Money.parse(text, name="predicted_cost") for text in stated if text)
+    costs = [run.planned_cost for run in runs_of_kind(manifest, kind)]
+    return sum_by_currency(cost for cost in costs if cost is not None)
 
 
-def _of_kind(manifest: SweepManifest, kind: Kind) -> list[str]:
-    return [run for run in manifest.runs if kind_of_run(manifest, run) == kind]
-
-
-def total(amounts: Iterable[Money]) -> list[Money]:
-    """Return the sum of amounts by currency."""
-    micros: dict[str, int] = {}
-    for amount in amounts:
-        micros[amount.currency] = micros.get(amount.currency, 0) + amount.micros
-    return [Money(amount, currency) for currency, amount in sorted(micros.items())]
-
-
-@dataclass(frozen=True, slots=True)
-class Recording:
-    """Records what happens to runs: in the journal at once, in the manifest when it is written.
-
-    Without a journal in this process alone: whoever runs the sweep writes it down.
-    """
-
-    manifest: SweepManifest
-    journal: Journal | None
-
-    def note(self, run: str, status: Status, **facts: object) -> None:
-        """Write down what a run is from now on."""
-        t_ns = self.manifest.clock.wall_ns()
-        event = convert({"t_ns": t_ns, "run": run, "status": status, **facts}, Event)
-        if self.journal is not None:
-            # A start that cannot be written down does not happen; an end has happened anyway.
-            self.journal.append(event, keep=status != "running")
-        self.manifest.apply(run, event)
-
-    def correct(self, run: str, more: AttemptCost) -> None:
-        """Write down that a run that has ended cost more than was known then."""
-        assert more.cost is not None
-        status = self.manifest.state(run).status
-        self.note(
-            run, status, corrects=True, cost_micros=more.cost.micros,
-            currency=more.cost.currency, kind=more.kind, logged_micros=more.logged_micros,
-        )  # fmt: skip
-
-    def end(self, run: str, verdict: RunVerdict, ended: Ended, priced: AttemptCost) -> None:
-        """Write down how an attempt ended and what it cost."""
-        cost = priced.cost
-        self.note(
-            run, verdict.status, reason=verdict.reason, returncode=ended.returncode,
-            elapsed_ns=ended.elapsed_ns, cost_micros=None if cost is None else cost.micros,
-            currency="" if cost is None else cost.currency, kind=priced.kind,
-            logged_micros=priced.logged_micros,
-        )  # fmt: skip
+def runs_of_kind(manifest: SweepManifest, kind: Kind) -> list[ManifestRun]:
+    """Return the runs whose cost is of one kind."""
+    runs = manifest.runs.values()
+    return [run for run in runs if run.kind_of_cost(manifest.state(run.id)) == kind]
 
 
 if __name__ == "__main__":

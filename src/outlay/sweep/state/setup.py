@@ -21,8 +21,7 @@ from outlay.record.redaction import Redactor, recorded
 from outlay.sweep.errors import InvalidGrid, NotASweep, SweepInUse
 from outlay.sweep.plan.launch import LOG_NAME, overrides_of
 from outlay.sweep.plan.plan import PlannedRun, SweepPlan
-from outlay.sweep.run.money import rate_of_run
-from outlay.sweep.state.manifest import NAME, SweepManifest, instant_text
+from outlay.sweep.state.manifest import NAME, ManifestRun, SweepManifest, instant_text
 
 # One harness per sweep: a lock that goes with its process, and says who holds it.
 
@@ -62,7 +61,10 @@ class SweepLock:
         os.ftruncate(self._descriptor, 0)
         os.pwrite(self._descriptor, f"{os.getpid()} {socket.gethostname()}".encode(), 0)
 
-    def release(self) -> None:
+    def __enter__(self) -> None:
+        """Hold it until the end of the block."""
+
+    def __exit__(self, *_: object) -> None:
         """Close; whoever comes next finds no name in it."""
         os.ftruncate(self._descriptor, 0)
         os.close(self._descriptor)
@@ -92,20 +94,12 @@ SCHEMA: Final = 1
 AGAIN: Final = ("pending", "cancelled", "preempted", "skipped")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Matched:
-    """A plan under the ids of a manifest, and what no longer agrees."""
-
-    plan: SweepPlan
-    findings: tuple[Finding, ...]
-
-
 def root_for(plan: SweepPlan, stated: Path | None, now_ns: int) -> Path:
     """Return where a new sweep goes, as an absolute path."""
     default = f"runs/{plan.grid.name}_{utc_datetime(now_ns):%Y%m%d_%H%M%S}"
     root = (stated or Path(plan.grid.output_dir or default)).expanduser().absolute()
     if (root / NAME).exists():
-        expected = f"a directory without a sweep; go on with this one: outlay sweep resume {root}"
+        expected = f"a directory without a sweep; resume this one with: outlay sweep resume {root}"
         raise InvalidValue("output_dir", str(root), expected)
     return root
 
@@ -116,17 +110,20 @@ def create(
     """Write the manifest of a new sweep, before anything is started."""
     root.mkdir(parents=True, exist_ok=True)
     about = _about(plan, environ, clock.wall_ns(), cwd)
-    manifest = SweepManifest(root, about, _statics(plan, root, environ), clock=clock)
+    manifest = SweepManifest(root, about, _manifest_runs(plan, root, environ), clock=clock)
     manifest.write()
     return manifest
 
 
-def match_plan(plan: SweepPlan, manifest: SweepManifest, environ: Mapping[str, str]) -> Matched:
+def match_plan(
+    plan: SweepPlan, manifest: SweepManifest, environ: Mapping[str, str]
+) -> tuple[SweepPlan, tuple[Finding, ...]]:
     """Match a plan with a manifest by what runs compute, and write down what is new.
 
-    A run keeps the id and the directory that it had; a new one gets an id that is free.
+    Returns it under the ids of the manifest, where a run keeps the id and the directory that it
+    had, and a new one gets an id that is free; and what is no longer in the grid.
     """
-    ids = {static["fingerprint"]: run for run, static in manifest.runs.items()}
+    ids = {known.fingerprint: name for name, known in manifest.runs.items()}
     taken = set(manifest.runs)
     runs = []
     for run in plan.runs:
@@ -134,8 +131,7 @@ def match_plan(plan: SweepPlan, manifest: SweepManifest, environ: Mapping[str, s
         taken.add(name)
         runs.append(replace(run, id=name))
     matched = replace(plan, runs=tuple(runs))
-    statics = _statics(matched, manifest.root, environ)
-    manifest.runs = {**manifest.runs, **statics}
+    manifest.runs = {**manifest.runs, **_manifest_runs(matched, manifest.root, environ)}
     manifest.about |= _stated(plan)
     if (work_dir := Path(plan.grid.work_dir or "").expanduser()).is_absolute():
         manifest.about["work_dir"] = str(work_dir)
@@ -148,7 +144,7 @@ def match_plan(plan: SweepPlan, manifest: SweepManifest, environ: Mapping[str, s
         )
         for run in ids.values()
     )
-    return Matched(plan=matched, findings=findings)
+    return matched, findings
 
 
 def _free_id(run: PlannedRun, taken: set[str]) -> str:
@@ -168,7 +164,7 @@ def check_predictable(plan: SweepPlan, *, finished: bool) -> None:
         return
     findings = []
     for run in plan.runs:
-        rate = rate_of_run(run)
+        rate = run.rate
         if rate is None:
             problem = 'no price to predict its cost from; add `price: "1.50 USD/h"`'
         elif rate.currency != ceiling.currency:
@@ -206,7 +202,7 @@ def _about(plan: SweepPlan, environ: Mapping[str, str], now_ns: int, cwd: Path) 
 
 
 def _stated(plan: SweepPlan) -> dict[str, Any]:
-    """Return what of the whole grid may be another one when the sweep is gone on with."""
+    """Return what of the whole grid may have changed when the sweep is resumed."""
     ceiling = plan.grid.ceiling
     return {
         "grid_path": os.path.abspath(plan.grid.source),  # noqa: PTH100 - without resolving links
@@ -214,12 +210,14 @@ def _stated(plan: SweepPlan) -> dict[str, Any]:
     }
 
 
-def _statics(plan: SweepPlan, root: Path, environ: Mapping[str, str]) -> dict[str, dict[str, Any]]:
+def _manifest_runs(
+    plan: SweepPlan, root: Path, environ: Mapping[str, str]
+) -> dict[str, ManifestRun]:
     redact = plan.redactor(environ)
-    return {run.id: _static(run, str(root / run.id), redact) for run in plan.runs}
+    return {run.id: ManifestRun.of(_document(run, str(root / run.id), redact)) for run in plan.runs}
 
 
-def _static(run: PlannedRun, directory: str, redact: Redactor) -> dict[str, Any]:
+def _document(run: PlannedRun, directory: str, redact: Redactor) -> dict[str, Any]:
     settings, budget = run.settings, run.settings.budget
     by_overrides = settings.arguments == "overrides"
     overrides = overrides_of(run, directory) if by_overrides else run.overrides

@@ -1,4 +1,4 @@
-"""A job on its node: what it is told, where it finds itself, when it ran."""
+"""A job on its node: its specification, its place in the allocation, when it ran."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import msgspec
 from outlay.clock import SYSTEM
 from outlay.decoding import BadDocument, Decoder, Int64, read_document, read_file
 from outlay.errors import InvalidValue
-from outlay.files import open_own, write_whole
+from outlay.files import open_own, seal_of, write_whole
 from outlay.record.slurm import SlurmJob
 from outlay.sweep.engines.ports import RANGE
 from outlay.sweep.engines.slurm.options import slurm_options
@@ -23,7 +23,7 @@ from outlay.sweep.engines.slurm.options import slurm_options
 if TYPE_CHECKING:
     from outlay.sweep.engines.base import Task
 
-# What a job is told: a file in the run's directory, which holds no secret.
+# The specification of a job: a file in the run's directory, which holds no secret.
 #
 # Variables that may hold one travel in the environment of ``sbatch`` instead, which Slurm guards,
 # and words of the command that repeat one name the variable.
@@ -136,18 +136,13 @@ def write_spec(task: Task, here: Mapping[str, str], title: str = "") -> dict[str
 
 
 def list_specs(path: Path, specs: Sequence[Path]) -> None:
-    """Write down which spec each job of a batch is told, by its place in the array."""
+    """Write down which spec each job of a batch has, by its place in the array."""
     path.write_bytes(msgspec.json.encode([str(spec) for spec in specs]) + b"\n")
 
 
-def listed_spec(path: Path, place: int) -> Path:
-    """Return the spec of one place of a list."""
-    return Path(read_document(path, list[str])[place])
-
-
-def read_spec(path: Path) -> JobSpec:
-    """Return what a job is told."""
-    return read_document(path, JobSpec)
+def listed_spec(path: Path, place: int) -> JobSpec:
+    """Return the spec of the job at one place of a list."""
+    return read_document(Path(read_document(path, list[str])[place]), JobSpec)
 
 
 def opened_command(spec: JobSpec, environ: Mapping[str, str]) -> list[str]:
@@ -189,11 +184,11 @@ _decoder = Decoder[JobMoment](JobMoment)
 
 
 def note(directory: Path, moment: JobMoment) -> None:
-    """Add a moment, in one write; what the disk refuses is lost, and the run goes on."""
+    """Add a moment, in one write; what the disk refuses is lost, and the run continues."""
     with contextlib.suppress(OSError):
-        descriptor = open_own(directory / NAME, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        descriptor = open_own(directory / NAME, os.O_RDWR | os.O_CREAT | os.O_APPEND)
         try:
-            os.write(descriptor, msgspec.json.encode(moment) + b"\n")
+            os.write(descriptor, seal_of(descriptor) + msgspec.json.encode(moment) + b"\n")
         finally:
             os.close(descriptor)
     give_sign(directory, moment.t_ns)
@@ -218,7 +213,7 @@ def read_times(directory: Path, ticket: str) -> Times:
 
 
 def ran_so_far_ns(directory: Path, ticket: str, now_ns: int) -> int:
-    """Return how long an attempt has run; one that fell silent, until its last sign of life."""
+    """Return how long an attempt has run; one without recent signs of life, until the last."""
     times = read_times(directory, ticket)
     return times.ran_ns(now_ns if now_ns - times.sign_ns < SILENT_NS else None)
 
@@ -251,7 +246,7 @@ class Times(msgspec.Struct, frozen=True, kw_only=True):
         return total_ns
 
 
-# Where a job finds itself: its number, its node, and where its processes meet.
+# A job's allocation: its number, its node, and the rendezvous of its processes.
 
 _TRIES = 5
 _BETWEEN_TRIES_S = 2.0
@@ -300,11 +295,11 @@ class JobAllocation:
 
     @property
     def port(self) -> int:
-        """Where the job's processes meet: of its own for every job and every start."""
+        """The rendezvous port: of its own for every job and every start."""
         return rendezvous_port(self.number, self.restart)
 
     def variables(self) -> dict[str, str]:
-        """Return what tells torchrun, and programs without it, where they are and where to meet."""
+        """Return node rank and rendezvous, for torchrun and for programs without it."""
         port = str(self.port)
         return {
             "MASTER_ADDR": self.address, "MASTER_PORT": port, "NODE_RANK": str(self.rank),

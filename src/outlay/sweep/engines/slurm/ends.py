@@ -10,7 +10,7 @@ from outlay.sweep.engines.base import Ended, How
 from outlay.sweep.engines.slurm.allocation import Times
 from outlay.sweep.engines.slurm.queue import JobLook
 
-_UNTOLD: Final[dict[str, tuple[How, str]]] = {
+_BY_STATE: Final[dict[str, tuple[How, str]]] = {
     "CANCELLED": ("exited", "cancelled in Slurm"),
     "PREEMPTED": ("preempted", "preempted, and this cluster does not queue it again"),
     "NODE_FAIL": ("preempted", "a node failed, and this cluster does not queue it again"),
@@ -35,12 +35,12 @@ def conclude(
     """
     record = _decisive(exits, times)
     if record is not None and not record.asked and (record.returncode or len(exits) == nodes):
-        return _told(record, "", times)  # It ended by itself, whether or not Slurm has been told.
+        return _by_record(record, "", times)  # By itself, whether or not Slurm knows.
     if look is not None and not look.over:
         return None
     if record is None:
-        return _untold(look, times)
-    return _told(record, "" if look is None else look.state, times)
+        return _by_state(look, times)
+    return _by_record(record, "" if look is None else look.state, times)
 
 
 def may_be_late(look: JobLook | None, exits: Sequence[ExitRecord], ended: Ended) -> bool:
@@ -62,11 +62,11 @@ def _decisive(exits: Sequence[ExitRecord], times: Times) -> ExitRecord | None:
     return next(iter(failed or current), None)
 
 
-def _told(record: ExitRecord, state: str, times: Times) -> Ended:
+def _by_record(record: ExitRecord, state: str, times: Times) -> Ended:
     how: How = "exited"
     reason, asked = record.reason, record.asked
-    if asked and state in _UNTOLD and state != "FAILED":
-        how, reason = _UNTOLD[state]
+    if asked and state in _BY_STATE and state != "FAILED":
+        how, reason = _BY_STATE[state]
         asked = state == "CANCELLED"
     if record.reason.startswith("could not be started: "):
         how, reason = "not_started", record.reason.partition(": ")[2]
@@ -76,9 +76,9 @@ def _told(record: ExitRecord, state: str, times: Times) -> Ended:
     )  # fmt: skip
 
 
-def _untold(look: JobLook | None, times: Times) -> Ended:
+def _by_state(look: JobLook | None, times: Times) -> Ended:
     state = "" if look is None else look.state
-    how, reason = _UNTOLD.get(state, ("lost", "it left no word, and Slurm does not know it"))
+    how, reason = _BY_STATE.get(state, ("lost", "it recorded no end, and Slurm does not know it"))
     return Ended(
         how=how, asked=state == "CANCELLED", elapsed_ns=times.ran_ns(), reason=reason
     )  # fmt: skip

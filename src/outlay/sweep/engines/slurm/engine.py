@@ -100,15 +100,15 @@ class SlurmEngine:
     # -- ending -----------------------------------------------------------------------------
 
     def cancel(self, ticket: str, *, force: bool = False) -> None:
-        """Cancel a job, or end it; once Slurm has been told, a second call does nothing."""
+        """Cancel a job, or end it; once Slurm has taken that, a second call does nothing."""
         self._submissions.withdraw(ticket)
         known = self._poller.submitted.get(ticket)
         level = 2 if force else 1
-        if known is None or known.told >= level:
+        if known is None or known.cancels >= level:
             return
         job = known.batch.job_of(ticket) or (known.look.job if known.look is not None else "")
         if job and self._slurm.cancel(job, force=force):
-            known.told = level
+            known.cancels = level
         self._poller.look_soon()
 
     def reattach(self, task: Task) -> Ended | None:
@@ -131,7 +131,7 @@ class SlurmEngine:
         return self._earlier
 
     def _numbered(self, batch: Batch) -> Batch:
-        """Return a batch with the number that its jobs wrote down, if its submitter heard none."""
+        """Return a batch with the number that its jobs recorded, if its submitter got none."""
         if batch.job:
             return batch
         for ticket in batch.tickets:

@@ -50,7 +50,6 @@ from outlay.sweep.engines.slurm.allocation import (
     node_log,
     note,
     opened_command,
-    read_spec,
     read_times,
 )
 from outlay.sweep.run.attempt_log import begin as begin_log
@@ -60,11 +59,13 @@ from outlay.units import Duration
 
 LOOK_EVERY_S: Final = 0.1
 SIGN_EVERY_NS: Final = 5 * 10**9
-LISTEN_EVERY_NS: Final = 10**9
+CHECK_EVERY_NS: Final = 10**9
 NAME_AFTER_NS: Final = 2 * 10**9
-DEAF_AFTER_NS: Final = 2 * 10**9
-"""How long a program may go on without a handler before it counts as not having heard."""
+NO_HANDLER_NS: Final = 2 * 10**9
+"""After how long without a handler for SIGUSR2 a program gets SIGTERM."""
 NOTICE_NS: Final = 10 * 10**9
+OWN_SIGNAL_NS: Final = 10**9
+"""How long after a program's death by SIGTERM this process waits for a signal of its own."""
 
 
 @dataclass(slots=True)
@@ -72,14 +73,14 @@ class JobRun:
     """One start of a job on one node.
 
     Attributes:
-        told: The signals that reached the job, in order.
+        signals: Those that reached the job, in order.
         late: Why the program had to be ended by us, if it had to.
     """
 
     spec: JobSpec
     place: JobAllocation
     clock: Clock = SYSTEM
-    told: list[int] = field(default_factory=list)
+    signals: list[int] = field(default_factory=list)
     late: str = ""
     _start_ns: int = 0
     _began_ns: int = 0
@@ -116,12 +117,20 @@ class JobRun:
                 self._log.end("failed", reason, exit_code=127, t_ns=start_ns)
             return self._end(127, reason)
         code = self._watch(child, before_ns)
+        if code == -signal.SIGTERM and not self.late:
+            self._wait_for_signal()
         end_all(descendants, self.clock)
         return self._conclude(code)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         del frame
-        self.told.append(number)
+        self.signals.append(number)
+
+    def _wait_for_signal(self) -> None:
+        """Wait a moment: Slurm signals a job's processes in turn, and ours may come last."""
+        until_ns = self.clock.monotonic_ns() + OWN_SIGNAL_NS
+        while not self.signals and self.clock.monotonic_ns() < until_ns:
+            self.clock.sleep(LOOK_EVERY_S / 10)
 
     # -- begin and end ----------------------------------------------------------------------
 
@@ -150,7 +159,7 @@ class JobRun:
         """Write down how it ended; return what to exit with."""
         record = ExitRecord(
             ticket=self.spec.ticket, returncode=1 if code is None else code,
-            asked=bool(self.told) and not reason, reason=reason, restart=self.place.restart,
+            asked=bool(self.signals) and not reason, reason=reason, restart=self.place.restart,
         )  # fmt: skip
         # First the time: whoever finds the end reads that next.
         self._note("ended", self._end_log(self._status(record), reason, record.returncode))
@@ -216,10 +225,10 @@ class JobRun:
     def _is_preempted(self, code: int) -> bool:
         """Say whether the program was asked to end by a cluster that wants its machine back.
 
-        Whoever cancels a job has said so to Slurm before the job hears of it. A job that still
+        Whoever cancels a job has told Slurm before the job gets a signal. A job that still
         counts as running was told of its time limit, or is being preempted and has time to save.
         """
-        if not self.told or not self.place.first or self._is_done(code):
+        if not self.signals or not self.place.first or self._is_done(code):
             return False
         return self.place.is_running()
 
@@ -244,15 +253,15 @@ class JobRun:
             )  # fmt: skip
 
     def _watch(self, child: subprocess.Popen[bytes], before_ns: int) -> int:
-        sign_ns = heard_ns = self.clock.monotonic_ns()
+        sign_ns = checked_ns = self.clock.monotonic_ns()
         pause = self._pause_until_end_of(child)
         while (code := child.poll()) is None:
             now_ns = self.clock.monotonic_ns()
             if now_ns - sign_ns >= SIGN_EVERY_NS and self.place.first:
                 sign_ns = now_ns
                 give_sign(Path(self.spec.directory), self.clock.wall_ns())
-            if not self._handles_notice and now_ns - heard_ns >= LISTEN_EVERY_NS:
-                heard_ns = now_ns
+            if not self._handles_notice and now_ns - checked_ns >= CHECK_EVERY_NS:
+                checked_ns = now_ns
                 self._handles_notice = bool(_notice_handlers())
             if self._log is not None:
                 self._log.beat()
@@ -297,13 +306,13 @@ class JobRun:
         return f"timeout: not done after {Duration(self.spec.most_ns or 0)}"
 
     def _forward_signals(self, child: subprocess.Popen[bytes], now_ns: int) -> None:
-        """Tell the program what the job was told: those who listen for SIGUSR2, or all of it."""
-        if len(self.told) > self._forwarded:
-            self._forwarded = len(self.told)
+        """Pass the notice on: SIGUSR2 to processes with a handler, else SIGTERM to the group."""
+        if len(self.signals) > self._forwarded:
+            self._forwarded = len(self.signals)
             for process in _notice_handlers():
                 send(process, signal.SIGUSR2)
                 self._handles_notice = True
-            self._term_ns = self._term_ns or now_ns + DEAF_AFTER_NS
+            self._term_ns = self._term_ns or now_ns + NO_HANDLER_NS
             # Sooner than Slurm, which would end us with it before we could queue it again.
             notice_ns = max(self.spec.notice_ns - NOTICE_NS, NOTICE_NS // 2)
             self._kill_ns = self._kill_ns or now_ns + notice_ns
@@ -335,7 +344,7 @@ def main() -> None:
     The list that the first word names says which spec is whose place in the array.
     """
     place = int(os.environ.get("SLURM_ARRAY_TASK_ID", "0"))
-    spec = read_spec(listed_spec(Path(sys.argv[1]), place))
+    spec = listed_spec(Path(sys.argv[1]), place)
     sys.exit(JobRun(spec, JobAllocation.of(os.environ)).run())
 
 

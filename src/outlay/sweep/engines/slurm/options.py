@@ -100,12 +100,10 @@ def parameters(
         request: What each job needs.
         name: The batch's name in the queue.
         jobs: How many of them may run at the same time; None for all.
-        after: A job that must have ended before, or None.
+        after: Jobs that must have ended before, or None.
         comment: What ``squeue`` and ``sacct`` show beside it.
     """
     options = request.options
-    extra = dict(options.extra)
-    dependency = f"afterany:{after}" if after else None
     return {
         "job_name": name,
         "partition": options.partition or None,
@@ -115,14 +113,14 @@ def parameters(
         "time": _minutes(request),
         "nodes": request.nodes,
         "ntasks_per_node": 1,
-        "dependency": dependency,
+        "dependency": f"afterany:{after}" if after else None,
         "array_parallelism": jobs or 10**6,
         "signal_delay_s": options.notice_ns // 10**9,
         "stderr_to_stdout": True,
         "wckey": None,
         "srun_args": ["--kill-on-bad-exit=1"],
         "comment": comment or None,
-        "additional_parameters": {"requeue": True, **extra},
+        "additional_parameters": {"requeue": True, **options.extra},
     }
 
 

@@ -19,8 +19,8 @@ SOONEST_NS: Final = 250_000_000
 LATEST_NS: Final = 30 * 10**9
 QUIET_NS: Final = 4 * 10**9
 """Looks that are so far apart may also read what running jobs wrote."""
-LATE_WORD_NS: Final = 15 * 10**9
-"""How long a job's own word may be on its way after Slurm says that it is over."""
+LATE_RECORD_NS: Final = 15 * 10**9
+"""How long a job's exit record may be late after Slurm says that the job is over."""
 _UNHEARD: Final = JobLook(job="", state=UNKNOWN, reason="Slurm does not answer")
 
 Key = tuple[str, int]
@@ -32,7 +32,7 @@ class Submitted:
 
     Attributes:
         over_ns: Since when it seems to be over.
-        told: Whether it was asked to end (1), or to end at once (2).
+        cancels: 1 once Slurm was asked to cancel it, 2 to kill it.
     """
 
     directory: Path
@@ -41,7 +41,7 @@ class Submitted:
     place: int
     look: JobLook | None = None
     over_ns: int | None = None
-    told: int = 0
+    cancels: int = 0
 
     @property
     def key(self) -> Key:
@@ -88,7 +88,7 @@ class Poller:
         self._next_ns = self._clock.monotonic_ns() + self._interval_ns
 
     def ask(self, wanted: Mapping[Key, Batch]) -> Looks | None:
-        """Return how jobs stand, the accounts' word for those that Slurm has forgotten."""
+        """Return how jobs stand, from the accounts for those that Slurm has forgotten."""
         looks = self._slurm.look(_unique(wanted.values()))
         if looks is None:
             return None
@@ -107,7 +107,7 @@ class Poller:
             changed |= look != known.look
             known.look = look
             if look is not None and not (look.over or thorough):
-                continue  # It goes on; a file per job and look would be a burden on the cluster.
+                continue  # It runs; reading a file per job at each look would load the file system.
             ended = self.conclude(ticket, known)
             if ended is not None:
                 changed = True
@@ -116,7 +116,7 @@ class Poller:
         return changed
 
     def conclude(self, ticket: str, known: Submitted) -> Ended | None:
-        """Return how an attempt ended; None while it runs, or its word may be on its way."""
+        """Return how an attempt ended; None while it runs, or its record may be late."""
         exits = _read_exits(known.directory, ticket, known.nodes)
         ended = conclude(
             known.look, exits, read_times(known.directory, ticket), nodes=known.nodes
@@ -124,14 +124,14 @@ class Poller:
         if ended is None:
             known.over_ns = None
             return None
-        if known.told and ended.how == "lost":
+        if known.cancels and ended.how == "lost":
             return Ended(how="exited", asked=True, elapsed_ns=ended.elapsed_ns)
         now_ns = self._clock.monotonic_ns()
         known.over_ns = known.over_ns or now_ns
-        if may_be_late(known.look, exits, ended) and now_ns - known.over_ns < LATE_WORD_NS:
+        if may_be_late(known.look, exits, ended) and now_ns - known.over_ns < LATE_RECORD_NS:
             self.look_soon()
             return None
-        return replace(ended, asked=ended.asked or known.told > 0)
+        return replace(ended, asked=ended.asked or known.cancels > 0)
 
     def adopt(self, ticket: str, known: Submitted, looks: Looks | None, since_ns: int) -> None:
         """Take up an attempt of another process, as Slurm said at ``since_ns`` that it stands.

@@ -21,7 +21,7 @@ from outlay.files import write_whole
 #
 # It is written before Slurm is asked, into a directory of its own, in which the job's script
 # lies. So whoever comes later finds every job by its script, even when the one who submitted died
-# before it heard a number.
+# before it got a number.
 
 DIRECTORY: Final = "slurm"
 _FILE: Final = "batch.json"
@@ -168,7 +168,7 @@ def read_squeue(text: str, batches: Sequence[Batch]) -> Looks:
     """Return what ``squeue --array --format FORMAT`` says of the jobs of batches.
 
     They are known by their number, and where that is unknown by their script. A number that another
-    cluster, or this one in an earlier life, gave to somebody else's job is told by its script.
+    cluster, or this one before it was set up anew, gave to another's job is told by its script.
     """
     numbered = {batch.job: batch for batch in batches if batch.job}
     unnumbered = [batch for batch in batches if not batch.job]
@@ -257,7 +257,7 @@ class Slurm:
         return read_array_size(self._run("scontrol", "show", "config") or "")
 
     def cancel(self, job: str, *, force: bool = False) -> bool:
-        """End a job: told first and killed after the cluster's notice, or killed at once.
+        """Cancel a job: SIGTERM, and SIGKILL after the cluster's notice; or SIGKILL at once.
 
         False when Slurm did not take that.
         """

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from typing import Final
+from collections.abc import Callable, Mapping
+from typing import Any, Final
 
 from outlay.errors import InvalidValue
 from outlay.sweep.engines.names import EngineOptions
@@ -12,10 +13,6 @@ from outlay.sweep.grid import reading as readers
 from outlay.sweep.grid.reading import Block
 from outlay.units import Duration
 
-KEYS: Final = (
-    "partition", "account", "time", "gres", "constraint", "extra", "requeues", "notice",
-    "max_submit",
-)  # fmt: skip
 _OURS: Final = ("array", "dependency", "job-name", "nodes", "ntasks-per-node", "output", "signal")
 _OPTION = re.compile(r"[a-z][a-z0-9-]*")
 
@@ -24,17 +21,8 @@ def read_options(block: Block, stated: EngineOptions | None) -> SlurmOptions:
     """Return a grid's ``slurm`` block on top of the shared one; ``extra`` adds to the shared."""
     block.allow(KEYS)
     shared = slurm_options(stated)
-    options = SlurmOptions(
-        partition=block.read("partition", readers.text, shared.partition),
-        account=block.read("account", readers.text, shared.account),
-        time=block.read("time", job_time, shared.time),
-        gres=block.read("gres", readers.text, shared.gres),
-        constraint=block.read("constraint", readers.text, shared.constraint),
-        extra={**shared.extra, **block.read("extra", further_options, {})},
-        requeues=block.read("requeues", readers.count_from_zero, shared.requeues),
-        notice=block.read("notice", readers.timeout, shared.notice),
-        max_submit=block.read("max_submit", readers.count_from_one, shared.max_submit),
-    )
+    read = {key: block.read(key, convert, getattr(shared, key)) for key, convert in KEYS.items()}
+    options = SlurmOptions(**read | {"extra": {**shared.extra, **read["extra"]}})
     _check_notice(block, options)
     return options
 
@@ -71,3 +59,11 @@ def further_options(value: object) -> dict[str, str | bool]:
             raise InvalidValue("extra", name, "a long option of sbatch that outlay does not set")
         options[long_name] = True if given is True else readers.word(given)
     return options
+
+
+KEYS: Final[Mapping[str, Callable[[object], Any]]] = {
+    "partition": readers.text, "account": readers.text, "time": job_time, "gres": readers.text,
+    "constraint": readers.text, "extra": further_options, "requeues": readers.count_from_zero,
+    "notice": readers.timeout, "max_submit": readers.count_from_one,
+}  # fmt: skip
+"""How each key of the block is read."""

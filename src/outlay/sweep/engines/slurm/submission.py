@@ -38,7 +38,7 @@ from outlay.sweep.engines.slurm.queue import (
     write_batch,
 )
 
-# Handing a batch of jobs to Slurm through submitit, and telling why it would not take them.
+# Submitting a batch of jobs through submitit, and why Slurm would not accept it.
 
 _LATER = re.compile(
     r"unable to contact|temporarily|timed out|connection refused|connect failure|try again"
@@ -267,10 +267,10 @@ class SubmissionQueue:
             self._poller.ended[ticket] = Ended(how="not_started", reason=str(refusal))
 
     def _resolve_doubtful(self) -> bool:
-        """Learn whether Slurm took a batch that it did not say it took; False while it is silent.
+        """Learn whether Slurm accepted a batch without our hearing of it; False while it is silent.
 
         Its answer may have been lost on its way, or come after we stopped waiting for it. The
-        batch's script in the queue tells.
+        batch's script in the queue decides.
         """
         if self._doubtful is None:
             return True

@@ -26,7 +26,6 @@ class RaisedAlert(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         key: What tells it apart: the same key is the same alert until it clears.
-        text: One sentence.
         subject: The run's directory, the model, the spend log or the machine.
         implied: A higher threshold of the same subject holds, too: nobody is told of this one.
     """
@@ -51,23 +50,17 @@ class BusyMark(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Judgement:
-    """The alerts that hold, and the marks that the next judgement needs."""
+class Evaluation:
+    """The alerts that hold, and the marks that the next evaluation needs."""
 
     alerts: tuple[RaisedAlert, ...]
     marks: Mapping[str, BusyMark]
 
 
-def judge(
+def evaluate_rules(
     rules: Sequence[WatchRule], evidence: Evidence, marks: Mapping[str, BusyMark]
-) -> Judgement:
-    """Return every alert that holds by the evidence.
-
-    Args:
-        rules: The rules; digests are not judged here.
-        evidence: What goes on.
-        marks: What the last judgement returned.
-    """
+) -> Evaluation:
+    """Return every alert that holds by the evidence; ``marks`` are those of the last evaluation."""
     found: dict[str, RaisedAlert] = {}
     new_marks: dict[str, BusyMark] = {}
     for rule in rules:
@@ -75,7 +68,7 @@ def judge(
             new_marks |= _marked(rule, evidence, marks)
         for alert in _alerts(rule, evidence, new_marks):
             found[alert.key] = _merged(found.get(alert.key), alert)
-    return Judgement(tuple(found.values()), new_marks)
+    return Evaluation(tuple(found.values()), new_marks)
 
 
 def _merged(known: RaisedAlert | None, alert: RaisedAlert) -> RaisedAlert:

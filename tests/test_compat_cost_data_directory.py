@@ -21,7 +21,7 @@ from outlay import (
     TrainingMetrics,
 )
 from outlay.clock import utc_now
-from test_cost_analyzer import costing
+from test_compat_cost_analyzer import costing
 
 NAIVE = datetime(2026, 1, 2, 3, 4)  # noqa: DTZ001 - as scripts of the cost module have it
 AWARE = NAIVE.replace(tzinfo=UTC)

@@ -99,6 +99,9 @@ def test_a_stated_total_wins_over_price_times_hours() -> None:
 def test_accuracy_and_hours_have_second_names() -> None:
     assert metrics(test_accuracy=None, accuracy=0.5).test_accuracy == 0.5
     assert metrics().hours_used == 24.5
+    assert metrics(provider="vast.ai", throughput=5.0).to_dict().items() >= {
+        "provider": "vast.ai", "throughput": 5.0, "accuracy": 0.94, "hours_used": 24.5,
+    }.items()  # fmt: skip
 
 
 def test_money_is_rounded_once_from_an_exact_amount() -> None:
@@ -273,7 +276,8 @@ class TestRoi:
         found = self.runs(0.80, 0.92)
         assert found["accuracy_improvement"] == pytest.approx(0.12)
         assert found["improvement_per_dollar"] == pytest.approx(0.12 / 20)
-        assert (found["runs"], found["total_investment"]) == (2, 20.0)
+        assert (found["model_name"], found["runs"]) == ("bert-base", 2)
+        assert found["total_investment"] == 20.0
         assert (found["first_accuracy"], found["current_accuracy"]) == (0.80, 0.92)
 
     def test_knows_the_best_which_need_not_be_the_last(self) -> None:

@@ -21,7 +21,7 @@ from outlay.compat.cost_module.optimizer import (
     export_recommendations,
     import_recommendations,
 )
-from test_cost_analyzer import costing
+from test_compat_cost_analyzer import costing
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ from outlay.advise.recommendation import (
     total_savings,
 )
 from outlay.advise.run_advice import Circumstances
-from outlay.advise.tiers import ComputeJob, Finish, Option, finish_on, options_of, ranked
+from outlay.advise.tiers import ComputeJob, JobEstimate, Option, estimate_job, options_of, ranked
 from outlay.clock import ManualClock, utc_datetime
 from outlay.compat.cost_module.optimizer import CostOptimizer
 from outlay.errors import InvalidValue
@@ -286,11 +286,12 @@ class TestComputeTier:
         job = ComputeJob(work=100.0, save_hours=0.1, restart_hours=0.1)
         steady = Option(name="steady", price_per_hour=2, speed=1)
         spot = Option(name="spot", price_per_hour=1, speed=1, mttf_hours=2)
-        found: Finish = finish_on(spot, job)
+        found: JobEstimate = estimate_job(spot, job)
         assert found.overhead > 1.3
-        assert found.cost < finish_on(steady, job).cost
+        assert found.cost < estimate_job(steady, job).cost
         assert (
-            finish_on(Option(name="s", price_per_hour=1, speed=1, mttf_hours=0.05), job).cost > 200
+            estimate_job(Option(name="s", price_per_hour=1, speed=1, mttf_hours=0.05), job).cost
+            > 200
         )
 
     def test_options_are_offers_of_as_many_gpus_whose_speed_is_known(self) -> None:

@@ -1,4 +1,4 @@
-"""What is kept out of the files of a sweep, and what must not be mistaken for a secret."""
+"""What is kept out of files, and what must not be mistaken for a secret."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ from outlay.record.meters.energy import (
     PowercapSource,
     Quality,
     detect_energy,
-    visible_devices,
+    nvml_devices,
 )
 from outlay.record.meters.steps import FlopsPerToken, count_tokens, counted_by_torch
 
@@ -69,8 +69,10 @@ class FakeSysfs:
 
 
 def test_powercap_counts_packages_and_not_their_parts(tmp_path: Path) -> None:
-    FakeSysfs(tmp_path)
-    assert [source.name for source in PowercapSource.detect(tmp_path)] == ["intel-rapl:0"]
+    sysfs = FakeSysfs(tmp_path)
+    (source,) = PowercapSource.detect(tmp_path)
+    sysfs.set(7)
+    assert source.take_uj() == 7
 
 
 def test_powercap_reads_differences_across_a_wrap(tmp_path: Path) -> None:
@@ -189,7 +191,7 @@ def test_a_sum_is_no_better_than_its_worst_part(clock: ManualClock) -> None:
 )
 def test_only_visible_gpus_are_measured(visible: str | None, devices: list[int | str]) -> None:
     environ = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
-    assert visible_devices(environ, 3) == devices
+    assert nvml_devices(environ, 3) == devices
 
 
 def test_only_the_first_process_of_a_node_measures_it(

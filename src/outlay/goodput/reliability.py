@@ -1,0 +1,166 @@
+"""How often a run is disrupted, and what each disruption costs. Pure.
+
+A disruption is a new attempt after one that did not complete. The mean time to failure is the
+uptime per disruption, with the exact Poisson interval (Garwood 1936). ETTR, the effective training
+time ratio, is the share of wall time not lost to disruptions (after Kokolis et al. 2024,
+arXiv:2410.21680).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+from statistics import median
+
+from outlay.goodput import phases as ph
+from outlay.goodput.timeline import Breakdown, Stretch, Timeline, Window
+
+RESTART = (ph.ACCELERATOR_INIT, ph.TRAINING_PREP, ph.CHECKPOINT_RESTORE, ph.PROGRAM_STARTUP)
+_LOST_TO_DISRUPTIONS = (ph.RECOVERY, ph.WASTED_PROGRESS, *RESTART)
+CONFIDENCE = 0.9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Disruption:
+    """One disruption and the way back, in nanoseconds.
+
+    Attributes:
+        at_ns: When the disrupted attempt gave its last sign of life.
+        host: Where that was, which need not be where the next attempt ran.
+        down_ns: Until the next attempt began.
+        init_ns: Initialising accelerators and preparing training.
+        restore_ns: Restoring a checkpoint.
+        startup_ns: The excess of the first step.
+        catch_up_ns: Own time of steps that repeated what had been done before.
+    """
+
+    at_ns: int
+    host: str
+    resumed_ns: int
+    reason: str
+    down_ns: int
+    init_ns: int
+    restore_ns: int
+    startup_ns: int
+    catch_up_ns: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeanTimeToFailure:
+    """Uptime per disruption, with its interval; None where nothing bounds it."""
+
+    disruptions: int
+    uptime_ns: int
+    mean_ns: int | None
+    low_ns: int
+    high_ns: int | None
+    confidence: float = CONFIDENCE
+
+
+def disruptions(timeline: Timeline, window: Window | None = None) -> list[Disruption]:
+    """Return the disruptions whose new attempt began in the window (default: ever)."""
+    steps = (s.timeline.furthest_step for s in timeline.stretches if s.timeline is not None)
+    furthest = list(accumulate(steps, max))
+    return [
+        _disruption(timeline, before, after, furthest[before.attempt])
+        for before, after in _disrupted(timeline, window)
+    ]
+
+
+def count_disruptions(timeline: Timeline, window: Window | None = None) -> int:
+    """Return how many disruptions there were, counted as ``disruptions`` lists them."""
+    return sum(1 for _ in _disrupted(timeline, window))
+
+
+def _disrupted(timeline: Timeline, window: Window | None) -> Iterator[tuple[Stretch, Stretch]]:
+    """Yield the attempts before and after each disruption."""
+    attempts = [stretch for stretch in timeline.stretches if stretch.timeline is not None]
+    for before, after in pairwise(attempts):
+        is_inside = window is None or window.start_ns <= after.start_ns < window.end_ns
+        if is_inside and not timeline.attempts[before.attempt].completed:
+            yield before, after
+
+
+def mean_time_to_failure(timeline: Timeline) -> MeanTimeToFailure:
+    """Return how long the run stays up on average before it is disrupted."""
+    count = count_disruptions(timeline)
+    uptime_ns = sum(
+        stretch.end_ns - stretch.start_ns
+        for stretch in timeline.stretches
+        if stretch.timeline is not None
+    )
+    tail = (1 - CONFIDENCE) / 2
+    most = _poisson_mean(lambda mean: _poisson_at_most(count, mean) > tail, count)
+    least = _poisson_mean(lambda mean: 1 - _poisson_at_most(count - 1, mean) < tail, count)
+    return MeanTimeToFailure(
+        disruptions=count,
+        uptime_ns=uptime_ns,
+        mean_ns=uptime_ns // count if count else None,
+        low_ns=round(uptime_ns / most),
+        high_ns=round(uptime_ns / least) if count else None,
+    )
+
+
+def effective_training_time_ratio(breakdown: Breakdown) -> float | None:
+    """Return the share of wall time not lost to disruptions and restarts, 0 to 1."""
+    if not breakdown.wall_ns:
+        return None
+    lost_ns = sum(breakdown.phases.get(phase, 0) for phase in _LOST_TO_DISRUPTIONS)
+    return 1 - lost_ns / breakdown.wall_ns
+
+
+def checkpoint_spacing(timeline: Timeline) -> int | None:
+    """Return the median time between two checkpoints of an attempt, without the saves, in ns.
+
+    From the end of an attempt's start to its first checkpoint counts where no attempt has two.
+    """
+    attempts = [stretch.timeline for stretch in timeline.stretches if stretch.timeline is not None]
+    commits = [sorted(c.t_ns for c in attempt.checkpoints) for attempt in attempts]
+    between = [pair for times in commits for pair in pairwise(times)] or [
+        (attempt.first_step_end_ns, times[0])
+        for attempt, times in zip(attempts, commits, strict=True)
+        if times
+    ]
+    spent = (timeline.between(start, end) for start, end in between)
+    apart = [sum(ns for name, ns in each.items() if name != ph.CHECKPOINT_SAVE) for each in spent]
+    return round(median(apart)) if apart else None
+
+
+def _disruption(
+    timeline: Timeline, before: Stretch, after: Stretch, furthest_step: int
+) -> Disruption:
+    assert after.timeline is not None
+    disrupted = timeline.attempts[before.attempt]
+    end = disrupted.end
+    restart = timeline.between(after.start_ns, after.timeline.first_step_end_ns)
+    caught_up_ns = after.timeline.when_past(furthest_step)
+    return Disruption(
+        at_ns=before.end_ns,
+        host=disrupted.header.host,
+        resumed_ns=after.start_ns,
+        reason="killed or crashed" if end is None else f"{end.status} {end.reason}".strip(),
+        down_ns=after.start_ns - before.end_ns,
+        init_ns=restart.get(ph.ACCELERATOR_INIT, 0) + restart.get(ph.TRAINING_PREP, 0),
+        restore_ns=restart.get(ph.CHECKPOINT_RESTORE, 0),
+        startup_ns=restart.get(ph.PROGRAM_STARTUP, 0),
+        catch_up_ns=timeline.between(after.start_ns, caught_up_ns).get(ph.STEP, 0),
+    )
+
+
+def _poisson_at_most(count: int, mean: float) -> float:
+    """Return the probability of at most ``count`` events where ``mean`` are expected."""
+    if count < 0:
+        return 0.0
+    logs = (k * math.log(mean) - mean - math.lgamma(k + 1) for k in range(count + 1))
+    return math.fsum(math.exp(log) for log in logs)
+
+
+def _poisson_mean(is_below: Callable[[float], bool], count: int) -> float:
+    """Return the mean at which ``is_below`` turns from true to false, by bisection."""
+    low, high = 1e-12, count + 20 * math.sqrt(count + 1) + 20
+    for _ in range(100):
+        middle = (low + high) / 2
+        low, high = (middle, high) if is_below(middle) else (low, middle)
+    return low

@@ -1,0 +1,145 @@
+"""Some runs beside each other: figures, metrics on one axis, phases, how their setups differ."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+from outlay.goodput.follower import PhaseRow
+from outlay.report.document import Block, ChartBlock, Document, NoteBlock, Table, sections
+from outlay.report.files import setup_of
+from outlay.report.html import Cell, amount
+from outlay.report.run_charts import Axis, metric_charts
+from outlay.report.run_document import parameters_of
+from outlay.runs.reading import RunReading
+from outlay.units.quantity import duration_text
+from outlay.units.shown import counted, money_text
+
+_MOST_METRICS: Final = 12
+
+
+def compare_document(
+    readings: Sequence[RunReading],
+    axis: Axis = "steps",
+    *,
+    link: Callable[[str], str] = lambda _: "",
+    hide: Callable[[str], str] = str,
+) -> Document:
+    """Return some runs side by side.
+
+    Args:
+        readings: The runs, one at least.
+        axis: What their metrics are drawn along.
+        link: Returns where a run is shown, by its id; "" for nowhere.
+        hide: Takes names of people out of a text, where they are not to be shown.
+    """
+    labels = _labels(readings)
+    return Document(
+        title=counted(len(readings), "run"),
+        verdict="",
+        sections=sections(
+            [
+                ("Side by side", [_overview(labels, readings, link)]),
+                ("Metrics", _metrics(labels, readings, axis)),
+                ("Where time and money went", [_phases(labels, readings)]),
+                ("Differences", [_differences(labels, readings, hide)]),
+            ],
+            whole=("Side by side", "Metrics", "Where time and money went", "Differences"),
+        ),
+    )
+
+
+def _labels(readings: Sequence[RunReading]) -> list[str]:
+    """Return what runs are called on one page, each its own."""
+    names = [reading.view.name or reading.run_id for reading in readings]
+    return [
+        name if names.count(name) == 1 else f"{name} ({reading.run_id[:8]})"
+        for name, reading in zip(names, readings, strict=True)
+    ]
+
+
+def _overview(
+    labels: Sequence[str], readings: Sequence[RunReading], link: Callable[[str], str]
+) -> Table:
+    rows = [
+        (
+            Cell(text=label, href=link(run.run_id)),
+            Cell(text=run.status, value=run.status, chip=run.status),
+            run.figures.steps, percent_cell(run.figures.goodput),
+            metric_cell(run.figures.metric, run.figures.metric_value),
+            Cell(text=duration_text(run.figures.wall_ns), is_number=True),
+            amount(run.figures.cost, kind=run.figures.kind),
+        )
+        for label, run in zip(labels, readings, strict=True)
+    ]  # fmt: skip
+    return Table(("run", "status", "steps", "goodput", "metric", "wall time", "cost"), rows)
+
+
+def percent_cell(share: float | None) -> Cell:
+    """Return a share of a whole; nothing where it is not known."""
+    return Cell(text="" if share is None else f"{share:.1%}", value=share, is_number=True)
+
+
+def metric_cell(name: str | None, value: float | None) -> Cell:
+    """Return the metric that tells most, with its name."""
+    if name is None or value is None:
+        return Cell(text="")
+    return Cell(text=f"{name} {value:.4g}", value=value)
+
+
+def _metrics(labels: Sequence[str], readings: Sequence[RunReading], axis: Axis) -> Iterator[Block]:
+    views = {label: reading.view for label, reading in zip(labels, readings, strict=True)}
+    drawn = list(metric_charts(views, axis, _MOST_METRICS))
+    yield from map(ChartBlock, drawn)
+    if not drawn:
+        yield NoteBlock("No metric of these runs can be drawn along this axis.")
+
+
+def _phases(labels: Sequence[str], readings: Sequence[RunReading]) -> Table:
+    """Return each phase's share of every run's time."""
+    shares = [{row.phase: row for row in reading.goodput.phases} for reading in readings]
+    order = dict.fromkeys(phase for found in shares for phase in found)
+    rows = [[phase, *(_phase_cell(found.get(phase)) for found in shares)] for phase in order]
+    return Table(("phase", *labels), rows)
+
+
+def _phase_cell(row: PhaseRow | None) -> Cell:
+    if row is None:
+        return Cell(text="-")
+    cost = "" if row.cost is None else f" · {money_text(row.cost)}"
+    return Cell(text=f"{row.share:.1%}{cost}", share=row.share, title=str(row.cost or ""))
+
+
+def _differences(
+    labels: Sequence[str], readings: Sequence[RunReading], hide: Callable[[str], str]
+) -> Block:
+    """Return the settings in which the runs differ."""
+    every = [_settings(reading, hide) for reading in readings]
+    names = dict.fromkeys(name for found in every for name in found)
+    rows = [
+        [name, *(found.get(name, "") for found in every)]
+        for name in names
+        if len({found.get(name) for found in every}) > 1
+    ]
+    if not rows:
+        return NoteBlock("They were set up alike, as far as is known.")
+    return Table(("setting", *labels), rows)
+
+
+def _settings(reading: RunReading, hide: Callable[[str], str]) -> dict[str, str]:
+    header = reading.view.timeline.attempts[-1].header
+    setup = setup_of(Path(reading.view.dir or "."))
+    stated = {
+        "model": reading.view.identity.model, "commit": header.git_commit, "host": header.host,
+        "user": hide(header.user), "GPU": header.gpu, "GPUs": str(header.gpus),
+        "command": hide(shlex.join(setup.command or reading.command)),
+    }  # fmt: skip
+    parameters = {
+        name: hide(str(value))
+        for name, value in parameters_of(reading, setup).items()
+        if value is not None
+    }
+    found = {**parameters, **stated, **header.tags, **header.versions}
+    return {name: str(value) for name, value in found.items() if value not in (None, "")}
