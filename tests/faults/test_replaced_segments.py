@@ -113,7 +113,7 @@ def test_a_number_that_no_reader_takes_is_counted_as_lost(tmp_path: Path, field:
     log = read_run(tmp_path)
     assert len([r for r in log.records if isinstance(r, Step)]) == 1
     assert [f.message for f in log.findings] == [
-        "1 records were not written: a step holds a value that no reader would take"
+        "1 records were not written: a step has a value that readers reject"
     ]
 
 

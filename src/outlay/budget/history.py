@@ -29,6 +29,7 @@ from outlay.ledger import (
     AttemptStarted,
     BudgetStatement,
     GpuCount,
+    LastStatement,
     LedgerReader,
     Price,
     Record,
@@ -36,13 +37,12 @@ from outlay.ledger import (
     SegmentId,
     SegmentLife,
     SlicesChanged,
-    Stated,
     derive_attempts,
     exact_gpus,
     find_statements,
     read_run,
 )
-from outlay.ledger.resume import FAR_BYTES
+from outlay.ledger.reader import FAR_BYTES
 from outlay.ledger.segments import segment_paths
 from outlay.rates import RateFunction, RatePiece, hourly, run_rates
 
@@ -182,9 +182,9 @@ def read_since_statements(run_dir: Path, currency: str = "") -> History:
     Money is counted in a currency; default: as ``read_history`` does.
     What is wrong before a statement is not seen, and does not matter: the statement knows better.
     """
-    stated = find_statements(run_dir, is_valid)
-    spends = {each.segment: spend for each, spend in _bases(stated)}
-    reader = LedgerReader(run_dir, stated=stated)
+    statements = find_statements(run_dir, is_valid)
+    spends = {last.segment: spend for last, spend in _restore(statements)}
+    reader = LedgerReader(run_dir, statements=statements)
     for chunk in reader.poll():
         spend = spends.setdefault(chunk.segment, SegmentSpend(SegmentLife(chunk.segment)))
         spend.fold(chunk.records)
@@ -198,9 +198,11 @@ def _read_damaged(run_dir: Path, currency: str) -> History:
 
     Read from the last statements on, so that nothing before them can be in doubt.
     """
-    stated = find_statements(run_dir, is_valid, back_bytes=FAR_BYTES)
-    bases = {each.segment: SegmentBase(spend, each.statement) for each, spend in _bases(stated)}
-    return _repaired(run_dir, read_run(run_dir, stated), bases, currency)
+    statements = find_statements(run_dir, is_valid, back_bytes=FAR_BYTES)
+    bases = {
+        last.segment: SegmentBase(spend, last.statement) for last, spend in _restore(statements)
+    }
+    return _repaired(run_dir, read_run(run_dir, statements), bases, currency)
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,9 +213,11 @@ class SegmentBase:
     statement: BudgetStatement
 
 
-def _bases(stated: Mapping[str, Stated]) -> Iterator[tuple[Stated, SegmentSpend]]:
-    for each in stated.values():
-        yield each, restored(each.segment, each.header, each.statement)
+def _restore(
+    statements: Mapping[str, LastStatement],
+) -> Iterator[tuple[LastStatement, SegmentSpend]]:
+    for last in statements.values():
+        yield last, restored(last.segment, last.header, last.statement)
 
 
 def stated_currency(stated: Mapping[str, Any] | None) -> str:
