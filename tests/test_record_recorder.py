@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import math
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TypeVar
 
 import pytest
+from msgspec.structs import replace
 
 import outlay
 from ledgers import SECOND
@@ -20,6 +21,7 @@ from outlay.ledger import (
     CheckpointCommitted,
     EndStatus,
     Heartbeat,
+    KnownRecord,
     Metric,
     Note,
     PriceChanged,
@@ -399,25 +401,45 @@ class LastStepGate(CountingGate):
 
 def test_a_gate_refuses_a_step_before_it_runs(run: outlay.Run) -> None:
     gate = CountingGate(allowed=2)
-    run.recorder.gates.append(gate)
+    run.recorder.attach(gate=gate)
     assert list(run.steps(range(9), tokens=5)) == [0, 1]
     assert (gate.asked, gate.told, run.stop_reason) == ([5, 5, 5], [0, 1], "enough")
 
 
 def test_a_gate_stops_the_loop_after_a_step(run: outlay.Run) -> None:
     gate = LastStepGate(allowed=2)
-    run.recorder.gates.append(gate)
+    run.recorder.attach(gate=gate)
     assert list(run.steps(range(9))) == [0, 1]
     assert (len(gate.asked), run.stop_reason) == (2, "reached")
 
 
 def test_every_gate_binds(run: outlay.Run) -> None:
-    run.recorder.gates += [CountingGate(allowed=9), CountingGate(allowed=1)]
+    run.recorder.attach(gate=CountingGate(allowed=9))
+    run.recorder.attach(gate=CountingGate(allowed=1))
     assert list(run.steps(range(9))) == [0]
 
 
+def test_what_is_attached_completes_each_step_and_sees_each_record_in_order(
+    run: outlay.Run,
+) -> None:
+    seen: list[tuple[str, int, int]] = []
+
+    def observe(name: str) -> Callable[[KnownRecord, int], None]:
+        return lambda record, seq: seen.append(
+            (name, seq, record.tokens if isinstance(record, Step) else -1)
+        )
+
+    run.recorder.attach(fill_step=lambda step: replace(step, tokens=7), observe=observe("a"))
+    run.recorder.attach(fill_step=lambda step: replace(step, tokens=2 * step.tokens))
+    run.recorder.attach(observe=observe("b"))
+    list(run.steps(range(1)))
+    run.note("after")
+    assert seen == [("a", 1, 14), ("b", 1, 14), ("a", 2, -1), ("b", 2, -1)]
+    assert recorded(run, Step)[0].tokens == 14
+
+
 def test_a_stopped_run_runs_no_further_loop(run: outlay.Run) -> None:
-    run.recorder.gates.append(LastStepGate(allowed=1))
+    run.recorder.attach(gate=LastStepGate(allowed=1))
     assert list(run.steps(range(9))) == [0]
     assert list(run.steps(range(9))) == []
 
@@ -425,7 +447,7 @@ def test_a_stopped_run_runs_no_further_loop(run: outlay.Run) -> None:
 def test_a_gate_hears_of_a_step_left_by_break_before_the_end(tmp_path: Path) -> None:
     gate = CountingGate(allowed=9)
     with outlay.run("m", dir=tmp_path) as run:
-        run.recorder.gates.append(gate)
+        run.recorder.attach(gate=gate)
         for _ in run.steps(range(9)):
             break
     assert gate.finished == [("completed", 1)]
@@ -433,6 +455,6 @@ def test_a_gate_hears_of_a_step_left_by_break_before_the_end(tmp_path: Path) -> 
 
 def test_the_end_says_why_the_loop_stopped(tmp_path: Path) -> None:
     with outlay.run("m", dir=tmp_path) as run:
-        run.recorder.gates.append(LastStepGate(allowed=1))
+        run.recorder.attach(gate=LastStepGate(allowed=1))
         list(run.steps(range(9)))
     assert recorded(run, AttemptEnded)[0].reason == "reached"

@@ -281,8 +281,7 @@ class BudgetGate:
         self._parts_before = before.parts
         self._past.resume_at(recorder.next_step)
         self._statements = StatementWriter(segment, header, recorder.writer)
-        recorder.fill_step, recorder.observe = self.meters.fill, self.observe
-        recorder.gates.append(self)
+        recorder.attach(gate=self, fill_step=self.meters.fill, observe=self.observe)
         self._reporter = BudgetReporter(
             self._rank, self.tracker, recorder,
             run_dir=self._run_dir, document=self.document, clock=self._clock,
@@ -443,7 +442,7 @@ def count_without_limits(tracker: BudgetTracker, recorder: Recorder) -> None:
         if type(record) is Step:
             tracker.count(charges.step(record), step=record.step)
 
-    recorder.observe = observe
+    recorder.attach(observe=observe)
 
 
 def drop_budget(run_dir: Path, recorder: Recorder) -> None:
