@@ -172,7 +172,7 @@ def test_what_a_run_pays_in_another_currency_is_no_dollars(
             clock.advance(1000 * SECOND)
     assert document(tmp_path)["totals"]["cost_usd"] == 0  # type: ignore[index]
     assert "cost_usd" in document(tmp_path)["unmeasured"]  # type: ignore[operator]
-    assert read_history(tmp_path).spend(clock.wall_ns()).cost_units == 0
+    assert read_history(tmp_path).spend(clock.wall_ns()).executed.cost_units == 0
 
 
 def test_money_is_counted_to_the_end_of_the_attempt(tmp_path: Path, clock: ManualClock) -> None:
@@ -251,7 +251,7 @@ def test_a_limit_in_euros_stops_at_the_same_step_however_often_the_run_is_killed
     assert content["stop_reason"]["text"] == "max_cost_eur: 1.00 EUR of 1.00 EUR used"  # type: ignore[index]
     assert "cost_eur" not in content["unmeasured"]  # type: ignore[operator]
     assert events(tmp_path, "ended")[-1].data["totals"]["cost_eur"] == 1
-    assert read_history(tmp_path).spend(2**62).cost_units == 3600 * 10**15
+    assert read_history(tmp_path).spend(2**62).executed.cost_units == 3600 * 10**15
 
 
 def test_a_run_that_has_spent_its_euros_takes_no_step_more(
