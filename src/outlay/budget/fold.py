@@ -31,7 +31,6 @@ from outlay.budget.usage import (
     clocks_of,
     joined,
     resources_of,
-    sum_of,
 )
 from outlay.ledger import (
     BudgetEvent,
@@ -376,7 +375,7 @@ class RunSpend:
     @property
     def executed(self) -> Usage:
         """Everything that was done, undone or not, and its cost without the assumed part."""
-        done = sum_of(each.executed for each in self.attempts)
+        done = sum((each.executed for each in self.attempts), ZERO)
         return replace(done, cost_units=self.parts.charged("all"))
 
     @property

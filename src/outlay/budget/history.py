@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from pathlib import Path
@@ -13,7 +13,6 @@ from outlay.budget.display import NAME, read_document
 from outlay.budget.fold import RunSpend, SegmentSpend, budget_events, join_attempts, last_stated
 from outlay.budget.limits import CURRENCY, currency_in
 from outlay.budget.statements import (
-    Repaired,
     is_valid,
     last_valid,
     repair,
@@ -27,12 +26,10 @@ from outlay.errors import Finding
 from outlay.files import open_own
 from outlay.ledger import (
     AttemptStarted,
-    BudgetStatement,
     GpuCount,
     LastStatement,
     LedgerReader,
     Price,
-    Record,
     RunLog,
     SegmentId,
     SegmentLife,
@@ -143,14 +140,11 @@ def read_history(run_dir: Path) -> History:
     the budget that the run was last started with.
     """
     reader = LedgerReader(run_dir)
-    spends: dict[SegmentId, SegmentSpend] = {}
-    for chunk in reader.poll():
-        spend = spends.setdefault(chunk.segment, SegmentSpend(SegmentLife(chunk.segment)))
-        spend.fold(chunk.records)
+    history = _fold_log(reader, {}, "")
     if found := reader.findings():
         damaged = _read_damaged(run_dir, "")
         return replace(damaged, findings=list(dict.fromkeys([*found, *damaged.findings])))
-    return _whole(spends.values(), "")
+    return history
 
 
 _HEAD_BYTES: Final = 16_384
@@ -183,38 +177,26 @@ def read_since_statements(run_dir: Path, currency: str = "") -> History:
     noticed and does not matter: the statement covers it.
     """
     statements = find_statements(run_dir, is_valid)
-    spends = {last.segment: spend for last, spend in _restore(statements)}
+    spends = {
+        last.segment: restore_spend(last.segment, last.header, last.statement)
+        for last in statements.values()
+    }
     reader = LedgerReader(run_dir, statements=statements)
+    history = _fold_log(reader, spends, currency)
+    return _read_damaged(run_dir, currency) if reader.findings() else history
+
+
+def _fold_log(
+    reader: LedgerReader, spends: dict[SegmentId, SegmentSpend], currency: str
+) -> History:
     for chunk in reader.poll():
         spend = spends.setdefault(chunk.segment, SegmentSpend(SegmentLife(chunk.segment)))
         spend.fold(chunk.records)
-    if reader.findings():
-        return _read_damaged(run_dir, currency)
-    return _whole(spends.values(), currency)
-
-
-def _read_damaged(run_dir: Path, currency: str) -> History:
-    """Read a log that has lost records, from its last statements on; doubt counts as used."""
-    statements = find_statements(run_dir, is_valid, back_bytes=FAR_BYTES)
-    bases = {
-        last.segment: SegmentBase(spend, last.statement) for last, spend in _restore(statements)
-    }
-    return _repair_log(run_dir, read_run(run_dir, statements), bases, currency)
-
-
-@dataclass(frozen=True, slots=True)
-class SegmentBase:
-    """The state restored from a segment's last statement; the records after it are added."""
-
-    spend: SegmentSpend
-    statement: BudgetStatement
-
-
-def _restore(
-    statements: Mapping[str, LastStatement],
-) -> Iterator[tuple[LastStatement, SegmentSpend]]:
-    for last in statements.values():
-        yield last, restore_spend(last.segment, last.header, last.statement)
+    folded = list(spends.values())
+    for spend in folded:
+        spend.finish()
+    stated = last_stated(folded)
+    return History(spends=folded, stated=stated, currency=currency or stated_currency(stated))
 
 
 def stated_currency(stated: Mapping[str, Any] | None) -> str:
@@ -223,74 +205,64 @@ def stated_currency(stated: Mapping[str, Any] | None) -> str:
     return currency_in(limits) if isinstance(limits, Mapping) else CURRENCY
 
 
-def _whole(spends: Iterable[SegmentSpend], currency: str) -> History:
-    """Return the history of an undamaged log."""
-    folded = list(spends)
-    for spend in folded:
-        spend.finish()
-    stated = last_stated(folded)
-    return History(spends=folded, stated=stated, currency=currency or stated_currency(stated))
+# Damaged logs
 
 
-def _repair_log(
-    run_dir: Path, log: RunLog, bases: Mapping[SegmentId, SegmentBase], currency: str
-) -> History:
-    """Return the history of a damaged log: records missing after statements are assumed."""
-    spends: list[SegmentSpend] = []
-    assumed: dict[SegmentId, Repaired] = {}
-    for segment in sorted({*log.segments, *bases}):
-        records, unplaced = log.segments.get(segment, []), log.unplaced.get(segment, 0)
-        base = bases.get(segment) or _base_among(segment, records)
-        spend, repaired = _replay_segment(segment, records, unplaced, base)
+def _read_damaged(run_dir: Path, currency: str) -> History:
+    """Read a log that has lost records, from its last statements on; doubt counts as used."""
+    statements = find_statements(run_dir, is_valid, back_bytes=FAR_BYTES)
+    last = {one.segment: one for one in statements.values()}
+    log = read_run(run_dir, statements)
+    spends, findings = [], list(log.findings)
+    for segment in sorted({*log.segments, *last}):
+        spend, assumed_steps = _replay_segment(segment, log, last.get(segment))
         spends.append(spend)
-        assumed[segment] = repaired
+        if assumed_steps:
+            message = f"{assumed_steps} steps that cannot be read count like those beside them"
+            findings.append(_warning(segment.file_name, message))
     stated = last_stated(spends)
     if not log.findings:
         currency = currency or stated_currency(stated)
         return History(spends=spends, stated=stated, currency=currency)
-    document, warnings = read_document(run_dir), []
-    if stated is None and document is not None and {"mode", "limits"} <= document.keys():
-        stated = document
-        warnings.append(_warning(NAME, "the budget is taken from here: the log has lost it"))
+    document = read_document(run_dir)
+    is_lost = stated is None and document is not None and {"mode", "limits"} <= document.keys()
+    stated = document if is_lost else stated
     currency = currency or stated_currency(stated)
     at_least, wrong = _recorded_totals(spends, document, currency)
-    findings = [*log.findings, *_assumed_steps(assumed), *wrong, *warnings]
+    findings += wrong
+    if is_lost:
+        findings.append(_warning(NAME, "the budget is taken from here: the log has lost it"))
     return History(
         spends=spends, stated=stated, at_least=at_least, findings=findings, currency=currency
     )
 
 
-def _base_among(segment: SegmentId, records: Sequence[Record]) -> SegmentBase | None:
-    """Return the state restored from the last valid statement among a segment's records."""
-    statement = last_valid(records)
-    if statement is None:
-        return None
-    header = next((one for one in records if isinstance(one, AttemptStarted)), None)
-    return SegmentBase(restore_spend(segment, header, statement), statement)
-
-
 def _replay_segment(
-    segment: SegmentId, records: Sequence[Record], unplaced: int, base: SegmentBase | None
-) -> tuple[SegmentSpend, Repaired]:
-    """Replay a segment from its statement on, with stand-ins for lost steps."""
-    if base is None:
+    segment: SegmentId, log: RunLog, last: LastStatement | None
+) -> tuple[SegmentSpend, int]:
+    """Replay a segment from its last statement on; return also how many steps were assumed."""
+    records, unplaced = log.segments.get(segment, []), log.unplaced.get(segment, 0)
+    if last is None:
+        header = next((one for one in records if isinstance(one, AttemptStarted)), None)
+        statement = last_valid(records)
+    else:
+        header, statement = last.header, last.statement
+    if statement is None:
         spend, repaired = SegmentSpend(SegmentLife(segment)), repair(records, unplaced)
     else:
-        spend = base.spend
-        has_totals = any(event.event == "ended" for event in spend.events)
-        after = (record for record in records if record.seq >= base.statement.covers)
-        by_seq = {one.seq: one for one in (*after, base.statement)}
-        known = [by_seq[seq] for seq in sorted(by_seq)]
+        spend = restore_spend(segment, header, statement)
+        after = (record for record in records if record.seq >= statement.covers)
+        by_seq = {one.seq: one for one in (*after, statement)}
         repaired = repair(
-            known,
+            [by_seq[seq] for seq in sorted(by_seq)],
             unplaced,
-            first_seq=base.statement.covers,
+            first_seq=statement.covers,
             last=spend.last_step,
-            has_totals=has_totals,
+            has_totals=any(event.event == "ended" for event in spend.events),
         )
     spend.fold(repaired.records)
     spend.finish()
-    return spend, repaired
+    return spend, repaired.assumed_steps
 
 
 def _recorded_totals(
@@ -307,17 +279,6 @@ def _recorded_totals(
         at_least = progress_of(used) + resources_of(at_least.largest(used))
         findings += wrong
     return at_least, findings
-
-
-def _assumed_steps(repaired: Mapping[SegmentId, Repaired]) -> list[Finding]:
-    return [
-        _warning(
-            segment.file_name,
-            f"{each.assumed_steps} steps that cannot be read count like those beside them",
-        )
-        for segment, each in sorted(repaired.items())
-        if each.assumed_steps
-    ]
 
 
 def _warning(source: str, message: str) -> Finding:

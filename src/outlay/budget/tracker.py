@@ -205,7 +205,10 @@ class BudgetTracker:
         """
         if time_ns < 0:
             raise InvalidValue("time_ns", time_ns, "a whole number of nanoseconds, zero or more")
-        units = money_units(cost, self._currency) if cost is not None else self._priced(time_ns)
+        if cost is not None:
+            units = money_units(cost, self._currency)
+        else:
+            units = 0 if self._rate is None else priced_units(self._rate, time_ns)
         energy_mj = millijoules(energy_Wh)
         self.charge_usage(clock, Usage(time_ns=time_ns, cost_units=units, energy_mj=energy_mj))
 
@@ -330,9 +333,6 @@ class BudgetTracker:
             self.base, self._others = base, others
             self._report_thresholds()
             self.stop_reason = reason
-
-    def _priced(self, time_ns: int) -> int:
-        return 0 if self._rate is None else priced_units(self._rate, time_ns)
 
     def _charged(self, usage: Usage) -> Usage:
         """Return the charged part of the use of work outside the steps."""

@@ -92,11 +92,6 @@ def resources_of(usage: Usage) -> Usage:
     return replace(usage, tokens=0, steps=0, flops=0)
 
 
-def sum_of(usages: Iterable[Usage]) -> Usage:
-    """Return the sum, amount by amount."""
-    return sum(usages, ZERO)
-
-
 def joined(usages: Iterable[Usage]) -> Usage:
     """Return what ranks used together: time and steps are the maximum, since ranks run in parallel.
 
@@ -104,7 +99,7 @@ def joined(usages: Iterable[Usage]) -> Usage:
     """
     parts = list(usages)
     return replace(
-        sum_of(parts),
+        sum(parts, ZERO),
         steps=max(part.steps for part in parts),
         time_ns=max(part.time_ns for part in parts),
         cost_units=parts[0].cost_units,

@@ -60,11 +60,8 @@ def decode_block(block: bytes) -> Decoded:
     """Return every record of a block of whole lines; never raises on bad bytes."""
     lines = block.split(b"\n")
     lines.pop()  # Empty: a block ends with a newline.
-    if (
-        _match_checksums(lines)
-        and _are_of_this_version(block, len(lines))
-        and not has_long_number(block)
-    ):
+    of_this_version = block.startswith(_PREFIX) + block.count(b"\n" + _PREFIX)
+    if of_this_version == len(lines) and _match_checksums(lines) and not has_long_number(block):
         try:
             return Decoded(_decoder.decode_lines(block), [])
         except _UNREADABLE:
@@ -81,10 +78,6 @@ def _match_checksums(lines: Sequence[bytes]) -> bool:
     # All at once: formatting each line's checksum separately costs more than computing it.
     found = b"".join([line[-SEAL_BYTES:] for line in lines])
     return found == SEAL * len(lines) % tuple([crc32(line[:-SEAL_BYTES]) for line in lines])
-
-
-def _are_of_this_version(block: bytes, lines: int) -> bool:
-    return block.startswith(_PREFIX) + block.count(b"\n" + _PREFIX) == lines
 
 
 def _decode_each(lines: list[bytes]) -> Decoded:

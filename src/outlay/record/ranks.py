@@ -48,8 +48,7 @@ def find_place(
         world_size=_check_stated(world_size, name="world_size", least=1),
     )
     answers = [one for one in (stated, _torch_answer(), *_environment_answers(environ)) if one]
-    number = _first_answer([(one.source, one.rank) for one in answers], name="rank")
-    size = _first_answer([(one.source, one.world_size) for one in answers], name="world_size")
+    number, size = _first_answer(answers, "rank"), _first_answer(answers, "world_size")
     if number is not None and size is not None and number >= size:
         raise InvalidValue("rank", number, f"a rank below the world size, {size}")
     # A Slurm batch script is not a task, so variables it inherits are only the fallback.
@@ -58,14 +57,15 @@ def find_place(
     return RankPlace(rank=number, world_size=size)
 
 
-def _first_answer(given: list[tuple[str, int | None]], *, name: str) -> int | None:
+def _first_answer(answers: list[_RankAnswer], name: str) -> int | None:
     """Return the first answer; all others must equal it."""
-    answers = [(source, value) for source, value in given if value is not None]
-    for source, value in answers[1:]:
-        if value != answers[0][1]:
-            expected = f"{answers[0][1]}, as {answers[0][0]} says; {source} says {value}"
+    given = [(one.source, getattr(one, name)) for one in answers]
+    known: list[tuple[str, int]] = [(source, value) for source, value in given if value is not None]
+    for source, value in known[1:]:
+        if value != known[0][1]:
+            expected = f"{known[0][1]}, as {known[0][0]} says; {source} says {value}"
             raise InvalidValue(name, value, f"{expected}. Correct the one that is wrong")
-    return answers[0][1] if answers else None
+    return known[0][1] if known else None
 
 
 def _check_stated(value: object, *, name: str, least: int) -> int | None:

@@ -29,6 +29,7 @@ from outlay.ledger import (
     Note,
     Price,
     PriceChanged,
+    SegmentWriter,
     SlicesChanged,
     SpanBegun,
     SpanEnded,
@@ -61,36 +62,11 @@ class Gate(Protocol):
 # Writers
 
 
-class Writer(Protocol):
-    """The destination of a recorder's records: a segment, or nothing.
-
-    Attributes:
-        lost: How many records could not be written.
-        gap_numbers: The sequence numbers that the writer used for gaps.
-    """
-
-    lost: int
-    gap_numbers: set[int]
-
-    def append(self, record: KnownRecord) -> int:
-        """Write one record and return its sequence number."""
-
-    def sync(self) -> None:
-        """Flush to disk, to survive a power loss."""
-
-    def check_place(self) -> None:
-        """Start a new file if the present one was deleted or replaced."""
-
-    def close(self) -> None:
-        """Stop writing."""
-
-
 class NullWriter:
-    """Drops all records: recording is switched off."""
+    """Drops all records, for runs with recording switched off."""
 
-    def __init__(self) -> None:
-        self.lost = 0
-        self.gap_numbers: set[int] = set()
+    lost = 0
+    gap_numbers: frozenset[int] = frozenset()
 
     def append(self, record: KnownRecord) -> int:
         """Drop the record."""
@@ -106,6 +82,8 @@ class NullWriter:
     def close(self) -> None:
         """Do nothing."""
 
+
+Writer = SegmentWriter | NullWriter
 
 # Spans: a context manager and a decorator, for plain and async code
 
