@@ -1,4 +1,4 @@
-"""What is recorded about process, person and host; and what is not."""
+"""Facts recorded about process, user and host, and what is left out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Inside the loop: steps and their numbers, spans, metrics, checkpoints, and gates."""
+"""The recorder: steps and their numbers, spans, metrics, checkpoints, gates and observers."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_tokens_and_samples_of_a_batch_are_counted(run: outlay.Run) -> None:
     assert [(step.tokens, step.samples) for step in recorded(run, Step)] == [(2, 1), (3, 1)]
 
 
-def test_what_a_step_used_may_be_told_while_it_runs(run: outlay.Run) -> None:
+def test_the_amounts_of_a_step_may_be_set_while_it_runs(run: outlay.Run) -> None:
     with run.step(tokens=1, samples=2) as timer:
         timer.tokens = 5
         timer.comm_bytes, timer.energy_mj, timer.flops = 6, 7, 8
@@ -188,7 +188,7 @@ def test_a_loaders_own_error_reaches_the_loop(run: outlay.Run) -> None:
 # Resuming
 
 
-def test_a_new_attempt_goes_on_after_the_last_committed_checkpoint(tmp_path: Path) -> None:
+def test_a_new_attempt_continues_after_the_last_committed_checkpoint(tmp_path: Path) -> None:
     with outlay.run("m", dir=tmp_path) as run:
         for number in run.steps(range(6)):
             if number == 3:
@@ -296,7 +296,7 @@ def test_coroutines_at_once_each_end_their_own_span(run: outlay.Run) -> None:
     assert [record.begun for record in recorded(run, SpanEnded)] == [second.seq, first.seq]
 
 
-def test_a_span_of_another_thread_is_beside_training(run: outlay.Run) -> None:
+def test_a_span_of_another_thread_is_overlapped(run: outlay.Run) -> None:
     def save() -> None:
         with run.span("checkpoint_save"):
             pass
@@ -307,7 +307,7 @@ def test_a_span_of_another_thread_is_beside_training(run: outlay.Run) -> None:
     assert span_names(run) == [("checkpoint_save", True)]
 
 
-def test_a_span_may_say_that_training_goes_on(run: outlay.Run) -> None:
+def test_a_span_may_be_marked_as_overlapped(run: outlay.Run) -> None:
     with run.span("checkpoint_save", overlapped=True):
         pass
     assert span_names(run) == [("checkpoint_save", True)]
@@ -444,7 +444,7 @@ def test_a_stopped_run_runs_no_further_loop(run: outlay.Run) -> None:
     assert list(run.steps(range(9))) == []
 
 
-def test_a_gate_hears_of_a_step_left_by_break_before_the_end(tmp_path: Path) -> None:
+def test_a_step_left_by_break_reaches_the_gates_before_the_end(tmp_path: Path) -> None:
     gate = CountingGate(allowed=9)
     with outlay.run("m", dir=tmp_path) as run:
         run.recorder.attach(gate=gate)

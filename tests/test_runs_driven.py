@@ -203,7 +203,7 @@ def test_a_resumed_training_begins_with_the_epoch_it_was_interrupted_in(tmp_path
 # Metrics
 
 
-def test_a_metric_that_is_no_number_is_counted_and_said_once(
+def test_a_metric_that_is_no_number_is_counted_and_logged_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING, "outlay"), outlay.run("m", dir=tmp_path) as run:

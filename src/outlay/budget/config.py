@@ -56,7 +56,7 @@ def read_stated(value: object) -> Budget | None:
 
 
 def stated_in_environ(environ: Mapping[str, str]) -> Budget | None:
-    """Return what a launcher stated in ``OUTLAY_BUDGET``, if anything; as ``read_stated`` does."""
+    """Return the budget of ``OUTLAY_BUDGET``, like ``read_stated``; None if it is not set."""
     text = environ.get(VARIABLE, "").strip()
     return _from_text(text, name=VARIABLE) if text else None
 

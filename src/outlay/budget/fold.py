@@ -356,8 +356,8 @@ class RunSpend:
     def total(self, *, charge: str, charge_cost: str = "all", below: int | None = None) -> Usage:
         """Return what a budget is charged; of progress, only the steps numbered ``below``."""
         total = self.progress_below(below) + resources_of(self.executed)
-        beside_ns = sum(ns for name, ns in self.clocks_ns.items() if name != TRAINING)
-        time_ns = total.time_ns + (beside_ns if charge == "all" else 0)
+        other_ns = sum(ns for name, ns in self.clocks_ns.items() if name != TRAINING)
+        time_ns = total.time_ns + (other_ns if charge == "all" else 0)
         cost_units = self.parts.charged(charge_cost)
         total = replace(total, time_ns=time_ns, cost_units=cost_units)
         return total.largest(self._least(below))

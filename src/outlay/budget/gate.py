@@ -400,7 +400,9 @@ class BudgetGate:
             history = read_since_statements(self._run_dir, history.currency)
         mine = history.of_rank(self._rank)
         self._past = EarlierAttempts(self.tracker, mine.spend_before(self._header, self._segment))
-        message = f"{self._header.world_size} ranks cannot agree: limits hold for each one alone"
+        message = (
+            f"{self._header.world_size} ranks cannot communicate: limits apply to each rank alone"
+        )
         self.tracker.findings.append(Finding(source="budget", message=message))
 
     def _charge_step(self, step: Step) -> None:

@@ -218,7 +218,7 @@ def _read_damaged(run_dir: Path, currency: str) -> History:
         spend, assumed_steps = _replay_segment(segment, log, last.get(segment))
         spends.append(spend)
         if assumed_steps:
-            message = f"{assumed_steps} steps that cannot be read count like those beside them"
+            message = f"{assumed_steps} unreadable steps are counted like their neighbours"
             findings.append(_warning(segment.file_name, message))
     stated = last_stated(spends)
     if not log.findings:

@@ -140,7 +140,7 @@ def meters_for(budget: Budget, environ: Mapping[str, str], clock: Clock) -> Step
     elif ENERGY.key in budget.limits and is_first_of_node(environ):
         raise BudgetRefused(
             ENERGY.key,
-            "nothing here measures energy: no GPU that NVML can ask (pip install "
+            "nothing here measures energy: no GPU with NVML (pip install "
             "'outlay[energy]') and no readable /sys/class/powercap/*-rapl:*/energy_uj",
         )
     return meters

@@ -284,7 +284,7 @@ def spend_of(segment: SegmentAccount) -> ProcessSpend:
     steps, work = segment.steps, segment.work
     closed, still_open = _clock_charges(segment)
     charged = _charged_ns(segment, closed)
-    beside = [*closed, *still_open]
+    others = [*closed, *still_open]
     first_end_ns = int(steps.end[0]) if segment.step_count else 0
     return ProcessSpend(
         life=segment.life,
@@ -297,7 +297,7 @@ def spend_of(segment: SegmentAccount) -> ProcessSpend:
             energy_mj=segment.energy_mj,
             comm_bytes=work.comm_bytes,
         ),
-        periods=_periods(segment, charged, beside),
+        periods=_periods(segment, charged, others),
         events=segment.budget_events,
         first_step_ns=int(steps.start[0] - steps.wait[0]) if segment.step_count else None,
         before_steps_ns=sum(each.time_ns for each in closed if each.end_ns <= first_end_ns),
@@ -343,7 +343,7 @@ def _charged_ns(segment: SegmentAccount, closed: list[ClockCharge]) -> Ints:
     return charged
 
 
-def _periods(segment: SegmentAccount, charged: Ints, beside: list[ClockCharge]) -> list[Period]:
+def _periods(segment: SegmentAccount, charged: Ints, others: list[ClockCharge]) -> list[Period]:
     """Return the nanoseconds by clock for each price."""
     end = segment.steps.end
     changes = [change.t_ns for change in (*segment.life.prices, *segment.life.slices)]
@@ -351,7 +351,7 @@ def _periods(segment: SegmentAccount, charged: Ints, beside: list[ClockCharge]) 
     for since_ns, until_ns in pairwise([0, *sorted(changes), _LAST_INSTANT_NS]):
         inside = np.minimum(end, until_ns) - np.maximum(end - charged, since_ns)
         period = Period(since_ns, {TRAINING: total(np.maximum(inside, 0))})
-        for charge in beside:
+        for charge in others:
             part_ns = min(charge.end_ns, until_ns) - max(charge.start_ns, since_ns)
             if part_ns > 0:
                 period.spent_ns[charge.clock] = period.spent(charge.clock) + part_ns

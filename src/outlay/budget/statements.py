@@ -163,7 +163,7 @@ def usage_in(
     """
     totals = snapshot.get("totals") or {}
     if not isinstance(totals, Mapping):
-        message = f"the totals are {totals!r}, not a table of them; nothing was taken over"
+        message = f"the totals are {totals!r}, not a table; they are ignored"
         return otherwise, [Finding(source="budget snapshot", message=message)]
     amounts = dict(zip(otherwise.__struct_fields__, astuple(otherwise), strict=True))
     findings = []
@@ -174,7 +174,7 @@ def usage_in(
         if _is_possible(value):
             amounts[name] = read(value)
         else:
-            message = f"total {key!r} is {value!r}, which no run can have; it was not taken over"
+            message = f"total {key!r} is {value!r}, which is impossible; it is ignored"
             findings.append(Finding(source="budget snapshot", message=message))
     return Usage(**amounts), findings
 

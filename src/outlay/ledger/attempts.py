@@ -219,7 +219,7 @@ class _Start:
 
     @property
     def last_sign_ns(self) -> int:
-        """The last record of any process that speaks for it, or the end that accounts state."""
+        """The end in the accounting, else the last record of the leader and of ``signs``."""
         if self.ended_ns is not None:
             return self.ended_ns
         return max(life.last_sign_ns for life in (self.leader, *self.signs))

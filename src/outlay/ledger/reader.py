@@ -261,8 +261,8 @@ class LedgerReader:
         for segment, sequence in sorted(holed):
             if sequence.unexplained <= sequence.in_flight:
                 message = (
-                    f"{sequence.unexplained} of its last records were not written to their end: "
-                    "threads were recording when the process was killed, or still are"
+                    f"{sequence.unexplained} of its last records were not completely written: "
+                    "threads were writing when the process was killed, or still are"
                 )
                 yield Finding(source=segment.file_name, message=message, severity="warning")
             else:

@@ -188,7 +188,7 @@ class BudgetStatement(_Base, frozen=True, kw_only=True, tag="budget_statement"):
 
 
 class Heartbeat(_Base, frozen=True, kw_only=True, tag="heartbeat"):
-    """A sign of life, with accelerator use since the last one where that is known."""
+    """A sign of life, with accelerator use since the last one if known."""
 
     gpu_busy_ns: Bounded = 0
     energy_mj: Bounded = 0

@@ -278,7 +278,7 @@ class SegmentWriter:
         if not self._warned:
             self._warned = True
             _log.warning(
-                "cannot record to %s: %s. Training goes on; what is missing is counted.",
+                "cannot record to %s: %s. Training continues; lost records are counted.",
                 self.path,
                 reason,
             )

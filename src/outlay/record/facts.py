@@ -89,7 +89,7 @@ def command_of(words: Sequence[str], environ: Mapping[str, str]) -> tuple[str, .
     """
     if not words or not records_identity(environ):
         return ()
-    from outlay.record.redaction import recorded_command  # Loaded only where it is needed.
+    from outlay.record.redaction import recorded_command  # Loaded only if needed.
 
     return recorded_command(words, environ)
 

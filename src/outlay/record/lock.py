@@ -1,4 +1,4 @@
-"""A lock per rank, released when its process dies; tells whether an attempt is alive."""
+"""A lock per rank, released when its process dies, and whether an attempt is alive."""
 
 from __future__ import annotations
 
