@@ -66,18 +66,6 @@ if TYPE_CHECKING:
         read_run,
     )
 
-_READING = {
-    "attempts": (
-        "ACCOUNTS", "Attempt", "NodeStay", "SegmentLife", "alive_until", "derive_attempts",
-        "energy_of", "read_lives", "training_ranks",
-    ),
-    "reader": (
-        "Chunk", "LastStatement", "LedgerReader", "RunLog", "find_statements",
-        "last_committed_step", "read_run",
-    ),
-}  # fmt: skip
-_HOMES = {name: module for module, names in _READING.items() for name in names}
-
 __all__ = [
     "ACCOUNTS", "SUPERVISOR", "Attempt", "AttemptEnded", "AttemptStarted", "BudgetEvent",
     "BudgetStatement", "CheckpointCommitted", "Chunk", "EndStatus", "Gap", "GpuCount", "Heartbeat",
@@ -91,8 +79,10 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'outlay.ledger' has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"outlay.ledger.{_HOMES[name]}"), name)
-    globals()[name] = value
-    return value
+    if name in __all__:
+        for module in ("reader", "attempts"):  # In this order: attempts imports the reader.
+            names = vars(importlib.import_module(f"outlay.ledger.{module}"))
+            if name in names:
+                globals()[name] = names[name]
+                return names[name]
+    raise AttributeError(f"module 'outlay.ledger' has no attribute {name!r}")

@@ -209,8 +209,8 @@ class Recorder:
         self.stop_reason: str | None = None
         self.gates: list[Gate] = []
         self.bad_metrics = 0
-        self._fillers: list[FillStep] = []
-        self._observers: list[Observe] = []
+        self._fill_step: FillStep | None = None
+        self._observe: Observe | None = None
         self._stepping_thread = threading.get_ident()
         self._left: Step | None = None
         self._end_ns: int | None = None
@@ -233,9 +233,11 @@ class Recorder:
         if gate is not None:
             self.gates.append(gate)
         if fill_step is not None:
-            self._fillers.append(fill_step)
+            earlier = self._fill_step
+            self._fill_step = _fill_both(earlier, fill_step) if earlier else fill_step
         if observe is not None:
-            self._observers.append(observe)
+            before = self._observe
+            self._observe = _observe_both(before, observe) if before else observe
 
     def now_ns(self) -> int:
         """Return the present time on the attempt's axis, in UTC nanoseconds.
@@ -312,9 +314,8 @@ class Recorder:
 
     def end_step(self, step: Step) -> None:
         """Write a step that ran to its end, and call the gates."""
-        if self._fillers:
-            for fill_step in self._fillers:
-                step = fill_step(step)
+        if self._fill_step is not None:
+            step = self._fill_step(step)
         self._write(step)
         self.next_step = step.step + step.count
         if self.gates:
@@ -387,9 +388,8 @@ class Recorder:
 
     def _write(self, record: KnownRecord) -> int:
         seq = self.writer.append(record)
-        if self._observers:
-            for observe in self._observers:
-                observe(record, seq)
+        if self._observe is not None:
+            self._observe(record, seq)
         return seq
 
     def close(self, status: EndStatus, reason: str = "", exit_code: int | None = None) -> None:
@@ -419,6 +419,18 @@ class Recorder:
         step, self._left = self._left, None
         if step is not None:
             self.end_step(step)
+
+
+def _fill_both(first: FillStep, second: FillStep) -> FillStep:
+    return lambda step: second(first(step))
+
+
+def _observe_both(first: Observe, second: Observe) -> Observe:
+    def observe(record: KnownRecord, seq: int) -> None:
+        first(record, seq)
+        second(record, seq)
+
+    return observe
 
 
 def _check_name(name: object) -> None:
