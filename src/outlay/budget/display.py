@@ -63,7 +63,7 @@ def budget_line(tracker: BudgetTracker) -> str:
         f"{bound.dimension.text(bound.limit)}"
         for bound in tracker.bounds
     ]
-    return ", ".join([_used(tracker), *limits, *_ahead(tracker)])
+    return _join_line(tracker, limits)
 
 
 def short_line(tracker: BudgetTracker) -> str:
@@ -71,20 +71,17 @@ def short_line(tracker: BudgetTracker) -> str:
     total = tracker.used
     nearest_last = sorted(tracker.bounds, key=lambda bound: bound.used(total) / bound.limit)
     left = [f"{bound.dimension.text(bound.left(total))} left" for bound in nearest_last[-1:]]
-    return ", ".join([_used(tracker), *left, *_ahead(tracker)])
+    return _join_line(tracker, left)
 
 
-def _used(tracker: BudgetTracker) -> str:
-    return f"budget {tracker.fraction_used:.0%} used"
-
-
-def _ahead(tracker: BudgetTracker) -> list[str]:
-    """Return what stopped the run, or the forecast of when that happens."""
+def _join_line(tracker: BudgetTracker, limits: list[str]) -> str:
+    words = [f"budget {tracker.fraction_used:.0%} used", *limits]
     if (reason := tracker.stop_reason) is not None:
-        return [f"stopped by {reason.key}"]
-    if (forecast := tracker.forecast()) is None:
-        return []
-    return [f"about {Duration(forecast.time_left_ns)} ({forecast.steps_left:,} steps) to go"]
+        words.append(f"stopped by {reason.key}")
+    elif (forecast := tracker.forecast()) is not None:
+        time_left = Duration(forecast.time_left_ns)
+        words.append(f"about {time_left} ({forecast.steps_left:,} steps) to go")
+    return ", ".join(words)
 
 
 class BudgetLines:

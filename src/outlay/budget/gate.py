@@ -427,7 +427,7 @@ class BudgetGate:
             down = self._parts_before.down if reason.bound.dimension.name == COST.name else 0
             charged_all = self.tracker.budget.charge_cost == "all"
             reason = dataclasses.replace(reason, before_start=True, down=down if charged_all else 0)
-            self.tracker.replace_stop_reason(reason)
+            self.tracker.explain(reason)
             _log.warning("%s", reason)
         self._reporter.record_stop(reason)
         return str(reason)

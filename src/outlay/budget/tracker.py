@@ -340,7 +340,7 @@ class BudgetTracker:
         cost_units = usage.cost_units if self.budget.charge_cost == "all" else 0
         return replace(usage, time_ns=time_ns, cost_units=cost_units)
 
-    def replace_stop_reason(self, reason: StopReason) -> None:
+    def explain(self, reason: StopReason) -> None:
         """Replace the stop reason by a more detailed one."""
         with self._lock:
             self.stop_reason = reason
