@@ -59,6 +59,13 @@ def test_a_launch_is_named_by_its_launcher(environ: dict[str, str], launch: str)
     assert facts.launch_id(environ) == launch
 
 
+@pytest.mark.parametrize(
+    ("listed", "gpus"), [("0,2", 2), ("GPU-a, GPU-b,", 2), ("0,-1,1", 1), ("-1", 0)]
+)
+def test_visible_gpus_end_at_minus_one_as_in_cuda(listed: str, gpus: int) -> None:
+    assert facts.visible_gpus({"CUDA_VISIBLE_DEVICES": listed}) == gpus
+
+
 def test_slurm_and_instance_are_recorded() -> None:
     about = gather(
         SLURM_JOB_ID="17", SLURM_JOB_ACCOUNT="acc", SLURM_JOB_PARTITION="gpu", RUNPOD_POD_ID="pod"

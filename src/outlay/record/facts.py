@@ -159,7 +159,7 @@ def gpu_model() -> str:
 def visible_gpus(environ: Mapping[str, str]) -> int:
     """Return how many NVIDIA GPUs this process may use; 0 if unknown."""
     if listed := environ.get("CUDA_VISIBLE_DEVICES", "").strip():
-        return len([device for device in listed.split(",") if device.strip()])
+        return len(machine.device_names(listed))
     return len(list(Path("/proc/driver/nvidia/gpus").glob("*/information")))
 
 
