@@ -69,11 +69,6 @@ def decode_block(block: bytes) -> Decoded:
     return _decode_each(lines)
 
 
-def is_readable(line: bytes) -> bool:
-    """Return whether a reader would accept a line that ``encode_line`` made."""
-    return not decode_block(line).complaints
-
-
 def _match_checksums(lines: Sequence[bytes]) -> bool:
     # All at once: formatting each line's checksum separately costs more than computing it.
     found = b"".join([line[-SEAL_BYTES:] for line in lines])

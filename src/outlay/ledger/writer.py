@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from outlay.clock import Clock
 from outlay.files import open_own, read_own
-from outlay.ledger.codec import decode_block, encode_line, is_readable
+from outlay.ledger.codec import decode_block, encode_line
 from outlay.ledger.records import (
     LARGEST,
     AttemptEnded,
@@ -111,7 +111,7 @@ class SegmentWriter:
         seq = next(self._numbers)
         try:
             line = encode_line(record, seq)
-            readable = _is_usual(record) or is_readable(line)
+            readable = _is_usual(record) or not decode_block(line).complaints
         except Exception as error:  # noqa: BLE001 - the recorder's edge: counted, never raised
             # Only the error's type: its text may quote a secret.
             reason = f"a {kind_of(record)} cannot be encoded as JSON: {type(error).__name__}"
