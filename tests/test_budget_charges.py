@@ -1,4 +1,4 @@
-"""What of a run's cost its budget is charged, and what the rest is called."""
+"""Which parts of a run's cost are charged to its budget."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_a_cost_budget_is_charged_all_that_the_run_costs(
     assert cost["charged_usd"] == cost["cost_usd"] == document(tmp_path)["totals"]["cost_usd"]
 
 
-def test_charging_training_leaves_out_start_up_evaluation_and_the_time_between(
+def test_charging_training_leaves_out_start_up_evaluation_and_time_between_attempts(
     tmp_path: Path, clock: ManualClock
 ) -> None:
     budget = outlay.iso_cost("5 USD", charge="training")
@@ -117,7 +117,7 @@ def test_a_time_budget_is_charged_training_alone_and_its_cap_on_money_everything
     assert totals["cost_usd"] == 0.023
 
 
-def test_a_start_that_is_exhausted_says_so_and_why(
+def test_an_exhausted_start_reports_which_limit_and_why(
     tmp_path: Path, clock: ManualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     budget = outlay.iso_cost("0.10 USD")
@@ -138,7 +138,7 @@ def test_a_start_that_is_exhausted_says_so_and_why(
     assert text in shown(tmp_path).replace("\n", " ")
 
 
-def test_show_has_a_row_for_each_part_and_for_the_time_between(
+def test_show_lists_each_cost_part_and_the_time_between_attempts(
     tmp_path: Path, clock: ManualClock
 ) -> None:
     budget = outlay.iso_cost("5 USD", charge="training")
@@ -152,7 +152,7 @@ def test_show_has_a_row_for_each_part_and_for_the_time_between(
     assert "training 0.02 USD charged" in lines
 
 
-def test_the_page_has_a_row_for_the_time_between(tmp_path: Path, clock: ManualClock) -> None:
+def test_the_page_lists_the_time_between_attempts(tmp_path: Path, clock: ManualClock) -> None:
     budget = outlay.iso_cost("5 USD")
     attempt(tmp_path, budget, clock)
     clock.advance(100 * SECOND)
@@ -206,12 +206,12 @@ def test_each_part_is_paid_at_the_price_of_its_time() -> None:
 
 
 @pytest.mark.parametrize("charge", [None, "training", "all"])
-def test_what_is_charged_goes_with_a_budget_to_the_processes_it_starts(charge: str | None) -> None:
+def test_the_charge_is_part_of_the_text_for_started_processes(charge: str | None) -> None:
     budget = outlay.iso_cost("5 USD", charge=charge)
     assert read_budget(as_text(budget)) == budget
 
 
-def test_terms_recorded_before_there_was_a_choice_charge_all_of_the_cost() -> None:
+def test_terms_without_charge_cost_charge_all_cost() -> None:
     stated = {"mode": "iso_cost", "limits": {"max_cost_usd": 5}, "charge": "training"}
     assert Budget.stated_in(stated) == outlay.iso_cost("5 USD")
 

@@ -1,4 +1,4 @@
-"""Where budgets come from: dicts, text, files, the environment, OmegaConf and Hydra."""
+"""Budgets parsed from dicts, text, files, the environment, OmegaConf and Hydra."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ budget:
 """
 
 
-def test_the_documented_block_reads_as_it_stands() -> None:
+def test_the_documented_block_is_parsed() -> None:
     assert read_budget(DOCUMENTED) == iso_tokens(50_000)
 
 
@@ -50,7 +50,7 @@ def test_a_whole_configuration_is_disabled_unless_it_says_otherwise() -> None:
     assert read_budget({"runtime": {}}) is None
 
 
-def test_a_block_handed_over_by_itself_is_meant() -> None:
+def test_a_block_on_its_own_is_enabled() -> None:
     assert read_budget({"mode": "iso_time", "max_minutes": 5}) == iso_time("5min")
 
 

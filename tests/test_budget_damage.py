@@ -1,4 +1,4 @@
-"""A damaged log never gives budget back: what is missing counts on the safe side, and is told."""
+"""A damaged log refunds no budget: missing steps are assumed, with a finding."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_an_exhausted_run_stays_exhausted_whichever_step_is_damaged(
 
 
 @pytest.mark.parametrize("number", range(5))
-def test_a_start_believes_a_statement_whichever_step_before_it_is_damaged(
+def test_a_start_uses_a_statement_whichever_step_before_it_is_damaged(
     tmp_path: Path, clock: ManualClock, number: int
 ) -> None:
     exhausted(tmp_path, clock)
@@ -136,7 +136,7 @@ def test_limits_that_the_log_has_lost_still_bind(tmp_path: Path, clock: ManualCl
         outlay.run("m", dir=tmp_path, budget=outlay.iso_tokens(90))
 
 
-def test_show_and_plan_tell_what_is_damaged_and_what_was_assumed(
+def test_show_and_plan_report_damage_and_what_was_assumed(
     tmp_path: Path, clock: ManualClock
 ) -> None:
     killed(tmp_path, clock)
@@ -150,7 +150,7 @@ def test_show_and_plan_tell_what_is_damaged_and_what_was_assumed(
     assert report["totals"]["tokens"] == 50
     assert report["remaining"]["max_tokens"] == 0
     assert "checksum does not match" in report["findings"][0]
-    assert "1 steps that cannot be read count like those beside them" in report["findings"][1]
+    assert "1 unreadable steps are counted like their neighbours" in report["findings"][1]
     assert "checksum does not match" in shown("show", str(tmp_path))
     plan = ("plan", "--mode", "iso_tokens", "--limit", "100", "--from", str(tmp_path))
     assert "checksum does not match" in shown(*plan)

@@ -62,7 +62,7 @@ def test_a_disabled_budget_leaves_training_and_its_log_as_without_one(
     assert kinds[0] == kinds[1]
 
 
-def test_the_tracker_is_told_of_every_micro_batch_as_it_ends(
+def test_the_tracker_counts_every_micro_batch_as_it_ends(
     tmp_path: Path, clock: ManualClock
 ) -> None:
     seen = []
@@ -73,7 +73,7 @@ def test_the_tracker_is_told_of_every_micro_batch_as_it_ends(
     assert seen == [[0, 0, 0], [1, 3, 2000], [2, 6, 4000], [3, 9, 6000]]
 
 
-def test_the_budget_is_judged_before_the_next_batch_is_fetched_and_before_it_is_used(
+def test_the_budget_is_checked_before_the_next_batch_is_fetched_and_before_it_is_used(
     tmp_path: Path,
 ) -> None:
     fetched = []

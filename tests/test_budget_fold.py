@@ -176,7 +176,7 @@ def test_a_span_cut_short_by_a_kill_is_charged_up_to_the_last_sign_of_life() -> 
     assert spend.clocks_ns["checkpoint"] == 3 * SECOND
 
 
-def test_energy_seen_from_outside_counts_only_where_nobody_saw_it_from_inside() -> None:
+def test_a_supervisors_energy_counts_only_if_the_training_measured_none() -> None:
     outside = process(0, SUPERVISOR, Heartbeat(t_ns=9 * SECOND, energy_mj=100))
     inside = process(1, 0, step(0, 5, energy_mj=90))
     assert spend_of(outside).total(charge="training").energy_mj == 100

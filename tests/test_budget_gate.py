@@ -1,4 +1,4 @@
-"""The budget inside a run: stopping, resuming, reconciling, telling."""
+"""The budget inside a run: stopping, resuming, measuring, reporting."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_a_launcher_budgets_a_run_through_the_environment(
         assert len(list(run.steps(range(1000), tokens=10))) == 2
 
 
-def test_tokens_are_counted_by_shape_where_nobody_says_how(tmp_path: Path) -> None:
+def test_tokens_are_counted_by_shape_by_default(tmp_path: Path) -> None:
     views = [{"view1": np.zeros((2, 3)), "view2": np.zeros((2, 3))}] * 10
     with outlay.run("m", dir=tmp_path, budget=outlay.iso_tokens(8)) as run:
         assert len(list(run.steps(views))) == 2
@@ -172,7 +172,7 @@ def test_what_a_run_pays_in_another_currency_is_no_dollars(
             clock.advance(1000 * SECOND)
     assert document(tmp_path)["totals"]["cost_usd"] == 0  # type: ignore[index]
     assert "cost_usd" in document(tmp_path)["unmeasured"]  # type: ignore[operator]
-    assert read_history(tmp_path).spend(clock.wall_ns()).cost_units == 0
+    assert read_history(tmp_path).spend(clock.wall_ns()).executed.cost_units == 0
 
 
 def test_money_is_counted_to_the_end_of_the_attempt(tmp_path: Path, clock: ManualClock) -> None:
@@ -251,7 +251,7 @@ def test_a_limit_in_euros_stops_at_the_same_step_however_often_the_run_is_killed
     assert content["stop_reason"]["text"] == "max_cost_eur: 1.00 EUR of 1.00 EUR used"  # type: ignore[index]
     assert "cost_eur" not in content["unmeasured"]  # type: ignore[operator]
     assert events(tmp_path, "ended")[-1].data["totals"]["cost_eur"] == 1
-    assert read_history(tmp_path).spend(2**62).cost_units == 3600 * 10**15
+    assert read_history(tmp_path).spend(2**62).executed.cost_units == 3600 * 10**15
 
 
 def test_a_run_that_has_spent_its_euros_takes_no_step_more(
@@ -523,7 +523,7 @@ def test_a_log_that_cannot_be_written_does_not_stretch_the_budget(tmp_path: Path
         assert tracker_of(run).totals["tokens"] == 10
 
 
-def test_ranks_that_cannot_agree_are_judged_alone_and_that_is_said(
+def test_ranks_without_a_group_are_limited_alone_with_a_finding(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
@@ -533,7 +533,7 @@ def test_ranks_that_cannot_agree_are_judged_alone_and_that_is_said(
             assert (
                 len(list(run.steps(range(100), tokens=1, start=0 if expected else 10))) == expected
             )
-            assert "2 ranks cannot agree" in str(tracker_of(run).findings[0])
+            assert "2 ranks cannot communicate" in str(tracker_of(run).findings[0])
 
 
 def test_a_wall_clock_set_back_an_hour_gives_no_time_and_no_money_back(

@@ -1,4 +1,4 @@
-"""Limits: what is read, what is refused, and what "reached" and "would pass" mean."""
+"""Limits: parsing, refusals, and when a limit is reached or would be exceeded."""
 
 from __future__ import annotations
 
@@ -172,7 +172,7 @@ def test_a_limit_in_another_currency_is_another_limit() -> None:
     assert changes == {"max_cost_usd": (5, None), "max_cost_eur": (None, 5)}
 
 
-def test_epochs_of_unknown_length_cannot_be_judged() -> None:
+def test_epochs_of_unknown_length_have_no_bound() -> None:
     with pytest.raises(InvalidValue, match="steps_per_epoch"):
         _ = iso_epochs(3).bounds
 
@@ -191,7 +191,7 @@ def test_less_than_one_step_of_an_epoch_is_refused() -> None:
         _ = iso_epochs(0.01, steps_per_epoch=10).bounds
 
 
-def test_the_modes_own_limit_is_judged_first() -> None:
+def test_the_modes_own_limit_is_checked_first() -> None:
     bounds = iso_cost(1, max_tokens=1).bounds
     assert [bound.dimension.key for bound in bounds] == ["max_cost_usd", "max_tokens"]
 

@@ -1,4 +1,4 @@
-"""A start reads the end of the log: when statements are written, how large, and what they save."""
+"""Statements: when they are written, how large they are, and what a start need not read."""
 
 from __future__ import annotations
 

@@ -399,7 +399,7 @@ def test_asking_would_exceed_does_not_stop_a_run() -> None:
     assert not tracker.should_stop()
 
 
-def test_thresholds_are_told_once_each() -> None:
+def test_thresholds_are_reported_once_each() -> None:
     tracker = tokens_tracker(100)
     told: list[Threshold] = []
     tracker.on_threshold(told.append)
@@ -413,7 +413,7 @@ def test_thresholds_are_told_once_each() -> None:
     ]
 
 
-def test_a_threshold_is_not_told_before_it_is_reached() -> None:
+def test_a_threshold_is_not_reported_before_it_is_reached() -> None:
     tracker = tokens_tracker(3)
     told: list[int] = []
     tracker.on_threshold(lambda threshold: told.append(threshold.percent))
@@ -423,7 +423,7 @@ def test_a_threshold_is_not_told_before_it_is_reached() -> None:
     assert told == [50]  # Two thirds.
 
 
-def test_thresholds_passed_before_a_resume_are_not_told_again() -> None:
+def test_thresholds_crossed_before_a_resume_are_not_reported_again() -> None:
     before = tokens_tracker(100)
     before.update(80, 1.0)
     after = tokens_tracker(100)

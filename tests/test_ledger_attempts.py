@@ -186,7 +186,7 @@ def test_a_process_that_began_during_the_attempt_before_counts_from_its_end() ->
     assert not attempts(first, early)[0].overlaps
 
 
-def test_a_supervisors_instants_go_before_those_of_the_process() -> None:
+def test_a_supervisors_times_take_precedence_over_the_process() -> None:
     supervisor = Segment(start=11, rank=SUPERVISOR, about={"nodes": 1}).heartbeat(50).end("failed")
     assert begins(supervisor, started(30, process=10.995).step(1)) == [(11, "supervisor")]
 
@@ -213,5 +213,5 @@ def test_the_reap_ends_the_node_of_a_supervised_process() -> None:
     assert [(node.end_ns, node.ended) for node in attempt.nodes] == [(START_NS + ns(100), True)]
 
 
-def test_logs_of_before_name_no_nodes() -> None:
+def test_logs_without_nodes_give_attempts_without_nodes() -> None:
     assert attempts(Segment().step(1))[0].nodes == ()

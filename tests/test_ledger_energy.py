@@ -1,4 +1,4 @@
-"""The energy of a run is counted once, whoever saw it."""
+"""The energy of a run is counted once, if several processes measured it."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ def test_energy_seen_inside_and_from_outside_counts_once(tmp_path: Path) -> None
     assert read_history(tmp_path).spend(NOW_NS).executed.energy_mj == 90
 
 
-def test_where_the_training_measured_nothing_its_supervisors_word_counts(tmp_path: Path) -> None:
+def test_a_supervisors_figure_counts_if_the_training_measured_nothing(tmp_path: Path) -> None:
     supervised(tmp_path, inside_mj=0)
     assert energies(tmp_path) == [100, 100, 100]
 
 
-def test_each_attempt_is_judged_by_itself(tmp_path: Path) -> None:
+def test_each_attempts_energy_is_decided_separately(tmp_path: Path) -> None:
     supervised(tmp_path, inside_mj=90)
     alone = Segment(start=50, rank=SUPERVISOR).after(1)
     alone.add(Heartbeat(t_ns=alone.now_ns, energy_mj=7)).end().write(tmp_path)

@@ -1,4 +1,4 @@
-"""Logs of version 1 must read back for ever: a kept one, against what it is known to say."""
+"""Logs of version 1 stay readable: a stored log against its known content."""
 
 from __future__ import annotations
 

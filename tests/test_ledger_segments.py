@@ -1,4 +1,4 @@
-"""Where the log of a run lives, whose it is, and where the run left off."""
+"""The files of a run log, the run's identity, and its last committed checkpoint."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_a_directory_without_a_log_is_not_a_run(tmp_path: Path) -> None:
         read_run(tmp_path)
 
 
-def test_whoever_comes_first_decides_the_identity(tmp_path: Path) -> None:
+def test_the_first_process_decides_the_identity(tmp_path: Path) -> None:
     assert claim_identity(tmp_path, MINE) == MINE
     assert claim_identity(tmp_path, YOURS) == MINE
     assert read_identity(tmp_path) == MINE
@@ -78,12 +78,12 @@ def test_an_unreadable_identity_reads_as_none(tmp_path: Path, text: bytes) -> No
     assert read_identity(tmp_path) is None
 
 
-def test_a_run_without_a_checkpoint_left_off_nowhere(tmp_path: Path) -> None:
+def test_a_run_without_a_checkpoint_has_no_committed_step(tmp_path: Path) -> None:
     Segment().step(1).write(tmp_path)
     assert last_committed_step(tmp_path) is None
 
 
-def test_the_last_committed_checkpoint_is_where_it_left_off(tmp_path: Path) -> None:
+def test_the_last_committed_checkpoint_is_found(tmp_path: Path) -> None:
     Segment().step(1).checkpoint().step(1).checkpoint().step(1).write(tmp_path)
     assert last_committed_step(tmp_path) == 1
 
@@ -106,19 +106,19 @@ def test_of_several_ranks_the_lowest_decides(tmp_path: Path) -> None:
     assert last_committed_step(tmp_path) == 100
 
 
-def test_a_damaged_checkpoint_is_passed_over(tmp_path: Path) -> None:
+def test_a_damaged_checkpoint_is_skipped(tmp_path: Path) -> None:
     path = Segment().checkpoint(3).checkpoint(7).write(tmp_path)
     path.write_bytes(path.read_bytes().replace(b'"step":7', b'"step":8'))
     assert last_committed_step(tmp_path) == 3
 
 
-def test_a_torn_checkpoint_is_passed_over(tmp_path: Path) -> None:
+def test_a_torn_checkpoint_is_skipped(tmp_path: Path) -> None:
     path = Segment().checkpoint(3).checkpoint(7).write(tmp_path)
     path.write_bytes(path.read_bytes()[:-1])
     assert last_committed_step(tmp_path) == 3
 
 
-def test_an_empty_segment_is_passed_over(tmp_path: Path) -> None:
+def test_an_empty_segment_is_skipped(tmp_path: Path) -> None:
     Segment(start=0).checkpoint(3).write(tmp_path)
     Segment(start=1).write(tmp_path).write_bytes(b"")
     assert last_committed_step(tmp_path) == 3

@@ -1,4 +1,4 @@
-"""One process's segment: what is on disk after each call, and what is said about losses."""
+"""One process's segment: what is on disk after each call, and how losses are reported."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_a_failing_file_is_retried_once_a_second(
     assert blocked.lost == 30
 
 
-def test_trouble_is_said_once(
+def test_a_write_error_is_logged_once(
     writer: SegmentWriter, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with caplog.at_level(logging.WARNING, "outlay"), monkeypatch.context() as patch:
@@ -84,7 +84,7 @@ def test_trouble_is_said_once(
             writer.append(step())
     assert [record.getMessage() for record in caplog.records] == [
         f"cannot record to {writer.path}: No space left on device. "
-        "Training goes on; what is missing is counted."
+        "Training continues; lost records are counted."
     ]
 
 

@@ -1,4 +1,4 @@
-"""What is recorded about process, person and host; and what is not."""
+"""Facts recorded about process, user and host, and what is left out."""
 
 from __future__ import annotations
 
@@ -57,6 +57,13 @@ def test_rank_and_world_size_come_from_the_launcher(
 )
 def test_a_launch_is_named_by_its_launcher(environ: dict[str, str], launch: str) -> None:
     assert facts.launch_id(environ) == launch
+
+
+@pytest.mark.parametrize(
+    ("listed", "gpus"), [("0,2", 2), ("GPU-a, GPU-b,", 2), ("0,-1,1", 1), ("-1", 0)]
+)
+def test_visible_gpus_end_at_minus_one_as_in_cuda(listed: str, gpus: int) -> None:
+    assert facts.visible_gpus({"CUDA_VISIBLE_DEVICES": listed}) == gpus
 
 
 def test_slurm_and_instance_are_recorded() -> None:

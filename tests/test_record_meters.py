@@ -165,7 +165,7 @@ def test_a_gpu_without_a_counter_is_estimated_from_its_power(clock: ManualClock)
     assert source.take_uj() == 400 * 10**6  # 200 W on average for two seconds
 
 
-def test_a_gpu_that_tells_nothing_is_refused() -> None:
+def test_a_gpu_that_cannot_be_read_is_refused() -> None:
     with pytest.raises(OSError, match="NVML: Not Supported"):
         NvmlSource(FakeNvml(energy_mj=None), 0)
 

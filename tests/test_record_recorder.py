@@ -1,15 +1,16 @@
-"""Inside the loop: steps and their numbers, spans, metrics, checkpoints, and gates."""
+"""The recorder: steps and their numbers, spans, metrics, checkpoints, gates and observers."""
 
 from __future__ import annotations
 
 import asyncio
 import math
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TypeVar
 
 import pytest
+from msgspec.structs import replace
 
 import outlay
 from ledgers import SECOND
@@ -20,6 +21,7 @@ from outlay.ledger import (
     CheckpointCommitted,
     EndStatus,
     Heartbeat,
+    KnownRecord,
     Metric,
     Note,
     PriceChanged,
@@ -99,7 +101,7 @@ def test_tokens_and_samples_of_a_batch_are_counted(run: outlay.Run) -> None:
     assert [(step.tokens, step.samples) for step in recorded(run, Step)] == [(2, 1), (3, 1)]
 
 
-def test_what_a_step_used_may_be_told_while_it_runs(run: outlay.Run) -> None:
+def test_the_amounts_of_a_step_may_be_set_while_it_runs(run: outlay.Run) -> None:
     with run.step(tokens=1, samples=2) as timer:
         timer.tokens = 5
         timer.comm_bytes, timer.energy_mj, timer.flops = 6, 7, 8
@@ -186,7 +188,7 @@ def test_a_loaders_own_error_reaches_the_loop(run: outlay.Run) -> None:
 # Resuming
 
 
-def test_a_new_attempt_goes_on_after_the_last_committed_checkpoint(tmp_path: Path) -> None:
+def test_a_new_attempt_continues_after_the_last_committed_checkpoint(tmp_path: Path) -> None:
     with outlay.run("m", dir=tmp_path) as run:
         for number in run.steps(range(6)):
             if number == 3:
@@ -294,7 +296,7 @@ def test_coroutines_at_once_each_end_their_own_span(run: outlay.Run) -> None:
     assert [record.begun for record in recorded(run, SpanEnded)] == [second.seq, first.seq]
 
 
-def test_a_span_of_another_thread_is_beside_training(run: outlay.Run) -> None:
+def test_a_span_of_another_thread_is_overlapped(run: outlay.Run) -> None:
     def save() -> None:
         with run.span("checkpoint_save"):
             pass
@@ -305,7 +307,7 @@ def test_a_span_of_another_thread_is_beside_training(run: outlay.Run) -> None:
     assert span_names(run) == [("checkpoint_save", True)]
 
 
-def test_a_span_may_say_that_training_goes_on(run: outlay.Run) -> None:
+def test_a_span_may_be_marked_as_overlapped(run: outlay.Run) -> None:
     with run.span("checkpoint_save", overlapped=True):
         pass
     assert span_names(run) == [("checkpoint_save", True)]
@@ -399,33 +401,53 @@ class LastStepGate(CountingGate):
 
 def test_a_gate_refuses_a_step_before_it_runs(run: outlay.Run) -> None:
     gate = CountingGate(allowed=2)
-    run.recorder.gates.append(gate)
+    run.recorder.attach(gate=gate)
     assert list(run.steps(range(9), tokens=5)) == [0, 1]
     assert (gate.asked, gate.told, run.stop_reason) == ([5, 5, 5], [0, 1], "enough")
 
 
 def test_a_gate_stops_the_loop_after_a_step(run: outlay.Run) -> None:
     gate = LastStepGate(allowed=2)
-    run.recorder.gates.append(gate)
+    run.recorder.attach(gate=gate)
     assert list(run.steps(range(9))) == [0, 1]
     assert (len(gate.asked), run.stop_reason) == (2, "reached")
 
 
 def test_every_gate_binds(run: outlay.Run) -> None:
-    run.recorder.gates += [CountingGate(allowed=9), CountingGate(allowed=1)]
+    run.recorder.attach(gate=CountingGate(allowed=9))
+    run.recorder.attach(gate=CountingGate(allowed=1))
     assert list(run.steps(range(9))) == [0]
 
 
+def test_what_is_attached_completes_each_step_and_sees_each_record_in_order(
+    run: outlay.Run,
+) -> None:
+    seen: list[tuple[str, int, int]] = []
+
+    def observe(name: str) -> Callable[[KnownRecord, int], None]:
+        return lambda record, seq: seen.append(
+            (name, seq, record.tokens if isinstance(record, Step) else -1)
+        )
+
+    run.recorder.attach(fill_step=lambda step: replace(step, tokens=7), observe=observe("a"))
+    run.recorder.attach(fill_step=lambda step: replace(step, tokens=2 * step.tokens))
+    run.recorder.attach(observe=observe("b"))
+    list(run.steps(range(1)))
+    run.note("after")
+    assert seen == [("a", 1, 14), ("b", 1, 14), ("a", 2, -1), ("b", 2, -1)]
+    assert recorded(run, Step)[0].tokens == 14
+
+
 def test_a_stopped_run_runs_no_further_loop(run: outlay.Run) -> None:
-    run.recorder.gates.append(LastStepGate(allowed=1))
+    run.recorder.attach(gate=LastStepGate(allowed=1))
     assert list(run.steps(range(9))) == [0]
     assert list(run.steps(range(9))) == []
 
 
-def test_a_gate_hears_of_a_step_left_by_break_before_the_end(tmp_path: Path) -> None:
+def test_a_step_left_by_break_reaches_the_gates_before_the_end(tmp_path: Path) -> None:
     gate = CountingGate(allowed=9)
     with outlay.run("m", dir=tmp_path) as run:
-        run.recorder.gates.append(gate)
+        run.recorder.attach(gate=gate)
         for _ in run.steps(range(9)):
             break
     assert gate.finished == [("completed", 1)]
@@ -433,6 +455,6 @@ def test_a_gate_hears_of_a_step_left_by_break_before_the_end(tmp_path: Path) -> 
 
 def test_the_end_says_why_the_loop_stopped(tmp_path: Path) -> None:
     with outlay.run("m", dir=tmp_path) as run:
-        run.recorder.gates.append(LastStepGate(allowed=1))
+        run.recorder.attach(gate=LastStepGate(allowed=1))
         list(run.steps(range(9)))
     assert recorded(run, AttemptEnded)[0].reason == "reached"

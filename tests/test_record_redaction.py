@@ -1,4 +1,4 @@
-"""What is kept out of files, and what must not be mistaken for a secret."""
+"""Secrets that are removed from records, and settings that must not be taken for secrets."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_a_word_with_the_letters_of_a_secret_inside_stays(text: str) -> None:
     assert Redactor([]).text(text) == text
 
 
-def test_a_secret_is_removed_wherever_its_value_stands() -> None:
+def test_a_secret_is_removed_wherever_its_value_occurs() -> None:
     redact = Redactor([{"API_KEY": "s3cr3t"}])
     assert redact.data({"url": "https://host/s3cr3t", "deep": [{"a": "s3cr3t!"}]}) == {
         "url": f"https://host/{REDACTED}", "deep": [{"a": f"{REDACTED}!"}],
@@ -81,7 +81,7 @@ def test_a_secret_is_known_by_its_form(form: str) -> None:
     "words",
     [["--token", "{}"], ["--api-key", "{}"], ["-password", "{}"], ["--db.password", "{}"]],
 )
-def test_a_word_behind_a_secret_flag_is_removed(words: list[str]) -> None:
+def test_the_word_after_a_secret_flag_is_removed(words: list[str]) -> None:
     shown = Redactor([]).command([word.format("Zq9secretZq9") for word in [*words, "--lr", "0.1"]])
     assert shown == [words[0], REDACTED, "--lr", "0.1"]
 

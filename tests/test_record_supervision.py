@@ -1,4 +1,4 @@
-"""The supervisor's segment: who else may write one, and that its end survives a deleted file."""
+"""The supervisor's segment: exclusive writers, and an end that survives a deleted file."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_a_supervisor_that_is_not_exclusive_records_beside_one_that_is(tmp_path:
     assert read_run(tmp_path).findings == []
 
 
-def test_the_end_stands_in_a_segment_that_was_deleted_meanwhile(tmp_path: Path) -> None:
+def test_the_end_is_written_to_a_recreated_segment(tmp_path: Path) -> None:
     log = supervise(tmp_path)
     log.note("a record that is lost with the file")
     (path,) = segment_paths(tmp_path)

@@ -203,7 +203,7 @@ def test_a_resumed_training_begins_with_the_epoch_it_was_interrupted_in(tmp_path
 # Metrics
 
 
-def test_a_metric_that_is_no_number_is_counted_and_said_once(
+def test_a_metric_that_is_no_number_is_counted_and_logged_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING, "outlay"), outlay.run("m", dir=tmp_path) as run:
@@ -214,7 +214,7 @@ def test_a_metric_that_is_no_number_is_counted_and_said_once(
     records = read_run(tmp_path).records
     assert [record.value for record in records if isinstance(record, Metric)] == [0.5]
     assert [record.data for record in records if isinstance(record, Note)] == [{"count": 3}]
-    assert len([message for message in caplog.messages if "no number" in message]) == 1
+    assert len([message for message in caplog.messages if "not a number" in message]) == 1
 
 
 @pytest.mark.parametrize("name", ["", "  ", None, 3])

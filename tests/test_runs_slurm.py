@@ -17,7 +17,7 @@ from outlay.clock import SYSTEM, ManualClock
 from outlay.errors import InvalidValue, RunInUse
 from outlay.ledger import AttemptEnded, AttemptStarted, read_run
 from outlay.prices.current import rates_file, read_rate, set_rate
-from outlay.record.slurm import SlurmJob, end_of
+from outlay.record.machine import SlurmJob, end_of
 from outlay.runs.exec import execute
 from outlay.runs.figures import read_figures
 from outlay.runs.live import Run

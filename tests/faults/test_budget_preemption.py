@@ -56,7 +56,7 @@ def tokens_in(run_dir: Path) -> int:
     return int(json.loads((run_dir / "budget.json").read_text())["totals"]["tokens"])
 
 
-def test_a_termination_that_nobody_handles_is_preceded_by_the_document(tmp_path: Path) -> None:
+def test_an_unhandled_sigterm_writes_the_document_first(tmp_path: Path) -> None:
     with start(tmp_path, "SIGTERM", "none") as process:
         process.send_signal(signal.SIGTERM)
     assert process.returncode == -signal.SIGTERM

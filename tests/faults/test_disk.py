@@ -1,4 +1,4 @@
-"""Disks that fail: training goes on, the loss is counted, and the log tells of it later."""
+"""Disks that fail: training continues, losses are counted and recorded later."""
 
 from __future__ import annotations
 
@@ -101,12 +101,12 @@ def test_a_full_disk_loses_only_what_did_not_fit(healed: tuple[Path, int, int]) 
     assert steps_in(run_dir) == [*range(ran - 1 - lost), ran - 1]
 
 
-def test_after_a_full_disk_a_gap_tells_what_was_lost(healed: tuple[Path, int, int]) -> None:
+def test_after_a_full_disk_a_gap_counts_the_lost_records(healed: tuple[Path, int, int]) -> None:
     run_dir, _, lost = healed
     assert [gap.lost for gap in gaps_in(run_dir)] == [lost]
 
 
-def test_a_full_disk_is_told_as_such_and_nothing_is_missing_unexplained(
+def test_a_full_disk_is_reported_and_explains_every_missing_record(
     healed: tuple[Path, int, int],
 ) -> None:
     messages = [finding.message for finding in read_run(healed[0]).findings]
@@ -156,7 +156,7 @@ def test_a_read_only_disk_never_raises_and_is_recorded_to_once_writable(
     assert [gap.lost for gap in gaps_in(disk / "run")] == [9]
 
 
-def test_a_read_only_disk_still_tells_where_the_run_left_off(mount: Mount) -> None:
+def test_the_last_checkpoint_is_found_on_a_read_only_disk(mount: Mount) -> None:
     disk = mount("size=64k")
     Segment().step(1).step(1).checkpoint().write(disk / "run")
     subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
@@ -164,7 +164,7 @@ def test_a_read_only_disk_still_tells_where_the_run_left_off(mount: Mount) -> No
         assert run.resume_step == 2
 
 
-def test_a_deleted_directory_is_begun_anew_at_the_next_sync(tmp_path: Path) -> None:
+def test_a_deleted_directory_is_recreated_at_the_next_sync(tmp_path: Path) -> None:
     with outlay.run("m", dir=tmp_path / "run") as run:
         for _ in run.steps(range(4)):
             pass
@@ -176,7 +176,7 @@ def test_a_deleted_directory_is_begun_anew_at_the_next_sync(tmp_path: Path) -> N
     assert [gap.lost for gap in gaps_in(tmp_path / "run")] == [5]
 
 
-def test_a_deleted_directory_explains_itself_in_one_finding(tmp_path: Path) -> None:
+def test_a_deleted_directory_is_reported_in_one_finding(tmp_path: Path) -> None:
     with outlay.run("m", dir=tmp_path / "run") as run:
         with run.step():
             pass
@@ -191,7 +191,7 @@ def test_the_end_of_a_run_is_recorded_though_its_directory_was_deleted(tmp_path:
     assert isinstance(read_run(tmp_path / "run").records[-1], AttemptEnded)
 
 
-def test_a_follower_reads_on_in_a_file_that_was_begun_anew(tmp_path: Path) -> None:
+def test_a_follower_reads_on_in_a_recreated_file(tmp_path: Path) -> None:
     with outlay.run("m", dir=tmp_path / "run") as run:
         for _ in run.steps(range(50)):
             pass
@@ -247,7 +247,7 @@ def test_however_the_disk_fails_records_and_losses_add_up(
     assert not [finding for finding in log.findings if "missing" in finding.message]
 
 
-def test_what_json_cannot_hold_is_counted_and_never_raised(tmp_path: Path) -> None:
+def test_a_record_that_is_not_json_is_counted_and_never_raises(tmp_path: Path) -> None:
     with outlay.run("m", dir=tmp_path) as run:
         run.note("a thought", of=object())
         run.note("half a character: \ud800")

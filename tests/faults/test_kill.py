@@ -1,4 +1,4 @@
-"""kill -9 at random moments: what was acknowledged is on disk."""
+"""kill -9 at random moments: acknowledged records are on disk."""
 
 from __future__ import annotations
 
@@ -72,5 +72,5 @@ def test_a_kill_leaves_at_most_a_torn_tail(killed: tuple[RunLog, list[int]]) -> 
     assert len({finding.source for finding in findings}) == len(findings)
 
 
-def test_the_moments_differ(killed: tuple[RunLog, list[int]]) -> None:
+def test_the_kills_hit_different_moments(killed: tuple[RunLog, list[int]]) -> None:
     assert len(set(killed[1])) > KILLS / 10

@@ -1,4 +1,4 @@
-"""A log far larger than memory should be: followed in bounded memory."""
+"""A large log is followed in bounded memory."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ def test_a_replaced_segment_is_noticed_with_the_next_heartbeat(tmp_path: Path) -
         assert [r.name for r in read_run(tmp_path).records if isinstance(r, Metric)] == ["kept"]
 
 
-def test_a_run_whose_directory_is_moved_goes_on_in_its_file(tmp_path: Path) -> None:
+def test_a_run_whose_directory_is_moved_keeps_writing_to_its_file(tmp_path: Path) -> None:
     with outlay.run("m", dir=tmp_path / "a") as run:
         (tmp_path / "a").rename(tmp_path / "b")
         run.sync()
@@ -103,7 +103,7 @@ def test_what_is_no_text_is_recorded_as_text(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("field", ["tokens", "samples", "comm_bytes", "energy_mj", "flops"])
-def test_a_number_that_no_reader_takes_is_counted_as_lost(tmp_path: Path, field: str) -> None:
+def test_a_number_that_readers_reject_is_counted_as_lost(tmp_path: Path, field: str) -> None:
     with outlay.run("m", dir=tmp_path) as run:
         with run.step() as timer:
             setattr(timer, field, 10**50)
@@ -113,7 +113,7 @@ def test_a_number_that_no_reader_takes_is_counted_as_lost(tmp_path: Path, field:
     log = read_run(tmp_path)
     assert len([r for r in log.records if isinstance(r, Step)]) == 1
     assert [f.message for f in log.findings] == [
-        "1 records were not written: a step holds a value that no reader would take"
+        "1 records were not written: a step has a value that readers reject"
     ]
 
 
@@ -133,7 +133,7 @@ def test_a_fifo_among_the_segments_is_named_and_does_not_block(tmp_path: Path) -
     assert [f.message for f in log.findings] == ["cannot be read: it is no regular file"]
 
 
-def test_a_record_in_flight_at_a_kill_is_not_said_to_be_lost(tmp_path: Path) -> None:
+def test_a_record_in_flight_at_a_kill_is_not_reported_as_lost(tmp_path: Path) -> None:
     run = outlay.run("m", dir=tmp_path)
     for _ in range(3):
         run.metric("x", 1)

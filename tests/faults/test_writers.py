@@ -37,7 +37,7 @@ HOLDER = """
 """
 
 
-def test_a_second_live_writer_of_a_rank_is_refused_and_told_who_holds_it(tmp_path: Path) -> None:
+def test_a_second_live_writer_of_a_rank_is_refused_with_the_holders_name(tmp_path: Path) -> None:
     with scripts.start(HOLDER, tmp_path) as holder:
         scripts.wait_for(holder, "ready")
         with pytest.raises(RunInUse, match=f"rank 0 is already .* by pid {holder.pid}"):
@@ -69,7 +69,9 @@ def test_a_refusal_does_not_free_the_rank(tmp_path: Path) -> None:
                 outlay.run("m", dir=tmp_path)
 
 
-def test_another_rank_may_record_beside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_rank_may_record_at_the_same_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
     with outlay.run("m", dir=tmp_path):
         monkeypatch.setenv("RANK", "1")
@@ -238,7 +240,7 @@ def test_a_heartbeat_beats_in_the_background(tmp_path: Path) -> None:
         until(beats, "no heartbeat was recorded")
 
 
-def test_a_heartbeat_does_not_decide_what_became_of_a_failed_step(tmp_path: Path) -> None:
+def test_a_heartbeat_does_not_write_a_left_step(tmp_path: Path) -> None:
     def train() -> None:
         with outlay.run("m", dir=tmp_path) as run:
             try:

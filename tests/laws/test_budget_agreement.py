@@ -191,7 +191,7 @@ def test_agreements_are_spaced_to_cost_a_hundredth_of_the_steps() -> None:
     assert verdict.steps == 5  # 1 ms for every 100 ms
 
 
-def test_a_next_step_larger_than_all_before_is_reckoned_with() -> None:
+def test_a_next_step_larger_than_all_before_counts_as_the_largest() -> None:
     bounds = iso_tokens(1000).bounds  # 200 used, and the next step of both takes 100
     larger = report(agreement_ns=10**9, steady=False, next=Usage(tokens=50, steps=1))
     assert settle([larger] * 2, 0, bounds).steps == 4
@@ -228,14 +228,14 @@ def test_tokens_that_can_be_summed_before_every_step_do_not_shorten_the_spacing(
     assert verdict.tokens_left == 80
 
 
-def test_what_was_used_before_is_rank_zeros_word() -> None:
+def test_use_before_the_attempt_is_taken_from_rank_zero() -> None:
     reports = [report(base=Usage(tokens=50)), report(base=Usage(tokens=999))]
     verdict = settle(reports, 1, iso_tokens(250).bounds)
     assert verdict.base.tokens == 50
     assert verdict.reason is not None
 
 
-def test_a_report_survives_the_journey_however_large_its_numbers() -> None:
+def test_a_report_round_trips_however_large_its_numbers() -> None:
     large = report(base=Usage(flops=10**25, cost_units=10**24))
     assert decode(msgspec.json.encode(large), Report) == large
 

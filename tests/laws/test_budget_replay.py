@@ -366,7 +366,7 @@ def test_merged_steps_may_count_more_than_a_machine_integer_holds() -> None:
     assert outline.below() == surviving.below()
 
 
-def test_a_statement_that_cannot_be_true_is_not_believed(tmp_path: Path) -> None:
+def test_an_invalid_statement_is_not_used(tmp_path: Path) -> None:
     with often(4):
         write_run(tmp_path, [[[("step", 1)] * 20]], [False])
         whole = figures(read_history(tmp_path))

@@ -214,10 +214,10 @@ def test_replaying_a_prefix_and_then_the_rest_is_replaying_all(
         assert in_order(drain(reader, followed)) == read_run(Path(folder)).segments
 
 
-def test_the_laws_speak_of_every_field_of_every_kind() -> None:
+def test_the_strategies_cover_every_field_of_every_kind() -> None:
     drawn = {kind: some.fields_of(kind) for kind in some.KINDS}
     assert drawn == {kind: set(kind.__struct_fields__) for kind in KnownRecord.__args__}
 
 
-def test_the_builders_speak_of_the_manual_clocks_epoch() -> None:
+def test_the_builders_use_the_manual_clocks_epoch() -> None:
     assert Segment().header.t_ns == START_NS

@@ -1,4 +1,4 @@
-"""Reading how processes lived gives what a fold of their whole logs gives."""
+"""Reading only the boundary records of segments gives the same as folding whole logs."""
 
 from __future__ import annotations
 

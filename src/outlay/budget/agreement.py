@@ -1,13 +1,15 @@
-"""How ranks agree on what they used, and on the step at which all of them stop.
+"""Ranks all-gather what they used, and stop at the same step.
 
-An agreement is an all-gather, so agreements are spaced: each one also fixes the next. The plan is a
-pure function of what was gathered, hence the same on every rank. A limit on tokens is never passed
-where the size of a step is stated as a number. Where it is a function of the batch, one number is
-all-reduced before each of the last thousand steps or so, and before that no step passes it unless
-it is more than a thousand times the largest before it. Other limits are passed by at most one step,
-unless the steps between two agreements take more than twice the longest before them. Under NCCL
-an all-reduce would wait for the accelerator, so tokens that depend on the batch are spaced as well,
-and a step more than twice the largest before it can pass their limit.
+All-gathers cost time, so each one also fixes when the next one takes place. That is a pure function
+of the gathered reports, hence the same on every rank. Worst cases:
+
+- Tokens per step stated as a number: the limit is never exceeded.
+- Tokens that depend on the batch: one number is all-reduced before each of the last thousand steps
+  or so; before those, only a step more than a thousand times the largest so far can exceed the
+  limit. Under NCCL an all-reduce would wait for the accelerator, so it is left out, and a step more
+  than twice the largest so far can exceed the limit.
+- Other limits: exceeded by at most one step, unless steps between two all-gathers use more than
+  twice the largest so far.
 """
 
 from __future__ import annotations
@@ -27,17 +29,17 @@ from outlay.errors import OutlayError
 from outlay.record.meters.collectives import uncounted
 
 MAX_SHARE: Final = 100
-"""An agreement may take a hundredth of the time of the steps between two of them."""
+"""An all-gather may take a hundredth of the time of the steps between two of them."""
 
 FAR: Final = 1000
-"""So many of the largest steps before a limit on tokens, they are summed before every step."""
+"""Within this many of the largest steps from a limit, tokens are all-reduced before every step."""
 
 MAX_SPACING_NS: Final = 10_000_000_000
-"""What the ranks know of each other is never older than ten seconds and a step."""
+"""The longest time between two all-gathers."""
 
 
 class AgreementLost(OutlayError):
-    """A rank did not answer, so that nobody knows at which step all of them stop."""
+    """A collective failed, so the ranks cannot stop at the same step."""
 
     def __init__(self, rank: int, error: object) -> None:
         super().__init__(
@@ -64,7 +66,7 @@ class SummingGroup(Group, Protocol):
     """A group that can also all-reduce one number."""
 
     sums_on_host: bool
-    """Whether ``total`` waits for no accelerator."""
+    """Whether ``total`` needs no accelerator."""
 
     def total(self, number: int) -> int:
         """Return the sum of every rank's number to every rank.
@@ -75,16 +77,16 @@ class SummingGroup(Group, Protocol):
 
 
 class Report(msgspec.Struct, frozen=True, array_like=True):
-    """What one rank brings to an agreement.
+    """One rank's contribution to an all-gather.
 
     Attributes:
-        base: What the run had used before this attempt, as far as this rank knows.
-        own: What this rank used in this attempt, rollbacks taken back.
-        next: What its next step will use, as far as that is known before it runs.
-        largest: The largest amounts one of its steps used.
-        steady: Whether the tokens of its steps are stated as a number, the same for all.
-        step_ns: How long its steps take on average.
-        agreement_ns: How long its last agreement took.
+        base: The run's use before this attempt, as far as this rank knows.
+        own: This rank's use in this attempt, net of rollbacks.
+        next: The use of its next step, as far as that is known before it runs.
+        largest: The largest use of one of its steps, amount by amount.
+        steady: Whether tokens per step are stated as a number.
+        step_ns: The mean time of its steps.
+        agreement_ns: How long its all-gathers take.
     """
 
     base: Usage
@@ -97,15 +99,15 @@ class Report(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """What all ranks conclude from the same reports.
+    """The result of an all-gather, computed from the same reports on every rank.
 
     Attributes:
-        base: What the run had used before this attempt: as rank 0 states it.
-        others: What the ranks but this one add to its own use.
-        reason: Why all of them stop now, if they do.
-        steps: How many steps each of them runs before the next agreement.
-        tokens_left: What all of them may use until then, to be compared before every step; None
-            where the spacing alone keeps the limit.
+        base: The run's use before this attempt, as reported by rank 0.
+        others: The use of all other ranks.
+        reason: Why all ranks stop now, if they do.
+        steps: How many steps each rank runs before the next all-gather.
+        tokens_left: What all ranks together may use until then, compared before every step; None
+            if the spacing alone keeps the limit.
     """
 
     base: Usage
@@ -118,9 +120,9 @@ class Verdict(msgspec.Struct, frozen=True):
 def settle(
     reports: Sequence[Report], rank: int, bounds: Sequence[Bound], *, sums: bool = False
 ) -> Verdict:
-    """Return what follows for ``rank``; all but ``others`` is the same on every rank.
+    """Return the verdict for ``rank``; all but ``others`` is the same on every rank.
 
-    With ``sums``, tokens that depend on the batch can be summed before every step.
+    With ``sums``, tokens that depend on the batch can be all-reduced before every step.
     """
     base = reports[0].base
     joint = joined(report.own for report in reports)
@@ -129,7 +131,7 @@ def settle(
     largest = joined(report.largest.largest(report.next) for report in reports)
     steady = all(report.steady for report in reports)
     summed = [bound for bound in bounds if bound.dimension is TOKENS] if sums and not steady else []
-    far = FAR * largest.tokens  # 0 while nothing is known: then every limit is near.
+    far = FAR * largest.tokens  # 0 before the first step: then every limit is near.
     near = [bound for bound in summed if not far or bound.left(total) < far]
     slack = 1 if steady else FAR if sums else 2
     spaced = [bound for bound in bounds if bound not in near]
@@ -143,16 +145,16 @@ def settle(
 
 
 def predictable(bounds: Iterable[Bound]) -> list[Bound]:
-    """Return the limits whose next step is known before it runs."""
+    """Return the limits of which a step's use is known before it runs."""
     return [bound for bound in bounds if bound.dimension.predictable]
 
 
 def _steps_until_next(
     reports: Sequence[Report], total: Usage, largest: Usage, bounds: Sequence[Bound], slack: int
 ) -> int:
-    """Return how many steps pass no limit, if of tokens none takes ``slack`` times the largest."""
+    """Return how many steps exceed no limit, if none uses ``slack`` times the largest's tokens."""
     if not all(report.own.steps for report in reports):
-        return 1  # Nothing but the first step's tokens is known yet.
+        return 1  # Only the first step's tokens are known.
     steps = _affordable_spacing(reports)
     for bound in bounds:
         each = bound.used(largest)
@@ -163,8 +165,8 @@ def _steps_until_next(
 
 
 def _affordable_spacing(reports: Sequence[Report]) -> int:
-    """Return how many steps must lie between agreements for these to stay cheap."""
-    # Whoever came last waited for nobody: its time is what an agreement costs.
+    """Return how many steps apart all-gathers must be to stay within ``MAX_SHARE``."""
+    # The last rank to arrive did not wait: its time is the cost of an all-gather.
     agreement_ns = min(report.agreement_ns for report in reports)
     step_ns = max(1, max(report.step_ns for report in reports))
     return min(-(-agreement_ns * MAX_SHARE // step_ns), -(-MAX_SPACING_NS // step_ns))
@@ -173,14 +175,14 @@ def _affordable_spacing(reports: Sequence[Report]) -> int:
 _decoder = Decoder[Report](Report)
 
 
-# One rank's side of the agreements: when to all-gather, what to send, what to apply.
+# One rank: when to all-gather, what to send, what to apply
 
 
 class RankAgreement:
-    """Keeps a tracker in step with the other ranks' trackers.
+    """Synchronises a tracker with the other ranks' trackers.
 
     Attributes:
-        agreed_steps: How many steps of this attempt all ranks have agreed on.
+        agreed_steps: This attempt's steps as of the last all-gather.
     """
 
     def __init__(self, group: SummingGroup, tracker: BudgetTracker, clock: Clock) -> None:
@@ -198,17 +200,17 @@ class RankAgreement:
 
     @property
     def steady(self) -> bool:
-        """Whether the tokens of a step are stated as a number."""
+        """Whether tokens per step are stated as a number."""
         return self._steady
 
     @steady.setter
     def steady(self, steady: bool) -> None:
         if steady != self._steady:
-            self._steps_left = 0  # What was agreed rests on the other.
+            self._steps_left = 0  # The present spacing was computed for the other case.
         self._steady = steady
 
     def before_step(self, step: Usage) -> Verdict | None:
-        """All-gather if it is due; None means that the step may run."""
+        """All-gather if one is due; None means that the step may run."""
         if self._steps_left > 0 and self._fits(step.tokens):
             self._steps_left -= 1
             return None
@@ -217,18 +219,18 @@ class RankAgreement:
         return verdict
 
     def _fits(self, tokens: int) -> bool:
-        """Return whether all ranks' next steps leave tokens over; all of them ask together."""
+        """Return whether all ranks' next steps together leave tokens; a collective call."""
         if self._tokens_left is None:
             return True
         since = self._tracker.own.tokens - self._agreed_tokens
         return self.group.total(since + tokens) < self._tokens_left
 
     def record_step(self, usage: Usage) -> None:
-        """Record what a step used."""
+        """Add the use of a step."""
         self._largest = self._largest.largest(usage)
 
-    def all_allow(self, allowed: bool) -> bool:  # noqa: FBT001 - the only thing it says
-        """Return whether every rank allows what this one does; all ranks must ask together."""
+    def all_allow(self, allowed: bool) -> bool:  # noqa: FBT001 - the only argument
+        """Return whether every rank passes True; all ranks must call it together."""
         return all(answer == b"1" for answer in self.group.gather(b"1" if allowed else b"0"))
 
     def _all_gather(self, step: Usage) -> Verdict:
@@ -243,7 +245,7 @@ class RankAgreement:
             step_ns=own.time_ns // own.steps if own.steps else 0,
             agreement_ns=self._agreement_ns,
         )
-        # JSON, since its integers may exceed 64 bits.
+        # JSON, since integers may exceed 64 bits.
         payloads = self.group.gather(msgspec.json.encode(report))
         reports = [_decoder.decode(payload) for payload in payloads]
         bounds, sums = self._tracker.bounds, self.group.sums_on_host
@@ -252,12 +254,12 @@ class RankAgreement:
         self.agreed_steps, self._agreed_tokens = own.steps, own.tokens
         self.gathers += 1
         took_ns = self._monotonic_ns() - begun_ns
-        # A running mean: the first meeting also connects, and a busy machine has its moments.
+        # A running mean: the first all-gather also connects, and single ones may be slow.
         self._agreement_ns = (3 * (self._agreement_ns or took_ns) + took_ns) // 4
         return verdict
 
 
-# The ranks of a torch.distributed training, as a group that can agree.
+# torch.distributed
 
 PAYLOAD_BYTES: Final = 2048
 _LENGTH_BYTES: Final = 4
@@ -266,7 +268,7 @@ _LENGTH_BYTES: Final = 4
 class TorchGroup:
     """All ranks of the default process group; works with every backend that can all-gather.
 
-    With NCCL the payload travels through this rank's current device.
+    With NCCL the payload is sent from this rank's current device.
     """
 
     def __init__(self) -> None:
@@ -288,7 +290,7 @@ class TorchGroup:
         """Return every rank's payload, in rank order."""
         framed = len(payload).to_bytes(_LENGTH_BYTES, "little") + payload
         assert len(framed) <= PAYLOAD_BYTES
-        # A copy that may be written to, as frombuffer warns about any other.
+        # A bytearray: frombuffer warns about buffers that are not writable.
         content = self._torch.frombuffer(bytearray(framed), dtype=self._torch.uint8)
         self._sent[: len(framed)] = content
         self._run(self._dist.all_gather, self._received, self._sent)
@@ -304,7 +306,7 @@ class TorchGroup:
         try:
             with uncounted():
                 collective(*tensors)
-        except RuntimeError as error:  # What every backend raises for a lost peer or a time-out.
+        except RuntimeError as error:  # Every backend raises this for a lost peer or a timeout.
             raise AgreementLost(self.rank, error) from error
 
 
@@ -314,9 +316,9 @@ def _unframe(framed: bytes) -> bytes:
 
 
 def torch_group() -> SummingGroup | None:
-    """Return the ranks that train together, or None where torch.distributed is not in use.
+    """Return the ranks that train together, or None if torch.distributed is not in use.
 
-    Looks at what is loaded already: a training that does not use torch pays nothing.
+    Never imports torch.
     """
     dist: Any = sys.modules.get("torch.distributed")
     if dist is None or not dist.is_available() or not dist.is_initialized():

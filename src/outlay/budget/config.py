@@ -1,6 +1,6 @@
-"""Where a budget comes from: a value, a dict, text, a file, the environment, or Hydra.
+"""Parses a budget from a value, a dict, text, a file, the environment, or Hydra.
 
-All of them end in the same block of keys, which ``outlay.budget.terms`` knows.
+All of them are reduced to one block of keys, which ``outlay.budget.terms`` checks.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ _EXPECTED = (
 
 
 def read_budget(value: object) -> Budget | None:
-    """Return a budget from anything that states one; None where none is enabled.
+    """Return a budget from any of its forms; None if it is not enabled.
 
-    A block handed over by itself is enabled unless it says otherwise: whoever states a limit means
-    it. A whole configuration (``{"runtime": {"budget": {...}}}``) is enabled only if it says so.
+    A block on its own is enabled unless it has ``enabled: false``. A whole configuration
+    (``{"runtime": {"budget": {...}}}``) is enabled only with ``enabled: true``.
 
     Raises:
-        InvalidValue: It cannot be used; the message names the key and the valid ones.
+        InvalidValue: It is not valid; the message names the key and the valid ones.
     """
     stated = read_stated(value)
     return None if stated is DISABLED else stated
 
 
 def read_stated(value: object) -> Budget | None:
-    """Return what ``read_budget`` does, but ``DISABLED`` where that is what was stated."""
+    """Return the same as ``read_budget``, but ``DISABLED`` for an explicitly disabled budget."""
     name = "budget"
     match value:
         case None | Budget():
@@ -56,7 +56,7 @@ def read_stated(value: object) -> Budget | None:
 
 
 def stated_in_environ(environ: Mapping[str, str]) -> Budget | None:
-    """Return what a launcher stated in ``OUTLAY_BUDGET``, if anything; as ``read_stated`` does."""
+    """Return the budget of ``OUTLAY_BUDGET``, like ``read_stated``; None if it is not set."""
     text = environ.get(VARIABLE, "").strip()
     return _from_text(text, name=VARIABLE) if text else None
 
@@ -82,7 +82,7 @@ def _from_text(text: str, *, name: str) -> Budget | None:
 
 
 def _from_pairs(text: str, *, name: str) -> Budget | None:
-    """Return ``iso_time=2h`` or ``iso_tokens=50k,max_cost_usd=5`` as a budget."""
+    """Parse ``iso_time=2h`` or ``iso_tokens=50k,max_cost_usd=5``."""
     block: dict[str, object] = {}
     for pair in text.split(","):
         key, equals, value = (part.strip() for part in pair.partition("="))
@@ -102,7 +102,7 @@ def _from_tree(tree: Mapping[str, Any], *, name: str, whole: bool = False) -> Bu
         if isinstance(inner, Mapping):
             return _from_tree(inner, name=name, whole=True)
     if whole and "enabled" not in tree:
-        return None  # Not enabled, and not disabled by anybody either.
+        return None  # Not enabled, and not disabled explicitly either.
     return _from_block(tree, name=name)
 
 
@@ -166,7 +166,7 @@ def _parse_yaml(text: str, *, name: str) -> Mapping[str, Any]:
 
 
 def _plain(value: object, *, name: str) -> object:
-    """Return an OmegaConf node as plain data, interpolations resolved; anything else as it is."""
+    """Return an OmegaConf node as plain data, interpolations resolved; anything else unchanged."""
     if not type(value).__module__.startswith("omegaconf"):
         return value
     from omegaconf import OmegaConf

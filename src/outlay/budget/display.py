@@ -1,4 +1,4 @@
-"""How a run shows its budget while it trains: ``budget.json``, events, a bar or lines."""
+"""Shows a run's budget while it trains: ``budget.json``, events in the log, a bar or lines."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from outlay.ledger import EndStatus
 from outlay.record import Recorder, facts
 from outlay.units import Duration
 
-# ``budget.json``: the budget's state in the run's directory, whole or not there, never half.
+# ``budget.json``: the budget's state in the run's directory, replaced atomically
 
 NAME: Final = "budget.json"
 
 
 def write_document(run_dir: Path, snapshot: Mapping[str, Any]) -> Finding | None:
-    """Put the snapshot in place of the last one; a disk that refuses is a finding.
+    """Replace ``budget.json``; return a finding if the disk fails.
 
-    The new file is synced before it replaces the old one, so that a crash or a full disk at any
-    moment leaves one of the two.
+    The new file is synced before it replaces the old one, so that a crash or a full disk leaves
+    one of the two.
     """
     path = run_dir / NAME
     try:
@@ -42,14 +42,14 @@ def write_document(run_dir: Path, snapshot: Mapping[str, Any]) -> Finding | None
 
 
 def read_document(run_dir: Path) -> dict[str, Any] | None:
-    """Return the last state that was written, or None where there is none that can be read."""
+    """Return the content of ``budget.json``, or None if it cannot be read."""
     try:
         return snapshots.from_json(read_file(run_dir / NAME))
     except (OSError, BadDocument, InvalidValue):
         return None
 
 
-# How a run shows its budget while it trains: a bar on a terminal, else a line now and then.
+# A bar on a terminal, else lines
 
 _BAR_EVERY_NS = 500_000_000
 _LINE_EVERY_NS = 60_000_000_000
@@ -57,34 +57,31 @@ _BAR_COLUMNS = 16
 
 
 def budget_line(tracker: BudgetTracker) -> str:
-    """Return how the budget stands in one line: what is left, of what, and until when."""
+    """Return the budget in one line: what is used and left of each limit, and the forecast."""
     limits = [
         f"{bound.dimension.text(bound.left(tracker.used))} left of "
         f"{bound.dimension.text(bound.limit)}"
         for bound in tracker.bounds
     ]
-    return ", ".join([_used(tracker), *limits, *_ahead(tracker)])
+    return _join_line(tracker, limits)
 
 
 def short_line(tracker: BudgetTracker) -> str:
-    """Return the same for a narrow terminal: of the limits, the one closest to its end."""
+    """Return the same for a narrow terminal: only the limit that is closest to its end."""
     total = tracker.used
     nearest_last = sorted(tracker.bounds, key=lambda bound: bound.used(total) / bound.limit)
     left = [f"{bound.dimension.text(bound.left(total))} left" for bound in nearest_last[-1:]]
-    return ", ".join([_used(tracker), *left, *_ahead(tracker)])
+    return _join_line(tracker, left)
 
 
-def _used(tracker: BudgetTracker) -> str:
-    return f"budget {tracker.fraction_used:.0%} used"
-
-
-def _ahead(tracker: BudgetTracker) -> list[str]:
-    """Return what stopped the run, or else when that will happen, if that is known."""
+def _join_line(tracker: BudgetTracker, limits: list[str]) -> str:
+    words = [f"budget {tracker.fraction_used:.0%} used", *limits]
     if (reason := tracker.stop_reason) is not None:
-        return [f"stopped by {reason.key}"]
-    if (forecast := tracker.forecast()) is None:
-        return []
-    return [f"about {Duration(forecast.time_left_ns)} ({forecast.steps_left:,} steps) to go"]
+        words.append(f"stopped by {reason.key}")
+    elif (forecast := tracker.forecast()) is not None:
+        time_left = Duration(forecast.time_left_ns)
+        words.append(f"about {time_left} ({forecast.steps_left:,} steps) to go")
+    return ", ".join(words)
 
 
 class BudgetLines:
@@ -97,7 +94,7 @@ class BudgetLines:
         self._next_fraction = 0.0
 
     def update(self, tracker: BudgetTracker) -> None:
-        """Write a line, if it is time to."""
+        """Write a line if one is due."""
         now_ns, fraction = self._monotonic_ns(), tracker.fraction_used
         if now_ns >= self._next_ns or fraction >= self._next_fraction:
             self._next_ns = now_ns + _LINE_EVERY_NS
@@ -109,16 +106,13 @@ class BudgetLines:
         self._write(tracker)
 
     def _write(self, tracker: BudgetTracker) -> None:
-        with _ignoring_a_lost_stream():
+        with _ignore_lost_stream():
             self._stream.write(f"outlay: {budget_line(tracker)}\n")
             self._stream.flush()
 
 
 class BudgetBar:
-    """A rich progress bar, redrawn twice a second at most.
-
-    A terminal that goes away, as with a lost connection, takes the bar with it and nothing else.
-    """
+    """A rich progress bar, redrawn at most twice a second; a lost terminal is ignored."""
 
     def __init__(self, clock: Clock, console: Any = None) -> None:
         from rich.console import Console
@@ -133,27 +127,27 @@ class BudgetBar:
             auto_refresh=False,
         )
         self._task = self._progress.add_task("budget", total=1.0)
-        with _ignoring_a_lost_stream():
+        with _ignore_lost_stream():
             self._progress.start()
 
     def update(self, tracker: BudgetTracker) -> None:
-        """Redraw, if it is time to."""
+        """Redraw if due."""
         now_ns = self._monotonic_ns()
         if now_ns >= self._next_ns:
             self._next_ns = now_ns + _BAR_EVERY_NS
             self._draw(tracker)
 
     def close(self, tracker: BudgetTracker) -> None:
-        """Draw the last state and give the terminal back."""
+        """Draw the last state and release the terminal."""
         self._draw(tracker)
-        with _ignoring_a_lost_stream():
+        with _ignore_lost_stream():
             self._progress.stop()
 
     def _draw(self, tracker: BudgetTracker) -> None:
         line = budget_line(tracker)
         if len(line) > self._progress.console.width - _BAR_COLUMNS - 1:
             line = short_line(tracker)
-        with _ignoring_a_lost_stream():
+        with _ignore_lost_stream():
             self._progress.update(
                 self._task,
                 completed=min(1.0, tracker.fraction_used),
@@ -162,30 +156,28 @@ class BudgetBar:
             )
 
 
-def _ignoring_a_lost_stream() -> contextlib.suppress:
-    # A closed or broken stream is no reason to end a training run.
+def _ignore_lost_stream() -> contextlib.suppress:
+    # A closed or broken stream must not end a training run.
     return contextlib.suppress(OSError, ValueError)
 
 
 def display_for(stream: TextIO, clock: Clock) -> BudgetBar | BudgetLines:
-    """Return what suits the stream: a bar on a terminal, else lines."""
+    """Return a bar for a terminal, else lines."""
     return (
         BudgetBar(clock) if stream is sys.stderr and stream.isatty() else BudgetLines(stream, clock)
     )
 
 
-# What a run reports of its budget while it trains: events in the log, ``budget.json``, a bar.
-#
-# Rank 0 reports for all.
+# Events in the log, ``budget.json`` and the bar, reported by rank 0
 
 REFRESH_NS: Final = 10_000_000_000
-"""How often ``budget.json`` is refreshed while the run goes on."""
+"""How often ``budget.json`` is refreshed during the run."""
 
 
 class BudgetReporter:
     """Reports budget state; does nothing except on rank 0.
 
-    ``document`` returns what ``budget.json`` holds.
+    ``document`` returns the content of ``budget.json``.
     """
 
     def __init__(
@@ -209,10 +201,10 @@ class BudgetReporter:
         self._display: BudgetBar | BudgetLines | None = None
         if self._reports and facts.is_on(os.environ, "OUTLAY_PROGRESS", default=True):
             self._display = display_for(sys.stderr, clock)
-        tracker.on_threshold(self._threshold)
+        tracker.on_threshold(self._record_threshold)
 
-    def terms(self, before: Mapping[str, Any] | None) -> None:
-        """Record the limits, and what they were ``before`` where that differs."""
+    def record_terms(self, before: Mapping[str, Any] | None) -> None:
+        """Record the limits, and those ``before`` if they differ."""
         budget = self._tracker.budget
         changes = {} if before is None else budget.changed_from(before["mode"], before["limits"])
         terms: dict[str, Any] = {"mode": budget.mode, "limits": dict(budget.limits)}
@@ -222,33 +214,33 @@ class BudgetReporter:
             terms["was"] = {key: then for key, (then, _now) in changes.items()}
         self._event("changed" if changes else "set", terms)
 
-    def epoch(self, steps_per_epoch: int) -> None:
-        """Record how long the loader says that an epoch is."""
+    def record_epoch(self, steps_per_epoch: int) -> None:
+        """Record the loader's length."""
         self._event("epoch", {"steps_per_epoch": steps_per_epoch})
 
-    def stopped(self, reason: StopReason) -> None:
-        """Record why no further step may run, once."""
+    def record_stop(self, reason: StopReason) -> None:
+        """Record why no further step may run; only the first call does."""
         if not self._stop_reported:
             self._stop_reported = True
             self._event("stopped", {"limit_key": reason.key, "text": str(reason)})
 
-    def step(self) -> None:
-        """A step is over: refresh what is due."""
+    def update(self) -> None:
+        """Refresh ``budget.json`` and the display, if due; called after each step."""
         if self._monotonic_ns() >= self._next_refresh_ns:
             self.refresh()
         if self._display is not None:
             self._display.update(self._tracker)
 
     def refresh(self) -> None:
-        """Write ``budget.json`` as things stand; also from a signal handler, and amid a refresh."""
+        """Write ``budget.json`` now; safe in a signal handler, also during a refresh."""
         self._next_refresh_ns = self._monotonic_ns() + REFRESH_NS
         if self._reports:
             finding = write_document(self._run_dir, self._document())
             if finding is not None and finding not in self._tracker.findings:
                 self._tracker.findings.append(finding)
 
-    def ended(self, status: EndStatus) -> None:
-        """Record how the budget stands at the attempt's end; show it for the last time."""
+    def record_end(self, status: EndStatus) -> None:
+        """Record the totals at the attempt's end, and close the display."""
         document = self._document()
         state = {key: document[key] for key in ("totals", "clocks_ms", "stop_reason")}
         self._event("ended", {"status": status, **state})
@@ -256,7 +248,7 @@ class BudgetReporter:
         if self._display is not None:
             self._display.close(self._tracker)
 
-    def _threshold(self, threshold: Threshold) -> None:
+    def _record_threshold(self, threshold: Threshold) -> None:
         data = {"limit_key": threshold.bound.dimension.key, "percent": threshold.percent}
         self._event("threshold", data | {"text": str(threshold)})
 

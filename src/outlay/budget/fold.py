@@ -1,7 +1,7 @@
-"""From a run's log to what the run has used: a pure fold with rollback.
+"""Folds a run's log into what the run has used, with rollback. Pure.
 
-Progress is what survives: an attempt that starts at step m undoes every earlier execution
-numbered m or higher, whichever rank made it. Resources are everything that was consumed.
+Progress counts surviving work: an attempt that starts at step m undoes every earlier execution
+numbered m or higher, of any rank. Resources count everything that was consumed.
 """
 
 from __future__ import annotations
@@ -31,7 +31,6 @@ from outlay.budget.usage import (
     clocks_of,
     joined,
     resources_of,
-    sum_of,
 )
 from outlay.ledger import (
     BudgetEvent,
@@ -46,13 +45,13 @@ from outlay.ledger import (
 )
 from outlay.rates import run_rates
 
-# Progress by step number, so that a rollback can take back exactly what it undid.
+# Progress by step number, so that a rollback can take back exactly what it undid
 #
-# Runs of equal steps are one entry of four machine integers, so that a million uneven steps take
-# 32 MB and a million even ones next to nothing. Steps of more FLOPs than fit into one take more.
+# A run of equal steps is one entry of four 64-bit integers: a million unequal steps take 32 MB, a
+# million equal ones next to nothing. FLOPs beyond 64 bits take more.
 
 PER_STEP_MAX: Final = 2**63 - 1
-"""What a step may count that a caller states; what is metered has no limit."""
+"""The largest amount that a caller may state for a step; measured amounts have no limit."""
 
 Run = tuple[int, int, int, int]
 """First step number, how many consecutive steps, and the tokens and FLOPs of each."""
@@ -78,8 +77,8 @@ class Surviving:
     def execute(self, step: int, tokens: int, flops: int, count: int = 1) -> Usage:
         """Add ``count`` consecutive steps from number ``step``; return what this undid.
 
-        Every earlier execution numbered ``step`` or higher is undone. Where several steps share
-        ``tokens`` and ``flops``, the earlier ones get what does not divide.
+        Every earlier execution numbered ``step`` or higher is undone. ``tokens`` and ``flops`` are
+        divided among the steps; the first steps get the remainder.
         """
         undone = self.rewind(step) if step < self.next_step else ZERO
         if count == 1:
@@ -150,13 +149,13 @@ class Surviving:
         return list(zip(*columns, strict=True))
 
     def outline(self, most: int, marks: Sequence[int]) -> list[Run]:
-        """Return at most about ``most`` runs that stand for the surviving work.
+        """Return the surviving work as about ``most`` runs at most.
 
-        Where there are more, neighbours are merged: all that a group counts stands at its first
-        step. So a rollback to the first step of a group takes back exactly what it undoes, and one
-        into the middle of a group takes back too little, never too much. ``marks`` are the steps,
-        ascending, that a rollback is likely to go back to: a group begins at each of the last ones,
-        and evenly after them.
+        If there are more, neighbours are merged: a group's amounts are all put on its first step.
+        So a rollback to the first step of a group takes back exactly what it undoes, and one into
+        the middle of a group takes back too little, never too much. ``marks`` are the likely
+        targets of rollbacks, ascending: a group begins at each of the last ones, and at even
+        distances after them.
         """
         if len(self._firsts) <= most:
             return self.runs()
@@ -180,7 +179,7 @@ class Surviving:
 
 
 def _appended(column: array[int] | list[int], value: int) -> array[int] | list[int]:
-    """Append to a column and return it; as a list from the first value on that needs it."""
+    """Append to a column and return it; it becomes a list with the first value beyond 64 bits."""
     if value > PER_STEP_MAX and not isinstance(column, list):
         column = list(column)
     column.append(value)
@@ -188,16 +187,16 @@ def _appended(column: array[int] | list[int], value: int) -> array[int] | list[i
 
 
 def _even_marks(first: int, end: int, most: int) -> range:
-    """Return at most so many numbers between the two, as far apart as a power of two.
+    """Return at most ``most`` numbers between ``first`` and ``end``, a power of two apart.
 
-    Groups between closer ones fit between these without overlap.
+    A power of two, so that smaller groups of an earlier outline never span two of the marks.
     """
     width = 1 << max(0, -(-(end - first) // most) - 1).bit_length()
     return range((first // width + 1) * width, end, width)
 
 
 def _split(runs: Sequence[Run], marks: Sequence[int]) -> list[Run]:
-    """Return the runs, cut where a mark lies inside one."""
+    """Split the runs at the marks inside them."""
     cut: list[Run] = []
     for first, count, tokens, flops in runs:
         inside = [mark for mark in marks if first < mark < first + count]
@@ -216,7 +215,7 @@ def _groups(runs: Sequence[Run], marks: Sequence[int]) -> Iterator[Sequence[Run]
 
 
 def _merge(runs: Sequence[Run], into: Surviving) -> None:
-    """Add runs as one: all that they count at the first step."""
+    """Add runs as one, with all their amounts on the first step."""
     first, count = runs[0][0], sum(run[1] for run in runs)
     tokens = sum(run[1] * run[2] for run in runs)
     flops = sum(run[1] * run[3] for run in runs)
@@ -226,7 +225,7 @@ def _merge(runs: Sequence[Run], into: Surviving) -> None:
 
 
 MARKS_MAX: Final = 32
-"""How many checkpoints back a rollback can be sure to find its place in a statement."""
+"""To how many past checkpoints a rollback is exact after a restore from a statement."""
 
 
 @dataclass(slots=True)
@@ -234,7 +233,7 @@ class SegmentSpend(ProcessSpend):
     """What one process used, folded from its records in order.
 
     Attributes:
-        marks: The steps that its last checkpoints are resumed at, ascending.
+        marks: The steps at which its last checkpoints resume, ascending.
     """
 
     surviving: Surviving = field(default_factory=Surviving)
@@ -252,7 +251,7 @@ class SegmentSpend(ProcessSpend):
                 self._other(record)
 
     def finish(self) -> None:
-        """No more records: charge what was going on at the last sign of life."""
+        """Charge a span that is still open, up to the last sign of life."""
         self._charge(self.charges.end())
 
     def _step(self, step: Step) -> None:
@@ -282,14 +281,14 @@ class SegmentSpend(ProcessSpend):
     def _charge(self, charge: ClockCharge | Usage | None) -> None:
         match charge:
             case ClockCharge():
-                self._spend(charge.clock, charge.start_ns + charge.time_ns, charge.time_ns)
+                self._spend(charge.clock, charge.end_ns, charge.time_ns)
             case Usage():
                 self.executed += charge
             case None:
                 pass
 
     def _spend(self, clock: str, end_ns: int, time_ns: int) -> None:
-        """Put the ``time_ns`` before ``end_ns`` on a clock, each part where its price holds."""
+        """Add the ``time_ns`` before ``end_ns`` to a clock, each part in its price's period."""
         for period in reversed(self.periods):
             part_ns = min(time_ns, max(0, end_ns - period.since_ns))
             period.spent_ns[clock] = period.spent(clock) + part_ns
@@ -314,17 +313,17 @@ class AttemptSpend:
         )
 
     def progress_below(self, step: int | None) -> Usage:
-        """Return surviving work over all ranks; steps are those of the rank that made most."""
+        """Return surviving work over all ranks; ``steps`` is the maximum over ranks."""
         return joined(rank.surviving.below(step) for rank in self.ranks)
 
     @property
     def executed(self) -> Usage:
-        """What all ranks did, undone or not; side by side, so time is the slowest's."""
+        """What all ranks did, undone or not; time is the slowest rank's."""
         return joined(rank.executed for rank in self.ranks)
 
     @property
     def clocks_ns(self) -> dict[str, int]:
-        """The clocks of the slowest rank, clock by clock."""
+        """Nanoseconds by clock: for each, the slowest rank's."""
         clocks = [clocks_of(rank.periods) for rank in self.ranks]
         return {name: max(spent_ns[name] for spent_ns in clocks) for name in CLOCKS}
 
@@ -334,9 +333,9 @@ class RunSpend:
     """What a whole run used, attempt by attempt.
 
     Attributes:
-        parts: What it cost, in the currency in which money is counted.
-        start_ups_ns: From an attempt's begin to its first step, for each that made one.
-        at_least: What the run said it had used, where its log has lost some of that.
+        parts: Its cost, in the counted currency.
+        start_ups_ns: The time from begin to first step of each attempt that made a step.
+        at_least: Totals that the run recorded, a lower bound where its log has lost records.
     """
 
     attempts: tuple[AttemptSpend, ...]
@@ -344,13 +343,8 @@ class RunSpend:
     at_least: Usage = ZERO
     start_ups_ns: tuple[int, ...] = ()
 
-    @property
-    def cost_units(self) -> int:
-        """What it cost, exact, as far as that is known and not assumed."""
-        return self.parts.charged("all")
-
     def progress_below(self, step: int | None = None) -> Usage:
-        """Return what survives when the next attempt starts at ``step`` (None: there is none)."""
+        """Return what survives if the next attempt starts at ``step`` (None: there is none)."""
         total = ZERO
         for attempt in reversed(self.attempts):
             total += attempt.progress_below(step)
@@ -360,16 +354,16 @@ class RunSpend:
         return total
 
     def total(self, *, charge: str, charge_cost: str = "all", below: int | None = None) -> Usage:
-        """Return everything used, as a budget charges it; of progress, what is ``below`` a step."""
+        """Return what a budget is charged; of progress, only the steps numbered ``below``."""
         total = self.progress_below(below) + resources_of(self.executed)
-        beside_ns = sum(ns for name, ns in self.clocks_ns.items() if name != TRAINING)
-        time_ns = total.time_ns + (beside_ns if charge == "all" else 0)
+        other_ns = sum(ns for name, ns in self.clocks_ns.items() if name != TRAINING)
+        time_ns = total.time_ns + (other_ns if charge == "all" else 0)
         cost_units = self.parts.charged(charge_cost)
         total = replace(total, time_ns=time_ns, cost_units=cost_units)
         return total.largest(self._least(below))
 
     def _least(self, below: int | None) -> Usage:
-        """Return what was used whatever the log has lost; of progress, if none is undone."""
+        """Return the lower bound of what was used; without progress if some of it is undone."""
         if self.at_least == ZERO:
             return ZERO
         if below is not None and (
@@ -380,9 +374,9 @@ class RunSpend:
 
     @property
     def executed(self) -> Usage:
-        """Everything that was done, undone or not, and what it cost."""
-        done = sum_of(each.executed for each in self.attempts)
-        return replace(done, cost_units=self.cost_units)
+        """Everything that was done, undone or not, and its cost without the assumed part."""
+        done = sum((each.executed for each in self.attempts), ZERO)
+        return replace(done, cost_units=self.parts.charged("all"))
 
     @property
     def clocks_ns(self) -> dict[str, int]:
@@ -391,17 +385,17 @@ class RunSpend:
 
 
 def budget_events(spends: Iterable[ProcessSpend]) -> list[BudgetEvent]:
-    """Return everything that happened to a run's budget, oldest first."""
+    """Return all budget events of a run, oldest first."""
     events = [event for spend in spends for event in spend.events]
     return sorted(events, key=lambda event: event.t_ns)
 
 
 DROPPED: Final = "dropped"
-"""The event of a start at which it was stated that the run has no budget any more."""
+"""The event of a start that drops the run's budget."""
 
 
 def last_stated(spends: Iterable[ProcessSpend]) -> Mapping[str, Any] | None:
-    """Return the budget the run was last started with, as it was recorded."""
+    """Return the budget that the run was last started with, as recorded."""
     stated: dict[str, Any] | None = None
     for event in budget_events(spends):
         if event.event in ("set", "changed"):
@@ -420,10 +414,10 @@ def join_attempts(
     currency: str = CURRENCY,
     without: SegmentId | None = None,
 ) -> RunSpend:
-    """Return what a run used up to ``until_ns``; what it pays in another currency is not counted.
+    """Return what a run used up to ``until_ns``; money in another currency is not counted.
 
-    ``without`` is the segment of an attempt that has just begun: it ends the time between attempts
-    that is paid for, and is left out of what was used.
+    ``without`` is the segment of an attempt that has just begun: it ends the billed time since the
+    last attempt, and its own use is left out.
     """
     by_segment = {spend.life.segment: spend for spend in spends}
     attempts = derive_attempts(spend.life for spend in by_segment.values())

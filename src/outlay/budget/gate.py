@@ -1,7 +1,7 @@
-"""The budget inside a run: charged by the records the run writes, asked before its every step.
+"""The budget of a run as a gate: charged by every record, checked before every step.
 
-It joins the parts: history, charging and tracker count; the rank's agreement keeps ranks
-together; the reporter writes events, ``budget.json`` and the bar.
+Joins the parts: history, charges and tracker count; the rank agreement synchronises ranks; the
+reporter writes events, ``budget.json`` and the bar.
 """
 
 from __future__ import annotations
@@ -68,11 +68,11 @@ from outlay.record import Recorder
 from outlay.record.meters.steps import count_tokens
 from outlay.record.recorder import Count, Writer
 
-# What the records of a running attempt charge to its tracker: use, time on other clocks, money.
+# Charges of a running attempt: use, time on other clocks, money
 
 
 class LiveCharges:
-    """Charges one process's records as they are written."""
+    """Charges one process's records to its tracker as they are written."""
 
     def __init__(self, tracker: BudgetTracker, header: AttemptStarted) -> None:
         self._tracker = tracker
@@ -90,17 +90,17 @@ class LiveCharges:
 
     @property
     def parts(self) -> CostParts:
-        """What this attempt has cost so far, since it began to record."""
+        """The cost of this attempt so far, since its first record."""
         rest = self._paid - sum(self._clock_units.values())
         start_up = rest if self._start_up is None else self._start_up
         return CostParts(start_up=start_up, other=rest - start_up, **self._clock_units)
 
     def usage(self, step: Step) -> Usage:
-        """Return what a step used, its cost aside."""
+        """Return what a step used, without its cost."""
         return self._charges.step(step)
 
     def step(self, step: Step, usage: Usage) -> Usage:
-        """Charge a step, and what was paid since the last charge; return both."""
+        """Charge a step and the money since the last charge; return the sum."""
         paid = self._take_units(step.t_ns)
         trained = self._price.units_before(step.t_ns, usage.time_ns)
         if self._start_up is None:
@@ -111,59 +111,59 @@ class LiveCharges:
         return priced
 
     def other(self, record: KnownRecord, seq: int) -> None:
-        """Charge what a record that is no step says was used."""
+        """Charge a record that is not a step."""
         if isinstance(record, PriceChanged):
-            self._settle_money(record.t_ns)
+            self._charge_money(record.t_ns)
             self._price.change(record.t_ns, record.price, record.gpus)
         if isinstance(record, SlicesChanged):
-            self._settle_money(record.t_ns)
-            self._price.give_back(record)
+            self._charge_money(record.t_ns)
+            self._price.change_slices(record)
         was_inside = self._charges.inside
         match self._charges.of(record, seq):
             case ClockCharge() as charge:
-                self._clock(charge, record.t_ns)
+                self._charge_clock(charge, record.t_ns)
             case Usage() as energy:
                 self._tracker.add(energy)
             case None:
                 if self._charges.inside and not was_inside:
-                    self._settle_money(record.t_ns)  # So that the span's own can be told apart.
+                    self._charge_money(record.t_ns)  # Money from now on is the span's.
 
     def finish(self, t_ns: int) -> None:
-        """Charge what is going on, and all money up to ``t_ns``."""
+        """Charge an open span, and all money up to ``t_ns``."""
         if open_span := self._charges.end():
-            self._clock(open_span, t_ns)
-        self._settle_money(t_ns)
+            self._charge_clock(open_span, t_ns)
+        self._charge_money(t_ns)
 
     def _take_units(self, t_ns: int) -> int:
         units = self._price.take_units(t_ns)
         self._paid += units
         return units
 
-    def _settle_money(self, t_ns: int) -> None:
+    def _charge_money(self, t_ns: int) -> None:
         units = self._take_units(t_ns)
         if self._charges_all:
             self._tracker.add(Usage(cost_units=units))
 
-    def _clock(self, charge: ClockCharge, t_ns: int) -> None:
+    def _charge_clock(self, charge: ClockCharge, t_ns: int) -> None:
         units = self._take_units(t_ns)
         self._clock_units[charge.clock] += units
         self._tracker.charge_usage(charge.clock, Usage(time_ns=charge.time_ns, cost_units=units))
 
 
-# Writes statements: a segment is replayed while it is written, and the result stated in it.
+# Statements of a running attempt
 
 EVERY: Final = 4_096
-"""After how many records of a segment there is a statement at the latest."""
+"""The most records of a segment between two statements."""
 
 FOLD_EVERY: Final = 256
-"""How many records are folded at once: one by one would cost every step a little more."""
+"""How many records are folded at once: folding one by one would make every step slower."""
 
 
 class StatementWriter:
-    """Replays one segment while it is written, and states the result in it.
+    """Replays one segment while it is written, and writes the result into it as statements.
 
-    Observing is safe in any thread and in signal handlers: records are queued, and folded by
-    whoever finds the fold free. What is stated covers whole prefixes of the segment only.
+    Observing is safe in any thread and in signal handlers: records are queued, and folded by the
+    first caller that gets the lock. A statement always covers a whole prefix of the segment.
     """
 
     def __init__(self, segment: SegmentId, header: AttemptStarted, writer: Writer) -> None:
@@ -178,15 +178,15 @@ class StatementWriter:
         self._folding = threading.Lock()
 
     def observe(self, record: KnownRecord, seq: int) -> None:
-        """Record a record that was just written."""
+        """Queue a record that was just written."""
         self._queue.append((seq, record))
         if len(self._queue) >= FOLD_EVERY or type(record) is CheckpointCommitted:
             self.catch_up(state=type(record) is CheckpointCommitted)
 
     def catch_up(self, *, state: bool) -> None:
-        """Fold what was observed; write a statement if asked to, or if one is due."""
+        """Fold the queued records; write a statement if ``state`` is set or one is due."""
         if not self._folding.acquire(blocking=False):
-            return  # Another thread is folding, or the code that a signal interrupted.
+            return  # Another thread is folding, or the code that this signal handler interrupted.
         try:
             self._fold()
             if state or self._next_seq - self._stated_seq >= EVERY:
@@ -209,12 +209,12 @@ class StatementWriter:
 
     def _state(self) -> None:
         if len(self._early) > FOLD_EVERY:
-            return  # A record before them was written and never seen: what is known ends there.
+            return  # A record before them was never observed, so no prefix can be completed.
         state = state_of(self._spend, self._kept)
         if state is None:
             return
         if len(self._spend.surviving) > RUNS_MAX:
-            # Go on from what was stated: the next statement need not merge it all again.
+            # Continue from the merged runs, so that the next statement need not merge them again.
             self._spend.surviving = Surviving.of(
                 state.runs, next_step=state.next_step, lowest=state.lowest
             )
@@ -232,14 +232,14 @@ _log = logging.getLogger("outlay")
 
 
 class BudgetGate:
-    """One process's budget, from the attempt's begin to its end.
+    """One process's budget during an attempt.
 
-    Rank 0 reads the log and reports how the budget stands. ``price`` is of one GPU-hour, needed
-    where money is limited; ``find_group`` returns the ranks that train together, if any do yet.
+    Rank 0 reads the log and reports the budget. ``price`` is of one GPU-hour, needed if money is
+    limited; ``find_group`` returns the ranks that train together, or None.
 
     Raises:
         BudgetChanged: The run started with other limits, and no change is allowed.
-        BudgetRefused: Energy or money is limited and nothing here can measure it.
+        BudgetRefused: Energy or money is limited but cannot be measured here.
     """
 
     def __init__(
@@ -271,7 +271,7 @@ class BudgetGate:
         self.meters = meters_for(budget, os.environ, clock)
 
     def begin(self, recorder: Recorder, header: AttemptStarted, segment: SegmentId) -> None:
-        """Take part in an attempt whose header is written."""
+        """Attach to the recorder of an attempt whose header is written."""
         self._recorder = recorder
         self._header, self._segment = header, segment
         self._charging = LiveCharges(self.tracker, header)
@@ -281,29 +281,28 @@ class BudgetGate:
         self._parts_before = before.parts
         self._past.resume_at(recorder.next_step)
         self._statements = StatementWriter(segment, header, recorder.writer)
-        recorder.fill_step, recorder.observe = self.meters.fill, self.observe
-        recorder.gates.append(self)
+        recorder.attach(gate=self, fill_step=self.meters.fill, observe=self.observe)
         self._reporter = BudgetReporter(
             self._rank, self.tracker, recorder,
             run_dir=self._run_dir, document=self.document, clock=self._clock,
         )  # fmt: skip
-        self._reporter.terms(self._history.stated)
+        self._reporter.record_terms(self._history.stated)
         self.refresh()
 
     def before_loop(self, loader: Iterable[Any], tokens: Count) -> Count:
-        """Read a loader's length; return how its batches' tokens are counted."""
+        """Read a loader's length; return how to count its batches' tokens."""
         if self.tracker.budget.needs_steps_per_epoch and isinstance(loader, Sized):
-            with contextlib.suppress(TypeError):  # What a loader without a length raises.
+            with contextlib.suppress(TypeError):  # Raised by a loader without a length.
                 self.tracker.set_steps_per_epoch(len(loader))
-                self._reporter.epoch(len(loader))
-        _ = self.tracker.budget.bounds  # Refuses epochs whose length nobody stated.
+                self._reporter.record_epoch(len(loader))
+        _ = self.tracker.budget.bounds  # Raises for epochs of unknown length.
         self._steady = isinstance(tokens, int)
         if self.agreement is not None:
             self.agreement.steady = self._steady
         counts_tokens = tokens is None and TOKENS.key in self.tracker.budget.limits
         return count_tokens if counts_tokens else tokens
 
-    # What the recorder calls
+    # Called by the recorder
 
     def before_step(self, *, tokens: int, samples: int) -> str | None:
         """Return why a step of this size must not run, or None to let it run.
@@ -325,36 +324,36 @@ class BudgetGate:
         return None if self.agreement.before_step(step) is None else self._why_stop()
 
     def after_step(self, step: Step) -> str | None:
-        """Return why no further step may run; ranks find out together, before the next one."""
+        """Return why no further step may run; several ranks decide that before the next step."""
         del step
-        self._reporter.step()
+        self._reporter.update()
         return self._why_stop() if self.agreement is None else None
 
     def finish(self, status: EndStatus) -> None:
-        """Charge what is left, and write down how the budget stands at the attempt's end."""
+        """Charge what is left, and record the totals."""
         self._charging.finish(self._recorder.now_ns())
         if energy_mj := self.meters.stop():
-            self._recorder.heartbeat(energy_mj=energy_mj)  # What was used since the last step.
-        self._reporter.ended(status)
+            self._recorder.heartbeat(energy_mj=energy_mj)  # Used since the last step.
+        self._reporter.record_end(status)
         self._statements.catch_up(state=True)
 
     def observe(self, record: KnownRecord, seq: int) -> None:
-        """Charge what a record, just written, says was used."""
+        """Charge a record that was just written."""
         self._statements.observe(record, seq)
         if type(record) is Step:
             self._charge_step(record)
         else:
             self._charging.other(record, seq)
 
-    # What a training loop asks
+    # Called by the run
 
     def allows(self, work: str) -> bool:
-        """Return whether such work fits what is left; on several ranks all must ask together."""
+        """Return whether such work fits what is left; all ranks must call it together."""
         allowed = self.tracker.allows(work)
         return allowed if self.agreement is None else self.agreement.all_allow(allowed)
 
     def document(self) -> dict[str, Any]:
-        """Return what ``budget.json`` holds."""
+        """Return the content of ``budget.json``."""
         document = self.tracker.snapshot()
         findings = [*self.tracker.findings, *unread_energy(self.meters)]
         document["findings"] = [str(finding) for finding in findings]
@@ -374,10 +373,8 @@ class BudgetGate:
         return document
 
     def refresh(self) -> None:
-        """Write ``budget.json`` as things stand."""
+        """Write ``budget.json`` now."""
         self._reporter.refresh()
-
-    # How it does that
 
     def _first_step(self) -> None:
         self._stepped = True
@@ -387,23 +384,25 @@ class BudgetGate:
             self.agreement = RankAgreement(group, self.tracker, self._clock)
             self.agreement.steady = self._steady
         elif self._header.world_size > 1:
-            self._judge_alone()
+            self._limit_alone()
         if not self._reported:
             self._past.resume_at(self._recorder.next_step)
 
     def _resume_at(self, step: int) -> None:
-        """Cut the past where the first step runs, if the loop has said otherwise since."""
+        """Move the cut to the first step, if the loop has set another number."""
         if step != self._past.cut:
             self._past.resume_at(step)
 
-    def _judge_alone(self) -> None:
-        """Go on from what this rank used before: there is no group to agree with."""
+    def _limit_alone(self) -> None:
+        """Count this rank's own earlier use only: there is no group to agree with."""
         history = self._history
         if not history.spends:
             history = read_since_statements(self._run_dir, history.currency)
         mine = history.of_rank(self._rank)
         self._past = EarlierAttempts(self.tracker, mine.spend_before(self._header, self._segment))
-        message = f"{self._header.world_size} ranks cannot agree: limits hold for each one alone"
+        message = (
+            f"{self._header.world_size} ranks cannot communicate: limits apply to each rank alone"
+        )
         self.tracker.findings.append(Finding(source="budget", message=message))
 
     def _charge_step(self, step: Step) -> None:
@@ -411,7 +410,7 @@ class BudgetGate:
         if min(astuple(usage)) < 0:
             raise InvalidValue("step", usage, "amounts of zero or more")
         if self._reported:
-            self._past.note_step(step.step)
+            self._past.undo_from(step.step)
         else:
             self._resume_at(step.step)
             self._reported = True
@@ -430,12 +429,12 @@ class BudgetGate:
             reason = dataclasses.replace(reason, before_start=True, down=down if charged_all else 0)
             self.tracker.explain(reason)
             _log.warning("%s", reason)
-        self._reporter.stopped(reason)
+        self._reporter.record_stop(reason)
         return str(reason)
 
 
 def count_without_limits(tracker: BudgetTracker, recorder: Recorder) -> None:
-    """Count what a run uses whose budget is disabled; nothing is refused or written."""
+    """Count the use of a run whose budget is disabled; nothing is refused or written."""
     charges = Charges()
 
     def observe(record: KnownRecord, seq: int) -> None:
@@ -443,11 +442,11 @@ def count_without_limits(tracker: BudgetTracker, recorder: Recorder) -> None:
         if type(record) is Step:
             tracker.count(charges.step(record), step=record.step)
 
-    recorder.observe = observe
+    recorder.attach(observe=observe)
 
 
 def drop_budget(run_dir: Path, recorder: Recorder) -> None:
-    """Record that the run has no budget any more, where it had one."""
+    """Record that the run no longer has a budget, if it had one."""
     kept = read_kept_budget(run_dir)
     if kept is not None:
         recorder.budget_event(DROPPED, {"was": {"mode": kept.mode, "limits": dict(kept.limits)}})

@@ -1,9 +1,9 @@
-"""What a run used before this attempt: read from its log, and put into its tracker."""
+"""What a run used before this attempt, read from its log, and the price of the running one."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from pathlib import Path
@@ -13,11 +13,10 @@ from outlay.budget.display import NAME, read_document
 from outlay.budget.fold import RunSpend, SegmentSpend, budget_events, join_attempts, last_stated
 from outlay.budget.limits import CURRENCY, currency_in
 from outlay.budget.statements import (
-    Repaired,
     is_valid,
     last_valid,
     repair,
-    restored,
+    restore_spend,
     usage_in,
 )
 from outlay.budget.terms import Budget
@@ -27,33 +26,31 @@ from outlay.errors import Finding
 from outlay.files import open_own
 from outlay.ledger import (
     AttemptStarted,
-    BudgetStatement,
     GpuCount,
+    LastStatement,
     LedgerReader,
     Price,
-    Record,
     RunLog,
     SegmentId,
     SegmentLife,
     SlicesChanged,
-    Stated,
     derive_attempts,
     exact_gpus,
     find_statements,
     read_run,
 )
-from outlay.ledger.resume import FAR_BYTES
+from outlay.ledger.reader import FAR_BYTES
 from outlay.ledger.segments import segment_paths
 from outlay.rates import RateFunction, RatePiece, hourly, run_rates
 
-# What a run used before this attempt, put into its tracker; and taken back where it is undone.
+# Earlier attempts in the tracker
 
 
 class EarlierAttempts:
-    """The earlier attempts, cut where this one goes on.
+    """Adds the use of earlier attempts to a tracker, and takes back what rollbacks undo.
 
     Attributes:
-        cut: The first step of this attempt.
+        cut: The first step of this attempt: earlier attempts' progress from it on is undone.
     """
 
     def __init__(self, tracker: BudgetTracker, before: RunSpend) -> None:
@@ -62,7 +59,7 @@ class EarlierAttempts:
         self.cut = 0
 
     def resume_at(self, step: int) -> None:
-        """Start from what the log says survives below ``step``, or a loaded snapshot says."""
+        """Start from what survives below ``step`` by the log or by a loaded snapshot."""
         tracker, self.cut = self._tracker, step
         budget = tracker.budget
         logged = self._before.total(
@@ -72,33 +69,33 @@ class EarlierAttempts:
         tracker.rebase(progress + resources_of(logged.largest(tracker.used)))
         tracker.loaded_progress = None
 
-    def note_step(self, step: int) -> None:
-        """Step number ``step`` ran: where that lies behind the cut, less of the past survives."""
+    def undo_from(self, step: int) -> None:
+        """Undo earlier attempts' progress from ``step`` on: the step has run again."""
         if step >= self.cut:
             return
         lost = self._before.progress_below(self.cut) - self._before.progress_below(step)
         self.cut = step
         if self._tracker.loaded_progress is None:
             self._tracker.take_back_base(lost)
-        self._tracker.loaded_progress = None  # A snapshot loaded since has said so already.
+        self._tracker.loaded_progress = None  # A snapshot loaded since has it already.
 
 
-# What a run used before this attempt, and at what price it goes on.
+# History
 
 _FOREVER_NS = 2**80
-_PIECES_MAX = 16  # More prices than that do not change within one step.
+_PIECES_MAX = 16  # A price changes less often than this within one step.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class History:
-    """What a run's log says about its budget.
+    """A run's budget and use, from its log.
 
     Attributes:
-        spends: What each process used; empty where there is no log yet.
-        stated: The budget the run was last started with; None where it had none.
-        at_least: What a run whose log is damaged said it had used; zero where it is whole.
-        findings: What is wrong in the log, and what was assumed in its place.
-        currency: In which money is counted.
+        spends: The use of each process; empty if there is no log yet.
+        stated: The budget that the run was last started with, as recorded; None without one.
+        at_least: Recorded totals, a lower bound if the log is damaged; zero if it is whole.
+        findings: What is wrong in the log, and what was assumed instead.
+        currency: The currency in which money is counted.
     """
 
     spends: Sequence[ProcessSpend]
@@ -109,7 +106,7 @@ class History:
 
     @property
     def paid_in(self) -> str:
-        """The currency of the run's first price; empty where its log has none."""
+        """The currency of the run's first price; empty without one."""
         rates = run_rates(derive_attempts(spend.life for spend in self.spends), 0).function
         return "" if rates is None else rates.currency
 
@@ -121,7 +118,7 @@ class History:
     def spend_before(self, header: AttemptStarted, segment: SegmentId) -> RunSpend:
         """Return what the run used before the attempt that begins with ``header``.
 
-        Money includes the time between the last attempt and this one, where that is billed.
+        Its money includes billed time between the last attempt and this one.
         """
         others = [spend for spend in self.spends if spend.life.segment != segment]
         beginning = SegmentSpend(SegmentLife(segment, header))
@@ -131,26 +128,23 @@ class History:
         return replace(before, at_least=self.at_least)
 
     def of_rank(self, rank: int) -> History:
-        """Return the part of one rank; what the run said it used was as rank 0 states it."""
+        """Return the history of one rank; recorded totals are rank 0's."""
         spends = [spend for spend in self.spends if spend.life.segment.rank == rank]
         return replace(self, spends=spends, at_least=self.at_least if rank == 0 else ZERO)
 
 
 def read_history(run_dir: Path) -> History:
-    """Return what each process in a run's log used, and what is wrong in the log.
+    """Read a run's whole log.
 
-    Reads all of it. A damaged segment is taken from its last good statement on. Money is counted in
-    the currency of the budget that the run was last started with.
+    A damaged segment is read from its last valid statement on. Money is counted in the currency of
+    the budget that the run was last started with.
     """
     reader = LedgerReader(run_dir)
-    spends: dict[SegmentId, SegmentSpend] = {}
-    for chunk in reader.poll():
-        spend = spends.setdefault(chunk.segment, SegmentSpend(SegmentLife(chunk.segment)))
-        spend.fold(chunk.records)
+    history = _fold_log(reader, {}, "")
     if found := reader.findings():
         damaged = _read_damaged(run_dir, "")
         return replace(damaged, findings=list(dict.fromkeys([*found, *damaged.findings])))
-    return _whole(spends.values(), "")
+    return history
 
 
 _HEAD_BYTES: Final = 16_384
@@ -159,7 +153,7 @@ _HEAD_BYTES: Final = 16_384
 def read_kept_budget(run_dir: Path) -> Budget | None:
     """Return the budget that a run was last started with, unless it was dropped since.
 
-    A run without one is not replayed for that: the terms follow a segment's first line.
+    A log without a budget is not replayed: the terms are near the top of a segment.
     """
     if not any(map(_begins_with_terms, segment_paths(run_dir))):
         return None
@@ -172,130 +166,109 @@ def _begins_with_terms(segment: Path) -> bool:
         with os.fdopen(open_own(segment, os.O_RDONLY), "rb") as stream:
             stream.readline()
             return b'"budget_event"' in stream.read(_HEAD_BYTES)
-    except OSError:  # Reading the log meets the same error, and reports it.
+    except OSError:  # Reading the log gets the same error and reports it.
         return False
 
 
 def read_since_statements(run_dir: Path, currency: str = "") -> History:
-    """Return what ``read_history`` does, from each segment's last statement and what follows it.
+    """Read a run's log from each segment's last statement on.
 
-    Money is counted in a currency; default: as ``read_history`` does.
-    What is wrong before a statement is not seen, and does not matter: the statement knows better.
+    ``currency`` defaults to the one that ``read_history`` uses. Damage before a statement is not
+    noticed and does not matter: the statement covers it.
     """
-    stated = find_statements(run_dir, is_valid)
-    spends = {each.segment: spend for each, spend in _bases(stated)}
-    reader = LedgerReader(run_dir, stated=stated)
+    statements = find_statements(run_dir, is_valid)
+    spends = {
+        last.segment: restore_spend(last.segment, last.header, last.statement)
+        for last in statements.values()
+    }
+    reader = LedgerReader(run_dir, statements=statements)
+    history = _fold_log(reader, spends, currency)
+    return _read_damaged(run_dir, currency) if reader.findings() else history
+
+
+def _fold_log(
+    reader: LedgerReader, spends: dict[SegmentId, SegmentSpend], currency: str
+) -> History:
     for chunk in reader.poll():
         spend = spends.setdefault(chunk.segment, SegmentSpend(SegmentLife(chunk.segment)))
         spend.fold(chunk.records)
-    if reader.findings():
-        return _read_damaged(run_dir, currency)
-    return _whole(spends.values(), currency)
-
-
-def _read_damaged(run_dir: Path, currency: str) -> History:
-    """Return what a run used whose log has lost records: never less than it can be shown to be.
-
-    Read from the last statements on, so that nothing before them can be in doubt.
-    """
-    stated = find_statements(run_dir, is_valid, back_bytes=FAR_BYTES)
-    bases = {each.segment: SegmentBase(spend, each.statement) for each, spend in _bases(stated)}
-    return _repaired(run_dir, read_run(run_dir, stated), bases, currency)
-
-
-@dataclass(frozen=True, slots=True)
-class SegmentBase:
-    """What a segment's last statement restored, on which the records after it are folded."""
-
-    spend: SegmentSpend
-    statement: BudgetStatement
-
-
-def _bases(stated: Mapping[str, Stated]) -> Iterator[tuple[Stated, SegmentSpend]]:
-    for each in stated.values():
-        yield each, restored(each.segment, each.header, each.statement)
-
-
-def stated_currency(stated: Mapping[str, Any] | None) -> str:
-    """Return the currency in which the money of a budget, as a run recorded it, is counted."""
-    limits = None if stated is None else stated.get("limits")
-    return currency_in(limits) if isinstance(limits, Mapping) else CURRENCY
-
-
-def _whole(spends: Iterable[SegmentSpend], currency: str) -> History:
-    """Return the history of a log in which nothing is wrong."""
-    folded = list(spends)
+    folded = list(spends.values())
     for spend in folded:
         spend.finish()
     stated = last_stated(folded)
     return History(spends=folded, stated=stated, currency=currency or stated_currency(stated))
 
 
-def _repaired(
-    run_dir: Path, log: RunLog, bases: Mapping[SegmentId, SegmentBase], currency: str
-) -> History:
-    """Return the history of a damaged log: what is missing after statements is assumed."""
-    spends: list[SegmentSpend] = []
-    assumed: dict[SegmentId, Repaired] = {}
-    for segment in sorted({*log.segments, *bases}):
-        records, unplaced = log.segments.get(segment, []), log.unplaced.get(segment, 0)
-        base = bases.get(segment) or _base_among(segment, records)
-        spend, repaired = _replayed(segment, records, unplaced, base)
+def stated_currency(stated: Mapping[str, Any] | None) -> str:
+    """Return the currency of a recorded budget."""
+    limits = None if stated is None else stated.get("limits")
+    return currency_in(limits) if isinstance(limits, Mapping) else CURRENCY
+
+
+# Damaged logs
+
+
+def _read_damaged(run_dir: Path, currency: str) -> History:
+    """Read a log that has lost records, from its last statements on; doubt counts as used."""
+    statements = find_statements(run_dir, is_valid, back_bytes=FAR_BYTES)
+    last = {one.segment: one for one in statements.values()}
+    log = read_run(run_dir, statements)
+    spends, findings = [], list(log.findings)
+    for segment in sorted({*log.segments, *last}):
+        spend, assumed_steps = _replay_segment(segment, log, last.get(segment))
         spends.append(spend)
-        assumed[segment] = repaired
+        if assumed_steps:
+            message = f"{assumed_steps} unreadable steps are counted like their neighbours"
+            findings.append(_warning(segment.file_name, message))
     stated = last_stated(spends)
     if not log.findings:
         currency = currency or stated_currency(stated)
         return History(spends=spends, stated=stated, currency=currency)
-    document, doubts = read_document(run_dir), []
-    if stated is None and document is not None and {"mode", "limits"} <= document.keys():
-        stated = document
-        doubts.append(_doubt(NAME, "the budget is taken from here: the log has lost it"))
+    document = read_document(run_dir)
+    is_lost = stated is None and document is not None and {"mode", "limits"} <= document.keys()
+    stated = document if is_lost else stated
     currency = currency or stated_currency(stated)
     at_least, wrong = _recorded_totals(spends, document, currency)
-    findings = [*log.findings, *_assumed(assumed), *wrong, *doubts]
+    findings += wrong
+    if is_lost:
+        findings.append(_warning(NAME, "the budget is taken from here: the log has lost it"))
     return History(
         spends=spends, stated=stated, at_least=at_least, findings=findings, currency=currency
     )
 
 
-def _base_among(segment: SegmentId, records: Sequence[Record]) -> SegmentBase | None:
-    """Return what the last valid statement among a segment's records restores."""
-    statement = last_valid(records)
+def _replay_segment(
+    segment: SegmentId, log: RunLog, last: LastStatement | None
+) -> tuple[SegmentSpend, int]:
+    """Replay a segment from its last statement on; return also how many steps were assumed."""
+    records, unplaced = log.segments.get(segment, []), log.unplaced.get(segment, 0)
+    if last is None:
+        header = next((one for one in records if isinstance(one, AttemptStarted)), None)
+        statement = last_valid(records)
+    else:
+        header, statement = last.header, last.statement
     if statement is None:
-        return None
-    header = next((one for one in records if isinstance(one, AttemptStarted)), None)
-    return SegmentBase(restored(segment, header, statement), statement)
-
-
-def _replayed(
-    segment: SegmentId, records: Sequence[Record], unplaced: int, base: SegmentBase | None
-) -> tuple[SegmentSpend, Repaired]:
-    """Return what a segment amounts to: its statement, and what follows, repaired."""
-    if base is None:
         spend, repaired = SegmentSpend(SegmentLife(segment)), repair(records, unplaced)
     else:
-        spend = base.spend
-        has_totals = any(event.event == "ended" for event in spend.events)
-        after = (record for record in records if record.seq >= base.statement.covers)
-        by_seq = {one.seq: one for one in (*after, base.statement)}
-        known = [by_seq[seq] for seq in sorted(by_seq)]
+        spend = restore_spend(segment, header, statement)
+        after = (record for record in records if record.seq >= statement.covers)
+        by_seq = {one.seq: one for one in (*after, statement)}
         repaired = repair(
-            known,
+            [by_seq[seq] for seq in sorted(by_seq)],
             unplaced,
-            first_seq=base.statement.covers,
+            first_seq=statement.covers,
             last=spend.last_step,
-            has_totals=has_totals,
+            has_totals=any(event.event == "ended" for event in spend.events),
         )
     spend.fold(repaired.records)
     spend.finish()
-    return spend, repaired
+    return spend, repaired.assumed_steps
 
 
 def _recorded_totals(
     spends: list[SegmentSpend], document: Mapping[str, Any] | None, currency: str
 ) -> tuple[Usage, list[Finding]]:
-    """Return what the run said it had used: progress as of the last time, resources ever."""
+    """Return the totals that the run recorded: its last progress, its largest resources."""
     ended = [event for event in budget_events(spends) if event.event == "ended"]
     snapshots: list[Mapping[str, Any]] = [event.data for event in ended]
     if document is not None:
@@ -308,58 +281,47 @@ def _recorded_totals(
     return at_least, findings
 
 
-def _assumed(repaired: Mapping[SegmentId, Repaired]) -> list[Finding]:
-    return [
-        _doubt(
-            segment.file_name,
-            f"{each.assumed_steps} steps that cannot be read count like those beside them",
-        )
-        for segment, each in sorted(repaired.items())
-        if each.assumed_steps
-    ]
-
-
-def _doubt(source: str, message: str) -> Finding:
+def _warning(source: str, message: str) -> Finding:
     return Finding(source=source, message=message, severity="warning")
 
 
 class LivePrice:
-    """What a running attempt costs from one record to the next, counted in one currency."""
+    """The price of a running attempt, and its cost between records, in one currency."""
 
     def __init__(self, header: AttemptStarted, counted_in: str = CURRENCY) -> None:
         self._counted_in = counted_in
         self._until_ns = header.t_ns
         self._currency = ""
-        self._kept = Fraction(1)
+        self._available = Fraction(1)
         self._stated: tuple[Price, GpuCount] | None = None
         self._function: RateFunction | None = None
         if header.price is not None:
             self.change(header.t_ns, header.price, header.gpus)
 
-    def give_back(self, change: SlicesChanged) -> None:
-        """From then on only the slices that are available are paid for."""
+    def change_slices(self, change: SlicesChanged) -> None:
+        """Pay only for the available slices from now on."""
         if change.total > 0:
-            self._kept = Fraction(change.available, change.total)
+            self._available = Fraction(change.available, change.total)
         if self._stated is not None:
             self.change(change.t_ns, *self._stated)
 
     def change(self, t_ns: int, price: Price, gpus: GpuCount) -> None:
-        """From ``t_ns`` on each of ``gpus`` GPUs costs ``price``.
+        """Pay ``price`` for each of ``gpus`` GPUs from ``t_ns`` on.
 
-        As in reports, a run pays in the currency of its first price, and no other is counted.
+        As in reports, a run pays in the currency of its first price; others are not counted.
         """
         self._currency = self._currency or price.currency
         if not price.currency == self._currency == self._counted_in:
             return
         self._stated = price, gpus
-        rate = hourly(price.micros_per_hour, exact_gpus(gpus) * self._kept)
+        rate = hourly(price.micros_per_hour, exact_gpus(gpus) * self._available)
         earlier = () if self._function is None else self._function.pieces[-_PIECES_MAX:]
         closed = (replace(piece, end_ns=min(piece.end_ns, t_ns)) for piece in earlier)
         self._function = RateFunction((*closed, RatePiece(t_ns, _FOREVER_NS, rate)), price.currency)
 
     @property
     def known(self) -> bool:
-        """Whether there is a price that counts."""
+        """Whether there is a price in the counted currency."""
         return self._function is not None
 
     def units_before(self, t_ns: int, time_ns: int) -> int:

@@ -1,4 +1,4 @@
-"""Limits: what one can be set on, how it is read, its thresholds and forecast. Pure."""
+"""Limits: what can be limited, how a limit is parsed, thresholds and forecast. Pure."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from outlay.units.money import MICROS, PERCENTS, percents_reached
 from outlay.units.numbers import EXACT, exact_decimal, split_unit, whole
 from outlay.units.quantity import MILLIJOULES_PER_WH
 
-# What a limit is, and what "reached" and "would pass" mean.
+# Bounds and reasons to stop
 
 TENTH: Final = 10
-"""A start-up of more than one such part of a budget is warned of."""
+"""A start-up of more than a tenth of a limit causes a warning."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """One limit, in the unit in which its dimension is counted."""
+    """One limit, in the unit of its field of ``Usage``."""
 
     dimension: Dimension
     limit: int
@@ -36,18 +36,18 @@ class Bound:
         return amount
 
     def left(self, usage: Usage) -> int:
-        """Return what is left; negative once the limit was passed."""
+        """Return what is left; negative once the limit is exceeded."""
         return self.limit - self.used(usage)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StopReason:
-    """Which limit stops the run, and by how much it was, or would have been, passed.
+    """The limit that stops the run.
 
     Attributes:
-        asked: What the next step would have used on top; 0 when the limit was simply reached.
-        before_start: Whether it was reached before this attempt took a step.
-        down: How much of a cost was due to the time between attempts.
+        asked: What the refused step would have used; 0 if the limit was reached.
+        before_start: Whether it was reached before this attempt's first step.
+        down: The part of a cost that is due to the time between attempts.
     """
 
     bound: Bound
@@ -58,7 +58,7 @@ class StopReason:
 
     @property
     def over(self) -> int:
-        """How far past the limit: what was used, or would have been after the refused step."""
+        """How far the use exceeds the limit, including that of the refused step."""
         return self.used + self.asked - self.bound.limit
 
     @property
@@ -84,7 +84,7 @@ class StopReason:
 
 
 def reached(total: Usage, bounds: Iterable[Bound]) -> StopReason | None:
-    """Return why a run with this total must stop: the first limit with total ≥ limit."""
+    """Return the first limit that is reached: total ≥ limit."""
     for bound in bounds:
         used = bound.used(total)
         if used >= bound.limit:
@@ -93,7 +93,7 @@ def reached(total: Usage, bounds: Iterable[Bound]) -> StopReason | None:
 
 
 def would_pass(total: Usage, step: Usage, bounds: Iterable[Bound]) -> StopReason | None:
-    """Return why a step of this size may not run: the first limit with total + step > limit."""
+    """Return the first limit that a step of this size would exceed: total + step > limit."""
     for bound in bounds:
         used, asked = bound.used(total), bound.used(step)
         if used + asked > bound.limit:
@@ -103,12 +103,12 @@ def would_pass(total: Usage, step: Usage, bounds: Iterable[Bound]) -> StopReason
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartUp:
-    """What a start takes before its first step, as measured on earlier ones.
+    """The start-up before the first step, measured on earlier attempts.
 
     Attributes:
-        ns: How long, the median.
-        units: What that costs, exact; 0 where the run had no price that counts.
-        attempts: How many attempts that rests on.
+        ns: The median time.
+        units: Its exact cost; 0 without a price in the counted currency.
+        attempts: How many attempts were measured.
     """
 
     ns: int
@@ -116,7 +116,7 @@ class StartUp:
     attempts: int
 
     def too_long_for(self, bounds: Iterable[Bound]) -> list[Finding]:
-        """Return a warning for each limit of which this is more than a tenth."""
+        """Return a warning for each limit of which start-up takes more than a tenth."""
         findings = []
         for bound in bounds:
             amounts = {TIME.name: self.ns, COST.name: self.units}
@@ -131,12 +131,12 @@ class StartUp:
         return findings
 
 
-# How the amount of a limit is read from what its user wrote: exact, finite and above zero.
+# Parsing of a limit's amount: exact, finite and above zero
 
 NS_PER_MINUTE: Final = 60 * 10**9
 MICRO_EPOCHS: Final = 1_000_000
 CURRENCY: Final = "USD"
-"""In which money is counted where no limit on money names another currency."""
+"""The currency of money unless a limit names another."""
 _COST_KEY: Final = re.compile("max_cost_([a-z]{3})")
 EXPECTED_STEPS: Final = "a whole number of steps, more than zero"
 _EXPECTED_MINUTES = 'minutes such as 90 or 2.5, or a duration such as "2h"; more than zero'
@@ -156,7 +156,7 @@ def _number(value: object, *, name: str, expected: str) -> Decimal:
 
 
 def is_number(value: object) -> bool:
-    """Say whether a value stands without a unit, also as text (``OUTLAY_BUDGET``, ``50_000``)."""
+    """Return whether a value has no unit, also as text (``OUTLAY_BUDGET``, ``50_000``)."""
     if not isinstance(value, str):
         return isinstance(value, int | float | Decimal)
     try:
@@ -175,7 +175,7 @@ def _above_zero(amount: int, *, name: str, seen: object, expected: str) -> int:
 def _read_scaled(
     name: str, unit: int, expected: str, quantity: type[Duration | Energy] | None = None
 ) -> Callable[[object], int]:
-    """Return what reads ``2.5``, a number of what ``unit`` of make one, or ``"2h"``."""
+    """Return a parser of ``2.5`` (times ``unit``) or of a ``quantity`` such as ``"2h"``."""
 
     def read(value: object) -> int:
         if quantity is not None and not is_number(value):
@@ -189,7 +189,7 @@ def _read_scaled(
 
 
 def _read_bytes(value: object) -> int:
-    """Return a whole number of bytes, written as such or as ``"10GB"`` or ``"5GiB"``."""
+    """Parse a whole number of bytes, or ``"10GB"`` or ``"5GiB"``."""
     name, expected, count = COMM.key, _EXPECTED_BYTES, value
     if isinstance(value, str):
         number, unit = split_unit(value, name=name, expected=expected)
@@ -201,7 +201,7 @@ def _read_bytes(value: object) -> int:
 
 
 def _read_count(quantity: type[Tokens | Flops], name: str) -> Callable[[object], int]:
-    """Return what reads ``50_000``, ``"50k"`` or ``"1.5 EFLOP"`` as a whole number above zero."""
+    """Return a parser of ``50_000``, ``"50k"`` or ``"1.5 EFLOP"`` to a whole number above zero."""
 
     def read(value: object) -> int:
         count = quantity.parse(value, name=name).value
@@ -212,7 +212,7 @@ def _read_count(quantity: type[Tokens | Flops], name: str) -> Callable[[object],
 
 
 def _read_money(value: object, *, key: str, currency: str) -> int:
-    """Return ``5`` or ``"5 USD"`` in exact units; another currency than the key's is refused."""
+    """Parse ``5`` or ``"5 USD"`` to exact units; another currency than the key's is refused."""
     expected = f'an amount in {currency} such as 5 or "5 {currency}", more than zero'
     money = Money.parse(value, name=key, currency=currency)
     if money.currency != currency:
@@ -222,29 +222,29 @@ def _read_money(value: object, *, key: str, currency: str) -> int:
 
 
 def read_steps(value: object) -> int:
-    """Return a whole number of steps of an epoch."""
+    """Parse a number of steps per epoch."""
     name = "steps_per_epoch"
     count = _number(value, name=name, expected=EXPECTED_STEPS)
     return whole(count, name=name, seen=value, expected=EXPECTED_STEPS)
 
 
-# Everything a limit can be set on: what it is called, read from and shown as.
+# Dimensions: everything that can be limited
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dimension:
-    """One thing that can be limited.
+    """One quantity that can be limited.
 
     Attributes:
         name: The field of ``Usage`` that counts it.
         key: The configuration key of its limit.
         mode: The budget mode that requires that limit.
-        progress: Whether it counts surviving work (a rollback takes back what it undid) rather
-            than a resource, which is never refunded.
-        predictable: Whether a step's use can be known before it runs.
-        read: Reads a limit, as the user wrote it, into the unit of ``name``.
-        number: Shows an amount in the unit of ``key``.
-        text: Shows an amount as people read it.
+        progress: Whether it counts surviving work, which a rollback takes back, rather than a
+            resource, which is never refunded.
+        predictable: Whether a step's use is known before it runs.
+        read: Parses a limit to the unit of ``name``.
+        number: Converts an amount to the unit of ``key``.
+        text: Formats an amount.
     """
 
     name: str
@@ -315,7 +315,7 @@ ENERGY: Final = Dimension(
 
 @cache
 def cost_in(currency: str) -> Dimension:
-    """Return the limit on money in a currency; a bare number is an amount of it."""
+    """Return the dimension of money in a currency."""
     key = f"max_cost_{currency.lower()}"
     return Dimension(
         name="cost_units",
@@ -346,36 +346,36 @@ KEYS: Final = {dimension.key: dimension for dimension in DIMENSIONS}
 
 
 def dimension_of(key: str) -> Dimension | None:
-    """Return what a configuration key limits; None where it is the key of no limit.
+    """Return the dimension of a configuration key, or None.
 
-    Besides ``KEYS``, money has one for each currency: ``max_cost_eur``.
+    Besides ``KEYS``, money has a key for each currency: ``max_cost_eur``.
     """
     if found := KEYS.get(key):
         return found
-    match = _COST_KEY.fullmatch(str(key))  # A YAML file may have a number for a key.
+    match = _COST_KEY.fullmatch(str(key))  # A key in YAML may be a number.
     return cost_in(match[1].upper()) if match else None
 
 
 def dimension_for(mode: str, limit: object) -> Dimension:
-    """Return what a mode limits, where its own limit is written so; money by its currency."""
+    """Return the dimension of a mode; that of money depends on the currency of ``limit``."""
     own = MODES[mode]
     return cost_in(Money.parse(limit, name=own.key).currency) if own is COST else own
 
 
 def currency_in(keys: Iterable[str]) -> str:
-    """Return the currency of the limit on money among these keys, or else ``CURRENCY``."""
+    """Return the currency of the limit on money among these keys, or ``CURRENCY``."""
     found = filter(None, map(_COST_KEY.fullmatch, keys))
     return next((match[1].upper() for match in found), CURRENCY)
 
 
 def total_key(currency: str) -> str:
-    """Return what a total of money in a currency is called in documents: ``cost_usd``."""
+    """Return the name of a total of money in documents: ``cost_usd``."""
     return f"cost_{currency.lower()}"
 
 
 @dataclass(frozen=True, slots=True)
 class Threshold:
-    """A limit of which at least ``percent`` % is used, for the first time."""
+    """A limit of which ``percent`` % is used for the first time."""
 
     bound: Bound
     percent: int
@@ -390,10 +390,10 @@ class Threshold:
 
 
 class Thresholds:
-    """What lies ahead of a total.
+    """The thresholds that a total has not crossed yet.
 
     Attributes:
-        nearest: For each limit, the field of ``Usage`` and the amount at which to look again.
+        nearest: For each limit, the field of ``Usage`` and the amount of its next threshold.
     """
 
     def __init__(self, bounds: Iterable[Bound], total: Usage) -> None:
@@ -408,7 +408,7 @@ class Thresholds:
         self.nearest = list(least.items())
 
     def cross(self, total: Usage) -> list[Threshold]:
-        """Return every threshold that this total has crossed since the last call."""
+        """Return the thresholds crossed since the last call."""
         crossed = [mark for mark in self._ahead if _is_reached(*mark, total)]
         if crossed:
             self._keep_ahead(self._ahead, total)
@@ -419,17 +419,16 @@ def _is_reached(bound: Bound, percent: int, total: Usage) -> bool:
     return percent in percents_reached(bound.used(total), bound.limit)
 
 
-# When a run will stop, if it goes on at the pace it was measured at.
+# Forecast
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forecast:
-    """The limit that will stop the run first, and how far away it is; an estimate.
+    """The limit that will stop the run first, estimated from the mean pace so far.
 
     Attributes:
-        steps_left: How many more steps will run.
-        time_left_ns: How long they will take at the mean pace so far.
-        at_step: How many steps the run will then have made in all.
+        time_left_ns: The training time of the ``steps_left``.
+        at_step: The total number of steps at the stop.
     """
 
     bound: Bound
@@ -441,9 +440,9 @@ class Forecast:
 def forecast(
     total: Usage, measured: Usage, training_ns: int, bounds: Iterable[Bound]
 ) -> Forecast | None:
-    """Return where the run is heading, or None where nothing measured leads to a limit.
+    """Return when a run reaches its first limit, or None if no limited amount was measured.
 
-    ``measured`` is the part of ``total`` that this attempt's steps used, within ``training_ns``.
+    ``measured`` is the part of ``total`` that this attempt's steps used, in ``training_ns``.
     """
     if not measured.steps:
         return None
@@ -453,7 +452,7 @@ def forecast(
         if pace <= 0:
             continue
         left = max(0, bound.left(total)) * measured.steps
-        # A predictable limit is never passed, so the last step is one that still fits.
+        # A predictable limit is never exceeded, so the last step still fits.
         steps = left // pace if bound.dimension.predictable else -(-left // pace)
         forecasts.append(
             Forecast(

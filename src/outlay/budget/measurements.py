@@ -1,4 +1,4 @@
-"""What is measured for a budget: whole numbers, and limits that nothing measures."""
+"""Measurements for a budget: amounts that callers state, meters, limits without a meter."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from outlay.record.meters.steps import StepMeters
 from outlay.units import Money, Rate
 from outlay.units.quantity import MILLIJOULES_PER_WH
 
-# A step's measurements, as callers state them, turned into whole numbers or refused.
+# Amounts that callers state
 
 _EXPECTED_COUNT = f"a whole number from 0 to {PER_STEP_MAX:,}"
 _EXPECTED_AMOUNT = "a finite number, zero or more"
@@ -39,7 +39,7 @@ def step_usage(
     rate: Rate | None,
     currency: str = CURRENCY,
 ) -> Usage:
-    """Return one step's use; without a stated cost, its time is priced at ``rate``."""
+    """Return one step's use; without a ``cost``, its time is priced at ``rate``."""
     tokens = _count(step_samples, "step_samples")
     # Half-even to the nanosecond: the error of a whole run stays below a microsecond.
     time_ns = round(_amount(step_wall_ms, "step_wall_ms") * 1_000_000)
@@ -65,7 +65,7 @@ def _count(value: int, name: str) -> int:
 
 
 def _unusual_count(value: object, name: str) -> int:
-    """Return a count given as a NumPy integer or a whole float, as tensors' items are."""
+    """Return a count given as a NumPy integer or a whole float, as from a tensor."""
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     try:
@@ -78,7 +78,7 @@ def _unusual_count(value: object, name: str) -> int:
 
 
 def _amount(value: float, name: str) -> float:
-    # NaN fails every comparison, so this refuses it together with the negative and the infinite.
+    # NaN fails every comparison, so it is refused like negative and infinite values.
     try:
         if 0 <= value < math.inf and value is not True:
             return value
@@ -88,22 +88,22 @@ def _amount(value: float, name: str) -> float:
 
 
 def millijoules(energy_Wh: float) -> int:
-    """Return watt-hours as millijoules, rounded up: energy that was used never counts as none.
+    """Return watt-hours as millijoules, rounded up, so that no energy counts as zero.
 
-    A microjoule is forgiven, so that 0.1 Wh is 360,000 mJ in floating point too.
+    A tolerance of one microjoule makes 0.1 Wh 360,000 mJ in floating point.
     """
     return math.ceil(_amount(energy_Wh, "energy_Wh") * MILLIJOULES_PER_WH - 0.001)
 
 
 def money_units(cost: Money | float, currency: str = CURRENCY) -> int:
-    """Return a cost in a currency as exact units, rounded up to the micro-unit."""
+    """Return a cost as exact units, rounded up to the micro-unit."""
     money = Money.parse(cost, name="cost", currency=currency, rounding="up")
     if money.currency != currency:
         raise InvalidValue("cost", str(money), f"an amount in {currency}, zero or more")
     return units_of(money)
 
 
-# Whether a limit can be reached at all: one that nothing measures is refused, never zero.
+# Limits that nothing measures are refused
 
 _MISSING = {
     TOKENS.key: (
@@ -119,17 +119,17 @@ _MISSING = {
 
 
 class BudgetRefused(Refused):
-    """A limit was set that nothing here can measure, so that it would never be reached."""
+    """A limit was set that nothing here can measure, so it would never be reached."""
 
     def __init__(self, key: str, why: str) -> None:
         super().__init__(f"{key} is set, but {why}")
 
 
 def meters_for(budget: Budget, environ: Mapping[str, str], clock: Clock) -> StepMeters:
-    """Return the meters that a budget needs, and energy's wherever this node has a sensor.
+    """Return the meters that a budget needs, and an energy meter if this node has a sensor.
 
     Raises:
-        BudgetRefused: Energy is limited and this node can measure none.
+        BudgetRefused: Energy is limited, but this node has no sensor.
     """
     meters = StepMeters()
     if COMM.key in budget.limits:
@@ -140,14 +140,14 @@ def meters_for(budget: Budget, environ: Mapping[str, str], clock: Clock) -> Step
     elif ENERGY.key in budget.limits and is_first_of_node(environ):
         raise BudgetRefused(
             ENERGY.key,
-            "nothing here measures energy: no GPU that NVML can ask (pip install "
+            "nothing here measures energy: no GPU with NVML (pip install "
             "'outlay[energy]') and no readable /sys/class/powercap/*-rapl:*/energy_uj",
         )
     return meters
 
 
 def begin_metering(meters: StepMeters) -> None:
-    """Count collectives from now on: where they are limited, and where ranks train together."""
+    """Start counting collectives, if they are limited or several ranks train together."""
     torch = sys.modules.get("torch")
     if torch is None:
         return
@@ -161,7 +161,7 @@ def begin_metering(meters: StepMeters) -> None:
 def unmeasured(
     total: Usage, currency: str, meters: StepMeters | None = None, *, priced: bool = False
 ) -> list[str]:
-    """Return the totals that are zero because nothing measured them, under the documented names."""
+    """Return the documented names of the totals that are zero because nothing measured them."""
     meters = meters or StepMeters()
     known = {
         "comm_bytes": total.comm_bytes or meters.collectives is not None,
@@ -173,7 +173,7 @@ def unmeasured(
 
 
 def unread_energy(meters: StepMeters) -> list[Finding]:
-    """Return what is wrong with the energy that was measured, if anything."""
+    """Return a finding if readings of energy failed."""
     if meters.energy is None or not meters.energy.lost:
         return []
     message = f"{meters.energy.lost} readings of energy failed; the total is too low"
@@ -183,8 +183,7 @@ def unread_energy(meters: StepMeters) -> list[Finding]:
 def refuse_unpriced(budget: Budget, price: Price | None, paid_in: str = "") -> None:
     """Refuse a limit on money for a run that has no price, or one in another currency.
 
-    ``paid_in`` is the currency of the run's first price, where its log has one already: no other
-    is counted.
+    ``paid_in`` is the currency of the first price in the run's log, or "": no other is counted.
     """
     if not budget.limits_money:
         return

@@ -1,4 +1,4 @@
-"""How a run's budget stands, and what another would mean for it; replayed from logs by column."""
+"""Reports a run's budget and plans another, replayed from the log's columns."""
 
 from __future__ import annotations
 
@@ -51,15 +51,14 @@ from outlay.goodput.steps import undone_steps
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BudgetReport:
-    """A run's budget and what was used of it, all attempts and ranks.
+    """A run's budget and its use over all attempts and ranks.
 
     Attributes:
-        stop_reason: Why the run stopped, as it recorded it; None where no limit stopped it.
-        forecast: When a run that goes on will stop at its mean pace so far; an estimate.
+        stop_reason: As recorded; None if no limit stopped the run.
         changes: How often the limits were changed on a resume.
-        unmeasured: The totals whose zero says nothing, because nothing measured them.
-        cost: What the run cost, part by part; None where it has no price that counts.
-        findings: What is wrong in the log, and what was assumed in its place.
+        unmeasured: The totals that are zero because nothing measured them.
+        cost: None without a price in the budget's currency.
+        findings: What is wrong in the log, and what was assumed instead.
     """
 
     budget: Budget
@@ -73,7 +72,7 @@ class BudgetReport:
     findings: tuple[Finding, ...] = ()
 
     def document(self) -> dict[str, Any]:
-        """Return the report as JSON shows it: the keys of ``budget.json``, and what is left."""
+        """Return the report for JSON: the keys of ``budget.json``, and what is left."""
         reason = reached(self.used, self.budget.bounds_known)
         document = snapshots.snapshot_of(self.budget, self.used, self.clocks_ns, reason)
         document["stop_reason"] = self.stop_reason
@@ -89,7 +88,7 @@ class BudgetReport:
 
 
 def forecast_document(ahead: Forecast) -> dict[str, Any]:
-    """Return a forecast as JSON shows it."""
+    """Return a forecast for JSON."""
     return {
         "limit_key": ahead.bound.dimension.key,
         "steps_left": ahead.steps_left,
@@ -100,7 +99,7 @@ def forecast_document(ahead: Forecast) -> dict[str, Any]:
 
 
 def budget_report(view: RunView) -> BudgetReport | None:
-    """Return how a run's budget stands; None where it was started without one."""
+    """Return the report of a run's budget; None if it was started without one."""
     history = _history(view)
     if history.stated is None:
         return None
@@ -124,32 +123,30 @@ def budget_report(view: RunView) -> BudgetReport | None:
 
 
 def _history(view: RunView) -> History:
-    """Return what a run's log says about its budget.
-
-    A damaged log is read again, record by record: there what is missing is assumed.
-    """
+    """Return a run's history; a damaged log is read again record by record, to repair it."""
     if view.is_damaged and view.dir is not None:
         return read_history(view.dir)
     return replay(view.account)
 
 
 def _unmeasured(view: RunView, used: Usage, currency: str) -> tuple[str, ...]:
-    """Return the totals that nothing measured: of those that are zero, the ones the run named."""
-    said = (read_document(view.dir) or {} if view.dir is not None else {}).get("unmeasured")
-    nothing = unmeasured(used, currency)
-    return tuple(name for name in nothing if not isinstance(said, list) or name in said)
+    """Return the totals that nothing measured: the zero ones, if the run listed them."""
+    document = None if view.dir is None else read_document(view.dir)
+    listed = (document or {}).get("unmeasured")
+    zero = unmeasured(used, currency)
+    return tuple(name for name in zero if not isinstance(listed, list) or name in listed)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BudgetPlan:
-    """What a budget means for a training like one that was measured; an estimate.
+    """How far a budget lasts for a training like a measured one; an estimate.
 
     Attributes:
-        use: What they use, each thing that was measured; its cost with one start-up.
-        measured_steps: How many steps that rests on.
-        start_up: What it takes to start; None where that is unknown.
-        currency: Of its money.
-        findings: What is wrong in the log they were read from, and what is doubtful in the plan.
+        bound: The limit that is reached first.
+        use: The use of the ``steps``; its cost includes one start-up.
+        measured_steps: How many steps were measured.
+        start_up: None if unknown.
+        findings: Of the log, and warnings about the plan.
     """
 
     bound: Bound
@@ -161,7 +158,7 @@ class BudgetPlan:
     findings: tuple[Finding, ...] = ()
 
     def document(self) -> dict[str, Any]:
-        """Return the plan as JSON shows it."""
+        """Return the plan for JSON."""
         return {
             "limit_key": self.bound.dimension.key,
             "steps": self.steps,
@@ -173,7 +170,7 @@ class BudgetPlan:
         }
 
     def lines(self) -> list[tuple[str, str]]:
-        """Return what the budget means, as people read it."""
+        """Return the plan as labels and texts."""
         shown = [("steps", f"{self.steps:,}")]
         for dimension in (cost_in(self.currency) if one is COST else one for one in DIMENSIONS):
             amount = getattr(self.use, dimension.name)
@@ -183,7 +180,6 @@ class BudgetPlan:
         return [*shown, ("start-up", start_up)]
 
     def _start_up_document(self) -> dict[str, Any] | None:
-        """Return what a start takes as JSON shows it."""
         if self.start_up is None:
             return None
         return {
@@ -194,17 +190,17 @@ class BudgetPlan:
 
 
 def plan_from(view: RunView, budget: Budget) -> BudgetPlan:
-    """Return what a budget would mean for a run like this one, at its mean pace and price.
+    """Return the plan of a budget for a run like this one, at its mean pace and price.
 
     Raises:
-        InvalidValue: Nothing was measured of what the budget limits.
+        InvalidValue: The run measured nothing that the budget limits.
     """
     history = dataclasses.replace(_history(view), currency=budget.currency)
     spend = history.spend(view.timeline.end_ns)
     start_up, pace_units = _start_up(spend), spend.parts.charged(budget.charge_cost)
     once = ZERO
     if start_up is not None and budget.charge_cost == "all":
-        # Start-ups are paid once, not at every step; nobody foresees being down.
+        # Start-up is paid once, not per step; time between attempts is not planned.
         pace_units -= spend.parts.start_up + spend.parts.down
         once = Usage(cost_units=start_up.units)
     measured = replace(spend.executed, cost_units=pace_units)
@@ -233,21 +229,21 @@ def _start_up(spend: RunSpend) -> StartUp | None:
     return StartUp(ns=median_low(times_ns), units=units, attempts=len(times_ns))
 
 
-# The replay of a budget from a run's account: what ``SegmentSpend`` folds, by column.
+# Replay from a run's account: the same as ``SegmentSpend`` folds, by column
 #
-# A start replays the few records after a statement one by one and loads no NumPy; a question
-# about a whole log goes through here. A law holds the two to the same result.
+# A start replays the few records after a statement one by one, without NumPy; reports of a whole
+# log use this. A property test checks that both give the same result.
 
 _LAST_INSTANT_NS = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
 class SurvivingColumns:
-    """The surviving work of one process, as ``Surviving`` keeps it, by column.
+    """The surviving work of one process by column, like ``Surviving``.
 
     Attributes:
         number: The first step of each record.
-        kept: How many of the record's ``count`` steps no later one undid.
+        kept: How many of the record's ``count`` steps were not undone.
         lowest: The lowest number that was ever executed, undone or not; None without steps.
     """
 
@@ -267,9 +263,9 @@ class SurvivingColumns:
         return Usage(tokens=tokens, steps=total(kept), flops=flops)
 
     def _share(self, amounts: Ints, kept: Ints) -> int:
-        """Return what the first ``kept`` steps of each record have of its amount.
+        """Return the part of each record's amount that belongs to its first ``kept`` steps.
 
-        Where several steps share an amount, the earlier ones get what does not divide.
+        An amount is divided among the record's steps; the first steps get the remainder.
         """
         if (kept == self.count).all():
             return total(amounts)
@@ -277,7 +273,7 @@ class SurvivingColumns:
 
 
 def replay(account: RunAccount) -> History:
-    """Return what a log in which nothing is wrong says about its budget."""
+    """Return the history of an undamaged log."""
     spends = [spend_of(segment) for segment in account.shown()]
     stated = last_stated(spends)
     return History(spends=spends, stated=stated, currency=stated_currency(stated))
@@ -288,7 +284,7 @@ def spend_of(segment: SegmentAccount) -> ProcessSpend:
     steps, work = segment.steps, segment.work
     closed, still_open = _clock_charges(segment)
     charged = _charged_ns(segment, closed)
-    beside = [*closed, *still_open]
+    others = [*closed, *still_open]
     first_end_ns = int(steps.end[0]) if segment.step_count else 0
     return ProcessSpend(
         life=segment.life,
@@ -301,17 +297,17 @@ def spend_of(segment: SegmentAccount) -> ProcessSpend:
             energy_mj=segment.energy_mj,
             comm_bytes=work.comm_bytes,
         ),
-        periods=_periods(segment, charged, beside),
+        periods=_periods(segment, charged, others),
         events=segment.budget_events,
         first_step_ns=int(steps.start[0] - steps.wait[0]) if segment.step_count else None,
-        before_steps_ns=sum(each.time_ns for each in closed if _end_ns(each) <= first_end_ns),
+        before_steps_ns=sum(each.time_ns for each in closed if each.end_ns <= first_end_ns),
     )
 
 
 def _clock_charges(segment: SegmentAccount) -> tuple[list[ClockCharge], list[ClockCharge]]:
-    """Return the spans that have a clock of their own: those that are over, and an open one.
+    """Return the charges of closed spans with a clock of their own, and of an open one.
 
-    Of spans within each other the outermost counts. An open one lasts to the last sign of life.
+    Of nested spans the outermost counts. An open one lasts to the last sign of life.
     """
     last_ns = segment.life.last_sign_ns
     still_open = [
@@ -330,38 +326,33 @@ def _clock_charges(segment: SegmentAccount) -> tuple[list[ClockCharge], list[Clo
     return found
 
 
-def _end_ns(charge: ClockCharge) -> int:
-    return charge.start_ns + charge.time_ns
-
-
 def _charged_ns(segment: SegmentAccount, closed: list[ClockCharge]) -> Ints:
-    """Return the time that each step charges: without what has a clock of its own inside it."""
+    """Return the time that each step charges: without spans that have clocks of their own."""
     steps = segment.steps
     whole = steps.end - steps.start + steps.wait
     charged = whole.copy()
     for charge in closed:
-        end_ns = _end_ns(charge)
-        place = int(np.searchsorted(steps.end, end_ns))
-        if place < len(whole) and steps.end[place] == end_ns:
+        place = int(np.searchsorted(steps.end, charge.end_ns))
+        if place < len(whole) and steps.end[place] == charge.end_ns:
             # A span around the step is closed after it; one inside it, before.
             place += charge.start_ns < steps.end[place] - whole[place]
         if place < len(whole):
             begun_ns = int(steps.end[place] - whole[place])
-            overlap_ns = min(end_ns, int(steps.end[place])) - max(charge.start_ns, begun_ns)
+            overlap_ns = min(charge.end_ns, int(steps.end[place])) - max(charge.start_ns, begun_ns)
             charged[place] -= max(overlap_ns, 0)
     return charged
 
 
-def _periods(segment: SegmentAccount, charged: Ints, beside: list[ClockCharge]) -> list[Period]:
-    """Return the nanoseconds by clock of each stretch of time with one price."""
+def _periods(segment: SegmentAccount, charged: Ints, others: list[ClockCharge]) -> list[Period]:
+    """Return the nanoseconds by clock for each price."""
     end = segment.steps.end
     changes = [change.t_ns for change in (*segment.life.prices, *segment.life.slices)]
     periods = []
     for since_ns, until_ns in pairwise([0, *sorted(changes), _LAST_INSTANT_NS]):
         inside = np.minimum(end, until_ns) - np.maximum(end - charged, since_ns)
         period = Period(since_ns, {TRAINING: total(np.maximum(inside, 0))})
-        for charge in beside:
-            part_ns = min(_end_ns(charge), until_ns) - max(charge.start_ns, since_ns)
+        for charge in others:
+            part_ns = min(charge.end_ns, until_ns) - max(charge.start_ns, since_ns)
             if part_ns > 0:
                 period.spent_ns[charge.clock] = period.spent(charge.clock) + part_ns
         periods.append(period)

@@ -1,4 +1,4 @@
-"""Budgets written down: snapshots, statements in the log, damaged logs repaired. Pure."""
+"""A budget's state as documents: snapshots, statements in the log, repair of lost steps. Pure."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from outlay.units import Money
 from outlay.units.money import MICROS
 from outlay.units.quantity import MILLIJOULES_PER_WH
 
-# The budget as a document: what a checkpoint embeds and ``budget.json`` holds.
+# Snapshots, for checkpoints and ``budget.json``
 
 _NS_PER_MS = 1_000_000
 
@@ -56,7 +56,7 @@ class BudgetChanged(InvalidValue):
 def totals_of(
     total: Usage, steps_per_epoch: int | None, currency: str = CURRENCY
 ) -> dict[str, int | float]:
-    """Return a total under the documented names; counts are whole."""
+    """Return a total under the documented names."""
     return {
         "tokens": total.tokens,
         "time_ms": total.time_ns / _NS_PER_MS,
@@ -85,7 +85,7 @@ def remaining_of(total: Usage, budget: Budget) -> dict[str, int | float]:
 def snapshot_of(
     budget: Budget, total: Usage, clocks_ns: Mapping[str, int], reason: StopReason | None
 ) -> dict[str, Any]:
-    """Return the whole state: what was asked, what was used, on which clock, and why it stopped."""
+    """Return the whole state: limits, totals, clocks and stop reason."""
     return {
         "mode": budget.mode,
         "limits": dict(budget.limits),
@@ -108,13 +108,13 @@ def _reason_document(reason: StopReason) -> dict[str, Any]:
 
 
 def check_unchanged(budget: Budget, snapshot: Mapping[str, Any]) -> None:
-    """Refuse a snapshot of another mode or of other limits.
+    """Refuse a snapshot of another mode or other limits; one without any is accepted.
 
     Raises:
-        BudgetChanged: They differ; a snapshot that states none is taken as it is.
+        BudgetChanged: They differ.
     """
     if not snapshot.get("mode", budget.mode):
-        return  # Of a budget that was disabled.
+        return  # A disabled budget's.
     limits = snapshot.get("limits", budget.limits)
     if not isinstance(limits, Mapping):
         raise BudgetChanged({"limits": (limits, dict(budget.limits))})
@@ -134,18 +134,18 @@ _FIELDS: Final[dict[str, tuple[str, Callable[[float], int]]]] = {
 
 
 def _fields(currency: str) -> dict[str, tuple[str, Callable[[float], int]]]:
-    """Return which amount a total is, and how it is read; of money, that in one currency."""
+    """Return each total's field of ``Usage`` and its parser, with money in one currency."""
     return _FIELDS | {
         total_key(currency): ("cost_units", lambda cost: units_of(Money(round(cost * MICROS))))
     }
 
 
 _MEASURED: Final = ("tokens", "time_ms", "comm_bytes", "energy_Wh", "steps")
-"""The totals that every snapshot has, an older tracker's too."""
+"""The totals that every snapshot has, including those of older versions."""
 
 
 def check_totals(snapshot: Mapping[str, Any], currency: str = CURRENCY) -> None:
-    """Refuse a snapshot whose totals cannot be true, or that lacks one."""
+    """Refuse a snapshot with an impossible or missing total."""
     totals = snapshot.get("totals")
     if not isinstance(totals, Mapping):
         raise InvalidValue("totals", totals, f"a table with {', '.join(_MEASURED)}")
@@ -157,13 +157,13 @@ def check_totals(snapshot: Mapping[str, Any], currency: str = CURRENCY) -> None:
 def usage_in(
     snapshot: Mapping[str, Any], *, otherwise: Usage, currency: str = CURRENCY
 ) -> tuple[Usage, list[Finding]]:
-    """Return the totals of a snapshot; what is missing or impossible is taken from ``otherwise``.
+    """Return the totals of a snapshot; missing or impossible ones are those of ``otherwise``.
 
-    A total that no run can have (negative, NaN, no number) is a finding, and gives nothing back.
+    An impossible total (negative, NaN, not a number) is a finding.
     """
     totals = snapshot.get("totals") or {}
     if not isinstance(totals, Mapping):
-        message = f"the totals are {totals!r}, not a table of them; nothing was taken over"
+        message = f"the totals are {totals!r}, not a table; they are ignored"
         return otherwise, [Finding(source="budget snapshot", message=message)]
     amounts = dict(zip(otherwise.__struct_fields__, astuple(otherwise), strict=True))
     findings = []
@@ -174,7 +174,7 @@ def usage_in(
         if _is_possible(value):
             amounts[name] = read(value)
         else:
-            message = f"total {key!r} is {value!r}, which no run can have; it was not taken over"
+            message = f"total {key!r} is {value!r}, which is impossible; it is ignored"
             findings.append(Finding(source="budget snapshot", message=message))
     return Usage(**amounts), findings
 
@@ -189,7 +189,7 @@ def _is_possible(value: object) -> bool:
 
 
 def clocks_in(snapshot: Mapping[str, Any], *, at_least: Mapping[str, int]) -> dict[str, int]:
-    """Return the snapshot's clocks in nanoseconds; none runs back."""
+    """Return the snapshot's clocks in nanoseconds, each ``at_least`` the given value."""
     saved = snapshot.get("clocks_ms", {})
     return {
         name: max(at_least[name], round(saved[name] * _NS_PER_MS))
@@ -199,41 +199,40 @@ def clocks_in(snapshot: Mapping[str, Any], *, at_least: Mapping[str, int]) -> di
 
 
 def as_json(snapshot: Mapping[str, Any]) -> str:
-    """Return the document as people read it: indented, keys sorted, a newline at its end."""
+    """Return the document as indented JSON with sorted keys and a final newline."""
     encoded = msgspec.json.encode(snapshot, order="sorted")
     return msgspec.json.format(encoded, indent=2).decode() + "\n"
 
 
 def from_json(text: str | bytes) -> dict[str, Any]:
-    """Return a document as it was written."""
+    """Parse a document that ``as_json`` wrote."""
     try:
         return decode(text, dict[str, Any])
     except BadDocument as error:
         raise InvalidValue("budget snapshot", text[:80], f"a JSON object ({error})") from None
 
 
-# Statements: what a process's records amount to, as its own segment holds it now and then.
+# Statements: a process's replayed state, written into its own segment
 #
-# A statement is a fact like any other record: "replayed up to here, this segment gives that". A
-# start takes the last one and replays what follows, in place of the whole segment. It is never
-# taken for more than the records: a reader of the whole log replays them, and the two must agree.
+# A start restores the last statement and replays only the records after it. A statement has no
+# authority over the records: a reader of the whole log replays them, and both results must agree.
 
 FORM: Final = 1
-"""The version of what a statement holds."""
+"""The version of a statement's content."""
 
 RUNS_MAX: Final = 256
-"""How many runs of equal steps a statement lists; beyond them neighbours are merged."""
+"""How many runs of equal steps a statement lists; beyond that, neighbours are merged."""
 
 _LISTED_MAX: Final = 128
-"""How many prices, budget events or spans a statement repeats; with more there is none."""
+"""How many prices, budget events or spans a statement may repeat; with more, none is written."""
 
 _TERMS: Final = ("set", "changed", "dropped", "epoch", "ended")
 Kept = PriceChanged | SlicesChanged | BudgetEvent | AttemptEnded
-"""What a statement repeats as it was written; of budget events the terms and the final totals."""
+"""Records that a statement repeats; of budget events only the terms and the final totals."""
 
 
 class LastStep(msgspec.Struct, frozen=True, array_like=True):
-    """A process's last step before a statement, which steps that are lost after it are like."""
+    """A process's last step before a statement: the model for steps that are lost after it."""
 
     step: int
     count: int
@@ -252,21 +251,17 @@ class LastStep(msgspec.Struct, frozen=True, array_like=True):
         return cls(*(getattr(step, name) for name in cls.__struct_fields__))
 
     def record(self) -> Step:
-        """Return the step, its place in the segment aside."""
+        """Return the step without its sequence number."""
         return Step(**asdict(self))
 
 
 class StatedState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a statement holds: a ``SegmentSpend`` as plain values.
+    """The content of a statement: a ``SegmentSpend`` as plain values.
 
     Attributes:
-        executed: Everything that was done, in the order of ``Usage``.
         next_step, lowest: As in ``Surviving``.
-        periods: Time by clock and price.
-        ongoing: The span that is open, and those since the last step.
-        kept: Records that are needed again: prices, slices, the terms of the budget, the end.
-        last_step, first_step_ns, before_steps_ns: As in ``SegmentSpend``.
-        last_sign_ns: The last sign of life.
+        ongoing: The open span, and the spans since the last step.
+        kept: Prices, slices, the terms of the budget and the end.
     """
 
     executed: Usage
@@ -283,7 +278,7 @@ class StatedState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
 
 def state_of(spend: SegmentSpend, kept: Sequence[Kept]) -> StatedState | None:
-    """Return the state of a fold, or None where it is too large to be written again and again."""
+    """Return the state of a fold, or None if it is too large for a statement."""
     ongoing = spend.charges.ongoing
     if max(len(kept), len(spend.periods), len(ongoing.since_step)) > _LISTED_MAX:
         return None
@@ -303,7 +298,7 @@ def state_of(spend: SegmentSpend, kept: Sequence[Kept]) -> StatedState | None:
 
 
 def read_state(statement: BudgetStatement) -> StatedState | None:
-    """Return what a statement holds, or None where it is not valid."""
+    """Return a statement's content, or None if it is not valid."""
     if statement.form != FORM or not 0 < statement.covers <= statement.seq:
         return None
     try:
@@ -315,14 +310,14 @@ def read_state(statement: BudgetStatement) -> StatedState | None:
 
 
 def is_valid(statement: BudgetStatement) -> bool:
-    """Say whether a statement can replace the records that it covers."""
+    """Return whether a statement can replace the records that it covers."""
     return read_state(statement) is not None
 
 
-def restored(
+def restore_spend(
     segment: SegmentId, header: AttemptStarted | None, statement: BudgetStatement
 ) -> SegmentSpend:
-    """Return the fold of everything that a valid statement covers."""
+    """Return the fold of all records that a valid statement covers."""
     state = read_state(statement)
     assert state is not None
     life = SegmentLife(segment)
@@ -342,7 +337,7 @@ def restored(
 
 
 def is_kept(record: Kept) -> bool:
-    """Say whether a statement repeats a record of these kinds."""
+    """Return whether a statement repeats this record."""
     return not isinstance(record, BudgetEvent) or record.event in _TERMS
 
 
@@ -352,7 +347,7 @@ def last_valid(records: Sequence[Record]) -> BudgetStatement | None:
     return next(filter(is_valid, statements), None)
 
 
-# Steps that a damaged log hides, counted on the safe side: doubt never gives budget back.
+# Repair: stand-ins for steps that a damaged log has lost, so that damage gives no budget back
 
 _AMOUNTS: Final = (
     "dur_ns", "wait_ns", "tokens", "samples", "comm_bytes", "energy_mj", "flops",
@@ -361,7 +356,7 @@ _AMOUNTS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Repaired:
-    """A segment's records with stand-ins for the steps it lost, and how many steps these are."""
+    """A segment's records with stand-ins for lost steps, and how many steps were assumed."""
 
     records: list[Record]
     assumed_steps: int = 0
@@ -375,17 +370,15 @@ def repair(
     last: Step | None = None,
     has_totals: bool = False,
 ) -> Repaired:
-    """Put stand-ins where steps are missing.
-
-    Each counts as the larger of its neighbours, amount by amount.
+    """Insert stand-ins where steps are missing, each as large as the larger of its neighbours.
 
     Args:
         records: One segment's, in sequence.
-        unplaced: How many lines could not be read and are missing nowhere in the sequence: they
-            may have stood at its end.
-        first_seq: The number of the first that can be missing; the header is never a step.
-        last: The last step before them.
-        has_totals: Whether the attempt's final record, with its totals, stands before them.
+        unplaced: How many unreadable lines correspond to no hole in the sequence: they may have
+            been at its end.
+        first_seq: The first number that can be missing; the header is never a step.
+        last: The last step before ``records``.
+        has_totals: Whether the attempt's final totals were recorded before ``records``.
     """
     repaired: list[Record] = []
     next_seq, missing, hole, assumed = first_seq, 0, 0, 0
@@ -395,11 +388,11 @@ def repair(
             missing += record.seq - next_seq
         next_seq = record.seq + 1
         if isinstance(record, Step):
-            count = _hidden_steps(last, record, missing)
+            count = _lost_steps(last, record, missing)
             if count:
                 before = repaired[hole - 1] if hole else None
                 place = (before.seq, before.t_ns) if before else (first_seq - 1, record.t_ns)
-                stand_in = _like([last or record, record], record.step - count, count, place)
+                stand_in = _stand_in([last or record, record], record.step - count, count, place)
                 repaired.insert(hole, stand_in)
                 assumed += count
             last, missing = record, 0
@@ -407,21 +400,21 @@ def repair(
     at_end = missing + unplaced
     if at_end and last is not None and not (has_totals or _has_totals(repaired)):
         place = (repaired[-1].seq, repaired[-1].t_ns) if repaired else (first_seq - 1, last.t_ns)
-        repaired.append(_like([last], last.step + last.count, at_end, place))
+        repaired.append(_stand_in([last], last.step + last.count, at_end, place))
         assumed += at_end
     return Repaired(repaired, assumed)
 
 
-def _hidden_steps(last: Step | None, following: Step, missing: int) -> int:
-    """Return how many steps the missing records before a step can have been."""
+def _lost_steps(last: Step | None, following: Step, missing: int) -> int:
+    """Return how many steps the records missing before ``following`` can have held."""
     if last is None:
         return min(missing, following.step)
     skipped = following.step - last.step - last.count
     return min(max(0, skipped), missing * max(last.count, following.count))
 
 
-def _like(neighbours: Sequence[Step], step: int, count: int, after: tuple[int, int]) -> Step:
-    """Return steps as large as the largest neighbour, numbered and timed ``after`` a record."""
+def _stand_in(neighbours: Sequence[Step], step: int, count: int, after: tuple[int, int]) -> Step:
+    """Return ``count`` steps as large as the largest neighbour, placed ``after`` (seq, t_ns)."""
     each = {
         name: max(-(-getattr(one, name) // one.count) for one in neighbours) for name in _AMOUNTS
     }
@@ -431,5 +424,5 @@ def _like(neighbours: Sequence[Step], step: int, count: int, after: tuple[int, i
 
 
 def _has_totals(records: Sequence[Record]) -> bool:
-    """Say whether the attempt recorded its totals at its end, so that nothing is assumed."""
+    """Return whether the attempt recorded its final totals, so that nothing is assumed."""
     return any(isinstance(one, BudgetEvent) and one.event == "ended" for one in records)

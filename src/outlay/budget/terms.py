@@ -1,7 +1,7 @@
-"""A budget as its user states it: which limits, and in which words.
+"""A budget's mode and limits, as its user states them. Pure.
 
-Pure. Where a budget comes from (files, the environment, Hydra) is the subject of
-``outlay.budget.config``; how limits are judged, of ``outlay.budget.limits``.
+``outlay.budget.config`` reads budgets from files, the environment and Hydra;
+``outlay.budget.limits`` compares use with limits.
 """
 
 from __future__ import annotations
@@ -68,10 +68,10 @@ class Budget:
     ) -> Self:
         """Return the budget with these limits; ``None`` leaves a limit unset.
 
-        Without a ``charge``, time is training alone, and cost all that the run costs.
+        Without a ``charge``, time counts training alone, and cost everything.
 
         Raises:
-            InvalidValue: An unknown mode or key, a mode without its limit, or a limit that is no
+            InvalidValue: An unknown mode or key, a mode without its limit, or a limit that is not a
                 finite amount above zero.
         """
         _check_words(mode, limits, charge)
@@ -89,7 +89,7 @@ class Budget:
 
     @classmethod
     def stated_in(cls, terms: Mapping[str, Any]) -> Self:
-        """Return a budget as a run recorded it; cost was all that the run cost at first."""
+        """Return the budget of recorded terms; the oldest ones charge all cost."""
         limits = terms.get("limits")
         if not isinstance(limits, Mapping) or "mode" not in terms:
             raise InvalidValue("budget", terms, "a mode and its limits, as a run records them")
@@ -102,7 +102,7 @@ class Budget:
 
     @property
     def stated_charge(self) -> str | None:
-        """What ``of`` takes as ``charge`` for this budget."""
+        """The ``charge`` argument of ``of`` that gives this budget."""
         return self.charge if self.charge == self.charge_cost else None
 
     @property
@@ -112,7 +112,7 @@ class Budget:
 
     @property
     def currency(self) -> str:
-        """In which money is counted: that of the limit on money, else USD."""
+        """The currency of the limit on money, else USD."""
         return currency_in(self.limits)
 
     @property
@@ -121,14 +121,14 @@ class Budget:
         return cost_in(self.currency).key in self.limits
 
     def for_epochs_of(self, steps_per_epoch: int) -> Budget:
-        """Return the budget for a loader of this length, unless the user stated another."""
+        """Return the budget with this epoch length, unless the user stated one."""
         if self.steps_per_epoch is not None:
             return self
         return replace(self, steps_per_epoch=read_steps(steps_per_epoch))
 
     @property
     def needs_steps_per_epoch(self) -> bool:
-        """Whether the limits cannot be judged before the length of an epoch is known."""
+        """Whether epochs are limited but their length is not known."""
         return EPOCHS.key in self.limits and self.steps_per_epoch is None
 
     @property
@@ -143,7 +143,7 @@ class Budget:
 
     @property
     def bounds_known(self) -> tuple[Bound, ...]:
-        """The limits that can be judged already: all, but for epochs of unknown length."""
+        """The same without a limit on epochs of unknown length."""
         if not self.needs_steps_per_epoch:
             return self.bounds
         rest = {key: limit for key, limit in self.limits.items() if key != EPOCHS.key}
@@ -155,14 +155,14 @@ class Budget:
             return amount
         if self.steps_per_epoch is None:
             raise InvalidValue("steps_per_epoch", None, f"{EXPECTED_STEPS}, as {key!r} is set")
-        # Only whole steps run, so 2.5 steps allow two.
+        # Rounded down: 2.5 steps allow two.
         steps = amount * self.steps_per_epoch // MICRO_EPOCHS
         if not steps:
             raise InvalidValue(key, self.limits[key], "at least one step's worth of an epoch")
         return steps
 
     def changed_from(self, mode: object, limits: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-        """Return what differs from a budget stated earlier: key → (then, now)."""
+        """Return the differences from an earlier budget: key → (then, now)."""
         stated = (key for key in (*limits, *self.limits) if dimension_of(key) is not None)
         keys = dict.fromkeys((*KEYS, *stated))
         then = {"mode": mode} | {key: limits.get(key) for key in keys}
@@ -171,7 +171,7 @@ class Budget:
 
 
 DISABLED: Final = Budget(mode="", limits={}, allow_change=True)
-"""What ``enabled: false`` states: no limits, whatever the run was started with."""
+"""The budget of ``enabled: false``: no limits, whatever the run was started with."""
 
 
 def _check_words(mode: str, limits: Mapping[str, object], charge: str | None) -> None:
@@ -185,7 +185,7 @@ def _check_words(mode: str, limits: Mapping[str, object], charge: str | None) ->
 
 
 def is_limit_key(key: str) -> bool:
-    """Say whether a key states a limit, or the length of an epoch."""
+    """Return whether a key states a limit or the length of an epoch."""
     return key in LIMIT_KEYS or dimension_of(key) is not None
 
 
@@ -216,7 +216,7 @@ def _canonical(key: str, value: object) -> int | float:
 
 
 def refuse_bare_time(mode: str, limit: object) -> None:
-    """Refuse a time without its unit: half of the readers take it for minutes, half for hours."""
+    """Refuse a time without a unit: it could mean minutes or hours."""
     if MODES[mode] is TIME and is_number(limit):
         readings = f'"{limit}min" for minutes or "{limit}h" for hours'
         raise InvalidValue(mode, limit, f"a duration with its unit: {readings}")
@@ -225,8 +225,8 @@ def refuse_bare_time(mode: str, limit: object) -> None:
 def iso_time(limit: object, **caps: object) -> Budget:
     """Return a budget that stops after a training time: ``iso_time("2h")``.
 
-    A bare number has no unit here, and is refused. Every constructor takes further limits as
-    keywords: ``iso_time("2h", max_cost_usd=5)``.
+    A number without a unit is refused. Every constructor takes further limits as keywords:
+    ``iso_time("2h", max_cost_usd=5)``.
     """
     refuse_bare_time("iso_time", limit)
     return _with_caps("iso_time", limit, caps)
@@ -243,26 +243,26 @@ def iso_epochs(limit: object, **caps: object) -> Budget:
 
 
 def iso_cost(limit: object, **caps: object) -> Budget:
-    """Return a budget that stops once the run has cost so much: ``iso_cost("5 USD")``.
+    """Return a budget that stops at a cost: ``iso_cost("5 USD")``.
 
-    It is in the currency of the run's price. All of the cost counts, start-up included; with
-    ``charge="training"``, that of steps alone.
+    The currency must be that of the run's price. All cost counts, start-up included; with
+    ``charge="training"``, only that of steps and their data wait.
     """
     return _with_caps("iso_cost", limit, caps)
 
 
 def iso_flops(limit: object, **caps: object) -> Budget:
-    """Return a budget that stops after so many operations: ``iso_flops("1.5 EFLOP")``."""
+    """Return a budget that stops after a number of FLOPs: ``iso_flops("1.5 EFLOP")``."""
     return _with_caps("iso_flops", limit, caps)
 
 
 def comm_cap(limit: object, **caps: object) -> Budget:
-    """Return a budget that stops after so many bytes of collectives: ``comm_cap("10GB")``."""
+    """Return a budget that stops after a number of collectives' bytes: ``comm_cap("10GB")``."""
     return _with_caps("comm_cap", limit, caps)
 
 
 def energy_cap(limit: object, **caps: object) -> Budget:
-    """Return a budget that stops after so much energy: ``energy_cap("1.2 kWh")``."""
+    """Return a budget that stops after an amount of energy: ``energy_cap("1.2 kWh")``."""
     return _with_caps("energy_cap", limit, caps)
 
 

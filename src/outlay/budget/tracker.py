@@ -1,6 +1,6 @@
-"""The budget of a run while it trains: what was used, what is left, and whether to stop.
+"""Counts what a run uses against its limits, and says when to stop.
 
-Knows no file and no process group: those who do feed it. Thread-safe; time is monotonic.
+Uses no files and no process group. Thread-safe; time is monotonic.
 """
 
 from __future__ import annotations
@@ -51,18 +51,18 @@ class BudgetTracker:
         limits: Limits by configuration key, such as ``{"max_tokens": 50_000}``.
         charge: ``all`` counts evaluation, checkpoints and logging as time, see ``spend``;
             ``training`` does not count their money either.
-        rate: What an hour costs, in the currency of the limit on money (USD where there is none);
-            prices steps whose cost is not stated.
-        clock: Times what ``spend`` encloses.
+        rate: The price of an hour, in the currency of the limit on money (default USD); prices
+            steps whose cost is not stated.
+        clock: Times the block of ``spend``.
 
     Attributes:
-        bounds: The limits that are judged, the mode's own first.
-        used: What was used so far, over all ranks as far as they have agreed.
+        bounds: The limits in effect, the mode's own first.
+        used: What was used so far, over all ranks as of their last all-gather.
         base: What the run had used before this attempt.
-        stop_reason: Which limit stops the run, and by how much it was or would have been passed.
+        stop_reason: The limit that stops the run, and by how much it is or would be exceeded.
 
     Raises:
-        InvalidValue: The limits cannot be used; the message names the key and the valid ones.
+        InvalidValue: The limits are not valid; the message names the key and the valid ones.
     """
 
     def __init__(
@@ -75,13 +75,13 @@ class BudgetTracker:
         clock: Clock = SYSTEM,
     ) -> None:
         self._start(Budget.of(mode, limits, charge=charge), rate=rate, clock=clock)
-        self._set_bounds(self.budget.bounds)  # Refuses epochs of unknown length.
+        self._set_bounds(self.budget.bounds)  # Raises for epochs of unknown length.
 
     @classmethod
     def of(
         cls, budget: Budget, *, rate: Rate | str | None = None, clock: Clock = SYSTEM
     ) -> BudgetTracker:
-        """Return the tracker of a budget that was stated as a value: ``outlay.iso_time("2h")``."""
+        """Return the tracker of a budget value such as ``outlay.iso_time("2h")``."""
         tracker = cls.__new__(cls)
         tracker._start(budget, rate=rate, clock=clock)
         return tracker
@@ -117,14 +117,14 @@ class BudgetTracker:
         """Count one micro-batch.
 
         Args:
-            step_samples: Its tokens, every augmented view included.
-            step_wall_ms: Milliseconds it took, the wait for its data included.
+            step_samples: Its tokens, including every augmented view.
+            step_wall_ms: Milliseconds it took, including the wait for its data.
             comm_bytes: Payload bytes of its collectives.
             energy_Wh: Energy it used (a difference, not a meter's reading).
-            cost: What it cost, where the tracker has no rate; a number is in the limit's currency.
-            flops: Floating-point operations it did.
-            step: Its number, where it is not the last one's + 1; a lower one is a rollback, which
-                takes back the progress it undoes.
+            cost: Its cost, if the tracker has no rate; a number is in the limit's currency.
+            flops: Its floating-point operations.
+            step: Its number, if not the last one's + 1; a lower number is a rollback, which takes
+                back the progress it undoes.
 
         Raises:
             InvalidValue: An amount is negative, NaN or infinite.
@@ -138,7 +138,7 @@ class BudgetTracker:
     def count(self, usage: Usage, *, step: int | None = None) -> None:
         """Count ``usage.steps`` micro-batches from number ``step`` on (None: the next).
 
-        Executing a step undoes every earlier execution of it and of those that follow it.
+        A step undoes every earlier execution of itself and of higher-numbered steps.
         """
         with self._lock:
             self.clocks.spent_ns[TRAINING] += usage.time_ns
@@ -161,7 +161,7 @@ class BudgetTracker:
         cost: Money | float | None = None,
         flops: int = 0,
     ) -> bool:
-        """Return whether one more step of this size would pass a limit; hitting it is fine."""
+        """Return whether one more step of this size would exceed a limit; reaching it is fine."""
         usage = step_usage(
             step_samples, step_wall_ms, comm_bytes, energy_Wh, cost, flops, self._rate,
             self._currency,
@@ -169,13 +169,13 @@ class BudgetTracker:
         return would_pass(self.used, usage, self.bounds) is not None
 
     def admit(self, step: Usage) -> bool:
-        """Return whether a step of this size may run; a refusal is the reason to stop."""
+        """Return whether a step of this size may run; a refusal becomes the stop reason."""
         with self._lock:
             self.stop_reason = self.stop_reason or would_pass(self.used, step, self.bounds)
             return self.stop_reason is None
 
     def should_stop(self) -> bool:
-        """Return whether a limit is reached, or a step was refused because it would pass one."""
+        """Return whether a limit is reached, or a step was refused because it would exceed one."""
         return self.stop_reason is not None
 
     @contextmanager
@@ -196,7 +196,7 @@ class BudgetTracker:
         energy_Wh: float = 0.0,
         cost: Money | float | None = None,
     ) -> None:
-        """Charge work beside the steps: its energy, its money, and its time with ``all``.
+        """Charge work outside the steps: its energy, its money, and with ``all`` its time.
 
         With ``charge="training"`` its money is not charged.
 
@@ -205,12 +205,15 @@ class BudgetTracker:
         """
         if time_ns < 0:
             raise InvalidValue("time_ns", time_ns, "a whole number of nanoseconds, zero or more")
-        units = money_units(cost, self._currency) if cost is not None else self._priced(time_ns)
+        if cost is not None:
+            units = money_units(cost, self._currency)
+        else:
+            units = 0 if self._rate is None else priced_units(self._rate, time_ns)
         energy_mj = millijoules(energy_Wh)
         self.charge_usage(clock, Usage(time_ns=time_ns, cost_units=units, energy_mj=energy_mj))
 
     def charge_usage(self, clock: str, usage: Usage) -> None:
-        """Charge work beside the steps whose use is known as a value."""
+        """Charge work outside the steps, given as a ``Usage``."""
         with self._lock:
             self.clocks.add(clock, usage)
             self.add(self._charged(usage))
@@ -222,7 +225,7 @@ class BudgetTracker:
             self._check_thresholds()
 
     def allows(self, clock: str) -> bool:
-        """Return whether such work fits what is left, judged by the dearest one so far.
+        """Return whether such work fits what is left, predicted from the largest use so far.
 
         The first one always fits, unless the run must stop anyway.
         """
@@ -237,7 +240,7 @@ class BudgetTracker:
         return listener
 
     def forecast(self) -> Forecast | None:
-        """Return when the run will stop at the pace measured so far; None before the first step."""
+        """Return when the run will stop at its mean pace so far; None before the first step."""
         with self._lock:
             measured = self.used - self.base
             training_ns = self.clocks.spent_ns[TRAINING] - self._training_before_ns
@@ -245,22 +248,22 @@ class BudgetTracker:
 
     @property
     def totals(self) -> dict[str, int | float]:
-        """What was used so far, under the documented names; a copy."""
+        """What was used so far, under the documented names."""
         return snapshots.totals_of(self.used, self.budget.steps_per_epoch, self._currency)
 
     @property
     def remaining(self) -> dict[str, int | float]:
-        """What is left of each limit, under its key; negative once it was passed."""
+        """What is left of each limit, under its key; negative once it is exceeded."""
         return snapshots.remaining_of(self.used, self.budget)
 
     @property
     def fraction_used(self) -> float:
-        """The used fraction of the limit that is closest to its end; above 1 once passed."""
+        """The used fraction of the limit that is closest to its end; may exceed 1."""
         fractions = (bound.used(self.used) / bound.limit for bound in self.bounds)
         return max(fractions, default=0.0)
 
     def snapshot(self) -> dict[str, Any]:
-        """Return the budget's state for a checkpoint; ``load`` takes it back."""
+        """Return the budget's state for a checkpoint; ``load`` restores it."""
         with self._lock:
             return snapshots.snapshot_of(
                 self.budget, self.used, dict(self.clocks.spent_ns), self.stop_reason
@@ -269,12 +272,12 @@ class BudgetTracker:
     def load(self, snapshot: Mapping[str, Any] | None, *, allow_change: bool = False) -> None:
         """Resume from a checkpoint's snapshot; an empty one changes nothing.
 
-        Progress becomes the snapshot's, since that is what survived with the model. A resource is
-        never refunded: it becomes the larger of the two.
+        Progress becomes the snapshot's, which survived with the model. A resource is never
+        refunded: it becomes the larger of the two.
 
         Raises:
             BudgetChanged: Its mode or limits are not this tracker's, and no change is allowed.
-            InvalidValue: A total is missing or cannot be true; nothing was taken over.
+            InvalidValue: A total is missing or impossible; nothing was changed.
         """
         if not snapshot:
             return
@@ -290,7 +293,7 @@ class BudgetTracker:
             self.rebase(self.loaded_progress + resources_of(self.used.largest(saved)))
 
     def rebase(self, total: Usage) -> None:
-        """Start over from a total known from elsewhere: a snapshot, or the run log."""
+        """Restart from a total known from a snapshot or the run log."""
         with self._lock:
             self._training_before_ns = self.clocks.spent_ns[TRAINING]
             self.used = self.base = total
@@ -305,46 +308,40 @@ class BudgetTracker:
             self._reevaluate()
 
     def state_dict(self) -> dict[str, str]:
-        """Return the snapshot as PyTorch checkpoints want it, torch.distributed's included."""
+        """Return the snapshot for PyTorch checkpoints, including torch.distributed's."""
         return {"budget": snapshots.as_json(self.snapshot())}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Resume from what ``state_dict`` returned."""
+        """Resume from the result of ``state_dict``."""
         self.load(snapshots.from_json(state_dict["budget"]))
 
     def set_steps_per_epoch(self, steps_per_epoch: int) -> None:
-        """Say how long an epoch is, unless the configuration did."""
+        """Set the length of an epoch, unless the configuration did."""
         with self._lock:
             self.budget = self.budget.for_epochs_of(steps_per_epoch)
             self._set_bounds(self.budget.bounds)
 
     @property
     def own(self) -> Usage:
-        """What this process has used since its start, rollbacks taken back."""
+        """What this process has used since its start, net of rollbacks."""
         return self.used - self.base - self._others
 
     def absorb(self, base: Usage, others: Usage, reason: StopReason | None = None) -> None:
-        """Take over what the ranks agreed on.
-
-        ``others`` is what the other ranks add to this one's use since.
-        """
+        """Apply the result of an all-gather; ``others`` is the use of the other ranks."""
         with self._lock:
             self.used += (base - self.base) + (others - self._others)
             self.base, self._others = base, others
             self._report_thresholds()
             self.stop_reason = reason
 
-    def _priced(self, time_ns: int) -> int:
-        return 0 if self._rate is None else priced_units(self._rate, time_ns)
-
     def _charged(self, usage: Usage) -> Usage:
-        """Return what of work beside the steps is charged."""
+        """Return the charged part of the use of work outside the steps."""
         time_ns = usage.time_ns if self.budget.charge == "all" else 0
         cost_units = usage.cost_units if self.budget.charge_cost == "all" else 0
         return replace(usage, time_ns=time_ns, cost_units=cost_units)
 
     def explain(self, reason: StopReason) -> None:
-        """Put a reason that says more in place of the reason to stop."""
+        """Replace the stop reason by a more detailed one."""
         with self._lock:
             self.stop_reason = reason
 
@@ -353,7 +350,7 @@ class BudgetTracker:
         self._reevaluate()
 
     def _reevaluate(self) -> None:
-        """Judge a total that changed otherwise than by adding a step: it may have fallen."""
+        """Recompute stop reason and thresholds after a change that may have lowered the total."""
         self.stop_reason = reached(self.used, self.bounds)
         self._ahead = Thresholds(self.bounds, self.used)
 

@@ -1,4 +1,4 @@
-"""What a run has used: counts, clocks, what a record charges, parts of a cost. Pure."""
+"""What a run has used: amounts, clocks, what each record charges, parts of the cost. Pure."""
 
 from __future__ import annotations
 
@@ -28,17 +28,16 @@ from outlay.rates import Basis, RateFunction, apportion, round_units
 from outlay.units import Money
 from outlay.units.money import MICROS
 
-# What a step, or a whole run, has used: one struct of integers.
+# Amounts
 
 
 class Usage(msgspec.Struct, frozen=True, gc=False, array_like=True):
-    """Amounts of everything a limit can be set on; of a step, or summed over many.
+    """Amounts of everything that can be limited, of one step or summed over many.
 
     Attributes:
         tokens: Every augmented view of every micro-batch, over all ranks.
         steps: Micro-batches.
-        flops: Floating-point operations.
-        time_ns: Charged time: data wait and steps, and more when the budget charges ``all``.
+        time_ns: Charged time: data wait and steps, and all clocks if the budget charges ``all``.
         cost_units: Money, exact: micro-units per hour times nanoseconds.
         energy_mj: Millijoules.
         comm_bytes: Payload bytes of collectives.
@@ -89,33 +88,25 @@ def progress_of(usage: Usage) -> Usage:
 
 
 def resources_of(usage: Usage) -> Usage:
-    """Return the part that, once consumed, never comes back."""
+    """Return the part that counts resources, which are never refunded."""
     return replace(usage, tokens=0, steps=0, flops=0)
 
 
-def sum_of(usages: Iterable[Usage]) -> Usage:
-    """Return the sum, amount by amount."""
-    return sum(usages, ZERO)
-
-
 def joined(usages: Iterable[Usage]) -> Usage:
-    """Return what ranks used together: they run side by side, so time and steps are not summed.
+    """Return what ranks used together: time and steps are the maximum, since ranks run in parallel.
 
-    Money is the whole run's on every rank: that of the first counts.
+    Money is the whole run's on every rank: the first rank's counts.
     """
     parts = list(usages)
     return replace(
-        sum_of(parts),
+        sum(parts, ZERO),
         steps=max(part.steps for part in parts),
         time_ns=max(part.time_ns for part in parts),
         cost_units=parts[0].cost_units,
     )
 
 
-# Where the time went: a clock each for training, evaluation, checkpoints and logging.
-#
-# Only training is charged to a time limit, unless the budget charges ``all``; each clock
-# remembers its dearest use, from which the next one is predicted.
+# Clocks: only training is charged to a time limit, unless the budget charges ``all``
 
 TRAINING: Final = "training"
 CLOCKS: Final = (TRAINING, "evaluation", "checkpoint", "logging")
@@ -128,20 +119,20 @@ CLOCK_OF_SPAN: Final = {
 
 
 class Clocks:
-    """Nanoseconds by clock, and the dearest single use of each."""
+    """Nanoseconds by clock, and the largest single use of each, which predicts the next."""
 
     def __init__(self) -> None:
         self.spent_ns = dict.fromkeys(CLOCKS, 0)
-        self._dearest: dict[str, Usage] = {}
+        self._largest: dict[str, Usage] = {}
 
     def add(self, name: str, usage: Usage) -> None:
-        """Record that ``name`` ran once and used this much; ``time_ns`` is what it took."""
+        """Add one use of a clock."""
         self.spent_ns[check_clock(name)] += usage.time_ns
-        self._dearest[name] = usage.largest(self._dearest.get(name, ZERO))
+        self._largest[name] = usage.largest(self._largest.get(name, ZERO))
 
     def predicted(self, name: str) -> Usage | None:
-        """Return what the next use is expected to take at most; None before the first."""
-        return self._dearest.get(check_clock(name))
+        """Return the expected maximum of the next use; None before the first."""
+        return self._largest.get(check_clock(name))
 
 
 def check_clock(name: str) -> str:
@@ -151,21 +142,24 @@ def check_clock(name: str) -> str:
     return name
 
 
-# What a record of the run log means to a budget: a step's use, or the time of another clock.
-#
-# The live run and its replay go through here, so that they cannot disagree.
+# Charges of records, for the live run and for its replay alike
 
 
 class ClockCharge(msgspec.Struct, frozen=True, array_like=True):
-    """Work beside the steps: on which clock, how long, and since when."""
+    """Time on a clock other than training."""
 
     clock: str
     start_ns: int
     time_ns: int
 
+    @property
+    def end_ns(self) -> int:
+        """The end of the half-open interval."""
+        return self.start_ns + self.time_ns
+
 
 class ClockSpan(msgspec.Struct, frozen=True, array_like=True):
-    """The outermost span with a clock of its own that has not ended."""
+    """The outermost open span with a clock of its own."""
 
     seq: int
     clock: str
@@ -173,7 +167,7 @@ class ClockSpan(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Ongoing(msgspec.Struct, frozen=True, array_like=True):
-    """What the next record's charge depends on, of the records before it."""
+    """The state of ``Charges``: what the charge of the next record depends on."""
 
     open: ClockSpan | None
     since_step: list[ClockCharge]
@@ -181,10 +175,10 @@ class Ongoing(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Charges:
-    """Reads one process's records in order and says what each of them charges.
+    """Computes what each of a process's records charges, in order.
 
-    Evaluation, checkpoints and logging inside a step's time are taken out of it: they have clocks
-    of their own. Of spans within each other the outermost counts.
+    Evaluation, checkpoints and logging inside a step's time are subtracted from it: they have
+    clocks of their own. Of nested spans the outermost counts.
     """
 
     def __init__(self, ongoing: Ongoing | None = None) -> None:
@@ -194,13 +188,13 @@ class Charges:
 
     @property
     def ongoing(self) -> Ongoing:
-        """What another ``Charges`` needs to go on from here."""
+        """The state from which another ``Charges`` can continue."""
         return Ongoing(self._open, list(self._since_step), self._last_ns)
 
     def of(self, record: Record, seq: int) -> ClockCharge | Usage | None:
-        """Return what a record that is no step charges: time on a clock, or energy of its own.
+        """Return the charge of a record that is not a step: time on a clock, or energy.
 
-        ``seq`` is its place in the segment.
+        ``seq`` is the record's sequence number.
         """
         self._last_ns = max(self._last_ns, record.t_ns)
         match record:
@@ -216,12 +210,12 @@ class Charges:
         return None
 
     def end(self) -> ClockCharge | None:
-        """Return what a span that never ended charges: up to the last sign of life."""
+        """Return the charge of an open span, up to the last sign of life."""
         return self._close(self._last_ns) if self._open is not None else None
 
     @property
     def inside(self) -> bool:
-        """Whether work with a clock of its own is going on."""
+        """Whether a span with a clock of its own is open."""
         return self._open is not None
 
     def _close(self, end_ns: int) -> ClockCharge:
@@ -232,21 +226,20 @@ class Charges:
         return charge
 
     def step(self, step: Step) -> Usage:
-        """Return what a step used; its money is not known here."""
+        """Return what a step used, without its cost."""
         self._last_ns = max(self._last_ns, step.t_ns)
         time_ns = step.wait_ns + step.dur_ns
         if self._since_step:
             begun_ns = step.t_ns - time_ns
             for span in self._since_step:
-                end_ns = span.start_ns + span.time_ns
-                time_ns -= max(0, min(end_ns, step.t_ns) - max(span.start_ns, begun_ns))
+                time_ns -= max(0, min(span.end_ns, step.t_ns) - max(span.start_ns, begun_ns))
             self._since_step.clear()
         return Usage(
             step.tokens, step.count, step.flops, time_ns, 0, step.energy_mj, step.comm_bytes
         )
 
 
-# What a run's cost is made of, and which of that its budget is charged.
+# Parts of the cost, and which of them a budget is charged
 
 LABELS: Final = {
     "training": "training",
@@ -261,7 +254,7 @@ LABELS: Final = {
 
 
 class Period(msgspec.Struct, array_like=True):
-    """Nanoseconds by clock since an instant from which on one price held; 0: the begin."""
+    """Nanoseconds by clock while one price held, from ``since_ns`` on (0: the begin)."""
 
     since_ns: int
     spent_ns: dict[str, int] = {}
@@ -282,7 +275,7 @@ def clocks_of(periods: Sequence[Period]) -> dict[str, int]:
 
 
 class SurvivingWork(Protocol):
-    """The work of one process that no rollback of its own undid."""
+    """The work of one process that its own rollbacks did not undo."""
 
     @property
     def lowest(self) -> int | None:
@@ -297,9 +290,8 @@ class ProcessSpend:
     """What one process used.
 
     Attributes:
-        surviving: Its work that no rollback of its own undid.
         executed: Everything it did, undone or not.
-        periods: Nanoseconds by clock, for each stretch of time with one price.
+        periods: One for each price.
         first_step_ns: When its first step began to wait for data.
         before_steps_ns: Time on the clocks before its first step.
     """
@@ -321,9 +313,9 @@ class CostParts:
         training: During steps and the wait for their data.
         start_up: From an attempt's begin to its first step.
         evaluation, checkpoint, logging: On those clocks.
-        other: In an attempt, and none of these.
-        down: Between two attempts, where it is known that the machine was paid for.
-        assumed: Between two attempts, where it is unknown; shown, and never charged.
+        other: The rest of an attempt.
+        down: Between two attempts, if the machine is known to have been paid for.
+        assumed: Between two attempts, if that is unknown; shown, but never charged.
     """
 
     training: int = 0
@@ -341,15 +333,15 @@ class CostParts:
 
     @property
     def total(self) -> int:
-        """All of the cost."""
+        """The whole cost."""
         return sum(asdict(self).values())
 
     def charged(self, charge_cost: str) -> int:
-        """Return what a budget is charged: ``all`` that is known, or ``training`` alone."""
+        """Return what a budget is charged: ``all`` but the assumed part, or ``training`` alone."""
         return self.training if charge_cost == "training" else self.total - self.assumed
 
     def is_charged(self, name: str, charge_cost: str) -> bool:
-        """Say whether a part is charged to a budget."""
+        """Return whether a budget is charged a part."""
         return name == "training" if charge_cost == "training" else name != "assumed"
 
     def micros(self) -> dict[str, int]:
@@ -357,7 +349,7 @@ class CostParts:
         return apportion(asdict(self))
 
     def document(self, charge_cost: str, currency: str) -> dict[str, Any]:
-        """Return the parts as JSON shows them; the currency is in the names."""
+        """Return the parts for JSON; the currency is in the names."""
         micros, code = self.micros(), currency.lower()
         charged = [name for name in micros if self.is_charged(name, charge_cost)]
         return {
@@ -371,9 +363,9 @@ class CostParts:
         }
 
     def rows(self, charge_cost: str, currency: str) -> list[tuple[str, Money, str]]:
-        """Return what each part is called, costs, and whether it is charged.
+        """Return each part's label, cost, and whether it is charged.
 
-        Parts of zero are left out, but for the time between attempts, which people look for.
+        Parts of zero are left out, except ``down``, which users look for.
         """
         rows = []
         for name, amount in self.micros().items():
@@ -388,12 +380,7 @@ NO_COST: Final = CostParts()
 
 @dataclass(frozen=True, slots=True)
 class CostedRun:
-    """What is needed to divide a run's cost.
-
-    Attributes:
-        attempts: Oldest first.
-        until_ns: Where the cost ends.
-    """
+    """Divides a run's cost up to ``until_ns`` into its parts; attempts are oldest first."""
 
     attempts: Sequence[Attempt]
     spends: Mapping[SegmentId, ProcessSpend]
@@ -431,7 +418,7 @@ class CostedRun:
         return CostParts(start_up=start_up, other=other, **clocks)
 
     def _by_clock(self, attempt: Attempt, spend: ProcessSpend) -> dict[str, int]:
-        """Return the cost of the time on each clock, at the price of when it ran."""
+        """Return the cost of the time on each clock, at the price in effect then."""
         units: dict[str, int] = {}
         ends = [*(period.since_ns for period in spend.periods[1:]), attempt.last_sign_ns]
         for period, end_ns in zip(spend.periods, ends, strict=True):
@@ -444,7 +431,7 @@ class CostedRun:
         return units
 
     def _start_up(self, attempt: Attempt, spend: ProcessSpend) -> int:
-        """Return the cost until the first step, without what other clocks took of that."""
+        """Return the cost until the first step, without the time on other clocks."""
         first_ns, before_ns = spend.first_step_ns, spend.before_steps_ns
         if first_ns is None:
             first_ns = attempt.last_sign_ns

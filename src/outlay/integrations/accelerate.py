@@ -13,7 +13,7 @@ import os
 from typing import Any
 
 from outlay.errors import MissingExtra
-from outlay.record.configuration import CONFIGURATION_NOTE, recorded_config
+from outlay.record.redaction import CONFIGURATION_NOTE, recorded_config
 from outlay.runs.live import Run
 from outlay.runs.starting import run as start_run
 

@@ -1,6 +1,6 @@
-"""The run log: what happened in a run, as appended facts. It computes nothing from them.
+"""The run log: append-only records of what happened in a run. Computes nothing from them.
 
-What reads logs loads when it is first used: a process that only writes one need not wait for it.
+Names for reading logs are imported on first use, so that a process that only writes loads less.
 """
 
 import importlib
@@ -56,34 +56,33 @@ if TYPE_CHECKING:
         read_lives,
         training_ranks,
     )
-    from outlay.ledger.reader import Chunk, LedgerReader, RunLog, read_run
-    from outlay.ledger.resume import Stated, find_statements, last_committed_step
-
-_READING = {
-    "attempts": (
-        "ACCOUNTS", "Attempt", "NodeStay", "SegmentLife", "alive_until", "derive_attempts",
-        "energy_of", "read_lives", "training_ranks",
-    ),
-    "reader": ("Chunk", "LedgerReader", "RunLog", "read_run"),
-    "resume": ("Stated", "find_statements", "last_committed_step"),
-}  # fmt: skip
-_HOMES = {name: module for module, names in _READING.items() for name in names}
+    from outlay.ledger.reader import (
+        Chunk,
+        LastStatement,
+        LedgerReader,
+        RunLog,
+        find_statements,
+        last_committed_step,
+        read_run,
+    )
 
 __all__ = [
     "ACCOUNTS", "SUPERVISOR", "Attempt", "AttemptEnded", "AttemptStarted", "BudgetEvent",
     "BudgetStatement", "CheckpointCommitted", "Chunk", "EndStatus", "Gap", "GpuCount", "Heartbeat",
-    "KnownRecord", "LedgerReader", "Metric", "NodeStay", "Note", "Payload", "Price", "PriceChanged",
-    "Record", "RunIdentity", "RunLog", "SegmentId", "SegmentLife", "SegmentWriter", "SlicesChanged",
-    "SpanBegun", "SpanEnded", "Stated", "Step", "Unknown", "alive_until", "claim_identity",
-    "derive_attempts", "encode_line", "end_segment", "energy_of", "exact_gpus", "find_statements",
-    "gpu_count_of", "kind_of", "last_committed_step", "ledger_dir", "read_identity", "read_lives",
-    "read_run", "segment_paths", "training_ranks",
+    "KnownRecord", "LastStatement", "LedgerReader", "Metric", "NodeStay", "Note", "Payload",
+    "Price", "PriceChanged", "Record", "RunIdentity", "RunLog", "SegmentId", "SegmentLife",
+    "SegmentWriter", "SlicesChanged", "SpanBegun", "SpanEnded", "Step", "Unknown", "alive_until",
+    "claim_identity", "derive_attempts", "encode_line", "end_segment", "energy_of", "exact_gpus",
+    "find_statements", "gpu_count_of", "kind_of", "last_committed_step", "ledger_dir",
+    "read_identity", "read_lives", "read_run", "segment_paths", "training_ranks",
 ]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'outlay.ledger' has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"outlay.ledger.{_HOMES[name]}"), name)
-    globals()[name] = value
-    return value
+    if name in __all__:
+        for module in ("reader", "attempts"):  # In this order: attempts imports the reader.
+            names = vars(importlib.import_module(f"outlay.ledger.{module}"))
+            if name in names:
+                globals()[name] = names[name]
+                return names[name]
+    raise AttributeError(f"module 'outlay.ledger' has no attribute {name!r}")

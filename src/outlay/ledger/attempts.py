@@ -1,11 +1,10 @@
-"""Attempts, derived: which segments make up one start of the run, and how each began and ended.
+"""Derives a run's attempts: the segments of each start, and when and how it began and ended.
 
-A run's timeline is that of its lowest recorded rank, almost always rank 0; the other ranks, and a
-supervisor that watched from outside, add signs of life. An attempt begins, on each node for
-itself, with the first process there, as far as that was recorded, and ends with the last. A
-cluster's accounts bound it, where they were added to the log: it lasts as long as they say. Their
-instants are whole seconds; an end of the log that lies in the second that they name is finer, and
-stands, so that no record is cut off. What the log has in a later second does not count.
+A run's timeline is that of its lowest recorded rank, almost always rank 0; other ranks and a
+supervisor add signs of life. An attempt begins, per node, with the first process there, as far as
+that was recorded, and ends with the last. A cluster's accounting, if added to the log, decides the
+attempt's begin and end. It counts whole seconds: an end in the log within the same second is more
+precise and is kept, so that no record is cut off; records in a later second do not count.
 """
 
 from __future__ import annotations
@@ -37,14 +36,14 @@ from outlay.ledger.segments import SUPERVISOR, SegmentId, segment_paths
 DEAD_AFTER_NS = 600 * 10**9
 """Without a sign of life for this long, an attempt that recorded no end counts as dead."""
 ACCOUNTS = "sacct"
-"""How the launch id, and the source of GPUs, begin in what a cluster's accounts added to a log."""
+"""Prefix of the launch id, and of the source of GPUs, in segments from a cluster's accounting."""
 _SECOND_NS = 10**9
-"""What a cluster's accounts round instants down to."""
+"""A cluster's accounting rounds times down to this."""
 
 
 @dataclass(slots=True)
 class SegmentLife:
-    """How one process lived, folded from its records in any order."""
+    """The begin, end, prices and last sign of life of one process, folded from its records."""
 
     segment: SegmentId
     header: AttemptStarted | None = None
@@ -58,15 +57,15 @@ class SegmentLife:
 
     @property
     def is_account(self) -> bool:
-        """Whether this is what a cluster's accounts added to the log."""
+        """Whether the segment is from a cluster's accounting, not from a process."""
         return self.header is not None and self.header.launch.startswith(f"{ACCOUNTS}-")
 
     def fold(self, records: Sequence[Record]) -> None:
-        """Take note of more records of the segment."""
+        """Add records of the segment; their order does not matter."""
         for record in records:
             match record:
                 case Step():
-                    continue  # Looked at below: there may be millions, and only the last matters.
+                    continue  # Handled below: there may be millions, and only the last matters.
                 case AttemptStarted():
                     self.header = record
                 case AttemptEnded():
@@ -84,15 +83,15 @@ class SegmentLife:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeStay:
-    """How long one node took part in an attempt.
+    """One node of an attempt, and how long it was used.
 
     Attributes:
-        name: Its host; its number where hosts are not recorded.
+        name: Its host, or its number if hosts are not recorded.
         start_ns: When its first process began, as far as that was recorded.
         end_ns: Its last sign of life.
-        ended: The end was recorded, by its processes or by the supervisor that reaped them.
+        ended: Whether its processes, or the supervisor that reaped them, recorded the end.
         ranks: How many processes recorded there.
-        gpus: What was found there of the run's GPUs; 0 where nothing was.
+        gpus: How many of the run's GPUs were detected there; 0 if none were.
     """
 
     name: str
@@ -109,15 +108,15 @@ class Attempt:
 
     Attributes:
         segment: The segment whose records make the timeline.
-        ranks: The segments of all ranks, the timeline's own first, and of those who watched.
-        start_ns: When it began: with the supervisor that started it, else with its first process,
-            else (in logs that do not say when that was) with its first record.
-        last_sign_ns: Its last record, of any rank; cut where the next attempt begins. Of the
-            attempts that a supervisor watched, it is the last one's sign of life.
-        overlaps: It was still recording when the next attempt began.
-        outlived: Its log goes on after the end that the accounts of its job state; that end counts.
-        begin: Who says when it began.
-        nodes: Where it ran, the node of the timeline first; empty in logs that do not say.
+        ranks: The segments of all ranks and supervisors, the timeline's own first.
+        start_ns: The start of its supervisor, else of its first process, else (in logs without
+            process starts) its first record.
+        last_sign_ns: The last record of any rank, at most the begin of the next attempt. A
+            supervisor's records count for the last attempt that it watched.
+        overlaps: Whether it was still recording when the next attempt began.
+        outlived: Whether its log continues after the end in the cluster's accounting, which counts.
+        begin: The source of ``start_ns``.
+        nodes: The node of the timeline first; empty in logs without nodes.
     """
 
     segment: SegmentId
@@ -135,12 +134,12 @@ class Attempt:
 
     @property
     def is_clipped(self) -> bool:
-        """Whether its log has records after its end, which do not count."""
+        """Whether its log has records after its end; they do not count."""
         return self.overlaps or self.outlived
 
     @property
     def completed(self) -> bool:
-        """Whether the attempt said that the run is done."""
+        """Whether the attempt recorded that the run is done."""
         return self.end is not None and self.end.status == "completed"
 
 
@@ -149,14 +148,14 @@ def derive_attempts(lives: Iterable[SegmentLife]) -> list[Attempt]:
     ordered = sorted(lives, key=lambda life: life.segment)
     starts = sorted(_starts(ordered), key=lambda start: start.begun_ns)
     for earlier, start in zip((None, *starts), starts, strict=False):
-        start.settle(earlier)
+        start.find_nodes(earlier)
     return [_attempt(start, following) for start, following in zip_longest(starts, starts[1:])]
 
 
 def alive_until(attempts: Sequence[Attempt], now_ns: int) -> list[Attempt]:
-    """Return the attempts of a run that is alive now: the present counts as its last sign.
+    """Return the attempts of a run that is alive: ``now_ns`` is its last sign of life.
 
-    The reader's clock may be behind the writer's; what was recorded has happened all the same.
+    The reader's clock may be behind the writer's, so the last sign never moves back.
     """
     last = attempts[-1]
     until_ns = max(now_ns, last.last_sign_ns)
@@ -165,7 +164,7 @@ def alive_until(attempts: Sequence[Attempt], now_ns: int) -> list[Attempt]:
 
 
 def training_ranks(segments: Sequence[SegmentId]) -> tuple[SegmentId, ...]:
-    """Return an attempt's processes that trained; a supervisor only where it saw none of them."""
+    """Return the segments of an attempt that trained; its supervisors' if there are none."""
     ranks = tuple(segment for segment in segments if segment.rank != SUPERVISOR)
     return ranks or tuple(segments)
 
@@ -173,35 +172,36 @@ def training_ranks(segments: Sequence[SegmentId]) -> tuple[SegmentId, ...]:
 def energy_of(attempts: Iterable[Attempt], energy_mj: Mapping[SegmentId, int]) -> int:
     """Return the millijoules of a run, each counted once.
 
-    A supervisor sees from outside what the training measures inside; its figure counts where none
-    of the attempts that it watched measured anything.
+    A supervisor measures the same energy as the training; its figure counts only if none of the
+    attempts that it watched measured any.
     """
     total = 0
-    inside_mj: dict[SegmentId, int] = {}
+    measured_mj: dict[SegmentId, int] = {}
     for attempt in attempts:
         trained = training_ranks(attempt.ranks)
         measured = sum(energy_mj.get(rank, 0) for rank in trained)
         total += measured
-        for watching in set(attempt.ranks) - set(trained):
-            inside_mj[watching] = inside_mj.get(watching, 0) + measured
-    outside = (energy_mj.get(watching, 0) for watching, inside in inside_mj.items() if not inside)
-    return total + sum(outside)
+        for supervisor in set(attempt.ranks) - set(trained):
+            measured_mj[supervisor] = measured_mj.get(supervisor, 0) + measured
+    return total + sum(
+        energy_mj.get(supervisor, 0) for supervisor, inside in measured_mj.items() if not inside
+    )
 
 
 @dataclass(slots=True)
 class _Start:
-    """An attempt while its processes are being put together.
+    """An attempt under construction.
 
     Attributes:
         leader: The process whose records make the timeline.
         ranks: The other processes that trained, and every supervisor that watched.
-        begun_ns: When it began: with its leader, or with the supervisor that it is the first of;
-            once settled, with the first process of any node.
-        signs: The processes whose signs of life are the attempt's own; of the attempts that a
-            supervisor watched, it speaks for the last.
-        supervised: Its begin is that of a supervisor, or of the accounts of its job.
-        accounts: The accounts of the job that it is an attempt in.
-        ended_ns: Its end where accounts state it.
+        begun_ns: The start of its leader, or of the supervisor whose first attempt it is; after
+            ``find_nodes``, of the first process on any node.
+        signs: The processes whose signs of life are the attempt's; a supervisor's are those of the
+            last attempt that it watched.
+        supervised: Whether its begin is that of a supervisor, or from its job's accounting.
+        accounts: The accounting of its job.
+        ended_ns: Its end according to ``accounts``.
     """
 
     leader: SegmentLife
@@ -219,13 +219,13 @@ class _Start:
 
     @property
     def last_sign_ns(self) -> int:
-        """The last record of any process that speaks for it, or the end that accounts state."""
+        """The end in the accounting, else the last record of the leader and of ``signs``."""
         if self.ended_ns is not None:
             return self.ended_ns
         return max(life.last_sign_ns for life in (self.leader, *self.signs))
 
-    def settle(self, earlier: _Start | None) -> None:
-        """Find where it ran and since when, beginning after the attempt before it."""
+    def find_nodes(self, earlier: _Start | None) -> None:
+        """Find the nodes and their start times, not before the end of the ``earlier`` attempt."""
         if self.leader.header is None or not self.leader.header.nodes:
             return
         by_node: dict[str, list[SegmentLife]] = {_node_of(self.leader): [self.leader]}
@@ -244,35 +244,35 @@ class _Start:
                 begun_ns = max(begun_ns, after_ns)
             stays.append(_stay(name, begun_ns, lives, watching if is_first else []))
         self.begun_ns = min(stay.start_ns for stay in stays)
-        if self.accounts is not None:  # A job has all its nodes from begin to end.
+        if self.accounts is not None:  # A job keeps all its nodes from begin to end.
             first_ns, last_ns = self.begun_ns, self.last_sign_ns
             stays = [replace(s, start_ns=first_ns, end_ns=last_ns, ended=True) for s in stays]
         self.nodes = stays
 
 
 def _starts(ordered: Sequence[SegmentLife]) -> list[_Start]:
-    """Return every start of the run with the processes that belong to it."""
+    """Return every start of the run with its processes."""
     ranks = {life.segment.rank for life in ordered} - {SUPERVISOR}
     lowest = min(ranks, default=SUPERVISOR)
     leaders = [life for life in ordered if life.segment.rank == lowest]
-    if lowest == SUPERVISOR:  # What was seen on the node goes before what was read in accounts.
+    if lowest == SUPERVISOR:  # A supervisor on the node takes precedence over accounting.
         leaders = [life for life in leaders if not life.is_account] or leaders
     starts = [_Start(life) for life in leaders]
     led = {id(life) for life in leaders}
     watching = [life for life in ordered if life.segment.rank == SUPERVISOR and id(life) not in led]
-    starts += _put_supervisors([life for life in watching if not life.is_account], starts)
+    starts += _add_supervisors([life for life in watching if not life.is_account], starts)
     for life in ordered:
         if life.segment.rank > lowest:
-            start = _launched_with(life, starts)
+            start = _find_start(life, starts)
             start.ranks.append(life)
             start.signs.append(life)
-    return starts + _put_accounts([life for life in watching if life.is_account], starts)
+    return starts + _add_accounts([life for life in watching if life.is_account], starts)
 
 
-def _put_supervisors(supervisors: Sequence[SegmentLife], starts: Sequence[_Start]) -> list[_Start]:
-    """Put each supervisor to the starts that it watched; return those of the ones who saw none."""
+def _add_supervisors(supervisors: Sequence[SegmentLife], starts: Sequence[_Start]) -> list[_Start]:
+    """Add each supervisor to the starts that it watched; return new starts for those without."""
     alone = []
-    for supervisor, until_ns in _watches(supervisors):
+    for supervisor, until_ns in _watch_ends(supervisors):
         begun_ns = supervisor.segment.start_ns
         watched = [s for s in starts if begun_ns <= s.leader.segment.start_ns <= until_ns]
         if not watched:
@@ -286,8 +286,8 @@ def _put_supervisors(supervisors: Sequence[SegmentLife], starts: Sequence[_Start
     return alone
 
 
-def _put_accounts(accounts: Sequence[SegmentLife], starts: Sequence[_Start]) -> list[_Start]:
-    """Put the accounts of each start of a job to the attempts in it; return those without any."""
+def _add_accounts(accounts: Sequence[SegmentLife], starts: Sequence[_Start]) -> list[_Start]:
+    """Add each job's accounting to the starts in it; return new starts for jobs without any."""
     attempts: dict[SegmentId, list[_Start]] = {life.segment: [] for life in accounts}
     for start in sorted(starts, key=lambda start: start.leader.segment):
         t_ns = start.leader.segment.start_ns
@@ -296,17 +296,16 @@ def _put_accounts(accounts: Sequence[SegmentLife], starts: Sequence[_Start]) -> 
             for life in accounts
             if life.segment.start_ns <= t_ns < life.last_sign_ns + _SECOND_NS
         ]
-        if covering:  # Two starts of a job may share a second: it is the later one's.
+        if covering:  # Two starts of a job may share a second, which belongs to the later one.
             attempts[covering[-1]].append(start)
     for life in accounts:
-        _bound(life, attempts[life.segment])
+        if inside := attempts[life.segment]:
+            _set_job_bounds(life, inside)
     return [_Start(life) for life in accounts if not attempts[life.segment]]
 
 
-def _bound(accounts: SegmentLife, inside: Sequence[_Start]) -> None:
-    """Begin and end a job's attempts, oldest first, as its accounts say."""
-    if not inside:
-        return
+def _set_job_bounds(accounts: SegmentLife, inside: Sequence[_Start]) -> None:
+    """Set begin and end of a job's attempts, oldest first, from its accounting."""
     first, last = inside[0], inside[-1]
     granted_ns, returned_ns = accounts.segment.start_ns, accounts.last_sign_ns
     agrees = returned_ns <= last.last_sign_ns < returned_ns + _SECOND_NS
@@ -320,10 +319,10 @@ def _bound(accounts: SegmentLife, inside: Sequence[_Start]) -> None:
     last.ended_ns = ended_ns
 
 
-def _watches(supervisors: Sequence[SegmentLife]) -> Iterator[tuple[SegmentLife, int]]:
+def _watch_ends(supervisors: Sequence[SegmentLife]) -> Iterator[tuple[SegmentLife, int]]:
     """Yield each supervisor, and until when it watched.
 
-    One without an end is between two signs of life, unless it is dead or another has taken over.
+    One without a recorded end is taken to watch until it counts as dead or another takes over.
     """
     for life, later in zip_longest(supervisors, supervisors[1:]):
         silent_ns = life.last_sign_ns + (DEAD_AFTER_NS if life.end is None else 0)
@@ -331,8 +330,8 @@ def _watches(supervisors: Sequence[SegmentLife]) -> Iterator[tuple[SegmentLife, 
         yield life, max(life.last_sign_ns, min(silent_ns, taken_over_ns))
 
 
-def _launched_with(life: SegmentLife, starts: Sequence[_Start]) -> _Start:
-    """Return the start that a process belongs to: by launch id, else by time."""
+def _find_start(life: SegmentLife, starts: Sequence[_Start]) -> _Start:
+    """Return the start of a process: the nearest in time, of those with its launch id if any."""
     launch = life.header.launch if life.header else ""
     together = [
         start
@@ -346,7 +345,6 @@ def _launched_with(life: SegmentLife, starts: Sequence[_Start]) -> _Start:
 
 
 def _node_of(life: SegmentLife) -> str:
-    """Return what tells the node of a process from others."""
     header = life.header
     if header is None:
         return life.segment.host
@@ -354,10 +352,10 @@ def _node_of(life: SegmentLife) -> str:
 
 
 def _process_start_ns(life: SegmentLife, earlier: _Start | None) -> int:
-    """Return when a process began, as far as it says.
+    """Return when a process began; torchrun's agent counts as part of it.
 
-    torchrun's agent is the first process of its node in the first attempt that it starts alone: one
-    that is older than the attempt before began that one.
+    The agent's start counts only in the first attempt that it starts: an agent older than the
+    earlier attempt started that one.
     """
     first_record_ns, header = life.segment.start_ns, life.header
     if header is None:
@@ -408,10 +406,7 @@ def _attempt(start: _Start, following: _Start | None) -> Attempt:
 
 
 def _header(start: _Start) -> AttemptStarted:
-    """Return what the leader said at its start.
-
-    The command is its supervisor's, and so are prices that it did not know.
-    """
+    """Return the leader's header, with the supervisor's command and the prices it did not know."""
     header = start.leader.header or AttemptStarted(t_ns=start.leader.segment.start_ns)
     for account in (life for life in start.ranks if life.is_account):
         if account.header is not None and header.gpus_source == "world_size":
@@ -425,7 +420,7 @@ def _header(start: _Start) -> AttemptStarted:
             header = replace_fields(
                 header, price=stated.price, gpus=stated.gpus, gpus_source=stated.gpus_source
             )
-        if stated.command:  # Such as torchrun, which each rank was started by.
+        if stated.command:  # Such as torchrun, which started each rank.
             header = replace_fields(header, command=stated.command)
         if header.stopped_machine_price is None:
             header = replace_fields(header, stopped_machine_price=stated.stopped_machine_price)
@@ -433,30 +428,30 @@ def _header(start: _Start) -> AttemptStarted:
 
 
 def _witnessed_end(start: _Start) -> AttemptEnded | None:
-    """Return how a leader that recorded no end ended, as its supervisor or accounts say."""
+    """Return the end that a supervisor or the accounting recorded for the leader."""
     ends = [life.end for life in start.signs if life.segment.rank == SUPERVISOR]
     stated = start.accounts.end if start.accounts and start.ended_ns is not None else None
     return next((end for end in (*ends, stated) if end is not None), None)
 
 
-# When the processes of a run began and ended, read without decoding their steps.
+# Begin and end of processes, read without decoding all steps
 #
-# Of a long segment only its first record, its changes of price or size, and its tail are decoded:
-# the rest can neither move its begin or end nor change what an hour costs.
+# Of a long segment only its first record, its changes of price or slices, and its tail are decoded:
+# the rest changes neither begin and end nor the rate.
 
 WHOLE_BYTES = 1 << 18
 """Segments up to this size are decoded whole."""
 TAIL_BYTES = 1 << 16
 _BLOCK_BYTES = 1 << 23
 _CHANGE = b'_changed","'
-"""Ends the kind of every record that changes a price or a number of slices."""
+"""Follows the kind of every record that changes a price or a number of slices."""
 
 
 def read_lives(run_dir: Path) -> list[SegmentLife]:
-    """Return the life of every segment of a run; empty where there is no log.
+    """Return the life of every segment of a run; empty if there is no log.
 
-    They are those that a fold of the whole log gives. Where a segment is spread over several files,
-    or its first or last lines are damaged, that fold is what is done.
+    The result equals a fold of the whole log. If a segment has several files, or its first or last
+    lines are damaged, the whole log is folded.
     """
     lives: dict[SegmentId, SegmentLife] = {}
     for path in segment_paths(run_dir):
@@ -483,20 +478,17 @@ def _fold_whole(run_dir: Path) -> list[SegmentLife]:
 
 
 def _boundary_records(path: Path) -> list[Record]:
-    """Return the records that say when a process began and ended and what it paid, in order.
-
-    Empty where the begin or the end of the file cannot be read as it should.
-    """
+    """Return the records that decide a segment's life; empty if its begin or end is damaged."""
     with os.fdopen(open_own(path, os.O_RDONLY), "rb") as stream:
         size = stream.seek(0, 2)
         if size <= WHOLE_BYTES:
             stream.seek(0)
-            return _decoded(stream.read())
+            return _decode_whole_lines(stream.read())
         stream.seek(0)
-        head = _decoded(stream.readline())
+        head = _decode_whole_lines(stream.readline())
         stream.seek(size - TAIL_BYTES)
         tail_block = stream.read().partition(b"\n")[2]
-        tail = _decoded(tail_block)
+        tail = _decode_whole_lines(tail_block)
         if not head or not tail:
             return []
         stream.seek(0)
@@ -505,22 +497,22 @@ def _boundary_records(path: Path) -> list[Record]:
         left = size - len(tail_block)
         while left > 0 and (block := stream.read(min(_BLOCK_BYTES, left))):
             left -= len(block)
-            rest = _take_changes(rest + block, changes)
+            rest = _add_changes(rest + block, changes)
     return [*head, *changes, *tail]
 
 
-def _take_changes(block: bytes, changes: list[Record]) -> bytes:
-    """Decode a block's lines that hold a change; return what follows its last whole line."""
+def _add_changes(block: bytes, changes: list[Record]) -> bytes:
+    """Decode the block's lines that hold a change; return the bytes after its last whole line."""
     end = block.rfind(b"\n") + 1
     found = block.find(_CHANGE, 0, end)
     while found >= 0:
         start, stop = block.rfind(b"\n", 0, found) + 1, block.find(b"\n", found) + 1
-        changes += _decoded(block[start:stop])
+        changes += _decode_whole_lines(block[start:stop])
         found = block.find(_CHANGE, stop, end)
     return block[end:]
 
 
-def _decoded(block: bytes) -> list[Record]:
-    """Return the records of a block's whole lines, in the order of their numbers."""
+def _decode_whole_lines(block: bytes) -> list[Record]:
+    """Return the records of a block's whole lines, by sequence number."""
     whole = block[: block.rfind(b"\n") + 1]
     return sorted(decode_block(whole).records, key=lambda record: record.seq) if whole else []

@@ -1,8 +1,8 @@
-"""A record as one JSON line, and back.
+"""Encodes a record as one JSON line, and decodes it.
 
 The line is ``{"v":1,"seq":7,"kind":"step",...,"crc":"9ae0daaf"}``: plain JSON for any tool, with a
-CRC-32 over every byte before ``,"crc"`` at a fixed place, so that checking needs no parsing. What
-follows the checksummed bytes is compared as it must stand, so that no byte can change unnoticed.
+CRC-32 over every byte before ``,"crc"`` at a fixed position, so that checking needs no parsing. The
+bytes after the checksummed part are compared literally, so that any changed byte is detected.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ _SEAL_PATTERN = re.compile(rb',"crc":"[0-9a-f]{8}"\}')
 _UNREADABLE = (msgspec.MsgspecError, ValueError, RecursionError)
 
 
-def _plain(value: object) -> object:
-    """Return a scalar of an array library (numpy, torch) as the Python number it stands for."""
+def _unwrap_scalar(value: object) -> object:
+    """Return a scalar of an array library (numpy, torch) as a Python number."""
     if callable(item := getattr(value, "item", None)):
         return item()
-    raise TypeError(f"{type(value).__name__} has no place in JSON")
+    raise TypeError(f"{type(value).__name__} cannot be encoded as JSON")
 
 
-_encode = msgspec.json.Encoder(enc_hook=_plain).encode
+_encode = msgspec.json.Encoder(enc_hook=_unwrap_scalar).encode
 _decoder: msgspec.json.Decoder[KnownRecord] = msgspec.json.Decoder(KnownRecord)
 _any_decoder = msgspec.json.Decoder(dict[str, object])
 
 
 class Decoded(NamedTuple):
-    """What a block of lines held: the good records, and (line index, complaint) of the rest.
+    """A decoded block of lines: the good records, and (line index, message) of each bad line.
 
-    ``first_seq`` is the number of the first record, told only where the others are known to follow
-    it one by one, and none of them is a gap; ``rare`` are then all records that are not steps.
+    ``first_seq`` is the number of the first record, set only if the others are known to be
+    consecutive and none is a gap; ``rare`` then holds all records that are not steps.
     """
 
     records: Sequence[Record]
@@ -51,7 +51,7 @@ class Decoded(NamedTuple):
 
 
 def encode_line(record: KnownRecord, seq: int) -> bytes:
-    """Return the record as a sealed line, newline included, with ``seq`` as its place."""
+    """Return the record as a line with checksum and newline, numbered ``seq``."""
     body = b'{"v":1,"seq":%d,%b' % (seq, _encode(record)[1:-1])
     return b'%b,"crc":"%08x"}\n' % (body, crc32(body))
 
@@ -59,32 +59,20 @@ def encode_line(record: KnownRecord, seq: int) -> bytes:
 def decode_block(block: bytes) -> Decoded:
     """Return every record of a block of whole lines; never raises on bad bytes."""
     lines = block.split(b"\n")
-    lines.pop()  # What follows the last newline is empty: a block is made of whole lines.
-    if (
-        _are_sealed(lines)
-        and _are_of_this_version(block, len(lines))
-        and not has_long_number(block)
-    ):
+    lines.pop()  # Empty: a block ends with a newline.
+    of_this_version = block.startswith(_PREFIX) + block.count(b"\n" + _PREFIX)
+    if of_this_version == len(lines) and _match_checksums(lines) and not has_long_number(block):
         try:
             return Decoded(_decoder.decode_lines(block), [])
         except _UNREADABLE:
-            pass  # An unknown kind or an older schema is among them: take them one by one.
+            pass  # A line has an unknown kind or an older schema: decode them one by one.
     return _decode_each(lines)
 
 
-def is_readable(line: bytes) -> bool:
-    """Say whether a reader takes a line that ``encode_line`` made."""
-    return not decode_block(line).complaints
-
-
-def _are_sealed(lines: Sequence[bytes]) -> bool:
-    # All at once: formatting each line's checksum by itself would cost more than computing it.
+def _match_checksums(lines: Sequence[bytes]) -> bool:
+    # All at once: formatting each line's checksum separately costs more than computing it.
     found = b"".join([line[-SEAL_BYTES:] for line in lines])
     return found == SEAL * len(lines) % tuple([crc32(line[:-SEAL_BYTES]) for line in lines])
-
-
-def _are_of_this_version(block: bytes, lines: int) -> bool:
-    return block.startswith(_PREFIX) + block.count(b"\n" + _PREFIX) == lines
 
 
 def _decode_each(lines: list[bytes]) -> Decoded:
@@ -102,8 +90,8 @@ def _decode_each(lines: list[bytes]) -> Decoded:
 def _salvage(line: bytes) -> Iterator[Record]:
     """Yield the whole records inside a bad line.
 
-    A torn record that another thread wrote behind, or a newline that was damaged, joins a good
-    record to a bad one.
+    A bad line may contain good records: another thread wrote after a torn one, or a newline was
+    damaged.
     """
     for start in re.finditer(re.escape(_PREFIX), line):
         seal = _SEAL_PATTERN.search(line, start.end())
@@ -113,7 +101,7 @@ def _salvage(line: bytes) -> Iterator[Record]:
 
 
 def _decode_line(line: bytes) -> Record:
-    if not _are_sealed([line]):
+    if not _match_checksums([line]):
         raise ValueError("the line is damaged: its checksum does not match")
     if not line.startswith(_PREFIX):
         raise ValueError("the line was written by another version of outlay; upgrade to read it")
@@ -121,27 +109,26 @@ def _decode_line(line: bytes) -> Record:
     try:
         return _decoder.decode(line)
     except msgspec.ValidationError as error:
-        return _decode_otherwise(line, error)
+        return _decode_leniently(line, error)
 
 
-def _decode_otherwise(line: bytes, error: msgspec.ValidationError) -> Record:
-    """Return a sealed record of an unknown kind, or a step whose loop counted in floats."""
+def _decode_leniently(line: bytes, error: msgspec.ValidationError) -> Record:
+    """Return a record of an unknown kind, or a step whose loop counted in floats."""
     fields = _any_decoder.decode(line)
     del fields["v"], fields["crc"]
     match fields:
         case {"kind": "step"}:
-            whole = {name: _whole(value) for name, value in fields.items()}
-            return msgspec.convert(whole, Step)
+            rounded = {
+                name: round(value) if isinstance(value, float) else value
+                for name, value in fields.items()
+            }
+            return msgspec.convert(rounded, Step)
         case {"kind": str() as kind, "seq": int() as seq, "t_ns": int() as t_ns, **rest} if (
             kind not in _KNOWN_KINDS
         ):
             unknown = {"seq": seq, "t_ns": t_ns, "kind": kind, "fields": rest}
             return msgspec.convert(unknown, Unknown)
     raise error
-
-
-def _whole(value: object) -> object:
-    return round(value) if isinstance(value, float) else value
 
 
 _KNOWN_KINDS = frozenset(str(kind.__struct_config__.tag) for kind in KnownRecord.__args__)

@@ -1,8 +1,7 @@
-"""What one GPU costs for an hour, as it is frozen with a run, and the texts that state it.
+"""The price of a GPU-hour as recorded with a run, and how it is parsed.
 
-A typed price is read here: ``1.50 USD/h``, with ``showback`` or ``cash`` behind it where that is
-said. What a *name* such as ``lambda:8xH100`` stands for is looked up in ``outlay.prices``, which is
-loaded for that alone.
+Parses typed prices: ``1.50 USD/h``, optionally followed by ``showback`` or ``cash``. Price *names*
+such as ``lambda:8xH100`` are looked up by ``outlay.prices``, which is loaded only for that.
 """
 
 from __future__ import annotations
@@ -21,18 +20,18 @@ Kind = Literal["cash", "showback"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 AUTO = "auto"
 OLD_NS = 24 * NS_PER_HOUR
-"""A looked-up price that was fetched longer ago is said to be old."""
+"""A looked-up price older than this gets a warning."""
 
 
 class Price(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What one GPU costs for an hour, and who says so.
+    """The price of one GPU-hour, and its source.
 
     Attributes:
-        source: Who says so: an argument, the environment, a partition's rate, a source of offers.
+        source: An argument, the environment, a partition's rate, or a source of offers.
         kind: ``cash`` is paid for the hour; ``showback`` is what an hour of something owned or
             reserved is worth. The two are never added.
-        offer: The offer that a name was resolved to, as a name; "" for a typed price.
-        fetched_ns: When that offer was seen, UTC nanoseconds; 0 for a typed price.
+        offer: The name of the offer that a price name resolved to; "" for a typed price.
+        fetched_ns: When that offer was fetched, UTC nanoseconds; 0 for a typed price.
     """
 
     micros_per_hour: Annotated[int, msgspec.Meta(ge=0, le=2**62 - 1)]
@@ -44,12 +43,12 @@ class Price(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def rate(self) -> Rate:
-        """What one GPU costs per hour."""
+        """The price as money per hour."""
         return Rate(self.micros_per_hour, self.currency)
 
     @property
     def text(self) -> str:
-        """The price as it may be typed, without where it came from."""
+        """The price in the form that ``typed_price`` parses, without its source."""
         return str(self.rate) if self.kind == "cash" else f"{self.rate} {self.kind}"
 
     @property
@@ -60,7 +59,7 @@ class Price(msgspec.Struct, frozen=True, omit_defaults=True):
         return f"{self.offer}, fetched {utc_text(self.fetched_ns)} from {self.source}"
 
     def age_warning(self, at_ns: int) -> str | None:
-        """Return what to say where the offer had been fetched more than a day before ``at_ns``."""
+        """Return a warning if the offer had been fetched more than a day before ``at_ns``."""
         if not self.offer or at_ns - self.fetched_ns <= OLD_NS:
             return None
         age = duration_text(at_ns - self.fetched_ns)
@@ -70,14 +69,14 @@ class Price(msgspec.Struct, frozen=True, omit_defaults=True):
         )
 
 
-class _HandedPrice(Price, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """A price as a launcher hands it on: every field checked."""
+class _StrictPrice(Price, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """A price that a launcher passes to the process it starts; every field is checked."""
 
     micros_per_hour: Annotated[int, msgspec.Meta(ge=0, le=2**62)]
 
 
 def is_price_name(value: object) -> bool:
-    """Whether a value names a price instead of stating one: ``lambda:8xH100``, ``auto``."""
+    """Return whether a value is a price name, such as ``lambda:8xH100`` or ``auto``."""
     if not isinstance(value, str) or value.lstrip().startswith("{"):
         return False
     text = split_kind(value)[0]
@@ -85,7 +84,7 @@ def is_price_name(value: object) -> bool:
 
 
 def split_kind(text: str) -> tuple[str, Kind | None]:
-    """Return a price's text without the word for its kind, and the kind where one is said."""
+    """Split a price's text into the part before its kind, and the kind if there is one."""
     words = text.strip().rsplit(None, 1)
     for kind in KINDS:
         if len(words) == 2 and words[1].lower() == kind:
@@ -96,37 +95,36 @@ def split_kind(text: str) -> tuple[str, Kind | None]:
 def typed_price(
     value: object, *, name: str, source: str, kind: Kind = "cash", currency: str = "USD"
 ) -> Price:
-    """Return ``"1.50 USD/h"``, ``"1.20 USD/h showback"`` or a number as a price per GPU-hour.
+    """Parse ``"1.50 USD/h"``, ``"1.20 USD/h showback"`` or a number as a price per GPU-hour.
 
-    A resolved price is taken as ``handed_on`` wrote it. ``kind`` and ``currency`` count where the
-    text names none.
+    Also parses what ``handed_on`` wrote. ``kind`` and ``currency`` are the defaults for a text that
+    names none.
 
     Raises:
-        InvalidValue: It is no such price.
+        InvalidValue: It is not a price.
     """
     if isinstance(value, Price):
         return value
     if isinstance(value, str):
         if value.lstrip().startswith("{"):
-            return _read_handed(value, name)
-        text, said = split_kind(value)
-        rate = Rate.parse(text, name=name, currency=currency)
-        return Price(rate.micros_per_hour, rate.currency, source, said or kind)
+            return _decode_price(value, name)
+        value, stated_kind = split_kind(value)
+        kind = stated_kind or kind
     rate = Rate.parse(value, name=name, currency=currency)
     return Price(rate.micros_per_hour, rate.currency, source, kind)
 
 
 def handed_on(price: Price) -> str:
-    """Return a price as a launcher passes it to what it starts: nothing about it is lost.
+    """Return a price as text for ``OUTLAY_PRICE`` of a started process; ``typed_price`` parses it.
 
-    A typed one as it may be typed; a looked-up one as a JSON object with the fields of the record.
+    A typed price stays in its typed form; a looked-up one becomes a JSON object of its fields.
     """
     return msgspec.json.encode(price).decode() if price.offer else price.text
 
 
-def _read_handed(text: str, name: str) -> Price:
+def _decode_price(text: str, name: str) -> Price:
     try:
-        price = decode(text, _HandedPrice)
+        price = decode(text, _StrictPrice)
     except BadDocument as error:
         raise InvalidValue(name, text, f"a price as a JSON object ({error})") from None
     return Price(*(getattr(price, field) for field in Price.__struct_fields__))

@@ -1,8 +1,8 @@
-"""The facts a run log can hold: one frozen struct per kind, and their closed union.
+"""The records of a run log: one frozen struct per kind, and their closed union.
 
-A record says what happened and when; it never says what that means. Times are UTC nanoseconds on
-the attempt's own axis: its wall clock at the start plus what the monotonic clock measured since.
-How a record becomes a line is the subject of ``outlay.ledger.codec``.
+A record holds what happened and when, never an interpretation. Times are UTC nanoseconds on the
+attempt's own axis: its wall clock at the start plus the monotonic time elapsed since.
+``outlay.ledger.codec`` encodes records as lines.
 """
 
 from __future__ import annotations
@@ -18,32 +18,29 @@ EndStatus = Literal["completed", "failed", "interrupted", "terminated", "preempt
 
 LARGEST = 2**62 - 1
 Bounded = Annotated[int, msgspec.Meta(ge=-LARGEST, le=LARGEST)]
-"""What readers keep in columns of 64 bits, and add in pairs; a line with more is a finding."""
+"""Readers keep these in 64-bit columns and add them in pairs; a larger value is a finding."""
 
 Amount = Annotated[int, msgspec.Meta(ge=0, le=LARGEST)]
-"""A count or an amount, which is never less than nothing."""
 _Rank = Annotated[int, msgspec.Meta(ge=-1, le=LARGEST)]
 GpuCount = Amount | Annotated[str, msgspec.Meta(pattern=r"^[0-9]{1,9}/[1-9][0-9]{0,8}$")]
-"""How many GPUs: a whole number as it is, a share of one in lowest terms, such as ``"1/7"``."""
+"""A number of GPUs: an integer, or a fraction in lowest terms such as ``"1/7"``."""
 
 UNWRITTEN = -1
-"""The sequence number of a record that is not in a segment yet."""
+"""The sequence number of a record that is not written yet."""
 
 
 def exact_gpus(count: GpuCount) -> Fraction:
-    """Return a recorded number of GPUs as the exact number that it is."""
+    """Return a recorded number of GPUs as an exact fraction."""
     return Fraction(count)
 
 
 def gpu_count_of(gpus: Fraction | int) -> GpuCount:
-    """Return a number of GPUs as it is recorded."""
+    """Return a number of GPUs in its recorded form."""
     exact = Fraction(gpus)
     return exact.numerator if exact.denominator == 1 else str(exact)
 
 
 class _Base(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="kind"):
-    """What every record carries: when it happened, and its place in the segment."""
-
     seq: Bounded = UNWRITTEN
     t_ns: Bounded
 
@@ -51,8 +48,8 @@ class _Base(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_f
 class AttemptStarted(_Base, frozen=True, kw_only=True, tag="attempt_started"):
     """A process began to record; always the first record of its segment.
 
-    ``nodes`` is 0 in logs that were written before runs were charged node by node; nothing of what
-    follows it is in them.
+    ``nodes`` is 0 in logs written before runs were charged per node; those logs have none of the
+    fields after it.
     """
 
     run_id: str = ""
@@ -90,7 +87,7 @@ class AttemptStarted(_Base, frozen=True, kw_only=True, tag="attempt_started"):
 
 
 class AttemptEnded(_Base, frozen=True, kw_only=True, tag="attempt_ended"):
-    """The process ended in order; without this record it was killed or is still alive."""
+    """The process ended normally; without this record it was killed or is still alive."""
 
     status: EndStatus
     reason: str = ""
@@ -98,10 +95,10 @@ class AttemptEnded(_Base, frozen=True, kw_only=True, tag="attempt_ended"):
 
 
 class SpanBegun(_Base, frozen=True, kw_only=True, tag="span_begun"):
-    """A named stretch of work began.
+    """A named span of work began.
 
-    ``overlapped`` marks work beside training (another thread, an asynchronous save): it is reported
-    but takes no part in the partition of wall time.
+    ``overlapped`` marks work concurrent with training (another thread, an asynchronous save): it is
+    reported but is not part of the partition of wall time.
     """
 
     name: str
@@ -109,16 +106,15 @@ class SpanBegun(_Base, frozen=True, kw_only=True, tag="span_begun"):
 
 
 class SpanEnded(_Base, frozen=True, kw_only=True, tag="span_ended"):
-    """The span that began at sequence number ``begun`` of the same segment is over."""
+    """The span that began at sequence number ``begun`` of the same segment ended."""
 
     begun: Bounded
 
 
 class Step(_Base, frozen=True, kw_only=True, tag="step", gc=False):
-    """One training step (or ``count`` consecutive ones), written when it ended at ``t_ns``.
+    """One training step (or ``count`` consecutive ones), written at its end, ``t_ns``.
 
-    It ran during ``[t_ns - dur_ns, t_ns)``; training waited for its data during the ``wait_ns``
-    before that.
+    It ran during ``[t_ns - dur_ns, t_ns)``, after waiting ``wait_ns`` for its data.
     """
 
     step: Bounded
@@ -133,9 +129,9 @@ class Step(_Base, frozen=True, kw_only=True, tag="step", gc=False):
 
 
 class Metric(_Base, frozen=True, kw_only=True, tag="metric"):
-    """A number the training reported about itself, such as accuracy.
+    """A number that the training reported, such as accuracy.
 
-    JSON has no NaN and no infinity: they stand as ``"nan"``, ``"inf"`` and ``"-inf"``.
+    JSON has no NaN or infinity: they are written as ``"nan"``, ``"inf"`` and ``"-inf"``.
     """
 
     name: str
@@ -144,7 +140,7 @@ class Metric(_Base, frozen=True, kw_only=True, tag="metric"):
 
     @property
     def number(self) -> float:
-        """The value as a float, whatever it is."""
+        """The value as a float; may be NaN or infinite."""
         return float(self.value)
 
 
@@ -162,9 +158,9 @@ class PriceChanged(_Base, frozen=True, kw_only=True, tag="price_changed"):
 
 
 class SlicesChanged(_Base, frozen=True, kw_only=True, tag="slices_changed"):
-    """From ``t_ns`` on, ``active`` of an elastic run's ``total`` slices train.
+    """From ``t_ns`` on, an elastic run trains on ``active`` of its ``total`` slices.
 
-    ``available`` of them could.
+    ``available`` slices could train.
     """
 
     active: Amount
@@ -173,17 +169,17 @@ class SlicesChanged(_Base, frozen=True, kw_only=True, tag="slices_changed"):
 
 
 class BudgetEvent(_Base, frozen=True, kw_only=True, tag="budget_event"):
-    """A budget was set, changed, passed a threshold or stopped the run."""
+    """A budget was set or changed, crossed a threshold, or stopped the run."""
 
     event: str
     data: dict[str, Any] = {}
 
 
 class BudgetStatement(_Base, frozen=True, kw_only=True, tag="budget_statement"):
-    """What a replay of this segment's records numbered below ``covers`` gives a budget.
+    """The budget state after replaying this segment's records with numbers below ``covers``.
 
-    It repeats what those records say, so that a start need not read them. ``form`` is the version
-    of ``state``: a reader that does not know it reads the records.
+    Redundant: it lets a start skip those records. ``form`` is the version of ``state``; a reader
+    that does not know it replays the records instead.
     """
 
     form: int
@@ -192,21 +188,21 @@ class BudgetStatement(_Base, frozen=True, kw_only=True, tag="budget_statement"):
 
 
 class Heartbeat(_Base, frozen=True, kw_only=True, tag="heartbeat"):
-    """A sign of life, with what the accelerators did since the last one where that is known."""
+    """A sign of life, with accelerator use since the last one if known."""
 
     gpu_busy_ns: Bounded = 0
     energy_mj: Bounded = 0
 
 
 class Note(_Base, frozen=True, kw_only=True, tag="note"):
-    """Anything worth keeping that has no kind of its own."""
+    """Free text and data that have no kind of their own."""
 
     text: str = ""
     data: dict[str, Any] = {}
 
 
 class Payload(_Base, frozen=True, kw_only=True, tag="payload"):
-    """An entry as users of ml-goodput-measurement write it, kept as it came."""
+    """An entry as users of ml-goodput-measurement write it, unchanged."""
 
     data: dict[str, Any]
 
@@ -220,7 +216,7 @@ class Gap(_Base, frozen=True, kw_only=True, tag="gap"):
 
 
 class Unknown(msgspec.Struct, frozen=True, kw_only=True):
-    """A record of a kind that this version does not know; kept as it was found."""
+    """A record of a kind that this version does not know, unchanged."""
 
     seq: Bounded
     t_ns: Bounded
@@ -249,7 +245,7 @@ Record = KnownRecord | Unknown
 
 
 def kind_of(record: Record) -> str:
-    """Return the record's kind as it stands in the log."""
+    """Return the record's kind as written in the log."""
     if isinstance(record, Unknown):
         return record.kind
     return str(record.__struct_config__.tag)

@@ -1,4 +1,4 @@
-"""Where a run's log lives: one segment file per process, and the run's identity."""
+"""The files of a run log: one segment per process, and the run's identity."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from outlay.ledger.records import AttemptStarted
 #   <run dir>/ledger/run.json                                  the identity, written once
 #   <run dir>/ledger/<start ns>-<host>-<pid>-r<rank>.jsonl     one segment per process
 #
-# Attempts are not numbered on disk: they are derived when reading.
+# Attempts are not numbered on disk: readers derive them.
 
 LEDGER = "ledger"
 _NAME = re.compile(r"([0-9]{1,20})-(.*)-([0-9]{1,10})-r(-?[0-9]{1,9})\.jsonl")
@@ -27,7 +27,7 @@ SUPERVISOR = -1
 
 @dataclass(frozen=True, slots=True, order=True)
 class SegmentId:
-    """Who wrote a segment: which process, when it started, and its rank."""
+    """The process that wrote a segment: when it started, its rank, host and pid."""
 
     start_ns: int
     rank: int = 0
@@ -36,7 +36,7 @@ class SegmentId:
 
     @classmethod
     def of(cls, header: AttemptStarted) -> SegmentId:
-        """Return who wrote a segment that begins with this record."""
+        """Return the id of the segment that begins with this record."""
         return cls(header.t_ns, header.rank, header.host, header.pid)
 
     @property
@@ -47,36 +47,34 @@ class SegmentId:
 
 
 def ledger_dir(run_dir: Path) -> Path:
-    """Return where the segments of a run are."""
+    """Return the directory of a run's segments."""
     return run_dir / LEDGER
 
 
 def segment_paths(run_dir: Path) -> list[Path]:
-    """Return the run's segment files, oldest first; empty when no run log can be seen."""
+    """Return the run's segment files, oldest first; empty if there is no readable directory."""
     directory = ledger_dir(run_dir)
     try:
         with os.scandir(directory) as entries:  # A glob takes several times as long.
             names = sorted(entry.name for entry in entries if entry.name.endswith(".jsonl"))
-    except (OSError, ValueError):  # Nothing to look into, or a name that no file can have.
+    except (OSError, ValueError):  # ValueError: a path that no file can have.
         return []
     return [directory / name for name in names]
 
 
 def id_from_name(path: Path) -> SegmentId | None:
-    """Return who wrote a file by its name alone, for when its first record is damaged."""
+    """Parse a segment's file name, for when its first record is damaged."""
     match = _NAME.fullmatch(path.name)
     if match is None or int(match[1]) > _LATEST_NS:
         return None
     return SegmentId(start_ns=int(match[1]), host=match[2], pid=int(match[3]), rank=int(match[4]))
 
 
-# The run's identity, written once: ``ledger/run.json``.
-#
-# All ranks and all attempts of a run share it; whoever comes first decides.
+# The run's identity: written by its first process, shared by all ranks and attempts
 
 
 class RunIdentity(msgspec.Struct, frozen=True, kw_only=True):
-    """Which run a directory holds."""
+    """The run that a directory holds."""
 
     run_id: str
     model: str
@@ -85,12 +83,12 @@ class RunIdentity(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def run_file(run_dir: Path) -> Path:
-    """Return where the identity of a run is kept."""
+    """Return the file that holds a run's identity."""
     return ledger_dir(run_dir) / "run.json"
 
 
 def read_identity(run_dir: Path) -> RunIdentity | None:
-    """Return the identity of the run in ``run_dir``; None when there is none that can be read."""
+    """Return the identity of the run in ``run_dir``; None if it is missing or unreadable."""
     try:
         return read_document(run_file(run_dir), RunIdentity, largest=MEBIBYTE)
     except (OSError, BadDocument):
@@ -98,7 +96,7 @@ def read_identity(run_dir: Path) -> RunIdentity | None:
 
 
 def claim_identity(run_dir: Path, proposal: RunIdentity) -> RunIdentity:
-    """Write the proposal unless the directory has an identity already; return the one that holds.
+    """Write the proposal unless the directory has an identity; return the identity in effect.
 
     Raises:
         OSError: The directory cannot be written.
@@ -115,11 +113,11 @@ def claim_identity(run_dir: Path, proposal: RunIdentity) -> RunIdentity:
 
 
 def _publish(draft: Path, path: Path) -> None:
-    """Make the whole file appear unless there is one: no reader sees half an identity."""
+    """Create the file atomically unless it exists: no reader sees half an identity."""
     try:
         os.link(draft, path)
     except FileExistsError:
         pass
-    except OSError:  # This file system has no hard links; of two that start at once, one wins.
+    except OSError:  # No hard links on this file system: of two simultaneous starts, one wins.
         if not path.exists():
             draft.replace(path)

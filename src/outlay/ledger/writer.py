@@ -1,7 +1,7 @@
-"""One process's append-only segment: a record is in the kernel's hands when ``append`` returns.
+"""Appends records to one process's segment; ``append`` returns after the ``write`` system call.
 
-It never raises into training and never blocks on its own account: what cannot be written is
-counted, said once, and recorded as a gap as soon as writing works again.
+Never raises into training and never waits: a record that cannot be written is counted, logged once
+as a warning, and recorded as a gap as soon as writing works again.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from outlay.clock import Clock
 from outlay.files import open_own, read_own
-from outlay.ledger.codec import decode_block, encode_line, is_readable
+from outlay.ledger.codec import decode_block, encode_line
 from outlay.ledger.records import (
     LARGEST,
     AttemptEnded,
@@ -38,7 +38,7 @@ _RETRY_OPEN_NS = 1_000_000_000
 
 @dataclass(slots=True)
 class _Trouble:
-    """Why records are being lost, since when, and how many; its gap keeps one number."""
+    """Why records are being lost, since when, and how many; its gap keeps one sequence number."""
 
     since_ns: int
     reason: str
@@ -48,9 +48,9 @@ class _Trouble:
 
 
 class _Ends(NamedTuple):
-    """Where a seal, a gap and a record end that are written at once, in bytes."""
+    """End offsets in bytes of the newline, the gap and the record of one write."""
 
-    seal: int
+    newline: int
     gap: int
     record: int
 
@@ -58,11 +58,11 @@ class _Ends(NamedTuple):
 class SegmentWriter:
     """Appends records to one file, which it creates and nobody else writes.
 
-    ``gap_numbers`` are the sequence numbers of the gaps that it wrote on its own account.
+    ``gap_numbers`` are the sequence numbers of the gaps that it wrote itself.
 
     The usual append takes no lock: a number from a counter and one ``write`` to a descriptor in
-    append mode are each atomic, and readers put records in order by their number. The header is
-    kept, so that a deleted file can be begun anew.
+    append mode are each atomic, and readers sort records by number. The header is kept in memory,
+    so that a deleted file can be recreated.
     """
 
     def __init__(self, path: Path, header: AttemptStarted, clock: Clock) -> None:
@@ -79,7 +79,7 @@ class SegmentWriter:
         self._numbers = itertools.count(next_seq)
         self._fd = _CLOSED
         self._trouble: _Trouble | None = None
-        self._trouble_lock = threading.RLock()  # Reentrant: a signal handler may append, too.
+        self._trouble_lock = threading.RLock()  # Reentrant: a signal handler may append.
         self._retry_open_at_ns = 0
         self._silent = False
         self._warned = False
@@ -87,10 +87,10 @@ class SegmentWriter:
 
     @classmethod
     def resumed(cls, path: Path, clock: Clock) -> SegmentWriter:
-        """Go on with the segment of a process that is dead, behind its last record.
+        """Return a writer that appends to the segment of a dead process.
 
         Raises:
-            OSError: It cannot be read or written, or holds no header.
+            OSError: The segment cannot be read or written, or has no header.
         """
         content = read_own(path)
         records = decode_block(content[: content.rfind(b"\n") + 1]).records
@@ -111,28 +111,28 @@ class SegmentWriter:
         seq = next(self._numbers)
         try:
             line = encode_line(record, seq)
-            readable = _is_usual(record) or is_readable(line)
+            readable = _is_usual(record) or not decode_block(line).complaints
         except Exception as error:  # noqa: BLE001 - the recorder's edge: counted, never raised
-            # Of the error only its type: its text may quote what was not meant to be written.
-            reason = f"a {kind_of(record)} holds what JSON cannot: {type(error).__name__}"
+            # Only the error's type: its text may quote a secret.
+            reason = f"a {kind_of(record)} cannot be encoded as JSON: {type(error).__name__}"
             self._lose(record, reason)
             return seq
         if not readable:
-            self._lose(record, f"a {kind_of(record)} holds a value that no reader would take")
+            self._lose(record, f"a {kind_of(record)} has a value that readers reject")
             return seq
         if self._trouble is None:
             try:
                 written = os.write(self._fd, line)
                 if written != len(line):
-                    self._fall_short(record, whole=written == len(line) - 1)
+                    self._note_short_write(record, whole=written == len(line) - 1)
             except OSError as error:
                 self._lose(record, _reason(error))
         elif not self._silent:
-            self._append_in_trouble(record, line)
+            self._append_after_failure(record, line)
         return seq
 
     def sync(self) -> None:
-        """Make everything appended so far survive a power loss, where the disk allows it."""
+        """Fsync the file, then ``check_place``."""
         with self._trouble_lock:
             if self._fd == _CLOSED:
                 return
@@ -143,31 +143,32 @@ class SegmentWriter:
             self.check_place()
 
     def check_place(self) -> None:
-        """Begin the file anew where it was deleted, or another was put in its place."""
+        """Start a new file if this one was deleted, or replaced by another."""
         with self._trouble_lock:
             if self._fd == _CLOSED:
                 return
             ours = os.fstat(self._fd)
             try:
                 there = self.path.stat()
-            except OSError:  # Gone; or moved with its directory, and then it still is the file.
+            except OSError:  # Deleted, or moved with its directory: then it is still our file.
                 if ours.st_nlink == 0:
-                    gone = "the segment file was deleted while it was being written"
-                    self._begin_anew(gone, lost=None)
+                    reason = "the segment file was deleted while it was being written"
+                    self._restart_file(reason, deleted=True)
                 return
             if (there.st_dev, there.st_ino) != (ours.st_dev, ours.st_ino):
-                # Beside it: what was put there may hold records that ours has, and others do not.
+                # Not overwritten: the replacement may hold records that no other file has.
                 self.path = self.path.with_name(f"{self.path.stem}-{os.urandom(4).hex()}.jsonl")
-                self._begin_anew("the segment file was replaced while it was being written", lost=0)
+                reason = "the segment file was replaced while it was being written"
+                self._restart_file(reason, deleted=False)
 
     def close(self) -> None:
-        """Stop writing; what is appended afterwards is dropped."""
+        """Stop writing; later appends are dropped."""
         self._silent = True
         self._trouble = _Trouble(0, "closed")
         self._fd = _CLOSED
 
     def _open(self, t_ns: int) -> bool:
-        """Create the file with its header; a file without one is not left behind."""
+        """Create the file and write its header; if that fails, remove the file."""
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
@@ -175,8 +176,8 @@ class SegmentWriter:
         except OSError as error:
             self._open_failed(t_ns, _reason(error))
             return False
-        # Closed when nobody can use it any more: a thread may be about to write to it, and a
-        # number that was freed could by then be another file's.
+        # Closed only on finalization: a thread may be about to write to the descriptor, and after
+        # a close its number could belong to another file.
         weakref.finalize(self, os.close, descriptor).atexit = False
         with contextlib.suppress(OSError):
             if os.write(descriptor, self._header) == len(self._header):
@@ -192,8 +193,8 @@ class SegmentWriter:
         self._retry_open_at_ns = self._clock.monotonic_ns() + _RETRY_OPEN_NS
         self._warn(reason)
 
-    def _fall_short(self, record: KnownRecord, *, whole: bool) -> None:
-        """The disk took part of a line; one that lacks only its newline is whole once sealed."""
+    def _note_short_write(self, record: KnownRecord, *, whole: bool) -> None:
+        """Note a partly written line; it is ``whole`` if only its newline is missing."""
         with self._trouble_lock:
             reason = "the disk took only part of a record"
             self._trouble = self._trouble or _Trouble(record.t_ns, reason)
@@ -204,35 +205,37 @@ class SegmentWriter:
     def _lose(self, record: KnownRecord, reason: str) -> None:
         with self._trouble_lock:
             if self._silent:
-                return  # Closed while a thread was about to write.
+                return  # Closed by another thread.
             self._trouble = self._trouble or _Trouble(record.t_ns, reason)
             self._trouble.lost += 1
             self.lost += 1
             self._warn(reason)
 
-    def _append_in_trouble(self, record: KnownRecord, line: bytes) -> None:
-        """Try to write what was lost and then the record, in one write; else count it too."""
+    def _append_after_failure(self, record: KnownRecord, line: bytes) -> None:
+        """Write the pending gap and the record in one write; else count the record as lost."""
         with self._trouble_lock:
-            if self._trouble is None:  # Another thread has just written what was lost.
+            if self._trouble is None:  # Another thread has just written the gap.
                 self._trouble = _Trouble(record.t_ns, "another thread had trouble")
             trouble = self._trouble
             if not self._is_open(record.t_ns):
                 self._lose(record, trouble.reason)
                 return
-            seal = b"\n" if trouble.torn else b""  # Ends a torn line, so that only that is bad.
-            before = seal + self._gap_line(record, trouble)
+            newline = b"\n" if trouble.torn else b""  # Ends a torn line, so that only it is bad.
+            before = newline + self._gap_line(record, trouble)
             try:
                 written = os.write(self._fd, before + line)
             except OSError as error:
                 self._lose(record, _reason(error))
                 return
-            ends = _Ends(len(seal), len(before), len(before) + len(line))
-            self._settle(record, trouble, written, ends)
+            ends = _Ends(len(newline), len(before), len(before) + len(line))
+            self._note_written(record, trouble, written, ends)
 
-    def _settle(self, record: KnownRecord, trouble: _Trouble, written: int, ends: _Ends) -> None:
-        """Take note of how much was written; what lacks only its newline the next seal will end."""
+    def _note_written(
+        self, record: KnownRecord, trouble: _Trouble, written: int, ends: _Ends
+    ) -> None:
+        """Update the state after a retry; the next one ends a line that lacks only its newline."""
         trouble.torn = written not in ends
-        if written >= (ends.gap - 1 if ends.gap > ends.seal else ends.gap):
+        if written >= (ends.gap - 1 if ends.gap > ends.newline else ends.gap):
             rest = _Trouble(record.t_ns, trouble.reason, torn=True)
             self._trouble = rest if trouble.torn else None
         if written < ends.record - 1:
@@ -258,39 +261,38 @@ class SegmentWriter:
             return True
         return self._clock.monotonic_ns() >= self._retry_open_at_ns and self._open(t_ns)
 
-    def _begin_anew(self, reason: str, *, lost: int | None) -> None:
-        """The file was taken from under us; ``lost`` is None where nothing that was in it is left.
+    def _restart_file(self, reason: str, *, deleted: bool) -> None:
+        """Write to a new file from now on.
 
-        What of a file that was replaced is left, and where the holes are, readers see.
+        All records of a deleted file are lost. Of a replaced one, readers find the records that are
+        left and the holes between them.
         """
         self._fd = _CLOSED
-        if lost is None:
-            gap_seq = self._gap_number()
-            self.lost = gap_seq - 1
-            self._trouble = _Trouble(self._start_ns, reason, lost=self.lost, gap_seq=gap_seq)
-        else:
-            self._trouble = _Trouble(self._start_ns, reason, lost=lost)
+        self._trouble = _Trouble(self._start_ns, reason)
+        if deleted:
+            gap_seq = self._trouble.gap_seq = self._gap_number()
+            self.lost = self._trouble.lost = gap_seq - 1
         self._warn(reason)
 
     def _warn(self, reason: str) -> None:
         if not self._warned:
             self._warned = True
             _log.warning(
-                "cannot record to %s: %s. Training goes on; what is missing is counted.",
+                "cannot record to %s: %s. Training continues; lost records are counted.",
                 self.path,
                 reason,
             )
 
     def _abandon(self) -> None:
-        """In a forked child: the segment stays the parent's, and this copy falls silent."""
-        self._trouble_lock = threading.RLock()  # The parent's may be held by a thread not here.
+        """In a forked child: stop writing, since the segment is the parent's."""
+        self._trouble_lock = threading.RLock()  # A thread of the parent may hold the old one.
         self.close()
 
 
 def end_segment(path: Path, end: AttemptEnded) -> bool:
-    """Append the end that a process did not live to write; False where it has one already.
+    """Append the end that a killed process could not write; False if there is one already.
 
-    For segments whose writer is known to be dead: nobody else may append to them.
+    Only for segments whose writer is known to be dead.
 
     Raises:
         OSError: The file cannot be read or written.
@@ -300,11 +302,11 @@ def end_segment(path: Path, end: AttemptEnded) -> bool:
     records = decode_block(whole).records if whole else ()
     if any(isinstance(record, AttemptEnded) for record in records):
         return False
-    seal = b"" if len(whole) == len(content) else b"\n"
+    newline = b"" if len(whole) == len(content) else b"\n"
     line = encode_line(end, 1 + max((record.seq for record in records), default=0))
     descriptor = open_own(path, os.O_WRONLY | os.O_APPEND)
     try:
-        os.write(descriptor, seal + line)
+        os.write(descriptor, newline + line)
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
@@ -312,7 +314,7 @@ def end_segment(path: Path, end: AttemptEnded) -> bool:
 
 
 def _is_usual(record: KnownRecord) -> bool:
-    """Say whether a record is a step with usual numbers, of which there may be millions."""
+    """Return whether a record is a step whose numbers are known to be readable: the hot path."""
     return (
         type(record) is Step
         and record.step <= LARGEST

@@ -1,6 +1,6 @@
-"""Inside training: the recorder, and the gates that decide whether a step may run.
+"""Recording inside the training process, and the gates that decide whether a step may run.
 
-Loads the standard library and msgspec only: a training process pays for nothing it does not use.
+Imports the standard library and msgspec only, to keep the start of a training fast.
 """
 
 from outlay.record.recorder import Gate, Recorder, Span, StepTimer

@@ -1,7 +1,7 @@
-"""What is recorded about the process, the person and the host, and how to switch that off.
+"""Facts recorded about the process, user and host, and the variables that switch this off.
 
-Read from environment variables and a few files; nothing is executed and no network is asked. With
-``OUTLAY_RECORD_IDENTITY=0`` the facts that point at a person or a machine stay empty (PERSONAL).
+Read from environment variables and a few files, without commands or the network. With
+``OUTLAY_RECORD_IDENTITY=0`` the facts that identify a person or a machine (PERSONAL) stay empty.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from functools import cache
 from pathlib import Path
 
 from outlay.record import machine
-from outlay.record.slurm import SlurmJob
 
 PERSONAL = ("user", "host", "boot_id", "init_start", "instance_id", "slurm_account", "command")
 _INSTANCE_VARIABLES = (
@@ -29,7 +28,7 @@ _VERSIONED = ("torch", "jax", "tensorflow", "numpy", "lightning", "transformers"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """Where and by whom a process was started; the names are those of ``attempt_started``."""
+    """Who started a process and where; the names are those of ``attempt_started``."""
 
     rank: int
     world_size: int
@@ -55,11 +54,11 @@ class Facts:
 def gather(
     environ: Mapping[str, str], *, outlay_version: str, command: Sequence[str] | None = None
 ) -> Facts:
-    """Return the facts of this process, with a command that it starts in place of its own."""
+    """Return the facts of this process; ``command`` is what it starts, if not its own."""
     command = command_of(machine.own_command() if command is None else command, environ)
     environ = {name: _clean(value) for name, value in environ.items()}
     personal = records_identity(environ)
-    job = SlurmJob.of(environ)
+    job = machine.SlurmJob.of(environ)
     return Facts(
         rank=rank(environ),
         world_size=world_size(environ),
@@ -84,40 +83,40 @@ def gather(
 
 
 def command_of(words: Sequence[str], environ: Mapping[str, str]) -> tuple[str, ...]:
-    """Return a command as it is recorded: without secrets, and none without identity.
+    """Return a command as recorded: without secrets; empty if identity is not recorded.
 
-    Its paths name the home that they are in.
+    Its paths may contain the name of a home directory.
     """
     if not words or not records_identity(environ):
         return ()
-    from outlay.record.configuration import recorded_command  # What records none goes without.
+    from outlay.record.redaction import recorded_command  # Loaded only if needed.
 
     return recorded_command(words, environ)
 
 
 def instance_id(environ: Mapping[str, str]) -> str:
-    """Return the vendor's id of the rented machine that this is, or ""."""
+    """Return the vendor's id of this rented machine, or ""."""
     return _first_set(environ, _INSTANCE_VARIABLES)
 
 
 def is_on(environ: Mapping[str, str], switch: str, *, default: bool) -> bool:
-    """Return whether a switch is on: ``0``, ``false``, ``off`` and ``no`` say that it is not."""
+    """Return whether a switch is on; ``0``, ``false``, ``off`` and ``no`` turn it off."""
     word = environ.get(switch, "").strip().lower()
     return word not in _NO if word else default
 
 
 def is_disabled(environ: Mapping[str, str]) -> bool:
-    """Return whether recording is switched off altogether."""
+    """Return whether all recording is switched off."""
     return is_on(environ, "OUTLAY_DISABLED", default=False)
 
 
 def records_identity(environ: Mapping[str, str]) -> bool:
-    """Return whether what points at a person or a machine is wanted."""
+    """Return whether facts that identify a person or a machine are recorded."""
     return is_on(environ, "OUTLAY_RECORD_IDENTITY", default=True)
 
 
 def rank(environ: Mapping[str, str]) -> int:
-    """Return this process's rank, as torchrun or Slurm say it; 0 when alone."""
+    """Return this process's rank from torchrun's or Slurm's variables; 0 when alone."""
     return _first_int(environ, ("RANK", "SLURM_PROCID"), default=0)
 
 
@@ -127,12 +126,12 @@ def world_size(environ: Mapping[str, str]) -> int:
 
 
 def is_first_of_node(environ: Mapping[str, str]) -> bool:
-    """Return whether this process counts for its whole node, as torchrun or Slurm say."""
+    """Return whether this process has local rank 0, and so measures for its whole node."""
     return _first_int(environ, ("LOCAL_RANK", "SLURM_LOCALID"), default=0) == 0
 
 
 def launch_id(environ: Mapping[str, str]) -> str:
-    """Return what all ranks of one start share and no other start has, or "" if unknown."""
+    """Return an id that all ranks of one start share and no other start has, or ""."""
     elastic = environ.get("TORCHELASTIC_RUN_ID", "none")
     if elastic != "none":
         return f"torchelastic-{elastic}-{environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
@@ -141,14 +140,14 @@ def launch_id(environ: Mapping[str, str]) -> str:
     return ""
 
 
-@cache  # one process sees one boot
+@cache
 def boot_id() -> str:
-    """Return what changes with every boot of this machine, or "" where nothing says."""
+    """Return an id that changes with every boot of this machine, or ""."""
     return _first_line(Path("/proc/sys/kernel/random/boot_id"))
 
 
 def gpu_model() -> str:
-    """Return the NVIDIA model of this host as its driver's files name it, or ""."""
+    """Return this host's NVIDIA model from the driver's files, or ""."""
     for information in sorted(Path("/proc/driver/nvidia/gpus").glob("*/information")):
         with contextlib.suppress(OSError):
             for line in information.read_text().splitlines():
@@ -158,14 +157,14 @@ def gpu_model() -> str:
 
 
 def visible_gpus(environ: Mapping[str, str]) -> int:
-    """Return how many NVIDIA GPUs this process may use; 0 where nothing says."""
+    """Return how many NVIDIA GPUs this process may use; 0 if unknown."""
     if listed := environ.get("CUDA_VISIBLE_DEVICES", "").strip():
-        return len([device for device in listed.split(",") if device.strip()])
+        return len(machine.device_names(listed))
     return len(list(Path("/proc/driver/nvidia/gpus").glob("*/information")))
 
 
 def git_commit(directory: Path) -> str:
-    """Return the commit checked out around ``directory``, read from git's files, or ""."""
+    """Return the commit checked out in ``directory`` or above, from git's files, or ""."""
     for parent in (directory, *directory.parents):
         git_dir = _git_dir(parent)
         head = _first_line(git_dir / "HEAD")
@@ -174,20 +173,20 @@ def git_commit(directory: Path) -> str:
         reference = head.removeprefix("ref: ")
         if reference == head:
             return head
-        shared = git_dir / _first_line(git_dir / "commondir")  # Named in linked worktrees alone.
-        return _first_line(shared / reference) or _packed(shared, reference)
+        shared = git_dir / _first_line(git_dir / "commondir")  # Exists in linked worktrees only.
+        return _first_line(shared / reference) or _read_packed_ref(shared, reference)
     return ""
 
 
 def _git_dir(checkout: Path) -> Path:
-    """Return where git's files of a checkout are; in a linked worktree a file leads there."""
+    """Return the git directory of a checkout; in a linked worktree ``.git`` is a file naming it."""
     link = _first_line(checkout / ".git")
     if link.startswith("gitdir: "):
         return checkout / link.removeprefix("gitdir: ")
     return checkout / ".git"
 
 
-def _packed(git_dir: Path, reference: str) -> str:
+def _read_packed_ref(git_dir: Path, reference: str) -> str:
     with contextlib.suppress(OSError, UnicodeDecodeError):
         for line in (git_dir / "packed-refs").read_text().splitlines():
             if line.endswith(f" {reference}"):
@@ -207,7 +206,7 @@ def _user() -> str:
 
 
 def _clean(text: str) -> str:
-    # An environment may hold bytes that are no UTF-8; JSON may not.
+    # An environment may hold bytes that are not UTF-8; JSON may not.
     return text.encode(errors="replace").decode()
 
 

@@ -1,4 +1,4 @@
-"""One live writer per rank: a lock that dies with its process; whether an attempt runs."""
+"""A lock per rank, released when its process dies, and whether an attempt is alive."""
 
 from __future__ import annotations
 
@@ -17,16 +17,14 @@ from outlay.ledger import RunIdentity, claim_identity, ledger_dir
 from outlay.record.facts import Facts, boot_id
 
 if TYPE_CHECKING:
-    from outlay.ledger import Attempt  # Loads what reads logs.
-
-# Whether an attempt still runs, as far as this host can tell.
+    from outlay.ledger import Attempt  # Would load the modules that read logs.
 
 
 def seems_alive(run_dir: Path, attempt: Attempt) -> bool | None:
-    """Say whether a process records the attempt; None where this host cannot tell.
+    """Return whether a live process records the attempt; None if this host cannot tell.
 
-    A lock that is held proves life. One that is free proves death only on the host that recorded:
-    the locks of other hosts are not always visible here.
+    A held lock proves that it is alive. A free one proves that it is dead only on the host that
+    recorded: locks of other hosts are not always visible here.
     """
     if attempt.end is not None:
         return False
@@ -46,15 +44,15 @@ _held_here: dict[Path, int] = {}
 class RankLock:
     """Holds one rank of one run for this process.
 
-    A lock of the open file (OFD) where the system has them: the kernel drops it when the process
-    dies, network file systems know it, and it outlives whoever else in the process opens and closes
-    the file, such as a copy of the run's directory. Forked children close theirs, which releases
-    nothing. Elsewhere a POSIX record lock, which does not exclude the process that holds it: that
-    case is looked up here. ``holder`` is named in the error that the next one gets.
+    An open file description (OFD) lock on Linux: the kernel releases it when the process dies,
+    network file systems support it, and it survives other code in the process opening and closing
+    the file, such as a copy of the run's directory. Forked children close their descriptor, which
+    does not release the lock. Elsewhere a POSIX record lock, which does not exclude the process
+    that holds it: ``_held_here`` covers that case. ``holder`` is named in ``RunInUse``.
 
     Raises:
         RunInUse: Another process, or this one, records that rank already.
-        OSError: The lock file cannot be made, or its file system knows no locks.
+        OSError: The lock file cannot be created, or its file system has no locks.
     """
 
     def __init__(self, ledger: Path, rank: int, *, holder: str) -> None:
@@ -72,7 +70,7 @@ class RankLock:
             os.close(self._fd)
             raise
         _held_here[self._path] = self._fd
-        with contextlib.suppress(OSError):  # On a full disk the lock holds without a name in it.
+        with contextlib.suppress(OSError):  # On a full disk the lock works without the name.
             os.ftruncate(self._fd, 0)
             os.write(self._fd, f"{holder}\n".encode())
 
@@ -88,16 +86,16 @@ class RankLock:
 def claim_rank(
     run_dir: Path, proposal: RunIdentity, about: Facts, *, exclusive: bool = True
 ) -> tuple[str, RankLock | None]:
-    """Take a run's directory for a rank; return the run's id, and what holds the rank.
+    """Claim a run's directory for a rank; return the run's id and the rank's lock.
 
-    There is no lock where the directory cannot be written, or none is wanted.
+    The lock is None if the directory cannot be written or the claim is not ``exclusive``.
 
     Raises:
         RunInUse: A live process records this rank already.
     """
     run_id, lock = proposal.run_id, None
     holder = f"pid {about.pid}" + (f" on {about.host}" if about.host else "")
-    with contextlib.suppress(OSError):  # The segment writer meets the same trouble, and says so.
+    with contextlib.suppress(OSError):  # The segment writer gets the same error and reports it.
         run_id = claim_identity(run_dir, proposal).run_id
         if exclusive:
             lock = RankLock(ledger_dir(run_dir), about.rank, holder=holder)
@@ -105,7 +103,7 @@ def claim_rank(
 
 
 def is_held(ledger: Path, rank: int) -> bool | None:
-    """Say whether a live process holds the rank, without taking it; None where nobody can tell."""
+    """Return whether a live process holds the rank's lock, without taking it; None if unknown."""
     path = _lock_path(ledger, rank)
     if path in _held_here:
         return True
@@ -121,14 +119,14 @@ def is_held(ledger: Path, rank: int) -> bool | None:
 
 
 def _set_lock(descriptor: int, kind: int) -> None:
-    """Take the whole file for this open file alone, or let go of it; raises OSError."""
+    """Lock or unlock the whole file without waiting; raises OSError."""
     if sys.platform == "linux":
         whole_file = struct.pack(_FLOCK, kind, os.SEEK_SET, 0, 0, 0)
         try:
             fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, whole_file)
             return
         except OSError as error:
-            if error.errno != errno.EINVAL:  # A kernel or file system without them.
+            if error.errno != errno.EINVAL:  # EINVAL: a kernel or file system without OFD locks.
                 raise
     fcntl.lockf(
         descriptor, fcntl.LOCK_UN if kind == fcntl.F_UNLCK else fcntl.LOCK_EX | fcntl.LOCK_NB
@@ -139,12 +137,12 @@ def _lock_path(ledger: Path, rank: int) -> Path:
     return ledger.resolve() / f"rank-{rank}.lock"
 
 
-def _forget_all() -> None:
-    # The parent's locks live as long as one copy of their descriptors does.
+def _close_all() -> None:
+    # The parent's locks last as long as any copy of their descriptors.
     for descriptor in _held_here.values():
         with contextlib.suppress(OSError):
             os.close(descriptor)
     _held_here.clear()
 
 
-os.register_at_fork(after_in_child=_forget_all)
+os.register_at_fork(after_in_child=_close_all)

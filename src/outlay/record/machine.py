@@ -1,48 +1,50 @@
-"""The machine and the process a run is on: its GPUs, its nodes, and since when it was started.
+"""The machine, process and Slurm job of a run: its GPUs, its nodes, when it was started.
 
-Read from environment variables and the kernel's files. It knows what a launcher says of nodes and
-what devices this process may use; what the user stated is the subject of ``outlay.runs.options``.
+Read from the launcher's environment variables and ``/proc``, without commands. What the user stated
+is handled by ``outlay.runs.options``.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import re
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
 from types import FrameType
+from typing import Final
 
-_NONE_FROM_HERE = "-1"
-"""What CUDA takes for the end of the list; alone, it hides every GPU."""
+_END_OF_DEVICES = "-1"
+"""CUDA ignores this entry and all after it; alone, it hides every GPU."""
 _VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
 _DRIVER = Path("/proc/driver/nvidia/gpus")
 _PROC = Path("/proc")
 _START_TIME = 19
-"""Of the fields in ``/proc/<pid>/stat`` after the program's name, the 22nd of all: see proc(5)."""
+"""Index of field 22 of ``/proc/<pid>/stat`` among those after the program's name: see proc(5)."""
 
 SERVERS = frozenset({
     "IPython", "ipykernel", "ray", "dask", "distributed", "optuna", "celery", "rq", "joblib",
     "concurrent", "uvicorn", "gunicorn", "flask", "starlette", "tornado", "_pytest",
 })  # fmt: skip
-"""Packages that call training from a process that was started for something else, or for more."""
+"""Packages that call training from a process that was not started only for it."""
 _OWN_SERVERS = ("outlay.sweep", "outlay.demo", "outlay.cli", "multiprocessing.pool")
 
 
 @dataclass(frozen=True, slots=True)
 class NodeGpus:
-    """How many GPUs this node has for the run, and who says so (``gpus_source``); 0 for none."""
+    """How many GPUs this node has for the run, and the source of that (``gpus_source``)."""
 
     count: int = 0
     source: str = ""
 
 
 def node_gpus(environ: Mapping[str, str]) -> NodeGpus:
-    """Return the GPUs of this node: of Slurm's allocation, else the visible ones, else all.
+    """Return the GPUs of this node: Slurm's allocation, else the visible ones, else all.
 
-    Where each process of a node sees one device, it is its own: collectives do not share any.
+    If each process of a node sees one device, each has its own: collectives never share one.
     """
     if granted := whole_number(environ, "SLURM_GPUS_ON_NODE"):
         return NodeGpus(granted, "slurm")
@@ -58,51 +60,51 @@ def node_gpus(environ: Mapping[str, str]) -> NodeGpus:
 
 
 def visible_devices(environ: Mapping[str, str]) -> tuple[str, ...] | None:
-    """Return the devices that a process may use, by name; None where nothing limits them."""
+    """Return the names of the devices that a process may use; None if they are not limited."""
     text = next((environ[name] for name in _VISIBLE if name in environ), None)
     return None if text is None else device_names(text)
 
 
 def device_names(text: str) -> tuple[str, ...]:
-    """Return the devices of a list such as ``"0,2"``; CUDA reads none from ``-1`` on."""
+    """Parse a list of devices such as ``"0,2"``, up to the first ``-1``."""
     listed = [name.strip() for name in text.split(",") if name.strip()]
-    return tuple(takewhile(lambda name: name != _NONE_FROM_HERE, listed))
+    return tuple(takewhile(lambda name: name != _END_OF_DEVICES, listed))
 
 
 def node_count(environ: Mapping[str, str]) -> int:
-    """Return how many nodes the run has: of the Slurm step, else of the job, else of torchrun."""
+    """Return how many nodes the run has: those of the Slurm step, else the job, else torchrun."""
     named = ("SLURM_STEP_NUM_NODES", "SLURM_JOB_NUM_NODES", "SLURM_NNODES", "GROUP_WORLD_SIZE")
     return next(filter(None, (whole_number(environ, name) for name in named)), 1)
 
 
 def node_number(environ: Mapping[str, str]) -> int:
-    """Return which of the run's nodes this is, as torchrun or Slurm count them."""
+    """Return this node's number, from torchrun or Slurm."""
     return whole_number(environ, "GROUP_RANK") or whole_number(environ, "SLURM_NODEID") or 0
 
 
 def init_start() -> str:
-    """Return when process 1 was started, in ticks since boot: each start of a container differs."""
+    """Return the start of process 1 in ticks since boot: it differs for each container start."""
     ticks = _start_ticks(1)
     return "" if ticks is None else str(ticks)
 
 
-# When the process was started
+# Start of the process
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessStart:
-    """When this process, and the agent of torchrun that started it, began; 0 where unknown."""
+    """Start times of this process and of its torchrun agent, UTC nanoseconds; 0 if unknown."""
 
     own_ns: int = 0
     agent_ns: int = 0
 
 
 def process_start(environ: Mapping[str, str], now_ns: int, boot_ns: int) -> ProcessStart:
-    """Return when this process was started, if that was to train.
+    """Return when this process was started; zeros if it was not started to train.
 
-    ``now_ns`` is the present on the axis that the answer is to be on, ``boot_ns`` since boot.
+    ``now_ns`` is the present time on the result's axis, ``boot_ns`` the time since boot.
     """
-    if _serves_others(sys._getframe(1)):
+    if _is_server(sys._getframe(1)):
         return ProcessStart()
     own_ns = _start_ns(os.getpid(), now_ns, boot_ns)
     is_elastic = "TORCHELASTIC_RUN_ID" in environ
@@ -111,18 +113,18 @@ def process_start(environ: Mapping[str, str], now_ns: int, boot_ns: int) -> Proc
 
 
 def own_command() -> tuple[str, ...]:
-    """Return the words that this process was started with, if that was to train; else none.
+    """Return the command line of this process; empty if it was not started to train.
 
-    A process that multiprocessing spawned has those of its parent.
+    A process spawned by multiprocessing has its parent's.
     """
-    if _serves_others(sys._getframe(1)):
+    if _is_server(sys._getframe(1)):
         return ()
     is_spawned = any(word.startswith("from multiprocessing.") for word in sys.orig_argv)
     return (sys.executable, *sys.argv) if is_spawned else tuple(sys.orig_argv)
 
 
-def _serves_others(frame: FrameType) -> bool:
-    """Say whether the process was started for something else than the run that now begins."""
+def _is_server(frame: FrameType) -> bool:
+    """Return whether the process was started for something other than the run that begins."""
     if hasattr(sys, "ps1") or sys.flags.interactive:
         return True
     return any(
@@ -146,11 +148,9 @@ def _start_ns(pid: int, now_ns: int, boot_ns: int) -> int:
 
 
 def _start_ticks(pid: int) -> int | None:
-    """Return when a process began, in clock ticks since boot; None where it cannot be read.
-
-    The program's name stands in parentheses and may hold anything, parentheses included.
-    """
+    """Return a process's start in clock ticks since boot; None if it cannot be read."""
     try:
+        # The program's name is in parentheses and may itself contain parentheses.
         after_name = (_PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
         return int(after_name[_START_TIME])
     except (OSError, ValueError, IndexError, UnicodeDecodeError):
@@ -158,6 +158,62 @@ def _start_ticks(pid: int) -> int | None:
 
 
 def whole_number(environ: Mapping[str, str], name: str) -> int | None:
-    """Return what a variable counts; None where it is not set, or no number."""
+    """Return a variable's value as an integer; None if it is unset or not a number."""
     text = environ.get(name, "")
     return int(text) if text.isdecimal() else None
+
+
+# The Slurm job
+#
+# outlay identifies a job by ``<array>_<task>`` inside an array, else by its number. Slurm's raw
+# number is ambiguous: one task of every array has the array's own number, and querying that returns
+# all its tasks. The restart is not part of the identity: a requeued job is the same job.
+
+_NUMBER: Final = re.compile(r"[0-9]+")
+_LONGEST_S: Final = 2**33
+"""Slurm uses later end times for "no limit"."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlurmJob:
+    """One start of a job.
+
+    Attributes:
+        id: ``<array>_<task>``, or its number.
+        raw: Slurm's number, ``JobIDRaw`` of ``sacct``.
+        restart: How often Slurm had started it before.
+        step: The ``srun`` step of the process; "" in the batch script.
+        end_ns: When its time limit ends, UTC nanoseconds; None if unknown.
+    """
+
+    id: str
+    raw: str
+    restart: int
+    step: str
+    partition: str
+    end_ns: int | None
+
+    @classmethod
+    def of(cls, environ: Mapping[str, str]) -> SlurmJob | None:
+        """Return the job of a process with this environment; None outside of Slurm."""
+        raw = environ.get("SLURM_JOB_ID", "")
+        if not raw:
+            return None
+        array, task = (environ.get(f"SLURM_ARRAY_{part}_ID", "") for part in ("JOB", "TASK"))
+        is_task = bool(_NUMBER.fullmatch(array) and _NUMBER.fullmatch(task))
+        step = environ.get("SLURM_STEP_ID", "")
+        return cls(
+            id=f"{array}_{task}" if is_task else raw,
+            raw=raw,
+            restart=whole_number(environ, "SLURM_RESTART_COUNT") or 0,
+            step=step if _NUMBER.fullmatch(step) else "",
+            partition=environ.get("SLURM_JOB_PARTITION", ""),
+            end_ns=end_of(environ.get("SLURM_JOB_END_TIME", "")),
+        )
+
+
+def end_of(text: str) -> int | None:
+    """Parse the end of a job's time limit, seconds since 1970, to ns; None without a limit."""
+    if not _NUMBER.fullmatch(text) or not 0 < int(text) < _LONGEST_S:
+        return None
+    return int(text) * 10**9

@@ -1,8 +1,8 @@
-"""The recorder: turns what a training loop does into records, and asks the gates.
+"""The recorder: writes records of what a training loop does, and calls the gates.
 
-It never raises into the loop for its own reasons. Its axis of time is the wall clock at its start
-plus the monotonic clock since, so that a wall clock that is set back does no harm. Steps are
-timed on the host, without synchronising an accelerator.
+Failures of recording never raise into the loop. Timestamps are the wall clock at the start plus the
+monotonic time elapsed since, so that setting back the wall clock does no harm. Steps are timed on
+the host, without synchronising an accelerator.
 """
 
 from __future__ import annotations
@@ -29,66 +29,44 @@ from outlay.ledger import (
     Note,
     Price,
     PriceChanged,
+    SegmentWriter,
     SlicesChanged,
     SpanBegun,
     SpanEnded,
     Step,
 )
+from outlay.ledger.records import LARGEST
 from outlay.units import Duration
 
 _log = logging.getLogger("outlay")
 
-# What may stop a loop: a gate is called before each step and after it.
-#
-# Budgets and guards are gates. The recorder knows nothing else about them.
+FillStep = Callable[[Step], Step]
+Observe = Callable[[KnownRecord, int], None]
+
+# Gates
 
 
 class Gate(Protocol):
-    """Decides whether training goes on; every gate that is attached binds."""
+    """Decides whether training continues, such as a budget; see ``Recorder.attach``."""
 
     def before_step(self, *, tokens: int, samples: int) -> str | None:
         """Return why a step of this size must not run, or None to let it run."""
 
     def after_step(self, step: Step) -> str | None:
-        """Record a step that ran; return why no further one may, or None."""
+        """Take note of a step that ran; return why no further one may, or None."""
 
     def finish(self, status: EndStatus) -> None:
-        """The attempt is over; nothing is recorded after this returns."""
+        """End with the attempt; only the end is recorded after this returns."""
 
 
-# Where a recorder's records go: to a segment, or nowhere.
-
-
-class Writer(Protocol):
-    """What a recorder writes to.
-
-    Attributes:
-        lost: How many records could not be written.
-        gap_numbers: The sequence numbers that it used for gaps, which nobody appended.
-    """
-
-    lost: int
-    gap_numbers: set[int]
-
-    def append(self, record: KnownRecord) -> int:
-        """Write one record and return its sequence number."""
-
-    def sync(self) -> None:
-        """Make what was written survive a power loss."""
-
-    def check_place(self) -> None:
-        """Look whether what is written still goes where it belongs."""
-
-    def close(self) -> None:
-        """Stop writing."""
+# Writers
 
 
 class NullWriter:
-    """A writer that keeps nothing, for when recording is switched off."""
+    """Drops all records, for runs with recording switched off."""
 
-    def __init__(self) -> None:
-        self.lost = 0
-        self.gap_numbers: set[int] = set()
+    lost = 0
+    gap_numbers: frozenset[int] = frozenset()
 
     def append(self, record: KnownRecord) -> int:
         """Drop the record."""
@@ -105,16 +83,17 @@ class NullWriter:
         """Do nothing."""
 
 
-# Named stretches of work: a context manager and a decorator, for plain and async code.
+Writer = SegmentWriter | NullWriter
+
+# Spans: a context manager and a decorator, for plain and async code
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Span:
-    """One stretch of work by name, such as ``checkpoint_save``; each ``with`` is one stretch.
+    """Named work, such as ``checkpoint_save``; each ``with`` records one span.
 
-    Its begin is on disk before the work starts, so that a kill in the middle is seen as what it
-    was.
+    Its begin is written before the work starts, so that a kill in the middle can be attributed.
     """
 
     __slots__ = ("_begun", "_name", "_overlapped", "_recorder")
@@ -156,15 +135,15 @@ class Span:
         return wrapper  # type: ignore[return-value]
 
     def _again(self) -> Span:
-        # Calls may overlap (tasks, threads), so each gets a stack of its own.
+        # Calls may overlap (tasks, threads), so each needs its own stack.
         return Span(self._recorder, self._name, overlapped=self._overlapped)
 
 
-# One step of a loop that outlay does not drive: ``with run.step(tokens=4096): ...``.
+# Single steps: ``with run.step(tokens=4096): ...``
 
 
 class StepTimer:
-    """Times a step; what it used may be set while it runs."""
+    """Times one step; its amounts may be set while it runs."""
 
     comm_bytes = 0
     energy_mj = 0
@@ -183,7 +162,7 @@ class StepTimer:
 
     def __exit__(self, exc_type: type[BaseException] | None, *exc_info: object) -> None:
         if exc_type is not None:
-            return  # A step that failed did not happen; its time falls to `other`.
+            return  # A failed step does not count; its time is `other`.
         recorder = self._recorder
         ended_ns = recorder.monotonic_ns()
         recorder.end_step(
@@ -211,14 +190,12 @@ class Recorder:
     Args:
         writer: The segment to append to; its header is already written.
         clock: Read twice a step.
-        wall_offset_ns: What turns the monotonic clock into the attempt's axis.
-        first_step: The number of the first step, unless the loop says otherwise.
+        wall_offset_ns: Added to the monotonic clock, it gives the attempt's axis.
+        first_step: The number of the first step, unless the loop sets another.
 
     Attributes:
-        gates: Called before and after every step.
-        fill_step: Completes a step's record before it is written: what meters saw during it.
-        observe: Told of each record that was written, and of its sequence number.
-        bad_metrics: How many metrics were left out because their values were no numbers.
+        gates: Called before and after every step; add to them with ``attach``.
+        bad_metrics: How many metrics were dropped because their values were not numbers.
     """
 
     def __init__(
@@ -231,19 +208,42 @@ class Recorder:
         self.step_number = first_step - 1
         self.stop_reason: str | None = None
         self.gates: list[Gate] = []
-        self.fill_step: Callable[[Step], Step] | None = None
-        self.observe: Callable[[KnownRecord, int], None] | None = None
         self.bad_metrics = 0
+        self._fill_step: FillStep | None = None
+        self._observe: Observe | None = None
         self._stepping_thread = threading.get_ident()
         self._left: Step | None = None
         self._end_ns: int | None = None
-        self._settled = False  # Whether a step can begin without a look at the two above.
+        self._ready = False  # Whether the thread is known and no left step is pending.
+
+    def attach(
+        self,
+        *,
+        gate: Gate | None = None,
+        fill_step: FillStep | None = None,
+        observe: Observe | None = None,
+    ) -> None:
+        """Add callbacks; those attached earlier are called first.
+
+        Args:
+            gate: Called before and after every step; each gate can stop the loop.
+            fill_step: Returns a step with its measurements, before it is written.
+            observe: Called with each record and its sequence number, after it is written.
+        """
+        if gate is not None:
+            self.gates.append(gate)
+        if fill_step is not None:
+            earlier = self._fill_step
+            self._fill_step = _fill_both(earlier, fill_step) if earlier else fill_step
+        if observe is not None:
+            before = self._observe
+            self._observe = _observe_both(before, observe) if before else observe
 
     def now_ns(self) -> int:
-        """Return the present instant on the attempt's axis, in UTC nanoseconds.
+        """Return the present time on the attempt's axis, in UTC nanoseconds.
 
-        From the attempt's end on it is that end: what gates record while they settle changes
-        nothing about what they settle.
+        From the attempt's end on it is that end, so that gates record their final figures as of
+        then.
         """
         return self._end_ns or self.monotonic_ns() + self.wall_offset_ns
 
@@ -257,9 +257,9 @@ class Recorder:
     ) -> Iterator[Batch]:
         """Yield the loader's batches; the time between two is one step.
 
-        The wait for each batch is timed apart. The loop ends when the loader does, or when a gate
-        lets no further step run. A step left by ``break`` counts; one left by an exception does
-        not. What the arguments mean is said in ``Run.steps``, through which a training comes here.
+        The wait for each batch is timed separately. The loop ends with the loader, or when a gate
+        stops it. A step left by ``break`` counts; one left by an exception does not. ``Run.steps``
+        documents the arguments.
         """
         if start is not None:
             self.next_step = start
@@ -292,41 +292,47 @@ class Recorder:
                 if completed:
                     self.end_step(step)
                 else:
-                    # Left by `break` or by an exception: which of the two is known at the next
-                    # call (the step is written) or when the run closes on an error (it is not).
-                    self._left, self._settled = step, False
+                    # Left by `break` or by an exception. It is written at the next call, and
+                    # dropped if the run closes on an error.
+                    self._left, self._ready = step, False
             ready_ns = ended_ns
 
     def may_step(self, *, tokens: int = 0, samples: int = 0) -> bool:
-        """Ask every gate whether a step of this size may run; a refusal ends the loop."""
+        """Return whether every gate allows a step of this size; a refusal ends the loop."""
         for gate in self.gates:
             self.stop_reason = self.stop_reason or gate.before_step(tokens=tokens, samples=samples)
         return self.stop_reason is None
 
     def begin_step(self) -> int:
-        """Record that the next step runs, and return its number."""
-        if not self._settled:
-            self._settle()
+        """Begin the next step and return its number."""
+        if not self._ready:
+            self._write_left_step()
+            self._stepping_thread = threading.get_ident()
+            self._ready = True
         self.step_number = number = self.next_step
         return number
 
     def end_step(self, step: Step) -> None:
-        """Record a step that ran to its end, and tell the gates."""
-        filled = step if self.fill_step is None else self.fill_step(step)
-        self._write(filled)
+        """Write a step that ran to its end, and call the gates."""
+        if self._fill_step is not None:
+            step = self._fill_step(step)
+        self._write(step)
         self.next_step = step.step + step.count
         if self.gates:
             for gate in self.gates:
                 self.stop_reason = gate.after_step(step) or self.stop_reason
 
     def span(self, name: str, *, overlapped: bool = False) -> Span:
-        """Return a span, for ``with`` or as a decorator; ``overlapped`` if training goes on."""
+        """Return a span, for ``with`` or as a decorator.
+
+        ``overlapped`` if training continues meanwhile.
+        """
         return Span(self, name, overlapped=overlapped)
 
     def begin_span(self, name: str, *, overlapped: bool) -> int:
-        """Record the begin of a span; another thread than the stepping one is beside it."""
-        beside = overlapped or threading.get_ident() != self._stepping_thread
-        return self.append(SpanBegun(t_ns=self.now_ns(), name=str(name), overlapped=beside))
+        """Record the begin of a span; outside the stepping thread it is always overlapped."""
+        overlapped = overlapped or threading.get_ident() != self._stepping_thread
+        return self.append(SpanBegun(t_ns=self.now_ns(), name=str(name), overlapped=overlapped))
 
     def end_span(self, begun: int) -> None:
         """Record the end of the span that began at sequence number ``begun``."""
@@ -338,8 +344,8 @@ class Recorder:
         number = self.step_number if step is None else step
         try:
             value = float(value)
-        except (TypeError, ValueError, RuntimeError) as error:  # RuntimeError: torch's.
-            self._leave_out_metric(name, type(error).__name__)
+        except (TypeError, ValueError, RuntimeError) as error:  # torch raises RuntimeError.
+            self._drop_metric(name, type(error).__name__)
             return
         written = value if math.isfinite(value) else str(value)
         self.append(Metric(t_ns=self.now_ns(), name=name, value=written, step=number))
@@ -351,28 +357,28 @@ class Recorder:
         self.writer.sync()
 
     def price_changed(self, price: Price, gpus: GpuCount) -> None:
-        """Record what the run pays from now on."""
+        """Record the price from now on."""
         self.append(PriceChanged(t_ns=self.now_ns(), price=price, gpus=gpus))
 
     def slices_changed(self, *, active: int, total: int, available: int) -> None:
-        """Record how many of an elastic run's slices train from now on, and how many could."""
+        """Record the slices of an elastic run from now on."""
         self.append(
             SlicesChanged(t_ns=self.now_ns(), active=active, total=total, available=available)
         )
 
     def budget_event(self, event: str, data: dict[str, Any]) -> None:
-        """Record something that happened to the budget."""
+        """Record an event of the budget."""
         self.append(BudgetEvent(t_ns=self.now_ns(), event=event, data=data))
 
     def heartbeat(self, *, gpu_busy_ns: int = 0, energy_mj: int = 0) -> None:
         """Record a sign of life."""
-        # Past the step that was left: the background thread must not decide what became of it.
+        # Not through `append`: the background thread must not write a left step.
         beat = Heartbeat(t_ns=self.now_ns(), gpu_busy_ns=gpu_busy_ns, energy_mj=energy_mj)
         self._write(beat)
         self.writer.check_place()
 
     def note(self, text: str | None, **data: object) -> None:
-        """Record anything worth keeping."""
+        """Record free text and data."""
         self.append(Note(t_ns=self.now_ns(), text="" if text is None else str(text), data=data))
 
     def append(self, record: KnownRecord) -> int:
@@ -382,43 +388,49 @@ class Recorder:
 
     def _write(self, record: KnownRecord) -> int:
         seq = self.writer.append(record)
-        if self.observe is not None:
-            self.observe(record, seq)
+        if self._observe is not None:
+            self._observe(record, seq)
         return seq
 
     def close(self, status: EndStatus, reason: str = "", exit_code: int | None = None) -> None:
         """Record the end of the attempt and stop writing."""
         self._write_left_step()
         if self.bad_metrics:
-            self.note("metrics left out: their values were no numbers", count=self.bad_metrics)
+            self.note("metrics left out: their values are not numbers", count=self.bad_metrics)
         self._end_ns = self.now_ns()
         for gate in self.gates:
             gate.finish(status)
-        self.writer.sync()  # Where the segment was deleted it is begun anew, for the end to be in.
+        self.writer.sync()  # Recreates a deleted segment, so that the end is written.
         end = AttemptEnded(t_ns=self.now_ns(), status=status, reason=reason, exit_code=exit_code)
         self.append(end)
         self.writer.sync()
         self.writer.close()
 
-    def _leave_out_metric(self, name: str, error: str) -> None:
-        """Count a metric whose value is no number; say so the first time."""
+    def _drop_metric(self, name: str, error: str) -> None:
         self.bad_metrics += 1
         if self.bad_metrics == 1:
-            _log.warning("metric %r: its value is no number (%s), and is left out", name, error)
+            _log.warning("metric %r is left out: its value is not a number (%s)", name, error)
 
     def drop_left_step(self) -> None:
-        """Forget the step that an exception left: it did not happen."""
+        """Drop the step that an exception left: it does not count."""
         self._left = None
-
-    def _settle(self) -> None:
-        self._write_left_step()
-        self._stepping_thread = threading.get_ident()
-        self._settled = True
 
     def _write_left_step(self) -> None:
         step, self._left = self._left, None
         if step is not None:
             self.end_step(step)
+
+
+def _fill_both(first: FillStep, second: FillStep) -> FillStep:
+    return lambda step: second(first(step))
+
+
+def _observe_both(first: Observe, second: Observe) -> Observe:
+    def observe(record: KnownRecord, seq: int) -> None:
+        first(record, seq)
+        second(record, seq)
+
+    return observe
 
 
 def _check_name(name: object) -> None:
@@ -432,11 +444,77 @@ def _count(count: Count, batch: object) -> int:
     return int(count(batch)) if callable(count) else count
 
 
-# A background thread that records signs of life, so that a time of death is known.
+# Loops driven by callbacks, which can neither hold a ``with`` open nor own the ``for``
+
+
+class DrivenLoop:
+    """Records the steps and phases that a trainer's callbacks begin and end."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._phase: int | None = None
+        self._number: int | None = None
+        self._begun_ns = 0
+        self._wait_ns = 0
+
+    def begin_step(self, wait_ns: int) -> int:
+        """Begin the next step after waiting ``wait_ns`` for its data; return its number.
+
+        Ends the open phase. A step that was begun and never ended does not count.
+        """
+        if self._phase is not None:
+            self.end_phase()
+        self._number = self._recorder.begin_step()
+        self._wait_ns = _check_count("wait_ns", wait_ns)
+        self._begun_ns = self._recorder.monotonic_ns()
+        return self._number
+
+    def end_step(self, tokens: int, samples: int, count: int = 1) -> None:
+        """Record the step that was begun, or ``count`` steps that ran as one.
+
+        Raises:
+            InvalidValue: No step was begun, or an amount is below zero.
+        """
+        recorder, number = self._recorder, self._number
+        ended_ns = recorder.monotonic_ns()
+        if number is None:
+            raise InvalidValue("end_step", None, "a call of begin_step() before it")
+        self._number = None
+        recorder.end_step(
+            Step(
+                t_ns=ended_ns + recorder.wall_offset_ns,
+                step=number,
+                dur_ns=ended_ns - self._begun_ns,
+                wait_ns=self._wait_ns,
+                tokens=_check_count("tokens", tokens),
+                samples=_check_count("samples", samples),
+                count=_check_count("count", count) or 1,
+            )
+        )
+
+    def begin_phase(self, name: str) -> None:
+        """End the open phase and begin another."""
+        self.end_phase()
+        self._phase = self._recorder.begin_span(name, overlapped=False)
+
+    def end_phase(self) -> None:
+        """End the open phase, if there is one."""
+        begun, self._phase = self._phase, None
+        if begun is not None:
+            self._recorder.end_span(begun)
+
+
+def _check_count(name: str, value: int) -> int:
+    if not 0 <= value <= LARGEST:
+        raise InvalidValue(name, value, "a whole number, zero or more")
+    return int(value)
+
+
+# Heartbeats
 
 
 class HeartbeatThread:
-    """Beats until stopped; never keeps the process alive."""
+    """Records heartbeats from a daemon thread, so that the time of a kill is known."""
 
     def __init__(self, recorder: Recorder, every: Duration) -> None:
         self._recorder = recorder
@@ -446,11 +524,10 @@ class HeartbeatThread:
         self._thread.start()
 
     def stop(self) -> None:
-        """Record no further signs of life."""
+        """Record no further heartbeats."""
         self._stopped.set()
 
     def _beat(self) -> None:
         while not self._stopped.wait(self._every_s):
             self._recorder.heartbeat()
-            # A beat is also when a deleted segment is noticed and begun anew.
             self._recorder.writer.sync()

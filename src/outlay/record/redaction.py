@@ -1,20 +1,25 @@
-"""Keeping secrets out of what is written down: by their names, their forms and their values.
+"""Configurations, commands and environments as recorded: plain data without secrets.
 
-Pure. Of the inherited environment only variables on a list are written. What the grid states is
-kept, unless its name or its form is that of a secret. A secret that was found under one name is
-also removed wherever else its value stands.
+Pure. Secrets are recognised by name, by form and by value. Of the inherited environment only listed
+variables are recorded. Values that a user states are recorded unless their name or form is that of
+a secret. The value of a secret found under one name is removed everywhere else too.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import math
 import re
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final
 
+from outlay.errors import InvalidValue
+
 REDACTED: Final = "<redacted>"
 STANDS_FOR: Final = "{outlay:"
-"""How a word begins that names the variable in which a secret travels."""
+"""Prefix of a word that names the variable through which a secret is passed."""
 _SECRET_NAME = re.compile(
     r"SECRET|PASSWORD|PASSWD|PASSPHRASE|PASSCODE|CREDENTIAL|PRIVATE|WEBHOOK|BEARER|AUTHORIZATION"
     r"|(?:API|ACCESS|ACCOUNT|SHARED|SIGNING|ENCRYPTION|MASTER|LICEN[CS]E)[_.-]?KEY"
@@ -23,12 +28,12 @@ _SECRET_NAME = re.compile(
     r"|SIGNATURE|OAUTH|JWT|PWD|UID_PWD)(?:[_.-]|$)",
     re.IGNORECASE,
 )
-"""A tokenizer has no token, and a number of tokens is none."""
+"""Does not match ``tokenizer`` or numbers of tokens."""
 _NEVER_A_NUMBER = re.compile(
     r"SECRET|PASSWORD|PASSWD|PASSPHRASE|PASSCODE|PWD|(?:^|[_.-])(?:PASS|PW)(?:[_.-]|$)",
     re.IGNORECASE,
 )
-"""What is kept under these names may be a number; under the others it is a setting."""
+"""Names whose secrets may be numbers; a number under any other name is a setting."""
 _SETTING = re.compile(
     r"[+-]?[0-9][0-9_.]*(?:[eE][+-]?[0-9]+)?(?:[kKMGBT]|tok|[num]?s|min|h|d)?"
     r"|true|false|yes|no|on|off|none|null|auto|\[[0-9., ]*\]", re.IGNORECASE
@@ -57,7 +62,7 @@ _VALUE_HERE = re.compile(_VALUE)
 _A_FLAG = re.compile(r"--?([A-Za-z][\w.-]*)")
 _SHORTEST_SECRET: Final = 4
 _HARMLESS: Final = frozenset(["budget_limit_key", "pwd", "oldpwd"])
-"""Names that sound secret and are the documented ones of something that is not."""
+"""Documented names that look secret but are not."""
 _RECORDED = re.compile(
     r"(?:CUDA|NVIDIA|NCCL|GLOO|UCX|TORCH|TORCHINDUCTOR|PYTORCH|TRITON|OMP|MKL|OPENBLAS|NUMEXPR|XLA|JAX|"
     r"TF|ROCR|HIP|HSA|MIOPEN|HYDRA|MALLOC|LC)_[A-Z0-9_]+"
@@ -69,18 +74,18 @@ _RECORDED = re.compile(
     r"|HF_HOME|HF_DATASETS_CACHE|HF_HUB_OFFLINE|TRANSFORMERS_OFFLINE|TOKENIZERS_PARALLELISM"
     r"|WANDB_MODE|WANDB_PROJECT|OUTLAY_(?:HOME|PRICE|GPUS|BUDGET|HEARTBEAT|DISABLED)"
 )
-"""Which variables of the inherited environment are written down: those that change what is computed
-or where, and of which none is known to hold a secret."""
+"""Variables of the inherited environment that are recorded: they change what is computed or where,
+and none is known to hold a secret."""
 
 
-@lru_cache(maxsize=4096)  # The same variables again for every attempt that is started.
+@lru_cache(maxsize=4096)  # Every attempt has the same variables.
 def is_secret_name(name: str) -> bool:
-    """Say whether a variable of this name usually holds a secret."""
+    """Return whether a variable of this name usually holds a secret."""
     return name.lower() not in _HARMLESS and _SECRET_NAME.search(name) is not None
 
 
 def is_secret(name: str, value: str) -> bool:
-    """Say whether a value under this name is a secret: ``max_token=512`` is none."""
+    """Return whether a value under this name is a secret; ``max_token=512`` is not."""
     if not is_secret_name(name) or value.startswith(STANDS_FOR):
         return False
     return bool(value) and (
@@ -89,7 +94,7 @@ def is_secret(name: str, value: str) -> bool:
 
 
 def recorded(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables of an inherited environment that may be written down at all."""
+    """Return the variables of an inherited environment that may be recorded."""
     return {
         name: value
         for name, value in environment.items()
@@ -98,7 +103,7 @@ def recorded(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 class Redactor:
-    """Removes the secrets of some environments from anything that is written."""
+    """Removes the secrets of some environments from anything that is recorded."""
 
     def __init__(self, environments: Iterable[Mapping[str, str]]) -> None:
         values = {
@@ -123,11 +128,11 @@ class Redactor:
         text = _USER.sub(rf"\1\2\3:{REDACTED}", text)
         text = _SCHEME.sub(rf"\1 {REDACTED}", text)
         text = _without_values(text)
-        # Variables may hold bytes that are no UTF-8, and what is written is.
+        # Variables may hold bytes that are not UTF-8; records must be UTF-8.
         return text if text.isascii() else text.encode(errors="backslashreplace").decode()
 
     def command(self, words: Iterable[str]) -> list[str]:
-        """Return a command without secrets: a word behind ``--token`` is one, too."""
+        """Return a command without secrets; the word after ``--token`` is one."""
         shown: list[str] = []
         flag = ""
         for word in words:
@@ -138,7 +143,7 @@ class Redactor:
         return shown
 
     def environment(self, environment: Mapping[str, str]) -> dict[str, str]:
-        """Return variables without the values that are secret."""
+        """Return the variables with secret values redacted."""
         return {
             self.text(name): REDACTED if is_secret(name, value) else self.text(value)
             for name, value in sorted(environment.items())
@@ -168,13 +173,11 @@ class Redactor:
 
 
 def _without_values(text: str) -> str:
-    """Return a text without what follows secret names: ``name=value``, ``--name value``."""
+    """Redact the values after secret names: ``name=value``, ``--name value``."""
     parts: list[str] = []
     at = 0
     for found in _NAMED.finditer(text):
-        if found.start() < at or not is_secret_name(found[1]):
-            continue
-        if not _binds(text, found):
+        if found.start() < at or not is_secret_name(found[1]) or not _has_value(text, found):
             continue
         value = _VALUE_HERE.match(text, found.end())
         bare = "" if value is None else value[0].strip("\"'\\")
@@ -186,14 +189,110 @@ def _without_values(text: str) -> str:
 
 
 def _without_hook(url: re.Match[str]) -> str:
-    """Return the address of a webhook without its path, which is its secret."""
+    """Redact the path of a webhook's URL, which is its secret."""
     is_hook = "hook" in url[0].lower() and len(url[2]) > 1
     return f"{url[1]}/{REDACTED}" if is_hook else url[0]
 
 
-def _binds(text: str, found: re.Match[str]) -> bool:
-    """Say whether a name is followed by its value: behind a sign, or a blank after a flag."""
+def _has_value(text: str, found: re.Match[str]) -> bool:
+    """Return whether a name is followed by its value: after ``=`` or ``:``, or after a flag."""
     if found[0].rstrip()[-1] in "=:":
         return True
     is_flag = text.endswith("-", 0, found.start())
     return is_flag and not text.startswith("-", found.end())
+
+
+# Configurations and commands
+
+MOST_ENTRIES: Final = 2_000
+LONGEST_TEXT: Final = 2_000
+DEEPEST: Final = 12
+MOST_WORDS: Final = 200
+CONFIGURATION_NOTE: Final = "configuration"
+"""The note that holds a configuration stated after the run was opened."""
+_CUT: Final = "…"
+_EXPECTED = "a mapping, an OmegaConf node, a dataclass or an argparse namespace"
+
+
+def recorded_config(config: object, environ: Mapping[str, str]) -> dict[str, Any]:
+    """Return a configuration as JSON-like data without secrets; {} for None.
+
+    A value that JSON does not have becomes its text.
+
+    Raises:
+        InvalidValue: It has no named settings.
+    """
+    if config is None:
+        return {}
+    settings = _settings(config)
+    if settings is None:
+        raise InvalidValue("config", type(config).__name__, _EXPECTED)
+    plain = _PlainData().convert(settings, DEEPEST)
+    redacted: dict[str, Any] = Redactor([environ]).data(plain)
+    return redacted
+
+
+def recorded_command(words: Sequence[str], environ: Mapping[str, str]) -> tuple[str, ...]:
+    """Return a command without secrets; ``…`` marks where it was cut."""
+    redacted = Redactor([environ]).command(words[:MOST_WORDS])
+    shown = (word if len(word) <= LONGEST_TEXT else word[:LONGEST_TEXT] + _CUT for word in redacted)
+    return (*shown, *([_CUT] if len(words) > MOST_WORDS else []))
+
+
+def _settings(value: object) -> Mapping[Any, Any] | None:
+    """Return an object's named settings as a mapping; None if it has none."""
+    if type(value).__module__.startswith("omegaconf"):
+        omegaconf: Any = sys.modules["omegaconf"]  # Loaded, since the value is an instance of it.
+        try:
+            value = omegaconf.OmegaConf.to_container(value, resolve=True)
+        except omegaconf.errors.OmegaConfBaseException:  # An interpolation without a target.
+            value = omegaconf.OmegaConf.to_container(value, resolve=False)
+    if isinstance(value, Mapping):
+        return value
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {one.name: getattr(value, one.name, None) for one in dataclasses.fields(value)}
+    if type(value).__name__ == "Namespace":
+        return vars(value)
+    return None
+
+
+class _PlainData:
+    """Converts settings to JSON-like data, up to ``MOST_ENTRIES`` entries."""
+
+    def __init__(self) -> None:
+        self._left = MOST_ENTRIES
+
+    def convert(self, value: object, depth: int) -> Any:
+        self._left -= 1
+        settings = _settings(value)
+        match value:
+            case _ if depth == 0:
+                return _text(value)
+            case _ if settings is not None:
+                pairs = ((_text(key), item) for key, item in settings.items())
+                return {key: self._item(key, item, depth) for key, item in pairs if self._left > 0}
+            case None | bool():
+                return value
+            case int() if type(value) is int and abs(value) < 2**62:
+                return value
+            case float() if type(value) is float and math.isfinite(value):
+                return value
+            case Sequence() if not isinstance(value, str | bytes | bytearray):
+                return [self.convert(item, depth - 1) for item in value if self._left > 0]
+            case _:
+                return _text(value)
+
+    def _item(self, key: str, item: object, depth: int) -> Any:
+        # A number can be a secret, such as the value of ``password``.
+        is_number = isinstance(item, int | float) and not isinstance(item, bool)
+        if is_number and is_secret(key, _text(item)):
+            return REDACTED
+        return self.convert(item, depth - 1)
+
+
+def _text(value: object) -> str:
+    try:
+        text = str(value)
+    except Exception:  # noqa: BLE001 - an object's __str__ is foreign code
+        return f"<{type(value).__name__}>"
+    return text.encode(errors="replace").decode()[:LONGEST_TEXT]

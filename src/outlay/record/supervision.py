@@ -1,7 +1,7 @@
-"""The segment of a process that starts a command and waits for it, from spawn to reap.
+"""The segment of a supervisor: a process that starts a command and waits for it.
 
-It bounds the attempt that the command is, whether or not the command records anything itself. It
-starts and ends nothing; that is its owner's work.
+It bounds the attempt, from spawn to reap, whether or not the command records anything itself. It
+starts and ends no process; its owner does.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ BEAT_EVERY_NS = 15 * 10**9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SupervisedRun:
-    """What is started.
+    """The command that is started, and what it is recorded as.
 
     Attributes:
-        is_named: Whether the user called it so; else the program may call it otherwise.
-        price: Per GPU-hour; None where none was stated.
+        is_named: Whether the user chose the name; else the program may set another.
+        price: Per GPU-hour.
         gpus: Of the whole run.
-        gpus_source: Who says so, as in ``attempt_started``.
-        stopped_price: Of the whole machine between attempts, where that is known.
-        world_size: How many processes train together; None where its environment says so.
+        gpus_source: As in ``attempt_started``.
+        stopped_price: Of the whole machine between attempts.
+        world_size: None if the environment has it.
     """
 
     run_dir: Path
@@ -60,18 +60,17 @@ class SupervisedRun:
 
 
 class Supervision:
-    """Writes a supervisor's segment; never raises for what the disk does.
+    """Writes a supervisor's segment; disk errors never raise.
 
-    ``environ`` is that of what is started: its launcher's variables say which job it belongs to.
-    ``start_ns`` is when it began, where that is in the past. An ``exclusive`` one lets no other of
-    that kind record the same directory meanwhile.
+    ``environ`` is that of the command: it names the launcher's job. ``start_ns`` is when the
+    command began, if in the past. Only one ``exclusive`` supervision may record a directory.
 
     Attributes:
         start_ns: When the attempt began, UTC nanoseconds.
-        end_ns: When it ended, once that is recorded; until then as ``start_ns``.
+        end_ns: When it ended; equal to ``start_ns`` until then.
 
     Raises:
-        RunInUse: It is to be exclusive, and another one records the directory.
+        RunInUse: Another exclusive supervision records the directory.
     """
 
     def __init__(
@@ -101,12 +100,10 @@ class Supervision:
     def _begin(
         self, what: SupervisedRun, environ: Mapping[str, str], *, exclusive: bool
     ) -> AttemptStarted:
-        """Claim the run's directory, and return the segment's first record."""
+        """Claim the run's directory and return the segment's first record."""
         about = facts.gather(environ, outlay_version=__version__, command=what.command)
-        about = replace(
-            about, rank=SUPERVISOR, world_size=what.world_size or about.world_size
-        )  # fmt: skip
-        name = what.name if what.is_named else ""  # Left to the program, should it have one.
+        about = replace(about, rank=SUPERVISOR, world_size=what.world_size or about.world_size)
+        name = what.name if what.is_named else ""  # The program may set one.
         proposal = RunIdentity(run_id=self.run_id, model="", name=name, created_ns=self.start_ns)
         self.run_id, self._lock = claim_rank(what.run_dir, proposal, about, exclusive=exclusive)
         header = AttemptStarted(
@@ -120,22 +117,22 @@ class Supervision:
 
     @property
     def is_recorded(self) -> bool:
-        """Whether the log holds everything that was to be written."""
+        """Whether every record was written."""
         return not self._disabled and not self.recorder.writer.lost
 
     def now_ns(self) -> int:
-        """Return the present on the attempt's axis."""
+        """Return the present time on the attempt's axis."""
         return self.recorder.now_ns()
 
     def beat(self) -> None:
-        """Record a sign of life if the last one is old."""
+        """Record a heartbeat if the last one is older than ``BEAT_EVERY_NS``."""
         now_ns = self.now_ns()
         if now_ns - self._beat_ns >= BEAT_EVERY_NS:
             self._beat_ns = now_ns
             self.recorder.heartbeat()
 
     def note(self, text: str) -> None:
-        """Record what a reader should know about the start: as of then, and no sign of life."""
+        """Record a note about the start, timed then, so that it is not a sign of life."""
         self.recorder.append(Note(t_ns=self.start_ns, text=text))
 
     def end(
@@ -147,17 +144,17 @@ class Supervision:
         t_ns: int | None = None,
         synced: bool = True,
     ) -> None:
-        """Record the end, on disk when this returns; further calls do nothing.
+        """Record the end; further calls do nothing.
 
-        ``t_ns`` is when the last of its processes was reaped (default: now); what need not be
-        ``synced`` a power failure may take.
+        ``t_ns`` is when the last process was reaped (default: now). ``synced`` flushes to disk, so
+        that the end survives a power failure.
         """
         if self._ended:
             return
         self._ended = True
         self.end_ns = self.now_ns() if t_ns is None else t_ns
         writer = self.recorder.writer
-        writer.check_place()  # A segment that was deleted is begun anew, for the end to be in.
+        writer.check_place()  # Recreates a deleted segment, so that the end is written.
         writer.append(
             AttemptEnded(t_ns=self.end_ns, status=status, reason=reason, exit_code=exit_code)
         )
@@ -169,7 +166,7 @@ class Supervision:
 
 
 def latest_supervision(run_dir: Path) -> tuple[Path, SegmentId] | None:
-    """Return the newest segment that a supervisor of a run wrote, if one did."""
+    """Return the newest supervisor's segment of a run, or None."""
     for path in reversed(segment_paths(run_dir)):
         segment = id_from_name(path)
         if segment is not None and segment.rank == SUPERVISOR:

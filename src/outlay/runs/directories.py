@@ -19,7 +19,7 @@ from outlay.errors import Finding, InvalidValue
 from outlay.files import read_own, write_whole
 from outlay.ledger import ledger_dir, read_identity
 from outlay.record import facts
-from outlay.record.slurm import SlurmJob
+from outlay.record.machine import SlurmJob
 from outlay.store import outlay_home
 
 # How a training process registers its run without opening a database.

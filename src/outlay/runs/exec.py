@@ -25,8 +25,8 @@ from outlay.proc.keeper import KeeperTerms, Launch
 from outlay.proc.strays import shell_code
 from outlay.proc.supervisor import CommandNotStarted, ProcessSupervisor
 from outlay.record import Recorder
+from outlay.record.machine import SlurmJob
 from outlay.record.meters.energy import NvmlSource, Quality, worst_quality
-from outlay.record.slurm import SlurmJob
 from outlay.record.supervision import SupervisedRun, Supervision
 from outlay.runs.directories import leave_notice
 from outlay.runs.figures import RunFigures, read_figures

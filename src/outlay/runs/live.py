@@ -25,10 +25,9 @@ from outlay.handlers import ExitWatch
 from outlay.ledger import EndStatus, gpu_count_of
 from outlay.rates import rate_of
 from outlay.record import Recorder, Span, StepTimer, facts
-from outlay.record.driven import DrivenLoop
+from outlay.record.machine import SlurmJob
 from outlay.record.meters.steps import StepMeters
-from outlay.record.recorder import Count, HeartbeatThread
-from outlay.record.slurm import SlurmJob
+from outlay.record.recorder import Count, DrivenLoop, HeartbeatThread
 from outlay.runs.figures import figures_of
 from outlay.runs.opening import open_attempt, refuse_showback
 from outlay.runs.options import RunOptions, gpu_count, parse_price, warn_of_old_price
@@ -331,7 +330,7 @@ class Run:
         """What fills in a step's record; ``run.meters.flops`` is there to be set."""
         if self._meters is None:  # Attached when first wanted: most runs without a budget never do.
             self._meters = StepMeters()
-            self._recorder.fill_step = self._meters.fill
+            self._recorder.attach(fill_step=self._meters.fill)
         return self._meters
 
     def allows(self, work: str = "evaluation") -> bool:
@@ -473,7 +472,7 @@ class Run:
             from outlay.runs.preemption import PreemptionGate
 
             self._preemption = PreemptionGate(self.rank, self._apply_notice)
-            self._recorder.gates.append(self._preemption)
+            self._recorder.attach(gate=self._preemption)
         return self._preemption
 
     def _update_guard_rate(self) -> None:

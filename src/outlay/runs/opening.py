@@ -140,7 +140,7 @@ def _open(options: RunOptions, about: facts.Facts, clock: Clock) -> Opening:
             cost = _cost_by_log(options, segment, recorder)
             guard.begin(recorder.note, cost, run_part(run_id, segment))
         if joint is not None:
-            recorder.gates.append(joint)
+            recorder.attach(gate=joint)
         undone_on_error.pop_all()
     _recorded_in.add(about.pid)
     return Opening(

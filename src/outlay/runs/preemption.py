@@ -17,7 +17,7 @@ from outlay.budget.agreement import Group, torch_group
 from outlay.clock import SYSTEM, Clock
 from outlay.errors import InvalidValue
 from outlay.ledger import EndStatus, Step
-from outlay.record.slurm import SlurmJob, end_of
+from outlay.record.machine import SlurmJob, end_of
 from outlay.units import Duration
 from outlay.units.quantity import duration_text
 

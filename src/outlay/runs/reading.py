@@ -15,7 +15,7 @@ from outlay.clock import SYSTEM
 from outlay.cost.run_cost import RunCost, cost_of
 from outlay.errors import Finding
 from outlay.goodput.follower import GoodputSummary, RunView, read_view, summarise
-from outlay.record.configuration import CONFIGURATION_NOTE
+from outlay.record.redaction import CONFIGURATION_NOTE
 from outlay.runs.figures import RunFigures, figures_of
 from outlay.runs.numbers import used_shares
 from outlay.units import Money

@@ -1,4 +1,4 @@
-"""Meters: what a step used beyond time. Each says what it sees, and how far to trust it.
+"""Meters of what a step uses besides time: bytes of collectives, energy, FLOPs.
 
-Loads the standard library only; torch and NVML are imported by the meters that need them.
+Imports the standard library only; meters that need torch or NVML import them on use.
 """

@@ -1,7 +1,7 @@
-"""Bytes moved by torch.distributed's collectives: those of DDP, FSDP2 and the user's own.
+"""Counts the bytes of torch.distributed's collectives: DDP's, FSDP2's and the user's own.
 
-Counts each collective's *payload* on this rank, the bytes of its input. What that means on the wire
-depends on the algorithm, so ``algo_bytes`` is derived by the ring model and named as such.
+Counts each collective's *payload* on this rank, the bytes of its input. The bytes on the wire
+depend on the algorithm; ``algo_bytes`` estimates them by the ring model.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from typing import Any, Final, NamedTuple
 
 from outlay.errors import MissingExtra
 
-# c10d operator -> (collective, position of its input; the process group follows at once).
-# DDP's reducer, FSDP2 and every function of torch.distributed end in one of these; functional
-# collectives (torch.distributed._functional_collectives) do not, and are not seen.
+# c10d operator -> (collective, position of its input; the process group is the next argument).
+# DDP's reducer, FSDP2 and every function of torch.distributed call one of these; functional
+# collectives (torch.distributed._functional_collectives) do not, and are not counted.
 SEEN: Final = {
     "allreduce_": ("all_reduce", 0),
     "allreduce_coalesced_": ("all_reduce", 0),
@@ -35,18 +35,14 @@ SEEN: Final = {
 
 
 class Traffic(NamedTuple):
-    """One kind of collective over groups of one size."""
+    """A kind of collective and the size of its group."""
 
     operation: str
     group_size: int
 
 
 class CollectiveMeter:
-    """Counts payload bytes from ``start`` to ``stop``; only collectives pay for it.
-
-    Attributes:
-        payload_bytes: By operation and group size, since the start.
-    """
+    """Counts payload bytes from ``start`` to ``stop``; only collectives are slowed down."""
 
     def __init__(self) -> None:
         self.payload_bytes: dict[Traffic, int] = {}
@@ -55,7 +51,7 @@ class CollectiveMeter:
         self._lock = threading.Lock()
 
     def start(self) -> None:
-        """Begin to count.
+        """Begin counting.
 
         Raises:
             MissingExtra: torch is not installed.
@@ -71,7 +67,7 @@ class CollectiveMeter:
                 self._library.impl(name, kernel, "Autograd", with_keyset=True)
 
     def stop(self) -> None:
-        """Stop counting; what was counted stays."""
+        """Stop counting; the totals stay."""
         if self._library is not None:
             self._library._destroy()
             self._library = None
@@ -84,11 +80,11 @@ class CollectiveMeter:
         return taken
 
     def algo_bytes(self) -> int:
-        """Return what a ring would have sent from this rank, by formula."""
+        """Return the bytes that a ring would have sent from this rank, by formula."""
         return sum(algo_bytes(traffic, size) for traffic, size in self.payload_bytes.items())
 
     def _count(self, traffic: Traffic, size: int) -> None:
-        if getattr(_quiet, "depth", 0):
+        if getattr(_uncounted, "depth", 0):
             return
         with self._lock:
             self.payload_bytes[traffic] = self.payload_bytes.get(traffic, 0) + size
@@ -114,21 +110,21 @@ def algo_bytes(traffic: Traffic, payload_bytes: int) -> int:
 
 @contextmanager
 def uncounted() -> Iterator[None]:
-    """Keep this thread's collectives out of every meter: outlay's own are not the training's."""
-    _quiet.depth = getattr(_quiet, "depth", 0) + 1
+    """Exclude this thread's collectives from every meter: they are outlay's own."""
+    _uncounted.depth = getattr(_uncounted, "depth", 0) + 1
     try:
         yield
     finally:
-        _quiet.depth -= 1
+        _uncounted.depth -= 1
 
 
-_quiet = threading.local()
+_uncounted = threading.local()
 
 
 def _counting_kernel(
     count: Callable[[Traffic, int], None], name: str, operation: str, position: int
 ) -> Callable[..., Any]:
-    """Return a kernel that counts and then does what torch would have done."""
+    """Return a kernel that counts and then calls torch's."""
     import torch
 
     overload = getattr(torch.ops.c10d, name).default

@@ -1,6 +1,6 @@
-"""Energy: counters of GPUs (NVML) and CPU packages (RAPL), and how far to trust them.
+"""Measures energy from counters of GPUs (NVML) and CPU packages (RAPL), with their quality.
 
-Where nothing can be measured the meter says so; it never reads zero in silence.
+If nothing can be measured, the quality is ``unavailable``, never a silent zero.
 """
 
 from __future__ import annotations
@@ -16,29 +16,27 @@ from typing import Any, Protocol
 from outlay.clock import SYSTEM, Clock
 from outlay.record.facts import is_first_of_node
 
-# How far a reading can be trusted.
-
 
 class Quality(StrEnum):
-    """How a reading came about."""
+    """How a reading was obtained."""
 
     MEASURED = "measured"
-    """A hardware counter of energy."""
+    """From a hardware counter of energy."""
     ESTIMATED = "estimated"
     """Sampled power times the time between samples."""
     UNAVAILABLE = "unavailable"
-    """Nothing here can be read."""
+    """No sensor can be read."""
 
 
-# CPU energy from Linux's powercap tree (RAPL): one wrapping counter per package.
+# CPU packages: Linux's powercap tree (RAPL)
 
 POWERCAP = Path("/sys/class/powercap")
-# intel-rapl:0 is a package; intel-rapl:0:1 is a part of it, which would count twice.
+# intel-rapl:0 is a package; intel-rapl:0:1 is a part of it and would count twice.
 _PACKAGE = re.compile(r"(?:intel|amd)-rapl:\d+")
 
 
 class PowercapSource:
-    """One package's energy counter; it wraps around, which is allowed for once between readings."""
+    """One package's energy counter, which may wrap around once between two readings."""
 
     quality = Quality.MEASURED
 
@@ -72,11 +70,11 @@ def _read_integer(path: Path) -> int:
     return int(text)
 
 
-# A GPU as NVIDIA's management library sees it: its energy, counted or sampled, and its load.
+# GPUs: NVIDIA's management library
 
 
 class NvmlSource:
-    """One GPU. Volta and later count millijoules; before, power is sampled and integrated.
+    """One GPU. Volta and later count millijoules; on earlier ones power is sampled and integrated.
 
     ``nvml`` is the ``pynvml`` module, ``device`` a GPU's index or UUID.
     """
@@ -97,7 +95,7 @@ class NvmlSource:
 
     @classmethod
     def detect(cls, environ: Mapping[str, str], clock: Clock = SYSTEM) -> list[NvmlSource]:
-        """Return a source for every GPU this process may use.
+        """Return a source for every GPU that this process may use.
 
         Raises:
             OSError: There is no NVIDIA driver, or a GPU cannot be read.
@@ -115,16 +113,16 @@ class NvmlSource:
         if self.quality is Quality.MEASURED:
             now_mj = self._counter_mj()
             used_mj, self._last_mj = now_mj - self._last_mj, now_mj
-            # The counter starts anew with the driver; what it shows then is what was used since.
+            # Reloading the driver resets the counter, which then shows the use since.
             return 1000 * (used_mj if used_mj >= 0 else now_mj)
         now_ns, now_mw = self._monotonic_ns(), self._power_mw()
-        # Milliwatts times nanoseconds are picojoules; the mean of two samples is half their sum.
+        # mW · ns = pJ; the mean of two samples is half their sum.
         twice_pj = (now_ns - self._sampled_ns) * (now_mw + self._last_mw)
         self._sampled_ns, self._last_mw = now_ns, now_mw
         return twice_pj // 2_000_000
 
     def busy(self) -> float:
-        """Return the share of the recent past in which the GPU was at work, 0 to 1."""
+        """Return the GPU's recent utilization, 0 to 1."""
         query = self._nvml.nvmlDeviceGetUtilizationRates
         return float(_call(self._nvml, query, self._handle).gpu) / 100
 
@@ -137,9 +135,9 @@ class NvmlSource:
 
 
 def nvml_devices(environ: Mapping[str, str], count: int) -> list[int | str]:
-    """Return the GPUs that ``CUDA_VISIBLE_DEVICES`` leaves to this process; all where it is unset.
+    """Return the GPUs visible by ``CUDA_VISIBLE_DEVICES``; all ``count`` of them if it is unset.
 
-    As for CUDA, what follows the first entry that names no GPU is not visible.
+    As in CUDA, entries after the first one that names no GPU are ignored.
     """
     stated = environ.get("CUDA_VISIBLE_DEVICES")
     if stated is None:
@@ -163,16 +161,16 @@ def _call(nvml: Any, query: Any, *args: Any) -> Any:
 
 
 MIN_INTERVAL_NS = 100_000_000
-"""Counters move every 20 to 100 ms, so asking more often tells nothing (and RAPL says not to)."""
+"""Counters are updated every 20 to 100 ms; RAPL advises against reading them more often."""
 
 
 class EnergySource(Protocol):
-    """Something that can tell how much energy was used since it was last asked."""
+    """A sensor of energy."""
 
     quality: Quality
 
     def take_uj(self) -> int:
-        """Return microjoules since the last call (the first call: since the source was made).
+        """Return microjoules since the last call (the first call: since construction).
 
         Raises:
             OSError: The source cannot be read any more.
@@ -180,10 +178,10 @@ class EnergySource(Protocol):
 
 
 class EnergyMeter:
-    """Adds up every source there is.
+    """Sums all sources.
 
     Attributes:
-        quality: The worst quality among the sources: a sum is no better than its parts.
+        quality: The worst quality among the sources.
         lost: Readings that failed; their energy is missing from the total.
     """
 
@@ -192,19 +190,19 @@ class EnergyMeter:
         self.quality = worst_quality(self.sources)
         self.lost = 0
         self._monotonic_ns = clock.monotonic_ns
-        self._asked_ns = clock.monotonic_ns()
+        self._read_ns = clock.monotonic_ns()
         self._rest_uj = 0
 
     def take(self, *, at_once: bool = False) -> int:
-        """Return the millijoules that were used since the last reading.
+        """Return the millijoules used since the last reading.
 
-        Asked within ``MIN_INTERVAL_NS`` it reads nothing, unless ``at_once``: what was used then
-        comes with the next reading.
+        Within ``MIN_INTERVAL_NS`` of that reading it returns 0, unless ``at_once``: the next
+        reading includes what was used meanwhile.
         """
         now_ns = self._monotonic_ns()
-        if not at_once and now_ns - self._asked_ns < MIN_INTERVAL_NS:
+        if not at_once and now_ns - self._read_ns < MIN_INTERVAL_NS:
             return 0
-        self._asked_ns = now_ns
+        self._read_ns = now_ns
         for source in self.sources:
             try:
                 self._rest_uj += source.take_uj()
@@ -215,7 +213,7 @@ class EnergyMeter:
 
 
 def worst_quality(sources: Sequence[EnergySource]) -> Quality:
-    """Return how far the sum over all sources can be trusted."""
+    """Return the quality of the sum over all sources."""
     qualities = {source.quality for source in sources}
     if not qualities:
         return Quality.UNAVAILABLE
@@ -223,11 +221,11 @@ def worst_quality(sources: Sequence[EnergySource]) -> Quality:
 
 
 def detect_energy(environ: Mapping[str, str], clock: Clock = SYSTEM) -> EnergyMeter:
-    """Return a meter of everything this process may measure; it may be of nothing.
+    """Return a meter of every sensor that this process should read; there may be none.
 
     The first process of a node measures for the whole node: if all did, the sum over ranks would
-    count the same joules many times. Slurm may give each task GPUs that no other one sees, so there
-    each measures its own; tasks that share GPUs then count them more than once, never less.
+    count the same joules many times. Slurm may give each task GPUs that no other task sees, so
+    there each task measures its own; tasks that share GPUs count them more than once, never less.
     """
     sources: list[EnergySource] = []
     first = is_first_of_node(environ)

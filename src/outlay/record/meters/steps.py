@@ -1,4 +1,4 @@
-"""What the meters saw, written into the step during which they saw it."""
+"""Fills measurements into steps: tokens, FLOPs, energy and bytes of collectives."""
 
 from __future__ import annotations
 
@@ -13,18 +13,16 @@ from outlay.ledger import Step
 from outlay.record.meters.collectives import CollectiveMeter
 from outlay.record.meters.energy import EnergyMeter
 
-# How many tokens a batch holds, by its shape: every augmented view counts.
-#
-# Needs no torch: anything with a ``shape`` is a tensor.
+# Tokens of a batch
 
 
 def count_tokens(batch: Any) -> int:
-    """Return the samples of a batch over all its views.
+    """Return the number of samples in a batch, summed over all augmented views.
 
-    A tensor holds its first dimension. A mapping holds its list of ``crops``; else its entries
-    named ``view...``; else its ``image``; else the first entry that holds anything, ``index``
-    aside. A list or tuple holds the sum of its parts, so a pair of images and labels needs a
-    function of its own: ``run.steps(loader, tokens=lambda batch: len(batch[0]))``.
+    For a tensor (anything with a ``shape``), its first dimension. For a mapping, the sum over its
+    list of ``crops``; else over its entries named ``view...``; else its ``image``; else its first
+    non-empty entry except ``index``. For a list or tuple, the sum of its parts, so a pair of images
+    and labels needs its own function: ``run.steps(loader, tokens=lambda batch: len(batch[0]))``.
     """
     shape = getattr(batch, "shape", None)
     if shape is not None:
@@ -48,15 +46,15 @@ def _count_mapping(batch: Mapping[Any, Any]) -> int:
     return next(filter(None, counts), 0)
 
 
-# Floating-point operations of a step: by formula, or counted by torch while it runs.
+# Floating-point operations of a step: by formula, or counted by torch
 
 
 @dataclass(frozen=True, slots=True)
 class FlopsPerToken:
-    """A fixed number of operations for every token.
+    """A fixed number of operations per token.
 
-    Six per parameter and token is the usual estimate of a dense transformer's training step,
-    forward and backward: C = 6·N·D (Kaplan et al., 2020, arXiv:2001.08361; Hoffmann et al., 2022,
+    Six per parameter and token is the usual estimate for training a dense transformer, forward and
+    backward: C = 6·N·D (Kaplan et al., 2020, arXiv:2001.08361; Hoffmann et al., 2022,
     arXiv:2203.15556).
     """
 
@@ -75,9 +73,9 @@ class FlopsPerToken:
 
 
 def counted_by_torch(step: Callable[[], object]) -> int:
-    """Run one step and return the operations torch's own counter saw in it.
+    """Run one step and return the operations that torch's FLOP counter counts.
 
-    The counter slows the step down, so count one and multiply (``FlopsPerToken``).
+    The counter slows the step down, so count one step and multiply (``FlopsPerToken``).
 
     Raises:
         MissingExtra: torch is not installed.
@@ -94,10 +92,10 @@ def counted_by_torch(step: Callable[[], object]) -> int:
 
 @dataclass(slots=True, kw_only=True)
 class StepMeters:
-    """The meters of one process; None where one is not wanted.
+    """The meters of one process; None for those not used.
 
     Attributes:
-        flops: The operations of a step by its tokens, where the step does not state them.
+        flops: Returns a step's operations by its tokens, unless the step states them.
     """
 
     collectives: CollectiveMeter | None = None
@@ -105,7 +103,7 @@ class StepMeters:
     flops: Callable[[int], int] | None = None
 
     def fill(self, step: Step) -> Step:
-        """Return the step with what was used since the last one; what it states itself stays."""
+        """Return the step with the use since the last one; amounts that it states are kept."""
         comm_bytes = self.collectives.take() if self.collectives is not None else 0
         energy_mj = self.energy.take() if self.energy is not None else 0
         flops = self.flops(step.tokens) if self.flops is not None else 0
@@ -119,7 +117,7 @@ class StepMeters:
         )
 
     def stop(self) -> int:
-        """Stop metering; return the millijoules that no step accounts for."""
+        """Stop metering; return the millijoules used since the last step."""
         if self.collectives is not None:
             self.collectives.stop()
         return 0 if self.energy is None else self.energy.take(at_once=True)

@@ -16,7 +16,7 @@ from outlay.clock import SYSTEM
 from outlay.decoding import BadDocument, Decoder, Int64, read_document, read_file
 from outlay.errors import InvalidValue
 from outlay.files import open_own, seal_of, write_whole
-from outlay.record.slurm import SlurmJob
+from outlay.record.machine import SlurmJob
 from outlay.sweep.engines.ports import RANGE
 from outlay.sweep.engines.slurm.options import slurm_options
 
