@@ -104,7 +104,7 @@ def test_data_of_another_type_is_one_error() -> None:
 @pytest.mark.parametrize("kind", [*SPECIAL])
 def test_only_regular_files_are_opened(tmp_path: Path, kind: str) -> None:
     SPECIAL[kind](tmp_path / "x.json")
-    with pytest.raises(BadDocument, match="no regular file"):
+    with pytest.raises(BadDocument, match="not a regular file"):
         read_file(tmp_path / "x.json")
 
 

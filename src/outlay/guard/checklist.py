@@ -21,8 +21,7 @@ from outlay.guard.lease import Terms
 from outlay.guard.locking import why_stale
 from outlay.guard.rental.reap import Census
 from outlay.units import Duration, Money, Rate
-from outlay.units.numbers import EXACT
-from outlay.units.quantity import NS_PER_HOUR
+from outlay.units.quantity import EXACT, NS_PER_HOUR
 from outlay.units.shown import dollar_text
 
 # The pages that are written before anything is rented: the budget, the checklist, the manifest.

@@ -18,7 +18,7 @@ from outlay.errors import InvalidValue
 from outlay.rates import cost_at_most
 from outlay.units import Money, Rate
 from outlay.units.money import MICROS
-from outlay.units.numbers import EXACT, exact_decimal
+from outlay.units.quantity import EXACT, exact_decimal
 
 # What limits are for: the whole log, a lab, a UTC day, a UTC month.
 

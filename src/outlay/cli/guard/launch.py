@@ -38,7 +38,7 @@ from outlay.guard.checklist import (
 from outlay.guard.entries import lab_of
 from outlay.guard.rental.reap import Reaper
 from outlay.units import Money, Rate
-from outlay.units.numbers import exact_decimal
+from outlay.units.quantity import exact_decimal
 
 
 def show_init(

@@ -40,7 +40,7 @@ from outlay.ledger import read_identity
 from outlay.runs.directories import leave_notice
 from outlay.runs.options import Arguments, resolve
 from outlay.units import Duration, Money, Rate
-from outlay.units.numbers import exact_decimal
+from outlay.units.quantity import exact_decimal
 
 Label = Annotated[str, typer.Option(help="What the spend is called, such as lab02-train.")]
 RateOption = Annotated[
