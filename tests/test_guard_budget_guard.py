@@ -185,7 +185,7 @@ def test_a_key_with_other_parameters_is_an_error(
     guard: BudgetGuard, label: str, amount: int, lab: str | None
 ) -> None:
     guard.authorize("a", 3, key="launch-7")
-    with pytest.raises(KeyReused, match="already stands for a"):
+    with pytest.raises(KeyReused, match="was used for a"):
         guard.authorize(label, amount, lab=lab, key="launch-7")
     with pytest.raises(KeyReused):
         guard.record_actual("a", 3, key="launch-7")
@@ -203,7 +203,7 @@ def test_a_key_of_a_capture_stands_for_no_other_spend(
     guard: BudgetGuard, label: str, actual: int
 ) -> None:
     guard.record_actual("a", 1, key="invoice-1")
-    with pytest.raises(KeyReused, match="already stands for a"):
+    with pytest.raises(KeyReused, match="was used for a"):
         guard.record_actual(label, actual, key="invoice-1")
     with pytest.raises(KeyReused):
         guard.authorize("a", 1, key="invoice-1")
@@ -530,7 +530,7 @@ class TestTheDocumentsForm:
         guard.authorize("c", 1)
         assert guard.verify().findings == ()
         log_path.write_text(log_path.read_text().replace('"actual": 1.5', '"actual": 0.5'))
-        assert "hash does not fit" in str(guard.verify().findings[0])
+        assert "hash does not match" in str(guard.verify().findings[0])
 
     def test_one_that_comes_again_after_it_was_settled_is_a_hold_of_its_own(
         self, log_path: Path

@@ -21,7 +21,7 @@ from outlay.clock import SYSTEM
 from outlay.guard.balance import Hold
 from outlay.guard.budget_guard import BudgetGuard
 from outlay.guard.locking import has_ended
-from outlay.guard.rental.reap import known_logs
+from outlay.guard.rental.watch import known_logs
 from outlay.proc.identity import Process, all_processes, command_line, read_process, send
 from outlay.units import Money
 from waiting import until

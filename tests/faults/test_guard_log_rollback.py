@@ -16,7 +16,7 @@ from outlay.cli.output import SHOWN_DIGITS
 from outlay.clock import ManualClock
 from outlay.errors import InvalidValue
 from outlay.guard.budget_guard import BudgetGuard
-from outlay.guard.chain import NOTHING, Head, link_entries, record, scan
+from outlay.guard.chain import NOTHING, Head, encode_slot, link_entries, scan
 from outlay.guard.entries import AnyEntry, Held, Simple
 from outlay.guard.errors import BudgetGuardExceeded, SpendLogAltered, SpendLogRolledBack
 from outlay.guard.spend_log import FileSpendLog, head_path
@@ -49,7 +49,7 @@ def write_anew(path: Path, entries: Iterable[AnyEntry]) -> None:
     blob = link_entries(NOTHING, entries, ts=TS).blob
     path.write_bytes(blob)
     link = scan(str(path), blob, NOTHING.link).link
-    head_path(path).write_bytes(record(Head(link.offset, link.hash)))
+    head_path(path).write_bytes(encode_slot(Head(link.offset, link.hash)))
 
 
 def entries_of(path: Path) -> list[AnyEntry]:
@@ -218,7 +218,7 @@ class TestExpecting:
         assert in_process("guard", "verify", "--log", log_path).code == 0
         said = in_process("guard", "verify", "--log", log_path, "--expect", old)
         assert said.code == 3
-        assert "rolled back or written anew" in said.out + said.err
+        assert "rolled back or rewritten" in said.out + said.err
 
     @pytest.mark.parametrize("hash_", ["abc", "not a hash at all"])
     def test_what_is_no_hash_is_a_wrong_argument(self, log_path: Path, hash_: str) -> None:
@@ -305,7 +305,7 @@ class TestAccepting:
         log_path.write_bytes(
             log_path.read_bytes().replace(b'"estimated":3.00', b'"estimated":0.10')
         )
-        with pytest.raises(SpendLogAltered, match="hash does not fit"):
+        with pytest.raises(SpendLogAltered, match="hash does not match"):
             BudgetGuard(5, log_path, environ={}).accept("please")
 
 

@@ -27,7 +27,6 @@ from outlay.guard.budget_guard import BudgetGuard
 from outlay.guard.entries import Captured, Posting, Vendor
 from outlay.guard.errors import BudgetGuardExceeded, RentalAlive, RentalUnattended
 from outlay.guard.locking import this_process
-from outlay.guard.rental.reap import Reaper
 from outlay.guard.rental.rental import Tenancy, proof_path
 from outlay.guard.rental.renting import (
     CreationFailed,
@@ -36,7 +35,7 @@ from outlay.guard.rental.renting import (
     VendorUnusable,
     rent,
 )
-from outlay.guard.rental.watch import look_once, start_watcher
+from outlay.guard.rental.watch import Reaper, poll_once, start_watcher
 from outlay.units import Duration, Money, Rate
 from waiting import until
 
@@ -187,7 +186,7 @@ class TestOrdering:
             guard, order(vendor), ENVIRON, start_watcher=log_breaks, clock=clock, say=said.append
         )
         assert hold.resource == "pod-1"
-        assert "could not be written down" in said[-1]
+        assert "could not be recorded" in said[-1]
 
     @pytest.mark.parametrize("id_from", ["xml:/id", "json:id", "regex:("])
     def test_an_id_that_could_not_be_read_is_refused_before_money_is_held(
@@ -218,7 +217,7 @@ class TestOrdering:
         (hold,) = guard.holds()
         watch = watching(guard, hold, clock)
         while not guard.holds()[0].resource:
-            assert look_once(watch)
+            assert poll_once(watch)
         assert guard.holds()[0].resource == "pod-1"
         assert guard.findings() == ()
 
@@ -274,7 +273,7 @@ class TestTheDeadline:
     ) -> None:
         watch = watching(guard, rented(guard, vendor, clock), clock)
         clock.advance(9 * HOUR)
-        assert look_once(watch)
+        assert poll_once(watch)
         assert vendor.running() == ["pod-1"]
 
     def test_at_it_the_thing_is_ended_and_settled_once_it_is_gone(
@@ -283,7 +282,7 @@ class TestTheDeadline:
         hold = rented(guard, vendor, clock)
         watch = watching(guard, hold, clock)
         clock.advance(10 * HOUR - 120 * 10**9)
-        while look_once(watch):
+        while poll_once(watch):
             pass
         assert vendor.running() == []
         assert events(guard) == ["hold", "created", "terminating", "gone", "capture"]
@@ -299,7 +298,7 @@ class TestTheDeadline:
         watch = watching(guard, rented(guard, vendor, clock), clock)
         clock.advance(10 * HOUR)
         clock.step_wall(-8 * HOUR)
-        while look_once(watch):
+        while poll_once(watch):
             pass
         assert vendor.running() == []
         assert guard.total_spent == 20.0
@@ -311,11 +310,11 @@ class TestTheDeadline:
         vendor.behave("terminate", mode)
         watch = watching(guard, rented(guard, vendor, clock), clock, mode=mode)
         clock.advance(10 * HOUR)
-        assert all(look_once(watch) for _ in range(3))
+        assert all(poll_once(watch) for _ in range(3))
         assert vendor.calls("terminate") == 3
         assert guard.held == 20.0
         vendor.behave("terminate", "ok")
-        while look_once(watch):
+        while poll_once(watch):
             pass
         assert guard.held == 0.0
 
@@ -325,10 +324,10 @@ class TestTheDeadline:
         watch = watching(guard, rented(guard, vendor, clock), clock)
         clock.advance(10 * HOUR)
         sound = spoil(guard)
-        assert look_once(watch)
+        assert poll_once(watch)
         assert vendor.running() == []
         guard.log_path.write_bytes(sound)
-        while look_once(watch):
+        while poll_once(watch):
             pass
         assert guard.total_spent == 20.0
 
@@ -357,7 +356,7 @@ class TestTheDeadline:
         watch = watching(guard, rented(guard, vendor, clock), clock)
         clock.advance(10 * HOUR)
         rounds = 0
-        while look_once(watch):
+        while poll_once(watch):
             rounds += 1
             clock.advance(HOUR)
         assert rounds > 4
@@ -370,11 +369,11 @@ class TestTheDeadline:
         watch = watching(guard, rented(guard, vendor, clock), clock, mode=mode)
         clock.advance(10 * HOUR)
         vendor.behave("list", mode)
-        assert all(look_once(watch) for _ in range(3))
+        assert all(poll_once(watch) for _ in range(3))
         assert vendor.running() == []
         assert guard.held == 20.0
         vendor.behave("list", "ok")
-        while look_once(watch):
+        while poll_once(watch):
             pass
         assert guard.held == 0.0
 
@@ -382,12 +381,12 @@ class TestTheDeadline:
         self, guard: BudgetGuard, vendor: StandIn, clock: ManualClock
     ) -> None:
         watch = watching(guard, rented(guard, vendor, clock), clock)
-        assert look_once(watch)
+        assert poll_once(watch)
         pods = (vendor.directory / "pods.json").read_text()
         (vendor.directory / "pods.json").write_text("[]")
-        assert look_once(watch)
+        assert poll_once(watch)
         (vendor.directory / "pods.json").write_text(pods)
-        assert look_once(watch)
+        assert poll_once(watch)
         assert guard.held == 20.0
 
     def test_a_new_thing_that_is_not_listed_yet_is_not_called_gone(
@@ -395,17 +394,17 @@ class TestTheDeadline:
     ) -> None:
         vendor.behave("create", "late:4")
         watch = watching(guard, rented(guard, vendor, clock), clock)
-        assert all(look_once(watch) for _ in range(6))
+        assert all(poll_once(watch) for _ in range(6))
         assert guard.held == 20.0
 
     def test_a_thing_that_vanished_early_is_settled_for_the_time_it_lived(
         self, guard: BudgetGuard, vendor: StandIn, clock: ManualClock
     ) -> None:
         watch = watching(guard, rented(guard, vendor, clock), clock)
-        assert look_once(watch)
+        assert poll_once(watch)
         clock.advance(HOUR)
         (vendor.directory / "pods.json").write_text("[]")
-        while look_once(watch):
+        while poll_once(watch):
             pass
         assert guard.total_spent == 2.0
 
@@ -457,7 +456,7 @@ class TestSettling:
         watch = watching(guard, hold, clock)
         guard.log.transact(lambda _: Posting((capture_of(hold),), None))
         clock.advance(10 * HOUR)
-        while look_once(watch):
+        while poll_once(watch):
             pass
         assert vendor.running() == []
         assert guard.total_spent == 20.0
@@ -590,7 +589,7 @@ class TestReaping:
         vendor.behave("list", "garbage")
         census = Reaper(guard, ENVIRON, clock=clock).census()
         assert census.rows == ()
-        assert "its list says nothing" in str(census.findings[0])
+        assert "its list can't be read" in str(census.findings[0])
 
     def test_a_vendor_whose_key_is_not_set_hides_no_other(
         self, guard: BudgetGuard, vendor: StandIn, clock: ManualClock

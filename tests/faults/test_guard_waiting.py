@@ -174,7 +174,7 @@ def test_where_locks_reach_no_other_machine_nothing_is_authorised(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, options: str
 ) -> None:
     pretend_mount(tmp_path, monkeypatch, kind, options)
-    with pytest.raises(SpendLogUnusable, match=rf"\({kind}.*no other machine.*PostgreSQL"):
+    with pytest.raises(SpendLogUnusable, match=rf"\({kind}.*other machines.*PostgreSQL"):
         BudgetGuard(5, tmp_path / "spend.jsonl", environ={}).authorize("a", 1)
 
 
@@ -213,7 +213,7 @@ def test_a_lock_that_keeps_nobody_out_is_noticed(
         return None
 
     monkeypatch.setattr(fcntl, "flock", granted)
-    with pytest.raises(SpendLogUnusable, match="flock keeps nobody out"):
+    with pytest.raises(SpendLogUnusable, match="flock does not exclude others"):
         BudgetGuard(5, tmp_path / "spend.jsonl", environ={}).authorize("a", 1)
 
 

@@ -44,10 +44,11 @@ def _read_amount(
     return int(EXACT.multiply(number, MICROS).to_integral_value(_ROUNDING[rounding])), currency
 
 
-def _amount_text(micros: int, currency: str) -> str:
+def decimal_text(micros: int) -> str:
+    """Return micro-units in currency units, exact and with at least two decimals: ``-12.50``."""
     whole, fraction = divmod(abs(micros), MICROS)
     digits = f"{fraction:06d}".rstrip("0").ljust(2, "0")
-    return f"{'-' if micros < 0 else ''}{whole}.{digits} {currency}"
+    return f"{'-' if micros < 0 else ''}{whole}.{digits}"
 
 
 @total_ordering
@@ -120,7 +121,7 @@ class Money:
         return self.micros != 0
 
     def __str__(self) -> str:
-        return _amount_text(self.micros, self.currency)
+        return f"{decimal_text(self.micros)} {self.currency}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +161,7 @@ class Rate:
         return Rate((self.per_hour + other.per_hour).micros, self.currency)
 
     def __str__(self) -> str:
-        return f"{_amount_text(self.micros_per_hour, self.currency)}/h"
+        return f"{decimal_text(self.micros_per_hour)} {self.currency}/h"
 
 
 def per(cost: Money | None, count: float | Fraction | None) -> float | None:

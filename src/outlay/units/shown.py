@@ -15,7 +15,7 @@ import re
 from collections.abc import Iterable
 from decimal import Decimal
 
-from outlay.units.money import MICROS, Money
+from outlay.units.money import MICROS, Money, decimal_text
 from outlay.units.quantity import duration_text
 
 
@@ -90,5 +90,5 @@ def unit_cost_text(cost: float, currency: str) -> str:
 
 def dollar_text(money: Money, decimals: int | None = None) -> str:
     """Return ``$5.00``, or ``5.00 EUR`` for other currencies; exact unless decimals are given."""
-    text = str(money).partition(" ")[0] if decimals is None else f"{money.amount:.{decimals}f}"
+    text = decimal_text(money.micros) if decimals is None else f"{money.amount:.{decimals}f}"
     return f"${text}" if money.currency == "USD" else f"{text} {money.currency}"
