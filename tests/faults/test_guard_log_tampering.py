@@ -106,6 +106,15 @@ def test_an_altered_log_authorises_nothing_and_names_the_line(log_path: Path) ->
     assert log_path.read_bytes() == b"".join(lines)
 
 
+def test_the_finding_of_an_altered_line_names_the_line_once(log_path: Path) -> None:
+    lines = log_path.read_bytes().splitlines(keepends=True)
+    lines[1] = lines[1].replace(b'"estimated":1.00', b'"estimated":0.10')
+    log_path.write_bytes(b"".join(lines))
+    (finding,) = FileSpendLog(log_path).verify().findings
+    assert finding.line == 2
+    assert finding.message.startswith("its hash does not match")
+
+
 def test_a_removed_log_is_noticed_by_its_head(log_path: Path) -> None:
     log_path.unlink()
     assert refused(log_path)

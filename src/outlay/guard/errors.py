@@ -72,7 +72,7 @@ class SpendLogAltered(SpendLogUnusable):
 
     def __init__(self, path: str, line: int, problem: str) -> None:
         super().__init__(path, f"line {line}: {problem}" if line else problem, self.remedy)
-        self.line = line
+        self.line, self.problem = line, problem
 
 
 class SpendLogRolledBack(SpendLogAltered):
