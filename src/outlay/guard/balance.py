@@ -489,15 +489,15 @@ def balance_findings(
         line = books.last_dated
         ahead = [f"a line of {line.op_label!r} is dated {line.day}, which lies ahead of {today}"]
     lost = [
-        f"hold {hold.id} ({hold.op_label}) pays for something whose id is unknown; "
+        f"hold {hold.id} ({hold.op_label}) pays for a rental whose id is unknown; "
         "find it with `outlay guard reap`"
         for hold in books.open.values()
         if hold.state == "unknown"
     ]
     unwatched = [
-        f"hold {hold.id} ({hold.op_label}) pays for {hold.resource or 'something'} rented, and "
-        f"{unattended[hold.id]}: it bills on. `outlay guard down {hold.op_label}` ends it, "
-        f"`outlay guard adopt {hold.id}` watches it again"
+        f"hold {hold.id} ({hold.op_label}) pays for the rental {hold.resource or '(id unknown)'}, "
+        f"and {unattended[hold.id]}: it keeps billing. `outlay guard down {hold.op_label}` "
+        f"terminates it, `outlay guard adopt {hold.id}` watches it again"
         for hold in map(books.open.__getitem__, unattended)
     ]
     doubts = (*accepted, *ahead, *raised)

@@ -426,13 +426,10 @@ def postflight(guard: BudgetGuard, label: str, *, census: Census | None) -> tupl
     )
     rented = [hold for hold in books.rentals.values() if hold.op_label == label]
     not_gone = [hold.id for hold in rented if hold.state != "gone"]
-    proofs = Check(
-        name="gone",
-        passed=(not not_gone) if rented else None,
-        text=f"not seen to be gone: {', '.join(not_gone)}"
-        if not_gone
-        else "everything rented was seen to be gone"
-        if rented
-        else "the vendor's console shows the instance terminated",
-    )
+    text = "all rentals are verified gone"
+    if not rented:
+        text = "the vendor's console shows the instance terminated"
+    elif not_gone:
+        text = f"not verified gone: {', '.join(not_gone)}"
+    proofs = Check(name="gone", passed=(not not_gone) if rented else None, text=text)
     return (settled, proofs) if census is None else (settled, proofs, _others(census))

@@ -30,7 +30,7 @@ class RentalUnattended(BudgetGuardExceeded):
 
     def __init__(self, lab: str, hold: str, op_label: str, why: str) -> None:
         super().__init__(
-            f"project {lab}: hold {hold} ({op_label}) pays for something rented, and {why}. "
+            f"project {lab}: hold {hold} ({op_label}) pays for a rental, and {why}. "
             f"Nothing more is authorised in project {lab} until it is gone "
             f"(`outlay guard down {op_label}`) or watched within its deadline "
             f"(`outlay guard adopt {hold}`)."
@@ -41,7 +41,9 @@ class RentalEnds(BudgetGuardExceeded):
     """The hold of a rented machine is not extended past the machine's deadline."""
 
     def __init__(self, hold: str, deadline: str) -> None:
-        super().__init__(f"hold {hold} pays for this machine, which is ended at {deadline[:19]}Z")
+        super().__init__(
+            f"hold {hold} pays for this machine, which is terminated at {deadline[:19]}Z"
+        )
 
 
 class RentalAlive(Refused):
@@ -49,9 +51,9 @@ class RentalAlive(Refused):
 
     def __init__(self, hold: str, op_label: str) -> None:
         super().__init__(
-            f"hold {hold} ({op_label}) pays for something rented that was not seen to be gone, so "
-            f"it can't be settled. `outlay guard down {op_label}` ends it, waits until the vendor "
-            "no longer lists it, and settles the hold."
+            f"hold {hold} ({op_label}) pays for a rental that is not verified gone, so it can't be "
+            f"settled. `outlay guard down {op_label}` terminates it, waits until the vendor no "
+            "longer lists it, and settles the hold."
         )
 
 

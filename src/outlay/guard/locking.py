@@ -480,7 +480,7 @@ def why_stale(hold: Hold, now_ns: int) -> str:
     if hold.rental is not None:
         return why_unattended(hold, now_ns)
     if has_ended(hold.by):
-        return f"{hold.by} opened it and is gone"
+        return f"{hold.by}, which opened it, has ended"
     if now_ns - wall_ns_of(parse_timestamp(hold.ts)) > OLD_NS:
         return "it is older than a day"
     return ""

@@ -96,6 +96,7 @@ class SpendLog(Protocol):
 
     def books(self) -> Books:
         """Return a copy of the current fold."""
+        return self.look(Books.copy)
 
     def head(self) -> str:
         """Return the hash of the last line; empty if there is none."""
@@ -113,7 +114,7 @@ class SpendLog(Protocol):
         """
 
 
-class MemorySpendLog:
+class MemorySpendLog(SpendLog):
     """A spend log in memory, for tests and rehearsals."""
 
     def __init__(self) -> None:
@@ -134,10 +135,6 @@ class MemorySpendLog:
         """Query the fold under the lock."""
         with self._mutex:
             return ask(self._books)
-
-    def books(self) -> Books:
-        """Return a copy of the fold."""
-        return self.look(Books.copy)
 
     def head(self) -> str:
         """Return "": lines in memory have no hash."""
@@ -186,7 +183,7 @@ def read_log_path(path: str | os.PathLike[str]) -> Path:
     return resolved
 
 
-class FileSpendLog:
+class FileSpendLog(SpendLog):
     """``spend.jsonl`` and its head."""
 
     def __init__(self, path: Path, *, clock: Clock = SYSTEM) -> None:
@@ -229,10 +226,6 @@ class FileSpendLog:
             self._catch_up(log)
             self._remember()
             return ask(self._books)
-
-    def books(self) -> Books:
-        """Return a copy of the current fold."""
-        return self.look(Books.copy)
 
     def head(self) -> str:
         """Return the hash of the last chained line; empty if there is none."""

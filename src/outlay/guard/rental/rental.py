@@ -316,4 +316,4 @@ class NotARental(OutlayError):
     exit_code = 2
 
     def __init__(self, hold: str) -> None:
-        super().__init__(f"hold {hold} pays for nothing rented; `outlay guard status` lists them")
+        super().__init__(f"hold {hold} is not a rental's; `outlay guard status` lists the rentals")
