@@ -80,9 +80,7 @@ DEEDS = [delete_both, roll_back_both, write_anew_with_less, write_anew_and_longe
 
 
 @pytest.mark.parametrize("deed", DEEDS)
-def test_what_this_machine_has_seen_is_missed_and_nothing_authorised(
-    log_path: Path, deed: object
-) -> None:
+def test_a_log_behind_what_this_machine_has_seen_is_refused(log_path: Path, deed: object) -> None:
     assert callable(deed)
     deed(log_path)
     for _ in range(2):
@@ -112,7 +110,7 @@ def test_the_message_says_that_git_does_this_too(log_path: Path) -> None:
         ask(log_path)
 
 
-def test_looking_is_enough_to_have_seen_it(log_path: Path) -> None:
+def test_reading_the_log_remembers_what_was_seen(log_path: Path) -> None:
     be_another_machine()
     assert in_process("guard", "status", "--log", log_path).code == 0
     roll_back_both(log_path)
@@ -163,7 +161,7 @@ class TestTheManifest:
         assert manifest == json.loads(MANIFEST)
 
     @pytest.mark.parametrize("deed", [delete_both, write_anew_and_longer])
-    def test_a_log_begun_anew_is_refused(self, log_path: Path, deed: object) -> None:
+    def test_a_restarted_log_is_refused(self, log_path: Path, deed: object) -> None:
         assert callable(deed)
         deed(log_path)
         be_another_machine()
@@ -297,7 +295,7 @@ class TestAccepting:
             BudgetGuard(5, log_path, environ={}).accept("just so")
         assert log_path.read_bytes() == before
 
-    def test_silence_is_no_reason(self, log_path: Path) -> None:
+    def test_an_empty_reason_is_refused(self, log_path: Path) -> None:
         roll_back_both(log_path)
         assert in_process("guard", "accept", "--reason", " ", "--log", log_path).code == 2
 

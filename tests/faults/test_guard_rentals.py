@@ -164,7 +164,7 @@ class TestOrdering:
         assert hold.resource == "pod-1"
         assert guard.held == 20.0
 
-    def test_a_creation_that_failed_is_not_believed_while_the_list_says_nothing(
+    def test_a_failed_creation_keeps_its_hold_while_the_list_cannot_be_read(
         self, guard: BudgetGuard, vendor: StandIn, clock: ManualClock
     ) -> None:
         def list_breaks(_: Hold) -> None:
@@ -197,7 +197,7 @@ class TestOrdering:
             rent(guard, wanted, ENVIRON, start_watcher=no_watcher, clock=clock)
         assert (guard.committed, vendor.running()) == (0.0, [])
 
-    def test_a_creation_that_hangs_is_unknown_loud_and_still_counted(
+    def test_a_creation_that_hangs_is_reported_as_unknown_and_its_hold_counts(
         self, guard: BudgetGuard, vendor: StandIn, clock: ManualClock
     ) -> None:
         vendor.behave("create", "hang")
@@ -292,7 +292,7 @@ class TestTheDeadline:
         assert proof.startswith("verified gone 2023-11-15 08:11:20Z\n")
         assert "verified gone 2023-11-15 08:11:20Z" in guard.log_path.read_text()
 
-    def test_a_clock_set_back_does_not_lengthen_its_life(
+    def test_a_clock_set_back_does_not_postpone_the_deadline(
         self, guard: BudgetGuard, vendor: StandIn, clock: ManualClock
     ) -> None:
         watch = watching(guard, rented(guard, vendor, clock), clock)
@@ -304,7 +304,7 @@ class TestTheDeadline:
         assert guard.total_spent == 20.0
 
     @pytest.mark.parametrize("mode", ["ignore", "fail", "hang"])
-    def test_a_termination_that_does_not_work_is_tried_again_and_the_hold_stays(
+    def test_a_failed_termination_is_retried_and_the_hold_stays(
         self, guard: BudgetGuard, vendor: StandIn, clock: ManualClock, mode: str
     ) -> None:
         vendor.behave("terminate", mode)
@@ -318,7 +318,7 @@ class TestTheDeadline:
             pass
         assert guard.held == 0.0
 
-    def test_a_log_that_cannot_be_used_keeps_nothing_alive(
+    def test_a_rental_is_terminated_although_the_log_cannot_be_used(
         self, guard: BudgetGuard, vendor: StandIn, clock: ManualClock
     ) -> None:
         watch = watching(guard, rented(guard, vendor, clock), clock)
@@ -349,7 +349,7 @@ class TestTheDeadline:
         assert Reaper(guard, ENVIRON, clock=clock).end(hold)
         assert guard.total_spent == 20.0
 
-    def test_a_thing_that_goes_late_is_settled_late(
+    def test_a_rental_that_ends_late_is_settled_late(
         self, guard: BudgetGuard, vendor: StandIn, clock: ManualClock
     ) -> None:
         vendor.behave("terminate", "late:4")
@@ -363,7 +363,7 @@ class TestTheDeadline:
         assert guard.total_spent == 2.0 * (10 + rounds)
 
     @pytest.mark.parametrize("mode", ["fail", "hang", "garbage", "empty"])
-    def test_a_list_that_says_nothing_proves_nothing_and_the_thing_is_still_ended(
+    def test_an_unreadable_list_proves_nothing_and_the_rental_is_still_terminated(
         self, guard: BudgetGuard, vendor: StandIn, clock: ManualClock, mode: str
     ) -> None:
         watch = watching(guard, rented(guard, vendor, clock), clock, mode=mode)
@@ -397,7 +397,7 @@ class TestTheDeadline:
         assert all(poll_once(watch) for _ in range(6))
         assert guard.held == 20.0
 
-    def test_a_thing_that_vanished_early_is_settled_for_the_time_it_lived(
+    def test_a_rental_that_vanished_early_is_settled_for_its_lifetime(
         self, guard: BudgetGuard, vendor: StandIn, clock: ManualClock
     ) -> None:
         watch = watching(guard, rented(guard, vendor, clock), clock)
@@ -421,7 +421,7 @@ class TestSettling:
         ],
         ids=["capture", "capture by id", "void"],
     )
-    def test_what_lives_is_not_settled(
+    def test_a_live_rental_is_not_settled(
         self,
         guard: BudgetGuard,
         vendor: StandIn,
@@ -538,7 +538,7 @@ class TestReaping:
         ]
         assert not any(row.needs_ending for row in census.rows)
 
-    def test_what_is_overdue_and_ours_is_ended_and_settled(
+    def test_an_overdue_rental_is_terminated_and_settled(
         self, guard: BudgetGuard, vendor: StandIn, clock: ManualClock
     ) -> None:
         hold = rented(guard, vendor, clock)
@@ -551,7 +551,7 @@ class TestReaping:
         assert guard.held == 0.0
         assert reaper.census().rows == ()
 
-    def test_what_the_books_call_ended_and_still_runs_is_found(
+    def test_a_settled_rental_that_still_runs_is_found(
         self, guard: BudgetGuard, vendor: StandIn, clock: ManualClock
     ) -> None:
         hold = rented(guard, vendor, clock)
@@ -562,7 +562,7 @@ class TestReaping:
         assert reaper.end(hold)
         assert vendor.running() == []
 
-    def test_what_cannot_be_ended_is_said_loudly(
+    def test_a_rental_that_cannot_be_terminated_is_reported(
         self, guard: BudgetGuard, vendor: StandIn, clock: ManualClock
     ) -> None:
         hold = rented(guard, vendor, clock)
@@ -657,7 +657,7 @@ rent(guard, order, os.environ,
         ],
         ids=["capture", "void", "appended line", "chained line"],
     )
-    def test_nothing_that_is_written_makes_it_leave_while_the_thing_lives(
+    def test_no_written_line_makes_the_watcher_leave_a_live_rental(
         self,
         tmp_path: Path,
         vendor: StandIn,
@@ -699,7 +699,7 @@ rent(guard, order, os.environ,
         vendor.behave("terminate", "ok")
         until(lambda: self.settled(tmp_path), what="the watcher to settle")
 
-    def test_killed_between_creation_and_id_it_is_found_by_name_and_ended(
+    def test_a_rental_killed_between_creation_and_id_is_found_by_name_and_ended(
         self, tmp_path: Path, vendor: StandIn
     ) -> None:
         vendor.behave("create", "hang")

@@ -65,7 +65,7 @@ def locked(path: Path, meanwhile: str) -> Iterator[None]:
         yield
 
 
-def test_who_waits_outlasts_the_patience_while_others_write(
+def test_a_waiter_does_not_time_out_while_others_write(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "spend.jsonl"
@@ -75,7 +75,7 @@ def test_who_waits_outlasts_the_patience_while_others_write(
         assert BudgetGuard(5, path, environ={}).held == 1.0
 
 
-def test_who_gave_up_waiting_keeps_nobody_else_out(
+def test_a_waiter_that_timed_out_blocks_nobody(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "spend.jsonl"

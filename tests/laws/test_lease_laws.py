@@ -232,9 +232,7 @@ def test_room_that_others_give_back_is_taken_before_anything_is_stopped(
 
 
 @given(terms(), st.integers(0, 3 * RETRY_NS))
-def test_a_refusal_is_followed_by_another_question_a_second_later_at_the_latest(
-    terms: Terms, after_ns: int
-) -> None:
+def test_a_refused_extension_is_retried_within_a_second(terms: Terms, after_ns: int) -> None:
     lease = Lease.opened(terms, terms.opening(), 0)
     ask_ns = lease.next_action(0)
     assert isinstance(ask_ns, GoOn)
