@@ -50,6 +50,7 @@ class Leaseholder:
     ) -> None:
         self._guard = guard
         self._refusals = refusals
+        self._refusal_reported = False
         self.hold = hold
         self.owned = owned
         self.lease = Lease.opened(terms, hold.amount, now_ns)
@@ -102,6 +103,12 @@ class Leaseholder:
             else:
                 self.lease = self.lease.extended(self.hold.amount, now_ns)
         return act
+
+    def new_refusal(self) -> str:
+        """Return why an extension was refused, once until one is granted; else ""."""
+        refusal, reported = self.lease.refusal, self._refusal_reported
+        self._refusal_reported = bool(refusal)
+        return "" if reported else refusal
 
     def give_notice(self, now_ns: int) -> None:
         """Record that SIGTERM was sent."""
@@ -247,7 +254,6 @@ class GuardGate:
             guarding.guard, guarding.label or label, terms, environ,
             now_ns=clock.monotonic_ns(), lab=guarding.lab,
         )  # fmt: skip
-        self._refusal_reported = False
         self._note: Callable[[str], None] = lambda _: None
         self._logged: Callable[[], Money | None] = lambda: None
         self._part: RunPart | None = None
@@ -338,10 +344,8 @@ class GuardGate:
     def renew(self) -> None:
         """Extend the hold if that is due; a refusal is noted once and retried."""
         self._holder.renew(self._clock.monotonic_ns())
-        refusal = self._holder.lease.refusal
-        if refusal and not self._refusal_reported:
+        if refusal := self._holder.new_refusal():
             self._note(f"guard: no more money can be held: {refusal}")
-        self._refusal_reported = bool(refusal)
 
     def _pause_s(self) -> float:
         lease, now_ns = self._holder.lease, self._clock.monotonic_ns()

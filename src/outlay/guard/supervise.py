@@ -96,7 +96,6 @@ class Supervisor:
         self._stopping = ""
         self._signalled = False
         self._gone = False
-        self._refusal_reported = False
         self._deadline_ns: int | None = None
         self._seen_ns = 0
 
@@ -249,18 +248,13 @@ class Supervisor:
                 self._kill()
             case _ if self._stopping and not self._signalled:
                 self._send_sigterm_if_handled()
-        self._say_refusal()
+        if refusal := self._holder.new_refusal():
+            self._say(f"no more money: {refusal}")
         self._send_deadline()
 
     @property
     def _is_stopping(self) -> bool:
         return self._holder.lease.noticed_ns is not None
-
-    def _say_refusal(self) -> None:
-        refusal = self._holder.lease.refusal
-        if refusal and not self._refusal_reported:
-            self._say(f"no more money: {refusal}")
-        self._refusal_reported = bool(refusal)
 
     def _send_deadline(self) -> None:
         """Send the keeper the deadline at which it ends the command by itself."""

@@ -189,12 +189,9 @@ class _Count(Quantity):
     @classmethod
     def parse(cls, value: object, *, name: str | None = None) -> Self:
         """Parse a whole number or such a text; ``name`` is its name in an error message."""
+        name = name or cls.NAME
         if isinstance(value, cls):
-            return value._not_negative(name or cls.NAME)
-        return cls(cls._count_of(value, name or cls.NAME))
-
-    @classmethod
-    def _count_of(cls, value: object, name: str) -> int:
+            return value._not_negative(name)
         if not isinstance(value, str):
             number = exact_decimal(value, name=name, expected=cls.EXPECTED)
         else:
@@ -205,7 +202,7 @@ class _Count(Quantity):
             number = EXACT.multiply(number, _THOUSANDS[letter])
         if number < 0:
             raise InvalidValue(name, value, f"{cls.EXPECTED}, zero or more")
-        return whole(number, name=name, seen=value, expected=cls.EXPECTED)
+        return cls(whole(number, name=name, seen=value, expected=cls.EXPECTED))
 
 
 class Tokens(_Count):
