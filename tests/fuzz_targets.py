@@ -28,7 +28,7 @@ from outlay.goodput.follower import GoodputFollower
 from outlay.goodput.importing import GoodputCache, import_payloads
 from outlay.guard.ceilings import read_manifest as read_guard_manifest
 from outlay.guard.chain import START, scan
-from outlay.guard.chain import parse as parse_head
+from outlay.guard.chain import parse_slots as parse_head
 from outlay.guard.rental.vendors import PRESETS, parse_id, parse_listing
 from outlay.ledger import Metric, Note, RunIdentity, read_identity, read_run
 from outlay.ledger.segments import run_file

@@ -104,7 +104,7 @@ def test_data_of_another_type_is_one_error() -> None:
 @pytest.mark.parametrize("kind", [*SPECIAL])
 def test_only_regular_files_are_opened(tmp_path: Path, kind: str) -> None:
     SPECIAL[kind](tmp_path / "x.json")
-    with pytest.raises(BadDocument, match="no regular file"):
+    with pytest.raises(BadDocument, match="not a regular file"):
         read_file(tmp_path / "x.json")
 
 
@@ -113,7 +113,7 @@ def test_a_name_that_no_file_can_have_is_an_error_of_the_system() -> None:
         read_file(Path("a\0b"))
 
 
-def test_a_file_that_is_not_there_is_told_apart(tmp_path: Path) -> None:
+def test_a_missing_file_raises_file_not_found(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         read_document(tmp_path / "x", Timed)
 
@@ -168,7 +168,7 @@ def test_what_is_no_yaml_is_one_error(text: str) -> None:
         parse_yaml(text)
 
 
-def test_yaml_says_where_each_key_stands() -> None:
+def test_yaml_has_the_line_of_each_key() -> None:
     read = parse_yaml("a:\n  b: [1,\n    2]\n")
     assert read.tree == {"a": {"b": [1, 2]}}
     assert read.lines == {("a",): 1, ("a", "b"): 2, ("a", "b", 0): 2, ("a", "b", 1): 3}

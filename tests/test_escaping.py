@@ -52,13 +52,13 @@ def elements(page: str) -> list[tuple[str, list[str]]]:
 
 
 @every_text
-def test_a_terminal_is_told_nothing_but_text(text: str) -> None:
+def test_a_terminal_gets_no_control_characters(text: str) -> None:
     assert OBEYED.search(terminal_text(text)) is None
     assert terminal_text(terminal_text(text)) == terminal_text(text)
 
 
 @every_text
-def test_a_line_stays_one(text: str) -> None:
+def test_text_stays_on_one_line(text: str) -> None:
     assert "\n" not in one_line(text)
     assert OBEYED.search(one_line(text)) is None
 

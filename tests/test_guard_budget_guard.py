@@ -185,7 +185,7 @@ def test_a_key_with_other_parameters_is_an_error(
     guard: BudgetGuard, label: str, amount: int, lab: str | None
 ) -> None:
     guard.authorize("a", 3, key="launch-7")
-    with pytest.raises(KeyReused, match="already stands for a"):
+    with pytest.raises(KeyReused, match="was used for a"):
         guard.authorize(label, amount, lab=lab, key="launch-7")
     with pytest.raises(KeyReused):
         guard.record_actual("a", 3, key="launch-7")
@@ -199,18 +199,18 @@ def test_a_capture_under_a_key_counts_once(guard: BudgetGuard) -> None:
 
 
 @pytest.mark.parametrize(("label", "actual"), [("a", 2), ("b", 1)])
-def test_a_key_of_a_capture_stands_for_no_other_spend(
+def test_a_captures_key_cannot_be_used_for_another_spend(
     guard: BudgetGuard, label: str, actual: int
 ) -> None:
     guard.record_actual("a", 1, key="invoice-1")
-    with pytest.raises(KeyReused, match="already stands for a"):
+    with pytest.raises(KeyReused, match="was used for a"):
         guard.record_actual(label, actual, key="invoice-1")
     with pytest.raises(KeyReused):
         guard.authorize("a", 1, key="invoice-1")
     assert (guard.total_spent, guard.held) == (1.0, 0.0)
 
 
-def test_a_refusal_under_a_key_is_judged_afresh(guard: BudgetGuard) -> None:
+def test_a_refused_key_is_decided_again(guard: BudgetGuard) -> None:
     blocker = guard.authorize("a", 4)
     with pytest.raises(BudgetGuardExceeded):
         guard.authorize("b", 3, key="k")
@@ -236,20 +236,20 @@ def test_what_is_no_amount_is_refused_before_anything_is_written(
     assert not log_path.exists()
 
 
-def test_a_hold_of_less_than_nothing_makes_no_room(guard: BudgetGuard, log_path: Path) -> None:
+def test_a_negative_hold_is_refused(guard: BudgetGuard, log_path: Path) -> None:
     with pytest.raises(InvalidValue, match="zero or more"):
         guard.authorize("a", outlay.Money(-3_000_000))
     assert not log_path.exists()
 
 
-def test_spend_of_less_than_nothing_is_no_spend(guard: BudgetGuard) -> None:
+def test_negative_spend_is_refused(guard: BudgetGuard) -> None:
     guard.authorize("a", 3)
     with pytest.raises(InvalidValue, match="zero or more"):
         guard.record_actual("a", outlay.Money(-1))
     assert (guard.total_spent, guard.held) == (0.0, 3.0)
 
 
-def test_what_is_in_doubt_of_a_correction_counts_as_spent(guard: BudgetGuard) -> None:
+def test_digits_beyond_a_micro_unit_of_a_correction_count_as_spent(guard: BudgetGuard) -> None:
     guard.record_actual("a", 2)
     guard.correct("a", Decimal("-0.5000001"), "the invoice says so")
     assert guard.total_spent == 1.5
@@ -277,13 +277,13 @@ def test_an_extension_answers_with_the_hold_as_it_was_extended(
     assert guard.extend(hold, 1).amount == outlay.Money(3_000_000)
 
 
-def test_where_there_is_less_room_than_asked_what_there_is_is_held(guard: BudgetGuard) -> None:
+def test_if_the_amount_does_not_fit_what_fits_is_held(guard: BudgetGuard) -> None:
     guard.authorize("a", 4)
     assert guard.authorize("b", 3, least_usd=1).amount == outlay.Money(1_000_000)
     assert guard.remaining == 0.0
 
 
-def test_where_there_is_less_room_than_the_least_nothing_is_held(guard: BudgetGuard) -> None:
+def test_if_the_least_does_not_fit_nothing_is_held(guard: BudgetGuard) -> None:
     guard.authorize("a", 4)
     with pytest.raises(BudgetGuardExceeded):
         guard.authorize("b", 3, least_usd=2)
@@ -530,7 +530,7 @@ class TestTheDocumentsForm:
         guard.authorize("c", 1)
         assert guard.verify().findings == ()
         log_path.write_text(log_path.read_text().replace('"actual": 1.5', '"actual": 0.5'))
-        assert "hash does not fit" in str(guard.verify().findings[0])
+        assert "hash does not match" in str(guard.verify().findings[0])
 
     def test_one_that_comes_again_after_it_was_settled_is_a_hold_of_its_own(
         self, log_path: Path

@@ -189,7 +189,7 @@ class TestSetting:
         assert not log_path.exists() or log_path.read_bytes() == b""
 
 
-def test_test_mode_is_said_on_stderr_once(tmp_path: Path) -> None:
+def test_test_mode_is_announced_on_stderr_once(tmp_path: Path) -> None:
     script = (
         "from outlay import BudgetGuard\n"
         f"BudgetGuard(5, {str(tmp_path / 'a.jsonl')!r}).authorize('a', 1)\n"

@@ -56,10 +56,10 @@ class TestTheGate:
     ) -> None:
         gate = gate_of(guard, clock)
         clock.advance(49 * SECOND)
-        gate.tend()
+        gate.renew()
         assert guard.held == 120.0
         clock.advance(1 * SECOND)
-        gate.tend()
+        gate.renew()
         assert guard.held == 170.0
 
     def test_when_more_is_refused_training_goes_on_while_there_is_money_for_stopping(
@@ -68,9 +68,9 @@ class TestTheGate:
         guard = BudgetGuard(130, tmp_path / "spend.jsonl", clock=clock, environ={})
         gate = gate_of(guard, clock)
         clock.advance(99 * SECOND)
-        gate.tend()
+        gate.renew()
         clock.advance(10 * SECOND)
-        gate.tend()
+        gate.renew()
         assert gate.stop_reason() is None
         clock.advance(1 * SECOND)
         reason = gate.stop_reason()
@@ -86,7 +86,7 @@ class TestTheGate:
         guard = BudgetGuard(120.000001, tmp_path / "spend.jsonl", clock=clock, environ={})
         gate = gate_of(guard, clock)
         clock.advance(60 * SECOND)
-        gate.tend()
+        gate.renew()
         assert guard.remaining == 0.0
 
     def test_a_ceiling_below_the_first_slice_pays_for_a_training_that_fits_it(
@@ -95,7 +95,7 @@ class TestTheGate:
         guard = BudgetGuard(50, tmp_path / "spend.jsonl", clock=clock, environ={})
         gate = gate_of(guard, clock)
         clock.advance(29 * SECOND)
-        gate.tend()
+        gate.renew()
         assert gate.stop_reason() is None
         gate.settle()
         assert guard.total_spent == 29.0
@@ -131,12 +131,12 @@ class TestTheGate:
         sound = guard.log_path.read_bytes()
         guard.log_path.write_bytes(sound + b"nonsense\n")
         clock.advance(60 * SECOND)
-        gate.tend()
+        gate.renew()
         assert gate.stop_reason() is None
         clock.advance(40 * SECOND)
         assert "line 2" in (gate.stop_reason() or "")
         guard.log_path.write_bytes(sound)
-        gate.tend()
+        gate.renew()
         assert gate.stop_reason() is None
 
     def test_a_log_that_cannot_take_the_end_leaves_the_hold_and_raises_nothing(

@@ -14,7 +14,9 @@ from outlay.guard.budget_guard import BudgetGuard
 GOLDEN = Path(__file__).parent / "data" / "spend-log-v1"
 
 
-def test_a_log_of_schema_1_reads_verifies_and_goes_on(tmp_path: Path, clock: ManualClock) -> None:
+def test_a_log_of_schema_1_can_be_read_verified_and_appended_to(
+    tmp_path: Path, clock: ManualClock
+) -> None:
     directory = tmp_path / "books"
     shutil.copytree(GOLDEN, directory)
     clock.advance(3600 * 10**9)  # what it says is rented is not overdue yet

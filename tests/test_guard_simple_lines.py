@@ -29,7 +29,7 @@ def open_guard(log_path: Path, clock: ManualClock, **more: object) -> BudgetGuar
     return BudgetGuard(5, log_path, clock=clock, environ={}, **more)  # type: ignore[arg-type]
 
 
-def test_an_actual_settles_no_hold_of_ours(log_path: Path, clock: ManualClock) -> None:
+def test_a_simple_actual_settles_no_hold_of_the_guard(log_path: Path, clock: ManualClock) -> None:
     guard = open_guard(log_path, clock)
     hold = guard.authorize("a", 3)
     append(log_path, actual=0)
@@ -62,7 +62,7 @@ def test_one_dated_ahead_is_a_finding_of_status_and_verify(
 
 
 @pytest.mark.parametrize("amount", ["actual", "estimated"])
-def test_one_dated_ahead_opens_and_pins_no_day(
+def test_a_simple_line_dated_ahead_does_not_advance_the_day(
     log_path: Path, clock: ManualClock, amount: str
 ) -> None:
     append(log_path, ts="9999-12-31T23:00:00Z", **{amount: 1})

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from outlay.errors import InvalidValue
-from outlay.guard.rental.rental import call, filled, words
+from outlay.guard.rental.rental import expand, run_command, split_command
 from outlay.guard.rental.vendors import (
     PRESETS,
     ListedMachine,
@@ -136,45 +136,45 @@ def test_an_unknown_vendor_lists_the_known_ones() -> None:
 )
 def test_a_key_in_a_command_is_refused_and_not_repeated(text: str) -> None:
     with pytest.raises(InvalidValue) as caught:
-        words(text, name="list")
+        split_command(text, name="list")
     assert "12345678" not in str(caught.value)
 
 
 def test_a_variable_in_a_command_is_allowed_and_filled_in_when_it_runs() -> None:
-    command = words('curl -H "Authorization: Bearer $KEY" {id}', name="list")
+    command = split_command('curl -H "Authorization: Bearer $KEY" {id}', name="list")
     assert command[2] == "Authorization: Bearer $KEY"
-    assert filled(command[2], {"KEY": "secret"}, {}) == "Authorization: Bearer secret"
-    assert filled("{id}-${KEY}", {"KEY": "x"}, {"id": "7"}) == "7-x"
+    assert expand(command[2], {"KEY": "secret"}, {}) == "Authorization: Bearer secret"
+    assert expand("{id}-${KEY}", {"KEY": "x"}, {"id": "7"}) == "7-x"
 
 
 @pytest.mark.parametrize("text", ["", "a 'b"])
 def test_what_is_no_command_is_refused(text: str) -> None:
     with pytest.raises(InvalidValue):
-        words(text, name="list")
+        split_command(text, name="list")
 
 
 def test_a_command_reads_what_it_is_given_and_no_shell_comes_between() -> None:
     echo = (sys.executable, "-c", "import sys; print(sys.stdin.read() + sys.argv[1])", "$X; ls")
-    reply = call(echo, {"X": "a"}, stdin="$X-")
+    reply = run_command(echo, {"X": "a"}, stdin="$X-")
     assert (reply.output.strip(), reply.problem) == ("a-a; ls", "")
 
 
 def test_a_command_that_does_not_exist_is_a_problem_and_no_exception() -> None:
-    assert "No such file" in call(("/no/such/tool",), {}).problem
+    assert "No such file" in run_command(("/no/such/tool",), {}).problem
 
 
 def test_a_zero_byte_in_a_command_is_a_problem_and_no_exception() -> None:
-    assert "null byte" in call((sys.executable, "{id}"), {}, places={"id": "\0"}).problem
+    assert "null byte" in run_command((sys.executable, "{id}"), {}, places={"id": "\0"}).problem
 
 
 def test_a_command_that_hangs_is_left_even_if_a_child_holds_its_output(tmp_path: Path) -> None:
     told = tmp_path / "pid"
     leaves = ("sh", "-c", "setsid sleep 600 & echo $! > $TOLD; sleep 600")
-    reply = call(leaves, {**os.environ, "TOLD": str(told)}, timeout_s=5.0)
+    reply = run_command(leaves, {**os.environ, "TOLD": str(told)}, timeout_s=5.0)
     assert (reply.finished, "did not answer" in reply.problem) == (False, True)
     os.kill(int(told.read_text()), signal.SIGKILL)  # raises if it were not there any more
 
 
 def test_what_a_failing_command_prints_is_not_repeated() -> None:
     noisy = (sys.executable, "-c", "import sys; sys.exit('the key is sk-1234')")
-    assert call(noisy, {}).problem == f"{sys.executable} exited with 1"
+    assert run_command(noisy, {}).problem == f"{sys.executable} exited with 1"

@@ -21,7 +21,7 @@ from outlay.clock import SYSTEM
 from outlay.guard.balance import Hold
 from outlay.guard.budget_guard import BudgetGuard
 from outlay.guard.locking import has_ended
-from outlay.guard.rental.reap import known_logs
+from outlay.guard.rental.watch import known_logs
 from outlay.proc.identity import Process, all_processes, command_line, read_process, send
 from outlay.units import Money
 from waiting import until
@@ -124,7 +124,7 @@ class TestADeadWatcher:
         assert [each["hold"]["resource"] for each in said.json["rented"]] == ["pod-1"]
         assert orphan.running()
 
-    def test_adopting_it_puts_that_right(self, orphan: Bench) -> None:
+    def test_adopting_it_clears_the_error(self, orphan: Bench) -> None:
         before = orphan.hold.watcher
         said = in_process("guard", "adopt", orphan.hold.id, "--log", orphan.log)
         assert said.code == 0, said.err
@@ -138,7 +138,7 @@ class TestADeadWatcher:
         assert refused.code == 2
         assert "every rental has a watcher" in in_process("guard", "adopt", "--log", bench.log).out
 
-    def test_a_round_of_watching_gives_it_a_new_watcher(self, orphan: Bench) -> None:
+    def test_outlay_watch_starts_a_new_watcher(self, orphan: Bench) -> None:
         assert known_logs() == (orphan.log,)
         assert in_process("watch", "--once").code == 0
         assert orphan.guard.findings() == ()
@@ -159,12 +159,12 @@ class TestAnOverdueRental:
         )
         return bench
 
-    def test_it_costs_on_in_every_figure(self, overdue: Bench) -> None:
+    def test_its_cost_grows_in_every_figure(self, overdue: Bench) -> None:
         until(lambda: overdue.guard.held > 6, what="more than was held to be spent")
         status = in_process("guard", "status", "--log", overdue.log, "--json").json
         assert Money(**status["scopes"][0]["held"]) > Money.parse("6 USD")
 
-    def test_a_round_of_watching_ends_and_settles_it(self, overdue: Bench) -> None:
+    def test_outlay_watch_terminates_and_settles_it(self, overdue: Bench) -> None:
         said = outlay("watch", "--once")
         assert said.code == 0
         assert "verified gone" in said.err

@@ -1,7 +1,6 @@
-"""The only reader of clocks.
+"""Clocks and timestamps; the only module that reads the system's clocks.
 
-Everything that needs the time takes a Clock, so that tests can hold it still, step it back an hour
-or let it run without waiting.
+Code that needs the time takes a Clock, so that tests can freeze it, step it back or skip a wait.
 """
 
 from __future__ import annotations
@@ -16,22 +15,22 @@ from outlay.errors import InvalidValue
 
 
 class Clock(Protocol):
-    """A wall clock, a monotonic clock, and a way to wait."""
+    """A wall clock, a monotonic clock, and sleep."""
 
     def wall_ns(self) -> int:
-        """Return UTC nanoseconds since the epoch; may step in either direction."""
+        """Return UTC nanoseconds since the epoch; may jump in either direction."""
 
     def monotonic_ns(self) -> int:
-        """Return nanoseconds since an arbitrary instant; never goes back."""
+        """Return nanoseconds since an arbitrary instant; never decreases."""
 
     def sleep(self, seconds: float) -> None:
         """Wait for ``seconds``."""
 
 
 def since_boot_ns(clock: Clock) -> int | None:
-    """Return nanoseconds since this machine booted, sleep included; None for another clock.
+    """Return nanoseconds since boot, suspend included; None for any but Linux's system clock.
 
-    It is what the kernel counts the start of processes in.
+    The kernel gives the start times of processes on this clock.
     """
     boot_clock = getattr(time, "CLOCK_BOOTTIME", None)  # Linux.
     if boot_clock is None or not isinstance(clock, SystemClock):
@@ -42,25 +41,25 @@ def since_boot_ns(clock: Clock) -> int | None:
 class SystemClock:
     """The clocks of this machine."""
 
-    # Bound C functions: on the hot path a Python-level wrapper would cost as much as the clock.
+    # Bound C functions: on the hot path a Python wrapper would cost as much as the clock itself.
     wall_ns = staticmethod(time.time_ns)
     monotonic_ns = staticmethod(time.monotonic_ns)
     sleep = staticmethod(time.sleep)
 
 
 class ManualClock:
-    """A clock that moves only when told to."""
+    """A clock for tests, which moves only when it is advanced."""
 
     def __init__(self, wall_ns: int = 1_700_000_000_000_000_000, monotonic_ns: int = 0) -> None:
         self._wall_ns = wall_ns
         self._monotonic_ns = monotonic_ns
 
     def wall_ns(self) -> int:
-        """Return the wall time set so far."""
+        """Return the current wall time."""
         return self._wall_ns
 
     def monotonic_ns(self) -> int:
-        """Return the monotonic time set so far."""
+        """Return the current monotonic time."""
         return self._monotonic_ns
 
     def sleep(self, seconds: float) -> None:
@@ -68,12 +67,12 @@ class ManualClock:
         self.advance(round(seconds * 1_000_000_000))
 
     def advance(self, ns: int) -> None:
-        """Let ``ns`` nanoseconds pass on both clocks."""
+        """Advance both clocks by ``ns`` nanoseconds."""
         self._wall_ns += ns
         self._monotonic_ns += ns
 
     def step_wall(self, ns: int) -> None:
-        """Set the wall clock forward (or back) by ``ns``, as an administrator or NTP would."""
+        """Step the wall clock alone by ``ns`` (negative: back), as NTP does."""
         self._wall_ns += ns
 
 
@@ -83,7 +82,7 @@ _DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 MOMENT = (
     'an instant with its zone, such as "2026-11-15T20:00Z", a date (UTC), or how long ago: "2h"'
 )
-"""What is expected where a moment is."""
+"""The ``expected`` text of an InvalidValue for an instant."""
 
 
 def utc_datetime(wall_ns: int) -> datetime:
@@ -93,17 +92,17 @@ def utc_datetime(wall_ns: int) -> datetime:
 
 
 def utc_text(wall_ns: int) -> str:
-    """Return the instant as people read it: ``2026-11-15 20:30:00Z``."""
+    """Return the instant as text: ``2026-11-15 20:30:00Z``."""
     return utc_datetime(wall_ns).strftime("%Y-%m-%d %H:%M:%SZ")
 
 
 def parse_moment(moment: str | datetime, *, name: str, now_ns: int) -> int:
-    """Return an instant in UTC nanoseconds; text is an instant, or how long ago: ``"2h"``.
+    """Return an instant in UTC nanoseconds; text is an instant, or an age such as ``"2h"``.
 
-    A date alone begins at midnight UTC.
+    A date means midnight UTC.
 
     Raises:
-        InvalidValue: It is none of them.
+        InvalidValue: The text has none of these forms.
     """
     from outlay.units import Duration
 
@@ -113,7 +112,7 @@ def parse_moment(moment: str | datetime, *, name: str, now_ns: int) -> int:
         moment = f"{moment}T00:00Z" if _DATE.fullmatch(moment) else moment
     try:
         return wall_ns_of(datetime.fromisoformat(moment) if isinstance(moment, str) else moment)
-    except ValueError:  # InvalidValue of a naive datetime included: the same advice helps.
+    except ValueError:  # Includes the InvalidValue of a naive datetime.
         raise InvalidValue(name, moment, MOMENT) from None
 
 
@@ -121,7 +120,7 @@ def wall_ns_of(moment: datetime) -> int:
     """Return an aware datetime as UTC nanoseconds.
 
     Raises:
-        InvalidValue: The datetime has no time zone, so which instant it means is unknown.
+        InvalidValue: The datetime has no time zone.
     """
     if moment.tzinfo is None:
         raise InvalidValue("time", moment, "a datetime with a time zone (tzinfo=timezone.utc)")
@@ -131,10 +130,10 @@ def wall_ns_of(moment: datetime) -> int:
 
 
 def utc_now() -> datetime:
-    """Return the current instant, aware of its time zone."""
+    """Return the current instant as an aware datetime."""
     return utc_datetime(SYSTEM.wall_ns())
 
 
 def as_utc(moment: datetime) -> datetime:
-    """Return the instant in UTC; one without a zone is taken as UTC."""
+    """Return the datetime in UTC; a naive one is assumed to be UTC."""
     return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)

@@ -1,8 +1,8 @@
-"""The decoding edge: bytes from a file, a process or a vendor become a value, or ``BadDocument``.
+"""Decoding of untrusted JSON, YAML, TOML, CSV and gzip into values, or ``BadDocument``.
 
-Nothing else calls a decoder, but for the codec of the run log. Every document has limits on its
-size, its nesting and its numbers; only regular files are opened, so that a FIFO cannot block and a
-device cannot flood. What a document means is for its own module to say.
+No other module calls a decoder, except the run log's codec. Every document is limited in size,
+nesting and digits per number; only regular files are opened, so that a FIFO cannot block and a
+device cannot flood. Does not interpret what a document means.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ T = TypeVar("T")
 
 MEBIBYTE: Final = 1 << 20
 LARGEST_DOCUMENT: Final = 64 * MEBIBYTE
-"""How many bytes a document may have, unless its reader says otherwise."""
+"""The default limit on a document, in bytes."""
 DEEPEST: Final = 64
-"""How deep a document may be nested."""
+"""The limit on nesting."""
 MOST_DIGITS: Final = 40
-"""How long an integer may be: longer than any amount, count or instant that outlay writes."""
+"""The limit on an integer: longer than any amount, count or instant that outlay writes."""
 LARGEST_TABLE: Final = 256 * MEBIBYTE
 
 Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
-"""An integer that a database column, a clock and numpy can hold."""
+"""An integer that fits a database column, a clock and numpy."""
 
 YamlPath = tuple[str | int, ...]
 MOST_EXPANDED: Final = 200_000
-"""How many values a YAML text may stand for by its aliases."""
+"""The limit on the values that YAML aliases expand to."""
 _TAG: Final = "tag:yaml.org,2002:"
 _PLAIN: Final = frozenset(["str", "int", "float", "bool", "null", "map", "seq", "merge"])
 _INDENTATION = re.compile(r"^[ \t?:-]+", re.MULTILINE)
@@ -60,9 +60,9 @@ _BAD_INPUT = (msgspec.MsgspecError, ValueError, RecursionError, OverflowError)
 
 
 class BadDocument(OutlayError, msgspec.DecodeError):
-    """A document holds what cannot be read, or more than outlay reads.
+    """A document that cannot be decoded, or is beyond the limits.
 
-    Also a ``msgspec.DecodeError``, as which callers that know msgspec catch it.
+    Also a ``msgspec.DecodeError``, for callers that catch msgspec's errors.
     """
 
 
@@ -77,20 +77,17 @@ class Decoder(Generic[T]):
         """Return the value of a document.
 
         Raises:
-            BadDocument: It is no JSON, of another type, too large, too deep, or holds a number that
-                is too long.
+            BadDocument: Not JSON, another type, too large, too deep, or with too long a number.
         """
         try:
             data = raw.encode() if isinstance(raw, str) else raw
             check_limits(data, self._largest)
             return self._decoder.decode(data)
-        except BadDocument:
-            raise
         except _BAD_INPUT as error:
             raise BadDocument(_reason(error)) from None
 
     def decode_lines(self, raw: bytes) -> list[T]:
-        """Return each whole line of an append-only file; a torn or damaged one is passed over."""
+        """Return the lines of an append-only file; torn and damaged ones are skipped."""
         found = []
         for line in filter(None, raw.split(b"\n")):
             with contextlib.suppress(BadDocument):
@@ -106,28 +103,25 @@ def decode(raw: bytes | str, kind: type[T], *, largest: int = LARGEST_DOCUMENT) 
 
 @functools.lru_cache(maxsize=256)
 def _decoder(kind: Any, largest: int) -> Decoder[Any]:
-    """Return a decoder of a type; making one takes longer than decoding a cell."""
-    return Decoder(kind, largest=largest)
+    return Decoder(kind, largest=largest)  # Cached: making one takes longer than decoding a cell.
 
 
 def decode_as_python(raw: bytes | str) -> Any:
-    """Return JSON as Python's own ``json`` writes it: with NaN, infinities and lone surrogates.
+    """Return JSON in the dialect of Python's ``json``: with NaN, infinities and lone surrogates.
 
     Raises:
-        BadDocument: It is not even that, or beyond the limits.
+        BadDocument: It cannot be decoded, or is beyond the limits.
     """
     try:
         data = raw.encode(errors="surrogatepass") if isinstance(raw, str) else raw
         check_limits(data, LARGEST_DOCUMENT)
         return json.loads(raw)
-    except BadDocument:
-        raise
     except _BAD_INPUT as error:
         raise BadDocument(_reason(error)) from None
 
 
 def convert(value: object, kind: type[T]) -> T:
-    """Return decoded data as a type; raises BadDocument where it does not fit."""
+    """Convert decoded data to a type; raises BadDocument where it does not fit."""
     try:
         return msgspec.convert(value, kind)
     except _BAD_INPUT as error:
@@ -138,8 +132,8 @@ def read_document(path: Path, kind: type[T], *, largest: int = LARGEST_DOCUMENT)
     """Return the value of a JSON file.
 
     Raises:
-        OSError: The system does not let it be read.
-        BadDocument: It is no regular file, or holds no such value.
+        OSError: It cannot be read.
+        BadDocument: Not a regular file, or not such a value.
     """
     return decode(read_file(path, largest=largest), kind, largest=largest)
 
@@ -158,7 +152,7 @@ def read_file(path: Path, *, largest: int = LARGEST_DOCUMENT) -> bytes:
     """Return the content of a regular file.
 
     Raises:
-        OSError: The system does not let it be read.
+        OSError: It cannot be read.
         BadDocument: It is a directory, a FIFO, a device or a socket; or it is too large.
     """
     descriptor = open_regular(path)
@@ -175,7 +169,7 @@ def read_text(path: Path, *, largest: int = LARGEST_DOCUMENT) -> str:
 
 
 def decode_text(raw: bytes) -> str:
-    """Return UTF-8 bytes as text with newlines as line ends; raises BadDocument if none."""
+    """Return UTF-8 bytes as text with newlines as line ends; raises BadDocument if not UTF-8."""
     try:
         text = raw.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -184,10 +178,10 @@ def decode_text(raw: bytes) -> str:
 
 
 def open_regular(path: Path) -> int:
-    """Return a descriptor to read a regular file with; opening never waits for a writer.
+    """Open a regular file for reading; opening never blocks.
 
     Raises:
-        OSError: The system does not let it be opened, or no file can have this name.
+        OSError: It cannot be opened, or the name is not valid for a file.
         BadDocument: It is a directory, a FIFO, a device or a socket.
     """
     try:
@@ -196,11 +190,11 @@ def open_regular(path: Path) -> int:
         raise OSError(errno.EINVAL, "no file can have this name", str(path)) from None
     except OSError as error:
         if error.errno == errno.ENXIO:  # A socket, or a device that is not there.
-            raise BadDocument("it is no regular file") from None
+            raise BadDocument("not a regular file") from None
         raise
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
-        raise BadDocument("it is no regular file")
+        raise BadDocument("not a regular file")
     return descriptor
 
 
@@ -213,10 +207,10 @@ def open_csv(path: Path) -> Iterable[str]:
 
 
 def gunzip(chunks: Iterable[bytes], *, largest: int = LARGEST_DOCUMENT) -> bytes:
-    """Return what was packed with gzip, and never hold much more of it than that.
+    """Decompress gzip data of at most ``largest`` bytes, without buffering more.
 
     Raises:
-        BadDocument: It is no gzip, or holds more.
+        BadDocument: Not gzip, truncated, or more than ``largest`` bytes.
     """
     unpacker = zlib.decompressobj(wbits=31)
     content = bytearray()
@@ -226,14 +220,14 @@ def gunzip(chunks: Iterable[bytes], *, largest: int = LARGEST_DOCUMENT) -> bytes
             if len(content) > largest:
                 raise BadDocument(f"it has more than {largest:,} bytes")
     except zlib.error:
-        raise BadDocument("it is no gzip") from None
+        raise BadDocument("not gzip data") from None
     if not unpacker.eof:
-        raise BadDocument("it is cut off")
+        raise BadDocument("truncated gzip data")
     return bytes(content)
 
 
 def csv_rows(lines: Iterable[str]) -> Iterator[tuple[int, list[str]]]:
-    """Yield each row of a CSV text with the line it ends on; raises BadDocument at a bad one."""
+    """Yield each CSV row with the number of its last line; raises BadDocument at a bad one."""
     reader = csv.reader(lines)
     try:
         for row in reader:
@@ -243,10 +237,7 @@ def csv_rows(lines: Iterable[str]) -> Iterator[tuple[int, list[str]]]:
 
 
 def csv_records(lines: Iterable[str]) -> Iterator[dict[str, str]]:
-    """Yield the rows of a CSV text by the names in its first one.
-
-    Cells beyond the names are left out, and missing ones are empty.
-    """
+    """Yield CSV rows by the names in the first one; extra cells are dropped, missing ones empty."""
     rows = (row for _, row in csv_rows(lines) if row)
     names = next(rows, [])
     for row in rows:
@@ -255,14 +246,14 @@ def csv_records(lines: Iterable[str]) -> Iterator[dict[str, str]]:
 
 @dataclass(frozen=True, slots=True)
 class YamlDocument:
-    """A YAML text as plain data, and the 1-based line on which each of its keys stands."""
+    """A YAML text as plain data, and the 1-based line of each key."""
 
     tree: Any
     lines: Mapping[YamlPath, int]
 
 
 class BadYaml(BadDocument):
-    """A YAML text cannot be read; says on which line."""
+    """A YAML text that cannot be read, and the line of the problem."""
 
     def __init__(self, line: int, problem: str) -> None:
         super().__init__(problem)
@@ -270,13 +261,13 @@ class BadYaml(BadDocument):
 
 
 def parse_yaml(text: str) -> YamlDocument:
-    """Return a YAML or JSON text as Hydra reads it: 1e-3 is a number, and dates stay text.
+    """Parse YAML or JSON as Hydra does: 1e-3 is a number, and dates stay text.
 
     Raises:
-        BadYaml: It is no YAML, too large or too deep; a key stands twice, of which the second would
-            silently win; or aliases make it much longer than it is written.
+        BadYaml: Not YAML, too large or too deep; a duplicate key, whose second value would silently
+            win; or aliases that expand to too many values.
     """
-    import yaml  # type: ignore[import-untyped]  # Here: nothing inside training waits for it.
+    import yaml  # type: ignore[import-untyped]  # Here: training processes never load it.
 
     if len(text) > LARGEST_DOCUMENT:
         raise BadYaml(1, f"it has more than {LARGEST_DOCUMENT:,} characters")
@@ -307,28 +298,28 @@ def _yaml_loader() -> Any:
         first: [(tag, regexp) for tag, regexp in resolvers if not tag.endswith(":timestamp")]
         for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
     }
-    # Anchored at its end: 5e3a9c1 is a commit, and no number.
+    # Anchored at its end: 5e3a9c1 is a commit, not a number.
     exponent = re.compile(r"[-+]?(?:\d[\d_]*(?:\.[\d_]*)?|\.\d[\d_]*)(?:[eE][-+]?\d+)$", re.ASCII)
     loader.add_implicit_resolver("tag:yaml.org,2002:float", exponent, list("-+0123456789."))
     return loader
 
 
 def _json_as_yaml(text: str) -> str:
-    """Return JSON as the YAML it almost is: without tabs, and with one character per pair."""
+    """Return JSON as valid YAML: without tabs, and with surrogate pairs as one character."""
     if not text.lstrip().startswith("{"):
         return text
-    # Tabs stand only between the tokens of JSON, never inside its strings.
+    # JSON has tabs only between its tokens, never inside strings.
     return _SURROGATES.sub(lambda pair: pair[1] + json.loads(f'"{pair[2]}"'), text).replace(
         "\t", " "
     )
 
 
 def _check_yaml_depth(text: str) -> None:
-    """Refuse a text that is nested too deep, before a parser that recurses sees it."""
+    """Reject text that is nested too deep, before a recursive parser reads it."""
     import yaml
 
     indented = max(map(len, _INDENTATION.findall(text)), default=0)
-    # Each level takes a bracket, or a column of indentation for at most two of them.
+    # Each level takes a bracket; a column of indentation makes at most two levels.
     if text.count("[") + text.count("{") + 2 * indented <= DEEPEST:
         return
     depth = 0
@@ -342,7 +333,7 @@ def _check_yaml_depth(text: str) -> None:
 
 
 def _check_expansion(root: Any) -> None:
-    """Refuse a text that its aliases make endless or much longer, and types beside JSON's."""
+    """Reject aliases that recurse or expand too far, and types that JSON does not have."""
     sizes: dict[int, int] = {}
     waiting = [] if root is None else [root]
     entered: set[int] = set()
@@ -350,10 +341,10 @@ def _check_expansion(root: Any) -> None:
         node = waiting[-1]
         if node.tag.removeprefix(_TAG) not in _PLAIN:
             raise BadYaml(node.start_mark.line + 1, f"values of type {node.tag} are not read")
-        below = _below(node)
-        unknown = [each for each in below if id(each) not in sizes]
+        children = _child_nodes(node)
+        unknown = [each for each in children if id(each) not in sizes]
         if id(node) in sizes or not unknown:
-            sizes[id(node)] = 1 + sum(sizes[id(each)] for each in below)
+            sizes[id(node)] = 1 + sum(sizes[id(each)] for each in children)
             waiting.pop()
         elif any(id(each) in entered for each in unknown):
             raise BadYaml(node.start_mark.line + 1, "this refers to itself")
@@ -361,18 +352,17 @@ def _check_expansion(root: Any) -> None:
             entered.add(id(node))
             waiting += unknown
     if root is not None and sizes[id(root)] > max(MOST_EXPANDED, len(sizes)):
-        expanded = f"its aliases stand for {sizes[id(root)]:,} values"
+        expanded = f"its aliases expand to {sizes[id(root)]:,} values"
         raise BadYaml(1, f"{expanded}, and at most {MOST_EXPANDED:,} are read")
 
 
-def _below(node: Any) -> list[Any]:
+def _child_nodes(node: Any) -> list[Any]:
     if isinstance(node.value, str):
         return []
     return [each for item in node.value for each in (item if isinstance(item, tuple) else (item,))]
 
 
 def _yaml_lines(root: Any) -> dict[YamlPath, int]:
-    """Return the line of every key."""
     import yaml
 
     lines: dict[YamlPath, int] = {}
@@ -386,7 +376,7 @@ def _yaml_lines(root: Any) -> dict[YamlPath, int]:
                 below = (*path, str(key.value))
                 if below in lines:
                     where = key.start_mark.line + 1
-                    raise BadYaml(where, f"the key {key.value!r} stands here twice")
+                    raise BadYaml(where, f"duplicate key {key.value!r}")
                 lines[below] = key.start_mark.line + 1
                 waiting.append((value, below))
         elif isinstance(node, yaml.SequenceNode):
@@ -397,10 +387,10 @@ def _yaml_lines(root: Any) -> dict[YamlPath, int]:
 
 
 def check_limits(data: bytes, largest: int = LARGEST_DOCUMENT) -> None:
-    """Refuse what is too large, too deep, or holds too long a number."""
+    """Raise BadDocument for data that is too large, too deep, or has too long a number."""
     if len(data) > largest:
         raise BadDocument(f"it has more than {largest:,} bytes")
-    # Cheap looks first, which take what stands in strings for more: nearly every document passes.
+    # Cheap checks first, which also count what is inside strings: nearly every document passes.
     is_shallow = data.count(b"[") + data.count(b"{") <= DEEPEST
     is_short = not (has_long_number(data) or _has_large_exponent(data))
     if is_shallow and is_short:
@@ -408,25 +398,25 @@ def check_limits(data: bytes, largest: int = LARGEST_DOCUMENT) -> None:
     bare = _STRING.sub(b"", data)
     plain = bare if is_short else _FRACTION.sub(b".0", bare)
     if not is_short and (has_long_number(plain) or _has_large_exponent(plain)):
-        raise BadDocument(f"it holds a number of more than {MOST_DIGITS} digits")
+        raise BadDocument(f"it has a number of more than {MOST_DIGITS} digits")
     if not is_shallow and _is_deep(bare):
         raise BadDocument(f"it is nested deeper than {DEEPEST}")
 
 
 def has_long_number(data: bytes) -> bool:
-    """Say whether there may be an integer of too many digits; those inside strings count, too."""
+    """Return whether there may be too long an integer; strings are not excluded."""
     return _TOO_LONG in data.translate(_DIGITS_ALIKE)
 
 
 def _has_large_exponent(data: bytes) -> bool:
-    """Say whether there may be an exponent of four digits; those inside strings count, too."""
+    """Return whether there may be an exponent of four digits; strings are not excluded."""
     return _TOO_LARGE in data.translate(_DIGITS_ALIKE, b"+-")
 
 
 def _is_deep(bare: bytes) -> bool:
-    """Say whether brackets are nested too deep, by taking away the innermost pairs, level by level.
+    """Return whether brackets are nested too deep, by removing innermost pairs level by level.
 
-    What stays may also be unbalanced: the decoder then says so.
+    Unbalanced brackets are left to the decoder to report.
     """
     brackets = bare.translate(_TO_SQUARE, _BRACKETS)
     for _ in range(DEEPEST):
@@ -438,12 +428,12 @@ def _is_deep(bare: bytes) -> bool:
 
 
 def _reason(error: BaseException) -> str:
-    """Return why, without quoting what the document holds."""
+    """Return the reason without quoting the document."""
     match error:
         case UnicodeDecodeError():
-            return f"byte {error.start} is no UTF-8"
+            return f"byte {error.start} is not UTF-8"
         case UnicodeEncodeError():
-            return "it is no text that UTF-8 can hold"
+            return "it cannot be encoded in UTF-8"
         case RecursionError():
             return "it is nested too deep"
         case _:

@@ -1,17 +1,17 @@
-"""Every way outlay says that something is wrong: exceptions and findings.
+"""Exceptions and findings.
 
-An *exception* means the caller cannot get what it asked for. A *finding* means something is wrong
-in the user's data: it is a value, returned beside the result and shown with it.
+An *exception* means that the caller cannot get what it asked for. A *finding* is a problem in the
+user's data: a value, returned beside the result and shown with it.
 
     OutlayError
-    ├── InvalidValue (ValueError)     an argument or setting that cannot be used
-    ├── UnitMismatch (TypeError)      two quantities of different units met
+    ├── InvalidValue (ValueError)     an invalid argument or setting
+    ├── UnitMismatch (TypeError)      an operation on two different units
     ├── RunInUse                      a second live writer of the same rank
-    ├── NotARun                       a path that holds no run log
+    ├── NotARun                       a path without a run log
     ├── MissingExtra (ImportError)    an optional dependency is not installed
-    └── Refused                       a guard or a budget says no; each has its own case below it
+    └── Refused                       refused by a guard or a budget
 
-This module knows no other module; packages add their own cases below one of these.
+Imports no other module of outlay; packages subclass these.
 """
 
 from __future__ import annotations
@@ -21,28 +21,28 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-# What a shell exits with when the command that it was given cannot be started.
+# A shell's exit codes for a command that cannot be started.
 NOT_EXECUTABLE = 126
 NOT_FOUND = 127
 
 
 class OutlayError(Exception):
-    """The root of every exception that outlay raises on purpose.
+    """The base class of outlay's exceptions.
 
-    ``exit_code`` is what the command line exits with: 1 failed, 2 wrong usage, 3 refused.
+    ``exit_code`` is the exit code of the command line: 1 failed, 2 wrong usage, 3 refused.
     """
 
     exit_code: int = 1
 
 
 class Refused(OutlayError):
-    """A guard or a budget does not allow what was asked."""
+    """A guard or a budget refused the operation."""
 
     exit_code = 3
 
 
 class InvalidValue(OutlayError, ValueError):
-    """A value was given that cannot be used; says what was seen and what is allowed."""
+    """An invalid value; the message names it and what is allowed."""
 
     exit_code = 2
 
@@ -54,14 +54,14 @@ class InvalidValue(OutlayError, ValueError):
 
 
 class UnitMismatch(OutlayError, TypeError):
-    """Two quantities that do not share a unit were added or compared."""
+    """Two quantities with different units were added or compared."""
 
     def __init__(self, left: object, right: object) -> None:
         super().__init__(f"cannot combine {left!r} with {right!r}: their units differ")
 
 
 class RunInUse(OutlayError):
-    """Another live process is already recording this rank of this run."""
+    """Another live process already records this rank of this run."""
 
     def __init__(self, directory: str, rank: int, holder: str) -> None:
         super().__init__(
@@ -73,7 +73,7 @@ class RunInUse(OutlayError):
 
 
 class NotARun(OutlayError):
-    """A path was given that holds no run log."""
+    """The path has no run log."""
 
     exit_code = 2
 
@@ -97,12 +97,11 @@ class MissingExtra(OutlayError, ImportError):
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class Finding:
-    """Something wrong in the user's data, and where.
+    """A problem in the user's data.
 
     Attributes:
-        source: The file or vendor it was found in.
-        line: Its 1-based line, or 0 where lines mean nothing.
-        message: What is wrong, as a sentence.
+        source: The file or vendor.
+        line: The 1-based line, or 0 where there are no lines.
         severity: ``error`` when facts were lost or refused, ``warning`` when they are in doubt.
     """
 
@@ -117,5 +116,5 @@ class Finding:
 
 
 def choices(names: Iterable[object]) -> str:
-    """Return the valid choices as one phrase for an error message."""
+    """Return ``one of a, b``, for an error message."""
     return "one of " + ", ".join(sorted(str(name) for name in names))

@@ -1,7 +1,7 @@
-"""The output edge: text from logs, grids and vendors as a terminal, a page or a table may have it.
+"""Escaping of untrusted text for terminals, HTML, Markdown, LaTeX, JSON and CSV. Pure.
 
-A name, a note or an error of somebody else must not move a cursor, run a script, open a link, break
-a table or become a formula. Each of these is seen to in one function here, and nowhere else. Pure.
+A name, note or error from a log, a grid or a vendor must not move a cursor, run a script, open a
+link, break a table or become a formula. Each output format has one function here and nowhere else.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, TextIO
 
-# C0 but tab and newline, DEL, C1, marks that turn the direction of writing, line and paragraph
-# separators, and halves of surrogate pairs, which no output can encode.
-_UNSEEN: Final = (
+# C0 except tab and newline, DEL, C1, bidirectional marks, line and paragraph separators, and lone
+# surrogates, which no output can encode.
+_CONTROLS: Final = (
     "\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069\ufeff"
     "\ud800-\udfff"
 )
-_CONTROL = re.compile(f"[{_UNSEEN}]")
-_IN_A_LINE = re.compile(f"[\t\n{_UNSEEN}]")
+_CONTROL = re.compile(f"[{_CONTROLS}]")
+_CONTROL_TAB_NEWLINE = re.compile(f"[\t\n{_CONTROLS}]")
 _NAMED: Final = {"\t": "\\t", "\n": "\\n", "\r": "\\r"}
 _IN_ASCII: Final = str.maketrans(
     {"█": "#", "▒": "+", "·": ".", "▪": "*", "│": "|", "─": "-", "└": "+", "…": "...", "≤": "<=",
@@ -37,22 +37,22 @@ _NUMBER = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?
 
 
 def terminal_text(text: str) -> str:
-    """Return a text that a terminal shows and does not obey; tabs and newlines stay."""
-    return _CONTROL.sub(_shown, text)
+    """Return text with control characters escaped, except tabs and newlines."""
+    return _CONTROL.sub(_escape_control, text)
 
 
 def ascii_text(text: str) -> str:
-    """Return a text for a terminal that shows ASCII alone: bars and signs as their likeness."""
+    """Return text in ASCII; bars and signs become similar characters."""
     return text.translate(_IN_ASCII).encode("ascii", "backslashreplace").decode("ascii")
 
 
 def one_line(text: str) -> str:
-    """Return a text that stays on the line it is put on, on whatever it is shown."""
-    return _IN_A_LINE.sub(_shown, text)
+    """Return text with all control characters escaped, tabs and newlines included."""
+    return _CONTROL_TAB_NEWLINE.sub(_escape_control, text)
 
 
 def json_text(encoded: str) -> str:
-    """Return JSON whose strings hold nothing that a terminal obeys; its meaning stays."""
+    """Return equivalent JSON with control characters escaped, safe for a terminal."""
     return _CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", encoded)
 
 
@@ -62,9 +62,9 @@ def ascii_json(encoded: str) -> str:
 
 
 def markdown_text(text: str) -> str:
-    """Return a text that Markdown shows as it is: no markup, no HTML, no link, no table cell."""
-    quiet = " ".join(one_line(text).split())
-    return _MARKDOWN.sub(lambda found: _ENTITIES.get(found[0], f"\\{found[0]}"), quiet)
+    """Return text that Markdown renders literally: no markup, HTML, link or table cell."""
+    line = " ".join(one_line(text).split())
+    return _MARKDOWN.sub(lambda found: _ENTITIES.get(found[0], f"\\{found[0]}"), line)
 
 
 def markdown_table(headings: Sequence[str], rows: Iterable[Iterable[str]]) -> Iterator[str]:
@@ -80,17 +80,17 @@ def _markdown_row(cells: Iterable[str]) -> str:
 
 
 def html_text(text: str) -> str:
-    """Return a text for HTML and SVG, inside elements and quoted attributes."""
+    """Return text escaped for HTML and SVG, in elements and quoted attributes."""
     return html.escape(terminal_text(text), quote=True)
 
 
 def latex_text(text: str) -> str:
-    """Return a text as LaTeX sets it."""
+    """Return text escaped for LaTeX."""
     return "".join(_LATEX.get(letter, letter) for letter in one_line(text))
 
 
 def csv_cell(value: object) -> object:
-    """Return a cell that no spreadsheet takes for a formula; numbers stay what they are."""
+    """Return a cell that no spreadsheet evaluates as a formula; numbers are unchanged."""
     if not isinstance(value, str):
         return value
     text = terminal_text(value)
@@ -105,7 +105,7 @@ def write_csv(
     *,
     header: bool = True,
 ) -> None:
-    """Write rows as CSV; what a row lacks is empty, and what no column is named for is left out."""
+    """Write rows as CSV; missing keys are empty, and keys without a column are dropped."""
     writer = csv.writer(stream, lineterminator="\n")
     if header:
         writer.writerow([csv_cell(column) for column in columns])
@@ -113,7 +113,7 @@ def write_csv(
         writer.writerow([csv_cell(row.get(column, "")) for column in columns])
 
 
-def _shown(found: re.Match[str]) -> str:
+def _escape_control(found: re.Match[str]) -> str:
     letter = found[0]
     code = ord(letter)
     return _NAMED.get(letter) or (f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}")

@@ -1,8 +1,8 @@
-"""Files that change as a whole: a reader sees the old content or the new one, never half of it.
+"""Atomic file replacement, and opening of regular files only.
 
-For documents that are rewritten, and for plain JSON lines that are appended: a writer that was
-killed leaves at most one torn line, which readers pass over (``Decoder.decode_lines``) and the next
-writer ends (``seal_of``). The run log and the spend log have formats and writers of their own.
+Also for plain JSON lines: a killed writer leaves at most one torn line, which readers skip
+(``Decoder.decode_lines``) and the next writer terminates (``seal_of``). The run log and the spend
+log have their own formats and writers.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from typing import NamedTuple
 
 @contextlib.contextmanager
 def draft_of(path: Path, *, synced: bool = False, private: bool = False) -> Iterator[Path]:
-    """Yield a path to write to; what stands there takes the file's place when the block ends well.
+    """Yield a temporary path that replaces the file when the block ends without an exception.
 
     Args:
-        path: The file to replace, in a directory that exists.
-        synced: Whether the content must be on disk before it takes the place, so that not even a
-            power loss leaves less than one of the two.
-        private: Whether only its owner may read it.
+        path: The file to replace; its directory must exist.
+        synced: Whether to fsync before the rename, so that a power loss leaves the old content or
+            the new.
+        private: Whether to create it with mode 0600.
     """
-    # Other processes, threads and signal handlers may be at the same file: no draft is shared.
+    # A random name: other processes, threads and signal handlers may write the same file.
     draft = path.with_name(f".{path.name}.{os.urandom(6).hex()}.draft")
     try:
         if private:
@@ -43,13 +43,13 @@ def draft_of(path: Path, *, synced: bool = False, private: bool = False) -> Iter
 
 
 def write_whole(path: Path, content: bytes, *, synced: bool = False, private: bool = False) -> None:
-    """Replace a file by one with this content, or leave it as it is and raise OSError."""
+    """Replace a file's content atomically; on OSError it is unchanged."""
     with draft_of(path, synced=synced, private=private) as draft:
         draft.write_bytes(content)
 
 
 def open_own(path: str | os.PathLike[str], flags: int, mode: int = 0o644) -> int:
-    """Return a descriptor of a file that outlay keeps; opening never waits for another process.
+    """Return a descriptor of one of outlay's files; opening never blocks.
 
     Raises:
         OSError: It cannot be opened, or is a directory, a FIFO, a device or a socket.
@@ -57,7 +57,7 @@ def open_own(path: str | os.PathLike[str], flags: int, mode: int = 0o644) -> int
     try:
         descriptor = os.open(path, flags | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY, mode)
     except OSError as error:
-        if error.errno in (errno.ENXIO, errno.EISDIR):  # A socket, a FIFO that nobody reads.
+        if error.errno in (errno.ENXIO, errno.EISDIR):  # A socket, or a FIFO without a reader.
             raise _irregular(path) from None
         raise
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -67,43 +67,42 @@ def open_own(path: str | os.PathLike[str], flags: int, mode: int = 0o644) -> int
 
 
 def _irregular(path: str | os.PathLike[str]) -> OSError:
-    return OSError(errno.EINVAL, "it is no regular file", os.fspath(path))
+    return OSError(errno.EINVAL, "not a regular file", os.fspath(path))
 
 
 def read_own(path: str | os.PathLike[str]) -> bytes:
-    """Return the content of a file that outlay keeps; raises like ``open_own``."""
+    """Return the content of one of outlay's files; raises like ``open_own``."""
     with os.fdopen(open_own(path, os.O_RDONLY), "rb") as stream:
         return stream.read()
 
 
 def seal_of(descriptor: int) -> bytes:
-    """Return what ends the torn last line of a file that can be read, so that only that is bad."""
+    """Return the newline that terminates a torn last line of an open file, or ``b""``."""
     size = os.fstat(descriptor).st_size
     return b"\n" if size and os.pread(descriptor, 1, size - 1) != b"\n" else b""
 
 
 class FileStamp(NamedTuple):
-    """How large some files are together, and when one of them last changed."""
+    """The total size of some files, and their latest modification time."""
 
     size_bytes: int
     mtime_ns: int
 
 
 def _stat(entry: os.DirEntry[str]) -> os.stat_result:
-    """Return what is known of a file; of a link that leads nowhere, of the link."""
     try:
         return entry.stat()
-    except OSError:
+    except OSError:  # A dangling link.
         return entry.stat(follow_symlinks=False)
 
 
 def stamp_of(directory: str, *, suffix: str) -> FileStamp | None:
-    """Return the stamp of the files in a directory without opening them; None without any.
+    """Return the stamp of a directory's files without opening them; None if there are none.
 
-    What is appended to one of them makes another stamp.
+    Appending to any of them changes the stamp.
     """
     found: list[os.stat_result] = []
-    # Nobody may look there, or no directory can have that name.
+    # No permission, or a name that no directory can have.
     with contextlib.suppress(OSError, ValueError), os.scandir(directory) as entries:
         found = [_stat(entry) for entry in entries if entry.name.endswith(suffix)]
     if not found:

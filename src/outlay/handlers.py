@@ -1,4 +1,4 @@
-"""Handlers for a while: of signals and of ``sys.exit``, and what was there before put back."""
+"""Temporary handlers of signals and of ``sys.exit``, which restore the previous ones."""
 
 from __future__ import annotations
 
@@ -15,39 +15,39 @@ from typing import NoReturn
 def handling(
     numbers: Iterable[int], handler: Callable[[int, FrameType | None], object]
 ) -> Iterator[None]:
-    """Hand signals to a handler until the block ends. Only the main thread may."""
+    """Handle signals until the block ends; works in the main thread only."""
     before = {number: signal.signal(number, handler) for number in numbers}
     try:
         yield
     finally:
         for number, earlier in before.items():
-            if earlier is not None:  # One that was not installed from Python cannot be put back.
+            if earlier is not None:  # A handler not installed from Python cannot be restored.
                 signal.signal(number, earlier)
 
 
 class ExitWatch:
-    """Remembers with what ``sys.exit`` was called: by the time of ``atexit`` nothing else knows.
+    """Remembers the status passed to ``sys.exit``, for ``atexit`` functions.
 
-    An exit that was caught on its way counts for nothing. ``raise SystemExit`` is not seen.
+    An exit that the program caught is ignored. ``raise SystemExit`` is not seen.
     """
 
     def __init__(self) -> None:
         self._before = sys.exit
         self._error: SystemExit | None = None
         self._main: FrameType | None = None
-        self._mine = self._exit  # One object, so that it is known again.
+        self._mine = self._exit  # One bound method, for the comparison in ``remove``.
         sys.exit = self._mine
 
     @property
     def error(self) -> SystemExit | None:
-        """The exit that left the main program, if one did: that has then not returned."""
+        """The exit that ended the main program, if one did: its frame has then not returned."""
         main = self._main
         if main is None or dis.opname[main.f_code.co_code[main.f_lasti]].startswith("RETURN"):
             return None
         return self._error
 
     def remove(self) -> None:
-        """Put back what was there, unless somebody else has come between."""
+        """Restore the previous ``sys.exit``, unless it was replaced again meanwhile."""
         if sys.exit is self._mine:
             sys.exit = self._before
         self._error = self._main = None

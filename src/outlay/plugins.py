@@ -1,8 +1,8 @@
-"""What other packages bring: price sources, engines and sinks, each announced by an entry point.
+"""Price sources, engines and sinks of other packages, found through entry points.
 
 A package declares, say, ``[project.entry-points."outlay.prices"] mycloud = "mycloud:offers"``; once
-it is installed beside outlay, ``mycloud`` is a source like any other. What the entry point must
-lead to is said where the group is used. Only what is called by name is loaded.
+it is installed, ``mycloud`` is a source like any other. The module that uses a group documents what
+an entry point must be. A plugin is imported when it is asked for by name.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ SINKS: Final = "outlay.sinks"
 
 
 class BrokenPlugin(OutlayError):
-    """A package announces something that cannot be loaded."""
+    """A plugin that cannot be loaded."""
 
     def __init__(self, group: str, name: str, reason: str) -> None:
         super().__init__(
@@ -27,21 +27,21 @@ class BrokenPlugin(OutlayError):
 
 
 def names(group: str) -> tuple[str, ...]:
-    """Return the names that installed packages announce in a group, sorted."""
+    """Return the sorted names of a group's installed plugins."""
     return tuple(sorted({point.name for point in entry_points(group=group)}))
 
 
 def load(group: str, name: str) -> Any:
-    """Return what an entry point leads to; None when there is none of that name.
+    """Load a plugin by name; None if there is none of that name.
 
     Raises:
-        BrokenPlugin: Two packages announce the name, or the one that does cannot be imported.
+        BrokenPlugin: Two packages declare the name, or the import fails.
     """
     points = {point.value: point for point in entry_points(group=group, name=name)}
     if not points:
         return None
     if len(points) > 1:
-        raise BrokenPlugin(group, name, f"it is announced twice, as {' and '.join(sorted(points))}")
+        raise BrokenPlugin(group, name, f"declared twice, as {' and '.join(sorted(points))}")
     try:
         return next(iter(points.values())).load()
     except Exception as error:

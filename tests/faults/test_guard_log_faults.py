@@ -62,7 +62,7 @@ def run_and_kill(path: Path, nth: int, when: str) -> tuple[int, list[str]]:
 
 
 @pytest.mark.parametrize("when", ["before", "midway", "after"])
-def test_a_kill_at_any_step_loses_nothing_that_was_answered(tmp_path: Path, when: str) -> None:
+def test_a_kill_at_any_step_loses_no_acknowledged_line(tmp_path: Path, when: str) -> None:
     for nth in range(1, FIRST_CALL_BEYOND_THE_END):
         path = tmp_path / f"{nth}" / "spend.jsonl"
         code, answers = run_and_kill(path, nth, when)
@@ -83,7 +83,7 @@ def test_a_kill_at_any_step_loses_nothing_that_was_answered(tmp_path: Path, when
     pytest.fail("the last system call was never reached")
 
 
-def test_a_full_disk_refuses_and_the_log_goes_on_once_there_is_room(tmp_path: Path) -> None:
+def test_a_full_disk_refuses_until_there_is_room(tmp_path: Path) -> None:
     path = tmp_path / "spend.jsonl"
     BudgetGuard(5, path, environ={}).authorize("a", 1)
     room = path.stat().st_size + 100

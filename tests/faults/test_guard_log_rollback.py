@@ -16,7 +16,7 @@ from outlay.cli.output import SHOWN_DIGITS
 from outlay.clock import ManualClock
 from outlay.errors import InvalidValue
 from outlay.guard.budget_guard import BudgetGuard
-from outlay.guard.chain import NOTHING, Head, link_entries, record, scan
+from outlay.guard.chain import NOTHING, Head, encode_slot, link_entries, scan
 from outlay.guard.entries import AnyEntry, Held, Simple
 from outlay.guard.errors import BudgetGuardExceeded, SpendLogAltered, SpendLogRolledBack
 from outlay.guard.spend_log import FileSpendLog, head_path
@@ -49,7 +49,7 @@ def write_anew(path: Path, entries: Iterable[AnyEntry]) -> None:
     blob = link_entries(NOTHING, entries, ts=TS).blob
     path.write_bytes(blob)
     link = scan(str(path), blob, NOTHING.link).link
-    head_path(path).write_bytes(record(Head(link.offset, link.hash)))
+    head_path(path).write_bytes(encode_slot(Head(link.offset, link.hash)))
 
 
 def entries_of(path: Path) -> list[AnyEntry]:
@@ -80,9 +80,7 @@ DEEDS = [delete_both, roll_back_both, write_anew_with_less, write_anew_and_longe
 
 
 @pytest.mark.parametrize("deed", DEEDS)
-def test_what_this_machine_has_seen_is_missed_and_nothing_authorised(
-    log_path: Path, deed: object
-) -> None:
+def test_a_log_behind_what_this_machine_has_seen_is_refused(log_path: Path, deed: object) -> None:
     assert callable(deed)
     deed(log_path)
     for _ in range(2):
@@ -112,7 +110,7 @@ def test_the_message_says_that_git_does_this_too(log_path: Path) -> None:
         ask(log_path)
 
 
-def test_looking_is_enough_to_have_seen_it(log_path: Path) -> None:
+def test_reading_the_log_remembers_what_was_seen(log_path: Path) -> None:
     be_another_machine()
     assert in_process("guard", "status", "--log", log_path).code == 0
     roll_back_both(log_path)
@@ -163,7 +161,7 @@ class TestTheManifest:
         assert manifest == json.loads(MANIFEST)
 
     @pytest.mark.parametrize("deed", [delete_both, write_anew_and_longer])
-    def test_a_log_begun_anew_is_refused(self, log_path: Path, deed: object) -> None:
+    def test_a_restarted_log_is_refused(self, log_path: Path, deed: object) -> None:
         assert callable(deed)
         deed(log_path)
         be_another_machine()
@@ -218,7 +216,7 @@ class TestExpecting:
         assert in_process("guard", "verify", "--log", log_path).code == 0
         said = in_process("guard", "verify", "--log", log_path, "--expect", old)
         assert said.code == 3
-        assert "rolled back or written anew" in said.out + said.err
+        assert "rolled back or rewritten" in said.out + said.err
 
     @pytest.mark.parametrize("hash_", ["abc", "not a hash at all"])
     def test_what_is_no_hash_is_a_wrong_argument(self, log_path: Path, hash_: str) -> None:
@@ -297,7 +295,7 @@ class TestAccepting:
             BudgetGuard(5, log_path, environ={}).accept("just so")
         assert log_path.read_bytes() == before
 
-    def test_silence_is_no_reason(self, log_path: Path) -> None:
+    def test_an_empty_reason_is_refused(self, log_path: Path) -> None:
         roll_back_both(log_path)
         assert in_process("guard", "accept", "--reason", " ", "--log", log_path).code == 2
 
@@ -305,7 +303,7 @@ class TestAccepting:
         log_path.write_bytes(
             log_path.read_bytes().replace(b'"estimated":3.00', b'"estimated":0.10')
         )
-        with pytest.raises(SpendLogAltered, match="hash does not fit"):
+        with pytest.raises(SpendLogAltered, match="hash does not match"):
             BudgetGuard(5, log_path, environ={}).accept("please")
 
 

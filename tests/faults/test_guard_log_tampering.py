@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from outlay.guard.budget_guard import BudgetGuard
-from outlay.guard.chain import SLOT_BYTES, Head, parse, record
+from outlay.guard.chain import SLOT_BYTES, Head, encode_slot, parse_slots
 from outlay.guard.errors import SpendLogAltered, SpendLogUnusable
 from outlay.guard.spend_log import FileSpendLog, head_path
 from outlay.store import outlay_home
@@ -106,6 +106,15 @@ def test_an_altered_log_authorises_nothing_and_names_the_line(log_path: Path) ->
     assert log_path.read_bytes() == b"".join(lines)
 
 
+def test_the_finding_of_an_altered_line_names_the_line_once(log_path: Path) -> None:
+    lines = log_path.read_bytes().splitlines(keepends=True)
+    lines[1] = lines[1].replace(b'"estimated":1.00', b'"estimated":0.10')
+    log_path.write_bytes(b"".join(lines))
+    (finding,) = FileSpendLog(log_path).verify().findings
+    assert finding.line == 2
+    assert finding.message.startswith("its hash does not match")
+
+
 def test_a_removed_log_is_noticed_by_its_head(log_path: Path) -> None:
     log_path.unlink()
     assert refused(log_path)
@@ -138,16 +147,16 @@ def test_an_unreadable_head_refuses(log_path: Path, content: str) -> None:
 
 def test_a_head_that_names_another_line_refuses(log_path: Path) -> None:
     end = log_path.stat().st_size
-    head_path(log_path).write_bytes(record(Head(end, "0" * 64)))
+    head_path(log_path).write_bytes(encode_slot(Head(end, "0" * 64)))
     assert refused(log_path)
 
 
 def test_a_head_record_cut_off_anywhere_leaves_the_one_before_it() -> None:
     older, newer = Head(100, "a" * 64), Head(200, "b" * 64)
     for size in range(SLOT_BYTES):
-        assert parse(record(older) + record(newer)[:size]).head == older
-        assert parse(record(newer)[:size]).head is None
-    assert parse(record(older) + record(newer)).head == newer
+        assert parse_slots(encode_slot(older) + encode_slot(newer)[:size]).head == older
+        assert parse_slots(encode_slot(newer)[:size]).head is None
+    assert parse_slots(encode_slot(older) + encode_slot(newer)).head == newer
 
 
 def test_a_process_that_has_read_a_log_notices_a_cut_file_however_often_it_asks(
@@ -208,7 +217,7 @@ class TestTornTails:
             assert fresh.held == 4.0, f"cut after {size} bytes"
             verification = FileSpendLog(path).verify()
             assert verification.sound
-            assert "cut off while being written" in str(verification.findings)
+            assert "torn write" in str(verification.findings)
             assert path.read_bytes().startswith(acknowledged + torn[:size])
 
     def test_a_whole_line_without_its_newline_counts(self, tmp_path: Path) -> None:

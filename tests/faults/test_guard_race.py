@@ -49,7 +49,7 @@ print(json.dumps({"won": won, "ends": [os.waitpid(racer, 0)[1] for racer in race
 """
 
 
-def test_exactly_the_authorisations_that_fit_win(tmp_path: Path) -> None:
+def test_exactly_the_authorisations_that_fit_are_granted(tmp_path: Path) -> None:
     path = tmp_path / "spend.jsonl"
     tries = [
         AUTHORISATIONS // PROCESSES + (n < AUTHORISATIONS % PROCESSES) for n in range(PROCESSES)

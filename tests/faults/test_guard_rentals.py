@@ -27,7 +27,6 @@ from outlay.guard.budget_guard import BudgetGuard
 from outlay.guard.entries import Captured, Posting, Vendor
 from outlay.guard.errors import BudgetGuardExceeded, RentalAlive, RentalUnattended
 from outlay.guard.locking import this_process
-from outlay.guard.rental.reap import Reaper
 from outlay.guard.rental.rental import Tenancy, proof_path
 from outlay.guard.rental.renting import (
     CreationFailed,
@@ -36,7 +35,7 @@ from outlay.guard.rental.renting import (
     VendorUnusable,
     rent,
 )
-from outlay.guard.rental.watch import look_once, start_watcher
+from outlay.guard.rental.watch import Reaper, poll_once, start_watcher
 from outlay.units import Duration, Money, Rate
 from waiting import until
 
@@ -165,7 +164,7 @@ class TestOrdering:
         assert hold.resource == "pod-1"
         assert guard.held == 20.0
 
-    def test_a_creation_that_failed_is_not_believed_while_the_list_says_nothing(
+    def test_a_failed_creation_keeps_its_hold_while_the_list_cannot_be_read(
         self, guard: BudgetGuard, vendor: StandIn, clock: ManualClock
     ) -> None:
         def list_breaks(_: Hold) -> None:
@@ -187,7 +186,7 @@ class TestOrdering:
             guard, order(vendor), ENVIRON, start_watcher=log_breaks, clock=clock, say=said.append
         )
         assert hold.resource == "pod-1"
-        assert "could not be written down" in said[-1]
+        assert "could not be recorded" in said[-1]
 
     @pytest.mark.parametrize("id_from", ["xml:/id", "json:id", "regex:("])
     def test_an_id_that_could_not_be_read_is_refused_before_money_is_held(
@@ -198,7 +197,7 @@ class TestOrdering:
             rent(guard, wanted, ENVIRON, start_watcher=no_watcher, clock=clock)
         assert (guard.committed, vendor.running()) == (0.0, [])
 
-    def test_a_creation_that_hangs_is_unknown_loud_and_still_counted(
+    def test_a_creation_that_hangs_is_reported_as_unknown_and_its_hold_counts(
         self, guard: BudgetGuard, vendor: StandIn, clock: ManualClock
     ) -> None:
         vendor.behave("create", "hang")
@@ -218,7 +217,7 @@ class TestOrdering:
         (hold,) = guard.holds()
         watch = watching(guard, hold, clock)
         while not guard.holds()[0].resource:
-            assert look_once(watch)
+            assert poll_once(watch)
         assert guard.holds()[0].resource == "pod-1"
         assert guard.findings() == ()
 
@@ -274,7 +273,7 @@ class TestTheDeadline:
     ) -> None:
         watch = watching(guard, rented(guard, vendor, clock), clock)
         clock.advance(9 * HOUR)
-        assert look_once(watch)
+        assert poll_once(watch)
         assert vendor.running() == ["pod-1"]
 
     def test_at_it_the_thing_is_ended_and_settled_once_it_is_gone(
@@ -283,7 +282,7 @@ class TestTheDeadline:
         hold = rented(guard, vendor, clock)
         watch = watching(guard, hold, clock)
         clock.advance(10 * HOUR - 120 * 10**9)
-        while look_once(watch):
+        while poll_once(watch):
             pass
         assert vendor.running() == []
         assert events(guard) == ["hold", "created", "terminating", "gone", "capture"]
@@ -293,42 +292,42 @@ class TestTheDeadline:
         assert proof.startswith("verified gone 2023-11-15 08:11:20Z\n")
         assert "verified gone 2023-11-15 08:11:20Z" in guard.log_path.read_text()
 
-    def test_a_clock_set_back_does_not_lengthen_its_life(
+    def test_a_clock_set_back_does_not_postpone_the_deadline(
         self, guard: BudgetGuard, vendor: StandIn, clock: ManualClock
     ) -> None:
         watch = watching(guard, rented(guard, vendor, clock), clock)
         clock.advance(10 * HOUR)
         clock.step_wall(-8 * HOUR)
-        while look_once(watch):
+        while poll_once(watch):
             pass
         assert vendor.running() == []
         assert guard.total_spent == 20.0
 
     @pytest.mark.parametrize("mode", ["ignore", "fail", "hang"])
-    def test_a_termination_that_does_not_work_is_tried_again_and_the_hold_stays(
+    def test_a_failed_termination_is_retried_and_the_hold_stays(
         self, guard: BudgetGuard, vendor: StandIn, clock: ManualClock, mode: str
     ) -> None:
         vendor.behave("terminate", mode)
         watch = watching(guard, rented(guard, vendor, clock), clock, mode=mode)
         clock.advance(10 * HOUR)
-        assert all(look_once(watch) for _ in range(3))
+        assert all(poll_once(watch) for _ in range(3))
         assert vendor.calls("terminate") == 3
         assert guard.held == 20.0
         vendor.behave("terminate", "ok")
-        while look_once(watch):
+        while poll_once(watch):
             pass
         assert guard.held == 0.0
 
-    def test_a_log_that_cannot_be_used_keeps_nothing_alive(
+    def test_a_rental_is_terminated_although_the_log_cannot_be_used(
         self, guard: BudgetGuard, vendor: StandIn, clock: ManualClock
     ) -> None:
         watch = watching(guard, rented(guard, vendor, clock), clock)
         clock.advance(10 * HOUR)
         sound = spoil(guard)
-        assert look_once(watch)
+        assert poll_once(watch)
         assert vendor.running() == []
         guard.log_path.write_bytes(sound)
-        while look_once(watch):
+        while poll_once(watch):
             pass
         assert guard.total_spent == 20.0
 
@@ -350,31 +349,31 @@ class TestTheDeadline:
         assert Reaper(guard, ENVIRON, clock=clock).end(hold)
         assert guard.total_spent == 20.0
 
-    def test_a_thing_that_goes_late_is_settled_late(
+    def test_a_rental_that_ends_late_is_settled_late(
         self, guard: BudgetGuard, vendor: StandIn, clock: ManualClock
     ) -> None:
         vendor.behave("terminate", "late:4")
         watch = watching(guard, rented(guard, vendor, clock), clock)
         clock.advance(10 * HOUR)
         rounds = 0
-        while look_once(watch):
+        while poll_once(watch):
             rounds += 1
             clock.advance(HOUR)
         assert rounds > 4
         assert guard.total_spent == 2.0 * (10 + rounds)
 
     @pytest.mark.parametrize("mode", ["fail", "hang", "garbage", "empty"])
-    def test_a_list_that_says_nothing_proves_nothing_and_the_thing_is_still_ended(
+    def test_an_unreadable_list_proves_nothing_and_the_rental_is_still_terminated(
         self, guard: BudgetGuard, vendor: StandIn, clock: ManualClock, mode: str
     ) -> None:
         watch = watching(guard, rented(guard, vendor, clock), clock, mode=mode)
         clock.advance(10 * HOUR)
         vendor.behave("list", mode)
-        assert all(look_once(watch) for _ in range(3))
+        assert all(poll_once(watch) for _ in range(3))
         assert vendor.running() == []
         assert guard.held == 20.0
         vendor.behave("list", "ok")
-        while look_once(watch):
+        while poll_once(watch):
             pass
         assert guard.held == 0.0
 
@@ -382,12 +381,12 @@ class TestTheDeadline:
         self, guard: BudgetGuard, vendor: StandIn, clock: ManualClock
     ) -> None:
         watch = watching(guard, rented(guard, vendor, clock), clock)
-        assert look_once(watch)
+        assert poll_once(watch)
         pods = (vendor.directory / "pods.json").read_text()
         (vendor.directory / "pods.json").write_text("[]")
-        assert look_once(watch)
+        assert poll_once(watch)
         (vendor.directory / "pods.json").write_text(pods)
-        assert look_once(watch)
+        assert poll_once(watch)
         assert guard.held == 20.0
 
     def test_a_new_thing_that_is_not_listed_yet_is_not_called_gone(
@@ -395,17 +394,17 @@ class TestTheDeadline:
     ) -> None:
         vendor.behave("create", "late:4")
         watch = watching(guard, rented(guard, vendor, clock), clock)
-        assert all(look_once(watch) for _ in range(6))
+        assert all(poll_once(watch) for _ in range(6))
         assert guard.held == 20.0
 
-    def test_a_thing_that_vanished_early_is_settled_for_the_time_it_lived(
+    def test_a_rental_that_vanished_early_is_settled_for_its_lifetime(
         self, guard: BudgetGuard, vendor: StandIn, clock: ManualClock
     ) -> None:
         watch = watching(guard, rented(guard, vendor, clock), clock)
-        assert look_once(watch)
+        assert poll_once(watch)
         clock.advance(HOUR)
         (vendor.directory / "pods.json").write_text("[]")
-        while look_once(watch):
+        while poll_once(watch):
             pass
         assert guard.total_spent == 2.0
 
@@ -422,7 +421,7 @@ class TestSettling:
         ],
         ids=["capture", "capture by id", "void"],
     )
-    def test_what_lives_is_not_settled(
+    def test_a_live_rental_is_not_settled(
         self,
         guard: BudgetGuard,
         vendor: StandIn,
@@ -457,7 +456,7 @@ class TestSettling:
         watch = watching(guard, hold, clock)
         guard.log.transact(lambda _: Posting((capture_of(hold),), None))
         clock.advance(10 * HOUR)
-        while look_once(watch):
+        while poll_once(watch):
             pass
         assert vendor.running() == []
         assert guard.total_spent == 20.0
@@ -539,7 +538,7 @@ class TestReaping:
         ]
         assert not any(row.needs_ending for row in census.rows)
 
-    def test_what_is_overdue_and_ours_is_ended_and_settled(
+    def test_an_overdue_rental_is_terminated_and_settled(
         self, guard: BudgetGuard, vendor: StandIn, clock: ManualClock
     ) -> None:
         hold = rented(guard, vendor, clock)
@@ -552,7 +551,7 @@ class TestReaping:
         assert guard.held == 0.0
         assert reaper.census().rows == ()
 
-    def test_what_the_books_call_ended_and_still_runs_is_found(
+    def test_a_settled_rental_that_still_runs_is_found(
         self, guard: BudgetGuard, vendor: StandIn, clock: ManualClock
     ) -> None:
         hold = rented(guard, vendor, clock)
@@ -563,7 +562,7 @@ class TestReaping:
         assert reaper.end(hold)
         assert vendor.running() == []
 
-    def test_what_cannot_be_ended_is_said_loudly(
+    def test_a_rental_that_cannot_be_terminated_is_reported(
         self, guard: BudgetGuard, vendor: StandIn, clock: ManualClock
     ) -> None:
         hold = rented(guard, vendor, clock)
@@ -590,7 +589,7 @@ class TestReaping:
         vendor.behave("list", "garbage")
         census = Reaper(guard, ENVIRON, clock=clock).census()
         assert census.rows == ()
-        assert "its list says nothing" in str(census.findings[0])
+        assert "its list can't be read" in str(census.findings[0])
 
     def test_a_vendor_whose_key_is_not_set_hides_no_other(
         self, guard: BudgetGuard, vendor: StandIn, clock: ManualClock
@@ -658,7 +657,7 @@ rent(guard, order, os.environ,
         ],
         ids=["capture", "void", "appended line", "chained line"],
     )
-    def test_nothing_that_is_written_makes_it_leave_while_the_thing_lives(
+    def test_no_written_line_makes_the_watcher_leave_a_live_rental(
         self,
         tmp_path: Path,
         vendor: StandIn,
@@ -700,7 +699,7 @@ rent(guard, order, os.environ,
         vendor.behave("terminate", "ok")
         until(lambda: self.settled(tmp_path), what="the watcher to settle")
 
-    def test_killed_between_creation_and_id_it_is_found_by_name_and_ended(
+    def test_a_rental_killed_between_creation_and_id_is_found_by_name_and_ended(
         self, tmp_path: Path, vendor: StandIn
     ) -> None:
         vendor.behave("create", "hang")

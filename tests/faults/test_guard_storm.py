@@ -9,7 +9,7 @@ from pathlib import Path
 from papers import ROOT
 
 
-def test_nothing_is_over_and_nothing_that_was_answered_is_lost(tmp_path: Path) -> None:
+def test_no_overspend_and_no_acknowledged_line_is_lost(tmp_path: Path) -> None:
     storm = ROOT / "benchmarks" / "guard_storm.py"
     done = subprocess.run(
         [sys.executable, storm, "500"], cwd=tmp_path, capture_output=True, text=True, check=False

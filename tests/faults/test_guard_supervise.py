@@ -139,7 +139,7 @@ SAVES_WHEN_TOLD = (
 )
 
 
-def test_what_listens_is_told_while_there_is_money_for_saving(tmp_path: Path) -> None:
+def test_a_sigterm_handler_runs_while_there_is_money_for_saving(tmp_path: Path) -> None:
     guard, saved = BudgetGuard(8, tmp_path / "spend.jsonl", environ={}), tmp_path / "saved"
     outcome = supervise(guard, terms("1s", "5s"), *python(SAVES_WHEN_TOLD, str(saved)))
     assert saved.read_text() == "saved"
@@ -327,7 +327,7 @@ def test_what_runs_below_extends_the_same_hold_and_opens_none(tmp_path: Path) ->
     assert kinds == ["hold", "capture"]
 
 
-def test_a_log_that_fails_at_the_end_leaves_the_hold_open_and_says_so(
+def test_a_failed_capture_leaves_the_hold_open_and_is_reported(
     tmp_path: Path,
 ) -> None:
     log = tmp_path / "spend.jsonl"

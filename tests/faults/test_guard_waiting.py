@@ -65,7 +65,7 @@ def locked(path: Path, meanwhile: str) -> Iterator[None]:
         yield
 
 
-def test_who_waits_outlasts_the_patience_while_others_write(
+def test_a_waiter_does_not_time_out_while_others_write(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "spend.jsonl"
@@ -75,7 +75,7 @@ def test_who_waits_outlasts_the_patience_while_others_write(
         assert BudgetGuard(5, path, environ={}).held == 1.0
 
 
-def test_who_gave_up_waiting_keeps_nobody_else_out(
+def test_a_waiter_that_timed_out_blocks_nobody(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "spend.jsonl"
@@ -174,7 +174,7 @@ def test_where_locks_reach_no_other_machine_nothing_is_authorised(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, options: str
 ) -> None:
     pretend_mount(tmp_path, monkeypatch, kind, options)
-    with pytest.raises(SpendLogUnusable, match=rf"\({kind}.*no other machine.*PostgreSQL"):
+    with pytest.raises(SpendLogUnusable, match=rf"\({kind}.*other machines.*PostgreSQL"):
         BudgetGuard(5, tmp_path / "spend.jsonl", environ={}).authorize("a", 1)
 
 
@@ -213,7 +213,7 @@ def test_a_lock_that_keeps_nobody_out_is_noticed(
         return None
 
     monkeypatch.setattr(fcntl, "flock", granted)
-    with pytest.raises(SpendLogUnusable, match="flock keeps nobody out"):
+    with pytest.raises(SpendLogUnusable, match="flock does not exclude others"):
         BudgetGuard(5, tmp_path / "spend.jsonl", environ={}).authorize("a", 1)
 
 

@@ -105,7 +105,7 @@ def test_what_a_command_leaves_behind_ends_with_it(
 
 @pytest.mark.usefixtures("cgroup")
 @pytest.mark.parametrize("mode", ESCAPES)
-def test_when_the_supervisor_is_killed_nothing_gets_away(
+def test_no_process_escapes_when_the_supervisor_is_killed(
     escape: Escape, tmp_path: Path, mode: str
 ) -> None:
     supervisor = escape.start(*guard_run(tmp_path), *escape.command(mode, "stay"))
@@ -114,7 +114,7 @@ def test_when_the_supervisor_is_killed_nothing_gets_away(
 
 
 @pytest.mark.usefixtures("cgroup")
-def test_a_stopped_keeper_goes_on_when_the_supervisor_dies(escape: Escape, tmp_path: Path) -> None:
+def test_a_stopped_keeper_is_woken_when_the_supervisor_dies(escape: Escape, tmp_path: Path) -> None:
     supervisor = escape.start(*guard_run(tmp_path), *escape.command("double-fork", "stay"))
     supervisor.send_signal(signal.SIGSTOP)  # So that it is not the supervisor who wakes it.
     os.kill(escape.keeper(), signal.SIGSTOP)
@@ -167,7 +167,7 @@ def kill_both(escape: Escape) -> None:
 
 
 @pytest.mark.usefixtures("cgroup")
-def test_after_both_are_killed_the_next_command_names_ends_and_bills_it(
+def test_the_next_command_names_ends_and_bills_a_stray_command(
     escape: Escape, tmp_path: Path
 ) -> None:
     escape.start(*guard_run(tmp_path), *escape.command("plain"))
@@ -233,7 +233,7 @@ def test_a_command_keeps_its_exit_code_when_its_keeper_is_killed(
     assert escape.supervisor.wait() == 7
 
 
-def test_after_both_are_killed_the_next_command_names_it_and_records_it_again(
+def test_the_next_command_names_a_stray_exec_and_records_it_again(
     escape: Escape, tmp_path: Path
 ) -> None:
     pid = start_exec(escape, tmp_path)

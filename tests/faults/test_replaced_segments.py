@@ -130,7 +130,7 @@ def test_a_fifo_among_the_segments_is_named_and_does_not_block(tmp_path: Path) -
     os.mkfifo(tmp_path / "ledger" / "x.jsonl")
     log = read_run(tmp_path)
     assert [r.name for r in log.records if isinstance(r, Metric)] == ["kept"]
-    assert [f.message for f in log.findings] == ["cannot be read: it is no regular file"]
+    assert [f.message for f in log.findings] == ["cannot be read: not a regular file"]
 
 
 def test_a_record_in_flight_at_a_kill_is_not_reported_as_lost(tmp_path: Path) -> None:

@@ -49,7 +49,7 @@ def lines_of(books: Path) -> bytes:
 def test_the_guard_refuses_to_spend_by_what_is_no_file(books: Path, name: str, kind: str) -> None:
     put(books / name, kind)
     before = lines_of(books)
-    with pytest.raises((SpendLogUnusable, CeilingUnusable), match="no regular file"):
+    with pytest.raises((SpendLogUnusable, CeilingUnusable), match="not a regular file"):
         BudgetGuard(5, books / "spend.jsonl", environ={}).authorize("b", 1)
     assert lines_of(books) == before
 
@@ -67,7 +67,7 @@ def test_every_command_of_the_guard_says_at_once_what_is_no_file(
     for words in [*([word] for word in ASKING), *SPENDING]:
         ended = in_process("guard", *words, "--log", books / "spend.jsonl")
         assert ended.code == 3, words
-        assert re.search(rf"{shown}\b.*no regular file", ended.out + ended.err, re.DOTALL), words
+        assert re.search(rf"{shown}\b.*not a regular file", ended.out + ended.err, re.DOTALL), words
 
 
 @every_kind

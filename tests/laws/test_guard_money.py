@@ -196,7 +196,7 @@ def test_reading_a_prefix_and_then_the_rest_equals_reading_all(
 
 @settings(max_examples=40, deadline=None)
 @given(written_entries(), st.data())
-def test_what_an_append_keeps_in_mind_is_what_a_scan_of_the_file_says(
+def test_the_cached_fold_after_an_append_equals_a_scan_of_the_file(
     entries: tuple[AnyEntry, ...], data: st.DataObject
 ) -> None:
     before = b""

@@ -77,7 +77,7 @@ class Operation:
     def look(self) -> int | None:
         """Do what the lease says; return when to look again."""
         now_ns = self.clock.monotonic_ns()
-        while isinstance(act := self.lease.tend(now_ns), Extend):
+        while isinstance(act := self.lease.next_action(now_ns), Extend):
             assert act.more.micros > 0
             granted = self.log.grant(act.more)
             told = self.lease.extended(self.log.held, now_ns)
@@ -232,15 +232,13 @@ def test_room_that_others_give_back_is_taken_before_anything_is_stopped(
 
 
 @given(terms(), st.integers(0, 3 * RETRY_NS))
-def test_a_refusal_is_followed_by_another_question_a_second_later_at_the_latest(
-    terms: Terms, after_ns: int
-) -> None:
+def test_a_refused_extension_is_retried_within_a_second(terms: Terms, after_ns: int) -> None:
     lease = Lease.opened(terms, terms.opening(), 0)
-    ask_ns = lease.tend(0)
+    ask_ns = lease.next_action(0)
     assert isinstance(ask_ns, GoOn)
     assert ask_ns.until_ns is not None
     refused = lease.refused("no", ask_ns.until_ns)
-    again = refused.tend(ask_ns.until_ns + after_ns)
+    again = refused.next_action(ask_ns.until_ns + after_ns)
     due_ns = min(RETRY_NS, max(1, (lease.stop_ns or 0) - ask_ns.until_ns))
     assert isinstance(again, Extend) == (after_ns >= due_ns)
 
@@ -273,7 +271,7 @@ def test_the_lease_of_a_rental_is_never_extended_and_gives_notice_at_its_deadlin
     lease = Lease.opened(
         Terms(rate=order.rate, most=longest, notice=order.margin), order.limit, 0
     )  # fmt: skip
-    assert isinstance(lease.tend(now_ns), GiveNotice if now_ns >= life_ns else GoOn)
+    assert isinstance(lease.next_action(now_ns), GiveNotice if now_ns >= life_ns else GoOn)
     assert lease.spent(longest.ns) <= order.limit
 
 

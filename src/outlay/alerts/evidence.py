@@ -24,7 +24,7 @@ from outlay.errors import Finding, OutlayError
 from outlay.export.live_runs import LiveReading, LiveRuns
 from outlay.goodput.follower import read_view
 from outlay.guard.entries import is_machine, parse_timestamp
-from outlay.guard.rental.reap import RentedHold, living_rentals
+from outlay.guard.rental.watch import RentedHold, living_rentals
 from outlay.ledger import AttemptStarted, derive_attempts, read_lives
 from outlay.prices.series import Alert, alerts
 from outlay.runs.numbers import RunNumbers

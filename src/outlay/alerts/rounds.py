@@ -25,7 +25,7 @@ from outlay.decoding import BadDocument, read_document
 from outlay.errors import Finding, OutlayError
 from outlay.files import write_whole
 from outlay.goodput.timeline import Window
-from outlay.guard.rental.reap import known_logs
+from outlay.guard.rental.watch import known_logs
 from outlay.store import open_store, outlay_home
 
 _KEPT_NS = 86_400 * 10**9

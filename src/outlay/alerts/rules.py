@@ -18,7 +18,7 @@ from outlay.decoding import BadDocument, read_toml
 from outlay.errors import InvalidValue, OutlayError, choices
 from outlay.store.home import settings_path
 from outlay.units import Duration, Rate
-from outlay.units.numbers import exact_decimal
+from outlay.units.quantity import exact_decimal
 
 When = Literal[
     "budget", "forecast", "burn", "silent", "stall", "goodput", "gpus_idle", "no_run",

@@ -14,8 +14,7 @@ from outlay.errors import Finding, InvalidValue
 from outlay.rates import units_of
 from outlay.units import Duration, Energy, Flops, Money, Tokens
 from outlay.units.money import MICROS, PERCENTS, percents_reached
-from outlay.units.numbers import EXACT, exact_decimal, split_unit, whole
-from outlay.units.quantity import MILLIJOULES_PER_WH
+from outlay.units.quantity import EXACT, MILLIJOULES_PER_WH, exact_decimal, split_unit, whole
 
 # Bounds and reasons to stop
 

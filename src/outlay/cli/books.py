@@ -43,7 +43,7 @@ from outlay.units.quantity import duration_text
 from outlay.units.shown import ago_text, counted, kind_suffix
 
 if TYPE_CHECKING:
-    from outlay.guard.rental.reap import RentedHold
+    from outlay.guard.rental.watch import RentedHold
     from outlay.runs.figures import RunFigures
     from outlay.runs.reading import RunReading
 
@@ -53,7 +53,7 @@ WATCH_S = 2.0
 
 def overview(*, as_json: bool) -> None:
     """Show what runs now, what it burns per hour, and what is wrong."""
-    from outlay.guard.rental.reap import (  # A listing of runs needs no guard.
+    from outlay.guard.rental.watch import (  # A listing of runs needs no guard.
         known_logs,
         living_rentals,
     )

@@ -32,7 +32,7 @@ from outlay.errors import Finding, InvalidValue, MissingExtra, OutlayError
 from outlay.export.csv_files import export_csv
 from outlay.export.live_runs import LiveRuns
 from outlay.export.prometheus import MetricsServer, exposition, read_token, write_textfile
-from outlay.guard.rental.reap import known_logs
+from outlay.guard.rental.watch import known_logs
 from outlay.ledger import Price, Record, Unknown, kind_of, read_run
 from outlay.prices.current import read_rates
 from outlay.runs.collect import collect, find_runs, findings_in

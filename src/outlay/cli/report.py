@@ -113,7 +113,7 @@ def show_web(
     from outlay.alerts.rounds import AlertWatch
     from outlay.cli.guard.options import say
     from outlay.export.live_runs import LiveRuns
-    from outlay.guard.rental.reap import known_logs
+    from outlay.guard.rental.watch import known_logs
     from outlay.store import open_store
     from outlay.web.books import BookReader
     from outlay.web.page import People

@@ -22,8 +22,13 @@ from outlay.errors import Finding, InvalidValue, OutlayError, Refused
 from outlay.escaping import one_line
 from outlay.files import write_whole
 from outlay.guard.budget_guard import BudgetGuard
-from outlay.guard.rental.reap import Reaper, known_logs, living_rentals, remember_log
-from outlay.guard.rental.watch import start_watcher
+from outlay.guard.rental.watch import (
+    Reaper,
+    known_logs,
+    living_rentals,
+    remember_log,
+    start_watcher,
+)
 from outlay.store import outlay_home
 from outlay.store.home import settings_path
 from outlay.units import Duration

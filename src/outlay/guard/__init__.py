@@ -1,5 +1,5 @@
-"""The spend guard: what may be launched, what is set aside for it, and what it really cost.
+"""The spend guard: which launches are allowed, what is held for them, and what they cost.
 
-Policy is pure; the spend log is the truth; everything shown is folded from it. Nothing here talks
-to a network or knows prices: rates and vendor commands are handed in.
+Decisions are pure functions; every figure is a fold of the spend log. No network and no prices:
+callers pass rates and vendor commands.
 """

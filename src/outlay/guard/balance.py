@@ -1,4 +1,4 @@
-"""What a spend log adds up to, and whether more may be set aside. Pure."""
+"""The fold of a spend log into balances, and whether more may be held. Pure."""
 
 from __future__ import annotations
 
@@ -37,23 +37,23 @@ from outlay.units import Money
 
 RAISED = "ceiling-raised"
 ACCEPTED = "accepted"
-"""The event of the note with which a person accepts a log that is not what was seen before."""
+"""The event of the note that accepts a log which is behind what was seen."""
 RENTAL_STATES = ("created", "unknown", "terminating", "gone")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hold:
-    """Money set aside for one operation.
+    """Money held for one operation.
 
     Attributes:
         id: Its name in the log, and in ``OUTLAY_HOLD``.
-        day: The UTC day that it, and its capture, belong to.
-        amount: What is set aside, extensions included.
+        day: The UTC day on which it, and its capture, count.
+        amount: The amount held, extensions included.
         by: The host and process that opened it.
-        rental: How to find and end what it pays for, when that is something rented.
-        state: What is known of the rented thing: empty, or one of RENTAL_STATES.
-        resource: The vendor's id of the rented thing, once known.
-        watcher: The host and process that will end it at its deadline.
+        rental: How to find and terminate the rental that it pays for, if any.
+        state: The rental's last known state: empty, or one of RENTAL_STATES.
+        resource: The vendor's id of the rental, once known.
+        watcher: The host and process that terminates it at its deadline.
     """
 
     id: str
@@ -70,7 +70,7 @@ class Hold:
 
     @classmethod
     def opened_by(cls, line: Held) -> Hold:
-        """Return the hold that a line opens."""
+        """Return the hold of a line."""
         return cls(
             id=line.hold, op_label=line.op_label, lab=line.lab, day=line.day,
             amount=Money(micros_of(line.estimated), line.currency), ts=line.ts, by=line.by,
@@ -79,15 +79,15 @@ class Hold:
 
     @property
     def lives(self) -> bool:
-        """Whether it pays for something rented that nobody saw to be gone.
+        """Whether it pays for a rental that is not verified gone.
 
-        One whose id nobody ever learnt may never have been: a person may say so.
+        A rental whose id never became known may not exist: a person may void its hold.
         """
         never_seen = self.state == "unknown" and not self.resource
         return self.rental is not None and self.state != "gone" and not never_seen
 
     def cost_at(self, now_ns: int) -> Money:
-        """Return what a rental has cost, and at least what is held for it."""
+        """Return the cost of a rental by now, at least the amount held."""
         if self.rental is None:
             return self.amount
         return max(self.amount, self.rental.cost_until(now_ns))
@@ -95,33 +95,33 @@ class Hold:
 
 @dataclass(slots=True)
 class Balance:
-    """What was spent and what is set aside in one scope, in micro-units."""
+    """Spent and held in one scope, in micro-units."""
 
     captured: int = 0
     held: int = 0
 
 
 class PayingScope(NamedTuple):
-    """Which lab paid on which day."""
+    """The lab and day of a payment."""
 
     lab: str
     day: str
 
 
 class DatedLine(NamedTuple):
-    """The latest UTC day that a line states, and the line's label."""
+    """The UTC day and label of a line."""
 
     day: str
     op_label: str
 
 
 def stated_day(line: AnyLine) -> str:
-    """Return the UTC day on which a line says that it was written."""
+    """Return the UTC day of a line's timestamp."""
     return day_of(line.ts) if isinstance(line, Simple) else line.ts[:10]
 
 
 class Books:
-    """The fold of a spend log: feed it lines in order, then ask."""
+    """The fold of a spend log's lines, applied in order."""
 
     def __init__(self) -> None:
         self.currency: str | None = None
@@ -141,10 +141,10 @@ class Books:
         self._hold_of_key: dict[str, Hold] = {}
         self._simple: set[str] = set()
         self._open_rentals: dict[str, None] = {}
-        self.paid_for: dict[str, int] = {}  # by the hold of a rental, in micro-units
+        self.paid_for: dict[str, int] = {}  # by a rental's hold, in micro-units
 
     def copy(self) -> Books:
-        """Return books that stay as they are while these go on."""
+        """Return an independent copy."""
         other = copy(self)
         for name, value in vars(self).items():
             if isinstance(value, dict | list | set):
@@ -156,13 +156,13 @@ class Books:
         return other
 
     def captured(self, scope: Scope = WHOLE) -> int:
-        """Return what was spent in a scope, corrections included, in micro-units."""
+        """Return the spend of a scope, corrections included, in micro-units."""
         return self.balances[scope].captured if scope in self.balances else 0
 
     def held(self, scope: Scope = WHOLE, *, at_ns: int | None = None) -> int:
-        """Return what unresolved holds set aside in a scope, in micro-units.
+        """Return the sum of a scope's open holds, in micro-units.
 
-        By ``at_ns``, what rentals have cost beyond what is held for them counts as well.
+        With ``at_ns``, including what rentals have cost by then beyond their holds.
         """
         held = self.balances[scope].held if scope in self.balances else 0
         if at_ns is None or not self._open_rentals:
@@ -171,25 +171,24 @@ class Books:
         return held + sum((hold.cost_at(at_ns) - hold.amount).micros for hold in inside)
 
     def committed(self, scope: Scope = WHOLE, *, at_ns: int) -> int:
-        """Return what was spent and what is set aside in a scope by then, in micro-units."""
+        """Return spent plus held in a scope at ``at_ns``, in micro-units."""
         return self.captured(scope) + self.held(scope, at_ns=at_ns)
 
     def open_rentals(self) -> tuple[Hold, ...]:
-        """Return the unresolved holds that pay for something rented, oldest first."""
+        """Return the open holds of rentals, oldest first."""
         return tuple(self.open[hold_id] for hold_id in self._open_rentals)
 
     def oldest_open(self, op_label: str) -> Hold | None:
-        """Return the oldest unresolved hold of a label that pays for nothing rented."""
-        held = self._open_by_label.get(op_label, ())
-        found = next((name for name in held if self.open[name].rental is None), None)
-        return None if found is None else self.open[found]
+        """Return the label's oldest open hold that is not a rental's."""
+        holds = map(self.open.__getitem__, self._open_by_label.get(op_label, ()))
+        return next((hold for hold in holds if hold.rental is None), None)
 
     def hold(self, hold_id: str) -> Hold:
         """Return an open hold.
 
         Raises:
-            UnknownHold: There never was one of that id.
-            HoldResolved: It was captured or voided.
+            UnknownHold: No hold has that id.
+            HoldResolved: It is captured or voided.
         """
         if hold_id in self.resolved:
             raise HoldResolved(hold_id, self.resolved[hold_id])
@@ -198,7 +197,7 @@ class Books:
         return self.open[hold_id]
 
     def granted(self, key: str) -> Hold:
-        """Return the hold that was granted under an idempotency key, as it was granted."""
+        """Return the hold of an idempotency key, as it was granted."""
         return self._hold_of_key[key]
 
     def apply(self, line: AnyLine) -> None:
@@ -207,32 +206,32 @@ class Books:
         Raises:
             Inconsistent: It contradicts the lines before it.
         """
-        self._agree_on_currency(line)
+        self._check_currency(line)
         self.last_dated = max(self.last_dated, DatedLine(stated_day(line), line.op_label))
         try:
-            self._post(line)
+            self._apply_entry(line)
         except (UnknownHold, HoldResolved) as error:
             raise Inconsistent(str(error)) from None
         if not isinstance(line, Simple) and line.ceiling is not None:
             self.ceiling_micros = micros_of(line.ceiling)
 
-    def _post(self, line: AnyLine) -> None:
+    def _apply_entry(self, line: AnyLine) -> None:
         match line:
             case Held():
                 self._open(line)
             case Extended():
                 hold = self.hold(line.hold)
-                self._move(hold.lab, hold.day, held=micros_of(line.estimated))
+                self._add_to_scopes(hold.lab, hold.day, held=micros_of(line.estimated))
                 more = Money(micros_of(line.estimated), hold.amount.currency)
-                self._keep(replace(hold, amount=hold.amount + more))
+                self._store_hold(replace(hold, amount=hold.amount + more))
             case Captured():
                 self._capture(line)
             case Voided():
                 self._resolve(self.hold(line.hold), f"voided at {line.ts}")
             case Corrected():
-                if line.op_label not in self.last_paid:  # else its day was seen, or is a simple one
-                    self._see_day(line.day)
-                self._move(line.lab, line.day, captured=micros_of(line.actual))
+                if line.op_label not in self.last_paid:  # else counted, or a simple line's day
+                    self._advance_day(line.day)
+                self._add_to_scopes(line.lab, line.day, captured=micros_of(line.actual))
             case Noted():
                 self._note(line)
             case Sealed():
@@ -242,15 +241,15 @@ class Books:
             case _:
                 assert_never(line)
 
-    def _agree_on_currency(self, line: AnyLine) -> None:
+    def _check_currency(self, line: AnyLine) -> None:
         if self.currency not in (None, line.currency):
             raise Inconsistent(f"currency {line.currency}; the lines before it say {self.currency}")
         self.currency = line.currency
 
-    def _see_day(self, day: str) -> None:
+    def _advance_day(self, day: str) -> None:
         self.latest_day = max(self.latest_day, day)
 
-    def _move(self, lab: str, day: str, *, captured: int = 0, held: int = 0) -> None:
+    def _add_to_scopes(self, lab: str, day: str, *, captured: int = 0, held: int = 0) -> None:
         for scope in scopes_of(lab, day):
             balance = self.balances[scope]
             balance.captured += captured
@@ -259,7 +258,7 @@ class Books:
     def _open(self, line: Held) -> None:
         if line.hold in self.open or line.hold in self.resolved:
             raise Inconsistent(f"hold {line.hold} is opened a second time")
-        self._see_day(line.day)
+        self._advance_day(line.day)
         hold = Hold.opened_by(line)
         self._add_open(hold)
         if line.key:
@@ -267,43 +266,41 @@ class Books:
             self._hold_of_key[line.key] = hold
 
     def _add_open(self, hold: Hold) -> None:
-        self._move(hold.lab, hold.day, held=hold.amount.micros)
-        self._keep(hold)
+        self._add_to_scopes(hold.lab, hold.day, held=hold.amount.micros)
+        self._store_hold(hold)
         self._open_by_label[hold.op_label][hold.id] = None
 
     def _oldest_simple(self, op_label: str) -> Hold | None:
-        """Return the label's oldest unresolved hold of the simple form."""
-        held = self._open_by_label.get(op_label, ())
-        found = next((name for name in held if name in self._simple), None)
-        return None if found is None else self.open[found]
+        holds = map(self.open.__getitem__, self._open_by_label.get(op_label, ()))
+        return next((hold for hold in holds if hold.id in self._simple), None)
 
-    def _keep(self, hold: Hold) -> None:
-        """Take an open hold as it is now; what it rents is remembered beyond its resolution."""
+    def _store_hold(self, hold: Hold) -> None:
+        """Store an open hold; a rental's is remembered after it is resolved."""
         self.open[hold.id] = hold
         if hold.rental is not None:
             self.rentals[hold.id] = hold
             self._open_rentals[hold.id] = None
 
     def _resolve(self, hold: Hold, how: str) -> None:
-        self._move(hold.lab, hold.day, held=-hold.amount.micros)
+        self._add_to_scopes(hold.lab, hold.day, held=-hold.amount.micros)
         del self.open[hold.id]
         self._open_rentals.pop(hold.id, None)
         del self._open_by_label[hold.op_label][hold.id]
         self.resolved[hold.id] = how
 
     def _capture(self, line: Captured) -> None:
-        if line.hold:  # its day was seen when it was opened, unless a simple line says it
+        if line.hold:  # its day counted when it was opened, unless by a simple line
             self._resolve(self.hold(line.hold), f"captured at {line.ts}")
             if line.hold in self.rentals:
                 self.paid_for[line.hold] = micros_of(line.actual)
         else:
-            self._see_day(line.day)
-        self._pay(line.op_label, PayingScope(line.lab, line.day), line.actual)
+            self._advance_day(line.day)
+        self._add_spend(line.op_label, PayingScope(line.lab, line.day), line.actual)
         if line.key:
             self.grants[line.key] = line
 
-    def _pay(self, op_label: str, paid: PayingScope, actual: Decimal | None) -> None:
-        self._move(paid.lab, paid.day, captured=micros_of(actual))
+    def _add_spend(self, op_label: str, paid: PayingScope, actual: Decimal | None) -> None:
+        self._add_to_scopes(paid.lab, paid.day, captured=micros_of(actual))
         self.last_paid[op_label] = paid
 
     def _note(self, line: Noted) -> None:
@@ -312,7 +309,7 @@ class Books:
         elif line.event == ACCEPTED:
             self.accepted.append(line)
             self.given_up.update(line.detail.get("instead_of", "").split())
-            self.latest_day = stated_day(line)  # also what a wrong clock had opened is given up
+            self.latest_day = stated_day(line)  # also resets a day that a wrong clock opened
         elif line.hold in self.rentals:
             before = self.rentals[line.hold]
             after = replace(
@@ -326,9 +323,9 @@ class Books:
                 self.open[line.hold] = after
 
     def _apply_simple(self, line: Simple) -> None:
-        """Add what another program wrote: it adds spend, and settles none of our holds.
+        """Apply another program's line: it adds spend, and settles no hold of the guard's.
 
-        Its date opens no day and keeps none open: nobody here looked at the clock.
+        Its date does not advance the day: it is not from outlay's clock.
         """
         day = day_of(line.ts)
         if line.actual is None:
@@ -347,7 +344,7 @@ class Books:
         if settled is not None:
             self._resolve(settled, f"captured at {line.ts}")
             lab, day = settled.lab, settled.day
-        self._pay(line.op_label, PayingScope(lab, day), line.actual)
+        self._add_spend(line.op_label, PayingScope(lab, day), line.actual)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -355,7 +352,7 @@ class Ceilings:
     """The limits in force; ``None`` means no limit of that kind.
 
     Attributes:
-        labs: A cap per lab. Once there is one, a lab without a cap has none of the money.
+        labs: A cap per lab. Once there is one, a lab without a cap may spend nothing.
     """
 
     whole: Money
@@ -373,7 +370,7 @@ class Ceilings:
             lab: min(self.labs[lab], other.labs[lab]) for lab in self.labs.keys() & other.labs
         }
         if self.labs and other.labs and not shared:
-            shared = {BUFFER: Money(0, self.whole.currency)}  # no lab has any of the money
+            shared = {BUFFER: Money(0, self.whole.currency)}  # no lab may spend anything
         return Ceilings(
             whole=min(self.whole, other.whole),
             labs=shared or self.labs or other.labs,
@@ -382,7 +379,7 @@ class Ceilings:
         )
 
     def of(self, scope: Scope) -> Money | None:
-        """Return the scope's limit."""
+        """Return a scope's limit."""
         match scope.kind:
             case "whole":
                 return self.whole
@@ -397,7 +394,12 @@ class Ceilings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BindingCeilings:
-    """The ceilings in force, what set the whole's, and the caller's own where a variable did."""
+    """The ceilings in force.
+
+    Attributes:
+        by: What set the ceiling of the whole: ``ceiling_usd``, a variable, or ``manifest.json``.
+        over: The caller's ceiling, if a variable overrides it.
+    """
 
     ceilings: Ceilings
     by: str
@@ -406,7 +408,7 @@ class BindingCeilings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScopeStanding:
-    """How one scope stands: its limit, what was spent and what is set aside."""
+    """The limit, spend and holds of one scope."""
 
     scope: Scope
     limit: Money
@@ -415,14 +417,14 @@ class ScopeStanding:
 
     @property
     def remaining(self) -> Money:
-        """What is left; negative once more was spent than the limit allows."""
+        """What is left; negative once the limit is exceeded."""
         return self.limit - self.captured - self.held
 
 
 def standings_of(
     books: Books, ceilings: Ceilings, scopes: Iterable[Scope], *, at_ns: int
 ) -> tuple[ScopeStanding, ...]:
-    """Return how those scopes stand that have a limit, rentals at what they have cost by then."""
+    """Return the standings of the scopes that have a limit, with rentals' cost at ``at_ns``."""
     return tuple(
         ScopeStanding(
             scope=scope,
@@ -439,17 +441,12 @@ def shortfalls(
     books: Books, ceilings: Ceilings, *, lab: str, day: str, asked: Money, at_ns: int
 ) -> tuple[ScopeStanding, ...]:
     """Return every scope in which ``asked`` more does not fit; empty means allowed."""
-    tight = [
-        scope
-        for scope in scopes_of(lab, day)
-        if (limit := ceilings.of(scope)) is not None
-        and Money(books.committed(scope, at_ns=at_ns), limit.currency) + asked > limit
-    ]
-    return standings_of(books, ceilings, tight, at_ns=at_ns) if tight else ()
+    rows = standings_of(books, ceilings, scopes_of(lab, day), at_ns=at_ns)
+    return tuple(row for row in rows if asked > row.remaining)
 
 
 def room(books: Books, ceilings: Ceilings, *, lab: str, day: str, at_ns: int) -> Money:
-    """Return what more can be set aside: what the tightest scope has left."""
+    """Return how much more can be held: the remainder of the tightest scope."""
     rows = standings_of(books, ceilings, scopes_of(lab, day), at_ns=at_ns)
     return min(row.remaining for row in rows)
 
@@ -457,7 +454,7 @@ def room(books: Books, ceilings: Ceilings, *, lab: str, day: str, at_ns: int) ->
 def standings(
     books: Books, ceilings: Ceilings, *, day: str, at_ns: int, lab: str | None = None
 ) -> tuple[ScopeStanding, ...]:
-    """Return every scope that has a limit, the whole first; ``lab`` is one even if unheard of."""
+    """Return every scope that has a limit, the whole first; ``lab`` is included even if unused."""
     asked = () if lab is None else (lab,)
     spent_in = {scope.name for scope in books.balances if scope.kind == "lab"}
     labs = sorted({*ceilings.labs, *spent_in, *asked})
@@ -473,9 +470,9 @@ def standings(
 def balance_findings(
     books: Books, source: str, *, today: str, unattended: Mapping[str, str]
 ) -> tuple[Finding, ...]:
-    """Return what is in doubt: ceilings raised, logs accepted, dates ahead, lost rentals.
+    """Return raised ceilings, accepted logs, dates ahead, and lost or unattended rentals.
 
-    ``unattended`` says why a rental is an error, by its hold: overdue, or without a watcher.
+    ``unattended`` maps a rental's hold to the reason: overdue, or without a watcher.
     """
     raised = [
         "the ceiling was raised from {from} to {to} by {by}".format(**noted.detail)
@@ -492,31 +489,22 @@ def balance_findings(
         line = books.last_dated
         ahead = [f"a line of {line.op_label!r} is dated {line.day}, which lies ahead of {today}"]
     lost = [
-        f"hold {hold.id} ({hold.op_label}) pays for something whose id is unknown; "
+        f"hold {hold.id} ({hold.op_label}) pays for a rental whose id is unknown; "
         "find it with `outlay guard reap`"
         for hold in books.open.values()
         if hold.state == "unknown"
     ]
-    return (
-        *(
-            Finding(source=source, message=text, severity="warning")
-            for text in (*accepted, *ahead, *raised)
-        ),
-        *(
-            Finding(source=source, message=text)
-            for text in (*lost, *_unattended_messages(books, unattended))
-        ),
-    )
-
-
-def _unattended_messages(books: Books, unattended: Mapping[str, str]) -> list[str]:
-    holds = (books.open[hold_id] for hold_id in unattended)
-    return [
-        f"hold {hold.id} ({hold.op_label}) pays for {hold.resource or 'something'} rented, and "
-        f"{unattended[hold.id]}: it bills on. `outlay guard down {hold.op_label}` ends it, "
-        f"`outlay guard adopt {hold.id}` watches it again"
-        for hold in holds
+    unwatched = [
+        f"hold {hold.id} ({hold.op_label}) pays for the rental {hold.resource or '(id unknown)'}, "
+        f"and {unattended[hold.id]}: it keeps billing. `outlay guard down {hold.op_label}` "
+        f"terminates it, `outlay guard adopt {hold.id}` watches it again"
+        for hold in map(books.open.__getitem__, unattended)
     ]
+    doubts = (*accepted, *ahead, *raised)
+    return (
+        *(Finding(source=source, message=text, severity="warning") for text in doubts),
+        *(Finding(source=source, message=text) for text in (*lost, *unwatched)),
+    )
 
 
 def _why(noted: Noted) -> str:

@@ -1,7 +1,6 @@
-"""BudgetGuard: ask before spending, record after it, and look at what is left.
+"""BudgetGuard: authorise before spending, record after it, and read what remains.
 
-It only keeps the books. Starting and stopping what costs money is the subject of ``supervise``
-and ``rentals``.
+It only keeps the books; ``supervise`` and ``rental`` start and stop what costs money.
 """
 
 from __future__ import annotations
@@ -31,11 +30,12 @@ from outlay.guard.balance import (
     standings,
 )
 from outlay.guard.ceilings import (
-    lab_caps,
     manifest_ceilings,
     manifest_path,
-    money,
-    settle,
+    parse_cap,
+    parse_lab_caps,
+    parse_limit,
+    resolve_ceilings,
     stated_ceiling,
     write_ceiling,
 )
@@ -76,22 +76,22 @@ TEST_MODE = "BUDGET_GUARD_TEST_MODE"
 
 
 class BudgetGuard:
-    """Refuses what would pass the ceiling, and remembers what was allowed and spent.
+    """Refuses operations that would exceed the ceiling, and records holds and spend.
 
     Args:
         ceiling_usd: The hard ceiling of everything in this log.
         log_path: The spend log; ``manifest.json`` beside it adds caps per lab.
-        caps: A cap per lab; where the manifest caps labs too, the tighter one binds.
+        caps: A cap per lab; where the manifest caps labs too, the tighter one applies.
         day_usd: A cap for each UTC day.
         month_usd: A cap for each UTC month.
         currency: Of the ceiling and of every amount in the log.
-        clock: Where the time comes from.
-        environ: Where overrides come from; the process's environment when left out.
-        log: A spend log kept elsewhere; ``log_path`` is then only where the manifest is sought.
+        clock: The source of time.
+        environ: The source of overrides; default: the process's environment.
+        log: Another spend log; ``log_path`` then only locates the manifest.
 
     Raises:
-        CeilingUnusable: A ceiling can't be understood.
-        InvalidValue: ``log_path`` names no file that a log can be in.
+        CeilingUnusable: A ceiling can't be parsed.
+        InvalidValue: ``log_path`` is not the path of a spend log.
     """
 
     def __init__(
@@ -115,12 +115,12 @@ class BudgetGuard:
         self._follows_manifest = False
         self._used = False
         self._given = Ceilings(
-            whole=money(ceiling_usd, where="ceiling_usd", currency=currency),
-            labs=lab_caps(caps or {}, where="caps", currency=currency),
-            day=self._cap(day_usd, "day_usd"),
-            month=self._cap(month_usd, "month_usd"),
+            whole=parse_limit(ceiling_usd, where="ceiling_usd", currency=currency),
+            labs=parse_lab_caps(caps or {}, where="caps", currency=currency),
+            day=parse_cap(day_usd, where="day_usd", currency=currency),
+            month=parse_cap(month_usd, where="month_usd", currency=currency),
         )
-        self._settled()
+        self._binding()
         self.log = self._default_log() if log is None else log
 
     @classmethod
@@ -131,10 +131,10 @@ class BudgetGuard:
         clock: Clock = SYSTEM,
         environ: Mapping[str, str] | None = None,
     ) -> Self:
-        """Return the guard of a log that exists, with the ceiling that it or its manifest states.
+        """Return the guard of an existing log, with the ceiling of its manifest or last line.
 
         Raises:
-            CeilingUnusable: Neither states one, and neither does the environment.
+            CeilingUnusable: Neither states a ceiling, nor does the environment.
         """
         path, environ = Path(log_path), os.environ if environ is None else environ
         log = FileSpendLog(path, clock=clock)
@@ -143,29 +143,26 @@ class BudgetGuard:
         guard._follows_manifest = True
         return guard
 
-    def _cap(self, value: object, name: str) -> Money | None:
-        return None if value is None else money(value, where=name, currency=self.currency)
-
     def _default_log(self) -> SpendLog:
         if self._environ.get(TEST_MODE) == "1":
             _announce_test_mode()
             return MemorySpendLog()
         return FileSpendLog(self.log_path, clock=self._clock)
 
-    def _settled(self) -> BindingCeilings:
-        """Return what binds now; under the lock it is what binds the decision."""
+    def _binding(self) -> BindingCeilings:
+        """Return the ceilings in force; a decision reads them under the lock."""
         manifest = manifest_ceilings(self._manifest_path, self.currency)
         given = self._given
         if manifest is not None and self._follows_manifest:
             given = replace(given, whole=manifest.whole)
-        return settle(given, manifest, self._environ)
+        return resolve_ceilings(given, manifest, self._environ)
 
     @property
     def ceilings(self) -> Ceilings:
-        """The limits in force now: the manifest as it stands, the environment's override."""
-        return self._settled().ceilings
+        """The limits in force now, from the caller, the environment and the manifest."""
+        return self._binding().ceilings
 
-    # -- asking -----------------------------------------------------------------------------
+    # -- holds ------------------------------------------------------------------------------
 
     def authorize(
         self,
@@ -178,25 +175,25 @@ class BudgetGuard:
         by: str | None = None,
         least_usd: object = None,
     ) -> Hold:
-        """Set ``estimated_usd`` aside for an operation, on disk before this returns.
+        """Hold ``estimated_usd`` for an operation; on disk before this returns.
 
         Args:
-            op_label: What it is for; ``lab02-...`` is paid by lab 02.
+            op_label: The operation; ``lab02-...`` is paid by lab 02.
             estimated_usd: The most it should cost; digits beyond a micro-unit round up.
-            lab: The lab that pays, when the label does not say.
-            key: An idempotency key: asking again with it returns the same hold.
-            rental: How to find and end what is about to be rented.
-            by: Who will settle it; default: this process, so that its end makes the hold stale.
-            least_usd: Where there is no room for all of it: take what there is, if it is this much.
+            lab: The lab that pays, if the label does not name it.
+            key: An idempotency key: the same request with it returns the same hold.
+            rental: How to find and terminate a rental that is about to be ordered.
+            by: The process that will settle it, whose end makes the hold stale; default: this one.
+            least_usd: If the estimate does not fit, hold what fits, but no less than this.
 
         Raises:
-            BudgetGuardExceeded: A ceiling or cap would be passed; nothing was set aside.
-            RentalUnattended: Something rented in the same lab is overdue, or nobody watches it.
+            BudgetGuardExceeded: A ceiling or cap would be exceeded; nothing is held.
+            RentalUnattended: A rental of the same lab is overdue or unwatched.
             SpendLogUnusable: The log can't be read, locked or written.
-            KeyReused: The key stands for something else.
+            KeyReused: The key was used for another request.
         """
         label = read_label(op_label)
-        ask = decisions.Ask(
+        request = decisions.HoldRequest(
             hold=secrets.token_hex(6),
             op_label=label,
             lab=lab_of(label, None if lab is None else read_text(lab, name="lab")),
@@ -207,35 +204,36 @@ class BudgetGuard:
             rental=rental,
         )
         if not self._used:
-            self._settled()  # a ceiling that can't be understood refuses before there is a log
+            self._binding()  # refuses an unusable ceiling before a log is created
 
         def decide(books: Books) -> Posting[Hold]:
-            settled = self._settled()
-            moment, unattended = self._moment(settled), self._unattended(books)
-            return decisions.authorize(books, moment, settled.ceilings, ask, unattended=unattended)
+            binding = self._binding()
+            moment, unattended = self._moment(binding), self._unattended(books)
+            limits = binding.ceilings
+            return decisions.authorize(books, moment, limits, request, unattended=unattended)
 
         return self._transact(decide)
 
     def extend(self, hold: Hold | str, more_usd: object, *, least_usd: object = None) -> Hold:
-        """Set more aside for the same operation; judged like a new authorisation.
+        """Hold more for the same operation, under the same limits as a new hold.
 
-        Where there is no room for all of it, what there is is taken if it is ``least_usd`` or more.
+        If ``more_usd`` does not fit, what fits is held, but no less than ``least_usd``.
 
         Raises:
-            BudgetGuardExceeded: There is no room for it; the hold stays as it was.
-            HoldResolved: The hold was captured or voided.
+            BudgetGuardExceeded: It does not fit; the hold is unchanged.
+            HoldResolved: The hold is captured or voided.
         """
         more = self._amount(more_usd, "more_usd")
         least = None if least_usd is None else self._amount(least_usd, "least_usd")
 
         def decide(books: Books) -> Posting[Hold]:
-            settled = self._settled()
-            moment = self._moment(settled)
-            return decisions.extend(books, moment, settled.ceilings, _id(hold), more, least)
+            binding = self._binding()
+            moment = self._moment(binding)
+            return decisions.extend(books, moment, binding.ceilings, _id(hold), more, least)
 
         return self._transact(decide)
 
-    # -- recording --------------------------------------------------------------------------
+    # -- spend ------------------------------------------------------------------------------
 
     def record_actual(
         self,
@@ -247,15 +245,15 @@ class BudgetGuard:
         basis: str = "measured",
         part: RunPart | None = None,
     ) -> Captured:
-        """Record what an operation really cost; always recorded, even past the ceiling.
+        """Record the actual cost of an operation; always recorded, even past the ceiling.
 
-        It settles ``hold``, else the label's oldest open hold; spend that was never authorised
-        stands alone, and counts. A hold that pays for something rented is settled by whoever sees
-        that it is gone. ``part`` says of which run's log it is the cost: ``verify`` compares them.
+        It resolves ``hold``, else the label's oldest open hold, else none: spend without a hold
+        counts, too. A rental's hold is settled by ``settle_rental``. ``part`` names the part of a
+        run whose cost it is, which ``verify`` compares with the run's log.
 
         Raises:
-            HoldResolved: ``hold`` was captured or voided before.
-            RentalAlive: ``hold`` pays for something rented that was not seen to be gone.
+            HoldResolved: ``hold`` is already captured or voided.
+            RentalAlive: ``hold`` pays for a rental that is not verified gone.
             SpendLogUnusable: The log can't be read, locked or written.
         """
         spend = decisions.Spend(
@@ -272,32 +270,31 @@ class BudgetGuard:
         """Release a hold on which nothing was spent.
 
         Raises:
-            HoldResolved: It was captured or voided before.
-            RentalAlive: It pays for something rented that was not seen to be gone.
+            HoldResolved: It is already captured or voided.
+            RentalAlive: It pays for a rental that is not verified gone.
         """
-        text = read_reason(reason)
-        hold_id = _id(hold)
+        text, hold_id = read_reason(reason), _id(hold)
         self._transact(lambda books: decisions.void(books, self._now(), hold_id, text))
 
     def settle_rental(self, hold: Hold, cost: Money, proof: str) -> Money | None:
-        """Record that something rented is gone; return its cost, None if that was done before."""
+        """Record that a rental is gone; return its cost, or None if that was done before."""
         return self._transact(
             lambda books: decisions.settle_rental(books, self._now(), hold, cost=cost, proof=proof)
         )
 
     def release_rental(self, hold: Hold, proof: str) -> None:
-        """Release the hold of something that was never rented, with the proof of that."""
+        """Release the hold of a rental that was never created, with the proof of that."""
         self._transact(lambda books: decisions.release_rental(books, self._now(), hold.id, proof))
 
     def correct(
         self, op_label: str, difference_usd: object, reason: str, *, spent: Money | None = None
     ) -> None:
-        """Add a difference, negative included, to what was recorded for a label.
+        """Add a signed difference to the spend of a label.
 
-        Nothing is added where something else than ``spent`` is spent in all by now.
+        Nothing is added if the total spend is no longer ``spent``.
 
         Raises:
-            InvalidValue: More would be taken back than was spent.
+            InvalidValue: It would take back more than was spent.
         """
         label, text = read_label(op_label), read_reason(reason)
         more = read_difference(difference_usd, name="difference_usd", currency=self.currency)
@@ -315,38 +312,36 @@ class BudgetGuard:
         hold: Hold | None = None,
         detail: Mapping[str, str] | None = None,
     ) -> None:
-        """Write down something that moves no money, such as the proof that a pod is gone."""
+        """Append a note, which changes no balance."""
         label = hold.op_label if hold else read_text(op_label, name="op_label")
         hold_id, event = hold.id if hold else "", read_text(event, name="event")
-        details = read_detail(detail)
-
-        def decide(books: Books) -> Posting[None]:
-            now = self._now()
-            noted = Noted(**now.stamp(label), hold=hold_id, event=event, detail=details)
-            return decisions.note(books, now, noted)
-
-        self._transact(decide)
+        text = read_detail(detail)
+        self._transact(
+            lambda books: decisions.note(
+                books, self._now(), label, event, hold=hold_id, detail=text
+            )
+        )
 
     def set_ceiling(self, ceiling_usd: object, reason: str) -> None:
-        """Set another ceiling, on purpose: a line says who did it and why.
+        """Change the ceiling, with a note of who did it and why.
 
-        A manifest beside the log is changed; without one the line itself states the ceiling, for
-        guards that are opened without one. A ceiling in code or in the environment stays.
+        Writes the manifest beside the log; without one the note itself states the ceiling, for
+        guards opened with ``of_log``. A ceiling in code or in the environment is unchanged.
 
         Raises:
-            CeilingUnusable: It is no amount, or the manifest can't be read or written.
-            InvalidValue: It is the ceiling already, or no reason is given.
+            CeilingUnusable: Not an amount, or the manifest can't be read or written.
+            InvalidValue: It is the ceiling already, or there is no reason.
         """
         text = read_reason(reason)
-        after = money(ceiling_usd, where="ceiling_usd", currency=self.currency)
+        after = parse_limit(ceiling_usd, where="ceiling_usd", currency=self.currency)
         path = self._manifest_path
 
         def decide(books: Books) -> Posting[None]:
-            settled = self._settled()
+            binding = self._binding()
             manifest = manifest_ceilings(path, self.currency)
-            before = manifest.whole if manifest else settled.ceilings.whole
-            moment = self._moment(settled)
-            return decisions.set_ceiling(books, moment, before, after, by=_person(), reason=text)
+            before = manifest.whole if manifest else binding.ceilings.whole
+            moment = self._moment(binding)
+            return decisions.set_ceiling(books, moment, before, after, by=_user(), reason=text)
 
         self._transact(decide)
         try:
@@ -357,66 +352,67 @@ class BudgetGuard:
             self._given = replace(self._given, whole=after)
 
     def accept(self, reason: str) -> None:
-        """Take the log for what it is now, although it is not what was seen before.
+        """Accept the log as it is now, although it is behind what was seen.
 
-        A line says who did it, why, and what was missing. It also frees the day that a line with a
-        date ahead keeps open.
+        A note states who did it, why, and what was missing. It also resets a latest day that lies
+        ahead.
 
         Raises:
-            InvalidValue: The log is in order, or no reason is given.
+            InvalidValue: The log is in order, or there is no reason.
             SpendLogAltered: A line was edited: that can't be accepted, only restored.
         """
         text = read_reason(reason)
 
         def entry(books: Books, missing: tuple[MissingLine, ...]) -> Noted:
             now = replace(self._moment(None), currency=books.currency or self.currency)
-            return decisions.accept(books, now, missing, by=_person(), reason=text)
+            return decisions.accept(books, now, missing, by=_user(), reason=text)
 
         self.log.accept(entry)
 
-    # -- looking ----------------------------------------------------------------------------
+    # -- queries ----------------------------------------------------------------------------
 
     @property
     def total_spent(self) -> float:
-        """What was really spent: captures and corrections."""
+        """The actual spend: captures and corrections."""
         return float(amount_of(self._look(Books.captured)))
 
     @property
     def held(self) -> float:
-        """What unresolved holds set aside, and what rentals have cost beyond that."""
-        return float(amount_of(self._look(self._held)))
+        """The sum of open holds, and what rentals have cost beyond theirs."""
+        held = self._look(lambda books: books.held(at_ns=self._clock.wall_ns()))
+        return float(amount_of(held))
 
     @property
     def committed(self) -> float:
-        """Spent and set aside together."""
-        return float(amount_of(self._look(self._committed)))
+        """Spent plus held."""
+        return float(amount_of(self._committed()))
 
     @property
     def remaining(self) -> float:
-        """The ceiling less what was spent and set aside; negative once it was passed."""
-        return float(amount_of(self.ceilings.whole.micros - self._look(self._committed)))
+        """The ceiling minus spent and held; negative once it is exceeded."""
+        return float(amount_of(self.ceilings.whole.micros - self._committed()))
 
     @property
     def head(self) -> str:
-        """The hash of the log's last line: kept elsewhere, it shows later what was removed."""
+        """The hash of the log's last line; kept elsewhere, it proves later that nothing is gone."""
         return self.log.head()
 
     def holds(self) -> tuple[Hold, ...]:
-        """Return the unresolved holds, oldest first."""
+        """Return the open holds, oldest first."""
         return self._look(lambda books: tuple(books.open.values()))
 
     def rental_here(self, environ: Mapping[str, str]) -> Hold | None:
-        """Return the hold that already pays for this machine, as its vendor's id says."""
-        from outlay.record.facts import instance_id  # It loads sockets, which books never need.
+        """Return the rental's hold that already pays for this machine, by the vendor's id."""
+        from outlay.record.facts import instance_id  # Here: it loads sockets.
 
         here = instance_id(environ)
         rentals = self._look(Books.open_rentals)
         return next((hold for hold in rentals if is_machine(hold.resource, here)), None)
 
     def until_deadline(self, hold: Hold, rate: Rate) -> Hold:
-        """Return a hold as what runs under it may use it: of a rental, the time that is left.
+        """Return a rental's hold with the cost of its remaining time at the run's ``rate``.
 
-        One that pays for nothing rented is returned as it is. ``rate`` is that of the run.
+        Any other hold is returned unchanged.
         """
         if hold.rental is None:
             return hold
@@ -425,16 +421,16 @@ class BudgetGuard:
         return replace(hold, amount=cost_at_most(rate, left_ns))
 
     def room_of(self, hold: Hold) -> Money:
-        """Return what a hold could grow to: what it has, and what its tightest scope has left."""
+        """Return the largest amount a hold could have: its own, and its tightest scope's rest."""
         ceilings, at_ns = self.ceilings, self._clock.wall_ns()
         return hold.amount + self._look(
             lambda books: room(books, ceilings, lab=hold.lab, day=hold.day, at_ns=at_ns)
         )
 
     def standings(self, *, lab: str | None = None) -> tuple[ScopeStanding, ...]:
-        """Return how every scope that has a limit stands today, the whole first.
+        """Return today's standing of every scope that has a limit, the whole first.
 
-        ``lab`` is listed even if it has no cap of its own and never spent anything.
+        ``lab`` is listed even if it has no cap of its own and has spent nothing.
         """
         ceilings, now = self.ceilings, self._now()
         return self._look(
@@ -445,14 +441,14 @@ class BudgetGuard:
         """Check the whole log, every decision in it, and captures against the logs of their runs.
 
         Args:
-            expect: The hash, or its first digits, that an earlier report shows as the head: its
-                line has to be there still.
-            runs: The directories of runs, by their ids.
+            expect: The head's hash in an earlier report, or its first digits; that line must
+                still be there.
+            runs: The directories of runs, by run id.
         """
         return self.log.verify(expect=expect, runs=runs)
 
     def findings(self) -> tuple[Finding, ...]:
-        """Return what a reader of the balance should know beside it."""
+        """Return raised ceilings, accepted logs, dates ahead, and lost or unattended rentals."""
         source, today = str(self.log_path), self._now().ts[:10]
         return self._look(
             lambda books: balance_findings(
@@ -463,16 +459,12 @@ class BudgetGuard:
     # -- details ----------------------------------------------------------------------------
 
     def _unattended(self, books: Books) -> dict[str, str]:
-        """Return why a rental is an error, by its hold."""
         now_ns = self._clock.wall_ns()
         reasons = {hold.id: why_unattended(hold, now_ns) for hold in books.open_rentals()}
         return {hold_id: why for hold_id, why in reasons.items() if why}
 
-    def _held(self, books: Books) -> int:
-        return books.held(at_ns=self._clock.wall_ns())
-
-    def _committed(self, books: Books) -> int:
-        return books.committed(at_ns=self._clock.wall_ns())
+    def _committed(self) -> int:
+        return self._look(lambda books: books.committed(at_ns=self._clock.wall_ns()))
 
     def _look(self, ask: Callable[[Books], Answer]) -> Answer:
         return self.log.look(lambda books: ask(self._in_our_currency(books)))
@@ -489,21 +481,21 @@ class BudgetGuard:
         return books
 
     def _now(self) -> decisions.Moment:
-        """Return the present; spend is recorded even while the ceiling can't be understood."""
+        """Return the present; spend is recorded even while the ceiling is unusable."""
         try:
-            return self._moment(self._settled())
+            return self._moment(self._binding())
         except CeilingUnusable:
             return self._moment(None)
 
-    def _moment(self, settled: BindingCeilings | None) -> decisions.Moment:
+    def _moment(self, binding: BindingCeilings | None) -> decisions.Moment:
         now_ns = self._clock.wall_ns()
         return decisions.Moment(
             wall_ns=now_ns,
             ts=timestamp(now_ns),
             currency=self.currency,
-            ceiling=settled.ceilings.whole if settled else None,
-            by=settled.by if settled else "",
-            over=settled.over if settled else None,
+            ceiling=binding.ceilings.whole if binding else None,
+            by=binding.by if binding else "",
+            over=binding.over if binding else None,
         )
 
     def _amount(self, value: object, name: str) -> Money:
@@ -514,8 +506,7 @@ def _id(hold: Hold | str) -> str:
     return hold.id if isinstance(hold, Hold) else read_text(hold, name="hold", expected="a hold")
 
 
-def _person() -> str:
-    """Return who sits here, as far as the system says."""
+def _user() -> str:
     try:
         user = getpass.getuser()
     except (OSError, KeyError):

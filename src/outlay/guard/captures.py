@@ -1,7 +1,7 @@
-"""What the guard captures for a run: the cost that its own log adds up to.
+"""Captures compared with the cost in their runs' logs.
 
-The arithmetic is that of ``outlay.rates``, and the log is the one that every report reads, so what
-is captured is what they show. Where there is no log, whoever held the money estimates.
+The cost is that of ``outlay.rates`` over the run log, as in every report. Without a log, the holder
+of the money estimates.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ LATE: Final = "its log was written to after the capture"
 
 
 def cost_of_attempt(run_dir: Path, segment: SegmentId, end_ns: int) -> Money | None:
-    """Return what one process's part of a run has cost; None where the log does not say.
+    """Return the cost of one process's part of a run; None if the log has no cost.
 
-    It reaches from the end of the attempt before, so that the parts of a run sum to its cost to the
-    micro-unit: each is the difference of two rounded totals. ``segment`` is that of the process
-    that captures, a supervisor or the training's first rank; ``end_ns`` its end, logged or not.
+    It starts at the end of the previous attempt, so that the parts of a run sum to its cost to the
+    micro-unit: each is the difference of two rounded totals. ``segment`` is that of the capturing
+    process, a supervisor or the first rank; ``end_ns`` is its end, logged or not.
     """
     attempts = derive_attempts(read_lives(run_dir))
     ours = [place for place, attempt in enumerate(attempts) if segment in attempt.ranks]
@@ -51,13 +51,13 @@ def cost_of_attempt(run_dir: Path, segment: SegmentId, end_ns: int) -> Money | N
 
 
 def run_part(run: str, segment: SegmentId) -> RunPart:
-    """Return the part of a run that one process has, as a capture names it."""
+    """Return the part of a run that a process's segment records."""
     return RunPart(run=run, segment=segment.file_name)
 
 
 @dataclass(frozen=True, slots=True)
 class Shortfall:
-    """A capture that is below what the run's log costs, corrections included."""
+    """A capture that is below the cost in the run's log, corrections included."""
 
     number: int
     line: Captured
@@ -69,9 +69,9 @@ class Shortfall:
 def captured_below_cost(
     lines: Iterable[tuple[int, AnyLine]], runs: Mapping[str, Path], *, source: str
 ) -> Iterator[Finding]:
-    """Yield a finding for every capture that is below what the run's log costs.
+    """Yield a finding for every capture that is below the cost in its run's log.
 
-    ``runs`` says where runs are, by their ids; of the others nothing is said.
+    ``runs`` maps run ids to directories; captures of other runs are skipped.
     """
     for short in _shortfalls(lines, runs):
         message = f"it captures {short.captured}; the log of run {short.part.run} says {short.cost}"
@@ -85,12 +85,8 @@ def correct_late(
 ) -> list[Finding]:
     """Correct every capture whose run was recorded after it, by a rank that ended later.
 
-    A capture that is too low for another reason is left to ``captured_below_cost``.
-
-    ``correct`` takes a label, what is missing, and why.
-
-    Returns:
-        What was corrected, in words.
+    A capture that is too low for another reason is left to ``captured_below_cost``. ``correct``
+    takes a label, the difference and the reason. Returns a finding for each correction.
     """
     found = []
     for short in _shortfalls(enumerate(lines, start=1), runs):
@@ -107,10 +103,10 @@ def correct_late(
 def _shortfalls(
     lines: Iterable[tuple[int, AnyLine]], runs: Mapping[str, Path]
 ) -> Iterator[Shortfall]:
-    """Yield captures that are below what their runs' logs cost.
+    """Yield captures that are below the cost in their runs' logs.
 
-    What was added to the same label later, as a correction, counts; what a person took back with a
-    reason does not make a capture wrong.
+    Later positive corrections of the same label count; negative ones, which a person made with a
+    reason, do not make a capture wrong.
     """
     added, captures = defaultdict[str, int](int), list[tuple[int, Captured, RunPart]]()
     for number, line in lines:
@@ -131,7 +127,6 @@ def _shortfalls(
 
 
 def _last_sign_ns(run_dir: Path, part: RunPart) -> int:
-    """Return when the attempt that a part belongs to was last recorded."""
     return max(
         attempt.last_sign_ns
         for attempt in derive_attempts(read_lives(run_dir))
@@ -140,7 +135,7 @@ def _last_sign_ns(run_dir: Path, part: RunPart) -> int:
 
 
 def _cost_of_part(run_dir: Path, part: RunPart) -> Money | None:
-    """Return what a part of a run cost by its log; None where the log does not say."""
+    """Return the cost of a part by its log; None if the log has no cost."""
     ranks = (rank for attempt in derive_attempts(read_lives(run_dir)) for rank in attempt.ranks)
     segment = next((rank for rank in ranks if rank.file_name == part.segment), None)
     return None if segment is None else cost_of_attempt(run_dir, segment, 0)

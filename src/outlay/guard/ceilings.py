@@ -1,8 +1,8 @@
-"""Where ceilings come from: the caller, the environment, ``manifest.json`` beside the log.
+"""Ceilings from the caller, the environment and ``manifest.json`` beside the log.
 
-The environment overrides the caller, and both may only tighten a manifest. Whatever can't be
-understood refuses everything: a ceiling that is guessed at is none. The manifest also names the
-first line of the log beside it, so that a log begun anew is not taken for the old one.
+The environment overrides the caller; both can only tighten the manifest. A setting that can't be
+parsed refuses everything. The manifest also holds the hash of the log's first line, so that a log
+started over is not taken for the old one.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _AMOUNT = "an amount of zero or more, such as 5.00"
 
 
 class CeilingManifest(msgspec.Struct, frozen=True, kw_only=True):
-    """``manifest.json``: the documented keys, and ours: two caps, and the logs' first lines."""
+    """``manifest.json``: the documented keys, two more caps, and the logs' first lines."""
 
     seed: int = 35000
     lab: str = "00-cloud-budget-and-tooling"
@@ -53,15 +53,14 @@ _names_decoder = Decoder[dict[str, object]](dict[str, object])
 
 
 def manifest_path(log_path: Path) -> Path:
-    """Return where the manifest of a log is sought: beside the file itself, not a link to it."""
+    """Return the path of a log's manifest: beside the file itself, links resolved."""
     return log_path.resolve().parent / MANIFEST_NAME
 
 
 def first_line_of(manifest: Path, log_name: str) -> str | None:
-    """Return the hash that a manifest names as a log's first line: "" for none.
+    """Return the hash of a log's first line in a manifest, "" if it names none.
 
-    None where there is no manifest, or one that can't be understood: that refuses every
-    authorisation, and is no matter here.
+    None without a manifest, or with one that can't be parsed: authorising refuses that.
     """
     try:
         stated = read_manifest(manifest)
@@ -71,14 +70,14 @@ def first_line_of(manifest: Path, log_name: str) -> str | None:
 
 
 def write_first_line(path: Path, log_name: str, first: str) -> None:
-    """Let a manifest name a log's first line."""
+    """Write the hash of a log's first line into the manifest, if there is one."""
     manifest = read_manifest(path)
     if manifest is not None:
         _rewrite(path, first_lines={**(manifest.first_lines or {}), log_name: first})
 
 
 def write_ceiling(path: Path, ceiling: Money) -> bool:
-    """Write another ceiling into a manifest; returns whether there is one."""
+    """Write a new ceiling into the manifest; return whether there is one."""
     if read_manifest(path) is None:
         return False
     _rewrite(path, ceiling_usd=amount_of(ceiling.micros))
@@ -86,7 +85,7 @@ def write_ceiling(path: Path, ceiling: Money) -> bool:
 
 
 def _rewrite(path: Path, **changes: object) -> None:
-    """Replace keys of a manifest, and leave the values of the others as they were typed."""
+    """Replace keys of a manifest; the text of the other values is unchanged."""
     encoder = msgspec.json.Encoder(decimal_format="number")
     keys = _names_decoder.decode(read_own(path))
     keys |= {name: msgspec.Raw(encoder.encode(value)) for name, value in changes.items()}
@@ -98,7 +97,7 @@ def read_manifest(path: Path) -> CeilingManifest | None:
     """Return the manifest, or None when there is none.
 
     Raises:
-        CeilingUnusable: There is one, and it can't be read, or states a ceiling of no known kind.
+        CeilingUnusable: It can't be read, or has an unknown ceiling key.
     """
     raw = _read_bytes(path)
     return None if raw is None else _parse_manifest(raw, str(path))
@@ -111,8 +110,8 @@ def _read_bytes(path: Path) -> bytes | None:
         raise CeilingUnusable(str(path), str(error), "a readable manifest.json") from error
 
 
-# A manifest is read for every decision, and seldom says anything new. What it says is kept by its
-# bytes: a file's size and times may stay the same while it is edited.
+# A manifest is read for every decision and seldom changes. The cache is keyed by content: an edit
+# may leave a file's size and times unchanged.
 @lru_cache(maxsize=16)
 def _parse_manifest(raw: bytes, where: str) -> CeilingManifest:
     try:
@@ -122,54 +121,57 @@ def _parse_manifest(raw: bytes, where: str) -> CeilingManifest:
         raise CeilingUnusable(where, str(error), "a readable manifest.json") from error
     known = [name for name in CeilingManifest.__struct_fields__ if name.startswith("ceiling")]
     for name in names:
-        # Any other key is the user's own; a ceiling with a typing error in it would bind nothing.
+        # Any other key is the user's own; a misspelt ceiling would silently not apply.
         if name.startswith("ceiling") and name not in known:
             raise CeilingUnusable(where, name, choices(known))
     return manifest
 
 
 def stated_ceiling(log_path: Path, books: Books, environ: Mapping[str, str]) -> Money:
-    """Return the ceiling that a log's manifest, its last line or the environment states."""
+    """Return the ceiling from the manifest, else the log's last line, else the environment."""
     path = manifest_path(log_path)
     manifest, currency = read_manifest(path), books.currency or "USD"
     if manifest is not None:
         where = f"{path}: ceiling_usd"
-        return money(manifest.ceiling_usd, where=where, currency=manifest.currency)
+        return parse_limit(manifest.ceiling_usd, where=where, currency=manifest.currency)
     if books.ceiling_micros is not None:
         return Money(books.ceiling_micros, currency)
     for name in OVERRIDES:
         if name in environ:
-            return money(environ[name], where=name, currency=currency)
+            return parse_limit(environ[name], where=name, currency=currency)
     expected = "a ceiling: name one, or write a manifest with `outlay guard init`"
     raise CeilingUnusable(str(log_path), None, expected)
 
 
-def money(value: object, *, where: str, currency: str) -> Money:
+def parse_limit(value: object, *, where: str, currency: str) -> Money:
     """Return a limit as Money, rounded to the micro-unit."""
     try:
         parsed = Money.parse(value, name=where, currency=currency)
     except InvalidValue:
         raise CeilingUnusable(where, value, _AMOUNT) from None
-    if parsed.micros < 0:
-        raise CeilingUnusable(where, value, _AMOUNT)
     if parsed.currency != currency:
         raise CeilingUnusable(where, value, f"an amount in {currency}")
     return parsed
 
 
-def lab_caps(caps: Mapping[str, object], *, where: str, currency: str) -> dict[str, Money]:
-    """Return a cap for each lab."""
+def parse_cap(value: object, *, where: str, currency: str) -> Money | None:
+    """Return an optional limit."""
+    return None if value is None else parse_limit(value, where=where, currency=currency)
+
+
+def parse_lab_caps(caps: Mapping[str, object], *, where: str, currency: str) -> dict[str, Money]:
+    """Return the cap of each lab."""
     limits: dict[str, Money] = {}
     for name, cap in caps.items():
         lab = lab_of("", name)
         if lab in limits:
             raise CeilingUnusable(where, sorted(caps), f"one cap for project {lab}")
-        limits[lab] = money(cap, where=where, currency=currency)
+        limits[lab] = parse_limit(cap, where=where, currency=currency)
     return limits
 
 
 def manifest_ceilings(path: Path, currency: str) -> Ceilings | None:
-    """Return the ceilings that a manifest states, or None when there is no manifest."""
+    """Return the ceilings of a manifest, or None when there is no manifest."""
     raw = _read_bytes(path)
     return None if raw is None else _parse_ceilings(raw, str(path), currency)
 
@@ -180,25 +182,21 @@ def _parse_ceilings(raw: bytes, where: str, currency: str) -> Ceilings:
     if manifest.currency != currency:
         raise CeilingUnusable(where, manifest.currency, f"currency {currency}")
 
-    def cap(value: Decimal | None, key: str) -> Money | None:
-        return None if value is None else money(value, where=f"{where}: {key}", currency=currency)
-
+    labs, day, month = (f"{where}: ceiling_per_{name}" for name in ("lab", "day_usd", "month_usd"))
     return Ceilings(
-        whole=money(manifest.ceiling_usd, where=f"{where}: ceiling_usd", currency=currency),
-        labs=lab_caps(
-            manifest.ceiling_per_lab, where=f"{where}: ceiling_per_lab", currency=currency
-        ),
-        day=cap(manifest.ceiling_per_day_usd, "ceiling_per_day_usd"),
-        month=cap(manifest.ceiling_per_month_usd, "ceiling_per_month_usd"),
+        whole=parse_limit(manifest.ceiling_usd, where=f"{where}: ceiling_usd", currency=currency),
+        labs=parse_lab_caps(manifest.ceiling_per_lab, where=labs, currency=currency),
+        day=parse_cap(manifest.ceiling_per_day_usd, where=day, currency=currency),
+        month=parse_cap(manifest.ceiling_per_month_usd, where=month, currency=currency),
     )
 
 
-def settle(
+def resolve_ceilings(
     given: Ceilings, manifest: Ceilings | None, environ: Mapping[str, str]
 ) -> BindingCeilings:
-    """Return the ceilings in force: the environment's over the caller's, below the manifest's."""
+    """Return the ceilings in force: the environment overrides ``given``, the manifest tightens."""
     found = {
-        name: money(environ[name], where=name, currency=given.whole.currency)
+        name: parse_limit(environ[name], where=name, currency=given.whole.currency)
         for name in OVERRIDES
         if name in environ
     }

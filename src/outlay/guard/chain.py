@@ -1,4 +1,4 @@
-"""Lines linked by hashes over their raw bytes, and the head of the chain. Pure."""
+"""The hash chain of the spend log, and the format of its head file. Pure."""
 
 from __future__ import annotations
 
@@ -15,10 +15,8 @@ from outlay.errors import Finding
 from outlay.guard.entries import SCHEMA, AnyEntry, AnyLine, Sealed, decode, decode_simple, encode
 from outlay.guard.errors import SpendLogAltered
 
-# The bytes of ``spend.head``: two slots, written in turn, each checked by itself.
-#
-# Two, so that a write cut off half-way leaves the one before it: an older lower bound, never
-# none.
+# ``spend.head``: two slots, written in turn, each with a checksum. A torn write leaves the other
+# slot: an older lower bound, never none.
 
 _START = b"outlay-head 1 "
 SLOT_BYTES = len(_START) + 20 + 1 + 64 + 1 + 8 + 1
@@ -26,12 +24,12 @@ SLOT_BYTES = len(_START) + 20 + 1 + 64 + 1 + 8 + 1
 
 @dataclass(frozen=True, slots=True)
 class Slots:
-    """What a head file says, and where its next record goes.
+    """A parsed head file.
 
     Attributes:
-        head: The furthest acknowledged line, or None when no record is whole.
-        next_at: The byte at which to write the next record.
-        readable: False when there are bytes and none of them can be what we wrote.
+        head: The last acknowledged line, or None when no slot is whole.
+        next_at: The byte offset of the slot to write next.
+        readable: False when there are bytes that outlay cannot have written.
     """
 
     head: Head | None
@@ -39,13 +37,13 @@ class Slots:
     readable: bool
 
 
-def record(head: Head) -> bytes:
-    """Return one slot's bytes."""
+def encode_slot(head: Head) -> bytes:
+    """Return the bytes of one slot."""
     text = _START + f"{head.offset:020d} {head.hash} ".encode()
     return text + f"{zlib.crc32(text):08x}\n".encode()
 
 
-def _slot(raw: bytes) -> Head | None:
+def _decode_slot(raw: bytes) -> Head | None:
     words = raw.split()
     if len(raw) != SLOT_BYTES or len(words) != 5 or not words[2].isdigit():
         return None
@@ -54,27 +52,27 @@ def _slot(raw: bytes) -> Head | None:
     return Head(int(words[2]), words[3].decode("latin-1"))
 
 
-def parse(raw: bytes) -> Slots:
-    """Return what a head file's bytes say."""
-    slots = [_slot(raw[:SLOT_BYTES]), _slot(raw[SLOT_BYTES:])]
+def parse_slots(raw: bytes) -> Slots:
+    """Parse the bytes of a head file."""
+    slots = [_decode_slot(raw[:SLOT_BYTES]), _decode_slot(raw[SLOT_BYTES:])]
     whole = [(slot.offset, index) for index, slot in enumerate(slots) if slot is not None]
     if whole:
         _, best = max(whole)
         return Slots(slots[best], (1 - best) * SLOT_BYTES, readable=True)
-    # The very first record may itself have been cut off; anything else was not written by us.
-    first_cut_off = len(raw) < SLOT_BYTES and (raw.startswith(_START) or _START.startswith(raw))
-    return Slots(None, 0, readable=first_cut_off)
+    # The first write may have been torn; outlay wrote nothing else.
+    is_torn = len(raw) < SLOT_BYTES and (raw.startswith(_START) or _START.startswith(raw))
+    return Slots(None, 0, readable=is_torn)
 
 
-NO_SLOTS = parse(b"")
+NO_SLOTS = parse_slots(b"")
 
 
-# Lines linked by hashes over their raw bytes: what was changed, removed or cut off shows.
+# The hash chain: edits, removals and truncation are detected.
 #
-# A chained line ends in ``,"hash":"<64 hex digits>"}``. The hash is SHA-256 over the previous
-# hash and every byte from the end of the previous chained line up to that comma, so lines of the
-# simple form are covered by the next chained line. A *head* (offset, hash) kept elsewhere tells
-# that the last acknowledged line is still there.
+# A chained line ends in ``,"hash":"<64 hex digits>"}``. The hash is SHA-256 over the previous hash
+# and every byte from the end of the previous chained line up to that comma, so the next chained
+# line also covers simple lines before it. A *head* (offset, hash) kept elsewhere proves that the
+# last acknowledged line is still there.
 
 _MARK = b',"hash":"'
 _SUFFIX_BYTES = len(_MARK) + 64 + len(b'"}')
@@ -83,21 +81,21 @@ GENESIS = hashlib.sha256(b"outlay spend log").hexdigest()
 
 
 class Hasher(Protocol):
-    """A running SHA-256."""
+    """A ``hashlib`` object."""
 
     def update(self, data: bytes, /) -> None:
-        """Feed more bytes."""
+        """Hash more bytes."""
 
     def copy(self) -> Hasher:
-        """Return one that can be fed separately."""
+        """Return an independent copy."""
 
     def hexdigest(self) -> str:
-        """Return the hash of everything fed so far."""
+        """Return the hash so far."""
 
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """Where the last acknowledged line ends, and its hash: a lower bound of the log."""
+    """The end offset and hash of the last acknowledged line: a lower bound of the log."""
 
     offset: int
     hash: str
@@ -105,16 +103,16 @@ class Head:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Link:
-    """How far a log was read.
+    """The position up to which a log was read, and the chain's state there.
 
     Attributes:
         hash: The hash of the last chained line.
-        covered: Where that line's closing brace ends; the next hash covers the bytes from here.
-        offset: Where the last good line ends, its newline included.
-        lines: How many lines stand before ``offset``.
-        ended: Whether a newline stands before ``offset``.
-        first: The hash of the first chained line; empty before there is one.
-        hasher: The next hash, fed with every byte up to ``offset``; copied, never updated.
+        covered: The end of that line's closing brace; the next hash covers the bytes from here.
+        offset: The end of the last good line, its newline included.
+        lines: The number of lines before ``offset``.
+        ended: Whether the byte before ``offset`` is a newline.
+        first: The hash of the first chained line; empty if there is none yet.
+        hasher: The state of the next hash over every byte up to ``offset``; copied, never updated.
     """
 
     hash: str
@@ -134,7 +132,7 @@ def _link_after(digest: str, *, covered: int, lines: int, ended: bool, first: st
     )  # fmt: skip
 
 
-def _fed(link: Link, raw: bytes) -> Hasher:
+def _hash_on(link: Link, raw: bytes) -> Hasher:
     hasher = link.hasher.copy()
     hasher.update(raw)
     return hasher
@@ -148,7 +146,7 @@ START = Link(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MissingLine:
-    """A line that was there once and is not any more: its hash, where it was sought, and why."""
+    """A line that a head names and the log no longer has."""
 
     hash: str
     line: int
@@ -157,13 +155,12 @@ class MissingLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScanResult:
-    """What one stretch of bytes says: its good lines in order, and what trails them.
+    """The result of a scan.
 
     Attributes:
-        lines: Every line that counts, with its number.
-        torn: Bytes at the end that were cut off while being written.
-        findings: What is odd about the lines and no reason to refuse.
-        missing: Lines that heads name and that are not there.
+        lines: Every line that counts, in order, with its number.
+        torn: The bytes of a torn write at the end.
+        findings: Oddities that are no reason to refuse.
     """
 
     lines: tuple[tuple[int, AnyLine], ...]
@@ -187,12 +184,12 @@ def _claimed_hash(raw: bytes) -> str | None:
 
 
 def _is_torn(raw: bytes) -> bool:
-    """Return whether these bytes can be what is left of a line that we were writing."""
+    """Return whether these bytes can be a torn write of outlay's."""
     return raw.startswith(_OUR_START) or _OUR_START.startswith(raw) or not raw.strip(b"\0")
 
 
 class _Scan:
-    """One pass over the bytes that follow a link."""
+    """One pass over the bytes after a link."""
 
     def __init__(self, path: str, link: Link, heads: Iterable[Head]) -> None:
         self.path = path
@@ -203,7 +200,7 @@ class _Scan:
         self.findings: list[Finding] = []
         self.missing: list[MissingLine] = []
         self.hashes: list[str] = []
-        self._meet_heads()
+        self._check_heads()
 
     def altered(self, problem: str, line: int | None = None) -> SpendLogAltered:
         return SpendLogAltered(self.path, line or self.number, problem)
@@ -213,7 +210,7 @@ class _Scan:
         return self.link.lines + self.torn.count(b"\n") + 1
 
     def read(self, raw: bytes, *, ended: bool) -> AnyLine | None:
-        """Take one line (without its newline); return what it says, or None if it is cut off."""
+        """Check and decode a line, given without its newline; None if it is torn or blank."""
         claimed = _claimed_hash(raw)
         if claimed is None:
             return self._read_unchained(raw, ended=ended)
@@ -221,10 +218,9 @@ class _Scan:
 
     def _read_chained(self, raw: bytes, claimed: str, *, ended: bool) -> AnyLine:
         body = raw[:-_SUFFIX_BYTES]
-        if _fed(self.link, self.torn + body).hexdigest() != claimed:
+        if _hash_on(self.link, self.torn + body).hexdigest() != claimed:
             raise self.altered(
-                "its hash does not fit what stands before it: it, or a line that it covers, "
-                "was edited, removed or moved"
+                "its hash does not match: it or a line that it covers was edited, removed or moved"
             )
         try:
             entry = decode(body + b"}")
@@ -237,7 +233,7 @@ class _Scan:
         )
         self.torn = b""
         self.hashes.append(claimed)
-        self._meet_heads()
+        self._check_heads()
         return entry
 
     def _read_unchained(self, raw: bytes, *, ended: bool) -> AnyLine | None:
@@ -259,9 +255,9 @@ class _Scan:
             offset=link.offset + len(line),
             lines=link.lines + 1,
             ended=ended,
-            hasher=_fed(link, line),
+            hasher=_hash_on(link, line),
         )
-        self._meet_heads()
+        self._check_heads()
         return simple
 
     def _close_torn(self, entry: AnyEntry) -> None:
@@ -271,23 +267,23 @@ class _Scan:
         named = (entry.torn_from, entry.torn_bytes) if isinstance(entry, Sealed) else None
         if named != (start, len(self.torn)):
             raise self.altered("it is broken and was never sealed", self.link.lines + 1)
-        message = f"{len(self.torn)} bytes were cut off while being written; they count nothing"
+        message = f"a torn write of {len(self.torn)} bytes; it counts nothing"
         self.findings.append(
             Finding(source=self.path, line=self.link.lines + 1, message=message, severity="warning")
         )
 
-    def _meet_heads(self) -> None:
-        """Look for each line that a head names as soon as the place where it ends is passed."""
+    def _check_heads(self) -> None:
+        """Check each head once its offset is passed: the line it names must end there."""
         while self.heads and self.heads[0].offset <= self.link.offset:
             head = self.heads.pop(0)
             if head != Head(self.link.covered + 1, self.link.hash):
-                problem = "the line that was acknowledged here is not there any more"
+                problem = "the line that was acknowledged here is missing"
                 self.missing.append(
                     MissingLine(hash=head.hash, line=self.link.lines, problem=problem)
                 )
 
     def finish(self) -> None:
-        """Note the lines that heads name beyond the end."""
+        """Report heads beyond the end of the file."""
         size = self.link.offset + len(self.torn)
         for head in self.heads:
             problem = f"the file ends at byte {size}; acknowledged lines reached {head.offset}"
@@ -295,13 +291,12 @@ class _Scan:
 
 
 def scan(path: str, data: bytes, link: Link, heads: Iterable[Head] | None = None) -> ScanResult:
-    """Read all bytes from ``link.offset`` on, checking every line against the chain.
+    """Decode ``data``, the bytes from ``link.offset`` on, checking every line against the chain.
 
-    ``heads`` are lines that were acknowledged or seen; those before ``link.covered`` are passed
-    over.
+    ``heads`` are lines that were acknowledged or seen; those before ``link.covered`` are ignored.
 
     Raises:
-        SpendLogAltered: A line was edited, removed or moved; says which.
+        SpendLogAltered: A line was edited, removed or moved.
     """
     state = _Scan(path, link, heads or ())
     lines = []
@@ -330,20 +325,19 @@ def _split(data: bytes) -> Iterator[tuple[bytes, bool]]:
 
 @dataclass(frozen=True, slots=True)
 class LinkedEntries:
-    """What is to be appended, and what a scan of it will say."""
+    """The bytes to append, and the result that a scan of them would have."""
 
     blob: bytes
     after: ScanResult
 
 
 def link_entries(scanned: ScanResult, entries: Iterable[AnyEntry], *, ts: str) -> LinkedEntries:
-    """Return the bytes to append so that ``entries`` follow what was scanned.
+    """Return the bytes that append ``entries`` to the chain.
 
-    A tail that was cut off is sealed first: it stays, and the next line says that it counts
-    nothing.
+    A torn tail is sealed first: it stays, and a seal line marks that it counts nothing.
 
     Raises:
-        BadDocument: A line would be longer than a line that can be read.
+        BadDocument: A line would be too long to be read back.
     """
     link, torn = scanned.link, scanned.torn
     todo = list(entries)
@@ -355,7 +349,7 @@ def link_entries(scanned: ScanResult, entries: Iterable[AnyEntry], *, ts: str) -
         blob += b"\n"
     lines, hashes, start = list[tuple[int, AnyLine]](), list[str](), link.offset + len(torn)
     number = link.lines + (torn + blob).count(b"\n") if torn else link.lines
-    hasher = _fed(link, torn + blob)
+    hasher = _hash_on(link, torn + blob)
     for entry in todo:
         body, number = encode(entry)[:-1], number + 1
         if len(body) >= LARGEST_DOCUMENT:

@@ -1,4 +1,4 @@
-"""What is written and checked before a launch: budget, checklist, manifest, preflight."""
+"""The pages written before a launch, and the checks before and after it."""
 
 from __future__ import annotations
 
@@ -19,16 +19,13 @@ from outlay.guard.ceilings import CeilingManifest
 from outlay.guard.entries import BUFFER, WHOLE, Noted, Scope, amount_of, lab_of, parse_timestamp
 from outlay.guard.lease import Terms
 from outlay.guard.locking import why_stale
-from outlay.guard.rental.reap import Census
+from outlay.guard.rental.watch import Census
 from outlay.units import Duration, Money, Rate
-from outlay.units.numbers import EXACT
-from outlay.units.quantity import NS_PER_HOUR
+from outlay.units.quantity import EXACT, NS_PER_HOUR
 from outlay.units.shown import dollar_text
 
-# The pages that are written before anything is rented: the budget, the checklist, the manifest.
-#
-# Planning launches nothing. Every sum on a page is computed here, and what does not add up is
-# refused instead of written.
+# The pages: budget, checklist, manifest. Launches nothing. Every sum on a page is computed here; a
+# plan that does not add up is refused.
 
 AUTO_TERMINATION = Duration(4 * 3600 * 10**9)
 ALERT_PERCENT = 80
@@ -38,10 +35,7 @@ SURVEY_FILE = "vendor-survey.md"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchEstimate:
-    """What a lab is expected to cost: GPUs, what each costs, and for how long.
-
-    ``assumed`` marks a price that nobody looked up.
-    """
+    """The expected cost of a lab; ``assumed`` marks a price that nobody looked up."""
 
     gpus: int = 2
     price: Rate = Rate(350_000)  # noqa: RUF009 - a frozen value
@@ -50,18 +44,18 @@ class LaunchEstimate:
 
     @property
     def rate(self) -> Rate:
-        """What all GPUs cost per hour."""
+        """The price of all GPUs per hour."""
         return self.price * self.gpus
 
     @property
     def cost(self) -> Money:
-        """What the whole lab costs."""
+        """The cost of the whole lab."""
         return Terms(rate=self.rate).cost(int(EXACT.multiply(self.hours, NS_PER_HOUR)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SurveySummary:
-    """What a survey of vendors found: the pick, when, and the price per GPU-hour of each."""
+    """The result of a survey: the vendor picked, the date, and each price per GPU-hour."""
 
     vendor: str = "<chosen>"
     date: str = ""
@@ -70,11 +64,11 @@ class SurveySummary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchPlan:
-    """A ceiling, divided; ``day`` and ``month`` cap what one of them (UTC) may take of it.
+    """A ceiling and its caps per lab, per UTC day and per UTC month.
 
     Raises:
-        InvalidValue: The caps and the buffer are more than the ceiling, or a cap is no amount of
-            zero or more in its currency.
+        InvalidValue: The caps and the buffer exceed the ceiling, or a cap is negative or in another
+            currency.
     """
 
     ceiling: Money
@@ -99,37 +93,37 @@ class LaunchPlan:
 
     @property
     def total(self) -> Money:
-        """What the caps and the buffer add up to."""
+        """The sum of the caps and the buffer."""
         return sum(self.labs.values(), self.buffer)
 
     @property
     def paying_lab(self) -> str:
-        """The lab with the largest cap: the one that rents something."""
+        """The lab with the largest cap: the one that rents."""
         return max(self.labs, key=lambda lab: self.labs[lab].micros, default=BUFFER)
 
     @property
     def cap(self) -> Money:
-        """That lab's cap."""
+        """The cap of the paying lab."""
         return self.labs.get(self.paying_lab, self.buffer)
 
 
 def alert_of(cap: Money) -> Money:
-    """Return at which spend the vendor is to warn of a cap."""
+    """Return the spend at which the vendor's budget alert is set."""
     return Money(cap.micros * ALERT_PERCENT // 100, cap.currency)
 
 
 def needed_for(estimate: Money) -> Money:
-    """Return what has to remain before a launch: the estimate and its headroom, rounded up."""
+    """Return what has to remain before a launch: the estimate and 50 %, rounded up."""
     hundredths = estimate.micros * (100 + HEADROOM_PERCENT)
     return Money(-(-hundredths // 100), estimate.currency)
 
 
 class FilesExist(OutlayError):
-    """A plan is there already; replacing it is a deliberate act."""
+    """The pages exist already."""
 
     def __init__(self, paths: list[Path]) -> None:
         names = ", ".join(str(path) for path in paths)
-        super().__init__(f"{names}: already written. Change them on purpose with --replace.")
+        super().__init__(f"{names}: already written. Replace them with --replace.")
 
 
 def write_documents(
@@ -166,15 +160,15 @@ def manifest_text(plan: LaunchPlan, spend_log_path: str = "spend.jsonl") -> str:
         ceiling_per_day_usd=None if plan.day is None else amount_of(plan.day.micros),
         ceiling_per_month_usd=None if plan.month is None else amount_of(plan.month.micros),
     )
-    # Every documented key is written, empty ones too: a reader should see what is still open.
-    # The caps on days and months are ours, and stand there when they were asked for.
+    # Every documented key is written, empty ones too, to show what is still open; the caps of days
+    # and months, which are outlay's own, only if they are set.
     stated = {key: value for key, value in asdict(manifest).items() if value is not None}
     encoded = msgspec.json.Encoder(decimal_format="number").encode(stated)
     return msgspec.json.format(encoded, indent=2).decode() + "\n"
 
 
 def budget_page(plan: LaunchPlan) -> str:
-    """Return ``budget.md``: the table, its sum, and why the caps are what they are."""
+    """Return ``budget.md``: the caps, their sum, and the reasoning."""
     rows = [
         f"| Lab {lab}{'' if cap else ' (no cloud)'} | {'≤' if cap else '='} {dollar_text(cap)} |"
         for lab, cap in sorted(plan.labs.items())
@@ -230,7 +224,7 @@ def _reasoning(plan: LaunchPlan) -> str:
 
 
 def checklist_page(plan: LaunchPlan) -> str:
-    """Return ``pre-flight-checklist.md``: one action a line, in the order to do them."""
+    """Return ``pre-flight-checklist.md``: the actions in order."""
     e, cap, lab = plan.estimate, plan.cap, plan.paying_lab
     timer = Terms(rate=e.rate).cost(AUTO_TERMINATION.ns)
     label = f"lab{lab}-spinup" if lab != BUFFER else "spinup"
@@ -269,17 +263,17 @@ A spot machine can be taken back with 30 seconds' notice: save results after eve
 """
 
 
-# What has to be true before a launch: checked by machine where it can be, asked for elsewhere.
+# Checks before and after a launch, by machine where possible, else by a person.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """One line of the checklist.
+    """One check.
 
     Attributes:
-        name: What to confirm it by.
-        passed: None when a machine can't tell, so that a person has to.
-        text: What was found, or what to look at.
+        name: The name with which a person confirms it.
+        passed: None if a machine can't tell, so that a person has to.
+        text: What was found, or what to check.
     """
 
     name: str
@@ -287,7 +281,7 @@ class Check:
     text: str
 
     def confirmed(self, names: Iterable[str]) -> Check:
-        """Return the check, passed if a person confirmed what no machine could tell."""
+        """Return the check, passed if it needed a person and is among ``names``."""
         if self.passed is not None or self.name not in names:
             return self
         return Check(name=self.name, passed=True, text=f"{self.text} (confirmed)")
@@ -295,7 +289,7 @@ class Check:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Flight:
-    """What is about to be launched."""
+    """A planned launch."""
 
     label: str
     estimate: Money
@@ -306,7 +300,7 @@ class Flight:
 def preflight(
     guard: BudgetGuard, flight: Flight, *, now_ns: int, census: Census | None = None
 ) -> tuple[Check, ...]:
-    """Return every check, in the order of the checklist. Launches and writes nothing."""
+    """Return every check in the checklist's order; launches and writes nothing."""
     lab = lab_of(flight.label, flight.lab)
     standings = {row.scope: row for row in guard.standings(lab=lab)}
     lab_row = standings.get(Scope("lab", lab))
@@ -400,7 +394,7 @@ def _timer(flight: Flight, cap: Money) -> Check:
 
 
 def cost_since_start(guard: BudgetGuard, label: str, rate: Rate, *, now_ns: int) -> Money:
-    """Return what an operation cost by now: the time since its last preflight, at a rate.
+    """Return the cost of the time since a label's last preflight, at a rate.
 
     Raises:
         InvalidValue: No preflight of this label recorded a start, or it lies ahead.
@@ -421,7 +415,7 @@ def cost_since_start(guard: BudgetGuard, label: str, rate: Rate, *, now_ns: int)
 
 
 def postflight(guard: BudgetGuard, label: str, *, census: Census | None) -> tuple[Check, ...]:
-    """Return whether everything of a label was ended and settled."""
+    """Check that everything of a label has ended and is settled."""
     books = guard.log.books()
     open_holds = [hold for hold in books.open.values() if hold.op_label == label]
     names = ", ".join(f"{hold.id} ({hold.amount})" for hold in open_holds)
@@ -432,13 +426,10 @@ def postflight(guard: BudgetGuard, label: str, *, census: Census | None) -> tupl
     )
     rented = [hold for hold in books.rentals.values() if hold.op_label == label]
     not_gone = [hold.id for hold in rented if hold.state != "gone"]
-    proofs = Check(
-        name="gone",
-        passed=(not not_gone) if rented else None,
-        text=f"not seen to be gone: {', '.join(not_gone)}"
-        if not_gone
-        else "everything rented was seen to be gone"
-        if rented
-        else "the vendor's console shows the instance terminated",
-    )
+    text = "all rentals are verified gone"
+    if not rented:
+        text = "the vendor's console shows the instance terminated"
+    elif not_gone:
+        text = f"not verified gone: {', '.join(not_gone)}"
+    proofs = Check(name="gone", passed=(not not_gone) if rented else None, text=text)
     return (settled, proofs) if census is None else (settled, proofs, _others(census))

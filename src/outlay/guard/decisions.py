@@ -1,6 +1,6 @@
-"""What a question put to the guard appends to the log, and its answer. Pure.
+"""The guard's decisions: what each request appends to the log, and its answer. Pure.
 
-Each function takes the books as they stand under the lock; what it raises writes nothing.
+Each function takes the fold as it is under the lock; if it raises, nothing is written.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ from outlay.units import Money
 
 
 class Stamp(TypedDict):
-    """What every line of one moment carries."""
+    """The fields that all lines of one moment share."""
 
     v: int
     ts: str
@@ -65,13 +65,13 @@ class Stamp(TypedDict):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moment:
-    """When a question is asked, and under which ceiling.
+    """The time of a decision, and the ceiling in force.
 
     Attributes:
         currency: Of the ceiling and of every line.
-        ceiling: None where it can't be understood; spend is recorded all the same.
+        ceiling: None if it can't be parsed; spend is recorded all the same.
         by: What set the ceiling: ``ceiling_usd``, a variable, or ``manifest.json``.
-        over: The caller's ceiling where a variable sets another one.
+        over: The caller's ceiling, if a variable overrides it.
     """
 
     wall_ns: int
@@ -82,11 +82,11 @@ class Moment:
     over: Money | None
 
     def day(self, books: Books) -> str:
-        """Return the UTC day that counts: never before one that the log has seen."""
+        """Return the UTC day on which money counts: never before the log's latest."""
         return max(self.ts[:10], books.latest_day)
 
     def stamp(self, op_label: str) -> Stamp:
-        """Return what a line about an operation carries."""
+        """Return the shared fields of a line about an operation."""
         ceiling = None if self.ceiling is None else amount_of(self.ceiling.micros)
         return {
             "v": SCHEMA,
@@ -98,11 +98,11 @@ class Moment:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ask:
-    """What is to be set aside: for what, from which lab, under which key, by whom.
+class HoldRequest:
+    """A request to hold money.
 
     Attributes:
-        least: Where there is no room for ``amount``: take what there is, if it is this much.
+        least: If ``amount`` does not fit, hold what fits, but no less than this.
     """
 
     hold: str
@@ -119,38 +119,38 @@ def authorize(
     books: Books,
     moment: Moment,
     ceilings: Ceilings,
-    ask: Ask,
+    request: HoldRequest,
     *,
     unattended: Mapping[str, str] | None = None,
 ) -> Posting[Hold]:
-    """Set money aside, or return what the same key was granted before.
+    """Open a hold, or return the one that the same key was granted before.
 
-    ``unattended`` says why a rental is an error, by its hold; each blocks its own lab.
+    ``unattended`` maps the holds of unattended rentals to the reason; each blocks its own lab.
 
     Raises:
-        RentalUnattended: Something rented in the same lab is overdue or unwatched.
+        RentalUnattended: A rental of the same lab is overdue or unwatched.
         BudgetGuardExceeded: It does not fit.
-        KeyReused: The key stands for something else.
+        KeyReused: The key was used for another request.
     """
-    if ask.key in books.grants:
-        return Posting((), _same_grant(books, ask))
-    day = moment.day(books)
+    if request.key in books.grants:
+        return Posting((), _earlier_grant(books, request))
+    day, lab = moment.day(books), request.lab
     for hold_id, why in (unattended or {}).items():
-        if (other := books.open[hold_id]).lab == ask.lab:
-            raise RentalUnattended(ask.lab, hold_id, other.op_label, why)
-    amount = _fitting(books, moment, ceilings, (ask.lab, day), ask.amount, ask.least)
+        if (other := books.open[hold_id]).lab == lab:
+            raise RentalUnattended(lab, hold_id, other.op_label, why)
+    amount = _fitting(books, moment, ceilings, (lab, day), request.amount, request.least)
     held = Held(
-        **moment.stamp(ask.op_label),
+        **moment.stamp(request.op_label),
         estimated=amount_of(amount.micros),
-        hold=ask.hold,
-        lab=ask.lab,
+        hold=request.hold,
+        lab=lab,
         day=day,
-        key=ask.key,
-        rental=ask.rental,
-        by=ask.by,
-        caps=_caps(ceilings, ask.lab, day),
+        key=request.key,
+        rental=request.rental,
+        by=request.by,
+        caps=_caps(ceilings, lab, day),
     )
-    return Posting((*_raised(books, moment), held), Hold.opened_by(held))
+    return Posting((*_ceiling_raised(books, moment), held), Hold.opened_by(held))
 
 
 def extend(
@@ -161,9 +161,9 @@ def extend(
     more: Money,
     least: Money | None = None,
 ) -> Posting[Hold]:
-    """Set more aside for an open hold; it counts on the hold's own day.
+    """Extend an open hold; the extension counts on the hold's own day.
 
-    Where there is no room for ``more``, what there is is taken if it is ``least`` or more.
+    If ``more`` does not fit, what fits is held, but no less than ``least``.
 
     Raises:
         BudgetGuardExceeded: It does not fit.
@@ -178,12 +178,12 @@ def extend(
         caps=_caps(ceilings, hold.lab, hold.day),
     )
     grown = replace(hold, amount=hold.amount + more)
-    return Posting((*_raised(books, moment), extended), grown)
+    return Posting((*_ceiling_raised(books, moment), extended), grown)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spend:
-    """What was really spent; ``hold`` is None for the label's oldest open one."""
+    """An actual spend; ``hold`` is None for the label's oldest open one."""
 
     op_label: str
     actual: Money
@@ -194,15 +194,15 @@ class Spend:
 
 
 def record(books: Books, moment: Moment, spend: Spend) -> Posting[Captured]:
-    """Record spend: it settles a hold, or stands alone.
+    """Capture spend, and resolve its hold if there is one.
 
     Raises:
-        UnknownHold, HoldResolved: The hold that was named is not open.
-        RentalAlive: It pays for something rented that was not seen to be gone.
-        KeyReused: The key stands for something else.
+        UnknownHold, HoldResolved: The named hold is not open.
+        RentalAlive: It pays for a rental that is not verified gone.
+        KeyReused: The key was used for another request.
     """
     if spend.key in books.grants:
-        return Posting((), _same_capture(books, spend))
+        return Posting((), _earlier_capture(books, spend))
     if spend.hold is None:
         hold = books.oldest_open(spend.op_label)
     else:
@@ -218,7 +218,7 @@ def record(books: Books, moment: Moment, spend: Spend) -> Posting[Captured]:
         basis=spend.basis,
         part=spend.part,
     )
-    return Posting((*_raised(books, moment), captured), captured)
+    return Posting((*_ceiling_raised(books, moment), captured), captured)
 
 
 def void(books: Books, moment: Moment, hold_id: str, reason: str) -> Posting[None]:
@@ -226,10 +226,10 @@ def void(books: Books, moment: Moment, hold_id: str, reason: str) -> Posting[Non
 
     Raises:
         UnknownHold, HoldResolved: There is no such open hold.
-        RentalAlive: It pays for something rented that was not seen to be gone.
+        RentalAlive: It pays for a rental that is not verified gone.
     """
     voided = _voided(moment, _settleable(books, hold_id), reason)
-    return Posting((*_raised(books, moment), voided), None)
+    return Posting((*_ceiling_raised(books, moment), voided), None)
 
 
 def _voided(moment: Moment, hold: Hold, reason: str) -> Voided:
@@ -252,13 +252,13 @@ def _settleable(books: Books, hold_id: str) -> Hold:
 def settle_rental(
     books: Books, moment: Moment, seen: Hold, *, cost: Money, proof: str
 ) -> Posting[Money | None]:
-    """Write down that a rental is gone, and what it cost; None where somebody did that before.
+    """Record that a rental is gone, and its cost; the answer is None if that was done before.
 
-    ``seen`` is the hold with the id under which the vendor listed the thing. One that was resolved
-    while the thing still ran, by an earlier version, is corrected by what it cost beyond that.
+    ``seen`` is the hold with the id under which the vendor listed the rental. A hold that an
+    earlier version resolved while the rental still ran gets a correction for the rest.
 
     Raises:
-        UnknownHold: Nothing rented was ever paid for by that hold.
+        UnknownHold: No rental has that hold.
     """
     hold = books.rentals.get(seen.id)
     if hold is None:
@@ -272,22 +272,22 @@ def settle_rental(
             estimated=amount_of(hold.amount.micros), hold=hold.id, lab=hold.lab, day=hold.day,
             basis="estimated",
         )  # fmt: skip
-        return Posting((*_raised(books, moment), gone, paid), cost)
+        return Posting((*_ceiling_raised(books, moment), gone, paid), cost)
     rest = cost.micros - books.paid_for.get(hold.id, 0)
     if rest <= 0:
-        return Posting((*_raised(books, moment), gone), Money(0, cost.currency))
+        return Posting((*_ceiling_raised(books, moment), gone), Money(0, cost.currency))
     paid = Corrected(
         **moment.stamp(hold.op_label), actual=amount_of(rest), lab=hold.lab, day=hold.day,
         reason=f"hold {hold.id} was settled while what it paid for still ran",
     )  # fmt: skip
-    return Posting((*_raised(books, moment), gone, paid), Money(rest, cost.currency))
+    return Posting((*_ceiling_raised(books, moment), gone, paid), Money(rest, cost.currency))
 
 
 def release_rental(books: Books, moment: Moment, hold_id: str, proof: str) -> Posting[None]:
-    """Release the hold of a rental that never came to be."""
+    """Release the hold of a rental that was never created."""
     hold = books.hold(hold_id)
     lines = (_gone(moment, hold, proof), _voided(moment, hold, proof))
-    return Posting((*_raised(books, moment), *lines), None)
+    return Posting((*_ceiling_raised(books, moment), *lines), None)
 
 
 def _gone(moment: Moment, hold: Hold, proof: str, **detail: str) -> Noted:
@@ -304,12 +304,12 @@ def correct(
     reason: str,
     expected: Money | None,
 ) -> Posting[None]:
-    """Add a difference to what a label's last capture says, in its lab and on its day.
+    """Add a difference to a label's spend, in the lab and on the day of its last capture.
 
-    Nothing is added where something else than ``expected`` is spent in all.
+    Nothing is added if the total spend is not ``expected``.
 
     Raises:
-        InvalidValue: More would be taken back than was spent there.
+        InvalidValue: It would take back more than was spent there.
     """
     if expected is not None and expected.micros != books.captured():
         return Posting((), None)
@@ -325,18 +325,21 @@ def correct(
         day=paid.day,
         reason=reason,
     )
-    return Posting((*_raised(books, moment), corrected), None)
+    return Posting((*_ceiling_raised(books, moment), corrected), None)
 
 
-def note(books: Books, moment: Moment, noted: Noted) -> Posting[None]:
-    """Write down something that moves no money."""
-    return Posting((*_raised(books, moment), noted), None)
+def note(
+    books: Books, moment: Moment, op_label: str, event: str, *, hold: str, detail: dict[str, str]
+) -> Posting[None]:
+    """Append a note."""
+    noted = Noted(**moment.stamp(op_label), hold=hold, event=event, detail=detail)
+    return Posting((*_ceiling_raised(books, moment), noted), None)
 
 
 def accept(
     books: Books, moment: Moment, missing: tuple[MissingLine, ...], *, by: str, reason: str
 ) -> Noted:
-    """Return the line with which a person takes a log for what it is now."""
+    """Return the note with which a person accepts a log as it is now."""
     if not missing and books.latest_day <= moment.ts[:10]:
         raise InvalidValue("accept", "a log in order", "one that is refused; `verify` checks it")
     detail = {"by": by, "reason": reason, "found": "; ".join(one.problem for one in missing)}
@@ -348,7 +351,7 @@ def accept(
 def set_ceiling(
     books: Books, moment: Moment, before: Money, after: Money, *, by: str, reason: str
 ) -> Posting[None]:
-    """Write down that a person sets another ceiling, and why."""
+    """Append the note of a person's change of the ceiling."""
     if after == before:
         raise InvalidValue("ceiling", str(after), "another ceiling than the one in force")
     event = RAISED if after > before else "ceiling-lowered"
@@ -356,31 +359,28 @@ def set_ceiling(
         "from": str(amount_of(before.micros)), "to": str(amount_of(after.micros)), "by": by,
         "reason": reason,
     }  # fmt: skip
-    stated = replace(moment, ceiling=after)
-    return Posting(
-        (*_raised(books, moment), Noted(**stated.stamp(""), event=event, detail=detail)), None
-    )
+    noted = Noted(**replace(moment, ceiling=after).stamp(""), event=event, detail=detail)
+    return Posting((*_ceiling_raised(books, moment), noted), None)
 
 
-def judge_again(
+def recheck_decisions(
     lines: Iterable[tuple[int, AnyLine]], *, source: str, today: str
 ) -> Iterator[Finding]:
-    """Yield what should not be in a log: under the policy that each line itself states.
+    """Yield a finding for each line that the limits stated in it do not allow.
 
-    The lines are in order and don't contradict each other; those of days after ``today`` lie ahead.
+    The lines are in order and consistent; those dated after ``today`` are warnings.
     """
     books = Books()
     for number, line in lines:
         if stated_day(line) > today:
             message = f"it is dated {stated_day(line)}, which lies ahead"
             yield Finding(source=source, line=number, message=message, severity="warning")
-        for message in _unjustified(books, line):
+        for message in _violations(books, line):
             yield Finding(source=source, line=number, message=message)
         books.apply(line)
 
 
-def _unjustified(books: Books, line: AnyLine) -> Iterator[str]:
-    """Yield why a line should not have been written after those before it."""
+def _violations(books: Books, line: AnyLine) -> Iterator[str]:
     if isinstance(line, Simple):
         return
     ceiling, before = line.ceiling, books.ceiling_micros
@@ -397,7 +397,7 @@ def _unjustified(books: Books, line: AnyLine) -> Iterator[str]:
 
 
 def _overruns(books: Books, line: Held | Extended, lab: str, day: str) -> Iterator[str]:
-    """Yield every scope that the line takes past the limit which it was judged by."""
+    """Yield every scope in which the line exceeds the limits stated in it."""
     for scope in scopes_of(lab, day):
         limit = line.ceiling if scope == WHOLE else line.caps.get(str(scope))
         total = books.captured(scope) + books.held(scope) + micros_of(line.estimated)
@@ -412,15 +412,15 @@ def _fitting(
     books: Books,
     moment: Moment,
     ceilings: Ceilings,
-    place: tuple[str, str],
+    scope: tuple[str, str],
     asked: Money,
     least: Money | None,
 ) -> Money:
-    """Return what is granted: all that was asked, or what room there is down to the least.
+    """Return the amount to grant: ``asked``, or what fits if that is at least ``least``.
 
-    ``place`` is the lab and the day. A rental counts what it has cost by ``moment``.
+    ``scope`` is the lab and the day. Rentals count their cost by now.
     """
-    (lab, day), at_ns = place, moment.wall_ns
+    (lab, day), at_ns = scope, moment.wall_ns
     if least is not None:
         left = room(books, ceilings, lab=lab, day=day, at_ns=at_ns)
         if least <= left < asked:
@@ -437,8 +437,8 @@ def _refusal(row: ScopeStanding, asked: Money) -> str:
     )
 
 
-def _raised(books: Books, moment: Moment) -> tuple[Noted, ...]:
-    """Return the line that says so when the next one states a looser ceiling than the last."""
+def _ceiling_raised(books: Books, moment: Moment) -> tuple[Noted, ...]:
+    """Return the note of a raised ceiling, if it is above that of the last line."""
     if moment.ceiling is None:
         return ()
     now, before = moment.ceiling.micros, books.ceiling_micros
@@ -455,19 +455,20 @@ def _caps(ceilings: Ceilings, lab: str, day: str) -> dict[str, Decimal]:
     return {str(scope): amount_of(cap.micros) for scope, cap in limits.items() if cap is not None}
 
 
-def _same_grant(books: Books, ask: Ask) -> Hold:
-    before = books.grants[ask.key]
-    most = amount_of(ask.amount.micros)
-    least = most if ask.least is None else amount_of(ask.least.micros)
-    same = (before.op_label, before.lab) == (ask.op_label, ask.lab)
+def _earlier_grant(books: Books, request: HoldRequest) -> Hold:
+    before = books.grants[request.key]
+    most = amount_of(request.amount.micros)
+    least = most if request.least is None else amount_of(request.least.micros)
+    same = (before.op_label, before.lab) == (request.op_label, request.lab)
     granted = before.estimated
     fits = granted is not None and least <= granted <= most
     if not isinstance(before, Held) or not same or not fits:
-        raise KeyReused(ask.key, f"{before.op_label} in project {before.lab}, {before.estimated}")
-    return books.granted(ask.key)
+        what = f"{before.op_label} in project {before.lab}, {before.estimated}"
+        raise KeyReused(request.key, what)
+    return books.granted(request.key)
 
 
-def _same_capture(books: Books, spend: Spend) -> Captured:
+def _earlier_capture(books: Books, spend: Spend) -> Captured:
     before = books.grants[spend.key]
     same = (before.op_label, before.actual) == (spend.op_label, amount_of(spend.actual.micros))
     if not isinstance(before, Captured) or not same:

@@ -1,4 +1,4 @@
-"""What a line of the spend log says, and its bytes; scopes and checked arguments. Pure."""
+"""Lines of the spend log and their encoding; scopes; validation of arguments. Pure."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from outlay.decoding import Decoder
 from outlay.errors import InvalidValue
 from outlay.rates import cost_at_most
 from outlay.units import Money, Rate
-from outlay.units.money import MICROS
-from outlay.units.numbers import EXACT, exact_decimal
+from outlay.units.money import MICROS, decimal_text
+from outlay.units.quantity import EXACT, exact_decimal
 
-# What limits are for: the whole log, a lab, a UTC day, a UTC month.
+# Scopes of limits.
 
 BUFFER = "buffer"
 _LAB = re.compile(r"lab[ _]?(\d+)", re.IGNORECASE)
 
 
 class Scope(NamedTuple):
-    """Something that has a limit: the whole log, a lab, a UTC day or a UTC month."""
+    """What a limit applies to: the whole log, a lab, a UTC day or a UTC month."""
 
     kind: Literal["whole", "lab", "day", "month"]
     name: str = ""
 
     def __str__(self) -> str:
-        # What the spend log calls a lab is a project to everybody else.
+        # The spend log says "lab", the user interface "project".
         kind = "project" if self.kind == "lab" else self.kind
         return f"{kind} {self.name}".strip()
 
@@ -42,14 +42,14 @@ WHOLE = Scope("whole")
 
 
 def scopes_of(lab: str, day: str) -> tuple[Scope, ...]:
-    """Return every scope that money of this lab and day counts in."""
+    """Return every scope in which money of this lab and day counts."""
     return (WHOLE, Scope("lab", lab), Scope("day", day), Scope("month", day[:7]))
 
 
 def lab_of(op_label: str, lab: str | None = None) -> str:
-    """Return the lab that pays: the one named, else the label's ``labNN``, else the buffer.
+    """Return the lab that pays: ``lab``, else the label's ``labNN``, else the buffer.
 
-    ``lab02`` and ``02`` are the same lab, as the manifest writes it: ``02``.
+    ``lab02`` and ``02`` are the same lab; the manifest writes ``02``.
     """
     name = op_label.split("-", 1)[0] if lab is None else lab
     if match := _LAB.fullmatch(name.strip()):
@@ -57,13 +57,13 @@ def lab_of(op_label: str, lab: str | None = None) -> str:
     return BUFFER if lab is None else lab.strip()
 
 
-# What callers hand to the guard, checked before anything is written.
+# Validation of callers' arguments, before anything is written.
 
 _KEY_LENGTH = 255
 
 
 def read_text(value: object, *, name: str, expected: str = "text") -> str:
-    """Return text that a line can hold."""
+    """Return text that UTF-8 can encode."""
     if not isinstance(value, str):
         raise InvalidValue(name, value, expected)
     try:
@@ -73,25 +73,26 @@ def read_text(value: object, *, name: str, expected: str = "text") -> str:
     return value
 
 
-def read_label(op_label: object) -> str:
-    """Return the name of an operation, refusing an empty one."""
-    expected = "a name for the operation, such as lab02-spinup"
-    label = read_text(op_label, name="op_label", expected=expected)
-    if not label.strip():
-        raise InvalidValue("op_label", op_label, expected)
-    return label
-
-
-def read_reason(reason: object) -> str:
-    """Return why something is done, refusing silence."""
-    text = read_text(reason, name="reason", expected="why, in a few words")
+def _read_nonempty(value: object, *, name: str, expected: str) -> str:
+    text = read_text(value, name=name, expected=expected)
     if not text.strip():
-        raise InvalidValue("reason", reason, "why, in a few words")
+        raise InvalidValue(name, value, expected)
     return text
 
 
+def read_label(op_label: object) -> str:
+    """Return the label of an operation; an empty one is invalid."""
+    expected = "a name for the operation, such as lab02-spinup"
+    return _read_nonempty(op_label, name="op_label", expected=expected)
+
+
+def read_reason(reason: object) -> str:
+    """Return a reason; an empty one is invalid."""
+    return _read_nonempty(reason, name="reason", expected="why, in a few words")
+
+
 def read_key(key: object) -> str:
-    """Return an idempotency key, refusing one that is too long to be one."""
+    """Return an idempotency key of at most 255 characters."""
     text = read_text(key, name="key")
     if len(text) > _KEY_LENGTH:
         raise InvalidValue("key", key, f"at most {_KEY_LENGTH} characters")
@@ -99,7 +100,7 @@ def read_key(key: object) -> str:
 
 
 def read_detail(detail: Mapping[str, str] | None) -> dict[str, str]:
-    """Return what a note says beside its event, all of it text."""
+    """Return a note's details as text."""
     return {
         read_text(key, name="detail"): read_text(value, name=f"detail {key!r}")
         for key, value in (detail or {}).items()
@@ -116,7 +117,7 @@ def read_amount(value: object, *, name: str, currency: str) -> Money:
 
 
 def read_difference(value: object, *, name: str, currency: str) -> Money:
-    """Return what is to be added to the spend, or taken back; what is in doubt counts as spent."""
+    """Return a signed difference; digits beyond a micro-unit round towards more spend."""
     expected = f"a finite amount below {LARGEST}; negative takes back"
     number = exact_decimal(value, name=name, expected=expected)
     if number.copy_abs() >= LARGEST:
@@ -124,26 +125,26 @@ def read_difference(value: object, *, name: str, currency: str) -> Money:
     return Money(micros_of(number), currency)
 
 
-# What a line of the spend log says, and its bytes.
+# Lines of the spend log.
 #
-# The documented keys (``ts, op_label, estimated, actual, currency``) come first in every line,
-# and ``actual`` means spend in each of them, so that adding up ``actual`` over all lines is the
-# total spent even for a reader that knows nothing else.
+# The documented keys (``ts, op_label, estimated, actual, currency``) come first in every line, and
+# ``actual`` means spend in each of them, so that the sum of ``actual`` over all lines is the total
+# spent, for a reader that knows nothing else.
 
 SCHEMA = 1
-LARGEST = 10**12  # currency units; beyond it a typing error is likelier than a budget
+LARGEST = 10**12  # currency units; more is probably a typing error
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="kind"):
-    """What every line carries.
+    """The fields of every line.
 
     Attributes:
-        ts: When it was written, UTC, as the clock showed it.
-        op_label: The operation, as the user names it.
-        estimated: What the line sets aside; on a line that resolves a hold, what was set aside.
-        actual: What the line adds to the spend; negative only in a correction.
+        ts: The UTC wall clock when it was written.
+        op_label: The user's name of the operation.
+        estimated: The amount held; on a line that resolves a hold, the amount that was held.
+        actual: The amount added to the spend; negative only in a correction.
         ceiling: The ceiling in force when the line was written.
-        v: The schema the line was written in.
+        v: The schema version.
     """
 
     ts: str
@@ -156,16 +157,16 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_f
 
 
 class Vendor(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The commands of a vendor, one word per item, ``$VARIABLES`` unexpanded.
+    """The commands of a vendor, one argument per item, ``$VARIABLES`` unexpanded.
 
     Attributes:
-        list: Prints everything that runs, or bills, as JSON.
-        terminate: Ends ``{id}`` for good: a thing merely stopped still bills.
-        id_from: Where the output of creation shows the id: ``json:.id`` or ``regex:...``; ``name``
-            where the name is the id.
-        items: Where the listing keeps its array; empty when it is one.
-        state_key: The key of a listed item's state, where some states bill nothing.
-        stdin: What every command reads, such as a header with a ``$TOKEN`` in it.
+        list: Prints everything that runs or bills, as JSON.
+        terminate: Deletes ``{id}``: a machine that is only stopped still bills.
+        id_from: Where the create command prints the id: ``json:.id`` or ``regex:...``; ``name``
+            if the name is the id.
+        items: The path of the listing's array; empty if the listing is the array.
+        state_key: The key of a listed item's state, if some states are not billed.
+        stdin: The standard input of every command, such as a header with a ``$TOKEN``.
     """
 
     name: str
@@ -181,14 +182,14 @@ class Vendor(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Rental(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What is needed to find and end something rented, without any secret.
+    """How to find and terminate a rental; contains no secret.
 
     Attributes:
-        name: The unique name that was set at creation; finds it again when the id is lost.
+        name: The unique name set at creation, by which it is found if the id is unknown.
         rate: Per hour, as text.
-        started: When the hold was written, before creation: billing is counted from here.
-        deadline: When it has to be asked to end, UTC.
-        vendor_timer: Read from old logs alone: no vendor's timer was found to end anything.
+        started: When the hold was written, before creation; cost counts from here.
+        deadline: When termination begins, UTC.
+        vendor_timer: Only in old logs: vendors' timers proved not to terminate anything.
     """
 
     name: str
@@ -200,16 +201,16 @@ class Rental(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def started_ns(self) -> int:
-        """When billing starts, UTC nanoseconds."""
+        """The start of billing, UTC nanoseconds."""
         return wall_ns_of(parse_timestamp(self.started))
 
     def cost_until(self, now_ns: int) -> Money:
-        """Return what it has cost at its rate; nothing before it was ordered."""
+        """Return the cost at its rate; zero before the start."""
         return cost_at_most(Rate.parse(self.rate), max(now_ns - self.started_ns, 0))
 
 
 class Held(Entry, frozen=True, kw_only=True, omit_defaults=True, tag="hold"):
-    """Money was set aside."""
+    """A hold was opened."""
 
     hold: str
     lab: str
@@ -221,25 +222,21 @@ class Held(Entry, frozen=True, kw_only=True, omit_defaults=True, tag="hold"):
 
 
 class Extended(Entry, frozen=True, kw_only=True, omit_defaults=True, tag="extend"):
-    """``estimated`` more was set aside for the same hold."""
+    """A hold grew by ``estimated``."""
 
     hold: str
     caps: dict[str, Decimal] = {}
 
 
 class RunPart(msgspec.Struct, frozen=True, kw_only=True):
-    """Which process's part of which run a capture pays for.
-
-    Attributes:
-        segment: The file in the run's ledger that the process wrote.
-    """
+    """The part of a run that a capture pays for: the run's id, and a process's segment file."""
 
     run: str
     segment: str
 
 
 class Captured(Entry, frozen=True, kw_only=True, omit_defaults=True, tag="capture"):
-    """``actual`` was spent: it resolves its hold, or stands alone when ``hold`` is empty."""
+    """``actual`` was spent; it resolves ``hold``, or none if that is empty."""
 
     hold: str = ""
     lab: str
@@ -250,14 +247,14 @@ class Captured(Entry, frozen=True, kw_only=True, omit_defaults=True, tag="captur
 
 
 class Voided(Entry, frozen=True, kw_only=True, omit_defaults=True, tag="void"):
-    """Nothing was spent on this hold."""
+    """A hold was released; nothing was spent on it."""
 
     hold: str
     reason: str
 
 
 class Corrected(Entry, frozen=True, kw_only=True, omit_defaults=True, tag="correct"):
-    """``actual`` more (or less) was spent than an earlier line says."""
+    """``actual`` more was spent than recorded before, or less if negative."""
 
     lab: str
     day: str
@@ -265,7 +262,7 @@ class Corrected(Entry, frozen=True, kw_only=True, omit_defaults=True, tag="corre
 
 
 class Noted(Entry, frozen=True, kw_only=True, omit_defaults=True, tag="note"):
-    """Something worth remembering that moves no money: a ceiling raised, a pod seen gone."""
+    """An event that changes no balance: a ceiling raised, a rental verified gone."""
 
     hold: str = ""
     event: str
@@ -273,14 +270,14 @@ class Noted(Entry, frozen=True, kw_only=True, omit_defaults=True, tag="note"):
 
 
 class Sealed(Entry, frozen=True, kw_only=True, omit_defaults=True, tag="seal"):
-    """The bytes from ``torn_from`` on, ``torn_bytes`` of them, were cut off while being written."""
+    """The ``torn_bytes`` bytes from offset ``torn_from`` are a torn write and count nothing."""
 
     torn_from: int
     torn_bytes: int
 
 
 class Simple(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A line in the document's simple form, written by hand or by another program."""
+    """A line of the documented simple form, written by hand or by another program."""
 
     ts: str | float
     op_label: str
@@ -314,7 +311,7 @@ def decode(raw: bytes) -> AnyEntry:
 
 
 def _check_amount(amount: Decimal | None, *, signed: bool = False) -> None:
-    """Refuse what no line says: a hold of less than nothing would make room for another."""
+    # A negative hold would make room for another.
     if amount is not None and not (amount.is_finite() and (signed or amount >= 0)):
         raise msgspec.ValidationError(f"{amount} is no amount of zero or more")
 
@@ -333,29 +330,27 @@ def decode_simple(raw: bytes) -> Simple:
 
 
 def line_kind(line: AnyLine) -> str:
-    """Return what a line is: the event that it notes, else the kind of its struct."""
+    """Return a line's kind; for a note, its event."""
     if isinstance(line, Simple):
         return "simple"
     return getattr(line, "event", "") or str(type(line).__struct_config__.tag)
 
 
 def amount_of(micros: int) -> Decimal:
-    """Return micro-units as the number that a line shows."""
-    whole, fraction = divmod(abs(micros), MICROS)
-    digits = f"{fraction:06d}".rstrip("0").ljust(2, "0")
-    return Decimal(f"{'-' if micros < 0 else ''}{whole}.{digits}")
+    """Return micro-units as the number in a line."""
+    return Decimal(decimal_text(micros))
 
 
 def micros_of(amount: Decimal | None) -> int:
-    """Return a line's number in micro-units; digits beyond them (hand-written) round up."""
+    """Return a line's number in micro-units; further digits (hand-written) round up."""
     if amount is None:
         return 0
-    # Not in the thread's own context: the host program may have set that to one digit.
+    # Not in the thread's own context, which the host program may have set to one digit.
     return int(EXACT.multiply(amount, MICROS).to_integral_value(ROUND_CEILING))
 
 
 def timestamp(wall_ns: int) -> str:
-    """Return an instant as lines write it: ``2026-11-15T20:30:00.000000Z``."""
+    """Return an instant in the log's format: ``2026-11-15T20:30:00.000000Z``."""
     seconds, ns = divmod(wall_ns, 1_000_000_000)
     return f"{_second(seconds)}.{ns // 1000:06d}Z"
 
@@ -369,39 +364,37 @@ def parse_timestamp(ts: str | float) -> datetime:
     """Return a line's time, ISO text or epoch seconds, as an aware UTC datetime.
 
     Raises:
-        msgspec.ValidationError: It is neither.
+        msgspec.ValidationError: Neither of these.
     """
     try:
         if not isinstance(ts, str):
             return datetime.fromtimestamp(ts, tz=UTC)
         moment = datetime.fromisoformat(ts)
-        # The document does not say which zone it means; UTC is what ours mean.
+        # The documented form names no time zone; outlay writes UTC.
         return moment.astimezone(UTC) if moment.tzinfo else moment.replace(tzinfo=UTC)
     except (ValueError, OverflowError, OSError) as error:
         raise msgspec.ValidationError(f"ts {ts!r} is no time ({error})") from None
 
 
 def day_of(ts: str | float) -> str:
-    """Return the UTC day that a line's time falls on."""
+    """Return the UTC day of a line's time."""
     return parse_timestamp(ts).date().isoformat()
 
 
 def is_machine(resource: str, instance_id: str) -> bool:
-    """Return whether a machine that knows itself by an instance id is what a vendor lists.
+    """Return whether a machine's own instance id is the id that its vendor lists.
 
-    Vast's label of a container is ``C.`` and the id.
+    Inside a Vast container the id has the prefix ``C.``.
     """
     return bool(resource) and instance_id in (resource, f"C.{resource}")
 
-
-# What a decision hands to a spend log.
 
 Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True, slots=True)
 class Posting(Generic[Answer]):
-    """What a decision appends to the log, and what it answers once that is safe."""
+    """The entries that a decision appends, and its answer once they are on disk."""
 
     entries: tuple[AnyEntry, ...]
     answer: Answer

@@ -1,9 +1,8 @@
-"""The guard inside a run: money held ahead of training, extended beside, captured after.
+"""The guard inside a run: a hold before the first step, extended during it, captured after it.
 
-The hold is opened before the first step and extended by a thread of its own, so that a slow disk
-or a locked log never holds up a step. When all the room there is is held, training goes on until
-that just pays for stopping, and then stops with the reason. What is captured in the end is the
-cost of the attempt as its run log has it, from the start of the process to the attempt's end.
+A background thread extends the hold, so that a slow disk or a locked log never delays a step. When
+no more can be held, training runs until the hold only pays for stopping, and then stops with the
+reason. The capture is the attempt's cost in the run log, from the process's start to the end.
 """
 
 from __future__ import annotations
@@ -22,22 +21,21 @@ from outlay.guard.errors import BudgetGuardExceeded, RentalEnds
 from outlay.guard.lease import SLICE, End, Extend, GiveNotice, GoOn, Lease, Terms
 from outlay.units import Duration, Money, Rate
 
-# One operation's hold, opened or joined: who opens it captures it, who runs below extends it.
-#
-# ``OUTLAY_HOLD`` carries it to what runs below, as ``<hold>@<path of the spend log>``.
+# The hold of one operation. The process that opens it captures it; its children join and extend it.
+# ``OUTLAY_HOLD`` passes it to them, as ``<hold>@<path of the spend log>``.
 
 HOLD_VARIABLE = "OUTLAY_HOLD"
 
 
 class Leaseholder:
-    """Holds an operation's money in the spend log, and does there what its lease asks for.
+    """Applies a lease to a hold in the spend log.
 
-    It starts at ``now_ns``, on the clock of ``tend``. Of what the guard raises, ``refusals`` are
-    refusals and the rest is raised.
+    The lease starts at ``now_ns``, on the clock of ``renew``. Exceptions of the types ``refusals``
+    count as refused extensions; others propagate.
 
     Attributes:
-        hold: The hold as it was last seen.
-        owned: Whether whoever has this opened the hold, and so settles it.
+        hold: The hold as it was last read.
+        owned: Whether it was opened here, and so is settled here.
     """
 
     def __init__(
@@ -52,6 +50,7 @@ class Leaseholder:
     ) -> None:
         self._guard = guard
         self._refusals = refusals
+        self._refusal_reported = False
         self.hold = hold
         self.owned = owned
         self.lease = Lease.opened(terms, hold.amount, now_ns)
@@ -67,13 +66,11 @@ class Leaseholder:
         now_ns: int,
         lab: str | None = None,
     ) -> Leaseholder:
-        """Join the hold that the environment names, or open one for the first slice.
-
-        Where there is no room for a slice, what there is is held.
+        """Join the hold in the environment, or open one for the first slice, or for what fits.
 
         Raises:
-            BudgetGuardExceeded: What there is pays for nothing but the stopping.
-            UnknownHold, HoldResolved: The environment names a hold that is not open.
+            BudgetGuardExceeded: The room only pays for stopping.
+            UnknownHold, HoldResolved: The hold in the environment is not open.
         """
         named = read_hold(environ)
         if named is None:
@@ -93,12 +90,12 @@ class Leaseholder:
         return joined
 
     def environ(self) -> dict[str, str]:
-        """Return the variable by which processes below join the hold."""
+        """Return the variable with which child processes join the hold."""
         return {HOLD_VARIABLE: f"{self.hold.id}@{self._guard.log_path.absolute()}"}
 
-    def tend(self, now_ns: int) -> GoOn | GiveNotice | End:
-        """Return what whoever runs it has to do now; more money is asked for first."""
-        while isinstance(act := self.lease.tend(now_ns), Extend):
+    def renew(self, now_ns: int) -> GoOn | GiveNotice | End:
+        """Extend the hold if that is due; return what the caller has to do."""
+        while isinstance(act := self.lease.next_action(now_ns), Extend):
             try:
                 self._extend(act.more)
             except self._refusals as error:
@@ -107,12 +104,18 @@ class Leaseholder:
                 self.lease = self.lease.extended(self.hold.amount, now_ns)
         return act
 
+    def new_refusal(self) -> str:
+        """Return why an extension was refused, once until one is granted; else ""."""
+        refusal, reported = self.lease.refusal, self._refusal_reported
+        self._refusal_reported = bool(refusal)
+        return "" if reported else refusal
+
     def give_notice(self, now_ns: int) -> None:
-        """Remember that what runs was asked to end."""
+        """Record that SIGTERM was sent."""
         self.lease = self.lease.noticed(now_ns)
 
     def _extend(self, more: Money) -> None:
-        """Hold more, unless somebody else did for the same hold."""
+        """Hold more, unless another process has extended the same hold."""
         if self.hold.rental is not None:
             raise RentalEnds(self.hold.id, self.hold.rental.deadline)
         wanted = self.lease.held + more
@@ -123,7 +126,7 @@ class Leaseholder:
             self.hold = self._guard.extend(self.hold, more, least_usd=least)
 
     def _fill(self, wanted: Money, least: Money) -> None:
-        """Let a hold that was joined grow to what an own one would have been opened with."""
+        """Extend a joined hold to the amount with which a new one would be opened."""
         lacking = wanted - self.hold.amount
         if lacking.micros > 0:
             at_least = max(least - self.hold.amount, Money(1, least.currency))
@@ -135,29 +138,29 @@ class Leaseholder:
             self.lease = replace(self.lease, held=self.hold.amount)
 
     def head(self) -> str:
-        """Return the hash of the log's last line, for reports and notes; "" if unreadable."""
+        """Return the hash of the log's last line; "" if it can't be read."""
         try:
             return self._guard.head
         except OutlayError:
             return ""
 
     def room(self) -> Money:
-        """Return what the hold could grow to."""
+        """Return the largest amount that the hold could have."""
         return self._guard.room_of(self.hold)
 
     def settle(self, actual: Money, part: RunPart | None = None) -> None:
-        """Record what it cost, if it is ours to record, and of which run that is the cost."""
+        """Capture the cost, and which part of a run it is, if the hold is owned."""
         if self.owned:
             self._guard.record_actual(self.hold.op_label, actual, hold=self.hold, part=part)
 
     def void(self, reason: str) -> None:
-        """Release the hold, if it is ours to release."""
+        """Release the hold if it is owned."""
         if self.owned:
             self._guard.void(self.hold, reason)
 
 
 def read_hold(environ: Mapping[str, str]) -> tuple[str, Path] | None:
-    """Return the hold that this process runs under and its log, or None."""
+    """Return the id and log of the hold in the environment, or None."""
     text = environ.get(HOLD_VARIABLE)
     if not text:
         return None
@@ -174,16 +177,15 @@ _JOIN_S = 10.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Guarding:
-    """How a run is guarded.
+    """The guard of a run, and its terms.
 
-    When the money ends, ``run.steps`` and ``run.may_step`` stop all ranks at the same step. A loop
-    that only times its steps with ``run.step`` asks nothing: on several ranks, rank 0 alone learns
-    of it there, as ``run.stop_reason``.
+    When the money ends, ``run.steps`` and ``run.may_step`` stop all ranks at the same step. With
+    ``run.step`` alone, which never asks, only rank 0 is informed, through ``run.stop_reason``.
 
     Attributes:
-        label: What the spend is called; default: the run's name.
-        lab: The lab that pays, when the label does not say.
-        slice: How much time is paid for at once, such as ``"5m"``.
+        label: The label of the spend; default: the run's name.
+        lab: The lab that pays, if the label does not name it.
+        slice: How much time one extension pays for, such as ``"5m"``.
         grace: How long stopping may take, a last checkpoint included, such as ``"2m"``.
     """
 
@@ -201,13 +203,13 @@ class Guarding:
 def read_guarding(
     value: object, environ: Mapping[str, str], *, priced: bool, clock: Clock = SYSTEM
 ) -> Guarding | None:
-    """Return how a run is guarded: as its caller says, else as ``OUTLAY_HOLD`` says.
+    """Return the guard of a run: the caller's ``value``, else that of ``OUTLAY_HOLD``.
 
     ``value`` is a BudgetGuard, a Guarding, or the path of a spend log or of its directory. Without
-    a price, under a launcher's hold, the launcher alone counts the money.
+    a price, under a launcher's hold, only the launcher counts the money.
 
     Raises:
-        InvalidValue: It is something else, or the run has no price to count with.
+        InvalidValue: ``value`` is something else, or the run has no price.
     """
     if value is None:
         named = read_hold(environ) if priced else None
@@ -228,12 +230,12 @@ def read_guarding(
 
 
 class GuardGate:
-    """Stops a training when its money does.
+    """Stops a run when no more money can be held.
 
-    ``label`` is what the spend is called, unless ``guarding`` says.
+    ``label`` is the label of the spend, unless ``guarding`` has one.
 
     Raises:
-        BudgetGuardExceeded: There is room for nothing but the stopping.
+        BudgetGuardExceeded: The room only pays for stopping.
     """
 
     def __init__(
@@ -252,14 +254,13 @@ class GuardGate:
             guarding.guard, guarding.label or label, terms, environ,
             now_ns=clock.monotonic_ns(), lab=guarding.lab,
         )  # fmt: skip
-        self._refusal_reported = False
         self._note: Callable[[str], None] = lambda _: None
         self._logged: Callable[[], Money | None] = lambda: None
         self._part: RunPart | None = None
-        self._over = threading.Event()
-        self._awake = threading.Event()
-        self._repriced = threading.Lock()
-        self._thread = threading.Thread(target=self._tend, name="outlay-guard", daemon=True)
+        self._ended = threading.Event()
+        self._wake = threading.Event()
+        self._renewing = threading.Lock()
+        self._thread = threading.Thread(target=self._renew_loop, name="outlay-guard", daemon=True)
 
     def begin(
         self,
@@ -267,33 +268,32 @@ class GuardGate:
         logged: Callable[[], Money | None] = lambda: None,
         part: RunPart | None = None,
     ) -> None:
-        """Start extending.
+        """Start the thread that extends the hold.
 
-        ``note`` takes what a reader of the run's log should know. ``logged`` returns what the
-        attempt has cost by now, as its log says; None where there is no log, so that the gate's own
-        clock counts.
+        ``note`` writes a note into the run log. ``logged`` returns the attempt's cost so far by its
+        log; None without one, and then the gate's own clock counts.
         """
         self._note, self._logged, self._part = note, logged, part
-        self._count_what_was_before()
+        self._count_startup()
         hold, rate = self._holder.hold, self._holder.lease.terms.rate
         how = "opened" if self._holder.owned else "joined"
         note(f"guard: hold {hold.id} {how}, {hold.amount} at {rate}{self._head()}")
         self._thread.start()
 
-    def _count_what_was_before(self) -> None:
-        """Hold what the attempt has cost already: its start-up, and a machine that was kept."""
+    def _count_startup(self) -> None:
+        """Hold what the attempt has cost already: its start-up, and billed time before it."""
         before = self._spent_by_log()
         if before is not None:
             self._holder.lease = self._holder.lease.counted(before, self._clock.monotonic_ns())
-            self.tend()
+            self.renew()
 
     def abandon(self, reason: str) -> None:
         """Release the hold: nothing was trained."""
-        self._stop_tending()
+        self._stop_renewing()
         self._holder.void(reason)
 
     def stop_reason(self) -> str | None:
-        """Return why no step may run, once what is held only just pays for stopping."""
+        """Return why no more steps may run, once the hold only pays for stopping; else None."""
         lease = self._holder.lease
         stop_ns = lease.stop_ns
         if stop_ns is None or self._clock.monotonic_ns() < stop_ns:
@@ -301,12 +301,13 @@ class GuardGate:
         return f"guard: {lease.reason}"
 
     def settle(self) -> None:
-        """Record what it cost; a log that can't take it leaves the hold open, and says so."""
-        self._stop_tending()
+        """Capture the cost; if the spend log fails, the hold stays open and a note says why."""
+        self._stop_renewing()
         if self._thread.is_alive():
             self._thread.join(_JOIN_S)
         logged = self._spent_by_log()
-        actual = self._spent() if logged is None else logged
+        now_ns = self._clock.monotonic_ns()
+        actual = self._holder.lease.spent(now_ns) if logged is None else logged
         try:
             self._holder.settle(actual, None if logged is None else self._part)
         except OutlayError as error:
@@ -320,37 +321,35 @@ class GuardGate:
         return f"; head {head}" if head else ""
 
     def change_rate(self, rate: Rate) -> None:
-        """Count at another rate from now on; what is held may have to grow at once."""
-        with self._repriced:
+        """Use another rate from now on; the hold may have to be extended at once."""
+        with self._renewing:
             self._holder.lease = self._holder.lease.repriced(rate, self._clock.monotonic_ns())
-            self.tend()
-        self._awake.set()
+            self.renew()
+        self._wake.set()
 
-    # -- beside the training ----------------------------------------------------------------
+    # -- the thread -------------------------------------------------------------------------
 
-    def _tend(self) -> None:
-        while not self._over.is_set():
-            self._awake.wait(self._pause_s())
-            self._awake.clear()
-            if not self._over.is_set():
-                with self._repriced:
-                    self.tend()
+    def _renew_loop(self) -> None:
+        while not self._ended.is_set():
+            self._wake.wait(self._pause_s())
+            self._wake.clear()
+            if not self._ended.is_set():
+                with self._renewing:
+                    self.renew()
 
-    def _stop_tending(self) -> None:
-        self._over.set()
-        self._awake.set()
+    def _stop_renewing(self) -> None:
+        self._ended.set()
+        self._wake.set()
 
-    def tend(self) -> None:
-        """Extend the hold if that is due; what goes wrong is tried again, and remembered."""
-        self._holder.tend(self._clock.monotonic_ns())
-        refusal = self._holder.lease.refusal
-        if refusal and not self._refusal_reported:
+    def renew(self) -> None:
+        """Extend the hold if that is due; a refusal is noted once and retried."""
+        self._holder.renew(self._clock.monotonic_ns())
+        if refusal := self._holder.new_refusal():
             self._note(f"guard: no more money can be held: {refusal}")
-        self._refusal_reported = bool(refusal)
 
     def _pause_s(self) -> float:
         lease, now_ns = self._holder.lease, self._clock.monotonic_ns()
-        act, least_s = lease.tend(now_ns), min(_RETRY_S, lease.terms.slice.seconds / 10)
+        act, least_s = lease.next_action(now_ns), min(_RETRY_S, lease.terms.slice.seconds / 10)
         if isinstance(act, GoOn):
             until_s = _RETRY_S if act.until_ns is None else (act.until_ns - now_ns) / 1e9
             return max(until_s, least_s)
@@ -363,6 +362,3 @@ class GuardGate:
             return None
         same = logged is not None and logged.currency == self._holder.hold.amount.currency
         return logged if same else None
-
-    def _spent(self) -> Money:
-        return self._holder.lease.spent(self._clock.monotonic_ns())

@@ -1,4 +1,4 @@
-"""One use of a file at a time, files that survive a power failure, and holders that are gone."""
+"""Locks, durable files, head files, and which holding processes have ended."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from pathlib import Path
 from outlay.clock import Clock, utc_text, wall_ns_of
 from outlay.files import open_own, write_whole
 from outlay.guard.balance import Hold
-from outlay.guard.chain import GENESIS, NO_SLOTS, SLOT_BYTES, Head, Slots, parse, record
+from outlay.guard.chain import GENESIS, NO_SLOTS, SLOT_BYTES, Head, Slots, encode_slot, parse_slots
 from outlay.guard.entries import parse_timestamp
 from outlay.proc.identity import read_process
 from outlay.store import outlay_home
 
-# Files and directories whose names survive a power failure, and reading them without doubt.
+# Durable files and directories.
 
 
 def read_from(file: int, start: int, end: int) -> bytes:
-    """Return the bytes of an open file in ``[start, end)``; fewer where it ends before."""
+    """Return the bytes ``[start, end)`` of an open file; fewer if it is shorter."""
     chunks = []
     while start < end and (chunk := os.pread(file, end - start, start)):
         chunks.append(chunk)
@@ -34,7 +34,7 @@ def read_from(file: int, start: int, end: int) -> bytes:
 
 
 def read_small(path: str) -> bytes | None:
-    """Return a small file's content, at the least cost; None where there is none."""
+    """Return a small file's content; None if there is no file."""
     try:
         file = open_own(path, os.O_RDONLY)
     except FileNotFoundError:
@@ -45,8 +45,8 @@ def read_small(path: str) -> bytes | None:
         os.close(file)
 
 
-def is_there(path: Path) -> bool:
-    """Return whether a file exists; raises where that can't be said."""
+def file_exists(path: Path) -> bool:
+    """Return whether a file exists; raises OSError if that can't be determined."""
     try:
         path.stat()
     except FileNotFoundError:
@@ -55,7 +55,7 @@ def is_there(path: Path) -> bool:
 
 
 def make_directory(directory: Path) -> None:
-    """Make a directory and its parents, each of them to survive a power failure."""
+    """Create a directory and its parents, and fsync each of them."""
     if not directory.is_dir():
         make_directory(directory.parent)
         directory.mkdir(exist_ok=True)
@@ -63,7 +63,7 @@ def make_directory(directory: Path) -> None:
 
 
 def sync_directory(directory: Path) -> None:
-    """Make a new file's name survive a power failure as well."""
+    """Fsync a directory, so that a new file's name survives a power failure."""
     file = os.open(directory, os.O_RDONLY)
     try:
         os.fsync(file)
@@ -72,9 +72,9 @@ def sync_directory(directory: Path) -> None:
 
 
 class HeadFile:
-    """A file that holds the furthest line known of a log.
+    """A file with the last acknowledged line of a log.
 
-    While the log is locked it may be kept open between reading and writing; ``release`` ends that.
+    While the log is locked it may stay open between a read and a write; ``release`` closes it.
     """
 
     def __init__(self, path: Path) -> None:
@@ -84,11 +84,11 @@ class HeadFile:
         self._parsed = (b"", NO_SLOTS)
 
     def read(self, *, keep: bool = False) -> Slots:
-        """Return what the file says, if it is there; ``keep`` leaves it open for writing."""
+        """Return the slots, empty if there is no file; ``keep`` leaves it open for writing."""
         raw = (self._read_and_keep() if keep else read_small(self._name)) or b""
         known, slots = self._parsed
         if raw != known:
-            slots = parse(raw)
+            slots = parse_slots(raw)
             self._parsed = (raw, slots)
         return slots
 
@@ -103,45 +103,45 @@ class HeadFile:
         return read_from(self._file, 0, os.fstat(self._file).st_size)
 
     def open(self) -> None:
-        """Open it for writing, unless it is; it is made if need be."""
+        """Open it for writing unless it is open; create it if needed."""
         if self._file is None:
             self._file = open_own(self._name, os.O_WRONLY | os.O_CREAT)
 
     def release(self) -> None:
-        """Close it, if it was kept open."""
+        """Close it if it is open."""
         if self._file is not None:
             file, self._file = self._file, None
             os.close(file)
 
     def write(self, head: Head, after: Slots) -> None:
-        """Write one record where ``after``, which was read before, leaves room for it."""
+        """Write one slot, at the offset that ``after``, the last read, names."""
         self.open()
         assert self._file is not None
-        at, new = after.next_at, record(head)
+        at, new = after.next_at, encode_slot(head)
         os.pwrite(self._file, new, at)
         raw, known = self._parsed
         if known == after and (after.head is None or after.head.offset < head.offset):
-            # What the next look will find, unless somebody else writes: no need to parse it.
+            # Cache what the next read returns, unless another process writes.
             raw = raw[:at] + new + raw[at + SLOT_BYTES :]
             self._parsed = (raw, Slots(head, SLOT_BYTES - at, readable=True))
 
     def begin(self) -> Slots:
-        """Write the head of a log without a line, to disk: from here on no head is never right."""
+        """Write and fsync the head of an empty log; from now on a missing head is an error."""
         self.write(Head(0, GENESIS), NO_SLOTS)
         assert self._file is not None
         os.fsync(self._file)
         return Slots(Head(0, GENESIS), SLOT_BYTES, readable=True)
 
     def replace(self, head: Head) -> None:
-        """Forget what was known, and know only this."""
-        write_whole(self.path, record(head), synced=True)
+        """Replace the file by this head alone."""
+        write_whole(self.path, encode_slot(head), synced=True)
 
 
 class RememberedHead(HeadFile):
-    """What this machine has seen of one log, kept in the outlay home, after the answer.
+    """The last line of a log that this machine has seen, kept in the outlay home.
 
-    It is a lower bound like the log's own head, written without a sync. Where the home can't be
-    read or written, nothing is remembered.
+    A lower bound like the log's own head, written after the answer and without fsync. If the home
+    can't be read or written, nothing is remembered.
     """
 
     def __init__(self, log_path: Path) -> None:
@@ -149,14 +149,14 @@ class RememberedHead(HeadFile):
         super().__init__(outlay_home() / "heads" / f"{log_path.stem}-{digest}.head")
 
     def seen(self, *, keep: bool = False) -> Slots:
-        """Return what was seen; nothing where that can't be read."""
+        """Return the slots; empty if they can't be read."""
         try:
             return self.read(keep=keep)
         except OSError:
             return NO_SLOTS
 
     def remember(self, head: Head, known: Slots, *, given_up: Collection[str] = ()) -> None:
-        """Keep a line if it is further than what is known, or that was given up."""
+        """Store a line if it is beyond the known one, or the known one is in ``given_up``."""
         if known.head is not None and known.head.hash in given_up:
             self.replace(head)
         elif known.head is None or known.head.offset < head.offset:
@@ -166,22 +166,22 @@ class RememberedHead(HeadFile):
                 self.write(head, known)
 
     def replace(self, head: Head) -> None:
-        """Forget what was seen: a person has accepted what is there now."""
+        """Replace the file by this head, which a person has accepted."""
         with suppress(OSError):
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            write_whole(self.path, record(head))
+            write_whole(self.path, encode_slot(head))
 
 
-# One use of a file at a time: threads in the order in which they came, processes by ``flock``.
+# Locks: threads queue in order of arrival, processes with ``flock``.
 #
-# At most one thread of a process waits for the file's lock, in the kernel and not by polling:
-# whoever waits is answered, however many wait.
+# At most one thread of a process waits for the file's lock, in the kernel and not by polling, so
+# that no waiter starves.
 
 MOUNTS = Path("/proc/self/mountinfo")
 _POLL_S = 0.002
 
-# Where ``flock`` is kept from other machines: by which mount options, or always. From nfs(5),
-# mount.cifs(8), mount.lustre(8), gfs2(5) and the pages of the FUSE file systems.
+# The mount options with which ``flock`` does not reach other machines; ``_ALWAYS`` if none does.
+# From nfs(5), mount.cifs(8), mount.lustre(8), gfs2(5) and the pages of the FUSE file systems.
 _ALWAYS = frozenset({""})
 _NFS = frozenset({"nolock", "local_lock=all", "local_lock=flock"})
 _LOCAL: dict[str, frozenset[str]] = {
@@ -203,18 +203,18 @@ _LOCAL: dict[str, frozenset[str]] = {
 
 
 class LockStuck(Exception):
-    """Nobody let go of the lock, and nothing happened to the file, for as long as we wait."""
+    """The lock was not released, and the file did not change, within the timeout."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mount:
-    """A mounted file system: its kind, and its options."""
+    """The type and options of a mounted file system."""
 
     kind: str
     options: frozenset[str]
 
     def local_by(self) -> str | None:
-        """Return what keeps ``flock`` from other machines; None where nothing does."""
+        """Return why ``flock`` does not reach other machines; None if it does."""
         local = _LOCAL.get(self.kind, frozenset())
         if local is _ALWAYS:
             return self.kind
@@ -223,7 +223,7 @@ class Mount:
 
 
 def parse_mounts(text: str) -> dict[str, Mount]:
-    """Return the mounts that ``/proc/self/mountinfo`` lists, by ``major:minor`` of the device."""
+    """Parse ``/proc/self/mountinfo`` into mounts by device, ``major:minor``."""
     mounts = {}
     for line in text.splitlines():
         before, dash, after = line.partition(" - ")
@@ -235,20 +235,17 @@ def parse_mounts(text: str) -> dict[str, Mount]:
 
 
 def local_locks(directory: Path) -> str | None:
-    """Return why a lock in a directory says nothing to other machines; None where it does."""
+    """Return why locks in a directory do not reach other machines; None if they do."""
     try:
         text, device = MOUNTS.read_text(), directory.stat().st_dev
     except OSError:
-        return None  # not Linux, or no such directory: whoever opens the file will say so
+        return None  # not Linux, or no such directory: opening the file will fail
     mount = parse_mounts(text).get(f"{os.major(device)}:{os.minor(device)}")
     return None if mount is None else mount.local_by()
 
 
-def excludes(path: Path) -> bool:
-    """Return whether a second descriptor is refused the lock that another one has, as it must be.
-
-    To be asked while the file is locked exclusively.
-    """
+def lock_excludes(path: Path) -> bool:
+    """Return whether a second descriptor is denied the lock of an exclusively locked file."""
     other = open_own(path, os.O_RDONLY)
     try:
         fcntl.flock(other, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -260,7 +257,7 @@ def excludes(path: Path) -> bool:
 
 
 class _Queue:
-    """The threads of this process that want one file, in the order in which they came."""
+    """A FIFO queue of this process's threads that use one file."""
 
     def __init__(self) -> None:
         self._mutex = threading.Lock()
@@ -270,10 +267,10 @@ class _Queue:
 
     @contextmanager
     def turn(self, patience_s: float) -> Iterator[None]:
-        """Wait for one's turn; others wait until the block ends.
+        """Wait for this thread's turn, which lasts until the block ends.
 
         Raises:
-            LockStuck: Nobody else's turn ended for ``patience_s``.
+            LockStuck: No turn ended within ``patience_s``.
         """
         self._enter(patience_s)
         try:
@@ -303,7 +300,7 @@ class _Queue:
             if mine in self._waiting:
                 self._waiting.remove(mine)
                 return
-        self._leave()  # the turn came at this very moment: the next one's
+        self._leave()  # The turn came just now: pass it on.
 
     def _leave(self) -> None:
         with self._mutex:
@@ -315,25 +312,24 @@ class _Queue:
 
 
 _queues: dict[str, _Queue] = {}
-# The threads that wait, or have their turn, are not in a forked process.
+# A forked process does not have the threads that queue.
 os.register_at_fork(after_in_child=_queues.clear)
 
 
 def turn_at(path: str, patience_s: float) -> AbstractContextManager[None]:
-    """Return what waits until no other thread of this process uses a file.
+    """Return a context manager that excludes other threads of this process from a file.
 
-    It raises LockStuck when one of them did not let go of it for ``patience_s``.
+    Entering raises LockStuck when no turn ended within ``patience_s``.
     """
     queue = _queues.get(path) or _queues.setdefault(path, _Queue())
     return queue.turn(patience_s)
 
 
 def lock(file: int, kind: int, *, patience_s: float, clock: Clock) -> None:
-    """Wait for ``flock`` in the kernel's queue; it frees what a dead process held.
+    """Wait for ``flock`` in the kernel, which frees the locks of dead processes.
 
     Raises:
-        LockStuck: The lock was not free, nor the file changed by whoever had it, for
-            ``patience_s``.
+        LockStuck: The lock was not free, nor the file changed, within ``patience_s``.
     """
     try:
         fcntl.flock(file, kind | fcntl.LOCK_NB)
@@ -343,7 +339,7 @@ def lock(file: int, kind: int, *, patience_s: float, clock: Clock) -> None:
         return
     try:
         waiter = _Waiter(file, kind)
-    except RuntimeError:  # no thread can be started: none are left, or the interpreter ends
+    except RuntimeError:  # No thread can be started: at the limit, or the interpreter is ending.
         _poll(file, kind, patience_s, clock)
         return
     before = _state(file)
@@ -354,7 +350,7 @@ def lock(file: int, kind: int, *, patience_s: float, clock: Clock) -> None:
 
 
 def unlock(file: int) -> None:
-    """Free the lock, also of copies of the descriptor that a process forked meanwhile has."""
+    """Release the lock explicitly: a process forked meanwhile has copies of the descriptor."""
     fcntl.flock(file, fcntl.LOCK_UN)
 
 
@@ -364,10 +360,10 @@ def _state(file: int) -> tuple[int, int]:
 
 
 class _Waiter:
-    """A thread that waits in ``flock``, which has no timeout; who asked can give up.
+    """A thread that waits in ``flock``, which has no timeout of its own.
 
-    It waits on a copy of the descriptor. Both mean the same lock; should the asker have closed its
-    own when the lock comes, closing the copy frees it.
+    It uses a duplicate of the descriptor, which means the same lock. If the caller has given up and
+    closed its own when the lock is granted, closing the duplicate frees it.
     """
 
     def __init__(self, file: int, kind: int) -> None:
@@ -391,7 +387,7 @@ class _Waiter:
             self._ended.set()
 
     def wait(self, timeout_s: float) -> bool:
-        """Return whether the lock came in time."""
+        """Return whether the lock was granted in time."""
         if not self._ended.wait(timeout_s):
             return False
         if self._error is not None:
@@ -412,15 +408,15 @@ def _poll(file: int, kind: int, patience_s: float, clock: Clock) -> None:
             return
 
 
-# Holds that nobody may be left to settle: something to look at, never a release.
+# Stale holds and unattended rentals: reported, never released.
 #
-# A process is known by its host, its number and its start time: numbers are used again.
+# A process is named by host, pid and start time, since pids are reused.
 
 OLD_NS = 24 * 3600 * 10**9
 
 
 def this_process() -> str:
-    """Return this process as holds and notes name one: host, number and start time."""
+    """Return this process's name in holds and notes: host, pid and start time."""
     return _name_of(os.getpid())
 
 
@@ -435,7 +431,7 @@ os.register_at_fork(after_in_child=_name_of.cache_clear)
 
 
 def has_ended(process: str) -> bool:
-    """Return whether a process is known to have ended; of another host nothing is known."""
+    """Return whether a process is known to have ended; on another host that is unknown."""
     host, pid, start = _parts(process)
     if host != os.uname().nodename or not pid.isdigit():
         return False
@@ -458,14 +454,14 @@ def is_here(process: str) -> bool:
 
 
 def _parts(process: str) -> tuple[str, str, str]:
-    """Return host, number and start time; lines of earlier versions have no start time."""
+    """Return host, pid and start time; lines of earlier versions have no start time."""
     host, _, last = process.rpartition(":")
     before, _, number = host.rpartition(":")
     return (before, number, last) if before and number.isdigit() else (host, last, "")
 
 
 def why_unattended(hold: Hold, now_ns: int) -> str:
-    """Return why a rental that lives is an error, or nothing: it is overdue, or unwatched."""
+    """Return why a live rental is an error, overdue or unwatched; "" if it is not."""
     if hold.rental is None or hold.state == "gone":
         return ""
     why = []
@@ -480,11 +476,11 @@ def why_unattended(hold: Hold, now_ns: int) -> str:
 
 
 def why_stale(hold: Hold, now_ns: int) -> str:
-    """Return why a hold wants looking at, or nothing."""
+    """Return why a hold may be abandoned; "" if nothing suggests that."""
     if hold.rental is not None:
         return why_unattended(hold, now_ns)
     if has_ended(hold.by):
-        return f"{hold.by} opened it and is gone"
+        return f"{hold.by}, which opened it, has ended"
     if now_ns - wall_ns_of(parse_timestamp(hold.ts)) > OLD_NS:
         return "it is older than a day"
     return ""

@@ -1,10 +1,10 @@
-"""The spend log: what one must do, one in memory, and the one in a file.
+"""The spend log: its protocol, one in memory and one in a file.
 
-One appended write and one fsync per transaction. ``spend.head`` is then written, not fsynced: it is
-a lower bound, exact or one line behind after a killed process, further behind after a power
-failure, and never ahead. What this machine has seen is kept in the outlay home as well, and the
-log's first line in the manifest: a log that is behind either, or has lost its head, is refused
-until a person accepts it. A process keeps its fold and reads only what was appended since.
+One append and one fsync per transaction. ``spend.head`` is written after that without fsync: a
+lower bound, exact or one line behind after a killed process, further behind after a power failure,
+never ahead. The outlay home stores the last line that this machine has seen, and the manifest the
+log's first line: a log that is behind either, or has lost its head, is refused until a person
+accepts it. A process caches its fold and reads only what was appended since.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from outlay.guard.chain import (
     link_entries,
     scan,
 )
-from outlay.guard.decisions import judge_again
+from outlay.guard.decisions import recheck_decisions
 from outlay.guard.entries import Answer, AnyEntry, AnyLine, Posting, Simple, timestamp
 from outlay.guard.errors import (
     CeilingUnusable,
@@ -46,10 +46,10 @@ from outlay.guard.locking import (
     HeadFile,
     LockStuck,
     RememberedHead,
-    excludes,
-    is_there,
+    file_exists,
     local_locks,
     lock,
+    lock_excludes,
     make_directory,
     read_from,
     sync_directory,
@@ -63,8 +63,8 @@ class Verification:
     """The result of checking a whole log.
 
     Attributes:
-        findings: What is wrong or in doubt; an ``error`` means that the log can't be trusted.
-        head: The hash of the last chained line; empty where there is none.
+        findings: An ``error`` means that the log can't be trusted.
+        head: The hash of the last chained line; empty if there is none.
     """
 
     lines: int
@@ -74,47 +74,48 @@ class Verification:
 
     @property
     def sound(self) -> bool:
-        """Whether nothing in the log is known to be wrong."""
+        """Whether no finding is an error."""
         return all(finding.severity != "error" for finding in self.findings)
 
 
 class SpendLog(Protocol):
-    """An append-only log in which deciding and appending are one step."""
+    """An append-only log in which a decision and its append are atomic."""
 
     def transact(self, decide: Callable[[Books], Posting[Answer]]) -> Answer:
-        """Decide on the whole log, append, make it durable, then answer.
+        """Decide, append, fsync, then answer.
 
-        No other writer's entry comes between the deciding and the appending. When ``decide``
-        raises, nothing is written.
+        No other writer appends between the decision and the append. When ``decide`` raises,
+        nothing is written.
 
         Raises:
             SpendLogUnusable: The log can't be read, locked or written.
         """
 
     def look(self, ask: Callable[[Books], Answer]) -> Answer:
-        """Ask something of the fold as it stands, while nobody changes it."""
+        """Query the current fold under the lock."""
 
     def books(self) -> Books:
-        """Return a copy of the fold of the log as it stands."""
+        """Return a copy of the current fold."""
+        return self.look(Books.copy)
 
     def head(self) -> str:
-        """Return the hash of the last line; empty where lines have none."""
+        """Return the hash of the last line; empty if there is none."""
 
     def lines(self) -> tuple[AnyLine, ...]:
         """Return every line that counts, in order."""
 
     def accept(self, entry: Callable[[Books, tuple[MissingLine, ...]], AnyEntry]) -> None:
-        """Append the line with which a person accepts the log in spite of what is missing."""
+        """Append the line with which a person accepts a log that misses lines."""
 
     def verify(self, *, expect: str = "", runs: Mapping[str, Path] | None = None) -> Verification:
-        """Check the whole log, and that a line with the hash ``expect`` is in it.
+        """Check the whole log, and that it has a line with the hash ``expect``.
 
-        Captures are compared with the logs of the runs whose directories are named, by their ids.
+        Captures are compared with the logs of ``runs``, directories by run id.
         """
 
 
-class MemorySpendLog:
-    """A spend log for tests and rehearsals: it enforces, and forgets with the process."""
+class MemorySpendLog(SpendLog):
+    """A spend log in memory, for tests and rehearsals."""
 
     def __init__(self) -> None:
         self._books = Books()
@@ -131,28 +132,24 @@ class MemorySpendLog:
             return posting.answer
 
     def look(self, ask: Callable[[Books], Answer]) -> Answer:
-        """Ask something of the fold under the lock."""
+        """Query the fold under the lock."""
         with self._mutex:
             return ask(self._books)
 
-    def books(self) -> Books:
-        """Return a copy of the fold so far."""
-        return self.look(Books.copy)
-
     def head(self) -> str:
-        """Lines in memory have no hash."""
+        """Return "": lines in memory have no hash."""
         return ""
 
     def accept(self, entry: Callable[[Books, tuple[MissingLine, ...]], AnyEntry]) -> None:
-        """Append the line; nothing is ever missing."""
+        """Append the line; no line is ever missing."""
         self.transact(lambda books: Posting((entry(books, ()),), None))
 
     def lines(self) -> tuple[AnyLine, ...]:
-        """Return what was appended."""
+        """Return all lines."""
         return tuple(self._lines)
 
     def verify(self, *, expect: str = "", runs: Mapping[str, Path] | None = None) -> Verification:
-        """Nothing in memory can have been edited; nothing there has a hash to be expected."""
+        """Return no findings; ``expect`` is invalid, since lines have no hashes."""
         del runs
         if expect:
             raise InvalidValue("--expect", expect, "nothing: a log in memory has no hashes")
@@ -160,21 +157,21 @@ class MemorySpendLog:
 
 
 _LOCK_TIMEOUT_S = 30.0
-_LEAST_EXPECTED = 8  # digits of a hash that name one line of a log
+_LEAST_EXPECTED = 8  # digits of a hash that identify a line
 _NO_HEAD = "spend.head, which should be beside it, is missing or empty"
 _BAD_HEAD = "spend.head can't be read"
 
 
 def head_path(log_path: Path) -> Path:
-    """Return where the head of a log is kept: ``spend.head`` beside ``spend.jsonl``."""
+    """Return the path of a log's head: ``spend.head`` beside ``spend.jsonl``."""
     return log_path.with_suffix(".head")
 
 
 def read_log_path(path: str | os.PathLike[str]) -> Path:
-    """Return the file that a path leads to, links followed.
+    """Return the resolved path of a log.
 
     Raises:
-        InvalidValue: It is no path, or that of a file which is no log: a head, a manifest.
+        InvalidValue: Not a path, or the path of a head or a manifest.
     """
     expected = "the path of a spend log, such as spend.jsonl"
     try:
@@ -186,7 +183,7 @@ def read_log_path(path: str | os.PathLike[str]) -> Path:
     return resolved
 
 
-class FileSpendLog:
+class FileSpendLog(SpendLog):
     """``spend.jsonl`` and its head."""
 
     def __init__(self, path: Path, *, clock: Clock = SYSTEM) -> None:
@@ -197,19 +194,19 @@ class FileSpendLog:
         self._manifest = manifest_path(self.path)
         self._slots = self._remembered = NO_SLOTS
         self._first_named: str | None = None
-        self._seen: Head | None = None  # the furthest line read or written here, for ever
+        self._seen: Head | None = None  # the last line read or written by this object, ever
         self._locks_checked = False
         self._forget()
 
     def _forget(self) -> None:
-        """Drop the fold, so that the next use reads the file from its start."""
+        """Drop the cached fold; the next use reads the whole file."""
         self._books = Books()
         self._scanned = NOTHING
         self._identity: tuple[int, int] | None = None
         self._pid = os.getpid()
 
     def transact(self, decide: Callable[[Books], Posting[Answer]]) -> Answer:
-        """Decide on the whole log, append, fsync, then answer."""
+        """Decide, append, fsync, then answer."""
         create = os.O_CREAT if self._identity is None and self._is_new() else 0
         with self._locked(os.O_RDWR | os.O_APPEND | create, fcntl.LOCK_EX) as log:
             head = self._catch_up(log)
@@ -217,12 +214,12 @@ class FileSpendLog:
             if posting.entries:
                 self._append(log, posting.entries, begin=head is None)
             elif head is None or head.offset < self._scanned.link.offset:
-                # The answer rests on lines that a killed writer may not have made durable.
+                # The answer depends on lines that a killed writer may not have fsynced.
                 os.fsync(log)
             return posting.answer
 
     def look(self, ask: Callable[[Books], Answer]) -> Answer:
-        """Ask something of the fold as it stands, while nobody changes it."""
+        """Query the current fold under a shared lock."""
         if self._is_new():
             return ask(Books())
         with self._locked(os.O_RDONLY, fcntl.LOCK_SH) as log:
@@ -230,30 +227,26 @@ class FileSpendLog:
             self._remember()
             return ask(self._books)
 
-    def books(self) -> Books:
-        """Return the fold of the log as it stands: a copy, which does not change."""
-        return self.look(Books.copy)
-
     def head(self) -> str:
-        """Return the hash of the last chained line; empty before there is one."""
+        """Return the hash of the last chained line; empty if there is none."""
         return self.look(lambda _: self._scanned.link.hash if self._scanned.link.first else "")
 
     def lines(self) -> tuple[AnyLine, ...]:
-        """Return every line that counts, in order, read afresh."""
-        fresh, missing = self._read_afresh()
+        """Read the whole file and return every line that counts, in order."""
+        fresh, missing = self._read_whole_file()
         fresh._refuse(missing)
         return tuple(line for _, line in fresh._scanned.lines)
 
     def accept(self, entry: Callable[[Books, tuple[MissingLine, ...]], AnyEntry]) -> None:
-        """Take the log for what it is now, in spite of what was seen before.
+        """Accept the log as it is now, although it is behind what was seen.
 
-        ``entry`` makes the line that says so; what it raises leaves everything as it was.
+        ``entry`` makes the line that records it; if it raises, nothing changes.
 
         Raises:
-            SpendLogAltered: The chain itself is broken, which no line can mend.
+            SpendLogAltered: The chain itself is broken, which can't be accepted.
         """
         with self._locked(os.O_RDWR | os.O_APPEND | os.O_CREAT, fcntl.LOCK_EX) as log:
-            missing = self._read_on(log)
+            missing = self._fold_appended(log)
             accepted = entry(self._books, missing)
             self._seen = None
             self._append(log, (accepted,), begin=True)
@@ -263,10 +256,10 @@ class FileSpendLog:
             self._name_first_line()
 
     def verify(self, *, expect: str = "", runs: Mapping[str, Path] | None = None) -> Verification:
-        """Check every line, and every decision; what is wrong becomes a finding."""
+        """Check every line and every decision; problems become findings."""
         where, findings, fresh = str(self.path), list[Finding](), None
         try:
-            fresh, missing = self._read_afresh()
+            fresh, missing = self._read_whole_file()
         except SpendLogAltered as error:
             findings.append(Finding(source=where, line=error.line, message=error.problem))
         except SpendLogUnusable as error:
@@ -275,12 +268,12 @@ class FileSpendLog:
             return Verification(lines=0, chained=0, findings=tuple(findings))
         scanned = fresh._scanned
         findings += (Finding(source=where, line=one.line, message=one.problem) for one in missing)
-        findings += (*scanned.findings, *self._doubts(scanned))
+        findings += (*scanned.findings, *self._warnings(scanned))
         today = timestamp(self._clock.wall_ns())[:10]
-        findings += judge_again(scanned.lines, source=where, today=today)
-        findings += self._unexpected(scanned, expect)
+        findings += recheck_decisions(scanned.lines, source=where, today=today)
+        findings += self._check_expected_hash(scanned, expect)
         if runs:
-            from outlay.guard.captures import captured_below_cost  # Loads what reads run logs.
+            from outlay.guard.captures import captured_below_cost  # Here: loads the log reader.
 
             findings += captured_below_cost(scanned.lines, runs, source=where)
         chained = sum(not isinstance(line, Simple) for _, line in scanned.lines)
@@ -289,25 +282,24 @@ class FileSpendLog:
             head=scanned.link.hash if scanned.link.first else "",
         )  # fmt: skip
 
-    def _read_afresh(self) -> tuple[FileSpendLog, tuple[MissingLine, ...]]:
+    def _read_whole_file(self) -> tuple[FileSpendLog, tuple[MissingLine, ...]]:
         fresh = FileSpendLog(self.path, clock=self._clock)
         fresh._seen = self._seen
         if fresh._is_new():
             return fresh, ()
         with fresh._locked(os.O_RDONLY, fcntl.LOCK_SH) as log:
-            return fresh, fresh._read_on(log)
+            return fresh, fresh._fold_appended(log)
 
-    def _doubts(self, scanned: ScanResult) -> Iterator[Finding]:
-        """Yield what is not wrong but can't be vouched for."""
+    def _warnings(self, scanned: ScanResult) -> Iterator[Finding]:
         where, link = str(self.path), scanned.link
         if scanned.torn:
-            message = f"the last {len(scanned.torn)} bytes were cut off while being written"
+            message = f"the last {len(scanned.torn)} bytes are a torn write"
             yield Finding(source=where, line=link.lines + 1, message=message, severity="warning")
         if link.offset > link.covered + 1:
             message = "its last lines carry no hash; the next chained line will cover them"
             yield Finding(source=where, line=link.lines, message=message, severity="warning")
 
-    def _unexpected(self, scanned: ScanResult, expect: str) -> Iterator[Finding]:
+    def _check_expected_hash(self, scanned: ScanResult, expect: str) -> Iterator[Finding]:
         wanted = expect.strip().lower()
         if not wanted:
             return
@@ -315,25 +307,24 @@ class FileSpendLog:
             raise InvalidValue("--expect", expect, "a hash as `outlay guard status` shows it")
         if not any(known.startswith(wanted) for known in scanned.hashes):
             message = (
-                f"no line has the hash {wanted}: the log was rolled back or written anew since "
-                "that was its head"
+                f"no line has the hash {wanted}: the log was rolled back or rewritten since then"
             )
             yield Finding(source=str(self.path), message=message)
 
     # -- the file ---------------------------------------------------------------------------
 
     def is_known(self) -> bool:
-        """Return whether there is a log, or ever was one as far as this machine can tell."""
+        """Return whether there is a log, or was one as far as this machine knows."""
         return not self._is_new()
 
     def was_removed(self) -> bool:
-        """Return whether there was a log, as far as this machine can tell, and is none."""
-        return self.is_known() and not is_there(self.path)
+        """Return whether there was a log, as far as this machine knows, and it is gone."""
+        return self.is_known() and not file_exists(self.path)
 
     def _is_new(self) -> bool:
-        """Return whether nothing was ever written; what can't be looked at is no new log."""
+        """Return whether there never was a log; a refusal if that can't be determined."""
         try:
-            there = is_there(self.path) or is_there(self._head.path)
+            there = file_exists(self.path) or file_exists(self._head.path)
         except OSError as error:
             raise self._refusal(error) from error
         if there or self._seen or self._memory.seen().head:
@@ -342,15 +333,15 @@ class FileSpendLog:
 
     @contextmanager
     def _locked(self, flags: int, kind: int) -> Iterator[int]:
-        """Open and lock the log for one use; whatever fails on the way is a refusal.
+        """Open and lock the log for one use; any failure is a refusal.
 
-        The file is opened each time: a descriptor kept open would share its lock with every
-        process forked from this one.
+        The file is opened each time: forked processes would share the lock of a descriptor that
+        stays open.
         """
         try:
             with turn_at(os.fspath(self.path), _LOCK_TIMEOUT_S):
                 if self._pid != os.getpid():
-                    self._forget()  # forked, perhaps in the middle of another thread's use
+                    self._forget()  # forked, perhaps while another thread used the log
                 log = self._open_and_lock(flags, kind)
                 try:
                     self._check_locks(kind)
@@ -362,7 +353,7 @@ class FileSpendLog:
                     os.close(log)
         except LockStuck:
             raise self._unusable(
-                f"somebody has held its lock for {_LOCK_TIMEOUT_S:g} s and written nothing",
+                f"a process has held its lock for {_LOCK_TIMEOUT_S:g} s and written nothing",
                 "Find the process with `fuser` or `lsof` on the file.",
             ) from None
         except OSError as error:
@@ -385,44 +376,44 @@ class FileSpendLog:
             except BaseException:
                 os.close(log)
                 raise
-            os.close(log)  # replaced while we waited: what is appended there would be lost
+            os.close(log)  # The file was replaced while we waited: open the new one.
 
     def _check_locks(self, kind: int) -> None:
-        """Refuse a file system on which the lock keeps nobody out; looked at once."""
+        """Refuse a file system whose locks do not exclude others; checked once."""
         if self._locks_checked or kind != fcntl.LOCK_EX:
             return
         remedy = "Keep it on a local disk, or on a file system with locks for all machines."
         remedy += " (Planned: PostgreSQL, for a log that machines share.)"
         if local := local_locks(self.path.parent):
-            problem = f"on this file system ({local}) a lock keeps no other machine out"
+            problem = f"on this file system ({local}) locks do not reach other machines"
             raise self._unusable(problem, remedy)
-        if not excludes(self.path):
-            raise self._unusable("on this file system flock keeps nobody out", remedy)
+        if not lock_excludes(self.path):
+            raise self._unusable("on this file system flock does not exclude others", remedy)
         self._locks_checked = True
 
     def _catch_up(self, log: int) -> Head | None:
-        """Fold what was appended since the last use; return the head."""
-        missing = self._read_on(log)
+        """Fold what was appended since the last use; return the head. Refuses missing lines."""
+        missing = self._fold_appended(log)
         if missing:
             self._forget()
             self._refuse(missing)
         return self._slots.head
 
-    def _read_on(self, log: int) -> tuple[MissingLine, ...]:
-        """Fold what was appended since the last use; return what is missing."""
+    def _fold_appended(self, log: int) -> tuple[MissingLine, ...]:
+        """Fold what was appended since the last use; return missing lines, unless accepted."""
         try:
-            self._fold_new(log)
+            self._fold_or_restart(log)
             link = self._scanned.link
             missing = (*self._scanned.missing, *self._missing_marks(link))
             missing = tuple(one for one in missing if one.hash not in self._books.given_up)
             if not missing:
-                self._see(link)
+                self._update_seen(link)
             return missing
         except BaseException:
-            self._forget()  # the fold and the file belong together
+            self._forget()  # the fold may no longer match the file
             raise
 
-    def _fold_new(self, log: int) -> None:
+    def _fold_or_restart(self, log: int) -> None:
         stat, heads = os.fstat(log), self._known_heads(keep=True)
         same = self._identity == (stat.st_dev, stat.st_ino)
         if not same or stat.st_size < self._scanned.link.offset:
@@ -432,33 +423,33 @@ class FileSpendLog:
         except SpendLogAltered:
             if self._scanned is NOTHING:
                 raise
-            self._forget()  # what was read before may itself have been replaced, and accepted
+            self._forget()  # the lines read before may have been replaced, and accepted
             self._fold_from(log, stat.st_size, NOTHING.link, heads)
         self._identity = (stat.st_dev, stat.st_ino)
 
     def _known_heads(self, *, keep: bool = False) -> tuple[Head, ...]:
-        """Return every line of which somebody knows that it was there; locked, files stay open."""
+        """Return the heads on record: beside the log, in the home, and in this object."""
         self._slots, self._remembered = self._head.read(keep=keep), self._memory.seen(keep=keep)
         known = (self._slots.head, self._seen, self._remembered.head)
         return tuple(head for head in known if head is not None)
 
     def _missing_marks(self, link: Link) -> Iterator[MissingLine]:
-        """Yield what is missing beside the log: its head, or the line that the manifest names."""
+        """Yield a missing head, or a first line other than the manifest's."""
         if not self._slots.readable:
             yield MissingLine(hash="", line=0, problem=_BAD_HEAD)
         elif self._slots.head is None and link.first:
             yield MissingLine(hash="", line=0, problem=_NO_HEAD)
         self._first_named = first = first_line_of(self._manifest, self.path.name)
         if first and first != link.first:
-            problem = f"{MANIFEST_NAME} names another first line: the log is gone or begun anew"
+            problem = f"{MANIFEST_NAME} names another first line: the log is gone or was restarted"
             yield MissingLine(hash=first, line=1, problem=problem)
 
     def _refuse(self, missing: tuple[MissingLine, ...]) -> None:
         if missing:
             raise SpendLogRolledBack(str(self.path), missing[0].line, missing[0].problem)
 
-    def _see(self, link: Link) -> None:
-        """Remember the last chained line: whatever becomes of the files, it has to stay there."""
+    def _update_seen(self, link: Link) -> None:
+        """Remember the last chained line, which later reads must still find."""
         if link.covered and link.offset > link.covered:
             self._seen = Head(link.covered + 1, link.hash)
 
@@ -469,7 +460,7 @@ class FileSpendLog:
     def _fold_from(self, log: int, size: int, link: Link, heads: tuple[Head, ...]) -> None:
         last = Head(link.covered + 1, link.hash)
         if size == link.offset and all(head == last for head in heads):
-            return  # nothing new: the most frequent case, and no need to start a scan
+            return  # nothing new, the most frequent case
         data = read_from(log, link.offset, size)
         self._fold(scan(str(self.path), data, link, heads))
 
@@ -482,7 +473,7 @@ class FileSpendLog:
         self._scanned = scanned
 
     def _append(self, log: int, entries: tuple[AnyEntry, ...], *, begin: bool) -> None:
-        """Write and fsync; then the head, whose failure would have shown before anything else."""
+        """Append and fsync, then write the head, which was opened before, so that can't fail."""
         linked = link_entries(self._scanned, entries, ts=entries[0].ts)
         try:
             if begin:
@@ -493,14 +484,14 @@ class FileSpendLog:
             self._write(log, linked.blob)
             if begin:
                 sync_directory(self.path.parent)
-            self._see(self._scanned.link)
+            self._update_seen(self._scanned.link)
             assert self._seen is not None
             self._head.write(self._seen, self._slots)
             self._remember()
             if self._first_named == "":
                 self._name_first_line()
         except BaseException:
-            self._forget()  # the fold and the file belong together
+            self._forget()  # the fold may no longer match the file
             raise
 
     def _write(self, log: int, blob: bytes) -> None:
@@ -511,7 +502,7 @@ class FileSpendLog:
         os.fsync(log)
 
     def _name_first_line(self) -> None:
-        """Let the manifest name the first line; one that can't be written names none."""
+        """Write the first line's hash into the manifest, if that is writable."""
         with suppress(OSError, CeilingUnusable):
             write_first_line(self._manifest, self.path.name, self._scanned.link.first)
 

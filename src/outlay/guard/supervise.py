@@ -1,9 +1,8 @@
-"""A command that *is* the spend: it runs while there is money for it, and no longer.
+"""``outlay guard run``: a command that runs only while money is held for it.
 
-The supervisor holds money for the next slice before it runs, extends the hold while it runs, with
-whatever room is left in the end, and records what it cost: what the run's log adds up to, in which
-it writes a segment of its own. A keeper, which is the command's parent, ends it and everything that
-it started should the supervisor die or hang.
+The supervisor opens a hold, extends it slice by slice while the command runs, in the end with
+whatever room is left, and captures the cost in the run's log, in which it writes its own segment. A
+keeper, the command's parent, ends it and all its descendants if the supervisor dies or hangs.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ _TICK_S = 0.1
 _FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _ORPHAN_NOTICE_NS = 2 * 10**9
 _TICKET = "command"
-_OUTLIVES = ("outlay.guard.rental.watch",)  # The watcher of a rental, whoever rented it.
+_OUTLIVES = ("outlay.guard.rental.watch",)  # The watcher of a rental.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,12 +47,12 @@ class CommandOutcome:
     """How a supervised command ended.
 
     Attributes:
-        exit_code: The command's own (128 + number when a signal ended it); 3 when the guard did.
-        stopped_because: Why the guard ended it; empty when it ended by itself.
-        elapsed_ns: How long it ran, to the last of its processes.
-        run_dir: Where its run log is; empty where none was wanted.
-        recorded: False when the log could not take it; the hold is then still open.
-        head: The hash of the spend log's last line after that; empty where it can't be read.
+        exit_code: The command's own (128 + number after a signal); 3 if the guard ended it.
+        stopped_because: Why the guard ended it; empty if it ended by itself.
+        elapsed_ns: How long it ran, to the end of its last process.
+        run_dir: The directory of its run log; empty without one.
+        recorded: False if the capture failed; the hold is then still open.
+        head: The hash of the spend log's last line after that; empty if it can't be read.
     """
 
     exit_code: int
@@ -69,8 +68,8 @@ class CommandOutcome:
 class Supervisor:
     """One supervised command.
 
-    The cost is computed from the run log in ``run_dir``; without one it is the rate times the time
-    that the supervisor measured. ``say`` takes what a person should know, a sentence at a time.
+    The cost is that of the run log in ``run_dir``; without one, the rate times the elapsed time.
+    ``say`` prints a message for the user.
     """
 
     def __init__(
@@ -97,15 +96,14 @@ class Supervisor:
         self._stopping = ""
         self._signalled = False
         self._gone = False
-        self._refusal_reported = False
-        self._promised_ns: int | None = None
+        self._deadline_ns: int | None = None
         self._seen_ns = 0
 
     def run(self, command: Sequence[str], environ: Mapping[str, str]) -> CommandOutcome:
-        """Run a command to its end, or to the end of the money.
+        """Run a command until it ends or the money does.
 
         Raises:
-            BudgetGuardExceeded: There is room for nothing but the stopping; nothing was started.
+            BudgetGuardExceeded: The room only pays for stopping; nothing was started.
             CommandNotStarted: There is no such program.
         """
         self._holder = Leaseholder.open(
@@ -122,14 +120,14 @@ class Supervisor:
             self._begin_log(command, environ)
             self._start_ns = self._clock.monotonic_ns()
             self._start(command, environ)
-            self._promise()
+            self._send_deadline()
             try:
                 ended = self._watch()
                 if not self._signalled:
-                    self._stopping = ""  # It was done before its notice was over.
-                self._end_what_is_left(ended)
+                    self._stopping = ""  # It ended by itself during its notice.
+                self._end_leftovers(ended)
             except BaseException:
-                self._processes.abandon()  # it ends the command, for which nobody would pay
+                self._processes.abandon()  # ends the command: its hold is no longer extended
                 raise
             elapsed_ns = self._elapsed_ns()
             if (log := self._supervision) is not None:
@@ -138,7 +136,7 @@ class Supervisor:
             self._processes.close()
         return self._record(elapsed_ns, ended.returncode)
 
-    # -- the run's log ----------------------------------------------------------------------
+    # -- the run log ------------------------------------------------------------------------
 
     def _begin_log(self, command: Sequence[str], environ: Mapping[str, str]) -> None:
         if self._run_dir is not None:
@@ -152,14 +150,13 @@ class Supervisor:
             log.note(f"guard: hold {hold.id}, {hold.amount} at {rate}; head {self._holder.head()}")
 
     def _end_log(self, log: Supervision, code: int) -> None:
-        """Record how the command ended, as its own supervisor saw it."""
         status: EndStatus = "completed" if code == 0 else "failed"
         if self._stopping or (self._signal is not None and code != 0):
             status = "interrupted" if self._signal == signal.SIGINT else "terminated"
         log.end(status, self._stopping, exit_code=shell_code(code))
 
     def _say(self, text: str) -> None:
-        with suppress(OSError):  # whoever listened is gone; the command does not depend on it
+        with suppress(OSError):  # The terminal may be gone; the command does not depend on it.
             self._listener(text)
 
     def _say_terms(self) -> None:
@@ -189,7 +186,7 @@ class Supervisor:
         return ProcessSupervisor(terms, replaces=True, about=about)
 
     def _start(self, command: Sequence[str], environ: Mapping[str, str]) -> None:
-        # It is in a session of its own, which may not read our terminal, so it is not given one.
+        # In its own session the command cannot read our terminal, so that is not its input.
         marks = {MARK_VARIABLE: self._mark, **self._holder.environ()}
         if self._run_dir is not None:
             marks["OUTLAY_RUN_DIR"] = str(self._run_dir)
@@ -223,13 +220,12 @@ class Supervisor:
                     return event
             now_ns = self._elapsed_ns()
             self._warn(now_ns)
-            self._pay(now_ns)
+            self._enforce_lease(now_ns)
             if self._supervision is not None:
                 self._supervision.beat()
 
     def _wait(self) -> list[KeptEvent]:
-        """Return what happened; that nothing is left may be in the same moment as the end."""
-        events = self._processes.wait(_TICK_S)
+        events = self._processes.wait(_TICK_S)  # "gone" may arrive together with "exited".
         self._gone = self._gone or any(event.event == "gone" for event in events)
         return events
 
@@ -239,11 +235,11 @@ class Supervisor:
             self._say(f"{percent} % of its time or money used, {spent} so far")
         self._seen_ns = now_ns
 
-    def _pay(self, now_ns: int) -> None:
-        """Do what the lease says: extend while there is room, give notice, kill after it."""
+    def _enforce_lease(self, now_ns: int) -> None:
+        """Extend the hold while there is room, then SIGTERM, then SIGKILL."""
         if self._signal is not None and not self._is_stopping:
             self._begin_stopping(now_ns, "", self._signal)
-        match self._holder.tend(now_ns):
+        match self._holder.renew(now_ns):
             case GiveNotice(reason):
                 self._begin_stopping(now_ns, reason, signal.SIGTERM)
             case End():
@@ -252,30 +248,25 @@ class Supervisor:
                 self._kill()
             case _ if self._stopping and not self._signalled:
                 self._send_sigterm_if_handled()
-        self._say_refusal()
-        self._promise()
+        if refusal := self._holder.new_refusal():
+            self._say(f"no more money: {refusal}")
+        self._send_deadline()
 
     @property
     def _is_stopping(self) -> bool:
         return self._holder.lease.noticed_ns is not None
 
-    def _say_refusal(self) -> None:
-        refusal = self._holder.lease.refusal
-        if refusal and not self._refusal_reported:
-            self._say(f"no more money: {refusal}")
-        self._refusal_reported = bool(refusal)
-
-    def _promise(self) -> None:
-        """Tell the keeper up to when the command may run without our speaking again."""
+    def _send_deadline(self) -> None:
+        """Send the keeper the deadline at which it ends the command by itself."""
         lease = self._holder.lease
-        # A second, so that it is the supervisor who stops the command when both are well.
         until_ns = lease.end_ns if self._is_stopping else lease.stop_ns
-        if until_ns is not None and until_ns != self._promised_ns:
-            self._promised_ns = until_ns
-            self._processes.promise(self._start_ns + until_ns + 10**9)
+        if until_ns is not None and until_ns != self._deadline_ns:
+            self._deadline_ns = until_ns
+            # A second later, so that the supervisor stops the command if both are well.
+            self._processes.set_deadline(self._start_ns + until_ns + 10**9)
 
     def _begin_stopping(self, now_ns: int, reason: str, number: int) -> None:
-        """Give notice; where it is the money that ends, only to what can make use of it."""
+        """Begin the notice; when the money ends, SIGTERM goes only to what handles it."""
         self._holder.give_notice(now_ns)
         self._stopping = reason
         if reason:
@@ -286,10 +277,10 @@ class Supervisor:
             self._processes.signal(_TICKET, number)
 
     def _send_sigterm_if_handled(self) -> None:
-        """Send SIGTERM to the family once one of it has a handler.
+        """Send SIGTERM to the family once one of its processes has a handler.
 
-        Without one SIGTERM is the end as much as SIGKILL, and a command that would still be done
-        within the paid time is left that time.
+        Without a handler SIGTERM kills like SIGKILL, so the command keeps the time of its notice,
+        in which it may still finish.
         """
         listening = self._processes.with_handler(_TICKET, signal.SIGTERM)
         if listening is None or listening:
@@ -300,8 +291,7 @@ class Supervisor:
         self._signalled = True
         self._processes.signal(_TICKET, signal.SIGKILL)
 
-    def _end_what_is_left(self, ended: KeptEvent) -> None:
-        """End what the command left running behind itself; nobody pays for it any more."""
+    def _end_leftovers(self, ended: KeptEvent) -> None:
         if not ended.left or self._gone:
             return
         if not self._signalled:
@@ -309,34 +299,31 @@ class Supervisor:
             self._begin_stopping(self._elapsed_ns(), "", signal.SIGTERM)
         while not self._gone:
             self._wait()
-            if self._forced or isinstance(self._holder.lease.tend(self._elapsed_ns()), End):
+            if self._forced or isinstance(self._holder.lease.next_action(self._elapsed_ns()), End):
                 self._kill()
 
     def _on_signal(self, number: int, _: FrameType | None) -> None:
-        self._forced = self._signal is not None  # asked twice: no notice any more
+        self._forced = self._signal is not None  # the second signal ends the notice
         self._signal = number
 
-    # -- its end ----------------------------------------------------------------------------
+    # -- the capture ------------------------------------------------------------------------
 
-    def _cost(self, elapsed_ns: int) -> Money:
-        """Return what the run's log says that it cost; without a log, the rate times the time."""
+    def _cost(self, elapsed_ns: int) -> tuple[Money, RunPart | None]:
+        """Return the cost in the run log; without a log, the rate times the elapsed time."""
         measured = self._terms.cost(elapsed_ns)
         log, run_dir = self._supervision, self._run_dir
         if log is None or run_dir is None or not log.is_recorded:
-            return measured
+            return measured, None
+        part = run_part(log.run_id, log.segment)
         logged = cost_of_attempt(run_dir, log.segment, log.end_ns)
-        return logged if logged is not None and logged.currency == measured.currency else measured
-
-    def _part(self) -> RunPart | None:
-        log = self._supervision
-        if log is None or not log.is_recorded:
-            return None
-        return run_part(log.run_id, log.segment)
+        if logged is None or logged.currency != measured.currency:
+            return measured, part
+        return logged, part
 
     def _record(self, elapsed_ns: int, code: int) -> CommandOutcome:
-        actual, recorded = self._cost(elapsed_ns), True
+        (actual, part), recorded = self._cost(elapsed_ns), True
         try:
-            self._holder.settle(actual, self._part())
+            self._holder.settle(actual, part)
         except OutlayError as error:
             recorded = False
             self._say(
@@ -357,10 +344,9 @@ class Supervisor:
 
 
 def settle_stray(stray: StrayFamily) -> Money | None:
-    """End a command whose supervisor and keeper were both killed, and record what it cost.
+    """End a command whose supervisor and keeper were both killed, and capture its cost.
 
-    Returns:
-        What it cost; None where whoever opened the hold settles it.
+    Returns the cost; None if the hold is another process's to settle.
     """
     about = stray.record.about
     stray.end()

@@ -11,7 +11,7 @@ from decimal import Decimal
 from enum import StrEnum
 
 from outlay.errors import InvalidValue
-from outlay.units.numbers import exact_decimal
+from outlay.units.quantity import exact_decimal
 
 _EXPECTED = "a percentage above 0, such as 10"
 # With one earlier price, every cheaper one would be a record.

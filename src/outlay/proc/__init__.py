@@ -1,1 +1,1 @@
-"""The one keeper of processes: what a command starts is found and ended, wherever it hides."""
+"""Supervised commands: all descendants of a command are found and ended."""

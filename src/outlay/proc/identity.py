@@ -1,4 +1,4 @@
-"""Who a process is: its number *and* its start time; and a control group for one command."""
+"""Processes by pid *and* start time: lookup, signals and prctl; and a cgroup for one command."""
 
 from __future__ import annotations
 
@@ -13,11 +13,10 @@ from typing import Final
 
 from outlay.clock import SYSTEM, Clock
 
-# A control group of version 2 for one command, where one may be made.
+# A version 2 cgroup for one command, where one can be created.
 #
-# The kernel puts into it whatever a member starts, and kills all of it at once, forks under way
-# included. Inside a Slurm job none is made: Slurm counts and ends a job by the groups that it
-# made.
+# The kernel adds every child of a member, and kills all members at once, forks in progress
+# included. None is created inside a Slurm job, which Slurm accounts and ends by its own cgroups.
 
 SWITCH: Final = "OUTLAY_CGROUP"
 _OFF: Final = ("0", "false", "off", "no")
@@ -25,14 +24,14 @@ _TRIES, _PAUSE_S = 50, 0.01
 
 
 class Cgroup:
-    """One group, by its directory."""
+    """A cgroup, by its directory."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
 
     @classmethod
     def make(cls, name: str) -> Cgroup | None:
-        """Make a group below our own; None where that is switched off or not allowed."""
+        """Create a cgroup below this process's; None where that is switched off or not allowed."""
         if os.environ.get(SWITCH, "").strip().lower() in _OFF or "SLURM_JOB_ID" in os.environ:
             return None
         parent = own_directory()
@@ -49,15 +48,15 @@ class Cgroup:
         return None
 
     def enter(self, pid: int) -> bool:
-        """Move a process in; what it starts from now on is in as well."""
+        """Move a process in; its later children are members as well."""
         return _write(self.directory / "cgroup.procs", pid)
 
     def leave(self, pid: int) -> bool:
-        """Move a process out, to where the group was made."""
+        """Move a process out, to the parent cgroup."""
         return _write(self.directory.parent / "cgroup.procs", pid)
 
     def members(self) -> list[int]:
-        """Return everything inside, in groups below it too."""
+        """Return the pids of all members, those of nested cgroups included."""
         found: list[int] = []
         for directory, _, files in os.walk(self.directory):
             if "cgroup.procs" in files:
@@ -66,13 +65,13 @@ class Cgroup:
         return found
 
     def kill(self) -> None:
-        """Kill everything inside."""
+        """Kill all members."""
         _write(self.directory / "cgroup.kill", 1)
 
     def remove(self) -> None:
-        """Remove the group and those below it; one with a living member stays.
+        """Remove the cgroup and nested ones, unless one has a live member.
 
-        Who was just killed may take a moment to be gone.
+        Retries, since killed processes take a moment to exit.
         """
         for _ in range(_TRIES):
             for directory, _, _ in os.walk(self.directory, topdown=False):
@@ -84,7 +83,7 @@ class Cgroup:
 
 
 def own_directory() -> Path | None:
-    """Return the directory of the group that this process is in; None without version 2."""
+    """Return the directory of this process's cgroup; None without version 2."""
     try:
         lines = Path("/proc/self/cgroup").read_text().splitlines()
         mounts = Path("/proc/self/mountinfo").read_text().splitlines()
@@ -106,27 +105,27 @@ def _write(path: Path, value: int) -> bool:
     return True
 
 
-# Who a process is: its number *and* its start time, for numbers are used again.
+# Processes by pid *and* start time, since pids are reused.
 #
-# Read from Linux's ``/proc``. Elsewhere nothing is seen here, and all that is left is a signal to
-# a process group. The standard library alone: the keeper loads this in an interpreter of its own.
+# Read from Linux's ``/proc``. Elsewhere no process is found, and only process groups can be
+# signalled. Standard library only: the keeper loads this in its own interpreter.
 
 MARK_VARIABLE: Final = "OUTLAY_SUPERVISED"
-"""Carried by everything that a command starts, unless it is taken out of its environment."""
+"""The environment variable with a command's mark, which its descendants inherit."""
 _SET_PARENT_DEATH_SIGNAL, _SET_SUBREAPER, _GET_SUBREAPER = 1, 36, 37
 _PROC: Final = Path("/proc")
 PATIENCE_NS: Final = 10 * 10**9
-"""How long a process that was killed is waited for; one that hangs in the kernel outlasts it."""
+"""How long to wait for killed processes; one that hangs in the kernel may outlast it."""
 _FIRST_PAUSE_S: Final = 0.001
 _LAST_PAUSE_S: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """One process as it was at one look.
+    """A snapshot of one process.
 
     Attributes:
-        start: When it was started, in clock ticks since the machine's boot.
+        start: The start time, in clock ticks since boot.
         state: ``Z`` and ``X`` are dead, ``T`` is stopped.
     """
 
@@ -139,12 +138,12 @@ class Process:
 
     @property
     def is_dead(self) -> bool:
-        """Whether it has ended, and at most waits to be reaped."""
+        """Whether it has ended, reaped or not."""
         return self.state in ("Z", "X")
 
 
 def read_process(pid: int) -> Process | None:
-    """Return a process, a zombie too; None where there is none."""
+    """Return a process, zombies included; None if there is none."""
     try:
         state, parent, group, session, *rest = _stat(pid)
         return Process(pid, int(rest[15]), int(parent), int(group), int(session), state)
@@ -155,20 +154,20 @@ def read_process(pid: int) -> Process | None:
 def _stat(pid: int) -> list[str]:
     descriptor = os.open(f"/proc/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
     try:
-        # The name of the program stands in parentheses, and may hold anything.
+        # The program's name is in parentheses, and may contain anything.
         return os.read(descriptor, 4096).decode(errors="replace").rpartition(")")[2].split()
     finally:
         os.close(descriptor)
 
 
 def is_alive(pid: int, start: int) -> bool:
-    """Return whether this very process runs; another one of the same number does not count."""
+    """Return whether a process runs; a later one with the same pid does not count."""
     found = read_process(pid)
     return found is not None and found.start == start and not found.is_dead
 
 
 def all_processes() -> dict[int, Process]:
-    """Return every process that can be seen, by its number."""
+    """Return all visible processes, by pid."""
     found = (read_process(int(name)) for name in _numbers())
     return {process.pid: process for process in found if process is not None}
 
@@ -179,12 +178,12 @@ def _numbers() -> Iterator[str]:
 
 
 def own_children() -> list[int]:
-    """Return the children of this process, those that it adopted and zombies included."""
+    """Return this process's children, adopted ones and zombies included."""
     tasks = f"/proc/{os.getpid()}/task"
     try:
         threads = os.listdir(tasks)  # noqa: PTH208 - once for every command that ends
         return [pid for thread in threads for pid in _children(f"{tasks}/{thread}/children")]
-    except OSError:  # A kernel without that file, or a thread that ended: the long way.
+    except OSError:  # A kernel without that file, or a thread that ended: scan all processes.
         me = os.getpid()
         return [process.pid for process in all_processes().values() if process.parent == me]
 
@@ -195,7 +194,7 @@ def _children(path: str) -> list[int]:
 
 
 def below(table: Mapping[int, Process], roots: Iterable[int]) -> set[int]:
-    """Return the roots and all their descendants, by number."""
+    """Return the pids of the roots and all their descendants."""
     children: dict[int, list[int]] = {}
     for process in table.values():
         children.setdefault(process.parent, []).append(process.pid)
@@ -210,17 +209,17 @@ def below(table: Mapping[int, Process], roots: Iterable[int]) -> set[int]:
 
 
 def descendants() -> list[Process]:
-    """Return what lives below this process, as far as it has adopted what was left behind."""
+    """Return the live descendants of this process, adopted ones included."""
     children = own_children()
     if not children:
-        return []  # The usual end, told without a look at every process of the machine.
+        return []  # The usual case, without a scan of all processes.
     table = all_processes()
     found = below(table, children)
     return [table[pid] for pid in found if pid in table and not table[pid].is_dead]
 
 
 def command_line(pid: int) -> list[str]:
-    """Return the words that a process was started with, or that it has put in their place."""
+    """Return a process's arguments, which it may have overwritten."""
     with contextlib.suppress(OSError):
         words = (_PROC / str(pid) / "cmdline").read_bytes().decode(errors="replace")
         return words.rstrip("\0").split("\0")
@@ -228,7 +227,7 @@ def command_line(pid: int) -> list[str]:
 
 
 def mark_of(pid: int) -> str:
-    """Return the mark in the environment that a process was started with, or ""."""
+    """Return the mark in a process's initial environment, or ""."""
     mark = f"{MARK_VARIABLE}=".encode()
     with contextlib.suppress(OSError):
         for item in (_PROC / str(pid) / "environ").read_bytes().split(b"\0"):
@@ -238,8 +237,8 @@ def mark_of(pid: int) -> str:
 
 
 def marked(prefix: str) -> list[Process]:
-    """Return the living processes whose mark begins with ``prefix``."""
-    assert prefix, "an empty mark is everybody's"
+    """Return the live processes whose mark begins with ``prefix``."""
+    assert prefix, "an empty prefix would match every process"
     numbers = [int(name) for name in _numbers() if mark_of(int(name)).startswith(prefix)]
     found = [process for pid in numbers if (process := read_process(pid)) is not None]
     return [process for process in found if not process.is_dead]
@@ -255,10 +254,10 @@ def catches(pid: int, number: int) -> bool:
 
 
 def send(process: Process, number: int) -> bool:
-    """Signal this very process; False when it is gone or another user's.
+    """Signal a process; False if it has ended or is another user's.
 
-    A descriptor of the process, where the kernel has them, cannot come to mean another one
-    between the look at its start time and the signal.
+    A pidfd, where the kernel has them, cannot refer to another process between the check of the
+    start time and the signal.
     """
     try:
         descriptor = os.pidfd_open(process.pid)
@@ -292,9 +291,9 @@ def end_all(
     clock: Clock,
     kill: Callable[[list[Process]], object] | None = None,
 ) -> list[Process]:
-    """Kill until two looks in a row find nothing, for a bounded time; return what is left.
+    """Kill until ``look`` finds nothing twice in a row, or a timeout; return what is left.
 
-    A process may be starting another one while we look; hence the second look.
+    Twice, since a process may be forking during the first.
     """
     until_ns, pause_s, quiet = clock.monotonic_ns() + PATIENCE_NS, _FIRST_PAUSE_S, 0
     left: list[Process] = []
@@ -316,13 +315,13 @@ def _kill_each(found: list[Process]) -> None:
 
 
 def end_marked(prefix: str, clock: Clock = SYSTEM) -> list[Process]:
-    """End everything that carries a mark; return what does not end. Nothing has an empty one."""
+    """Kill all processes with a mark; return what does not end. Nothing has an empty mark."""
     return end_all(lambda: marked(prefix), clock) if prefix else []
 
 
 def signal_group(group: int, number: int) -> bool:
-    """Send a signal to a group; False when nobody is left in it."""
-    assert group > 1, "0 would be our own group, and 1 everybody"
+    """Signal a process group; False if it is empty."""
+    assert group > 1, "0 is our own group, and 1 means all processes"
     try:
         os.killpg(group, number)
     except (ProcessLookupError, PermissionError):
@@ -331,18 +330,18 @@ def signal_group(group: int, number: int) -> bool:
 
 
 def set_subreaper(*, on: bool) -> bool:
-    """Adopt, or no longer, what the processes below leave behind; return whether it was on."""
+    """Make this process a child subreaper, or no longer; return whether it was one."""
     was = ctypes.c_int(0)
     _prctl(_GET_SUBREAPER, ctypes.byref(was))
     _prctl(_SET_SUBREAPER, int(on))
     return bool(was.value)
 
 
-def ask_for_signal_when_parent_dies(number: int) -> None:
-    """Have the kernel signal this process when the one that started it ends."""
+def set_parent_death_signal(number: int) -> None:
+    """Have the kernel signal this process when its parent ends."""
     _prctl(_SET_PARENT_DEATH_SIGNAL, number)
 
 
 def _prctl(option: int, argument: object) -> None:
-    with contextlib.suppress(OSError, AttributeError):  # Not Linux: nobody adopts anybody.
+    with contextlib.suppress(OSError, AttributeError):  # Not Linux: no subreapers.
         ctypes.CDLL(None).prctl(option, argument, 0, 0, 0)

@@ -1,10 +1,9 @@
-"""The parent of supervised commands: a process between a supervisor and what it runs.
+"""The keeper: the parent of supervised commands, between them and their supervisor.
 
-It adopts whatever a command leaves behind (a child subreaper), so that what daemonises, renames
-itself, makes its own session or empties its environment is still below it. It starts and signals
-commands as the supervisor tells it, one JSON line each, and writes down how each ended before it
-says so. When the supervisor dies (end of input) or is silent past what it promised, the keeper ends
-everything; or, where that was agreed, starts an heir that goes on watching.
+It is a child subreaper, so that descendants which daemonise, rename themselves, start a session or
+clear their environment stay below it. It starts and signals commands on the supervisor's orders and
+writes each exit record before it reports the exit. When the supervisor dies (end of input) or
+misses its deadline, the keeper ends all commands, or starts an heir if its terms name one.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ from outlay.proc.identity import (
 from outlay.proc.strays import ExitRecord, write_exit
 
 Leftovers = Literal["kill", "report", "leave"]
-Whom = Literal["command", "group", "family"]
+SignalTarget = Literal["command", "group", "family"]
 
 LOOK_EVERY_S: Final = 0.05
 _MOST_ROUNDS: Final = 200
@@ -43,20 +42,20 @@ _MOST_ROUNDS: Final = 200
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeeperTerms:
-    """What a keeper does when nobody tells it.
+    """What a keeper does without orders.
 
     Attributes:
-        session: What its marks begin with, and its control group is called.
-        notice_ns: How long commands get to end when the supervisor closes or falls silent.
-        orphan_notice_ns: How long they get when it has died, and nobody pays for them any more.
-        leftovers: What becomes of what an ended command left behind: it is killed, it is reported
-            to the supervisor, or it is left alone.
-        spared: Modules of Python whose processes outlive a command by right.
-        cgroup: Whether to put commands into a control group, where that is allowed.
-        heir: What to start when the supervisor has died, instead of ending the commands; it is
-            given the numbers of the two pipes on which it is the supervisor.
-        afterwards: What to run when they were ended because the supervisor had died.
-        record: A file that names this family while it lives; removed by who ends it.
+        session: The prefix of its marks, and the name of its cgroup.
+        notice_ns: From SIGTERM to SIGKILL when the supervisor closes or misses its deadline.
+        orphan_notice_ns: The same when the supervisor has died.
+        leftovers: Whether processes that an ended command left behind are killed, reported to the
+            supervisor, or left alone.
+        spared: Python modules whose processes may outlive a command.
+        cgroup: Whether to put commands into a cgroup, where that is allowed.
+        heir: The command to start when the supervisor has died, instead of ending the commands; the
+            descriptors of the two pipes to the keeper are appended to its arguments.
+        afterwards: The command to run after all were ended because the supervisor had died.
+        record: The file with the family's record, removed at its end.
     """
 
     session: str
@@ -75,11 +74,11 @@ class Launch:
     """A command to start.
 
     Attributes:
-        ticket: What it is called towards the keeper.
-        output: A file to append its output to; None for our own output.
-        stdin: Whether it reads our input; it reads nothing otherwise.
-        group: The process group to put it into; 0 for one of its own.
-        exit_file: Where the keeper writes down how it ended.
+        ticket: Its name in orders and events.
+        output: A file to append its output to; None: inherited.
+        stdin: Whether it inherits standard input; otherwise /dev/null.
+        group: The process group to put it into; 0 for its own.
+        exit_file: The path of its exit record.
     """
 
     ticket: str
@@ -94,11 +93,11 @@ class Launch:
 
 @dataclass(slots=True, kw_only=True)
 class KeptCommand:
-    """One command that was started.
+    """A command that was started.
 
     Attributes:
-        returncode: None while that runs.
-        reported: Whether the supervisor waits to hear that nothing of it is left.
+        returncode: None while it runs.
+        reported: Whether it ended and left processes, whose end is still to be reported.
     """
 
     ticket: str
@@ -112,14 +111,14 @@ class KeptCommand:
 
 @dataclass(slots=True)
 class Keeper:
-    """The commands of one supervisor and everything below them, seen from their parent.
+    """The commands of one supervisor and their descendants, as seen by their parent.
 
-    The supervisor uses it in its own process should its keeper be killed: it adopts the commands.
+    The supervisor uses it itself after it has adopted the commands of a killed keeper.
 
     Attributes:
-        parent: Whether the commands are children of this process, so that it learns how they ended.
-        helpers: Children that are none of a command's.
-        older: Children that were there before, of a process that has a life of its own.
+        parent: Whether the commands are children of this process, which then reaps them.
+        helpers: Children that belong to no command.
+        older: In a supervisor's process, its children from before; None in a keeper's own process.
     """
 
     terms: KeeperTerms
@@ -131,10 +130,10 @@ class Keeper:
     commands: dict[str, KeptCommand] = field(default_factory=dict)
     _ended: dict[int, int] = field(default_factory=dict)
 
-    # -- beginning ---------------------------------------------------------------------------
+    # -- starting ----------------------------------------------------------------------------
 
     def start(self, launch: Launch) -> None:
-        """Start a command; report its process, or why it could not be started."""
+        """Start a command; send an event with its process, or with the error."""
         ticket, output, began_ns = launch.ticket, launch.output, SYSTEM.monotonic_ns()
         try:
             with contextlib.ExitStack() as opened:
@@ -151,26 +150,26 @@ class Keeper:
                 {"event": "not_started", "ticket": ticket, "problem": problem, "code": code}
             )
             return
-        started.returncode = 0  # Reaped below, with everything else, and not by this object.
+        started.returncode = 0  # Reaped by ``_collect`` like any child, not by this object.
         process = read_process(started.pid) or Process(started.pid, 0, os.getpid(), started.pid)
         self.commands[ticket] = KeptCommand(
             ticket=ticket, process=process, started_ns=began_ns, exit_file=launch.exit_file
         )
-        self.notify(introduction(self.commands[ticket]))
+        self.notify(started_event(self.commands[ticket]))
 
-    def adopt(self, introductions: Iterable[dict[str, Any]]) -> None:
-        """Take over commands that another keeper started."""
-        for known in introductions:
+    def adopt(self, started: Iterable[dict[str, Any]]) -> None:
+        """Take over commands that another keeper started, by their events."""
+        for known in started:
             process = Process(known["pid"], known["start"], 0, known["group"], known["session"])
             self.commands[known["ticket"]] = KeptCommand(
                 ticket=known["ticket"], process=process, started_ns=known["started_ns"],
                 exit_file=known["exit_file"], asked=known["asked"],
             )  # fmt: skip
 
-    # -- looking -----------------------------------------------------------------------------
+    # -- families ----------------------------------------------------------------------------
 
     def family(self, ticket: str | None = None) -> list[Process]:
-        """Return what lives of a command, or of all: its descendants and whoever it left behind."""
+        """Return the live processes of a command, or of all: descendants and orphans."""
         ours = [c for c in self.commands.values() if ticket in (None, c.ticket)]
         table = all_processes()
         self._add_fresh(table)
@@ -179,19 +178,18 @@ class Keeper:
         if ticket is None or len(self.commands) == 1:
             roots |= self._grouped()
         found = below(table, roots)
-        if not self.parent:  # Of what is not below us, its group is all there is to go by.
-            # A number is not used again while a group or a session has it: it is the command's
-            # where that lives, or where nobody has it.
+        if not self.parent:  # Orphans are not our children: find them by group and session.
+            # The kernel does not reuse a pid while a group or session has it: the id is the
+            # command's if that is alive, or if no process has the pid.
             firsts = {pid for c in ours if (pid := c.process.pid) in roots or pid not in table}
             found |= {p.pid for p in table.values() if p.group in firsts or p.session in firsts}
         return [table[pid] for pid in found if pid in table and self._may_end(table[pid])]
 
     def _add_fresh(self, table: dict[int, Process]) -> None:
-        """Add children that were not there when the table was read.
+        """Add children that are not in the table, or dead in it, as alive.
 
-        One that has ended by now has been alive a moment ago, and may have started another: it
-        counts until it is reaped, so that a chain of processes, each of which starts the next and
-        ends, is never looked past.
+        A dead one may have forked just before: it counts until it is reaped, so that a chain of
+        processes, each of which forks the next and exits, is never missed.
         """
         if self.parent and self.older is None:
             for pid in own_children():
@@ -203,7 +201,6 @@ class Keeper:
         return set() if self.cgroup is None else set(self.cgroup.members())
 
     def _orphans(self, table: dict[int, Process]) -> list[Process]:
-        """Return what we have adopted: children that are neither commands nor our own."""
         if not self.parent:
             return []
         adopted = [table[p] for p in own_children() if p in table and self._is_orphan(p)]
@@ -213,10 +210,10 @@ class Keeper:
         return adopted
 
     def _owns(self, ticket: str | None, orphan: Process) -> bool:
-        """Say whether an orphan is a command's; of one that nothing tells, whose it can only be.
+        """Return whether an orphan belongs to a command, by group, session or mark.
 
-        It can only be that of a command that was there when it was started. So it is ended with
-        the last of those.
+        An orphan without any of these may belong to any command that is older than it, and so
+        belongs to the last of those that runs.
         """
         if ticket is None or len(self.commands) == 1:
             return True
@@ -241,8 +238,8 @@ class Keeper:
 
     # -- signalling --------------------------------------------------------------------------
 
-    def signal(self, ticket: str, number: int, whom: Whom) -> None:
-        """Send a signal to a command, to its group, or to everything of it."""
+    def signal(self, ticket: str, number: int, whom: SignalTarget) -> None:
+        """Signal a command, its process group, or its whole family."""
         command = self.commands.get(ticket)
         if command is None:
             return
@@ -263,19 +260,19 @@ class Keeper:
                 send(process, number)
 
     def end_family(self, ticket: str | None = None) -> list[Process]:
-        """Kill until two looks in a row find nothing, for a bounded time; return what is left."""
+        """Kill a family, or all, within a timeout; return what is left."""
 
         def look() -> list[Process]:
             self._collect()
-            return self.family(ticket) if self._anybody(ticket) else []
+            return self.family(ticket) if self._may_have_family(ticket) else []
 
         return end_all(look, SYSTEM, lambda found: self._kill(found, ticket))
 
-    def _anybody(self, ticket: str | None) -> bool:
-        """Say at little cost whether a longer look is worth it.
+    def _may_have_family(self, ticket: str | None) -> bool:
+        """Return cheaply whether a scan of all processes is needed.
 
-        Whatever a dead command left behind has become a child of ours, so that where every child
-        is another command there is nothing to look for.
+        What a dead command left behind has become a child of ours: if every child is another
+        command, there is nothing to find.
         """
         wanted = self.commands.get(ticket or "")
         if wanted is None or wanted.returncode is None or not self.parent:
@@ -286,8 +283,8 @@ class Keeper:
         if self.cgroup is not None and (ticket is None or self.terms.leftovers == "report"):
             self._clear_cgroup()
         for group in {process.group for process in found} - {0, os.getpgrp()}:
-            # Reaches what a member is just starting. Nobody else can be in a group of a session
-            # that a keeper or a command made, and where there is neither nothing is killed.
+            # Reaches a fork in progress. The groups of sessions that a keeper or a command created
+            # have no other members.
             signal_group(group, signal.SIGKILL)
         for process in found:
             send(process, signal.SIGKILL)
@@ -296,10 +293,10 @@ class Keeper:
                 return
 
     def _kill_orphans(self, ticket: str | None) -> bool:
-        """Kill what we have adopted, one by one and without a look at anybody else.
+        """Kill adopted children one by one; return whether there were any.
 
-        Of a chain of processes, each of which starts the next and ends, a longer look only finds
-        who is gone by then. Our own children keep their numbers until we reap them.
+        A scan of all processes is too slow for a chain of processes, each of which forks the next
+        and exits. The pids of our children are not reused before we reap them.
         """
         self._collect()
         found = False
@@ -313,12 +310,12 @@ class Keeper:
         return found
 
     def _is_orphan(self, pid: int) -> bool:
-        """Say whether a child is neither a command that runs nor our own."""
+        """Return whether a child is neither a running command nor a helper."""
         known = (c.process.pid for c in self.commands.values() if c.returncode is None)
         return pid not in self.helpers and pid not in known
 
     def _clear_cgroup(self) -> None:
-        """Kill the whole group, after we and whoever is spared have left it."""
+        """Kill the whole cgroup, after this process and spared ones have left it."""
         assert self.cgroup is not None
         for pid in self.cgroup.members():
             process = read_process(pid)
@@ -329,13 +326,13 @@ class Keeper:
     # -- ending ------------------------------------------------------------------------------
 
     def _collect(self) -> None:
-        """Reap children; how commands ended is kept for ``reap``."""
+        """Reap children; the exit codes of commands are kept for ``reap``."""
         if self.older is None:
             with contextlib.suppress(ChildProcessError):
                 while (ended := os.waitpid(-1, os.WNOHANG))[0]:
                     self._ended[ended[0]] = os.waitstatus_to_exitcode(ended[1])
             return
-        for command in self.commands.values():  # Of the others somebody else may want to hear.
+        for command in self.commands.values():  # Other children are not ours to reap.
             pid = command.process.pid
             if command.returncode is None and pid not in self._ended:
                 with contextlib.suppress(ChildProcessError):
@@ -344,7 +341,7 @@ class Keeper:
                         self._ended[pid] = os.waitstatus_to_exitcode(ended[1])
 
     def reap(self) -> None:
-        """Record and report how commands ended."""
+        """Record and report commands that have ended."""
         self._collect()
         for command in list(self.commands.values()):
             code = self._ended.pop(command.process.pid, None)
@@ -357,14 +354,14 @@ class Keeper:
                 del self.commands[command.ticket]
 
     def _is_gone(self, ticket: str) -> bool:
-        """Say whether two looks in a row find nothing of a command."""
+        """Return whether two scans in a row find nothing of a command."""
         if self.family(ticket):
             return False
         self._collect()
         return not self.family(ticket)
 
     def _conclude(self, command: KeptCommand, code: int) -> None:
-        """Deal with what a command left behind, record its end, and report it."""
+        """Kill or count a command's leftovers, record its end, and report it."""
         left: list[Process] = []
         if self.terms.leftovers == "kill":
             left = self.end_family(command.ticket)
@@ -403,8 +400,8 @@ class Keeper:
         return bool(self.commands) if self.parent else bool(self.family())
 
 
-def introduction(command: KeptCommand) -> dict[str, Any]:
-    """Return what another keeper, or an heir, has to know of a command."""
+def started_event(command: KeptCommand) -> dict[str, Any]:
+    """Return the event with all that another keeper, or an heir, needs to know of a command."""
     process = command.process
     return {
         "event": "started", "ticket": command.ticket, "pid": process.pid, "start": process.start,

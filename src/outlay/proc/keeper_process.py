@@ -1,6 +1,6 @@
-"""The keeper's process: it takes orders from its supervisor over pipes, and reaps its children.
+"""The keeper's process: the message pipe to its supervisor, and its event loop.
 
-It runs as ``python -I -S``, with the standard library alone: one start of it takes 30 ms.
+It runs as ``python -I -S`` with the standard library only: starting it takes 30 ms.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from pathlib import Path
 from typing import Any, Final
 
 from outlay.clock import SYSTEM
-from outlay.proc.identity import Cgroup, ask_for_signal_when_parent_dies, set_subreaper
-from outlay.proc.keeper import LOOK_EVERY_S, Keeper, KeeperTerms, Launch, introduction
+from outlay.proc.identity import Cgroup, set_parent_death_signal, set_subreaper
+from outlay.proc.keeper import LOOK_EVERY_S, Keeper, KeeperTerms, Launch, started_event
 
 _HEIRS: Final = 3
 
 
 class MessagePipe:
-    """One end of two pipes between a supervisor and a keeper: a JSON object a line, both ways."""
+    """One end of two pipes between a supervisor and a keeper; messages are JSON lines."""
 
     def __init__(self, reading: int, writing: int) -> None:
         self.reading = reading
@@ -38,11 +38,11 @@ class MessagePipe:
 
     @property
     def descriptors(self) -> tuple[int, int]:
-        """The two ends of pipes, for a process to inherit."""
+        """The descriptors to read from and to write to, for a process to inherit."""
         return self.reading, self._writing
 
     def send(self, message: dict[str, Any]) -> None:
-        """Send a message; variables that are no text survive in it."""
+        """Send a message; undecodable environment variables survive the encoding."""
         rest = memoryview(json.dumps(message).encode() + b"\n")
         while rest:
             rest = rest[os.write(self._writing, rest) :]
@@ -68,7 +68,7 @@ class MessagePipe:
 
 
 class KeeperProcess:
-    """What the keeper's process does: it takes its supervisor's orders and reaps its children."""
+    """The event loop of a keeper's process."""
 
     def __init__(self, line: MessagePipe, woken: int) -> None:
         self._pipe: MessagePipe | None = line
@@ -84,11 +84,11 @@ class KeeperProcess:
             if self._pipe is None:
                 raise BrokenPipeError
             self._pipe.send(message)
-        except OSError:  # An heir will want to know; what a dead harness should is on disk.
+        except OSError:  # Kept for an heir; a sweep reads the exit record instead.
             self._unsent.append(message)
 
     def run(self) -> None:
-        """Keep the commands until the supervisor dismisses it, is gone, or silent for too long."""
+        """Serve until the supervisor closes or dies; end the commands if it misses its deadline."""
         while not self.dismissed:
             ready, _, _ = select.select(self._sources(), [], [], self._patience_s())
             if self._woken in ready:
@@ -117,7 +117,7 @@ class KeeperProcess:
         return self._until_ns is not None and SYSTEM.monotonic_ns() >= self._until_ns
 
     def _receive_orders(self) -> bool:
-        """Handle what the supervisor has sent; False when it is gone."""
+        """Handle the supervisor's messages; False at the end of input."""
         assert self._pipe is not None
         orders = self._pipe.receive()
         for order in orders or ():
@@ -150,7 +150,7 @@ class KeeperProcess:
             self.keeper.cgroup.enter(os.getpid())
 
     def _start_heir(self) -> bool:
-        """The supervisor is gone: start an heir; False when everything has to end."""
+        """Start an heir of a dead supervisor; False if the commands have to end instead."""
         assert self._pipe is not None
         self._pipe.close()
         self._pipe, self._until_ns = None, None
@@ -158,7 +158,7 @@ class KeeperProcess:
         if not keeper.terms.heir or not (keeper.commands or self._unsent):
             return False
         if self._heirs >= _HEIRS:
-            return bool(keeper.commands)  # Nobody can record it; it is not ended for that.
+            return bool(keeper.commands)  # Nothing records them any more, but they keep running.
         self._heirs += 1
         ours, theirs = MessagePipe.pair()
         with contextlib.suppress(OSError):
@@ -171,12 +171,12 @@ class KeeperProcess:
         theirs.close()
         self._pipe = ours
         unsent, self._unsent = self._unsent, []
-        for message in [*map(introduction, keeper.commands.values()), *unsent]:
+        for message in [*map(started_event, keeper.commands.values()), *unsent]:
             self._notify(message)
         return True
 
     def leave(self) -> None:
-        """End what is left, unless it is not ours to end, and clean up."""
+        """End what is left, unless the terms say to leave it, and clean up."""
         keeper = self.keeper
         abandoned = not self.dismissed
         if keeper.terms.leftovers != "leave":
@@ -192,13 +192,13 @@ class KeeperProcess:
             with contextlib.suppress(OSError):
                 Path(keeper.terms.record).unlink()
         if keeper.cgroup is not None:
-            for pid in keeper.cgroup.members():  # We, and whoever outlives the command by right.
+            for pid in keeper.cgroup.members():  # This process, and spared ones.
                 keeper.cgroup.leave(pid)
             keeper.cgroup.remove()
 
 
 def _wake_on_child() -> int:
-    """Return a descriptor that becomes readable whenever a child ends."""
+    """Return a descriptor that becomes readable when a child ends."""
     reading, writing = os.pipe()
     os.set_blocking(writing, False)
     signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
@@ -207,12 +207,12 @@ def _wake_on_child() -> int:
 
 
 def main() -> None:
-    """Keep the commands of the supervisor at the other end of the pipes that are named."""
+    """Run a keeper on the two pipe descriptors in the arguments."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGTSTP):
-        # A handler, for commands would inherit SIG_IGN and never hear that they are to end.
+        # A handler, since commands would inherit SIG_IGN.
         signal.signal(number, lambda *_: None)
-    # A keeper that somebody stopped goes on when the supervisor dies: the kernel sees to it.
-    ask_for_signal_when_parent_dies(signal.SIGCONT)
+    # The kernel wakes a stopped keeper when the supervisor dies.
+    set_parent_death_signal(signal.SIGCONT)
     set_subreaper(on=True)
     process = KeeperProcess(MessagePipe(int(sys.argv[1]), int(sys.argv[2])), _wake_on_child())
     process.keeper.notify({"event": "ready"})

@@ -1,7 +1,7 @@
-"""Families whose supervisor and keeper were killed at once: how they ended, and who finds them.
+"""Exit records of commands, and stray families: commands whose supervisor and keeper were killed.
 
-Each family is named in a file of its own while it lives. One whose supervisor and keeper are both
-gone is looked for by the processes that it was started with, its control group, session and mark.
+Each family has a record file while it runs. If its supervisor and its keeper are both gone, it is
+found by its first processes, cgroup, session and mark.
 """
 
 from __future__ import annotations
@@ -29,9 +29,7 @@ from outlay.proc.identity import (
     send,
 )
 
-# How a command ended, written down by whoever saw it end, before anybody is told.
-#
-# Whoever started it may be dead by then; the next one reads it here.
+# How a command ended: written before it is reported, for the next supervisor if this one dies.
 
 NAME: Final = "sweep_exit.json"
 
@@ -41,10 +39,10 @@ class ExitRecord:
     """The end of one attempt.
 
     Attributes:
-        asked: Whether it was asked to end before it did.
-        ended_ns: When the last of it was reaped, UTC nanoseconds; 0 where nobody noted it.
-        reason: Why, where the exit code does not say.
-        restart: How often a cluster had started the attempt before.
+        asked: Whether it was signalled to end.
+        ended_ns: When its last process was reaped, UTC nanoseconds; 0 if unknown.
+        reason: Why it ended, if the exit code does not tell.
+        restart: How often a cluster had restarted the attempt.
     """
 
     ticket: str
@@ -57,17 +55,17 @@ class ExitRecord:
 
 
 def shell_code(returncode: int) -> int:
-    """Return an exit code as a shell gives it: 128 plus the signal for a process it killed."""
+    """Return a shell's exit code: 128 plus the signal's number for a killed process."""
     return returncode if returncode >= 0 else 128 - returncode
 
 
 def exit_path(directory: Path, node: int = 0) -> Path:
-    """Return where the end is written, as seen from one node of several."""
+    """Return the path of the exit record of one node."""
     return directory / (NAME if node == 0 else f"sweep_exit.node{node}.json")
 
 
 def write_exit(path: Path, record: ExitRecord) -> bool:
-    """Put the record in place whole; False when the disk refuses."""
+    """Write an exit record atomically; False if that fails."""
     try:
         write_whole(path, json.dumps(asdict(record), separators=(",", ":")).encode() + b"\n")
     except OSError:
@@ -76,8 +74,8 @@ def write_exit(path: Path, record: ExitRecord) -> bool:
 
 
 def read_exit(directory: Path, ticket: str, *, node: int = 0) -> ExitRecord | None:
-    """Return how this very attempt ended, or None where that was not written."""
-    # Here: the keeper, which only writes, runs without packages.
+    """Return the exit record of an attempt, or None if there is none."""
+    # Here: the keeper, which only writes, runs without third-party packages.
     from outlay.decoding import MEBIBYTE, BadDocument, read_document
 
     try:
@@ -89,11 +87,11 @@ def read_exit(directory: Path, ticket: str, *, node: int = 0) -> ExitRecord | No
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FamilyRecord:
-    """Who keeps a family, and how to find it without them.
+    """The supervisor and keeper of a family, and how to find it without them.
 
     Attributes:
-        machine: Within which its process numbers mean something: see ``this_machine``.
-        about: What it is, for whoever deals with it: ``kind`` and what that kind needs.
+        machine: Where its pids are valid: see ``this_machine``.
+        about: What it is: ``kind``, and what that kind needs to deal with a stray.
     """
 
     machine: tuple[str, ...]
@@ -107,20 +105,20 @@ class FamilyRecord:
 
 @dataclass(frozen=True, slots=True)
 class StrayFamily:
-    """A family that nobody keeps any more, and what lives of it."""
+    """A family without supervisor and keeper, and its live processes."""
 
     path: Path
     record: FamilyRecord
     alive: tuple[Process, ...]
 
     def end(self, clock: Clock = SYSTEM) -> list[Process]:
-        """Kill until two looks in a row find nothing, for a bounded time; return what is left."""
+        """Kill all its processes, within a timeout; return what is left."""
         if self.record.cgroup:
             Cgroup(Path(self.record.cgroup)).kill()
         return end_all(lambda: survivors(self.record), clock)
 
     def forget(self) -> None:
-        """Name it no longer."""
+        """Remove its record and cgroup."""
         if self.record.cgroup:
             Cgroup(Path(self.record.cgroup)).remove()
         with contextlib.suppress(OSError):
@@ -128,14 +126,14 @@ class StrayFamily:
 
 
 def write_record(path: Path, record: FamilyRecord) -> None:
-    """Name a family; where that cannot be written, only a kill of both at once is not seen."""
-    with contextlib.suppress(OSError):
+    """Write a family's record."""
+    with contextlib.suppress(OSError):  # Without it a stray of this family is not found.
         path.parent.mkdir(parents=True, exist_ok=True)
         write_whole(path, json.dumps(asdict(record)).encode() + b"\n")
 
 
 def find_strays(directory: Path) -> Iterator[StrayFamily]:
-    """Yield the families of this machine that nobody keeps; those that are gone are forgotten."""
+    """Yield this machine's stray families; the records of ended ones are removed."""
     for path in sorted(directory.glob("*.json")):
         stray = _read(path)
         if stray is None or _is_kept(stray.record):
@@ -147,12 +145,12 @@ def find_strays(directory: Path) -> Iterator[StrayFamily]:
 
 
 def survivors(record: FamilyRecord) -> list[Process]:
-    """Return what lives of a family, however it hides."""
+    """Return the live processes of a family."""
     table = all_processes()
     roots = {p.pid for p in record.commands if is_alive(p.pid, p.start)}
     if record.session:
         roots |= {process.pid for process in marked(record.session)}
-    if record.keeper.pid not in table:  # Else the number is used again, and the session is gone.
+    if record.keeper.pid not in table:  # Else the pid was reused, and the session is gone.
         roots |= {p.pid for p in table.values() if p.session == record.keeper.pid}
     if record.cgroup:
         roots |= set(Cgroup(Path(record.cgroup)).members())
@@ -166,13 +164,13 @@ def _is_kept(record: FamilyRecord) -> bool:
     keeper = read_process(record.keeper.pid)
     if keeper is None or keeper.start != record.keeper.start or keeper.is_dead:
         return False
-    if keeper.state == "T":  # Stopped, and its supervisor is dead: it ends what it keeps.
+    if keeper.state == "T":  # Stopped, and its supervisor is dead: woken, it ends its commands.
         send(keeper, signal.SIGCONT)
     return True
 
 
 def this_machine() -> tuple[str, ...]:
-    """Return what a process number means something within: a host, one boot, one namespace."""
+    """Return the scope of a pid: host, boot id and pid namespace."""
     parts = [os.uname().nodename]
     with contextlib.suppress(OSError):
         parts.append(Path("/proc/sys/kernel/random/boot_id").read_text().strip())
@@ -186,7 +184,7 @@ def _read(path: Path) -> StrayFamily | None:
 
     try:
         record, here = read_document(path, FamilyRecord), this_machine()
-        if record.machine != here:  # Another machine's; or from before this one was started again.
+        if record.machine != here:  # Another machine's, or from before a reboot of this one.
             if record.machine[:1] == here[:1] and record.machine[1:2] != here[1:2]:
                 path.unlink()
             return None

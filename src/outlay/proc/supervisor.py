@@ -1,7 +1,7 @@
-"""The supervisor's end: commands that a keeper starts, watches, and ends should we die.
+"""The supervisor's side: starts, signals and waits for commands through a keeper.
 
-One keeper serves all commands of a supervisor, so that starting another one costs a line on a
-pipe. Should the keeper be killed, the kernel hands its commands to us.
+One keeper serves all commands of a supervisor, so that starting another costs one message. If the
+keeper is killed, its commands become children of the supervisor.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from outlay.proc.identity import (
     send,
     set_subreaper,
 )
-from outlay.proc.keeper import Keeper, KeeperTerms, Launch, Whom
+from outlay.proc.keeper import Keeper, KeeperTerms, Launch, SignalTarget
 from outlay.proc.keeper_process import MessagePipe
 from outlay.proc.strays import FamilyRecord, this_machine, write_record
 
@@ -45,14 +45,14 @@ _PROGRAM: Final = (
 
 
 class KeeperKilled(OutlayError):
-    """The keeper was killed; what it kept was ended, unless it is only watched."""
+    """The keeper was killed, and its commands with it, unless this is an heir."""
 
     def __init__(self) -> None:
         super().__init__("the keeper of the command was killed; start it again")
 
 
 class CommandNotStarted(OutlayError):
-    """A command could not be started; exits as a shell does."""
+    """A command could not be started; exit codes are those of a shell."""
 
     exit_code = NOT_FOUND
 
@@ -64,11 +64,11 @@ class CommandNotStarted(OutlayError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeptEvent:
-    """Something that happened to a command.
+    """An event of a command.
 
     Attributes:
-        code: The errno of what could not be started.
-        left: How many processes it left behind; once they are gone, ``gone`` says so.
+        code: The errno of ``not_started``.
+        left: How many processes an ``exited`` command left behind; ``gone`` follows when they end.
     """
 
     event: Literal["started", "not_started", "exited", "gone"]
@@ -86,10 +86,10 @@ class ProcessSupervisor:
     """Commands under a keeper.
 
     Args:
-        terms: What the keeper does when nobody tells it.
-        own_session: Whether commands are kept away from our terminal.
-        replaces: Whether a killed keeper is replaced, and its commands go on; otherwise they end.
-        about: Describes the family to whoever finds it without a keeper.
+        terms: What the keeper does without orders.
+        own_session: Whether commands get a session of their own, without our terminal.
+        replaces: Whether a killed keeper is replaced and its commands go on; otherwise they end.
+        about: Describes the family in its record, for when it becomes a stray.
     """
 
     def __init__(
@@ -104,53 +104,53 @@ class ProcessSupervisor:
         self._own_session = own_session
         self._replaces = replaces
         self.about = dict(about or {})
-        self._process: subprocess.Popen[bytes] | None = None  # Of an heir its keeper is the parent.
+        self._process: subprocess.Popen[bytes] | None = None  # None in an heir, a keeper's child.
         self._keeper_process: Process | None = None
         self._pipe: MessagePipe | None = None
         self._cgroup: Cgroup | None = None
-        self._direct: Keeper | None = None
+        self._own_keeper: Keeper | None = None
         self._older: frozenset[int] = frozenset()
-        self._introduced: dict[str, dict[str, Any]] = {}
+        self._running: dict[str, dict[str, Any]] = {}
         self._events: list[KeptEvent] = []
         self._until_ns: int | None = None
         self._terms_sent = False
-        self._pending: set[str] = set()
+        self._starting: set[str] = set()
         self._replaced = 0
         self._wake_ns = 0
 
     @classmethod
     def as_heir(cls, terms: KeeperTerms, line: MessagePipe) -> ProcessSupervisor:
-        """Return the supervisor that a keeper started when the one before had died."""
+        """Return the supervisor in an heir, which the keeper started."""
         heir = cls(terms)
         heir._pipe = line
         return heir
 
-    # -- what a supervisor does ---------------------------------------------------------------
+    # -- commands -----------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """Start the keeper; it learns its terms with the first command.
+        """Start the keeper and wait until it is ready, so that no command's time includes that.
 
-        Returns once it is ready, so that what a command takes does not hold what a keeper takes.
+        The terms are sent with the first command.
         """
         _adopt_orphans(+1)
         self._older = frozenset(own_children())
         self._start_keeper()
         assert self._pipe is not None
-        if self._pipe.receive() is None:  # That it is ready, or that it has ended already.
+        if self._pipe.receive() is None:  # Not "ready", but the end of input: it has failed.
             self._disconnect(farewell=False)
             raise OSError(None, "the keeper of processes could not be started")
 
     def submit(self, launch: Launch) -> None:
-        """Have a command started; whether that worked is an event."""
+        """Order the start of a command; the result is an event."""
         if self._pipe is None:
             self.begin()
         if not self._terms_sent:
-            self._send_terms_once()
-        self._pending.add(launch.ticket)
+            self._configure_keeper()
+        self._starting.add(launch.ticket)
         self._send("start", **asdict(launch))
 
     def start(self, launch: Launch) -> KeptEvent:
-        """Start a command and return once it runs."""
+        """Start a command and wait until it runs; raises OSError if it can't be started."""
         self.submit(launch)
         while True:
             events = self.wait(1.0)
@@ -163,25 +163,25 @@ class ProcessSupervisor:
         self._write_record()
         return mine[0]
 
-    def signal(self, ticket: str, number: int, whom: Whom = "family") -> None:
-        """Send a signal to a command, to its group, or to everything of it."""
-        if self._direct is not None:
-            self._direct.signal(ticket, number, whom)
+    def signal(self, ticket: str, number: int, whom: SignalTarget = "family") -> None:
+        """Signal a command, its process group, or its whole family."""
+        if self._own_keeper is not None:
+            self._own_keeper.signal(ticket, number, whom)
         elif self._pipe is not None:
             self._send("signal", ticket=ticket, number=int(number), whom=whom)
 
-    def promise(self, until_ns: int) -> None:
-        """Tell up to when, on the monotonic clock, commands may run without another promise."""
+    def set_deadline(self, until_ns: int) -> None:
+        """Send the keeper the monotonic time at which it ends the commands by itself."""
         self._until_ns = until_ns
         self._send("until", ns=until_ns)
 
     def wait(self, timeout_s: float) -> list[KeptEvent]:
-        """Return what happened, as soon as something does; nothing after the time.
+        """Return events as soon as there are any; none after the timeout.
 
         Raises:
-            KeeperKilled: The keeper was killed, and is not to be replaced.
+            KeeperKilled: The keeper was killed, and is not replaced.
         """
-        if self._pipe is None and self._direct is None:
+        if self._pipe is None and self._own_keeper is None:
             return self._drain_events()
         self._wake_keeper()
         until_ns = SYSTEM.monotonic_ns() + round(timeout_s * 1e9)
@@ -189,20 +189,20 @@ class ProcessSupervisor:
             left_s = max(0.0, (until_ns - SYSTEM.monotonic_ns()) / 1e9)
             if self._events:
                 left_s = 0.0
-            pause_s = left_s if self._direct is None else min(left_s, _LOOK_EVERY_S)
+            pause_s = left_s if self._own_keeper is None else min(left_s, _LOOK_EVERY_S)
             received = self._receive(pause_s)
-            if self._direct is not None:
-                self._direct.reap()
+            if self._own_keeper is not None:
+                self._own_keeper.reap()
             if not received and (self._events or left_s == 0.0):
                 return self._drain_events()
 
     def process_of(self, ticket: str) -> Process | None:
-        """Return the first process of a command that goes on."""
-        message = self._introduced.get(ticket)
+        """Return the first process of a running command."""
+        message = self._running.get(ticket)
         return None if message is None else Process(message["pid"], message["start"])
 
     def with_handler(self, ticket: str, number: int) -> list[Process] | None:
-        """Return what of a command has a handler for a signal; None where it cannot be seen."""
+        """Return the processes of a command that handle a signal; None if it can't be read."""
         command, table = self.process_of(ticket), all_processes()
         if command is None or command.pid not in table:
             return None
@@ -210,16 +210,16 @@ class ProcessSupervisor:
         return [table[pid] for pid in family if pid in table and catches(pid, number)]
 
     def close(self) -> None:
-        """Let the keeper end what is left, and go."""
+        """Let the keeper end what is left and exit; wait for it."""
         self._disconnect(farewell=True)
 
     def abandon(self) -> None:
-        """Let the keeper do what it does when we die; return when it has."""
+        """Let the keeper do what it does when the supervisor dies; wait for it."""
         self._disconnect(farewell=False)
 
     # -- the keeper ---------------------------------------------------------------------------
 
-    def _send_terms_once(self) -> None:
+    def _configure_keeper(self) -> None:
         self._terms_sent = True
         if self.terms.cgroup:
             self._cgroup = Cgroup.make(f"outlay-{self.terms.session}")
@@ -237,7 +237,7 @@ class ProcessSupervisor:
             self._process = subprocess.Popen(
                 [*command, *map(str, theirs.descriptors)],
                 pass_fds=theirs.descriptors,
-                start_new_session=self._own_session,  # What ends our session does not end it.
+                start_new_session=self._own_session,  # It survives the end of our session.
                 process_group=None if self._own_session else 0,
             )
         finally:
@@ -247,11 +247,11 @@ class ProcessSupervisor:
 
     def _send(self, what: str, **message: Any) -> None:
         if self._pipe is not None:
-            with contextlib.suppress(OSError):  # It was killed, which the next wait finds out.
+            with contextlib.suppress(OSError):  # It was killed, which the next wait detects.
                 self._pipe.send({"do": what, **message})
 
     def _receive(self, timeout_s: float) -> bool:
-        """Handle what the keeper sends within the time; False when that is nothing."""
+        """Handle the keeper's messages within the timeout; False if there were none."""
         if self._pipe is None:
             SYSTEM.sleep(timeout_s)
             return False
@@ -269,11 +269,11 @@ class ProcessSupervisor:
             return
         known = {name: message[name] for name in KeptEvent.__slots__ if name in message}
         event = KeptEvent(**known)
-        self._pending.discard(event.ticket)
+        self._starting.discard(event.ticket)
         if event.event == "started":
-            self._introduced[event.ticket] = message
+            self._running[event.ticket] = message
         elif event.event != "exited" or not event.left:
-            self._introduced.pop(event.ticket, None)
+            self._running.pop(event.ticket, None)
         self._events.append(event)
 
     def _drain_events(self) -> list[KeptEvent]:
@@ -281,7 +281,7 @@ class ProcessSupervisor:
         return events
 
     def _wake_keeper(self) -> None:
-        """Let a keeper that somebody stopped go on; looked at now and then."""
+        """Send SIGCONT to a stopped keeper; checked every 100 ms."""
         now_ns = SYSTEM.monotonic_ns()
         if self._keeper_process is not None and now_ns >= self._wake_ns:
             self._wake_ns = now_ns + _WAKE_EVERY_NS
@@ -290,7 +290,7 @@ class ProcessSupervisor:
                 send(self._keeper_process, signal.SIGCONT)
 
     def _replace_keeper(self) -> None:
-        """The keeper was killed: its commands are ours now."""
+        """Adopt the commands of a killed keeper, and start another one if the terms allow."""
         assert self._pipe is not None
         self._pipe.close()
         self._pipe = None
@@ -298,32 +298,32 @@ class ProcessSupervisor:
             raise KeeperKilled
         self._process.kill()
         self._process.wait()
-        introduced = list(self._introduced.values())
-        if self._direct is None:
-            self._direct = Keeper(
+        running = list(self._running.values())
+        if self._own_keeper is None:
+            self._own_keeper = Keeper(
                 self.terms, self._handle_event, cgroup=self._cgroup, older=self._older
             )
-            self._direct.adopt(introduced)
-        if not self._replaces or self._pending:  # Whether those were started nobody knows.
-            self._direct.end_family()
-            self._direct = None
+            self._own_keeper.adopt(running)
+        if not self._replaces or self._starting:  # Pending ones may or may not have been started.
+            self._own_keeper.end_family()
+            self._own_keeper = None
             self._finish()
             raise KeeperKilled
         self._replaced += 1
         if self._replaced > _MOST_KEEPERS:
-            return  # Somebody kills them all, or none can start: we watch the commands alone.
+            return  # Every keeper is killed or fails to start: watch the commands without one.
         self._start_keeper()
-        self._send_terms(introduced)
+        self._send_terms(running)
         if self._until_ns is not None:
             self._send("until", ns=self._until_ns)
         assert self._process is not None
-        self._direct.helpers.add(self._process.pid)
+        self._own_keeper.helpers.add(self._process.pid)
         self._write_record()
 
     def _disconnect(self, *, farewell: bool) -> None:
         if self._pipe is None:
-            if self._direct is not None:  # No keeper would start; we are alone.
-                self._direct.end_everything(self.terms.notice_ns)
+            if self._own_keeper is not None:  # There is no keeper any more.
+                self._own_keeper.end_everything(self.terms.notice_ns)
                 self._finish()
             return
         if farewell:
@@ -340,7 +340,7 @@ class ProcessSupervisor:
     def _finish(self) -> None:
         if self._process is not None:
             _adopt_orphans(-1)
-        self._direct = None
+        self._own_keeper = None
         self._keeper_process = None
         if self._cgroup is not None:
             self._cgroup.remove()
@@ -349,11 +349,11 @@ class ProcessSupervisor:
                 Path(self.terms.record).unlink()
 
     def _write_record(self) -> None:
-        """Name the family in a file, for the next command to find should both of us be killed."""
+        """Write the family's record, which finds it if supervisor and keeper are both killed."""
         if self.terms.record and self._keeper_process is not None:
             me = read_process(os.getpid())
             cgroup = "" if self._cgroup is None else str(self._cgroup.directory)
-            commands = [Process(t["pid"], t["start"]) for t in self._introduced.values()]
+            commands = [Process(t["pid"], t["start"]) for t in self._running.values()]
             record = FamilyRecord(
                 machine=this_machine(), session=self.terms.session,
                 supervisor=me or Process(os.getpid(), 0), keeper=self._keeper_process,
@@ -366,7 +366,7 @@ _adopting = 0
 
 
 def _adopt_orphans(change: int) -> None:
-    """Be handed the commands of a killed keeper, for as long as there is a keeper."""
+    """Count keepers: while there is one, this process is a subreaper for its commands."""
     global _adopting
     _adopting += change
     set_subreaper(on=_adopting > 0)

@@ -27,7 +27,7 @@ from outlay.record.redaction import recorded_config
 from outlay.runs.directories import DefaultDirectory
 from outlay.runs.preemption import stated_grace
 from outlay.units import Duration
-from outlay.units.numbers import exact_decimal
+from outlay.units.quantity import exact_decimal
 
 _log = logging.getLogger(__name__)
 

@@ -149,7 +149,7 @@ class RentedMachine:
 
 def read_rentals(book: CostBook, now_ns: int) -> tuple[list[SpendItem], list[Finding]]:
     """Return what the rentals known here cost in no run, and which spend logs cannot be read."""
-    from outlay.guard.rental.reap import known_logs
+    from outlay.guard.rental.watch import known_logs
 
     if not known_logs():
         return [], []
@@ -158,7 +158,7 @@ def read_rentals(book: CostBook, now_ns: int) -> tuple[list[SpendItem], list[Fin
 
 def _rentals(reports: Iterable[CostRow], until_ns: int) -> tuple[list[SpendItem], list[Finding]]:
     from outlay.guard.budget_guard import BudgetGuard
-    from outlay.guard.rental.reap import known_logs
+    from outlay.guard.rental.watch import known_logs
 
     spends: list[SpendItem] = []
     findings: list[Finding] = []

@@ -1,7 +1,7 @@
-"""Quantities as types: what carries a unit cannot be mixed up with what carries another.
+"""Quantities as types, so that different units cannot be mixed up.
 
 Values are parsed once, at the edge ("5 USD", "1.50 USD/h", "72h", "50k tok", "1.2 kWh"), and are
-integers inside. Nothing here turns time into money; that is the subject of ``outlay.rates``.
+integers inside. Time becomes money in ``outlay.rates``, not here.
 """
 
 from outlay.units.money import Money, Rate

@@ -15,7 +15,7 @@ from functools import total_ordering
 from typing import Final, Literal, Self, TypeVar
 
 from outlay.errors import InvalidValue, UnitMismatch
-from outlay.units.numbers import EXACT, NUMBER, exact_decimal
+from outlay.units.quantity import EXACT, NUMBER, exact_decimal
 
 MICROS = 1_000_000
 _SYMBOLS = {"$": "USD", "€": "EUR", "£": "GBP"}
@@ -44,10 +44,11 @@ def _read_amount(
     return int(EXACT.multiply(number, MICROS).to_integral_value(_ROUNDING[rounding])), currency
 
 
-def _amount_text(micros: int, currency: str) -> str:
+def decimal_text(micros: int) -> str:
+    """Return micro-units in currency units, exact and with at least two decimals: ``-12.50``."""
     whole, fraction = divmod(abs(micros), MICROS)
     digits = f"{fraction:06d}".rstrip("0").ljust(2, "0")
-    return f"{'-' if micros < 0 else ''}{whole}.{digits} {currency}"
+    return f"{'-' if micros < 0 else ''}{whole}.{digits}"
 
 
 @total_ordering
@@ -70,13 +71,13 @@ class Money:
         """Return ``"5 USD"``, ``"$5"``, a Decimal, an int or a float as Money, zero or more.
 
         Args:
-            value: What the user wrote; Money passes through.
-            name: What to call it in an error.
-            currency: Assumed where the value names none.
-            rounding: Of digits beyond the micro-unit; a guard rounds up, so that doubt costs.
+            value: The user's input; Money is returned as it is.
+            name: The value's name in an error message.
+            currency: The currency if the value names none.
+            rounding: Of digits beyond the micro-unit; the guard rounds up.
 
         Raises:
-            InvalidValue: It is no such amount, or a debt.
+            InvalidValue: Not such an amount, or negative.
         """
         if isinstance(value, cls):
             if value.micros < 0:
@@ -120,7 +121,7 @@ class Money:
         return self.micros != 0
 
     def __str__(self) -> str:
-        return _amount_text(self.micros, self.currency)
+        return f"{decimal_text(self.micros)} {self.currency}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +147,7 @@ class Rate:
 
     @property
     def per_hour(self) -> Money:
-        """What one hour costs."""
+        """The cost of one hour."""
         return Money(self.micros_per_hour, self.currency)
 
     def __mul__(self, count: int) -> Rate:
@@ -160,7 +161,7 @@ class Rate:
         return Rate((self.per_hour + other.per_hour).micros, self.currency)
 
     def __str__(self) -> str:
-        return f"{_amount_text(self.micros_per_hour, self.currency)}/h"
+        return f"{decimal_text(self.micros_per_hour)} {self.currency}/h"
 
 
 def per(cost: Money | None, count: float | Fraction | None) -> float | None:
@@ -168,12 +169,12 @@ def per(cost: Money | None, count: float | Fraction | None) -> float | None:
     if cost is None or count is None or count <= 0:
         return None
     if count == int(count):
-        return cost.micros / (MICROS * int(count))  # Of integers, rounded correctly by itself.
+        return cost.micros / (MICROS * int(count))  # Python rounds a quotient of ints correctly.
     return float(Fraction(cost.micros, MICROS) / Fraction(count))
 
 
 def sum_by_currency(amounts: Iterable[Money]) -> list[Money]:
-    """Return the sums of amounts, one for each currency."""
+    """Return one sum per currency."""
     micros: dict[str, int] = {}
     for amount in amounts:
         micros[amount.currency] = micros.get(amount.currency, 0) + amount.micros
@@ -181,10 +182,10 @@ def sum_by_currency(amounts: Iterable[Money]) -> list[Money]:
 
 
 PERCENTS: Final = (50, 75, 90, 100)
-"""Half, three quarters, nine tenths and all of a limit: each is reported once."""
+"""The thresholds of a limit that are reported, each once."""
 _Amount = TypeVar("_Amount", int, Money)
 
 
 def percents_reached(used: _Amount, limit: _Amount) -> list[int]:
-    """Return which of ``PERCENTS`` of a limit are used, compared exactly."""
+    """Return the thresholds that ``used`` has reached, compared exactly."""
     return [percent for percent in PERCENTS if used * 100 >= limit * percent]

@@ -1,15 +1,70 @@
-"""Durations, tokens, energy and FLOPs: integers that remember their unit."""
+"""Durations, tokens, energy and FLOPs as integers with a unit, and exact parsing of numbers."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
 from datetime import timedelta
-from decimal import Decimal
+from decimal import Context, Decimal, InvalidOperation
 from typing import ClassVar, Self
 
 from outlay.errors import InvalidValue, UnitMismatch
-from outlay.units.numbers import EXACT, UNSIGNED, exact_decimal, split_unit, whole
+
+_DIGITS = r"[0-9]+(?:_[0-9]+)*"  # Not \d, which takes the digits of every script.
+UNSIGNED = rf"(?:{_DIGITS}(?:\.(?:{_DIGITS})?)?|\.{_DIGITS})(?:[eE][+-]?[0-9]+)?"
+NUMBER = rf"[+-]?{UNSIGNED}"
+_MOST_DIGITS = 400
+_PLAIN_NUMBER = re.compile(rf"\s*{NUMBER}\s*")
+_NUMBER_THEN_UNIT = re.compile(rf"\s*({NUMBER})\s*([^\s\d].*?)?\s*")
+EXACT = Context(prec=4 * _MOST_DIGITS)
+"""Rounds no accepted number; a thread's own context rounds at 28 digits, or as the host set it."""
+
+
+def exact_decimal(value: object, *, name: str, expected: str) -> Decimal:
+    """Return a number as an exact Decimal; a float as its shortest repr.
+
+    Raises:
+        InvalidValue: Not a number, a bool, NaN, infinite, or beyond 400 digits.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float | Decimal | str):
+        raise InvalidValue(name, value, expected)
+    # Not repr(): NumPy's floats include the type's name in theirs.
+    text = float.__repr__(value) if isinstance(value, float) else str(value)
+    if _PLAIN_NUMBER.fullmatch(text) is None:
+        raise InvalidValue(name, value, expected)
+    try:
+        number = Decimal(text.replace("_", "").strip())
+    except InvalidOperation:
+        raise InvalidValue(name, value, expected) from None
+    if not number.is_finite() or _has_too_many_digits(number):
+        raise InvalidValue(name, value, expected)
+    return number
+
+
+def _has_too_many_digits(number: Decimal) -> bool:
+    """Return whether exact arithmetic on a number could take minutes and gigabytes."""
+    exponent = number.as_tuple().exponent
+    assert isinstance(exponent, int)  # It is finite.
+    return bool(number) and (number.adjusted() > _MOST_DIGITS or exponent < -_MOST_DIGITS)
+
+
+def split_unit(text: str, *, name: str, expected: str) -> tuple[Decimal, str]:
+    """Split ``"1.5 kWh"`` into number and unit; the unit may be empty."""
+    match = _NUMBER_THEN_UNIT.fullmatch(text)
+    if match is None:
+        raise InvalidValue(name, text, expected)
+    return exact_decimal(match[1], name=name, expected=expected), match[2] or ""
+
+
+def whole(number: Decimal, *, name: str, seen: object, expected: str) -> int:
+    """Return a Decimal as an int.
+
+    Raises:
+        InvalidValue: It has a fractional part.
+    """
+    if number.adjusted() > 60 or number != number.to_integral_value():
+        raise InvalidValue(name, seen, expected)
+    return int(number)
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,8 +75,7 @@ class Quantity:
     EXPECTED: ClassVar[str]
 
     def _not_negative(self, name: str) -> Self:
-        """Return the quantity as an argument may be; as a difference it may be negative."""
-        if self.value < 0:
+        if self.value < 0:  # As a difference it may be; as an argument not.
             raise InvalidValue(name, str(self), f"{self.EXPECTED}, zero or more")
         return self
 
@@ -66,7 +120,7 @@ class Duration(Quantity):
 
     @classmethod
     def parse(cls, value: object, *, name: str = "duration") -> Self:
-        """Return ``"72h"``, ``"1h20m"`` or a timedelta; a bare number is refused as ambiguous."""
+        """Parse ``"72h"``, ``"1h20m"`` or a timedelta; a bare number is rejected as ambiguous."""
         if isinstance(value, cls):
             return value._not_negative(name)
         if isinstance(value, timedelta):
@@ -97,7 +151,7 @@ class Duration(Quantity):
 
     @property
     def seconds(self) -> float:
-        """The duration in seconds, for showing."""
+        """The duration in seconds, for display."""
         return self.value / 1e9
 
     def __str__(self) -> str:
@@ -105,7 +159,7 @@ class Duration(Quantity):
 
 
 def duration_text(ns: int) -> str:
-    """Return nanoseconds as people read them: ``1h20m``, ``42.0s``, ``3.1ms``."""
+    """Return nanoseconds as text: ``1h20m``, ``42.0s``, ``3.1ms``."""
     sign, ns = ("-", -ns) if ns < 0 else ("", ns)
     if ns < 10**6:
         return f"{sign}{ns / 1e3:.1f}us" if ns else "0s"
@@ -126,7 +180,7 @@ _THOUSANDS |= {"P": 10**15, "E": 10**18, "Z": 10**21}
 
 
 class _Count(Quantity):
-    """A whole number of things, written with a thousands letter and the name of the thing."""
+    """A whole number, written with a metric prefix and the name of the thing: ``"50k tok"``."""
 
     __slots__ = ()
     THING: ClassVar[str]
@@ -134,13 +188,10 @@ class _Count(Quantity):
 
     @classmethod
     def parse(cls, value: object, *, name: str | None = None) -> Self:
-        """Return a whole number or such a text; ``name`` is what an error calls it."""
+        """Parse a whole number or such a text; ``name`` is its name in an error message."""
+        name = name or cls.NAME
         if isinstance(value, cls):
-            return value._not_negative(name or cls.NAME)
-        return cls(cls._count_of(value, name or cls.NAME))
-
-    @classmethod
-    def _count_of(cls, value: object, name: str) -> int:
+            return value._not_negative(name)
         if not isinstance(value, str):
             number = exact_decimal(value, name=name, expected=cls.EXPECTED)
         else:
@@ -151,11 +202,11 @@ class _Count(Quantity):
             number = EXACT.multiply(number, _THOUSANDS[letter])
         if number < 0:
             raise InvalidValue(name, value, f"{cls.EXPECTED}, zero or more")
-        return whole(number, name=name, seen=value, expected=cls.EXPECTED)
+        return cls(whole(number, name=name, seen=value, expected=cls.EXPECTED))
 
 
 class Tokens(_Count):
-    """A number of tokens (or of whatever a run counts its data in)."""
+    """A number of tokens, or of any other unit of data."""
 
     __slots__ = ()
     EXPECTED = 'a whole number of tokens, such as 50_000, "50k" or "1.2e12tok"'
@@ -184,14 +235,14 @@ _MILLIJOULES |= {"Wh": MILLIJOULES_PER_WH, "kWh": 10**3 * MILLIJOULES_PER_WH}
 
 
 class Energy(Quantity):
-    """Energy in whole millijoules, the unit in which accelerators count it."""
+    """Energy in whole millijoules, the unit that accelerators report."""
 
     __slots__ = ()
     EXPECTED = 'an energy with its unit, such as "5 Wh", "1.2 kWh" or "300 J"'
 
     @classmethod
     def parse(cls, value: object, *, name: str = "energy") -> Self:
-        """Return ``"5 Wh"``, ``"1.2 kWh"`` or ``"300 J"``; a bare number is refused."""
+        """Parse ``"5 Wh"``, ``"1.2 kWh"`` or ``"300 J"``; a bare number is rejected."""
         if isinstance(value, cls):
             return value._not_negative(name)
         if not isinstance(value, str):
@@ -204,7 +255,7 @@ class Energy(Quantity):
 
     @property
     def wh(self) -> float:
-        """The energy in watt-hours, for showing."""
+        """The energy in watt-hours, for display."""
         return self.value / MILLIJOULES_PER_WH
 
     def __str__(self) -> str:

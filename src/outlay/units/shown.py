@@ -1,12 +1,12 @@
-"""How numbers, counts, ages and money are written for people. Pure.
+"""Formatting of numbers, counts, ages and money for people. Pure.
 
-Money becomes text in ``str(money)`` and here, nowhere else, in these widths:
+Money becomes text in ``str(money)`` and here, nowhere else:
 
-- ``str(money)``: exact, cents at least: what is added up, compared or logged.
-- ``money_text(money)``: rounded: cents, and two digits of what is below one.
-- ``money_text(money, decimals)``: as many decimals in every line of a column; 6 are all there are.
-- ``unit_cost_text``: three digits of however little, such as what a token cost.
-- ``dollar_text``: the sign before the amount, as in letters and checklists.
+- ``str(money)``: exact, at least two decimals; for amounts that are added, compared or logged.
+- ``money_text(money)``: rounded to cents, or to two significant digits below one.
+- ``money_text(money, decimals)``: a fixed number of decimals for a column, at most 6.
+- ``unit_cost_text``: three significant digits, for example of the cost of a token.
+- ``dollar_text``: with the currency sign in front.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ import re
 from collections.abc import Iterable
 from decimal import Decimal
 
-from outlay.units.money import MICROS, Money
+from outlay.units.money import MICROS, Money, decimal_text
 from outlay.units.quantity import duration_text
 
 
 def number_text(value: float) -> str:
-    """Return four digits of a number, from a thousand on to the hundredth; a whole one in full."""
+    """Return four significant digits, two decimals from 1,000 on; integers in full."""
     if isinstance(value, int):
         return f"{value:,}"
     return f"{value:.4g}" if abs(value) < 1000 else f"{value:,.2f}"
@@ -32,7 +32,7 @@ def counted(count: int, noun: str) -> str:
 
 
 def ago_text(ns: int) -> str:
-    """Return how long ago something was, in whole units: where it stands there is little room."""
+    """Return an age in one whole unit, for narrow columns: ``2h ago``."""
     if ns < 5 * 10**9:
         return "just now"
     (number, unit), *_ = re.findall(r"(\d+)(?:\.\d+)?([a-z]+)", duration_text(ns))
@@ -40,12 +40,12 @@ def ago_text(ns: int) -> str:
 
 
 def kind_suffix(kind: str) -> str:
-    """Return what is written behind an amount: nothing behind cash."""
+    """Return the suffix of an amount: its kind, or nothing for cash."""
     return "" if kind == "cash" else f" {kind}"
 
 
 def decimals_of(amounts: Iterable[Money]) -> int:
-    """Return how many decimals a column of amounts shows: cents, or two digits of small ones."""
+    """Return the decimals for a column of amounts: 2, or two significant digits if all are < 1."""
     largest = max((abs(money.micros) for money in amounts), default=0)
     if largest >= MICROS or not largest:
         return 2
@@ -53,7 +53,7 @@ def decimals_of(amounts: Iterable[Money]) -> int:
 
 
 def figure_text(money: Money, decimals: int | None = None) -> str:
-    """Return an amount without its currency; one that would read as zero says so."""
+    """Return an amount without its currency; one that would round to zero reads ``<0.01``."""
     digits = decimals_of([money]) if decimals is None else decimals
     text = f"{money.amount:,.{digits}f}"
     if money.micros and not any(letter in "123456789" for letter in text):
@@ -62,17 +62,17 @@ def figure_text(money: Money, decimals: int | None = None) -> str:
 
 
 def money_text(money: Money, decimals: int | None = None) -> str:
-    """Return an amount rounded for reading: ``12.50 USD``, ``0.0019 USD``."""
+    """Return a rounded amount: ``12.50 USD``, ``0.0019 USD``."""
     return f"{figure_text(money, decimals)} {money.currency}"
 
 
 def money_of(amount: float, currency: str) -> Money:
-    """Return an amount that was computed with floats, to the micro-unit."""
+    """Return a float amount as Money, rounded to the micro-unit."""
     return Money(round(amount * MICROS), currency)
 
 
 def amount_text(amount: float, currency: str) -> str:
-    """Return ``money_text`` of an amount that was computed with floats."""
+    """Return ``money_text`` of a float amount."""
     return money_text(money_of(amount, currency))
 
 
@@ -83,12 +83,12 @@ def range_text(low: Money, high: Money) -> str:
 
 
 def unit_cost_text(cost: float, currency: str) -> str:
-    """Return three digits of what one thing cost, without a power of ten; cents from one on."""
+    """Return three significant digits without an exponent below one, two decimals from one on."""
     is_small = cost and abs(cost) < 1
     return f"{Decimal(f'{cost:.3g}'):f} {currency}" if is_small else f"{cost:,.2f} {currency}"
 
 
 def dollar_text(money: Money, decimals: int | None = None) -> str:
-    """Return ``$5.00``, and ``5.00 EUR`` of another currency; exact unless decimals are given."""
-    text = str(money).partition(" ")[0] if decimals is None else f"{money.amount:.{decimals}f}"
+    """Return ``$5.00``, or ``5.00 EUR`` for other currencies; exact unless decimals are given."""
+    text = decimal_text(money.micros) if decimals is None else f"{money.amount:.{decimals}f}"
     return f"${text}" if money.currency == "USD" else f"{text} {money.currency}"

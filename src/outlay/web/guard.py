@@ -13,7 +13,7 @@ from outlay.files import FileStamp
 from outlay.guard.balance import Hold, ScopeStanding
 from outlay.guard.budget_guard import BudgetGuard
 from outlay.guard.entries import AnyLine, line_kind, micros_of
-from outlay.guard.rental.reap import known_logs
+from outlay.guard.rental.watch import known_logs
 from outlay.guard.spend_log import Verification
 from outlay.prices.book import PriceBook
 from outlay.prices.series import points

@@ -9,7 +9,7 @@ from outlay.clock import utc_text
 from outlay.cost.machines import OwnedMachine, read_machines
 from outlay.errors import Finding, InvalidValue
 from outlay.guard.entries import is_machine
-from outlay.guard.rental.reap import RentedHold, known_logs, living_rentals
+from outlay.guard.rental.watch import RentedHold, known_logs, living_rentals
 from outlay.ledger.price import Kind
 from outlay.report import html
 from outlay.report.compared_runs import metric_cell, percent_cell

@@ -21,7 +21,7 @@ from outlay.clock import SYSTEM, parse_moment
 from outlay.errors import InvalidValue
 from outlay.files import write_whole
 from outlay.goodput.timeline import Window
-from outlay.guard.rental.reap import known_logs
+from outlay.guard.rental.watch import known_logs
 from outlay.report.digest import Digest, digest_document, read_digest
 from outlay.report.document import Document, Figure, NoteBlock, Table, to_html, to_markdown
 from outlay.report.html import Cell

@@ -36,9 +36,9 @@ from outlay.guard.checklist import (
     write_documents,
 )
 from outlay.guard.entries import lab_of
-from outlay.guard.rental.reap import Reaper
+from outlay.guard.rental.watch import Reaper
 from outlay.units import Money, Rate
-from outlay.units.numbers import exact_decimal
+from outlay.units.quantity import exact_decimal
 
 
 def show_init(

@@ -30,17 +30,16 @@ from outlay.guard.budget_guard import BudgetGuard
 from outlay.guard.entries import Vendor
 from outlay.guard.lease import Terms
 from outlay.guard.locking import is_here
-from outlay.guard.rental.reap import Census, Reaper
-from outlay.guard.rental.rental import NotARental, words
+from outlay.guard.rental.rental import NotARental, split_command
 from outlay.guard.rental.renting import RentalOrder, check_rate, rent
 from outlay.guard.rental.vendors import preset
-from outlay.guard.rental.watch import start_watcher
+from outlay.guard.rental.watch import Census, Reaper, start_watcher
 from outlay.guard.supervise import Supervisor
 from outlay.ledger import read_identity
 from outlay.runs.directories import leave_notice
 from outlay.runs.options import Arguments, resolve
 from outlay.units import Duration, Money, Rate
-from outlay.units.numbers import exact_decimal
+from outlay.units.quantity import exact_decimal
 
 Label = Annotated[str, typer.Option(help="What the spend is called, such as lab02-train.")]
 RateOption = Annotated[
@@ -145,7 +144,7 @@ def show_rent(
         limit=_rental_limit(per_hour, limit, max_hours, before_end),
         rate=per_hour,
         vendor=_vendor(vendor, list_command, terminate_command, id_from),
-        create=words(create, name="--create"),
+        create=split_command(create, name="--create"),
         lab=lab,
         most=None if max_hours is None else _hours(max_hours),
         margin=before_end,
@@ -328,15 +327,17 @@ def _vendor(
     vendor = preset(name) if name else Vendor(name="own", list=(), terminate=())
     if list_command:
         # Our own command prints what it prints: a bare array, and it reads nothing.
-        own = words(list_command, name="--list")
+        own = split_command(list_command, name="--list")
         vendor = msgspec.structs.replace(vendor, list=own, items="", stdin="")
     if terminate:
-        vendor = msgspec.structs.replace(vendor, terminate=words(terminate, name="--terminate"))
+        words = split_command(terminate, name="--terminate")
+        vendor = msgspec.structs.replace(vendor, terminate=words)
     return msgspec.structs.replace(vendor, id_from=id_from) if id_from else vendor
 
 
 def _lister(name: str | None, list_command: str | None) -> tuple[Vendor, ...]:
     """Return a vendor that is listed and never changed, if one was named."""
     if list_command:
-        return (Vendor(name=name or "own", list=words(list_command, name="--list"), terminate=()),)
+        words = split_command(list_command, name="--list")
+        return (Vendor(name=name or "own", list=words, terminate=()),)
     return watched(name)

@@ -21,8 +21,7 @@ from outlay.rates import NS_PER_HOUR, rate_of
 from outlay.rates import cost as priced
 from outlay.units import Money, Rate
 from outlay.units.money import per
-from outlay.units.numbers import exact_decimal
-from outlay.units.quantity import MILLIJOULES_PER_WH
+from outlay.units.quantity import MILLIJOULES_PER_WH, exact_decimal
 
 if TYPE_CHECKING:
     from outlay.cost.run_cost import RunCost

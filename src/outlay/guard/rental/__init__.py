@@ -1,1 +1,1 @@
-"""Rented machines: ordered, watched until gone, reaped."""
+"""Rented machines: ordering, watching and termination."""

@@ -1,8 +1,8 @@
-"""Something rented: it bills on whether or not anybody watches, until it is seen to be gone.
+"""One rental: vendor commands, polling, termination, and settling once it is verified gone.
 
-One rental is one hold. The hold is written before creation and the vendor's id after it; only a
-listing without it, seen twice, counts as gone. Everything here may be done twice, by the watcher
-and by a person, with the same result.
+One rental is one hold, written before creation; the vendor's id is written after it. A rental bills
+until it is gone, which only two listings in a row without it prove. Every operation is idempotent:
+the watcher and a person may both do it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from outlay.guard.entries import Rental, Vendor, parse_timestamp
 from outlay.guard.rental.vendors import ListedMachine, UnreadableReply, parse_listing
 from outlay.units import Money
 
-# Running a vendor's command: no shell, a time limit, secrets from the environment only.
+# Vendor commands: no shell, a timeout, secrets from the environment only.
 
 _VARIABLE = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
 _SECRET = re.compile(r"(?i)(?:bearer|api[-_]?key|token|password)[\s=:]+(?!\$)[\w.-]{8,}")
@@ -35,11 +35,11 @@ _SECRET = re.compile(r"(?i)(?:bearer|api[-_]?key|token|password)[\s=:]+(?!\$)[\w
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What a command did.
+    """The result of a command.
 
     Attributes:
-        problem: What went wrong, or empty; never what it printed, which may hold a secret.
-        finished: False when it was killed for taking too long, so what it did is unknown.
+        problem: Why it failed, or empty; never its output, which may contain a secret.
+        finished: False after a timeout, so that its effect is unknown.
     """
 
     output: str
@@ -47,8 +47,8 @@ class Reply:
     finished: bool = True
 
 
-def words(text: str, *, name: str) -> tuple[str, ...]:
-    """Split a command into words as a shell would, without being one."""
+def split_command(text: str, *, name: str) -> tuple[str, ...]:
+    """Split a command into arguments as a shell does; a key written into it is refused."""
     try:
         split = tuple(shlex.split(text))
     except ValueError as error:
@@ -61,8 +61,8 @@ def words(text: str, *, name: str) -> tuple[str, ...]:
     return split
 
 
-def filled(text: str, environ: Mapping[str, str], places: Mapping[str, str]) -> str:
-    """Return ``text`` with ``$VARIABLES`` and ``{places}`` filled in."""
+def expand(text: str, environ: Mapping[str, str], places: Mapping[str, str]) -> str:
+    """Return ``text`` with ``$VARIABLES`` and ``{places}`` substituted."""
 
     def value(match: re.Match[str]) -> str:
         name = match[1] or match[2]
@@ -76,7 +76,7 @@ def filled(text: str, environ: Mapping[str, str], places: Mapping[str, str]) -> 
     return text
 
 
-def call(
+def run_command(
     command: Sequence[str],
     environ: Mapping[str, str],
     *,
@@ -84,22 +84,22 @@ def call(
     places: Mapping[str, str] | None = None,
     timeout_s: float = 60.0,
 ) -> Reply:
-    """Run a vendor's command and return what it did; never raises for what it does."""
-    argv = [filled(word, environ, places or {}) for word in command]
-    given = filled(stdin, environ, {})
+    """Run a vendor's command; its failure is in the reply, not an exception."""
+    argv = [expand(word, environ, places or {}) for word in command]
+    given = expand(stdin, environ, {})
     try:
         process = subprocess.Popen(
             argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
             env=dict(environ), start_new_session=True,
         )  # fmt: skip
-    except (OSError, ValueError) as error:  # no such program; a zero byte in an argument
+    except (OSError, ValueError) as error:  # no such program; a NUL in an argument
         return Reply("", f"{argv[0]}: {getattr(error, 'strerror', None) or error}")
     try:
         output, _ = process.communicate(given.encode(), timeout_s)
     except subprocess.TimeoutExpired:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
-        with process:  # not read to its end: what left the group may hold the pipe for ever
+        with process:  # Do not drain the pipe: a process outside the group may keep it open.
             pass
         return Reply("", f"{argv[0]} did not answer within {timeout_s:g} s", finished=False)
     problem = f"{argv[0]} exited with {process.returncode}" if process.returncode else ""
@@ -108,18 +108,19 @@ def call(
 
 CONFIRMATIONS = 2
 LATE_NS = 600 * 10**9
-"""A vendor may list a new thing this late; until then its absence proves nothing."""
+"""A vendor may take this long to list a new machine; until then its absence proves nothing."""
 
 Action = Literal["wait", "terminate", "gone", "lost"]
 
 
 @dataclass(slots=True)
 class Sightings:
-    """What was seen of a rented thing so far.
+    """The listings of a rental so far.
 
     Attributes:
-        absent: In how many readable listings in a row it was missing.
-        accepted: Whether the vendor ever took the order to end it.
+        ever: Whether any listing had it.
+        absent: The number of readable listings in a row without it.
+        accepted: Whether the vendor ever accepted its termination.
     """
 
     ever: bool = False
@@ -135,7 +136,7 @@ class Sightings:
 def next_action(
     sightings: Sightings, *, known_id: bool, overdue: bool, age_ns: int, readable: bool
 ) -> Action:
-    """Return what to do about a rented thing. Pure."""
+    """Return what to do about a rental. Pure."""
     if not known_id:
         return "lost" if overdue or age_ns > LATE_NS else "wait"
     may_be_gone = sightings.ever or sightings.accepted or age_ns > LATE_NS
@@ -145,15 +146,15 @@ def next_action(
     return "terminate" if overdue and not missing else "wait"
 
 
-def ask_list(
+def list_machines(
     vendor: Vendor, environ: Mapping[str, str], *, timeout_s: float = 60.0
 ) -> tuple[ListedMachine, ...]:
-    """Return what a vendor runs.
+    """Return the machines that a vendor lists.
 
     Raises:
-        UnreadableReply: It failed, hung or answered something else; that proves nothing.
+        UnreadableReply: The command failed, timed out or printed something else.
     """
-    reply = call(vendor.list, environ, stdin=vendor.stdin, timeout_s=timeout_s)
+    reply = run_command(vendor.list, environ, stdin=vendor.stdin, timeout_s=timeout_s)
     if reply.problem:
         raise UnreadableReply(reply.problem)
     return parse_listing(vendor, reply.output)
@@ -161,7 +162,7 @@ def ask_list(
 
 @dataclass(slots=True, kw_only=True)
 class Tenancy:
-    """One rental as somebody who may end it sees it: a watcher, ``down`` or ``reap``."""
+    """A rental under the control of a watcher, of ``down`` or of ``reap``."""
 
     guard: BudgetGuard
     hold: Hold
@@ -179,15 +180,15 @@ class Tenancy:
 
     @property
     def rental(self) -> Rental:
-        """How to find and end it."""
+        """How to find and terminate it."""
         assert self.hold.rental is not None
         return self.hold.rental
 
     @property
     def age_ns(self) -> int:
-        """How long ago it was ordered, by whichever clock says longer.
+        """The time since the order, by the wall or the monotonic clock, whichever is longer.
 
-        A wall clock that is set back lengthens no life and lowers no cost.
+        A wall clock that is set back does not postpone the deadline or lower the cost.
         """
         return max(self._wall_age_ns(), self.clock.monotonic_ns() - self._ordered_ns)
 
@@ -196,26 +197,23 @@ class Tenancy:
 
     @property
     def left_ns(self) -> int:
-        """How long until it has to be asked to end; negative when that is overdue."""
+        """The time until its deadline; negative if it is overdue."""
         deadline_ns = wall_ns_of(parse_timestamp(self.rental.deadline))
         return deadline_ns - self.rental.started_ns - self.age_ns
 
     def cost(self) -> Money:
-        """What it has cost by now, estimated from the time since it was ordered.
-
-        A clock that stands before the order tells nothing: it may have cost all that is held.
-        """
+        """Return the estimated cost by now; with a clock before the order, all that is held."""
         age_ns = self.age_ns
         if age_ns < 0:
             return self.hold.amount
         return self.rental.cost_until(self.rental.started_ns + age_ns)
 
-    def look(self) -> bool:
-        """Look it up at the vendor, by id or by name; return whether the listing was readable."""
+    def poll(self) -> bool:
+        """Find it in the vendor's listing, by id or name; return whether that was readable."""
         try:
-            listed = ask_list(self.rental.vendor, self.environ, timeout_s=self.timeout_s)
+            listed = list_machines(self.rental.vendor, self.environ, timeout_s=self.timeout_s)
         except UnreadableReply as error:
-            self.say(f"{self.rental.name}: the vendor's list says nothing: {error}")
+            self.say(f"{self.rental.name}: the vendor's list can't be read: {error}")
             return False
         self.update_from(listed)
         return True
@@ -228,17 +226,17 @@ class Tenancy:
         self.sightings.record(present=found is not None)
 
     def record_id(self, resource: str, **detail: str) -> None:
-        """Keep its id, by which it can be ended even while the log takes nothing."""
+        """Keep its id in memory, so that it can be terminated even if the log fails."""
         self.hold = replace(self.hold, resource=resource)
         self.note_if_possible("created", resource=resource, **detail)
 
     def matches_listed(self, listed: ListedMachine) -> bool:
-        """Return whether something listed is what this rental pays for."""
+        """Return whether a listed machine is this rental."""
         known = self.hold.resource
         return bool(known and listed.id == known) or listed.name == self.rental.name
 
     def act(self, *, overdue: bool, readable: bool) -> Action:
-        """Do what is due, and return what that was."""
+        """Do what is due, and return the action."""
         action = next_action(
             self.sightings,
             known_id=bool(self.hold.resource),
@@ -256,20 +254,20 @@ class Tenancy:
         return action
 
     def note(self, event: str, **detail: str) -> None:
-        """Write down what happened to it, and keep our own copy of the hold in step."""
+        """Append a note, and reload the hold."""
         self.guard.note(event, hold=self.hold, detail=detail)
         self.hold = self.guard.log.books().rentals.get(self.hold.id, self.hold)
 
     def note_if_possible(self, event: str, **detail: str) -> None:
-        """Write down what happened; a log that can't take it keeps nothing alive that bills."""
+        """Append a note; a log that fails must not keep a rental running."""
         try:
             self.note(event, **detail)
         except OutlayError as error:
-            self.say(f"{self.rental.name}: {event}, which could not be written down: {error}")
+            self.say(f"{self.rental.name}: {event}, which could not be recorded: {error}")
 
     def _terminate(self) -> None:
         vendor = self.rental.vendor
-        reply: Reply = call(
+        reply: Reply = run_command(
             vendor.terminate, self.environ, stdin=vendor.stdin,
             places={"id": self.hold.resource}, timeout_s=self.timeout_s,
         )  # fmt: skip
@@ -281,10 +279,9 @@ class Tenancy:
             self.note_if_possible("terminating", at=utc_text(self.clock.wall_ns()))
 
     def _settle(self) -> None:
-        """It is gone: write down the proof, then what it cost."""
         proof, cost = f"verified gone {utc_text(self.clock.wall_ns())}", self.cost()
         recorded = self.guard.settle_rental(self.hold, cost, proof)
-        if recorded is None:  # the watcher and a person saw it at the same time
+        if recorded is None:  # another process verified it at the same time
             self.say(f"{self.rental.name}: {proof}; settled already")
             return
         self.say(f"{self.rental.name}: {proof}; about {cost}")
@@ -295,12 +292,12 @@ class Tenancy:
 
 
 def proof_path(directory: Path, name: str) -> Path:
-    """Return where the proof of a termination is kept."""
+    """Return the path of the proof of a termination."""
     return directory / f"proof-terminated-{name}.txt"
 
 
 def write_proof(directory: Path, hold: Hold, proof: str, cost: Money) -> None:
-    """Write the proof of a termination beside the log, as a page for people."""
+    """Write the proof of a termination beside the log."""
     assert hold.rental is not None
     page = (
         f"{proof}\n\n"
@@ -314,9 +311,9 @@ def write_proof(directory: Path, hold: Hold, proof: str, cost: Money) -> None:
 
 
 class NotARental(OutlayError):
-    """A hold pays for nothing rented, so there is nothing to end."""
+    """The hold is not that of a rental."""
 
     exit_code = 2
 
     def __init__(self, hold: str) -> None:
-        super().__init__(f"hold {hold} pays for nothing rented; `outlay guard status` lists them")
+        super().__init__(f"hold {hold} is not a rental's; `outlay guard status` lists the rentals")

@@ -1,6 +1,6 @@
-"""Ordering something rented: the money first, a watcher second, the thing itself last.
+"""Ordering a rental: first the hold, then the watcher, then the machine.
 
-Whatever goes wrong in between leaves a hold that still counts and a unique name to look for.
+A failure in between leaves a hold that counts, and a unique name to search for.
 """
 
 from __future__ import annotations
@@ -16,27 +16,34 @@ from outlay.guard.balance import Hold
 from outlay.guard.budget_guard import BudgetGuard
 from outlay.guard.entries import Rental, Vendor, timestamp
 from outlay.guard.lease import Terms
-from outlay.guard.rental.rental import CONFIRMATIONS, Reply, Tenancy, ask_list, call, filled
+from outlay.guard.rental.rental import (
+    CONFIRMATIONS,
+    Reply,
+    Tenancy,
+    expand,
+    list_machines,
+    run_command,
+)
 from outlay.guard.rental.vendors import UnreadableReply, check_id_from, parse_id
 from outlay.units import Duration, Money, Rate
 
 MARGIN = Duration(120 * 10**9)
-"""How long before the money ends termination begins: vendors take their time."""
+"""How long before the money ends termination begins, since vendors are slow."""
 SETTLE = Duration(60 * 10**9)
 CREATE_TIMEOUT = Duration(600 * 10**9)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RentalOrder:
-    """What is to be rented, and for how much.
+    """What to rent, and for how much.
 
     Attributes:
-        limit: What it may cost; the deadline follows from it and the rate.
-        rate: What it costs per hour, everything included.
+        limit: The most it may cost; the deadline follows from it and the rate.
+        rate: The price per hour, everything included.
         create: The command that creates it, with ``{name}`` in it.
-        most: The longest it may live, when that is less than the limit pays for.
+        most: The longest it may run, if less than the limit pays for.
         margin: How long before the money ends termination begins.
-        settle: How long to look for it when creation failed, before believing that.
+        settle: How long to search for it after a failed creation.
     """
 
     label: str
@@ -52,10 +59,10 @@ class RentalOrder:
     most_rate: Rate | None = None
 
     def lifetime_ns(self) -> int:
-        """Return how long it may live before it is asked to end.
+        """Return the time from the order to the deadline.
 
         Raises:
-            InvalidValue: The limit does not even pay for ending it, or it may not live at all.
+            InvalidValue: The limit does not pay for the margin, or the rate or ``most`` is zero.
         """
         paid_ns = Terms(rate=self.rate).paid_ns(self.limit)
         if paid_ns is None:
@@ -72,37 +79,37 @@ class RentalOrder:
 
 
 class RateTooHigh(Refused):
-    """What is to be paid per hour is more than was said to be acceptable."""
+    """The rate is above ``--most-rate``."""
 
     def __init__(self, rate: Rate, most: Rate) -> None:
         super().__init__(f"{rate} is above the {most} of --most-rate. Nothing was started.")
 
 
 class VendorUnusable(OutlayError):
-    """The vendor's list does not work, so nothing rented there could be watched."""
+    """The vendor's list command fails, so a rental there could not be watched."""
 
     def __init__(self, problem: str) -> None:
         super().__init__(
-            f"{problem}. Nothing was ordered: what can't be listed can't be seen to be gone. "
+            f"{problem}. Nothing was ordered: without a listing nothing can be verified gone. "
             "Try the --list command by hand."
         )
 
 
 class CreationFailed(OutlayError):
-    """The vendor refused, and lists nothing of that name; the hold was released."""
+    """The vendor refused, and lists no such name; the hold was released."""
 
     def __init__(self, name: str, problem: str) -> None:
         super().__init__(f"{name} was not created: {problem}. The hold was released.")
 
 
 class RentalUnknown(OutlayError):
-    """Something may be running and billing, and its id is not known. The hold still counts."""
+    """A machine may be running, and its id is unknown. The hold still counts."""
 
     def __init__(self, hold: Hold, name: str, problem: str) -> None:
         super().__init__(
             f"{problem}, and the vendor's list does not show {name}. IT MAY BE RUNNING. "
             f"Its {hold.amount} stay held. Look at the vendor's console for that name, and "
-            f"`outlay guard reap` will look again; if it never was, "
+            f"`outlay guard reap` searches again; if it was never created, "
             f"`outlay guard void {hold.id} --reason ...`."
         )
 
@@ -116,17 +123,17 @@ def rent(
     clock: Clock = SYSTEM,
     say: Callable[[str], None] = lambda _: None,
 ) -> Hold:
-    """Hold the money, start the watcher, create the thing, and write down its id.
+    """Open the hold, start the watcher, create the machine, and record its id.
 
     Raises:
         BudgetGuardExceeded: There is no room; nothing was ordered.
-        VendorUnusable: The vendor's list does not work; nothing was ordered.
+        VendorUnusable: The vendor's list command fails; nothing was ordered.
         CreationFailed: Nothing was created; the hold was released.
         RentalUnknown: Something may have been created; the hold still counts.
     """
     _check(order, environ)
     try:
-        ask_list(order.vendor, environ)
+        list_machines(order.vendor, environ)
     except UnreadableReply as error:
         raise VendorUnusable(str(error)) from error
     hold = guard.authorize(
@@ -138,17 +145,17 @@ def rent(
         guard.release_rental(hold, "nothing was ordered: its watcher could not be started")
         raise VendorUnusable(f"the watcher could not be started: {error}") from error
     place = Tenancy(guard=guard, hold=hold, environ=environ, clock=clock, say=say)
-    reply = call(
+    reply = run_command(
         order.create, environ, stdin=order.vendor.stdin,
         places={"name": place.rental.name, "hold": hold.id},
         timeout_s=order.create_timeout.seconds,
     )  # fmt: skip
-    _write_down(place, order, reply)
+    _record_creation(place, order, reply)
     return place.hold
 
 
 def check_rate(rate: Rate, most: Rate | None) -> None:
-    """Refuse a rate above the highest that is wanted."""
+    """Raise RateTooHigh for a rate above ``most``."""
     if most is not None and most.currency != rate.currency:
         raise InvalidValue("most-rate", str(most), f"a rate in {rate.currency}, as --rate is")
     if most is not None and rate.micros_per_hour > most.micros_per_hour:
@@ -156,7 +163,7 @@ def check_rate(rate: Rate, most: Rate | None) -> None:
 
 
 def _check(order: RentalOrder, environ: Mapping[str, str]) -> None:
-    """Refuse what could not be ended again, before any money is held."""
+    """Refuse an order that could not be terminated, before money is held."""
     if not any("{name}" in word for word in order.create):
         expected = "a command with {name} in it, by which it is found again"
         raise InvalidValue("create", " ".join(order.create), expected)
@@ -166,12 +173,12 @@ def _check(order: RentalOrder, environ: Mapping[str, str]) -> None:
     order.lifetime_ns()
     check_id_from(order.vendor.id_from)
     for text in (*order.create, *order.vendor.list, *order.vendor.terminate, order.vendor.stdin):
-        filled(text, environ, {})
+        expand(text, environ, {})
 
 
 def rental_of(order: RentalOrder, now_ns: int) -> Rental:
-    """Return what a hold says of something that is ordered now: its name, and when it ends."""
-    now_ns -= now_ns % 1000  # as finely as the log writes it, so that no deadline is rounded up
+    """Return the rental of a machine that is ordered now, for its hold."""
+    now_ns -= now_ns % 1000  # the log's precision, so that no deadline is rounded up
     slug = re.sub(r"[^a-z0-9]+", "-", order.label.lower()).strip("-")[:24]
     return Rental(
         name=f"outlay-{slug}-{secrets.token_hex(4)}",
@@ -182,8 +189,8 @@ def rental_of(order: RentalOrder, now_ns: int) -> Rental:
     )
 
 
-def _write_down(place: Tenancy, order: RentalOrder, reply: Reply) -> None:
-    """Record the id that creation printed; else find the thing by its name, or call it lost."""
+def _record_creation(place: Tenancy, order: RentalOrder, reply: Reply) -> None:
+    """Record the id that creation printed; else find the machine by name, or mark it unknown."""
     problem = reply.problem
     if not problem:
         try:
@@ -207,7 +214,7 @@ def _write_down(place: Tenancy, order: RentalOrder, reply: Reply) -> None:
 def _found_by_name(place: Tenancy, settle: Duration) -> bool:
     deadline_ns = place.clock.monotonic_ns() + settle.ns
     while True:
-        place.look()
+        place.poll()
         if place.hold.resource:
             return True
         if place.clock.monotonic_ns() >= deadline_ns:

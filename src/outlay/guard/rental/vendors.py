@@ -1,9 +1,9 @@
-"""What vendors answer, read; and the commands of six of them. Pure.
+"""Parsing of vendors' replies, and the commands of six vendors. Pure.
 
-Command line tools: runpodctl (``pod list --all`` shows stopped pods too, which still bill),
-vastai, prime, sky and dstack, and Lambda's Cloud API through curl, whose key goes through standard
-input so that no process list shows it. With sky (which has ``-o json`` since 2026) and dstack the
-name that was set at creation is the id.
+Command line tools: runpodctl (``pod list --all`` includes stopped pods, which still bill), vastai,
+prime, sky and dstack; and Lambda's Cloud API through curl, with the key on standard input so that
+it is in no process list. With sky (``-o json`` since 2026) and dstack the name set at creation is
+the id.
 """
 
 from __future__ import annotations
@@ -75,26 +75,26 @@ _STEP = re.compile(r"\.([A-Za-z_][\w-]*)|\[(\d+)\]")
 
 
 class UnreadableReply(OutlayError):
-    """A vendor's answer can't be read, so it proves nothing."""
+    """A vendor's reply can't be parsed, so it proves nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class ListedMachine:
-    """Something that a vendor says it runs."""
+    """A machine in a vendor's listing."""
 
     id: str
     name: str
 
 
 def preset(name: str) -> Vendor:
-    """Return the commands of a vendor we know."""
+    """Return the commands of a known vendor."""
     if name not in PRESETS:
         raise InvalidValue("vendor", name, choices(PRESETS))
     return PRESETS[name]
 
 
 def check_id_from(id_from: str) -> None:
-    """Refuse a place for the id that makes no sense, whatever creation prints."""
+    """Raise InvalidValue for a malformed ``id_from``."""
     how, _, where = id_from.partition(":")
     if id_from == "name":
         return
@@ -110,7 +110,7 @@ def check_id_from(id_from: str) -> None:
 
 
 def parse_id(id_from: str, output: str, name: str) -> str:
-    """Return the id that the output of a creation shows; ``name`` is what it was called."""
+    """Return the id in the create command's output; ``name`` is the machine's name."""
     check_id_from(id_from)
     how, _, where = id_from.partition(":")
     if id_from == "name":
@@ -126,10 +126,10 @@ def parse_id(id_from: str, output: str, name: str) -> str:
 
 
 def parse_listing(vendor: Vendor, output: str) -> tuple[ListedMachine, ...]:
-    """Return what a vendor runs, without what it shows as gone for good.
+    """Return the machines in a listing, without those in a ``gone`` state.
 
     Raises:
-        UnreadableReply: The answer is not the list that was expected; an empty list is one.
+        UnreadableReply: Not the expected list; an empty one is valid.
     """
     items = _at(_json(output), vendor.items)
     if not isinstance(items, list):
@@ -155,7 +155,7 @@ def _is_gone(vendor: Vendor, item: object) -> bool:
 
 
 def _field(item: object, key: str) -> object:
-    """Return what a listed item says at a key, or at a path such as ``.spec.name``."""
+    """Return a listed item's value at a key, or at a path such as ``.spec.name``; None if none."""
     if not key.startswith("."):
         return item.get(key) if isinstance(item, dict) else None
     try:
@@ -168,7 +168,7 @@ def _json(output: str) -> object:
     try:
         return decode_as_python(output)
     except BadDocument as error:
-        raise UnreadableReply(f"the answer is no JSON ({error})") from None
+        raise UnreadableReply(f"the answer is not JSON ({error})") from None
 
 
 def _steps(path: str) -> list[re.Match[str]]:
@@ -179,7 +179,7 @@ def _steps(path: str) -> list[re.Match[str]]:
 
 
 def _at(value: object, path: str) -> object:
-    """Return what stands at ``.a.b[0]``; the empty path is the value itself."""
+    """Return the value at ``.a.b[0]``; the empty path is the value itself."""
     for match in _steps(path):
         key, index = match[1], match[2]
         if key is not None and isinstance(value, dict) and key in value:

@@ -21,7 +21,7 @@ from outlay.errors import Finding, InvalidValue, MissingExtra
 from outlay.prices.gpus import resolve
 from outlay.prices.offer import Offer, Parsed, Tier, nvlink_between, read_price
 from outlay.prices.sources.base import SourceFailed
-from outlay.units.numbers import exact_decimal
+from outlay.units.quantity import exact_decimal
 
 # A line of somebody else's catalog, whichever catalog it is.
 

@@ -19,7 +19,7 @@ from outlay.errors import Finding, InvalidValue, choices
 from outlay.sweep.engines.names import ENGINES, EngineOptions, PlainOptions, engine_names
 from outlay.sweep.errors import InvalidGrid
 from outlay.units import Duration
-from outlay.units.numbers import exact_decimal
+from outlay.units.quantity import exact_decimal
 
 # Reading a mapping key by key so that everything wrong with it is found, not only the first.
 

@@ -110,7 +110,7 @@ class Active:
 
     def _notice_is_over(self, elapsed_ns: int) -> bool:
         if self.funds is not None and not self.engine.remote:
-            return isinstance(self.funds.tend(elapsed_ns), End)
+            return isinstance(self.funds.renew(elapsed_ns), End)
         return elapsed_ns >= self.noticed_ns + NOTICE_NS
 
     def _reason_to_stop(self, elapsed_ns: int) -> RunVerdict | None:
@@ -120,6 +120,6 @@ class Active:
         timeout = self.run.settings.timeout
         if timeout is not None and elapsed_ns >= timeout.ns:
             return RunVerdict("error", f"timeout: not done after {timeout}")
-        if self.funds is not None and isinstance(self.funds.tend(elapsed_ns), GiveNotice):
+        if self.funds is not None and isinstance(self.funds.renew(elapsed_ns), GiveNotice):
             return NO_MONEY
         return None
