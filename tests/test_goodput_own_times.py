@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from outlay.account.columns import Ints, StepColumns
 from outlay.account.run import SegmentAccount
-from outlay.account.steps import Ints, StepColumns
 from outlay.goodput import steps as module
 from outlay.goodput.steps import SlowSteps
 from outlay.ledger import SegmentId

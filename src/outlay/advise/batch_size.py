@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from outlay.account.columns import Ints
 from outlay.account.run import RunAccount
-from outlay.account.steps import Ints
 from outlay.advise.recommendation import (
     AdviceKind,
     Grade,

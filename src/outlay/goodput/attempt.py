@@ -20,9 +20,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from outlay.account.columns import Column, Ints, SpanColumns, SpanInterval, Spans, cumulative
 from outlay.account.run import Committed, SegmentAccount
-from outlay.account.spans import SpanColumns, SpanInterval, Spans
-from outlay.account.steps import Column, Ints, cumulative
 from outlay.goodput import phases as ph
 from outlay.goodput.steps import SlowSteps, Typical, Undone, UndoneTime, undone_steps
 
@@ -142,7 +141,7 @@ class OwnTimes:
         if self._folded == self.segment.revision:
             return False
         self._folded = self.segment.revision
-        self._forget_from(self.segment.take_rewritten())
+        self._forget_from(self.segment.pop_rewritten_from())
         done, steps = len(self._own) - 1, self.segment.step_count
         if done < steps:
             life = self.segment.life

@@ -400,7 +400,7 @@ def known_goodput(view: RunView, breakdown: Breakdown) -> float | None:
 
 def slices_used(view: RunView, windows: Sequence[Window]) -> SliceEfficiency | None:
     """Return how an elastic run used its slices in some windows; None when it never counted."""
-    changes = (change for own in view.timeline.own for change in own.segment.slices)
+    changes = (change for own in view.timeline.own for change in own.segment.life.slices)
     return slice_efficiency(view.timeline, changes, windows)
 
 
@@ -416,7 +416,7 @@ def beside_ns(view: RunView, windows: Sequence[Window]) -> dict[str, int]:
     """Return how long overlapped spans took in some windows, each by itself."""
     totals: dict[str, int] = {}
     for attempt in view.timeline.attempts:
-        beside = view.account.segments[attempt.segment].beside
+        beside = view.account.segments[attempt.segment].overlapped
         for window in windows if len(beside) else ():
             inside = beside.columns().within(window.start_ns, window.end_ns)
             for phase, spans in inside.by(ph.phase_of_span):

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from outlay.account.spans import ACCELERATOR_INIT as ACCELERATOR_INIT
-from outlay.account.spans import CHECKPOINT_RESTORE as CHECKPOINT_RESTORE
-from outlay.account.spans import CHECKPOINT_SAVE as CHECKPOINT_SAVE
-from outlay.account.spans import DATA_LOADING as DATA_LOADING
-from outlay.account.spans import ELASTIC_REINITIALIZATION as ELASTIC_REINITIALIZATION
-from outlay.account.spans import ELASTIC_SCALE_UP as ELASTIC_SCALE_UP
-from outlay.account.spans import ELASTIC_SLICE_DOWN as ELASTIC_SLICE_DOWN
-from outlay.account.spans import EVALUATION as EVALUATION
-from outlay.account.spans import NAMES
-from outlay.account.spans import TRAINING_PREP as TRAINING_PREP
+from outlay.account.columns import ACCELERATOR_INIT as ACCELERATOR_INIT
+from outlay.account.columns import CHECKPOINT_RESTORE as CHECKPOINT_RESTORE
+from outlay.account.columns import CHECKPOINT_SAVE as CHECKPOINT_SAVE
+from outlay.account.columns import DATA_LOADING as DATA_LOADING
+from outlay.account.columns import ELASTIC_REINITIALIZATION as ELASTIC_REINITIALIZATION
+from outlay.account.columns import ELASTIC_SCALE_UP as ELASTIC_SCALE_UP
+from outlay.account.columns import ELASTIC_SLICE_DOWN as ELASTIC_SLICE_DOWN
+from outlay.account.columns import EVALUATION as EVALUATION
+from outlay.account.columns import NAMES
+from outlay.account.columns import TRAINING_PREP as TRAINING_PREP
 
 SPAN_PHASES = NAMES
 STEP = "step"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from outlay.account.steps import Column, Ints, cumulative
+from outlay.account.columns import Column, Ints, cumulative
 
 # Which executions of steps were undone: when step m runs, every earlier one numbered >= m is.
 #

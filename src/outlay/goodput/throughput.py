@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from outlay.account.columns import Ints
 from outlay.account.run import RunAccount, SegmentAccount
-from outlay.account.steps import Ints
 from outlay.errors import InvalidValue
 from outlay.goodput import phases as ph
 from outlay.goodput.attempt import OwnTimes

@@ -14,8 +14,8 @@ from itertools import accumulate, pairwise
 
 import numpy as np
 
+from outlay.account.columns import Ints
 from outlay.account.run import RunAccount
-from outlay.account.steps import Ints
 from outlay.errors import InvalidValue
 from outlay.goodput import phases as ph
 from outlay.goodput.attempt import AttemptTimeline, OwnTimes
