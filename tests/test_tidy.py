@@ -333,7 +333,7 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
 
 
 def test_every_module_that_the_architecture_names_exists() -> None:
-    found = re.findall(r"`((?:[a-z_]+/)*[a-z_]+\.py)`", text_of(ROOT / "docs" / "ARCHITECTURE.md"))
+    found = re.findall(r"`((?:[a-z_]+/)+[a-z_]+\.py)`", text_of(ROOT / "docs" / "ARCHITECTURE.md"))
     named = [name for name in found if not name.startswith(("tests/", "outlay/"))]
     assert len(named) > 60
     assert not [name for name in named if not (ROOT / "src" / "outlay" / name).is_file()]
@@ -345,7 +345,7 @@ def test_the_walks_of_a_reader_are_as_short_as_promised() -> None:
     stated = [int(count) for count, _ in walks]
     modules = [re.findall(r"`((?:[a-z_]+/)*[a-z_]+\.py)`", each) for _, each in walks]
     assert [len(set(each)) for each in modules] == stated
-    most = [15, 20, 15, 12, 10]
+    most = [15, 20, 15, 12, 9]
     assert all(count <= limit for count, limit in zip(stated, most, strict=True))
     graph = grimp.build_graph("outlay")
     for walk in modules:
