@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from goodput_log import START_S
+from outlay.goodput.phases import BadputParts, BadputType
 from outlay.goodput.readings import DeviationReading, GoodputReading
-from outlay.goodput.types import BadputParts, BadputType
 
 PARTS: BadputParts = {
     BadputType.TPU_INITIALIZATION: 10.0,

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outlay.account.steps import Column, integers, total
+from outlay.account.columns import Column, integers, total
 
 alike = st.tuples(st.sampled_from([0, 7, -1]), st.integers(0, 90)).map(lambda of: [of[0]] * of[1])
 numbers = alike | st.lists(st.integers(-(2**62), 2**62), max_size=90)

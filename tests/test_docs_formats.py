@@ -24,9 +24,9 @@ from outlay.export.csv_files import COMMS, ENERGY, TIMINGS
 from outlay.export.gcp import GCPOptions
 from outlay.export.scalars import MetricSeries, time_series
 from outlay.export.sinks import COLUMNS as UPLOAD_COLUMNS
+from outlay.goodput.phases import BadputType
 from outlay.goodput.readings import DeviationReading, GoodputReading, Reading, WindowReading
 from outlay.goodput.timeline import SliceEfficiency
-from outlay.goodput.types import BadputType
 from outlay.ledger import KnownRecord, Price, RunIdentity
 from outlay.prices.names import Quote
 from outlay.proc.strays import ExitRecord

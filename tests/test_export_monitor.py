@@ -29,9 +29,8 @@ from outlay.export.monitor import GoodputMonitor, ProcessUploader
 from outlay.export.sinks import JsonLinesFile
 from outlay.export.uploads import Tally
 from outlay.export.worker import TALLY_BYTES, padded
-from outlay.goodput.logs import LocalRunLog
 from outlay.goodput.readings import DeviationReading, GoodputReading, Reading
-from outlay.goodput.recorder import GoodputRecorder
+from outlay.goodput.recorder import GoodputRecorder, LocalRunLog
 from waiting import until
 
 SOON_S = 60.0

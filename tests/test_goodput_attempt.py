@@ -103,7 +103,7 @@ def test_an_end_without_a_beginning_is_ignored() -> None:
 @pytest.mark.parametrize(("step", "seconds"), [(-1, 0), (0, 1), (1, 3), (4, 3), (5, 6)])
 def test_when_an_attempt_got_past_a_step(step: int, seconds: int) -> None:
     timeline = attempt(Segment().step(1).step(2).step(3, number=5))
-    assert timeline.when_past(step) == START_NS + seconds * SECOND
+    assert timeline.start_of_step_after(step) == START_NS + seconds * SECOND
 
 
 def test_how_far_an_attempt_got() -> None:

@@ -24,7 +24,7 @@ from outlay import BadputType, GoodputCache, GoodputCalculator, GoodputRecorder,
 from outlay.clock import ManualClock
 from outlay.errors import InvalidValue
 from outlay.goodput.calculator import NoGoodputLogs, NoJobTime, NoStepTimes
-from outlay.goodput.follower import RunView, beside_ns
+from outlay.goodput.follower import RunView, overlapped_ns
 from outlay.goodput.timeline import Window
 
 RECOVERY = BadputType.INFRASTRUCTURE_RECOVERY_FROM_DISRUPTION
@@ -314,9 +314,9 @@ def test_threads_that_share_a_calculator_are_answered_one_at_a_time(
     def meet(view: RunView, windows: Sequence[Window]) -> dict[str, int]:
         with contextlib.suppress(threading.BrokenBarrierError):
             both.append(answering.wait(0.1))
-        return beside_ns(view, windows)
+        return overlapped_ns(view, windows)
 
-    monkeypatch.setattr("outlay.goodput.calculator.beside_ns", meet)
+    monkeypatch.setattr("outlay.goodput.calculator.overlapped_ns", meet)
     calculator = restarted_job().calculator(now=63)
     with ThreadPoolExecutor(2) as pool:
         answers = [pool.submit(calculator.get_job_goodput) for _ in range(2)]
@@ -440,7 +440,7 @@ def test_only_rank_0_writes_by_default(monkeypatch: pytest.MonkeyPatch, private_
 
 def test_a_checkpoint_makes_progress_committed(tmp_path: Path) -> None:
     from outlay.goodput.follower import GoodputFollower
-    from outlay.goodput.logs import LocalRunLog
+    from outlay.goodput.recorder import LocalRunLog
     from outlay.goodput.timeline import progress
 
     recorder = GoodputRecorder("job", "log", True, LocalRunLog("job", tmp_path))

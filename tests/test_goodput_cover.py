@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outlay.account.spans import SpanInterval, Spans
+from outlay.account.columns import SpanInterval, Spans
 from outlay.goodput.attempt import Cover, cover_of, flatten
 
 

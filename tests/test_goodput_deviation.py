@@ -48,7 +48,7 @@ def test_the_ideal_of_a_growing_run_is_what_the_definition_says(batches: list[li
     spread = statistics.median(abs(time - median) for time in every)
     usual = [time for time in every if time <= median + 3 * spread]
     assert ideal_step_ns(growing) == sum(usual) / len(usual)
-    assert ideal_step_ns(growing.beside(np.array([5]))) == ideal_step_ns(
+    assert ideal_step_ns(growing.with_run(np.array([5]))) == ideal_step_ns(
         growing.extended_by(np.array([5]))
     )
 

@@ -17,7 +17,7 @@ SECOND = 10**9
 
 def efficiency(run_dir: Path, clock: ManualClock, *windows: Window) -> SliceEfficiency | None:
     view = GoodputFollower(run_dir).view(clock.wall_ns())
-    changes = [change for fold in view.account.segments.values() for change in fold.slices]
+    changes = [change for fold in view.account.segments.values() for change in fold.life.slices]
     return slice_efficiency(view.timeline, changes, windows or [view.whole])
 
 

@@ -22,8 +22,7 @@ from outlay.errors import InvalidValue
 from outlay.goodput.calculator import GoodputCalculator
 from outlay.goodput.follower import GoodputFollower, read_view
 from outlay.goodput.importing import GoodputCache, import_payloads
-from outlay.goodput.logs import LocalRunLog, run_dir_of_job
-from outlay.goodput.recorder import GoodputRecorder
+from outlay.goodput.recorder import GoodputRecorder, LocalRunLog, run_dir_of_job
 from outlay.ledger import AttemptStarted, Payload, SegmentId, read_run
 from outlay.sweep.aggregate.reading import read_ledger
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from outlay.account.columns import Ints, StepColumns
 from outlay.account.run import SegmentAccount
-from outlay.account.steps import Ints, StepColumns
 from outlay.goodput import steps as module
 from outlay.goodput.steps import SlowSteps
 from outlay.ledger import SegmentId
@@ -29,7 +29,7 @@ def test_a_growing_attempts_slow_steps_are_found_at_every_look(
     looks: list[tuple[list[int], int]], counts: list[int], many: int
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "_MANY", many)
+        patch.setattr(module, "_SLACK", many)
         slow, own = SlowSteps(), list[int]()
         for more, bound in looks:
             own += more

@@ -121,7 +121,7 @@ def test_the_first_load_of_an_attempt_holds_training_up_and_later_ones_do_not() 
     assert seconds_of(job) == {"data_loading": 2, "step": 2}
     builder, _ = translated([job.payloads])
     (fold,) = builder.account.segments.values()
-    assert [(span.end_ns - span.begin_ns) / SECOND for span in fold.beside] == [0.2]
+    assert [(span.end_ns - span.begin_ns) / SECOND for span in fold.overlapped] == [0.2]
 
 
 def test_the_first_load_of_every_attempt_holds_training_up() -> None:

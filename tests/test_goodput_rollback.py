@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from outlay.account.run import where_numbers_go_back
+from outlay.account.run import find_decreases
 from outlay.goodput.steps import Undone, UndoneTime, undone_steps
 
 
 def undone(numbers: list[int], counts: list[int], redone_from: int | None = None) -> Undone:
     number, count = np.array(numbers, dtype=np.int64), np.array(counts, dtype=np.int64)
-    only_grows = not len(where_numbers_go_back(number, count))
+    only_grows = not len(find_decreases(number, count))
     return undone_steps(number, count, redone_from, only_grows=only_grows)
 
 

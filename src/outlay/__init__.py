@@ -42,8 +42,8 @@ if TYPE_CHECKING:
     from outlay.export.sinks import CsvFile, JsonLinesFile, PluginSink
     from outlay.goodput.calculator import GoodputCalculator
     from outlay.goodput.importing import GoodputCache
+    from outlay.goodput.phases import BadputType, GoodputType
     from outlay.goodput.recorder import GoodputRecorder
-    from outlay.goodput.types import BadputType, GoodputType
     from outlay.guard.budget_guard import BudgetGuard
     from outlay.guard.errors import BudgetGuardExceeded
     from outlay.guard.gate import Guarding
@@ -86,8 +86,8 @@ _NAMES = {
     "export.sinks": ("CsvFile", "JsonLinesFile", "PluginSink"),
     "goodput.calculator": ("GoodputCalculator",),
     "goodput.importing": ("GoodputCache",),
+    "goodput.phases": ("BadputType", "GoodputType"),
     "goodput.recorder": ("GoodputRecorder",),
-    "goodput.types": ("BadputType", "GoodputType"),
     "guard.budget_guard": ("BudgetGuard",),
     "guard.errors": ("BudgetGuardExceeded",),
     "guard.gate": ("Guarding",),

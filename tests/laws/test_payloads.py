@@ -81,8 +81,8 @@ def account_of(chunks: Sequence[Chunk]) -> object:
             segment,
             (of.life.header, of.life.end, of.life.last_sign_ns),
             [column.tolist() for column in of.steps.all()],
-            (list(of.spans), list(of.beside), of.open),
-            (of.checkpoints, of.slices, of.work),
+            (list(of.spans), list(of.overlapped), of.open),
+            (of.checkpoints, of.life.slices, of.work),
         )
         for segment, of in sorted(account.segments.items())
     ]

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 import ledger_strategies as some
 from ledgers import START_NS, Segment, to_lines
 from outlay.account import step_blocks
+from outlay.account.columns import StepColumns, Work
 from outlay.account.run import RunAccount, SegmentAccount
 from outlay.account.step_blocks import StepBlock, decode_steps
-from outlay.account.steps import StepColumns, Work
 from outlay.goodput.attempt import OwnTimes
 from outlay.ledger import LedgerReader, Record, Step, encode_line
 from outlay.ledger.codec import Decoded, decode_block
@@ -28,7 +28,7 @@ NAMES = ("wait_ns", "tokens", "samples", "comm_bytes", "energy_mj", "flops", "co
 @pytest.fixture(autouse=True, scope="module")
 def few_lines_are_many() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(step_blocks, "_FEW", 1)
+        patch.setattr(step_blocks, "_MIN_LINES", 1)
         yield
 
 
@@ -200,7 +200,7 @@ def test_every_flipped_bit_of_a_line_is_one_complaint_about_it() -> None:
 
 
 def test_a_usual_log_is_read_in_bulk(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(step_blocks, "_FEW", 256)
+    monkeypatch.setattr(step_blocks, "_MIN_LINES", 256)
     block = b"".join(usual_lines(5000))
     records = decode_steps(block).records
     assert isinstance(records, StepBlock)

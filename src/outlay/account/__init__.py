@@ -1,1 +1,1 @@
-"""A run's log, read once and by column: what every other figure of the run is computed from."""
+"""A run's log, read once and by column; every other figure of the run is computed from it."""

@@ -1,4 +1,4 @@
-"""Payloads of a goodput log, parsed: step starts by column, everything else one by one."""
+"""Parsing of goodput payloads: step starts by column, everything else one by one."""
 
 from __future__ import annotations
 
@@ -10,32 +10,31 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from outlay.account import spans as names
-from outlay.account.steps import Ints
+from outlay.account import columns as names
+from outlay.account.columns import Ints
 
-# Payloads other than step starts, parsed one by one: one payload is one event.
+# Payloads other than step starts: one payload is one event.
 #
-# The keys are those that ml-goodput-measurement 0.2.3 and Orbax's checkpoint logger write. What
-# is malformed is a ValueError that says why. What events mean for attempts is left to
-# ``payloads``.
+# The keys are those that ml-goodput-measurement 0.2.3 and Orbax's checkpoint logger write. A
+# malformed payload raises a ValueError that says why. ``payloads`` assigns events to attempts.
 
 
 @dataclass(frozen=True, slots=True)
 class JobStarted:
-    """The job began, for the first time or again."""
+    """The job was started or restarted."""
 
     t_ns: int
 
 
 @dataclass(frozen=True, slots=True)
 class JobEnded:
-    """The job recorded that it is done."""
+    """The job completed."""
 
     t_ns: int
 
 
 @dataclass(frozen=True, slots=True)
-class Began:
+class SpanStart:
     """A span began."""
 
     t_ns: int
@@ -43,7 +42,7 @@ class Began:
 
 
 @dataclass(frozen=True, slots=True)
-class PayloadEnded:
+class SpanEnd:
     """A span ended."""
 
     t_ns: int
@@ -51,8 +50,8 @@ class PayloadEnded:
 
 
 @dataclass(frozen=True, slots=True)
-class Took:
-    """A span, recorded when it was over; without a begin, it began at the last sign of life."""
+class TimedSpan:
+    """A span recorded at its end; without ``begin_ns`` it began at the last sign of life."""
 
     begin_ns: int | None
     duration_ns: int
@@ -60,16 +59,16 @@ class Took:
 
 
 @dataclass(frozen=True, slots=True)
-class Saved:
-    """A checkpoint of everything up to and including ``step``."""
+class SavedCheckpoint:
+    """A checkpoint of all steps up to and including ``step``."""
 
     t_ns: int
     step: int
 
 
 @dataclass(frozen=True, slots=True)
-class Slices:
-    """How many slices of an elastic job train, exist, and could train."""
+class SliceCounts:
+    """How many slices of an elastic job train, how many it has, and how many could train."""
 
     t_ns: int
     active: int
@@ -77,7 +76,7 @@ class Slices:
     available: int
 
 
-Event = JobStarted | JobEnded | Began | PayloadEnded | Took | Saved | Slices
+Event = JobStarted | JobEnded | SpanStart | SpanEnd | TimedSpan | SavedCheckpoint | SliceCounts
 
 _SPANS = {
     "tpu_init": names.ACCELERATOR_INIT,
@@ -90,18 +89,18 @@ _ENDS = {f"{stem}_end_time": span for stem, span in _SPANS.items()}
 
 
 def parse_event(payload: Payload) -> Event:
-    """Return the event that a payload records.
+    """Return the event of a payload.
 
     Raises:
-        ValueError: It is of no known kind, or a value in it is malformed.
+        ValueError: The payload is of no known kind, or a value in it is malformed.
     """
     if not isinstance(payload, Mapping):
         raise ValueError("is no JSON object")
     for key in payload:
         if key in _BEGINS:
-            return Began(_instant(payload, key), _BEGINS[key])
+            return SpanStart(_instant(payload, key), _BEGINS[key])
         if key in _ENDS:
-            return PayloadEnded(_instant(payload, key), _ENDS[key])
+            return SpanEnd(_instant(payload, key), _ENDS[key])
     match payload:
         case {"job_start_time": _}:
             return JobStarted(_instant(payload, "job_start_time"))
@@ -116,7 +115,7 @@ def parse_event(payload: Payload) -> Event:
         case {"elastic_slice_counts_timestamp": _}:
             return _slices(payload)
         case {"checkpoint_start_time": _, "checkpoint_step": step}:
-            return Saved(_instant(payload, "checkpoint_start_time"), _whole(step, "step"))
+            return SavedCheckpoint(_instant(payload, "checkpoint_start_time"), _whole(step, "step"))
         case {"event_type": "save" | "restore" | "emergency_restore" as kind}:
             return _checkpoint(payload, kind)
         case _:
@@ -124,26 +123,26 @@ def parse_event(payload: Payload) -> Event:
 
 
 def instant_of(event: Event) -> int | None:
-    """Return when an event happened, or its span began; None where its payload has no instant."""
-    return event.begin_ns if isinstance(event, Took) else event.t_ns
+    """Return when an event happened, or its span began; None if the payload has no instant."""
+    return event.begin_ns if isinstance(event, TimedSpan) else event.t_ns
 
 
-def _edge(payload: Payload, stem: str, span: str) -> Began | PayloadEnded:
+def _edge(payload: Payload, stem: str, span: str) -> SpanStart | SpanEnd:
     if f"{stem}_start_time" in payload:
-        return Began(_instant(payload, f"{stem}_start_time"), span)
-    return PayloadEnded(_instant(payload, f"{stem}_end_time"), span)
+        return SpanStart(_instant(payload, f"{stem}_start_time"), span)
+    return SpanEnd(_instant(payload, f"{stem}_end_time"), span)
 
 
-def _slices(payload: Payload) -> Slices:
+def _slices(payload: Payload) -> SliceCounts:
     t_ns = _instant(payload, "elastic_slice_counts_timestamp")
     keys = ("active_slices", "total_slices", "available_slices")
     active, total, available = (_whole(payload.get(key), key) for key in keys)
     if total < 1 or active > total:
         raise ValueError("says that more slices train than there are")
-    return Slices(t_ns, active, total, available)
+    return SliceCounts(t_ns, active, total, available)
 
 
-def _checkpoint(payload: Payload, kind: str) -> Took:
+def _checkpoint(payload: Payload, kind: str) -> TimedSpan:
     """Return how long a checkpoint blocked training; of a save, the part that blocks."""
     parts = (
         ("checkpoint_manager_blocking", "checkpointer_blocking")
@@ -155,7 +154,7 @@ def _checkpoint(payload: Payload, kind: str) -> Took:
         if payload.get(f"{part}_duration_secs") is not None:
             begin = payload.get(f"{part}_start_time")
             begin_ns = None if begin is None else _instant(payload, f"{part}_start_time")
-            return Took(begin_ns, _instant(payload, f"{part}_duration_secs"), span)
+            return TimedSpan(begin_ns, _instant(payload, f"{part}_duration_secs"), span)
     raise ValueError(f"is a {kind} without a duration: it was not finished")
 
 
@@ -180,25 +179,24 @@ def _text(value: Any) -> str:
     return value
 
 
-# The step starts among payloads, by column: no object per step.
+# Step starts by column, without an object per step.
 #
-# A million payloads become two vectors in a few passes that Python runs in C. Only when one of
-# them is malformed is each checked by itself. What steps mean for attempts is left to
-# ``payloads``.
+# A million payloads become two vectors in a few passes in C. Only if one is malformed are they
+# checked one by one. ``payloads`` assigns steps to attempts.
 
 Payload = Mapping[str, Any]
 
 _LATEST_S = 4_600_000_000
 LATEST_NS = _LATEST_S * 1_000_000_000
-"""In 2115; a little beyond it, a run log refuses the instant."""
-_BEYOND_COUNTS = 1 << 53  # Up to it, a double is exact.
+"""In 2115; a run log refuses instants a little later than that."""
+_BEYOND_COUNTS = 1 << 53  # Doubles are exact below it.
 
 Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
 class StepStarts:
-    """Steps that began: their places in the batch, numbers, and instants in nanoseconds."""
+    """Step starts: their indices in the batch, step numbers, and instants in nanoseconds."""
 
     place: Ints
     number: Ints
@@ -211,21 +209,21 @@ class StepStarts:
         return StepStarts(self.place[chosen], self.number[chosen], self.t_ns[chosen])
 
     def between_places(self, first: int, beyond: int) -> StepStarts:
-        """Return the steps at places ``[first, beyond)`` of the batch."""
+        """Return the steps at indices ``[first, beyond)`` of the batch."""
         start, stop = np.searchsorted(self.place, [first, beyond])
         return self[int(start) : int(stop)]
 
     def after(self, number: int, t_ns: int) -> NDArray[np.bool_]:
-        """Return which steps are later than step ``number`` at ``t_ns`` and all before them.
+        """Return which steps are later than step ``number`` at ``t_ns`` and than all before them.
 
-        Of two at the same instant, the one with the greater number is later.
+        Steps are ordered by instant, then by number.
         """
         keys = _keys(np.append(number, self.number), np.append(t_ns, self.t_ns))
         later: NDArray[np.bool_] = keys[1:] > np.maximum.accumulate(keys)[:-1]
         return later
 
     def are_in(self, number: Ints, t_ns: Ints) -> NDArray[np.bool_]:
-        """Return which of these are among other steps, ordered by instant and then by number."""
+        """Return which steps are among others, which are sorted by instant and then by number."""
         start, stop = np.searchsorted(t_ns, [self.t_ns.min(), self.t_ns.max() + 1])
         if start == stop:
             return np.zeros(len(self), dtype=np.bool_)
@@ -236,10 +234,10 @@ class StepStarts:
 
 
 def _keys(number: Ints, t_ns: Ints) -> NDArray[np.complex128]:
-    """Return one value per step, ordered by instant and then by number.
+    """Return one sort key per step: by instant, then by number.
 
-    NumPy orders complex numbers by their real and then by their imaginary parts. Both are exact:
-    instants are whole microseconds, of which a double holds 285 years.
+    NumPy sorts complex numbers by real, then by imaginary part. Both are exact: instants are whole
+    microseconds, and a double holds 285 years of them.
     """
     keys = np.empty(len(number), dtype=np.complex128)
     keys.real, keys.imag = t_ns // 1000, number
@@ -249,11 +247,11 @@ def _keys(number: Ints, t_ns: Ints) -> NDArray[np.complex128]:
 def ns_of_seconds(seconds: float) -> int:
     """Return POSIX seconds as nanoseconds, to the microsecond.
 
-    A double resolves a quarter of a microsecond today, and datetimes resolve one: rounding to it
+    A double resolves a quarter of a microsecond today, a datetime one microsecond: rounding
     restores exactly what was recorded.
 
     Raises:
-        ValueError: It is neither an instant nor a duration.
+        ValueError: It is not a number, negative, or too large.
     """
     if type(seconds) not in (int, float):
         raise ValueError("is not a number of seconds")
@@ -264,7 +262,7 @@ def ns_of_seconds(seconds: float) -> int:
 
 
 def is_count(value: Any) -> bool:
-    """Return whether a value is a count; Cloud Logging, like JSON, may turn 7 into 7.0."""
+    """Return whether a value is a count; 7.0 is one, since JSON may turn 7 into it."""
     return (
         type(value) in (int, float) and 0 <= value < _BEYOND_COUNTS and value == math.floor(value)
     )
@@ -273,9 +271,9 @@ def is_count(value: Any) -> bool:
 def split_steps(
     payloads: Sequence[Payload], complain: Callable[[int, str], None]
 ) -> tuple[StepStarts, list[int]]:
-    """Return the step starts among payloads, and the places of all that are of another kind.
+    """Return the step starts among payloads, and the indices of the other payloads.
 
-    What is wrong with a malformed step goes to ``complain``, with its place.
+    ``complain`` is called with the index of each malformed step and what is wrong with it.
     """
     times, numbers = _fields(payloads)
     bad: set[int] = set()
@@ -301,7 +299,7 @@ def _fields(payloads: Sequence[Any]) -> tuple[list[Any], list[Any]]:
 
 
 def _columns(times: list[Any], numbers: list[Any]) -> tuple[Floats, Floats] | None:
-    """Return times and numbers as vectors, NaN where there are none; None if one is malformed."""
+    """Return times and numbers as vectors, NaN for None; None if one is malformed."""
     if not set(map(type, times)) <= {float, int, type(None)}:
         return None
     if not set(map(type, numbers)) <= {int, float, type(None)}:
@@ -321,7 +319,7 @@ def _columns(times: list[Any], numbers: list[Any]) -> tuple[Floats, Floats] | No
 def _blank_malformed(
     times: list[Any], numbers: list[Any], complain: Callable[[int, str], None]
 ) -> set[int]:
-    """Replace every malformed step by None, and return the places of those."""
+    """Replace every malformed step by None, and return their indices."""
     bad = set()
     for place, (time, number) in enumerate(zip(times, numbers, strict=True)):
         if time is None and number is None:

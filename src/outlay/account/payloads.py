@@ -1,10 +1,9 @@
-"""Payloads of a goodput log into ledger records, batch by batch.
+"""Translation of goodput payloads into ledger records, batch by batch; nothing is folded here.
 
-Such a log has step *starts* only. A step lasts until the next start in its attempt, else until the
-job's end, else it has no duration; from step p to step c are c - p steps. A job start opens an
-attempt; without one so does a step number that is not beyond the last, or a span that begins after
-the job's end. A payload that is delivered twice counts once. Batches make no difference: their
-records fold to the same account as those of all payloads at once. Nothing is folded here.
+A goodput log has step *starts* only. A step lasts until the next start in its attempt, else until
+the job's end, else it has no duration; from step p to step c are c - p steps. A new attempt begins
+at a job start, at a step number that is not above the last one, or at a span that begins after the
+job's end. Duplicates count once. The result does not depend on how payloads are batched.
 """
 
 from __future__ import annotations
@@ -19,23 +18,22 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from outlay.account.columns import DATA_LOADING, BulkRecords, Column, StepColumns
 from outlay.account.payload_parsing import (
     LATEST_NS,
-    Began,
     Event,
     JobEnded,
     JobStarted,
     Payload,
-    PayloadEnded,
-    Saved,
-    Slices,
+    SavedCheckpoint,
+    SliceCounts,
+    SpanEnd,
+    SpanStart,
     StepStarts,
-    Took,
+    TimedSpan,
     parse_event,
     split_steps,
 )
-from outlay.account.spans import DATA_LOADING
-from outlay.account.steps import BulkRecords, Column, StepColumns
 from outlay.errors import Finding
 from outlay.ledger import (
     AttemptEnded,
@@ -52,22 +50,22 @@ from outlay.ledger import (
 
 _LATE = "comes after a later one and is not counted"
 _NOT_BEGUN = "ended and had not begun"
-_OVERLAPPED = 0  # In place of a span's number: its records are made when it ends.
-_NOWHERE = 2**62
+_OVERLAPPED = 0  # In place of a span's number: its records are written when it ends.
+_END = 2**62
 
-_Mark = JobStarted | JobEnded
-_SpanEdge = Began | PayloadEnded
-_Placed = tuple[int, Event]
-"""An event, and its place in the batch."""
+_JobEvent = JobStarted | JobEnded
+_SpanEdge = SpanStart | SpanEnd
+_IndexedEvent = tuple[int, Event]
+"""An event with its index in the batch."""
 
 
 class _JobAttempt:
-    """One start of the job: the state that later payloads depend on, and its new records.
+    """One attempt of the job: the state that later payloads depend on, and its new records.
 
     Attributes:
-        last_sign_ns: The latest instant that its records name.
-        has_job_start: A job start was delivered for it; some programs record spans before that.
-        ended_ns: The job's end, once it was delivered.
+        last_sign_ns: The latest instant in its records.
+        has_job_start: Its job start was seen; some programs record spans before that.
+        ended_ns: The job's end, once it was seen.
     """
 
     def __init__(
@@ -88,34 +86,34 @@ class _JobAttempt:
         self._last_load_ns = -1
         self._records: list[Record] = [header]
         self._steps: list[StepColumns] = []
-        if earlier is not None and earlier.segment == segment:  # They are one to whoever folds.
+        if earlier is not None and earlier.segment == segment:  # They fold into one segment.
             self.last_sign_ns, self._spans = earlier.last_sign_ns, earlier._spans
 
     @property
     def last_step(self) -> tuple[int, int] | None:
-        """The number and instant of the last step start; the step runs until the next one."""
+        """The number and instant of the last step start."""
         if not len(self._number):
             return None
         return int(self._number.values[-1]), int(self._t_ns.values[-1])
 
     @property
-    def is_bare(self) -> bool:
-        """Whether only what some programs record before their job start was delivered."""
+    def awaits_job_start(self) -> bool:
+        """Whether a job start belongs to this attempt: so far it has only spans."""
         return not self.has_job_start and self.last_step is None and self.ended_ns is None
 
-    def had(self, steps: StepStarts) -> NDArray[np.bool_]:
-        """Return which of some step starts were delivered to this attempt."""
+    def contains(self, steps: StepStarts) -> NDArray[np.bool_]:
+        """Return which step starts were added to this attempt."""
         return steps.are_in(self._number.values, self._t_ns.values)
 
-    def take_records(self) -> Chunk:
-        """Return the records that are new since the last call."""
+    def pop_records(self) -> Chunk:
+        """Return the records added since the last call."""
         records, steps = self._records, self._steps
         self._records, self._steps = [], []
         bulk = BulkRecords(StepColumns.joined(steps), records) if steps else records
         return Chunk(self.segment, bulk)
 
     def add(self, record: Record) -> None:
-        """Record something; its instant is a sign of life."""
+        """Add a record; its instant is a sign of life."""
         self._records.append(record)
         self.last_sign_ns = max(self.last_sign_ns, record.t_ns)
 
@@ -131,7 +129,7 @@ class _JobAttempt:
         self.add(Heartbeat(t_ns=int(t_ns[-1])))
 
     def finish(self, t_ns: int) -> None:
-        """End the job, and with it the step that runs."""
+        """End the job and its running step."""
         if self.last_step is not None and self.ended_ns is None:
             number, start_ns = np.array([self.last_step]).T
             self._steps.append(StepColumns.timed(number, start_ns, np.array([t_ns]), np.array([1])))
@@ -139,7 +137,7 @@ class _JobAttempt:
         self.add(AttemptEnded(t_ns=t_ns, status="completed"))
 
     def add_span(self, begin_ns: int, duration_ns: int, span: str) -> str | None:
-        """Add a span that is over; returns what is wrong with that, if anything is."""
+        """Add a closed span; return a complaint, if any."""
         end_ns = begin_ns + duration_ns
         if end_ns > LATEST_NS:
             return f"{span} took too long to be true and is not counted"
@@ -147,13 +145,13 @@ class _JobAttempt:
         return None
 
     def begin_span(self, t_ns: int, span: str) -> str | None:
-        """Begin a span; returns what is wrong with that, if anything is.
+        """Begin a span; return a complaint, if any.
 
-        The first load of an attempt blocks training; later ones run beside the steps.
+        The first data loading of an attempt blocks training; later ones overlap the steps.
         """
         if span == DATA_LOADING:
             if t_ns <= self._last_load_ns or t_ns < self.start_ns:
-                return None  # Delivered twice; loads are too many to remember each.
+                return None  # A duplicate; loads are too many to remember each.
             self._last_load_ns = t_ns
         if t_ns < self.start_ns:
             return f"the begin of {span} {_LATE}"
@@ -168,7 +166,7 @@ class _JobAttempt:
         return complaint
 
     def end_span(self, t_ns: int, span: str, place: int, steps: StepStarts) -> str | None:
-        """End a span, at a place among new steps; returns what is wrong with that, if anything."""
+        """End a span at index ``place``, among ``steps`` not added yet; return a complaint."""
         if span not in self._begun:
             delivered_ns = self.seen_ns(place, steps) if self._loads else self.start_ns
             twice = span == DATA_LOADING and t_ns <= delivered_ns
@@ -180,7 +178,7 @@ class _JobAttempt:
         return None
 
     def seen_ns(self, place: int, steps: StepStarts) -> int:
-        """Return the last sign of life before a place among steps that are not added yet."""
+        """Return the last sign of life before index ``place``, among ``steps`` not added yet."""
         before: list[int] = steps.between_places(0, place).t_ns[-1:].tolist()
         return max([self.last_sign_ns, *before])
 
@@ -201,8 +199,8 @@ class PayloadTranslator:
 
     Args:
         source: The log's name in findings.
-        writer: Who wrote the log; its attempts differ from it, and from each other, in their start.
-        header: What is known about the process: its price, its machine and so on.
+        writer: The segment of the log; the segments of attempts differ from it in their start.
+        header: The header of the process: its price, its machine and so on.
     """
 
     def __init__(
@@ -212,7 +210,7 @@ class PayloadTranslator:
         self._writer = writer or SegmentId(0)
         self._header = header or AttemptStarted(t_ns=0)
         self._attempts: list[_JobAttempt] = []
-        self._seen: set[Event] = set()  # Everything but steps and loads, of which there are many.
+        self._seen: set[Event] = set()  # All but steps and loads, which are too many.
         self._delivered = 0
         self._complaints: dict[str, tuple[int, int]] = {}
 
@@ -222,8 +220,8 @@ class PayloadTranslator:
         return [attempt.segment for attempt in self._attempts]
 
     def findings(self) -> list[Finding]:
-        """Return what has been found wrong so far: each kind once, with its first place."""
-        by_place = sorted(self._complaints.items(), key=itemgetter(1, 0))
+        """Return the findings so far: each message once, with the line of its first payload."""
+        by_line = sorted(self._complaints.items(), key=itemgetter(1, 0))
         return [
             Finding(
                 source=self._source,
@@ -231,30 +229,30 @@ class PayloadTranslator:
                 message=message if count == 1 else f"{message} (and {count - 1} more like it)",
                 severity="warning",
             )
-            for message, (first, count) in by_place
+            for message, (first, count) in by_line
         ]
 
     def translate(self, payloads: Sequence[Payload]) -> list[Chunk]:
-        """Return what more payloads record, by attempt.
+        """Return the records of more payloads, by attempt.
 
-        None raises: what is wrong with one is a finding.
+        Nothing raises: a malformed payload is a finding.
         """
         current = max(len(self._attempts) - 1, 0)
         steps, others = split_steps(payloads, self._complain)
-        events = list(self._parsed(payloads, others))
+        events = list(self._parse(payloads, others))
         begin, done = 0, 0
         for index, (place, event) in enumerate(events):
-            if isinstance(event, _Mark):
+            if isinstance(event, _JobEvent):
                 self._add_between(steps.between_places(begin, place), events[done:index])
-                self._mark(place, event)
+                self._apply_job_event(place, event)
                 begin, done = place, index + 1
         self._add_between(steps.between_places(begin, len(payloads)), events[done:])
         self._delivered += len(payloads)
-        chunks = [attempt.take_records() for attempt in self._attempts[current:]]
+        chunks = [attempt.pop_records() for attempt in self._attempts[current:]]
         return [chunk for chunk in chunks if chunk.records]
 
-    def _parsed(self, payloads: Sequence[Payload], places: Sequence[int]) -> Iterator[_Placed]:
-        """Yield the events that are new and well-formed, with their places."""
+    def _parse(self, payloads: Sequence[Payload], places: Sequence[int]) -> Iterator[_IndexedEvent]:
+        """Yield the well-formed events, without duplicates."""
         for place in places:
             try:
                 event = parse_event(payloads[place])
@@ -267,7 +265,7 @@ class PayloadTranslator:
                 self._seen.add(event)
                 yield place, event
 
-    def _mark(self, place: int, event: _Mark) -> None:
+    def _apply_job_event(self, place: int, event: _JobEvent) -> None:
         attempt = self._attempt
         if isinstance(event, JobStarted):
             self._start_job(place, event.t_ns)
@@ -282,7 +280,7 @@ class PayloadTranslator:
         attempt = self._attempt
         if attempt is None:
             self._open(t_ns, has_job_start=True)
-        elif attempt.is_bare and t_ns >= attempt.start_ns:
+        elif attempt.awaits_job_start and t_ns >= attempt.start_ns:
             attempt.has_job_start = True
             attempt.add(Heartbeat(t_ns=t_ns))
         elif t_ns <= attempt.start_ns:
@@ -292,12 +290,12 @@ class PayloadTranslator:
                 self._complain(place, "the job started again after its end; was its name re-used?")
             self._open(t_ns, has_job_start=True)
 
-    def _add_between(self, steps: StepStarts, events: Sequence[_Placed]) -> None:
-        """Add what lies between two marks of the job; the first of it may open an attempt."""
+    def _add_between(self, steps: StepStarts, events: Sequence[_IndexedEvent]) -> None:
+        """Add steps and events between two job events; the first may open an attempt."""
         done = 0
         if not self._is_open():
             in_order = steps[self._are_in_order(steps)]
-            opening = int(in_order.place[0]) if len(in_order) else _NOWHERE
+            opening = int(in_order.place[0]) if len(in_order) else _END
             while done < len(events) and events[done][0] < opening:
                 place, event = events[done]
                 self._add_event(place, event, steps[:0])
@@ -305,11 +303,11 @@ class PayloadTranslator:
             if not self._is_open() and len(in_order):
                 self._open(int(in_order.t_ns[0]))
             self._drop_late(steps.between_places(0, opening))
-            steps = steps.between_places(opening, _NOWHERE)
+            steps = steps.between_places(opening, _END)
         self._add_to_open(steps, events[done:])
 
-    def _add_to_open(self, steps: StepStarts, events: Sequence[_Placed]) -> None:
-        """Add to an attempt that has not ended; steps that go back open further ones."""
+    def _add_to_open(self, steps: StepStarts, events: Sequence[_IndexedEvent]) -> None:
+        """Add to the running attempt; each step number that goes back opens another attempt."""
         are_in_order = self._are_in_order(steps)
         if not are_in_order.all():
             kept = steps[are_in_order]
@@ -323,41 +321,41 @@ class PayloadTranslator:
             added, done = restart, beyond
         self._add_part(steps[added:], events[done:])
 
-    def _add_part(self, steps: StepStarts, events: Sequence[_Placed]) -> None:
-        """Add events and steps of one attempt; steps do not depend on the events among them."""
+    def _add_part(self, steps: StepStarts, events: Sequence[_IndexedEvent]) -> None:
+        """Add events and steps of one attempt; steps do not depend on events in between."""
         for place, event in events:
             self._add_event(place, event, steps)
         if len(steps):
             self._attempts[-1].add_steps(steps)
 
     def _add_event(self, place: int, event: Event, steps: StepStarts) -> None:
-        """Add an event that lies among some steps, which are not added yet."""
+        """Add an event among ``steps`` not added yet."""
         attempt = self._attempt
         match event:
-            case Began(t_ns, span):
+            case SpanStart(t_ns, span):
                 if attempt is None or (attempt.ended_ns is not None and t_ns > attempt.ended_ns):
                     attempt = self._open(t_ns)
                 self._complain(place, attempt.begin_span(t_ns, span))
-            case PayloadEnded(_, span) if attempt is None:
+            case SpanEnd(_, span) if attempt is None:
                 self._complain(place, f"{span} {_NOT_BEGUN}")
-            case PayloadEnded(t_ns, span):
+            case SpanEnd(t_ns, span):
                 assert attempt is not None
                 self._complain(place, attempt.end_span(t_ns, span, place, steps))
-            case Took(None, _, span) if attempt is None:
+            case TimedSpan(None, _, span) if attempt is None:
                 self._complain(place, f"{span} has no begin and comes before everything else")
-            case Took(begin_ns, duration_ns, span):
+            case TimedSpan(begin_ns, duration_ns, span):
                 if begin_ns is None:
                     assert attempt is not None
                     begin_ns = attempt.seen_ns(place, steps)
                 attempt = attempt or self._open(begin_ns)
                 self._complain(place, attempt.add_span(begin_ns, duration_ns, span))
-            case Saved(t_ns, step):
+            case SavedCheckpoint(t_ns, step):
                 (attempt or self._open(t_ns)).add(CheckpointCommitted(t_ns=t_ns, step=step))
-            case Slices(t_ns, active, total, available):
+            case SliceCounts(t_ns, active, total, available):
                 change = SlicesChanged(t_ns=t_ns, active=active, total=total, available=available)
                 (attempt or self._open(t_ns)).add(change)
             case JobStarted() | JobEnded():
-                raise AssertionError("marks of the job are added by themselves")
+                raise AssertionError("job events are handled by _apply_job_event")
             case _:
                 assert_never(event)
 
@@ -370,7 +368,7 @@ class PayloadTranslator:
 
     def _open(self, t_ns: int, *, has_job_start: bool = False) -> _JobAttempt:
         segment = replace(self._writer, start_ns=t_ns)
-        # It begins where its payloads say, not with the process that recorded them.
+        # The attempt starts at t_ns, not with the process that recorded its payloads.
         header = msgspec.structs.replace(
             self._header, t_ns=t_ns, process_start_ns=0, agent_start_ns=0
         )
@@ -379,28 +377,28 @@ class PayloadTranslator:
         return attempt
 
     def _restarts(self, steps: StepStarts) -> list[int]:
-        """Return which steps are not beyond the one before them: there an attempt began."""
+        """Return the indices of steps whose number is not above the one before."""
         attempt = self._attempt
         last = -1 if attempt is None or attempt.last_step is None else attempt.last_step[0]
         previous = np.concatenate([[last], steps.number[:-1]])[: len(steps)]
         return [int(index) for index in np.flatnonzero(steps.number <= previous)]
 
     def _are_in_order(self, steps: StepStarts) -> NDArray[np.bool_]:
-        """Return which steps are not older than what was delivered before them."""
+        """Return which steps are later than every step before them."""
         if self._attempt is None:
             return steps.after(-1, int(steps.t_ns[0]) if len(steps) else 0)
         return steps.after(*(self._attempt.last_step or (-1, self._attempt.start_ns)))
 
     def _drop_late(self, late: StepStarts, kept: StepStarts | None = None) -> None:
-        """Complain about late steps that are not copies of some that were delivered before."""
+        """Complain about late steps that are not duplicates."""
         if not len(late):
             return
-        copies = np.zeros(len(late), dtype=np.bool_)
+        duplicates = np.zeros(len(late), dtype=np.bool_)
         if kept is not None:
-            copies |= late.are_in(kept.number, kept.t_ns)
+            duplicates |= late.are_in(kept.number, kept.t_ns)
         for attempt in self._attempts:
-            copies |= attempt.had(late)
-        for place in late.place[~copies].tolist():
+            duplicates |= attempt.contains(late)
+        for place in late.place[~duplicates].tolist():
             self._complain(place, f"the start of a step {_LATE}")
 
     def _complain(self, place: int, message: str | None) -> None:

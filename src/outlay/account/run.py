@@ -1,7 +1,7 @@
 """A run's account: what every process recorded, as columns and tables, folded incrementally.
 
-Folding a prefix and then the rest equals folding all. Nothing here is computed from the facts but
-sums that only grow; phases, money and limits are computed from this, elsewhere.
+Folding a prefix and then the rest equals folding all. Only totals are computed here; phases, money
+and limits are computed from the account, in other packages.
 """
 
 from __future__ import annotations
@@ -13,9 +13,18 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from outlay.account.columns import (
+    STEP_FIELDS,
+    BulkRecords,
+    Column,
+    Ints,
+    SpanInterval,
+    Spans,
+    StepColumns,
+    Work,
+    total,
+)
 from outlay.account.payloads import PayloadTranslator
-from outlay.account.spans import SpanInterval, Spans
-from outlay.account.steps import STEP_FIELDS, BulkRecords, Column, Ints, StepColumns, Work, total
 from outlay.errors import Finding
 from outlay.ledger import (
     Attempt,
@@ -29,7 +38,6 @@ from outlay.ledger import (
     Record,
     SegmentId,
     SegmentLife,
-    SlicesChanged,
     SpanBegun,
     SpanEnded,
     Step,
@@ -51,7 +59,7 @@ class OpenSpan:
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """A checkpoint: everything up to and including ``step`` was safe at ``t_ns``."""
+    """A committed checkpoint: all steps up to and including ``step`` were safe at ``t_ns``."""
 
     t_ns: int
     step: int
@@ -59,7 +67,7 @@ class Committed:
 
 @dataclass(frozen=True, slots=True)
 class MetricPoint:
-    """One reported number, when it was reported, by which rank, and of which step."""
+    """One value of a metric."""
 
     t_ns: int
     rank: int
@@ -82,7 +90,7 @@ class MetricColumns:
         self.step.append(_NO_STEP if metric.step is None else metric.step)
 
     def points(self, rank: int, most: int | None = None) -> list[MetricPoint]:
-        """Return the values of a rank one by one; at most about so many, evenly, with the last."""
+        """Return the values as points; about ``most`` of them, evenly spaced, with the last."""
         every = 1 if most is None else -(-len(self.t_ns) // most) or 1
         last = len(self.t_ns) - 1
         return [
@@ -98,15 +106,14 @@ class SegmentAccount:
     """One process: its life, its steps by column, its spans, and everything else it recorded.
 
     Attributes:
-        spans: Spans that are over; ``beside`` those that overlap training.
-        work: What the steps add up to.
-        beat_energy_mj: Energy that no step accounts for; ``gpu_busy_ns`` likewise from heartbeats.
-        revision: Changes with every fold, for a cache of what is computed from the account.
+        spans: Closed spans of the stepping thread; ``overlapped``: those beside training.
+        beat_energy_mj: Energy outside of steps, from heartbeats; so is ``gpu_busy_ns``.
+        revision: Incremented by every fold, as a cache key.
     """
 
     def __init__(self, segment: SegmentId) -> None:
         self.life = SegmentLife(segment)
-        self.spans, self.beside = Spans(), Spans()
+        self.spans, self.overlapped = Spans(), Spans()
         self.open: dict[int, OpenSpan] = {}
         self.checkpoints: list[Committed] = []
         self.metrics: dict[str, MetricColumns] = {}
@@ -119,7 +126,7 @@ class SegmentAccount:
         self._end = self._columns[STEP_FIELDS.index("end")]
         self._steps: StepColumns | None = None
         self._unmatched_ends: dict[int, int] = {}
-        self._goes_back_at: int | None = None
+        self._first_decrease: int | None = None
         self._rewritten_from = 0
 
     def fold(self, records: Sequence[Record]) -> None:
@@ -138,25 +145,25 @@ class SegmentAccount:
             self.add_steps(StepColumns.of(steps))
 
     def add_steps(self, steps: StepColumns) -> None:
-        """Add steps; those that are older than some already here are merged in."""
+        """Add steps; late ones are merged in by their end."""
         self.work += steps.work
         steps = steps.in_order()
-        in_place = int(np.searchsorted(self._end.values, steps.end[0]))
-        if in_place < self.step_count:
-            later = StepColumns(*(column[in_place:] for column in self.steps.all()))
+        unchanged = int(np.searchsorted(self._end.values, steps.end[0]))
+        if unchanged < self.step_count:
+            later = StepColumns(*(column[unchanged:] for column in self.steps.all()))
             steps = StepColumns.joined([later, steps]).in_order()
             for column in self._columns:
-                column.truncate(in_place)
-            self._rewritten_from = min(self._rewritten_from, in_place)
+                column.truncate(unchanged)
+            self._rewritten_from = min(self._rewritten_from, unchanged)
         for column, values in zip(self._columns, steps.all(), strict=True):
             column.extend(values)
         self._steps = None
-        self._look_back(in_place)
+        self._find_first_decrease(unchanged)
         self.life.last_sign_ns = max(self.life.last_sign_ns, int(steps.end[-1]))
 
     @property
     def steps(self) -> StepColumns:
-        """The steps so far; what is added later does not change them."""
+        """A snapshot of the steps so far."""
         if self._steps is None:
             self._steps = StepColumns(*[column.values for column in self._columns])
         return self._steps
@@ -167,29 +174,24 @@ class SegmentAccount:
         return len(self._end)
 
     @property
-    def slices(self) -> list[SlicesChanged]:
-        """How many slices of an elastic run trained, from when on."""
-        return self.life.slices
-
-    @property
     def energy_mj(self) -> int:
-        """Energy of the steps, and of the time beside them."""
+        """Energy of the steps and of the time outside of them."""
         return self.work.energy_mj + self.beat_energy_mj
 
     def tokens_between(self, start_ns: int, end_ns: int) -> int:
-        """Return the tokens of the steps that ended after ``start_ns`` and until ``end_ns``."""
+        """Return the tokens of the steps that ended in ``(start_ns, end_ns]``."""
         steps = self.steps
         first, beyond = np.searchsorted(steps.end, [start_ns, end_ns], side="right")
         return total(steps.tokens[first:beyond])
 
     @property
     def only_grows(self) -> bool:
-        """Whether each step's number is beyond that of the step before."""
-        return self._goes_back_at is None
+        """Whether every record's step numbers are above those of the record before."""
+        return self._first_decrease is None
 
     @property
     def least_number(self) -> int | None:
-        """The least step number; None without steps."""
+        """The lowest step number; None without steps."""
         if not self.step_count:
             return None
         number = self.steps.number
@@ -197,44 +199,44 @@ class SegmentAccount:
 
     @property
     def last_number(self) -> int:
-        """The number of the step that was done last; -1 without steps."""
+        """The number of the last executed step; -1 without steps."""
         if not self.step_count:
             return -1
         return int(self.steps.number[-1] + self.steps.count[-1]) - 1
 
-    def take_rewritten(self) -> int:
-        """Return from which step on times have changed since the last call, for a cache of them."""
+    def pop_rewritten_from(self) -> int:
+        """Return the first record whose times changed since the last call, for a cache of them."""
         rewritten, self._rewritten_from = self._rewritten_from, self.step_count
         return rewritten
 
     def clipped(self, end_ns: int) -> SegmentAccount:
-        """Return what the account would be if everything after ``end_ns`` had not happened."""
+        """Return a copy without anything after ``end_ns``."""
         cut = SegmentAccount(self.life.segment)
         slices = [change for change in self.life.slices if change.t_ns < end_ns]
         cut.life = replace(self.life, slices=slices)
-        cut.spans, cut.beside, cut.open = self.spans, self.beside, self.open
+        cut.spans, cut.overlapped, cut.open = self.spans, self.overlapped, self.open
         cut.checkpoints = [c for c in self.checkpoints if c.t_ns < end_ns]
         _, starts, _ = self.steps.bounds(self.life.segment.start_ns, 0, self.step_count)
-        steps = self.steps.first_ones(int(np.searchsorted(starts, end_ns)))
+        steps = self.steps.head(int(np.searchsorted(starts, end_ns)))
         if len(steps.end):
             cut.add_steps(replace(steps, end=np.minimum(steps.end, end_ns)))
         cut.life.last_sign_ns = min(self.life.last_sign_ns, end_ns)
         return cut
 
-    def _look_back(self, new_from: int) -> None:
-        """Take note of where numbers go back, of which only the first place matters."""
-        if self._goes_back_at is None or self._goes_back_at >= new_from:
+    def _find_first_decrease(self, new_from: int) -> None:
+        """Find the first record whose number goes back, among those from ``new_from`` on."""
+        if self._first_decrease is None or self._first_decrease >= new_from:
             seen = max(new_from - 1, 0)
             steps = self.steps
-            back = where_numbers_go_back(steps.number[seen:], steps.count[seen:])
-            self._goes_back_at = seen + int(back[0]) if len(back) else None
+            decreases = find_decreases(steps.number[seen:], steps.count[seen:])
+            self._first_decrease = seen + int(decreases[0]) if len(decreases) else None
 
     def _fold_one(self, record: Record) -> None:
         match record:
             case SpanBegun():
                 span = OpenSpan(record.t_ns, record.name, record.overlapped)
                 self.open[record.seq] = span
-                self._rewrite_after(span, record.t_ns)
+                self._invalidate_after(span, record.t_ns)
                 if record.seq in self._unmatched_ends:
                     self._close(record.seq, self._unmatched_ends.pop(record.seq))
             case SpanEnded() if record.begun in self.open:
@@ -258,11 +260,11 @@ class SegmentAccount:
     def _close(self, seq: int, end_ns: int) -> None:
         span = self.open.pop(seq)
         interval = SpanInterval(span.begin_ns, seq, end_ns, span.name)
-        (self.beside if span.overlapped else self.spans).append(interval)
-        self._rewrite_after(span, end_ns)
+        (self.overlapped if span.overlapped else self.spans).append(interval)
+        self._invalidate_after(span, end_ns)
 
-    def _rewrite_after(self, span: OpenSpan, t_ns: int) -> None:
-        """An edge at ``t_ns`` changes the own time of steps that end later; not if overlapped."""
+    def _invalidate_after(self, span: OpenSpan, t_ns: int) -> None:
+        """Mark own times as changed for steps that end after a span's begin or end at ``t_ns``."""
         if span.overlapped or not self._rewritten_from:
             return
         end = self._end.values
@@ -271,13 +273,13 @@ class SegmentAccount:
             self._rewritten_from = min(self._rewritten_from, later)
 
 
-def where_numbers_go_back(number: Ints, count: Ints) -> Ints:
-    """Return the places of the records that do not go beyond the record before."""
+def find_decreases(number: Ints, count: Ints) -> Ints:
+    """Return the indices of the records whose number is not above those of the record before."""
     return 1 + np.flatnonzero(number[1:] < number[:-1] + count[:-1])
 
 
 class RunAccount:
-    """A run's segments, by column; payloads among their records become segments of their own."""
+    """A run's segments by column; each attempt found in payloads becomes a segment of its own."""
 
     def __init__(self) -> None:
         self.segments: dict[SegmentId, SegmentAccount] = {}
@@ -285,13 +287,13 @@ class RunAccount:
         self._attempts: list[Attempt] | None = None
 
     def add(self, chunks: Iterable[Chunk]) -> RunAccount:
-        """Add what a reader found, and return this account."""
+        """Fold a reader's chunks, and return this account."""
         for chunk in chunks:
             self.fold(chunk.segment, chunk.records)
         return self
 
     def fold(self, segment: SegmentId, records: Sequence[Record]) -> None:
-        """Add more records of one segment; a file without a single good one adds nothing."""
+        """Add more records of one segment; a segment without a valid record is not added."""
         if not records:
             return
         self._attempts = None
@@ -308,10 +310,10 @@ class RunAccount:
         return self.segments[segment]
 
     def shown(self) -> list[SegmentAccount]:
-        """Return the segments that take part.
+        """Return the segments that count.
 
-        Payloads replace the segment that holds them; where their process also recorded steps
-        itself, it is those that count.
+        Segments translated from payloads replace the segment that holds the payloads, unless the
+        process also recorded steps itself: then the payloads are ignored.
         """
         if not self._translators:
             return list(self.segments.values())
@@ -320,23 +322,19 @@ class RunAccount:
             hidden |= {segment, *self._translators[segment].segments}
         return [account for segment, account in self.segments.items() if segment not in hidden]
 
-    def lives(self) -> list[SegmentLife]:
-        """Return how each process lived."""
-        return [account.life for account in self.shown()]
-
     def attempts(self) -> list[Attempt]:
-        """Return the run's attempts, oldest first; derived once until more is folded."""
+        """Return the run's attempts, oldest first; cached until the next fold."""
         if self._attempts is None:
-            self._attempts = derive_attempts(self.lives())
+            self._attempts = derive_attempts([account.life for account in self.shown()])
         return self._attempts
 
     def of(self, attempt: Attempt) -> SegmentAccount:
-        """Return the records of an attempt's timeline, without those after its end."""
+        """Return the account of an attempt's lowest rank, clipped to the attempt's end."""
         account = self.segments[attempt.segment]
         return account.clipped(attempt.last_sign_ns) if attempt.is_clipped else account
 
     def findings(self) -> list[Finding]:
-        """Return what is wrong with the payloads."""
+        """Return findings on the payloads."""
         found = [f for translator in self._translators.values() for f in translator.findings()]
         message = "its process also recorded steps itself; those count, and the payloads do not"
         return found + [
@@ -346,14 +344,14 @@ class RunAccount:
 
     def _translator(self, segment: SegmentId) -> PayloadTranslator:
         if segment not in self._translators:
-            # An attempt may begin at the very instant at which its segment does.
+            # Another host name: an attempt may start at the same instant as this segment.
             writer = replace(segment, host=f"{segment.host}+payloads")
             header = self.segments[segment].life.header
             self._translators[segment] = PayloadTranslator(segment.file_name, writer, header)
         return self._translators[segment]
 
     def _recorded_twice(self) -> list[SegmentId]:
-        """Return the segments with payloads whose process also recorded steps of its own."""
+        """Return the segments with payloads whose process also recorded steps itself."""
         translated = {s for translator in self._translators.values() for s in translator.segments}
         native = {
             (segment.host, segment.pid)
@@ -362,16 +360,16 @@ class RunAccount:
         }
         return [s for s in self._translators if (s.host, s.pid) in native]
 
-    # What all processes add up to
+    # Totals of all processes
 
     @property
     def work(self) -> Work:
-        """What all processes did together; repeated work counts each time."""
+        """The totals of all processes; repeated work counts each time."""
         return sum((account.work for account in self.shown()), start=Work())
 
     @property
     def gpu_busy_ns(self) -> int:
-        """How long GPUs were seen busy."""
+        """How long GPUs were busy, as sampled."""
         return sum(account.gpu_busy_ns for account in self.shown())
 
     def energy_mj(self, attempts: Sequence[Attempt]) -> int:
@@ -380,19 +378,19 @@ class RunAccount:
         return energy_of(attempts, energies)
 
     def budget_events(self) -> list[BudgetEvent]:
-        """Return everything that happened to the run's budget, oldest first."""
+        """Return the run's budget events, oldest first."""
         events = [event for account in self.shown() for event in account.budget_events]
         return sorted(events, key=lambda event: event.t_ns)
 
     def metric_names(self) -> list[str]:
-        """Return the names of what the training reported, in the order of their first report."""
+        """Return the names of the run's metrics, in the order of their first report."""
         return list(dict.fromkeys(name for account in self.shown() for name in account.metrics))
 
     def series(self, *names: str, most: int | None = None) -> list[MetricPoint]:
-        """Return the finite points of the first of some names that was reported, in time.
+        """Return the finite points of the first of ``names`` that was reported, in order of time.
 
-        Ranks that train together report the same curve: of several, that of the lowest counts. At
-        ``most`` about so many of each process are returned, for a picture.
+        Ranks report the same curve: only the lowest rank's is returned. ``most`` bounds the points
+        of each process (approximately), for charts.
         """
         found = next(filter(None, (self._points(name, most) for name in names)), [])
         finite = [point for point in found if math.isfinite(point.value)]

@@ -1,4 +1,4 @@
-"""Advice on the batch size: what fits in memory, learns enough, and is cheapest."""
+"""Advice on the batch size: the cheapest that fits in memory and still learns enough."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from outlay.account.columns import Ints
 from outlay.account.run import RunAccount
-from outlay.account.steps import Ints
 from outlay.advise.recommendation import (
     AdviceKind,
     Grade,
@@ -25,16 +25,16 @@ from outlay.ledger import AttemptStarted
 from outlay.prices.gpus import resolve
 from outlay.units.shown import amount_text
 
-# What a training needs of a GPU's memory: what it holds always, and what each sample adds.
+# GPU memory of a training: a fixed part, and a part per sample.
 #
-# Weights, gradients and Adam's states take 16 bytes a parameter, in mixed precision as in full
-# (ZeRO, arXiv:1910.02054). Activations are measured where they can be; else they are estimated
-# for a transformer of that size by 34 + 5as/h bytes per token, hidden unit and layer
-# (arXiv:2205.05198), with the shape that such models have.
+# Weights, gradients and Adam's states take 16 bytes per parameter, in mixed and in full precision
+# (ZeRO, arXiv:1910.02054). Activations are measured if possible; else they are estimated for a
+# transformer of that size at 34 + 5as/h bytes per token, hidden unit and layer (arXiv:2205.05198),
+# with the usual shape of such models.
 
 GB = 2**30
 STATE_BYTES_PER_PARAMETER = 16
-_RESERVE_GB = 2.0  # The framework, its kernels, and what fragmentation loses.
+_RESERVE_GB = 2.0  # The framework, its kernels, and fragmentation.
 # The width of common transformers grows with their depth: 12 x 768, 96 x 12288.
 _HIDDEN_PER_LAYER = 64
 _HEAD = 64
@@ -43,20 +43,20 @@ _TOKENS_PER_SAMPLE = 512
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryModel:
-    """Bytes that a training holds whatever the batch, and bytes that each sample adds."""
+    """Memory of a training: bytes independent of the batch, and bytes per sample."""
 
     fixed_bytes: float
     bytes_per_sample: float
     measured: bool
 
     def largest_batch(self, gpu_gb: float) -> int:
-        """Return the largest batch that fits into a GPU; 0 where not even the model does."""
+        """Return the largest batch that fits into a GPU; 0 if the model alone does not fit."""
         free = (gpu_gb - _RESERVE_GB) * GB - self.fixed_bytes
         return int(free // self.bytes_per_sample) if free > 0 else 0
 
 
 def estimated_memory(parameters: int, *, tokens: int = _TOKENS_PER_SAMPLE) -> MemoryModel:
-    """Return the memory of a transformer with so many parameters, all on one GPU."""
+    """Estimate the memory of a transformer of that size on one GPU."""
     if parameters < 1:
         raise InvalidValue("model_param_count", parameters, "a number of parameters, 1 or more")
     layers = (parameters / (12 * _HIDDEN_PER_LAYER**2)) ** (1 / 3)
@@ -70,17 +70,17 @@ def estimated_memory(parameters: int, *, tokens: int = _TOKENS_PER_SAMPLE) -> Me
 
 
 def measured_memory(small: tuple[int, float], large: tuple[int, float]) -> MemoryModel:
-    """Return the memory model through two measurements, each a batch size and its peak in bytes."""
+    """Return the memory model of two measurements, each a batch size and its peak in bytes."""
     (small_batch, small_peak), (large_batch, large_peak) = small, large
     if not 0 < small_batch < large_batch or not 0 < small_peak < large_peak:
         raise InvalidValue("memory", (small, large), "a larger batch that needs more memory")
     per_sample = (large_peak - small_peak) / (large_batch - small_batch)
-    # Rounding and fragmentation can make the line start below the weights; nothing is below 0.
+    # Rounding and fragmentation can make the intercept negative.
     fixed = max(0.0, small_peak - per_sample * small_batch)
     return MemoryModel(fixed_bytes=fixed, bytes_per_sample=per_sample, measured=True)
 
 
-# The gradient noise scale: beyond which batch size more samples a step stop helping.
+# The gradient noise scale: above that batch size, more samples per step hardly help.
 #
 # After McCandlish et al. 2018, arXiv:1812.06162. Reaching a loss with batch size B takes S_min (1
 # + Bc/B) steps and E_min (1 + B/Bc) examples, where the critical batch size Bc is about the noise
@@ -91,7 +91,7 @@ def noise_scale(small: tuple[int, float], large: tuple[int, float]) -> float:
     """Return the simple noise scale from two batch sizes, each with its mean squared gradient norm.
 
     Raises:
-        InvalidValue: The norms admit no positive signal; average over more batches.
+        InvalidValue: The norms give no positive signal; average over more batches.
     """
     (b_small, g_small), (b_large, g_large) = small, large
     if not 0 < b_small < b_large:
@@ -105,17 +105,17 @@ def noise_scale(small: tuple[int, float], large: tuple[int, float]) -> float:
 
 
 def examples_factor(batch: float, critical: float | None) -> float:
-    """Return examples needed over the least possible: 1 + B/Bc; 1 where Bc is beyond any batch."""
+    """Return examples needed relative to the minimum: 1 + B/Bc; 1 for an unknown Bc."""
     return 1.0 if critical is None else 1 + batch / critical
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchThroughput:
-    """Samples per second by batch size: T = peak B / (B + half), fitted to measurements.
+    """Samples per second by batch size, fitted to measurements: T = peak B / (B + half).
 
     Attributes:
         error: The relative standard deviation of the measurements about the fit.
-        largest: The largest batch that was measured.
+        largest: The largest measured batch.
     """
 
     peak: float
@@ -124,7 +124,7 @@ class BatchThroughput:
     largest: int
 
     def at(self, batch: float) -> float:
-        """Return samples per second with a batch size."""
+        """Return the samples per second of a batch size."""
         return self.peak * batch / (batch + self.half)
 
 
@@ -138,7 +138,7 @@ def fit_throughput(measured: Mapping[int, float]) -> BatchThroughput:
     times = np.array([1 / measured[int(b)] for b in batches])
     columns = np.stack([np.ones_like(batches), 1 / batches], axis=1)
     (base, overhead), *_ = np.linalg.lstsq(columns, times, rcond=None)
-    # A fit may say that larger batches are slower; then the fastest measured is the peak.
+    # If larger batches seem slower, bound the peak by the fastest measurement.
     base = max(float(base), float(times.min()) / 2)
     overhead = max(float(overhead), 0.0)
     fitted = base + overhead / batches
@@ -151,30 +151,30 @@ def fit_throughput(measured: Mapping[int, float]) -> BatchThroughput:
 def hours_to_finish(
     batch: int, speed: BatchThroughput, *, least_examples: float, critical: float | None
 ) -> float:
-    """Return the hours that a training takes with a batch size.
+    """Return the hours of a training with a batch size.
 
-    With very small batches it needs ``least_examples`` (E_min).
+    ``least_examples`` (E_min) is what it needs with very small batches.
     """
     return least_examples * examples_factor(batch, critical) / speed.at(batch) / 3600
 
 
-# Advice on the batch size: the cheapest that fits and still learns from its samples.
+# The cheapest batch size that fits and still learns from its samples.
 
 _SIZES = tuple(2**power for power in range(17))
-# How throughput grows with the batch where nobody measured it: T ~ B^e. 0 is a GPU that is busy
-# already, 0.5 the most that is usual; the advice counts with little of it.
+# Growth of throughput with the batch if it was not measured: T ~ B^e. With 0 the GPU is busy
+# already, 0.5 is the most that is usual; the estimate uses the middle value.
 _EXPONENTS = (0.0, 0.1, 0.5)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchSituation:
-    """A training as it runs now.
+    """A training at its current batch size.
 
     Attributes:
         throughput: Samples per second with the current batch.
-        hours: What the training, or an epoch of it, takes now.
-        throughputs: Measured samples per second by batch size, where others were tried.
-        critical: The gradient noise scale, where it was measured.
+        hours: Duration of the training, or of an epoch.
+        throughputs: Measured samples per second by batch size, if others were tried.
+        critical: The gradient noise scale, if it was measured.
     """
 
     batch: int
@@ -205,10 +205,10 @@ class BatchSituation:
 
 
 def recommend_batch_size(now: BatchSituation) -> OptimizationRecommendation | None:
-    """Return a cheaper batch size that fits; None where none is known."""
+    """Return a cheaper batch size that fits; None if none is known."""
     memory = now.memory or estimated_memory(now.parameters)
     most = memory.largest_batch(now.gpu_gb)
-    if most <= now.batch or now.critical == 0:  # Without noise, more samples teach nothing new.
+    if most <= now.batch or now.critical == 0:  # Without noise, more samples do not help.
         return None
     if now.throughputs is not None:
         return _from_measurements(now, memory, most, fit_throughput(now.speeds))
@@ -222,7 +222,7 @@ _UNKNOWN_LOSS = (
 
 
 class _SavedHours(NamedTuple):
-    """Hours that a batch size saves: what is expected, and the ends of its interval."""
+    """Hours that a batch size saves: the estimate and its interval."""
 
     low: float
     point: float
@@ -236,12 +236,12 @@ def _candidates(now: BatchSituation, most: int) -> list[int]:
 def _from_assumptions(
     now: BatchSituation, memory: MemoryModel, most: int
 ) -> OptimizationRecommendation | None:
-    """One doubling at a time: further is only worth trying when the first one paid."""
+    """Recommend one doubling; another is worth trying only if the first one paid off."""
     larger = [b for b in _candidates(now, most) if now.critical is None or b <= now.critical]
     if not larger:
         return None
     batch = larger[0]
-    return _built(
+    return _build(
         now,
         batch,
         _SavedHours(*(now.hours * (1 - (now.batch / batch) ** e) for e in _EXPONENTS)),
@@ -259,7 +259,7 @@ def _from_assumptions(
 def _from_measurements(
     now: BatchSituation, memory: MemoryModel, most: int, speed: BatchThroughput
 ) -> OptimizationRecommendation | None:
-    # Beyond twice the largest measured batch the fit is a guess.
+    # The fit is not extrapolated beyond twice the largest measured batch.
     tried = [b for b in _candidates(now, most) if b <= 2 * speed.largest]
     examples = now.hours * 3600 * speed.at(now.batch)
     least = examples / examples_factor(now.batch, now.critical)
@@ -271,11 +271,11 @@ def _from_measurements(
     saved = now.hours - hours(best)
     if best == now.batch or saved <= 0:
         return None
-    doubt = 1.28 * max(speed.error, 0.02) * 2**0.5 * now.hours
-    return _built(
+    margin = 1.28 * max(speed.error, 0.02) * 2**0.5 * now.hours
+    return _build(
         now,
         best,
-        _SavedHours(saved - doubt, saved, saved + doubt),
+        _SavedHours(saved - margin, saved, saved + margin),
         grade="estimated",
         kind="trade" if now.critical is None else "saving",
         evidence=[
@@ -311,7 +311,7 @@ def _needed(now: BatchSituation) -> list[str]:
     return found
 
 
-def _built(
+def _build(
     now: BatchSituation,
     batch: int,
     hours: _SavedHours,
@@ -353,7 +353,7 @@ def _built(
     return bounded(found, all_of_it)
 
 
-# Advice on a run's batch size from its own log, and which figures the log lacks for it.
+# Advice from a run's log, and the figures that the log lacks.
 
 PARAMETERS = ("parameters", "model_parameters")
 NOISE_SCALE = ("gradient_noise_scale", "noise_scale")
@@ -362,10 +362,10 @@ NOISE_SCALE = ("gradient_noise_scale", "noise_scale")
 def advise_batch_size(
     view: RunView, *, price_per_hour: float, hours: float, currency: str
 ) -> OptimizationRecommendation | None:
-    """Return a cheaper batch size for a run; None where none is known, or too little was logged.
+    """Return a cheaper batch size for a run; None if none is known, or too little was logged.
 
-    The batch is that of one rank: its samples a step fill one GPU's memory, while the gradient
-    noise scale is about the samples of all ranks.
+    The batch is that of one rank, which must fit in one GPU; the gradient noise scale is of the
+    samples of all ranks.
     """
     header, durations = _header(view), _durations(view.account)
     speeds = _speeds(durations)
@@ -390,7 +390,7 @@ def advise_batch_size(
 
 
 def unmeasured(view: RunView) -> list[str]:
-    """Return what advice on batch size and dataset lacks, and how a run logs it."""
+    """Return the figures that advice on batch size and dataset lacks, and how to log them."""
     header, account = _header(view), view.account
     lacks = [
         ("batch size", "the number of samples of a step", "run.steps(loader, samples=len)",
@@ -424,7 +424,7 @@ def _memory_gb(header: AttemptStarted) -> int | None:
 
 
 def _durations(account: RunAccount) -> dict[int, Ints]:
-    """Return the nanoseconds of single steps by their samples."""
+    """Return the durations of single steps in nanoseconds, by samples per step."""
     every = [segment.steps for segment in account.shown() if segment.work.samples]
     if not every:
         return {}
@@ -437,7 +437,7 @@ def _durations(account: RunAccount) -> dict[int, Ints]:
 
 
 def _speeds(durations: dict[int, Ints]) -> dict[int, float]:
-    """Return samples per second of one rank by batch size, from the median step of each."""
+    """Return samples per second of one rank by batch size, from median steps."""
     found = {batch: float(np.median(each)) for batch, each in durations.items()}
     return {batch: batch / (typical_ns / 1e9) for batch, typical_ns in found.items() if typical_ns}
 

@@ -1,10 +1,9 @@
-"""Learning curves extrapolated: families of curves, least squares, and a bootstrap over them.
+"""Extrapolation of learning curves: families of curves, least squares, and a bootstrap.
 
-Each draw is a curve that the measurements could have come from: a family is chosen by its Akaike
-weight, the residuals of its fit are resampled in moving blocks, every family is fitted to what
-that gives, and one of them, again by its weight, says how the curve goes on. So the draws differ
-by noise and by what is believed about the shape. Long series are fitted in blocks (``thinning``).
-Values: higher is better.
+Each draw is a curve that the measurements could have come from: a family is drawn by its Akaike
+weight, the residuals of its fit are resampled in moving blocks, every family is fitted to the
+resampled values, and one of these fits, again drawn by weight, is the curve. So the draws differ by
+noise and by shape. Long series are fitted in blocks. Values: higher is better.
 """
 
 from __future__ import annotations
@@ -20,27 +19,28 @@ from numpy.typing import NDArray
 
 from outlay.errors import InvalidValue
 
-# Families of learning curves, ready for least squares at some instants.
+# Families of learning curves, prepared for least squares at given instants.
 #
-# Each family is linear in a level and one or two amplitudes once its shape is fixed (variable
-# projection); its shapes are looked for on a grid, which cannot get stuck, and then ever closer
-# to the best one. The families are the inverse logarithm, the power law and its shifted form, the
-# exponential and its stretched form (Janoschek), the power of the logarithm and the logistic
-# curve, after Domhan et al. 2015; two exponentials; and two that turn: an exponential and a power
-# law with a trend.
+# For a given shape each family is linear in a level and one or two amplitudes (variable
+# projection); shapes are searched on a grid, which has no local minima, and then on finer grids
+# about the best one. The families are the inverse logarithm, the power law and its shifted form,
+# the exponential and its stretched form (Janoschek), the power of the logarithm and the logistic
+# curve, after Domhan et al. 2015; two exponentials; and two that can turn: an exponential and a
+# power law with a trend.
 
 Instants = tuple[float, ...]
 
-_FLAT = 1e-4  # A column that is this close to the others tells nothing about its amplitude.
+_FLAT = 1e-4  # A column this close to a combination of the others has no defined amplitude.
 
 
 class Form(NamedTuple):
-    """What the curves of a family look like.
+    """The formula of a family.
 
     Attributes:
-        bounds: Lowest, highest and how many values of each shape parameter, in geometric steps.
-        columns: From instants and the shape parameters (a column each) to what is beside the level.
-        only_falling: The last column is a trend, and is believed only where it goes down.
+        bounds: Lowest value, highest value and number of values of each shape parameter, in
+            geometric steps.
+        columns: From instants and shape parameters (a column each) to the terms besides the level.
+        only_falling: The last term is a trend, and is accepted only if it decreases.
     """
 
     bounds: tuple[tuple[float, float, int], ...]
@@ -50,7 +50,7 @@ class Form(NamedTuple):
 
     @property
     def parameters(self) -> int:
-        """How many figures a curve has: level, amplitudes and shape."""
+        """The number of parameters: level, amplitudes and shape."""
         return 1 + self.amplitudes + len(self.bounds)
 
 
@@ -82,16 +82,16 @@ def _trend(t: Floats, shapes: Floats) -> Floats:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
-    """Shapes of one family: how to fit them, and what they say elsewhere.
+    """Shapes of one family, with the matrices to fit and to evaluate them.
 
     Attributes:
-        axis: The nodes of the instants that were measured, then the instants asked about.
-        measured: How many instants were measured.
-        shapes: Logarithms of the shape parameters, one row a shape.
-        basis: Orthonormal columns at the blocks of measured instants: one (blocks, k) matrix a
+        axis: The nodes of the measured instants, then the queried instants.
+        measured: The number of measured instants.
+        shapes: Logarithms of the shape parameters, one row per shape.
+        basis: Orthonormal columns at the blocks of measured instants: one (blocks, k) matrix per
             shape.
-        ahead: From coordinates in the basis to the curve at the instants asked about.
-        trend: From coordinates to the trend, where only a falling one is believed; else None.
+        ahead: From coordinates in the basis to the curve at the queried instants.
+        trend: From coordinates to the trend, for a form that is ``only_falling``; else None.
     """
 
     form: Form
@@ -102,8 +102,8 @@ class Family:
     ahead: Floats
     trend: Floats | None
 
-    def and_near(self, shape: int, part: float) -> Family:
-        """Return it with more shapes, next to one: at a part of the grid's steps."""
+    def refined(self, shape: int, part: float) -> Family:
+        """Return the family with more shapes about one, at a part of the grid's steps."""
         steps = [np.log(high / low) / (count - 1) for low, high, count in self.form.bounds]
         offsets = list(itertools.product((-part, 0.0, part), repeat=len(steps)))
         near = self.shapes[shape] + np.array(offsets) * np.array(steps)
@@ -121,12 +121,12 @@ class Family:
 
 @lru_cache(maxsize=8)
 def families_at(nodes: Instants, asked: Instants, measured: int) -> tuple[Family, ...]:
-    """Return all families, for values measured at some instants and asked about at others.
+    """Return all families for given measured and queried instants.
 
     Args:
-        nodes: The measured instants that stand for all of them (``thinning.nodes_of``).
-        asked: Where the curve is wanted.
-        measured: How many instants were measured.
+        nodes: The measured instants at which curves are evaluated (``nodes_of``).
+        asked: The queried instants.
+        measured: The number of measured instants.
     """
     axis = np.array([*nodes, *asked], dtype=np.float64)
     return tuple(_on_grid(form, axis, measured) for form in _forms(max(nodes)))
@@ -142,40 +142,40 @@ def _prepared(form: Form, axis: Floats, measured: int, shapes: Floats) -> Family
     beside = form.columns(axis, *np.exp(shapes.T[:, :, None]))
     columns = np.stack([np.ones_like(beside[0]), *beside], axis=2)
     known = len(nodes_of(measured))
-    # Of one size, so that what is flat shows; a column of zeros stays one, and is left out below.
+    # Scaled to find flat columns; a column of zeros remains, and its shape is dropped below.
     columns = columns / np.maximum(np.abs(columns[:, :known]).max(axis=1, keepdims=True), 1e-300)
     basis, triangle = np.linalg.qr(curve_in_blocks(columns[:, :known], measured))
-    tells = np.abs(np.diagonal(triangle, axis1=1, axis2=2)).min(axis=1) > _FLAT
-    inverse = np.linalg.inv(triangle[tells])
+    usable = np.abs(np.diagonal(triangle, axis1=1, axis2=2)).min(axis=1) > _FLAT
+    inverse = np.linalg.inv(triangle[usable])
     return Family(
         form=form,
         axis=axis,
         measured=measured,
-        shapes=shapes[tells],
-        basis=basis[tells],
-        ahead=columns[tells, known:] @ inverse,
+        shapes=shapes[usable],
+        basis=basis[usable],
+        ahead=columns[usable, known:] @ inverse,
         trend=inverse[:, -1, :] if form.only_falling else None,
     )
 
 
-# Long series made short, so that a curve is fitted in the same time however often it was logged.
+# Long series reduced to blocks, so that the time of a fit does not depend on their length.
 #
-# Neighbours are summed and divided by the root of how many they are: then each sum has the noise
-# of a single measurement, as least squares wants it. What a curve says is summed alike, so that
-# no fit is biased; lost is only what the curve does between neighbours. Blocks grow with time,
-# evenly spaced in its square root, because curves bend early. Correlated noise sums to more than
-# independent noise, and then counts as the larger noise that it is. Within a block a curve is all
-# but straight, so that a few of its instants, the nodes, stand for all of them.
+# The values of a block are summed and divided by the root of their number: then each block has the
+# noise of a single measurement, as least squares requires. Curves are summed in the same way, so
+# that fits are not biased; only detail within a block is lost. Blocks grow with time, evenly spaced
+# in its square root, because curves bend early. Correlated noise sums to more than independent
+# noise, and counts as such. Within a block a curve is almost straight, so that it is evaluated at a
+# few instants only, the nodes.
 
 Floats = NDArray[np.float64]
 
 MOST = 200
-"""Series up to this long are left as they are."""
+"""Series up to this long are not reduced."""
 _NODES = 8
 
 
 def block_sizes(count: int) -> NDArray[np.intp]:
-    """Return how many of ``count`` neighbours each block holds: one, of a long series more."""
+    """Return the block sizes for ``count`` values: 1 up to ``MOST`` values."""
     if count <= MOST:
         return np.ones(count, dtype=np.intp)
     ends = np.unique((count * (np.arange(MOST + 1) / MOST) ** 2).astype(np.intp))
@@ -183,13 +183,13 @@ def block_sizes(count: int) -> NDArray[np.intp]:
 
 
 def in_blocks(values: Floats) -> Floats:
-    """Return the values of a series as one sum a block, of the noise of a single value."""
+    """Return one sum per block, with the noise of a single value."""
     sizes = block_sizes(len(values))
     return _means(values[:, None], sizes)[:, 0] * np.sqrt(sizes)
 
 
 def nodes_of(count: int) -> NDArray[np.intp]:
-    """Return at which of ``count`` values a curve is looked at: a few, evenly spaced, a block."""
+    """Return the indices of the nodes of ``count`` values: a few per block, evenly spaced."""
     sizes = block_sizes(count)
     starts = np.cumsum(sizes) - sizes
     each = [
@@ -200,26 +200,28 @@ def nodes_of(count: int) -> NDArray[np.intp]:
 
 
 def curve_in_blocks(curve: Floats, count: int) -> Floats:
-    """Return what a curve through ``count`` values is in blocks.
+    """Return a curve through ``count`` values in blocks.
 
-    Its values at the nodes lie along the axis before the last.
+    Its values at the nodes are along the second to last axis.
     """
     sizes = block_sizes(count)
     return _means(curve, np.minimum(sizes, _NODES)) * np.sqrt(sizes)[:, None]
 
 
 def _means(values: Floats, sizes: NDArray[np.intp]) -> Floats:
-    """Return the means of neighbours along the axis before the last, so many each."""
+    """Return the means of groups of neighbours along the second to last axis."""
     sums: Floats = np.add.reduceat(values, np.cumsum(sizes) - sizes, axis=-2)
     return sums / sizes[:, None]
 
 
 def some_between(first: int, last: int) -> list[int]:
-    """Return the whole numbers from ``first`` to ``last``; of many only some, evenly spaced."""
+    """Return the integers from ``first`` to ``last``; at most ``MOST`` of them, evenly spaced."""
     if last - first < MOST:
         return list(range(first, last + 1))
     return [int(number) for number in np.linspace(first, last, MOST).round()]
 
+
+# Draws of the curve.
 
 LEAST_POINTS = 4
 DRAWS = 1000
@@ -232,7 +234,7 @@ _SINGLE_THREADED = 2**17  # Multiplications; OpenBLAS uses threads from 2**18.
 
 @dataclass(frozen=True, slots=True)
 class CurveDraws:
-    """Draws from what the curve may be: one row per draw, one column per instant asked about.
+    """Draws of a curve: one row per draw, one column per queried instant.
 
     Attributes:
         noise: The standard deviation of single measurements about the curve, per draw.
@@ -254,10 +256,10 @@ def draw_curves(
 
     Args:
         values: Measurements, higher is better.
-        asked: Where the curve is wanted, on the same axis.
-        at: Where the values were measured, above 0; 1, 2, 3, ... by default.
-        noise_floor: The least standard deviation that measurements are taken to have.
-        draws: How many.
+        asked: The queried instants, on the same axis.
+        at: The instants of the values, above 0; default: 1, 2, 3, ...
+        noise_floor: The least standard deviation of measurements.
+        draws: The number of draws.
 
     Raises:
         InvalidValue: There are fewer than four finite values.
@@ -274,19 +276,19 @@ def draw_curves(
     generator = np.random.default_rng(_SEED)
     centre = float(measured.mean())
     y = in_blocks(measured - centre)
-    # A family with as many parameters as there are values would go through all of them.
-    table = tuple(_closer(family, y) for family in table if family.form.parameters < len(y))
+    # A family with as many parameters as values would fit them exactly.
+    table = tuple(_refine(family, y) for family in table if family.form.parameters < len(y))
     again = _resample(table, y, noise_floor, draws, generator)
     fits = _fit(table, again.values, noise_floor)
     chosen = _choose(fits, table, generator)
     return CurveDraws(_curves(table, fits, chosen, len(asked)) + centre, again.noise)
 
 
-def _closer(family: Family, y: Floats) -> Family:
-    """Return a family with the grid made finer, step by step, next to the best fit."""
+def _refine(family: Family, y: Floats) -> Family:
+    """Return a family with finer grids about the best fit."""
     for part in _PARTS if family.form.bounds else ():
         (best,) = _fit_one(family, y[:, None]).shapes
-        family = family.and_near(int(best), part)
+        family = family.refined(int(best), part)
     return family
 
 
@@ -295,9 +297,9 @@ class _Fits:
     """The best shape of each family for each column of values.
 
     Attributes:
-        shapes: Which one: a row per family, a column per column of values.
+        shapes: Index of the shape: a row per family, a column per column of values.
         coordinates: Of the fit in that shape's basis, per family: a row per column of values.
-        errors: The sum of squares that is left, like ``shapes``.
+        errors: Residual sum of squares, like ``shapes``.
     """
 
     shapes: NDArray[np.intp]
@@ -312,13 +314,13 @@ def _fit(table: Sequence[Family], values: Floats, noise_floor: float) -> _Fits:
     return _Fits(
         np.stack([best.shapes for best in found]),
         tuple(best.coordinates for best in found),
-        # Rounding may leave less than nothing of an exact fit.
+        # Rounding may make the error of an exact fit negative.
         np.maximum(errors, 0.0) + len(values) * noise_floor**2,
     )
 
 
 class _Best(NamedTuple):
-    """The best shape of one family for each column of values, its coordinates, and what is left."""
+    """The best shape of one family for each column of values, its coordinates and error."""
 
     shapes: NDArray[np.intp]
     coordinates: Floats
@@ -340,8 +342,8 @@ def _fit_one(family: Family, values: Floats) -> _Best:
 def _coordinates(family: Family, values: Floats) -> Floats:
     """Return the coordinates of every column of values in every shape's basis.
 
-    In pieces below the size from which linear algebra libraries wake their threads: for products as
-    small as these, waiting for other threads takes far longer than the work.
+    In pieces below the size at which BLAS libraries use threads: for such small products waiting
+    for other threads takes far longer than the work.
     """
     count, instants, k = family.basis.shape
     rows = family.basis.transpose(0, 2, 1).reshape(count * k, instants)
@@ -353,10 +355,10 @@ def _coordinates(family: Family, values: Floats) -> Floats:
 
 
 def _log_weights(fits: _Fits, table: Sequence[Family], count: int) -> Floats:
-    """Return half of minus Akaike's criterion: how well a family fits, less what it is free to.
+    """Return the log weights of families: minus half of Akaike's criterion.
 
-    Its correction for small samples is left out: with few values it leaves only the simplest
-    family, and all doubt about the shape is gone just where there is most of it.
+    Without its correction for small samples: with few values that leaves only the simplest family,
+    where the uncertainty about the shape is largest.
     """
     parameters = np.array([family.form.parameters for family in table], dtype=np.float64)
     logs: Floats = -count / 2 * np.log(fits.errors / count) - parameters[:, None]
@@ -366,7 +368,7 @@ def _log_weights(fits: _Fits, table: Sequence[Family], count: int) -> Floats:
 def _choose(
     fits: _Fits, table: Sequence[Family], generator: np.random.Generator
 ) -> NDArray[np.intp]:
-    """Draw a family for every column, in proportion to the weights (by Gumbel's maximum)."""
+    """Draw a family for every column, in proportion to the weights (Gumbel-max trick)."""
     logs = _log_weights(fits, table, table[0].basis.shape[1])
     chosen: NDArray[np.intp] = np.argmax(logs + generator.gumbel(size=logs.shape), axis=0)
     return chosen
@@ -374,7 +376,7 @@ def _choose(
 
 @dataclass(frozen=True, slots=True)
 class _Resampled:
-    """Measurements as they could have been, one column each, and how noisy each column is."""
+    """Resampled measurements, one column per draw, and the noise of each column."""
 
     values: Floats
     noise: Floats
@@ -398,19 +400,18 @@ def _resample(
     residuals -= residuals.mean(axis=0)
     wide = _Fits(fits.shapes, fits.coordinates, np.broadcast_to(fits.errors, (len(table), draws)))
     chosen = _choose(wide, table, generator)
-    # What few residuals say about the noise is itself in doubt, as in a predictive t interval.
-    doubt = np.sqrt(freedom[chosen] / generator.chisquare(freedom[chosen]))
+    # The noise estimated from few residuals is itself uncertain, as in a predictive t interval.
+    scale = np.sqrt(freedom[chosen] / generator.chisquare(freedom[chosen]))
     drawn = residuals[_blocks(len(y), draws, generator), chosen]
-    drawn = doubt * drawn + noise_floor * generator.standard_normal((len(y), draws))
-    noise = doubt * np.sqrt(fits.errors[chosen, 0] / freedom[chosen])
+    drawn = scale * drawn + noise_floor * generator.standard_normal((len(y), draws))
+    noise = scale * np.sqrt(fits.errors[chosen, 0] / freedom[chosen])
     return _Resampled(fitted[:, chosen] + drawn, noise)
 
 
 def _blocks(count: int, draws: int, generator: np.random.Generator) -> NDArray[np.intp]:
-    """Return which residuals each draw takes: blocks of neighbours, the last next to the first.
+    """Return the indices of the residuals of each draw: circular blocks of neighbours.
 
-    Neighbouring residuals resemble each other where the curve is of no family at all; drawn in
-    blocks they keep that.
+    Blocks keep the correlation of neighbours that residuals have if no family fits the curve.
     """
     length = round(count ** (1 / 3))
     starts = generator.integers(0, count, (-(-count // length), 1, draws))
@@ -430,11 +431,11 @@ def _curves(table: Sequence[Family], fits: _Fits, chosen: NDArray[np.intp], aske
 def probability_of_beating(
     values: Sequence[float], more: int, *, margin: float = 0.0, draws: int = DRAWS
 ) -> float:
-    """Return how likely the best is still beaten by ``margin`` in the next ``more`` measurements.
+    """Return the probability to beat the best by ``margin`` in the next ``more`` measurements.
 
-    What counts is the measurement where the curve will be highest: that one of many more may be
-    lifted above the best by luck alone is no reason to go on. Nor is it one to stop that one of
-    many was: a long series is judged by the means of its blocks, past and to come.
+    Only the measurement at the maximum of the curve counts: that one of many may exceed the best by
+    luck is no reason to continue. Nor is a lucky best so far a reason to stop: a long series is
+    judged by the means of its blocks.
     """
     if more < 1:
         return 0.0

@@ -1,4 +1,4 @@
-"""Advice on data: scaling laws and their fit, repeated passes, the size of the dataset."""
+"""Advice on data: scaling laws, repeated passes, the size of the dataset."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from outlay.advise.recommendation import (
 from outlay.errors import InvalidValue, MissingExtra
 from outlay.units.shown import amount_text
 
-# Scaling laws: what repeated data is worth, and how to split compute between model and data.
+# Scaling laws: the value of repeated data, and the split of compute between model and data.
 
 REPETITION_CONSTANT = 15.39
-"""R*: how slowly repeated data loses its worth (Muennighoff et al. 2023, arXiv:2305.16264)."""
+"""R*: the decay constant of repeated data (Muennighoff et al. 2023, arXiv:2305.16264)."""
 
 
 def effective_data(unique: float, epochs: float) -> float:
-    """Return how much fresh data ``epochs`` passes over ``unique`` data are worth.
+    """Return the amount of fresh data that ``epochs`` passes over ``unique`` data are worth.
 
     D' = U + U R* (1 - exp(-(epochs - 1) / R*)).
     """
@@ -49,29 +49,28 @@ class ScalingLaw:
     beta: float
 
     def loss(self, parameters: float, tokens: float) -> float:
-        """Return the loss of a model of that size trained on so many tokens."""
+        """Return the loss of a model trained on ``tokens``."""
         return float(self.e + self.a / parameters**self.alpha + self.b / tokens**self.beta)
 
     def optimum(self, flops: float) -> tuple[float, float]:
-        """Return the parameters and tokens that make the most of a compute budget, C = 6ND."""
+        """Return the optimal parameters and tokens for a compute budget, C = 6ND."""
         exponent = 1 / (self.alpha + self.beta)
         g = (self.alpha * self.a / (self.beta * self.b)) ** exponent
         parameters = g * (flops / 6) ** (self.beta * exponent)
         return parameters, flops / 6 / parameters
 
 
-# Fitting a scaling law to small runs, by variable projection.
+# Fit of a scaling law to small runs, by variable projection.
 #
-# For given exponents the law is linear in E, A and B, which are zero or more; only the two
-# exponents are searched for. Fitting parabolas to slices of equal compute instead is biased
-# (arXiv:2603.22339). Needs SciPy (the ``advise`` extra); everything else in this package does
-# without.
+# For given exponents the law is linear in E, A and B, which are not negative; only the two
+# exponents are searched. Fitting parabolas to slices of equal compute instead is biased
+# (arXiv:2603.22339). Needs SciPy (the ``advise`` extra); nothing else in this package does.
 
 _STARTS = tuple(itertools.product((0.2, 0.4, 0.7), repeat=2))
 
 
 class SmallRun(NamedTuple):
-    """One training: parameters, tokens, and the loss it reached."""
+    """One training: parameters, tokens and final loss."""
 
     parameters: float
     tokens: float
@@ -79,7 +78,7 @@ class SmallRun(NamedTuple):
 
 
 def fit_scaling_law(runs: Sequence[SmallRun]) -> ScalingLaw:
-    """Return the law with the least relative errors on some runs, from several starts.
+    """Return the law with the least squared relative errors, from several starts.
 
     Raises:
         InvalidValue: There are fewer runs than the law has parameters.
@@ -92,7 +91,7 @@ def fit_scaling_law(runs: Sequence[SmallRun]) -> ScalingLaw:
     except ImportError:
         raise MissingExtra("fitting a scaling law", "advise") from None
     parameters, tokens, losses = np.array(runs, dtype=np.float64).T
-    # Relative to their geometric means, so that the columns are of one size.
+    # Divided by their geometric means, for columns of one magnitude.
     n, d = (values / np.exp(np.log(values).mean()) for values in (parameters, tokens))
 
     def project(exponents: NDArray[np.float64]) -> tuple[NDArray[np.float64], float]:
@@ -117,18 +116,18 @@ def fit_scaling_law(runs: Sequence[SmallRun]) -> ScalingLaw:
     )
 
 
-# Advice on repeated data: how many passes over it are still worth their money.
+# The number of passes over the same data.
 
-# The last pass should teach at least this much of what fresh data would; the stricter and the
-# laxer threshold give the interval.
+# The last pass should be worth at least this share of fresh data; the stricter and the laxer
+# threshold give the interval.
 _WORTH = 0.5
 _STRICT, _LAX = 0.75, 0.25
 
 
 def passes_worth(least: float) -> int:
-    """Return after how many passes another one is worth less than a share of fresh data.
+    """Return the number of passes after which another is worth less than a share of fresh data.
 
-    The worth of a pass is the slope of D' = U + U R* (1 - exp(-(e - 1) / R*)), exp(-(e - 1) / R*).
+    The value of a pass is the slope of D' = U + U R* (1 - exp(-(e - 1) / R*)), exp(-(e - 1) / R*).
     """
     if not 0 < least <= 1:
         raise InvalidValue("least", least, "a share of what fresh data is worth, up to 1")
@@ -138,9 +137,9 @@ def passes_worth(least: float) -> int:
 def recommend_fewer_passes(
     epochs: float, cost: float, hours: float, *, currency: str = "USD"
 ) -> OptimizationRecommendation | None:
-    """Return how many passes over the same data to make; None where all of them are worth it.
+    """Recommend fewer passes over the same data; None if all of them are worth it.
 
-    A trade: what the passes beyond teach is little, and it is given up.
+    A trade: what little the other passes teach is given up.
     """
     enough = passes_worth(_WORTH)
     if not enough < epochs < math.inf:
@@ -180,7 +179,7 @@ def recommend_fewer_passes(
     return bounded(found, cost)
 
 
-# Advice on the size of the dataset: how much accuracy the last samples bought.
+# The size of the dataset.
 
 _KEEP = 0.95
 _MOST_OF_IT = 0.9
@@ -190,9 +189,10 @@ _SURE = 0.9
 def recommend_dataset_size(
     size: int, accuracies: Mapping[int, float], full_cost: float, full_hours: float
 ) -> OptimizationRecommendation | None:
-    """Return a smaller dataset that keeps 95 % of the accuracy; None where none is known to.
+    """Recommend a smaller dataset that keeps 95 % of the accuracy; None if none is known.
 
-    A trade: up to 5 % of the accuracy is given up. Accuracies are of parts of the dataset, by size.
+    A trade: up to 5 % of the accuracy is given up. ``accuracies`` are of parts of the dataset, by
+    size.
     """
     if size < 1:
         raise InvalidValue("dataset_size", size, "a number of samples, 1 or more")
@@ -204,7 +204,7 @@ def recommend_dataset_size(
         return None
     sizes = sorted(accuracies)
     if accuracies[sizes[-1]] < accuracies[sizes[0]]:
-        return None  # More data made it worse: nothing follows about less.
+        return None  # More data made it worse: that tells nothing about less.
     enough, sure = _smallest(sizes, accuracies)
     saved = (1 - enough / size) * full_cost
     if enough >= _MOST_OF_IT * size or saved < least_saving(full_cost):
@@ -238,12 +238,12 @@ def recommend_dataset_size(
 
 
 def _smallest(sizes: list[int], accuracies: Mapping[int, float]) -> tuple[int, float]:
-    """Return the smallest measured size that is enough, and how sure that is."""
+    """Return the smallest measured size that is enough, and its probability."""
     values = [accuracies[n] for n in sizes]
     if len(sizes) < LEAST_POINTS:
         wanted = _KEEP * max(values)
         return next(n for n in sizes if accuracies[n] >= wanted), _SURE
-    # On the axis of sizes relative to the smallest, power laws keep their form.
+    # Power laws keep their form in sizes relative to the smallest.
     axis = [n / sizes[0] for n in sizes]
     curve = draw_curves(values, axis, at=axis).curve
     probability = (curve >= _KEEP * np.max(curve, axis=1, keepdims=True)).mean(axis=0)

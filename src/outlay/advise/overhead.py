@@ -1,4 +1,4 @@
-"""Advice on what a run spent beside training: how often it saves, and its dearest badput."""
+"""Advice on overhead: the checkpoint interval, and the most expensive badput."""
 
 from __future__ import annotations
 
@@ -19,23 +19,22 @@ from outlay.goodput import phases as ph
 from outlay.units.quantity import duration_text
 from outlay.units.shown import amount_text
 
-# How often to save a checkpoint, when failures come at random.
+# The optimal checkpoint interval for random failures.
 #
-# The interval that wastes least, which Young 1974 and Daly 2006 approximate, is for exponential
-# failures exactly tau = M (1 + W0(-exp(-d/M - 1))), with the time to save d, the mean time to
-# failure M and the Lambert function W0. All times share any one unit.
+# For exponential failures it is exactly tau = M (1 + W0(-exp(-d/M - 1))), with the time to save d,
+# the mean time to failure M and the Lambert function W0; Young 1974 and Daly 2006 approximate it.
+# All times share one unit.
 
-# So many mean times to failure are never gone through without one; and beyond e^709 floats end.
-_NEVER = 700.0
+_NEVER = 700.0  # No run survives this many mean times to failure; and e^709 overflows a float.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reliability:
-    """What determines the best interval, in one unit of time.
+    """What determines the optimal interval, in one unit of time.
 
     Attributes:
-        save: How long a checkpoint takes while training stands still.
-        restart: From a failure until training goes on, without the work that is done again.
+        save: How long a checkpoint blocks training.
+        restart: From a failure until training resumes, without repeated work.
     """
 
     save: float
@@ -51,7 +50,7 @@ class Reliability:
 
 
 def optimal_interval(of: Reliability) -> float:
-    """Return the interval of work between saves that wastes least."""
+    """Return the interval of work between saves with the least expected loss."""
     return of.mttf * (1 + _lambert_w0(-math.exp(-of.save / of.mttf - 1)))
 
 
@@ -69,7 +68,7 @@ def _lambert_w0(z: float) -> float:
     """Return the principal Lambert W of ``z`` in [-1/e, 0], by Halley's iteration."""
     if z >= 0:
         return 0.0
-    # The series about the branch point starts it off on the right side.
+    # Start with the series about the branch point.
     p = math.sqrt(max(0.0, 2 * (1 + math.e * z)))
     w = -1 + p - p * p / 3 + 11 * p**3 / 72
     for _ in range(50):
@@ -85,23 +84,23 @@ def _lambert_w0(z: float) -> float:
     return w
 
 
-# Without a failure in a time T, the mean is at least T / ln 20 with 95 % probability, and T / ln 2
-# with even odds.
+# Without a failure in a time T, the mean time to failure is at least T / ln 20 with 95 %
+# probability, and T / ln 2 with 50 %.
 _LIKELY = math.log(20) / math.log(2)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpointing:
-    """How a run saves checkpoints and how often it is disrupted, measured; times in seconds.
+    """Measured checkpoints and disruptions of a run; times in seconds.
 
     Attributes:
         interval: Time between two checkpoints, without the saves themselves.
-        save: How long one takes while training stands still.
-        restart: From a disruption until training goes on.
-        mttf: Mean time to failure; None where it was never disrupted.
-        mttf_low: The least that is consistent with what was seen; ``mttf_high`` the most.
-        cost: What the time cost that the interval has a part in: all but starts and recovery.
-        whole: What the run cost in all; None: as much.
+        save: How long a checkpoint blocks training.
+        restart: From a disruption until training resumes.
+        mttf: Mean time to failure; None if the run was never disrupted.
+        mttf_low: The lower end of its interval; ``mttf_high`` the upper.
+        cost: Cost of the time that the interval affects: all but starts and recovery.
+        whole: Total cost of the run; default: ``cost``.
     """
 
     interval: float
@@ -122,11 +121,11 @@ class Checkpointing:
 
 
 def recommend_checkpoint_interval(of: Checkpointing) -> OptimizationRecommendation | None:
-    """Return a better interval between checkpoints; None where it would change next to nothing.
+    """Return a better checkpoint interval; None if it would save next to nothing.
 
-    A run that was never disrupted is judged by the least mean time to failure that fits: even
-    then it may be saving too often. That it saves too seldom cannot be concluded. What it saves is
-    stated for the time that is as likely too long as too short.
+    For a run that was never disrupted the lower end of the mean time to failure is used: even then
+    it may save too often, but it cannot be concluded that it saves too seldom. The saving is for
+    the median mean time to failure.
     """
     if of.save <= 0 or of.cost <= 0:
         return None
@@ -137,7 +136,7 @@ def recommend_checkpoint_interval(of: Checkpointing) -> OptimizationRecommendati
     if best <= 0 or (of.mttf is None and best < of.interval):
         return None
     mttfs = (of.mttf_low, likely, of.mttf_high or 10 * likely)
-    # Whoever learns how often it fails saves as is best then, so that more may be had than now.
+    # With the true mean time to failure known, its optimal interval may save even more.
     shares = sorted(
         _saved_share(of, interval, mttf)
         for mttf in mttfs
@@ -145,7 +144,7 @@ def recommend_checkpoint_interval(of: Checkpointing) -> OptimizationRecommendati
     )
     share = _saved_share(of, best, likely)
     saved, whole = share * of.cost, of.cost if of.whole is None else of.whole
-    # A share this small means that the two intervals are the same for all practical purposes.
+    # For such a small share the two intervals are practically the same.
     if share < LEAST_SHARE or saved < least_saving(whole):
         return None
     low, high = shares[0] * of.cost, shares[-1] * of.cost
@@ -157,9 +156,9 @@ def recommend_checkpoint_interval(of: Checkpointing) -> OptimizationRecommendati
         category="checkpoint",
         title=f"Save a checkpoint every {best_text} of training instead of every {now_text}",
         description=(
-            f"Of the time between starts, training and not saves or repeated work is "
-            f"{before:.1%} now and {after:.1%} then: in a run like this one "
-            f"{amount_text(saved, of.currency)}."
+            f"Training, without saves and repeated work, is {before:.1%} of the time between "
+            f"starts now, and {after:.1%} with that interval: {amount_text(saved, of.currency)} "
+            "saved in a run like this one."
         ),
         estimated_savings=saved,
         confidence=confidence_of(0.95 if low > 0 else 0.7, "estimated"),
@@ -183,17 +182,17 @@ def recommend_checkpoint_interval(of: Checkpointing) -> OptimizationRecommendati
 
 def _saved_share(of: Checkpointing, best: float, mttf: float) -> float:
     """Return the share of the run's cost that another interval would have saved."""
-    # A restart takes equally long whatever the interval, so that it is no part of the ratio.
+    # Without the restart time, which does not depend on the interval.
     reliability = Reliability(save=of.save, mttf=mttf)
     now, then = expected_ratio(reliability, of.interval), expected_ratio(reliability, best)
     if then == math.inf:
-        return 0.0  # Neither would ever get through an interval.
+        return 0.0  # No interval would ever be completed.
     return 1 - then / now
 
 
 @dataclass(frozen=True, slots=True)
 class Remedy:
-    """What helps against a phase, and the share of its cost that it usually wins back."""
+    """What helps against a phase, and the share of its cost that it usually saves."""
 
     low: float
     usual: float
@@ -222,8 +221,7 @@ REMEDIES: Mapping[str, Remedy] = {
 }
 _CUSTOM = Remedy(0.0, 0.2, 0.8, "look whether this work can run beside training (overlapped=True)")
 _OF_DISRUPTIONS = (ph.RECOVERY, ph.CHECKPOINT_RESTORE, ph.WASTED_PROGRESS, ph.PROGRAM_STARTUP)
-# A phase below this share is what every training has.
-_LEAST_PHASE = 0.05
+_LEAST_PHASE = 0.05  # Every training has phases below this share.
 
 
 def recommend_badput(
@@ -234,14 +232,14 @@ def recommend_badput(
     without: Collection[str] = (),
     disruptions: int = 0,
 ) -> OptimizationRecommendation | None:
-    """Return what to do about the phase with the most recoverable money.
+    """Return a remedy for the phase with the largest recoverable cost.
 
     Args:
-        costs: What each phase cost, in currency units.
-        hours: How long each took.
+        costs: Cost of each phase, in currency units.
+        hours: Duration of each phase.
         currency: Of the costs.
-        without: Phases that better advice than the usual remedy is known about.
-        disruptions: How many there were; the next run may see more or fewer.
+        without: Phases for which there is better advice than a general remedy.
+        disruptions: How many there were; the next run may have more or fewer.
     """
     total = sum(costs.values())
     remedies = {
@@ -254,8 +252,8 @@ def recommend_badput(
     if worst is None or recoverable[worst] < least_saving(total) or not recoverable[worst]:
         return None
     saved, remedy = recoverable[worst], remedies[worst]
-    # One standard deviation of a Poisson count is its root; 1.28 of them make an 80 % interval.
-    doubt = 1.28 / math.sqrt(disruptions) if disruptions and worst in _OF_DISRUPTIONS else 0.0
+    # The standard deviation of a Poisson count is its root; 1.28 of them are an 80 % interval.
+    spread = 1.28 / math.sqrt(disruptions) if disruptions and worst in _OF_DISRUPTIONS else 0.0
     found = OptimizationRecommendation(
         category="badput",
         title=f"Win back {worst}: {costs[worst] / total:.1%} of the cost",
@@ -268,8 +266,8 @@ def recommend_badput(
         estimated_time_saved=hours.get(worst, 0.0) * remedy.usual,
         confidence=confidence_of(0.9 if remedy.low > 0 else 0.8, remedy.grade),
         action=remedy.action[0].upper() + remedy.action[1:],
-        savings_low=remedy.low * costs[worst] * (1 - doubt),
-        savings_high=remedy.high * costs[worst] * (1 + doubt),
+        savings_low=remedy.low * costs[worst] * (1 - spread),
+        savings_high=remedy.high * costs[worst] * (1 + spread),
         grade=remedy.grade,
         evidence=[
             f"{phase}: {amount_text(cost, currency)}"
@@ -283,12 +281,12 @@ def recommend_badput(
 
 
 def _remedy(phase: str, costs: Mapping[str, float]) -> Remedy:
-    """Return what helps; waiting for data can be hidden behind steps for as long as these take."""
+    """Return the remedy for a phase; data loading can only overlap as much as steps take."""
     remedy = REMEDIES.get(phase, _CUSTOM)
     if remedy is not _OVERLAP or not costs[phase]:
         return remedy
-    hidden = min(1.0, costs.get(ph.STEP, 0.0) / costs[phase])
-    return replace(remedy, low=remedy.low * hidden, usual=remedy.usual * hidden)
+    share = min(1.0, costs.get(ph.STEP, 0.0) / costs[phase])
+    return replace(remedy, low=remedy.low * share, usual=remedy.usual * share)
 
 
 def _assumption(phase: str) -> str:

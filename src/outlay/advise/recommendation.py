@@ -1,8 +1,8 @@
-"""A recommendation: what to do, what it saves, how sure that is, and what it rests on.
+"""A recommendation: what to do, what it saves, how certain that is, and the evidence.
 
-Three kinds are kept apart. A ``saving`` gives up no quality beyond a stated tolerance. A ``trade``
-is cheaper and worse: what it gives up is named beside what it saves, and it is in no total. An
-``observation`` is money that was seen to buy little; how much of it can be had back is not known.
+There are three kinds. A ``saving`` gives up no quality beyond a stated tolerance. A ``trade`` is
+cheaper and worse: the quality loss is named with the saving, and it is in no total. An
+``observation`` is money that bought little; how much of it could be saved is not known.
 """
 
 from __future__ import annotations
@@ -20,40 +20,39 @@ from outlay.units.shown import amount_text, money_of, money_text, range_text
 Grade = Literal["measured", "estimated", "assumed"]
 AdviceKind = Literal["saving", "trade", "observation"]
 
-# How far figures of each kind are believed: a saving computed from assumed figures can't be sure.
+# Confidence in figures of each grade: a saving computed from assumed figures is not certain.
 TRUST: dict[Grade, float] = {"measured": 1.0, "estimated": 0.85, "assumed": 0.5}
 _ORDER: dict[AdviceKind, int] = {"saving": 0, "trade": 1, "observation": 2}
 
 LEAST_SHARE = 0.01
-"""Savings below this share of what a training costs are not worth a change."""
-# No two runs take the same time, so that no saving in the next one is known more closely.
+"""Savings below this share of a training's cost are not worth a change."""
+# Two runs never take the same time: no saving is known more precisely.
 _LEAST_DOUBT = 0.03
 
 
 @dataclass
 class OptimizationRecommendation:
-    """What to change, and what that is expected to save.
+    """What to change, and the expected saving.
 
     Attributes:
         category: ``batch_size``, ``early_stopping``, ``epochs``, ``dataset``, ``compute``,
             ``checkpoint``, ``badput``, ``idle_gpu``, ``mfu`` or ``other``.
-        estimated_savings: In currency units; 0 of an observation.
-        estimated_time_saved: In hours; negative where it takes longer.
-        confidence: The probability that it saves anything, times how far its figures are believed.
+        estimated_savings: In currency units; 0 for an observation.
+        estimated_time_saved: In hours; negative if it takes longer.
+        confidence: The probability of a saving, times the confidence in figures of its grade.
         savings_low: The lower end of an 80 % interval of the saving; ``savings_high`` the upper.
-        grade: How the saving is known: ``estimated`` where it is computed from measurements,
-            ``assumed`` where it rests on a figure that nobody measured. Only the money of an
-            observation is ``measured``: what another run would save was never measured.
+        grade: ``estimated`` if computed from measurements, ``assumed`` if it depends on a figure
+            that was not measured. Only the money of an observation is ``measured``: the saving of
+            another run never is.
         evidence: What was measured.
         assumptions: What was not.
-        needed: Which measurement would sharpen it.
-        subject: The run or model that it is about; "" for a bare question.
-        currency: Of every amount in it.
+        needed: Measurements that would make it more precise.
+        subject: The run or model that it is for; "" if none.
         kind: ``saving`` (at equal quality), ``trade`` (cheaper and worse) or ``observation``.
         quality_loss: What a trade gives up; "" otherwise.
-        tolerance: By how much at most the final metric may be worse, in its own unit; None where
-            what is changed has no part in it.
-        at_stake: What an observation is about, in currency units; None otherwise.
+        tolerance: By how much the final metric may get worse, in its own unit; None if the change
+            does not affect it.
+        at_stake: The money of an observation, in currency units; None otherwise.
     """
 
     category: str
@@ -83,13 +82,13 @@ class OptimizationRecommendation:
 
     @property
     def key(self) -> str:
-        """What makes two recommendations the same: the same kind of advice about the same thing."""
+        """Identifies the recommendation: two with the same key replace each other."""
         what = self.category if self.kind == "saving" else f"{self.category}:{self.kind}"
         return f"{what}|{self.subject}" if self.subject else f"{what}||{self.title}"
 
     @property
     def pays_from(self) -> tuple[str, str]:
-        """Which money is saved: that of one run or model is saved once, whatever is changed."""
+        """The money that is saved; that of one run or model can be saved only once."""
         return self.subject, self.currency
 
     def to_dict(self) -> dict[str, Any]:
@@ -98,26 +97,26 @@ class OptimizationRecommendation:
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> OptimizationRecommendation:
-        """Return what ``to_dict`` made."""
+        """Inverse of ``to_dict``."""
         known = {f.name: values[f.name] for f in fields(cls) if f.name in values}
         known["timestamp"] = as_utc(datetime.fromisoformat(known["timestamp"]))
         return cls(**known)
 
 
 def confidence_of(probability: float, grade: Grade) -> float:
-    """Return how sure a saving is: its probability, times how far its figures are believed."""
+    """Return the confidence of a saving: its probability times the confidence in its grade."""
     if grade not in TRUST:
         raise InvalidValue("grade", grade, choices(TRUST))
     return round(probability * TRUST[grade], 3)
 
 
 def least_saving(cost: float) -> float:
-    """Return the least that is worth a change to a training of that cost."""
+    """Return the smallest saving that is worth a change to a training of that cost."""
     return LEAST_SHARE * cost
 
 
 def bounded(found: OptimizationRecommendation, cost: float) -> OptimizationRecommendation:
-    """Return a saving whose interval holds its estimate, has a width, and ends within the cost."""
+    """Return a saving whose interval includes its estimate, has a width, and is within the cost."""
     point = found.estimated_savings
     low = point if found.savings_low is None else found.savings_low
     high = point if found.savings_high is None else found.savings_high
@@ -127,7 +126,7 @@ def bounded(found: OptimizationRecommendation, cost: float) -> OptimizationRecom
 
 
 def gain_text(found: OptimizationRecommendation) -> str:
-    """Return what a recommendation is worth, in a line: ``saves 12.50 USD (10.00 to 14.00)``."""
+    """Return the gain of a recommendation as text: ``saves 12.50 USD (10.00 to 14.00)``."""
     if found.kind == "observation" and not found.estimated_savings:
         return f"{amount_text(found.at_stake or 0.0, found.currency)} at stake"
     text = f"saves {amount_text(found.estimated_savings, found.currency)}"
@@ -138,7 +137,7 @@ def gain_text(found: OptimizationRecommendation) -> str:
 
 
 def nothing_above(floor: Money | None) -> str:
-    """Return that nothing was found that saves more than a floor."""
+    """Return the text for no recommendation above a floor."""
     if floor is None:
         return f"Nothing that saves more than {LEAST_SHARE:.0%} of a run's cost was found."
     return (
@@ -148,9 +147,9 @@ def nothing_above(floor: Money | None) -> str:
 
 
 def merged(found: Iterable[OptimizationRecommendation]) -> list[OptimizationRecommendation]:
-    """Return each piece of advice once, in its latest version.
+    """Return the latest recommendation of each key.
 
-    Savings come first, then trades, then observations; of each the largest amount first.
+    Savings come first, then trades, then observations; within a kind the largest amount first.
     """
     latest: dict[str, OptimizationRecommendation] = {}
     for each in sorted(found, key=lambda each: as_utc(each.timestamp)):
@@ -166,15 +165,15 @@ def merged(found: Iterable[OptimizationRecommendation]) -> list[OptimizationReco
 def of_kind(
     found: Iterable[OptimizationRecommendation], kind: AdviceKind
 ) -> list[OptimizationRecommendation]:
-    """Return the advice of one kind."""
+    """Return the recommendations of one kind."""
     return [each for each in found if each.kind == kind]
 
 
 def total_savings(found: Iterable[OptimizationRecommendation]) -> dict[str, float]:
-    """Return what is saved in all at equal quality, by currency; of the same money the largest.
+    """Return the total saving at equal quality, by currency; per run only the largest counts.
 
-    Half the epochs on a GPU at half the price save three quarters, not all of it; and a cheaper
-    GPU makes waiting for data cheaper too. Savings on the same run overlap, so they are not added.
+    Savings on the same run overlap and are not added: half the epochs on a GPU at half the price
+    save three quarters, not all.
     """
     largest: dict[tuple[str, str], OptimizationRecommendation] = {}
     for each in merged(of_kind(found, "saving")):  # The largest saving comes first.

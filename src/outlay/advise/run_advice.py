@@ -1,16 +1,15 @@
-"""Everything that a run's own log says should be changed."""
+"""All recommendations that follow from a run's own log."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from statistics import fmean, median
 
-from outlay.advise.batch_size import advise_batch_size
+from outlay.advise.batch_size import PARAMETERS, advise_batch_size, last_reported
 from outlay.advise.dataset import recommend_fewer_passes
-from outlay.advise.observations import observe
 from outlay.advise.overhead import Checkpointing, recommend_badput, recommend_checkpoint_interval
 from outlay.advise.recommendation import OptimizationRecommendation, least_saving, merged
 from outlay.advise.stopping import EpochPrice, advise_epoch_count, recommend_early_stopping
@@ -24,11 +23,14 @@ from outlay.goodput.reliability import (
     disruptions,
     mean_time_to_failure,
 )
+from outlay.goodput.throughput import ModelFlops, utilisation
 from outlay.ledger import exact_gpus
 from outlay.prices.gpus import resolve
 from outlay.prices.offer import Offer
 from outlay.rates import NS_PER_HOUR
 from outlay.units import Money
+from outlay.units.quantity import duration_text
+from outlay.units.shown import amount_text
 
 SPOT_MTTF_HOURS = 6.0
 _STARTS = (ph.RECOVERY, *RESTART)
@@ -36,14 +38,14 @@ _STARTS = (ph.RECOVERY, *RESTART)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Circumstances:
-    """What a run's log does not say.
+    """Facts that a run's log does not have.
 
     Attributes:
-        offers: What could be rented instead.
-        speeds: How fast this training would be on other GPUs, the present one being 1.0.
-        total_evaluations: How many times the run will evaluate in all.
-        spot_mttf_hours: Mean time until a spot machine is taken back.
-        deadline_hours: How long a run like this one may take.
+        offers: Machines that could be rented instead.
+        speeds: Speed of this training on other GPUs, relative to the current one.
+        total_evaluations: How many evaluations the run will do in total.
+        spot_mttf_hours: Mean time until a spot machine is preempted.
+        deadline_hours: The longest that a run like this one may take.
     """
 
     offers: Sequence[Offer] = ()
@@ -56,7 +58,7 @@ class Circumstances:
 def advise_run(
     view: RunView, around: Circumstances | None = None
 ) -> list[OptimizationRecommendation]:
-    """Return what should be changed about a run, the largest saving first; none without a price."""
+    """Return recommendations for a run, the largest saving first; none without a price."""
     around = around or Circumstances()
     cost = cost_of(view)
     if not cost.cost or not cost.wall_ns:
@@ -66,11 +68,11 @@ def advise_run(
         currency=cost.cost.currency,
         hours=cost.wall_ns / NS_PER_HOUR,
     )
-    checkpoints = _checkpoints(view, cost, spent)
+    checkpoints = _checkpoint_interval(view, cost, spent)
     found = [
         *_stopping(view, spent, around),
         checkpoints,
-        _badput(view, cost, spent, without=_computed(view, checkpoints)),
+        _badput(view, cost, spent, without=_phases_advised(view, checkpoints)),
         _compute(view, spent, around),
         advise_batch_size(
             view, price_per_hour=spent.per_hour, hours=spent.hours, currency=spent.currency
@@ -78,7 +80,7 @@ def advise_run(
         recommend_fewer_passes(
             cost.epochs or 0.0, spent.amount, spent.hours, currency=spent.currency
         ),
-        *observe(view, cost),
+        *_observe(view, cost),
     ]
     least = least_saving(spent.amount)
     return merged(
@@ -89,14 +91,14 @@ def advise_run(
 
 
 def floor_of(view: RunView) -> Money | None:
-    """Return below which saving nothing is said about a run; None without a price."""
+    """Return the smallest saving that is reported for a run; None without a price."""
     spent = cost_of(view).cost
     return None if spent is None else Money(round(least_saving(spent.micros)), spent.currency)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Spent:
-    """What a run cost, in currency units, and how long it took."""
+    """A run's cost in currency units, and its wall time."""
 
     amount: float
     currency: str
@@ -104,21 +106,20 @@ class _Spent:
 
     @property
     def per_hour(self) -> float:
-        """What an hour of the whole run cost."""
         return self.amount / self.hours
 
 
 def _stopping(
     view: RunView, spent: _Spent, around: Circumstances
 ) -> list[OptimizationRecommendation]:
-    """A live run may stop now; of one that is over the next may be shorter."""
+    """Recommend to stop a live run now, or to make the next run shorter."""
     losses = view.account.series(*LOSS)
     points = losses or view.account.series(*ACCURACY)
     values = [-point.value if losses else point.value for point in points]
     if len(points) < 2:
         return []
     apart = [after.t_ns - before.t_ns for before, after in pairwise(points)]
-    # A live run goes on at its typical pace; one that is over cost what all of it took.
+    # A live run continues at its median pace; a finished one is charged for all of its time.
     hours = (median(apart) if view.timeline.alive else fmean(apart)) / NS_PER_HOUR
     epoch = EpochPrice(
         hours=hours, price_per_hour=spent.per_hour, unit="evaluation", currency=spent.currency
@@ -129,8 +130,10 @@ def _stopping(
     return [] if found is None else [found]
 
 
-def _checkpoints(view: RunView, cost: RunCost, spent: _Spent) -> OptimizationRecommendation | None:
-    saves, apart_ns = _saves(view), checkpoint_spacing(view.timeline)
+def _checkpoint_interval(
+    view: RunView, cost: RunCost, spent: _Spent
+) -> OptimizationRecommendation | None:
+    saves, apart_ns = _count_saves(view), checkpoint_spacing(view.timeline)
     saving_ns = view.break_down().phases.get(ph.CHECKPOINT_SAVE, 0)
     if not saves or not saving_ns or not apart_ns:
         return None
@@ -151,26 +154,24 @@ def _checkpoints(view: RunView, cost: RunCost, spent: _Spent) -> OptimizationRec
     )
 
 
-def _computed(view: RunView, checkpoints: OptimizationRecommendation | None) -> list[str]:
-    """Return the phases for which the best interval was computed, so that no usual remedy counts.
+def _phases_advised(view: RunView, checkpoints: OptimizationRecommendation | None) -> list[str]:
+    """Return the phases that the checkpoint interval decides, for which no general remedy applies.
 
-    Where the run saves as often as is best, saves can still be made shorter; work that is repeated
-    is then what that costs.
+    If the interval is optimal already, saves can still be made shorter, but repeated work is what
+    that interval costs.
     """
     known = [ph.WASTED_PROGRESS] if checkpoint_spacing(view.timeline) is not None else []
     return known if checkpoints is None else [*known, ph.CHECKPOINT_SAVE]
 
 
-def _saves(view: RunView) -> int:
-    """Return how many checkpoints were committed."""
-    attempts = (stretch.timeline for stretch in view.timeline.stretches)
-    return sum(len(attempt.checkpoints) for attempt in attempts if attempt is not None)
+def _count_saves(view: RunView) -> int:
+    return sum(len(attempt.checkpoints) for attempt in view.timeline.attempt_timelines)
 
 
 def _restart_s(view: RunView) -> float:
     found = disruptions(view.timeline)
-    ways_back = [d.down_ns + d.init_ns + d.restore_ns + d.startup_ns for d in found]
-    return sum(ways_back) / len(ways_back) / 1e9 if ways_back else 0.0
+    restarts = [d.down_ns + d.init_ns + d.restore_ns + d.startup_ns for d in found]
+    return sum(restarts) / len(restarts) / 1e9 if restarts else 0.0
 
 
 def _badput(
@@ -198,12 +199,12 @@ def _compute(
     current = Option(
         name=f"{header.gpus}x {gpu.name} as now", price_per_hour=spent.per_hour, speed=1.0
     )
-    # The run's own speed is measured; it carries over to the same GPU elsewhere.
+    # The run's own speed is measured, and the same on that GPU elsewhere.
     speeds = {gpu.name: 1.0} | dict(around.speeds)
     options = options_of(
         around.offers,
         speeds,
-        gpus=math.ceil(exact_gpus(header.gpus)),  # Half a GPU is not on offer.
+        gpus=math.ceil(exact_gpus(header.gpus)),  # Nobody offers half a GPU.
         spot_mttf_hours=around.spot_mttf_hours,
         currency=spent.currency,
     )
@@ -220,10 +221,148 @@ def _compute(
 
 
 def _with_measured_losses(job: ComputeJob, view: RunView) -> ComputeJob:
-    """Return the job with the times to save and to restart that the run was seen to take."""
-    saves, saving_ns = _saves(view), view.break_down().phases.get(ph.CHECKPOINT_SAVE, 0)
+    """Return the job with the save and restart times measured in the run."""
+    saves, saving_ns = _count_saves(view), view.break_down().phases.get(ph.CHECKPOINT_SAVE, 0)
     if saves and saving_ns:
         job = replace(job, save_hours=saving_ns / saves / NS_PER_HOUR)
     if restart_s := _restart_s(view):
         job = replace(job, restart_hours=restart_s / 3600)
     return job
+
+
+# Observations: money that bought little. How much of it could be saved is not known.
+
+MFU = ("mfu", "model_flops_utilization", "model_flops_utilisation")
+
+# Dense peak of the tensor cores in bfloat16, or in half precision where the card lacks it, FLOP/s,
+# as the makers publish it.
+PEAK_FLOPS = {
+    "V100": 125e12,
+    "T4": 65e12,
+    "A10": 125e12,
+    "A10G": 125e12,
+    "A30": 165e12,
+    "A40": 149.7e12,
+    "A100": 312e12,
+    "L4": 121e12,
+    "L40S": 362e12,
+    "H100": 989e12,
+    "H200": 989e12,
+    "GH200": 989e12,
+    "B200": 2250e12,
+    "RTX4090": 165e12,
+    "MI250X": 383e12,
+    "MI300X": 1307e12,
+}
+_FLOPS_PER_PARAMETER = 6  # Forward and backward, for each token (arXiv:2001.08361).
+_LEAST_IDLE = 0.3
+_LOW_MFU = 0.2
+_USUAL_MFU = 0.4
+_LEAST_OTHER = 0.05
+
+
+def _observe(view: RunView, cost: RunCost) -> Iterator[OptimizationRecommendation]:
+    assert cost.cost is not None
+    amount, currency = float(cost.cost.amount), cost.cost.currency
+    for found in (
+        _idle_gpus(view.account.gpu_busy_ns / cost.wall_ns, amount, currency),
+        _low_mfu(view, amount, currency),
+        _other(cost, amount, currency),
+    ):
+        if found is not None:
+            yield found
+
+
+def _idle_gpus(busy: float, amount: float, currency: str) -> OptimizationRecommendation | None:
+    """Report the cost of idle GPUs; a busy share of exactly 0 means that it was not sampled."""
+    if not 0 < busy <= 1 - _LEAST_IDLE:
+        return None
+    idle = (1 - busy) * amount
+    return OptimizationRecommendation(
+        category="idle_gpu",
+        title=f"GPUs were idle {1 - busy:.0%} of the time",
+        description=(
+            f"They were busy {busy:.0%} of the time, so that {amount_text(idle, currency)} of "
+            f"{amount_text(amount, currency)} paid for idle GPUs."
+        ),
+        estimated_savings=0.0,
+        confidence=1.0,
+        action="Find out what the program waits for, or rent fewer or smaller GPUs",
+        grade="measured",
+        evidence=[f"GPUs busy {busy:.1%} of wall time, sampled"],
+        needed=["steps and spans (outlay.run), which show what the time was spent on"],
+        currency=currency,
+        kind="observation",
+        at_stake=idle,
+    )
+
+
+def _low_mfu(view: RunView, amount: float, currency: str) -> OptimizationRecommendation | None:
+    found = _mfu(view)
+    if found is None or not 0 < found < _LOW_MFU:
+        return None
+    breakdown = view.break_down()
+    steps = breakdown.cost_by_phase.get(ph.STEP)
+    stake = (1 - found / _USUAL_MFU) * (amount if steps is None else float(steps.amount))
+    return OptimizationRecommendation(
+        category="mfu",
+        title=f"Steps use {found:.1%} of what the GPUs can do",
+        description=(
+            f"Model FLOPs utilisation while steps run is {found:.1%}; at {_USUAL_MFU:.0%}, which "
+            f"is usual for large models, the same steps would cost {amount_text(stake, currency)} "
+            "less."
+        ),
+        estimated_savings=0.0,
+        confidence=1.0,
+        action="Profile a step: larger batches, compiled and fused kernels, lower precision",
+        grade="estimated",
+        evidence=[f"MFU {found:.1%} while productive"],
+        assumptions=[f"{_USUAL_MFU:.0%} can be reached; small models seldom do"],
+        needed=["a profile of a few steps"],
+        currency=currency,
+        kind="observation",
+        at_stake=stake,
+    )
+
+
+def _mfu(view: RunView) -> float | None:
+    """Return the MFU of step time: as reported by the run, else from tokens and parameters."""
+    reported = last_reported(view.account, MFU)
+    if reported is not None:
+        return reported if reported <= 1 else reported / 100
+    header = view.timeline.attempts[-1].header
+    parameters, tokens = last_reported(view.account, PARAMETERS), view.account.work.tokens
+    if not header.gpu or parameters is None or not tokens:
+        return None
+    peak = PEAK_FLOPS.get(_family(header.gpu))
+    if peak is None:
+        return None
+    model = ModelFlops(per_token=_FLOPS_PER_PARAMETER * parameters, peak=peak)
+    return utilisation(tokens, model, view.timeline, [view.whole]).of_productive
+
+
+def _family(gpu: str) -> str:
+    spec = resolve(gpu).spec
+    return resolve(gpu).name if spec is None else spec.family
+
+
+def _other(cost: RunCost, amount: float, currency: str) -> OptimizationRecommendation | None:
+    """Report the cost of time outside of steps and spans."""
+    money = cost.by_phase.get(ph.OTHER)
+    other = 0.0 if money is None else float(money.amount)
+    if not other or other < _LEAST_OTHER * amount:
+        return None
+    return OptimizationRecommendation(
+        category="other",
+        title=f"{other / amount:.0%} of the cost is not accounted for",
+        description=(f"{amount_text(other, currency)} was spent between steps, outside all spans."),
+        estimated_savings=0.0,
+        confidence=1.0,
+        action="Put spans around the code between steps, to see what it is",
+        grade="measured",
+        evidence=[f"other: {amount_text(other, currency)} in {duration_text(cost.wall_ns)}"],
+        needed=['with run.span("logging"): ...'],
+        currency=currency,
+        kind="observation",
+        at_stake=other,
+    )

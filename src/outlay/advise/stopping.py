@@ -1,14 +1,14 @@
-"""Advice on when to stop: this training now, and the next one after how many epochs.
+"""Advice on when to stop: this training now, or the next one after how many epochs.
 
-What a caller states (patience and threshold) is a rule, and applies. Where nobody states one,
-curves are extrapolated, and stopping is advised only where beating the best is improbable.
+If the caller states patience and threshold, that rule applies. Otherwise learning curves are
+extrapolated, and stopping is recommended only if the best value is unlikely to be beaten.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,22 +31,22 @@ from outlay.errors import InvalidValue
 from outlay.units.shown import amount_text
 
 STATED_PROBABILITY = 0.05
-_KEEP = 0.98  # A trade keeps this much of what the curve gains in all.
+_KEEP = 0.98  # A trade keeps this share of the curve's total gain.
 _SURE = 0.9
-# A curve that is this close to its best, as a share of its gain, is as good as its best. What is
-# stated is wider: nobody can see less than half a percent, or than one evaluation differs by.
+# A curve this close to its best, as a share of its gain, is as good as its best. The stated
+# tolerance is wider: differences below half a percent, or the noise of an evaluation, are not seen.
 _EQUAL, _STATED = 0.001, 0.005
-_LEAST_PLATEAU = 0.05  # Of the training; what is shorter is no plateau.
-_LEAST_TRADE = 0.1  # A trade that saves little more than what costs no quality is none.
+_LEAST_PLATEAU = 0.05  # Of the training; a shorter one is no plateau.
+_LEAST_TRADE = 0.1  # Of the training; how much more a trade must save than the saving.
 _LEAST_LEVEL = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpochPrice:
-    """What one epoch takes and costs.
+    """Duration and price of one epoch.
 
     Attributes:
-        unit: What it is called: an epoch, or an evaluation of a run.
+        unit: Its name in texts: epoch, or evaluation.
     """
 
     hours: float
@@ -61,12 +61,12 @@ class EpochPrice:
 
     @property
     def cost(self) -> float:
-        """What one costs, in currency units."""
+        """The cost of one epoch, in currency units."""
         return self.hours * self.price_per_hour
 
 
 def higher_is_better(values: Sequence[float], score_type: str) -> list[float]:
-    """Return values of which more is better: a loss is negated."""
+    """Return values of which higher is better: losses are negated."""
     if score_type not in ("accuracy", "loss"):
         raise InvalidValue("score_type", score_type, "accuracy or loss")
     return [-value if score_type == "loss" else value for value in values]
@@ -82,18 +82,18 @@ def recommend_early_stopping(
     probability: float = STATED_PROBABILITY,
     ruled: bool = False,
 ) -> OptimizationRecommendation | None:
-    """Return the advice to stop where beating the best by the end is improbable.
+    """Recommend to stop if the best value is unlikely to be beaten by the end.
 
     Args:
         values: One per epoch so far, higher is better.
-        epoch: What one epoch costs.
+        epoch: Duration and price of an epoch.
         threshold: By how much the best must be beaten.
-        patience: At least this many epochs beyond two must be known; and how many more are
-            looked at where the total is not stated.
-        total_epochs: How many the training will run in all.
-        probability: Stop when the chance of beating the best is below this.
-        ruled: Patience and threshold were stated: stop as soon as so many epochs in a row did not
-            beat the best before them by so much.
+        patience: At least this many epochs plus two are needed; also the number of epochs ahead if
+            the total is unknown.
+        total_epochs: How many epochs the training will run in total.
+        probability: Stop if the probability to beat the best is below this.
+        ruled: Patience and threshold were stated by the caller: stop as soon as ``patience`` epochs
+            in a row did not beat the best before them by ``threshold``.
     """
     if len(values) < patience + 2:
         return None
@@ -115,7 +115,7 @@ def recommend_early_stopping(
         ),
         estimated_savings=saved,
         estimated_time_saved=left * epoch.hours,
-        confidence=confidence_of(1 - why.chance, "estimated"),
+        confidence=confidence_of(1 - why.probability, "estimated"),
         action=f"Stop, and keep the checkpoint of the best {epoch.unit}",
         risks=[
             "a learning rate that is about to fall, or data that is about to change, is not seen"
@@ -123,7 +123,7 @@ def recommend_early_stopping(
         savings_low=saved if stated else epoch.cost,
         savings_high=saved,
         grade="estimated",
-        evidence=[f"{len(values)} {epoch.unit}s, {why.ground}"],
+        evidence=[f"{len(values)} {epoch.unit}s, {why.evidence}"],
         assumptions=[] if stated else [f"{patience} more {epoch.unit}s would be run"],
         needed=[] if stated else [f"how many {epoch.unit}s will run in all (total_{epoch.unit}s=)"],
         currency=epoch.currency,
@@ -134,11 +134,11 @@ def recommend_early_stopping(
 
 @dataclass(frozen=True, slots=True)
 class _Reason:
-    """Why to stop: in words, on what ground, and the chance that it is a mistake."""
+    """Why to stop: as text, the evidence, and the probability that it is a mistake."""
 
     text: str
-    ground: str
-    chance: float
+    evidence: str
+    probability: float
 
 
 def _why_stop(
@@ -166,10 +166,10 @@ def _why_stop(
 
 
 def is_level(values: Sequence[float], left: int, threshold: float) -> bool:
-    """Say whether the later half varies by so little that the time ahead cannot bring more.
+    """Return whether the second half varies so little that no gain is left in the time ahead.
 
-    A curve that slows down gains, from half of the time to all of it, at least what it gains each
-    time that the time doubles again.
+    A curve that slows down gains from half of the time to all of it at least as much as with each
+    further doubling of the time.
     """
     later = values[len(values) // 2 :]
     if len(later) < _LEAST_LEVEL:
@@ -181,10 +181,10 @@ def is_level(values: Sequence[float], left: int, threshold: float) -> bool:
 def recommend_epoch_count(
     values: Sequence[float], epoch: EpochPrice, *, keep: float = _KEEP
 ) -> OptimizationRecommendation | None:
-    """Return how many epochs the next training needs; None where nothing is to be said.
+    """Recommend the number of epochs of the next training; None if there is nothing to recommend.
 
-    A saving where fewer do as well; else a trade that keeps a share of the whole gain. Of the
-    values, one per epoch of a finished training, higher is better.
+    A saving if fewer epochs do as well; else a trade that keeps a share of the total gain.
+    ``values`` are of a finished training, one per epoch, higher is better.
     """
     return next(iter(advise_epoch_count(values, epoch, keep=keep)), None)
 
@@ -192,9 +192,9 @@ def recommend_epoch_count(
 def advise_epoch_count(
     values: Sequence[float], epoch: EpochPrice, *, keep: float = _KEEP, negated: bool = False
 ) -> list[OptimizationRecommendation]:
-    """Return how many epochs do as well, and how many lose little where that saves much more.
+    """Recommend fewer epochs at equal quality, and a trade if that saves much more.
 
-    Of the values higher is better; ``negated`` says that they are those of a loss, turned round.
+    Higher values are better; ``negated`` means that they are negated losses.
     """
     count = len(values)
     if count < LEAST_POINTS or not _improves(values):
@@ -217,13 +217,13 @@ def advise_epoch_count(
     enough = shape.first_epoch((1 - keep) * gain)
     if enough is not None and most - enough.epochs >= _LEAST_TRADE * count:
         ends = shape.ends(enough.epochs, sign=-1 if negated else 1)
-        found.append(_fewer_epochs(count, enough, epoch, ends, keep))
+        found.append(_worse_epochs(count, enough, epoch, ends, keep))
     return found
 
 
 @dataclass(frozen=True, slots=True)
 class _Enough:
-    """By which epoch a curve is good enough: surely, and between which ends that may be."""
+    """The epoch by which a curve is good enough with high probability, and an interval of it."""
 
     epochs: int
     low: float
@@ -232,14 +232,14 @@ class _Enough:
 
 @dataclass(frozen=True, slots=True)
 class _Curves:
-    """What a learning curve may be, draw by draw, at the epochs asked about, and its best."""
+    """Draws of a learning curve at the queried epochs, and the best of each."""
 
     asked: Sequence[int]
     curve: NDArray[np.float64]
     best: NDArray[np.float64]
 
     def first_epoch(self, within: float | NDArray[np.float64]) -> _Enough | None:
-        """Return the first epoch that is that close to the best, with enough probability."""
+        """Return the first epoch that is within a distance of the best with high probability."""
         close = self.curve >= self.best - within
         sure = np.flatnonzero(close.mean(axis=0) >= _SURE)
         if not len(sure):
@@ -249,7 +249,7 @@ class _Curves:
         return _Enough(self.asked[sure[0]], float(low), float(high))
 
     def ends(self, epochs: int, *, sign: int) -> str:
-        """Return where the metric ends after so many epochs, and where it would at its best."""
+        """Return the metric after some epochs and at its best, as text."""
         after = self.curve[:, self.asked.index(epochs)]
         worse, best = float(np.median(self.best[:, 0] - after)), float(np.median(self.best))
         digits = max(4, 2 - math.floor(math.log10(worse / (abs(best) or worse))) if worse else 0)
@@ -259,62 +259,62 @@ class _Curves:
 def _equal_epochs(
     count: int, enough: _Enough, epoch: EpochPrice, tolerance: float
 ) -> OptimizationRecommendation:
-    saved = (count - enough.epochs) * epoch.cost
-    found = OptimizationRecommendation(
-        category="epochs",
-        title=f"Run {enough.epochs} {epoch.unit}s instead of {count}",
+    found = _fewer_epochs(count, enough, epoch)
+    return replace(
+        found,
         description=(
             f"With {_SURE:.0%} probability the metric is as good by {epoch.unit} {enough.epochs} "
             f"as it gets, within {tolerance:.2g}. The next training saves "
-            f"{amount_text(saved, epoch.currency)}; what this one cost is spent."
+            f"{amount_text(found.estimated_savings, epoch.currency)}; what this one cost is spent."
         ),
-        estimated_savings=saved,
-        estimated_time_saved=(count - enough.epochs) * epoch.hours,
         confidence=confidence_of(0.95, "estimated"),
-        action=f"End the next training after {enough.epochs} {epoch.unit}s",
-        # What happens between two of them is not seen.
-        savings_low=(count - enough.high - 1) * epoch.cost,
-        savings_high=(count - enough.low + 1) * epoch.cost,
-        grade="estimated",
-        evidence=[f"{count} {epoch.unit}s, {FAMILIES} families of curves, {DRAWS} draws"],
-        assumptions=["the next training learns like this one"],
-        currency=epoch.currency,
         tolerance=tolerance,
     )
-    return bounded(found, count * epoch.cost)
 
 
-def _fewer_epochs(
+def _worse_epochs(
     count: int, enough: _Enough, epoch: EpochPrice, ends: str, keep: float
 ) -> OptimizationRecommendation:
-    saved = (count - enough.epochs) * epoch.cost
+    found = _fewer_epochs(count, enough, epoch)
     lost = f"quality: the metric ends at {ends}, up to {1 - keep:.0%} of what it gained"
-    found = OptimizationRecommendation(
-        category="epochs",
-        title=f"Run {enough.epochs} {epoch.unit}s instead of {count}, and end up worse",
+    return replace(
+        found,
+        title=f"{found.title}, and end up worse",
         description=(
             f"With {_SURE:.0%} probability {keep:.0%} of the gain is reached by {epoch.unit} "
-            f"{enough.epochs}. The next training costs {amount_text(saved, epoch.currency)} less "
-            f"and gives up {lost}; what this one cost is spent."
+            f"{enough.epochs}. The next training costs "
+            f"{amount_text(found.estimated_savings, epoch.currency)} less and gives up {lost}; "
+            "what this one cost is spent."
         ),
-        estimated_savings=saved,
-        estimated_time_saved=(count - enough.epochs) * epoch.hours,
         confidence=confidence_of(_SURE, "estimated"),
-        action=f"End the next training after {enough.epochs} {epoch.unit}s, if that is good enough",
-        # What happens between two of them is not seen.
+        action=f"{found.action}, if that is good enough",
+        kind="trade",
+        quality_loss=lost,
+    )
+
+
+def _fewer_epochs(count: int, enough: _Enough, epoch: EpochPrice) -> OptimizationRecommendation:
+    """Return what a saving and a trade have in common; the description is left empty."""
+    left = count - enough.epochs
+    found = OptimizationRecommendation(
+        category="epochs",
+        title=f"Run {enough.epochs} {epoch.unit}s instead of {count}",
+        description="",
+        estimated_savings=left * epoch.cost,
+        estimated_time_saved=left * epoch.hours,
+        action=f"End the next training after {enough.epochs} {epoch.unit}s",
+        # One epoch wider: the curve between two epochs is not known.
         savings_low=(count - enough.high - 1) * epoch.cost,
         savings_high=(count - enough.low + 1) * epoch.cost,
         grade="estimated",
         evidence=[f"{count} {epoch.unit}s, {FAMILIES} families of curves, {DRAWS} draws"],
         assumptions=["the next training learns like this one"],
         currency=epoch.currency,
-        kind="trade",
-        quality_loss=lost,
     )
     return bounded(found, count * epoch.cost)
 
 
 def _improves(values: Sequence[float]) -> bool:
-    """Say whether the second half is better than the first: a run that gets worse is no model."""
+    """Return whether the second half is better than the first; else the run is no example."""
     half = len(values) // 2
     return float(np.median(values[half:])) > float(np.median(values[:half]))

@@ -1,8 +1,8 @@
-"""Advice on what to compute on: expected money and hours to finish the same work on each offer.
+"""Advice on what to rent: expected cost and hours of the same work on each offer.
 
-Speed counts both ways: a GPU that is dearer by the hour may be cheaper by the job. On machines that
-may be taken back, work is lost and repeated; how much follows from how often that happens and what
-a checkpoint costs (see ``checkpoints``).
+A GPU that costs more per hour may cost less per job. On machines that may be preempted, work is
+lost and repeated; how much depends on the mean time to preemption and on the time of a checkpoint
+(see ``overhead``).
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from outlay.prices.gpus import matching_names
 from outlay.prices.offer import Offer, Tier
 from outlay.units.shown import amount_text
 
-_SPEED_DOUBT = 0.1  # How far a speed measured elsewhere may be off, one standard deviation.
+_SPEED_ERROR = 0.1  # Relative standard deviation of a speed measured elsewhere.
 _SHORTEST_HOURS = 1e-9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Option:
-    """Something to compute on.
+    """A machine or a group of GPUs to run on.
 
     Attributes:
         price_per_hour: Of all its GPUs together.
         speed: Work per hour, in any one unit.
-        memory_gb: Of one GPU; None where it is not known.
-        mttf_hours: Mean time until it is taken back; None where it is not.
-        seen: When and where its price was seen; "" for one that was stated.
+        memory_gb: Of one GPU; None if unknown.
+        mttf_hours: Mean time to preemption; None if it is never preempted.
+        seen: Date and source of its price; "" for a stated price.
     """
 
     name: str
@@ -55,9 +55,9 @@ class ComputeJob:
 
     Attributes:
         work: In the unit of ``Option.speed`` times hours.
-        memory_gb: What it needs of each GPU; None where it is not known.
-        save_hours: How long a checkpoint takes; ``restart_hours``: how long to go on after a loss.
-        per: What its cost is of, such as "a month".
+        memory_gb: Memory needed on each GPU; None if unknown.
+        save_hours: Time to save a checkpoint; ``restart_hours``: time to restart after a failure.
+        per: What the cost is for, such as "a month".
     """
 
     work: float
@@ -71,11 +71,11 @@ class ComputeJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobEstimate:
-    """What the job takes on an option.
+    """Expected time and cost of the job on an option.
 
     Attributes:
-        overhead: Expected wall time over the time of the work itself.
-        refused: Why it cannot be done there; "" where it can.
+        overhead: Expected wall time divided by the time of the work itself.
+        refused: Why the job cannot run there; "" if it can.
     """
 
     option: Option
@@ -99,7 +99,7 @@ def estimate_job(option: Option, job: ComputeJob) -> JobEstimate:
 
 
 def ranked(options: Iterable[Option], job: ComputeJob) -> list[JobEstimate]:
-    """Return how the job fares on each option: those that can do it first, the cheapest first."""
+    """Return an estimate per option: usable ones first, the cheapest first."""
     found = [estimate_job(option, job) for option in options]
     return sorted(found, key=lambda f: (f.refused != "", f.cost, f.hours, f.option.name))
 
@@ -110,7 +110,7 @@ def _overhead(option: Option, job: ComputeJob) -> float:
     reliability = Reliability(
         save=job.save_hours, mttf=option.mttf_hours, restart=job.restart_hours
     )
-    # Where a save takes no time the best interval is none at all, which has no ratio.
+    # If a save takes no time the optimal interval is 0, which has no ratio.
     return expected_ratio(reliability, max(optimal_interval(reliability), _SHORTEST_HOURS))
 
 
@@ -133,7 +133,7 @@ def options_of(
     spot_mttf_hours: float,
     currency: str = "USD",
 ) -> list[Option]:
-    """Return offers as options, where the speed on their GPU is known, in one currency.
+    """Return the offers in one currency whose GPU has a known speed, as options.
 
     Speeds are work per hour on ``gpus`` GPUs, by card or family.
     """
@@ -141,8 +141,8 @@ def options_of(
     for offer in offers:
         names = (name for name in speeds if matching_names(name, [offer.gpu]))
         name = next(names, None)
-        # Half a machine cannot be rented, and work split over two is another job. What is reserved
-        # is paid for a whole term, however soon the job is done.
+        # Half a machine cannot be rented, and two machines are another job. A reservation is paid
+        # for its whole term, however short the job.
         unfit = offer.gpu_count != gpus or offer.tier is Tier.RESERVED
         if name is None or unfit or offer.price.currency != currency:
             continue
@@ -162,7 +162,7 @@ def options_of(
 def recommend_compute_tier(
     current: Option, alternatives: Sequence[Option], job: ComputeJob, *, least_saving: float
 ) -> OptimizationRecommendation | None:
-    """Return the option on which the same work costs least; None where that saves too little."""
+    """Return the option on which the same work costs least; None if that saves too little."""
     now = estimate_job(current, job)
     usable = [finish for finish in ranked(alternatives, job) if not finish.refused]
     if not usable:
@@ -171,8 +171,8 @@ def recommend_compute_tier(
     saved = now.cost - best.cost
     if saved < least_saving or saved <= 0:
         return None
-    doubt = 1.28 * _SPEED_DOUBT * best.cost
-    low, high = saved - doubt, saved + doubt
+    margin = 1.28 * _SPEED_ERROR * best.cost
+    low, high = saved - margin, saved + margin
     faster = now.hours - best.hours
     found = OptimizationRecommendation(
         category="compute",
@@ -210,7 +210,7 @@ def _risks(best: JobEstimate, faster: float) -> list[str]:
 
 
 def _assumptions(best: JobEstimate) -> list[str]:
-    found = [f"the throughputs are right within {_SPEED_DOUBT:.0%}"]
+    found = [f"the throughputs are right within {_SPEED_ERROR:.0%}"]
     if best.option.mttf_hours is not None:
         found.append(f"it is taken back every {best.option.mttf_hours:g} h on average")
     return found

@@ -11,9 +11,8 @@ from typing import Any
 import numpy as np
 from msgspec.structs import astuple, replace
 
+from outlay.account.columns import Ints, SpanInterval, total
 from outlay.account.run import RunAccount, SegmentAccount
-from outlay.account.spans import SpanInterval
-from outlay.account.steps import Ints, total
 from outlay.budget import statements as snapshots
 from outlay.budget.display import read_document
 from outlay.budget.fold import RunSpend, budget_events, last_stated

@@ -39,7 +39,7 @@ from outlay.export.uploads import (
     together,
 )
 from outlay.export.worker import TALLY_BYTES, UploadOrder
-from outlay.goodput.logs import GoodputLogger, LocalRunLog, run_dir_of_job
+from outlay.goodput.recorder import GoodputLogger, LocalRunLog, run_dir_of_job
 from outlay.record import facts
 
 # How an uploader runs beside training: in a process of its own, or in a thread.

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from typing import assert_never
 
 from outlay.export.gcp import GCPOptions
+from outlay.goodput.phases import BadputParts, BadputType, GoodputType
 from outlay.goodput.readings import DeviationReading, GoodputReading, Reading, WindowReading
 from outlay.goodput.timeline import SliceEfficiency
-from outlay.goodput.types import BadputParts, BadputType, GoodputType
 from outlay.runs.numbers import RunNumbers
 
 # A reading as a list of named numbers, as TensorBoard and files take them.

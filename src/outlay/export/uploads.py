@@ -21,8 +21,8 @@ from outlay.clock import SYSTEM
 from outlay.export.background import Background, Limits, Outcome
 from outlay.export.scalars import FinishedReading
 from outlay.export.sinks import BorrowedSink, Destination, Sink, destination_name, open_sink
-from outlay.goodput.logs import GoodputLogger, LocalRunLog
 from outlay.goodput.readings import GoodputReader, Reading
+from outlay.goodput.recorder import GoodputLogger, LocalRunLog
 from outlay.runs.numbers import RunNumbersReader
 
 _log = logging.getLogger("outlay")

@@ -1,10 +1,10 @@
-"""One attempt's wall time, split into phases exactly.
+"""The exact partition of one attempt's wall time into phases; pure integer arithmetic.
 
-First match holds an instant: the latest-begun open span; the wait for data; a step's own time;
-``other``. What lies before the first record is ``program_startup``. Of own time, the head of an
-attempt's first step beyond the typical one is ``program_startup`` as well, the tail of a stalled
-step is ``stall``, and what a later execution of the same step undid is ``wasted_progress``. All of
-it is pure arithmetic on integers.
+The phase of an instant is the first that matches: the latest-begun open span; the data wait; a
+step's own time; ``other``. Time before the first record is ``program_startup``. Own time is split
+further: what the attempt's first step takes longer than typical, at its head, is
+``program_startup``; the tail of a stalled step is ``stall``; a step that was executed again later
+is ``wasted_progress``.
 """
 
 from __future__ import annotations
@@ -20,52 +20,51 @@ from typing import NamedTuple
 
 import numpy as np
 
+from outlay.account.columns import Column, Ints, SpanColumns, SpanInterval, Spans, cumulative
 from outlay.account.run import Committed, SegmentAccount
-from outlay.account.spans import SpanColumns, SpanInterval, Spans
-from outlay.account.steps import Column, Ints, cumulative
 from outlay.goodput import phases as ph
 from outlay.goodput.steps import SlowSteps, Typical, Undone, UndoneTime, undone_steps
 
-# Which span holds each instant: overlapping spans, flattened.
+# The span of each instant: overlapping spans, flattened.
 #
-# Of the spans that are open at an instant, the one that began last holds it; of two that began at
-# the same instant, the one recorded last. All functions are pure; intervals are half-open.
+# An instant belongs to the open span that began last; of two that began at the same instant, to
+# the one recorded last. Intervals are half-open.
 
 
 class Cover:
-    """Disjoint stretches of time, each held by one span's phase, in order."""
+    """Disjoint spans in order, and how much time they cover."""
 
-    def __init__(self, stretches: SpanColumns) -> None:
-        self._stretches = stretches
-        self._cumulative = cumulative(stretches.end - stretches.begin)
+    def __init__(self, spans: SpanColumns) -> None:
+        self._spans = spans
+        self._cumulative = cumulative(spans.end - spans.begin)
 
     def __bool__(self) -> bool:
-        return bool(len(self._stretches.begin))
+        return bool(len(self._spans.begin))
 
     @cached_property
     def _by_phase(self) -> dict[str, Cover]:
-        return {phase: Cover(spans) for phase, spans in self._stretches.by(ph.phase_of_span)}
+        return {phase: Cover(spans) for phase, spans in self._spans.by(ph.phase_of_span)}
 
     def before(self, instants: Ints) -> Ints:
-        """Return how many nanoseconds are held by spans before each instant."""
+        """Return how many nanoseconds are covered before each instant."""
         if not self:
             return np.zeros(len(instants), dtype=np.int64)
-        begun = np.searchsorted(self._stretches.begin, instants, side="right")
-        # Of the stretch that has begun last, what lies after the instant is not before it.
-        beyond = np.maximum(self._stretches.end[begun - 1] - instants, 0)
+        begun = np.searchsorted(self._spans.begin, instants, side="right")
+        # Subtract the part of the last begun span that is after the instant.
+        beyond = np.maximum(self._spans.end[begun - 1] - instants, 0)
         return self._cumulative[begun] - np.where(begun > 0, beyond, 0)
 
     def phases_before(self, t_ns: int) -> dict[str, int]:
-        """Return the nanoseconds held by each phase before ``t_ns``."""
+        """Return the nanoseconds covered by each phase before ``t_ns``."""
         instant = np.array([t_ns], dtype=np.int64)
-        return {phase: int(held.before(instant)[0]) for phase, held in self._by_phase.items()}
+        return {phase: int(cover.before(instant)[0]) for phase, cover in self._by_phase.items()}
 
 
-_NOTHING = Cover(Spans().columns())
+_EMPTY = Cover(Spans().columns())
 
 
 def segment_cover(segment: SegmentAccount, start_ns: int, end_ns: int) -> Cover:
-    """Return which span holds each instant of a window; open spans last until its end."""
+    """Return the cover of a window by a process's spans; open spans last until its end."""
     still_open = [
         SpanInterval(span.begin_ns, order, end_ns, span.name)
         for order, span in segment.open.items()
@@ -75,18 +74,18 @@ def segment_cover(segment: SegmentAccount, start_ns: int, end_ns: int) -> Cover:
 
 
 def cover_of(spans: Spans, still_open: Sequence[SpanInterval], start_ns: int, end_ns: int) -> Cover:
-    """Return which span holds each instant of a window."""
+    """Return the cover of a window by spans."""
     if not len(spans) and not still_open:
-        return _NOTHING
+        return _EMPTY
     clipped = spans.columns(still_open).within(start_ns, end_ns)
     if (clipped.end[:-1] <= clipped.begin[1:]).all():
-        return Cover(clipped)  # The usual case: spans one after another.
+        return Cover(clipped)  # The usual case: no overlaps.
     return Cover(SpanColumns.of(flatten([*spans, *still_open], start_ns, end_ns)))
 
 
 def flatten(spans: Iterable[SpanInterval], start_ns: int, end_ns: int) -> list[SpanInterval]:
-    """Return disjoint intervals within ``[start_ns, end_ns)`` that say which span holds when."""
-    # Ranks are given before clipping: a span cut at the start keeps its place among the others.
+    """Return disjoint intervals within ``[start_ns, end_ns)``, each with the name of its span."""
+    # Ranked before clipping: a span clipped at the start keeps its rank.
     clipped = [
         SpanInterval(max(span.begin_ns, start_ns), rank, min(span.end_ns, end_ns), span.name)
         for rank, span in enumerate(sorted(spans))
@@ -96,7 +95,7 @@ def flatten(spans: Iterable[SpanInterval], start_ns: int, end_ns: int) -> list[S
 
 
 def _sweep(spans: Sequence[SpanInterval]) -> Iterator[SpanInterval]:
-    """Walk over every begin and end; a heap holds the open spans, the last begun on top."""
+    """Sweep over all begins and ends; a heap holds the open spans, the last begun on top."""
     open_spans: list[tuple[int, SpanInterval]] = []
     edges = sorted({edge for span in spans for edge in (span.begin_ns, span.end_ns)})
     waiting = deque(spans)
@@ -110,19 +109,16 @@ def _sweep(spans: Sequence[SpanInterval]) -> Iterator[SpanInterval]:
             yield SpanInterval(edge, top.order, following, top.name)
 
 
-# The own time of a process's steps: without their spans, and apart from the waits before them.
-#
-# What was computed is kept while the process goes on, until a span or a step that arrives late
-# changes it.
+# Own time of steps: without spans and data waits. Cached until a late span or step changes it.
 
-_BLOCK_STEPS = 1 << 17  # Bounds what a vector pass needs beside the columns.
+_BLOCK_STEPS = 1 << 17  # Bounds the temporary memory of a vector pass.
 
 
 class OwnTimes:
-    """The own times of one process's steps while its account grows.
+    """The own times of one process's steps, updated as its account grows.
 
     Attributes:
-        revision: Changes when own times that were computed before are computed anew.
+        revision: Incremented when cached own times are recomputed.
     """
 
     def __init__(self, segment: SegmentAccount) -> None:
@@ -133,16 +129,16 @@ class OwnTimes:
         self._own, self._waited = Column([0]), Column([0])
 
     def before(self) -> tuple[Ints, Ints]:
-        """Return cumulative own time of steps and of waits: entry i is before step i."""
+        """Return cumulative own time and data wait: entry i is the sum before record i."""
         self.update()
         return self._own.values, self._waited.values
 
     def update(self) -> bool:
-        """Compute the own times of what was folded since; say whether anything was."""
+        """Compute the own times of new records; return whether anything was folded."""
         if self._folded == self.segment.revision:
             return False
         self._folded = self.segment.revision
-        self._forget_from(self.segment.take_rewritten())
+        self._forget_from(self.segment.pop_rewritten_from())
         done, steps = len(self._own) - 1, self.segment.step_count
         if done < steps:
             life = self.segment.life
@@ -152,13 +148,13 @@ class OwnTimes:
         return True
 
     def per_step(self, first: int) -> Ints:
-        """Return own time per step of the records from ``first`` on."""
+        """Return the own time per step of the records from ``first`` on."""
         own, _ = self.before()
         times: Ints = np.diff(own[first:])
         return times // self.segment.steps.count[first:]
 
     def beyond(self, bound_ns: int) -> Ints:
-        """Return the places of the steps whose own time exceeds a bound, in order."""
+        """Return the indices of the records whose own time per step exceeds a bound, in order."""
         own, _ = self.before()
         return self._slow.beyond(bound_ns, own, self.segment.steps.count)
 
@@ -167,9 +163,9 @@ class OwnTimes:
         waits, starts, ends = self.segment.steps.bounds(start_ns, first, beyond)
         own, waited = ends - starts, starts - waits
         if cover:
-            held_at_start = cover.before(starts)
-            own -= cover.before(ends) - held_at_start
-            waited -= held_at_start - cover.before(waits)
+            covered_at_start = cover.before(starts)
+            own -= cover.before(ends) - covered_at_start
+            waited -= covered_at_start - cover.before(waits)
         self._own.extend(self._own.values[-1] + np.cumsum(own))
         self._waited.extend(self._waited.values[-1] + np.cumsum(waited))
 
@@ -185,7 +181,7 @@ class OwnTimes:
 
 
 class _Split(NamedTuple):
-    """The own time of one step in its order: startup, kept progress, undone progress, stall."""
+    """The own time of a step, in order of time."""
 
     startup_ns: int
     kept_ns: int
@@ -193,7 +189,7 @@ class _Split(NamedTuple):
     stall_ns: int
 
     def before(self, own_ns: int) -> _Split:
-        """Return the split of the step's first ``own_ns`` nanoseconds of own time."""
+        """Return the split of the first ``own_ns`` nanoseconds."""
         parts = []
         for part_ns in self:
             parts.append(min(part_ns, own_ns))
@@ -204,8 +200,8 @@ class _Split(NamedTuple):
 class AttemptTimeline:
     """The phases of one attempt over ``[start_ns, end_ns)``.
 
-    ``typical`` is what is typical of the whole run, ``redone_from`` the least step number that a
-    later attempt executed.
+    ``typical`` is of the whole run; ``redone_from`` is the lowest step number that a later attempt
+    executed.
     """
 
     def __init__(
@@ -221,7 +217,7 @@ class AttemptTimeline:
         segment = times.segment
         self._segment_start_ns = segment.life.segment.start_ns
         header = segment.life.header
-        self._knows_its_begin = header is not None and header.nodes > 0
+        self._has_process_start = header is not None and header.nodes > 0
         self._steps = segment.steps
         self.checkpoints: Sequence[Committed] = tuple(segment.checkpoints)
         self._cover = segment_cover(segment, start_ns, end_ns)
@@ -235,7 +231,7 @@ class AttemptTimeline:
         self._set_typical(typical)
 
     def with_typical(self, typical: Typical | None) -> AttemptTimeline:
-        """Return the same attempt where something else is typical of the run."""
+        """Return the same attempt with another typical step."""
         if typical == self._typical:
             return self
         other = copy.copy(self)
@@ -244,7 +240,7 @@ class AttemptTimeline:
         return other
 
     def _set_typical(self, typical: Typical | None) -> None:
-        """Find what of the steps is startup and stall."""
+        """Find the startup and the stalls of the steps."""
         self._typical = typical
         self._startup_ns = self._startup()
         self.stalled = self._stalled()
@@ -255,40 +251,40 @@ class AttemptTimeline:
 
     @property
     def step_count(self) -> int:
-        """How many step records the attempt has."""
+        """The number of step records."""
         return len(self._own) - 1
 
     @property
     def furthest_step(self) -> int:
-        """The highest step number that the attempt executed; -1 when it executed none."""
+        """The highest step number that the attempt executed; -1 without steps."""
         latest = slice(-1, None) if self._only_grows else slice(None)
         reached = self._steps.number[latest] + self._steps.count[latest] - 1
         return int(reached.max(initial=-1))
 
     @property
     def first_step_end_ns(self) -> int:
-        """When the attempt's first step was done; its end when it has none."""
+        """The end of the attempt's first step; the attempt's end without steps."""
         return self._bounds(0)[2] if self.step_count else self.end_ns
 
     def last_step_before(self, t_ns: int | None) -> int | None:
-        """Return the number of the last step that was done by ``t_ns`` (default: ever), if any."""
+        """Return the number of the last step that ended by ``t_ns`` (default: ever), if any."""
         ends = self._steps.end
         done = len(ends) if t_ns is None else int(np.searchsorted(ends, t_ns, side="right"))
         if not done:
             return None
         return int(self._steps.number[done - 1] + self._steps.count[done - 1]) - 1
 
-    def when_past(self, step: int) -> int:
-        """Return when the first step beyond ``step`` began; the attempt's end when none did."""
+    def start_of_step_after(self, step: int) -> int:
+        """Return the start of the first step above ``step``; the attempt's end if there is none."""
         number = self._steps.number
         if self._only_grows:
-            place = int(np.searchsorted(number, step, side="right"))
+            index = int(np.searchsorted(number, step, side="right"))
         else:
-            place = next(iter(np.flatnonzero(number > step).tolist()), self.step_count)
-        return self._bounds(place)[1] if place < self.step_count else self.end_ns
+            index = next(iter(np.flatnonzero(number > step).tolist()), self.step_count)
+        return self._bounds(index)[1] if index < self.step_count else self.end_ns
 
     def first_kept_after(self, step: int) -> int | None:
-        """Return when the first surviving step beyond ``step`` began, or None without one."""
+        """Return the start of the first surviving step above ``step``; None if there is none."""
         reached = self._steps.number + self._steps.count - 1
         beyond = np.flatnonzero(reached > step)
         surviving = beyond[~self.undone.contains(beyond)]
@@ -326,11 +322,11 @@ class AttemptTimeline:
         return found
 
     def _unrecorded_before(self, t_ns: int) -> int:
-        """Return how much of the time until ``t_ns`` was before the first record.
+        """Return the time before the first record, up to ``t_ns``.
 
-        In logs that do not say when processes were started, it is not known to be startup.
+        0 in logs without process starts: there it is not known to be startup.
         """
-        if not self._knows_its_begin:
+        if not self._has_process_start:
             return 0
         return max(min(t_ns, self._segment_start_ns) - self.start_ns, 0)
 
@@ -342,21 +338,21 @@ class AttemptTimeline:
         return own_ns - usual_ns if own_ns > usual_ns else 0
 
     def _stalled(self) -> Ints:
-        """Return the places of the steps that stalled."""
+        """Return the indices of the stalled records."""
         if self._typical is None or self.step_count < 2:
             return np.empty(0, dtype=np.int64)
         late = self._times.beyond(self._typical.stall_beyond_ns)
-        return late[late > 0]  # What the first step takes too long is startup.
+        return late[late > 0]  # The excess of the first step is startup.
 
     def _beyond_typical(self, stalled: Ints) -> Ints:
-        """Return the tail of each stalled step beyond the typical one."""
+        """Return by how much each stalled record exceeds the typical time."""
         if self._typical is None:
             return stalled
         own = self._own[stalled + 1] - self._own[stalled]
         return own - self._typical.step_ns * self._steps.count[stalled]
 
     def _whole_steps_before(self, index: int) -> _Split:
-        """Return the split of all steps before ``index``, from cumulative sums."""
+        """Return the split of all records before ``index``, from cumulative sums."""
         if not index:
             return _Split(0, 0, 0, 0)
         stalls = int(np.searchsorted(self.stalled, index))
@@ -370,30 +366,30 @@ class AttemptTimeline:
         return _Split(self._startup_ns, kept_ns, undone_ns, stall_ns)
 
     def _begun_step_before(self, index: int, t_ns: int) -> tuple[_Split, int]:
-        """Return the split of a step that ends after ``t_ns``, and its wait, up to then."""
+        """Return the split and the data wait, up to ``t_ns``, of a step that ends later."""
         wait_start, start, _ = self._bounds(index)
-        waited_ns = self._free_between(wait_start, min(t_ns, start))
-        return self._split(index).before(self._free_between(start, t_ns)), waited_ns
+        waited_ns = self._uncovered_ns(wait_start, min(t_ns, start))
+        return self._split(index).before(self._uncovered_ns(start, t_ns)), waited_ns
 
     def _bounds(self, index: int) -> tuple[int, int, int]:
-        """Return when the wait for a step, the step, and its end were, without overlaps."""
+        """Return the start of the wait for a step, its start and its end, without overlaps."""
         wait_start, start, end = self._steps.bounds(self._segment_start_ns, index, index + 1)
         return int(wait_start[0]), int(start[0]), int(end[0])
 
     def _split(self, index: int) -> _Split:
         own_ns = self.own_ns(index)
         startup_ns = self._startup_ns if index == 0 else 0
-        place = int(np.searchsorted(self.stalled, index))
-        is_stalled = place < len(self.stalled) and self.stalled[place] == index
-        stall_ns = int(self._stalls[place]) if is_stalled else 0
+        at = int(np.searchsorted(self.stalled, index))
+        is_stalled = at < len(self.stalled) and self.stalled[at] == index
+        stall_ns = int(self._stalls[at]) if is_stalled else 0
         progress_ns = own_ns - startup_ns - stall_ns
         kept, of = self.undone.kept(index)
         kept_ns = progress_ns * kept // of
         return _Split(startup_ns, kept_ns, progress_ns - kept_ns, stall_ns)
 
-    def _free_between(self, start_ns: int, end_ns: int) -> int:
-        """Return how much of ``[start_ns, end_ns)`` no span holds; 0 when it is empty."""
+    def _uncovered_ns(self, start_ns: int, end_ns: int) -> int:
+        """Return how much of ``[start_ns, end_ns)`` is outside of spans; 0 if it is empty."""
         if end_ns <= start_ns:
             return 0
-        held = self._cover.before(np.array([start_ns, end_ns], dtype=np.int64))
-        return end_ns - start_ns - int(held[1] - held[0])
+        covered = self._cover.before(np.array([start_ns, end_ns], dtype=np.int64))
+        return end_ns - start_ns - int(covered[1] - covered[0])

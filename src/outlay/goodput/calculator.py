@@ -1,7 +1,7 @@
-"""GoodputCalculator: the questions that ml-goodput-measurement documents, asked of the timeline.
+"""GoodputCalculator: the interface of ml-goodput-measurement, on top of the timeline.
 
-It computes nothing itself: every number comes from the one timeline that the native log feeds, so
-that parts sum to the whole. Percentages are of wall time, 0 to 100.
+It computes nothing itself: every number comes from the run's timeline, so that parts sum to the
+whole. Percentages are of wall time, 0 to 100.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, NamedTuple, ParamSpec, TypedDict, TypeVar
 
 from outlay.account.payloads import PayloadTranslator
 from outlay.clock import SYSTEM, Clock, utc_datetime, wall_ns_of
@@ -21,39 +21,85 @@ from outlay.goodput import phases as ph
 from outlay.goodput.follower import (
     GoodputFollower,
     RunView,
-    beside_ns,
     ideal_of,
+    overlapped_ns,
     slices_used,
     view_of,
 )
 from outlay.goodput.importing import GoodputCache, GoodputInfo, StepInfo
-from outlay.goodput.logs import Entry, EntryInfo, GoodputLogger, LocalRunLog, run_dir_of_job
-from outlay.goodput.reliability import count_disruptions
-from outlay.goodput.throughput import StepTimes, step_deviation
-from outlay.goodput.timeline import Breakdown, SliceEfficiency, TimelineBuilder, Window
-from outlay.goodput.types import (
+from outlay.goodput.phases import (
     SECONDS,
     BadputParts,
     GoodputType,
-    GoodputWithExclusions,
-    IntervalGoodput,
-    IntervalWorkloadMetricDetails,
-    JobGoodput,
     TimeShare,
-    WorkloadMetricDetails,
     badput_parts,
     percent_of,
 )
+from outlay.goodput.recorder import Entry, EntryInfo, GoodputLogger, LocalRunLog, run_dir_of_job
+from outlay.goodput.reliability import count_disruptions
+from outlay.goodput.throughput import StepTimes, step_deviation
+from outlay.goodput.timeline import Breakdown, SliceEfficiency, TimelineBuilder, Window
 
 _log = logging.getLogger("outlay")
 
-# Where a calculator's numbers come from: a run log on disk, or any logger's entries.
+# Results.
+
+
+class JobGoodput(NamedTuple):
+    """Goodput of a whole job, in percent of its wall time."""
+
+    goodput: float
+    badput_breakdown: BadputParts
+    last_step: int
+
+
+class IntervalGoodput(NamedTuple):
+    """Goodput of a window of a job, in percent of the wall time in it."""
+
+    goodput: float
+    badput_breakdown: BadputParts
+    last_step: int
+    total_job_time: float
+    number_of_disruptions: int
+
+
+class GoodputWithExclusions(NamedTuple):
+    """Goodput of a job without some intervals, in percent of the remaining wall time."""
+
+    goodput: float
+    badput_breakdown: BadputParts
+    last_step: int
+    total_excluded_time: float
+
+
+class WorkloadMetricDetails(TypedDict):
+    """All figures of a job, in seconds."""
+
+    goodput_time: dict[GoodputType, float]
+    badput_time: BadputParts
+    max_productive_step: int
+    total_elapsed_time: float
+    disruption_count: int
+    step_time_deviation: dict[int, float]
+    ideal_step_time: float
+    total_excluded_time: float
+
+
+class IntervalWorkloadMetricDetails(TypedDict):
+    """Goodput of a window in percent, and its size in seconds."""
+
+    interval_goodput: dict[GoodputType, float]
+    interval_badput: BadputParts
+    interval_size: int
+
+
+# Sources: a run log on disk (``GoodputFollower``), or the entries of a logger.
 #
-# Both keep what was folded, so that a query costs what is new.
+# Both keep the folded account: a query reads only new entries.
 
 
 class NoGoodputLogs(OutlayError, ValueError):
-    """Nothing was ever logged for a job."""
+    """Nothing was logged for a job."""
 
     def __init__(self, job_name: str, place: str) -> None:
         super().__init__(
@@ -63,7 +109,7 @@ class NoGoodputLogs(OutlayError, ValueError):
 
 
 class LoggerSource:
-    """A job whose entries come from a logger, and are kept in a cache where one is given."""
+    """A job whose entries come from a logger, optionally cached."""
 
     def __init__(
         self,
@@ -84,10 +130,10 @@ class LoggerSource:
             self._last = cache.get_last_entry_info()
 
     def view(self, now_ns: int) -> RunView:
-        """Return the job as it stands at ``now_ns``."""
+        """Return the job at ``now_ns``."""
         entries, self._last = self._read(now_ns)
         self._fold(entries)
-        self._keep(entries)
+        self._cache_entries(entries)
         timeline = self._builder.build(now_ns)
         if timeline is None:
             raise NoGoodputLogs(self._job_name, "the log")
@@ -96,19 +142,19 @@ class LoggerSource:
     def _fold(self, entries: list[Entry]) -> None:
         self._builder.account.add(self._translator.translate(entries))
 
-    def _keep(self, entries: list[Entry]) -> None:
-        """Cache entries; of a log that keeps no account, all are read again anyway."""
+    def _cache_entries(self, entries: list[Entry]) -> None:
+        """Cache entries, unless the logger returns no position: it is read anew each time."""
         if self._cache is None or self._last is None or not entries:
             return
         try:
             self._cache.update_cached_entries(entries, self._last)
         except OSError as error:
-            # To cache later ones would leave a hole: the next calculator reads on from here.
+            # Caching later entries would leave a gap: the next calculator continues from here.
             self._cache = None
-            _log.warning("job %s: caches no more entries: %s", self._job_name, error)
+            _log.warning("job %s: stopped caching entries: %s", self._job_name, error)
 
     def _read(self, now_ns: int) -> tuple[list[Entry], EntryInfo | None]:
-        """Return the entries after the last one seen, and which is the last now."""
+        """Return the entries after the last one seen, and the new last one."""
         now = utc_datetime(now_ns)
         answer: Any
         if self._last is not None and self._last[0] is not None:
@@ -119,22 +165,22 @@ class LoggerSource:
             answer = self._logger.read_cloud_logging_entries(now - self._retention, now)
         else:
             answer = self._logger.read_cloud_logging_entries()
-        if not isinstance(answer, tuple):  # A logger that keeps no account of what it gave.
+        if not isinstance(answer, tuple):  # A logger that returns no position.
             return list(answer), None
         entries, last = answer
         seen = last is not None and last[0] is not None
         return entries, last if seen else self._last
 
 
-# A job that is asked about: where its log is, what is known of it now, and its time as shares.
+# Queries of a job.
 
-Asked = TypeVar("Asked", bound="MeasuredJob")
-Answer = TypeVar("Answer")
+Job = TypeVar("Job", bound="MeasuredJob")
+Result = TypeVar("Result")
 P = ParamSpec("P")
 
 
 class NoJobTime(OutlayError, ValueError):
-    """There is nothing to take a share of."""
+    """There is no wall time, and so no share of it."""
 
     def __init__(self, job_name: str, where: str) -> None:
         super().__init__(f"job {job_name!r}: no job time {where}, so there is no goodput to tell")
@@ -149,21 +195,21 @@ class NoStepTimes(OutlayError, ValueError):
         )
 
 
-def one_at_a_time(
-    ask: Callable[Concatenate[Asked, P], Answer],
-) -> Callable[Concatenate[Asked, P], Answer]:
-    """Let threads ask one after another: a view is of a fold that the next look lets grow."""
+def synchronized(
+    query: Callable[Concatenate[Job, P], Result],
+) -> Callable[Concatenate[Job, P], Result]:
+    """Serialise the queries of threads: a later view changes the account of an earlier one."""
 
-    @functools.wraps(ask)
-    def asked(self: Asked, /, *args: P.args, **kwargs: P.kwargs) -> Answer:
+    @functools.wraps(query)
+    def locked(self: Job, /, *args: P.args, **kwargs: P.kwargs) -> Result:
         with self._lock:
-            return ask(self, *args, **kwargs)
+            return query(self, *args, **kwargs)
 
-    return asked
+    return locked
 
 
 class MeasuredJob:
-    """A job as those see it who ask; its arguments are those of ``GoodputCalculator``."""
+    """A job that can be queried; arguments as of ``GoodputCalculator``."""
 
     def __init__(
         self,
@@ -215,34 +261,34 @@ class MeasuredJob:
         return percent.of(breakdown.phases.get(ph.STEP, 0)), parts
 
     def _parts(self, view: RunView, breakdown: Breakdown, share: TimeShare) -> BadputParts:
-        loading_ns = beside_ns(view, breakdown.windows).get(ph.DATA_LOADING, 0)
+        loading_ns = overlapped_ns(view, breakdown.windows).get(ph.DATA_LOADING, 0)
         return badput_parts(breakdown.phases, loading_ns, share, pathways=self.using_pathways)
 
 
 class GoodputCalculator(MeasuredJob):
-    """Answers how much of a job was productive, while it runs and after.
+    """Computes how much of a job was productive, while it runs and afterwards.
 
     Args:
         job_name: The full name of the job.
-        logger_name: The name of the log; the local run log needs none.
-        cloud_logger: Where entries are read from; default: the job's local run log.
+        logger_name: The name of the log; ignored by the local run log.
+        cloud_logger: The log to read; default: the job's local run log.
         using_pathways: One controller outlives its workers, so that a stalled step is recovery.
-        max_logs_retention_period: How far back a logger is asked; default: as far as it goes.
-        gcs_path: Not supported: mount the bucket and name it as ``cache_dir``.
-        cache_dir: Where entries of a logger are kept for the next calculator; default: nowhere.
-        clock: Says what is the present.
+        max_logs_retention_period: How far back a logger is read; default: as far as it goes.
+        gcs_path: Not supported: mount the bucket and pass it as ``cache_dir``.
+        cache_dir: Directory in which a logger's entries are cached; default: no cache.
+        clock: Gives the present.
 
     Raises:
         InvalidValue: The job has no name, or a ``gcs_path`` was given.
     """
 
-    @one_at_a_time
+    @synchronized
     def get_job_goodput(
         self,
         include_badput_breakdown: bool = False,  # noqa: FBT001, FBT002 - documented as positional
         configured_ideal_step_time: float | None = None,
     ) -> JobGoodput:
-        """Return the job's goodput, its badput by type if asked for, and its last step.
+        """Return the job's goodput, its badput by type if requested, and its last step.
 
         Raises:
             NoGoodputLogs: Nothing was logged.
@@ -251,16 +297,16 @@ class GoodputCalculator(MeasuredJob):
         view = self._view()
         breakdown = view.break_down()
         goodput, parts = self._percent(view, breakdown, "yet")
-        self._remember(view, breakdown, configured_ideal_step_time)
+        self._cache_results(view, breakdown, configured_ideal_step_time)
         return JobGoodput(
             goodput, parts if include_badput_breakdown else {}, view.timeline.last_step() or 0
         )
 
-    @one_at_a_time
+    @synchronized
     def get_job_goodput_interval(
         self, interval_start: datetime, interval_end: datetime
     ) -> IntervalGoodput:
-        """Return what became of a window: all of it that the job has, logged or not.
+        """Return the goodput of a window, clipped to the job and not to what was logged.
 
         Raises:
             InvalidValue: The window ends before it starts, or has no time zone.
@@ -279,29 +325,29 @@ class GoodputCalculator(MeasuredJob):
             count_disruptions(view.timeline, window),
         )
 
-    @one_at_a_time
+    @synchronized
     def get_job_goodput_with_exclusions(
         self,
         exclusion_intervals: Iterable[tuple[datetime, datetime]],
         include_badput_breakdown: bool = False,  # noqa: FBT001, FBT002 - documented as positional
         configured_ideal_step_time: float | None = None,
     ) -> GoodputWithExclusions:
-        """Return what became of the job without some intervals, which may overlap."""
+        """Return the job's goodput without some intervals, which may overlap."""
         exclusions = tuple(_window(start, end) for start, end in exclusion_intervals)
         view = self._view()
         breakdown = view.break_down(exclusions=exclusions)
         goodput, parts = self._percent(view, breakdown, "outside the exclusions")
         kept_ns = sum(window.length_ns for window in breakdown.windows)
         excluded_s = (view.whole.length_ns - kept_ns) / 1e9
-        self._remember(view, breakdown, configured_ideal_step_time)
+        self._cache_results(view, breakdown, configured_ideal_step_time)
         shown = parts if include_badput_breakdown else {}
         return GoodputWithExclusions(goodput, shown, view.timeline.last_step() or 0, excluded_s)
 
-    @one_at_a_time
+    @synchronized
     def get_step_deviation(
         self, configured_ideal_step_time: float | None = None
     ) -> dict[int, float]:
-        """Return by step number how many seconds it was off the ideal step time.
+        """Return the deviation from the ideal step time in seconds, by step number.
 
         Raises:
             NoGoodputLogs: Nothing was logged.
@@ -314,11 +360,11 @@ class GoodputCalculator(MeasuredJob):
             self._cache.update_step_info(steps)
         return steps.step_deviations
 
-    @one_at_a_time
+    @synchronized
     def get_job_goodput_details(
         self, configured_ideal_step_time: float | None = None
     ) -> WorkloadMetricDetails:
-        """Return everything about the job, in seconds."""
+        """Return all figures of the job, in seconds."""
         view = self._view()
         breakdown = view.break_down()
         steps = self._steps(view, configured_ideal_step_time) or StepInfo(0.0, {})
@@ -333,11 +379,11 @@ class GoodputCalculator(MeasuredJob):
             "total_excluded_time": 0.0,
         }
 
-    @one_at_a_time
+    @synchronized
     def get_interval_metric_details(
         self, interval_start: datetime, interval_end: datetime
     ) -> IntervalWorkloadMetricDetails:
-        """Return what became of a window; empty when there is nothing to tell about it."""
+        """Return the goodput of a window; empty if there is none."""
         size = int((interval_end - interval_start).total_seconds())
         try:
             answer = self.get_job_goodput_interval(interval_start, interval_end)
@@ -350,16 +396,16 @@ class GoodputCalculator(MeasuredJob):
             "interval_size": size,
         }
 
-    @one_at_a_time
+    @synchronized
     def get_slice_efficiency(
         self, interval_start: datetime | None = None, interval_end: datetime | None = None
     ) -> SliceEfficiency | None:
-        """Return how an elastic job used its slices; None when it never said how many train."""
+        """Return the use of an elastic job's slices; None if they were never counted."""
         view = self._view()
         return slices_used(view, [view.window(_ns(interval_start), _ns(interval_end))])
 
     def sync_to_gcs(self) -> None:
-        """Do nothing: the cache's files are where ``cache_dir`` says."""
+        """Do nothing: the cache is in ``cache_dir``."""
 
     def _steps(self, view: RunView, configured_ideal_step_time: float | None) -> StepInfo | None:
         ideal_ns = ideal_of(view, configured_ideal_step_time)
@@ -367,10 +413,9 @@ class GoodputCalculator(MeasuredJob):
             return None
         return StepInfo(ideal_ns / 1e9, step_deviation(StepTimes.of(view.timeline.own), ideal_ns))
 
-    def _remember(
+    def _cache_results(
         self, view: RunView, breakdown: Breakdown, configured_ideal_step_time: float | None
     ) -> None:
-        """Keep the result where a cache was asked for."""
         if self._cache is None:
             return
         last = view.timeline.last_step() or 0
@@ -390,7 +435,7 @@ class GoodputCalculator(MeasuredJob):
         ideal_ns = ideal_of(view, configured_ideal_step_time)
         if ideal_ns is not None:
             times = StepTimes.as_of_now(view.timeline.own)
-            # A deviation for each of a million steps is computed when somebody asks for them.
+            # Lazy: a deviation for each of a million steps is seldom needed.
             self._cache.update_step_info(
                 lambda: StepInfo(ideal_ns / 1e9, step_deviation(times(), ideal_ns))
             )
@@ -408,3 +453,25 @@ def _window(start: datetime, end: datetime) -> Window:
     if window.length_ns <= 0:
         raise InvalidValue("interval", f"{start} to {end}", "an end that is after the start")
     return window
+
+
+# Excluded intervals, in any unit, such as POSIX seconds.
+
+Interval = tuple[float, float]
+
+
+def merge_intervals(intervals: Iterable[Interval]) -> list[Interval]:
+    """Return the intervals in order; those that touch or overlap are merged, empty ones dropped."""
+    kept: list[Interval] = []
+    for begin, end in sorted(interval for interval in intervals if interval[0] < interval[1]):
+        if kept and begin <= kept[-1][1]:
+            kept[-1] = (kept[-1][0], max(kept[-1][1], end))
+        else:
+            kept.append((begin, end))
+    return kept
+
+
+def overlap(begin: float, end: float, intervals: Iterable[Interval]) -> float:
+    """Return how much of a range the intervals cover; overlaps count once."""
+    parts = (min(end, b) - max(begin, a) for a, b in merge_intervals(intervals))
+    return sum((part for part in parts if part > 0), start=0.0)

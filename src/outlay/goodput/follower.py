@@ -1,4 +1,4 @@
-"""A run as it stands at one moment: read, followed while its log grows, and summed up."""
+"""A run at one moment: read, followed while its log grows, and summarised."""
 
 from __future__ import annotations
 
@@ -56,11 +56,11 @@ _OUTLIVED = "was still recording after its job had ended by the accounts; their 
 
 @dataclass(frozen=True, slots=True)
 class RunView:
-    """A run at one moment: its account, timeline and rates, and what is wrong in its log.
+    """A run at one moment: its account, timeline and rates, and findings on its log.
 
     Attributes:
-        identity: Which run it is; of entries that come from no run log, what they say of it.
-        dir: The run's directory; None of entries that come from no run log.
+        identity: From the run's files, else from its records.
+        dir: The run's directory; None if the entries come from a logger.
         is_damaged: Records are missing from the log or cannot be read.
     """
 
@@ -74,7 +74,7 @@ class RunView:
 
     @property
     def name(self) -> str:
-        """What the run is called."""
+        """The run's name."""
         return self.identity.name
 
     @property
@@ -91,10 +91,10 @@ class RunView:
         return "running" if self.timeline.alive else "dead"
 
     def window(self, start_ns: int | None = None, end_ns: int | None = None) -> Window:
-        """Return a window of the run; what is left out is the run's own bound.
+        """Return a window; default bounds are those of the run.
 
         Raises:
-            InvalidValue: It ends before it starts.
+            InvalidValue: The window ends before it starts.
         """
         window = Window(
             self.timeline.start_ns if start_ns is None else start_ns,
@@ -106,11 +106,11 @@ class RunView:
 
     @property
     def burn_micros_per_hour(self) -> int | None:
-        """What the run costs now; 0 unless it runs, None without a price."""
+        """The run's rate now; 0 if it does not run, None without a price."""
         if self.rates is None or not self.timeline.alive:
             return None if self.rates is None else 0
         now_ns = self.timeline.end_ns
-        # An instant beyond the present, so that there is a rate now, too.
+        # Extended by 1 ns, since pieces are half-open.
         rates = run_rates(alive_until(self.timeline.attempts, now_ns + 1), now_ns).function
         return 0 if rates is None else rates.rate_at(now_ns)
 
@@ -119,20 +119,20 @@ class RunView:
         return self.account.energy_mj(self.timeline.attempts)
 
     def ranks(self) -> list[RankRow]:
-        """Return how the ranks of the last attempt fare beside each other, slowest first."""
+        """Return a row per rank of the last attempt, slowest first."""
         last = self.timeline.attempts[-1]
         return stragglers(self.account.segments[segment] for segment in last.ranks)
 
     def break_down(
         self, window: Window | None = None, *, exclusions: tuple[Window, ...] = ()
     ) -> Breakdown:
-        """Return what became of a window (default: the whole run), without the exclusions."""
+        """Return the breakdown of a window (default: the whole run) without the exclusions."""
         chosen = without(self.whole if window is None else window, exclusions)
         return break_down(self.timeline, self.rates, chosen)
 
 
 class GoodputFollower:
-    """Answers questions about one run while its log grows: a look costs what is new."""
+    """Follows one run while its log grows: each view reads only new records."""
 
     def __init__(self, run_dir: Path) -> None:
         self._dir = run_dir
@@ -142,10 +142,10 @@ class GoodputFollower:
     def view(
         self, now_ns: int, *, alive: bool | None = None, dead_after_ns: int = DEAD_AFTER_NS
     ) -> RunView:
-        """Return the run as it stands at ``now_ns``.
+        """Return the run at ``now_ns``.
 
-        Whether it is ``alive``, where that is not stated, is what this host can tell, else whether
-        it has been silent for less than ``dead_after_ns``.
+        By default it is ``alive`` if this host sees its process, or, on another host, if its last
+        sign of life is at most ``dead_after_ns`` old.
 
         Raises:
             NotARun: There is no run log.
@@ -163,7 +163,7 @@ class GoodputFollower:
 
 
 def read_view(run_dir: Path | str, now_ns: int) -> RunView:
-    """Return a run as its log says it stands.
+    """Return a run at ``now_ns``.
 
     Raises:
         NotARun: There is no run log.
@@ -172,9 +172,7 @@ def read_view(run_dir: Path | str, now_ns: int) -> RunView:
 
 
 def read_view_as_of(run_dir: Path | str, as_of_ns: int) -> RunView | None:
-    """Return a run as its log said at an instant: what was recorded later is as if it never was.
-
-    Returns None where nothing had been recorded.
+    """Return a run at an instant, without the records after it; None if there were none before.
 
     Raises:
         NotARun: There is no run log.
@@ -198,7 +196,7 @@ def view_of(
     findings: tuple[Finding, ...] = (),
     run_dir: Path | None = None,
 ) -> RunView:
-    """Return a timeline with its rates, its ranks, and everything that is wrong with them."""
+    """Return the view of a timeline, with its rates and all findings."""
     rates = run_rates(timeline.attempts, max(timeline.now_ns, timeline.end_ns))
     clipped = tuple(
         Finding(
@@ -216,11 +214,11 @@ def view_of(
 
 
 def _identity(run_dir: Path | None, timeline: Timeline) -> RunIdentity:
-    """Return who a run is; what its file cannot say comes from its attempts.
+    """Return a run's identity; what its file lacks comes from its attempts.
 
-    Where a supervisor was first, the file has no model, and a name only if the user gave one; else
-    the program's counts, or the supervisor's. A command that never names a model is one of its own:
-    its cost must be found under something.
+    If a supervisor wrote the file, it has no model, and a name only if the user gave one; otherwise
+    the name is the program's, or else the supervisor's. The model of a command that never names one
+    is its name, so that its cost can be looked up.
     """
     headers = [attempt.header for attempt in timeline.attempts]
     header = headers[0]
@@ -237,14 +235,14 @@ def _identity(run_dir: Path | None, timeline: Timeline) -> RunIdentity:
 
 
 def ideal_of(view: RunView, configured_ideal_step_time: float | None) -> float | None:
-    """Return the ideal step time in nanoseconds: what was configured, in seconds, or measured."""
+    """Return the ideal step time in ns: the configured one (given in s), else the measured one."""
     measured_ns = ideal_step_ns(view.timeline.times)
     if measured_ns is None or configured_ideal_step_time is None:
         return measured_ns
     return configured_ideal_step_time * 1e9
 
 
-# Everything that the timeline says about a window of a run, as one value.
+# The summary of a window.
 
 _OF_WHOLE_RUN = ("mttf", "progress", "typical_step_ns", "stalls", "ranks")
 
@@ -261,9 +259,9 @@ class PhaseRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WindowRow:
-    """One of many windows: wall time in nanoseconds, goodput 0 to 1 (None where unknown).
+    """One of many windows: wall time in nanoseconds, goodput 0 to 1 (None if unknown).
 
-    ``badput`` is the phase that took most of the rest; None when all of it was productive.
+    ``badput`` is the largest unproductive phase; None if all time was productive.
     """
 
     window: Window
@@ -275,18 +273,18 @@ class WindowRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GoodputSummary:
-    """What became of a window of a run. Times are nanoseconds, shares 0 to 1.
+    """Figures of a window of a run. Times are nanoseconds, shares 0 to 1.
 
     Attributes:
-        goodput: Productive share of wall time; None when the window holds none, and when no
-            process of the run recorded a step: then nobody knows.
+        goodput: Productive share of wall time; None without wall time, and if no process of the run
+            recorded a step.
         ettr: Share of wall time not lost to disruptions.
-        slices: How well an elastic run used its slices; None when it never counted them.
-        assumed: What of the cost is assumed: no record says whether it was to be paid.
+        slices: Use of an elastic run's slices; None if they were never counted.
+        assumed: The part of the cost that is assumed: no record tells whether it was charged.
         beside: Overlapped spans by phase, not part of the partition.
-        throughput: Of all ranks; a step counts where it ended.
-        mfu: Model FLOPs utilisation; None unless the model was described.
-        of_whole_run: Which of these figures are of the whole run, although a part was asked for.
+        throughput: Of all ranks; a step counts in the window of its end.
+        mfu: Model FLOPs utilisation; None without a ``ModelFlops``.
+        of_whole_run: The figures that are of the whole run, although the window is a part of it.
     """
 
     window: Window
@@ -320,20 +318,17 @@ def summarise(
     exclusions: tuple[Window, ...] = (),
     model: ModelFlops | None = None,
 ) -> GoodputSummary:
-    """Return the summary of a window (default: the whole run), without the exclusions.
+    """Return the summary of a window (default: the whole run) without the exclusions.
 
-    Utilisation is known where ``model`` says what the model needs and the GPUs can do.
+    ``model`` is needed for the utilisation.
     """
     timeline = view.timeline
     chosen = view.whole if window is None else window
     breakdown = view.break_down(chosen, exclusions=exclusions)
-    attempts = [s.timeline for s in timeline.stretches if s.timeline is not None]
     ranks = view.ranks()
     whole = window is None and not exclusions
     tokens = view.account.work.tokens if whole else tokens_in(view.account, breakdown.windows)
-    mfu = None
-    if model is not None:
-        mfu = utilisation(tokens, model, timeline, breakdown.windows)
+    mfu = None if model is None else utilisation(tokens, model, timeline, breakdown.windows)
     return GoodputSummary(
         window=chosen,
         alive=timeline.alive,
@@ -345,12 +340,12 @@ def summarise(
         cost=breakdown.cost,
         assumed=breakdown.assumed,
         phases=_rows(breakdown),
-        beside=beside_ns(view, breakdown.windows),
+        beside=overlapped_ns(view, breakdown.windows),
         disruptions=[d for part in breakdown.windows for d in disruptions(timeline, part)],
         mttf=mean_time_to_failure(timeline),
         progress=progress(timeline, view.rates),
         typical_step_ns=None if timeline.typical is None else timeline.typical.step_ns,
-        stalls=sum(len(attempt.stalled) for attempt in attempts),
+        stalls=sum(len(attempt.stalled) for attempt in timeline.attempt_timelines),
         throughput=throughput(tokens, breakdown),
         mfu=mfu,
         ranks=ranks if len(ranks) > 1 else [],
@@ -368,10 +363,9 @@ def roll(
     within: Window | None = None,
     exclusions: tuple[Window, ...] = (),
 ) -> list[WindowRow]:
-    """Return windows of one length over a part of a run (default: all of it), oldest first.
+    """Return rolling windows over a part of a run (default: all of it), oldest first.
 
-    The first ones begin where the part begins, so that windows as far apart as they are long add up
-    to it.
+    Windows are clipped to the start of the part, so that adjacent ones add up to it.
 
     Raises:
         InvalidValue: A length is not above zero.
@@ -394,13 +388,13 @@ def roll(
 
 
 def known_goodput(view: RunView, breakdown: Breakdown) -> float | None:
-    """Return the productive share of wall time; None where no step says what was productive."""
+    """Return the productive share of wall time; None if the run recorded no step."""
     return breakdown.goodput if view.account.work.steps else None
 
 
 def slices_used(view: RunView, windows: Sequence[Window]) -> SliceEfficiency | None:
-    """Return how an elastic run used its slices in some windows; None when it never counted."""
-    changes = (change for own in view.timeline.own for change in own.segment.slices)
+    """Return the use of an elastic run's slices in windows; None if never counted."""
+    changes = (change for own in view.timeline.own for change in own.segment.life.slices)
     return slice_efficiency(view.timeline, changes, windows)
 
 
@@ -412,13 +406,13 @@ def _rows(breakdown: Breakdown) -> list[PhaseRow]:
     ]
 
 
-def beside_ns(view: RunView, windows: Sequence[Window]) -> dict[str, int]:
-    """Return how long overlapped spans took in some windows, each by itself."""
+def overlapped_ns(view: RunView, windows: Sequence[Window]) -> dict[str, int]:
+    """Return the total duration of overlapped spans in windows, by phase."""
     totals: dict[str, int] = {}
     for attempt in view.timeline.attempts:
-        beside = view.account.segments[attempt.segment].beside
-        for window in windows if len(beside) else ():
-            inside = beside.columns().within(window.start_ns, window.end_ns)
+        overlapped = view.account.segments[attempt.segment].overlapped
+        for window in windows if len(overlapped) else ():
+            inside = overlapped.columns().within(window.start_ns, window.end_ns)
             for phase, spans in inside.by(ph.phase_of_span):
                 totals[phase] = totals.get(phase, 0) + int((spans.end - spans.begin).sum())
     return totals

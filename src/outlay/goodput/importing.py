@@ -1,4 +1,4 @@
-"""Payloads of a remote goodput log: cached in files, and imported into a run log of their own."""
+"""Payloads of a remote goodput log: a cache in files, and the import into a run log."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from outlay.account.payload_parsing import instant_of, ns_of_seconds, parse_even
 from outlay.decoding import BadDocument, Decoder, decode_as_python, read_document, read_file
 from outlay.errors import Finding, InvalidValue
 from outlay.files import draft_of, open_own, seal_of, write_whole
-from outlay.goodput.logs import Entry, EntryInfo, plain
-from outlay.goodput.types import BadputParts
+from outlay.goodput.phases import BadputParts
+from outlay.goodput.recorder import Entry, EntryInfo, plain
 from outlay.ledger import (
     AttemptStarted,
     Payload,
@@ -32,22 +32,22 @@ from outlay.ledger import (
     segment_paths,
 )
 
-# GoodputCache: entries of a remote log kept in files, so that a restarted calculator reads on.
+# GoodputCache: entries of a remote log, so that a restarted calculator continues from them.
 #
-# ``<cache_dir>/<job>_timeline.jsonl`` holds one payload per line and ``<job>_metadata.json`` how
-# far the log was read. Entries are written before the mark: after a crash in between some are
-# read twice, which does no harm, since identical payloads count once. A torn last line is passed
-# over, and its entry read again.
+# ``<cache_dir>/<job>_timeline.jsonl`` has one payload per line, ``<job>_metadata.json`` has the
+# position up to which the log was read. Entries are written before the position: after a crash in
+# between some are read twice, which is harmless, since duplicates count once. A torn last line is
+# skipped, and its entry is read again.
 
 _decoder = Decoder[Entry](Entry)
 LARGEST_FILE: Final = 1 << 30
-_APPENDING: Final = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW  # Not where a link leads.
+_APPENDING: Final = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW  # No symbolic links.
 _encoder = msgspec.json.Encoder(enc_hook=plain)
 
 
 @dataclass(slots=True)
 class GoodputInfo:
-    """What the last query found, in seconds."""
+    """Results of the last query, in seconds."""
 
     total_productive_time: float = 0.0
     total_elapsed_time: float = 0.0
@@ -61,26 +61,26 @@ class GoodputInfo:
 
 @dataclass(slots=True)
 class StepInfo:
-    """How long a step ideally takes, and how far each was off, in seconds."""
+    """The ideal step time and the deviations from it, in seconds."""
 
     ideal_step_time: float
     step_deviations: dict[int, float]
 
 
 class _Metadata(msgspec.Struct):
-    """How far the log was read."""
+    """The position up to which the log was read."""
 
     last_entry_timestamp: datetime | None = None
     last_entry_id: str | None = None
 
 
 class GoodputCache:
-    """One job's entries and latest results; the entries survive the process.
+    """One job's entries, in files, and latest results, in memory.
 
     Args:
-        job_name: Whose entries these are.
-        cache_dir: Where the files go; made when missing.
-        gcs_path: Not supported: mount the bucket and name it as ``cache_dir``.
+        job_name: The full name of the job.
+        cache_dir: Directory of the files; created if missing.
+        gcs_path: Not supported: mount the bucket and pass it as ``cache_dir``.
 
     Raises:
         InvalidValue: A ``gcs_path`` was given.
@@ -89,7 +89,7 @@ class GoodputCache:
     def __init__(
         self,
         job_name: str,
-        cache_dir: str | Path = "/tmp",  # noqa: S108 - documented; no link is followed there
+        cache_dir: str | Path = "/tmp",  # noqa: S108 - documented; symbolic links are not followed
         gcs_path: str | None = None,
     ) -> None:
         if gcs_path is not None:
@@ -104,7 +104,7 @@ class GoodputCache:
     def update_cached_entries(
         self, entries: Sequence[Entry], last_entry_info: EntryInfo | None = None
     ) -> None:
-        """Append entries, and then note how far the log was read."""
+        """Append entries, then store the position up to which the log was read."""
         if entries:
             self._timeline.parent.mkdir(parents=True, exist_ok=True)
             with os.fdopen(open_own(self._timeline, _APPENDING, 0o600), "ab+") as stream:
@@ -114,20 +114,20 @@ class GoodputCache:
             self.update_last_entry_info(last_entry_info)
 
     def update_last_entry_info(self, last_entry_info: EntryInfo) -> None:
-        """Note how far the log was read."""
+        """Store the position up to which the log was read."""
         self._metadata.parent.mkdir(parents=True, exist_ok=True)
         write_whole(self._metadata, _encoder.encode(_Metadata(*last_entry_info)))
 
     def update_goodput_info(self, goodput_info: GoodputInfo) -> None:
-        """Keep what the last query found."""
+        """Keep the results of the last query."""
         self._goodput_info = goodput_info
 
     def update_step_info(self, step_info: StepInfo | Callable[[], StepInfo]) -> None:
-        """Keep what the last query found about steps, or what computes it."""
+        """Keep the step results of the last query, or a function that computes them."""
         self._step_info = step_info
 
     def get_cached_entries(self) -> list[Entry]:
-        """Return every entry that is kept and whole."""
+        """Return every cached entry; a torn line is skipped."""
         return _decoder.decode_lines(self._content())
 
     def get_step_entries(self) -> list[Entry]:
@@ -145,7 +145,7 @@ class GoodputCache:
         return ends[-1] if ends else None
 
     def get_last_entry_info(self) -> EntryInfo | None:
-        """Return how far the log was read; None when nothing says so."""
+        """Return the position up to which the log was read; None if unknown."""
         try:
             found = read_document(self._metadata, _Metadata)
         except (OSError, BadDocument):
@@ -153,27 +153,27 @@ class GoodputCache:
         return found.last_entry_timestamp, found.last_entry_id
 
     def get_goodput_info(self) -> GoodputInfo | None:
-        """Return what the last query found."""
+        """Return the results of the last query."""
         return self._goodput_info
 
     def get_step_info(self) -> StepInfo | None:
-        """Return what the last query found about steps."""
+        """Return the step results of the last query."""
         if callable(self._step_info):
             self._step_info = self._step_info()
         return self._step_info
 
     def is_cache_empty(self) -> bool:
-        """Say whether no entry is kept."""
+        """Return whether no entry is cached."""
         return b"\n" not in self._content()
 
     def clear_cache(self) -> None:
-        """Forget everything."""
+        """Delete all entries and results."""
         self._metadata.unlink(missing_ok=True)
         self._timeline.unlink(missing_ok=True)
         self._goodput_info = self._step_info = None
 
     def sync_to_gcs(self) -> None:
-        """Do nothing: the files are where ``cache_dir`` says."""
+        """Do nothing: the files are in ``cache_dir``."""
 
     def _content(self) -> bytes:
         try:
@@ -183,27 +183,26 @@ class GoodputCache:
 
 
 def _encoded(entries: Sequence[Entry]) -> bytes:
-    """Return entries as lines; the usual ones are plain already."""
+    """Encode entries as lines; only those with NaN or infinities are converted first."""
     lines = _encoder.encode_lines(entries)
-    if b"null" in lines:  # What msgspec makes of NaN and infinities.
+    if b"null" in lines:  # How msgspec writes NaN and infinities.
         return _encoder.encode_lines([plain(entry) for entry in entries])
     return lines
 
 
-# Importing payloads that were logged elsewhere into a run log of their own.
+# Import of payloads that were logged elsewhere.
 
 _decode = Decoder[Any](object).decode
 
 
 def import_payloads(path: Path, run_dir: Path) -> list[Finding]:
-    """Make a run log of a file with one payload per line, and return what is wrong in the file.
+    """Convert a file with one payload per line into a run log, and return findings on the file.
 
-    A line may also be an entry as Cloud Logging exports it, with the payload as ``jsonPayload``.
+    A line may also be an entry exported from Cloud Logging, with the payload as ``jsonPayload``.
     Importing the same file again changes nothing.
 
     Raises:
-        InvalidValue: The file cannot be read or holds no payload, or the directory holds a run
-            already.
+        InvalidValue: The file cannot be read or has no payload, or the directory has a run already.
     """
     try:
         text = read_file(path, largest=LARGEST_FILE)
@@ -248,7 +247,7 @@ def _decoded(raw: bytes) -> Any:
         return _decode(raw)
     with contextlib.suppress(BadDocument, UnicodeEncodeError):
         entry = plain(decode_as_python(raw))
-        msgspec.json.encode(entry)  # What no log can hold, such as half a surrogate pair.
+        msgspec.json.encode(entry)  # Fails on what no log can hold, such as half a surrogate pair.
         return entry
     return None
 
@@ -275,7 +274,7 @@ def _other_jobs(entries: list[Entry], job_name: str, source: str) -> list[Findin
 
 
 def _write(target: Path, segment: SegmentId, job_name: str, entries: list[Entry]) -> None:
-    """Write the segment beside its place and move it there, so that it appears whole or not."""
+    """Write the segment to a draft and rename it, so that it appears whole or not at all."""
     proposal = RunIdentity(
         run_id=f"{segment.start_ns:x}-{segment.host}",
         model=job_name,

@@ -1,7 +1,6 @@
-"""What an upload says: everything about one moment, from one look at the log.
+"""Readings: a job's figures at one moment, for a monitor that polls and uploads them.
 
-A monitor asks again and again, so that nothing here grows with the run: of step deviations only
-those are reported that were not reported before.
+Their size does not grow with the run: step deviations are reported only once.
 """
 
 from __future__ import annotations
@@ -9,17 +8,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from outlay.goodput import phases as ph
-from outlay.goodput.calculator import MeasuredJob, NoStepTimes, one_at_a_time
+from outlay.goodput.calculator import MeasuredJob, NoStepTimes, synchronized
 from outlay.goodput.follower import ideal_of, slices_used
+from outlay.goodput.phases import SECONDS, BadputParts
 from outlay.goodput.reliability import count_disruptions
 from outlay.goodput.throughput import Spikes, StepTimes, deviations_s, step_deviation
 from outlay.goodput.timeline import SliceEfficiency, Window
-from outlay.goodput.types import SECONDS, BadputParts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GoodputReading:
-    """What has become of a whole job so far."""
+    """Figures of a whole job so far."""
 
     t_ns: int
     goodput_percent: float
@@ -35,7 +34,7 @@ class GoodputReading:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WindowReading:
-    """What became of the last ``window_s`` seconds."""
+    """Figures of the last ``window_s`` seconds."""
 
     t_ns: int
     window_s: int
@@ -47,11 +46,11 @@ class WindowReading:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviationReading:
-    """How far steps were off the ideal step time.
+    """Deviations from the ideal step time.
 
     Attributes:
-        deviations_s: Seconds by step number, of the steps that are reported for the first time.
-        spike_s: One number for the latest steps: high when some of them were uneven.
+        deviations_s: Seconds by step number, for steps not reported before.
+        spike_s: One number for the latest steps: high if some of them were uneven.
     """
 
     t_ns: int
@@ -64,13 +63,13 @@ Reading = GoodputReading | WindowReading | DeviationReading
 
 
 class GoodputReader(MeasuredJob):
-    """Answers those who ask about a job at intervals; it is made as a calculator is."""
+    """Takes readings of a job; arguments as of ``GoodputCalculator``."""
 
-    @one_at_a_time
+    @synchronized
     def read_goodput(
         self, configured_ideal_step_time: float | None = None, *, slices: bool = False
     ) -> GoodputReading:
-        """Return what has become of the job.
+        """Return the figures of the whole job.
 
         Raises:
             NoGoodputLogs: Nothing was logged.
@@ -93,9 +92,9 @@ class GoodputReader(MeasuredJob):
             slices=slices_used(view, [view.whole]) if slices else None,
         )
 
-    @one_at_a_time
+    @synchronized
     def read_window(self, window_s: int, *, slices: bool = False) -> WindowReading:
-        """Return what became of the seconds before now.
+        """Return the figures of the last ``window_s`` seconds.
 
         Raises:
             NoGoodputLogs: Nothing was logged.
@@ -115,11 +114,11 @@ class GoodputReader(MeasuredJob):
             slices=slices_used(view, [window]) if slices else None,
         )
 
-    @one_at_a_time
+    @synchronized
     def read_deviation(
         self, after_step: int = -1, configured_ideal_step_time: float | None = None
     ) -> DeviationReading:
-        """Return how far the steps beyond ``after_step`` were off the ideal.
+        """Return the deviations of the steps above ``after_step``.
 
         Raises:
             NoGoodputLogs: Nothing was logged.

@@ -1,41 +1,232 @@
-"""GoodputRecorder and ElasticGoodputRecorder: what ml-goodput-measurement documents.
+"""GoodputRecorder and the logs that it writes to; the default is the local run log.
 
-Loads no numpy. Inside training it never raises for reasons of its own: a logger that fails is
-counted, and said once.
+Needs no account and no network, and loads no numpy: a training process imports this. It does not
+raise into training because of a log: failed writes are counted and reported once. ``payloads`` of
+``outlay.account`` interprets what is written.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import math
 import operator
 import os
+import uuid
+from collections.abc import Mapping
 from datetime import datetime
-from typing import SupportsIndex
+from pathlib import Path
+from typing import Any, Protocol, SupportsIndex
+from urllib.parse import quote
 
-from outlay.clock import SYSTEM, Clock
+from outlay._version import __version__
+from outlay.clock import SYSTEM, Clock, utc_datetime, wall_ns_of
 from outlay.errors import InvalidValue
-from outlay.goodput.logs import GoodputLogger, LocalRunLog
+from outlay.ledger import (
+    AttemptEnded,
+    AttemptStarted,
+    LedgerReader,
+    Payload,
+    Price,
+    RunIdentity,
+    SegmentId,
+    SegmentWriter,
+    claim_identity,
+    ledger_dir,
+)
+from outlay.ledger.price import is_price_name, typed_price
 from outlay.record import facts
+from outlay.store import outlay_home
 
 _log = logging.getLogger("outlay")
+
+# Logs of payloads.
+
+Entry = dict[str, Any]
+EntryInfo = tuple[datetime | None, str | None]
+
+
+class GoodputLogger(Protocol):
+    """A log of entries that can be read back in order."""
+
+    def write_cloud_logging_entry(self, entry: Entry | None) -> None:
+        """Append an entry."""
+
+    def flush(self) -> None:
+        """Make everything written so far durable."""
+
+    def read_cloud_logging_entries(
+        self,
+        start_time: datetime | None = None,
+        end_time: datetime | None = None,
+        last_entry_info: EntryInfo | None = None,
+    ) -> tuple[list[Entry], EntryInfo]:
+        """Return the entries in an interval, or after the last one seen, and the new last one."""
+
+
+def run_dir_of_job(job_name: str) -> Path:
+    """Return the directory of a job: ``$OUTLAY_RUN_DIR``, else ``$OUTLAY_HOME/runs/<job_name>``.
+
+    Raises:
+        InvalidValue: The job has no name.
+    """
+    if not str(job_name).strip():
+        raise InvalidValue("job_name", job_name, "a non-empty name")
+    if chosen := os.environ.get("OUTLAY_RUN_DIR"):
+        return Path(chosen).expanduser().absolute()
+    name = quote(job_name, safe=" ")
+    return outlay_home() / "runs" / (name.replace(".", "%2E") if name.strip(".") == "" else name)
+
+
+def plain(value: Any) -> Any:
+    """Convert a value to JSON types; NaN and infinities become strings."""
+    if value is None or isinstance(value, str | bool):
+        return value
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    if hasattr(value, "__index__"):
+        return int(value)
+    if isinstance(value, float) or hasattr(value, "__float__"):
+        number = float(value)
+        return number if math.isfinite(number) else str(number)
+    return str(value)
+
+
+class LocalRunLog:
+    """A job's entries in a run log on this machine.
+
+    Args:
+        job_name: Entries of other jobs are dropped.
+        run_dir: The run's directory; default: ``run_dir_of_job``.
+        clock: Timestamps entries.
+
+    Raises:
+        InvalidValue: The job has no name, or ``OUTLAY_PRICE`` or ``OUTLAY_GPUS`` is invalid.
+    """
+
+    def __init__(
+        self, job_name: str, run_dir: Path | str | None = None, *, clock: Clock = SYSTEM
+    ) -> None:
+        self.job_name = job_name
+        self.run_dir = run_dir_of_job(job_name) if run_dir is None else Path(run_dir)
+        self._clock = clock
+        self._price = _price_from(os.environ)
+        self._gpus = _gpus_from(os.environ)
+        self._writer: SegmentWriter | None = None
+
+    def write_cloud_logging_entry(self, entry: Entry | None) -> None:
+        """Append an entry; once this returns, it survives a kill of the process."""
+        if entry is None or not self._is_mine(entry):
+            return
+        writer = self._writer = self._writer or self._new_segment()
+        now_ns = self._clock.wall_ns()
+        writer.append(Payload(t_ns=now_ns, data=plain(entry)))
+        if "job_end_time" in entry:
+            writer.append(AttemptEnded(t_ns=now_ns, status="completed"))
+            writer.sync()
+
+    def flush(self) -> None:
+        """Fsync everything written so far."""
+        if self._writer is not None:
+            self._writer.sync()
+
+    def read_cloud_logging_entries(
+        self,
+        start_time: datetime | None = None,
+        end_time: datetime | None = None,
+        last_entry_info: EntryInfo | None = None,
+    ) -> tuple[list[Entry], EntryInfo]:
+        """Return the entries written after ``start_time`` and up to ``end_time``, and the last one.
+
+        With ``last_entry_info``, which an earlier call returned, only later entries are returned.
+        """
+        after = _place(start_time, "~") if last_entry_info is None else _place(*last_entry_info)
+        until = (math.inf, "") if end_time is None else _place(end_time, "~")
+        found = sorted(
+            ((record.t_ns // 1000, f"{chunk.segment.file_name}:{record.seq:012d}"), record.data)
+            for chunk in LedgerReader(self.run_dir).poll()
+            for record in chunk.records
+            if isinstance(record, Payload) and self._is_mine(record.data)
+        )
+        chosen = [(place, data) for place, data in found if after < place <= until]
+        if not chosen:
+            return [], last_entry_info or (None, None)
+        micros, entry_id = chosen[-1][0]
+        return [data for _, data in chosen], (utc_datetime(micros * 1000), entry_id)
+
+    def _is_mine(self, entry: Entry) -> bool:
+        return bool(entry.get("job_name", self.job_name) == self.job_name)
+
+    def _new_segment(self) -> SegmentWriter:
+        about = facts.gather(os.environ, outlay_version=__version__)
+        now_ns = self._clock.wall_ns()
+        identity = RunIdentity(
+            run_id=uuid.uuid4().hex, model=self.job_name, name=self.job_name, created_ns=now_ns
+        )
+        with contextlib.suppress(OSError):  # The writer gets the same error and reports it.
+            identity = claim_identity(self.run_dir, identity)
+        header = AttemptStarted(
+            t_ns=now_ns,
+            run_id=identity.run_id,
+            model=identity.model,
+            name=identity.name,
+            gpus=self._gpus,
+            price=self._price,
+            **{name: getattr(about, name) for name in facts.Facts.__slots__},
+        )
+        segment = SegmentId(now_ns, about.rank, about.host, about.pid)
+        path = ledger_dir(self.run_dir) / segment.file_name
+        return SegmentWriter(path, header, self._clock)
+
+
+def _place(moment: datetime | None, entry_id: str | None) -> tuple[float, str]:
+    """Return the sort key of an entry in the log; the instant is in microseconds."""
+    return (-1.0 if moment is None else wall_ns_of(moment) // 1000, entry_id or "")
+
+
+def _price_from(environ: Mapping[str, str]) -> Price | None:
+    text = environ.get("OUTLAY_PRICE")
+    if not text:
+        return None
+    if is_price_name(text):
+        from outlay.prices.current import resolve_price  # Loaded only if the price is a name.
+
+        gpu, gpus = facts.gpu_model(), facts.visible_gpus(environ)
+        name = "OUTLAY_PRICE"
+        return resolve_price(text, name=name, environ=environ, gpu=gpu, gpus=gpus).price
+    return typed_price(text, name="OUTLAY_PRICE", source="environment")
+
+
+def _gpus_from(environ: Mapping[str, str]) -> int:
+    text = environ.get("OUTLAY_GPUS")
+    if not text:
+        return facts.world_size(environ)
+    if not text.isdecimal() or not int(text):
+        raise InvalidValue("OUTLAY_GPUS", text, "a whole number of GPUs for the whole run")
+    return int(text)
+
+
+# Recorders, with the interface of ml-goodput-measurement.
 
 
 class GoodputRecorder:
     """Records when the parts of a job begin and end.
 
-    By default it writes to the local run log (``$OUTLAY_RUN_DIR``, else
-    ``$OUTLAY_HOME/runs/<job_name>``), and only rank 0 does. A logger that is handed in is written
-    to by every process that enables logging.
+    By default rank 0 writes to the local run log (``$OUTLAY_RUN_DIR``, else
+    ``$OUTLAY_HOME/runs/<job_name>``), and other ranks write nothing. To a ``cloud_logger`` every
+    process with logging enabled writes.
 
     Args:
         job_name: The full name of the job.
-        logger_name: The name of the log; the local run log needs none.
-        logging_enabled: Without it nothing is written.
-        cloud_logger: Where entries go instead.
-        background_grace_period_s: Accepted; entries are written at once.
-        background_batch_size: Accepted; entries are written at once.
-        background_max_latency_s: Accepted; entries are written at once.
-        clock: Says when something happened where the caller does not.
+        logger_name: The name of the log; ignored by the local run log.
+        logging_enabled: If false, nothing is written.
+        cloud_logger: The log to write to; default: the local run log.
+        background_grace_period_s: Ignored: entries are written immediately.
+        background_batch_size: Ignored: entries are written immediately.
+        background_max_latency_s: Ignored: entries are written immediately.
+        clock: Gives the time of an event if the caller does not.
 
     Raises:
         InvalidValue: The job has no name.
@@ -79,55 +270,55 @@ class GoodputRecorder:
         self._record("job_start_time", start_time)
 
     def record_job_end_time(self, end_time: datetime | None = None) -> None:
-        """Record that the job is done."""
+        """Record that the job completed."""
         self._record("job_end_time", end_time)
 
     def record_tpu_init_start_time(self, start_time: datetime | None = None) -> None:
-        """Record that the accelerators begin to initialise."""
+        """Record that initialisation of the accelerators begins."""
         self._record("tpu_init_start_time", start_time)
 
     def record_tpu_init_end_time(self, end_time: datetime | None = None) -> None:
-        """Record that the accelerators are ready."""
+        """Record that the accelerators are initialised."""
         self._record("tpu_init_end_time", end_time)
 
     def record_training_preparation_start_time(self, start_time: datetime | None = None) -> None:
-        """Record that the preparation of training begins."""
+        """Record that preparation of training begins."""
         self._record("training_prep_start_time", start_time)
 
     def record_training_preparation_end_time(self, end_time: datetime | None = None) -> None:
-        """Record that training is prepared."""
+        """Record that preparation of training ended."""
         self._record("training_prep_end_time", end_time)
 
     def record_data_loading_start_time(self, start_time: datetime | None = None) -> None:
-        """Record that the loading of data begins."""
+        """Record that data loading begins."""
         self._record("data_loading_start_time", start_time)
 
     def record_data_loading_end_time(self, end_time: datetime | None = None) -> None:
-        """Record that data is loaded."""
+        """Record that data loading ended."""
         self._record("data_loading_end_time", end_time)
 
     def record_custom_badput_event_start_time(
         self, start_time: datetime | None = None, custom_badput_event_type: str = "unknown"
     ) -> None:
-        """Record that something of your own begins to hold training up."""
+        """Record that a custom event begins to block training."""
         self._record("custom_badput_event_start_time", start_time, custom_badput_event_type)
 
     def record_custom_badput_event_end_time(
         self, end_time: datetime | None = None, custom_badput_event_type: str = "unknown"
     ) -> None:
-        """Record that it is over."""
+        """Record that a custom event ended."""
         self._record("custom_badput_event_end_time", end_time, custom_badput_event_type)
 
     def record_checkpoint_progress(
         self, step: SupportsIndex, checkpoint_start_time: datetime | None = None
     ) -> None:
-        """Record a checkpoint of everything up to and including ``step``."""
+        """Record a checkpoint of all steps up to and including ``step``."""
         if self._logger is not None:
             time_s = self._posix(checkpoint_start_time)
             self._write({"checkpoint_step": whole_number(step), "checkpoint_start_time": time_s})
 
     def flush(self) -> None:
-        """Make sure that everything recorded so far is kept."""
+        """Flush the log."""
         if self._logger is not None:
             try:
                 self._logger.flush()
@@ -146,12 +337,12 @@ class GoodputRecorder:
         except Exception as error:  # noqa: BLE001 - a logger must not end a training
             self.lost += 1
             self._warn(
-                f"cannot write to the goodput log: {type(error).__name__}; what is lost "
-                "is counted, and training goes on"
+                f"cannot write to the goodput log: {type(error).__name__}; lost entries are "
+                "counted, and training continues"
             )
 
     def _posix(self, moment: datetime | None) -> float:
-        """Return an instant as POSIX seconds; a datetime without a zone is this machine's time."""
+        """Return POSIX seconds; a datetime without a time zone is local time."""
         if moment is None:
             return self._clock.wall_ns() / 1e9
         if not isinstance(moment, datetime):
@@ -170,10 +361,10 @@ class GoodputRecorder:
 
 
 def whole_number(value: SupportsIndex, name: str = "step") -> int:
-    """Return a count as an int, such as a NumPy one.
+    """Return an integer of any type, such as NumPy's, as an int.
 
     Raises:
-        InvalidValue: It is no whole number.
+        InvalidValue: It is not an integer.
     """
     try:
         return operator.index(value)
@@ -181,11 +372,8 @@ def whole_number(value: SupportsIndex, name: str = "step") -> int:
         raise InvalidValue(name, value, "a whole number") from None
 
 
-# ElasticGoodputRecorder: what a job records whose slices come and go.
-
-
 class ElasticGoodputRecorder(GoodputRecorder):
-    """Records how many slices train, and when the job waits for slices or starts anew with them."""
+    """Also records slice counts, waits for slices, and reinitialisation with other slices."""
 
     def record_elastic_slice_counts(
         self,
@@ -194,7 +382,7 @@ class ElasticGoodputRecorder(GoodputRecorder):
         available_slices: SupportsIndex,
         timestamp: datetime | None = None,
     ) -> None:
-        """Record how many slices train, how many the job has, and how many could train."""
+        """Record how many slices train, how many the job has, and how many are available."""
         if self._logger is not None:
             self._write(
                 {
@@ -208,21 +396,21 @@ class ElasticGoodputRecorder(GoodputRecorder):
     def record_elastic_wait_start_time(
         self, event_type: str, start_time: datetime | None = None
     ) -> None:
-        """Record that the job begins to wait: to ``scale_up``, or since a slice is down."""
+        """Record that the job waits: for a ``scale_up``, or because a slice is down."""
         self._record_wait("elastic_wait_start_time", event_type, start_time)
 
     def record_elastic_wait_end_time(
         self, event_type: str, end_time: datetime | None = None
     ) -> None:
-        """Record that the wait is over."""
+        """Record that the wait ended."""
         self._record_wait("elastic_wait_end_time", event_type, end_time)
 
     def record_elastic_reinit_start_time(self, start_time: datetime | None = None) -> None:
-        """Record that the job begins to initialise again with other slices."""
+        """Record that reinitialisation with other slices begins."""
         self._record("elastic_reinit_start_time", start_time)
 
     def record_elastic_reinit_end_time(self, end_time: datetime | None = None) -> None:
-        """Record that the job is ready to go on."""
+        """Record that reinitialisation ended."""
         self._record("elastic_reinit_end_time", end_time)
 
     def _record_wait(self, key: str, event_type: str, moment: datetime | None) -> None:

@@ -1,4 +1,4 @@
-"""How often a run is disrupted, and what each disruption costs. Pure.
+"""Disruptions of a run: how often they come and how much time each costs. Pure.
 
 A disruption is a new attempt after one that did not complete. The mean time to failure is the
 uptime per disruption, with the exact Poisson interval (Garwood 1936). ETTR, the effective training
@@ -24,16 +24,16 @@ CONFIDENCE = 0.9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Disruption:
-    """One disruption and the way back, in nanoseconds.
+    """One disruption and the recovery from it, in nanoseconds.
 
     Attributes:
-        at_ns: When the disrupted attempt gave its last sign of life.
-        host: Where that was, which need not be where the next attempt ran.
-        down_ns: Until the next attempt began.
+        at_ns: The last sign of life of the disrupted attempt.
+        host: The host of the disrupted attempt; the next attempt may run on another.
+        down_ns: Time until the next attempt began.
         init_ns: Initialising accelerators and preparing training.
         restore_ns: Restoring a checkpoint.
         startup_ns: The excess of the first step.
-        catch_up_ns: Own time of steps that repeated what had been done before.
+        catch_up_ns: Own time of repeated steps.
     """
 
     at_ns: int
@@ -49,7 +49,7 @@ class Disruption:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeanTimeToFailure:
-    """Uptime per disruption, with its interval; None where nothing bounds it."""
+    """Uptime per disruption with its confidence interval; None if unbounded."""
 
     disruptions: int
     uptime_ns: int
@@ -61,8 +61,7 @@ class MeanTimeToFailure:
 
 def disruptions(timeline: Timeline, window: Window | None = None) -> list[Disruption]:
     """Return the disruptions whose new attempt began in the window (default: ever)."""
-    steps = (s.timeline.furthest_step for s in timeline.stretches if s.timeline is not None)
-    furthest = list(accumulate(steps, max))
+    furthest = list(accumulate((each.furthest_step for each in timeline.attempt_timelines), max))
     return [
         _disruption(timeline, before, after, furthest[before.attempt])
         for before, after in _disrupted(timeline, window)
@@ -70,7 +69,7 @@ def disruptions(timeline: Timeline, window: Window | None = None) -> list[Disrup
 
 
 def count_disruptions(timeline: Timeline, window: Window | None = None) -> int:
-    """Return how many disruptions there were, counted as ``disruptions`` lists them."""
+    """Return the number of ``disruptions``, without computing them."""
     return sum(1 for _ in _disrupted(timeline, window))
 
 
@@ -84,13 +83,9 @@ def _disrupted(timeline: Timeline, window: Window | None) -> Iterator[tuple[Stre
 
 
 def mean_time_to_failure(timeline: Timeline) -> MeanTimeToFailure:
-    """Return how long the run stays up on average before it is disrupted."""
+    """Return the mean uptime of the run before a disruption."""
     count = count_disruptions(timeline)
-    uptime_ns = sum(
-        stretch.end_ns - stretch.start_ns
-        for stretch in timeline.stretches
-        if stretch.timeline is not None
-    )
+    uptime_ns = sum(each.end_ns - each.start_ns for each in timeline.attempt_timelines)
     tail = (1 - CONFIDENCE) / 2
     most = _poisson_mean(lambda mean: _poisson_at_most(count, mean) > tail, count)
     least = _poisson_mean(lambda mean: 1 - _poisson_at_most(count - 1, mean) < tail, count)
@@ -114,9 +109,9 @@ def effective_training_time_ratio(breakdown: Breakdown) -> float | None:
 def checkpoint_spacing(timeline: Timeline) -> int | None:
     """Return the median time between two checkpoints of an attempt, without the saves, in ns.
 
-    From the end of an attempt's start to its first checkpoint counts where no attempt has two.
+    If no attempt has two, it is the time from the first step's end to the first checkpoint.
     """
-    attempts = [stretch.timeline for stretch in timeline.stretches if stretch.timeline is not None]
+    attempts = timeline.attempt_timelines
     commits = [sorted(c.t_ns for c in attempt.checkpoints) for attempt in attempts]
     between = [pair for times in commits for pair in pairwise(times)] or [
         (attempt.first_step_end_ns, times[0])
@@ -135,7 +130,7 @@ def _disruption(
     disrupted = timeline.attempts[before.attempt]
     end = disrupted.end
     restart = timeline.between(after.start_ns, after.timeline.first_step_end_ns)
-    caught_up_ns = after.timeline.when_past(furthest_step)
+    caught_up_ns = after.timeline.start_of_step_after(furthest_step)
     return Disruption(
         at_ns=before.end_ns,
         host=disrupted.header.host,

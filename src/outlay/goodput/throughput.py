@@ -1,4 +1,4 @@
-"""How fast a run is: tokens per second, MFU, stragglers, deviation of steps. Pure."""
+"""Speed of a run: tokens per second, MFU, stragglers, step time deviation. Pure."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from outlay.account.columns import Ints
 from outlay.account.run import RunAccount, SegmentAccount
-from outlay.account.steps import Ints
 from outlay.errors import InvalidValue
 from outlay.goodput import phases as ph
 from outlay.goodput.attempt import OwnTimes
@@ -25,9 +25,9 @@ from outlay.rates import gpu_pieces
 
 @dataclass(frozen=True, slots=True)
 class Throughput:
-    """Tokens per second over wall time and while steps ran; None where there was no such time.
+    """Tokens per second of wall time and of step time; None if there was no such time.
 
-    Steps that were undone since count: their tokens, and in the latter their time.
+    Undone steps count, with their tokens and their time.
     """
 
     tokens: int
@@ -37,7 +37,7 @@ class Throughput:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelFlops:
-    """What a model needs and a GPU can do, which no log says.
+    """What a model needs and what a GPU can do; no log has it.
 
     Attributes:
         per_token: FLOPs of one forward and backward pass, about 6 per parameter.
@@ -58,7 +58,7 @@ class ModelFlops:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Utilisation:
-    """Model FLOPs utilisation, 0 to 1: over wall time, and while steps ran."""
+    """Model FLOPs utilisation, 0 to 1: of wall time, and of step time."""
 
     of_wall: float | None
     of_productive: float | None
@@ -66,9 +66,9 @@ class Utilisation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankRow:
-    """How one rank fares beside the others: medians over its steps, in nanoseconds.
+    """Medians over the steps of one rank, in nanoseconds.
 
-    ``slowdown`` is its median step over that of the fastest rank.
+    ``slowdown`` is its median step divided by that of the fastest rank.
     """
 
     rank: int
@@ -80,7 +80,7 @@ class RankRow:
 
 
 def tokens_in(account: RunAccount, windows: Iterable[Window]) -> int:
-    """Return the tokens of all ranks in some windows; a step counts where it ended."""
+    """Return the tokens of all ranks in windows; a step counts in the window of its end."""
     return sum(
         segment.tokens_between(window.start_ns, window.end_ns)
         for window in windows
@@ -89,7 +89,7 @@ def tokens_in(account: RunAccount, windows: Iterable[Window]) -> int:
 
 
 def throughput(tokens: int, breakdown: Breakdown) -> Throughput:
-    """Return how fast tokens were made of a breakdown's time."""
+    """Return the tokens per second of a breakdown."""
     return Throughput(
         tokens=tokens,
         per_wall_second=_per_second(tokens, breakdown.wall_ns),
@@ -100,11 +100,11 @@ def throughput(tokens: int, breakdown: Breakdown) -> Throughput:
 def utilisation(
     tokens: int, model: ModelFlops, timeline: Timeline, windows: Sequence[Window]
 ) -> Utilisation:
-    """Return how much of what the GPUs could do the model needed (MFU, arXiv:2204.02311).
+    """Return the model FLOPs utilisation of windows (MFU, arXiv:2204.02311).
 
     Between two attempts the GPUs are those of the first.
     """
-    wall_ns = executing_ns = Fraction(0)  # Times GPUs.
+    wall_ns = executing_ns = Fraction(0)  # GPU time.
     last_ns = timeline.stretches[-1].end_ns
     for (start_ns, gpus), (end_ns, _) in pairwise([*_gpus(timeline), (last_ns, Fraction(0))]):
         for part in within(windows, start_ns, end_ns):
@@ -120,19 +120,19 @@ def utilisation(
 
 
 def _gpus(timeline: Timeline) -> Iterator[tuple[int, Fraction]]:
-    """Yield from when on the run had how many GPUs."""
+    """Yield instants from which on the run had a number of GPUs."""
     for attempt in timeline.attempts:
         for piece in gpu_pieces(attempt):
             yield piece.start_ns, piece.gpus
 
 
 def _executing_ns(phases: ph.Phases) -> int:
-    """Return how long steps ran; those undone since took their time, and their tokens count."""
+    """Return the time in steps, undone ones included, as their tokens count too."""
     return phases.get(ph.STEP, 0) + phases.get(ph.WASTED_PROGRESS, 0)
 
 
 def stragglers(ranks: Iterable[SegmentAccount]) -> list[RankRow]:
-    """Return the ranks of one attempt, the slowest first; ranks without steps are left out."""
+    """Return a row per rank of one attempt, slowest first; ranks without steps are left out."""
     stepping = [(rank, rank.steps) for rank in ranks if rank.step_count]
     medians = [_median((steps.end - steps.start) // steps.count) for _, steps in stepping]
     fastest = min(medians, default=0)
@@ -158,10 +158,10 @@ def _per_second(count: int, ns: int) -> float | None:
     return count / (ns / 1e9) if ns else None
 
 
-# How far each step's time is from the ideal one; for steps of any length.
+# Deviation of step times from the ideal step time.
 #
-# The ideal step time is the mean of the own times that are not anomalous: at most the median plus
-# three median absolute deviations.
+# The ideal step time is the mean of the own times that are not anomalous, that is at most the
+# median plus three median absolute deviations.
 
 Floats = NDArray[np.float64]
 Values = Floats | Sequence[float]
@@ -170,19 +170,19 @@ ANOMALOUS_MADS = 3
 
 @dataclass(frozen=True, slots=True)
 class StepTimes:
-    """The own time per step of some executions, in order: step numbers and nanoseconds."""
+    """Executions of steps in order: step numbers, and own time per step in nanoseconds."""
 
     number: Ints
     own_ns: Floats
 
     @classmethod
     def of(cls, attempts: Iterable[OwnTimes]) -> StepTimes:
-        """Return the executions of a run's attempts."""
+        """Return all executions of a run's attempts."""
         return cls._joined(cls._of(own, 0) for own in attempts)
 
     @classmethod
     def as_of_now(cls, attempts: Iterable[OwnTimes]) -> Callable[[], StepTimes]:
-        """Return what returns these executions, without those that are recorded meanwhile."""
+        """Return a function that computes ``of`` for the records of now."""
         columns = [(attempt.segment.steps, attempt.before()[0]) for attempt in attempts]
         return lambda: cls._joined(
             cls(steps.number, np.diff(own) / steps.count) for steps, own in columns
@@ -190,12 +190,12 @@ class StepTimes:
 
     @classmethod
     def after(cls, attempts: Iterable[OwnTimes], step: int) -> StepTimes:
-        """Return the executions of steps beyond a number in a run's attempts."""
+        """Return the executions of steps above a number."""
         return cls._joined(cls._of(own, _first_after(own, step)) for own in attempts).beyond(step)
 
     @classmethod
     def latest(cls, attempts: Sequence[OwnTimes], count: int) -> StepTimes:
-        """Return the last executions of a run's attempts."""
+        """Return the last ``count`` executions."""
         parts: list[StepTimes] = []
         for own in reversed(attempts):
             if count <= 0:
@@ -223,21 +223,21 @@ class StepTimes:
         return len(self.number)
 
     def beyond(self, step: int) -> StepTimes:
-        """Return the executions of steps beyond a number."""
+        """Return the executions of steps above a number."""
         later = self.number > step
         return StepTimes(self.number[later], self.own_ns[later])
 
 
 def _first_after(own: OwnTimes, step: int) -> int:
-    """Return the place from which on alone there are steps beyond a number."""
+    """Return an index such that no record before it is above a number."""
     segment = own.segment
     return int(segment.steps.number.searchsorted(step, side="right")) if segment.only_grows else 0
 
 
 def ideal_step_ns(times: SortedTimes) -> float | None:
-    """Return the mean of the times that are not anomalously long, or None without any.
+    """Return the mean of the times that are not anomalously long, or None without times.
 
-    Halves are avoided: twice the median and four times the spread are whole numbers.
+    Twice the median and four times the spread are used to stay in integers.
     """
     if not len(times):
         return None
@@ -248,7 +248,7 @@ def ideal_step_ns(times: SortedTimes) -> float | None:
 
 
 def ideal_time(times: Values) -> float | None:
-    """Return the mean of the times that are not anomalously long, or None without any."""
+    """Return the mean of the times that are not anomalously long, or None without times."""
     _, usual = split_anomalous(times)
     return float(usual.mean()) if len(usual) else None
 
@@ -261,7 +261,7 @@ def split_anomalous(times: Values) -> tuple[Floats, Floats]:
 
 
 def anomalous_excess(times: Values) -> float:
-    """Return how much longer the anomalous times are together than as many ideal ones."""
+    """Return the total excess of the anomalous times over the ideal one."""
     anomalous, usual = split_anomalous(times)
     return float((anomalous - usual.mean()).sum()) if len(anomalous) else 0.0
 
@@ -276,23 +276,23 @@ def _anomalous(times: Floats) -> NDArray[np.bool_]:
 
 
 def step_deviation(times: StepTimes, ideal_ns: float) -> dict[int, float]:
-    """Return by step number how many seconds it was off the ideal; of repeats, the last counts.
+    """Return the deviation from the ideal in seconds by step number; of repeats, the last counts.
 
-    A record that stands for several steps is found under the first of them.
+    A record of several steps has the number of its first.
     """
     off = deviations_s(times, ideal_ns)
     return dict(zip(times.number.tolist(), off.tolist(), strict=True))
 
 
 def deviations_s(times: StepTimes, ideal_ns: float) -> Floats:
-    """Return how many seconds each execution was off the ideal, in order."""
+    """Return the absolute deviation of each execution in seconds, in order."""
     off: Floats = np.abs(times.own_ns - ideal_ns) / 1e9
     return off
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepOff:
-    """An execution of a step: its own time, and how far that is from the ideal, in nanoseconds."""
+    """An execution of a step: its own time and its deviation from the ideal, in nanoseconds."""
 
     step: int
     own_ns: int
@@ -300,7 +300,7 @@ class StepOff:
 
 
 def worst_steps(times: StepTimes, ideal_ns: float, count: int) -> list[StepOff]:
-    """Return the executions that are farthest from the ideal, shorter ones included."""
+    """Return the executions that deviate most from the ideal, in either direction."""
     off = times.own_ns - ideal_ns
     worst = np.argsort(-np.abs(off), kind="stable")[:count]
     return [
@@ -320,12 +320,12 @@ def percentile(values: Values, percent: float) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spikes:
-    """How the deviations of many steps become one number that rises when steps become uneven.
+    """One number for the deviations of many steps; it rises when steps become uneven.
 
     Attributes:
-        recent: How many of the latest steps are looked at.
-        baseline: How many steps before those say what was usual; 0: none are asked.
-        percent: Which percentile of the recent ones counts.
+        recent: How many of the latest steps count.
+        baseline: How many steps before those are the baseline; 0 for none.
+        percent: The percentile of the recent deviations.
     """
 
     recent: int = 100
@@ -334,13 +334,14 @@ class Spikes:
 
     @property
     def steps(self) -> int:
-        """How many of the latest steps the number depends on."""
+        """The number of latest steps that the result depends on."""
         return self.recent + self.baseline
 
     def of(self, deviations: Values) -> float:
-        """Return the percentile of the recent deviations beyond the median of the baseline.
+        """Return the percentile of the recent deviations minus the median of the baseline.
 
-        Of fewer than ``recent`` it is their mean, of too few for a baseline the percentile alone.
+        With fewer than ``recent`` deviations it is their mean, with too few for a baseline the
+        percentile alone.
         """
         sizes = np.abs(np.asarray(deviations, dtype=np.float64))
         if len(sizes) < self.recent:
@@ -351,18 +352,17 @@ class Spikes:
         return spike - float(np.median(sizes[-self.steps : -self.recent]))
 
 
-# How long checkpoints took, from the entries that Orbax's checkpoint logger writes.
+# Durations of checkpoints, from the entries of Orbax's checkpoint logger.
 #
-# Hosts of one job log the same save, so that a step's durations are averaged first, apart for
-# local and persistent storage; then steps are summed and compared. An entry without a duration,
-# because its save was killed, counts where it has one.
+# All hosts of a job log the same save: durations are averaged per step first, separately for local
+# and persistent storage. An entry of a killed save lacks some durations; it counts for the others.
 
 Entry = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DurationStats:
-    """Seconds over steps; all zero when no step has this duration."""
+    """Statistics over steps in seconds; all zero if no step has the duration."""
 
     total: float = 0.0
     average: float = 0.0
@@ -372,24 +372,24 @@ class DurationStats:
 
 
 def is_save(entry: Entry) -> bool:
-    """Say whether an entry is a save."""
+    """Return whether an entry is a save."""
     return entry.get("event_type") == "save"
 
 
 def is_restore(entry: Entry) -> bool:
-    """Say whether an entry is a restore, from persistent storage or in an emergency."""
+    """Return whether an entry is a restore or an emergency restore."""
     return entry.get("event_type") in ("restore", "emergency_restore")
 
 
 def is_local(entry: Entry) -> bool:
-    """Say whether a checkpoint is on local storage: not in a bucket, or an emergency restore."""
+    """Return whether a checkpoint is local: not in a bucket, or an emergency restore."""
     if is_restore(entry):
         return bool(entry["event_type"] == "emergency_restore")
     return not str(entry.get("directory", "")).startswith("gs://")
 
 
 def duration_stats(entries: Iterable[Entry], key: str) -> DurationStats:
-    """Return what the durations under ``key`` come to over the steps of some entries."""
+    """Return the statistics of the durations under ``key`` over the steps of entries."""
     by_step: dict[tuple[object, bool], list[float]] = {}
     for entry in entries:
         seconds = _seconds(entry.get(key))
@@ -408,7 +408,7 @@ def duration_stats(entries: Iterable[Entry], key: str) -> DurationStats:
 
 
 def _seconds(value: Any) -> float | None:
-    """Return a duration, which Orbax may write as text; None when it is none."""
+    """Parse a duration, which Orbax may write as text; None if it is invalid."""
     try:
         seconds = float(value)
     except (TypeError, ValueError):

@@ -1,8 +1,8 @@
-"""A run's timeline: an exact partition of its wall time; where a window's time and money went.
+"""A run's timeline: an exact partition of its wall time, and of the time and money of a window.
 
-The axis is made of stretches: attempts, the ``recovery`` between them, and idle time after an
-attempt that completed, which is outside wall time. Everything here is a pure function of the fold
-and of the present; what was computed before is kept while the fold grows.
+The timeline is a sequence of stretches: attempts, the ``recovery`` between them, and idle time
+after a completed attempt, which is outside of wall time. It is a pure function of the account and
+the present; results are cached while the account grows.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from itertools import accumulate, pairwise
 
 import numpy as np
 
+from outlay.account.columns import Ints
 from outlay.account.run import RunAccount
-from outlay.account.steps import Ints
 from outlay.errors import InvalidValue
 from outlay.goodput import phases as ph
 from outlay.goodput.attempt import AttemptTimeline, OwnTimes
@@ -28,12 +28,12 @@ from outlay.units import Money
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """A piece of the axis: an attempt, or the time after one.
+    """An attempt, or the gap after one.
 
     Attributes:
-        attempt: The attempt's index, or that of the one before the gap.
+        attempt: The index of the attempt, or of the one before the gap.
         timeline: The attempt's phases; None for a gap.
-        idle: A gap after a completed attempt: outside wall time.
+        idle: A gap after a completed attempt, outside of wall time.
     """
 
     start_ns: int
@@ -51,7 +51,7 @@ class Stretch:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Timeline:
-    """Every instant of a run, from its first start to the present."""
+    """The phases of a run from its first start to the present."""
 
     attempts: Sequence[Attempt]
     stretches: Sequence[Stretch]
@@ -72,6 +72,11 @@ class Timeline:
         wholes = (stretch.before(stretch.end_ns) for stretch in self.stretches)
         self._before = list(accumulate(wholes, ph.added, initial=dict[str, int]()))
 
+    @property
+    def attempt_timelines(self) -> list[AttemptTimeline]:
+        """The timelines of the attempts, oldest first."""
+        return [each.timeline for each in self.stretches if each.timeline is not None]
+
     def before(self, t_ns: int) -> dict[str, int]:
         """Return the nanoseconds of each phase from the run's start to ``t_ns``."""
         index = bisect.bisect_right(self._starts, t_ns) - 1
@@ -87,15 +92,12 @@ class Timeline:
         return ph.difference(self.before(end_ns), self.before(start_ns))
 
     def last_step(self, before_ns: int | None = None) -> int | None:
-        """Return the last step that was done (before an instant) and not undone since, if any."""
-        for stretch in reversed(self.stretches):
-            attempt = stretch.timeline
-            if attempt is not None and (last := attempt.last_step_before(before_ns)) is not None:
-                return last
-        return None
+        """Return the last step that ended (before an instant) and was not undone, if any."""
+        found = (each.last_step_before(before_ns) for each in reversed(self.attempt_timelines))
+        return next((step for step in found if step is not None), None)
 
     def idle_between(self, start_ns: int, end_ns: int) -> int:
-        """Return how long the run rested after completed attempts during ``[start_ns, end_ns)``."""
+        """Return the idle time after completed attempts during ``[start_ns, end_ns)``."""
         overlaps = (
             min(end_ns, stretch.end_ns) - max(start_ns, stretch.start_ns)
             for stretch in self.stretches
@@ -105,13 +107,13 @@ class Timeline:
 
 
 @dataclass(slots=True)
-class _Followed:
-    """One process whose records make an attempt's timeline, and what was computed of it.
+class _Leader:
+    """The lowest rank of an attempt, with what was computed from its records.
 
     Attributes:
-        sorted_steps: How many of its steps are among the builder's sorted times.
-        sorted_revision: Which revision of its own times these are.
-        timeline: Its attempt's timeline, at ``revision`` of its account and with ``redone_from``.
+        sorted_steps: How many of its steps are in the builder's sorted times.
+        sorted_revision: The revision of its own times that these are of.
+        timeline: The attempt's timeline, cached for ``revision`` and ``redone_from``.
     """
 
     times: OwnTimes
@@ -122,12 +124,12 @@ class _Followed:
     redone_from: int | None = None
 
     @property
-    def is_resorted(self) -> bool:
-        """Whether times that were sorted before have changed since."""
+    def has_stale_times(self) -> bool:
+        """Whether times that were sorted already have changed."""
         return bool(self.sorted_steps) and self.sorted_revision != self.times.revision
 
-    def take_new_times(self) -> Ints:
-        """Return own time per step of what is not sorted yet, without the attempt's first step."""
+    def pop_new_times(self) -> Ints:
+        """Return own times per step that are not sorted yet, without the attempt's first step."""
         first, self.sorted_steps = self.sorted_steps, self.times.segment.step_count
         self.sorted_revision = self.times.revision
         return self.times.per_step(max(first, 1))
@@ -135,15 +137,15 @@ class _Followed:
     def timeline_of(
         self, attempt: Attempt, typical: Typical | None, redone_from: int | None
     ) -> AttemptTimeline:
-        """Return the timeline of its attempt; the one before where nothing has changed."""
+        """Return the attempt's timeline; the cached one if nothing changed."""
         revision, bounds = self.times.segment.revision, (attempt.start_ns, attempt.last_sign_ns)
-        kept = self.timeline
+        cached = self.timeline
         if (
-            kept is not None
+            cached is not None
             and (self.revision, self.redone_from) == (revision, redone_from)
-            and (kept.start_ns, kept.end_ns) == bounds
+            and (cached.start_ns, cached.end_ns) == bounds
         ):
-            self.timeline = kept.with_typical(typical)
+            self.timeline = cached.with_typical(typical)
         else:
             self.timeline = AttemptTimeline(*bounds, self.times, typical, redone_from)
             self.revision, self.redone_from = revision, redone_from
@@ -152,20 +154,20 @@ class _Followed:
 
 @dataclass(slots=True)
 class TimelineBuilder:
-    """Builds timelines of one run as its account grows; what was computed before is kept."""
+    """Builds timelines of one run as its account grows, and caches intermediate results."""
 
     account: RunAccount = field(default_factory=RunAccount)
-    _followed: dict[SegmentId, _Followed] = field(default_factory=dict)
+    _leaders: dict[SegmentId, _Leader] = field(default_factory=dict)
     _times: SortedTimes = field(default_factory=SortedTimes)
-    _leading: list[_Followed] = field(default_factory=list)
+    _last_leaders: list[_Leader] = field(default_factory=list)
 
     def build(
         self, now_ns: int, *, alive: bool | None = None, dead_after_ns: int = DEAD_AFTER_NS
     ) -> Timeline | None:
-        """Return the run's timeline at ``now_ns``, or None when nothing was recorded.
+        """Return the run's timeline at ``now_ns``, or None if nothing was recorded.
 
-        Where it is not known whether the last attempt is ``alive``, silence of less than
-        ``dead_after_ns`` means life.
+        By default the last attempt is ``alive`` if its last sign of life is at most
+        ``dead_after_ns`` old.
         """
         attempts = self.account.attempts()
         if not attempts:
@@ -176,12 +178,12 @@ class TimelineBuilder:
         alive = alive and last.end is None
         if alive:
             attempts = alive_until(attempts, now_ns)
-        leading = [self._follow(attempt) for attempt in attempts]
-        times = self._times_of(attempts, leading)
+        leaders = [self._leader_of(attempt) for attempt in attempts]
+        times = self._times_of(attempts, leaders)
         typical = times.typical()
-        timelines = _attempt_timelines(attempts, leading, typical)
+        timelines = _attempt_timelines(attempts, leaders, typical)
         end_ns = attempts[-1].last_sign_ns
-        own = [process.times for process in leading]
+        own = [leader.times for leader in leaders]
         return Timeline(
             attempts=attempts,
             stretches=list(_stretches(attempts, timelines, max(now_ns, end_ns))),
@@ -189,55 +191,55 @@ class TimelineBuilder:
             now_ns=now_ns,
             alive=alive,
             typical=typical,
-            times=times.beside(_first_times(own)),
+            times=times.with_run(_first_times(own)),
             own=own,
             last_seen_ns=last.last_sign_ns,
         )
 
-    def _follow(self, attempt: Attempt) -> _Followed:
-        """Return the process of an attempt; one that is clipped is not followed."""
+    def _leader_of(self, attempt: Attempt) -> _Leader:
+        """Return the leader of an attempt; that of a clipped attempt is not cached."""
         if attempt.is_clipped:
-            return _Followed(OwnTimes(self.account.of(attempt)))
-        if attempt.segment not in self._followed:
+            return _Leader(OwnTimes(self.account.of(attempt)))
+        if attempt.segment not in self._leaders:
             times = OwnTimes(self.account.segments[attempt.segment])
-            self._followed[attempt.segment] = _Followed(times)
-        return self._followed[attempt.segment]
+            self._leaders[attempt.segment] = _Leader(times)
+        return self._leaders[attempt.segment]
 
-    def _times_of(self, attempts: Sequence[Attempt], leading: list[_Followed]) -> SortedTimes:
-        """Return the own times of all steps but the attempts' first ones."""
+    def _times_of(self, attempts: Sequence[Attempt], leaders: list[_Leader]) -> SortedTimes:
+        """Return the sorted own times of all steps but the first of each attempt."""
         is_clipped = any(attempt.is_clipped for attempt in attempts)
-        changed = [process for process in leading if process.times.update()]
-        still_leads = {id(process) for process in leading}
+        changed = [leader for leader in leaders if leader.times.update()]
+        still_leading = {id(leader) for leader in leaders}
         if (
-            is_clipped  # Rare: what counts may have shrunk.
-            or any(process.is_resorted for process in changed)
-            or any(id(process) not in still_leads for process in self._leading)
+            is_clipped  # Rare; steps may have been removed.
+            or any(leader.has_stale_times for leader in changed)
+            or any(id(leader) not in still_leading for leader in self._last_leaders)
         ):
-            self._times, changed = SortedTimes(), leading
-            for process in self._leading:
-                process.sorted_steps = 0
-        self._leading = leading
+            self._times, changed = SortedTimes(), leaders
+            for leader in self._last_leaders:
+                leader.sorted_steps = 0
+        self._last_leaders = leaders
         if changed:
-            new = np.concatenate([process.take_new_times() for process in changed])
+            new = np.concatenate([leader.pop_new_times() for leader in changed])
             self._times = self._times.extended_by(new)
         return self._times
 
 
 def _attempt_timelines(
-    attempts: Sequence[Attempt], leading: Sequence[_Followed], typical: Typical | None
+    attempts: Sequence[Attempt], leaders: Sequence[_Leader], typical: Typical | None
 ) -> list[AttemptTimeline]:
-    """Return each attempt's timeline; the last one first, since later ones undo earlier."""
+    """Return each attempt's timeline; built from the last, since later attempts undo steps."""
     timelines: list[AttemptTimeline] = []
     redone_from: int | None = None
-    for attempt, process in zip(reversed(attempts), reversed(leading), strict=True):
-        timelines.append(process.timeline_of(attempt, typical, redone_from))
-        if (least := process.times.segment.least_number) is not None:
+    for attempt, leader in zip(reversed(attempts), reversed(leaders), strict=True):
+        timelines.append(leader.timeline_of(attempt, typical, redone_from))
+        if (least := leader.times.segment.least_number) is not None:
             redone_from = least if redone_from is None else min(redone_from, least)
     return timelines[::-1]
 
 
 def _first_times(own: Sequence[OwnTimes]) -> Ints:
-    """Return own time per step of the attempts' first records."""
+    """Return the own time per step of each attempt's first record."""
     first = [times for times in own if times.segment.step_count]
     times = np.array([times.before()[0][1] for times in first], dtype=np.int64)
     return times // np.array([times.segment.steps.count[0] for times in first], dtype=np.int64)
@@ -256,11 +258,9 @@ def _stretches(
             yield Stretch(attempt.last_sign_ns, gap_end_ns, index, idle=attempt.completed)
 
 
-# Where a window's time and money went: phases in nanoseconds and in exact money.
+# Breakdown of windows by phase: nanoseconds and money, which sum to the total exactly.
 #
-# A window is ``[start_ns, end_ns)``, clipped to what the run has of it and not to what was
-# logged, so that an outage shows as 0 %. Parts sum to the whole: to the nanosecond, and to the
-# micro-unit.
+# A window is clipped to the run, not to what was logged, so that an outage shows as 0 %.
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -272,22 +272,22 @@ class Window:
 
     @property
     def length_ns(self) -> int:
-        """How long the window is."""
+        """The length of the window."""
         return self.end_ns - self.start_ns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Breakdown:
-    """What became of some wall time.
+    """Time and cost of windows by phase.
 
     Attributes:
-        windows: What was looked at, exclusions left out.
+        windows: The windows, without exclusions.
         wall_ns: Wall time in the windows; equals the sum of ``phases``.
-        idle_ns: Rest after completed attempts, outside wall time.
+        idle_ns: Time after completed attempts, outside of wall time.
         phases: Nanoseconds by phase; none are zero.
-        cost: What the windows cost; None without a price. Equals the sum of ``cost_by_phase``.
-        assumed: What of the cost is assumed: no record says whether it was to be paid.
-        assumptions: What the cost rests on that nobody measured.
+        cost: Cost of the windows; None without a price. Equals the sum of ``cost_by_phase``.
+        assumed: The part of the cost that is assumed: no record tells whether it was charged.
+        assumptions: What the cost depends on that was not measured.
     """
 
     windows: tuple[Window, ...]
@@ -301,23 +301,23 @@ class Breakdown:
 
     @property
     def goodput(self) -> float | None:
-        """The productive share of wall time, 0 to 1; None when there was no wall time."""
+        """The productive share of wall time, 0 to 1; None without wall time."""
         return self.share(ph.STEP)
 
     def share(self, phase: str) -> float | None:
-        """Return a phase's share of wall time, 0 to 1; None when there was none."""
+        """Return a phase's share of wall time, 0 to 1; None without wall time."""
         return self.phases.get(phase, 0) / self.wall_ns if self.wall_ns else None
 
     @property
     def badput(self) -> dict[str, int]:
-        """Nanoseconds of every phase that was not productive, in reading order."""
+        """Nanoseconds of every unproductive phase, in display order."""
         return {name: self.phases[name] for name in ph.in_order(self.phases) if name != ph.STEP}
 
 
 def break_down(
     timeline: Timeline, rates: RateFunction | None, windows: Sequence[Window]
 ) -> Breakdown:
-    """Return what became of the windows, which must not overlap."""
+    """Return the breakdown of windows, which must not overlap."""
     phases: dict[str, int] = {}
     for window in windows:
         phases = ph.added(phases, timeline.between(window.start_ns, window.end_ns))
@@ -337,7 +337,7 @@ def break_down(
 
 
 def without(window: Window, exclusions: Iterable[Window]) -> list[Window]:
-    """Return what is left of a window when the exclusions, in any order, are cut out."""
+    """Return the parts of a window outside of the exclusions, which may be in any order."""
     kept: list[Window] = []
     start_ns = window.start_ns
     for exclusion in sorted(e for e in exclusions if e.start_ns < e.end_ns):
@@ -350,7 +350,7 @@ def without(window: Window, exclusions: Iterable[Window]) -> list[Window]:
 
 
 def within(windows: Iterable[Window], start_ns: int, end_ns: int) -> Iterator[Window]:
-    """Yield what of some windows lies in ``[start_ns, end_ns)``."""
+    """Yield windows clipped to ``[start_ns, end_ns)``, without empty ones."""
     for window in windows:
         part = Window(max(window.start_ns, start_ns), min(window.end_ns, end_ns))
         if part.length_ns > 0:
@@ -358,10 +358,10 @@ def within(windows: Iterable[Window], start_ns: int, end_ns: int) -> Iterator[Wi
 
 
 def rolling(whole: Window, length_ns: int, every_ns: int) -> list[Window]:
-    """Return windows of ``length_ns`` that end every ``every_ns``, the last at the end of all.
+    """Return windows of ``length_ns`` that end every ``every_ns``, oldest first.
 
-    Those near the start reach back before it: there is no wall time there, so they are shorter in
-    effect. Oldest first.
+    The last one ends with ``whole``; the first ones may begin before it, where there is no wall
+    time.
 
     Raises:
         InvalidValue: A length is not above zero.
@@ -406,14 +406,14 @@ def _assumptions(rates: RateFunction | None, windows: Sequence[Window]) -> tuple
     return tuple(dict.fromkeys(texts))
 
 
-# How much progress is safe: productive time up to the last committed checkpoint, and after it.
+# Progress: productive time up to the last committed checkpoint, and after it.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """Surviving productive time of a run; what a kill now would take back is *at risk*.
+    """Surviving productive time of a run; what would be lost in a crash now is *at risk*.
 
-    A record that stands for several steps, of which some are committed, is at risk as a whole.
+    A record of several steps, of which some are committed, is at risk as a whole.
     """
 
     last_step: int | None
@@ -425,8 +425,8 @@ class Progress:
 
 
 def progress(timeline: Timeline, rates: RateFunction | None) -> Progress:
-    """Return how much of the run's progress is committed."""
-    attempts = [s.timeline for s in timeline.stretches if s.timeline is not None]
+    """Return the committed progress of a run, and the progress at risk."""
+    attempts = timeline.attempt_timelines
     committed = max(
         (checkpoint for attempt in attempts for checkpoint in attempt.checkpoints),
         key=lambda checkpoint: checkpoint.t_ns,
@@ -437,35 +437,31 @@ def progress(timeline: Timeline, rates: RateFunction | None) -> Progress:
     risk_from_ns = min(starts, default=timeline.end_ns)
     safe = break_down(timeline, rates, [Window(timeline.start_ns, risk_from_ns)])
     risky = break_down(timeline, rates, [Window(risk_from_ns, timeline.end_ns)])
+    zero = None if rates is None else Money(0, rates.currency)
     return Progress(
         last_step=timeline.last_step(),
         committed_step=None if committed is None else committed.step,
         committed_ns=safe.phases.get(ph.STEP, 0),
         at_risk_ns=risky.phases.get(ph.STEP, 0),
-        committed_cost=safe.cost_by_phase.get(ph.STEP, _nothing(rates)),
-        at_risk_cost=risky.cost_by_phase.get(ph.STEP, _nothing(rates)),
+        committed_cost=safe.cost_by_phase.get(ph.STEP, zero),
+        at_risk_cost=risky.cost_by_phase.get(ph.STEP, zero),
     )
 
 
-def _nothing(rates: RateFunction | None) -> Money | None:
-    return None if rates is None else Money(0, rates.currency)
-
-
-# Goodput of an elastic run, weighted by how many of its slices train.
+# Goodput of an elastic run, weighted by the share of its slices that train.
 #
-# An hour in which half of the slices step is half an hour of the goodput that was paid for.
-# Before the first count nothing is known, and the run counts as whole.
+# Before the first count all slices are taken to train.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SliceEfficiency:
-    """How much of an elastic run's slices was used in a window; shares are 0 to 1.
+    """Use of an elastic run's slices in a window; shares are 0 to 1.
 
     Attributes:
-        goodput: Productive time, each instant weighted by active / total, over wall time.
+        goodput: Productive time, weighted by active / total, over wall time.
         stepping: The mean of active / total while counts are known.
         available: The mean of available / total while counts are known.
-        known_ns: How much of the window has counts.
+        known_ns: Time in the window for which counts are known.
     """
 
     goodput: float
@@ -477,7 +473,7 @@ class SliceEfficiency:
 def slice_efficiency(
     timeline: Timeline, changes: Iterable[SlicesChanged], windows: Sequence[Window]
 ) -> SliceEfficiency | None:
-    """Return how well the slices were used in some windows; None without counts or wall time."""
+    """Return the use of slices in windows; None without counts or wall time."""
     ordered = sorted(changes, key=lambda change: change.t_ns)
     wall_ns = sum(sum(timeline.between(w.start_ns, w.end_ns).values()) for w in windows)
     pieces = [piece for window in windows for piece in _pieces(ordered, window)]
@@ -504,7 +500,7 @@ def _productive_ns(timeline: Timeline, window: Window) -> int:
 def _pieces(
     ordered: Sequence[SlicesChanged], window: Window
 ) -> Iterator[tuple[Window, SlicesChanged | None]]:
-    """Yield the pieces of a window in which the counts stay the same."""
+    """Yield the pieces of a window with constant counts; None before the first count."""
     counts: list[SlicesChanged | None] = [None, *ordered]
     edges = [window.start_ns, *(change.t_ns for change in ordered), window.end_ns]
     for count, (start_ns, end_ns) in zip(counts, pairwise(edges), strict=True):

@@ -24,7 +24,7 @@ from outlay.export.live_runs import GuardReading, read_guards
 from outlay.goodput import phases as ph
 from outlay.goodput.follower import RunView, read_view
 from outlay.goodput.timeline import Window
-from outlay.rates.function import share_out
+from outlay.rates import share_out
 from outlay.report.document import Block, Document, Figure, NoteBlock, Table, sections
 from outlay.report.html import Cell
 from outlay.runs.slurm.sacct_import import IN_NO_RUN as REST_OF_JOB

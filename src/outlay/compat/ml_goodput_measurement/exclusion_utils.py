@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 
-from outlay.goodput.types import Interval, merged, overlap
+from outlay.goodput.calculator import Interval, merge_intervals, overlap
 
 __all__ = ["get_exclusion_overlap", "normalize_intervals"]
 
@@ -23,7 +23,7 @@ def normalize_intervals(intervals: Iterable[tuple[datetime, datetime]]) -> list[
             _log.warning("the interval from %s to %s is left out: it is empty", start, end)
         else:
             kept.append((start.timestamp(), end.timestamp()))
-    return merged(kept)
+    return merge_intervals(kept)
 
 
 def get_exclusion_overlap(start: float, end: float, exclusions: Sequence[Interval]) -> float:

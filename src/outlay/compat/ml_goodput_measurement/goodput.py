@@ -9,15 +9,13 @@ from pathlib import Path
 from outlay.clock import SYSTEM, Clock
 from outlay.export.cloud import CloudLogger
 from outlay.goodput import calculator
-from outlay.goodput.logs import GoodputLogger
-from outlay.goodput.recorder import GoodputRecorder
-from outlay.goodput.types import (
-    BadputType,
-    GoodputType,
+from outlay.goodput.calculator import (
     IntervalWorkloadMetricDetails,
     JobGoodput,
     WorkloadMetricDetails,
 )
+from outlay.goodput.phases import BadputType, GoodputType
+from outlay.goodput.recorder import GoodputLogger, GoodputRecorder
 
 __all__ = [
     "BadputType",

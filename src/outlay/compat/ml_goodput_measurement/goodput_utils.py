@@ -10,13 +10,9 @@ from typing import Any
 from outlay.export import gcp
 from outlay.export.gcp import GCPOptions
 from outlay.goodput import throughput as deviation
+from outlay.goodput.calculator import IntervalWorkloadMetricDetails, WorkloadMetricDetails
 from outlay.goodput.importing import GoodputInfo, StepInfo
-from outlay.goodput.types import (
-    BadputType,
-    GoodputType,
-    IntervalWorkloadMetricDetails,
-    WorkloadMetricDetails,
-)
+from outlay.goodput.phases import BadputType, GoodputType
 
 __all__ = [
     "ACTIVITY_EXCLUSION_LIST",

@@ -45,8 +45,7 @@ from outlay.ledger import (
     segment_paths,
 )
 from outlay.ledger.segments import id_from_name
-from outlay.rates import GpuPiece, gpu_pieces, total_gpus
-from outlay.rates.machines import MachineAfter, machine_after
+from outlay.rates import GpuPiece, MachineAfter, gpu_pieces, machine_after, total_gpus
 from outlay.runs.collect import collect, refresh_registered
 from outlay.runs.figures import RunFigures
 from outlay.runs.slurm.imported_jobs import (
