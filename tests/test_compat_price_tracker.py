@@ -22,7 +22,7 @@ from outlay.errors import InvalidValue
 from outlay.prices.book import PriceBook
 from outlay.prices.offer import Snapshot
 from outlay.prices.sources.http import VendorSource
-from outlay.prices.sources.vast import VAST
+from outlay.prices.sources.vendors import VAST
 from outlay.store import open_store
 from vendor_shapes import vast_answer, vast_offer
 

@@ -20,12 +20,12 @@ from offer_builder import offer
 from outlay.clock import ManualClock
 from outlay.errors import Finding, InvalidValue
 from outlay.prices.alerts import AlertKind, AlertRules
-from outlay.prices.book import NothingLoaded, PriceBook, SourceState, look_up
+from outlay.prices.book import NothingLoaded, PriceBook, SourceState, search_offers
 from outlay.prices.catalog import Query
 from outlay.prices.gpus import matching_names
 from outlay.prices.offer import Offer, Snapshot, Tier, cheapest_first
 from outlay.prices.series import Alert, PricePoint, alerts, current_points, points
-from outlay.prices.sources import vast
+from outlay.prices.sources.vendors import parse_vast
 from outlay.store import open_store
 from outlay.units import Money
 from vendor_shapes import vast_answer, vast_offer
@@ -333,12 +333,12 @@ def test_sources_say_when_they_were_loaded_and_why_not(store: Engine) -> None:
 def test_never_loaded_is_not_no_offers(store: Engine) -> None:
     record(store, look(9, source="bolt", failed=True))
     with pytest.raises(NothingLoaded, match="outlay prices fetch"):
-        look_up(store, Query(gpu="H100"))
+        search_offers(store, Query(gpu="H100"))
 
 
 def test_loaded_without_a_match_is_no_offers(store: Engine) -> None:
     record(store, look(1, offer()))
-    found = look_up(store, Query(gpu="B200"))
+    found = search_offers(store, Query(gpu="B200"))
     assert (found.offers, found.searched) == ([], 1)
 
 
@@ -346,19 +346,19 @@ def test_a_source_that_failed_last_is_a_finding_beside_its_older_prices(store: E
     finding = Finding(source="acme", message="not loaded: HTTP 500")
     failed = Snapshot(source="acme", fetched_ns=9, findings=(finding,), failed=True)
     record(store, look(1, offer()), failed)
-    found = look_up(store, Query())
+    found = search_offers(store, Query())
     assert len(found.offers) == 1
-    assert "its older prices are shown" in found.findings[0].message
+    assert "showing its older prices" in found.findings[0].message
 
 
 def test_what_was_seen_too_long_ago_is_left_out(store: Engine) -> None:
     record(store, look(1, offer()), look(5, offer("3"), source="bolt"))
-    assert prices(look_up(store, Query(), since_ns=5).offers) == ["3.00 USD"]
+    assert prices(search_offers(store, Query(), since_ns=5).offers) == ["3.00 USD"]
 
 
 def test_what_a_vendor_says_is_stored_without_loss(store: Engine) -> None:
     body = json.dumps(vast_answer(vast_offer(gpu_name="Quantum ☃ 9", geolocation="")))
-    parsed = vast.parse(body.encode(), ManualClock().wall_ns())
+    parsed = parse_vast(body.encode(), ManualClock().wall_ns())
     record(
         store, Snapshot(source="vast", fetched_ns=parsed.offers[0].fetched_ns, offers=parsed.offers)
     )
@@ -407,7 +407,7 @@ def test_what_is_old_is_left_out_unless_somebody_stated_it(store: Engine) -> Non
     record(store, stated, look(1, offer("2.00")), look(9, offer("3.00"), source="other"))
     recent = PriceBook(store).cheapest_rentable(since_ns=5)
     assert [str(one.price) for one in recent] == ["1.10 USD", "3.00 USD"]
-    found = look_up(store, Query(gpu="H100"), since_ns=5)
+    found = search_offers(store, Query(gpu="H100"), since_ns=5)
     assert (prices(found.offers), found.too_old) == (["1.10 USD", "3.00 USD"], 1)
 
 

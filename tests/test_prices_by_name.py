@@ -311,7 +311,7 @@ class TestAuto:
         assert price_of(tmp_path) == Price(1_200_000, source="rate of gpu", kind="showback")
 
     def test_a_machine_that_says_nothing_is_refused(self, tmp_path: Path) -> None:
-        with pytest.raises(PriceUnknown, match="no provider that is recognised"):
+        with pytest.raises(PriceUnknown, match="no known provider"):
             outlay.run("m", dir=tmp_path / "run", price="auto")
         assert not (tmp_path / "run").exists()
 

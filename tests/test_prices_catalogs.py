@@ -19,11 +19,10 @@ from hypothesis import strategies as st
 from fake_vendor import Answer, FakeVendor, serving
 from outlay.clock import ManualClock
 from outlay.errors import InvalidValue, MissingExtra
-from outlay.prices.offer import Tier, read_price
-from outlay.prices.sources.base import SourceFailed, fetch, fetch_all
-from outlay.prices.sources.catalogs import CsvSource, GpuhuntSource, parse_csv
-from outlay.prices.sources.manual import ManualSource
-from outlay.prices.sources.registry import sources_named
+from outlay.prices.book import fetch, fetch_all
+from outlay.prices.offer import SourceFailed, Tier, read_price
+from outlay.prices.sources.catalogs import CsvSource, GpuhuntSource, ManualSource, parse_csv
+from outlay.prices.sources.vendors import sources_named
 from outlay.units import Money, Rate
 
 GPUHUNT = """\
@@ -86,7 +85,7 @@ def test_skypilots_memory_is_not_believed(tmp_path: Path) -> None:
         ("x,us,1,1,1,many,H100,80,False,,nvidia,", "gpu_count"),
         ("x,us,1,1,1,-8,H100,80,False,,nvidia,", "zero or more"),
         ("x,us,1,1,1,nan,H100,80,False,,nvidia,", "gpu_count"),
-        ("x,us,1,1,1,0.5,H100,80,False,,nvidia,", "part of a GPU"),
+        ("x,us,1,1,1,0.5,H100,80,False,,nvidia,", "fraction of a GPU"),
         ("x,us,1,1", "no 'gpu_count' column"),
         ("x,us,nan,1,1,1,H100,80,False,,nvidia,", "price"),
     ],
@@ -184,7 +183,7 @@ def test_gpuhunt_that_loaded_nothing_is_a_failure(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(gpuhunt, "query", gpuhunt.Catalog(auto_reload=False).query)
     snapshot = fetch(GpuhuntSource("runpod"))
     assert snapshot.failed
-    assert "returned nothing" in snapshot.findings[0].message
+    assert "returned no offers" in snapshot.findings[0].message
 
 
 @pytest.mark.usefixtures("gpuhunt_server")

@@ -135,13 +135,13 @@ def test_an_unknown_price_lists_what_is_known_closest_first() -> None:
     with pytest.raises(PriceUnknown) as caught:
         found("lambda:1xH100", *known)
     said = str(caught.value)
-    assert said.startswith("price: got 'lambda:1xH100'; expected a price that is known: ")
+    assert said.startswith("price: got 'lambda:1xH100'; expected a known price: ")
     assert said.index("1xH200") < said.index("RTX4090")
     assert "outlay prices fetch" in said
 
 
 def test_where_nothing_was_ever_fetched_it_says_how_to() -> None:
-    with pytest.raises(PriceUnknown, match="none is on this machine: `outlay prices fetch`"):
+    with pytest.raises(PriceUnknown, match="there is none on this machine: `outlay prices fetch`"):
         found("lambda:H100")
 
 
@@ -217,10 +217,10 @@ def test_auto_in_a_slurm_job_takes_the_rate_of_its_partition() -> None:
 @pytest.mark.parametrize(
     ("machine", "said"),
     [
-        (Machine(), "no provider that is recognised"),
+        (Machine(), "no known provider"),
         (Machine(gpu="NVIDIA H100", gpus=8), "8 x NVIDIA H100"),
         (Machine(partition="gpu"), "outlay prices partition set gpu"),
-        (Machine(provider="runpod"), "say runpod:COUNTxGPU"),
+        (Machine(provider="runpod"), "use runpod:COUNTxGPU"),
         (Machine(provider="runpod", gpu="B200"), "lambda:1xH100:on-demand"),
     ],
 )

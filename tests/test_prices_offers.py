@@ -160,7 +160,7 @@ def test_spot_above_on_demand_of_the_same_thing_is_quarantined() -> None:
     spot = offer("2.01", offer_id="p5", tier=Tier.SPOT)
     screened = screen([spot, steady])
     assert screened.offers == (steady,)
-    assert "dearer than the same on demand" in screened.findings[0].message
+    assert "costs more than the same machine on demand" in screened.findings[0].message
 
 
 @pytest.mark.parametrize(

@@ -23,13 +23,12 @@ from outlay.compat.cost_module.gpu_price import TRACKED, GPUPrice, PriceAlert, P
 from outlay.compat.cost_module.price_history import append_price, export_history, import_history
 from outlay.errors import Finding
 from outlay.prices.alerts import AlertRules
-from outlay.prices.book import PriceBook
-from outlay.prices.offer import Offer, Snapshot, Tier
+from outlay.prices.book import PriceBook, fetch
+from outlay.prices.offer import Offer, OfferSource, Snapshot, Tier
 from outlay.prices.recording import Series, machine_of, series_of
 from outlay.prices.series import PricePoint, alerts, current_points, points, windows
-from outlay.prices.sources.base import OfferSource, fetch
 from outlay.prices.sources.http import VendorSource
-from outlay.prices.sources.vast import VAST
+from outlay.prices.sources.vendors import VAST
 from outlay.store import open_store
 from outlay.units.quantity import NS_PER_HOUR
 
