@@ -59,11 +59,11 @@ def trials(draw: Draw, *, known: int, planned: int, count: int = TRIALS) -> list
 # What a forecast says of its own interval where it cannot promise what the interval is called.
 CANNOT = (
     "may not hold",
-    "too few to tell",
+    "too few to be sure",
     "shows from 4 on",
-    "is not in the interval",
+    "is not visible yet",
     "cannot be met exactly",
-    "nothing shows how much they may differ",
+    "so their spread is unknown",
 )
 FOUR = ["skewed", "two amounts", "growing", "growing, noisily", "often crashing", "seldom crashing"]
 
@@ -120,13 +120,13 @@ def test_a_trend_is_followed_and_said() -> None:
     found = forecast_runs([10 * 1.03**n for n in range(12)], 5)
     assert found is not None
     assert found.point == pytest.approx(sum(10 * 1.03**n for n in range(12, 17)), rel=1e-6)
-    assert found.note == "costs grow by 3.0% from run to run, which is followed"
+    assert found.note == "costs grow by 3.0% from run to run, which is extrapolated"
 
 
 def test_more_runs_ahead_than_behind_says_what_it_cannot_see() -> None:
     found = forecast_runs([9.0, 10.0, 11.0, 10.0, 9.5, 10.5, 9.0, 11.0], 20)
     assert found is not None
-    assert "a trend that does not show yet" in found.note
+    assert "a trend that is not visible yet" in found.note
 
 
 def test_runs_that_crash_at_once_do_not_widen_the_others() -> None:
@@ -134,7 +134,7 @@ def test_runs_that_crash_at_once_do_not_widen_the_others() -> None:
     assert found is not None
     assert found.high is not None
     assert found.high < 30
-    assert found.note.startswith("2 of 10 runs cost next to nothing")
+    assert found.note.startswith("2 of 10 runs cost almost nothing")
 
 
 def test_only_equal_runs_have_an_interval_without_width_and_it_says_so() -> None:

@@ -199,7 +199,7 @@ def test_a_run_whose_log_is_gone_and_whose_charges_are_unknown_is_split_by_time(
     ]
     total = found.totals()[USD]
     assert (total.cost.micros, total.assumed.micros, total.gpu_us) == (1_000_001, 7, 10)
-    assert "split by time" in str(found.findings[0])
+    assert "split evenly over time" in str(found.findings[0])
 
 
 def run_row(**changes: object) -> RunRow:
