@@ -80,12 +80,12 @@ class Budgeted:
 
     Attributes:
         spent: Cash; showback only if there is no cash.
-        beside: Not counted: cost in other currencies or of the other kind, by currency.
+        not_counted: Cost in other currencies or of the other kind, by currency.
     """
 
     spent: Money
     assumed: Money
-    beside: tuple[Money, ...] = ()
+    not_counted: tuple[Money, ...] = ()
 
 
 def budgeted(rows: Iterable[CostRow], currency: str) -> Budgeted:
@@ -94,14 +94,14 @@ def budgeted(rows: Iterable[CostRow], currency: str) -> Budgeted:
     kinds = {row.kind for row in rows if row.currency == currency}
     kind: Kind = "showback" if kinds == {"showback"} else "cash"
     counted = [row for row in rows if (row.currency, row.kind) == (currency, kind)]
-    beside: dict[str, int] = {}
+    not_counted: dict[str, int] = {}
     for row in rows:
         if (row.currency, row.kind) != (currency, kind):
-            beside[row.currency] = beside.get(row.currency, 0) + row.cost_micros
+            not_counted[row.currency] = not_counted.get(row.currency, 0) + row.cost_micros
     return Budgeted(
         spent=Money(sum(row.cost_micros for row in counted), currency),
         assumed=Money(sum(row.assumed_micros for row in counted), currency),
-        beside=tuple(Money(micros, other) for other, micros in sorted(beside.items())),
+        not_counted=tuple(Money(micros, other) for other, micros in sorted(not_counted.items())),
     )
 
 

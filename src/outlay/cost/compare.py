@@ -303,7 +303,7 @@ def percent_used(spent: Money, limit: Money) -> float:
     return spent.micros * 100 / limit.micros
 
 
-def standing(spent: Money, limit: Money) -> AlertType | None:
+def highest_reached(spent: Money, limit: Money) -> AlertType | None:
     """Return the highest reached threshold by its documented name; None below 50 %."""
     crossed = reached(spent, limit)
     return PERCENTS[crossed[-1]] if crossed else None

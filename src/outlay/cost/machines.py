@@ -76,7 +76,7 @@ def read_machines() -> dict[str, OwnedMachine]:
     return {machine.host: machine for machine in stated}
 
 
-def state_machine(machine: OwnedMachine) -> None:
+def set_machine(machine: OwnedMachine) -> None:
     """Add or replace a machine.
 
     Raises:
@@ -89,7 +89,7 @@ def state_machine(machine: OwnedMachine) -> None:
     _write(read_machines() | {machine.host: machine})
 
 
-def forget_machine(host: str) -> None:
+def remove_machine(host: str) -> None:
     """Remove a machine; its runs are unchanged.
 
     Raises:
