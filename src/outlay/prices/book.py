@@ -36,7 +36,6 @@ from outlay.prices.offer import (
 from outlay.prices.recording import (
     MACHINE_COLUMNS,
     offer_from,
-    read_cells,
     read_rows,
     record_snapshots,
     report_damage,
@@ -93,10 +92,10 @@ class SourceState:
     """
 
     source: str
-    loaded_ns: int | None
-    offers: int
-    quarantined: int
-    failure: str | None
+    loaded_ns: int | None = None
+    offers: int = 0
+    quarantined: int = 0
+    failure: str | None = None
 
 
 _by_name = attrgetter("provider", "gpu", "gpus", "tier", "community", "region", "offer_id")
@@ -237,35 +236,36 @@ class PriceBook:
             report_damage(self.damage, f"snapshot of {source!s}", "its source is not text")
             return None
         column = price_snapshots.c
-        of_source = select(*(column[name] for name in _SnapshotCells.__struct_fields__)).where(
-            column.source == source, column.fetched_ns <= LARGEST
+        names = _SnapshotCells.__struct_fields__
+        newest = (
+            select(*(column[name] for name in names))
+            .where(column.source == source, column.fetched_ns <= LARGEST)
+            .order_by(column.fetched_ns.desc())
+            .limit(1)
         )
-        newest = of_source.order_by(column.fetched_ns.desc()).limit(1)
-        last = connection.execute(newest).mappings().first()
-        loaded = connection.execute(newest.where(column.failed.is_(False))).mappings().first()
+        last = connection.execute(newest).first()
+        loaded = connection.execute(newest.where(column.failed.is_(False))).first()
         try:
-            cells = None if last is None else read_cells(last, _SnapshotCells)
-            held = None if loaded is None else read_cells(loaded, _SnapshotCells)
+            latest, held = (
+                None if row is None else convert(dict(zip(names, row, strict=True)), _SnapshotCells)
+                for row in (last, loaded)
+            )
         except BadDocument as error:
             report_damage(self.damage, f"snapshot of {source}", str(error))
-            at_ns = None if loaded is None else loaded["fetched_ns"]
-            return SourceState(
-                source=source, loaded_ns=at_ns if isinstance(at_ns, int) else None, offers=0,
-                quarantined=0, failure=None,
-            )  # fmt: skip
+            at_ns = None if loaded is None else loaded.fetched_ns
+            return SourceState(source=source, loaded_ns=at_ns if isinstance(at_ns, int) else None)
+        failure = None
+        if latest is not None and latest.failed and latest.findings:
+            failure = str(latest.findings[0].get("message", "it failed"))
+        if held is None:
+            return SourceState(source=source, failure=failure)
         return SourceState(
             source=source,
-            loaded_ns=None if held is None else held.fetched_ns,
-            offers=0 if held is None else held.offers,
-            quarantined=0 if held is None else held.quarantined,
-            failure=None if cells is None else _failure_in(cells),
+            loaded_ns=held.fetched_ns,
+            offers=held.offers,
+            quarantined=held.quarantined,
+            failure=failure,
         )
-
-
-def _failure_in(cells: _SnapshotCells) -> str | None:
-    if not cells.failed or not cells.findings:
-        return None
-    return str(cells.findings[0].get("message", "it failed"))
 
 
 def latest_snapshots(at_ns: int | None) -> Select[tuple[int]]:

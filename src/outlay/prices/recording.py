@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import re
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
-from inspect import get_annotations
 from operator import attrgetter
 from typing import Any, TypeVar, cast
 
@@ -36,7 +34,6 @@ from outlay.store.schema import (
     price_series,
     price_snapshots,
 )
-from outlay.units import Money
 
 T = TypeVar("T")
 _NUMBER = re.compile(
@@ -91,7 +88,12 @@ def series_key(offer: Offer) -> SeriesKey:
 
 def series_of(offer: Offer) -> Series:
     """Return an offer's series."""
-    return read_cells(dict(zip(SERIES_COLUMNS, series_key(offer), strict=True)), Series)
+    return convert(dict(zip(SERIES_COLUMNS, series_key(offer), strict=True)), Series)
+
+
+def series_cells(row: Mapping[Any, Any]) -> dict[str, Any]:
+    """Return the columns of a row that make a Series."""
+    return {name: row[name] for name in SERIES_COLUMNS}
 
 
 _OFFER_COLUMNS = tuple(column.name for column in price_offers.columns)
@@ -108,29 +110,7 @@ def _offer_row(offer: Offer, snapshot_id: int, position: int) -> tuple[object, .
     )  # fmt: skip
 
 
-class _OfferCells(msgspec.Struct):
-    provider: str
-    gpu: str
-    gpu_count: int
-    community: bool
-    memory_gb: int | None
-    nvlink: bool | None
-    interconnect: str | None
-    bandwidth_mbps: int | None
-    region: str | None
-    availability: int | None
-    cuda: str | None
-    offer_id: str | None
-    given: str | None
-    price_micros: int
-    currency: str
-    tier: Tier
-    storage_micros: int | None
-    fetched_ns: int
-    source: str
-
-
-_SHARED_FIELDS = tuple(set(_OfferCells.__struct_fields__) & set(Offer.__struct_fields__))
+_PLAIN_COLUMNS = {*_OFFER_COLUMNS, "source", "fetched_ns"} & set(Offer.__struct_fields__)
 
 
 def offer_from(row: RowMapping) -> Offer:
@@ -140,26 +120,19 @@ def offer_from(row: RowMapping) -> Offer:
         BadDocument: A cell is damaged.
         InvalidValue: A number is out of range.
     """
-    cells = read_cells(row, _OfferCells)
-    if cells.given is not None and _NUMBER.fullmatch(cells.given) is None:
+    cells = {name: row[name] for name in _PLAIN_COLUMNS}
+    cells["price"] = money_cells(row, "price_micros")
+    if row["storage_micros"] is not None:
+        cells["storage_price"] = money_cells(row, "storage_micros")
+    offer = convert(cells, Offer)
+    if offer.given is not None and _NUMBER.fullmatch(offer.given) is None:
         raise BadDocument("its original price text is not a number")
-    storage = cells.storage_micros
-    return Offer(
-        price=Money(cells.price_micros, cells.currency),
-        storage_price=None if storage is None else Money(storage, cells.currency),
-        **{name: getattr(cells, name) for name in _SHARED_FIELDS},
-    )
+    return offer
 
 
-@functools.cache
-def _field_names(kind: Hashable) -> tuple[str, ...]:
-    return tuple(get_annotations(cast(type, kind)))
-
-
-def read_cells(row: Mapping[Any, Any], kind: type[T]) -> T:
-    """Convert a row to a type with its columns; raises BadDocument if a cell does not fit."""
-    # The keys of a RowMapping are a subclass of str, which msgspec rejects.
-    return convert({name: row[name] for name in _field_names(cast(Hashable, kind))}, kind)
+def money_cells(row: Mapping[Any, Any], micros: str) -> dict[str, Any]:
+    """Return an amount of a row for ``convert`` to Money; ``micros`` is its column."""
+    return {"micros": row[micros], "currency": row["currency"]}
 
 
 def read_rows(
@@ -314,8 +287,9 @@ def _known_series(connection: Connection, sources: Collection[str]) -> dict[Seri
     known: dict[SeriesKey, int] = {}
     for row in connection.execute(query).mappings():
         with contextlib.suppress(BadDocument):  # A new series replaces a damaged one.
-            read_cells(row, Series)
-            known[cast(SeriesKey, tuple(row[name] for name in SERIES_COLUMNS))] = row["id"]
+            cells = series_cells(row)
+            convert(cells, Series)
+            known[cast(SeriesKey, tuple(cells.values()))] = row["id"]
     return known
 
 

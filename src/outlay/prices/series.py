@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import msgspec
 from sqlalchemy import Engine, RowMapping, Select, func, select
 
 from outlay.clock import utc_text
+from outlay.decoding import convert
 from outlay.errors import Finding
 from outlay.prices.alerts import AlertKind, change_percent
 from outlay.prices.book import latest_snapshots
@@ -21,8 +21,9 @@ from outlay.prices.recording import (
     MACHINE_COLUMNS,
     SERIES_COLUMNS,
     Series,
-    read_cells,
+    money_cells,
     read_rows,
+    series_cells,
 )
 from outlay.store.engine import LARGEST
 from outlay.store.schema import price_alerts, price_points, price_series
@@ -162,38 +163,25 @@ def _joined(query: Select[Any], series_id: Any) -> Select[Any]:
     return query.join(price_series, price_series.c.id == series_id)
 
 
-class _PointCells(msgspec.Struct):
-    fetched_ns: int
-    micros: int
-    offers: int
-
-
-class _AlertCells(msgspec.Struct):
-    fetched_ns: int
-    kind: AlertKind
-    current_micros: int
-    previous_micros: int
-
-
 def _point(row: RowMapping) -> PricePoint:
-    series, cells = read_cells(row, Series), read_cells(row, _PointCells)
-    return PricePoint(
-        series=series,
-        at_ns=cells.fetched_ns,
-        price=Money(cells.micros, series.currency),
-        offers=cells.offers,
-    )
+    cells = {
+        "series": series_cells(row),
+        "at_ns": row["fetched_ns"],
+        "price": money_cells(row, "micros"),
+        "offers": row["offers"],
+    }
+    return convert(cells, PricePoint)
 
 
 def _alert(row: RowMapping) -> Alert:
-    series, cells = read_cells(row, Series), read_cells(row, _AlertCells)
-    return Alert(
-        series=series,
-        at_ns=cells.fetched_ns,
-        kind=cells.kind,
-        current=Money(cells.current_micros, series.currency),
-        previous=Money(cells.previous_micros, series.currency),
-    )
+    cells = {
+        "series": series_cells(row),
+        "at_ns": row["fetched_ns"],
+        "kind": row["kind"],
+        "current": money_cells(row, "current_micros"),
+        "previous": money_cells(row, "previous_micros"),
+    }
+    return convert(cells, Alert)
 
 
 # Text chart

@@ -55,20 +55,34 @@ class _Response:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HttpRequest:
-    """One request to one vendor, with its API key.
+class HttpVendor:
+    """A vendor's API.
 
     Attributes:
-        source: The vendor's name in errors.
-        key_name: The key's environment variable, for errors.
+        url_name: Environment variable that overrides ``url``.
+        key_name: Environment variable with the user's key.
+        needs_key: It does not respond without a key.
+        parse: Pure: response body and timestamp → offers and findings.
     """
 
-    source: str
+    name: str
     method: str
     url: str
+    url_name: str
+    path: str
     body: Mapping[str, Any] | None = None
-    key: str | None = field(default=None, repr=False)
     key_name: str
+    needs_key: bool = False
+    parse: Callable[[bytes, int], Parsed]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HttpRequest:
+    """One request to one vendor, with its API key."""
+
+    vendor: HttpVendor
+    url: str
+    key: str | None = field(default=None, repr=False)
     retry_policy: RetryPolicy = RetryPolicy()
     clock: Clock = SYSTEM
     _connections: list[socket.socket] = field(default_factory=list, init=False, repr=False)
@@ -91,7 +105,7 @@ class HttpRequest:
                 return self._send_with_retries(client)
         except (httpx2.HTTPError, httpx2.InvalidURL, UnicodeError) as error:
             # Without the cause: some of its messages quote a header, which may hold the key.
-            raise SourceFailed(self.source, _describe_error(error)) from None
+            raise SourceFailed(self.vendor.name, _describe_error(error)) from None
 
     def _send_with_retries(self, client: httpx2.Client) -> bytes:
         response = self._send_once(client)
@@ -102,13 +116,16 @@ class HttpRequest:
             response = self._send_once(client)
         if 200 <= response.status < 300:
             return response.body
-        raise SourceFailed(self.source, self._describe_status(response))
+        raise SourceFailed(self.vendor.name, self._describe_status(response))
 
     def _send_once(self, client: httpx2.Client) -> _Response:
         with (
             _Deadline(self.retry_policy.deadline_s, self._connections) as deadline,
             client.stream(
-                self.method, self.url, json=self.body, extensions={"trace": deadline.trace}
+                self.vendor.method,
+                self.url,
+                json=self.vendor.body,
+                extensions={"trace": deadline.trace},
             ) as response,
         ):
             return _Response(
@@ -123,27 +140,31 @@ class HttpRequest:
             if encoding in ("gzip", "x-gzip"):
                 return gunzip(response.iter_raw(), largest=_MAX_BODY_BYTES)
             if encoding not in ("identity", ""):
-                raise SourceFailed(self.source, "its response has an encoding other than gzip")
+                raise SourceFailed(self.vendor.name, "its response has an encoding other than gzip")
             received = bytearray()
             for chunk in response.iter_raw():
                 received += chunk
                 if len(received) > _MAX_BODY_BYTES:
                     raise BadDocument(f"it has more than {_MAX_BODY_BYTES:,} bytes")
         except BadDocument as error:
-            raise SourceFailed(self.source, f"its response cannot be read: {error}") from None
+            raise SourceFailed(self.vendor.name, f"its response cannot be read: {error}") from None
         return bytes(received)
 
     def _wait(self, attempt: int, retry_after: str | None) -> None:
         usual_s = 0.5 * 2 ** (attempt - 1)
         wait_s = retry_after_s(retry_after, now_ns=self.clock.wall_ns(), otherwise=usual_s)
         if wait_s > self.retry_policy.max_wait_s:
-            raise SourceFailed(self.source, f"it asks to retry only after {wait_s:g} s")
+            raise SourceFailed(self.vendor.name, f"it asks to retry only after {wait_s:g} s")
         self.clock.sleep(wait_s)
 
     def _describe_status(self, response: _Response) -> str:
         if response.status in (401, 403):
-            how = f"the key in {self.key_name} was refused" if self.key else "it requires a key"
-            return f"HTTP {response.status}: {how}; set {self.key_name} to a valid key"
+            how = (
+                f"the key in {self.vendor.key_name} was refused"
+                if self.key
+                else "it requires a key"
+            )
+            return f"HTTP {response.status}: {how}; set {self.vendor.key_name} to a valid key"
         text = " ".join(response.body[:200].decode("utf-8", "replace").split())
         return f"HTTP {response.status}" + (f": {text}" if text else "")
 
@@ -240,28 +261,6 @@ def _describe_error(error: Exception) -> str:
 # Vendors
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HttpVendor:
-    """A vendor's API.
-
-    Attributes:
-        url_name: Environment variable that overrides ``url``.
-        key_name: Environment variable with the user's key.
-        needs_key: It does not respond without a key.
-        parse: Pure: response body and timestamp → offers and findings.
-    """
-
-    name: str
-    method: str
-    url: str
-    url_name: str
-    path: str
-    body: Mapping[str, Any] | None = None
-    key_name: str
-    needs_key: bool = False
-    parse: Callable[[bytes, int], Parsed]
-
-
 @dataclass(frozen=True, slots=True)
 class VendorSource:
     """Offers from a vendor's API.
@@ -290,12 +289,9 @@ class VendorSource:
             raise SourceFailed(vendor.name, f"it requires a key; set {vendor.key_name}")
         base_url = self.base_url or os.environ.get(vendor.url_name) or vendor.url
         request = HttpRequest(
-            source=vendor.name,
-            method=vendor.method,
+            vendor=vendor,
             url=base_url.rstrip("/") + vendor.path,
-            body=vendor.body,
             key=key,
-            key_name=vendor.key_name,
             retry_policy=self.retry_policy,
             clock=self.clock,
         )
