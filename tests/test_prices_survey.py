@@ -1,4 +1,4 @@
-"""The vendor survey: what is compared, which rule decides, and what the document says."""
+"""The vendor survey: shortlists, the rule, and the document."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_lambda_is_compared_on_demand_with_its_usual_machines() -> None:
     assert justification(result).endswith("so this is the cheapest on demand.")
 
 
-def test_nothing_that_fits_leaves_the_placeholder() -> None:
+def test_without_a_matching_offer_there_is_a_placeholder() -> None:
     result = of_vast()
     assert (result.rule, result.pick) == (Rule.PLACEHOLDER, None)
     assert result.placeholder == Placeholder(gpus=2)
@@ -141,7 +141,7 @@ def test_the_document_does_not_show_a_failure_as_no_offers() -> None:
     assert "loaded; no matching offer" not in text
 
 
-def test_the_document_says_when_a_vendor_has_nothing() -> None:
+def test_the_document_shows_a_vendor_without_offers() -> None:
     assert "| vast | loaded; no matching offer is available now |" in as_markdown(of_vast())
 
 

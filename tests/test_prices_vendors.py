@@ -1,4 +1,4 @@
-"""What each vendor's figures mean: per GPU or per machine, dollars or cents, spot or not."""
+"""Units of each vendor's figures: per GPU or per machine, dollars or cents, spot or on demand."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_vast_memory_is_in_megabytes() -> None:
     assert from_vast()[Tier.SPOT].memory_gb == 24
 
 
-def test_vast_tells_nvlink_bandwidth_region_cuda_and_storage() -> None:
+def test_vast_offers_have_nvlink_bandwidth_region_cuda_and_storage() -> None:
     offer = from_vast()[Tier.ON_DEMAND]
     assert offer.nvlink is True
     assert offer.bandwidth_mbps == 808
@@ -63,7 +63,7 @@ def test_vast_nvlink_is_its_bandwidth(bandwidth: float | None, nvlink: bool | No
     assert from_vast(bw_nvlink=bandwidth)[Tier.SPOT].nvlink is nvlink
 
 
-def test_one_gpu_has_no_nvlink_to_speak_of() -> None:
+def test_nvlink_of_a_single_gpu_is_unknown() -> None:
     assert from_vast(num_gpus=1)[Tier.SPOT].nvlink is None
 
 
