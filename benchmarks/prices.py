@@ -30,11 +30,10 @@ from gpuhunt._internal.catalog import OFFLINE_PROVIDERS, ProviderCatalog
 from outlay.clock import ManualClock
 from outlay.compat.cost_module.price_history import import_history
 from outlay.compat.cost_module.tracker import GPUPriceTracker
-from outlay.prices.book import PriceBook, look_up
+from outlay.prices.book import PriceBook, fetch, search_offers
 from outlay.prices.catalog import Catalog, Query
 from outlay.prices.gpus import SPECS
 from outlay.prices.offer import Offer, Snapshot, Tier
-from outlay.prices.sources.base import fetch
 from outlay.prices.sources.catalogs import CsvSource
 from outlay.store import open_store
 from outlay.units import Money
@@ -204,8 +203,8 @@ def measure_book(directory: Path, observations: int) -> None:
     begun = time.perf_counter()
     PriceBook(store).record([_look("vendor-0", clock.wall_ns() + 1, random.Random(2))])
     _figure("record 500 offers", (time.perf_counter() - begun) * 1000)
-    _figure("as-of: cheapest H100", best_ms(lambda: look_up(store, query, at_ns=past_ns)))
-    _figure("as-of: cheapest now", best_ms(lambda: look_up(store, query)))
+    _figure("as-of: cheapest H100", best_ms(lambda: search_offers(store, query, at_ns=past_ns)))
+    _figure("as-of: cheapest now", best_ms(lambda: search_offers(store, query)))
     _figure("24 h statistics", best_ms(tracker.get_price_statistics))
 
 

@@ -34,7 +34,7 @@ from outlay.ledger import Metric, Note, RunIdentity, read_identity, read_run
 from outlay.ledger.segments import run_file
 from outlay.prices.current import rates_file, read_rates
 from outlay.prices.sources import catalogs as csv_catalogs
-from outlay.prices.sources import lambda_cloud, runpod, vast
+from outlay.prices.sources.vendors import parse_lambda, parse_runpod, parse_vast
 from outlay.proc.strays import ExitRecord, exit_path, read_exit
 from outlay.runs.directories import notices
 from outlay.runs.figures import read_figures
@@ -245,9 +245,9 @@ TARGETS: dict[str, Target] = {
     "catalog": Target(
         CATALOGS, _file("c.csv", lambda where: csv_catalogs.CsvSource(where / "c.csv").load(0))
     ),
-    "vast": Target([_json(vast_answer())], lambda raw, _: vast.parse(raw, 0)),
-    "runpod": Target([_json(runpod_answer())], lambda raw, _: runpod.parse(raw, 0)),
-    "lambda": Target([_json(lambda_answer())], lambda raw, _: lambda_cloud.parse(raw, 0)),
+    "vast": Target([_json(vast_answer())], lambda raw, _: parse_vast(raw, 0)),
+    "runpod": Target([_json(runpod_answer())], lambda raw, _: parse_runpod(raw, 0)),
+    "lambda": Target([_json(lambda_answer())], lambda raw, _: parse_lambda(raw, 0)),
     "sacct": Target(
         [SACCT], lambda raw, _: read_accounts(decode_text(raw), source="s", zone=UTC)
     ),

@@ -141,7 +141,11 @@ def test_a_machine_taken_back_too_often_is_refused() -> None:
 def test_one_stretch_has_no_interval() -> None:
     rest = forecast_rest([Pace(10, 5, 1)], 20)
     assert rest is not None
-    assert (rest.cost.point, rest.cost.low, rest.cost.note) == (2, None, "too short to see it vary")
+    assert (rest.cost.point, rest.cost.low, rest.cost.note) == (
+        2,
+        None,
+        "too short to show a spread",
+    )
 
 
 class TestALiveRun:

@@ -418,7 +418,7 @@ class TestCostReport:
     def test_prices_that_were_never_loaded_are_not_an_empty_list(self) -> None:
         asked = both("cost-report", "--prices")
         assert [each.code for each in asked] == [1, 1]
-        assert "no prices were loaded yet" in asked[1].err
+        assert "no prices have been loaded yet" in asked[1].err
         assert outlay("cost-report", "--json").json["prices"] is None
 
     def test_shows_what_is_wrong_in_the_books(self, tmp_path: Path) -> None:

@@ -97,7 +97,7 @@ def test_no_key_is_shown_or_stored(private_home: Path) -> None:
     "words", [["list"], ["cheapest"], ["stats"], ["alerts"], ["history", "H100"]], ids=" ".join
 )
 def test_never_loaded_is_an_error_and_not_an_empty_list(words: list[str], more: list[str]) -> None:
-    with pytest.raises(NothingLoaded, match="no prices were loaded yet"):
+    with pytest.raises(NothingLoaded, match="no prices have been loaded yet"):
         outlay("prices", *words, *more)
 
 

@@ -138,7 +138,7 @@ def test_a_run_without_accuracy_tokens_or_samples_behaves() -> None:
     ],
     ids=str,
 )
-def test_a_figure_that_cannot_be_counted_with_is_refused_and_not_kept(wrong: Any) -> None:
+def test_an_invalid_figure_is_refused_and_not_stored(wrong: Any) -> None:
     with pytest.raises(InvalidValue, match=next(iter(wrong))):
         analyzer().analyze_training_run(metrics(**wrong))
     assert analyzer().get_cost_comparison() == {}
@@ -173,13 +173,13 @@ class TestBudgets:
         alert = analyzer().check_budget("m", spent)
         assert (alert.alert_type if alert else None) == expected
 
-    def test_tell_each_threshold_once_across_restarts(self) -> None:
+    def test_alert_once_per_threshold_across_restarts(self) -> None:
         analyzer().set_budget("m", 100)
         told = [analyzer().check_budget("m", cost) for cost in (60, 65, 95, 92, 120, 500)]
         kinds = [alert.alert_type if alert else None for alert in told]
         assert kinds == ["warning_50", None, "warning_90", None, "exceeded", None]
 
-    def test_begin_anew_with_another_limit(self) -> None:
+    def test_alert_again_after_a_new_limit(self) -> None:
         analyzer().set_budget("m", 100)
         assert analyzer().check_budget("m", 60) is not None
         analyzer().set_budget("m", 100)
@@ -187,7 +187,7 @@ class TestBudgets:
         analyzer().set_budget("m", 110)
         assert analyzer().check_budget("m", 60) is not None
 
-    def test_know_the_cumulative_spend_by_themselves(self) -> None:
+    def test_use_the_total_of_all_reports(self) -> None:
         analyzer().set_budget("bert-base", 100)
         analyze(costing(30, "a"), costing(30, "b"))
         alert = analyzer().check_budget("bert-base")
@@ -201,7 +201,7 @@ class TestBudgets:
         assert alert is not None
         assert (alert.alert_type, alert.current_cost) == ("exceeded", 120.0)
 
-    def test_of_nothing_are_exceeded_by_anything(self) -> None:
+    def test_of_zero_are_exceeded_by_any_cost(self) -> None:
         analyzer().set_budget("m", 0)
         assert analyzer().check_budget("m", 0) is None
         alert = analyzer().check_budget("m", 0.01)
@@ -209,7 +209,7 @@ class TestBudgets:
         assert (alert.alert_type, alert.percent_used) == ("exceeded", math.inf)
 
     @pytest.mark.parametrize("limit", [-1, math.nan, math.inf, "much", True])
-    def test_that_are_no_amount_are_refused(self, limit: Any) -> None:
+    def test_that_are_invalid_are_refused(self, limit: Any) -> None:
         with pytest.raises(InvalidValue):
             analyzer().set_budget("m", limit)
 

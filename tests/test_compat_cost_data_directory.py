@@ -1,4 +1,4 @@
-"""``~/.context/training`` and directories like it: taken over, and kept up to date."""
+"""``~/.context/training`` and directories like it: imported and kept up to date."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def held(path: Path) -> Any:
 
 
 @pytest.mark.usefixtures("directory")
-def test_what_stands_in_the_home_directory_is_taken_over() -> None:
+def test_files_in_the_home_directory_are_imported() -> None:
     analyzer = CostAnalyzer()
     assert analyzer.budgets == {"bert-base": 1000.0}
     assert analyzer.cost_history["old"].total_cost == 15.0
@@ -79,7 +79,7 @@ def test_what_stands_in_the_home_directory_is_taken_over() -> None:
     assert GPUPriceTracker().histories["A100", "vast.ai"].prices == [(AWARE, 1.25)]
 
 
-def test_what_stands_in_a_named_data_dir_is_taken_over(tmp_path: Path) -> None:
+def test_files_in_a_named_data_dir_are_imported(tmp_path: Path) -> None:
     named = filled(tmp_path / "named")
     assert CostAnalyzer(named).budgets == {"bert-base": 1000.0}
     assert [each.title for each in CostOptimizer(data_dir=named).recommendations] == ["Another GPU"]
@@ -87,9 +87,9 @@ def test_what_stands_in_a_named_data_dir_is_taken_over(tmp_path: Path) -> None:
         assert ("A100", "vast.ai") in GPUPriceTracker(data_dir).histories
 
 
-def test_the_command_shows_what_was_taken_over_and_says_so_once(directory: Path) -> None:
+def test_the_command_shows_and_logs_an_import_once(directory: Path) -> None:
     first = outlay("cost-report", "--json")
-    assert f"took over 1 cost report from {directory}" in first.err
+    assert f"imported 1 cost report from {directory}" in first.err
     assert first.json["models"]["bert-base"]["total_cost"] == 15.0
     assert outlay("cost-report", "--json").err == ""
 
@@ -101,7 +101,7 @@ def test_cost_history_is_kept_up_to_date(directory: Path) -> None:
     assert history["new"] == report.to_dict()
 
 
-def test_budgets_are_kept_up_to_date_and_the_store_is_the_truth(directory: Path) -> None:
+def test_budgets_are_kept_up_to_date_and_the_store_wins(directory: Path) -> None:
     CostAnalyzer().set_budget("bert-base", 2000)
     assert held(directory / "budgets.json") == {"bert-base": 2000.0}
     (directory / "budgets.json").write_text('{"bert-base": 1, "gpt": 5}')
@@ -168,7 +168,7 @@ def test_without_such_a_directory_none_is_made(
         ("prices/price_history.json", '{"no bar": []}'),
     ],
 )
-def test_a_torn_file_is_left_as_it_is_and_nobody_is_disturbed(
+def test_a_torn_file_is_unchanged_and_raises_nothing(
     directory: Path, name: str, torn: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     (directory / name).write_text(torn)

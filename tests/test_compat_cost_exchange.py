@@ -1,4 +1,4 @@
-"""cost_history.json, budgets.json, recommendations.json: read, written, and never destroyed."""
+"""cost_history.json, budgets.json, recommendations.json: import and export without loss."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ def test_what_is_exported_comes_back(filled: CostAnalyzer, tmp_path: Path) -> No
     assert other.budgets == {"bert-base": 100.0}
 
 
-def test_what_stands_in_a_file_is_kept(filled: CostAnalyzer, tmp_path: Path) -> None:
+def test_an_export_keeps_the_contents_of_the_file(filled: CostAnalyzer, tmp_path: Path) -> None:
     (tmp_path / "budgets.json").write_text('{"gpt": 5.0}')
     export_costs(filled, tmp_path)
     budgets = json.loads((tmp_path / "budgets.json").read_text())
     assert budgets == {"gpt": 5.0, "bert-base": 100.0}
 
 
-def test_a_torn_file_is_left_as_it_is(filled: CostAnalyzer, tmp_path: Path) -> None:
+def test_a_torn_file_is_unchanged(filled: CostAnalyzer, tmp_path: Path) -> None:
     torn = tmp_path / "cost_history.json"
     torn.write_text('{"a": {')
     for exchange in (import_costs, export_costs):
@@ -71,7 +71,7 @@ def test_a_report_without_metrics_is_imported_by_its_total(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("row", [5, "x", [], {"metrics": 3}, {"metrics": {"run_id": {}}}])
-def test_a_report_that_is_none_does_not_stop_the_others(tmp_path: Path, row: object) -> None:
+def test_an_invalid_report_does_not_stop_the_others(tmp_path: Path, row: object) -> None:
     report = {"model_name": "m", "gpu_hours": 3.0, "total_cost": 4.5, "timestamp": "2026-01-01"}
     (tmp_path / "cost_history.json").write_text(json.dumps({"bad": row, "good": report}))
     done = import_costs(CostAnalyzer(tmp_path / "store"), tmp_path)

@@ -165,7 +165,7 @@ def test_arithmetic_would_be_noticed(text: str) -> None:
 # goodput
 
 
-def test_a_bucket_for_the_cache_is_said_and_not_used(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_gcs_path_is_ignored_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     log = MemoryLog(Job().start(0).steps(0, 10, at=0).end(10).payloads)
     calculator = goodput.GoodputCalculator("job", "log", log, gcs_path="gs://bucket/dir")
     assert calculator.get_job_goodput().goodput == 100
@@ -201,11 +201,11 @@ def test_a_percentile_is_interpolated() -> None:
     assert goodput_utils.compute_percentile([], 90) == 0
 
 
-def test_few_deviations_are_told_by_their_mean() -> None:
+def test_few_deviations_are_averaged() -> None:
     assert goodput_utils.compute_step_deviation_from_baseline({0: -1.0, 1: 3.0}) == 2
 
 
-def test_a_spike_is_told_beyond_what_was_usual() -> None:
+def test_a_spike_is_measured_against_the_baseline() -> None:
     deviations = dict(enumerate([1.0] * 1000 + [1.0] * 80 + [5.0] * 20))
     compute = goodput_utils.compute_step_deviation_from_baseline
     window = goodput_utils.MonitoringWindowType.INTERVAL
@@ -232,7 +232,7 @@ def test_an_entry_s_first_time_is_its_timestamp() -> None:
     assert goodput_utils.get_timestamp_from_log_entry({"step_count": 3}) is None
 
 
-def test_the_machine_is_asked_who_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_metadata_comes_from_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     values = {"project/project-id": "p", "instance/zone": "projects/1/zones/z-a"}
     with serve_metadata(values) as host:
         monkeypatch.setenv("GCE_METADATA_HOST", host)
@@ -245,7 +245,7 @@ def test_the_machine_is_asked_who_it_is(monkeypatch: pytest.MonkeyPatch) -> None
 # Exclusions
 
 
-def test_intervals_are_sorted_and_merged_and_the_impossible_left_out(
+def test_intervals_are_sorted_and_merged_and_invalid_ones_ignored(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     elsewhere = timezone(timedelta(hours=1))
@@ -259,7 +259,7 @@ def test_intervals_are_sorted_and_merged_and_the_impossible_left_out(
         ]
     )
     assert found == [(START_S, START_S + 12), (START_S + 20, START_S + 30)]
-    assert caplog.text.count("is left out") == 2
+    assert caplog.text.count("is ignored") == 2
 
 
 def test_overlap_is_what_the_intervals_cover() -> None:
@@ -308,7 +308,7 @@ def test_waits_and_starts_anew_are_badput_of_their_own() -> None:
     assert badput[goodput.BadputType.ELASTIC_REINITIALIZATION] == 3
 
 
-def test_details_say_how_slices_were_used() -> None:
+def test_details_include_slice_efficiency() -> None:
     clock = ManualClock((START_S + 28) * 10**9)
     calculator = goodput_elastic.ElasticGoodputCalculator("job", "log", elastic_log(), clock=clock)
     details = calculator.get_job_goodput_details()
@@ -318,7 +318,7 @@ def test_details_say_how_slices_were_used() -> None:
     assert window["stepping_slice_efficiency"] == 0.5
 
 
-def test_a_job_that_is_not_elastic_says_nothing_of_slices() -> None:
+def test_details_of_a_job_that_is_not_elastic_have_no_slice_efficiency() -> None:
     log = MemoryLog(Job().start(0).steps(0, 5, at=0).end(5).payloads)
     details = goodput_elastic.ElasticGoodputCalculator("job", "log", log).get_job_goodput_details()
     assert "stepping_slice_efficiency" not in details
@@ -452,7 +452,7 @@ def test_a_series_ends_when_it_is_told(cloud: Monitoring) -> None:
     assert cloud.requests == []
 
 
-def test_refused_metrics_are_said(cloud: Monitoring, caplog: pytest.LogCaptureFixture) -> None:
+def test_rejected_metrics_are_logged(cloud: Monitoring, caplog: pytest.LogCaptureFixture) -> None:
     cloud.mood.refuses_with = grpc.StatusCode.PERMISSION_DENIED
     kind = gcp_metrics.ValueType.DOUBLE
     gcp_metrics.GCPMetrics("p").send_metrics([metric("loss", math.pi, kind)])

@@ -1,4 +1,4 @@
-"""The price history file: read, written, and nothing lost either way."""
+"""The price history file: import and export without loss."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_an_imported_price_is_what_the_next_one_is_compared_with(tmp_path: Path)
     assert alert.alert_type == "drop"
 
 
-def test_prices_that_cannot_be_are_findings_and_the_rest_is_imported(tmp_path: Path) -> None:
+def test_invalid_prices_are_findings_and_the_rest_is_imported(tmp_path: Path) -> None:
     bad = {"A|p": [[0.0, "2026-01-01T00:00:00"], [-1, "2026-01-02"], [1.5, "2026-01-03T00:00:00"]]}
     bad["A|p"][1][1] = "2026-01-02T00:00:00"
     imported = import_history(open_store(), written(tmp_path / "h.json", bad))
@@ -124,7 +124,7 @@ def test_a_corrupt_file_is_not_imported(tmp_path: Path, content: str) -> None:
 
 
 @pytest.mark.parametrize("content", CORRUPT.values(), ids=CORRUPT.keys())
-def test_a_corrupt_file_is_not_written_over(tmp_path: Path, content: str) -> None:
+def test_a_corrupt_file_is_not_overwritten(tmp_path: Path, content: str) -> None:
     GPUPriceTracker().track_price(GPUPrice("A", "p", 1.0))
     path = written(tmp_path / "h.json", content)
     with pytest.raises(CorruptHistory):
@@ -132,12 +132,12 @@ def test_a_corrupt_file_is_not_written_over(tmp_path: Path, content: str) -> Non
     assert path.read_text() == content
 
 
-def test_a_missing_file_is_said_so(tmp_path: Path) -> None:
+def test_a_missing_file_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(CorruptHistory, match="No such file"):
         import_history(open_store(), tmp_path / "none.json")
 
 
-def test_what_stands_in_a_file_is_kept_when_it_is_written(tmp_path: Path) -> None:
+def test_an_export_keeps_the_prices_in_the_file(tmp_path: Path) -> None:
     path = written(tmp_path / "h.json", HISTORY)
     GPUPriceTracker().track_price(GPUPrice("H100", "p", 2.0))
     assert export_history(open_store(), path) == 4

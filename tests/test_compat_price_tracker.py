@@ -1,4 +1,4 @@
-"""GPUPriceTracker and its documented values, right after a restart as before it."""
+"""GPUPriceTracker and its documented values, also after a restart."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from outlay.errors import InvalidValue
 from outlay.prices.book import PriceBook
 from outlay.prices.offer import Snapshot
 from outlay.prices.sources.http import VendorSource
-from outlay.prices.sources.vast import VAST
+from outlay.prices.sources.vendors import VAST
 from outlay.store import open_store
 from vendor_shapes import vast_answer, vast_offer
 
@@ -86,13 +86,13 @@ def test_a_price_survives_being_an_offer(price: float, gpu: str, tier: str) -> N
 
 
 @pytest.mark.parametrize("price", [0, 0.0, -1.0, float("nan"), float("inf"), "cheap", True])
-def test_a_price_that_is_none_is_refused_before_anything_is_written(price: Any) -> None:
+def test_an_invalid_price_is_refused_before_anything_is_written(price: Any) -> None:
     with pytest.raises(InvalidValue, match="price_per_hour"):
         tracker().track_price(seen(price))
     assert tracker().histories == {}
 
 
-def test_a_tier_that_is_none_is_refused() -> None:
+def test_an_invalid_tier_is_refused() -> None:
     with pytest.raises(InvalidValue, match=r"tier.*on-demand, reserved, spot"):
         tracker().track_price(seen(1.0, tier="cheap"))
 
@@ -157,7 +157,7 @@ def test_an_instance_is_compared_with_itself() -> None:
     assert tracker().current_prices["RTX 4090", "vast.ai"] == 1.5
 
 
-def test_an_offer_that_nobody_saw_for_a_day_does_not_stand() -> None:
+def test_an_offer_not_seen_for_a_day_is_not_valid() -> None:
     track(seen(1.0, hours_ago=25, instance_id="gone"), seen(3.0, instance_id="here"))
     assert tracker().current_prices["RTX 4090", "vast.ai"] == 3.0
     assert tracker().get_price_statistics()["current_prices"] == {"vast.ai:RTX 4090": 3.0}
@@ -229,7 +229,7 @@ def test_a_price_of_exactly_a_day_ago_is_not_of_the_last_24_hours() -> None:
     assert averages == {"vast.ai:RTX 4090": 0.4}
 
 
-def test_24_hours_without_a_look_have_no_average() -> None:
+def test_24_hours_without_a_price_have_no_average() -> None:
     track(seen(0.6, hours_ago=72))
     found = tracker().get_cheapest_gpu()
     assert found is not None
@@ -324,7 +324,7 @@ def test_tracking_a_fetch_raises_no_alert_about_itself() -> None:
     assert [asking.track_price(price) for price in prices] == [None] * 6
 
 
-def test_vast_out_of_reach_is_an_empty_list_with_a_finding_and_a_log_line(
+def test_an_unreachable_vast_is_an_empty_list_with_a_finding_and_a_log_line(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.WARNING, logger="outlay")

@@ -1,4 +1,4 @@
-"""Who pays: pools spread by weight, shared owners, months, FOCUS rows."""
+"""Cost allocation: pools, shared owners, months, FOCUS rows."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class TestTheWorkedExampleOfOpenCost:
         assert round(rows["ns2"].total / 1e6, 3) == 74.771
         assert found.total == Money.parse(112)
 
-    def test_what_the_others_pay_of_its_idle_is_told_by_pool(self) -> None:
+    def test_the_idle_cost_of_a_shared_owner_is_kept_by_pool(self) -> None:
         found = allocate(self.charges, self.pools, shared=["ns1"])
         by_pool = [sum(row.pools.get(pool.name, 0) for row in found.rows) for pool in self.pools]
         assert by_pool == [pool.micros for pool in self.pools]
@@ -97,7 +97,7 @@ def test_idle_can_stay_a_row_of_its_own() -> None:
     assert paid(found) == {"a": 30.0, IDLE: 20.0}
 
 
-def test_what_is_idle_pays_for_nobody() -> None:
+def test_the_idle_row_gets_no_shared_cost() -> None:
     found = allocate(
         [Charge(owner="a", micros=usd(30)), Charge(owner="b", micros=usd(10))],
         [Pool(name="disk", micros=usd(20), weights={"a": 0})],
@@ -113,7 +113,7 @@ def test_the_runs_of_a_shared_owner_stay_in_the_table() -> None:
     assert (shared.runs, shared.direct, shared.shared, shared.total) == (3, usd(10), -usd(10), 0)
 
 
-def test_what_is_assumed_goes_with_the_cost_of_a_shared_owner() -> None:
+def test_the_assumed_part_of_a_shared_owner_is_distributed() -> None:
     charges = [Charge(owner=o, micros=usd(9), assumed=usd(a)) for o, a in (("a", 1), ("b", 6))]
     found = allocate([*charges, Charge(owner="c", micros=usd(9))], shared=["b"])
     assert {row.owner: row.assumed for row in found.rows} == {"a": usd(4), "b": 0, "c": usd(3)}
@@ -121,7 +121,7 @@ def test_what_is_assumed_goes_with_the_cost_of_a_shared_owner() -> None:
 
 
 @pytest.mark.parametrize("charges", [[], [Charge(owner="a", micros=0)]])
-def test_idle_does_not_vanish_where_nobody_used_anything(charges: list[Charge]) -> None:
+def test_idle_cost_without_usage_keeps_its_own_row(charges: list[Charge]) -> None:
     found = allocate(charges, [Pool(name="idle", micros=usd(20))])
     assert found.total == Money.parse(20)
     assert paid(found)[IDLE] == 20.0
@@ -149,7 +149,7 @@ def test_a_month_is_a_window(text: str, days: int) -> None:
 
 
 @pytest.mark.parametrize("text", ["2026-13", "2026-00", "2026", "october", "2026-1", "9999-12"])
-def test_what_is_no_month_is_refused(text: str) -> None:
+def test_an_invalid_month_is_refused(text: str) -> None:
     with pytest.raises(InvalidValue, match="2026-10"):
         month_window(text)
 
@@ -211,7 +211,7 @@ class TestFocus:
         assert (rows[-1]["ChargeCategory"], rows[-1]["PricingQuantity"]) == ("Adjustment", "")
 
     @pytest.mark.parametrize("length_ns", [0, 1, 10**9 - 1])
-    def test_no_charge_period_is_without_length(self, length_ns: int) -> None:
+    def test_a_charge_period_is_at_least_one_second(self, length_ns: int) -> None:
         row = self.rows(spent("nlp", 0, end_ns=START_NS + length_ns))[0]
         assert row["ChargePeriodStart"] == "2026-10-01T00:00:00Z"
         assert row["ChargePeriodEnd"] == "2026-10-01T00:00:01Z"

@@ -1,4 +1,4 @@
-"""The documented surface of cost tracking: fields, their order and defaults, methods, arguments."""
+"""The documented interface of cost tracking: fields, order, defaults, methods, arguments."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Forecasts, held against what then happened: points against naive ones, intervals by coverage."""
+"""Forecasts against simulated futures: points against naive ones, intervals by coverage."""
 
 from __future__ import annotations
 
@@ -59,11 +59,11 @@ def trials(draw: Draw, *, known: int, planned: int, count: int = TRIALS) -> list
 # What a forecast says of its own interval where it cannot promise what the interval is called.
 CANNOT = (
     "may not hold",
-    "too few to tell",
+    "too few to be sure",
     "shows from 4 on",
-    "is not in the interval",
+    "is not visible yet",
     "cannot be met exactly",
-    "nothing shows how much they may differ",
+    "so their spread is unknown",
 )
 FOUR = ["skewed", "two amounts", "growing", "growing, noisily", "often crashing", "seldom crashing"]
 
@@ -71,9 +71,7 @@ FOUR = ["skewed", "two amounts", "growing", "growing, noisily", "often crashing"
 @pytest.mark.parametrize("known", [4, 6, 8, 15, 40, 60])
 @pytest.mark.parametrize("planned", [1, 5])
 @pytest.mark.parametrize("world", FOUR)
-def test_intervals_hold_what_they_promise_or_the_forecast_says_that_it_cannot(
-    world: str, known: int, planned: int
-) -> None:
+def test_intervals_have_their_coverage_or_a_note(world: str, known: int, planned: int) -> None:
     """In every world, with every number of runs: of the intervals that are given without doubt."""
     held, given, doubted = 0, 0, 0
     for history, future in trials(WORLDS[world], known=known, planned=planned):
@@ -102,7 +100,7 @@ def test_intervals_hold_what_they_promise_or_the_forecast_says_that_it_cannot(
         ("often crashing", 6, 5),
     ],
 )
-def test_intervals_hold_in_most_worlds_though_a_thin_history_is_not_trusted(
+def test_intervals_of_thin_histories_have_their_coverage_in_most_worlds(
     world: str, known: int, planned: int
 ) -> None:
     held, given = 0, 0
@@ -116,17 +114,17 @@ def test_intervals_hold_in_most_worlds_though_a_thin_history_is_not_trusted(
     assert 0.70 <= held / given <= 0.90
 
 
-def test_a_trend_is_followed_and_said() -> None:
+def test_a_trend_is_extrapolated_with_a_note() -> None:
     found = forecast_runs([10 * 1.03**n for n in range(12)], 5)
     assert found is not None
     assert found.point == pytest.approx(sum(10 * 1.03**n for n in range(12, 17)), rel=1e-6)
-    assert found.note == "costs grow by 3.0% from run to run, which is followed"
+    assert found.note == "costs grow by 3.0% from run to run, which is extrapolated"
 
 
-def test_more_runs_ahead_than_behind_says_what_it_cannot_see() -> None:
+def test_many_planned_runs_get_a_note_about_unseen_trends() -> None:
     found = forecast_runs([9.0, 10.0, 11.0, 10.0, 9.5, 10.5, 9.0, 11.0], 20)
     assert found is not None
-    assert "a trend that does not show yet" in found.note
+    assert "a trend that is not visible yet" in found.note
 
 
 def test_runs_that_crash_at_once_do_not_widen_the_others() -> None:
@@ -134,10 +132,10 @@ def test_runs_that_crash_at_once_do_not_widen_the_others() -> None:
     assert found is not None
     assert found.high is not None
     assert found.high < 30
-    assert found.note.startswith("2 of 10 runs cost next to nothing")
+    assert found.note.startswith("2 of 10 runs cost almost nothing")
 
 
-def test_only_equal_runs_have_an_interval_without_width_and_it_says_so() -> None:
+def test_equal_runs_have_an_interval_without_width_and_a_note() -> None:
     found = forecast_runs([10.0] * 9, 5)
     assert found is not None
     assert (found.low, found.high) == (50.0, 50.0)
@@ -194,7 +192,7 @@ def test_the_point_beats_the_naive_forecasts(world: str) -> None:
     assert errors < 0.8 * drift_errors
 
 
-def test_a_thin_history_says_so() -> None:
+def test_a_thin_history_has_a_note() -> None:
     found = forecast_runs([10.0, 12.0, 11.0, 10.5], 5)
     assert found is not None
     assert found.note.startswith("thin history: 4 runs, too few to show a trend")
@@ -279,7 +277,7 @@ class TestOfAModel:
         found = self.forecast(0.1, budget=0.3, planned_runs=1, avg_cost_per_run=0.2)
         assert (found["budget_status"], found["overage"]) == ("WARNING", 0.0)
 
-    def test_never_holds_dollars_against_a_budget_in_euros(self) -> None:
+    def test_never_compares_dollars_with_a_budget_in_euros(self) -> None:
         found = self.forecast(10, 10, budget="15 EUR")
         assert (found["budget"], found["budget_status"]) == (None, "UNKNOWN")
         assert "the budget is in EUR, the runs are in USD" in found["note"]
@@ -288,7 +286,7 @@ class TestOfAModel:
         found = self.forecast(budget="100 EUR", avg_cost_per_run=7.5)
         assert (found["currency"], found["budget_status"]) == ("EUR", "OK")
 
-    def test_knows_nothing_without_history(self) -> None:
+    def test_is_unknown_without_history(self) -> None:
         found = self.forecast(budget=100)
         assert (found["estimated_total"], found["budget_status"]) == (None, "UNKNOWN")
 
@@ -299,7 +297,7 @@ def stretches(generator: np.random.Generator, count: int) -> list[Pace]:
 
 
 @pytest.mark.parametrize("known", [5, 20])
-def test_intervals_of_the_rest_of_a_run_hold_what_they_promise(known: int) -> None:
+def test_intervals_of_the_rest_of_a_run_have_their_coverage(known: int) -> None:
     generator, held = np.random.default_rng(3), 0
     for _ in range(TRIALS):
         past, future = stretches(generator, known), stretches(generator, 10)
@@ -330,13 +328,13 @@ def test_the_rest_of_a_live_run_costs_what_its_pace_says(tmp_path: Path) -> None
     assert rest.seconds.point == pytest.approx(220, rel=0.01)
 
 
-def test_a_run_that_is_there_needs_nothing_more(tmp_path: Path) -> None:
+def test_a_run_at_its_target_needs_nothing_more(tmp_path: Path) -> None:
     rest = rest_of(a_run(tmp_path, steps=50), 50)
     assert rest is not None
     assert rest.cost.point == 0.0
 
 
-def test_stretches_sum_to_the_run(tmp_path: Path) -> None:
+def test_paces_sum_to_the_run(tmp_path: Path) -> None:
     view = a_run(tmp_path, steps=100)
     paces = run_paces(view)
     assert sum(pace.steps for pace in paces) == 100

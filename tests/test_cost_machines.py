@@ -1,4 +1,4 @@
-"""Owned nodes that are stated as machines: runs on them and what lies in no run add up."""
+"""Owned machines: their runs and the cost outside of runs add up."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from command_line import in_process
 from ledgers import HOUR, SECOND, START_NS, Segment, dollars
-from outlay.cost.machines import OwnedMachine, cost_of_machine, read_machines, state_machine
+from outlay.cost.machines import OwnedMachine, cost_of_machine, read_machines, set_machine
 from outlay.errors import InvalidValue
 from outlay.ledger import Price
 from outlay.units import Money
@@ -26,7 +26,7 @@ def write_run(directory: Path, *, hours: float = 1, price: Price = OWNED, **abou
     return directory
 
 
-def test_runs_and_what_lies_in_no_run_are_the_machine(tmp_path: Path) -> None:
+def test_runs_and_the_cost_outside_of_them_sum_to_the_machine(tmp_path: Path) -> None:
     run = write_run(tmp_path)
     row = cost_of_machine(MACHINE, [run], START_NS + 3 * HOUR)
     assert (row.cost, row.in_runs) == (Money(24_000_000), Money(8_000_000))
@@ -38,14 +38,14 @@ def test_runs_and_what_lies_in_no_run_are_the_machine(tmp_path: Path) -> None:
     [{"host": "node8"}, {"price": dollars(8)}, {"price": Price(8_000_000, "EUR", kind="showback")}],
     ids=["another node", "cash", "another currency"],
 )
-def test_a_run_elsewhere_or_of_another_kind_is_not_on_it(
+def test_a_run_on_another_host_or_of_another_kind_does_not_count(
     tmp_path: Path, about: dict[str, Any]
 ) -> None:
     row = cost_of_machine(MACHINE, [write_run(tmp_path, **about)], START_NS + 3 * HOUR)
     assert row.in_runs == Money(0)
 
 
-def test_a_run_counts_from_when_the_machine_is_stated_to_when_it_is_given_away(
+def test_a_run_counts_between_since_and_until(
     tmp_path: Path,
 ) -> None:
     run = write_run(tmp_path, hours=4)
@@ -56,7 +56,7 @@ def test_a_run_counts_from_when_the_machine_is_stated_to_when_it_is_given_away(
     assert (row.cost, row.in_runs) == (Money(16_000_000), Money(16_000_000))
 
 
-def test_of_a_run_on_two_nodes_each_has_its_share(tmp_path: Path) -> None:
+def test_a_run_on_two_nodes_is_split_by_share(tmp_path: Path) -> None:
     for rank, host in enumerate(("node7", "node8")):
         facts = {"host": host, "nodes": 2, "node": rank, "price": dollars(8), "gpus": 2}
         Segment(rank=rank, about=facts | {"launch": "x", "pid": rank}).step(3600).end().write(
@@ -81,7 +81,7 @@ def test_a_machine_is_stated_shown_and_removed(tmp_path: Path) -> None:
 
 def test_an_end_before_the_begin_is_refused() -> None:
     with pytest.raises(InvalidValue, match="--until"):
-        state_machine(
+        set_machine(
             OwnedMachine(host="n", price=OWNED, since_ns=START_NS, until_ns=START_NS - SECOND)
         )
     assert read_machines() == {}
@@ -95,5 +95,5 @@ def test_the_example_of_the_help_works_and_its_date_begins_at_midnight_utc() -> 
 
 
 @pytest.mark.parametrize("since", ["2026-13-01", "2026-11-01T09:00", "1 November"])
-def test_what_is_no_date_or_has_no_zone_is_refused(since: str) -> None:
+def test_an_invalid_date_or_one_without_a_zone_is_refused(since: str) -> None:
     assert in_process("cost", "machines", "set", "node7", "12 USD/h", "--since", since).code == 2

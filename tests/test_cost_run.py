@@ -1,4 +1,4 @@
-"""What a run cost, from its log: by phase, per unit, across prices, attempts and GPUs."""
+"""The cost of a run from its log: by phase, per unit, across prices, attempts and GPUs."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_phases_have_their_dollars_and_sum_to_the_cost(tmp_path: Path) -> None:
     assert found.badput == {"data_loading": Money(5_000), "checkpoint_save": Money(5_000)}
 
 
-def test_units_have_their_price(tmp_path: Path) -> None:
+def test_unit_costs_are_cost_divided_by_units(tmp_path: Path) -> None:
     run = priced(3600)  # A dollar a second.
     for _ in range(4):
         run.step(1.0, tokens=500_000, samples=8)
@@ -175,7 +175,7 @@ class TestMetricsFromARun:
         assert TrainingCostReport.of(found).total_cost == 3.0
 
 
-def test_ranks_that_report_the_same_curve_are_heard_once(tmp_path: Path) -> None:
+def test_a_metric_reported_by_several_ranks_counts_once(tmp_path: Path) -> None:
     for rank in (1, 0):
         run = priced(rank=rank)
         for value in (0.7, 0.5, 0.6):
@@ -186,7 +186,7 @@ def test_ranks_that_report_the_same_curve_are_heard_once(tmp_path: Path) -> None
     assert best_loss(account) == 0.5
 
 
-def test_a_curve_that_one_rank_alone_reports_is_heard(tmp_path: Path) -> None:
+def test_a_metric_of_another_rank_is_used(tmp_path: Path) -> None:
     priced().step(1.0).end().write(tmp_path)
     metric(priced(rank=1).step(1.0), "accuracy", 0.9).end().write(tmp_path)
     assert best_accuracy(read_view(tmp_path, LATER_NS).account) == 0.9

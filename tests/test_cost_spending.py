@@ -1,4 +1,4 @@
-"""All that was spent: each attempt to its own user, tags and month; what is assumed; as of when."""
+"""Spending: attempts by user, tags and month; assumed amounts; as-of queries."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_what_is_assumed_is_part_of_the_amount(tmp_path: Path) -> None:
     assert total.cost - total.assumed == Money(18 * 10**6)
 
 
-def test_a_month_that_is_over_does_not_change_when_a_run_is_resumed(tmp_path: Path) -> None:
+def test_a_past_month_does_not_change_when_a_run_is_resumed(tmp_path: Path) -> None:
     resumed_by_another(tmp_path)
     closed = read(tmp_path, as_of_ns=NOVEMBER.end_ns + HOUR)
     november = (NOVEMBER.start_ns, NOVEMBER.end_ns)
@@ -117,7 +117,7 @@ def test_a_run_that_ran_at_that_instant_is_charged_up_to_it(tmp_path: Path) -> N
     assert found.totals()[USD].cost == Money(12_300_000)
 
 
-def test_a_run_across_the_border_is_charged_exactly_on_both_sides(tmp_path: Path) -> None:
+def test_a_run_across_two_months_is_split_exactly(tmp_path: Path) -> None:
     about = {"price": dollars(3), "gpus": 2, "run_id": "a", "model": "m"}
     segment = Segment(start=seconds_to(DECEMBER.start_ns) - 5400, about=about)
     segment.step(3600).price(6, gpus=2).step(3600).end().write(tmp_path / "a")
@@ -151,7 +151,7 @@ def test_a_stated_training_is_spent_like_any_other(tmp_path: Path) -> None:
     assert {spend.source for spend in found.spends} == {"ledger", "stated"}
 
 
-def test_a_training_that_was_stated_later_was_not_known(tmp_path: Path) -> None:
+def test_a_training_stated_later_is_excluded_by_as_of(tmp_path: Path) -> None:
     attempt(tmp_path / "a", at_ns=DECEMBER.start_ns, hours=1)
     moment = datetime(2023, 12, 2, tzinfo=UTC)
     CostAnalyzer().analyze_training_run(
@@ -162,7 +162,7 @@ def test_a_training_that_was_stated_later_was_not_known(tmp_path: Path) -> None:
     assert "1 stated since" in str(found.findings[0])
 
 
-def test_currencies_and_kinds_stand_side_by_side(tmp_path: Path) -> None:
+def test_currencies_and_kinds_are_not_added(tmp_path: Path) -> None:
     from outlay.ledger.price import Price
 
     for name, price in (
@@ -199,7 +199,7 @@ def test_a_run_whose_log_is_gone_and_whose_charges_are_unknown_is_split_by_time(
     ]
     total = found.totals()[USD]
     assert (total.cost.micros, total.assumed.micros, total.gpu_us) == (1_000_001, 7, 10)
-    assert "split by time" in str(found.findings[0])
+    assert "split evenly over time" in str(found.findings[0])
 
 
 def run_row(**changes: object) -> RunRow:
@@ -220,7 +220,7 @@ def test_a_spend_belongs_to_its_user_model_or_tag(tmp_path: Path, by: str, owner
 
 
 @pytest.mark.parametrize("by", ["tag", "tag:", "colour"])
-def test_what_nothing_belongs_to_is_refused(by: str) -> None:
+def test_an_unknown_owner_key_is_refused(by: str) -> None:
     with pytest.raises(InvalidValue, match="tag:NAME"):
         owner_by(by)
 
@@ -249,7 +249,7 @@ class TestARental:
             assert one.end_ns == two.start_ns
         return [spend.cost.micros // 10**6 for spend in spends]
 
-    def test_is_spent_month_by_month_while_it_lives(self) -> None:
+    def test_is_charged_by_month_while_it_runs(self) -> None:
         assert self.costs(self.lines(), DECEMBER.start_ns + 3 * HOUR) == [2, 6]
 
     def test_costs_what_was_captured_once_it_is_gone(self) -> None:

@@ -1,4 +1,4 @@
-"""What a run costs, from ``outlay.run`` to ``outlay cost``: nodes, shares, gaps, each an amount."""
+"""Cost from ``outlay.run`` to ``outlay cost``: nodes, GPU shares, gaps, each with an amount."""
 
 from __future__ import annotations
 

@@ -12,8 +12,8 @@ from outlay import plugins
 from outlay.errors import InvalidValue
 from outlay.export.gcp import GCPOptions
 from outlay.export.sinks import PluginSink, open_sink
-from outlay.prices.sources.base import fetch
-from outlay.prices.sources.registry import sources_named
+from outlay.prices.book import fetch
+from outlay.prices.sources.vendors import sources_named
 from outlay.sweep.engines.base import engine_named
 from outlay.sweep.grid.files import plan_file
 from outlay.sweep.run.harness import SweepOptions
@@ -25,7 +25,7 @@ from readings import goodput
 NO_CLOUD = GCPOptions(enable_gcp_goodput_metrics=False, enable_gcp_step_deviation_metrics=False)
 
 A_SOURCE = """
-from outlay.prices.sources.manual import ManualSource
+from outlay.prices.sources.catalogs import ManualSource
 from outlay.units import Rate
 
 def entry():

@@ -1,4 +1,4 @@
-"""The price book: snapshots, what was on offer at any instant, points and alerts."""
+"""The price book: snapshots, offers at any point in time, price points and alerts."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from offer_builder import offer
 from outlay.clock import ManualClock
 from outlay.errors import Finding, InvalidValue
 from outlay.prices.alerts import AlertKind, AlertRules
-from outlay.prices.book import NothingLoaded, PriceBook, SourceState, look_up
+from outlay.prices.book import NothingLoaded, PriceBook, SourceState, search_offers
 from outlay.prices.catalog import Query
 from outlay.prices.gpus import matching_names
 from outlay.prices.offer import Offer, Snapshot, Tier, cheapest_first
 from outlay.prices.series import Alert, PricePoint, alerts, current_points, points
-from outlay.prices.sources import vast
+from outlay.prices.sources.vendors import parse_vast
 from outlay.store import open_store
 from outlay.units import Money
 from vendor_shapes import vast_answer, vast_offer
@@ -50,7 +50,7 @@ def prices(offers: Iterable[Offer]) -> list[str]:
     return sorted(str(one.price) for one in offers)
 
 
-def test_an_offer_is_read_back_as_it_was(store: Engine) -> None:
+def test_an_offer_survives_a_round_trip(store: Engine) -> None:
     everything = offer(
         "3.21",
         gpu_count=4,
@@ -81,7 +81,7 @@ def test_sources_do_not_replace_each_other(store: Engine) -> None:
     assert prices(PriceBook(store).offers()) == ["1.00 USD", "3.00 USD"]
 
 
-def test_a_failed_fetch_does_not_hide_what_was_known(store: Engine) -> None:
+def test_a_failed_fetch_keeps_the_earlier_offers(store: Engine) -> None:
     record(store, look(1, offer("1")), look(2, failed=True))
     assert prices(PriceBook(store).offers()) == ["1.00 USD"]
 
@@ -91,7 +91,7 @@ def test_an_empty_snapshot_means_that_nothing_is_offered(store: Engine) -> None:
     assert PriceBook(store).offers() == []
 
 
-def test_the_past_is_still_there(store: Engine) -> None:
+def test_past_offers_can_be_queried(store: Engine) -> None:
     record(store, look(10, offer("1")), look(20, offer("3")))
     assert prices(PriceBook(store).offers(at_ns=19)) == ["1.00 USD"]
     assert prices(PriceBook(store).offers(at_ns=20)) == ["3.00 USD"]
@@ -110,7 +110,7 @@ def test_the_price_at_an_instant_is_the_cheapest_per_gpu(store: Engine) -> None:
     assert found.price_per_gpu == Money.parse("2")
 
 
-def test_the_price_of_what_was_never_seen_is_none(store: Engine) -> None:
+def test_an_unknown_gpu_has_no_price(store: Engine) -> None:
     record(store, look(1, offer()))
     assert price_at(PriceBook(store), "B200", 5) is None
 
@@ -231,7 +231,7 @@ def test_one_earlier_price_makes_no_historic_low(store: Engine) -> None:
     assert moves(store, "1.00", "0.99") == []
 
 
-def test_an_alert_says_from_what_to_what(store: Engine) -> None:
+def test_an_alert_has_both_prices(store: Engine) -> None:
     moves(store, "2.00", "1.50")
     (alert,) = alerts(store)
     assert (str(alert.previous), str(alert.current)) == ("2.00 USD", "1.50 USD")
@@ -268,14 +268,14 @@ def test_two_sources_of_one_provider_are_not_compared(store: Engine) -> None:
     assert alerts(store) == []
 
 
-def test_offers_that_join_a_snapshot_correct_its_alert(store: Engine) -> None:
+def test_offers_added_to_a_snapshot_correct_its_alert(store: Engine) -> None:
     record(store, look(1, offer("1.00")), look(2, offer("1.50")))
     assert [alert.kind for alert in alerts(store)] == [AlertKind.SURGE]
     record(store, look(2, offer("1.00")))
     assert alerts(store) == []
 
 
-def test_offers_that_join_a_snapshot_leave_its_cheapest(store: Engine) -> None:
+def test_offers_added_to_a_snapshot_keep_its_cheapest(store: Engine) -> None:
     record(store, look(1, offer("1.00")), look(1, offer("3.00"), offer("2.00")))
     (point,) = points(store)
     assert (str(point.price), point.offers) == ("1.00 USD", 3)
@@ -314,7 +314,7 @@ print(GPUPriceTracker().track_price(GPUPrice("H100", "acme", float(sys.argv[1]))
     assert "drop" in said[1]
 
 
-def test_sources_say_when_they_were_loaded_and_why_not(store: Engine) -> None:
+def test_sources_have_their_load_time_and_failure(store: Engine) -> None:
     finding = Finding(source="bolt", message="not loaded: no connection")
     failed = Snapshot(source="bolt", fetched_ns=9, findings=(finding,), failed=True)
     record(store, look(1, offer(), offer("3")), failed)
@@ -330,15 +330,15 @@ def test_sources_say_when_they_were_loaded_and_why_not(store: Engine) -> None:
     ]
 
 
-def test_never_loaded_is_not_no_offers(store: Engine) -> None:
+def test_a_search_without_any_loaded_source_raises(store: Engine) -> None:
     record(store, look(9, source="bolt", failed=True))
     with pytest.raises(NothingLoaded, match="outlay prices fetch"):
-        look_up(store, Query(gpu="H100"))
+        search_offers(store, Query(gpu="H100"))
 
 
-def test_loaded_without_a_match_is_no_offers(store: Engine) -> None:
+def test_a_search_without_a_match_is_empty(store: Engine) -> None:
     record(store, look(1, offer()))
-    found = look_up(store, Query(gpu="B200"))
+    found = search_offers(store, Query(gpu="B200"))
     assert (found.offers, found.searched) == ([], 1)
 
 
@@ -346,19 +346,19 @@ def test_a_source_that_failed_last_is_a_finding_beside_its_older_prices(store: E
     finding = Finding(source="acme", message="not loaded: HTTP 500")
     failed = Snapshot(source="acme", fetched_ns=9, findings=(finding,), failed=True)
     record(store, look(1, offer()), failed)
-    found = look_up(store, Query())
+    found = search_offers(store, Query())
     assert len(found.offers) == 1
-    assert "its older prices are shown" in found.findings[0].message
+    assert "showing its older prices" in found.findings[0].message
 
 
-def test_what_was_seen_too_long_ago_is_left_out(store: Engine) -> None:
+def test_offers_older_than_the_limit_are_excluded(store: Engine) -> None:
     record(store, look(1, offer()), look(5, offer("3"), source="bolt"))
-    assert prices(look_up(store, Query(), since_ns=5).offers) == ["3.00 USD"]
+    assert prices(search_offers(store, Query(), since_ns=5).offers) == ["3.00 USD"]
 
 
-def test_what_a_vendor_says_is_stored_without_loss(store: Engine) -> None:
+def test_a_vendors_offers_are_stored_without_loss(store: Engine) -> None:
     body = json.dumps(vast_answer(vast_offer(gpu_name="Quantum ☃ 9", geolocation="")))
-    parsed = vast.parse(body.encode(), ManualClock().wall_ns())
+    parsed = parse_vast(body.encode(), ManualClock().wall_ns())
     record(
         store, Snapshot(source="vast", fetched_ns=parsed.offers[0].fetched_ns, offers=parsed.offers)
     )
@@ -402,16 +402,16 @@ def test_the_price_of_a_form_factor_is_not_that_of_the_other(store: Engine) -> N
     assert [one and str(one.price) for one in found] == ["2.70 USD", "2.70 USD", "2.00 USD"]
 
 
-def test_what_is_old_is_left_out_unless_somebody_stated_it(store: Engine) -> None:
+def test_old_offers_are_excluded_unless_set_manually(store: Engine) -> None:
     stated = look(1, offer("1.10", provider="own"), source="manual:own:H100")
     record(store, stated, look(1, offer("2.00")), look(9, offer("3.00"), source="other"))
     recent = PriceBook(store).cheapest_rentable(since_ns=5)
     assert [str(one.price) for one in recent] == ["1.10 USD", "3.00 USD"]
-    found = look_up(store, Query(gpu="H100"), since_ns=5)
+    found = search_offers(store, Query(gpu="H100"), since_ns=5)
     assert (prices(found.offers), found.too_old) == (["1.10 USD", "3.00 USD"], 1)
 
 
-def test_a_bulk_of_snapshots_is_what_one_after_the_other_is(tmp_path: Path) -> None:
+def test_recording_in_bulk_equals_recording_one_by_one(tmp_path: Path) -> None:
     draw = Random(5)
     looks = [
         look(at, *(offer(draw.randrange(1, 9), gpu_count=n) for n in (1, 1, 8)), source=source)

@@ -1,4 +1,4 @@
-"""A price that is named: fetched, kept in a file, frozen with a run, shown with its cost."""
+"""Prices by name, end to end: fetched, written to a file, recorded with a run, shown as cost."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def hour_long_run(run_dir: Path, price: Price, *, run_id: str = "r") -> None:
 
 
 @pytest.mark.usefixtures("fetched")
-def test_what_was_fetched_is_kept_in_a_file_that_reads_as_text() -> None:
+def test_fetched_offers_are_written_to_a_readable_price_file() -> None:
     document = json.loads(price_file().read_text())
     assert document["version"] == 1
     eight = next(row for row in document["offers"] if row["gpus"] == 8 and row["gpu"] == "H100-SXM")
@@ -149,7 +149,9 @@ def test_an_hour_of_eight_gpus_at_a_named_price_costs_the_whole_offer(tmp_path: 
 
 
 @pytest.mark.usefixtures("fetched")
-def test_the_environment_may_name_a_price(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_variable_accepts_a_price_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("OUTLAY_PRICE", "runpod:RTX4090:community")
     with outlay.run("m", dir=tmp_path):
         pass
@@ -157,7 +159,7 @@ def test_the_environment_may_name_a_price(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 @pytest.mark.usefixtures("fetched")
-def test_a_price_may_be_set_by_name_while_a_run_goes_on(tmp_path: Path) -> None:
+def test_set_price_accepts_a_name_during_a_run(tmp_path: Path) -> None:
     with outlay.run("m", dir=tmp_path, price="1 USD/h") as run:
         run.set_price("lambda:2xA6000")
     (change,) = (r for r in read_run(tmp_path).records if isinstance(r, PriceChanged))
@@ -166,7 +168,7 @@ def test_a_price_may_be_set_by_name_while_a_run_goes_on(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("fetched")
-def test_exec_takes_a_name_and_hands_the_whole_price_on(tmp_path: Path) -> None:
+def test_exec_passes_the_resolved_price_to_the_command(tmp_path: Path) -> None:
     program = "import outlay\nwith outlay.run('m'): pass\n"
     done = outlay_process(
         "exec", "--dir", tmp_path / "run", "--price", "lambda:8xH100", "--gpus", "8",
@@ -263,20 +265,22 @@ def test_an_imported_catalog_is_found_by_name(tmp_path: Path) -> None:
 
 class TestOnAMarket:
     @pytest.mark.usefixtures("fetched")
-    def test_the_range_is_said_and_nothing_starts(self, tmp_path: Path) -> None:
+    def test_an_error_shows_the_range_and_nothing_starts(self, tmp_path: Path) -> None:
         with pytest.raises(PriceUnknown, match=r"0\.20 USD/h to 0\.30 USD/h"):
             outlay.run("m", dir=tmp_path / "run", price="vast:RTX3090")
         assert not (tmp_path / "run").exists()
 
     @pytest.mark.usefixtures("fetched")
-    def test_the_instance_decides(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_the_instance_id_selects_the_offer(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setenv("VAST_CONTAINERLABEL", "C.7002")
         with outlay.run("m", dir=tmp_path, price="vast:2xRTX3090"):
             pass
         assert price_of(tmp_path).micros_per_hour == 300_000
 
     @pytest.mark.usefixtures("fetched")
-    def test_the_price_of_one_instance_may_be_stated(
+    def test_the_price_of_one_instance_can_be_set(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         words = ("prices", "set", "RTX3090", "0.22 USD/h", "--provider", "vast", "--id", "123")
@@ -310,15 +314,15 @@ class TestAuto:
             pass
         assert price_of(tmp_path) == Price(1_200_000, source="rate of gpu", kind="showback")
 
-    def test_a_machine_that_says_nothing_is_refused(self, tmp_path: Path) -> None:
-        with pytest.raises(PriceUnknown, match="no provider that is recognised"):
+    def test_an_unidentified_machine_is_an_error(self, tmp_path: Path) -> None:
+        with pytest.raises(PriceUnknown, match="no known provider"):
             outlay.run("m", dir=tmp_path / "run", price="auto")
         assert not (tmp_path / "run").exists()
 
 
 class TestAge:
     @pytest.mark.usefixtures("fetched")
-    def test_a_price_older_than_a_day_is_said_at_the_start_and_with_the_cost(
+    def test_a_price_older_than_a_day_is_a_warning_and_a_finding(
         self, tmp_path: Path, caplog: pytest.LogCaptureFixture
     ) -> None:
         late = ManualClock(wall_ns=max(q.fetched_ns for q in read_quotes()) + 49 * HOUR_NS)
@@ -331,7 +335,9 @@ class TestAge:
         assert "2d01h" in in_process("cost", tmp_path).out.replace("\n", " ")
 
     @pytest.mark.usefixtures("fetched")
-    def test_a_fresh_price_is_not(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    def test_a_fresh_price_has_no_warning(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
         with outlay.run("m", dir=tmp_path, price="lambda:8xH100"):
             pass
         assert caplog.text == ""
@@ -359,9 +365,7 @@ class TestTheGuard:
             ("0.70 USD/h showback", "cash"),
         ],
     )
-    def test_what_cannot_be_held_is_refused_and_nothing_starts(
-        self, rate: str, said: str, tmp_path: Path
-    ) -> None:
+    def test_a_refused_hold_starts_nothing(self, rate: str, said: str, tmp_path: Path) -> None:
         done = in_process(
             "guard", "run", "--label", "a", "--rate", rate, "--log", tmp_path / "spend.jsonl",
             "--ceiling", "10", "--", "touch", tmp_path / "ran",
@@ -405,7 +409,7 @@ class TestGrids:
         assert '"estimated":2.999137,' in log, "an hour and the notice are held at the named price"
 
     @pytest.mark.usefixtures("fetched")
-    def test_an_unknown_name_stands_with_the_line_of_its_entry(self, tmp_path: Path) -> None:
+    def test_an_unknown_name_is_reported_with_its_line(self, tmp_path: Path) -> None:
         with pytest.raises(InvalidGrid, match=r"lambda:8xB200.*lambda:8xH100"):
             plan_file(self.grid(tmp_path, price="lambda:8xB200"))
 
@@ -474,7 +478,7 @@ class TestKinds:
     @pytest.mark.parametrize(
         ("more", "total", "other"), [([], 16, "showback"), (["--kind", "showback"], 8, "cash")]
     )
-    def test_one_kind_is_allocated_and_the_other_is_said(
+    def test_cash_is_allocated_and_showback_is_a_finding(
         self, more: list[str], total: int, other: str
     ) -> None:
         words = ("cost", "allocate", "--by", "user", "--month", "2001-09", *more, "--json")
@@ -494,7 +498,7 @@ class TestKinds:
         (row,) = in_process("cost", "budget", "status", "--json").json["budgets"]
         assert row["spent"]["micros"] == 16_000_000
 
-    def test_what_burns_now_is_told_by_kind(self, tmp_path: Path) -> None:
+    def test_the_burn_rate_is_shown_by_kind(self, tmp_path: Path) -> None:
         with (
             outlay.run("m", dir=tmp_path / "rented", price="2 USD/h"),
             outlay.run("m", dir=tmp_path / "owned", price="1 USD/h showback"),
@@ -505,7 +509,7 @@ class TestKinds:
         assert [money["micros"] for money in said["showback_per_hour"]] == [1_000_000]
         assert "Burning now: 2.00 USD/h, 1.00 USD/h showback" in shown
 
-    def test_a_price_of_the_other_kind_is_refused_while_a_run_goes_on(self, tmp_path: Path) -> None:
+    def test_a_price_of_the_other_kind_is_refused_during_a_run(self, tmp_path: Path) -> None:
         with (
             outlay.run("m", dir=tmp_path, price="1 USD/h showback") as run,
             pytest.raises(InvalidValue, match="showback price as before"),
@@ -513,7 +517,7 @@ class TestKinds:
             run.set_price("2 USD/h")
         assert not any(isinstance(r, PriceChanged) for r in read_run(tmp_path).records)
 
-    def test_an_attempt_of_the_other_kind_is_not_counted_and_said(self, tmp_path: Path) -> None:
+    def test_an_attempt_of_the_other_kind_is_a_finding(self, tmp_path: Path) -> None:
         with outlay.run("m", dir=tmp_path, price="1 USD/h"):
             pass
         with outlay.run("m", dir=tmp_path, price="1000000 USD/h showback"):

@@ -1,4 +1,4 @@
-"""Catalogs that others publish: gpuhunt's and SkyPilot's CSV, and gpuhunt itself."""
+"""Published catalogs (gpuhunt's and SkyPilot's CSV, the gpuhunt library) and manual prices."""
 
 from __future__ import annotations
 
@@ -19,11 +19,10 @@ from hypothesis import strategies as st
 from fake_vendor import Answer, FakeVendor, serving
 from outlay.clock import ManualClock
 from outlay.errors import InvalidValue, MissingExtra
-from outlay.prices.offer import Tier, read_price
-from outlay.prices.sources.base import SourceFailed, fetch, fetch_all
-from outlay.prices.sources.catalogs import CsvSource, GpuhuntSource, parse_csv
-from outlay.prices.sources.manual import ManualSource
-from outlay.prices.sources.registry import sources_named
+from outlay.prices.book import fetch, fetch_all
+from outlay.prices.offer import SourceFailed, Tier, read_price
+from outlay.prices.sources.catalogs import CsvSource, GpuhuntSource, ManualSource, parse_csv
+from outlay.prices.sources.vendors import sources_named
 from outlay.units import Money, Rate
 
 GPUHUNT = """\
@@ -74,7 +73,7 @@ def test_skypilot_has_both_prices_in_a_row(tmp_path: Path) -> None:
     ]
 
 
-def test_skypilots_memory_is_not_believed(tmp_path: Path) -> None:
+def test_skypilots_memory_is_ignored(tmp_path: Path) -> None:
     snapshot = fetch(CsvSource(saved(tmp_path / "runpod" / "vms.csv", SKYPILOT)))
     assert [offer.memory_gb for offer in snapshot.offers] == [80, 80, 80]
 
@@ -86,7 +85,7 @@ def test_skypilots_memory_is_not_believed(tmp_path: Path) -> None:
         ("x,us,1,1,1,many,H100,80,False,,nvidia,", "gpu_count"),
         ("x,us,1,1,1,-8,H100,80,False,,nvidia,", "zero or more"),
         ("x,us,1,1,1,nan,H100,80,False,,nvidia,", "gpu_count"),
-        ("x,us,1,1,1,0.5,H100,80,False,,nvidia,", "part of a GPU"),
+        ("x,us,1,1,1,0.5,H100,80,False,,nvidia,", "fraction of a GPU"),
         ("x,us,1,1", "no 'gpu_count' column"),
         ("x,us,nan,1,1,1,H100,80,False,,nvidia,", "price"),
     ],
@@ -109,7 +108,7 @@ def test_a_file_of_another_kind_is_a_failure(tmp_path: Path, text: str) -> None:
     | st.from_regex(r"[0-9]{0,4}\.?[0-9]{0,8}", fullmatch=True)
     | st.text(max_size=5)
 )
-def test_a_price_is_read_as_money_reads_it(text: str) -> None:
+def test_the_fast_path_parses_prices_like_money(text: str) -> None:
     try:
         expected = Money.parse(text)
     except InvalidValue:
@@ -184,7 +183,7 @@ def test_gpuhunt_that_loaded_nothing_is_a_failure(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(gpuhunt, "query", gpuhunt.Catalog(auto_reload=False).query)
     snapshot = fetch(GpuhuntSource("runpod"))
     assert snapshot.failed
-    assert "returned nothing" in snapshot.findings[0].message
+    assert "returned no offers" in snapshot.findings[0].message
 
 
 @pytest.mark.usefixtures("gpuhunt_server")
@@ -235,7 +234,7 @@ def test_an_unknown_source_is_refused_with_the_choices(name: str) -> None:
         sources_named([name])
 
 
-def test_one_source_that_fails_does_not_take_the_others_down(tmp_path: Path) -> None:
+def test_a_failing_source_does_not_affect_the_others(tmp_path: Path) -> None:
     good = CsvSource(saved(tmp_path / "aws.csv", GPUHUNT))
     told: list[str] = []
     snapshots = fetch_all(
@@ -245,5 +244,5 @@ def test_one_source_that_fails_does_not_take_the_others_down(tmp_path: Path) -> 
     assert sorted(told) == ["csv:aws", "csv:none"]
 
 
-def test_nobody_to_ask_is_no_snapshots() -> None:
+def test_fetching_no_sources_returns_no_snapshots() -> None:
     assert fetch_all([]) == []

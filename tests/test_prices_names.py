@@ -1,4 +1,4 @@
-"""Prices by name: the grammar, what a name stands for, and what is refused."""
+"""Price names: grammar, lookup and errors."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_a_name_is_read_part_by_part(text: str, fields: dict[str, Any]) -> None:
         "lambda:9999999xH100", "lambda:H100:cheap:us-west-1", "lambda:H100:spot:us:west", ":",
     ],
 )  # fmt: skip
-def test_what_is_no_name_is_refused(text: str) -> None:
+def test_an_invalid_name_is_refused(text: str) -> None:
     with pytest.raises(InvalidValue, match=r"^price: got "):
         parse_name(text, name="price")
 
@@ -71,7 +71,7 @@ def test_what_is_no_name_is_refused(text: str) -> None:
         ("$1.50/h cash", False), (1.5, False), (None, False), ('{"micros_per_hour":1}', False),
     ],
 )  # fmt: skip
-def test_a_name_is_told_from_a_typed_price(value: object, named: bool) -> None:
+def test_a_name_is_distinguished_from_a_typed_price(value: object, named: bool) -> None:
     assert is_price_name(value) is named
 
 
@@ -117,13 +117,13 @@ def test_one_price_in_every_region_needs_none_named() -> None:
     assert found("lambda:H100", quote(region="a"), quote(region="b")).micros_per_hour == 2_000_000
 
 
-def test_the_source_that_looked_last_is_believed() -> None:
+def test_the_latest_snapshot_wins() -> None:
     old = quote("2", source="gpuhunt:lambdalabs", fetched_ns=1)
     new = quote("3", source="lambda", fetched_ns=2)
     assert found("lambda:H100", old, new) == new
 
 
-def test_community_machines_are_meant_only_where_it_is_said() -> None:
+def test_community_machines_match_only_a_community_tier() -> None:
     secure = quote("0.69", provider="runpod")
     private = quote("0.34", provider="runpod", community=True)
     assert found("runpod:H100", secure, private) == secure
@@ -135,13 +135,13 @@ def test_an_unknown_price_lists_what_is_known_closest_first() -> None:
     with pytest.raises(PriceUnknown) as caught:
         found("lambda:1xH100", *known)
     said = str(caught.value)
-    assert said.startswith("price: got 'lambda:1xH100'; expected a price that is known: ")
+    assert said.startswith("price: got 'lambda:1xH100'; expected a known price: ")
     assert said.index("1xH200") < said.index("RTX4090")
     assert "outlay prices fetch" in said
 
 
-def test_where_nothing_was_ever_fetched_it_says_how_to() -> None:
-    with pytest.raises(PriceUnknown, match="none is on this machine: `outlay prices fetch`"):
+def test_without_any_prices_the_error_says_how_to_fetch_them() -> None:
+    with pytest.raises(PriceUnknown, match="there is none on this machine: `outlay prices fetch`"):
         found("lambda:H100")
 
 
@@ -161,7 +161,7 @@ def test_a_market_of_one_offer_is_refused_all_the_same() -> None:
         found("vast:RTX3090", VAST[0])
 
 
-def test_on_a_market_the_instance_decides() -> None:
+def test_on_a_market_the_instance_id_selects_the_offer() -> None:
     assert found("vast:RTX3090", *VAST, ids=("7002",)) == VAST[1]
 
 
@@ -217,16 +217,14 @@ def test_auto_in_a_slurm_job_takes_the_rate_of_its_partition() -> None:
 @pytest.mark.parametrize(
     ("machine", "said"),
     [
-        (Machine(), "no provider that is recognised"),
+        (Machine(), "no known provider"),
         (Machine(gpu="NVIDIA H100", gpus=8), "8 x NVIDIA H100"),
         (Machine(partition="gpu"), "outlay prices partition set gpu"),
-        (Machine(provider="runpod"), "say runpod:COUNTxGPU"),
+        (Machine(provider="runpod"), "use runpod:COUNTxGPU"),
         (Machine(provider="runpod", gpu="B200"), "lambda:1xH100:on-demand"),
     ],
 )
-def test_auto_that_cannot_be_told_says_what_is_seen_and_what_to_type(
-    machine: Machine, said: str
-) -> None:
+def test_auto_on_an_unidentified_machine_says_what_to_type(machine: Machine, said: str) -> None:
     with pytest.raises(PriceUnknown) as caught:
         look_up_automatic(machine, [quote()], {}, name="price")
     assert said in str(caught.value)
@@ -258,14 +256,14 @@ def test_a_typed_price_may_say_its_kind(text: str, kind: str) -> None:
         quote(offer_id="x", fetched_ns=5).price("showback"),
     ],
 )
-def test_a_price_that_is_handed_on_loses_nothing(price: Price) -> None:
+def test_a_price_survives_its_environment_variable(price: Price) -> None:
     assert typed_price(handed_on(price), name="OUTLAY_PRICE", source="environment") == price
 
 
 @pytest.mark.parametrize(
     "text", ["{", '{"micros_per_hour":-1}', '{"micros_per_hour":1,"kind":"gift"}', '{"x":1}']
 )
-def test_a_price_that_was_handed_on_damaged_is_refused(text: str) -> None:
+def test_a_damaged_price_in_the_environment_is_refused(text: str) -> None:
     with pytest.raises(InvalidValue, match="OUTLAY_PRICE: got"):
         typed_price(text, name="OUTLAY_PRICE", source="environment")
 

@@ -1,4 +1,4 @@
-"""Offers, what their GPUs are, which of them cannot be true, and finding the cheapest."""
+"""Offers: GPU names, screening, and search for the cheapest."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_a_family_means_all_its_cards(asked: str, found: set[str]) -> None:
         ("Quantum 9000 SXM", "Quantum 9000", 2, None),
     ],
 )
-def test_nvlink_is_said_only_where_it_is_certain(
+def test_nvlink_is_unknown_unless_certain(
     name: str, gpu: str, count: int, joined: bool | None
 ) -> None:
     assert nvlink_between(name, gpu, count) is joined
@@ -155,12 +155,12 @@ def test_impossible_rows_are_quarantined(row: Offer) -> None:
     assert len(screened.findings) == 1
 
 
-def test_spot_above_on_demand_of_the_same_thing_is_quarantined() -> None:
+def test_spot_above_on_demand_of_the_same_machine_is_quarantined() -> None:
     steady = offer("2.00", offer_id="p5")
     spot = offer("2.01", offer_id="p5", tier=Tier.SPOT)
     screened = screen([spot, steady])
     assert screened.offers == (steady,)
-    assert "dearer than the same on demand" in screened.findings[0].message
+    assert "costs more than the same machine on demand" in screened.findings[0].message
 
 
 @pytest.mark.parametrize(
@@ -174,11 +174,11 @@ def test_spot_above_on_demand_of_the_same_thing_is_quarantined() -> None:
     ],
     ids=["as dear", "another thing", "another region", "another size", "no id"],
 )
-def test_spot_is_compared_only_with_the_same_thing(spot: Offer) -> None:
+def test_spot_is_compared_only_with_the_same_machine(spot: Offer) -> None:
     assert not screen([spot, offer("2.00", offer_id="p5")]).findings
 
 
-def test_a_typing_error_in_the_price_of_an_unknown_gpu_stands_out() -> None:
+def test_a_price_far_below_the_median_is_quarantined() -> None:
     usual = [offer("4.00", gpu="Quantum 9000", offer_id=str(n)) for n in range(5)]
     wrong = offer("0.04", gpu="Quantum 9000")
     assert screen([*usual, wrong]).offers == tuple(usual)

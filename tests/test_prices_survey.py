@@ -1,4 +1,4 @@
-"""The vendor survey: what is compared, which rule decides, and what the document says."""
+"""The vendor survey: shortlists, the rule, and the document."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_lambda_is_compared_on_demand_with_its_usual_machines() -> None:
     assert justification(result).endswith("so this is the cheapest on demand.")
 
 
-def test_nothing_that_fits_leaves_the_placeholder() -> None:
+def test_without_a_matching_offer_there_is_a_placeholder() -> None:
     result = of_vast()
     assert (result.rule, result.pick) == (Rule.PLACEHOLDER, None)
     assert result.placeholder == Placeholder(gpus=2)
@@ -121,7 +121,7 @@ def full_survey() -> Survey:
         offers=(pair("0.45", provider="runpod", source="runpod", community=True),),
         findings=(Finding(source="runpod", message="row 3: a price | of words"),),
     )
-    refused = Finding(source="lambda", message="not loaded: it asks for a key")
+    refused = Finding(source="lambda", message="not loaded: it requires a key")
     failed = Snapshot(source="lambda", fetched_ns=NOW, findings=(refused,), failed=True)
     return survey([runpod, failed, vast], gpus=2, taken_ns=NOW)
 
@@ -132,17 +132,17 @@ def test_the_document_compares_the_vendors() -> None:
         "| vast | 2x RTX3090 spot | 0.30 USD | 0.60 USD | 24 GB | 808 Mbit/s down | yes | NO "
         "| vast, 2026-09-21 14:13:20Z |"
     ) in text
-    assert "| runpod | 2x RTX4090 community spot | 0.225 USD | 0.45 USD | not said |" in text
+    assert "| runpod | 2x RTX4090 community spot | 0.225 USD | 0.45 USD | not known |" in text
 
 
 def test_the_document_does_not_show_a_failure_as_no_offers() -> None:
     text = as_markdown(full_survey())
-    assert "| lambda | not loaded: it asks for a key |" in text
-    assert "loaded; nothing that fits" not in text
+    assert "| lambda | not loaded: it requires a key |" in text
+    assert "loaded; no matching offer" not in text
 
 
-def test_the_document_says_when_a_vendor_has_nothing() -> None:
-    assert "| vast | loaded; nothing that fits can be rented now |" in as_markdown(of_vast())
+def test_the_document_shows_a_vendor_without_offers() -> None:
+    assert "| vast | loaded; no matching offer is available now |" in as_markdown(of_vast())
 
 
 def test_the_document_is_dated_and_lists_what_is_wrong() -> None:

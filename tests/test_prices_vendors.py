@@ -1,4 +1,4 @@
-"""What each vendor's figures mean: per GPU or per machine, dollars or cents, spot or not."""
+"""Units of each vendor's figures: per GPU or per machine, dollars or cents, spot or on demand."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from outlay.prices.offer import Offer, Tier
-from outlay.prices.sources import lambda_cloud, runpod, vast
-from outlay.prices.sources.base import SourceFailed
+from outlay.prices.offer import Offer, SourceFailed, Tier
+from outlay.prices.sources.vendors import parse_lambda, parse_runpod, parse_vast
 from outlay.units import Money
 from vendor_shapes import (
     lambda_answer,
@@ -23,16 +22,16 @@ from vendor_shapes import (
 
 def from_vast(**changes: Any) -> dict[Tier, Offer]:
     body = json.dumps(vast_answer(vast_offer(**changes))).encode()
-    return {offer.tier: offer for offer in vast.parse(body, 1).offers}
+    return {offer.tier: offer for offer in parse_vast(body, 1).offers}
 
 
 def from_runpod(**changes: Any) -> list[Offer]:
     body = json.dumps(runpod_answer(runpod_type(**changes))).encode()
-    return list(runpod.parse(body, 1).offers)
+    return list(parse_runpod(body, 1).offers)
 
 
 def from_lambda(entry: dict[str, Any]) -> list[Offer]:
-    return list(lambda_cloud.parse(json.dumps(lambda_answer(entry)).encode(), 1).offers)
+    return list(parse_lambda(json.dumps(lambda_answer(entry)).encode(), 1).offers)
 
 
 def test_vast_prices_are_for_all_gpus_of_an_offer() -> None:
@@ -49,7 +48,7 @@ def test_vast_memory_is_in_megabytes() -> None:
     assert from_vast()[Tier.SPOT].memory_gb == 24
 
 
-def test_vast_tells_nvlink_bandwidth_region_cuda_and_storage() -> None:
+def test_vast_offers_have_nvlink_bandwidth_region_cuda_and_storage() -> None:
     offer = from_vast()[Tier.ON_DEMAND]
     assert offer.nvlink is True
     assert offer.bandwidth_mbps == 808
@@ -64,7 +63,7 @@ def test_vast_nvlink_is_its_bandwidth(bandwidth: float | None, nvlink: bool | No
     assert from_vast(bw_nvlink=bandwidth)[Tier.SPOT].nvlink is nvlink
 
 
-def test_one_gpu_has_no_nvlink_to_speak_of() -> None:
+def test_nvlink_of_a_single_gpu_is_unknown() -> None:
     assert from_vast(num_gpus=1)[Tier.SPOT].nvlink is None
 
 
@@ -123,7 +122,7 @@ def test_runpod_reserved_terms_are_told_apart() -> None:
 
 def test_runpod_errors_with_status_200_are_a_failure() -> None:
     with pytest.raises(SourceFailed, match="rate limited"):
-        runpod.parse(b'{"errors": [{"message": "rate limited"}], "data": null}', 1)
+        parse_runpod(b'{"errors": [{"message": "rate limited"}], "data": null}', 1)
 
 
 def test_runpod_consumer_cards_have_no_nvlink() -> None:

@@ -1,4 +1,4 @@
-"""Opening the store: where it is, who may open it, and stores of other versions."""
+"""Opening the store: its location, concurrent processes, and other schema versions."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_a_store_of_a_newer_outlay_is_refused() -> None:
 
 
 @pytest.mark.parametrize("version", range(migrations.NEWEST))
-def test_an_older_store_walks_forward_to_the_schema_of_today(version: int, tmp_path: Path) -> None:
+def test_an_older_store_is_migrated_to_the_current_schema(version: int, tmp_path: Path) -> None:
     old = connect(store_url(tmp_path))
     migrations.migrate(old, to=version)
     migrations.migrate(old)
@@ -103,13 +103,13 @@ def test_an_older_store_walks_forward_to_the_schema_of_today(version: int, tmp_p
     assert columns_of(old) == columns_of(fresh)
 
 
-def test_a_file_that_is_no_database_is_said_so(private_home: Path) -> None:
+def test_a_file_that_is_not_a_database_is_unavailable(private_home: Path) -> None:
     (private_home / "outlay.db").write_text("these are not the books" * 100)
     with pytest.raises(StoreUnavailable, match=r"not a database.*OUTLAY_HOME"):
         open_store()
 
 
-def test_a_store_that_is_damaged_while_it_is_open_is_said_so(private_home: Path) -> None:
+def test_a_store_damaged_while_open_is_unavailable(private_home: Path) -> None:
     store = open_store()
     for file in private_home.glob("outlay.db*"):
         file.write_text("these are not the books" * 100)
@@ -117,7 +117,7 @@ def test_a_store_that_is_damaged_while_it_is_open_is_said_so(private_home: Path)
         runs.list_runs(store)
 
 
-def test_a_home_that_is_a_file_is_said_so(tmp_path: Path) -> None:
+def test_a_home_that_is_a_file_is_unavailable(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(StoreUnavailable, match="OUTLAY_HOME"):
         open_store(tmp_path / "file")
@@ -137,7 +137,7 @@ def test_a_password_is_not_in_the_error(monkeypatch: pytest.MonkeyPatch) -> None
     assert "hunter2" not in str(caught.value)
 
 
-def test_a_new_file_that_another_holds_is_waited_for(private_home: Path) -> None:
+def test_opening_waits_for_a_locked_new_file(private_home: Path) -> None:
     with sqlite3.connect(private_home / "outlay.db", check_same_thread=False) as other:
         other.execute("CREATE TABLE anything (value)")
         other.commit()
@@ -197,7 +197,7 @@ runs.register(store, [RunRow(run_id=me, started_ns=0, last_seen_ns=0, updated_ns
         ("gpus", "1.5"),
     ],
 )
-def test_a_row_with_a_damaged_cell_is_derived_anew(tmp_path: Path, column: str, cell: str) -> None:
+def test_a_damaged_row_is_derived_again(tmp_path: Path, column: str, cell: str) -> None:
     for name in ("good", "bad"):
         with run("m", dir=tmp_path / name, name=name):
             pass

@@ -1,4 +1,4 @@
-"""What every database behind the store must do; another database joins by adding its URL."""
+"""The contract of every database behind the store; a database is added by its URL."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def run_row(run_id: str = "r1", *, started_ns: int = 100, updated_ns: int = 200)
     )
 
 
-def test_a_registered_run_is_read_back_as_it_was(store: Engine) -> None:
+def test_a_registered_run_survives_a_round_trip(store: Engine) -> None:
     row = replace(run_row(), cost_micros=1_500_000, currency="USD", ended_ns=2**62)
     runs.register(store, [row])
     assert runs.get(store, "r1") == row
@@ -75,21 +75,21 @@ def test_registering_twice_changes_nothing(store: Engine) -> None:
     assert [row.run_id for row in runs.list_runs(store)] == ["a", "b"]
 
 
-def test_a_later_look_at_a_run_replaces_the_earlier(store: Engine) -> None:
+def test_a_newer_row_replaces_an_older_one(store: Engine) -> None:
     later = replace(run_row(updated_ns=300), status="completed")
     runs.register(store, [run_row(updated_ns=200)])
     runs.register(store, [later])
     assert runs.get(store, "r1") == later
 
 
-def test_a_look_that_arrives_late_does_not_replace_a_later_one(store: Engine) -> None:
+def test_an_older_row_does_not_replace_a_newer_one(store: Engine) -> None:
     later = replace(run_row(updated_ns=300), status="completed")
     runs.register(store, [later])
     runs.register(store, [run_row(updated_ns=200)])
     assert runs.get(store, "r1") == later
 
 
-def test_registering_no_runs_is_nothing(store: Engine) -> None:
+def test_registering_no_runs_does_nothing(store: Engine) -> None:
     runs.register(store, [])
     assert runs.list_runs(store) == []
 
@@ -124,7 +124,7 @@ def test_runs_are_filtered_by_status_model_and_life(store: Engine) -> None:
         max_size=8,
     )
 )
-def test_any_order_of_registering_leaves_the_latest_look(store: Engine, rows: list[RunRow]) -> None:
+def test_any_order_of_registering_keeps_the_newest_row(store: Engine, rows: list[RunRow]) -> None:
     with writing(store) as connection:
         connection.execute(schema.runs.delete())
     for row in rows:
@@ -144,7 +144,7 @@ def test_a_failed_transaction_leaves_nothing(store: Engine) -> None:
     assert runs.list_runs(store) == []
 
 
-def test_a_store_that_cannot_be_written_is_said_so(store: Engine) -> None:
+def test_an_unwritable_store_is_unavailable(store: Engine) -> None:
     store.dispose()
     with writing(store) as connection:
         connection.exec_driver_sql("DROP TABLE runs")
@@ -152,7 +152,7 @@ def test_a_store_that_cannot_be_written_is_said_so(store: Engine) -> None:
         runs.register(store, [run_row()])
 
 
-def test_a_store_that_cannot_be_read_is_said_so(store: Engine) -> None:
+def test_an_unreadable_store_is_unavailable(store: Engine) -> None:
     with writing(store) as connection:
         connection.exec_driver_sql("DROP TABLE runs")
     with pytest.raises(StoreUnavailable, match="cannot use the store"):

@@ -1,4 +1,4 @@
-"""Damaged cells in the store: every command shows the rest and names what it left out."""
+"""Damaged cells in the store: every command shows the other rows and names the skipped ones."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def damage(store: Path, table: str, cell: str) -> None:
 
 
 @pytest.mark.parametrize("cell", CELLS.values(), ids=[*CELLS])
-def test_damaged_cells_take_nothing_else_down(store: Path, cell: str) -> None:
+def test_damaged_cells_affect_only_their_rows(store: Path, cell: str) -> None:
     for table in COPIED:
         damage(store, table, cell)
     for command in [*PRICES, *COSTS, *OTHERS]:
@@ -151,7 +151,7 @@ def test_every_row_with_a_damaged_number_is_named(store: Path, table: str, cell:
     assert "damaged" in said
 
 
-def test_a_text_that_is_no_utf8_is_damage_of_its_row_alone(store: Path) -> None:
+def test_invalid_utf8_damages_only_its_row(store: Path) -> None:
     with closing(sqlite3.connect(store)) as connection:
         connection.execute("UPDATE runs SET model = CAST(x'ff61' AS TEXT) WHERE name = 'bad'")
         connection.commit()
@@ -159,7 +159,7 @@ def test_a_text_that_is_no_utf8_is_damage_of_its_row_alone(store: Path) -> None:
     assert {row["name"] for row in listed["runs"]} == {"good", "bad"}
 
 
-def test_the_next_best_offer_counts_where_the_cheapest_is_damaged(store: Path) -> None:
+def test_the_next_offer_replaces_a_damaged_cheapest_one(store: Path) -> None:
     in_process("prices", "set", "H100", "3 USD/h", "--provider", "bad", "--id", "other")
     with closing(sqlite3.connect(store)) as connection:
         connection.execute("UPDATE price_offers SET gpu_count = 'x' WHERE price_micros = 2000000")
@@ -169,7 +169,7 @@ def test_the_next_best_offer_counts_where_the_cheapest_is_damaged(store: Path) -
     assert len(shown["findings"]) == 2
 
 
-def test_a_report_of_a_run_that_is_damaged_is_derived_anew(store: Path) -> None:
+def test_a_damaged_cost_report_is_derived_again(store: Path) -> None:
     before = in_process("cost", "summary", "--json").json
     with closing(sqlite3.connect(store)) as connection:
         connection.execute("UPDATE cost_reports SET cost_micros = 'x', updated_ns = 'y'"

@@ -1,4 +1,4 @@
-"""Sums are exact: whoever pays, together they pay the bill to the micro-unit."""
+"""Allocations and sums are exact to the micro-unit."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ POOLS = st.lists(
 
 
 @given(CHARGES, POOLS, st.sets(OWNERS, max_size=3), st.sampled_from(Spread))
-def test_whoever_pays_together_they_pay_the_bill(
+def test_allocation_rows_sum_to_the_bill(
     charges: list[Charge], pools: list[Pool], shared: set[str], spread: Spread
 ) -> None:
     found = allocate(charges, pools, shared=sorted(shared), spread=spread)
@@ -43,7 +43,7 @@ def test_whoever_pays_together_they_pay_the_bill(
 
 
 @given(CHARGES, POOLS, st.sampled_from(Spread))
-def test_gpu_hours_are_neither_made_nor_lost(
+def test_allocation_preserves_gpu_hours(
     charges: list[Charge], pools: list[Pool], spread: Spread
 ) -> None:
     found = allocate(charges, pools, spread=spread)
@@ -101,7 +101,7 @@ CANDIDATES = st.lists(
 
 
 @given(CANDIDATES)
-def test_the_front_is_what_brute_force_finds(candidates: list[Candidate]) -> None:
+def test_the_pareto_front_equals_brute_force(candidates: list[Candidate]) -> None:
     with_energy = all(c.energy_wh is not None for c in candidates)
 
     def losses(c: Candidate) -> tuple[float, ...]:

@@ -1,1 +1,1 @@
-"""What a run cost, what a model costs, what the next runs will cost, and who pays."""
+"""Cost reports, spending, allocation and forecasts."""

@@ -1,9 +1,9 @@
-"""Who pays: the cost of runs by user, team, project or tag, with idle and shared cost spread.
+"""Cost allocation: the bill by user, team, project or tag, with idle and shared cost distributed.
 
-The words are OpenCost's: what an owner used itself is *direct*; a *pool* (an idle machine, a shared
-file server) is nobody's and is spread over the owners by weight; the cost of a *shared* owner is
-spread over the others. Every split is exact by largest remainder, so the rows sum to the bill to
-the micro-unit. What cannot be spread because all weights are zero stays as a row of its own.
+Terms are OpenCost's: an owner's own usage is its *direct* cost; a *pool* (an idle machine, a shared
+file server) has no owner and is distributed over the owners by weight; the cost of a *shared* owner
+is distributed over the others. Splits use the largest remainder, so the rows sum to the bill to the
+micro-unit. Cost that cannot be distributed because all weights are zero keeps its own row.
 """
 
 from __future__ import annotations
@@ -17,29 +17,29 @@ from outlay.rates import share_out
 from outlay.units import Money
 
 IDLE = "(idle)"
-"""The row of cost that belongs to nobody."""
+"""The row of cost without an owner."""
 UNTAGGED = "(untagged)"
-"""The row of runs that do not say whose they are."""
+"""The row of runs without the tag."""
 
 
 class Spread(StrEnum):
-    """How what belongs to nobody is spread over the owners."""
+    """How cost without an owner is distributed."""
 
     PROPORTIONAL = "proportional"
-    """By what each used itself."""
+    """By direct cost."""
     UNIFORM = "uniform"
     """In equal parts."""
     NONE = "none"
-    """Not at all: it stays a row of its own."""
+    """Not at all: it keeps its own row."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Charge:
-    """What one owner used itself, in micro-units, and for how long.
+    """Direct cost of one owner, in micro-units.
 
     Attributes:
-        assumed: What of it is assumed.
-        corrects: It may be below zero: it takes back what an earlier month was charged.
+        assumed: The assumed part of ``micros``.
+        corrects: May be negative: refunds a charge of an earlier month.
     """
 
     owner: str
@@ -52,10 +52,10 @@ class Charge:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pool:
-    """Cost that belongs to nobody.
+    """Cost without an owner.
 
     Attributes:
-        weights: By which it is spread; None means by each owner's direct cost.
+        weights: By owner; None means each owner's direct cost.
     """
 
     name: str
@@ -68,10 +68,9 @@ class AllocationRow:
     """One owner's part of the bill, in micro-units.
 
     Attributes:
-        shared: Its part of shared owners' direct cost; of a shared owner, what it gave away, below
-            zero.
-        pools: Its part of each pool, that of shared owners included.
-        assumed: What of the total is assumed.
+        shared: Its part of shared owners' direct cost; negative for a shared owner.
+        pools: Its part of each pool, including the parts of shared owners.
+        assumed: The assumed part of the total.
     """
 
     owner: str
@@ -84,23 +83,23 @@ class AllocationRow:
 
     @property
     def idle(self) -> int:
-        """Its part of all pools together."""
+        """Its part of all pools."""
         return sum(self.pools.values())
 
     @property
     def total(self) -> int:
-        """What the owner pays in all."""
+        """What the owner pays."""
         return self.direct + self.shared + self.idle
 
     @property
     def gpu_hours(self) -> float:
-        """GPUs times hours, for showing."""
+        """GPUs times hours, for display."""
         return self.gpu_us / 3.6e9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Allocation:
-    """The bill by owner, the dearest first; the rows' totals sum to it."""
+    """The bill by owner, largest first; the rows' totals sum to it."""
 
     rows: tuple[AllocationRow, ...]
     currency: str
@@ -112,7 +111,7 @@ class Allocation:
 
     @property
     def assumed(self) -> Money:
-        """What of the bill is assumed."""
+        """The assumed part of the bill."""
         return Money(sum(row.assumed for row in self.rows), self.currency)
 
 
@@ -124,28 +123,28 @@ def allocate(
     spread: Spread = Spread.PROPORTIONAL,
     currency: str = "USD",
 ) -> Allocation:
-    """Return the bill by owner; the cost of ``shared`` owners is spread over the others.
+    """Return the bill by owner; the cost of ``shared`` owners is distributed over the others.
 
     Raises:
         InvalidValue: An amount or a weight is negative.
     """
-    rows = _direct(charges)
+    rows = _direct_rows(charges)
     for pool in pools:
         _check(pool)
         rows = _add_pool(rows, pool, spread)
     owners = tuple(shared)
     for owner in owners:
-        rows = _share_owner(rows, owner, owners, spread)
+        rows = _distribute_owner(rows, owner, owners, spread)
     ordered = sorted(rows.values(), key=lambda row: (-row.total, row.owner))
     return Allocation(rows=tuple(ordered), currency=currency)
 
 
-def _direct(charges: Iterable[Charge]) -> dict[str, AllocationRow]:
+def _direct_rows(charges: Iterable[Charge]) -> dict[str, AllocationRow]:
     rows: dict[str, AllocationRow] = {}
     for charge in charges:
         if charge.micros < 0 and not charge.corrects:
             raise InvalidValue("cost", charge.micros, "an amount, zero or more")
-        row = rows.get(charge.owner) or _empty(charge.owner)
+        row = rows.get(charge.owner) or _empty_row(charge.owner)
         rows[charge.owner] = replace(
             row,
             runs=row.runs + charge.runs,
@@ -156,7 +155,7 @@ def _direct(charges: Iterable[Charge]) -> dict[str, AllocationRow]:
     return rows
 
 
-def _empty(owner: str) -> AllocationRow:
+def _empty_row(owner: str) -> AllocationRow:
     return AllocationRow(owner=owner, runs=0, gpu_us=0, direct=0)
 
 
@@ -172,47 +171,42 @@ def _add_pool(
 ) -> dict[str, AllocationRow]:
     owners = {name: row for name, row in rows.items() if name != IDLE}
     weights = _weights(owners.values(), spread) if pool.weights is None else pool.weights
-    parts = _parts(pool.micros, weights, spread)
-    grown = dict(rows)
+    parts = {IDLE: pool.micros}
+    if spread is not Spread.NONE and any(weights.values()):
+        parts = share_out(pool.micros, weights)
+    updated = dict(rows)
     for owner, micros in parts.items():
-        row = grown.get(owner) or _empty(owner)
-        grown[owner] = replace(row, pools=_added(row.pools, pool.name, micros))
-    return grown
+        row = updated.get(owner) or _empty_row(owner)
+        updated[owner] = _with_pool(row, pool.name, micros)
+    return updated
 
 
-def _added(pools: Mapping[str, int], name: str, micros: int) -> dict[str, int]:
-    return {**pools, name: pools.get(name, 0) + micros}
-
-
-def _parts(micros: int, weights: Mapping[str, int], spread: Spread) -> dict[str, int]:
-    """Return who gets which part of an amount; all of it is ``IDLE`` where nobody has a weight."""
-    if spread is Spread.NONE or not any(weights.values()):
-        return {IDLE: micros}
-    return share_out(micros, weights)
+def _with_pool(row: AllocationRow, name: str, micros: int) -> AllocationRow:
+    return replace(row, pools={**row.pools, name: row.pools.get(name, 0) + micros})
 
 
 def _weights(rows: Iterable[AllocationRow], spread: Spread) -> dict[str, int]:
     return {row.owner: 1 if spread is Spread.UNIFORM else max(row.direct, 0) for row in rows}
 
 
-def _share_owner(
+def _distribute_owner(
     rows: Mapping[str, AllocationRow], owner: str, shared: Sequence[str], spread: Spread
 ) -> dict[str, AllocationRow]:
-    """Return the rows after an owner's cost was spread over those that are not shared."""
+    """Return the rows after distributing a shared owner's cost over the others."""
     if owner not in rows:
         return dict(rows)
     others = [row for name, row in rows.items() if name not in shared and name != IDLE]
     weights = _weights(others, spread)
     if spread is Spread.NONE or not any(weights.values()):
-        return dict(rows)  # Nobody to pay for it: it stays its own row.
-    given, grown = rows[owner], dict(rows)
+        return dict(rows)  # Nobody to distribute it to: it keeps its own row.
+    given, updated = rows[owner], dict(rows)
     for name, micros in share_out(given.direct, weights).items():
-        grown[name] = replace(grown[name], shared=grown[name].shared + micros)
+        updated[name] = replace(updated[name], shared=updated[name].shared + micros)
     for name, micros in share_out(given.assumed, weights).items():
-        grown[name] = replace(grown[name], assumed=grown[name].assumed + micros)
+        updated[name] = replace(updated[name], assumed=updated[name].assumed + micros)
     for pool, idle in given.pools.items():
         for name, micros in share_out(idle, weights).items():
-            grown[name] = replace(grown[name], pools=_added(grown[name].pools, pool, micros))
-    # Its runs stay in the table, with nothing left to pay.
-    grown[owner] = replace(given, shared=-given.direct, pools={}, assumed=0)
-    return grown
+            updated[name] = _with_pool(updated[name], pool, micros)
+    # Its runs remain in the table with a total of 0.
+    updated[owner] = replace(given, shared=-given.direct, pools={}, assumed=0)
+    return updated

@@ -1,7 +1,7 @@
-"""What a run cost, attempt by attempt and UTC month by month. Pure.
+"""A run's cost by attempt and UTC month. Pure.
 
-Amounts and GPU time are differences of rounded totals, in the order of time: they sum to those of
-the run, and what comes later changes none of them.
+Amounts and GPU time are differences of rounded cumulative totals in order of time: they sum to the
+run's totals, and later records do not change earlier ones.
 """
 
 from __future__ import annotations
@@ -22,24 +22,50 @@ from outlay.ledger import Attempt
 from outlay.rates import Basis, RateFunction, gpu_pieces, in_force, round_units
 
 if TYPE_CHECKING:
-    from outlay.cost.book import AttemptCharge
     from outlay.goodput.follower import RunView
     from outlay.goodput.timeline import Window
 
 _MONTH = re.compile(r"(\d{4})-(\d{2})")
 
 
+class AttemptCharge(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The cost of an attempt, or of the time between it and the next, within one UTC month.
+
+    Attributes:
+        start_ns: Start of the charged time ``[start_ns, end_ns)``.
+        booked_ns: Decides the month. Time between two attempts is booked when the next one begins:
+            until then it is unknown whether it is charged, and past months must not change.
+        micros: The charges of a run sum to its cost exactly.
+        assumed_micros: The assumed part of ``micros``.
+        gpu_us: GPUs times microseconds that the attempt ran.
+        user: Who started the attempt.
+        machine: The vendor's instance id.
+        provider: From the price; "" if the price was typed.
+        between: Charges the time after the attempt, up to the next.
+    """
+
+    start_ns: int
+    end_ns: int
+    booked_ns: int
+    micros: int
+    assumed_micros: int = 0
+    gpu_us: int = 0
+    user: str = ""
+    tags: dict[str, str] = {}
+    machine: str = ""
+    provider: str = ""
+    between: bool = False
+
+
 def charges_of(view: RunView) -> tuple[AttemptCharge, ...]:
     """Return a run's cost by attempt and month; empty without a price."""
     if view.rates is None:
         return ()
-    return tuple(_Booking(view.rates).charges(view.timeline.attempts))
+    return tuple(_CumulativeCost(view.rates).charges(view.timeline.attempts))
 
 
 @dataclass(slots=True)
-class _Booking:
-    """The totals so far, of which each charge is the difference."""
-
+class _CumulativeCost:
     rates: RateFunction
     units: int = 0
     gpu_ns: Fraction = field(default_factory=Fraction)
@@ -58,8 +84,6 @@ class _Booking:
     def _charge(
         self, attempt: Attempt, start_ns: int, end_ns: int, *, booked_ns: int
     ) -> AttemptCharge:
-        from outlay.cost.book import AttemptCharge  # Loads SQLAlchemy, which no training needs.
-
         found = self.rates.units_by_basis(start_ns, end_ns)
         micros_before, gpu_us_before = round_units(self.units), round(self.gpu_ns) // 1000
         self.units += sum(found.values())
@@ -70,7 +94,7 @@ class _Booking:
             end_ns=end_ns,
             booked_ns=booked_ns,
             micros=micros,
-            # The time after an attempt has one basis, and an attempt itself is never assumed.
+            # Time between attempts has a single basis, and attempts are never assumed.
             assumed_micros=micros if found[Basis.ASSUMED] else 0,
             gpu_us=round(self.gpu_ns) // 1000 - gpu_us_before,
             user=attempt.header.user,
@@ -81,7 +105,7 @@ class _Booking:
 
 
 def _provider(attempt: Attempt, t_ns: int) -> str:
-    """Return whom the price in force names: that of an offer begins with its provider."""
+    """Return the provider of the price in force; an offer's name begins with it."""
     stated = [change.price for change in in_force(attempt) if change.t_ns <= t_ns]
     named = (price.offer.partition(":")[0] for price in reversed(stated) if price is not None)
     return next(named, "")
@@ -97,7 +121,7 @@ def gpu_ns_within(attempt: Attempt, start_ns: int, end_ns: int) -> Fraction:
 
 
 def month_edges(start_ns: int, end_ns: int) -> list[int]:
-    """Return the ends of an interval, and every begin of a UTC month inside it."""
+    """Return the ends of an interval and the UTC month starts inside it."""
     if start_ns >= end_ns:
         return []
     edges = [start_ns]
@@ -112,10 +136,10 @@ def _month_after(t_ns: int) -> int:
 
 
 def month_window(text: str) -> Window:
-    """Return ``2026-10`` as the window of that month in UTC.
+    """Return the UTC window of a month such as ``2026-10``.
 
     Raises:
-        InvalidValue: It is no month.
+        InvalidValue: It is not a month.
     """
     from outlay.goodput.timeline import Window
 

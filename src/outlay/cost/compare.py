@@ -1,7 +1,7 @@
-"""Models and runs compared: averages, return on investment, budgets and their thresholds. Pure.
+"""Comparison of models and runs: averages, return on investment, budget thresholds. Pure.
 
-Averages are over the runs that have the figure: a run without an accuracy is not a run with
-accuracy 0. Money of two currencies or kinds is never added.
+Averages skip runs without the figure: a missing accuracy is not an accuracy of 0. Amounts of
+different currencies or kinds are never added.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelComparison:
-    """The runs of a model in figures; amounts in currency units, None where nothing is known.
+    """Figures of a model's runs; amounts in currency units, None if unknown.
 
     Attributes:
-        assumed_cost: What of the total is assumed: no record says whether it was to be paid.
+        assumed_cost: The part of the total for which no record says that it is charged.
     """
 
     runs: int
@@ -49,7 +49,7 @@ class ModelComparison:
 
 
 def by_model(rows: Iterable[CostRow]) -> dict[str, list[CostRow]]:
-    """Return rows by model; one that was paid in several currencies or kinds has several groups."""
+    """Group rows by model; a model with several currencies or kinds has several groups."""
     groups: dict[tuple[str, str, Kind], list[CostRow]] = {}
     for row in rows:
         groups.setdefault((row.model, row.currency, row.kind), []).append(row)
@@ -65,7 +65,7 @@ def _unit(currency: str, kind: Kind) -> str:
 
 
 def of_last_unit(rows: Sequence[CostRow]) -> list[CostRow]:
-    """Return the rows that may be added to the last one: of its currency and kind."""
+    """Return the rows with the currency and kind of the last one."""
     return [r for r in rows if (r.currency, r.kind) == (rows[-1].currency, rows[-1].kind)]
 
 
@@ -76,13 +76,13 @@ def total_of(rows: Sequence[CostRow]) -> Money:
 
 
 def assumed_of(rows: Sequence[CostRow]) -> Money:
-    """Return what of that sum is assumed."""
+    """Return the assumed part of that sum."""
     currency = rows[0].currency if rows else "USD"
     return Money(sum(row.assumed_micros for row in rows), currency)
 
 
 def compare(rows: Sequence[CostRow]) -> ModelComparison:
-    """Return the figures of one model's runs; there is at least one."""
+    """Return the figures of one model's runs; ``rows`` must not be empty."""
     total = total_of(rows)
     per_sample = [per(row.cost, row.samples) for row in rows]
     per_epoch = [per(row.cost, row.epochs) for row in rows]
@@ -108,7 +108,7 @@ def efficiency(total: Money, accuracy: float | None) -> float:
     if accuracy is None or accuracy <= 0:
         return 0.0
     if not total:
-        return 1.0  # The limit: something for nothing.
+        return 1.0  # The limit as the cost approaches 0.
     return min(1.0, accuracy / float(total.amount) / 10)
 
 
@@ -118,13 +118,13 @@ def _mean(values: Sequence[float]) -> float | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gain:
-    """A run that beat every run before it, and what the way there cost.
+    """A run with a new best accuracy, and its cost.
 
     Attributes:
-        gained: Accuracy beyond the best before it.
-        spent: Everything spent since that best, this run included.
-        per_dollar: Gained per currency unit; None where it cost nothing.
-        assumed: What of ``spent`` is assumed.
+        gained: Improvement over the previous best.
+        spent: Total cost since the previous best, including this run.
+        per_dollar: ``gained`` per currency unit; None at a cost of 0.
+        assumed: The assumed part of ``spent``.
     """
 
     run_id: str
@@ -137,13 +137,13 @@ class Gain:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Roi:
-    """What a model's runs cost together and what accuracy that bought.
+    """Return on investment: the total cost of a model's runs and the accuracy gained.
 
     Attributes:
         accuracy_improvement: Last minus first, as documented.
-        best_improvement: Best minus first: what was really bought.
-        gains: The runs that set a new best, in order; the last is the marginal one.
-        assumed_investment: What of the total is assumed.
+        best_improvement: Best minus first.
+        gains: Runs with a new best, in order; the last is the marginal one.
+        assumed_investment: The assumed part of the total.
     """
 
     model_name: str
@@ -162,7 +162,7 @@ class Roi:
 
 
 def return_on_investment(model: str, rows: Sequence[CostRow]) -> Roi:
-    """Return what a model's runs, oldest first and of one currency, bought."""
+    """Return the figures of a model's runs, oldest first and of one currency."""
     total = total_of(rows)
     accuracies = [row.accuracy for row in rows if row.accuracy is not None]
     first, last, best = (
@@ -217,7 +217,7 @@ def _per_dollar(improvement: float | None, cost: Money) -> float | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """A run as one point: more of the metric is better, less of everything else."""
+    """A run as a point: a higher metric is better, and less of everything else."""
 
     name: str
     metric: float
@@ -230,7 +230,7 @@ class Candidate:
 
 
 def candidates_of(rows: Iterable[CostRow]) -> list[Candidate]:
-    """Return runs as points; those without an accuracy cannot be compared and are left out."""
+    """Return runs as points, without those that have no accuracy."""
     return [
         Candidate(
             name=row.run_id,
@@ -248,11 +248,11 @@ def candidates_of(rows: Iterable[CostRow]) -> list[Candidate]:
 
 
 def pareto_front(candidates: Sequence[Candidate]) -> list[Candidate]:
-    """Return what nothing else beats, cheapest first.
+    """Return the non-dominated candidates, cheapest first.
 
-    One beats another where it is at least as good in everything and better in something. Energy
-    counts only where every candidate measured it: what is unknown cannot be compared. Nor can what
-    was paid in two currencies, or is of two kinds.
+    A candidate dominates another if it is at least as good in everything and better in something.
+    Energy counts only if all candidates have it. Candidates of different currencies or kinds are
+    not compared.
     """
     with_energy = all(candidate.energy_wh is not None for candidate in candidates)
 
@@ -268,9 +268,9 @@ def pareto_front(candidates: Sequence[Candidate]) -> list[Candidate]:
 
 
 def non_dominated(points: Sequence[tuple[float, ...]]) -> list[bool]:
-    """Return which points no other beats: as low in every coordinate, and lower in one."""
+    """Return for each point whether no other is as low in every coordinate and lower in one."""
     front: list[tuple[float, ...]] = []
-    # In this order nothing that comes later can beat what came before.
+    # In sorted order a later point cannot dominate an earlier one.
     for point in sorted(set(points)):
         if not any(all(a <= b for a, b in zip(kept, point, strict=True)) for kept in front):
             front.append(point)
@@ -278,7 +278,7 @@ def non_dominated(points: Sequence[tuple[float, ...]]) -> list[bool]:
     return [point in kept for point in points]
 
 
-# When a model's budget is worth a word: at half, three quarters, nine tenths, all of it.
+# Budget thresholds
 
 AlertType = Literal["warning_50", "warning_75", "warning_90", "exceeded"]
 PERCENTS: Final[dict[int, AlertType]] = {
@@ -290,28 +290,28 @@ PERCENTS: Final[dict[int, AlertType]] = {
 
 
 def reached(spent: Money, limit: Money) -> list[int]:
-    """Return the thresholds that were reached, compared exactly; of nothing spent, none."""
+    """Return the reached thresholds in percent, compared exactly; none if nothing was spent."""
     if not spent:
         return []
     return percents_reached(spent, limit)
 
 
 def percent_used(spent: Money, limit: Money) -> float:
-    """Return how much of the limit was spent, in percent; infinite where the limit is 0."""
+    """Return the spent part of the limit in percent; infinite if the limit is 0."""
     if not limit:
         return float("inf") if spent else 0.0
     return spent.micros * 100 / limit.micros
 
 
-def standing(spent: Money, limit: Money) -> AlertType | None:
-    """Return the highest threshold reached, as it is documented; None below half."""
+def highest_reached(spent: Money, limit: Money) -> AlertType | None:
+    """Return the highest reached threshold by its documented name; None below 50 %."""
     crossed = reached(spent, limit)
     return PERCENTS[crossed[-1]] if crossed else None
 
 
 @dataclass
 class BudgetAlert:
-    """A model's budget of which a threshold was reached."""
+    """An alert for a reached threshold of a model's budget."""
 
     model_name: str
     alert_type: AlertType
@@ -328,9 +328,9 @@ class BudgetAlert:
             raise InvalidValue("alert_type", self.alert_type, choices(get_args(AlertType)))
         if not self.message:
             used = f"{self._shown(self.current_cost)} of {self._shown(self.budget_limit)}"
-            stands = "is used up" if self.alert_type == "exceeded" else "is being used up"
+            state = "is used up" if self.alert_type == "exceeded" else "is being used up"
             percent = "" if self.budget_limit == 0 else f" ({self.percent_used:.1f} %)"
-            self.message = f"The budget of {self.model_name} {stands}: {used}{percent}"
+            self.message = f"The budget of {self.model_name} {state}: {used}{percent}"
 
     def _shown(self, amount: float) -> str:
         return dollar_text(money_of(amount, self.currency), 2)

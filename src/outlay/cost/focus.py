@@ -1,9 +1,8 @@
-"""Charges as rows of FOCUS 1.2, the FinOps Open Cost and Usage Specification (focus.finops.org).
+"""Export of charges in FOCUS 1.2, the FinOps Open Cost and Usage Specification (focus.finops.org).
 
-All columns that the specification makes mandatory are there, and those conditional ones that say
-which run and whose it was. Nothing is discounted here, so effective, contracted and list cost are
-the same figure. Billed cost, which may not be null, is 0 until a bill is known: it
-matches the invoices, and what outlay computes is an estimate.
+Rows have all mandatory columns, and the conditional ones that identify the run and its owner. There
+are no discounts, so effective, contracted and list cost are equal. Billed cost, which must not be
+null, is 0 until a bill is known: it has to match invoices, and outlay computes estimates.
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ COLUMNS = (
 )
 
 UNKNOWN = "unknown"
-"""Who provides what, where neither the user nor a price says it: the column may not be empty."""
+"""The provider if neither the user nor a price names one: the column must not be empty."""
 
 _US_PER_HOUR = 3_600_000_000
 _NS_PER_SECOND = 1_000_000_000
@@ -63,12 +62,11 @@ _NS_PER_SECOND = 1_000_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Invoice:
-    """What all rows of a billing period have in common.
+    """Columns shared by all rows of a billing period ``[start_ns, end_ns)``.
 
     Attributes:
-        start_ns: The billing period; ``end_ns`` does not belong to it.
-        provider: Who rented out the machines and sends the invoice; None: whom each price names.
-        billed: The currency of which a bill is known; the others' billed cost is 0.
+        provider: The invoice issuer; None means the provider of each price.
+        billed: The currency of a known bill; billed cost is 0 in other currencies.
     """
 
     start_ns: int
@@ -85,17 +83,17 @@ def focus_rows(
     *,
     owner_of: Callable[[SpendItem], str],
 ) -> list[dict[str, str]]:
-    """Return one row for each spend and one for idle cost, whose costs sum to all that was spent.
+    """Return a row per spend and one for idle cost; their costs sum to the total.
 
-    Who pays for a spend, by ``owner_of``, is its sub-account.
+    ``owner_of`` decides a spend's sub-account.
     """
     rows = [_spend_row(spend, owner_of(spend), invoice) for spend in spends]
     if idle:
-        same = _same(invoice, invoice.provider or UNKNOWN) | _cost_columns(idle, invoice)
+        common = _common_columns(invoice, invoice.provider or UNKNOWN)
         period = _period_columns(invoice.start_ns, invoice.end_ns)
-        described = "idle: billed, and used by no recorded run"
-        # How many hours it stands for is not known, and usage has to say so.
-        rows.append(same | period | _description("Adjustment", described))
+        # An adjustment, since usage requires a quantity and idle hours are unknown.
+        kind = _description("Adjustment", "idle: billed, and used by no recorded run")
+        rows.append(common | _cost_columns(idle, invoice) | period | kind)
     return rows
 
 
@@ -106,7 +104,7 @@ def to_csv(rows: Sequence[Mapping[str, object]], columns: Sequence[str]) -> str:
     return text.getvalue()
 
 
-def _same(invoice: Invoice, provider: str) -> dict[str, str]:
+def _common_columns(invoice: Invoice, provider: str) -> dict[str, str]:
     return dict.fromkeys(COLUMNS, "") | {
         "BillingAccountId": invoice.account,
         "BillingAccountName": invoice.account,
@@ -124,7 +122,7 @@ def _same(invoice: Invoice, provider: str) -> dict[str, str]:
 def _spend_row(spend: SpendItem, owner: str, invoice: Invoice) -> dict[str, str]:
     provider = invoice.provider or spend.provider or UNKNOWN
     return (
-        _same(invoice, provider)
+        _common_columns(invoice, provider)
         | _usage_columns(spend)
         | {
             "ResourceId": spend.run_id,
@@ -139,7 +137,7 @@ def _spend_row(spend: SpendItem, owner: str, invoice: Invoice) -> dict[str, str]
 
 
 def _usage_columns(spend: SpendItem) -> dict[str, str]:
-    """Return what was used: GPU-hours of a training, hours of a machine that nothing trained on."""
+    """Return the usage: GPU-hours of a training, or hours of a machine without one."""
     if spend.source == "rental":
         described = f"rented machine {spend.name}, in no run"
     elif spend.between:
@@ -150,9 +148,9 @@ def _usage_columns(spend: SpendItem) -> dict[str, str]:
     hours = Decimal((spend.end_ns - spend.start_ns) // 1000 if is_machine else spend.gpu_us)
     quantity = format((hours / _US_PER_HOUR).quantize(Decimal("1e-9")).normalize(), "f")
     unit = "Hours" if is_machine else "GPU-Hours"
-    same = {"PricingQuantity": quantity, "PricingUnit": unit}
+    priced = {"PricingQuantity": quantity, "PricingUnit": unit}
     consumed = {"ConsumedQuantity": quantity, "ConsumedUnit": unit}
-    return same | consumed | _description("Usage", described)
+    return priced | consumed | _description("Usage", described)
 
 
 def _description(category: str, text: str) -> dict[str, str]:
@@ -169,7 +167,7 @@ def _cost_columns(cost: Money, invoice: Invoice, assumed: Money | None = None) -
 
 
 def _period_columns(start_ns: int, end_ns: int) -> dict[str, str]:
-    """Return a charge period in whole seconds, its end excluded; none is without length."""
+    """Return a half-open charge period in whole seconds, at least one second long."""
     first_s = start_ns // _NS_PER_SECOND
     last_s = max(-(-end_ns // _NS_PER_SECOND), first_s + 1)
     return {

@@ -1,10 +1,10 @@
-"""What is still going to be spent: the next runs of a model, the rest of a live run. Pure.
+"""Cost forecasts: the next runs of a model, and the rest of a live run. Pure.
 
-Each has an interval that holds the true figure with the stated probability if the future is drawn
-from the same distribution as the past. Planned runs are a bootstrap of past ones. A small sample
-shows too little of its spread, and less of where its middle is; a factor drawn from the chi-
-square distribution of its variance widens the draws, as in a predictive t interval. The rest of a
-run is a ratio estimate over the stretches so far, with the predictive t interval itself.
+Each has an interval that contains the true figure with the stated probability if the future has the
+same distribution as the past. Planned runs are a bootstrap of past ones. A small sample
+underestimates its spread and the uncertainty of its mean; a factor drawn from the chi-square
+distribution of the variance widens the draws, as in a predictive t interval. The rest of a run is a
+ratio estimate over its past intervals, with a predictive t interval.
 """
 
 from __future__ import annotations
@@ -23,34 +23,34 @@ from outlay.rates import NS_PER_HOUR
 from outlay.units.money import MICROS
 from outlay.units.shown import counted
 
-# The rest of a live run: how fast it got further so far, and what is left to its target.
+# Progress of a live run
 
-_STRETCHES = 20
+_INTERVALS = 20
 
 
-def run_paces(view: RunView, stretches: int = _STRETCHES) -> list[Pace]:
-    """Return the run so far in equal stretches of time: progress, duration, cost of each."""
+def run_paces(view: RunView) -> list[Pace]:
+    """Return progress, duration and cost of the run so far in equal time intervals."""
     start_ns, end_ns = view.timeline.start_ns, view.timeline.end_ns
-    instants = [start_ns + (end_ns - start_ns) * i // stretches for i in range(stretches + 1)]
+    instants = [start_ns + (end_ns - start_ns) * i // _INTERVALS for i in range(_INTERVALS + 1)]
     return paces_of(instants, steps_reached(view, instants), _costs(view, instants))
 
 
 def steps_reached(view: RunView, instants_ns: Sequence[int]) -> list[float]:
-    """Return how far the run had come at each instant: its last step then, plus one."""
+    """Return the run's progress at each instant: its last step plus one."""
     every = [view.account.segments[a.segment].steps for a in view.timeline.attempts]
     ends = np.concatenate([steps.end for steps in every])
     numbers = np.concatenate([steps.number for steps in every])
     counts = np.concatenate([steps.count for steps in every])
     order = np.argsort(ends, kind="stable")
     ended = np.searchsorted(ends[order], np.array(instants_ns), side="right")
-    # Before its first record the run stood where that record begins.
+    # Before the first record, progress is that record's first step.
     begun = numbers[order][:1] if len(order) else np.zeros(1)
     reached = np.concatenate([begun, (numbers + counts)[order]])
     return [float(reached[records]) for records in ended]
 
 
 def rest_of(view: RunView, target_steps: int) -> Rest | None:
-    """Return what the run still needs to reach ``target_steps`` steps; None without progress."""
+    """Forecast the remaining time and cost to ``target_steps`` steps; None without progress."""
     paces = run_paces(view)
     done = steps_reached(view, [view.timeline.end_ns])[0]
     return forecast_rest(paces, max(0.0, target_steps - done))
@@ -68,19 +68,19 @@ Floats = NDArray[np.float64]
 
 CONFIDENCE = 0.8
 THIN = 8
-"""With fewer runs than this the history is thin, and the forecast says so."""
+"""With fewer runs than this the forecast has a note about its thin history."""
 LEAST = 4
-"""With fewer runs than this there is no interval: often all are of one kind among several."""
+"""With fewer runs than this there is no interval: they are often all of one kind."""
 _DRAWS = 1000
 _SEED = 20261115
-_LARGEST_LOG = 600.0  # So that a sum of exponentials stays a number.
-_NEXT_TO_NOTHING = 0.02  # Of the median run: a run that crashed as it began.
-_FOLLOWED = 0.9  # Akaike weight from which on a trend is what is expected.
-_LOOKS_LIKE_A_TREND = 0.8  # Of the variance, explained by a line through the logarithms.
+_MAX_LOG = 600.0  # Avoids overflow of a sum of exponentials.
+_CRASHED_SHARE = 0.02  # Of the median cost: below this a run crashed at its start.
+_TREND_WEIGHT = 0.9  # Minimum Akaike weight for extrapolating a trend.
+_TREND_VARIANCE = 0.8  # Share of variance explained by a line through the logs: maybe a trend.
 _TOO_FEW = "too few to show a trend or rare kinds of runs; the interval may not hold"
-_UNSEEN = "a trend that does not show yet is not in the interval"
-_FEW_AMOUNTS = 3  # With so few an interval holds one of them or does not, and nothing between.
-_MOST_DRAWN = 200  # Beyond this the doubt about the mean is all that is left of the spread.
+_UNSEEN = "the interval ignores a trend that is not visible yet"
+_FEW_AMOUNTS = 3  # With so few distinct amounts no interval has the exact probability.
+_MAX_DRAWN = 200  # With more runs the uncertainty of the mean dominates the spread.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,8 +88,8 @@ class Estimate:
     """A figure with its interval.
 
     Attributes:
-        low: The interval's lower end; None where too little was measured for one.
-        note: What weakens it; empty where nothing does.
+        low: Lower end of the interval; None if there is too little data for one.
+        note: Caveats, or "".
     """
 
     point: float
@@ -103,12 +103,12 @@ class Estimate:
 def forecast_runs(
     history: Sequence[float], planned: int, *, confidence: float = CONFIDENCE
 ) -> Estimate | None:
-    """Return what ``planned`` more runs will cost together; None without any history.
+    """Return the total cost of ``planned`` more runs; None without history.
 
-    The history is in one currency, in order of time. Runs that cost next to nothing beside the
-    others, such as those that crash at once, are a kind of their own: each run to come may be one.
-    Where costs grow or shrink from run to run, that is followed, and said. Where too little is
-    known for an interval there is none, and the note says why.
+    The history is in one currency, in order of time. Runs that cost almost nothing compared to the
+    others, such as those that crash at once, are modelled separately, with their own frequency. A
+    trend from run to run is extrapolated, with a note. With too little data there is no interval,
+    and the note says why.
     """
     if planned < 0:
         raise InvalidValue("planned_runs", planned, "a whole number of runs, zero or more")
@@ -121,33 +121,33 @@ def forecast_runs(
     if planned == 0:
         return Estimate(point=0.0, low=0.0, high=0.0, samples=count)
     if count < LEAST:
-        note = f"thin history: {seen}; how much runs differ shows from {LEAST} on"
+        note = f"thin history: {seen}; the spread of costs shows from {LEAST} on"
         return Estimate(point=point, low=None, high=None, samples=count, note=note)
     if costs.min() == costs.max():
-        note = f"all {seen} cost the same, so that nothing shows how much they may differ"
+        note = f"all {seen} cost the same, so their spread is unknown"
         return Estimate(point=point, low=point, high=point, samples=count, note=note)
-    ordinary = costs > _NEXT_TO_NOTHING * float(np.median(costs[costs > 0]))
+    ordinary = costs > _CRASHED_SHARE * float(np.median(costs[costs > 0]))
     known, notes = int(ordinary.sum()), list[str]()
     ordinary_runs = counted(known, "run")
     if known < count:
-        notes.append(f"{count - known} of {seen} cost next to nothing")
+        notes.append(f"{count - known} of {seen} cost almost nothing")
     if known < LEAST:
-        notes.append(f"{ordinary_runs} besides: how much those differ shows from {LEAST} on")
+        notes.append(f"only {ordinary_runs} otherwise: their spread shows from {LEAST} on")
         return Estimate(point=point, low=None, high=None, samples=count, note="; ".join(notes))
     trend = _trend_of(np.flatnonzero(ordinary).astype(np.float64), np.log(costs[ordinary]))
     if trend.doubtful:
-        notes.append(f"{ordinary_runs} may show a trend, and are too few to tell")
+        notes.append(f"{ordinary_runs} may show a trend, but are too few to be sure")
         return Estimate(point=point, low=None, high=None, samples=count, note="; ".join(notes))
-    if trend.weight > _FOLLOWED:
+    if trend.weight > _TREND_WEIGHT:
         ahead = np.arange(count, count + planned, dtype=np.float64)
         point = known / count * float((np.exp(trend.at(ahead)) * trend.smearing).sum())
-        notes.append(f"costs {trend.way} from run to run, which is followed")
+        notes.append(f"costs {trend.direction} from run to run, which is extrapolated")
     elif trend.weight > 0.5:
-        notes.append(f"costs may {trend.way} from run to run, which the interval allows for")
+        notes.append(f"costs may {trend.direction} from run to run, which the interval includes")
     if count < THIN:
         notes.append(f"thin history: {seen}, {_TOO_FEW}")
     elif planned > count // 2:
-        notes.append(f"{counted(planned, 'run')} ahead of {count} that are known: {_UNSEEN}")
+        notes.append(f"{counted(planned, 'run')} planned from a history of {count}: {_UNSEEN}")
     amounts = len(set(history))
     if planned == 1 and amounts <= min(_FEW_AMOUNTS, count // 2):
         notes.append(f"runs cost one of {amounts} amounts: {confidence:.0%} cannot be met exactly")
@@ -157,14 +157,14 @@ def forecast_runs(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backtest:
-    """How forecasts from the first runs of a history fared against the runs that followed.
+    """Accuracy of forecasts made from the first runs of a history against the later ones.
 
     Attributes:
-        forecasts: How many there were: one after each run from the fourth on.
-        with_interval: How many of them had an interval.
-        held: Of those, how many held what then was spent.
-        error: Mean absolute error over what then was spent, as a share.
-        naive_error: The same of expecting each run to cost as much as the last one.
+        forecasts: Their number: one after each run from the fourth on.
+        with_interval: Number of forecasts with an interval.
+        held: Number of intervals that contained the true cost.
+        error: Total absolute error as a share of the total true cost.
+        naive_error: The same if each run is expected to cost as much as the last one.
     """
 
     planned: int
@@ -177,12 +177,12 @@ class Backtest:
 
     @property
     def coverage(self) -> float | None:
-        """The share of intervals that held; None without any."""
+        """The share of intervals that held, or None."""
         return self.held / self.with_interval if self.with_interval else None
 
 
 def backtest(history: Sequence[float], planned: int, *, confidence: float = CONFIDENCE) -> Backtest:
-    """Forecast ``planned`` runs after each run of a history, and compare with what followed."""
+    """Forecast ``planned`` runs after each run of a history, and compare with the true cost."""
     if planned < 1:
         raise InvalidValue("planned_runs", planned, "a whole number of runs, one or more")
     errors, naive, spent, held, ranged = [], [], [], 0, 0
@@ -210,14 +210,14 @@ def backtest(history: Sequence[float], planned: int, *, confidence: float = CONF
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Trend:
-    """A straight line through the logarithms of costs, and how far it is believed.
+    """A line through the logarithms of costs, and its likelihood.
 
     Attributes:
-        middle: The mean of the positions; ``level`` is the line's value there.
-        spread: Of the positions: the root of the sum of their squared distances.
-        residuals: What the line leaves, widened for the figures that it was fitted with.
-        weight: Akaike's, beside no trend at all.
-        doubtful: It looks like a trend, and there are too few runs to tell.
+        middle: Mean position; ``level`` is the line's value there.
+        spread: Root of the sum of squared distances of the positions.
+        residuals: Scaled up for the fitted parameters.
+        weight: Akaike weight against a model without a trend.
+        doubtful: Looks like a trend, but there are too few runs.
     """
 
     middle: float
@@ -229,19 +229,17 @@ class _Trend:
     doubtful: bool
 
     def at(self, positions: Floats) -> Floats:
-        """Return the line at some positions."""
         line: Floats = self.level + self.slope * (positions - self.middle)
         return line
 
     @property
-    def way(self) -> str:
-        """Which way costs go, and by how much each time."""
+    def direction(self) -> str:
         change = math.expm1(self.slope)
         return f"{'grow' if change > 0 else 'fall'} by {abs(change):.1%}"
 
     @property
     def smearing(self) -> float:
-        """By how much a mean of costs is above the exponential of a mean of logarithms."""
+        """The ratio of the mean cost to the exponential of the mean logarithm."""
         return float(np.exp(self.residuals).mean())
 
 
@@ -252,8 +250,8 @@ def _trend_of(positions: Floats, logs: Floats) -> _Trend:
     slope = float((away * logs).sum()) / spread**2
     residuals = logs - logs.mean() - slope * away
     left, without = (max(float((each**2).sum()), 1e-18) for each in (residuals, logs - logs.mean()))
-    # Half of the corrected criterion's penalty: a trend that is there and not followed misses
-    # more often than one that is not there and is. With four runs none can be told.
+    # Half of the corrected criterion's penalty: ignoring a real trend misses more often than
+    # extrapolating a spurious one. Four runs cannot show a trend.
     penalty = math.inf if count <= LEAST else (1 + 12 / (count - 4) - 6 / (count - 3)) / 2
     gained = count / 2 * math.log(without / left)
     weight = 1 / (1 + math.exp(min(penalty - gained, 700.0)))
@@ -265,7 +263,7 @@ def _trend_of(positions: Floats, logs: Floats) -> _Trend:
         spread=spread,
         residuals=residuals * math.sqrt(count / (count - 2)),
         weight=weight,
-        doubtful=weight <= _FOLLOWED and count < THIN and explained > _LOOKS_LIKE_A_TREND,
+        doubtful=weight <= _TREND_WEIGHT and count < THIN and explained > _TREND_VARIANCE,
     )
 
 
@@ -279,43 +277,43 @@ def _totals(costs: Floats, ordinary: NDArray[np.bool_], trend: _Trend, planned: 
     count = len(values)
     residuals = (values - values.mean()) * math.sqrt(count / (count - 1))
     spread = np.sqrt((count - 1) / generator.chisquare(count - 1, _DRAWS))
-    # The middle of several kinds of runs moves with how many of each were seen, which a resample
-    # shows too little of; the single run moves less, since kinds are not spread like a bell.
+    # With several kinds of runs the mean varies with the number seen of each, which a resample
+    # underestimates; a single run varies less, since kinds are not normally distributed.
     centre = values.mean() + (1 + 1 / count) * spread * _means(residuals, count, generator)
     follows = generator.random(_DRAWS) < trend.weight
-    nothing = _CrashedRuns.of(costs[~ordinary], len(costs), generator)
+    crashes = _CrashedRuns.of(costs[~ordinary], len(costs), generator)
     noise = float(trend.residuals.std())
     level = trend.level + spread * noise / math.sqrt(count) * generator.standard_normal(_DRAWS)
     slope = trend.slope + spread * noise / trend.spread * generator.standard_normal(_DRAWS)
     drawn: Floats = np.zeros(_DRAWS)
-    for ahead in range(min(planned, _MOST_DRAWN)):
+    for ahead in range(min(planned, _MAX_DRAWN)):
         steady = centre + np.sqrt(spread) * _smooth(residuals, generator)
         line = level + slope * (len(costs) + ahead - trend.middle)
         along = line + np.sqrt(spread) * _smooth(trend.residuals, generator)
-        each = np.exp(np.minimum(np.where(follows, along, steady), _LARGEST_LOG))
-        drawn += nothing.mixed_into(each, generator)
-    return drawn * (planned / min(planned, _MOST_DRAWN))
+        each = np.exp(np.minimum(np.where(follows, along, steady), _MAX_LOG))
+        drawn += crashes.mix_into(each, generator)
+    return drawn * (planned / min(planned, _MAX_DRAWN))
 
 
 @dataclass(frozen=True, slots=True)
 class _CrashedRuns:
-    """Runs that cost next to nothing: what they cost, and how often they come, draw by draw."""
+    """Runs that cost almost nothing: their costs, and a drawn frequency for each draw."""
 
     costs: Floats
-    often: Floats | None
+    frequency: Floats | None
 
     @classmethod
     def of(cls, costs: Floats, count: int, generator: np.random.Generator) -> _CrashedRuns:
-        """Return how often such runs come, in doubt as a share of a few runs is."""
+        """Draw frequencies from the Jeffreys posterior of the share of crashed runs."""
         if not len(costs):
             return cls(costs, None)
         return cls(costs, generator.beta(len(costs) + 0.5, count - len(costs) + 0.5, _DRAWS))
 
-    def mixed_into(self, drawn: Floats, generator: np.random.Generator) -> Floats:
-        """Return draws of a run, some of them of next to nothing."""
-        if self.often is None:
+    def mix_into(self, drawn: Floats, generator: np.random.Generator) -> Floats:
+        """Replace some draws by the cost of a crashed run."""
+        if self.frequency is None:
             return drawn
-        crashed = generator.random(_DRAWS) < self.often
+        crashed = generator.random(_DRAWS) < self.frequency
         return np.where(crashed, generator.choice(self.costs, _DRAWS), drawn)
 
 
@@ -325,11 +323,11 @@ def _means(residuals: Floats, count: int, generator: np.random.Generator) -> Flo
 
 
 def _smooth(residuals: Floats, generator: np.random.Generator) -> Floats:
-    """Return residuals drawn with replacement, smoothed: the next run is none of the past ones."""
+    """Return residuals drawn with replacement and smoothed (kernel density)."""
     width = 0.5 * float(residuals.std()) * len(residuals) ** -0.2
     noise: Floats = width * generator.standard_normal(_DRAWS)
     drawn: Floats = generator.choice(residuals, _DRAWS) + noise
-    # The noise widens what it smooths; scaled back, the spread is that of the sample again.
+    # Scaled, since the noise adds to the variance of the sample.
     return drawn / math.sqrt(1 + 0.25 * len(residuals) ** -0.4)
 
 
@@ -339,7 +337,6 @@ def _check(confidence: float) -> None:
 
 
 def _interval(draws: Floats, confidence: float) -> tuple[float, float]:
-    _check(confidence)
     tail = (1 - confidence) / 2
     low, high = np.quantile(draws, [tail, 1 - tail])
     return float(low), float(high)
@@ -347,7 +344,7 @@ def _interval(draws: Floats, confidence: float) -> tuple[float, float]:
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """A stretch of a run: how many steps it got further, how long it took, what it cost."""
+    """Progress, duration and cost of an interval of a run."""
 
     steps: float
     seconds: float
@@ -356,7 +353,7 @@ class Pace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rest:
-    """What a live run still needs to its target."""
+    """The remaining time and cost of a live run to its target."""
 
     steps_left: float
     seconds: Estimate
@@ -366,10 +363,11 @@ class Rest:
 def forecast_rest(
     paces: Sequence[Pace], steps_left: float, *, confidence: float = CONFIDENCE
 ) -> Rest | None:
-    """Return what ``steps_left`` more steps take, from the stretches so far; None without progress.
+    """Forecast time and cost of ``steps_left`` more steps; None without progress.
 
-    Interruptions, checkpoints and stalls are taken to recur as often as they did.
+    Assumes that interruptions, checkpoints and stalls recur as often as before.
     """
+    _check(confidence)
     steps = np.array([pace.steps for pace in paces], dtype=np.float64)
     if steps_left < 0:
         raise InvalidValue("steps_left", steps_left, "a number of steps, zero or more")
@@ -389,27 +387,27 @@ def _rest(steps: Floats, figure: Floats, steps_left: float, confidence: float) -
     point = per_step * steps_left
     if count < 2:
         return Estimate(
-            point=point, low=None, high=None, samples=count, note="too short to see it vary"
+            point=point, low=None, high=None, samples=count, note="too short to show a spread"
         )
     residuals = figure - per_step * steps
-    # Two doubts add up: about the mean so far, and about the stretches still to come.
-    stretches_left = steps_left / float(steps.mean())
+    # The variances of the mean so far and of the intervals to come add up.
+    intervals_left = steps_left / float(steps.mean())
     variance = float((residuals**2).sum()) / (count - 1)
-    spread = math.sqrt(variance * (stretches_left + stretches_left**2 / count))
+    spread = math.sqrt(variance * (intervals_left + intervals_left**2 / count))
     if not point or not spread:
-        note = "no stretch differed from another" if point else ""
+        note = "all intervals of the run are alike" if point else ""
         return Estimate(point=point, low=point, high=point, samples=count, note=note)
-    # On the scale of logarithms, since nothing takes less than no time.
+    # In logarithms, since a duration is never negative.
     draws = np.random.default_rng(_SEED).standard_t(count - 1, _DRAWS) * (spread / point)
-    low, high = _interval(point * np.exp(np.minimum(draws, _LARGEST_LOG)), confidence)
-    note = f"thin: {count} stretches" if count < THIN else ""
+    low, high = _interval(point * np.exp(np.minimum(draws, _MAX_LOG)), confidence)
+    note = f"thin: {count} intervals" if count < THIN else ""
     return Estimate(point=point, low=low, high=high, samples=count, note=note)
 
 
 def paces_of(
     instants_ns: Sequence[int], steps: Sequence[float], costs: Sequence[float]
 ) -> list[Pace]:
-    """Return the stretches between instants, from cumulative steps and costs at each of them."""
+    """Return the intervals between instants, from cumulative steps and costs at each instant."""
     rows = list(zip(instants_ns, steps, costs, strict=True))
     return [
         Pace(s1 - s0, (t1 - t0) / 1e9, c1 - c0) for (t0, s0, c0), (t1, s1, c1) in pairwise(rows)

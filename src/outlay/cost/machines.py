@@ -1,8 +1,8 @@
-"""Owned nodes that are stated as machines: what each costs, in runs and in no run.
+"""Owned nodes and their cost, inside and outside of runs.
 
-A rental is in the books of its guard, and a Slurm job in its accounts. A node that somebody owns is
-in neither: it costs from when it is stated to cost, whether or not anything runs on it. What of it
-lies in no run is a row of its own, so that runs and that row add up to the machine.
+Rentals are recorded in the spend log and Slurm jobs in the accounting database. An owned node is in
+neither: it costs from a stated time on, whether or not anything runs on it. Its cost outside of
+runs is a row of its own, so that the runs and that row add up to the machine.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ MACHINES_FILE: Final = "machines.json"
 
 
 class OwnedMachine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A node that costs from ``since_ns`` on, UTC nanoseconds.
+    """A node that costs during ``[since_ns, until_ns)``, UTC nanoseconds.
 
     Attributes:
-        host: Its name, as runs record it.
-        price: Of the whole machine per hour.
-        until_ns: When it was given away; None while it is there.
+        host: Its host name in run logs.
+        price: Of the whole machine.
+        until_ns: None if it is still owned.
     """
 
     host: str
@@ -44,10 +44,10 @@ class OwnedMachine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MachineCost:
-    """What a machine has cost, and how much of that lies in runs.
+    """The cost of a machine, and the part of it in runs.
 
     Attributes:
-        in_runs: What the registered runs cost there, of the machine's currency and kind.
+        in_runs: Cost of the registered runs on it, in the machine's currency and kind.
     """
 
     machine: OwnedMachine
@@ -56,15 +56,15 @@ class MachineCost:
 
     @property
     def in_no_run(self) -> Money:
-        """What lies in no run; negative where runs on it claim more than it costs."""
+        """The cost outside of runs; negative if the runs on it cost more than the machine."""
         return self.cost - self.in_runs
 
 
 def read_machines() -> dict[str, OwnedMachine]:
-    """Return the machines that were stated, by host.
+    """Return the stated machines by host.
 
     Raises:
-        InvalidValue: The file is there and cannot be understood.
+        InvalidValue: The file exists and cannot be parsed.
     """
     path = outlay_home() / MACHINES_FILE
     try:
@@ -76,8 +76,8 @@ def read_machines() -> dict[str, OwnedMachine]:
     return {machine.host: machine for machine in stated}
 
 
-def state_machine(machine: OwnedMachine) -> None:
-    """Keep what is said of a machine, in place of what was said before.
+def set_machine(machine: OwnedMachine) -> None:
+    """Add or replace a machine.
 
     Raises:
         InvalidValue: It has no name, or ends before it begins.
@@ -89,11 +89,11 @@ def state_machine(machine: OwnedMachine) -> None:
     _write(read_machines() | {machine.host: machine})
 
 
-def forget_machine(host: str) -> None:
-    """Forget a machine; its runs stay as they are.
+def remove_machine(host: str) -> None:
+    """Remove a machine; its runs are unchanged.
 
     Raises:
-        InvalidValue: There is none of that name.
+        InvalidValue: There is no machine of that name.
     """
     machines = read_machines()
     if host not in machines:
@@ -112,7 +112,7 @@ def _write(machines: dict[str, OwnedMachine]) -> None:
 
 
 def cost_of_machine(machine: OwnedMachine, runs: Iterable[Path], now_ns: int) -> MachineCost:
-    """Return what a machine has cost by now, and what of that the runs in some directories did."""
+    """Return a machine's cost until now, and the part of it in the given runs."""
     until_ns = now_ns if machine.until_ns is None else min(machine.until_ns, now_ns)
     rate = machine.price.rate
     in_runs = Money(0, rate.currency)
@@ -129,7 +129,7 @@ def cost_of_machine(machine: OwnedMachine, runs: Iterable[Path], now_ns: int) ->
 
 
 def _share_on(attempt: Attempt, host: str) -> Fraction:
-    """Return which part of an attempt's cost falls on a node: by its GPUs, else its processes."""
+    """Return a node's share of an attempt's cost: by its GPUs, else by its processes."""
     if not attempt.nodes:
         return Fraction(attempt.header.host == host)
     found = all(node.gpus for node in attempt.nodes)

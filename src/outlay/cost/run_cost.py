@@ -1,7 +1,6 @@
-"""What one run cost, by phase and per unit of what it got for it.
+"""The cost of one run: by phase, and per step, sample, token and accuracy point. Pure.
 
-Pure: a function of the run's timeline, its rates and what it reported. The parts sum to the whole
-to the micro-unit. A run without a price has no cost, which is not zero.
+The parts sum to the whole to the micro-unit. A run without a price has no cost, which is not zero.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from outlay.rates import kind_of_cost, prices_of
 from outlay.units import Money
 from outlay.units.money import per
 
-# The names under which trainings report the same thing, the most telling first.
+# Metric names with the same meaning, in order of preference.
 ACCURACY = ("test_accuracy", "accuracy", "eval_accuracy", "val_accuracy", "validation_accuracy")
 LOSS = ("validation_loss", "val_loss", "eval_loss", "test_loss", "loss")
 EPOCHS = ("epochs", "epoch")
@@ -34,20 +33,20 @@ class RunCost:
     """The cost of a run, or of a window of it. Times are nanoseconds.
 
     Attributes:
-        cost: What it cost; None without a price. Equals the sum of ``by_phase``.
-        assumed: What of that is assumed: no record says whether it was to be paid.
-        kind: Of the cost: ``cash``, or ``showback``; the two are never added.
-        prices: Every price that was in force, in the order of time.
-        gpu_ns: GPUs times the time that attempts ran; the time between attempts is not in it.
-        steps: Steps executed, repeated ones each time.
-        committed_steps: Steps that are safe in a checkpoint.
-        tokens: Of all ranks, repeated work included; ``samples`` likewise.
-        epochs: As the run reported them, or steps over the length of an epoch; None if unknown.
-        accuracy: The best that was reported, not the last.
-        assumptions: What the cost rests on that nobody measured.
-        begin: Who says when the run began: a ``supervisor``, its ``process``, or its first
-            ``record``, where what came before is not known.
-        end: How its end is known: ``recorded``, or by its ``last_sign`` of life; ``none`` yet.
+        cost: None without a price. Equals the sum of ``by_phase``.
+        assumed: The part of the cost for which no record says that it is charged.
+        kind: ``cash`` or ``showback``; the two are never added.
+        prices: All prices in order of time.
+        gpu_ns: GPUs times the duration of attempts, without the time between them.
+        steps: Executed steps, including repeated ones.
+        committed_steps: Steps up to the last committed checkpoint.
+        tokens: Of all ranks, including repeated work; ``samples`` likewise.
+        epochs: As reported, else steps divided by the length of an epoch; None if unknown.
+        accuracy: The best reported, not the last.
+        assumptions: Assumptions behind the cost.
+        begin: Source of the start time: a ``supervisor``, the ``process``, or the first
+            ``record``, in which case earlier time is unknown.
+        end: Source of the end time: ``recorded``, the ``last_sign`` of life, or ``none`` yet.
     """
 
     run_id: str
@@ -74,18 +73,18 @@ class RunCost:
 
     @property
     def productive(self) -> Money | None:
-        """What the surviving steps cost."""
+        """The cost of steps that survived."""
         return None if self.cost is None else self.by_phase.get(ph.STEP, self.cost * 0)
 
     @property
     def badput(self) -> dict[str, Money]:
-        """What everything else cost, by cause."""
+        """The cost of all other phases."""
         return {name: cost for name, cost in self.by_phase.items() if name != ph.STEP}
 
     def unit_costs(self) -> dict[str, float | None]:
-        """Return the cost per unit of what the run did, in currency units; None where unknown.
+        """Return the cost per unit of work, in currency units; None if unknown.
 
-        An accuracy point is 1.0 of accuracy, as it is documented for ``TrainingCostReport``.
+        An accuracy point is 1.0 of accuracy, as documented for ``TrainingCostReport``.
         """
         return {
             "step": per(self.cost, self.steps),
@@ -99,7 +98,7 @@ class RunCost:
 
 
 def cost_of(view: RunView, window: Window | None = None) -> RunCost:
-    """Return what a run cost, or what it cost in a window; counts are of the whole run."""
+    """Return the cost of a run, or of a window of it; counts are of the whole run."""
     chosen = view.whole if window is None else window
     breakdown = view.break_down(chosen)
     attempts = view.timeline.attempts
@@ -145,16 +144,16 @@ def _epochs(account: RunAccount, steps: int) -> float | None:
 
 
 def steps_per_epoch(account: RunAccount) -> int | None:
-    """Return the length of an epoch as the run's budget last stated it; None when it did not."""
+    """Return the epoch length from the run's latest budget event that has one, or None."""
     stated = (event.data.get("steps_per_epoch") for event in reversed(account.budget_events()))
     return next((steps for steps in stated if isinstance(steps, int)), None)
 
 
 def best_accuracy(account: RunAccount) -> float | None:
-    """Return the highest accuracy that was reported; None when none was."""
+    """Return the highest reported accuracy, or None."""
     return max((point.value for point in account.series(*ACCURACY)), default=None)
 
 
 def best_loss(account: RunAccount) -> float | None:
-    """Return the lowest loss that was reported; None when none was."""
+    """Return the lowest reported loss, or None."""
     return min((point.value for point in account.series(*LOSS)), default=None)

@@ -1,8 +1,8 @@
-"""All that was spent, in one reading: runs, stated trainings, rentals. Pure.
+"""Total spending: runs, stated trainings and rentals. Pure.
 
-Whoever speaks of money spent on several runs asks this. An attempt is charged to its own user, tags
-and month; currencies and kinds stand side by side and are never added; of every amount it is known
-what is assumed; runs without a price are counted once.
+Every figure about several runs comes from here. An attempt is charged to its own user, tags and
+month; currencies and kinds are never added; every amount has its assumed part; runs without a price
+are reported in one finding.
 """
 
 from __future__ import annotations
@@ -12,18 +12,19 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Literal, NamedTuple
 
-from outlay.cost.book import AttemptCharge, CostRow
+from outlay.cost.book import CostRow
+from outlay.cost.charges import AttemptCharge, month_edges
 from outlay.errors import Finding, InvalidValue
 from outlay.ledger.price import Kind
 from outlay.store.runs import RunRow
 from outlay.units import Money
 
 IN_NO_RUN = "(rented, in no run)"
-"""What stands for the model of a rental's cost that no run accounts for."""
+"""The model name of a rental's cost outside of runs."""
 
 
 class Unit(NamedTuple):
-    """What may be added: amounts of one currency and one kind."""
+    """A currency and kind; only amounts of the same unit can be added."""
 
     currency: str
     kind: Kind = "cash"
@@ -37,13 +38,13 @@ class SpendItem:
     """One amount that was spent.
 
     Attributes:
-        source: ``ledger`` (a run log), ``stated`` (a training that was stated or imported) or
-            ``rental`` (what a rental cost while no run was on it).
-        run_id: The run; of a rental, its hold.
-        start_ns: The time that was paid for; ``end_ns`` does not belong to it.
-        booked_ns: The instant at which it counts.
-        provider: Whom the price names; "" where it names nobody.
-        between: It is for the time between two attempts.
+        source: ``ledger`` (a run log), ``stated`` (a stated or imported training) or ``rental``
+            (a rental's cost while no run was on it).
+        run_id: For a rental, its hold.
+        start_ns: Start of the charged time ``[start_ns, end_ns)``.
+        booked_ns: Decides the month.
+        provider: From the price, or "".
+        between: Charges the time between two attempts.
     """
 
     source: Literal["ledger", "stated", "rental"]
@@ -64,13 +65,13 @@ class SpendItem:
 
     @property
     def unit(self) -> Unit:
-        """What it may be added to."""
+        """Its currency and kind."""
         return Unit(self.cost.currency, self.kind)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subtotal:
-    """What some spends of one currency and kind add up to."""
+    """The sum of spends of one unit."""
 
     cost: Money
     assumed: Money
@@ -81,11 +82,11 @@ class Subtotal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spending:
-    """All that was spent, in the order of booking, and what is in doubt about it.
+    """All spends in order of booking, and findings.
 
     Attributes:
-        unpriced: Runs without a price, whose cost is not known.
-        as_of_ns: What was recorded later is not in it; None for all that is known.
+        unpriced: Runs without a price, whose cost is unknown.
+        as_of_ns: Excludes later records; None includes everything.
     """
 
     spends: tuple[SpendItem, ...]
@@ -94,7 +95,7 @@ class Spending:
     findings: tuple[Finding, ...] = ()
 
     def within(self, start_ns: int, end_ns: int) -> Spending:
-        """Return what is booked during ``[start_ns, end_ns)``, and unpriced runs seen in it."""
+        """Return what is booked during ``[start_ns, end_ns)``, and the unpriced runs in it."""
         return replace(
             self,
             spends=tuple(s for s in self.spends if start_ns <= s.booked_ns < end_ns),
@@ -106,19 +107,19 @@ class Spending:
         )
 
     def of_unit(self, unit: Unit) -> list[SpendItem]:
-        """Return what was spent in one currency and kind."""
+        """Return the spends of one unit."""
         return [spend for spend in self.spends if spend.unit == unit]
 
     def units(self) -> list[Unit]:
-        """Return every currency and kind that something was spent in, cash first."""
+        """Return every unit that occurs, cash first."""
         return sorted({spend.unit for spend in self.spends}, key=lambda unit: unit[::-1])
 
     def totals(self) -> dict[Unit, Subtotal]:
-        """Return what was spent in all, in each currency and kind."""
+        """Return the total of each unit."""
         return {unit: subtotal(self.of_unit(unit)) for unit in self.units()}
 
     def by(self, owner_of: Callable[[SpendItem], str]) -> dict[tuple[str, Unit], Subtotal]:
-        """Return what was spent by each owner in each currency and kind, the dearest first."""
+        """Return the subtotal of each owner and unit, largest first."""
         groups: dict[tuple[str, Unit], list[SpendItem]] = {}
         for spend in self.spends:
             groups.setdefault((owner_of(spend), spend.unit), []).append(spend)
@@ -126,7 +127,7 @@ class Spending:
         return dict(sorted(sums.items(), key=lambda each: (each[0][1], -each[1].cost.micros)))
 
     def unpriced_finding(self) -> list[Finding]:
-        """Return the one finding that some runs have no price; none where all have."""
+        """Return one finding about all runs without a price, if any."""
         if not self.unpriced:
             return []
         count = len(self.unpriced)
@@ -139,7 +140,7 @@ class Spending:
 
 
 def subtotal(spends: Sequence[SpendItem]) -> Subtotal:
-    """Return the sum of spends of one currency and kind; there is at least one."""
+    """Return the sum of spends of one unit; ``spends`` must not be empty."""
     currency, kind = spends[0].unit
     return Subtotal(
         cost=Money(sum(spend.cost.micros for spend in spends), currency),
@@ -157,7 +158,7 @@ def spending_of(
     *,
     as_of_ns: int | None = None,
 ) -> Spending:
-    """Return all that was spent, by reports that have their charges, as of ``as_of_ns``."""
+    """Return all spending as of ``as_of_ns``, from reports that include their charges."""
     known = {run.run_id: run for run in runs}
     spends: list[SpendItem] = list(rentals)
     findings: list[Finding] = []
@@ -179,7 +180,7 @@ def spending_of(
 
 
 def spend_of(report: CostRow) -> SpendItem:
-    """Return a whole run as one spend, booked when it ended: for sums over runs."""
+    """Return a whole run as one spend, booked when it ended."""
     (whole,) = _whole(report, None)
     return _spend(report, None, whole)
 
@@ -205,7 +206,7 @@ def _spend(report: CostRow, run: RunRow | None, charge: AttemptCharge) -> SpendI
 
 
 def _whole(report: CostRow, run: RunRow | None) -> tuple[AttemptCharge, ...]:
-    """Return a training as one charge, at the instant at which it ended."""
+    """Return a training as one charge, booked when it ended."""
     return (
         AttemptCharge(
             start_ns=report.at_ns - report.wall_us * 1000,
@@ -221,9 +222,7 @@ def _whole(report: CostRow, run: RunRow | None) -> tuple[AttemptCharge, ...]:
 
 
 def _by_time(report: CostRow, run: RunRow | None) -> Iterator[AttemptCharge]:
-    """Yield the parts of a run of which nothing but its sums is known, split evenly over time."""
-    from outlay.cost.charges import month_edges
-
+    """Yield a run's charges by month if only its totals are known, split evenly over time."""
     begin_ns = report.at_ns - report.wall_us * 1000 if run is None else run.started_ns
     end_ns = report.at_ns if run is None else run.last_seen_ns
     edges = month_edges(begin_ns, end_ns) or [begin_ns, begin_ns]
@@ -250,12 +249,12 @@ def _by_time(report: CostRow, run: RunRow | None) -> Iterator[AttemptCharge]:
 
 def _split_by_time(report: CostRow, run: RunRow | None) -> Finding:
     name = report.run_id if run is None else run.name
-    message = f"{name} reaches over several months and its log cannot be read: split by time"
+    message = f"{name} spans several months and its log cannot be read: split evenly over time"
     return Finding(source=name if run is None else run.dir, message=message, severity="warning")
 
 
 def owner_by(by: str) -> Callable[[SpendItem], str]:
-    """Return what says who pays for a spend; "" where nothing does.
+    """Return a function from a spend to its owner, or "".
 
     Args:
         by: ``user``, ``model``, ``team``, ``project`` (tags of that name), or ``tag:NAME``.

@@ -1,5 +1,4 @@
-"""What a GPU costs, where, now and before.
+"""GPU prices: offers from sources, screened and stored as snapshots; queries over them.
 
-Offers come from sources, are screened, and are kept as snapshots in the store; everything shown
-is a look at those snapshots. Nothing here turns time into money.
+Nothing here turns time into money.
 """

@@ -1,7 +1,7 @@
-"""When a price has moved enough for an alert: one price judged against earlier ones. Pure.
+"""Price alerts: a price compared with earlier ones. Pure.
 
-Percentages are compared as integers, so that a change of exactly ten percent is never "more than
-ten percent" because of a float.
+Percentages are compared exactly, so that a change of exactly 10 % is never "more than 10 %" because
+of float rounding.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from outlay.errors import InvalidValue
 from outlay.units.quantity import exact_decimal
 
 _EXPECTED = "a percentage above 0, such as 10"
-# With one earlier price, every cheaper one would be a record.
-ENOUGH_FOR_A_LOW = 2
+# With a single earlier price, every cheaper one would be a new low.
+MIN_PRICES_FOR_LOW = 2
 
 
 class AlertKind(StrEnum):
-    """What happened to a price."""
+    """How a price moved."""
 
     DROP = "drop"
     SURGE = "surge"
@@ -28,30 +28,21 @@ class AlertKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlertRules:
-    """How far a price must move.
-
-    Attributes:
-        drop_percent: A fall of more than this is a drop.
-        surge_percent: A rise of more than this is a surge.
-    """
+    """How far a price must fall (``drop``) or rise (``surge``) for an alert."""
 
     drop_percent: Decimal = Decimal(10)
     surge_percent: Decimal = Decimal(20)
 
     @classmethod
     def parse(cls, drop_percent: object = 10, surge_percent: object = 20) -> AlertRules:
-        """Return rules from what a user wrote.
-
-        Raises:
-            InvalidValue: A percentage is not a number above zero.
-        """
+        """Parse percentages; raises InvalidValue if one is not a number above zero."""
         return cls(
             drop_percent=_percentage(drop_percent, "drop_percent"),
             surge_percent=_percentage(surge_percent, "surge_percent"),
         )
 
     def judge(self, current: int, previous: int, lowest: int, *, earlier: int) -> AlertKind | None:
-        """Return what the step from the ``previous`` to the ``current`` cheapest price is, if any.
+        """Return the alert for a change from ``previous`` to ``current``, if any.
 
         ``lowest`` is the lowest price of the ``earlier`` snapshots; prices are in micro-units.
         """
@@ -60,11 +51,11 @@ class AlertRules:
             return AlertKind.DROP
         if change > self.surge_percent * previous:
             return AlertKind.SURGE
-        return AlertKind.LOW if earlier >= ENOUGH_FOR_A_LOW and current < lowest else None
+        return AlertKind.LOW if earlier >= MIN_PRICES_FOR_LOW and current < lowest else None
 
 
 def change_percent(current: int, previous: int) -> float:
-    """Return the change in percent, for showing; 0 when there is nothing to compare with."""
+    """Return the change in percent, for display; 0 if ``previous`` is 0."""
     return (current - previous) * 100 / previous if previous else 0.0
 
 

@@ -1,12 +1,13 @@
-"""The price book: every snapshot ever taken, and what was offered at any instant.
+"""The price book: fetched snapshots in the store, and the offers at any point in time.
 
-Append-only. A snapshot replaces the one before it of the same source: an offer that is missing
-from it is gone. Two sets of offers of one source at one instant are one snapshot.
+Append-only. A source's snapshot replaces its previous one: offers missing from it are gone. Two
+sets of offers of one source at the same instant are one snapshot.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 import msgspec
 from sqlalchemy import Connection, Engine, RowMapping, Select, func, or_, select
 
+from outlay.clock import SYSTEM, Clock
 from outlay.decoding import BadDocument, convert
 from outlay.errors import Finding, OutlayError
 from outlay.prices.alerts import AlertRules
@@ -21,44 +23,85 @@ from outlay.prices.catalog import Catalog, Query
 from outlay.prices.current import write_quotes
 from outlay.prices.gpus import matching_names
 from outlay.prices.names import Quote
-from outlay.prices.offer import MANUAL, Offer, Snapshot, Tier, cheapest_first
+from outlay.prices.offer import (
+    MANUAL,
+    Offer,
+    OfferSource,
+    Snapshot,
+    SourceFailed,
+    Tier,
+    cheapest_first,
+    screen,
+)
 from outlay.prices.recording import (
     MACHINE_COLUMNS,
-    cells_of,
-    key_of,
     offer_from,
     read_rows,
     record_snapshots,
     report_damage,
+    series_key,
 )
 from outlay.store.engine import LARGEST, writing
 from outlay.store.schema import price_offers, price_series, price_snapshots
 from outlay.units.quantity import NS_PER_HOUR
 
 
+def fetch(source: OfferSource, *, clock: Clock = SYSTEM) -> Snapshot:
+    """Load a source and return a screened snapshot; a failure is a snapshot too."""
+    now_ns = clock.wall_ns()
+    try:
+        parsed = source.load(now_ns)
+    except OutlayError as error:
+        reason = error.reason if isinstance(error, SourceFailed) else str(error)
+        finding = Finding(source=source.name, message=f"not loaded: {reason}")
+        return Snapshot(source=source.name, fetched_ns=now_ns, findings=(finding,), failed=True)
+    screened = screen(parsed.offers)
+    return Snapshot(
+        source=source.name,
+        fetched_ns=now_ns,
+        offers=screened.offers,
+        findings=parsed.findings + screened.findings,
+    )
+
+
+def fetch_all(
+    sources: Sequence[OfferSource], *, on_done: Callable[[Snapshot], None] | None = None
+) -> list[Snapshot]:
+    """Fetch all sources concurrently and return their snapshots in the given order.
+
+    ``on_done`` is called with each snapshot as it arrives, to show progress.
+    """
+    if not sources:
+        return []
+    with ThreadPoolExecutor(max_workers=len(sources)) as pool:
+        fetches = [pool.submit(fetch, source) for source in sources]
+        for done in as_completed(fetches):
+            if on_done is not None:
+                on_done(done.result())
+        return [each.result() for each in fetches]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceState:
-    """How a source stands.
+    """The state of a source.
 
     Attributes:
         loaded_ns: When it was last loaded; None means never, which is not "no offers".
-        offers: What that snapshot held.
-        failure: Why the latest attempt failed, where it did.
+        offers: Number of offers in that snapshot.
+        failure: Why the latest fetch failed, if it did.
     """
 
     source: str
-    loaded_ns: int | None
-    offers: int
-    quarantined: int
-    failure: str | None
+    loaded_ns: int | None = None
+    offers: int = 0
+    quarantined: int = 0
+    failure: str | None = None
 
 
 _by_name = attrgetter("provider", "gpu", "gpus", "tier", "community", "region", "offer_id")
 
 
 class _SnapshotCells(msgspec.Struct):
-    """The types of what a row of a snapshot holds."""
-
     fetched_ns: int
     offers: int
     quarantined: int
@@ -67,14 +110,14 @@ class _SnapshotCells(msgspec.Struct):
 
 
 MAX_AGE_NS = 30 * 24 * NS_PER_HOUR
-"""Prices that were last seen longer ago are not used where nobody asks for them."""
+"""Older prices are ignored unless the user asks for them."""
 
 
 class PriceBook:
     """Snapshots in the store.
 
     Attributes:
-        damage: Rows that were to be read and could not be; they are left out.
+        damage: Findings about unreadable rows, which are skipped.
     """
 
     def __init__(self, store: Engine, *, rules: AlertRules | None = None) -> None:
@@ -83,20 +126,19 @@ class PriceBook:
         self.damage: list[Finding] = []
 
     def record(self, snapshots: Iterable[Snapshot]) -> None:
-        """Append snapshots, all or none; each is judged against what was seen before it."""
+        """Append snapshots in one transaction, with the alerts that they raise."""
         with writing(self._store) as connection:
             record_snapshots(connection, snapshots, self._rules)
 
     def publish(self) -> None:
-        """Write what is on offer now to the price file, where runs find prices by name.
+        """Write the current offers to the price file, where runs look up prices by name.
 
-        Of two processes that publish at once the later has seen what both recorded.
+        The write lock makes concurrent publishers take turns, so the last one sees all offers.
         """
         with writing(self._store):
             write_quotes(self._quotes())
 
     def _quotes(self) -> list[Quote]:
-        """Return what is on offer now as the price file has it, in order of their names."""
         column, snapshot = price_offers.c, price_snapshots.c
         columns = (  # In the order of a quote's fields.
             column.provider, column.gpu, column.gpu_count, column.tier, column.community,
@@ -112,7 +154,7 @@ class PriceBook:
         try:
             names = Quote.__struct_fields__
             found = convert([dict(zip(names, row, strict=True)) for row in rows], list[Quote])
-        except BadDocument:  # Some row is damaged: it alone is left out.
+        except BadDocument:  # Skip only the damaged rows.
             found = list(map(Quote.of, self.offers()))
         return sorted(found, key=_by_name)
 
@@ -124,7 +166,7 @@ class PriceBook:
         tier: Tier | None = None,
         source_prefix: str = "",
     ) -> list[Offer]:
-        """Return what was on offer at an instant (now if None): in each source's last snapshot.
+        """Return the offers in each source's last snapshot at an instant (None: now).
 
         ``gpu`` is a card or a family.
         """
@@ -139,11 +181,11 @@ class PriceBook:
             return list(self._read(connection.execute(query).mappings()))
 
     def cheapest_rentable(self, *, since_ns: int = 0) -> list[Offer]:
-        """Return, for each machine and its terms, the cheapest offer not known to be sold out.
+        """Return the cheapest offer not known to be sold out per machine and terms.
 
-        A machine is so many of one GPU, form factor included, at one provider. Where several
-        sources offer the same, the newest snapshot counts. What was last seen before
-        ``since_ns`` is left out, unless somebody stated it.
+        A machine is a provider, a GPU with its form factor, and a GPU count. If several sources
+        offer the same one, the newest snapshot wins. Offers last seen before ``since_ns`` are
+        excluded, except manually set ones.
         """
         column, snapshot = price_offers.c, price_snapshots.c
         rank = func.row_number().over(
@@ -159,15 +201,15 @@ class PriceBook:
         with self._store.begin() as connection:
             rows = connection.execute(query.where(first.c.rank == 1)).mappings()
             offers = list(self._read(rows))
-            if len(self.damage) > known:  # What comes after a damaged one counts instead.
+            if len(self.damage) > known:  # The next offer replaces a damaged one.
                 offers = list(self._read(connection.execute(query).mappings()))
         cheapest: dict[tuple[object, ...], Offer] = {}
         for offer in offers:
-            cheapest.setdefault(key_of(offer)[1:], offer)
+            cheapest.setdefault(series_key(offer)[1:], offer)
         return sorted(cheapest.values(), key=cheapest_first)
 
     def observed(self, *, source_prefix: str) -> Iterator[Offer]:
-        """Return every offer ever seen in sources whose name starts so, in the order of time."""
+        """Return every recorded offer of the sources with a name prefix, in order of time."""
         column = price_snapshots.c
         query = _offers_in(select(column.id).where(column.source.startswith(source_prefix)))
         query = query.order_by(column.fetched_ns, column.id, price_offers.c.position)
@@ -175,7 +217,7 @@ class PriceBook:
             yield from self._read(connection.execute(query).mappings())
 
     def sources(self) -> list[SourceState]:
-        """Return how every source stands, by name."""
+        """Return the state of every source, sorted by name."""
         column = price_snapshots.c
         with self._store.begin() as connection:
             names = connection.scalars(select(column.source).distinct().order_by(column.source))
@@ -189,44 +231,45 @@ class PriceBook:
         return read_rows(rows, offer_from, "offer", self.damage)
 
     def _state_of(self, connection: Connection, source: object) -> SourceState | None:
-        """Return how a source stands; None where nothing of it can be read."""
+        """Return a source's state; None if nothing of it can be read."""
         if not isinstance(source, str):
-            report_damage(self.damage, f"snapshot of {source!s}", "its source is no text")
+            report_damage(self.damage, f"snapshot of {source!s}", "its source is not text")
             return None
         column = price_snapshots.c
-        of_source = select(*(column[name] for name in _SnapshotCells.__struct_fields__)).where(
-            column.source == source, column.fetched_ns <= LARGEST
+        names = _SnapshotCells.__struct_fields__
+        newest = (
+            select(*(column[name] for name in names))
+            .where(column.source == source, column.fetched_ns <= LARGEST)
+            .order_by(column.fetched_ns.desc())
+            .limit(1)
         )
-        newest = of_source.order_by(column.fetched_ns.desc()).limit(1)
-        last = connection.execute(newest).mappings().first()
-        loaded = connection.execute(newest.where(column.failed.is_(False))).mappings().first()
+        last = connection.execute(newest).first()
+        loaded = connection.execute(newest.where(column.failed.is_(False))).first()
         try:
-            cells = None if last is None else cells_of(last, _SnapshotCells)
-            held = None if loaded is None else cells_of(loaded, _SnapshotCells)
+            latest, held = (
+                None if row is None else convert(dict(zip(names, row, strict=True)), _SnapshotCells)
+                for row in (last, loaded)
+            )
         except BadDocument as error:
             report_damage(self.damage, f"snapshot of {source}", str(error))
-            at_ns = None if loaded is None else loaded["fetched_ns"]
-            return SourceState(
-                source=source, loaded_ns=at_ns if isinstance(at_ns, int) else None, offers=0,
-                quarantined=0, failure=None,
-            )  # fmt: skip
+            at_ns = None if loaded is None else loaded.fetched_ns
+            return SourceState(source=source, loaded_ns=at_ns if isinstance(at_ns, int) else None)
+        failure = None
+        if latest is not None and latest.failed and latest.findings:
+            failure = str(latest.findings[0].get("message", "it failed"))
+        if held is None:
+            return SourceState(source=source, failure=failure)
         return SourceState(
             source=source,
-            loaded_ns=None if held is None else held.fetched_ns,
-            offers=0 if held is None else held.offers,
-            quarantined=0 if held is None else held.quarantined,
-            failure=None if cells is None else _failure_in(cells),
+            loaded_ns=held.fetched_ns,
+            offers=held.offers,
+            quarantined=held.quarantined,
+            failure=failure,
         )
-
-
-def _failure_in(cells: _SnapshotCells) -> str | None:
-    if not cells.failed or not cells.findings:
-        return None
-    return str(cells.findings[0].get("message", "it failed"))
 
 
 def latest_snapshots(at_ns: int | None) -> Select[tuple[int]]:
-    """Select the id of each source's last loaded snapshot, by one index look-up per source."""
+    """Select the id of each source's last loaded snapshot, with one index lookup per source."""
     sources = select(price_series.c.source).distinct().subquery()
     column = price_snapshots.c
     last = (
@@ -254,26 +297,26 @@ def _names_of(connection: Connection, gpu: str) -> Sequence[str]:
     return sorted(matching_names(gpu, [name for name in known if isinstance(name, str)]))
 
 
-# Answering "what is on offer?" from the store, with how old the answer is and what is missing.
+# Search
 
 
 class NothingLoaded(OutlayError):
-    """No prices were ever loaded, which is not the same as nothing being on offer."""
+    """No prices were ever loaded, as opposed to no matching offers."""
 
     def __init__(self) -> None:
         super().__init__(
-            "no prices were loaded yet, so nothing can be said about offers. "
+            "no prices have been loaded yet. "
             "Load some: outlay prices fetch, or outlay prices import FILE."
         )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
-    """Offers that match, cheapest first, and what they were found in.
+class OfferSearch:
+    """The result of a search: matching offers, cheapest first.
 
     Attributes:
-        searched: How many offers were looked through.
-        too_old: How many match, and were left out for their age.
+        searched: Number of offers searched.
+        too_old: Number of matching offers that were excluded for their age.
         findings: Sources whose latest fetch failed, so that older prices or none are shown.
     """
 
@@ -283,35 +326,35 @@ class Found:
     findings: tuple[Finding, ...]
 
 
-def look_up(
+def search_offers(
     store: Engine,
     query: Query,
     *,
     limit: int | None = None,
     at_ns: int | None = None,
     since_ns: int | None = None,
-) -> Found:
-    """Return the offers that match, as of ``at_ns`` or now.
+) -> OfferSearch:
+    """Return the matching offers as of ``at_ns`` or now.
 
-    What was last seen before ``since_ns`` is left out, unless somebody stated it.
+    Offers last seen before ``since_ns`` are excluded, except manually set ones.
 
     Raises:
-        NothingLoaded: There is nothing to look through.
+        NothingLoaded: No source was ever loaded.
     """
     book = PriceBook(store)
-    states = must_be_loaded(book)
+    states = require_loaded(book)
     offers = book.offers(at_ns=at_ns, gpu=query.gpu, tier=query.tier)
     matching = Catalog(offers).find(query)
-    recent = [offer for offer in matching if since_ns is None or _holds(offer, since_ns)]
-    return Found(
+    recent = [offer for offer in matching if since_ns is None or _is_recent(offer, since_ns)]
+    return OfferSearch(
         offers=recent[:limit],
         too_old=len(matching) - len(recent),
         searched=sum(state.offers for state in states),
-        findings=(*filter(None, map(_failure, states)), *book.damage),
+        findings=(*filter(None, map(_failure_finding, states)), *book.damage),
     )
 
 
-def _holds(offer: Offer, since_ns: int) -> bool:
+def _is_recent(offer: Offer, since_ns: int) -> bool:
     return offer.fetched_ns >= since_ns or offer.source.startswith(MANUAL)
 
 
@@ -320,11 +363,11 @@ def anything_loaded(book: PriceBook) -> bool:
     return any(state.loaded_ns is not None for state in book.sources())
 
 
-def must_be_loaded(book: PriceBook) -> list[SourceState]:
-    """Return how every source stands.
+def require_loaded(book: PriceBook) -> list[SourceState]:
+    """Return the state of every source.
 
     Raises:
-        NothingLoaded: None of them was ever loaded.
+        NothingLoaded: No source was ever loaded.
     """
     states = book.sources()
     if all(state.loaded_ns is None for state in states):
@@ -332,8 +375,8 @@ def must_be_loaded(book: PriceBook) -> list[SourceState]:
     return states
 
 
-def _failure(state: SourceState) -> Finding | None:
+def _failure_finding(state: SourceState) -> Finding | None:
     if state.failure is None:
         return None
-    shown = "its older prices are shown" if state.loaded_ns else "none of its prices are known"
+    shown = "showing its older prices" if state.loaded_ns else "none of its prices are known"
     return Finding(source=state.source, message=f"{state.failure}; {shown}", severity="warning")

@@ -1,7 +1,7 @@
-"""Offers in memory, cheapest first, answered from columns.
+"""In-memory search over offers.
 
-The offers are sorted once; a query is a few comparisons over NumPy columns in that order, so its
-result is sorted too, and the first twenty are the twenty cheapest.
+Offers are sorted once by price; a query is a mask over NumPy columns in that order, so its result
+is sorted too.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ _UNKNOWN = -1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Query:
-    """What is looked for; what is left out does not matter.
+    """Search criteria; None means any.
 
     Attributes:
-        gpu: A card or a family (``A100`` means both memories).
-        max_price: Per GPU-hour, at most.
-        max_total_price: Per hour of the whole offer, at most.
-        min_memory_gb: Of one GPU, at least; an offer that does not say is left out.
-        nvlink: Only offers whose GPUs are known to be joined by it.
-        rentable: Leave out what is known to be sold out.
+        gpu: A card or a family (``A100`` means both memory sizes).
+        max_price: Per GPU-hour.
+        max_total_price: Per hour of the whole offer.
+        min_memory_gb: Per GPU; excludes offers of unknown memory.
+        nvlink: Only offers known to have NVLink.
+        rentable: Exclude offers known to be sold out.
     """
 
     gpu: str | None = None
@@ -46,16 +46,16 @@ class Query:
 
 
 class Catalog:
-    """A fixed set of offers that answers queries."""
+    """A fixed set of offers that can be searched."""
 
     def __init__(self, offers: Iterable[Offer]) -> None:
         self._offers = sorted(offers, key=cheapest_first)
-        self._gpus, self._gpu_names = _coded([offer.gpu for offer in self._offers])
-        self._tiers, self._tier_names = _coded([offer.tier for offer in self._offers])
-        self._each = _whole(offer.per_gpu_micros for offer in self._offers)
-        self._total = _whole(offer.price.micros for offer in self._offers)
-        self._counts = _whole(offer.gpu_count for offer in self._offers)
-        self._memory = _whole(
+        self._gpus, self._gpu_codes = _encode([offer.gpu for offer in self._offers])
+        self._tiers, self._tier_codes = _encode([offer.tier for offer in self._offers])
+        self._each = _column(offer.per_gpu_micros for offer in self._offers)
+        self._total = _column(offer.price.micros for offer in self._offers)
+        self._counts = _column(offer.gpu_count for offer in self._offers)
+        self._memory = _column(
             _UNKNOWN if offer.memory_gb is None else offer.memory_gb for offer in self._offers
         )
         self._matches: dict[str, frozenset[str]] = {}
@@ -67,9 +67,9 @@ class Catalog:
         return iter(self._offers)
 
     def find(self, query: Query, *, limit: int | None = None) -> list[Offer]:
-        """Return the offers that match, cheapest per GPU first."""
+        """Return the matching offers, cheapest per GPU first."""
         masked = (self._offers[position] for position in np.flatnonzero(self._mask(query)))
-        found = (offer for offer in masked if _matches_words(query, offer))
+        found = (offer for offer in masked if _matches_other_fields(query, offer))
         return list(islice(found, limit))
 
     def _mask(self, query: Query) -> NDArray[np.bool_]:
@@ -77,8 +77,7 @@ class Catalog:
         if query.gpu is not None:
             mask &= self._has_gpu(query.gpu)
         if query.tier is not None:
-            code = self._tier_names.get(query.tier, _UNKNOWN)
-            mask &= self._tiers == code
+            mask &= self._tiers == self._tier_codes.get(query.tier, _UNKNOWN)
         if query.gpu_count is not None:
             mask &= self._counts == query.gpu_count
         if query.max_price is not None:
@@ -91,13 +90,13 @@ class Catalog:
 
     def _has_gpu(self, asked: str) -> NDArray[np.bool_]:
         if asked not in self._matches:
-            self._matches[asked] = matching_names(asked, self._gpu_names)
-        codes = [self._gpu_names[name] for name in self._matches[asked]]
+            self._matches[asked] = matching_names(asked, self._gpu_codes)
+        codes = [self._gpu_codes[name] for name in self._matches[asked]]
         return np.isin(self._gpus, np.array(codes, dtype=np.int64))
 
 
-def _matches_words(query: Query, offer: Offer) -> bool:
-    """Whether an offer fits what has no column."""
+def _matches_other_fields(query: Query, offer: Offer) -> bool:
+    """Match the criteria that have no column."""
     if query.nvlink and not offer.nvlink:
         return False
     if query.rentable and offer.availability == 0:
@@ -110,11 +109,11 @@ def _matches_words(query: Query, offer: Offer) -> bool:
     return query.region is None or query.region.lower() in (offer.region or "").lower()
 
 
-def _coded(words: list[str]) -> tuple[NDArray[np.int64], dict[str, int]]:
-    names: dict[str, int] = {}
-    codes = [names.setdefault(word, len(names)) for word in words]
-    return np.array(codes, dtype=np.int64), names
+def _encode(words: list[str]) -> tuple[NDArray[np.int64], dict[str, int]]:
+    codes: dict[str, int] = {}
+    column = [codes.setdefault(word, len(codes)) for word in words]
+    return np.array(column, dtype=np.int64), codes
 
 
-def _whole(numbers: Iterable[int]) -> NDArray[np.int64]:
+def _column(numbers: Iterable[int]) -> NDArray[np.int64]:
     return np.fromiter(numbers, dtype=np.int64)

@@ -1,4 +1,7 @@
-"""Price files in the outlay home: current offers, and what a GPU-hour costs on each partition."""
+"""Price files in the outlay home: current offers and partition rates; prices resolved from them.
+
+No network and no database library: training processes load this module.
+"""
 
 from __future__ import annotations
 
@@ -17,24 +20,24 @@ from outlay.prices.names import Machine, Quote, look_up, look_up_automatic, pars
 from outlay.store.home import outlay_home
 from outlay.units import Rate
 
-# What a GPU-hour costs on each partition of a cluster: a small file in the outlay home.
+# Partition rates per GPU-hour (rates.json)
 #
-# A cluster that is not rented has no price list; its rate is what somebody decides an hour is
-# worth. It is therefore showback, unless ``cash`` is said behind it.
+# An owned cluster has no price list: its rate is an internal decision, and therefore showback
+# unless it is marked ``cash``.
 
 RATES_FILE: Final = "rates.json"
 
 
 def rates_file() -> Path:
-    """Return where the rates are kept."""
+    """Return the path of the rates file."""
     return outlay_home() / RATES_FILE
 
 
 def read_rates() -> dict[str, Price]:
-    """Return the rate of every partition that has one, by name.
+    """Return all partition rates by partition name.
 
     Raises:
-        InvalidValue: The file is there and cannot be understood.
+        InvalidValue: The file exists and cannot be parsed.
     """
     path = rates_file()
     try:
@@ -48,16 +51,16 @@ def read_rates() -> dict[str, Price]:
 
 
 def read_rate(text: str, partition: str, *, name: str = "") -> Price:
-    """Return ``1.20 USD/h`` as the rate of a partition: showback, unless ``cash`` follows it."""
+    """Parse a partition's rate such as ``1.20 USD/h``: showback unless ``cash`` follows."""
     source = f"rate of {partition}"
     return typed_price(text, name=name or source, source=source, kind="showback")
 
 
 def set_rate(partition: str, rate: Price | None) -> dict[str, Price]:
-    """Set a partition's rate per GPU-hour, or remove it; return all of them.
+    """Set a partition's rate per GPU-hour, or remove it (None); return all rates.
 
     Raises:
-        InvalidValue: The name cannot be a partition's, or there is nothing to remove.
+        InvalidValue: The name is invalid, or there is no rate to remove.
     """
     rates = read_rates()
     if not partition.strip() or "," in partition or partition != partition.strip():
@@ -68,56 +71,51 @@ def set_rate(partition: str, rate: Price | None) -> dict[str, Price]:
     rates.pop(partition, None)
     if rate is not None:
         rates[partition] = rate
-    _write(rates)
-    return dict(sorted(rates.items()))
-
-
-def _write(rates: Mapping[str, Price]) -> None:
-    """Put the file in place, whole."""
+    rates = dict(sorted(rates.items()))
     path = rates_file()
     path.parent.mkdir(parents=True, exist_ok=True)
-    text = {name: rate_text(rate) for name, rate in sorted(rates.items())}
+    text = {name: rate_text(rate) for name, rate in rates.items()}
     content = msgspec.json.format(msgspec.json.encode(text), indent=2) + b"\n"
     write_whole(path, content, synced=True)
+    return rates
 
 
 def rate_text(rate: Price) -> str:
-    """Return a rate as the file states it: ``1.20 USD/h``, or ``1.20 USD/h cash``."""
+    """Return a rate as written in the file: ``1.20 USD/h``, or ``1.20 USD/h cash``."""
     return str(rate.rate) if rate.kind == "showback" else f"{rate.rate} {rate.kind}"
 
 
-# The price file: the current offers, where a run finds its price without opening the store.
+# The price file (prices.json): a copy of the current offers for lookup without the store
 #
-# ``prices.json`` in the outlay home is replaced as a whole by every command that records offers.
-# The store stays the truth about them, and their history is there alone. Nothing here asks a
-# vendor, and nothing here loads a database library: a training process may call it.
+# Every command that records offers replaces it. The store remains the source of truth and is the
+# only place with their history.
 
 PRICES_FILE: Final = "prices.json"
 VERSION: Final = 1
 
 
 class PriceFileNotWritten(OutlayError):
-    """Offers were recorded in the store, and the price file could not be replaced."""
+    """Offers were recorded in the store, but the price file could not be replaced."""
 
     def __init__(self, path: Path, reason: str) -> None:
         super().__init__(
-            f"{path}: cannot be written ({reason}). The offers are in the store, and runs find the "
-            "earlier ones by name. Set OUTLAY_HOME to a directory that you can write to."
+            f"{path}: cannot be written ({reason}). The offers are in the store, but runs still "
+            "look up the earlier ones. Set OUTLAY_HOME to a directory that you can write to."
         )
 
 
 class PriceFileUnusable(OutlayError):
-    """The price file is there and cannot be read."""
+    """The price file exists and cannot be read."""
 
     def __init__(self, path: Path, reason: str) -> None:
         super().__init__(
             f"{path}: the known prices cannot be read ({reason}). Nothing was started. "
-            "`outlay prices fetch` writes the file anew, and a typed price needs none."
+            "`outlay prices fetch` rewrites the file, and a typed price does not need it."
         )
 
 
 class PriceFile(msgspec.Struct, frozen=True, kw_only=True):
-    """What stands in the file."""
+    """The contents of the price file."""
 
     version: int = VERSION
     offers: tuple[Quote, ...] = ()
@@ -125,11 +123,11 @@ class PriceFile(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class ResolvedPrice:
-    """What a name stands for.
+    """The price that a name refers to.
 
     Attributes:
         price: Per GPU-hour, with offer, source and age.
-        whole: What the whole offer costs; None where a size is neither named nor seen.
+        whole: Of all GPUs; None if their number is neither in the name nor detected.
     """
 
     price: Price
@@ -137,12 +135,12 @@ class ResolvedPrice:
 
 
 def price_file() -> Path:
-    """Return where the current offers are kept."""
+    """Return the path of the price file."""
     return outlay_home() / PRICES_FILE
 
 
 def read_quotes() -> tuple[Quote, ...]:
-    """Return the current offers; none where nothing was ever recorded.
+    """Return the current offers; empty if none were ever recorded.
 
     Raises:
         PriceFileUnusable: The file cannot be read.
@@ -157,15 +155,15 @@ def read_quotes() -> tuple[Quote, ...]:
     except BadDocument as error:
         raise PriceFileUnusable(path, str(error)) from None
     if found.version != VERSION:
-        raise PriceFileUnusable(path, f"version {found.version}, and this outlay knows {VERSION}")
+        raise PriceFileUnusable(path, f"version {found.version}; this outlay supports {VERSION}")
     return found.offers
 
 
 def write_quotes(quotes: Iterable[Quote]) -> Path:
-    """Replace the file by one with these offers; return where it is.
+    """Replace the price file; return its path.
 
     Raises:
-        PriceFileNotWritten: The home cannot be written; the file is as it was.
+        PriceFileNotWritten: The home cannot be written; the file is unchanged.
     """
     path = price_file()
     encode = msgspec.json.Encoder().encode
@@ -182,18 +180,18 @@ def write_quotes(quotes: Iterable[Quote]) -> Path:
 def resolve_price(
     text: str, *, name: str, environ: Mapping[str, str], gpu: str = "", gpus: int = 0
 ) -> ResolvedPrice:
-    """Return the price that a name stands for on this machine.
+    """Return the price that a name refers to on this machine.
 
     Args:
         text: ``lambda:8xH100``, ``auto``; ``showback`` or ``cash`` may follow it.
-        name: What to call it in an error.
-        environ: Says which instance, and which Slurm partition, the process is on.
+        name: The option's name in errors.
+        environ: Identifies the instance and the Slurm partition.
         gpu: The driver's name of the GPU, for ``auto``.
-        gpus: How many are visible, for ``auto``.
+        gpus: Number of visible GPUs, for ``auto``.
 
     Raises:
-        InvalidValue: It is no name, stands for no price, or for several.
-        PriceFileUnusable: The known prices cannot be read.
+        InvalidValue: It is not a price name, or matches no price or several.
+        PriceFileUnusable: The price file cannot be read.
     """
     asked, kind = split_kind(text)
     machine = Machine.of(environ, gpu=gpu, gpus=gpus)
@@ -213,11 +211,11 @@ def resolve_price(
 def resolve_whole(
     text: str, *, name: str, environ: Mapping[str, str], gpu: str = "", gpus: int = 0
 ) -> ResolvedPrice:
-    """Return the price that a name stands for, and what all of it costs per hour.
+    """Do the same, and require ``whole``.
 
     Raises:
-        InvalidValue: As ``resolve_price``; or nothing says how many GPUs are meant.
-        PriceFileUnusable: The known prices cannot be read.
+        InvalidValue: As ``resolve_price``; or the number of GPUs is unknown.
+        PriceFileUnusable: The price file cannot be read.
     """
     resolved = resolve_price(text, name=name, environ=environ, gpu=gpu, gpus=gpus)
     if resolved.whole is None:

@@ -1,7 +1,7 @@
-"""What a GPU is: its canonical name and memory, whatever a vendor calls it.
+"""GPU names and memory: vendors' names resolved to canonical ones. Pure.
 
-Memory is NVIDIA's and AMD's published figure. Nothing here knows a market price; the floor is only
-the price below which nobody has ever rented one out.
+Memory is NVIDIA's and AMD's published figure. There are no market prices here; the floor is a price
+below which no such GPU has ever been rented out.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from functools import lru_cache
 
 from outlay.units import Money
 
-# A vendor's GB may be GiB, or leave out what error correction reserves: 10 % between them is one
-# and the same card. The next larger card of a family is at least a fifth larger.
+# A vendor's GB may be GiB, or exclude memory reserved for error correction: a difference of 10 % is
+# still the same card. The next larger card of a family is at least a fifth larger.
 MEMORY_TOLERANCE_PERCENT = 12
 
 _TABLE = """
@@ -94,7 +94,7 @@ MI350X         288         no      no        0.20
 MI355X         288         no      no        0.20
 """
 
-# What vendors write for a family, beyond prefixes and form factors, in normalised form.
+# Other normalised names of a family, apart from prefixes and form factors.
 _ALIASES = {
     "RTXA4000": "A4000",
     "RTXA4500": "A4500",
@@ -112,8 +112,8 @@ _ALIASES = {
     "RTXPRO6000MAXQ": "RTXPRO6000",
 }
 
-# These come as SXM modules and as PCIe cards, which differ in speed and in price. The H100's module
-# is told by its memory, too: the card has an older one.
+# These exist as SXM modules and PCIe cards, which differ in speed and price. HBM3 memory also
+# identifies the H100's module: the card has an older type.
 _IN_TWO_FORMS = ("P100", "V100", "A100", "H100")
 _FORMS = {"SXM": re.compile(r"\bSXM\d?\b|\bH100\b.*\bHBM3\b"), "PCIe": re.compile(r"\bPCI-?E\b")}
 _NOISE = re.compile(
@@ -126,14 +126,14 @@ _SEPARATOR = re.compile(r"[^A-Z0-9]+")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuSpec:
-    """One card as its maker describes it.
+    """A card as its maker specifies it.
 
     Attributes:
-        name: Canonical, with the memory where a family has several: ``A100-80GB``, ``RTX4090``.
-        family: What the cards of different memory have in common: ``A100``.
-        nvlink: Whether NVLink between two of them exists at all.
-        consumer: Sold for desktops; what a short, cheap job is surveyed on.
-        floor: Below this price per GPU-hour a listing is a mistake.
+        name: Canonical, with the memory if a family has several sizes: ``A100-80GB``, ``RTX4090``.
+        family: Shared by cards that differ only in memory: ``A100``.
+        nvlink: Whether NVLink exists for this card.
+        consumer: A desktop card; surveys for short, cheap jobs use these.
+        floor: Per GPU-hour; a lower price is a mistake.
     """
 
     name: str
@@ -146,13 +146,13 @@ class GpuSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResolvedGpu:
-    """A vendor's name, understood as far as it can be.
+    """A vendor's GPU name, resolved as far as possible.
 
     Attributes:
-        card: Canonical where known, else the vendor's own, tidied.
-        form: ``SXM`` or ``PCIe``; "" where it is not known, or makes no difference.
-        memory_gb: Of one GPU; None when neither name, figure nor table says.
-        spec: None for a card that the table does not know, or whose memory fits no card of it.
+        card: Canonical if known, else the vendor's name with normalised whitespace.
+        form: ``SXM`` or ``PCIe``; "" if unknown, or if the card has only one form factor.
+        memory_gb: Per GPU; None if unknown.
+        spec: None for an unknown card, or if the memory fits no card of the family.
     """
 
     card: str
@@ -195,11 +195,11 @@ SPECS = {spec.name: spec for cards in _FAMILIES.values() for spec in cards}
 
 @lru_cache(maxsize=4096)
 def resolve(name: str, memory_gb: float | None = None) -> ResolvedGpu:
-    """Return what a vendor's name and memory figure mean.
+    """Resolve a vendor's GPU name.
 
     Args:
         name: As the vendor writes it: ``NVIDIA A100-SXM4-80GB``, ``h100_sxm5``, ``RTX 4090``.
-        memory_gb: Of one GPU, where the vendor says so; it wins over a figure in the name.
+        memory_gb: Per GPU, if the vendor states it; takes precedence over a figure in the name.
     """
     text = name.upper().replace("_", " ")
     in_name = _MEMORY.search(text)
@@ -217,29 +217,28 @@ def resolve(name: str, memory_gb: float | None = None) -> ResolvedGpu:
 
 
 def _form_of(text: str) -> str:
-    return next((form for form, said in _FORMS.items() if said.search(text)), "")
+    return next((form for form, pattern in _FORMS.items() if pattern.search(text)), "")
 
 
 @lru_cache(maxsize=4096)
 def family_of(name: str) -> tuple[GpuSpec, ...]:
-    """Return the cards of the family that a name belongs to; none when it is unknown."""
+    """Return the cards of a name's family; empty if it is unknown."""
     text = name.upper().replace("_", " ")
     bare = _key(_MEMORY.sub(" ", _NOISE.sub(" ", text)))
     return _FAMILIES.get(_ALIASES.get(bare, bare), ())
 
 
 def same_memory(seen_gb: float, spec_gb: float) -> bool:
-    """Whether two figures describe the same card, give or take GB against GiB."""
+    """Return whether two figures describe the same card, allowing for GB versus GiB."""
     return abs(seen_gb - spec_gb) * 100 <= MEMORY_TOLERANCE_PERCENT * spec_gb
 
 
 def matching_names(asked: str, names: Iterable[str]) -> frozenset[str]:
-    """Return those of ``names`` that are the GPU asked for.
+    """Return those of ``names`` that match the requested GPU.
 
-    A family means all of its cards (``A100``: both memories), a card means itself in every form
-    factor, and a name outside the table matches its own spelling, letter case and separators aside.
-    Where a form factor is asked for (``H100-SXM``) the other is another GPU; names that do not say
-    theirs count only where none says it.
+    A family matches all of its cards (``A100``: both memory sizes), a card matches every form
+    factor, and an unknown name matches itself, ignoring case and separators. If a form factor is
+    requested (``H100-SXM``), names without one match only if no name has it.
     """
     wanted = resolve(asked)
     cards = {card.name for card in family_of(asked)}

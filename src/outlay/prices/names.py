@@ -1,16 +1,15 @@
-"""Prices by name: ``PROVIDER:[COUNTx]GPU[:TIER][:REGION]``, read and looked up. Pure.
+"""Price names ``PROVIDER:[COUNTx]GPU[:TIER][:REGION]``: parsing and lookup. Pure.
 
-The grammar, whose parts are compared without regard to letter case:
+All parts are case-insensitive:
 
-- ``PROVIDER``: as offers name it: ``lambda``, ``runpod``, ``vast``, ``own``.
-- ``COUNT``: GPUs of the offer; left out where every size costs the same per GPU.
-- ``GPU``: a card or a family (``H100``, ``A100-80``), or the id that the vendor gives its offer.
-- ``TIER``: ``on-demand`` (where it is left out), ``spot``, ``reserved``, ``community``,
-  ``community-spot``.
-- ``REGION``: as the vendor names it; left out where every region costs the same.
+- ``PROVIDER``: as in offers: ``lambda``, ``runpod``, ``vast``, ``own``.
+- ``COUNT``: GPUs of the offer; optional if every size has the same price per GPU.
+- ``GPU``: a card or a family (``H100``, ``A100-80``), or the vendor's id of an offer.
+- ``TIER``: ``on-demand`` (the default), ``spot``, ``reserved``, ``community``, ``community-spot``.
+- ``REGION``: the vendor's name for it; optional if every region has the same price.
 
-``auto`` stands for the machine that asks. A name that means several prices is refused with their
-range: which of them is paid is not guessed.
+``auto`` means the current machine. An ambiguous name is an error that lists the price range: outlay
+does not guess.
 """
 
 from __future__ import annotations
@@ -27,16 +26,16 @@ import msgspec
 from outlay.errors import InvalidValue
 from outlay.ledger.price import AUTO, Kind, Price
 from outlay.prices.gpus import family_of, matching_names
-from outlay.prices.offer import MOST_GPUS, Offer, Tier
+from outlay.prices.offer import MAX_GPUS, Offer, Tier
 from outlay.units import Rate
 
 FORM: Final = "PROVIDER:[COUNTx]GPU[:TIER][:REGION]"
 MARKETS: Final = ("vast",)
-"""Providers whose every machine has a price of its own."""
+"""Marketplaces: every machine has its own price."""
 OWN: Final = "own"
-"""The provider of what is owned: its prices are showback."""
-_SHOWN = 8
-_COMPARED = 300
+"""The provider name of owned hardware, whose prices are showback."""
+_MAX_LISTED = 8
+_MAX_COMPARED = 300
 _COUNTED = re.compile(r"(?!\d+\s*[xX]\s*$)(?:(\d{1,9})\s*[xX]\s*)?(\S.*)")
 _BARE_MEMORY = re.compile(r"(.*[-_ ]\d{2,3})")
 _TIERS: Final = {
@@ -47,17 +46,16 @@ _TIERS: Final = {
     "community-spot": (Tier.SPOT, True),
     "community-reserved": (Tier.RESERVED, True),
 }
-_TIER_WORDS: Final = {terms: word for word, terms in _TIERS.items()}
+_TIER_NAMES: Final = {terms: name for name, terms in _TIERS.items()}
 
 
 class Quote(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """An offer as far as a price by name needs it; a row of the price file.
+    """A row of the price file: the fields of an offer that a lookup by name needs.
 
     Attributes:
-        micros_per_hour: Of one GPU.
-        offer_micros_per_hour: Of the whole offer, before it was divided.
-        source: Which source said so.
-        fetched_ns: When it was so, UTC nanoseconds.
+        micros_per_hour: Per GPU.
+        offer_micros_per_hour: Of the whole offer.
+        fetched_ns: UTC nanoseconds.
     """
 
     provider: str
@@ -75,7 +73,7 @@ class Quote(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @classmethod
     def of(cls, offer: Offer) -> Quote:
-        """Return what the price file keeps of an offer."""
+        """Return an offer as a row of the price file."""
         return cls(
             provider=offer.provider, gpu=offer.gpu, gpus=offer.gpu_count, tier=offer.tier,
             community=offer.community, region=offer.region or "", offer_id=offer.offer_id or "",
@@ -85,24 +83,24 @@ class Quote(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def name(self) -> str:
-        """The offer as a name; offers of one name may still differ, which their ids tell apart."""
-        word = _TIER_WORDS[self.tier, self.community]
+        """The offer's price name; not unique, unlike its id."""
+        tier = _TIER_NAMES[self.tier, self.community]
         region = f":{self.region}" if self.region else ""
-        return f"{self.provider}:{self.gpus}x{self.gpu}:{word}{region}"
+        return f"{self.provider}:{self.gpus}x{self.gpu}:{tier}{region}"
 
     @property
     def rate(self) -> Rate:
-        """What one GPU of it costs per hour."""
+        """Price per GPU-hour."""
         return Rate(self.micros_per_hour, self.currency)
 
     @property
     def kind(self) -> Kind:
-        """Cash where it is rented by the hour; showback where it is owned or reserved."""
+        """Cash if rented by the hour; showback if owned or reserved."""
         owned = self.provider.lower() == OWN or self.tier is Tier.RESERVED
         return "showback" if owned else "cash"
 
     def price(self, kind: Kind | None = None) -> Price:
-        """Return it as a price that is frozen with a run."""
+        """Return it as the price to record with a run."""
         by_id = f" ({self.offer_id})" if self.offer_id else ""
         return Price(
             micros_per_hour=self.micros_per_hour, currency=self.currency, source=self.source,
@@ -112,7 +110,7 @@ class Quote(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PriceName:
-    """What a name asks for; see the grammar above."""
+    """A parsed price name."""
 
     text: str
     provider: str
@@ -125,14 +123,14 @@ class PriceName:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """What a process knows about where it runs.
+    """The machine that a process runs on.
 
     Attributes:
-        provider: "" where nothing says.
-        ids: Of the rented instance, in every spelling.
-        gpu: The driver's name of the GPU; "" where there is none.
-        gpus: How many are visible; 0 where nobody knows.
-        partition: Of the Slurm job it runs in; "" outside one.
+        provider: "" if unknown.
+        ids: Known ids of the rented instance.
+        gpu: The driver's name of the GPU; "" if there is none.
+        gpus: Number of visible GPUs; 0 if unknown.
+        partition: The Slurm job's; "" outside of one.
     """
 
     provider: str = ""
@@ -143,9 +141,9 @@ class Machine:
 
     @classmethod
     def of(cls, environ: Mapping[str, str], *, gpu: str = "", gpus: int = 0) -> Machine:
-        """Return the machine that an environment describes."""
+        """Detect the machine from environment variables."""
         pod, label = environ.get("RUNPOD_POD_ID", ""), environ.get("VAST_CONTAINERLABEL", "")
-        ids = {pod, label.partition(".")[2] or label}  # Vast writes C.<instance>
+        ids = {pod, label.partition(".")[2] or label}  # Vast sets C.<instance>.
         ids |= {environ.get("CONTAINER_ID", ""), environ.get("INSTANCE_ID", "")}
         in_job = environ.get("SLURM_JOB_ID")
         return cls(
@@ -158,22 +156,22 @@ class Machine:
 
 
 class PriceUnknown(InvalidValue):
-    """A name that stands for no price, or for more than one."""
+    """A name that matches no price, or several."""
 
 
 def parse_name(text: str, *, name: str) -> PriceName:
-    """Return what a name asks for.
+    """Parse a price name; ``name`` is the option's name in errors.
 
     Raises:
-        InvalidValue: It is no name of this form.
+        InvalidValue: It has another form.
     """
     provider, *rest = (part.strip() for part in text.split(":"))
     counted = _COUNTED.fullmatch(rest[0]) if rest else None
     if not provider or counted is None or len(rest) > 3 or not all(rest):
         raise InvalidValue(name, text, f'"1.50 USD/h", or {FORM} such as "lambda:8xH100:on-demand"')
     gpus = None if counted[1] is None else int(counted[1])
-    if gpus is not None and not 1 <= gpus <= MOST_GPUS:
-        raise InvalidValue(name, text, f"a count of 1 to {MOST_GPUS} GPUs")
+    if gpus is not None and not 1 <= gpus <= MAX_GPUS:
+        raise InvalidValue(name, text, f"a count of 1 to {MAX_GPUS} GPUs")
     asked = PriceName(text=text, provider=provider, gpu=counted[2], gpus=gpus)
     terms = _TIERS.get(rest[1].lower()) if len(rest) > 1 else None
     if terms is not None:
@@ -187,57 +185,57 @@ def parse_name(text: str, *, name: str) -> PriceName:
 def look_up(
     asked: PriceName, quotes: Sequence[Quote], *, name: str, ids: Collection[str] = ()
 ) -> Quote:
-    """Return the offer that a name stands for.
+    """Return the offer that a name refers to.
 
-    Where several sources offer the same, the newest snapshot counts. On a market the
-    ``ids`` of the instance that asks tell which offer it is; ``name`` is what an error calls it.
+    If several sources offer the same, the newest snapshot wins. On a marketplace, ``ids`` of the
+    current instance select the offer. ``name`` is the option's name in errors.
 
     Raises:
-        PriceUnknown: It stands for none, or for several prices; says which are known.
+        PriceUnknown: It matches no offer, or several prices; lists the known ones.
     """
     theirs = [quote for quote in quotes if quote.provider.lower() == asked.provider.lower()]
     wanted = asked.gpu.lower()
-    found = [quote for quote in _with_terms(asked, theirs) if quote.offer_id.lower() == wanted]
+    found = [quote for quote in _match_terms(asked, theirs) if quote.offer_id.lower() == wanted]
     if not found:
-        found = _of_gpu(asked, theirs)
+        found = _match_gpu(asked, theirs)
         if found and _is_market(found[0]):
-            found = _of_instance(asked, found, ids, name)
+            found = _match_instance(asked, found, ids, name)
     if not found:
         raise PriceUnknown(name, asked.text, _known_phrase(asked.text, theirs or quotes))
     newest = max(found, key=lambda quote: quote.fetched_ns)
     found = sorted((q for q in found if q.source == newest.source), key=_order)
     if len({(quote.micros_per_hour, quote.currency) for quote in found}) > 1:
-        raise PriceUnknown(name, asked.text, f"one price; it stands for {_range(found)}")
+        raise PriceUnknown(name, asked.text, f"one price; it matches {_range(found)}")
     return found[0]
 
 
 def look_up_automatic(
     machine: Machine, quotes: Sequence[Quote], rates: Mapping[str, Price], *, name: str
 ) -> Quote | Price:
-    """Return what the machine that asks costs: its partition's rate, else its provider's offer.
+    """Return the current machine's price: its partition's rate, else its provider's offer.
 
     Raises:
-        PriceUnknown: The machine does not say enough, or nothing is known about its price.
+        PriceUnknown: The machine cannot be identified, or its price is unknown.
     """
     if machine.partition in rates and machine.partition:
         return rates[machine.partition]
     if not machine.provider:
-        raise PriceUnknown(name, AUTO, _needed(machine, quotes))
+        raise PriceUnknown(name, AUTO, _unidentified_phrase(machine, quotes))
     if not machine.gpu:
-        expected = f"a GPU, which no driver names here; say {machine.provider}:COUNTxGPU"
+        expected = f"a GPU, and no driver reports one; use {machine.provider}:COUNTxGPU"
         raise PriceUnknown(name, AUTO, expected)
     text = f"{machine.provider}:{machine.gpus or 1}x{machine.gpu}"
     asked = PriceName(
         text=text, provider=machine.provider, gpu=machine.gpu, gpus=machine.gpus or None
     )
     theirs = [quote for quote in quotes if quote.provider.lower() == machine.provider]
-    if not _of_gpu(asked, theirs):
-        asked = replace(asked, gpus=None)  # Some of its GPUs are visible: any size must do.
+    if not _match_gpu(asked, theirs):
+        asked = replace(asked, gpus=None)  # Only some GPUs are visible: accept any size.
     return look_up(asked, quotes, name=name, ids=machine.ids)
 
 
-def _with_terms(asked: PriceName, quotes: Iterable[Quote]) -> list[Quote]:
-    """Return what fits in all but the GPU; an offer that names no region is in every one."""
+def _match_terms(asked: PriceName, quotes: Iterable[Quote]) -> list[Quote]:
+    """Match everything but the GPU; an offer without a region matches every region."""
     return [
         quote
         for quote in quotes
@@ -248,19 +246,19 @@ def _with_terms(asked: PriceName, quotes: Iterable[Quote]) -> list[Quote]:
     ]
 
 
-def _of_gpu(asked: PriceName, quotes: Sequence[Quote]) -> list[Quote]:
+def _match_gpu(asked: PriceName, quotes: Sequence[Quote]) -> list[Quote]:
     gpu = asked.gpu
     if not family_of(gpu) and _BARE_MEMORY.fullmatch(gpu):
         gpu = f"{gpu}GB"  # A100-80
     names = matching_names(gpu, {quote.gpu for quote in quotes})
-    return [quote for quote in _with_terms(asked, quotes) if quote.gpu in names]
+    return [quote for quote in _match_terms(asked, quotes) if quote.gpu in names]
 
 
 def _is_market(quote: Quote) -> bool:
     return quote.provider.lower() in MARKETS
 
 
-def _of_instance(
+def _match_instance(
     asked: PriceName, found: Sequence[Quote], ids: Collection[str], name: str
 ) -> list[Quote]:
     mine = [quote for quote in found if quote.offer_id and quote.offer_id in ids]
@@ -271,8 +269,8 @@ def _of_instance(
     raise PriceUnknown(
         name,
         asked.text,
-        f"the id of an offer, since {provider} is a market and every machine has its own price: "
-        f"{_range(sorted(found, key=_order))} ({seen}). Say {provider}:ID, or what you pay: "
+        f"the id of an offer, since {provider} is a marketplace where every machine has its own "
+        f"price: {_range(sorted(found, key=_order))} ({seen}). Use {provider}:ID, or what you pay: "
         f'"0.40 USD/h"; or `outlay prices set GPU PRICE --provider {provider} --id INSTANCE`',
     )
 
@@ -282,14 +280,14 @@ def _order(quote: Quote) -> tuple[object, ...]:
 
 
 def _range(found: Sequence[Quote]) -> str:
-    """Return from what to what some offers cost, and which they are."""
+    """Return the offers' price range, and a list of them."""
     low, high = min(found, key=_order), max(found, key=_order)
     span = str(low.rate) if low.rate == high.rate else f"{low.rate} to {high.rate}"
     return f"{span} per GPU: {_listed(_labels(found))}"
 
 
 def _labels(found: Sequence[Quote]) -> list[str]:
-    """Return each offer's name and price; by its id where the name is another's too."""
+    """Return each offer's name and price; its id if the name is not unique."""
     times = Counter(quote.name for quote in found)
     by_id = [
         f"{quote.provider}:{quote.offer_id}"
@@ -302,37 +300,36 @@ def _labels(found: Sequence[Quote]) -> list[str]:
 
 
 def _listed(labels: Sequence[str]) -> str:
-    more = len(labels) - _SHOWN
-    return ", ".join(labels[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
+    more = len(labels) - _MAX_LISTED
+    return ", ".join(labels[:_MAX_LISTED]) + (f" and {more} more" if more > 0 else "")
 
 
 def _known_phrase(text: str, quotes: Sequence[Quote]) -> str:
-    """Return what is known instead, the names closest to the text first."""
+    """Return a list of the known names, the closest to the text first."""
     if not quotes:
         return (
-            "a price that is known, and none is on this machine: `outlay prices fetch`, "
+            "a known price, and there is none on this machine: `outlay prices fetch`, "
             '`outlay prices set GPU PRICE`, or type one such as "1.50 USD/h"'
         )
     names = {quote.name for quote in quotes}
-    if len(names) > _COMPARED:
+    if len(names) > _MAX_COMPARED:
         names = {":".join(name.split(":")[:3]) for name in names}  # Without regions.
-    closest = sorted(sorted(names), key=lambda name: -_likeness(text, name))
-    return f"a price that is known: {_listed(closest)}; `outlay prices fetch` asks for more"
+    closest = sorted(sorted(names), key=lambda name: -_similarity(text, name))
+    return f"a known price: {_listed(closest)}; `outlay prices fetch` loads more"
 
 
-def _likeness(text: str, name: str) -> float:
+def _similarity(text: str, name: str) -> float:
     return SequenceMatcher(None, text.lower(), name.lower()).ratio()
 
 
-def _needed(machine: Machine, quotes: Sequence[Quote]) -> str:
+def _unidentified_phrase(machine: Machine, quotes: Sequence[Quote]) -> str:
     seen = [f"{machine.gpus or 'some'} x {machine.gpu}"] if machine.gpu else ["no GPU driver"]
     if machine.partition:
         seen.append(f"Slurm partition {machine.partition}, which has no rate")
         advice = f'`outlay prices partition set {machine.partition} "1.20 USD/h"`'
     else:
-        seen.append("no provider that is recognised")
+        seen.append("no known provider")
         advice = f'"1.50 USD/h" or {FORM}'
     text = f"{machine.gpus or 1}x{machine.gpu}" if machine.gpu else ""
-    return f"a machine whose price can be told ({', '.join(seen)}): {advice}; or " + _known_phrase(
-        text, quotes
-    )
+    known = _known_phrase(text, quotes)
+    return f"a machine whose price is known ({', '.join(seen)}): {advice}; or {known}"

@@ -1,4 +1,4 @@
-"""Something for rent: an offer, a snapshot of a source, and what cannot be true. Pure."""
+"""Offers, snapshots of their sources, and the screening of implausible offers. Pure."""
 
 from __future__ import annotations
 
@@ -8,22 +8,23 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from statistics import median_low
+from typing import Protocol
 
 import msgspec
 
-from outlay.errors import Finding, InvalidValue
+from outlay.errors import Finding, InvalidValue, OutlayError
 from outlay.prices.gpus import family_of, resolve, same_memory
 from outlay.units import Money
 
-# Beyond these a figure is a vendor's mistake, and would not fit the columns it is kept in.
-MOST_GPUS = 100_000
+# Larger figures are vendor mistakes and would overflow the store's columns.
+MAX_GPUS = 100_000
+MAX_PRICE_MICROS = Money.parse("1e6 USD").micros
 MANUAL = "manual:"
-"""What the source of a price that somebody stated begins with: it holds until another is stated."""
-HIGHEST_PRICE = Money.parse("1e6 USD").micros
+"""Source prefix of manually set prices, which never expire; a new one replaces the old."""
 
 
 class Tier(StrEnum):
-    """On which terms an offer is rented."""
+    """Rental terms of an offer."""
 
     ON_DEMAND = "on-demand"
     SPOT = "spot"
@@ -34,23 +35,21 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True):
     """GPUs that can be rented together, and what an hour of them costs.
 
     Attributes:
-        provider: Who rents them out.
-        gpu: Canonical name where the table knows the card, else the vendor's; with the form factor
-            where it is known: ``H100-SXM``.
-        price: Of one hour of the **whole** offer, all its GPUs.
-        tier: On-demand, spot (may be taken back) or reserved (bound for a term).
-        community: On somebody else's machine, found through a market place.
-        memory_gb: Of one GPU.
-        nvlink: Between the GPUs of this offer; None when unknown or when there is only one.
-        interconnect: What joins the GPUs, in the vendor's words.
-        bandwidth_mbps: Download to the machine, megabits a second.
-        availability: How many can be rented now, at least; 0 sold out, None not said.
-        storage_price: Of one GB for a month.
-        cuda: The newest CUDA version it runs.
-        offer_id: What the vendor calls it; spot and on-demand of one thing share it.
-        fetched_ns: When it was so, UTC nanoseconds.
-        source: Which source said so.
-        given: The price per hour as it was written, where micro-units cannot hold all its digits.
+        gpu: Canonical name for a known card, else the vendor's name; with the form factor if
+            known: ``H100-SXM``.
+        price: Per hour of the **whole** offer, all its GPUs.
+        tier: On-demand, spot (can be reclaimed) or reserved (fixed term).
+        community: A third party's machine, rented through a marketplace.
+        memory_gb: Per GPU.
+        nvlink: Between the GPUs of this offer; None if unknown or if there is only one GPU.
+        interconnect: The vendor's name for it.
+        bandwidth_mbps: Download, megabits per second.
+        availability: Minimum number rentable now; 0 is sold out, None is unknown.
+        storage_price: Per GB and month.
+        cuda: Newest supported CUDA version.
+        offer_id: The vendor's id; the spot and on-demand offers of one machine share it.
+        fetched_ns: UTC nanoseconds.
+        given: The original price text, if micro-units cannot hold all its digits.
     """
 
     provider: str
@@ -73,37 +72,37 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True):
     given: str | None = None
 
     def __post_init__(self) -> None:
-        if not 1 <= self.gpu_count <= MOST_GPUS:
-            raise InvalidValue("gpu_count", self.gpu_count, f"1 to {MOST_GPUS} GPUs")
-        if not 0 <= self.price.micros <= HIGHEST_PRICE:
+        if not 1 <= self.gpu_count <= MAX_GPUS:
+            raise InvalidValue("gpu_count", self.gpu_count, f"1 to {MAX_GPUS} GPUs")
+        if not 0 <= self.price.micros <= MAX_PRICE_MICROS:
             raise InvalidValue("price", str(self.price), "between 0 and a million")
         storage = self.storage_price
-        if storage is not None and not 0 <= storage.micros <= HIGHEST_PRICE:
+        if storage is not None and not 0 <= storage.micros <= MAX_PRICE_MICROS:
             raise InvalidValue("storage_price", str(storage), "between 0 and a million")
 
     @property
     def per_gpu_micros(self) -> int:
-        """What one GPU of it costs per hour, rounded half up; nothing else divides a price."""
+        """Price of one GPU per hour, rounded half up; the only place that divides a price."""
         return (2 * self.price.micros + self.gpu_count) // (2 * self.gpu_count)
 
     @property
     def price_per_gpu(self) -> Money:
-        """The same as Money."""
+        """Price of one GPU per hour."""
         return Money(self.per_gpu_micros, self.price.currency)
 
     @property
     def label(self) -> str:
-        """The terms in a word or two: ``spot``, ``community on-demand``."""
-        return terms(self.tier, community=self.community)
+        """The terms: ``spot``, ``community on-demand``."""
+        return terms_label(self.tier, community=self.community)
 
 
-def terms(tier: Tier, *, community: bool) -> str:
-    """Return on which terms something is rented, in a word or two."""
+def terms_label(tier: Tier, *, community: bool) -> str:
+    """Return rental terms as text: ``spot``, ``community on-demand``."""
     return f"community {tier}" if community else str(tier)
 
 
 def cheapest_first(offer: Offer) -> tuple[object, ...]:
-    """Sort key: price per GPU, then everything that makes the order the same every time."""
+    """Sort key: price per GPU; the other fields make the order deterministic."""
     return (
         offer.price.currency,
         offer.per_gpu_micros,
@@ -117,7 +116,7 @@ def cheapest_first(offer: Offer) -> tuple[object, ...]:
 
 
 def read_price(price: str | float, *, name: str = "price") -> Money:
-    """Return a price as Money; plain digits, which a file has by the ten thousand, at once."""
+    """Parse a price; plain digits take a fast path, as a file has tens of thousands of them."""
     text = price if isinstance(price, str) else repr(price)
     if text.isascii():
         whole, _, fraction = text.partition(".")
@@ -126,18 +125,49 @@ def read_price(price: str | float, *, name: str = "price") -> Money:
     return Money.parse(price, name=name)
 
 
-# One look at one source: what it offered at an instant, or why nothing is known.
+# Sources and snapshots
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parsed:
+    """Offers parsed from a source's response, and findings about rows that could not be parsed."""
+
+    offers: tuple[Offer, ...]
+    findings: tuple[Finding, ...] = ()
+
+
+class SourceFailed(OutlayError):
+    """A source could not be loaded; names the source and the reason."""
+
+    def __init__(self, source: str, reason: str) -> None:
+        super().__init__(f"{source}: {reason}")
+        self.reason = reason
+
+
+class OfferSource(Protocol):
+    """A source of offers."""
+
+    @property
+    def name(self) -> str:
+        """The source's name in findings and stored snapshots."""
+
+    def load(self, fetched_ns: int) -> Parsed:
+        """Return its offers, each with ``fetched_ns`` as its timestamp.
+
+        Raises:
+            SourceFailed: Nothing could be loaded.
+        """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """Everything that one fetch of one source brought.
+    """The result of one fetch of one source.
 
     Attributes:
-        fetched_ns: When, UTC nanoseconds; every offer of the fetch carries the same instant.
-        offers: What passed screening.
-        findings: What was quarantined, unreadable or, for a failed fetch, why it failed.
-        failed: Nothing was loaded. Not the same as a source that has nothing to offer.
+        fetched_ns: UTC nanoseconds, the same for every offer of the fetch.
+        offers: Those that passed screening.
+        findings: Quarantined offers, unreadable rows, or why the fetch failed.
+        failed: Nothing was loaded, as opposed to a source without offers.
     """
 
     source: str
@@ -147,44 +177,36 @@ class Snapshot:
     failed: bool = False
 
 
-# Whether the GPUs of an offer are joined by NVLink, from what its name and its card say.
+# NVLink detection
 
-# Boards of SXM form are wired with NVLink, and NVL cards come bridged. RunPod names the SXM
-# board of the H100 by its HBM3 memory; the newest chips exist in no other form.
-_WIRED = re.compile(r"SXM|NVL\b|HBM3|\bG?B[23]00\b|\bG?H200\b", re.IGNORECASE)
+# SXM boards always have NVLink, and NVL cards come bridged. RunPod identifies the SXM board of the
+# H100 by its HBM3 memory; the newest chips have no other form factor.
+_NVLINK_NAMES = re.compile(r"SXM|NVL\b|HBM3|\bG?B[23]00\b|\bG?H200\b", re.IGNORECASE)
 
 
 def nvlink_between(name: str, gpu: str, gpu_count: int) -> bool | None:
-    """Return True or False where it is certain, None where it depends on the machine.
+    """Return whether an offer's GPUs are joined by NVLink; None if that depends on the machine.
 
-    ``name`` is the vendor's, form factor included, and ``gpu`` the card's canonical one.
+    ``name`` is the vendor's name with the form factor, ``gpu`` the card's canonical name.
     """
     cards = family_of(gpu)
     if gpu_count < 2 or not cards:
         return None
     if not cards[0].nvlink:
         return False
-    return True if _WIRED.search(name) else None
+    return True if _NVLINK_NAMES.search(name) else None
 
 
-# Telling offers from mistakes: what cannot be true is quarantined, and never ranked.
+# Screening: implausible offers are quarantined and never ranked
 
-# A price this many times below the median of its GPU is a typing error: the cheapest market
-# places are about thirty times below the dearest clouds for old cards, and never forty.
+# A price this many times below its GPU's median is a typing error: for old cards the cheapest
+# marketplaces are about thirty times below the most expensive clouds, and never forty.
 TIMES_BELOW_MEDIAN = 40
-ENOUGH_FOR_A_MEDIAN = 5
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Parsed:
-    """What was read from a source's answer, and which parts of it could not be."""
-
-    offers: tuple[Offer, ...]
-    findings: tuple[Finding, ...] = ()
+MIN_PRICES_FOR_MEDIAN = 5
 
 
 def screen(offers: Iterable[Offer]) -> Parsed:
-    """Return the offers that can be true, and findings for those that cannot."""
+    """Return the plausible offers, and a finding for each of the others."""
     candidates = list(offers)
     each = [offer.per_gpu_micros for offer in candidates]
     on_demand, medians = _on_demand_prices(candidates), _medians(candidates, each)
@@ -199,33 +221,33 @@ def screen(offers: Iterable[Offer]) -> Parsed:
         if problem is None:
             good.append(offer)
         else:
-            findings.append(Finding(source=offer.source, message=f"{_name(offer)}: {problem}"))
+            findings.append(Finding(source=offer.source, message=f"{_describe(offer)}: {problem}"))
     return Parsed(offers=tuple(good), findings=tuple(findings))
 
 
-def _name(offer: Offer) -> str:
+def _describe(offer: Offer) -> str:
     where = f" in {offer.region}" if offer.region else ""
     which = f" ({offer.offer_id})" if offer.offer_id else ""
     return f"{offer.provider} {offer.gpu_count}x {offer.gpu} {offer.label}{where}{which}"
 
 
-def _price_problem(offer: Offer, micros: int, medians: dict[_Kind, int]) -> str | None:
+def _price_problem(offer: Offer, micros: int, medians: dict[_GpuCurrency, int]) -> str | None:
     if micros == 0:
-        return "a price of 0 is no offer"
+        return "its price is 0"
     spec, currency = resolve(offer.gpu).spec, offer.price.currency
     if spec is not None and currency == spec.floor.currency and micros < spec.floor.micros:
         return f"{offer.price_per_gpu} per GPU-hour is below any price ever asked for this GPU"
     usual = medians.get((offer.gpu, currency))
     if usual is not None and micros * TIMES_BELOW_MEDIAN < usual:
         times = usual // micros
-        return f"{offer.price_per_gpu} per GPU-hour is {times} times below the median of its kind"
+        return f"{offer.price_per_gpu} per GPU-hour is {times} times below this GPU's median"
     return None
 
 
-def _spot_problem(offer: Offer, on_demand: dict[_Thing, int]) -> str | None:
-    steady = None if offer.offer_id is None else on_demand.get(_thing(offer))
+def _spot_problem(offer: Offer, on_demand: dict[_MachineKey, int]) -> str | None:
+    steady = None if offer.offer_id is None else on_demand.get(_machine_key(offer))
     if steady is not None and offer.price.micros > steady:
-        return f"spot at {offer.price} is dearer than the same on demand"
+        return f"spot at {offer.price} costs more than the same machine on demand"
     return None
 
 
@@ -240,34 +262,29 @@ def _memory_problem(offer: Offer) -> str | None:
     return f"{offer.memory_gb} GB of memory, where {offer.gpu} has {made} GB"
 
 
-# What spot and on-demand of the same thing have in common; and what has one usual price: a GPU, in
-# one currency.
-_Thing = tuple[str, str | None, str | None, int, bool, str]
-_Kind = tuple[str, str]
+_MachineKey = tuple[str, str | None, str | None, int, bool, str]  # Shared by spot and on-demand.
+_GpuCurrency = tuple[str, str]
 
 
-def _thing(offer: Offer) -> _Thing:
+def _machine_key(offer: Offer) -> _MachineKey:
     return (
         offer.provider, offer.offer_id, offer.region, offer.gpu_count, offer.community,
         offer.price.currency,
     )  # fmt: skip
 
 
-def _on_demand_prices(offers: Sequence[Offer]) -> dict[_Thing, int]:
-    prices: dict[_Thing, int] = {}
+def _on_demand_prices(offers: Sequence[Offer]) -> dict[_MachineKey, int]:
+    prices: dict[_MachineKey, int] = {}
     for offer in offers:
         if offer.tier is Tier.ON_DEMAND and offer.offer_id is not None:
-            thing, micros = _thing(offer), offer.price.micros
-            prices[thing] = min(micros, prices.get(thing, micros))
+            key, micros = _machine_key(offer), offer.price.micros
+            prices[key] = min(micros, prices.get(key, micros))
     return prices
 
 
-def _medians(offers: Sequence[Offer], each: Sequence[int]) -> dict[_Kind, int]:
-    prices: dict[_Kind, list[int]] = defaultdict(list)
+def _medians(offers: Sequence[Offer], each: Sequence[int]) -> dict[_GpuCurrency, int]:
+    prices: dict[_GpuCurrency, list[int]] = defaultdict(list)
     for offer, micros in zip(offers, each, strict=True):
         prices[offer.gpu, offer.price.currency].append(micros)
-    return {
-        kind: median_low(known)
-        for kind, known in prices.items()
-        if len(known) >= ENOUGH_FOR_A_MEDIAN
-    }
+    enough = {key: found for key, found in prices.items() if len(found) >= MIN_PRICES_FOR_MEDIAN}
+    return {key: median_low(found) for key, found in enough.items()}

@@ -1,13 +1,11 @@
-"""Offers and series as rows of the store, and the writing of snapshots with their alerts."""
+"""Offers and series as rows of the store; appending snapshots and their alerts."""
 
 from __future__ import annotations
 
 import contextlib
-import functools
 import re
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
-from inspect import get_annotations
 from operator import attrgetter
 from typing import Any, TypeVar, cast
 
@@ -27,7 +25,7 @@ from sqlalchemy import (
 from outlay.decoding import BadDocument, convert
 from outlay.errors import Finding, InvalidValue
 from outlay.prices.alerts import AlertRules
-from outlay.prices.offer import Offer, Snapshot, Tier, terms
+from outlay.prices.offer import Offer, Snapshot, Tier, terms_label
 from outlay.store.engine import LARGEST, insert_rows
 from outlay.store.schema import (
     price_alerts,
@@ -36,7 +34,6 @@ from outlay.store.schema import (
     price_series,
     price_snapshots,
 )
-from outlay.units import Money
 
 T = TypeVar("T")
 _NUMBER = re.compile(
@@ -46,10 +43,10 @@ _NUMBER = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class Series:
-    """What is compared with itself over time: so many GPUs on the same terms, from one source.
+    """A price series: the same GPUs on the same terms from one source.
 
     Attributes:
-        gpu_count: GPUs of one offer; 0 in series from before they were told apart.
+        gpu_count: GPUs per offer; 0 in old series, which did not distinguish sizes.
     """
 
     source: str
@@ -62,27 +59,27 @@ class Series:
 
     @property
     def label(self) -> str:
-        """The terms in a word or two."""
-        return terms(self.tier, community=self.community)
+        """The terms: ``spot``, ``community on-demand``."""
+        return terms_label(self.tier, community=self.community)
 
     @property
     def machine(self) -> str:
-        """How many of which GPU: ``8x H100-SXM``."""
+        """GPU count and name: ``8x H100-SXM``."""
         return f"{self.gpu_count}x {self.gpu}" if self.gpu_count else self.gpu
 
 
 SERIES_COLUMNS = tuple(field.name for field in fields(Series))
 MACHINE_COLUMNS = SERIES_COLUMNS[1:]
-"""What a machine and its terms are: all that names a series, but its source."""
+"""A machine and its terms: the columns of a series without its source."""
 machine_of = attrgetter(*MACHINE_COLUMNS)
 
 
 SeriesKey = tuple[str, str, str, int, str, bool, str]
-"""The columns of a series, in their order: what the many offers of a snapshot are grouped by."""
+"""The columns of a series in order; cheaper to group many offers by than a Series."""
 
 
-def key_of(offer: Offer) -> SeriesKey:
-    """Return which series an offer belongs to."""
+def series_key(offer: Offer) -> SeriesKey:
+    """Return the key of an offer's series."""
     return (
         offer.source, offer.provider, offer.gpu, offer.gpu_count, str(offer.tier),
         offer.community, offer.price.currency,
@@ -90,15 +87,20 @@ def key_of(offer: Offer) -> SeriesKey:
 
 
 def series_of(offer: Offer) -> Series:
-    """Return the series that an offer belongs to."""
-    return cells_of(dict(zip(SERIES_COLUMNS, key_of(offer), strict=True)), Series)
+    """Return an offer's series."""
+    return convert(dict(zip(SERIES_COLUMNS, series_key(offer), strict=True)), Series)
+
+
+def series_cells(row: Mapping[Any, Any]) -> dict[str, Any]:
+    """Return the columns of a row that make a Series."""
+    return {name: row[name] for name in SERIES_COLUMNS}
 
 
 _OFFER_COLUMNS = tuple(column.name for column in price_offers.columns)
 
 
-def offer_row(offer: Offer, snapshot_id: int, position: int) -> tuple[object, ...]:
-    """Return an offer as a row of its snapshot, in the order of the table's columns."""
+def _offer_row(offer: Offer, snapshot_id: int, position: int) -> tuple[object, ...]:
+    """Return an offer's cells in the order of the table's columns."""
     price, storage = offer.price, offer.storage_price
     return (
         snapshot_id, position, offer.provider, offer.gpu, offer.gpu_count, price.micros,
@@ -108,69 +110,37 @@ def offer_row(offer: Offer, snapshot_id: int, position: int) -> tuple[object, ..
     )  # fmt: skip
 
 
-class _OfferCells(msgspec.Struct):
-    """The types of what a row of an offer holds."""
-
-    provider: str
-    gpu: str
-    gpu_count: int
-    community: bool
-    memory_gb: int | None
-    nvlink: bool | None
-    interconnect: str | None
-    bandwidth_mbps: int | None
-    region: str | None
-    availability: int | None
-    cuda: str | None
-    offer_id: str | None
-    given: str | None
-    price_micros: int
-    currency: str
-    tier: Tier
-    storage_micros: int | None
-    fetched_ns: int
-    source: str
-
-
-_SAME = tuple(set(_OfferCells.__struct_fields__) & set(Offer.__struct_fields__))
-"""The columns that hold a field of an offer as it is."""
+_PLAIN_COLUMNS = {*_OFFER_COLUMNS, "source", "fetched_ns"} & set(Offer.__struct_fields__)
 
 
 def offer_from(row: RowMapping) -> Offer:
-    """Return a row, joined with its snapshot's source and instant, as the offer it was.
+    """Return the offer of a row that is joined with its snapshot's source and time.
 
     Raises:
         BadDocument: A cell is damaged.
-        InvalidValue: It holds a number that no offer has.
+        InvalidValue: A number is out of range.
     """
-    cells = cells_of(row, _OfferCells)
-    if cells.given is not None and _NUMBER.fullmatch(cells.given) is None:
-        raise BadDocument("its price as it was written is no number")
-    storage = cells.storage_micros
-    return Offer(
-        price=Money(cells.price_micros, cells.currency),
-        storage_price=None if storage is None else Money(storage, cells.currency),
-        **{name: getattr(cells, name) for name in _SAME},
-    )
+    cells = {name: row[name] for name in _PLAIN_COLUMNS}
+    cells["price"] = money_cells(row, "price_micros")
+    if row["storage_micros"] is not None:
+        cells["storage_price"] = money_cells(row, "storage_micros")
+    offer = convert(cells, Offer)
+    if offer.given is not None and _NUMBER.fullmatch(offer.given) is None:
+        raise BadDocument("its original price text is not a number")
+    return offer
 
 
-@functools.cache
-def _names_of(kind: Hashable) -> tuple[str, ...]:
-    return tuple(get_annotations(cast(type, kind)))
-
-
-def cells_of(row: Mapping[Any, Any], kind: type[T]) -> T:
-    """Return the cells of a row that a type names; raises BadDocument where one does not fit."""
-    # The names that the database answers with are no plain str, which msgspec wants.
-    return convert({name: row[name] for name in _names_of(cast(Hashable, kind))}, kind)
+def money_cells(row: Mapping[Any, Any], micros: str) -> dict[str, Any]:
+    """Return an amount of a row for ``convert`` to Money; ``micros`` is its column."""
+    return {"micros": row[micros], "currency": row["currency"]}
 
 
 def read_rows(
     rows: Iterable[RowMapping], read: Callable[[RowMapping], T], name: str, damage: list[Finding]
 ) -> Iterator[T]:
-    """Yield what rows of the store hold; ``name`` is what a row is.
+    """Yield the parsed rows; ``name`` is a row's noun in findings.
 
-    A row for which ``read`` raises is left out, and a finding about it added to ``damage``.
+    A row for which ``read`` raises is skipped, and a finding about it is added to ``damage``.
     """
     for row in rows:
         try:
@@ -187,21 +157,20 @@ def report_damage(damage: list[Finding], what: str, problem: str) -> None:
         damage.append(finding)
 
 
-# Writing snapshots: their offers, the points they make in their series, and the alerts of those.
+# Appending snapshots
 #
-# Works inside a transaction that somebody else began, in a number of statements that does not
-# depend on how many snapshots there are: a history of prices has one for each price.
+# Runs in the caller's transaction, with a number of statements that does not depend on the number
+# of snapshots: an imported price history has one snapshot per price.
 
-# Findings are for reading; beyond this many of one snapshot their number says enough.
-FINDINGS_KEPT = 100
-_MOST_NAMED = 1000  # In a condition; a database takes only so many.
-_Look = tuple[str, int]  # A source and an instant: what makes a snapshot.
-_At = tuple[int, int]  # A series and an instant: what makes a point.
+FINDINGS_KEPT = 100  # Per snapshot; the total count is stored as well.
+_MAX_IN_CLAUSE = 1000  # Databases limit the number of parameters.
+_SnapshotKey = tuple[str, int]  # Source, fetched_ns.
+_PointKey = tuple[int, int]  # Series id, fetched_ns.
 
 
 @dataclass(frozen=True, slots=True)
-class _Held:
-    """A snapshot in the store: its id, and how many offers it had before these."""
+class _StoredSnapshot:
+    """A snapshot's id, and its number of offers before the append."""
 
     id: int
     offers: int
@@ -210,100 +179,101 @@ class _Held:
 def record_snapshots(
     connection: Connection, snapshots: Iterable[Snapshot], rules: AlertRules
 ) -> None:
-    """Append snapshots; alerts are judged once, when all of them are there."""
-    looks = _looks(snapshots)
-    if not looks:
+    """Append snapshots; alerts are derived once all of them are stored."""
+    merged = _merge_snapshots(snapshots)
+    if not merged:
         return
-    held = _snapshot_rows(connection, looks)
+    stored = _store_snapshots(connection, merged)
     cheapest: dict[tuple[SeriesKey, int], tuple[int, int]] = {}
     rows: list[tuple[object, ...]] = []
-    for look, snapshot in looks.items():
-        at = held[look]
-        for position, offer in enumerate(snapshot.offers, start=at.offers):
-            rows.append(offer_row(offer, at.id, position))
-            each, key = offer.per_gpu_micros, (key_of(offer), look[1])
+    for snapshot_key, snapshot in merged.items():
+        row = stored[snapshot_key]
+        for position, offer in enumerate(snapshot.offers, start=row.offers):
+            rows.append(_offer_row(offer, row.id, position))
+            each, key = offer.per_gpu_micros, (series_key(offer), snapshot.fetched_ns)
             known = cheapest.get(key)
             cheapest[key] = (each, 1) if known is None else (min(each, known[0]), known[1] + 1)
     insert_rows(connection, price_offers, _OFFER_COLUMNS, rows)
-    ids = _series_ids(connection, looks, dict.fromkeys(key for key, _ in cheapest))
-    of_look = {(ids[key], at_ns): held[key[0], at_ns] for key, at_ns in cheapest}
+    sources = {source for source, _ in merged}
+    ids = _series_ids(connection, sources, dict.fromkeys(key for key, _ in cheapest))
+    snapshot_of = {(ids[key], at_ns): stored[key[0], at_ns] for key, at_ns in cheapest}
     points = {(ids[key], at_ns): figures for (key, at_ns), figures in cheapest.items()}
-    points |= _replaced(connection, {at: points[at] for at, had in of_look.items() if had.offers})
+    extended = {at: points[at] for at, snapshot in snapshot_of.items() if snapshot.offers}
+    points |= _merge_points(connection, extended)
     columns = ("series_id", "fetched_ns", "snapshot_id", "micros", "offers")
-    insert_rows(
-        connection, price_points, columns,
-        [(*at, of_look[at].id, *figures) for at, figures in points.items()],
-    )  # fmt: skip
-    _judge(connection, points, rules)
+    point_rows = [(*at, snapshot_of[at].id, *figures) for at, figures in points.items()]
+    insert_rows(connection, price_points, columns, point_rows)
+    _record_alerts(connection, points, rules)
 
 
-def _looks(snapshots: Iterable[Snapshot]) -> dict[_Look, Snapshot]:
-    """Return snapshots by source and instant; several of one are joined."""
-    looks: dict[_Look, Snapshot] = {}
+def _merge_snapshots(snapshots: Iterable[Snapshot]) -> dict[_SnapshotKey, Snapshot]:
+    """Return one snapshot per source and instant."""
+    merged: dict[_SnapshotKey, Snapshot] = {}
     for each in snapshots:
-        look = each.source, each.fetched_ns
-        if (known := looks.get(look)) is not None:
+        key = each.source, each.fetched_ns
+        if (known := merged.get(key)) is not None:
             each = replace(
                 known,
                 offers=known.offers + each.offers,
                 findings=known.findings + each.findings,
                 failed=known.failed and each.failed,
             )
-        looks[look] = each
-    return looks
+        merged[key] = each
+    return merged
 
 
-def _snapshot_rows(connection: Connection, looks: Mapping[_Look, Snapshot]) -> dict[_Look, _Held]:
-    """Add what is new, and return every snapshot's row."""
-    known = _known_snapshots(connection, looks)
-    for look, held in known.items():
-        _grow(connection, held, looks[look])
-    fresh = [look for look in looks if look not in known]
+def _store_snapshots(
+    connection: Connection, snapshots: Mapping[_SnapshotKey, Snapshot]
+) -> dict[_SnapshotKey, _StoredSnapshot]:
+    """Insert new snapshots and extend existing ones; return all of them."""
+    known = _find_snapshots(connection, snapshots)
+    for key, stored in known.items():
+        _extend_snapshot(connection, stored, snapshots[key])
+    new = [key for key in snapshots if key not in known]
     columns = ("source", "fetched_ns", "failed", "offers", "quarantined", "findings")
-    rows = [(*look, *_snapshot_cells(looks[look])) for look in fresh]
+    rows = [(*key, *_snapshot_cells(snapshots[key])) for key in new]
     insert_rows(connection, price_snapshots, columns, rows)
-    added = _known_snapshots(connection, fresh) if fresh else {}
-    return known | {look: _Held(held.id, 0) for look, held in added.items()}
+    added = _find_snapshots(connection, new) if new else {}
+    return known | {key: _StoredSnapshot(stored.id, 0) for key, stored in added.items()}
 
 
 def _snapshot_cells(snapshot: Snapshot) -> tuple[object, ...]:
-    said = msgspec.json.encode(snapshot.findings[:FINDINGS_KEPT]).decode()
-    return snapshot.failed, len(snapshot.offers), len(snapshot.findings), said
+    findings = msgspec.json.encode(snapshot.findings[:FINDINGS_KEPT]).decode()
+    return snapshot.failed, len(snapshot.offers), len(snapshot.findings), findings
 
 
-def _known_snapshots(connection: Connection, looks: Collection[_Look]) -> dict[_Look, _Held]:
-    """Return those that are in the store."""
-    column, instants = price_snapshots.c, [at_ns for _, at_ns in looks]
+def _find_snapshots(
+    connection: Connection, keys: Collection[_SnapshotKey]
+) -> dict[_SnapshotKey, _StoredSnapshot]:
+    column, instants = price_snapshots.c, [at_ns for _, at_ns in keys]
     query = select(column.source, column.fetched_ns, column.id, column.offers).where(
-        _among(column.source, {source for source, _ in looks}),
+        _is_in(column.source, {source for source, _ in keys}),
         column.fetched_ns.between(min(instants), max(instants)),
     )
-    wanted, found = set(looks), dict[_Look, _Held]()
+    wanted, found = set(keys), dict[_SnapshotKey, _StoredSnapshot]()
     for source, at_ns, snapshot_id, offers in connection.execute(query):
         if (source, at_ns) in wanted:
-            held = offers if isinstance(offers, int) else _counted(connection, snapshot_id)
-            found[source, at_ns] = _Held(snapshot_id, held)
+            count = offers if isinstance(offers, int) else _count_offers(connection, snapshot_id)
+            found[source, at_ns] = _StoredSnapshot(snapshot_id, count)
     return found
 
 
-def _counted(connection: Connection, snapshot_id: int) -> int:
-    """Return how many offers a snapshot has whose row is damaged: they say so themselves."""
+def _count_offers(connection: Connection, snapshot_id: int) -> int:
+    """Return a snapshot's number of offers from their rows; its own row is damaged."""
     last = select(func.max(price_offers.c.position))
     last = last.where(price_offers.c.snapshot_id == snapshot_id)
     return 1 + (connection.execute(last).scalar() or 0)
 
 
-def _grow(connection: Connection, held: _Held, more: Snapshot) -> None:
-    grown = {
-        "offers": held.offers + len(more.offers), "failed": more.failed and not held.offers
-    }  # fmt: skip
-    connection.execute(update(price_snapshots).where(price_snapshots.c.id == held.id).values(grown))
+def _extend_snapshot(connection: Connection, stored: _StoredSnapshot, more: Snapshot) -> None:
+    count, failed = stored.offers + len(more.offers), more.failed and not stored.offers
+    row = update(price_snapshots).where(price_snapshots.c.id == stored.id)
+    connection.execute(row.values(offers=count, failed=failed))
 
 
 def _series_ids(
-    connection: Connection, looks: Iterable[_Look], wanted: Collection[SeriesKey]
+    connection: Connection, sources: Collection[str], wanted: Collection[SeriesKey]
 ) -> dict[SeriesKey, int]:
-    sources = {source for source, _ in looks}
     known = _known_series(connection, sources)
     missing = [key for key in wanted if key not in known]
     if not missing:
@@ -313,87 +283,90 @@ def _series_ids(
 
 
 def _known_series(connection: Connection, sources: Collection[str]) -> dict[SeriesKey, int]:
-    query = select(price_series).where(_among(price_series.c.source, sources))
+    query = select(price_series).where(_is_in(price_series.c.source, sources))
     known: dict[SeriesKey, int] = {}
     for row in connection.execute(query).mappings():
-        with contextlib.suppress(BadDocument):  # A damaged one is begun anew.
-            cells_of(row, Series)
-            known[cast(SeriesKey, tuple(row[name] for name in SERIES_COLUMNS))] = row["id"]
+        with contextlib.suppress(BadDocument):  # A new series replaces a damaged one.
+            cells = series_cells(row)
+            convert(cells, Series)
+            known[cast(SeriesKey, tuple(cells.values()))] = row["id"]
     return known
 
 
-def _replaced(
-    connection: Connection, points: Mapping[_At, tuple[int, int]]
-) -> dict[_At, tuple[int, int]]:
-    """Return points joined with those that their snapshots had already, which are taken away."""
+def _merge_points(
+    connection: Connection, points: Mapping[_PointKey, tuple[int, int]]
+) -> dict[_PointKey, tuple[int, int]]:
+    """Return points merged with the stored ones of the same snapshot, which are deleted."""
     if not points:
         return {}
-    joined = dict(points)
+    merged = dict(points)
     for row in _points_since(connection, points):
         at = row.series_id, row.fetched_ns
         if at in points and isinstance(row.offers, int):
-            joined[at] = (min(points[at][0], row.micros), points[at][1] + row.offers)
+            merged[at] = (min(points[at][0], row.micros), points[at][1] + row.offers)
     for table in (price_points, price_alerts):
         column = table.c
         same = column.series_id == bindparam("key"), column.fetched_ns == bindparam("at")
         pairs = [{"key": key, "at": at_ns} for key, at_ns in points]
         connection.execute(delete(table).where(*same), pairs)
-    return joined
+    return merged
 
 
-def _points_since(connection: Connection, points: Collection[_At]) -> Iterable[Any]:
-    """Return the points of the same series from the first of these instants on, in their order."""
+def _points_since(connection: Connection, points: Collection[_PointKey]) -> Iterable[Any]:
+    """Return the stored points of the same series, from the earliest of these on, in order."""
     column, first_ns = price_points.c, min(at_ns for _, at_ns in points)
     query = select(column.series_id, column.fetched_ns, column.micros, column.offers).where(
-        _among(column.series_id, {key for key, _ in points}),
+        _is_in(column.series_id, {key for key, _ in points}),
         column.fetched_ns >= first_ns,
         column.micros <= LARGEST,
     )
     return connection.execute(query.order_by(column.series_id, column.fetched_ns))
 
 
-def _among(column: Any, values: Collection[object]) -> ColumnElement[bool]:
-    """Return the condition that a column has one of some values; true where these are too many."""
-    found: ColumnElement[bool] = column.in_(values) if len(values) <= _MOST_NAMED else true()
+def _is_in(column: Any, values: Collection[object]) -> ColumnElement[bool]:
+    """Return an IN condition; true if there are too many values, so callers must filter."""
+    found: ColumnElement[bool] = column.in_(values) if len(values) <= _MAX_IN_CLAUSE else true()
     return found
 
 
-def _judge(connection: Connection, points: Collection[_At], rules: AlertRules) -> None:
-    """Append an alert for each of these points that moved far enough since the one before."""
+def _record_alerts(
+    connection: Connection, points: Collection[_PointKey], rules: AlertRules
+) -> None:
+    """Insert an alert for each of these points that moved far enough since the previous one."""
     if not points:
         return
     first: dict[int, int] = {}
     for key, at_ns in points:
         first[key] = min(at_ns, first.get(key, at_ns))
-    past = _pasts(connection, first)
+    past = _past_prices(connection, first)
     wanted, rows = set(points), list[tuple[object, ...]]()
     for key, at_ns, micros, _ in _points_since(connection, points):
         if at_ns < first.get(key, LARGEST):
             continue
         before = past.get(key)
         if before is None:
-            past[key] = _Past(micros, micros, 1)
+            past[key] = _PastPrices(micros, micros, 1)
             continue
         kind = rules.judge(micros, before.last, before.lowest, earlier=before.count)
         if kind is not None and (key, at_ns) in wanted:
             rows.append((key, at_ns, kind.value, micros, before.last))
-        past[key] = _Past(micros, min(micros, before.lowest), before.count + 1)
+        past[key] = _PastPrices(micros, min(micros, before.lowest), before.count + 1)
     columns = ("series_id", "fetched_ns", "kind", "current_micros", "previous_micros")
     insert_rows(connection, price_alerts, columns, rows)
 
 
 @dataclass(frozen=True, slots=True)
-class _Past:
-    """What came before a point of a series: the last price, the lowest, and how many."""
+class _PastPrices:
+    """The prices of a series before a point; ``count`` stops at 2 when it is read."""
 
     last: int
     lowest: int
     count: int
 
 
-def _pasts(connection: Connection, first: Mapping[int, int]) -> dict[int, _Past]:
-    """Return what came before an instant of each series; none where nothing did."""
-    found: dict[int, _Past] = {}
+def _past_prices(connection: Connection, first: Mapping[int, int]) -> dict[int, _PastPrices]:
+    """Return each series' prices before an instant; omits series without any."""
+    found: dict[int, _PastPrices] = {}
     point = price_points.c
     before = select(point.micros).where(
         point.series_id == price_series.c.id,
@@ -411,8 +384,8 @@ def _pasts(connection: Connection, first: Mapping[int, int]) -> dict[int, _Past]
     for key, start_ns in first.items():
         starts.setdefault(start_ns, set()).add(key)
     for start_ns, keys in starts.items():
-        query = history.where(_among(price_series.c.id, keys))
+        query = history.where(_is_in(price_series.c.id, keys))
         for key, last, one_before, lowest in connection.execute(query, {"at_ns": start_ns}):
             if last is not None and key in keys:
-                found[key] = _Past(last, lowest, 1 if one_before is None else 2)
+                found[key] = _PastPrices(last, lowest, 1 if one_before is None else 2)
     return found

@@ -1,14 +1,17 @@
-"""Prices over time: the cheapest offer of a GPU at each snapshot, and the alerts of those."""
+"""Prices over time: each series' cheapest offer per snapshot, alerts, and a text chart."""
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import msgspec
 from sqlalchemy import Engine, RowMapping, Select, func, select
 
+from outlay.clock import utc_text
+from outlay.decoding import convert
 from outlay.errors import Finding
 from outlay.prices.alerts import AlertKind, change_percent
 from outlay.prices.book import latest_snapshots
@@ -18,8 +21,9 @@ from outlay.prices.recording import (
     MACHINE_COLUMNS,
     SERIES_COLUMNS,
     Series,
-    cells_of,
+    money_cells,
     read_rows,
+    series_cells,
 )
 from outlay.store.engine import LARGEST
 from outlay.store.schema import price_alerts, price_points, price_series
@@ -27,6 +31,7 @@ from outlay.units import Money
 from outlay.units.money import MICROS
 
 _SERIES = [price_series.c[name] for name in SERIES_COLUMNS]
+_CHART_HEIGHT = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,8 +39,8 @@ class PricePoint:
     """A series at a snapshot.
 
     Attributes:
-        price: Per GPU-hour, of its cheapest offer.
-        offers: How many offers the series had.
+        price: Of its cheapest offer, per GPU-hour.
+        offers: Number of its offers.
     """
 
     series: Series
@@ -46,7 +51,7 @@ class PricePoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alert:
-    """A price that moved far enough between two snapshots."""
+    """A price that moved far enough between two snapshots of a series."""
 
     series: Series
     at_ns: int
@@ -56,7 +61,7 @@ class Alert:
 
     @property
     def change_percent(self) -> float:
-        """The change in percent, for showing."""
+        """The change in percent, for display."""
         return change_percent(self.current.micros, self.previous.micros)
 
 
@@ -70,9 +75,9 @@ def points(
     currency: str | None = None,
     damage: list[Finding] | None = None,
 ) -> list[PricePoint]:
-    """Return points in order of time, from ``since_ns`` on; ``gpu`` is a card or a family.
+    """Return points from ``since_ns`` on, in order of time; ``gpu`` is a card or a family.
 
-    Findings about rows that cannot be read are added to ``damage``.
+    Findings about unreadable rows are added to ``damage``.
     """
     query = _joined(select(price_points, *_SERIES), price_points.c.series_id)
     query = query.order_by(price_points.c.fetched_ns, price_series.c.id)
@@ -92,7 +97,7 @@ def points(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PriceWindow:
-    """A machine on its terms over a stretch of time: the cheapest of its series at each instant."""
+    """A machine's prices over a window: the cheapest of its series at each instant."""
 
     average: float
     trend_percent: float
@@ -101,7 +106,7 @@ class PriceWindow:
 def windows(
     store: Engine, *, since_ns: int, currency: str
 ) -> dict[tuple[object, ...], PriceWindow]:
-    """Return figures of what was seen after an instant, by ``MACHINE_COLUMNS``."""
+    """Return the figures of points after ``since_ns``, by ``MACHINE_COLUMNS``."""
     point = price_points.c
     columns = [price_series.c[name] for name in MACHINE_COLUMNS]
     query = _joined(select(*columns, func.min(point.micros)), point.series_id).where(
@@ -122,9 +127,9 @@ def windows(
 
 
 def current_points(store: Engine, damage: list[Finding] | None = None) -> list[PricePoint]:
-    """Return the points of each source's last snapshot: what is on offer now.
+    """Return the points of each source's last snapshot.
 
-    Findings about rows that cannot be read are added to ``damage``.
+    Findings about unreadable rows are added to ``damage``.
     """
     query = _joined(select(price_points, *_SERIES), price_points.c.series_id)
     query = query.where(price_points.c.snapshot_id.in_(latest_snapshots(None)))
@@ -142,7 +147,7 @@ def alerts(
 ) -> list[Alert]:
     """Return the alerts between two instants, both included, in order of time.
 
-    Findings about rows that cannot be read are added to ``damage``.
+    Findings about unreadable rows are added to ``damage``.
     """
     query = _joined(select(price_alerts, *_SERIES), price_alerts.c.series_id)
     query = query.where(price_alerts.c.fetched_ns >= since_ns)
@@ -158,39 +163,62 @@ def _joined(query: Select[Any], series_id: Any) -> Select[Any]:
     return query.join(price_series, price_series.c.id == series_id)
 
 
-class _PointCells(msgspec.Struct):
-    """The types of what a row of a point holds, beside its series."""
-
-    fetched_ns: int
-    micros: int
-    offers: int
-
-
-class _AlertCells(msgspec.Struct):
-    """The types of what a row of an alert holds, beside its series."""
-
-    fetched_ns: int
-    kind: AlertKind
-    current_micros: int
-    previous_micros: int
-
-
 def _point(row: RowMapping) -> PricePoint:
-    series, cells = cells_of(row, Series), cells_of(row, _PointCells)
-    return PricePoint(
-        series=series,
-        at_ns=cells.fetched_ns,
-        price=Money(cells.micros, series.currency),
-        offers=cells.offers,
-    )
+    cells = {
+        "series": series_cells(row),
+        "at_ns": row["fetched_ns"],
+        "price": money_cells(row, "micros"),
+        "offers": row["offers"],
+    }
+    return convert(cells, PricePoint)
 
 
 def _alert(row: RowMapping) -> Alert:
-    series, cells = cells_of(row, Series), cells_of(row, _AlertCells)
-    return Alert(
-        series=series,
-        at_ns=cells.fetched_ns,
-        kind=cells.kind,
-        current=Money(cells.current_micros, series.currency),
-        previous=Money(cells.previous_micros, series.currency),
-    )
+    cells = {
+        "series": series_cells(row),
+        "at_ns": row["fetched_ns"],
+        "kind": row["kind"],
+        "current": money_cells(row, "current_micros"),
+        "previous": money_cells(row, "previous_micros"),
+    }
+    return convert(cells, Alert)
+
+
+# Text chart
+
+
+def cheapest_over_time(points: Sequence[PricePoint]) -> list[tuple[int, int]]:
+    """Return (instant, micro-units) of the cheapest series at each point.
+
+    Each series keeps its price until its next point.
+    """
+    in_force: dict[object, int] = {}
+    line: dict[int, int] = {}
+    for point in sorted(points, key=lambda point: point.at_ns):
+        in_force[point.series] = point.price.micros
+        line[point.at_ns] = min(in_force.values())
+    return sorted(line.items())
+
+
+def text_chart(line: Sequence[tuple[int, int]], *, width: int) -> str:
+    """Return a text chart of a step line; a price holds until the next point."""
+    if not line:
+        return ""
+    columns = max(10, width - 14)
+    times = [at_ns for at_ns, _ in line]
+    span = max(1, times[-1] - times[0])
+    prices = [
+        line[bisect_right(times, times[0] + span * column // (columns - 1)) - 1][1]
+        for column in range(columns)
+    ]
+    low, high = min(prices), max(prices)
+    grid = [[" "] * columns for _ in range(_CHART_HEIGHT)]
+    for column, price in enumerate(prices):
+        level = (price - low) * (_CHART_HEIGHT - 1) // (high - low) if high > low else 0
+        grid[_CHART_HEIGHT - 1 - level][column] = "▪"
+    top, bottom = (f"{micros / MICROS:>10.4f}" for micros in (high, low))
+    labels = [top, *[" " * 10] * (_CHART_HEIGHT - 2), bottom]
+    rows = [f"{label} │{''.join(cells)}" for label, cells in zip(labels, grid, strict=True)]
+    first, last = utc_text(times[0])[:10], utc_text(times[-1])[:10]
+    axis = f"{'':>11}└{'─' * columns}\n{'':>12}{first}{last:>{columns - 10}}"
+    return "\n".join([*rows, axis])

@@ -1,4 +1,8 @@
-"""Comparing vendors for one short job, and picking one by a written rule. Pure."""
+"""Vendor survey: offers compared for one short job, and a pick by a fixed rule. Pure.
+
+The rule: the cheapest spot offer with NVLink between its GPUs; if there is none, the cheapest spot
+offer with all GPUs in one machine.
+"""
 
 from __future__ import annotations
 
@@ -14,16 +18,13 @@ from outlay.prices.gpus import matching_names, resolve
 from outlay.prices.offer import Offer, Snapshot, Tier, cheapest_first
 from outlay.units import Money
 
-# The rule: the cheapest spot offer whose GPUs are joined by NVLink; where there is none, the
-# cheapest spot offer that has all the GPUs in one machine.
-
 ROWS_PER_VENDOR = 3
 USUAL_PRICE = Money.parse("0.35")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shortlist:
-    """What is compared at a vendor.
+    """Which of a vendor's offers are compared.
 
     Attributes:
         gpus: Cards or families; empty means consumer cards.
@@ -33,7 +34,7 @@ class Shortlist:
     gpus: tuple[str, ...] = ()
 
     def admits(self, offer: Offer) -> bool:
-        """Whether an offer belongs into the comparison."""
+        """Return whether an offer is part of the comparison."""
         if offer.tier is not self.tier:
             return False
         if self.gpus:
@@ -42,8 +43,7 @@ class Shortlist:
         return spec is not None and spec.consumer
 
 
-# Consumer cards on spot where a vendor has them; Lambda has neither, and is compared with its
-# two usual multi-GPU machines on demand.
+# Consumer cards on spot. Lambda has neither: its two common multi-GPU machines on demand are used.
 SHORTLISTS = {
     "runpod": Shortlist(),
     "lambda": Shortlist(tier=Tier.ON_DEMAND, gpus=("A100", "A6000")),
@@ -52,7 +52,7 @@ SHORTLISTS = {
 
 
 class Rule(StrEnum):
-    """Which step of the rule decided."""
+    """The step of the rule that decided."""
 
     NVLINK = "cheapest spot with NVLink"
     SINGLE_NODE = "cheapest spot in a single node"
@@ -62,7 +62,7 @@ class Rule(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placeholder:
-    """A price to plan with where no vendor could be asked: an assumption, and shown as one."""
+    """An assumed price for planning if no vendor's prices could be loaded."""
 
     gpus: int
     per_gpu: Money = USUAL_PRICE
@@ -81,7 +81,7 @@ class Placeholder:
 
     @property
     def ceiling(self) -> Money:
-        """The cost and its buffer, rounded up to a whole dollar."""
+        """The cost plus buffer, rounded up to a whole dollar."""
         buffered = self.cost.micros * (100 + self.buffer_percent)
         return Money(-(-buffered // 100_000_000) * 1_000_000, self.cost.currency)
 
@@ -91,9 +91,8 @@ class VendorRow:
     """One vendor in the comparison.
 
     Attributes:
-        offers: Its cheapest offers that fit, at most ``ROWS_PER_VENDOR`` kinds.
-        fitting: How many fit in all.
-        problem: Why nothing is known, where nothing was loaded.
+        offers: Its cheapest matching offers, at most ``ROWS_PER_VENDOR`` kinds.
+        problem: Why nothing was loaded, if so.
     """
 
     vendor: str
@@ -104,7 +103,7 @@ class VendorRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Survey:
-    """The comparison and what came out of it."""
+    """The comparison and its result."""
 
     gpus: int
     taken_ns: int
@@ -118,16 +117,16 @@ class Survey:
 
     @property
     def placeholder(self) -> Placeholder | None:
-        """What to plan with instead, where there is no pick."""
+        """The assumed price if there is no pick."""
         return Placeholder(gpus=self.gpus) if self.pick is None else None
 
 
 def survey(
     snapshots: Sequence[Snapshot], *, gpus: int, taken_ns: int, only: Iterable[str] = ()
 ) -> Survey:
-    """Compare vendors, a snapshot each, for a job on so many GPUs of one machine.
+    """Compare vendors, a snapshot each, for a job on ``gpus`` GPUs of one machine.
 
-    ``only`` are the GPUs to compare instead of each vendor's usual ones.
+    ``only`` overrides the GPUs of each vendor's shortlist.
     """
     chosen = tuple(only)
     fitting = {
@@ -165,7 +164,7 @@ def _apply_rule(
 def _fitting(snapshot: Snapshot, gpus: int, only: tuple[str, ...]) -> Iterable[Offer]:
     usual = SHORTLISTS.get(snapshot.source, Shortlist())
     shortlist = Shortlist(tier=usual.tier, gpus=only) if only else usual
-    # One offer is one machine, so an offer of the right size is placement in a single node.
+    # An offer is one machine, so an offer of this size has all GPUs in a single node.
     for offer in snapshot.offers:
         if offer.gpu_count == gpus and offer.availability != 0 and shortlist.admits(offer):
             yield offer
@@ -194,7 +193,7 @@ def _cheapest_elsewhere(candidates: list[Offer], pick: Offer | None) -> tuple[Of
     return tuple(cheapest.values())
 
 
-# A survey as a document: ``vendor-survey.md``. Pure; every figure in it is computed.
+# The survey as a document (vendor-survey.md)
 
 _HEADINGS = (
     "vendor", "offer", ">per GPU-hour", ">whole, per hour", ">memory per GPU", "network", "NVLink",
@@ -225,16 +224,16 @@ def as_markdown(survey: Survey) -> str:
 
 def _cells(row: VendorRow) -> Iterator[list[str]]:
     if row.problem is not None or not row.offers:
-        said = row.problem or "loaded; nothing that fits can be rented now"
-        yield [row.vendor, said, *[""] * (len(_HEADINGS) - 2)]
+        status = row.problem or "loaded; no matching offer is available now"
+        yield [row.vendor, status, *[""] * (len(_HEADINGS) - 2)]
     for offer in row.offers:
         yield [
             row.vendor,
-            described(offer),
+            _describe(offer),
             str(offer.price_per_gpu),
             str(offer.price),
-            "not said" if offer.memory_gb is None else f"{offer.memory_gb} GB",
-            "not said" if offer.bandwidth_mbps is None else f"{offer.bandwidth_mbps} Mbit/s down",
+            "not known" if offer.memory_gb is None else f"{offer.memory_gb} GB",
+            "not known" if offer.bandwidth_mbps is None else f"{offer.bandwidth_mbps} Mbit/s down",
             _YES_NO[offer.nvlink],
             offer.region or "any",
             f"{offer.source}, {utc_text(offer.fetched_ns)}",
@@ -242,24 +241,26 @@ def _cells(row: VendorRow) -> Iterator[list[str]]:
 
 
 def justification(survey: Survey) -> str:
-    """Return why the pick is the pick, in one paragraph."""
+    """Return the reason for the pick, in one paragraph."""
     pick = survey.pick
     if pick is None:
         return _assumption(Placeholder(gpus=survey.gpus))
-    return " ".join([_chosen(pick), _why(survey), *_against(survey, pick), *_warnings(pick)])
+    name = markdown_text(f"{pick.provider}: {_describe(pick)}")
+    chosen = f"**{name}** at {pick.price_per_gpu} per GPU-hour, {pick.price} per hour in total."
+    warnings = [_SPOT_WARNING] if pick.tier is Tier.SPOT else []
+    return " ".join([chosen, _reason(survey), *_alternatives(survey, pick), *warnings])
 
 
-def described(offer: Offer) -> str:
-    """Return what is rented, in a few words."""
+_SPOT_WARNING = (
+    "Spot can be reclaimed at short notice: save partial results after each measurement."
+)
+
+
+def _describe(offer: Offer) -> str:
     return f"{offer.gpu_count}x {offer.gpu} {offer.label}"
 
 
-def _chosen(pick: Offer) -> str:
-    what = markdown_text(f"{pick.provider}: {described(pick)}")
-    return f"**{what}** at {pick.price_per_gpu} per GPU-hour, {pick.price} per hour for all of it."
-
-
-def _why(survey: Survey) -> str:
+def _reason(survey: Survey) -> str:
     spot = f"{survey.considered} spot offer{'s' if survey.considered != 1 else ''}"
     match survey.rule:
         case Rule.NVLINK:
@@ -274,23 +275,17 @@ def _why(survey: Survey) -> str:
                 f"that has all {survey.gpus} in a single node."
             )
         case _:
-            return "No spot tier has an offer that fits, so this is the cheapest on demand."
+            return "No spot tier has a matching offer, so this is the cheapest on demand."
 
 
-def _against(survey: Survey, pick: Offer) -> Iterator[str]:
+def _alternatives(survey: Survey, pick: Offer) -> Iterator[str]:
+    nvlink = {True: "with NVLink", False: "without NVLink", None: "NVLink not known"}
     for other in survey.runners_up:
-        more = change_percent(other.price_per_gpu.micros, pick.price_per_gpu.micros)
-        joined = {True: "with NVLink", False: "without NVLink", None: "NVLink not known"}
+        more = change_percent(other.per_gpu_micros, pick.per_gpu_micros)
         yield (
-            f"The cheapest at {markdown_text(other.provider)} is {markdown_text(described(other))} "
-            f"at {other.price_per_gpu} per "
-            f"GPU-hour ({more:+.0f} %, {joined[other.nvlink]})."
+            f"The cheapest at {markdown_text(other.provider)} is {markdown_text(_describe(other))} "
+            f"at {other.price_per_gpu} per GPU-hour ({more:+.0f} %, {nvlink[other.nvlink]})."
         )
-
-
-def _warnings(pick: Offer) -> Iterator[str]:
-    if pick.tier is Tier.SPOT:
-        yield "Spot can be taken back at short notice: save partial results after each measurement."
 
 
 def _assumption(plan: Placeholder) -> str:

@@ -25,7 +25,7 @@ from outlay.ledger.price import Kind
 from outlay.runs.directories import InboxNotice, notices
 from outlay.runs.slurm.imported_jobs import SACCT, withdraw_imported
 from outlay.store import open_store, outlay_home
-from outlay.store.runs import RunFilter, RunRow, count_runs, forget, register, runs_in_doubt
+from outlay.store.runs import RunFilter, RunRow, count_runs, delete_runs, outdated_runs, register
 from outlay.store.runs import list_runs as stored_runs
 from outlay.units import Money
 from outlay.units.shown import kind_suffix
@@ -237,7 +237,7 @@ def collect(
             collected.findings.append(Finding(source=row.dir, message=message))
     if (outlay_home() / SACCT).is_dir():
         withdrawn, changed = withdraw_imported(map(Path, stamps))
-        forget(engine, withdrawn)
+        delete_runs(engine, withdrawn)
         collect(engine, changed, now_ns)
     return collected
 
@@ -250,7 +250,7 @@ def refresh_registered(engine: Engine, now_ns: int, read: ReadFigures | None = N
     waiting, unreadable = notices()
     settled = [notice for notice in waiting if _is_settled(notice, now_ns)]
     noticed = [n.run_dir for n in settled if log_stamp(n.run_dir) is not None]
-    in_doubt = runs_in_doubt(engine, figures_version=FIGURES_VERSION, newest=CHECKED)
+    in_doubt = outdated_runs(engine, figures_version=FIGURES_VERSION, newest=CHECKED)
     changed = [Path(row.dir) for row in in_doubt if _may_have_changed(row)]
     collected = collect(engine, dict.fromkeys([*noticed, *changed]), now_ns, read)
     for notice in settled:

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from outlay.clock import utc_text, wall_ns_of
-from outlay.cost.book import AttemptCharge, CostBook, CostRow
-from outlay.cost.collect import refresh_reports, report_of
+from outlay.cost.book import CostBook, CostRow, refresh_reports, report_of
+from outlay.cost.charges import AttemptCharge, month_edges
 from outlay.cost.spending import IN_NO_RUN, Spending, SpendItem, spending_of
 from outlay.errors import Finding, OutlayError
 from outlay.runs.collect import refresh_registered
@@ -206,8 +206,6 @@ def in_no_run(rented: RentedMachine, reports: Iterable[CostRow]) -> Iterator[Spe
     A month in which a run is charged for time of an earlier one has that much less, or less than
     nothing: the sum is what the rental cost in no run.
     """
-    from outlay.cost.charges import month_edges
-
     assert rented.hold.rental is not None
     cost_until = rented.hold.rental.cost_until
     on_it = list(charges_on(rented.hold, rented.rate.currency, reports))

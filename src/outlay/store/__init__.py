@@ -1,10 +1,10 @@
-"""The shared, queried facts: registered runs, offers and their history, in SQL.
+"""The SQL store: registered runs, cost reports, offers and their history.
 
-The store holds what can be collected again from run logs, and what vendors once said; the run logs
-stay the truth about runs. Nothing here computes money or time.
+It can be rebuilt from the run logs, which remain the source of truth, except for price history.
+Nothing here computes money or time.
 
-Names load when first used: a training process asks only for ``outlay_home`` and must not pay for a
-database library.
+Names load lazily: a training process uses only ``outlay_home`` and must not load a database
+library.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from outlay.store.opening import StoreTooNew, open_store
     from outlay.store.runs import RunRow
 
-_HOMES = {
+_MODULES = {
     "RunRow": "outlay.store.runs",
     "StoreTooNew": "outlay.store.opening",
     "StoreUnavailable": "outlay.store.engine",
@@ -30,6 +30,6 @@ __all__ = ["RunRow", "StoreTooNew", "StoreUnavailable", "open_store", "outlay_ho
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    if name not in _MODULES:
         raise AttributeError(f"module 'outlay.store' has no attribute {name!r}")
-    return getattr(importlib.import_module(_HOMES[name]), name)
+    return getattr(importlib.import_module(_MODULES[name]), name)

@@ -1,6 +1,6 @@
-"""Connecting to the store: the only SQL that depends on which database it is.
+"""Connections to the store, and the only SQL that depends on the database.
 
-Queries live in the modules beside this one and speak plain SQLAlchemy Core.
+All other modules use portable SQLAlchemy Core.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from outlay.errors import OutlayError
 
 BUSY_TIMEOUT_MS = 30_000
 LARGEST = 2**63 - 1
-"""The largest integer of a column; SQLite takes whatever else stands in one for larger."""
-_SWITCH_WAIT_S = 0.01
+"""The largest integer of a column; in SQLite, damaged cells of other types compare as larger."""
+_WAL_RETRY_S = 0.01
 
 
 class StoreUnavailable(OutlayError):
@@ -56,23 +56,23 @@ def _reason(error: Exception) -> str:
 
 
 def connect(url: URL) -> Engine:
-    """Return an engine for the URL; touches nothing yet.
+    """Return an engine for the URL without connecting.
 
-    Whoever uses it meets StoreUnavailable where the database is gone, locked, full or damaged.
+    Its use raises StoreUnavailable if the database is missing, locked, full or damaged.
     """
     if url.get_backend_name() != "sqlite":
         engine = create_engine(url, json_deserializer=_decode_json)
     else:
-        # A connection per use: cheap with SQLite, and nothing open is carried across a fork.
+        # A connection per use: cheap with SQLite, and no open file is inherited by a fork.
         engine = create_engine(url, poolclass=NullPool, json_deserializer=_decode_json)
         event.listen(engine, "connect", _prepare_sqlite)
         event.listen(engine, "begin", _begin_sqlite)
-    event.listen(engine, "handle_error", _say_unavailable)
+    event.listen(engine, "handle_error", _raise_unavailable)
     return engine
 
 
 def _decode_json(text: str) -> object:
-    """Return what a cell holds; None for one that is damaged, where no row of ours has it."""
+    """Decode a JSON cell; None if it is damaged, which no valid row contains."""
     try:
         return decode(text, object)
     except BadDocument:
@@ -80,7 +80,7 @@ def _decode_json(text: str) -> object:
 
 
 def _decode_text(raw: bytes) -> str | bytes:
-    """Return a cell's text; as bytes where it is none, so that its row alone is damaged."""
+    """Decode a text cell; bytes if it is not UTF-8, so that only its row is damaged."""
     try:
         return raw.decode()
     except UnicodeDecodeError:
@@ -88,36 +88,36 @@ def _decode_text(raw: bytes) -> str | bytes:
 
 
 def is_damaged(table: Table) -> ColumnElement[bool]:
-    """Return the condition that a column of integers holds something else, as SQLite lets it."""
+    """Return the condition that an integer column holds another type, which SQLite permits."""
     numbers = [column for column in table.columns if isinstance(column.type, Integer)]
     return or_(*(cast(column, BigInteger) != column for column in numbers))
 
 
-def _say_unavailable(context: ExceptionContext) -> None:
+def _raise_unavailable(context: ExceptionContext) -> None:
     error = context.sqlalchemy_exception
-    # Other subclasses are mistakes in a query of ours, and stay what they are.
+    # Other subclasses are bugs in a query and are not translated.
     if error is not None and type(error) in (DatabaseError, OperationalError):
         assert context.engine is not None
         raise StoreUnavailable(context.engine.url, error) from error
 
 
 def _prepare_sqlite(connection: Any, _record: object) -> None:
-    # The driver's own idea of when a transaction begins leaves DDL outside of it; we begin.
+    # The driver would leave DDL outside of transactions; _begin_sqlite starts them instead.
     connection.isolation_level = None
     connection.text_factory = _decode_text
     connection.execute(f"PRAGMA busy_timeout = {BUSY_TIMEOUT_MS}")
     _use_wal(connection)
     connection.execute("PRAGMA foreign_keys = ON")
-    # Survives any crash of a process. A power cut may take the last commits, never the store's
-    # consistency; what it holds can be collected or fetched again.
+    # Survives any process crash. A power failure may lose the last commits but not the consistency;
+    # the data can be collected or fetched again.
     connection.execute("PRAGMA synchronous = NORMAL")
 
 
 def _use_wal(connection: Any, clock: Clock = SYSTEM) -> None:
-    """Switch the file to a write-ahead log, once for all who will ever open it.
+    """Switch the file to write-ahead logging, which is permanent.
 
-    Of two processes that switch a new file at the same instant one is told that it is locked at
-    once, whatever the busy time-out: so the wait is here.
+    If two processes switch a new file at the same time, one gets SQLITE_BUSY at once regardless of
+    the busy timeout, so this retries.
     """
     deadline_ns = clock.monotonic_ns() + BUSY_TIMEOUT_MS * 1_000_000
     while True:
@@ -127,7 +127,7 @@ def _use_wal(connection: Any, clock: Clock = SYSTEM) -> None:
             is_busy = error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY
             if not is_busy or clock.monotonic_ns() >= deadline_ns:
                 raise
-            clock.sleep(_SWITCH_WAIT_S)
+            clock.sleep(_WAL_RETRY_S)
         else:
             return
 
@@ -140,10 +140,10 @@ def _begin_sqlite(connection: Connection) -> None:
 
 @contextmanager
 def writing(engine: Engine) -> Iterator[Connection]:
-    """One transaction that writes; commits at the end, rolls back on any exception.
+    """Open a write transaction; commits at the end, rolls back on any exception.
 
     Raises:
-        StoreUnavailable: The disk is full, or another process kept the store locked for too long.
+        StoreUnavailable: The disk is full, or another process held the lock past the timeout.
     """
     with engine.execution_options(outlay_writes=True).begin() as connection:
         yield connection
@@ -152,9 +152,9 @@ def writing(engine: Engine) -> Iterator[Connection]:
 def upsert(
     connection: Connection, table: Table, rows: Sequence[Mapping[str, Any]], *, newer: str
 ) -> None:
-    """Insert rows, or replace those with the same primary key unless they are newer.
+    """Insert rows, or replace rows with the same primary key unless those are newer.
 
-    ``newer`` is the column that says which of two versions is the later one.
+    ``newer`` is the version column.
     """
     if not rows:
         return
@@ -174,9 +174,9 @@ def upsert(
 def insert_rows(
     connection: Connection, table: Table, columns: Sequence[str], rows: Sequence[tuple[object, ...]]
 ) -> None:
-    """Insert many rows as the driver takes them: cells in the order of the columns, JSON as text.
+    """Insert many rows through the driver: cells in the order of the columns, JSON as text.
 
-    A tenth of what it takes to have each row's cells named and converted.
+    Ten times as fast as SQLAlchemy's insert, which names and converts every cell.
     """
     if not rows:
         return
@@ -191,7 +191,7 @@ def insert_rows(
 
 
 def _insert(connection: Connection, table: Table) -> Any:
-    """Return the database's own INSERT; a dialect takes long to load, so only the one in use is."""
+    """Return the dialect's INSERT; imported lazily, since dialects are slow to load."""
     if connection.dialect.name == "postgresql":
         from sqlalchemy.dialects import postgresql
 

@@ -1,4 +1,4 @@
-"""Where outlay keeps what belongs to the user and not to one run."""
+"""Paths of the outlay home and of outlay.toml. Loads no database library."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ def outlay_home() -> Path:
 
 
 def settings_path() -> Path:
-    """Return where ``outlay.toml`` is sought: ``$OUTLAY_CONFIG``, else in the outlay home.
+    """Return the path of ``outlay.toml``: ``$OUTLAY_CONFIG``, else in the outlay home.
 
-    One in ``/etc/outlay`` counts for users who have none of their own.
+    ``/etc/outlay/outlay.toml`` is the fallback for users without their own.
     """
     if chosen := os.environ.get("OUTLAY_CONFIG"):
         return Path(chosen).expanduser()

@@ -1,4 +1,4 @@
-"""Opening the store: where it is, its migrations, and what to say when it cannot be opened."""
+"""Opening the store: its URL, migrations and errors."""
 
 from __future__ import annotations
 
@@ -35,31 +35,32 @@ from outlay.store import schema
 from outlay.store.engine import StoreUnavailable, connect, writing
 from outlay.store.home import outlay_home
 
-# Bringing a store's tables forward, one version at a time; never back.
+# Migrations, forward only
 #
-# All that is due runs in one transaction. SQLite's write lock is held through it, so that of two
-# processes that open a store at once one migrates and the other finds it done.
+# All pending ones run in one transaction under SQLite's write lock: if two processes open a store
+# at once, one migrates and the other then finds it up to date.
 
 
 class StoreTooNew(OutlayError):
-    """A newer outlay wrote this store; this one does not know what its tables mean."""
+    """A newer outlay wrote this store."""
 
     def __init__(self, seen: int, known: int) -> None:
         super().__init__(
-            f"the store has schema version {seen}, and this outlay knows up to {known}. "
+            f"the store has schema version {seen}, and this outlay supports up to {known}. "
             "Upgrade outlay, or set OUTLAY_HOME to another directory."
         )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Migration:
-    """One step forward.
+    """One schema change.
 
     Attributes:
-        version: What the store is at afterwards.
-        creates: Tables that are new in it; without what later migrations add to them.
-        adds: Columns that are new in a table that was there; null in the rows that were there.
-        rebuilds: Tables whose constraints change, those that others refer to first; rows stay.
+        version: The schema version afterwards.
+        creates: New tables, without the columns that later migrations add.
+        adds: New columns of existing tables; NULL in existing rows.
+        rebuilds: Tables whose constraints change, referenced tables first; rows are kept.
+        fills: Statements that set values in existing rows.
     """
 
     version: int
@@ -131,7 +132,7 @@ MIGRATIONS = (
     Migration(
         version=8,
         rebuilds=(schema.price_series, schema.price_points, schema.price_alerts),
-        # Prices that are tracked one by one are those of one GPU.
+        # Prices tracked with GPUPriceTracker are of one GPU.
         fills=(
             update(schema.price_series)
             .where(schema.price_series.c.source.startswith("tracked:"))
@@ -143,10 +144,10 @@ NEWEST = MIGRATIONS[-1].version
 
 
 def migrate(engine: Engine, *, to: int = NEWEST, clock: Clock = SYSTEM) -> None:
-    """Bring the store to version ``to``; does nothing when it is there already.
+    """Migrate the store to version ``to``; does nothing if it is there already.
 
     Raises:
-        StoreTooNew: The store is past every version known here.
+        StoreTooNew: The store's version is newer than all known ones.
     """
     with engine.begin() as connection:
         if _version(connection) == to:
@@ -169,7 +170,7 @@ def _version(connection: Connection) -> int:
 
 
 def _before_later_migrations(table: Table, version: int) -> Table:
-    """Return a table as the migration to ``version`` creates it."""
+    """Return a table without the columns and indexes that later migrations add."""
     later = [migration for migration in MIGRATIONS if migration.version > version]
     added = {column.name for each in later for column in each.adds if column.table is table}
     if not added:
@@ -205,9 +206,9 @@ def _apply(connection: Connection, migration: Migration, now_ns: int) -> None:
 
 
 def _rebuild(connection: Connection, tables: tuple[Table, ...]) -> None:
-    """Make tables anew with the rows that they had: SQLite changes no constraint of one in place.
+    """Recreate tables with their rows, since SQLite cannot alter constraints.
 
-    Those that refer to another are away while it is made.
+    Referencing tables are dropped before the table that they refer to.
     """
     before: dict[Table, Table] = {}
     for table in tables:
@@ -234,14 +235,14 @@ _EXPECTED_URL = "a database URL such as postgresql+psycopg://host/outlay or sqli
 
 
 def open_store(data_dir: Path | str | None = None) -> Engine:
-    """Open the store, creating it or bringing its tables up to date first.
+    """Open the store, creating or migrating it if necessary.
 
-    It is in ``data_dir``, else where ``$OUTLAY_STORE`` says, else in ``$OUTLAY_HOME``.
+    It is in ``data_dir``, else at ``$OUTLAY_STORE``, else in ``$OUTLAY_HOME``.
 
     Raises:
         StoreUnavailable: It cannot be opened.
         StoreTooNew: A newer outlay wrote it.
-        MissingExtra: It is in PostgreSQL, whose driver is not installed.
+        MissingExtra: It is in PostgreSQL, and the driver is not installed.
     """
     url = store_url(data_dir)
     try:
@@ -259,7 +260,7 @@ def open_store(data_dir: Path | str | None = None) -> Engine:
 
 
 def store_url(data_dir: Path | str | None = None) -> URL:
-    """Return the address of the store: an explicit directory, the environment, the home."""
+    """Return the URL of the store: explicit directory, environment, or home."""
     named = os.environ.get("OUTLAY_STORE")
     if data_dir is None and named:
         try:
@@ -267,7 +268,7 @@ def store_url(data_dir: Path | str | None = None) -> URL:
         except ArgumentError:
             # The value may hold a password, so the message does not repeat it.
             raise InvalidValue("OUTLAY_STORE", "an unreadable URL", _EXPECTED_URL) from None
-        # SQLAlchemy 2.0 would look for another driver than 2.1, and than the extra brings.
+        # The default driver differs between SQLAlchemy 2.0 and 2.1; the extra installs psycopg.
         return url.set(drivername=_DRIVER) if url.drivername == _POSTGRESQL else url
     directory = outlay_home() if data_dir is None else Path(data_dir).expanduser()
     return URL.create("sqlite", database=str(directory.absolute() / "outlay.db"))

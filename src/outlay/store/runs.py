@@ -1,4 +1,4 @@
-"""Registered runs: where each is, and how it stood when it was last looked at."""
+"""Registered runs: their directories and last known figures."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ class RunRow(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         dir: The run's directory, absolute.
-        updated_ns: When this row was derived from the run log; of two rows the later one stays.
-        log_bytes: How large the log was then, and ``log_mtime_ns`` when it had last grown.
-        figures_version: Of the rules by which the row was derived.
-        findings: What is wrong in the log; the first of them.
-        assumed_micros: What of the cost is assumed; no record says it.
-        goodput: Productive share of wall time, 0 to 1; None where no step was recorded.
-        metric: The name of the metric that tells most, and ``metric_value`` its last value.
+        updated_ns: When this row was derived from the run log; of two rows the later one is kept.
+        log_bytes: Size of the log at that time, and ``log_mtime_ns`` its modification time.
+        figures_version: Version of the rules that derived the row.
+        findings: The first ``FINDINGS_KEPT`` findings about the log.
+        assumed_micros: The assumed part of the cost.
+        goodput: Productive share of wall time, 0 to 1; None without a step.
+        metric: Name of the most relevant metric, and ``metric_value`` its last value.
     """
 
     run_id: str
@@ -77,27 +77,27 @@ class RunRow(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def cost(self) -> Money | None:
-        """What the run cost so far, where it had a price."""
+        """The run's cost so far; None without a price."""
         if self.cost_micros is None or self.currency is None:
             return None
         return Money(self.cost_micros, self.currency)
 
     @property
     def assumed(self) -> Money | None:
-        """What of the cost is assumed, where the run had a price."""
+        """The assumed part of the cost; None without a price."""
         return None if self.currency is None else Money(self.assumed_micros, self.currency)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFilter:
-    """Which runs are asked for; None asks for all.
+    """A filter of runs; None means any.
 
     Attributes:
-        since_ns: Only runs seen alive at or after this instant.
-        until_ns: Only runs that were started before this instant.
-        tag: The name of a tag that a run has, and ``tag_value`` its value where that matters.
+        since_ns: Only runs with a sign of life at or after this instant.
+        until_ns: Only runs started before this instant.
+        tag: Name of a tag, and ``tag_value`` its value, if it matters.
         below: Only runs in directories below this one.
-        text: Words that stand, each, in its name, id, model, user, host, status, directory or tags.
+        text: Words that must all occur in name, id, model, user, host, status, directory or tags.
     """
 
     status: str | None = None
@@ -112,7 +112,7 @@ class RunFilter:
     below: str = ""
 
     def conditions(self) -> Iterator[ColumnElement[bool]]:
-        """Yield what holds of the rows that are asked for."""
+        """Yield the WHERE conditions."""
         for name in ("status", "model", "user"):
             if (wanted := getattr(self, name)) is not None:
                 yield runs.c[name] == wanted
@@ -129,7 +129,7 @@ class RunFilter:
         if self.below:
             yield runs.c.dir.startswith(f"{self.below}/", autoescape=True)
         if self.text:
-            # One text of all that is searched is compared several times as fast as each by itself.
+            # Searching one concatenated text is several times as fast as searching each column.
             every = reduce(add, (runs.c[name] + "\n" for name in _SEARCHED), literal(""))
             found = func.lower(every + cast(runs.c.tags, String))
             for word in self.text.lower().split():
@@ -145,15 +145,15 @@ SORTED_BY = (
 
 
 def register(engine: Engine, rows: Iterable[RunRow]) -> None:
-    """Insert or refresh runs; the same rows any number of times leave the same store."""
+    """Insert or update runs; idempotent."""
     values = [_values(row) for row in rows]
     if values:
         with writing(engine) as connection:
             upsert(connection, runs, values, newer="updated_ns")
 
 
-def forget(engine: Engine, run_ids: Iterable[str]) -> None:
-    """Take runs out of the store; their logs are not its business."""
+def delete_runs(engine: Engine, run_ids: Iterable[str]) -> None:
+    """Delete runs from the store; their logs are not touched."""
     names = list(run_ids)
     if names:
         with writing(engine) as connection:
@@ -168,10 +168,9 @@ def list_runs(
     offset: int = 0,
     sort: str = "-started_ns",
 ) -> list[RunRow]:
-    """Return registered runs: at most ``limit`` of them, after the first ``offset``.
+    """Return registered runs: at most ``limit``, after the first ``offset``.
 
-    ``sort`` is one of ``SORTED_BY``, the largest first with a minus before it; what is not known
-    comes last.
+    ``sort`` is one of ``SORTED_BY``, with a leading minus for descending order; NULLs come last.
     """
     by = runs.c[sort.removeprefix("-")]
     order = by.desc() if sort.startswith("-") else by.asc()
@@ -189,25 +188,25 @@ def count_runs(engine: Engine, wanted: RunFilter = _EVERY) -> int:
 
 
 def run_dirs(engine: Engine) -> list[str]:
-    """Return the directories of registered runs, the latest started first."""
+    """Return the directories of registered runs, latest start first."""
     with engine.begin() as connection:
         found = connection.execute(select(runs.c.dir).order_by(runs.c.started_ns.desc()))
         return [str(directory) for (directory,) in found]
 
 
 def values_of(engine: Engine, column: str, *, limit: int) -> list[str]:
-    """Return the different values of a column of registered runs that are not empty, sorted."""
+    """Return the distinct non-empty values of a column of registered runs, sorted."""
     cell = runs.c[column]
     with engine.begin() as connection:
         query = select(cell).where(cell != "").distinct().order_by(cell).limit(limit)
         return [str(value) for (value,) in connection.execute(query)]
 
 
-def runs_in_doubt(engine: Engine, *, figures_version: int, newest: int) -> list[RunRow]:
-    """Return the runs whose log may say something else than their row.
+def outdated_runs(engine: Engine, *, figures_version: int, newest: int) -> list[RunRow]:
+    """Return the runs whose rows may be outdated.
 
-    These are rows that earlier rules derived, and the ``newest`` that were seen alive last, ended
-    or not.
+    These are runs without an end, damaged rows, rows of an older ``figures_version``, and the
+    ``newest`` runs by last sign of life.
     """
     last_seen = select(runs.c.run_id).order_by(runs.c.last_seen_ns.desc()).limit(newest)
     version = runs.c.figures_version
@@ -225,7 +224,7 @@ def runs_in_doubt(engine: Engine, *, figures_version: int, newest: int) -> list[
 
 
 def damaged_logs(engine: Engine) -> list[Finding]:
-    """Return what is wrong in the logs of registered runs: of each run the first error."""
+    """Return the first error in the log of each registered run that has one."""
     query = select(runs.c.dir, runs.c.findings).where(runs.c.findings.is_not(None))
     with engine.begin() as connection:
         rows = connection.execute(query.order_by(runs.c.started_ns, runs.c.run_id)).all()
@@ -241,7 +240,7 @@ def damaged_logs(engine: Engine) -> list[Finding]:
 
 
 def get(engine: Engine, run_id: str) -> RunRow | None:
-    """Return one run, or None when it is not registered."""
+    """Return one run, or None if it is not registered."""
     with engine.begin() as connection:
         found = rows_from(connection.execute(select(runs).where(runs.c.run_id == run_id)))
     return found[0] if found else None
@@ -254,7 +253,7 @@ def _values(row: RunRow) -> dict[str, Any]:
 
 
 def rows_from(found: Result[Any]) -> list[RunRow]:
-    """Return what a query of the table's columns found."""
+    """Return the result of a query of all columns of ``runs``."""
     names = [str(name) for name in found.keys()]  # noqa: SIM118
     return [_row(dict(zip(names, values, strict=True))) for values in found.all()]
 
@@ -270,7 +269,7 @@ def _row(cells: dict[str, Any]) -> RunRow:
 
 
 def _damaged(cells: dict[str, Any], problem: str) -> RunRow:
-    """Return what is left of a row with a damaged cell; it is in doubt, and derived anew."""
+    """Return the readable part of a damaged row, which the next collection derives anew."""
     directory = str(cells["dir"])
     message = f"its row in the store is damaged ({problem}); collect it again"
     return RunRow(

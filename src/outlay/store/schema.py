@@ -1,4 +1,4 @@
-"""The tables of the store, as they are now; how older stores get there is in ``opening``."""
+"""The current tables of the store; migrations are in ``opening``."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from sqlalchemy import (
 
 metadata = MetaData()
 
-# A key that the database hands out; SQLite does so only for its own INTEGER.
+# An autoincremented key; SQLite supports that only for INTEGER.
 _Id = BigInteger().with_variant(Integer(), "sqlite")
 
 versions = Table(
@@ -103,7 +103,7 @@ price_offers = Table(
     Index("price_offers_cheapest", "snapshot_id", "gpu", "per_gpu_micros"),
 )
 
-# What is compared with itself over time: so many GPUs on the same terms, from the same source.
+# A price series: the same GPUs on the same terms from one source.
 price_series = Table(
     "price_series",
     metadata,
@@ -114,12 +114,12 @@ price_series = Table(
     Column("tier", String, nullable=False),
     Column("community", Boolean, nullable=False),
     Column("currency", String, nullable=False),
-    # 0 in series from before machines of different sizes were told apart.
+    # 0 in series of old versions, which did not distinguish sizes.
     Column("gpu_count", Integer, nullable=False, server_default="0"),
     UniqueConstraint("source", "provider", "gpu", "gpu_count", "tier", "community", "currency"),
 )
 
-# A series at a snapshot: its cheapest offer there. Derived from price_offers, written with them.
+# The cheapest offer of a series in a snapshot; derived from price_offers and written with them.
 price_points = Table(
     "price_points",
     metadata,
@@ -144,7 +144,7 @@ price_alerts = Table(
     Index("price_alerts_by_time", "fetched_ns"),
 )
 
-# One per run: stated by a training, or derived from its log. Money is exact, times are whole.
+# One per run: stated by a training, or derived from its log.
 cost_reports = Table(
     "cost_reports",
     metadata,
@@ -179,7 +179,7 @@ model_budgets = Table(
     Column("set_ns", BigInteger, nullable=False),
 )
 
-# A threshold of a budget is told once; another limit begins anew.
+# Reached budget thresholds; a changed limit has a new set_ns.
 budget_alerts = Table(
     "budget_alerts",
     metadata,
@@ -190,7 +190,7 @@ budget_alerts = Table(
     Column("at_ns", BigInteger, nullable=False),
 )
 
-# The same advice about the same thing is one row, the later replacing the earlier.
+# One row per advice and subject; a later one replaces it.
 recommendations = Table(
     "recommendations",
     metadata,

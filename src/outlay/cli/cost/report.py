@@ -25,7 +25,7 @@ from outlay.compat.cost_module.gpu_price import GPUPrice
 from outlay.compat.cost_module.optimizer import CostOptimizer
 from outlay.cost.compare import by_model, compare
 from outlay.errors import Finding, InvalidValue, OutlayError
-from outlay.prices.book import PriceBook, anything_loaded, must_be_loaded
+from outlay.prices.book import PriceBook, anything_loaded, require_loaded
 from outlay.units.shown import money_text
 
 Section = tuple[Any, Callable[[], None]]
@@ -143,7 +143,7 @@ def _prices(books: CostBooks, *, demanded: bool) -> Section:
     """
     book = PriceBook(books.store)
     if demanded:
-        must_be_loaded(book)
+        require_loaded(book)
     loaded = anything_loaded(book)
     offers = book.cheapest_rentable()
     books.findings.extend(book.damage)

@@ -187,10 +187,10 @@ def set_machine(
 
     Example: outlay cost machines set node7 "12 USD/h" --since 2026-11-01
     """
-    from outlay.cost.machines import OwnedMachine, state_machine
+    from outlay.cost.machines import OwnedMachine, set_machine
 
     now_ns = SYSTEM.wall_ns()
-    state_machine(
+    set_machine(
         OwnedMachine(
             host=host,
             price=typed_price(price, name="PRICE", source="stated", kind="showback"),
@@ -207,9 +207,9 @@ def remove_machine(host: Host, as_json: AsJson = False) -> None:
 
     Example: outlay cost machines remove node7
     """
-    from outlay.cost.machines import forget_machine
+    from outlay.cost.machines import remove_machine
 
-    forget_machine(host)
+    remove_machine(host)
     show_machines(as_json=as_json)
 
 

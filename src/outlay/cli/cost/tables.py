@@ -17,7 +17,7 @@ from outlay.cli.output import new_table
 from outlay.clock import SYSTEM, parse_moment
 from outlay.compat.cost_module.data_directory import data_directory
 from outlay.cost.book import CostBook, CostRow, budgeted
-from outlay.cost.compare import ModelComparison, percent_used, standing
+from outlay.cost.compare import ModelComparison, highest_reached, percent_used
 from outlay.cost.spending import Spending, SpendItem
 from outlay.errors import Finding, InvalidValue, OutlayError
 from outlay.runs.spending import SpendingReading, read_rentals, read_spending, refresh_books
@@ -248,8 +248,8 @@ def budget_rows(books: CostBooks) -> list[BudgetRow]:
                 assumed=found.assumed,
                 left=budget.limit - found.spent,
                 percent_used=percent_used(found.spent, budget.limit),
-                status=_STANDING[standing(found.spent, budget.limit)],
-                not_counted=found.beside,
+                status=_STANDING[highest_reached(found.spent, budget.limit)],
+                not_counted=found.not_counted,
             )
         )
     return rows

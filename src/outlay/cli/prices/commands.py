@@ -22,11 +22,10 @@ from outlay.cli.prices.survey import app as partition_app
 from outlay.cli.prices.survey import show_survey
 from outlay.clock import SYSTEM, as_utc, utc_text, wall_ns_of
 from outlay.errors import Finding, InvalidValue
-from outlay.prices.book import MAX_AGE_NS, PriceBook, look_up, must_be_loaded
+from outlay.prices.book import MAX_AGE_NS, PriceBook, fetch, require_loaded, search_offers
 from outlay.prices.catalog import Query
-from outlay.prices.chart import cheapest_over_time, text_chart
 from outlay.prices.offer import Tier
-from outlay.prices.series import alerts, points
+from outlay.prices.series import alerts, cheapest_over_time, points, text_chart
 from outlay.rates import NS_PER_HOUR
 from outlay.store import open_store
 from outlay.units import Duration, Money, Rate
@@ -80,8 +79,7 @@ def set_price(
 
     Example: outlay prices set A100-80GB "1.10 USD/h" --provider cluster --count 8
     """
-    from outlay.prices.sources.base import fetch
-    from outlay.prices.sources.manual import ManualSource
+    from outlay.prices.sources.catalogs import ManualSource
 
     rate = Rate.parse(price, name="PRICE")
     source = ManualSource(
@@ -155,7 +153,7 @@ def history(
     tier = _tier(spot)
     found = points(store, gpu=gpu, provider=provider, tier=tier, since_ns=since_ns, damage=damage)
     if not found:
-        must_be_loaded(PriceBook(store))
+        require_loaded(PriceBook(store))
     if png is not None and found:
         from outlay.report.cost_charts import price_history
         from outlay.report.pictures import save_charts
@@ -188,7 +186,7 @@ def show_alerts(
     since_ns = SYSTEM.wall_ns() - round(hours * NS_PER_HOUR)
     found = alerts(store, since_ns=since_ns, damage=damage)
     if not found:
-        must_be_loaded(PriceBook(store))
+        require_loaded(PriceBook(store))
     if as_json:
         print_json({"alerts": found, "findings": damage})
         return
@@ -218,7 +216,7 @@ def stats(as_json: AsJson = False) -> None:
     from outlay.compat.cost_module.tracker import GPUPriceTracker
 
     tracker, book = GPUPriceTracker(), PriceBook(open_store())
-    figures, states = tracker.get_price_statistics(), must_be_loaded(book)
+    figures, states = tracker.get_price_statistics(), require_loaded(book)
     damage = [*tracker.damage, *book.damage]
     if as_json:
         print_json(figures | {"sources": states, "findings": damage})
@@ -254,7 +252,7 @@ def _show(
     if max_age is not None:
         oldest_ns = Duration.parse(max_age, name="--max-age").ns
     since_ns = None if oldest_ns is None else now_ns - oldest_ns
-    found = look_up(
+    found = search_offers(
         store, query, limit=limit, since_ns=since_ns, at_ns=None if at is None else now_ns
     )
     if as_json:

@@ -25,8 +25,8 @@ from outlay.clock import utc_text
 from outlay.compat.cost_module.price_history import export_history, history_file, import_history
 from outlay.errors import Finding, InvalidValue
 from outlay.prices.alerts import AlertRules, change_percent
-from outlay.prices.book import PriceBook
-from outlay.prices.offer import Offer, Snapshot
+from outlay.prices.book import PriceBook, fetch, fetch_all
+from outlay.prices.offer import Offer, Snapshot, SourceFailed
 from outlay.prices.recording import Series
 from outlay.prices.series import PricePoint, alerts
 from outlay.store import open_store
@@ -182,8 +182,7 @@ def fetch_prices(
 def ask(names: Sequence[str]) -> list[Snapshot]:
     """Fetch sources by name, showing which are still being waited for."""
     # Loaded here: an HTTP client is of no use to the commands that only read the store.
-    from outlay.prices.sources.base import fetch_all
-    from outlay.prices.sources.registry import sources_named
+    from outlay.prices.sources.vendors import sources_named
 
     sources = sources_named(names)
     columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False))
@@ -220,7 +219,6 @@ def import_prices(
 
 
 def _import_catalog(path: Path, *, as_json: bool) -> None:
-    from outlay.prices.sources.base import SourceFailed, fetch
     from outlay.prices.sources.catalogs import CsvSource
 
     source = CsvSource(path.expanduser())

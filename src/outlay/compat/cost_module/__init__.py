@@ -1,1 +1,1 @@
-"""The classes of a cost module that users know: CostAnalyzer, GPUPriceTracker, CostOptimizer."""
+"""Drop-in classes of a cost module: CostAnalyzer, GPUPriceTracker, CostOptimizer."""

@@ -1,4 +1,4 @@
-"""``python -m outlay.compat.cost_module --summary``: the flags of a cost report script."""
+"""``python -m outlay.compat.cost_module --summary``: the flags of the ``cost_report.py`` script."""
 
 from __future__ import annotations
 

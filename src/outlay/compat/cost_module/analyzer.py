@@ -1,7 +1,7 @@
-"""CostAnalyzer: reports, budgets, comparisons and forecasts of models; and its files.
+"""CostAnalyzer: cost reports, budgets, comparisons and forecasts of models; and its files.
 
-A thin, documented face of the cost book. It keeps nothing in memory: what it answers is what the
-store holds, whichever process put it there.
+A thin wrapper of the cost book without state of its own: it returns what the store contains,
+whichever process recorded it.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from outlay.clock import SYSTEM, Clock, utc_datetime, wall_ns_of
 from outlay.compat.cost_module.data_directory import (
     BUDGETS,
     HISTORY,
-    beside_the_store,
     data_directory,
+    log_imported,
     read_json,
-    report_taken,
+    update_files,
     write_json,
 )
 from outlay.compat.cost_module.training import TrainingCostReport, TrainingMetrics
@@ -47,18 +47,18 @@ from outlay.units import Money
 from outlay.units.money import per
 from outlay.units.quantity import MILLIJOULES_PER_WH
 
-# The files of the cost module that CostAnalyzer comes from, read and written.
+# Import and export of the cost module's files
 #
-# ``cost_history.json`` holds ``{run id: report with its metrics}``, ``budgets.json`` holds
-# ``{model: limit}``, in dollars: budgets in other currencies are not in it. A file that cannot be
-# read is neither imported nor written over.
+# ``cost_history.json`` is ``{run id: report with its metrics}``, ``budgets.json`` is
+# ``{model: limit}`` in dollars, without budgets in other currencies. An unreadable file is neither
+# imported nor overwritten.
 
 US_PER_HOUR = 3_600_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exchanged:
-    """How many reports and budgets were read or written, and which could not be taken."""
+    """Number of reports and budgets imported or exported, and findings about the others."""
 
     reports: int
     budgets: int
@@ -66,15 +66,15 @@ class Exchanged:
 
 
 def import_costs(analyzer: CostAnalyzer, directory: Path, *, only_new: bool = False) -> Exchanged:
-    """Add the reports and budgets of a directory; any number of times with the same result.
+    """Import the reports and budgets of a directory; idempotent.
 
     Args:
-        analyzer: Whose store they go into.
-        directory: Where the files are.
-        only_new: Whether to leave out the runs and models that the store knows already.
+        analyzer: Imports into its store.
+        directory: Contains the files.
+        only_new: Skip runs and models that are in the store already.
 
     Raises:
-        CorruptCosts: A file is there and cannot be read; nothing was imported.
+        CorruptCosts: A file exists and cannot be read; nothing was imported.
     """
     history, budgets = _read(directory / HISTORY), _read(directory / BUDGETS)
     if only_new:
@@ -84,23 +84,25 @@ def import_costs(analyzer: CostAnalyzer, directory: Path, *, only_new: bool = Fa
     findings: list[Finding] = []
     recorded = {row.run_id for row in analyzer.recorded()}
     unknown = {name: value for name, value in history.items() if name not in recorded}
-    reports = _take(unknown, lambda name, value: _import_report(analyzer, name, value), findings)
-    if ours := len(history) - len(unknown):
-        message = f"{ours:,} reports are of runs whose own logs are known here: those count"
+    reports = _import_each(
+        unknown, lambda name, value: _import_report(analyzer, name, value), findings
+    )
+    if skipped := len(history) - len(unknown):
+        message = f"{skipped:,} reports were skipped: the logs of these runs are used instead"
         findings.append(Finding(source=HISTORY, message=message, severity="warning"))
-    limits = _take(budgets, analyzer.set_budget, findings)
+    limits = _import_each(budgets, analyzer.set_budget, findings)
     return Exchanged(reports=reports, budgets=limits, findings=tuple(findings))
 
 
 def export_costs(analyzer: CostAnalyzer, directory: Path) -> Exchanged:
-    """Write the reports of all runs and all budgets, with what stands in the files already.
+    """Write all reports and budgets, and keep the other contents of the files.
 
     Raises:
-        CorruptCosts: A file is there and cannot be read; nothing was written.
+        CorruptCosts: A file exists and cannot be read; nothing was written.
     """
     history, budgets = _read(directory / HISTORY), _read(directory / BUDGETS)
     recorded = analyzer.recorded()
-    history |= {row.run_id: _report_behind(row) for row in recorded if row.kind == "cash"}
+    history |= {row.run_id: _report_from_row(row) for row in recorded if row.kind == "cash"}
     history |= {run_id: report.to_dict() for run_id, report in analyzer.cost_history.items()}
     limits = analyzer.limits
     budgets = {model: value for model, value in budgets.items() if model not in limits}
@@ -112,36 +114,38 @@ def export_costs(analyzer: CostAnalyzer, directory: Path) -> Exchanged:
         for model, limit in limits.items()
         if limit.currency != "USD"
     ]
-    if shown := sum(row.kind != "cash" for row in recorded):
-        message = f"{shown:,} reports are showback, of which the file knows nothing: not written"
+    if showback := sum(row.kind != "cash" for row in recorded):
+        message = f"{showback:,} reports are showback, which the file cannot express: not written"
         left_out.append(Finding(source=HISTORY, message=message, severity="warning"))
     findings = (*left_out, *analyzer.damage)
     return Exchanged(reports=len(history), budgets=len(budgets), findings=findings)
 
 
-def _take(values: dict[str, Any], take: Callable[[str, Any], None], findings: list[Finding]) -> int:
-    """Hand over each value; one that is refused is a finding, and the others go on."""
-    taken = 0
+def _import_each(
+    values: dict[str, Any], record: Callable[[str, Any], None], findings: list[Finding]
+) -> int:
+    """Record each value; a rejected one is a finding. Return the number recorded."""
+    imported = 0
     for name, value in values.items():
         try:
-            take(name, value)
+            record(name, value)
         except (OutlayError, KeyError, TypeError, ValueError, OverflowError) as error:
             findings.append(Finding(source=name, message=f"{type(error).__name__}: {error}"))
         else:
-            taken += 1
-    return taken
+            imported += 1
+    return imported
 
 
 def _import_report(analyzer: CostAnalyzer, run_id: str, report: object) -> None:
     values = convert(report, dict[str, Any])
-    metrics = TrainingMetrics.from_dict(values.get("metrics") or _metrics_behind(values, run_id))
+    metrics = TrainingMetrics.from_dict(values.get("metrics") or _minimal_metrics(values, run_id))
     analyzer.keep_training(metrics, assumed_cost=values.get("assumed_cost", 0))
 
 
-def _report_behind(row: CostRow) -> dict[str, Any]:
-    """Return the report of a run that nobody stated, as the files know it."""
+def _report_from_row(row: CostRow) -> dict[str, Any]:
+    """Return the report of a run log in the format of the file."""
     gpus, rest = divmod(row.gpu_us, row.wall_us or 1)
-    is_whole = gpus > 0 and rest == 0  # Else hours of GPUs are what is kept exactly.
+    is_whole = gpus > 0 and rest == 0  # Otherwise keep GPU-hours exact, as hours of one GPU.
     hours = Decimal(row.wall_us if is_whole else row.gpu_us) / US_PER_HOUR
     metrics = TrainingMetrics(
         run_id=row.run_id,
@@ -166,8 +170,8 @@ def _report_behind(row: CostRow) -> dict[str, Any]:
     return report | {"assumed_cost": float(row.assumed.amount)}
 
 
-def _metrics_behind(report: dict[str, Any], run_id: str) -> dict[str, Any]:
-    """Return the metrics that follow from a report, for one that was kept without its own."""
+def _minimal_metrics(report: dict[str, Any], run_id: str) -> dict[str, Any]:
+    """Return the metrics that can be derived from a report without metrics."""
     return {
         "run_id": run_id,
         "model_name": report["model_name"],
@@ -191,13 +195,12 @@ _WARN_PERCENT = 90
 
 
 class CostAnalyzer:
-    """Analyses what trainings cost and holds them against a budget for each model.
+    """Analyses the cost of trainings, with a budget for each model.
 
     Args:
-        data_dir: Where to keep the reports; else ``$OUTLAY_STORE`` or ``$OUTLAY_HOME``. Files of
-            the cost module in it, else in ``~/.context/training``, are taken over and kept up to
-            date.
-        clock: When a budget is set and an alert is raised.
+        data_dir: Directory of the store; else ``$OUTLAY_STORE`` or ``$OUTLAY_HOME``. Files of the
+            cost module in it, else in ``~/.context/training``, are imported and kept up to date.
+        clock: Timestamps of budgets and alerts.
     """
 
     def __init__(self, data_dir: Path | str | None = None, *, clock: Clock = SYSTEM) -> None:
@@ -205,55 +208,54 @@ class CostAnalyzer:
         self._clock = clock
         self._directory: Path | None = None
         if (directory := data_directory(data_dir)) is not None:
-            with beside_the_store(directory):
-                taken = import_costs(self, directory, only_new=True)
-                report_taken(taken.reports, "cost report", directory)
-                report_taken(taken.budgets, "budget", directory)
+            with update_files(directory):
+                imported = import_costs(self, directory, only_new=True)
+                log_imported(imported.reports, "cost report", directory)
+                log_imported(imported.budgets, "budget", directory)
             self._directory = directory
             self._write_files()
 
     def _write_files(self) -> None:
-        """Write what the store holds to the cost module's files, where it has a directory."""
         if self._directory is not None:
-            with beside_the_store(self._directory):
+            with update_files(self._directory):
                 export_costs(self, self._directory)
 
     @property
     def damage(self) -> list[Finding]:
-        """Rows of the store that were to be read and could not be; they are left out."""
+        """Findings about unreadable rows of the store, which are skipped."""
         return self._book.damage
 
     def analyze_training_run(self, metrics: TrainingMetrics) -> TrainingCostReport:
-        """Return what a training cost, and keep it; the same run again replaces its report.
+        """Return a training's cost report, and store it; the same run again replaces its report.
 
         Raises:
-            InvalidValue: A figure cannot be counted with; nothing is kept.
+            InvalidValue: A figure is invalid; nothing is stored.
         """
         return self.keep_training(metrics)
 
     def keep_training(
         self, metrics: TrainingMetrics, *, assumed_cost: object = 0
     ) -> TrainingCostReport:
-        """Do the same for a training of whose cost a part is assumed."""
+        """Do the same for a training with a partly assumed cost."""
         report = TrainingCostReport.of(metrics)
         assumed = Money.parse(assumed_cost, name="assumed_cost", currency=report.currency)
         row = replace(_row(metrics, self._clock.wall_ns()), assumed_micros=assumed.micros)
         known = self._book.report(row.run_id)
         if known is not None and known.charges is not None and known.cost == row.cost:
-            # Its own log says the same cost, and also who spent it when.
+            # Its log has the same cost, with charges by user and month.
             row = replace(row, charges=known.charges, assumed_micros=known.assumed_micros)
         if known is not None and _is_same(row, known):
-            row = replace(row, updated_ns=known.updated_ns)  # Nothing new was stated.
+            row = replace(row, updated_ns=known.updated_ns)  # Unchanged.
         self._book.record([row])
         self._write_files()
         return report
 
     def recorded(self) -> list[CostRow]:
-        """Return what the logs of runs say that nobody stated."""
+        """Return the reports that were derived from run logs."""
         return [row for row in self._book.reports() if row.source == "ledger"]
 
     def set_budget(self, model_name: str, limit: object) -> None:
-        """Set what may be spent on all runs of a model; it need not have any yet.
+        """Set the budget of all runs of a model, which need not have any yet.
 
         Args:
             model_name: The model.
@@ -267,14 +269,13 @@ class CostAnalyzer:
     def check_budget(
         self, model_name: str, current_cost: float | None = None
     ) -> BudgetAlert | None:
-        """Return an alert when a threshold is reached that nobody was told of before.
+        """Return an alert if a threshold is reached for the first time.
 
         The thresholds are 50, 75, 90 and 100 percent; of several at once the highest is returned.
 
         Args:
-            model_name: The model; None is returned for one without a budget.
-            current_cost: What was spent on the model so far. The cost of all its reports is known
-                anyway: the greater of the two counts.
+            model_name: The model; without a budget, None is returned.
+            current_cost: The model's cost so far; the total of its reports is used if it is higher.
         """
         budget = self._book.budget(model_name)
         if budget is None:
@@ -309,16 +310,16 @@ class CostAnalyzer:
     def forecast_cost(
         self, model_name: str, planned_runs: int, avg_cost_per_run: float | None = None
     ) -> dict[str, Any]:
-        """Return what planned runs will cost, with an interval, and how the budget then stands.
+        """Return the forecast cost of planned runs, with an interval, and the budget status.
 
-        ``budget_status`` is OVER where what was spent and the estimate together pass the budget,
-        WARNING beyond 90 % of it, OK below or without one, and UNKNOWN without any history or with
-        a budget in another currency than the runs'.
+        ``budget_status`` is OVER if the spent amount plus the estimate exceeds the budget, WARNING
+        above 90 % of it, OK below or without a budget, and UNKNOWN without history or with a budget
+        in another currency than the runs.
 
         Args:
             model_name: The model.
-            planned_runs: How many more runs.
-            avg_cost_per_run: What one costs, where that is known better than from history.
+            planned_runs: Number of further runs.
+            avg_cost_per_run: Overrides the average of the history.
         """
         rows, budget = of_last_unit(self._book.reports(model_name)), self._book.budget(model_name)
         unspent_in = "USD" if budget is None else budget.limit.currency
@@ -347,17 +348,17 @@ class CostAnalyzer:
         return figures | _budget_figures(budget, spent, estimate)
 
     def backtest_forecast(self, model_name: str, planned_runs: int = 1) -> Backtest:
-        """Return how forecasts of a model fared on its own history."""
+        """Return the accuracy of forecasts on the model's own history."""
         rows = of_last_unit(self._book.reports(model_name))
         return backtest([float(row.cost.amount) for row in rows], planned_runs)
 
     def get_roi_analysis(self, model_name: str) -> dict[str, Any]:
-        """Return what a model's runs cost and what accuracy that bought, first, last and best."""
+        """Return the total cost of a model's runs, and first, last and best accuracy."""
         rows = of_last_unit(self._book.reports(model_name))
         return asdict(return_on_investment(model_name, rows))
 
     def get_pareto_front(self, model_name: str | None = None) -> list[dict[str, Any]]:
-        """Return the runs that no other run beats in accuracy, cost, hours and energy."""
+        """Return the non-dominated runs in accuracy, cost, hours and energy."""
         candidates = candidates_of(self._book.reports(model_name))
         return [asdict(candidate) for candidate in pareto_front(candidates)]
 
@@ -374,7 +375,7 @@ class CostAnalyzer:
 
     @property
     def limits(self) -> dict[str, Money]:
-        """Every model's budget, exactly and with its currency."""
+        """Every model's exact budget with its currency."""
         return {model: budget.limit for model, budget in self._book.budgets().items()}
 
     @property
@@ -384,7 +385,7 @@ class CostAnalyzer:
 
     @property
     def cost_history(self) -> dict[str, TrainingCostReport]:
-        """Every report that was analysed from stated metrics, by run."""
+        """Every report from stated metrics, by run."""
         found: dict[str, TrainingCostReport] = {}
         for run_id, metrics in self._book.metrics().items():
             try:
@@ -426,7 +427,7 @@ def _row(metrics: TrainingMetrics, now_ns: int) -> CostRow:
 def _budget_figures(
     budget: ModelBudget | None, spent: Money | None, estimate: Estimate | None
 ) -> dict[str, Any]:
-    """Return how a budget will stand after what is estimated; without one it is never passed."""
+    """Return the budget's status after the estimated cost; OK without a budget."""
     status, overage = "UNKNOWN" if estimate is None else "OK", 0.0
     if budget is not None and spent is not None and estimate is not None:
         limit = budget.limit
@@ -445,7 +446,7 @@ def _budget_figures(
 
 def _estimate_figures(estimate: Estimate | None) -> dict[str, Any]:
     if estimate is None:
-        note = "no run of this model is known, so what one costs has to be stated"
+        note = "no run of this model is known: state avg_cost_per_run"
         unknown = dict.fromkeys(("estimated_total", "low", "high", "confidence"))
         return unknown | {"history": 0, "note": note}
     return {

@@ -1,7 +1,7 @@
-"""The directory of the cost module whose classes these are: where it is, and its JSON files.
+"""The data directory of the cost module and its JSON files.
 
-Where it exists its files are taken over, and kept up to date: programs that read them go on reading
-them. The store is the truth: of two answers its own is kept, and written to the file.
+If it exists, its files are imported and kept up to date, so that other programs can still read
+them. The store is the source of truth: on a conflict its value wins and is written to the file.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 
 class CorruptCosts(OutlayError):
-    """A cost file is not what its name says."""
+    """A cost file cannot be parsed."""
 
     def __init__(self, path: Path, reason: str) -> None:
         super().__init__(
@@ -40,14 +40,14 @@ class CorruptCosts(OutlayError):
 
 
 def data_directory(data_dir: Path | str | None) -> Path | None:
-    """Return the directory whose files are kept up to date; None where there is none.
+    """Return the directory whose files are kept up to date, or None.
 
     Args:
-        data_dir: A directory that a user named, which counts where one of the files is in it; None
-            for ``~/.context/training``, which counts where it exists.
+        data_dir: The user's directory, used if it contains one of the files; None means
+            ``~/.context/training``, used if it exists.
     """
     if data_dir is None:
-        with suppress(RuntimeError):  # A user without a home has no such directory either.
+        with suppress(RuntimeError):  # Path.home() fails for a user without a home.
             default = Path.home() / ".context" / "training"
             return default if default.is_dir() else None
         return None
@@ -56,24 +56,20 @@ def data_directory(data_dir: Path | str | None) -> Path | None:
 
 
 def price_file(directory: Path) -> Path:
-    """Return where a directory has its price history: in it, or in ``prices`` below it."""
+    """Return the path of a directory's price history: in it, or in its ``prices`` directory."""
     here = directory / PRICES
     return here if here.is_file() else directory / _BELOW / PRICES
 
 
-def report_taken(count: int, noun: str, directory: Path) -> None:
-    """Say how many things were taken over from a directory, if any were."""
+def log_imported(count: int, noun: str, directory: Path) -> None:
+    """Log the number of imported items, if any."""
     if count:
-        what = counted(count, noun)
-        _log.warning("outlay took over %s from %s", what, directory)
+        _log.warning("outlay imported %s from %s", counted(count, noun), directory)
 
 
 @contextmanager
-def beside_the_store(directory: Path) -> Iterator[None]:
-    """Keep files up to date in what is done here; where one refuses, that is logged.
-
-    The store has everything, and the caller's work goes on.
-    """
+def update_files(directory: Path) -> Iterator[None]:
+    """Log errors of file updates instead of raising them: the store has all the data."""
     try:
         yield
     except (OutlayError, OSError) as error:
@@ -81,10 +77,10 @@ def beside_the_store(directory: Path) -> Iterator[None]:
 
 
 def read_json(path: Path, kind: type[T]) -> T | None:
-    """Return what a file holds; None where there is none.
+    """Parse a file; None if it does not exist.
 
     Raises:
-        CorruptCosts: It holds something else.
+        CorruptCosts: It has other contents.
     """
     try:
         return read_document(path, kind)
@@ -95,7 +91,7 @@ def read_json(path: Path, kind: type[T]) -> T | None:
 
 
 def write_json(path: Path, values: object) -> None:
-    """Write a file whole, unless it holds that already: a reader sees the old one or the new."""
+    """Replace a file atomically, unless its contents are the same."""
     content = msgspec.json.format(msgspec.json.encode(values), indent=2)
     with suppress(OSError):
         if path.read_bytes() == content:

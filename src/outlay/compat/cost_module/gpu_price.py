@@ -1,6 +1,6 @@
-"""The documented values of price tracking: GPUPrice, PriceHistory, PriceAlert.
+"""Documented values of price tracking: GPUPrice, PriceHistory, PriceAlert.
 
-Their prices are floats, per GPU-hour, as documented; inside, prices are exact Money.
+Their prices are floats per GPU-hour, as documented; internally, prices are exact Money.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from outlay.units.quantity import NS_PER_HOUR
 
 AlertType = Literal["drop", "surge", "low"]
 _EXPECTED_PRICE = "a price per GPU-hour above 0"
-TRACKED = "tracked:"  # How the streams of prices that were tracked by hand begin.
+TRACKED = "tracked:"  # Source prefix of prices from ``track_price``.
 
 
 @dataclass
 class GPUPrice:
-    """What one GPU costs per hour somewhere, at an instant.
+    """The hourly price of one GPU at a provider at an instant.
 
     Attributes:
-        availability: How many can be had; 0 where it is not known.
-        instance_id: What the provider calls the offer.
+        availability: Number available; 0 if unknown.
+        instance_id: The provider's id of the offer.
         tier: ``on-demand``, ``spot`` or ``reserved``; prices of different tiers are not compared.
     """
 
@@ -51,7 +51,7 @@ class GPUPrice:
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> GPUPrice:
-        """Return what ``to_dict`` made."""
+        """Return the price of ``to_dict``."""
         return cls(**(values | {"timestamp": datetime.fromisoformat(values["timestamp"])}))
 
     @classmethod
@@ -75,7 +75,7 @@ class GPUPrice:
         """Return the price as an offer of one GPU.
 
         Raises:
-            InvalidValue: The price is not a number above zero, or the tier is none.
+            InvalidValue: The price is not a number above zero, or the tier is invalid.
         """
         price = read_price(self.price_per_hour, name="price_per_hour")
         if price.micros == 0:
@@ -90,24 +90,21 @@ class GPUPrice:
             tier=_tier(self.tier),
             memory_gb=self.vram_gb,
             region=self.region,
-            # The documented default of 0 says nothing; an offer's 0 would say "sold out".
+            # Here 0 (the documented default) means unknown; in an offer it means sold out.
             availability=self.availability or None,
             cuda=self.cuda_version,
             offer_id=self.instance_id,
             fetched_ns=wall_ns_of(self.timestamp),
-            source=self._stream(),
+            source=self._source(),
             given=None if is_exact else given,
         )
 
-    def _stream(self) -> str:
-        """Return the stream of the book that the price goes into: a later one replaces it there.
-
-        A price that names no tier, region or instance stands for its GPU and provider.
-        """
-        stream = f"{TRACKED}{self.provider}:{self.gpu_name}"
+    def _source(self) -> str:
+        """Return the source name in the price book; a later price of one source replaces it."""
+        source = f"{TRACKED}{self.provider}:{self.gpu_name}"
         if self.region or self.instance_id:
-            return f"{stream}:{self.tier}:{self.region or ''}:{self.instance_id or ''}"
-        return stream if self.tier == Tier.ON_DEMAND else f"{stream}:{self.tier}"
+            return f"{source}:{self.tier}:{self.region or ''}:{self.instance_id or ''}"
+        return source if self.tier == Tier.ON_DEMAND else f"{source}:{self.tier}"
 
 
 def _tier(word: str) -> Tier:
@@ -130,21 +127,21 @@ class PriceHistory:
         self.prices = [(as_utc(at), price) for at, price in self.prices]
 
     def add_price(self, price: float, timestamp: datetime | None = None) -> None:
-        """Add a point; now, unless a time is given."""
+        """Add a point; the default time is now."""
         self.prices.append((as_utc(timestamp or utc_datetime(self.clock.wall_ns())), price))
 
     def get_average(self, hours: float = 24) -> float:
-        """Return the mean of the last hours' points; 0.0 where there is none."""
+        """Return the mean of the last hours' points; 0.0 if there are none."""
         recent = self._recent(hours)
         return sum(recent) / len(recent) if recent else 0.0
 
     def get_min_max(self, hours: float = 24) -> tuple[float, float]:
-        """Return the lowest and highest of the last hours; zeros where there is no point."""
+        """Return the lowest and highest price of the last hours; zeros if there are no points."""
         recent = self._recent(hours)
         return (min(recent), max(recent)) if recent else (0.0, 0.0)
 
     def get_trend(self, hours: float = 24) -> float:
-        """Return the change from the first to the last of the last hours, in percent."""
+        """Return the change from the first to the last point of the last hours, in percent."""
         recent = self._recent(hours)
         if len(recent) < 2 or recent[0] == 0:
             return 0.0
@@ -159,7 +156,7 @@ class PriceHistory:
 
 @dataclass
 class PriceAlert:
-    """A price that moved far enough for an alert."""
+    """An alert for a price that dropped, surged, or reached a new low."""
 
     gpu_name: str
     provider: str

@@ -1,4 +1,4 @@
-"""CostOptimizer: documented recommendations, kept in the store, each piece of advice once."""
+"""CostOptimizer: documented recommendations, stored without duplicates."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from outlay.clock import SYSTEM, Clock, as_utc, utc_datetime, wall_ns_of
 from outlay.compat.cost_module.data_directory import (
     RECOMMENDATIONS,
     CorruptCosts,
-    beside_the_store,
     data_directory,
+    log_imported,
     read_json,
-    report_taken,
+    update_files,
     write_json,
 )
 from outlay.decoding import BadDocument, convert
@@ -32,11 +32,10 @@ from outlay.store import open_store
 from outlay.store.engine import upsert, writing
 from outlay.store.schema import recommendations
 
-# The recommendations file of the cost module that CostOptimizer comes from, read and written.
+# Import and export of the cost module's file
 #
-# ``recommendations.json`` holds ``[recommendation, ...]`` as
-# ``OptimizationRecommendation.to_dict`` writes it. A file that cannot be read is neither imported
-# nor written over.
+# ``recommendations.json`` is ``[recommendation, ...]`` as written by
+# ``OptimizationRecommendation.to_dict``. An unreadable file is neither imported nor overwritten.
 
 _EVER_HOURS = 1_000_000.0
 
@@ -44,59 +43,52 @@ _EVER_HOURS = 1_000_000.0
 def import_recommendations(
     optimizer: CostOptimizer, directory: Path, *, only_new: bool = False
 ) -> tuple[int, tuple[Finding, ...]]:
-    """Keep the advice of a file, any number of times with the same result.
+    """Import the recommendations of a file; idempotent.
 
     Args:
-        optimizer: Whose store it goes into.
-        directory: Where the file is.
-        only_new: Whether to leave out the advice that the store has already.
+        optimizer: Imports into its store.
+        directory: Contains the file.
+        only_new: Skip recommendations that are in the store already.
 
     Returns:
-        How many pieces were taken, and which could not be.
+        The number imported, and findings about the others.
 
     Raises:
-        CorruptCosts: The file is there and cannot be read; nothing was imported.
+        CorruptCosts: The file exists and cannot be read; nothing was imported.
     """
     path = directory / RECOMMENDATIONS
-    taken: list[OptimizationRecommendation] = []
+    imported: list[OptimizationRecommendation] = []
     findings: list[Finding] = []
     known = {each.key for each in optimizer.recommendations} if only_new else set[str]()
     for line, row in enumerate(read_json(path, list[Any]) or [], 1):
         try:
-            taken.append(_parsed(row))
+            imported.append(convert(row, OptimizationRecommendation))
         except BadDocument as error:
             findings.append(Finding(source=str(path), message=f"recommendation {line}: {error}"))
-    taken = [each for each in taken if each.key not in known]
-    optimizer.keep(taken)
-    return len(taken), tuple(findings)
+    imported = [each for each in imported if each.key not in known]
+    optimizer.keep(imported)
+    return len(imported), tuple(findings)
 
 
 def export_recommendations(optimizer: CostOptimizer, directory: Path) -> int:
-    """Write all advice, with what stands in the file already; return how many pieces that is.
+    """Write all recommendations, and keep those in the file; return their total number.
 
     Raises:
-        CorruptCosts: The file is there and cannot be read; nothing was written.
+        CorruptCosts: The file exists and cannot be read; nothing was written.
     """
     path = directory / RECOMMENDATIONS
-    try:
-        present = [_parsed(row) for row in read_json(path, list[Any]) or []]
-    except BadDocument as error:
-        raise CorruptCosts(path, str(error)) from None
+    present = read_json(path, list[OptimizationRecommendation]) or []
     everything = merged([*present, *optimizer.recommendations])
     write_json(path, [each.to_dict() for each in everything])
     return len(everything)
 
 
-def _parsed(row: object) -> OptimizationRecommendation:
-    return convert(row, OptimizationRecommendation)
-
-
 class DefaultThreshold(float):
-    """A default that nobody stated: curves decide, and not the rule that it would be."""
+    """The default threshold: learning curves decide instead of the threshold rule."""
 
 
 class DefaultPatience(int):
-    """Likewise, a number of epochs."""
+    """The default patience, in epochs; likewise."""
 
 
 Found = OptimizationRecommendation | None
@@ -105,37 +97,36 @@ _LEAST_MONTHLY_SAVING = 10.0
 
 
 class KeptAdvice(list[OptimizationRecommendation]):
-    """The advice of an optimizer as a list; what is appended goes into its store."""
+    """An optimizer's recommendations as a list; appended ones are stored."""
 
     def __init__(self, optimizer: CostOptimizer) -> None:
         super().__init__(optimizer.get_all_recommendations(hours=_EVER_HOURS))
         self._optimizer = optimizer
 
     def append(self, item: OptimizationRecommendation) -> None:
-        """Keep a piece of advice."""
+        """Store a recommendation."""
         self.extend([item])
 
     def extend(self, items: Iterable[OptimizationRecommendation]) -> None:
-        """Keep several pieces of advice."""
+        """Store several recommendations."""
         added = list(items)
         self._optimizer.keep(added)
         super().extend(added)
 
 
 class CostOptimizer:
-    """Recommends what to change, from what was measured.
+    """Recommends changes from measurements.
 
-    The documented arguments are enough for cautious advice; keyword arguments take measurements
-    that sharpen it. Every method returns None where nothing worth saying is known.
+    The documented arguments suffice for conservative recommendations; keyword arguments take more
+    measurements for better ones. Every method returns None if there is nothing to recommend.
 
     Args:
-        data_dir: Where to keep recommendations; else ``$OUTLAY_STORE`` or ``$OUTLAY_HOME``. A file
-            of the cost module in it, else in ``~/.context/training``, is taken over and kept up to
-            date.
-        clock: When advice is given, and what "recent" ends at.
+        data_dir: Directory of the store; else ``$OUTLAY_STORE`` or ``$OUTLAY_HOME``. A file of the
+            cost module in it, else in ``~/.context/training``, is imported and kept up to date.
+        clock: Timestamps, and the end of "recent".
 
     Attributes:
-        damage: Advice that was to be read and could not be.
+        damage: Findings about unreadable recommendations.
     """
 
     def __init__(self, data_dir: Path | str | None = None, *, clock: Clock = SYSTEM) -> None:
@@ -144,18 +135,17 @@ class CostOptimizer:
         self.damage: list[Finding] = []
         self._directory: Path | None = None
         if (directory := data_directory(data_dir)) is not None:
-            with beside_the_store(directory):
-                taken, findings = import_recommendations(self, directory, only_new=True)
-                report_taken(taken, "recommendation", directory)
+            with update_files(directory):
+                imported, findings = import_recommendations(self, directory, only_new=True)
+                log_imported(imported, "recommendation", directory)
                 if findings:
                     raise CorruptCosts(directory / RECOMMENDATIONS, findings[0].message)
                 self._directory = directory
             self._write_file()
 
     def _write_file(self) -> None:
-        """Write all advice to the cost module's file, where it has a directory."""
         if self._directory is not None:
-            with beside_the_store(self._directory):
+            with update_files(self._directory):
                 advice = [each.to_dict() for each in self.recommendations]
                 write_json(self._directory / RECOMMENDATIONS, advice)
 
@@ -173,19 +163,19 @@ class CostOptimizer:
         memory: MemoryModel | None = None,
         subject: str = "",
     ) -> Found:
-        """Return a batch size that fits and is expected to be cheaper.
+        """Return a batch size that fits into memory and is expected to be cheaper.
 
         Args:
-            current_batch_size: Samples a step.
+            current_batch_size: Samples per step.
             gpu_vram_gb: Memory of the GPU.
             model_param_count: Parameters, all on that GPU.
             current_throughput: Samples per second.
             gpu_price_per_hour: Of the GPU.
-            epoch_hours: What the saving is of.
+            epoch_hours: Duration that the saving is computed for.
             throughputs: Samples per second measured at several batch sizes.
             noise_scale: The gradient noise scale (``outlay.advise.batch_size``).
             memory: Measured memory (``outlay.advise.batch_size.measured_memory``).
-            subject: The run or model it is about.
+            subject: The run or model.
         """
         now = batch_size.BatchSituation(
             batch=current_batch_size,
@@ -212,11 +202,11 @@ class CostOptimizer:
         probability: float = stopping.STATED_PROBABILITY,
         subject: str = "",
     ) -> Found:
-        """Return the advice to stop this training.
+        """Return a recommendation to stop this training.
 
-        A threshold or a patience that is stated is a rule: stop after so many epochs that did not
-        beat the best by so much. Else stop where beating it by the end is improbable. Only epochs
-        that are still ahead count as saved.
+        With an explicit threshold or patience: stop after ``patience`` epochs that did not improve
+        the best by ``improvement_threshold``. Otherwise: stop if a new best is improbable. Only the
+        remaining epochs count as saved.
         """
         stated = not (
             isinstance(improvement_threshold, DefaultThreshold)
@@ -242,7 +232,7 @@ class CostOptimizer:
         *,
         subject: str = "",
     ) -> Found:
-        """Return how many epochs the next training needs; None for a training that gets worse."""
+        """Return the epochs that the next training needs; None if the scores get worse."""
         epoch = stopping.EpochPrice(hours=hours_per_epoch, price_per_hour=gpu_price_per_hour)
         values = stopping.higher_is_better(validation_scores, score_type)
         return self._given(stopping.recommend_epoch_count(values, epoch), subject)
@@ -257,7 +247,7 @@ class CostOptimizer:
         *,
         subject: str = "",
     ) -> Found:
-        """Return a smaller dataset that keeps nearly all of the accuracy."""
+        """Return a smaller dataset size with nearly the same accuracy."""
         epoch = stopping.EpochPrice(hours=hours_per_epoch, price_per_hour=gpu_price_per_hour)
         found = dataset.recommend_dataset_size(
             dataset_size,
@@ -277,15 +267,15 @@ class CostOptimizer:
         *,
         subject: str = "",
     ) -> Found:
-        """Return the GPU on which a month's work costs least, speed counted both ways.
+        """Return the GPU with the lowest cost for a month's work, given price and throughput.
 
         Args:
-            current_gpu: What is used now.
+            current_gpu: The GPU in use.
             current_price_per_hour: Its price.
             current_throughput: Its throughput, in any unit.
             alternative_gpus: Price per hour and throughput of others, by name.
-            daily_training_hours: How long the present GPU trains a day.
-            subject: The run or model it is about.
+            daily_training_hours: Training hours per day on the current GPU.
+            subject: The run or model.
         """
         if not 0 < daily_training_hours <= 24:
             raise InvalidValue("daily_training_hours", daily_training_hours, "up to 24 hours")
@@ -300,7 +290,7 @@ class CostOptimizer:
         found = tiers.recommend_compute_tier(
             current,
             others,
-            # A day has 24 hours: a slower GPU must still get a month's work done in a month.
+            # A slower GPU must still finish a month's work within a month.
             tiers.ComputeJob(work=work, deadline_hours=24.0 * _DAYS, per="a month"),
             least_saving=_LEAST_MONTHLY_SAVING,
         )
@@ -313,7 +303,7 @@ class CostOptimizer:
     def advise_run(
         self, run_dir: Path | str, around: Circumstances | None = None
     ) -> list[OptimizationRecommendation]:
-        """Return everything that a run's log says should be changed.
+        """Return all recommendations from a run's log.
 
         Raises:
             NotARun: There is no run log.
@@ -323,13 +313,13 @@ class CostOptimizer:
     def advise_view(
         self, view: RunView, around: Circumstances | None = None
     ) -> list[OptimizationRecommendation]:
-        """Return everything that should be changed about a run that has been read."""
+        """Return all recommendations for a run view."""
         found = [self._stamped(each) for each in advise_run(view, around)]
         self._record(found, instead_of=view.identity.run_id)
         return found
 
     def what_to_measure(self, run_dir: Path | str) -> list[str]:
-        """Return which advice a run's log says too little for, and how to log what is missing.
+        """Return which recommendations lack measurements in a run's log, and how to log them.
 
         Raises:
             NotARun: There is no run log.
@@ -337,11 +327,11 @@ class CostOptimizer:
         return unmeasured(read_view(run_dir, self._clock.wall_ns()))
 
     def keep(self, found: Sequence[OptimizationRecommendation]) -> None:
-        """Keep advice that was given elsewhere, as of when it was given."""
+        """Store recommendations with their own timestamps."""
         self._record(merged(found))
 
     def get_all_recommendations(self, hours: float = 24) -> list[OptimizationRecommendation]:
-        """Return the advice of the last hours, each piece once, the largest saving first."""
+        """Return the recommendations of the last hours without duplicates, largest saving first."""
         since_ns = self._clock.wall_ns() - round(hours * NS_PER_HOUR)
         column = recommendations.c
         query = select(column.key, column.body).where(column.at_ns > since_ns)
@@ -360,28 +350,28 @@ class CostOptimizer:
 
     @property
     def recommendations(self) -> KeptAdvice:
-        """All advice that was ever given and kept, each piece once, the largest saving first.
+        """All stored recommendations without duplicates, largest saving first.
 
-        What is appended to it is kept.
+        Appending to it stores a recommendation.
         """
         return KeptAdvice(self)
 
     def get_high_confidence_recommendations(
         self, confidence_threshold: float = 0.8
     ) -> list[OptimizationRecommendation]:
-        """Return recent advice that is at least so sure."""
+        """Return recent recommendations with at least this confidence."""
         recent = self.get_all_recommendations()
         return [each for each in recent if each.confidence >= confidence_threshold]
 
     def get_total_potential_savings(self, *, currency: str = "USD") -> float:
-        """Return what recent advice saves in all at equal quality; the same money counts once.
+        """Return the total saving of recent recommendations at equal quality, without overlaps.
 
-        Money of two currencies is never added: advice in another one is left out.
+        Amounts of different currencies are never added: other currencies are ignored.
         """
         return total_savings(self.get_all_recommendations()).get(currency, 0.0)
 
     def _given(self, found: Found, subject: str) -> Found:
-        """Keep a piece of advice, stamped and about a subject, and return it."""
+        """Store a recommendation with its subject and timestamp, and return it."""
         if found is None:
             return None
         stamped = self._stamped(replace(found, subject=subject))
@@ -394,7 +384,7 @@ class CostOptimizer:
     def _record(
         self, found: Sequence[OptimizationRecommendation], *, instead_of: str | None = None
     ) -> None:
-        """Keep advice; where a subject is named, instead of all that was said about it before."""
+        """Store recommendations; ``instead_of`` is a subject whose earlier ones are deleted."""
         rows = [
             {
                 "key": each.key,

@@ -1,7 +1,7 @@
-"""The price history file of the cost module that GPUPriceTracker comes from, read and written.
+"""Import and export of the cost module's price history file.
 
-``{"GPU|provider": [[price, ISO time], ...]}``, prices in dollars per GPU-hour. Nothing is lost
-either way: a price keeps all its digits, and what stands in a file already stays in it.
+``{"GPU|provider": [[price, ISO time], ...]}``, in dollars per GPU-hour. Lossless both ways: prices
+keep all digits, and an export keeps what is in the file.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _Histories = dict[str, list[tuple[float, datetime]]]
 
 
 class CorruptHistory(OutlayError):
-    """A price history file cannot be read, so it is neither imported nor written over."""
+    """A price history file cannot be parsed, so it is neither imported nor overwritten."""
 
     def __init__(self, path: Path, reason: str) -> None:
         super().__init__(
@@ -38,7 +38,7 @@ class CorruptHistory(OutlayError):
 
 
 class Tracked(NamedTuple):
-    """One price in the file."""
+    """A price in the file."""
 
     gpu: str
     provider: str
@@ -48,7 +48,7 @@ class Tracked(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImportedPrices:
-    """What an import did: how many prices are new, and which could not be taken."""
+    """Number of new and known prices, and findings about rejected ones."""
 
     added: int
     known: int
@@ -56,7 +56,7 @@ class ImportedPrices:
 
 
 def history_file(path: Path) -> Path:
-    """Return the history file itself where its data directory was named."""
+    """Return the history file of a path that may be its data directory."""
     return price_file(path) if path.is_dir() else path
 
 
@@ -64,7 +64,7 @@ def read_history(path: Path) -> list[Tracked]:
     """Return every price in a file.
 
     Raises:
-        CorruptHistory: It is not such a file.
+        CorruptHistory: It cannot be parsed.
     """
     try:
         histories = read_document(path, _Histories)
@@ -80,7 +80,7 @@ def read_history(path: Path) -> list[Tracked]:
 
 
 def import_history(store: Engine, path: Path) -> ImportedPrices:
-    """Add a file's prices to the store; those that are there already are not added again."""
+    """Import a file's prices into the store; idempotent."""
     wanted = Counter(read_history(path))
     findings: list[Finding] = []
     known = Counter(_tracked_in(store, findings)) | Counter(_fetched_in(store, findings))
@@ -102,34 +102,35 @@ def import_history(store: Engine, path: Path) -> ImportedPrices:
 
 
 def export_history(store: Engine, path: Path, damage: list[Finding] | None = None) -> int:
-    """Write every price to a file, with what stands in it already; return how many that is.
+    """Write every price to a file, and keep those in it; return their total number.
 
-    Prices tracked one by one are written as they were; a fetched snapshot as its cheapest offer.
-    The file knows dollars only, so prices in other currencies are not in it. Findings about prices
-    that cannot be read are added to ``damage``.
+    Tracked prices are written as they are, fetched snapshots as their cheapest offers. The file is
+    in dollars, so prices in other currencies are not written. Findings about unreadable prices are
+    added to ``damage``.
 
     Raises:
-        CorruptHistory: There is something else in the file's place.
+        CorruptHistory: The file exists and cannot be parsed.
     """
-    present = Counter(read_history(path)) if path.exists() else Counter[Tracked]()
     damage = [] if damage is None else damage
     known = Counter(_tracked_in(store, damage)) | Counter(_fetched_in(store, damage))
-    everything = known | present
+    everything = known | _present_in(path)
     _write(path, everything)
     return everything.total()
 
 
 def append_price(path: Path, price: GPUPrice) -> None:
-    """Add a price that was just tracked to a file, with what stands in it already.
+    """Append a tracked price to a file.
 
     Raises:
-        CorruptHistory: There is something else in the file's place.
+        CorruptHistory: The file exists and cannot be parsed.
     """
-    present = Counter(read_history(path)) if path.exists() else Counter[Tracked]()
     at = as_utc(price.timestamp)
-    _write(
-        path, present + Counter([Tracked(price.gpu_name, price.provider, at, price.price_per_hour)])
-    )
+    added = Tracked(price.gpu_name, price.provider, at, price.price_per_hour)
+    _write(path, _present_in(path) + Counter([added]))
+
+
+def _present_in(path: Path) -> Counter[Tracked]:
+    return Counter(read_history(path)) if path.exists() else Counter()
 
 
 def _write(path: Path, prices: Counter[Tracked]) -> None:

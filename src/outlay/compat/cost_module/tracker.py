@@ -1,7 +1,7 @@
-"""GPUPriceTracker: prices tracked over time, the same after a restart and in every process.
+"""GPUPriceTracker: prices tracked over time.
 
-A thin, documented face of the price book. It keeps nothing in memory: what it answers is what the
-store holds.
+A thin wrapper of the price book without state of its own: it returns what the store contains, the
+same in every process and after a restart.
 """
 
 from __future__ import annotations
@@ -14,48 +14,47 @@ from typing import Any, NamedTuple, TypeVar
 
 from outlay.clock import SYSTEM, Clock, utc_datetime
 from outlay.compat.cost_module.data_directory import (
-    beside_the_store,
     data_directory,
+    log_imported,
     price_file,
-    report_taken,
+    update_files,
 )
 from outlay.compat.cost_module.gpu_price import TRACKED, GPUPrice, PriceAlert, PriceHistory
 from outlay.compat.cost_module.price_history import append_price, export_history, import_history
 from outlay.errors import Finding
 from outlay.prices.alerts import AlertRules
-from outlay.prices.book import PriceBook
-from outlay.prices.offer import Offer, Snapshot, Tier
+from outlay.prices.book import PriceBook, fetch
+from outlay.prices.offer import Offer, OfferSource, Snapshot, Tier
 from outlay.prices.recording import Series, machine_of, series_of
 from outlay.prices.series import PricePoint, alerts, current_points, points, windows
-from outlay.prices.sources.base import OfferSource, fetch
 from outlay.prices.sources.http import VendorSource
-from outlay.prices.sources.vast import VAST
+from outlay.prices.sources.vendors import VAST
 from outlay.store import open_store
 from outlay.units.quantity import NS_PER_HOUR
 
-# The documented figures are plain dollars, so prices in other currencies are left out of them.
+# The documented figures are plain dollars; prices in other currencies are ignored.
 _CURRENCY = "USD"
-# A price that was tracked by hand stands until it is replaced, or others have been seen this long.
-_STANDS_NS = 24 * NS_PER_HOUR
+# A tracked price is valid until it is replaced, or other prices have been tracked for this long.
+_VALID_NS = 24 * NS_PER_HOUR
 _log = logging.getLogger(__name__)
 
 
 class CheapestGPU(NamedTuple):
-    """The cheapest GPU, and its average price over 24 hours; None where nobody looked in them."""
+    """The cheapest GPU, and its average price over 24 hours; None without prices in them."""
 
     price: GPUPrice
     average_24h: float | None
 
 
 class PriceRecommendation(NamedTuple):
-    """A price, and why it may be a good moment for it."""
+    """A price, and a comment on it."""
 
     price: GPUPrice
     reason: str
 
 
 class CurrentPrice(float):
-    """A price per GPU-hour: a number, with the fields of the ``GPUPrice`` that it is from."""
+    """A price per GPU-hour: a number that also has the fields of its ``GPUPrice``."""
 
     def __new__(cls, price: GPUPrice) -> CurrentPrice:
         """Return the number."""
@@ -65,27 +64,26 @@ class CurrentPrice(float):
         self.price = price
 
     def __getattr__(self, name: str) -> Any:
-        if name == "price":  # It has none while it is being copied.
+        if name == "price":  # Not set yet while it is being copied.
             raise AttributeError(name)
         return getattr(self.price, name)
 
 
-Key = tuple[str, str]  # GPU name, provider: what histories are documented to be kept by
-Machine = tuple[object, ...]  # What prices are compared by: not on-demand with spot, nor 1 with 8.
+Key = tuple[str, str]  # GPU name and provider, the documented key of histories.
+Machine = tuple[object, ...]  # MACHINE_COLUMNS: only prices of one tier and size are compared.
 K = TypeVar("K", Key, Machine)
 
 
 class GPUPriceTracker:
-    """Tracks GPU prices across providers and says when they move.
+    """Tracks GPU prices across providers and raises alerts.
 
     Args:
-        data_dir: Where to keep the prices; else ``$OUTLAY_STORE`` or ``$OUTLAY_HOME``. A file of
-            the cost module in it, else below ``~/.context/training``, is taken over and kept up to
-            date.
+        data_dir: Directory of the store; else ``$OUTLAY_STORE`` or ``$OUTLAY_HOME``. A file of the
+            cost module in it, else below ``~/.context/training``, is imported and kept up to date.
         drop_percent: A fall of more than this raises an alert.
         surge_percent: A rise of more than this raises an alert.
-        vast: Whom ``fetch_vastai_prices`` asks.
-        clock: What "the last 24 hours" ends at.
+        vast: The source of ``fetch_vastai_prices``.
+        clock: The end of "the last 24 hours".
     """
 
     def __init__(
@@ -105,25 +103,25 @@ class GPUPriceTracker:
         self.damage: list[Finding] = []
         self._file: Path | None = None
         if (directory := data_directory(data_dir)) is not None:
-            with beside_the_store(directory):
+            with update_files(directory):
                 file = price_file(directory)
                 if file.exists():
-                    report_taken(import_history(self._store, file).added, "price", directory)
+                    log_imported(import_history(self._store, file).added, "price", directory)
                 export_history(self._store, file)
                 self._file = file
 
     def track_price(self, price: GPUPrice) -> PriceAlert | None:
-        """Track a price point; return the alert that it raises, if any.
+        """Store a price; return the alert that it raises, if any.
 
-        A price is compared with the one before it of the same tier, region and instance. Prices
-        that name none of these and have the same timestamp are one look at the market: the cheapest
-        of them is compared with the cheapest of the look before.
+        A price is compared with the previous one of the same tier, region and instance. Prices
+        without these and with the same timestamp are one snapshot: its cheapest price is compared
+        with the cheapest of the previous snapshot.
         """
         offer = price.to_offer()
         snapshot = Snapshot(source=offer.source, fetched_ns=offer.fetched_ns, offers=(offer,))
         self._book.record([snapshot])
         if self._file is not None:
-            with beside_the_store(self._file.parent):
+            with update_files(self._file.parent):
                 append_price(self._file, price)
         for alert in alerts(self._store, since_ns=offer.fetched_ns, until_ns=offer.fetched_ns):
             if alert.series == series_of(offer) and alert.current == offer.price:
@@ -131,9 +129,9 @@ class GPUPriceTracker:
         return None
 
     def fetch_vastai_prices(self) -> list[GPUPrice]:
-        """Return Vast.ai's prices per GPU, cheapest first; track them to keep them.
+        """Return Vast.ai's prices per GPU, cheapest first; they are not stored.
 
-        Where Vast.ai cannot be asked the list is empty, and ``findings`` and a log line say why.
+        On failure the list is empty, and the reason is logged and in ``findings``.
         """
         snapshot = fetch(self._vast, clock=self._clock)
         self.findings = list(snapshot.findings)
@@ -143,7 +141,7 @@ class GPUPriceTracker:
         return sorted(prices, key=lambda price: price.price_per_hour)
 
     def get_cheapest_gpu(self, gpu_type: str | None = None) -> CheapestGPU | None:
-        """Return the cheapest GPU that is not known to be sold out, whose name holds the text."""
+        """Return the cheapest GPU whose name contains the text and that is not sold out."""
         offer = next(iter(self._rentable(gpu_type)), None)
         if offer is None:
             return None
@@ -154,7 +152,7 @@ class GPUPriceTracker:
     def get_price_recommendations(
         self, gpu_type: str | None = None, max_price: float | None = None
     ) -> list[PriceRecommendation]:
-        """Return what can be rented for the price at most, cheapest first, each with a reason."""
+        """Return the available GPUs up to a price, cheapest first, each with a comment."""
         histories = self._histories_24h()
         found = []
         for offer in self._rentable(gpu_type):
@@ -165,15 +163,15 @@ class GPUPriceTracker:
         return found
 
     def get_alerts(self, hours: float = 24) -> list[PriceAlert]:
-        """Return the alerts of the last hours, oldest first, whichever process raised them."""
+        """Return the alerts of the last hours from all processes, oldest first."""
         since_ns = self._clock.wall_ns() - round(hours * NS_PER_HOUR)
         return self._alerts(since_ns)
 
     def get_price_statistics(self) -> dict[str, Any]:
-        """Return figures of everything tracked, keyed ``provider:gpu``.
+        """Return figures of all tracked GPUs, with keys ``provider:gpu``.
 
-        The average and the trend are those of the machine and terms that are the cheapest now. What
-        nobody looked at in 24 hours has neither.
+        Average and trend are of the currently cheapest machine and terms, and missing without a
+        price in the last 24 hours.
         """
         current = _cheapest_points(current_points(self._store, self.damage))
         recent = windows(self._store, since_ns=self._a_day_ago_ns(), currency=_CURRENCY)
@@ -197,7 +195,7 @@ class GPUPriceTracker:
 
     @property
     def current_prices(self) -> dict[Key, CurrentPrice]:
-        """The cheapest price that can be had now, by GPU and provider: a number."""
+        """The cheapest available price, by GPU and provider: a number."""
         cheapest: dict[Key, CurrentPrice] = {}
         for offer in self._rentable():
             price = CurrentPrice(GPUPrice.from_offer(offer))
@@ -214,13 +212,13 @@ class GPUPriceTracker:
         return [PriceAlert.from_alert(one) for one in found if one.series.currency == _CURRENCY]
 
     def _rentable(self, gpu_type: str | None = None) -> list[Offer]:
-        """Return the cheapest offer of each provider, GPU and tier, the cheapest first."""
+        """Return the cheapest offer of each provider, GPU and tier, cheapest first."""
         wanted = (gpu_type or "").lower()
         cheapest: dict[tuple[str, str, Tier], Offer] = {}
-        by_hand = self._book.offers(source_prefix=TRACKED)
+        tracked = self._book.offers(source_prefix=TRACKED)
         for newest in self._book.cheapest_rentable():
             if newest.price.currency == _CURRENCY and wanted in newest.gpu.lower():
-                offer = _cheapest_standing(newest, by_hand)
+                offer = _cheapest_valid(newest, tracked)
                 cheapest.setdefault((offer.provider, offer.gpu, offer.tier), offer)
         return sorted(cheapest.values(), key=lambda offer: (offer.per_gpu_micros, offer.gpu))
 
@@ -235,7 +233,7 @@ class GPUPriceTracker:
 def _histories(
     found: Iterable[PricePoint], key_of: Callable[[PricePoint], K], clock: Clock
 ) -> dict[K, PriceHistory]:
-    """Return a history for each key: at each instant the cheapest of its points."""
+    """Return a history for each key, with the cheapest point of each instant."""
     cheapest: dict[K, dict[int, float]] = defaultdict(dict)
     series: dict[K, Series] = {}
     for point in found:
@@ -254,20 +252,20 @@ def _histories(
     }
 
 
-def _cheapest_standing(newest: Offer, by_hand: Iterable[Offer]) -> Offer:
-    """Return the cheapest offer on the terms of the newest one that still stands."""
+def _cheapest_valid(newest: Offer, tracked: Iterable[Offer]) -> Offer:
+    """Return the cheapest offer with the terms of the newest one that is still valid."""
     if not newest.source.startswith(TRACKED):
-        return newest  # A source that was asked has said all that it has.
+        return newest  # A fetched snapshot is complete.
     terms = (newest.provider, newest.gpu, newest.tier, newest.price.currency)
-    since_ns = newest.fetched_ns - _STANDS_NS
-    standing = (
+    since_ns = newest.fetched_ns - _VALID_NS
+    valid = (
         offer
-        for offer in by_hand
+        for offer in tracked
         if (offer.provider, offer.gpu, offer.tier, offer.price.currency) == terms
         and offer.fetched_ns > since_ns
         and (offer.availability is None or offer.availability > 0)
     )
-    return min(standing, key=lambda offer: offer.per_gpu_micros, default=newest)
+    return min(valid, key=lambda offer: offer.per_gpu_micros, default=newest)
 
 
 def _key(point: PricePoint) -> Key:
@@ -280,22 +278,22 @@ def _text(key: Key) -> str:
 
 
 def _cheapest_points(found: Iterable[PricePoint]) -> dict[Key, PricePoint]:
-    """Return the cheapest of each key's points that stand."""
+    """Return the cheapest valid point of each key."""
     by_machine: dict[Machine, list[PricePoint]] = defaultdict(list)
     for point in found:
         if point.series.currency == _CURRENCY:
             by_machine[machine_of(point.series)].append(point)
-    standing = (_standing_point(its) for its in by_machine.values())
-    return {_key(point): point for point in sorted(standing, key=lambda point: -point.price.micros)}
+    valid = (_valid_point(its) for its in by_machine.values())
+    return {_key(point): point for point in sorted(valid, key=lambda point: -point.price.micros)}
 
 
-def _standing_point(found: list[PricePoint]) -> PricePoint:
-    """Return what a machine costs on its terms: by its latest look, or what was tracked by hand."""
+def _valid_point(found: list[PricePoint]) -> PricePoint:
+    """Return a machine's cheapest point in the latest snapshot, or of the valid tracked prices."""
     newest = max(found, key=lambda point: point.at_ns)
     since_ns = newest.at_ns
     if newest.series.source.startswith(TRACKED):
         found = [point for point in found if point.series.source.startswith(TRACKED)]
-        since_ns -= _STANDS_NS - 1
+        since_ns -= _VALID_NS - 1
     return min(
         (point for point in found if point.at_ns >= since_ns), key=lambda point: point.price.micros
     )

@@ -1,7 +1,7 @@
-"""The documented values of cost analysis: TrainingMetrics and TrainingCostReport.
+"""Documented values of cost analysis: TrainingMetrics and TrainingCostReport.
 
-Their amounts are floats in currency units, as documented; inside, money is exact and each float is
-rounded from it once.
+Their amounts are floats in currency units, as documented; internally, money is exact and each float
+is rounded from it once.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ if TYPE_CHECKING:
 
 @dataclass
 class TrainingMetrics:
-    """What a training did and what an hour of one of its GPUs cost.
+    """The metrics of a training and the hourly price of its GPUs.
 
     Attributes:
         gpu_price_per_hour: Of one GPU.
-        test_accuracy: As a fraction; None where it is not known, which is not 0.
+        test_accuracy: As a fraction; None if unknown, which is not 0.
         gpu_count: GPUs of the whole run.
-        total_cost: What it cost, where that is known better than price times hours.
-        throughput: Samples per second, where it was measured.
-        hours_used: Another name of ``total_duration_hours``; ``accuracy``: of ``test_accuracy``.
-        energy_wh: Watt-hours, where they were measured.
+        total_cost: Overrides price times hours.
+        throughput: Samples per second, if measured.
+        hours_used: Alias of ``total_duration_hours``; ``accuracy`` is one of ``test_accuracy``.
+        energy_wh: Watt-hours, if measured.
     """
 
     run_id: str
@@ -76,15 +76,15 @@ class TrainingMetrics:
     def from_run(
         cls, run_dir: Path | str, *, price: object = None, clock: Clock = SYSTEM
     ) -> TrainingMetrics:
-        """Return the metrics of a recorded run, its cost exact.
+        """Return the metrics of a recorded run, with its exact cost.
 
         Args:
             run_dir: The run's directory.
-            price: Per GPU-hour, for a run that recorded none; a recorded price always wins.
-            clock: When a live run is looked at.
+            price: Per GPU-hour, used only if the run recorded none.
+            clock: The present, for a live run.
 
         Raises:
-            InvalidValue: The run has no price, so that nothing can be said about its cost.
+            InvalidValue: The run has no price, so its cost is unknown.
             NotARun: There is no run log.
         """
         from outlay.cost.run_cost import cost_of
@@ -99,17 +99,17 @@ class TrainingMetrics:
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> TrainingMetrics:
-        """Return what ``to_dict`` made; names that are not known here are left out."""
+        """Return the metrics of ``to_dict``; unknown keys are ignored."""
         known = {f.name: values[f.name] for f in fields(cls) if f.name in values}
         if "timestamp" in known:
             known["timestamp"] = datetime.fromisoformat(known["timestamp"])
         return cls(**known)
 
     def cost(self) -> Money:
-        """Return what the training cost: what is stated, else price times GPUs times hours.
+        """Return the training's cost: ``total_cost``, else price times GPUs times hours.
 
         Raises:
-            InvalidValue: A figure is negative, not finite, or no number.
+            InvalidValue: A figure is negative, not finite, or not a number.
         """
         if self.total_cost is not None:
             return Money.parse(self.total_cost, name="total_cost", currency=self.currency)
@@ -134,7 +134,7 @@ class TrainingMetrics:
         return value
 
     def check(self) -> None:
-        """Raise InvalidValue where a figure cannot be counted with, or a name is none."""
+        """Raise InvalidValue if a figure or a name is invalid."""
         for name in ("run_id", "model_name", "currency"):
             if not isinstance(getattr(self, name), str):
                 raise InvalidValue(name, getattr(self, name), "a text")
@@ -153,13 +153,13 @@ class TrainingMetrics:
 
 @dataclass
 class TrainingCostReport:
-    """What a training cost, in all and per unit of what it got for it.
+    """The cost of a training, in total and per unit of work.
 
     Attributes:
         gpu_hours: Hours times GPUs.
-        cost_per_token: Of a **million** tokens.
-        efficiency_score: Accuracy per dollar over 10, at most 1; 0 without an accuracy.
-        cost_per_accuracy_point: Of 1.0 of accuracy.
+        cost_per_token: Per **million** tokens.
+        efficiency_score: Accuracy per dollar, divided by 10, at most 1; 0 without an accuracy.
+        cost_per_accuracy_point: Per 1.0 of accuracy.
     """
 
     run_id: str
@@ -188,7 +188,7 @@ class TrainingCostReport:
         """Return the report of a training.
 
         Raises:
-            InvalidValue: A figure cannot be counted with.
+            InvalidValue: A figure is invalid.
         """
         metrics.check()
         total = metrics.cost()

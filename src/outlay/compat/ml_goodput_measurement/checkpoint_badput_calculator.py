@@ -1,4 +1,4 @@
-"""``checkpoint_badput_calculator``: how long Orbax's checkpoints held training up."""
+"""``checkpoint_badput_calculator``: how long Orbax's checkpoints blocked training."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _EVENTS = (
 
 @dataclass
 class SaveCheckpointManagerVerticalStepStats:
-    """What saves took over all steps, in seconds."""
+    """Durations of saves over all steps, in seconds."""
 
     total_checkpoint_manager_blocking_time: float = 0.0
     average_checkpoint_manager_blocking_time: float = 0.0
@@ -68,7 +68,7 @@ class SaveCheckpointManagerVerticalStepStats:
 
 @dataclass
 class RestoreCheckpointManagerVerticalStepStats:
-    """What restores took over all steps, in seconds."""
+    """Durations of restores over all steps, in seconds."""
 
     total_checkpoint_manager_time: float = 0.0
     average_checkpoint_manager_time: float = 0.0
@@ -89,7 +89,7 @@ class RestoreCheckpointManagerVerticalStepStats:
 
 @dataclass
 class CheckpointLoggerOptions:
-    """Where the entries are: in Cloud Logging, or handed over as ``entries``."""
+    """The source of entries: Cloud Logging, or ``entries`` with ``use_goodput_logger``."""
 
     job_name: str = "checkpoint_job"
     logger_name: str = "checkpoint_logger"
@@ -98,7 +98,7 @@ class CheckpointLoggerOptions:
 
 
 class CheckpointBadputCalculator:
-    """Says how long checkpoints held training up."""
+    """Computes how long checkpoints blocked training."""
 
     def __init__(self, options: CheckpointLoggerOptions | None = None) -> None:
         self._options = options or CheckpointLoggerOptions()
@@ -124,7 +124,7 @@ class CheckpointBadputCalculator:
         step_stats: Mapping[str, Any],
         operation_type: str | None = OPERATION_TYPE_PERSISTENT_AND_LOCAL,
     ) -> bool:
-        """Say whether an entry is a save on this kind of storage."""
+        """Return whether an entry is a save to this kind of storage."""
         return is_save(step_stats) and _is_on(step_stats, operation_type)
 
     def is_valid_restore_stats(
@@ -132,20 +132,20 @@ class CheckpointBadputCalculator:
         step_stats: Mapping[str, Any],
         operation_type: str | None = OPERATION_TYPE_PERSISTENT_AND_LOCAL,
     ) -> bool:
-        """Say whether an entry is a restore from this kind of storage."""
+        """Return whether an entry is a restore from this kind of storage."""
         return is_restore(step_stats) and _is_on(step_stats, operation_type)
 
     def calculate_save_operation_checkpoint_manager_blocking_time(
         self, operation_type: str | None = OPERATION_TYPE_PERSISTENT_AND_LOCAL
     ) -> SaveCheckpointManagerVerticalStepStats:
-        """Return what saves took."""
+        """Return the durations of saves."""
         found = self._stats(self.is_valid_save_stats, operation_type, _SAVE_PARTS)
         return SaveCheckpointManagerVerticalStepStats(**found)
 
     def calculate_restore_operation_checkpoint_manager_blocking_time(
         self, operation_type: str | None = OPERATION_TYPE_PERSISTENT_AND_LOCAL
     ) -> RestoreCheckpointManagerVerticalStepStats:
-        """Return what restores took."""
+        """Return the durations of restores."""
         found = self._stats(self.is_valid_restore_stats, operation_type, _RESTORE_PARTS)
         return RestoreCheckpointManagerVerticalStepStats(**found)
 
@@ -155,7 +155,7 @@ class CheckpointBadputCalculator:
         operation_type: str | None,
         parts: Mapping[str, str],
     ) -> dict[str, float]:
-        """Return each statistic of each part under the name that the dataclasses give it."""
+        """Return each statistic of each part, by the dataclasses' field names."""
         self.entries = self.read_entries()
         chosen = [entry for entry in self.entries if is_valid(entry, operation_type)]
         return {

@@ -1,4 +1,4 @@
-"""``exclusion_utils``: intervals that are left out."""
+"""``exclusion_utils``: excluded intervals."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ _log = logging.getLogger("outlay")
 
 
 def normalize_intervals(intervals: Iterable[tuple[datetime, datetime]]) -> list[Interval]:
-    """Return UTC intervals as POSIX seconds, in order, merged; others are said and left out."""
+    """Return UTC intervals as POSIX seconds, sorted and merged; invalid ones are logged."""
     kept = []
     for start, end in intervals:
         if start.tzinfo != UTC or end.tzinfo != UTC:
-            _log.warning("the interval from %s to %s is left out: it is not in UTC", start, end)
+            _log.warning("the interval from %s to %s is ignored: it is not in UTC", start, end)
         elif start >= end:
-            _log.warning("the interval from %s to %s is left out: it is empty", start, end)
+            _log.warning("the interval from %s to %s is ignored: it is empty", start, end)
         else:
             kept.append((start.timestamp(), end.timestamp()))
     return merge_intervals(kept)
 
 
 def get_exclusion_overlap(start: float, end: float, exclusions: Sequence[Interval]) -> float:
-    """Return how many seconds of a range the intervals cover."""
+    """Return the number of seconds of a range that the intervals cover."""
     return overlap(start, end, exclusions)

@@ -1,4 +1,4 @@
-"""``gcp_metrics``: any metric to Google Cloud Monitoring."""
+"""``gcp_metrics``: sends any metric to Google Cloud Monitoring."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _log = logging.getLogger("outlay")
 
 
 class ValueType(enum.Enum):
-    """Which field of a TypedValue a value is."""
+    """The field of a TypedValue."""
 
     BOOL = "bool_value"
     INT = "int64_value"
@@ -53,12 +53,12 @@ class GCPMetrics:
     def send_metrics(
         self, metrics: Sequence[Mapping[str, Any]], context: Mapping[str, Any] | None = None
     ) -> None:
-        """Send metrics; one that cannot be sent is said, and the rest are sent."""
+        """Send metrics; an invalid one is logged and skipped."""
         now = end_time(SYSTEM.wall_ns())
         series = [found for metric in metrics if (found := self._series(metric, now)) is not None]
         try:
             self._client.send(series)
-        except Exception as error:  # noqa: BLE001 - documented to go on; said with its cause
+        except Exception as error:  # noqa: BLE001 - documented not to raise; logged with its cause
             _log.warning("cannot send metrics (%s): %s", context or "no context", error)
 
     def _series(self, metric: Mapping[str, Any], now: tuple[int, int]) -> Any:
@@ -73,5 +73,5 @@ class GCPMetrics:
                 *now,
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            _log.warning("metric %s is left out: %r", metric.get("metric_type"), error)
+            _log.warning("metric %s is skipped: %r", metric.get("metric_type"), error)
             return None

@@ -32,10 +32,10 @@ _CloudLogger = CloudLogger
 
 
 class GoodputPercent(float):
-    """A share in percent that has the types of badput, too.
+    """A percentage that also has the badput types.
 
-    The documented example calls the share ``goodput``, as the module is called, and goes on to look
-    for ``goodput.BadputType``.
+    The documented example assigns it to ``goodput``, which shadows the module, and then uses
+    ``goodput.BadputType``.
     """
 
     BadputType = BadputType
@@ -43,7 +43,7 @@ class GoodputPercent(float):
 
 
 class GoodputCalculator(calculator.GoodputCalculator):
-    """outlay's calculator, which takes a ``gcs_path`` and says that it does not use it."""
+    """outlay's calculator; a ``gcs_path`` is ignored with a warning."""
 
     def __init__(
         self,
@@ -74,6 +74,6 @@ class GoodputCalculator(calculator.GoodputCalculator):
         include_badput_breakdown: bool = False,  # noqa: FBT001, FBT002 - documented as positional
         configured_ideal_step_time: float | None = None,
     ) -> JobGoodput:
-        """Return the job's goodput, its badput by type if asked for, and its last step."""
+        """Return the job's goodput, its badput by type if requested, and its last step."""
         found = super().get_job_goodput(include_badput_breakdown, configured_ideal_step_time)
         return found._replace(goodput=GoodputPercent(found.goodput))

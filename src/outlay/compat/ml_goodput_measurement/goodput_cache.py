@@ -1,4 +1,4 @@
-"""``goodput_cache``: entries of a remote log kept in files."""
+"""``goodput_cache``: entries of a remote log cached in files."""
 
 from __future__ import annotations
 

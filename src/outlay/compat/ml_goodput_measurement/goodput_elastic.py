@@ -16,12 +16,12 @@ __all__ = ["ElasticGoodputCalculator", "ElasticGoodputRecorder"]
 
 
 class ElasticGoodputCalculator(GoodputCalculator):
-    """A calculator whose details also say how the job used its slices."""
+    """A calculator whose details include slice efficiency."""
 
     def get_job_goodput_details(
         self, configured_ideal_step_time: float | None = None
     ) -> ElasticWorkloadMetricDetails:
-        """Return everything about the job, in seconds."""
+        """Return the job's details, in seconds."""
         whole = super().get_job_goodput_details(configured_ideal_step_time)
         details = cast(ElasticWorkloadMetricDetails, whole)
         if slices := self.get_slice_efficiency():
@@ -32,7 +32,7 @@ class ElasticGoodputCalculator(GoodputCalculator):
     def get_interval_metric_details(
         self, interval_start: datetime, interval_end: datetime
     ) -> ElasticIntervalWorkloadMetricDetails:
-        """Return what became of a window; empty when there is nothing to tell about it."""
+        """Return the details of a window; empty if nothing was recorded in it."""
         whole = super().get_interval_metric_details(interval_start, interval_end)
         details = cast(ElasticIntervalWorkloadMetricDetails, whole)
         if details["interval_goodput"] and (

@@ -1,4 +1,4 @@
-"""``goodput_exclusion``: goodput without some intervals, which every calculator answers."""
+"""``goodput_exclusion``: goodput without some intervals, which every calculator supports."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``goodput_utils``: names, options and small questions."""
+"""``goodput_utils``: enums, options and small functions."""
 
 from __future__ import annotations
 
@@ -74,28 +74,28 @@ class IntervalMetricType(enum.Enum):
 
 
 class MonitoringWindowType(enum.Enum):
-    """What a number is about: the whole job, or a window."""
+    """The scope of a figure: the whole job, or a window."""
 
     CUMULATIVE = "cumulative"
     INTERVAL = "interval"
 
 
 class ElasticWorkloadMetricDetails(WorkloadMetricDetails, total=False):
-    """A job's details, and how it used its slices where it said how many train."""
+    """A job's details, with slice efficiency if slice counts were recorded."""
 
     stepping_slice_efficiency: float
     available_slice_efficiency: float
 
 
 class ElasticIntervalWorkloadMetricDetails(IntervalWorkloadMetricDetails, total=False):
-    """A window's details, and how the job used its slices where it said how many train."""
+    """A window's details, with slice efficiency if slice counts were recorded."""
 
     stepping_slice_efficiency: float
     available_slice_efficiency: float
 
 
 def compute_percentile(values: Sequence[float], percentile: float) -> float:
-    """Return a percentile, interpolated between neighbours; 0 without values."""
+    """Return an interpolated percentile; 0 without values."""
     return deviation.percentile(values, percentile)
 
 
@@ -106,7 +106,7 @@ def compute_step_deviation_from_baseline(
     baseline_window_size: int = 1000,
     spike_percentile: float = 90,
 ) -> float:
-    """Return one number for the latest steps; for a window, without asking what was usual."""
+    """Return one figure for the latest steps; for a window, without a baseline."""
     whole = mode is MonitoringWindowType.CUMULATIVE
     spikes = deviation.Spikes(
         recent=recent_window_size,
@@ -117,24 +117,24 @@ def compute_step_deviation_from_baseline(
 
 
 def compute_ideal_step_time(step_times: Sequence[float]) -> float | None:
-    """Return the mean of the times that are not anomalously long; of steps of any length."""
+    """Return the mean of the times that are not anomalously long."""
     return deviation.ideal_time(step_times)
 
 
 def get_anomalous_and_normal_step_times(
     step_times: Sequence[float],
 ) -> tuple[list[float], list[float]]:
-    """Return the times that are anomalously long, and the others."""
+    """Return the anomalously long times, and the others."""
     anomalous, usual = deviation.split_anomalous(step_times)
     return anomalous.tolist(), usual.tolist()
 
 
 def get_extra_time_from_anomalous_steps(step_times: Sequence[float]) -> float:
-    """Return how much longer the anomalous steps took than as many usual ones."""
+    """Return the excess of the anomalous steps over the same number of normal ones."""
     return deviation.anomalous_excess(step_times)
 
 
 def get_timestamp_from_log_entry(entry: Mapping[str, Any]) -> datetime | None:
-    """Return when an entry says that something happened: the first of its times."""
+    """Return the first timestamp of an entry."""
     times = (value for key, value in entry.items() if "time" in key)
     return next((datetime.fromtimestamp(seconds, UTC) for seconds in times), None)

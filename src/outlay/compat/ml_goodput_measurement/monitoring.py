@@ -1,4 +1,4 @@
-"""``monitoring``: uploads while a job runs."""
+"""``monitoring``: uploads metrics while a job runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``monitoring_elastic``: uploads while an elastic job runs."""
+"""``monitoring_elastic``: uploads metrics while an elastic job runs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["ElasticGoodputMonitor"]
 
 
 class ElasticGoodputMonitor(GoodputMonitor):
-    """A monitor of a job under Pathways that can also upload how it uses its slices."""
+    """A monitor of a job under Pathways that can also upload slice efficiency."""
 
     def __init__(
         self,

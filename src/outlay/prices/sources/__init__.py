@@ -1,5 +1,1 @@
-"""Where offers come from: vendors, catalogs that others publish, and prices stated by hand.
-
-Each source turns what it reads into offers and findings; screening, storing and ranking happen
-elsewhere.
-"""
+"""Sources of offers: vendors' APIs, published catalogs, and manually set prices."""

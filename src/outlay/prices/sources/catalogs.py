@@ -1,8 +1,8 @@
-"""Catalogs that others publish: gpuhunt's and SkyPilot's CSV, and the gpuhunt library.
+"""Offers without a vendor's API: gpuhunt's and SkyPilot's catalogs, and manually set prices.
 
-Both price an instance, all its GPUs included, in dollars an hour. gpuhunt has a row per instance,
-location and tier; SkyPilot has both prices in a row, in columns whose order differs per cloud.
-What SkyPilot says about memory is not read: its unit differs from file to file.
+Both catalogs list dollars per hour for an instance with all its GPUs. gpuhunt has a row per
+instance, location and tier; SkyPilot has both tiers in a row, with columns ordered differently per
+cloud. SkyPilot's memory column is ignored: its unit differs from file to file.
 """
 
 from __future__ import annotations
@@ -19,20 +19,26 @@ import msgspec
 from outlay.decoding import BadDocument, csv_rows, open_csv
 from outlay.errors import Finding, InvalidValue, MissingExtra
 from outlay.prices.gpus import resolve
-from outlay.prices.offer import Offer, Parsed, Tier, nvlink_between, read_price
-from outlay.prices.sources.base import SourceFailed
+from outlay.prices.offer import (
+    MANUAL,
+    Offer,
+    Parsed,
+    SourceFailed,
+    Tier,
+    nvlink_between,
+    read_price,
+)
+from outlay.units import Rate
 from outlay.units.quantity import exact_decimal
-
-# A line of somebody else's catalog, whichever catalog it is.
 
 
 class Listing(msgspec.Struct, frozen=True, kw_only=True):
-    """One priced instance type in one region.
+    """A row of a catalog: one priced instance type in one region.
 
     Attributes:
-        gpu: In the catalog's words.
-        memory_gb: Of one GPU, where the catalog is reliable about it.
-        price: Of an hour of the whole instance, as it was written.
+        gpu: The catalog's name for it.
+        memory_gb: Per GPU, if the catalog is reliable about it.
+        price: Per hour of the whole instance, as written.
     """
 
     instance: str
@@ -44,7 +50,7 @@ class Listing(msgspec.Struct, frozen=True, kw_only=True):
     tier: Tier
 
     def offer(self, *, provider: str, source: str, fetched_ns: int) -> Offer:
-        """Return the line as an offer; raises InvalidValue where it makes none."""
+        """Return the row as an offer; raises InvalidValue if it is not a valid one."""
         gpu = resolve(self.gpu, self.memory_gb)
         if not gpu.form and _FORM.search(self.instance):
             gpu = resolve(f"{self.gpu} {_FORM.findall(self.instance)[0]}", self.memory_gb)
@@ -69,23 +75,23 @@ Line = Mapping[str, str]
 _GPUHUNT = {"instance_name", "location", "price", "gpu_count", "gpu_name", "gpu_memory", "spot"}
 _SKYPILOT = {"InstanceType", "AcceleratorName", "AcceleratorCount", "Region", "Price", "SpotPrice"}
 _FORM = re.compile(r"(?<![a-z])(sxm|pcie)", re.IGNORECASE)  # gpu_8x_h100_sxm5
-_MOST = 1_000_000  # Beyond this a figure is a mistake.
+_MAX_FIGURE = 1_000_000  # Larger figures are mistakes.
 
 
 @dataclass(frozen=True, slots=True)
 class CsvSource:
-    """Offers in a file; the provider is the file's name, or its directory's for ``vms.csv``."""
+    """Offers in a CSV file; the provider is the file's name, or its directory's for ``vms.csv``."""
 
     path: Path
 
     @property
     def provider(self) -> str:
-        """Whose offers these are."""
+        """The provider whose offers these are."""
         return self.path.parent.name if self.path.stem == "vms" else self.path.stem
 
     @property
     def name(self) -> str:
-        """The source's name; a new file of the same provider replaces the old."""
+        """The source's name; a new file of the same provider replaces the old offers."""
         return f"csv:{self.provider}"
 
     def load(self, fetched_ns: int) -> Parsed:
@@ -98,14 +104,14 @@ class CsvSource:
 
 
 def parse_csv(lines: Iterable[str], *, provider: str, source: str, fetched_ns: int) -> Parsed:
-    """Return the offers in a catalog; a line that cannot be read is a finding.
+    """Return the offers in a catalog; an unreadable line is a finding.
 
     Raises:
-        SourceFailed: The header is of neither dialect.
+        SourceFailed: The header is neither gpuhunt's nor SkyPilot's.
     """
     rows = csv_rows(lines)
     _, header = next(rows, (0, []))
-    read = _dialect(header, source)
+    read = _row_parser(header, source)
     offers: list[Offer] = []
     findings: list[Finding] = []
     for number, cells in rows:
@@ -119,18 +125,18 @@ def parse_csv(lines: Iterable[str], *, provider: str, source: str, fetched_ns: i
     return Parsed(offers=tuple(offers), findings=tuple(findings))
 
 
-def _dialect(header: Sequence[str], source: str) -> Callable[[Line], Iterator[Listing]]:
+def _row_parser(header: Sequence[str], source: str) -> Callable[[Line], Iterator[Listing]]:
     if _GPUHUNT.issubset(header):
         return _read_gpuhunt
     if _SKYPILOT.issubset(header):
         return _read_skypilot
-    raise SourceFailed(source, "neither gpuhunt's nor SkyPilot's columns in its first line")
+    raise SourceFailed(source, "its first line has neither gpuhunt's nor SkyPilot's columns")
 
 
 def _read_gpuhunt(line: Line) -> Iterator[Listing]:
     count = _whole(line["gpu_count"], "gpu_count")
     if count == 0 or not line["gpu_name"]:
-        return  # a machine without a GPU
+        return  # A machine without a GPU.
     spot = line["spot"].lower() == "true"
     yield Listing(
         instance=line["instance_name"],
@@ -145,7 +151,7 @@ def _read_gpuhunt(line: Line) -> Iterator[Listing]:
 
 def _read_skypilot(line: Line) -> Iterator[Listing]:
     if not line["AcceleratorName"]:
-        return  # a machine without a GPU
+        return  # A machine without a GPU.
     count = _whole(line["AcceleratorCount"], "AcceleratorCount")
     for column, tier in (("Price", Tier.ON_DEMAND), ("SpotPrice", Tier.SPOT)):
         if line[column]:
@@ -162,29 +168,26 @@ def _read_skypilot(line: Line) -> Iterator[Listing]:
 
 @lru_cache(maxsize=1024)
 def _number(text: str, name: str) -> float | None:
-    """Return a figure; an empty cell and a zero both mean that it is not known."""
+    """Return a figure; an empty cell and a zero both mean unknown."""
     number = exact_decimal(text or "0", name=name, expected="a number")
-    return float(number) if 0 < number < _MOST else None
+    return float(number) if 0 < number < _MAX_FIGURE else None
 
 
 @lru_cache(maxsize=1024)
 def _whole(text: str, name: str) -> int:
     number = exact_decimal(text or "0", name=name, expected="a number")
-    if not 0 <= number < _MOST or number != int(number):
-        expected = "a whole number, zero or more; part of a GPU is not compared with GPUs"
+    if not 0 <= number < _MAX_FIGURE or number != int(number):
+        expected = "a whole number, zero or more; a fraction of a GPU cannot be compared"
         raise InvalidValue(name, text, expected)
     return int(number)
 
 
-# Other providers, through the gpuhunt library (an extra).
-#
-# gpuhunt answers "no offers" where it has loaded nothing, so its catalog is loaded here first,
-# and a provider that it could not load is a failure.
+# The gpuhunt library (an extra)
 
 
 @dataclass(frozen=True, slots=True)
 class GpuhuntSource:
-    """Offers of one provider that gpuhunt knows."""
+    """Offers of one provider through the gpuhunt library."""
 
     provider: str
 
@@ -194,10 +197,10 @@ class GpuhuntSource:
         return f"gpuhunt:{self.provider}"
 
     def load(self, fetched_ns: int) -> Parsed:
-        """Ask gpuhunt for everything that the provider rents out with a GPU."""
+        """Query gpuhunt for all of the provider's offers with a GPU."""
         items = self._items()
-        if not items:
-            raise SourceFailed(self.name, "gpuhunt returned nothing, which is how it fails")
+        if not items:  # gpuhunt returns an empty list if it could not load the provider.
+            raise SourceFailed(self.name, "gpuhunt returned no offers, which is how it fails")
         return parse_gpuhunt(items, source=self.name, fetched_ns=fetched_ns)
 
     def _items(self) -> list[Any]:
@@ -212,7 +215,7 @@ class GpuhuntSource:
 
 
 def parse_gpuhunt(items: Iterable[Any], *, source: str, fetched_ns: int) -> Parsed:
-    """Return gpuhunt's catalog items as offers; one that makes none is a finding."""
+    """Return gpuhunt's catalog items as offers; an invalid one is a finding."""
     offers: list[Offer] = []
     findings: list[Finding] = []
     for item in items:
@@ -232,3 +235,49 @@ def parse_gpuhunt(items: Iterable[Any], *, source: str, fetched_ns: int) -> Pars
         except InvalidValue as error:
             findings.append(Finding(source=source, message=f"{item.instance_name}: {error}"))
     return Parsed(offers=tuple(offers), findings=tuple(findings))
+
+
+# Manually set prices
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ManualSource:
+    """One manually set offer: a contract, a quote, or the rate of one's own cluster.
+
+    Attributes:
+        price: Per GPU-hour.
+        offer_id: The id of the one instance or offer that it is for, if any.
+    """
+
+    provider: str
+    gpu: str
+    price: Rate
+    gpu_count: int = 1
+    tier: Tier = Tier.ON_DEMAND
+    region: str | None = None
+    offer_id: str | None = None
+
+    @property
+    def name(self) -> str:
+        """A source name per machine and terms, so that one price does not replace another."""
+        tier = "" if self.tier is Tier.ON_DEMAND else f":{self.tier}"
+        size = "" if self.gpu_count == 1 else f":{self.gpu_count}x"
+        instance = f":{self.offer_id}" if self.offer_id else ""
+        return f"{MANUAL}{self.provider}:{resolve(self.gpu).name}{size}{tier}{instance}"
+
+    def load(self, fetched_ns: int) -> Parsed:
+        """Return the offer."""
+        gpu = resolve(self.gpu)
+        offer = Offer(
+            provider=self.provider,
+            gpu=gpu.name,
+            gpu_count=self.gpu_count,
+            price=(self.price * self.gpu_count).per_hour,
+            tier=self.tier,
+            memory_gb=gpu.memory_gb,
+            region=self.region,
+            offer_id=self.offer_id,
+            fetched_ns=fetched_ns,
+            source=self.name,
+        )
+        return Parsed(offers=(offer,))

@@ -58,7 +58,7 @@ from outlay.runs.slurm.imported_jobs import (
 )
 from outlay.runs.slurm.sacct import SacctJob, Stay, left_over
 from outlay.store import outlay_home
-from outlay.store.runs import forget, list_runs
+from outlay.store.runs import delete_runs, list_runs
 
 IN_NO_RUN: Final = "in no run"
 """What is called so of a job: the time and the GPUs that none of the runs in it had."""
@@ -132,7 +132,7 @@ def import_jobs(
             if len(directories) > 1:
                 rest = _write_rest(job, directories, rates.get(job.partition), findings)
                 shared += [*directories, *rest]
-    forget(store, withdrawn)
+    delete_runs(store, withdrawn)
     collect(store, [*(Path(each.dir) for each in settled), *shared], now_ns)
     directories = [_write(job, _directory(job, imported), rates.get(job.partition)) for job in ours]
     collected = collect(store, directories, now_ns)
