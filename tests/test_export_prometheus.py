@@ -31,7 +31,7 @@ from outlay.export.prometheus import MetricsServer, exposition, is_authorized, r
 from outlay.goodput.follower import read_view_as_of, summarise
 from outlay.guard.budget_guard import BudgetGuard
 from outlay.runs.live import Run
-from outlay.runs.numbers import RunNumbers
+from outlay.runs.reading import RunReading
 from outlay.store import open_store
 from papers import ROOT
 from system_parts import missing
@@ -220,14 +220,14 @@ def test_numbers_are_those_of_their_instant_and_cost_never_goes_back_over_kills(
 ) -> None:
     """Three starts, each killed in the midst of a step; looked at while it trains and between."""
     live, directory = LiveRuns(open_store()), tmp_path / "run"
-    seen: list[RunNumbers] = []
+    seen: list[RunReading] = []
     pages: list[float] = []
 
     def look(*, attempts: int = 0, tokens: int = 0) -> bool:
         """Look once; say whether the run has come that far."""
         reading = live.read()
-        for numbers in reading.runs:
-            seen.append(numbers)
+        for run in reading.runs:
+            seen.append(run)
             text = re.search(r"^outlay_run_cost_usd_total{.*} (.*)$", exposition(reading), re.M)
             assert text is not None
             pages.append(float(text[1]))
@@ -243,14 +243,14 @@ def test_numbers_are_those_of_their_instant_and_cost_never_goes_back_over_kills(
         look()
     assert pages == sorted(pages)
     assert pages[-1] > pages[0]
-    for numbers, shown in zip(seen[::5], pages[::5], strict=True):
-        view = read_view_as_of(directory, numbers.t_ns)  # As outlay cost and goodput saw it then.
+    for run, shown in zip(seen[::5], pages[::5], strict=True):
+        view = read_view_as_of(directory, run.t_ns)  # As outlay cost and goodput saw it then.
         assert view is not None
         summary = summarise(view)
-        assert numbers.cost == cost_of(view)
-        assert numbers.cost.cost is not None
-        assert (shown, numbers.goodput) == (float(numbers.cost.cost.amount), summary.goodput)
-        assert numbers.phases_ns == {row.phase: row.ns for row in summary.phases if row.ns}
+        assert run.cost == cost_of(view)
+        assert run.cost.cost is not None
+        assert (shown, run.figures.goodput) == (float(run.cost.cost.amount), summary.goodput)
+        assert run.breakdown.phases == {row.phase: row.ns for row in summary.phases if row.ns}
 
 
 def test_ceilings_stand_beside_the_runs(lab: Lab) -> None:

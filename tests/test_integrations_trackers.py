@@ -29,7 +29,7 @@ from outlay.export.sinks import MlflowRun, OtlpEndpoint
 from outlay.integrations import trackers
 from outlay.integrations.wandb import attach as attach_wandb
 from outlay.integrations.wandb_files import TrackedRun, read_offline_run
-from outlay.runs.numbers import RunNumbersReader
+from outlay.runs.reading import RunReader
 from waiting import until
 
 PROGRAM = Path(__file__).parent / "programs" / "train_with_wandb.py"
@@ -320,13 +320,13 @@ def test_a_receiver_decodes_a_run_in_units_at_its_instant(
         for _ in run.steps("ab", tokens=5):
             clock.advance(10 * SECOND)
     sink = open_sink(OtlpEndpoint(receiver.url))
-    numbers = RunNumbersReader(tmp_path / "run").read(clock.wall_ns())
-    sink.write(numbers)
+    reading = RunReader(tmp_path / "run").read(clock.wall_ns())
+    sink.write(reading)
     sink.close()
     cost = receiver.metrics["outlay.run.cost"]
     (point,) = cost.sum.data_points
     assert (cost.unit, cost.sum.is_monotonic) == ("{USD}", True)
-    assert (point.as_double, point.time_unix_nano) == (0.2, numbers.t_ns)
+    assert (point.as_double, point.time_unix_nano) == (0.2, reading.t_ns)
     assert receiver.metrics["outlay.run.goodput"].gauge.data_points[0].as_double == 1.0
     (phase,) = receiver.metrics["outlay.run.phase.duration"].gauge.data_points
     assert (phase.as_double, phase.attributes[0].value.string_value) == (20.0, "step")
@@ -340,6 +340,6 @@ def test_what_a_receiver_refuses_is_lost(
     receiver.answer = 400
     with outlay.run("m", dir=tmp_path / "run", clock=clock):
         pass
-    numbers = RunNumbersReader(tmp_path / "run").read(clock.wall_ns())
+    reading = RunReader(tmp_path / "run").read(clock.wall_ns())
     with pytest.raises(OtlpRefused):
-        OtlpSink(receiver.url).write(numbers)
+        OtlpSink(receiver.url).write(reading)

@@ -30,7 +30,7 @@ from outlay.export.sinks import (
     open_sink,
 )
 from outlay.export.trackers import WandbSink
-from outlay.runs.numbers import RunNumbersReader
+from outlay.runs.reading import RunReader
 from readings import deviation, goodput
 
 Points = list[tuple[int, float]]
@@ -194,7 +194,7 @@ def test_nothing_new_is_nothing_written(place: Place) -> None:
 def test_a_runs_numbers_are_found_under_their_names(place: Place, tmp_path: Path) -> None:
     segment = Segment(about={"price": dollars(3600), "run_id": "r"}).step(2).step(2).end()
     segment.write(tmp_path / "run")
-    write(place, RunNumbersReader(tmp_path / "run").read(segment.now_ns))
+    write(place, RunReader(tmp_path / "run").read(segment.now_ns))
     assert place.found("outlay/cost_usd") == [(1, 4.0)]
     assert place.found("outlay/cost_usd/step") == place.found("outlay/cost_usd")
     assert place.found("outlay/goodput") == [(1, 1.0)]

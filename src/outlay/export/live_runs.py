@@ -17,7 +17,7 @@ from outlay.errors import Finding, OutlayError
 from outlay.guard.balance import ScopeStanding
 from outlay.guard.budget_guard import BudgetGuard
 from outlay.runs.collect import refresh_registered
-from outlay.runs.numbers import RunNumbers, RunNumbersReader
+from outlay.runs.reading import RunReader, RunReading
 from outlay.store.runs import RunFilter, list_runs
 
 
@@ -35,7 +35,7 @@ class LiveReading:
     """Everything that goes on at one instant, in UTC nanoseconds; what cannot be read is named."""
 
     t_ns: int
-    runs: tuple[RunNumbers, ...]
+    runs: tuple[RunReading, ...]
     guards: tuple[GuardReading, ...]
     findings: tuple[Finding, ...]
 
@@ -49,7 +49,7 @@ class LiveRuns:
         self._store = store
         self._log_paths = tuple(dict.fromkeys(path.absolute() for path in log_paths))
         self._clock = clock
-        self._readers: dict[str, RunNumbersReader] = {}
+        self._readers: dict[str, RunReader] = {}
         self._lock = threading.Lock()  # A server asks from several threads.
 
     def read(self) -> LiveReading:
@@ -65,16 +65,16 @@ class LiveRuns:
         runs = []
         for directory, reader in self._readers.items():
             try:
-                numbers = reader.read(now_ns)
+                reading = reader.read(now_ns)
             except (OutlayError, OSError) as error:
                 findings.append(Finding(source=directory, message=str(error)))
             else:
-                runs += [numbers] if numbers.figures.status == "running" else []
+                runs += [reading] if reading.status == "running" else []
         guards = read_guards(self._log_paths, findings, clock=self._clock)
         return LiveReading(t_ns=now_ns, runs=tuple(runs), guards=guards, findings=tuple(findings))
 
-    def _reader(self, directory: str) -> RunNumbersReader:
-        return self._readers.get(directory) or RunNumbersReader(Path(directory))
+    def _reader(self, directory: str) -> RunReader:
+        return self._readers.get(directory) or RunReader(Path(directory))
 
 
 def read_guards(

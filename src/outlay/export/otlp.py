@@ -12,7 +12,7 @@ from typing import Any
 from outlay._version import __version__
 from outlay.errors import MissingExtra, OutlayError
 from outlay.export.scalars import FinishedReading, scalars
-from outlay.runs.numbers import RunNumbers
+from outlay.runs.reading import RunReading
 
 TIMEOUT_S = 10
 
@@ -74,7 +74,7 @@ class OtlpSink:
 
         about = {"service.name": "outlay"}
         started_ns = 0
-        if isinstance(reading, RunNumbers):
+        if isinstance(reading, RunReading):
             facts = {name.replace("/", "."): text for name, text in reading.facts.items()}
             about |= facts
             started_ns = reading.figures.started_ns
@@ -102,7 +102,7 @@ class OtlpSink:
 
 
 def _points(reading: FinishedReading) -> Iterator[_Point]:
-    if isinstance(reading, RunNumbers):
+    if isinstance(reading, RunReading):
         yield from _run_points(reading)
         return
     for scalar in scalars(reading):
@@ -111,22 +111,22 @@ def _points(reading: FinishedReading) -> Iterator[_Point]:
         yield _Point(f"outlay.{scalar.name.replace('/', '.')}", unit, scalar.value, window)
 
 
-def _run_points(numbers: RunNumbers) -> Iterator[_Point]:
-    figures = numbers.figures
-    money = f"{{{numbers.unit.upper()}}}"
+def _run_points(run: RunReading) -> Iterator[_Point]:
+    figures = run.figures
+    money = f"{{{run.currency_suffix.upper()}}}"
     yield _Point("outlay.run.steps", "{step}", figures.steps)
     yield _Point("outlay.run.attempts", "{attempt}", figures.attempts, growing=True)
     yield _Point("outlay.run.tokens", "{token}", figures.tokens, growing=True)
     yield _Point("outlay.run.samples", "{sample}", figures.samples, growing=True)
     yield _Point("outlay.run.duration", "s", figures.wall_ns / 1e9, growing=True)
-    for phase, ns in numbers.phases_ns.items():
+    for phase, ns in run.breakdown.phases.items():
         yield _Point("outlay.run.phase.duration", "s", ns / 1e9, {"phase": phase})
-    if numbers.goodput is not None:
-        yield _Point("outlay.run.goodput", "1", numbers.goodput)
-    for limit, share in numbers.budget.items():
+    if figures.goodput is not None:
+        yield _Point("outlay.run.goodput", "1", figures.goodput)
+    for limit, share in run.budget_shares.items():
         yield _Point("outlay.run.budget.used", "1", share, {"limit": limit})
-    if numbers.cost.cost is not None:
-        cost = float(numbers.cost.cost.amount)
+    if run.cost.cost is not None:
+        cost = float(run.cost.cost.amount)
         yield _Point("outlay.run.cost", money, cost, growing=True)
-        for phase, part in numbers.cost.by_phase.items():
+        for phase, part in run.cost.by_phase.items():
             yield _Point("outlay.run.phase.cost", money, float(part.amount), {"phase": phase})

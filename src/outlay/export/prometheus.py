@@ -17,7 +17,7 @@ from pathlib import Path
 from outlay.errors import InvalidValue, OutlayError
 from outlay.export.live_runs import LiveReading
 from outlay.files import read_own, write_whole
-from outlay.runs.numbers import RunNumbers
+from outlay.runs.reading import RunReading
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _NOT_IN_A_NAME = re.compile(r"[^a-zA-Z0-9_]")
@@ -62,8 +62,8 @@ def exposition(reading: LiveReading, user_shown: Callable[[str], str] = str) -> 
     What a user is called in the labels is up to ``user_shown``.
     """
     page = _Page()
-    for numbers in reading.runs:
-        _add_run(page, numbers, user_shown(numbers.figures.user))
+    for run in reading.runs:
+        _add_run(page, run, user_shown(run.figures.user))
     for guard in reading.guards:
         for standing in guard.standings:
             scope = standing.scope
@@ -85,46 +85,46 @@ def exposition(reading: LiveReading, user_shown: Callable[[str], str] = str) -> 
     return page.text()
 
 
-def _add_run(page: _Page, numbers: RunNumbers, user: str) -> None:
-    figures, unit = numbers.figures, _NOT_IN_A_NAME.sub("_", numbers.unit)
-    run = {"run": figures.run_id}
+def _add_run(page: _Page, run: RunReading, user: str) -> None:
+    figures, unit = run.figures, _NOT_IN_A_NAME.sub("_", run.currency_suffix)
+    labels = {"run": figures.run_id}
     info = {
         "model": figures.model, "name": figures.name, "user": user, "host": figures.host,
         "gpu": figures.gpu, "gpus": str(figures.gpus), "kind": figures.kind,
     }  # fmt: skip
-    page.add("outlay_run_info", "What is known of a live run, as labels.", run | info, 1)
+    page.add("outlay_run_info", "What is known of a live run, as labels.", labels | info, 1)
     counts = {
         "attempts_total": (figures.attempts, "Starts of a run."),
         "steps": (figures.steps, "How far a run has come: its last step plus one."),
         "tokens_total": (figures.tokens, "Tokens of all ranks, repeated work included."),
         "samples_total": (figures.samples, "Samples of all ranks, repeated work included."),
         "wall_seconds_total": (figures.wall_ns / 1e9, "Wall time of a run."),
-        "goodput_ratio": (numbers.goodput, "The productive share of wall time."),
+        "goodput_ratio": (figures.goodput, "The productive share of wall time."),
         "reading_timestamp_seconds": (
-            numbers.t_ns / 1e9, "The instant of a run's numbers: its last record.",
+            run.t_ns / 1e9, "The instant of a run's numbers: its last record.",
         ),
         "budget_used_ratio": (
-            max(numbers.budget.values(), default=None), "The used share of a run's tightest limit.",
+            run.values.get("outlay/budget_fraction"), "The used share of a run's tightest limit.",
         ),
     }  # fmt: skip
     for name, (value, about) in counts.items():
-        page.add(f"outlay_run_{name}", about, run, value)
-    for phase, ns in numbers.phases_ns.items():
+        page.add(f"outlay_run_{name}", about, labels, value)
+    for phase, ns in run.breakdown.phases.items():
         about = "Wall time of a run by phase; the phases sum to the wall time."
-        page.add("outlay_run_phase_seconds_total", about, run | {"phase": phase}, ns / 1e9)
-    if numbers.cost.cost is None:
+        page.add("outlay_run_phase_seconds_total", about, labels | {"phase": phase}, ns / 1e9)
+    if run.cost.cost is None:
         return
-    cost = float(numbers.cost.cost.amount)
-    page.add(f"outlay_run_cost_{unit}_total", "What a run cost up to its reading.", run, cost)
-    wasted = numbers.values.get(f"outlay/wasted_cost_{numbers.unit}")
+    cost = float(run.cost.cost.amount)
+    page.add(f"outlay_run_cost_{unit}_total", "What a run cost up to its reading.", labels, cost)
+    wasted = run.values.get(f"outlay/wasted_cost_{run.currency_suffix}")
     about = "What everything but surviving steps cost."
-    page.add(f"outlay_run_wasted_cost_{unit}_total", about, run, wasted)
-    for phase, part in numbers.cost.by_phase.items():
+    page.add(f"outlay_run_wasted_cost_{unit}_total", about, labels, wasted)
+    for phase, part in run.cost.by_phase.items():
         about = "What a run cost by phase; the phases sum to its cost."
-        labels = run | {"phase": phase}
-        page.add(f"outlay_run_phase_cost_{unit}_total", about, labels, float(part.amount))
-    burn = numbers.values.get(f"outlay/burn_{numbers.unit}_per_hour")
-    page.add(f"outlay_run_burn_{unit}_per_hour", "What a run costs per hour now.", run, burn)
+        by_phase = labels | {"phase": phase}
+        page.add(f"outlay_run_phase_cost_{unit}_total", about, by_phase, float(part.amount))
+    burn = run.values.get(f"outlay/burn_{run.currency_suffix}_per_hour")
+    page.add(f"outlay_run_burn_{unit}_per_hour", "What a run costs per hour now.", labels, burn)
 
 
 def _escaped(label: str) -> str:

@@ -13,12 +13,12 @@ from outlay.export.gcp import GCPOptions
 from outlay.goodput.readings import DeviationReading, GoodputReading, Reading, WindowReading
 from outlay.goodput.timeline import SliceEfficiency
 from outlay.goodput.types import BadputParts, BadputType, GoodputType
-from outlay.runs.numbers import RunNumbers
+from outlay.runs.reading import RunReading
 
 # A reading as a list of named numbers, as TensorBoard and files take them.
 
 STEP_DEVIATION = "step_deviation"
-FinishedReading = Reading | RunNumbers
+FinishedReading = Reading | RunReading
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Scalar:
 def scalars(reading: FinishedReading) -> list[Scalar]:
     """Return a reading's numbers; of a job, percentages or seconds off the ideal step."""
     match reading:
-        case RunNumbers():
+        case RunReading():
             step = reading.step
             return [Scalar(name, value, step) for name, value in reading.values.items()]
         case GoodputReading() | WindowReading():
@@ -109,7 +109,7 @@ def time_series(reading: FinishedReading, options: GCPOptions) -> list[MetricSer
             return list(_of_window(reading, accelerator))
         case DeviationReading():
             return [MetricSeries("step_time_deviation", reading.spike_s, accelerator)]
-        case RunNumbers():
+        case RunReading():
             return []  # Google lists no names for money.
         case _:
             assert_never(reading)

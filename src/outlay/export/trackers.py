@@ -11,7 +11,8 @@ from typing import Any
 
 from outlay.errors import MissingExtra
 from outlay.export.scalars import STEP_DEVIATION, FinishedReading, Scalar, new_scalars
-from outlay.runs.numbers import PREFIX, RunNumbers
+from outlay.runs.figures import PREFIX
+from outlay.runs.reading import RunReading
 
 # W&B, in the process that holds the run.
 #
@@ -43,7 +44,7 @@ class WandbSink:
     def write(self, reading: FinishedReading) -> None:
         """Log a reading's numbers; a run's also become figures of its summary."""
         self._define()
-        if isinstance(reading, RunNumbers):
+        if isinstance(reading, RunReading):
             self._write_run(reading)
             return
         rows: dict[int, dict[str, float]] = {}
@@ -59,8 +60,8 @@ class WandbSink:
     def close(self) -> None:
         """Leave the run open: it is its owner's to finish."""
 
-    def _write_run(self, reading: RunNumbers) -> None:
-        axis = f"{PREFIX}cost_{reading.unit}"
+    def _write_run(self, reading: RunReading) -> None:
+        axis = f"{PREFIX}cost_{reading.currency_suffix}"
         cost = reading.values.get(axis)
         if cost is not None:
             if cost < max(self._cost, _number(self._run.summary, axis)):
@@ -124,7 +125,7 @@ class MlflowSink:
             metrics = [self._point(scalar, at_ms) for scalar in new[start : start + 1000]]
             self._client.log_batch(self._run_id, metrics=metrics)
         self._last_step = last_step
-        if isinstance(reading, RunNumbers):
+        if isinstance(reading, RunReading):
             for name, text in reading.facts.items():
                 if self._facts.get(name) != text:
                     self._client.set_tag(self._run_id, name, text)

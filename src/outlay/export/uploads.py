@@ -23,7 +23,7 @@ from outlay.export.scalars import FinishedReading
 from outlay.export.sinks import BorrowedSink, Destination, Sink, destination_name, open_sink
 from outlay.goodput.logs import GoodputLogger, LocalRunLog
 from outlay.goodput.readings import GoodputReader, Reading
-from outlay.runs.numbers import RunNumbersReader
+from outlay.runs.reading import RunReader
 
 _log = logging.getLogger("outlay")
 
@@ -168,7 +168,7 @@ class Uploads:
     ) -> None:
         self._upload = upload
         self._reader = _reader(upload, logger)
-        self._run = RunNumbersReader(Path(_run_dir(upload)))
+        self._run = RunReader(Path(_run_dir(upload)))
         self._outlets = _outlets(upload, lent)
         self._report = report
         self._failed = 0

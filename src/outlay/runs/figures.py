@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from outlay.account.run import RunAccount
     from outlay.goodput.follower import RunView
 
+PREFIX = "outlay/"  # Of every name in an experiment tracker.
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFigures:
@@ -88,10 +90,10 @@ class RunFigures:
     def flat(self) -> dict[str, str | int | float | None]:
         """Return the figures that an experiment tracker can take."""
         return {
-            "outlay/run_id": self.run_id,
-            **{f"outlay/{name}": value for name, value in self.counts().items()},
-            "outlay/cost": None if self.cost is None else float(self.cost.amount),
-            "outlay/currency": None if self.cost is None else self.cost.currency,
+            f"{PREFIX}run_id": self.run_id,
+            **{f"{PREFIX}{name}": value for name, value in self.counts().items()},
+            f"{PREFIX}cost": None if self.cost is None else float(self.cost.amount),
+            f"{PREFIX}currency": None if self.cost is None else self.cost.currency,
         }
 
 

@@ -355,9 +355,9 @@ class Run:
         except NotARun:  # Recording is switched off, or nothing could be written yet.
             return state if numbers else state | {"outlay/stop_reason": self.stop_reason}
         if numbers:
-            from outlay.runs.numbers import numbers_of  # Loads NumPy, as the view did already.
+            from outlay.runs.reading import RunReading  # Loads NumPy, as the view did already.
 
-            return numbers_of(view).values | {name: float(lost) for name, lost in state.items()}
+            return RunReading(view).values | {name: float(lost) for name, lost in state.items()}
         return figures_of(view).flat() | state | {"outlay/stop_reason": self.stop_reason}
 
     def facts(self) -> dict[str, str]:
