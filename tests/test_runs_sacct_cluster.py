@@ -13,7 +13,7 @@ import pytest
 
 from command_line import in_process
 from outlay.ledger import Attempt, derive_attempts, read_lives
-from outlay.runs.slurm.sacct import COMMAND, Accounts, SacctJob, read_accounts
+from outlay.runs.sacct import COMMAND, Accounts, SacctJob, read_accounts
 from slurm_cluster import ACCOUNTING_PROGRAMS, AccountedCluster, require_programs
 from waiting import until
 
