@@ -80,7 +80,6 @@ class Run:
         self._meters = None if opening.budget is None else opening.budget.meters
         self._price, self._gpus = options.price, options.gpus
         self._kept_slices = Fraction(1)
-        self._price_kind = None if options.price is None else options.price.kind
         self._ended = False
         self._terminated = ""
         self._preempted = ""
@@ -233,14 +232,13 @@ class Run:
         new_price = parse_price(
             price, name="price", source="set_price", environ=os.environ, gpu=self.options.gpu
         )
-        if self._price_kind not in (None, new_price.kind):
-            expected = f"a {self._price_kind} price as before: cash and showback are never added"
+        if self._price is not None and self._price.kind != new_price.kind:
+            expected = f"a {self._price.kind} price as before: cash and showback are never added"
             raise InvalidValue("price", new_price.text, expected)
         if self.options.guard is not None:
             refuse_showback(new_price)
         if gpus is not None:
             self._gpus = gpu_count(gpus, name="gpus")
-        self._price_kind = new_price.kind
         warn_of_old_price(new_price, os.environ, self._recorder.now_ns())
         self._price = new_price
         self._recorder.price_changed(new_price, gpu_count_of(self._gpus))
