@@ -208,7 +208,7 @@ def test_the_training_ends_while_a_receiver_hangs(tmp_path: Path) -> None:
         assert asking.recv(4) == b"POST"  # The uploader, which the training did not wait for.
         asking.sendall(b"HTTP/1.1 400 No\r\nContent-Length: 0\r\n\r\n")
         asking.close()
-        until(lambda: "were lost; last error: " in (tmp_path / "err").read_text(), "it was not said")
+        until(lambda: "were lost; last error: " in (tmp_path / "err").read_text(), "no warning")
 
 
 LOADED = """

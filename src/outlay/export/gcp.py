@@ -44,7 +44,7 @@ ACCELERATOR_OF_MACHINE_TYPE = {
 class GCPOptions:
     """A job's workload on Google Cloud, and which metrics are uploaded.
 
-    None: from the machine's metadata service.
+    Options that are None come from the machine's metadata service.
     """
 
     project_id: str | None = None

@@ -179,7 +179,7 @@ class GoodputMonitor:
         upload_interval: Seconds between two uploads.
         monitoring_enabled: False: nothing is uploaded.
         pathway_enabled: One controller outlives its workers; see ``GoodputCalculator``.
-        include_badput_breakdown: Whether badput is uploaded too.
+        include_badput_breakdown: Whether badput goes to TensorBoard too.
         include_step_deviation: Whether the step deviation uploader may be started.
         configured_ideal_step_time: Seconds of an ideal step; default: measured.
         step_deviation_interval_seconds: Seconds between two uploads of step deviation.
