@@ -28,7 +28,7 @@ from outlay.export.cloud import CloudLogger
 from outlay.export.gcp import GCPOptions
 from outlay.export.monitor import GoodputMonitor, ProcessUploader
 from outlay.export.sinks import JsonLinesFile
-from outlay.export.uploads import TALLY_BYTES, Tally, padded
+from outlay.export.uploads import TALLY_BYTES, Tally, encode_tally
 from outlay.goodput.logs import LocalRunLog
 from outlay.goodput.readings import DeviationReading, GoodputReading, Reading
 from outlay.goodput.recorder import GoodputRecorder
@@ -415,8 +415,8 @@ def test_an_uploader_that_cannot_be_started_is_counted(
 @pytest.mark.parametrize("trouble", ["", '"' * 1000, "\x00\n" * 500, "größer" * 100])
 def test_a_tally_always_has_the_same_length(trouble: str) -> None:
     tally = Tally(uploaded=10**12, lost=10**12, trouble=trouble)
-    found = msgspec.json.decode(padded(tally), type=Tally)
-    assert len(padded(tally)) == TALLY_BYTES
+    found = msgspec.json.decode(encode_tally(tally), type=Tally)
+    assert len(encode_tally(tally)) == TALLY_BYTES
     assert (found.uploaded, found.lost) == (10**12, 10**12)
 
 

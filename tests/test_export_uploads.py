@@ -118,6 +118,6 @@ def test_it_reads_at_intervals_until_it_is_stopped(sink: Memory) -> None:
     stop = threading.Event()
     asking = loop(Goodput(), job(), interval_s=0.001)
     rounds = iter([True, True, True, False])
-    asking.run(stop, go_on=lambda: next(rounds))
+    asking.run(stop, keep_running=lambda: next(rounds))
     asking.finish(SOON_S, final=False)
     assert len(sink.readings) == 3

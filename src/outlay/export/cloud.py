@@ -207,7 +207,7 @@ def _quoted(moment: datetime) -> str:
 # Google Cloud Monitoring, through Google's client
 
 MONITORING_ENDPOINT = "OUTLAY_GCP_MONITORING_ENDPOINT"
-AT_ONCE = 200  # The service's limit of series per request.
+SERIES_PER_REQUEST = 200  # The service's limit of series per request.
 
 
 class MonitoringClient:
@@ -253,10 +253,10 @@ class MonitoringClient:
 
     def send(self, series: Sequence[Any]) -> None:
         """Create the points; raises the service's errors."""
-        for first in range(0, len(series), AT_ONCE):
+        for first in range(0, len(series), SERIES_PER_REQUEST):
             self._client.create_time_series(
                 name=self.project,
-                time_series=list(series[first : first + AT_ONCE]),
+                time_series=list(series[first : first + SERIES_PER_REQUEST]),
                 timeout=TIMEOUT_S,
                 retry=None,
             )

@@ -38,7 +38,7 @@ from outlay.export.uploads import (
     UploadOrder,
     Uploads,
     Windows,
-    together,
+    sum_tallies,
 )
 from outlay.goodput.logs import GoodputLogger, LocalRunLog, run_dir_of_job
 from outlay.record import facts
@@ -131,9 +131,9 @@ class ThreadUploader:
         upload: Upload,
         finish_s: float,
         logger: GoodputLogger | None,
-        lent: Sequence[BorrowedSink] = (),
+        local_sinks: Sequence[BorrowedSink] = (),
     ) -> None:
-        self._uploads = Uploads(upload, logger, lent=lent)
+        self._uploads = Uploads(upload, logger, local_sinks=local_sinks)
         self._finish_s = finish_s
         self._final = True
         self._stop = threading.Event()
@@ -247,7 +247,9 @@ class GoodputMonitor:
         self._finish_s = final_flush_timeout_seconds or FLUSH_TIMEOUT_S
         self._cache_dir = os.environ.get(_CACHE_VARIABLE, cache_dir)
         self._sinks = tuple(sink for sink in sinks if isinstance(sink, Destination))
-        self._lent = [BorrowedSink(sink) for sink in sinks if not isinstance(sink, Destination)]
+        self._local_sinks = [
+            BorrowedSink(sink) for sink in sinks if not isinstance(sink, Destination)
+        ]
         self._slices = include_slice_efficiency
         self._uploaders: dict[str, Uploader] = {}
         self._started: set[str] = set()
@@ -257,7 +259,7 @@ class GoodputMonitor:
     @property
     def tally(self) -> Tally:
         """What all uploaders have uploaded and lost, and the last error."""
-        return together([self._ended, *(each.tally() for each in self._uploaders.values())])
+        return sum_tallies([self._ended, *(each.tally() for each in self._uploaders.values())])
 
     def start_goodput_uploader(self) -> None:
         """Start uploading the job's goodput and badput."""
@@ -332,7 +334,7 @@ class GoodputMonitor:
         destinations: tuple[Destination, ...],
         interval_s: float | None = None,
     ) -> None:
-        if not self._enabled or name in self._uploaders or not (destinations or self._lent):
+        if not self._enabled or name in self._uploaders or not (destinations or self._local_sinks):
             return
         self._started.add(name)
         upload = Upload(
@@ -350,12 +352,12 @@ class GoodputMonitor:
             self._uploaders[name] = self._uploader(upload)
         except Exception as error:  # noqa: BLE001 - a monitor must not end a training
             trouble = f"cannot start the {name} uploader: {type(error).__name__}: {error}"
-            self._ended = together([self._ended, Tally(lost=1, trouble=trouble)])
+            self._ended = sum_tallies([self._ended, Tally(lost=1, trouble=trouble)])
             _log.warning("job %s: %s", self.job_name, trouble)
 
     def _uploader(self, upload: Upload) -> Uploader:
-        if self._logger is not None or self._lent:
-            return ThreadUploader(upload, self._finish_s, self._logger, self._lent)
+        if self._logger is not None or self._local_sinks:
+            return ThreadUploader(upload, self._finish_s, self._logger, self._local_sinks)
         return ProcessUploader(upload, self._finish_s)
 
     def _flushes_alone(self, name: str, skip_final_flush: bool | None) -> bool:  # noqa: FBT001
@@ -370,7 +372,7 @@ class GoodputMonitor:
         skip = self._skip_final if skip_final_flush is None else skip_final_flush
         uploader.stop(self._finish_s, final=not skip)
         tally = uploader.tally()
-        self._ended = together([self._ended, tally])
+        self._ended = sum_tallies([self._ended, tally])
         if tally.lost:
             _log.warning(
                 "job %s: the %s uploader uploaded %d readings and lost %d; last error: %s",

@@ -92,7 +92,7 @@ class Tally(msgspec.Struct, frozen=True, kw_only=True):
     trouble: str = ""
 
 
-def together(tallies: Iterable[Tally]) -> Tally:
+def sum_tallies(tallies: Iterable[Tally]) -> Tally:
     """Add up several tallies, with the last trouble."""
     whole = Tally()
     for tally in tallies:
@@ -112,7 +112,7 @@ def lost_text(name: str, tally: Tally) -> str:
     )
 
 
-class _Outlet:
+class _SinkThread:
     """A sink with its thread, opened with the first reading; retried while opening fails."""
 
     def __init__(self, name: str, open_it: Callable[[], Sink]) -> None:
@@ -141,14 +141,14 @@ class _Outlet:
             self._sink.close()
 
 
-def _outlets(upload: Upload, lent: Sequence[BorrowedSink]) -> list[_Outlet]:
+def _sinks(upload: Upload, local_sinks: Sequence[BorrowedSink]) -> list[_SinkThread]:
     job = f"job {upload.job_name}"
     return [
         *(
-            _Outlet(f"{job}: {destination_name(place)}", partial(open_sink, place))
+            _SinkThread(f"{job}: {destination_name(place)}", partial(open_sink, place))
             for place in upload.destinations
         ),
-        *(_Outlet(f"{job}: a sink of its own", sink.opened) for sink in lent),
+        *(_SinkThread(f"{job}: a sink of its own", sink.opened) for sink in local_sinks),
     ]
 
 
@@ -159,7 +159,7 @@ class Uploads:
         upload: What to read, how often, and the destinations.
         logger: The source of entries; default: ``upload.log``.
         report: Called with the tally after each round.
-        lent: Sinks of this process to write to as well.
+        local_sinks: Sinks of this process to write to as well.
     """
 
     def __init__(
@@ -167,12 +167,19 @@ class Uploads:
         upload: Upload,
         logger: GoodputLogger | None = None,
         report: Callable[[Tally], object] = lambda _: None,
-        lent: Sequence[BorrowedSink] = (),
+        local_sinks: Sequence[BorrowedSink] = (),
     ) -> None:
         self._upload = upload
-        self._reader = _reader(upload, logger)
-        self._run = RunReader(Path(_run_dir(upload)))
-        self._outlets = _outlets(upload, lent)
+        self._reader = GoodputReader(
+            upload.job_name,
+            upload.logger_name,
+            logger or _logger(upload),
+            upload.using_pathways,
+            cache_dir=upload.cache_dir,
+        )
+        run_dir = upload.log.run_dir if isinstance(upload.log, UploadLog) else ""
+        self._run = RunReader(Path(run_dir))
+        self._sinks = _sinks(upload, local_sinks)
         self._report = report
         self._failed = 0
         self._trouble = ""
@@ -181,13 +188,13 @@ class Uploads:
     @property
     def tally(self) -> Tally:
         """Readings uploaded and lost so far; a failed read is one lost."""
-        found = together(outlet.tally for outlet in self._outlets)
+        found = sum_tallies(sink.tally for sink in self._sinks)
         lost = found.lost + self._failed
         return msgspec.structs.replace(found, lost=lost, trouble=found.trouble or self._trouble)
 
-    def run(self, stop: threading.Event, go_on: Callable[[], bool] = lambda: True) -> None:
-        """Read and upload until ``stop`` is set or ``go_on`` returns False."""
-        while go_on() and not stop.wait(self._upload.interval_s):
+    def run(self, stop: threading.Event, keep_running: Callable[[], bool] = lambda: True) -> None:
+        """Read and upload until ``stop`` is set or ``keep_running`` returns False."""
+        while keep_running() and not stop.wait(self._upload.interval_s):
             self.once()
 
     def finish(self, timeout_s: float, *, final: bool) -> None:
@@ -195,8 +202,8 @@ class Uploads:
         deadline_ns = SYSTEM.monotonic_ns() + round(timeout_s * 1e9)
         if final:
             self.once()
-        for outlet in self._outlets:
-            outlet.close(max(0.0, (deadline_ns - SYSTEM.monotonic_ns()) / 1e9))
+        for sink in self._sinks:
+            sink.close(max(0.0, (deadline_ns - SYSTEM.monotonic_ns()) / 1e9))
         self._report(self.tally)
 
     def once(self) -> None:
@@ -210,8 +217,8 @@ class Uploads:
                 self._failed += 1
                 self._warn(f"cannot read the goodput log: {type(error).__name__}: {error}"[:200])
             else:
-                for outlet in self._outlets:
-                    outlet.background.offer(reading)
+                for sink in self._sinks:
+                    sink.background.offer(reading)
         self._report(self.tally)
 
     def _reads(self) -> list[Callable[[], FinishedReading]]:
@@ -243,20 +250,6 @@ class Uploads:
         if trouble != self._trouble:
             self._trouble = trouble
             _log.warning("job %s: %s", self._upload.job_name, trouble)
-
-
-def _run_dir(upload: Upload) -> str:
-    return upload.log.run_dir if isinstance(upload.log, UploadLog) else ""
-
-
-def _reader(upload: Upload, logger: GoodputLogger | None) -> GoodputReader:
-    return GoodputReader(
-        upload.job_name,
-        upload.logger_name,
-        logger or _logger(upload),
-        upload.using_pathways,
-        cache_dir=upload.cache_dir,
-    )
 
 
 def _logger(upload: Upload) -> GoodputLogger:
@@ -291,7 +284,7 @@ class UploadOrder(msgspec.Struct, frozen=True, kw_only=True):
     finish_s: float
 
 
-def padded(tally: Tally) -> bytes:
+def encode_tally(tally: Tally) -> bytes:
     """Encode a tally in a fixed length, so that it can be overwritten in place."""
     plain = "".join(c if c.isascii() and c.isprintable() else "?" for c in tally.trouble[:200])
     text = msgspec.json.encode(msgspec.structs.replace(tally, trouble=plain)).ljust(TALLY_BYTES)
@@ -314,9 +307,9 @@ def main() -> None:
     parent = os.getppid()
     threading.Thread(target=listen, daemon=True).start()
     report = partial(os.pwrite, sys.stdout.fileno())
-    uploads = Uploads(order.upload, report=lambda tally: report(padded(tally), 0))
+    uploads = Uploads(order.upload, report=lambda tally: report(encode_tally(tally), 0))
     # A process forked by the training may hold the input open: check the parent as well.
-    uploads.run(stop, go_on=lambda: os.getppid() == parent)
+    uploads.run(stop, keep_running=lambda: os.getppid() == parent)
     uploads.finish(order.finish_s, final=commands != [b"quit\n"])
     if uploads.tally.lost and commands not in ([b"quit\n"], [b"stop\n"]):  # No monitor logs it.
         _log.warning("%s", lost_text(order.upload.job_name, uploads.tally))
