@@ -38,7 +38,7 @@ from outlay.prices.sources.vendors import parse_lambda, parse_runpod, parse_vast
 from outlay.proc.strays import ExitRecord, exit_path, read_exit
 from outlay.runs.directories import notices
 from outlay.runs.figures import read_figures
-from outlay.runs.slurm.sacct import read_accounts
+from outlay.runs.sacct import read_accounts
 from outlay.store import outlay_home
 from outlay.sweep.aggregate.reading import read_artefacts
 from outlay.sweep.engines.slurm.allocation import NAME as TIMES

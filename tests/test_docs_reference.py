@@ -30,6 +30,10 @@ def test_a_written_reference_is_up_to_date(name: str) -> None:
     assert page(f"reference/{name}.md") == tool["reference"](), "run `make docs`"
 
 
+def test_the_api_reference_lists_properties_that_are_cached() -> None:
+    assert "\n- `cost: RunCost`: " in page("reference/api.md")
+
+
 def commands(command: Any, path: str) -> Iterator[tuple[str, Any]]:
     """Yield every command that is shown somewhere: a former name is not."""
     if command.hidden and not path.endswith(f" {DEFAULT}"):

@@ -13,7 +13,7 @@ from outlay.export.background import Background, Limits
 SOON_S = 60.0
 
 
-def test_items_are_worked_on_in_order() -> None:
+def test_items_are_processed_in_order() -> None:
     seen: list[int] = []
     background: Background[int] = Background("work", seen.extend)
     for item in range(50):
@@ -33,7 +33,7 @@ def test_a_batch_fills_up_while_it_lingers() -> None:
     assert [len(batch) for batch in batches] == [10, 10, 5]
 
 
-def test_work_that_hangs_holds_up_neither_offering_nor_the_end() -> None:
+def test_work_that_hangs_blocks_neither_offer_nor_the_end() -> None:
     let_go, begun = threading.Event(), threading.Event()
 
     def hang(_: Sequence[int]) -> None:
@@ -54,7 +54,7 @@ def test_work_that_hangs_holds_up_neither_offering_nor_the_end() -> None:
     assert background.outcome.done == 1, "what was given up is not done as well"
 
 
-def test_a_failure_is_counted_and_said_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failure_is_counted_and_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     def fail(_: Sequence[int]) -> None:
         raise ConnectionError("no way")
 
@@ -65,11 +65,11 @@ def test_a_failure_is_counted_and_said_once(caplog: pytest.LogCaptureFixture) ->
         assert background.drain(SOON_S)
     assert background.outcome.lost == 5
     assert [record.getMessage() for record in caplog.records] == [
-        "work: ConnectionError: no way; what is lost is counted"
+        "work: ConnectionError: no way; losses are counted"
     ]
 
 
-def test_a_batch_is_tried_again() -> None:
+def test_a_failed_batch_is_retried() -> None:
     tries: list[Sequence[int]] = []
 
     def fail_once(batch: Sequence[int]) -> None:

@@ -121,7 +121,7 @@ def test_counts_are_whole_numbers_to_the_service(monitoring: Monitoring) -> None
     }
 
 
-def test_a_window_is_told_in_percent_with_its_size(monitoring: Monitoring) -> None:
+def test_a_window_is_uploaded_in_percent_with_its_size(monitoring: Monitoring) -> None:
     upload(
         WindowReading(
             t_ns=T_NS, window_s=43200, goodput_percent=60.0, badput_percent=PARTS, last_step=3
@@ -140,7 +140,7 @@ def test_step_deviation_is_one_number(monitoring: Monitoring) -> None:
 @pytest.mark.parametrize(
     "code", [grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.INTERNAL], ids=str
 )
-def test_what_the_service_refuses_is_raised_at_once(
+def test_an_error_of_the_service_is_raised_at_once(
     code: grpc.StatusCode, monitoring: Monitoring
 ) -> None:
     monitoring.mood.refuses_with = code
@@ -160,7 +160,7 @@ MACHINE = {
 }
 
 
-def test_what_is_left_out_comes_from_the_metadata_service(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_options_come_from_the_metadata_service(monkeypatch: pytest.MonkeyPatch) -> None:
     with serve_metadata(MACHINE) as host:
         monkeypatch.setenv("GCE_METADATA_HOST", host)
         assert completed(GCPOptions(replica_id="7")) == GCPOptions(
@@ -168,11 +168,11 @@ def test_what_is_left_out_comes_from_the_metadata_service(monkeypatch: pytest.Mo
         )
 
 
-def test_what_is_given_is_not_asked_for() -> None:
+def test_stated_options_are_not_queried() -> None:
     assert completed(OPTIONS) == OPTIONS
 
 
-def test_a_machine_elsewhere_must_be_told_its_project() -> None:
+def test_outside_google_cloud_the_project_must_be_stated() -> None:
     with pytest.raises(InvalidValue, match="project_id: got None; expected GCPOptions to name it"):
         completed(GCPOptions())
 
@@ -213,7 +213,7 @@ def test_credentials_that_cannot_be_read_leave_the_machines_project(
     assert "GOOGLE_APPLICATION_CREDENTIALS" in caplog.text
 
 
-def test_a_busy_metadata_service_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_busy_metadata_service_is_queried_again(monkeypatch: pytest.MonkeyPatch) -> None:
     with serve_metadata(MACHINE, failures=[503, 429]) as host:
         monkeypatch.setenv("GCE_METADATA_HOST", host)
         assert metadata("project", "project-id") == "metadata-project"
@@ -226,7 +226,7 @@ def logger(name: str = "bert", **options: float) -> CloudLogger:
     return CloudLogger(name, "goodput_bert", project_id="my-project", **options)  # type: ignore[arg-type]
 
 
-def test_a_recorder_and_a_calculator_meet_in_cloud_logging(log: Logging) -> None:
+def test_a_calculator_reads_what_a_recorder_wrote_to_cloud_logging(log: Logging) -> None:
     recorder = GoodputRecorder("bert", "goodput_bert", True, logger())
     recorder.record_job_start_time(at(0))
     for step in range(10):
@@ -313,7 +313,7 @@ def test_a_batch_that_is_refused_once_is_sent_again(log: Logging) -> None:
     assert writer.outcome.lost == 0
 
 
-def test_a_service_that_refuses_for_good_costs_entries_and_no_more(log: Logging) -> None:
+def test_a_service_that_keeps_refusing_only_loses_entries(log: Logging) -> None:
     log.mood.refuses_with = grpc.StatusCode.PERMISSION_DENIED
     writer = logger()
     writer.write_cloud_logging_entry({"job_name": "bert", "step_count": 1})

@@ -31,7 +31,7 @@ from outlay.export.prometheus import MetricsServer, exposition, is_authorized, r
 from outlay.goodput.follower import read_view_as_of, summarise
 from outlay.guard.budget_guard import BudgetGuard
 from outlay.runs.live import Run
-from outlay.runs.numbers import RunNumbers
+from outlay.runs.reading import RunReading
 from outlay.store import open_store
 from papers import ROOT
 from system_parts import missing
@@ -215,19 +215,19 @@ with outlay.run("m", dir=sys.argv[1], price="3600 USD/h", gpus=1) as run:
 """
 
 
-def test_numbers_are_those_of_their_instant_and_cost_never_goes_back_over_kills(
+def test_readings_are_consistent_and_cost_never_decreases_over_kills(
     tmp_path: Path,
 ) -> None:
     """Three starts, each killed in the midst of a step; looked at while it trains and between."""
     live, directory = LiveRuns(open_store()), tmp_path / "run"
-    seen: list[RunNumbers] = []
+    seen: list[RunReading] = []
     pages: list[float] = []
 
     def look(*, attempts: int = 0, tokens: int = 0) -> bool:
         """Look once; say whether the run has come that far."""
         reading = live.read()
-        for numbers in reading.runs:
-            seen.append(numbers)
+        for run in reading.runs:
+            seen.append(run)
             text = re.search(r"^outlay_run_cost_usd_total{.*} (.*)$", exposition(reading), re.M)
             assert text is not None
             pages.append(float(text[1]))
@@ -243,17 +243,17 @@ def test_numbers_are_those_of_their_instant_and_cost_never_goes_back_over_kills(
         look()
     assert pages == sorted(pages)
     assert pages[-1] > pages[0]
-    for numbers, shown in zip(seen[::5], pages[::5], strict=True):
-        view = read_view_as_of(directory, numbers.t_ns)  # As outlay cost and goodput saw it then.
+    for run, shown in zip(seen[::5], pages[::5], strict=True):
+        view = read_view_as_of(directory, run.t_ns)  # As outlay cost and goodput saw it then.
         assert view is not None
         summary = summarise(view)
-        assert numbers.cost == cost_of(view)
-        assert numbers.cost.cost is not None
-        assert (shown, numbers.goodput) == (float(numbers.cost.cost.amount), summary.goodput)
-        assert numbers.phases_ns == {row.phase: row.ns for row in summary.phases if row.ns}
+        assert run.cost == cost_of(view)
+        assert run.cost.cost is not None
+        assert (shown, run.figures.goodput) == (float(run.cost.cost.amount), summary.goodput)
+        assert run.breakdown.phases == {row.phase: row.ns for row in summary.phases if row.ns}
 
 
-def test_ceilings_stand_beside_the_runs(lab: Lab) -> None:
+def test_ceilings_are_on_the_page(lab: Lab) -> None:
     whole = f'outlay_guard_remaining_usd{{log="{lab.log_path}",scope="whole"}} 3.0'
     assert whole in lab.page()
 
@@ -283,7 +283,7 @@ def test_a_log_named_twice_or_in_bytes_that_are_no_text_gives_one_page(
     check_with_promtool(page)
 
 
-def test_a_scrape_that_fails_says_why_and_the_next_one_is_answered() -> None:
+def test_a_failed_scrape_says_why_and_the_next_one_succeeds() -> None:
     troubles = [OSError("the disk is gone")]
 
     def read() -> LiveReading:
@@ -308,12 +308,12 @@ def test_a_scrape_that_fails_says_why_and_the_next_one_is_answered() -> None:
         (("--port", "9", "--textfile", "a.prom"), "either --port or --textfile"),
     ],
 )
-def test_what_cannot_be_served_or_kept_is_refused(words: tuple[str, ...], expected: str) -> None:
+def test_invalid_options_are_refused(words: tuple[str, ...], expected: str) -> None:
     done = in_process("export", "prometheus", *words)
     assert (done.code, expected in done.err) == (InvalidValue.exit_code, True)
 
 
-def test_a_port_that_is_taken_is_said() -> None:
+def test_a_port_in_use_is_an_error() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         done = in_process("export", "prometheus", "--port", str(taken.getsockname()[1]))
     assert (done.code, "a port that is free" in done.err) == (InvalidValue.exit_code, True)
@@ -322,7 +322,7 @@ def test_a_port_that_is_taken_is_said() -> None:
 @pytest.mark.parametrize(
     ("header", "allowed"), [("Bearer sesame", True), ("Bearer open", False), (None, False)]
 )
-def test_a_token_is_asked_for(header: str | None, allowed: bool) -> None:
+def test_a_token_is_required(header: str | None, allowed: bool) -> None:
     assert is_authorized(header, "sesame") is allowed
 
 
@@ -348,12 +348,12 @@ def test_numbers_are_floats_and_phases_sum_to_the_cost(lab: Lab) -> None:
     assert numbers["outlay/wasted_cost_usd"] == pytest.approx(numbers["outlay/cost_usd"] / 6)
 
 
-def test_loading_data_in_a_span_is_waiting_for_data(lab: Lab) -> None:
+def test_a_data_loading_span_is_data_wait(lab: Lab) -> None:
     with lab.run.span("data_loading"):
         lab.clock.advance(4 * SECOND)
     assert lab.run.summary(numbers=True)["outlay/data_wait_s"] == 4
     assert lab.run.summary()["outlay/data_wait_s"] == 4
 
 
-def test_what_is_text_is_told_apart(lab: Lab) -> None:
+def test_facts_are_the_texts_of_the_summary(lab: Lab) -> None:
     assert lab.run.facts() == {"outlay/run_id": lab.run.run_id, "outlay/currency": "USD"}

@@ -60,7 +60,7 @@ def job() -> MemoryLog:
     return MemoryLog(Job().start(0).steps(0, 11, at=0).payloads)
 
 
-def test_a_step_s_deviation_is_asked_for_once(sink: Memory) -> None:
+def test_a_steps_deviation_is_read_once(sink: Memory) -> None:
     log = job()
     asking = loop(StepDeviation(), log)
     asking.once()
@@ -106,7 +106,7 @@ def test_nothing_logged_yet_is_no_loss(sink: Memory) -> None:
     assert sink.readings == []
 
 
-def test_without_a_last_upload_nothing_is_asked(sink: Memory) -> None:
+def test_without_a_final_upload_nothing_is_read(sink: Memory) -> None:
     asking = loop(Goodput(), job())
     asking.once()
     asking.finish(SOON_S, final=False)
@@ -114,10 +114,10 @@ def test_without_a_last_upload_nothing_is_asked(sink: Memory) -> None:
     assert sink.closed
 
 
-def test_it_asks_at_intervals_until_it_is_stopped(sink: Memory) -> None:
+def test_it_reads_at_intervals_until_it_is_stopped(sink: Memory) -> None:
     stop = threading.Event()
     asking = loop(Goodput(), job(), interval_s=0.001)
     rounds = iter([True, True, True, False])
-    asking.run(stop, go_on=lambda: next(rounds))
+    asking.run(stop, keep_running=lambda: next(rounds))
     asking.finish(SOON_S, final=False)
     assert len(sink.readings) == 3

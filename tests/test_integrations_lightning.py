@@ -69,12 +69,12 @@ def test_a_training_that_raises_is_a_failed_run(played: PlayedLab) -> None:
     assert played.read("raises").status == "failed"
 
 
-def test_an_error_inside_the_callback_ends_no_training(played: PlayedLab) -> None:
+def test_an_error_inside_the_callback_does_not_end_training(played: PlayedLab) -> None:
     (rank,) = played.results["fails"]
     assert (rank["global_step"], rank["errors"]) == (12, 24)
 
 
-def test_a_training_goes_on_though_nothing_can_be_recorded(played: PlayedLab) -> None:
+def test_training_continues_if_nothing_can_be_recorded(played: PlayedLab) -> None:
     """Every method of the Run raises."""
     (rank,) = played.results["broken"]
     assert (rank["exit"], rank["global_step"], rank["forwards"]) == (0, 12, 24)
@@ -105,7 +105,7 @@ def test_steps_of_several_optimizers_are_numbered_as_lightning_does(played: Play
     assert max(commits) % 2 == 1  # The second of a pair.
 
 
-def test_the_trainers_own_profiler_sees_everything_and_is_put_back(played: PlayedLab) -> None:
+def test_the_trainers_own_profiler_sees_everything_and_is_restored(played: PlayedLab) -> None:
     (rank,) = played.results["phases-1"]
     assert (rank["profiled"], rank["restored"]) == (24, True)
 

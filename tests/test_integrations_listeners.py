@@ -133,7 +133,7 @@ ONE_LOGGER = """
 """
 
 
-def test_what_nv_one_logger_is_told_becomes_a_run(tmp_path: Path) -> None:
+def test_telemetry_of_nv_one_logger_becomes_a_run(tmp_path: Path) -> None:
     done = scripts.finish(ONE_LOGGER, tmp_path, OUTLAY_PROGRESS="0")
     assert done.returncode == 0, done.stderr
     assert "errors 0" in done.stdout

@@ -29,7 +29,7 @@ from outlay.export.sinks import MlflowRun, OtlpEndpoint
 from outlay.integrations import trackers
 from outlay.integrations.wandb import attach as attach_wandb
 from outlay.integrations.wandb_files import TrackedRun, read_offline_run
-from outlay.runs.numbers import RunNumbersReader
+from outlay.runs.reading import RunReader
 from waiting import until
 
 PROGRAM = Path(__file__).parent / "programs" / "train_with_wandb.py"
@@ -172,7 +172,7 @@ def test_a_tracker_that_fails_is_counted_and_never_holds_up_the_end(
         attachment = trackers.attach(run, sink, every="10ms", finish_s=0.2)
         assert list(run.steps("ab")) == ["a", "b"]
     assert attachment.tally.lost >= 1
-    assert "arrived at trackers and" in caplog.text
+    assert "readings were uploaded to trackers and" in caplog.text
     assert outlay.read_run(tmp_path / "run").status == "completed"
     if isinstance(sink, Hanging):
         sink.release.set()
@@ -196,7 +196,7 @@ def test_what_a_process_loses_after_the_training_ended_is_counted_and_shown(
     receiver.answer = 400
     done = scripts.finish(REFUSED, tmp_path / "run", receiver.url)
     assert done.returncode == 0
-    assert "m: of its readings 0 arrived at trackers and 2 were lost; last: " in done.stderr
+    assert "m: 0 readings were uploaded to trackers and 2 were lost; last error: " in done.stderr
 
 
 def test_the_training_ends_while_a_receiver_hangs(tmp_path: Path) -> None:
@@ -208,7 +208,7 @@ def test_the_training_ends_while_a_receiver_hangs(tmp_path: Path) -> None:
         assert asking.recv(4) == b"POST"  # The uploader, which the training did not wait for.
         asking.sendall(b"HTTP/1.1 400 No\r\nContent-Length: 0\r\n\r\n")
         asking.close()
-        until(lambda: "were lost; last: " in (tmp_path / "err").read_text(), "it was not said")
+        until(lambda: "were lost; last error: " in (tmp_path / "err").read_text(), "no warning")
 
 
 LOADED = """
@@ -233,14 +233,14 @@ LOADED = """
 """
 
 
-def test_training_loads_nothing_for_trackers_and_one_that_is_attached_no_library(
+def test_training_loads_nothing_for_trackers_and_no_library_of_an_attached_one(
     tmp_path: Path,
 ) -> None:
     done = scripts.finish(LOADED, tmp_path / "run")
     assert done.stdout.splitlines() == ["[]", "[]", "[]"], done.stderr
 
 
-def test_only_rank_0_tells_trackers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_rank_0_uploads_to_trackers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RANK", "1")
     with outlay.run("m", dir=tmp_path / "run") as run:
         attachment = trackers.attach(run, Refusing(), every="10ms")
@@ -251,7 +251,7 @@ def test_only_rank_0_tells_trackers(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.xdist_group("mlflow")
-def test_mlflow_is_told_by_a_process_that_training_does_not_wait_for(
+def test_mlflow_is_written_by_a_process_that_training_does_not_wait_for(
     tmp_path: Path, mlflow_uri: str
 ) -> None:
     client = MlflowClient(mlflow_uri)
@@ -320,26 +320,26 @@ def test_a_receiver_decodes_a_run_in_units_at_its_instant(
         for _ in run.steps("ab", tokens=5):
             clock.advance(10 * SECOND)
     sink = open_sink(OtlpEndpoint(receiver.url))
-    numbers = RunNumbersReader(tmp_path / "run").read(clock.wall_ns())
-    sink.write(numbers)
+    reading = RunReader(tmp_path / "run").read(clock.wall_ns())
+    sink.write(reading)
     sink.close()
     cost = receiver.metrics["outlay.run.cost"]
     (point,) = cost.sum.data_points
     assert (cost.unit, cost.sum.is_monotonic) == ("{USD}", True)
-    assert (point.as_double, point.time_unix_nano) == (0.2, numbers.t_ns)
+    assert (point.as_double, point.time_unix_nano) == (0.2, reading.t_ns)
     assert receiver.metrics["outlay.run.goodput"].gauge.data_points[0].as_double == 1.0
     (phase,) = receiver.metrics["outlay.run.phase.duration"].gauge.data_points
     assert (phase.as_double, phase.attributes[0].value.string_value) == (20.0, "step")
 
 
-def test_what_a_receiver_refuses_is_lost(
+def test_a_reading_that_a_receiver_refuses_is_lost(
     receiver: Receiver, tmp_path: Path, clock: ManualClock
 ) -> None:
-    from outlay.export.otlp import OtlpRefused, OtlpSink
+    from outlay.export.trackers import OtlpRefused, OtlpSink
 
     receiver.answer = 400
     with outlay.run("m", dir=tmp_path / "run", clock=clock):
         pass
-    numbers = RunNumbersReader(tmp_path / "run").read(clock.wall_ns())
+    reading = RunReader(tmp_path / "run").read(clock.wall_ns())
     with pytest.raises(OtlpRefused):
-        OtlpSink(receiver.url).write(numbers)
+        OtlpSink(receiver.url).write(reading)

@@ -101,13 +101,13 @@ def test_a_training_that_raises_is_a_failed_run(kind: str, played: PlayedLab) ->
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_an_error_inside_the_callback_ends_no_training(kind: str, played: PlayedLab) -> None:
+def test_an_error_inside_the_callback_does_not_end_training(kind: str, played: PlayedLab) -> None:
     (rank,) = played.results[f"fails-{kind}"]
     assert (rank["global_step"], rank["errors"]) == (12, 24)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_training_goes_on_though_nothing_can_be_recorded(kind: str, played: PlayedLab) -> None:
+def test_training_continues_if_nothing_can_be_recorded(kind: str, played: PlayedLab) -> None:
     """Every method of the Run raises."""
     (rank,) = played.results[f"broken-{kind}"]
     assert (rank["exit"], rank["global_step"], rank["forwards"]) == (0, 12, 24)
@@ -124,7 +124,7 @@ def test_no_value_of_a_tensor_is_read_that_the_trainer_does_not_read(
 
 
 @pytest.mark.parametrize(("kind", "missed"), [("mixin", 0), ("callback", 2)])
-def test_several_datasets_are_evaluated_and_no_wait_for_data(
+def test_evaluating_several_datasets_is_not_a_data_wait(
     kind: str, missed: int, played: PlayedLab
 ) -> None:
     """Without the mixin the first batch of each further dataset is missed."""
@@ -136,7 +136,7 @@ def test_several_datasets_are_evaluated_and_no_wait_for_data(
     assert phases["evaluation"] == (truth["evaluations"] - rounds * missed) * EVAL_NS
 
 
-def test_the_summary_is_read_after_the_end_and_not_paid_for(tmp_path: Path) -> None:
+def test_the_summary_is_read_after_the_end_and_not_charged(tmp_path: Path) -> None:
     driver = LoopDriver({"model": "m", "dir": tmp_path})
     run = driver.start()
     ends = []

@@ -134,7 +134,7 @@ def test_gpu_load_and_energy_come_from_system_metrics(tmp_path: Path, private_ho
     assert figures.energy_mj == 300 * 9 * 60 * 1000
 
 
-def test_it_is_marked_as_imported_and_what_is_missing_is_said(
+def test_an_import_is_tagged_and_reports_what_is_missing(
     tmp_path: Path, private_home: Path
 ) -> None:
     write_run(tmp_path, "abc", ended=False)
@@ -158,7 +158,7 @@ def test_importing_again_changes_nothing(tmp_path: Path, private_home: Path) -> 
     assert [path.read_bytes() for path in log] == before
 
 
-def test_another_price_is_taken_on(tmp_path: Path, private_home: Path) -> None:
+def test_another_price_replaces_the_first(tmp_path: Path, private_home: Path) -> None:
     write_run(tmp_path, "abc")
     import_runs(tmp_path)
     import_runs(tmp_path, "--price", "3 USD/h")
@@ -166,7 +166,7 @@ def test_another_price_is_taken_on(tmp_path: Path, private_home: Path) -> None:
     assert reading.cost.cost == Money(4 * 3_000_000 * 660 // 3600)
 
 
-def test_of_many_runs_those_that_fail_are_listed_and_the_rest_is_there(tmp_path: Path) -> None:
+def test_failed_runs_are_listed_and_the_others_imported(tmp_path: Path) -> None:
     for number in range(60):
         write_run(tmp_path, f"r{number:03}", rows=2)
     (bad,) = tmp_path.rglob("run-r007.wandb")
@@ -178,7 +178,7 @@ def test_of_many_runs_those_that_fail_are_listed_and_the_rest_is_there(tmp_path:
     assert len(in_process("runs", "--all", "--json").json["runs"]) == 59
 
 
-def test_an_import_goes_on_where_it_was_interrupted(tmp_path: Path) -> None:
+def test_an_interrupted_import_continues(tmp_path: Path) -> None:
     for number in range(5):
         write_run(tmp_path, f"r{number}", rows=2)
     seen: list[Path] = []
@@ -197,9 +197,7 @@ def test_an_import_goes_on_where_it_was_interrupted(tmp_path: Path) -> None:
     assert len(in_process("runs", "--json").json["runs"]) == 5
 
 
-def test_an_import_that_is_killed_goes_on_to_the_same_books(
-    tmp_path: Path, private_home: Path
-) -> None:
+def test_a_killed_import_continues_to_the_same_result(tmp_path: Path, private_home: Path) -> None:
     """Killed after the first runs were registered; a bar shows how far it has come."""
     for number in range(120):
         write_run(tmp_path, f"r{number:03}", rows=2)
@@ -227,15 +225,13 @@ def test_a_price_by_name_is_looked_up_once_and_stays(tmp_path: Path, private_hom
 
 
 @pytest.mark.parametrize("price", ["2 USD per hour or so", "acme:A100", "auto"])
-def test_a_price_that_is_none_is_refused_before_anything_is_read(
-    tmp_path: Path, price: str
-) -> None:
+def test_an_invalid_price_is_refused_before_anything_is_read(tmp_path: Path, price: str) -> None:
     write_run(tmp_path, "abc")
     assert import_runs(tmp_path, "--price", price).code == 2
 
 
 @pytest.mark.parametrize("left", [BLOCK, BLOCK + 3, BLOCK + 4000])
-def test_a_torn_file_gives_what_came_before(tmp_path: Path, left: int) -> None:
+def test_a_torn_file_is_read_up_to_the_tear(tmp_path: Path, left: int) -> None:
     """W&B writes by the block: of a run that is killed a whole number of them is there."""
     path = write_run(tmp_path, "abc", rows=400)
     path.write_bytes(path.read_bytes()[:left])

@@ -67,7 +67,7 @@ def test_a_run_begins_with_its_process_and_what_came_before_is_startup(tmp_path:
     assert abs(breakdown.cost.micros - wall_ns / 1000) <= 1
 
 
-def test_a_process_begins_with_its_first_run_alone(tmp_path: Path) -> None:
+def test_only_the_first_run_of_a_process_begins_with_the_process(tmp_path: Path) -> None:
     dirs = [tmp_path / name for name in "abc"]
     assert scripts.finish(TRAINS, *dirs).returncode == 0
     begins = [attempts_of(run_dir)[0].begin for run_dir in dirs]
@@ -178,7 +178,7 @@ def test_the_reap_ends_an_attempt_that_was_killed(tmp_path: Path) -> None:
     assert [node.ended for node in attempt.nodes] == [True]
 
 
-def test_gpus_that_exec_was_not_told_are_left_to_what_it_starts(tmp_path: Path) -> None:
+def test_exec_passes_on_gpus_only_if_they_were_stated(tmp_path: Path) -> None:
     records = "import outlay; outlay.run('m').close()"
     command = (sys.executable, "-c", records)
     outlay("exec", "--dir", tmp_path / "r", "--", *command, CUDA_VISIBLE_DEVICES="0,1")

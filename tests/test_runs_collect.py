@@ -111,14 +111,14 @@ def test_a_dead_run_is_named_without_opening_its_log_again(tmp_path: Path) -> No
     assert {finding["severity"] for finding in before} == {"error", "warning"}
 
 
-def test_a_row_of_earlier_rules_is_derived_anew(tmp_path: Path) -> None:
+def test_a_row_with_an_older_figures_version_is_derived_again(tmp_path: Path) -> None:
     register(an_ended_run(tmp_path / "a"))
     with writing(open_store()) as connection:
         connection.execute(update(schema.runs).values(steps=77, figures_version=0))
     assert listed() == {"a": ("completed", 2)}
 
 
-def test_a_row_of_a_store_without_stamps_is_derived_anew(tmp_path: Path) -> None:
+def test_a_row_without_a_log_stamp_is_derived_again(tmp_path: Path) -> None:
     an_ended_run(tmp_path / "a")
     old = connect(store_url())
     migrations.migrate(old, to=3)
@@ -197,7 +197,7 @@ def test_list_runs_counts_what_the_limit_left_out(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("wrong", [{"limit": 0}, {"tag": "=nlp"}, {"since": "yesterday"}])
-def test_list_runs_refuses_what_it_cannot_use(wrong: dict[str, object]) -> None:
+def test_list_runs_refuses_invalid_arguments(wrong: dict[str, object]) -> None:
     with pytest.raises(InvalidValue, match=next(iter(wrong))):
         outlay.list_runs(**wrong)  # type: ignore[arg-type]
 

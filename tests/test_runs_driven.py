@@ -73,7 +73,7 @@ def test_a_phase_lasts_until_the_next_one_or_the_next_step(tmp_path: Path) -> No
     assert seconds == {"evaluation": 5, "checkpoint_save": 2, "step": 3, "other": 5}
 
 
-def test_a_step_that_never_ended_did_not_happen(tmp_path: Path) -> None:
+def test_a_step_that_never_ended_is_not_recorded(tmp_path: Path) -> None:
     with outlay.run("m", dir=tmp_path) as run:
         run.begin_step()
         assert run.begin_step() == 0
@@ -108,7 +108,7 @@ def test_a_budget_counts_what_survives_below_the_step_that_a_trainer_resumes_fro
     assert [step.step for step in steps_of(tmp_path)] == [*range(6), *range(4, 10)]
 
 
-def test_a_trainer_may_say_where_it_resumes_after_asking_whether_to_stop(tmp_path: Path) -> None:
+def test_resume_from_may_follow_should_stop(tmp_path: Path) -> None:
     clock = ManualClock()
     budget = outlay.iso_tokens(100)
     with outlay.run("m", dir=tmp_path, budget=budget, clock=clock) as run:
@@ -119,7 +119,7 @@ def test_a_trainer_may_say_where_it_resumes_after_asking_whether_to_stop(tmp_pat
         assert drive(run, clock, 20) == 4
 
 
-def test_a_step_that_ran_before_the_first_question_is_counted(tmp_path: Path) -> None:
+def test_a_step_before_the_first_should_stop_is_counted(tmp_path: Path) -> None:
     clock = ManualClock()
     with outlay.run("m", dir=tmp_path, budget=outlay.iso_tokens(30), clock=clock) as run:
         run.resume_from(4)
@@ -132,12 +132,12 @@ def test_a_step_that_ran_before_the_first_question_is_counted(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("step", [-1, 1.5, None, "3"])
-def test_a_step_to_resume_from_is_a_number(tmp_path: Path, step: Any) -> None:
+def test_resume_from_refuses_what_is_not_a_step_number(tmp_path: Path, step: Any) -> None:
     with outlay.run("m", dir=tmp_path) as run, pytest.raises(InvalidValue, match="step"):
         run.resume_from(step)
 
 
-def test_epochs_end_when_the_run_must(tmp_path: Path) -> None:
+def test_epochs_end_when_the_run_must_stop(tmp_path: Path) -> None:
     evaluations = 0
     with outlay.run("m", dir=tmp_path, budget=outlay.iso_tokens(25)) as run:
         for _ in run.epochs(10):
@@ -160,7 +160,7 @@ def test_epochs_of_an_exhausted_run_never_begin(tmp_path: Path) -> None:
         assert begun == expected
 
 
-def test_a_loop_around_a_run_that_must_stop_is_warned_of_once(
+def test_a_loop_around_a_run_that_must_stop_is_warned_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with (
@@ -203,7 +203,7 @@ def test_a_resumed_training_begins_with_the_epoch_it_was_interrupted_in(tmp_path
 # Metrics
 
 
-def test_a_metric_that_is_no_number_is_counted_and_logged_once(
+def test_a_metric_that_is_not_a_number_is_counted_and_logged_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING, "outlay"), outlay.run("m", dir=tmp_path) as run:
@@ -253,7 +253,7 @@ def test_a_rank_comes_from_the_environment(environ: dict[str, str], place: tuple
     assert find_place(environ) == RankPlace(rank=place[0], world_size=place[1])
 
 
-def test_torch_distributed_says_the_rank_where_the_environment_does_not(
+def test_the_rank_comes_from_torch_distributed_if_not_from_the_environment(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     torch_says(monkeypatch, 1, 2)
@@ -288,7 +288,7 @@ def test_sources_that_differ_about_the_rank_are_an_error(
 @pytest.mark.parametrize(
     ("rank", "world_size"), [(2, 2), (-1, 2), (True, 2), ("1", 2), (0, 0), (0, 1.0)]
 )
-def test_a_rank_that_cannot_be_is_refused(rank: Any, world_size: Any) -> None:
+def test_an_impossible_rank_is_refused(rank: Any, world_size: Any) -> None:
     with pytest.raises(InvalidValue):
         find_place({}, rank=rank, world_size=world_size)
 
@@ -303,7 +303,7 @@ def test_ranks_that_state_their_place_share_a_directory(tmp_path: Path) -> None:
     assert sorted((header.rank, header.world_size) for header in headers) == [(0, 2), (1, 2)]
 
 
-def test_a_rank_that_is_taken_is_told_how_to_state_another(tmp_path: Path) -> None:
+def test_the_error_of_a_taken_rank_says_how_to_state_another(tmp_path: Path) -> None:
     with (
         outlay.run("m", dir=tmp_path),
         pytest.raises(RunInUse, match=r"another rank .*init_process_group.*rank= and world_size="),
@@ -325,7 +325,7 @@ def test_a_rank_that_is_taken_is_told_how_to_state_another(tmp_path: Path) -> No
         ("", "completed"),
     ],
 )
-def test_a_run_without_a_block_ends_as_its_program_does(
+def test_a_run_without_a_with_block_ends_with_its_programs_status(
     end: str, status: str, tmp_path: Path
 ) -> None:
     scripts.finish(
@@ -340,7 +340,7 @@ def test_a_run_without_a_block_ends_as_its_program_does(
     assert outlay.read_run(tmp_path).status == status
 
 
-def test_an_exit_that_was_caught_fails_nothing(tmp_path: Path) -> None:
+def test_a_caught_exit_does_not_fail_the_run(tmp_path: Path) -> None:
     scripts.finish(
         """
         import sys, outlay
@@ -410,7 +410,7 @@ def test_a_configuration_is_shown_in_a_runs_report_and_log(tmp_path: Path) -> No
     assert SECRET not in page + text
 
 
-def test_what_json_does_not_have_is_kept_as_text(tmp_path: Path) -> None:
+def test_values_without_a_json_type_are_kept_as_text(tmp_path: Path) -> None:
     config = {"path": Path("a"), "inf": float("inf"), 3: "three", "big": 2**70, "none": None}
     with outlay.run("m", dir=tmp_path, config=config) as run:
         assert run.options.config == {

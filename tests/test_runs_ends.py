@@ -27,7 +27,7 @@ class Mishap(Exception):
     """An exception of the training script."""
 
 
-def test_a_run_that_comes_to_its_end_is_completed(tmp_path: Path) -> None:
+def test_a_run_that_reaches_its_end_is_completed(tmp_path: Path) -> None:
     with outlay.run("m", dir=tmp_path):
         pass
     assert outcome(tmp_path) == ("completed", "")
@@ -68,7 +68,7 @@ def test_an_attempt_ends_as_its_script_does(
     assert outcome(tmp_path) == expected
 
 
-def test_a_stated_preemption_is_how_it_ended(tmp_path: Path) -> None:
+def test_a_stated_preemption_is_the_end_status(tmp_path: Path) -> None:
     with outlay.run("m", dir=tmp_path) as run:
         run.preempted("spot reclaim")
     assert outcome(tmp_path) == ("preempted", "spot reclaim")
@@ -193,7 +193,7 @@ def test_a_loop_that_breaks_on_sigterm_keeps_its_last_step(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("handler", ["signal.SIG_DFL", "signal.SIG_IGN", "print"])
-def test_closing_puts_the_previous_handler_back(tmp_path: Path, handler: str) -> None:
+def test_closing_restores_the_previous_handler(tmp_path: Path, handler: str) -> None:
     program = f"""
         import signal, sys, outlay
         signal.signal(signal.SIGTERM, {handler})

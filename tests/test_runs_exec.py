@@ -66,7 +66,7 @@ def test_with_steps_the_last_line_has_cost_goodput_and_what_was_avoidable(tmp_pa
     assert 0 < float(found[2]) < float(found[1])
 
 
-def test_where_nothing_is_worth_changing_the_last_line_says_above_what(tmp_path: Path) -> None:
+def test_without_advice_the_last_line_names_the_smallest_saving_considered(tmp_path: Path) -> None:
     Segment(about={"price": dollars(36)}).step(100).end().write(tmp_path)
     line = last_line(outlay_read(tmp_path), str(tmp_path))
     assert line == "outlay: cost 1.00 USD, goodput 100.0%, nothing avoidable above 0.010 USD found"
@@ -79,7 +79,7 @@ def test_without_a_price_the_last_line_says_how_to_state_one(tmp_path: Path) -> 
 
 @pytest.mark.parametrize(("program", "code"), [("no-such-program", 127), ("./not-executable", 126)])
 @pytest.mark.parametrize("words", [["exec"], ["guard", "run", "--label", "a", "--rate", "1"]])
-def test_what_cannot_be_started_exits_as_in_a_shell(
+def test_a_command_that_cannot_start_exits_as_in_a_shell(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], program: str, code: int
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -155,7 +155,7 @@ def test_a_command_that_cannot_start_leaves_the_signals_as_they_were(tmp_path: P
     assert [signal.getsignal(number) for number in FORWARDED] == before
 
 
-def test_a_signal_reaches_the_command_and_is_how_it_ended(tmp_path: Path) -> None:
+def test_a_signal_reaches_the_command_and_decides_the_status(tmp_path: Path) -> None:
     script = "import signal, sys; print('up', flush=True); signal.pause()"
     watched = subprocess.Popen(
         [sys.executable, "-m", "outlay", "exec", "--dir", str(tmp_path / "r"), "--",
@@ -171,7 +171,7 @@ def test_a_signal_reaches_the_command_and_is_how_it_ended(tmp_path: Path) -> Non
     assert (end.status, end.reason, end.exit_code) == ("terminated", "SIGTERM", 143)
 
 
-def test_a_command_that_somebody_else_terminates_was_terminated(tmp_path: Path) -> None:
+def test_a_command_that_another_process_terminates_is_terminated(tmp_path: Path) -> None:
     """As a scheduler does that signals every process of a job, the command before outlay."""
     outlay("exec", "--dir", tmp_path / "r", "--", "sh", "-c", "kill -TERM $$")
     (end,) = [r for r in read_run(tmp_path / "r").records if isinstance(r, AttemptEnded)]
@@ -188,7 +188,7 @@ def test_no_command_is_wrong_usage() -> None:
     assert outlay("exec").code == 2
 
 
-def test_switched_off_it_only_runs_the_command(tmp_path: Path) -> None:
+def test_disabled_exec_only_runs_the_command(tmp_path: Path) -> None:
     done = outlay("exec", "--dir", tmp_path / "r", "--", "sh", "-c", "exit 5", OUTLAY_DISABLED="1")
     assert done.code == 5
     assert not (tmp_path / "r").exists()
@@ -237,7 +237,7 @@ def test_sampled_energy_is_called_estimated(tmp_path: Path) -> None:
     assert "(measured)" not in shown.err
 
 
-def test_what_gpus_do_is_recorded_as_signs_of_life(tmp_path: Path) -> None:
+def test_gpu_load_is_recorded_in_heartbeats(tmp_path: Path) -> None:
     path = with_nvml(tmp_path, FAKE_NVML)
     shown = outlay("exec", "--dir", tmp_path / "r", "--json", "--", "sleep", "1.3", PYTHONPATH=path)
     beats = [r for r in read_run(tmp_path / "r").records if isinstance(r, Heartbeat)]
@@ -255,7 +255,7 @@ def test_what_gpus_do_is_recorded_as_signs_of_life(tmp_path: Path) -> None:
         ([sys.executable, "-c", "pass"], Path(sys.executable).name),
     ],
 )
-def test_a_run_is_called_by_what_is_run(
+def test_a_run_is_named_after_its_command(
     command: list[str], name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

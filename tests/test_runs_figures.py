@@ -91,7 +91,7 @@ def test_a_run_killed_on_this_host_is_dead_at_once(tmp_path: Path) -> None:
     assert read_figures(tmp_path, SYSTEM.wall_ns()).status == "dead"
 
 
-def test_progress_is_how_far_the_last_attempt_came(tmp_path: Path) -> None:
+def test_progress_is_that_of_the_last_attempt(tmp_path: Path) -> None:
     first = Segment(start=0).step(1, number=0).step(1, number=1).step(1, number=2)
     second = Segment(start=10).step(1, number=1)
     assert figures(tmp_path, first, second).steps == 2

@@ -71,7 +71,7 @@ def header(run_dir: Path) -> AttemptStarted:
     ],
     ids=repr,
 )
-def test_what_cannot_be_used_is_refused_before_anything_is_written(
+def test_an_invalid_argument_is_refused_before_anything_is_written(
     name: str, value: object, tmp_path: Path, private_home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -92,7 +92,7 @@ def test_what_cannot_be_used_is_refused_before_anything_is_written(
         ("OUTLAY_STOPPED_PRICE", "-1"),
     ],
 )
-def test_a_setting_that_cannot_be_used_is_named(name: str, value: str) -> None:
+def test_an_invalid_environment_variable_is_named(name: str, value: str) -> None:
     with pytest.raises(InvalidValue, match=f"^{name}: got '{value}'"):
         options({name: value})
 
@@ -142,7 +142,7 @@ def test_arguments_come_before_the_environment(tmp_path: Path) -> None:
     assert given.price == Price(1_000_000, "USD", "argument")
 
 
-def test_an_empty_setting_is_no_setting() -> None:
+def test_an_empty_environment_variable_counts_as_unset() -> None:
     given = options({"OUTLAY_RUN_DIR": "", "OUTLAY_PRICE": "", "OUTLAY_GPUS": ""})
     assert (given.price, given.gpus) == (None, Fraction(1))
 
@@ -227,7 +227,7 @@ def test_a_long_name_still_makes_a_directory() -> None:
     assert options(name="x" * 300).dir.name == "x" * 100 + "-20231114-221320"
 
 
-def test_a_path_that_nobody_can_look_at_does_not_stop_a_run(tmp_path: Path) -> None:
+def test_a_path_that_cannot_be_examined_does_not_stop_a_run(tmp_path: Path) -> None:
     """As a directory that cannot be written: what is recorded is lost, counted and warned of."""
     with outlay.run("m", dir=tmp_path / ("x" * 300)) as run:
         assert len(list(run.steps(range(3)))) == 3
@@ -240,7 +240,7 @@ def test_ranks_of_a_launch_share_a_default_directory() -> None:
     assert dirs == {Path.cwd() / "outlay-runs" / "m-slurm-17"}
 
 
-def test_ranks_that_cannot_know_of_each_other_must_name_a_directory() -> None:
+def test_ranks_without_a_shared_launch_id_must_state_a_directory() -> None:
     with pytest.raises(InvalidValue, match="a directory that all ranks share"):
         options({"WORLD_SIZE": "2"})
 
@@ -288,7 +288,9 @@ def test_disabled_a_loop_still_has_numbers(tmp_path: Path, monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("off", ["", "0", "false"])
-def test_disabled_must_say_so(off: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_false_values_do_not_disable_recording(
+    off: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("OUTLAY_DISABLED", off)
     with outlay.run("m", dir=tmp_path):
         pass

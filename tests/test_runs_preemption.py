@@ -43,7 +43,7 @@ def test_a_notice_saves_once_after_the_step_that_runs_and_ends_the_loop(
     assert status(run) == "preempted"
 
 
-def test_what_was_saved_on_notice_is_gone_on_from(run: Run) -> None:
+def test_the_next_attempt_resumes_from_what_was_saved_on_notice(run: Run) -> None:
     run.on_preemption(run.checkpoint_committed)
     for batch in run.steps(range(10)):
         if batch == 3:
@@ -53,7 +53,7 @@ def test_what_was_saved_on_notice_is_gone_on_from(run: Run) -> None:
         assert again.resume_step == 4
 
 
-def test_the_handlers_that_were_there_are_put_back(tmp_path: Path) -> None:
+def test_the_previous_handlers_are_restored(tmp_path: Path) -> None:
     before = {number: signal.getsignal(number) for number in (signal.SIGUSR2, signal.SIGTERM)}
     with outlay.run("m", dir=tmp_path / "run") as run:
         run.on_preemption(lambda: None)
@@ -80,7 +80,7 @@ print("after the loop")
 """
 
 
-def test_a_launchers_signal_ends_a_loop_that_knows_nothing_of_it(tmp_path: Path) -> None:
+def test_a_launchers_signal_ends_a_loop_without_hooks(tmp_path: Path) -> None:
     process = start(PROGRAM, tmp_path / "run", OUTLAY_NOTICE="SIGUSR2")
     wait_for(process, "up")
     process.send_signal(signal.SIGUSR2)
@@ -90,7 +90,7 @@ def test_a_launchers_signal_ends_a_loop_that_knows_nothing_of_it(tmp_path: Path)
     assert (figures.status, figures.steps) == ("preempted", 4)
 
 
-def test_a_second_notice_does_not_kill_what_is_on_its_way_out(tmp_path: Path) -> None:
+def test_a_second_notice_does_not_kill_a_run_that_is_ending(tmp_path: Path) -> None:
     program = """
     import os, signal, sys, outlay
     with outlay.run("m", dir=sys.argv[1]) as run:

@@ -26,7 +26,7 @@ from outlay.ledger import (
 )
 from outlay.ledger.price import typed_price
 from outlay.runs.directories import leave_notice
-from outlay.runs.slurm.sacct import Accounts, read_accounts, read_gpus
+from outlay.runs.sacct import Accounts, read_accounts, read_gpus
 
 HOUR_NS = 3600 * 10**9
 COLUMNS = "JobID|JobIDRaw|JobName|User|Account|Partition|Cluster|State|Start|End|AllocTRES|NodeList"
@@ -63,7 +63,7 @@ def test_steps_are_parts_of_jobs_and_those_that_never_ran_used_nothing() -> None
     assert (found.jobs, found.unfinished, found.findings) == ((), 0, ())
 
 
-def test_one_that_still_runs_is_counted_and_left_for_later() -> None:
+def test_a_job_that_still_runs_is_counted_and_not_imported() -> None:
     found = accounts(ONE.replace("2026-10-03T14:00:00", "Unknown"))
     assert (found.jobs, found.unfinished) == ((), 1)
 
@@ -251,7 +251,7 @@ def test_accounts_of_parts_of_a_job_count_no_start_twice(
     assert [(run["attempts"], run["cost_micros"]) for run in runs_now()] == [(2, 4_000_000)]
 
 
-def test_a_number_that_slurm_gave_again_is_another_job(file: Path) -> None:
+def test_a_reused_job_number_is_another_job(file: Path) -> None:
     file.write_text("\n".join([COLUMNS, ONE]))
     import_file(file)
     file.write_text("\n".join([COLUMNS, ONE.replace("2026-10", "2026-11")]))
@@ -333,7 +333,7 @@ def test_no_job_is_counted_twice_in_any_order_of_collecting_and_importing(
     assert [run["run_id"] for run in runs_now()] == ["own"]
 
 
-def test_what_turns_out_to_have_recorded_itself_is_withdrawn(
+def test_the_import_of_a_job_that_recorded_itself_is_removed(
     tmp_path: Path, private_home: Path
 ) -> None:
     import_lines(tmp_path, line("7", 0, 100))
@@ -489,7 +489,7 @@ def share_a_job(tmp_path: Path, *, gpus: int = 4) -> None:
         leave_notice(name, own_log(tmp_path / name, span, **about), NOON_NS)
 
 
-def test_what_of_a_job_lies_in_none_of_its_runs_is_a_row_of_its_own(tmp_path: Path) -> None:
+def test_the_rest_of_a_shared_job_is_a_row_of_its_own(tmp_path: Path) -> None:
     share_a_job(tmp_path)
     import_lines(tmp_path, line("7", 0, 100))
     costs = {run["model"]: 0 for run in runs_now()}
@@ -504,7 +504,7 @@ def test_the_gpus_that_no_run_of_a_job_had_are_in_no_run(tmp_path: Path) -> None
     assert sum(run["cost_micros"] for run in runs_now()) == 10 * 4 * 100 * 10**6
 
 
-def test_runs_that_say_they_had_more_than_their_job_are_named(tmp_path: Path) -> None:
+def test_runs_that_claim_more_gpus_than_their_job_are_a_finding(tmp_path: Path) -> None:
     share_a_job(tmp_path, gpus=5)
     done = import_lines(tmp_path, line("7", 0, 100))
     assert any("0.02 GPU-hours more" in each["message"] for each in done["findings"])

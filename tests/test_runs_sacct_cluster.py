@@ -13,7 +13,7 @@ import pytest
 
 from command_line import in_process
 from outlay.ledger import Attempt, derive_attempts, read_lives
-from outlay.runs.slurm.sacct import COMMAND, Accounts, SacctJob, read_accounts
+from outlay.runs.sacct import COMMAND, Accounts, SacctJob, read_accounts
 from slurm_cluster import ACCOUNTING_PROGRAMS, AccountedCluster, require_programs
 from waiting import until
 
@@ -213,7 +213,7 @@ def settled(books: Books) -> list[tuple[str, Any]]:
     return books.runs()
 
 
-def test_jobs_of_every_fate_are_runs(books: Books, settled: list[tuple[str, Any]]) -> None:
+def test_jobs_of_every_end_state_become_runs(books: Books, settled: list[tuple[str, Any]]) -> None:
     jobs = books.jobs()
     assert [job for job, _ in settled] == sorted(jobs)
     assert len(jobs) == 40

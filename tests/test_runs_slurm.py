@@ -87,7 +87,7 @@ def test_two_hundred_tasks_that_start_at_once_have_two_hundred_directories() -> 
     assert len({options(task).dir for task in tasks}) == 200
 
 
-def test_a_job_that_is_queued_again_goes_on_with_its_run_and_its_budget(
+def test_a_requeued_job_resumes_its_run_and_its_budget(
     job: pytest.MonkeyPatch,
 ) -> None:
     with outlay.run("m", budget="iso_tokens=800") as first:
@@ -109,7 +109,7 @@ def test_two_trainings_of_one_job_are_two_runs() -> None:
     assert [first.dir.name, second.dir.name] == ["m-slurm-17", "m-slurm-17-2"]
 
 
-def test_a_job_of_two_trainings_goes_on_with_both_when_it_is_queued_again(
+def test_a_requeued_job_of_two_trainings_resumes_both(
     job: pytest.MonkeyPatch,
 ) -> None:
     found = []
@@ -143,7 +143,7 @@ def test_another_model_of_the_same_name_takes_another_directory() -> None:
         assert one.dir != other.dir
 
 
-def test_a_file_in_the_way_stops_no_training(job: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_file_in_the_way_does_not_stop_training(job: pytest.MonkeyPatch, tmp_path: Path) -> None:
     del job
     (tmp_path / "outlay-runs").mkdir()
     (tmp_path / "outlay-runs" / "m-slurm-17").touch()
@@ -174,7 +174,7 @@ def test_ranks_of_a_step_share_a_directory_and_the_next_step_has_its_own(
     assert found == ["m-slurm-17", "m-slurm-17", "m-slurm-17-2", "m-slurm-17-2"]
 
 
-def test_workers_that_torchrun_starts_again_go_on_with_their_run(
+def test_workers_that_torchrun_restarts_resume_their_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -196,7 +196,7 @@ def test_a_run_that_is_refused_leaves_no_directory(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("job")
-def test_a_directory_that_somebody_named_is_not_replaced_by_another(tmp_path: Path) -> None:
+def test_a_stated_directory_is_not_replaced_by_another(tmp_path: Path) -> None:
     with outlay.run("m", dir=tmp_path / "r"), pytest.raises(RunInUse):
         outlay.run("m", dir=tmp_path / "r")
 
@@ -205,7 +205,7 @@ def test_a_directory_that_somebody_named_is_not_replaced_by_another(tmp_path: Pa
 
 
 @pytest.mark.usefixtures("job")
-def test_a_job_costs_its_partitions_rate_where_nobody_stated_a_price() -> None:
+def test_without_a_price_a_job_costs_its_partitions_rate() -> None:
     set_rate("gpu", read_rate("1.20 USD/h", "gpu"))
     with outlay.run("m") as run:
         pass
@@ -232,7 +232,7 @@ def test_a_stated_price_comes_before_the_partitions(stated: dict[str, Any]) -> N
     assert str(price.rate) == "2.00 USD/h"
 
 
-def test_rates_that_cannot_be_read_stop_no_training(
+def test_unreadable_rates_do_not_stop_training(
     job: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     del job
@@ -297,7 +297,7 @@ def put_squeue(job: pytest.MonkeyPatch, directory: Path, script: str) -> None:
     job.setenv("PATH", f"{directory / 'bin'}:{os.environ['PATH']}")
 
 
-def test_where_the_environment_does_not_say_slurm_is_asked_for_the_end(
+def test_without_an_end_in_the_environment_squeue_is_queried(
     job: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     put_squeue(job, tmp_path, f"print('17', {now_s() + 3600})")
@@ -306,7 +306,9 @@ def test_where_the_environment_does_not_say_slurm_is_asked_for_the_end(
         assert 0 < train(run) < 2000
 
 
-def test_a_job_whose_end_was_moved_goes_on(job: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_job_whose_time_limit_was_extended_continues(
+    job: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     put_squeue(job, tmp_path, f"print('17', {now_s() + 7200})")
     job.setenv("SLURM_JOB_END_TIME", str(now_s() + 3600))
     job.setenv("OUTLAY_GRACE", "3600s")
@@ -340,7 +342,7 @@ def test_the_signal_that_a_script_asked_for_ends_the_loop(number: signal.Signals
 
 
 @pytest.mark.usefixtures("job")
-def test_a_signal_for_which_the_program_has_a_handler_is_left_to_it() -> None:
+def test_a_signal_that_the_program_handles_is_left_to_it() -> None:
     heard: list[int] = []
     before = signal.signal(signal.SIGUSR1, lambda number, _: heard.append(number))
     try:
@@ -361,7 +363,7 @@ def test_a_signal_for_which_the_program_has_a_handler_is_left_to_it() -> None:
         ("CANCELLED", "terminated", "SIGTERM: the job was cancelled"),
     ],
 )
-def test_a_job_that_is_cancelled_is_not_called_taken_back(
+def test_a_cancelled_job_is_not_preempted(
     job: pytest.MonkeyPatch, tmp_path: Path, state: str, ended: str, reason: str
 ) -> None:
     put_squeue(job, tmp_path, f"if '--states=all' in sys.argv: print('17', '{state}')")
@@ -376,7 +378,7 @@ def test_a_job_that_is_cancelled_is_not_called_taken_back(
 
 
 @pytest.mark.parametrize("deaf", [True, False], ids=["deaf", "listening"])
-def test_exec_tells_its_command_one_grace_before_the_end(
+def test_exec_signals_its_command_one_grace_before_the_end(
     job: pytest.MonkeyPatch, *, deaf: bool
 ) -> None:
     in_two_seconds(job)
@@ -388,7 +390,7 @@ def test_exec_tells_its_command_one_grace_before_the_end(
     assert result.figures.status == "preempted"
 
 
-def test_ranks_that_nobody_asked_to_meet_do_not(job: pytest.MonkeyPatch) -> None:
+def test_ranks_run_no_collective_unless_asked_to(job: pytest.MonkeyPatch) -> None:
     """A rank that records alone among several would wait for the others."""
     in_two_seconds(job)
     job.setenv("WORLD_SIZE", "2")

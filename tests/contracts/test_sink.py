@@ -30,7 +30,7 @@ from outlay.export.sinks import (
     open_sink,
 )
 from outlay.export.trackers import WandbSink
-from outlay.runs.numbers import RunNumbersReader
+from outlay.runs.reading import RunReader
 from readings import deviation, goodput
 
 Points = list[tuple[int, float]]
@@ -162,7 +162,7 @@ def test_a_custom_event_is_found_below_its_type(place: Place) -> None:
     assert place.found("badput/custom_badput_events/eval") == [(3, 15)]
 
 
-def test_a_reading_is_there_before_the_sink_is_closed(place: Place) -> None:
+def test_a_reading_is_stored_before_the_sink_is_closed(place: Place) -> None:
     sink = place.open()
     sink.write(goodput(3))
     found = place.found("goodput/goodput")
@@ -186,7 +186,7 @@ def test_a_step_is_written_once_over_restarts(place: Place) -> None:
     assert place.found("step_deviation") == [(0, 0.25), (1, 0.5), (2, 0.125)]
 
 
-def test_nothing_new_is_nothing_written(place: Place) -> None:
+def test_an_empty_reading_writes_nothing(place: Place) -> None:
     write(place, deviation(0, 0.25), deviation(1))
     assert place.found("step_deviation") == [(0, 0.25)]
 
@@ -194,7 +194,7 @@ def test_nothing_new_is_nothing_written(place: Place) -> None:
 def test_a_runs_numbers_are_found_under_their_names(place: Place, tmp_path: Path) -> None:
     segment = Segment(about={"price": dollars(3600), "run_id": "r"}).step(2).step(2).end()
     segment.write(tmp_path / "run")
-    write(place, RunNumbersReader(tmp_path / "run").read(segment.now_ns))
+    write(place, RunReader(tmp_path / "run").read(segment.now_ns))
     assert place.found("outlay/cost_usd") == [(1, 4.0)]
     assert place.found("outlay/cost_usd/step") == place.found("outlay/cost_usd")
     assert place.found("outlay/goodput") == [(1, 1.0)]
@@ -235,7 +235,7 @@ def test_a_missing_library_is_named(
         open_sink(destination)
 
 
-def test_a_torn_line_and_strange_lines_do_not_stop_a_file(tmp_path: Path) -> None:
+def test_torn_and_foreign_lines_do_not_break_a_file(tmp_path: Path) -> None:
     place = json_lines(tmp_path)
     write(place, deviation(0, 0.25))
     path = tmp_path / "below" / "goodput.jsonl"

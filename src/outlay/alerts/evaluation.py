@@ -15,7 +15,7 @@ from outlay.clock import utc_text
 from outlay.cost.compare import percent_used
 from outlay.prices.alerts import AlertKind
 from outlay.runs.collect import total_burn
-from outlay.runs.numbers import RunNumbers
+from outlay.runs.reading import RunReading
 from outlay.units.quantity import duration_text
 
 Severity = Literal["warning", "error"]
@@ -131,8 +131,8 @@ def _thresholds(rule: WatchRule, subject: str, used: float, sentence: str) -> It
 
 def _budgets(rule: WatchRule, evidence: Evidence) -> Iterator[RaisedAlert]:
     for run in evidence.live.runs:
-        if run.budget:
-            limit, share = max(run.budget.items(), key=lambda each: each[1])
+        if run.budget_used:
+            limit, share = run.budget_used
             text = f"{run.figures.name} has used {share:.0%} of its budget ({limit})"
             yield from _thresholds(rule, run.figures.dir, share * 100, text)
     for stop in evidence.stops:
@@ -195,7 +195,7 @@ def _stalls(rule: WatchRule, evidence: Evidence) -> Iterator[RaisedAlert]:
             )  # fmt: skip
 
 
-def _last_step_ns(run: RunNumbers) -> int | None:
+def _last_step_ns(run: RunReading) -> int | None:
     """Return when the last attempt finished its last step, or began; None without any step."""
     last = run.view.timeline.attempts[-1]
     if not run.view.account.work.steps:
@@ -208,7 +208,7 @@ def _last_step_ns(run: RunNumbers) -> int | None:
 def _goodput(rule: WatchRule, evidence: Evidence) -> Iterator[RaisedAlert]:
     (least,) = rule.percents
     for run in evidence.live.runs:
-        share, figures = run.goodput, run.figures
+        share, figures = run.figures.goodput, run.figures
         if share is None or figures.wall_ns < rule.lasting.ns or share * 100 >= float(least):
             continue
         yield RaisedAlert(
@@ -218,7 +218,7 @@ def _goodput(rule: WatchRule, evidence: Evidence) -> Iterator[RaisedAlert]:
         )  # fmt: skip
 
 
-def _mark_key(rule: WatchRule, run: RunNumbers) -> str:
+def _mark_key(rule: WatchRule, run: RunReading) -> str:
     return f"{rule.terms} {run.figures.dir}"
 
 

@@ -26,7 +26,7 @@ from outlay.guard.entries import is_machine, parse_timestamp
 from outlay.guard.rental.watch import RentedHold, living_rentals
 from outlay.ledger import AttemptStarted, derive_attempts, read_lives
 from outlay.prices.series import Alert, alerts
-from outlay.runs.numbers import RunNumbers
+from outlay.runs.reading import RunReading
 from outlay.store.runs import RunFilter, RunRow, list_runs
 from outlay.units import Money
 
@@ -129,7 +129,7 @@ class EvidenceReader:
             if reason := self._stops[key]:
                 yield BudgetStop(dir=row.dir, text=f"{row.name} stopped at its budget: {reason}")
 
-    def _budgets(self, runs: Sequence[RunNumbers]) -> list[ModelSpend]:
+    def _budgets(self, runs: Sequence[RunReading]) -> list[ModelSpend]:
         book = CostBook(self._store)
         found = []
         for model, budget in book.budgets().items():
@@ -156,9 +156,9 @@ def _stop_reason(row: RunRow, now_ns: int) -> str | None:
     return None if report is None else report.stop_reason
 
 
-def _to_come(run: RunNumbers, currency: str) -> int:
+def _to_come(run: RunReading, currency: str) -> int:
     """Return what a run will still cost until its own budget stops it, in micro-units."""
-    cost, report = run.cost.cost, budget_report(run.view)
+    cost, report = run.cost.cost, run.budget
     if cost is None or cost.currency != currency or report is None or report.forecast is None:
         return 0
     rest = rest_of(run.view, report.forecast.at_step)
@@ -181,7 +181,7 @@ def _machines(
     rented: Sequence[RentedHold],
     jobs: Sequence[_Job],
     recent: Sequence[RunRow],
-    live: Sequence[RunNumbers],
+    live: Sequence[RunReading],
 ) -> list[MachineEvidence]:
     """Return what is paid for by the hour, and when a run was last seen on each."""
     headers = [(_header(row), row.last_seen_ns) for row in recent] if rented or jobs else []

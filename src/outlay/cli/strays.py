@@ -22,7 +22,7 @@ def _deal_with(stray: StrayFamily) -> str:
     killed = "its supervisor and its keeper were killed"
     match about.get("kind"):
         case "exec":
-            from outlay.runs.heir import take_over
+            from outlay.runs.exec import take_over
 
             take_over(stray)
             return f"{what} still runs, {killed}. It is recorded again, in {about['run_dir']}."

@@ -1,4 +1,4 @@
-"""Results pushed out of outlay: TensorBoard, Google Cloud, files; and the monitor that does it.
+"""Exports results: TensorBoard, Google Cloud, trackers, Prometheus, files; and the monitor.
 
 Nothing here computes a figure: a sink takes a finished reading.
 """

@@ -1,7 +1,7 @@
-"""Work that must not hold up whoever asks for it: a bounded queue and a thread.
+"""A bounded queue and a worker thread, for work that must not block the caller.
 
-Offering never blocks and never raises. What does not fit, or fails too often, is lost: it is
-counted, and each kind of failure is said once.
+``offer`` never blocks and never raises. An item that does not fit, or fails too often, is dropped
+and counted; each distinct error is logged once.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Item = TypeVar("Item")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """How many items were done and lost so far, and why the last one was."""
+    """How many items were done and lost so far, and why the last one was lost."""
 
     done: int = 0
     lost: int = 0
@@ -30,12 +30,12 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """How much a background takes on.
+    """Limits of a background queue.
 
     Attributes:
-        waiting: How many items may wait; one more is lost.
-        batch: How many are worked on at once.
-        attempts: How often a batch is tried before it is lost, with a longer pause each time.
+        waiting: The queue's capacity; further items are lost.
+        batch: The largest number of items in one call.
+        attempts: How often a batch is tried before it is lost, with exponential backoff.
         linger_s: How long an item may wait for others to fill its batch.
     """
 
@@ -46,9 +46,9 @@ class Limits:
 
 
 class Background(Generic[Item]):
-    """Hands batches of items, in order, to a function in a thread of its own.
+    """Calls a function with batches of items, in order, in a separate thread.
 
-    Whatever the function raises means that its batch failed.
+    Any exception means that the batch failed.
     """
 
     def __init__(
@@ -62,19 +62,19 @@ class Background(Generic[Item]):
         self._busy = 0
         self._hurry = False
         self._outcome = Outcome()
-        self._said: set[str] = set()
+        self._logged: set[str] = set()
         self._thread: threading.Thread | None = None
 
     @property
     def outcome(self) -> Outcome:
-        """What became of the items so far."""
+        """Items done and lost so far."""
         return self._outcome
 
     def offer(self, item: Item) -> None:
-        """Take an item on, or count it as lost."""
+        """Enqueue an item; if the queue is full, count it as lost."""
         with self._changed:
             if len(self._waiting) >= self._limits.waiting:
-                self._lose(1, "it takes too long, and too much is waiting")
+                self._lose(1, "it is too slow, and the queue is full")
                 return
             self._waiting.append(item)
             if self._thread is None:
@@ -83,7 +83,7 @@ class Background(Generic[Item]):
             self._changed.notify_all()
 
     def drain(self, timeout_s: float) -> bool:
-        """Wait until nothing is left to do; say whether that was in time."""
+        """Wait until the queue is empty; return False on timeout."""
         with self._changed:
             self._hurry = True
             self._changed.notify_all()
@@ -94,7 +94,7 @@ class Background(Generic[Item]):
         return done
 
     def abandon(self) -> None:
-        """Give up what is still to do; it counts as lost."""
+        """Drop all unfinished items; they count as lost."""
         with self._changed:
             left = len(self._waiting) + self._busy
             self._waiting.clear()
@@ -109,7 +109,7 @@ class Background(Generic[Item]):
             with self._changed:
                 if self._busy and trouble:
                     self._lose(self._busy, trouble)
-                else:  # Nothing, if it was abandoned meanwhile.
+                else:  # 0 if it was abandoned meanwhile.
                     self._count(done=self._busy)
                 self._busy = 0
                 self._changed.notify_all()
@@ -128,7 +128,7 @@ class Background(Generic[Item]):
             return batch
 
     def _try(self, batch: Sequence[Item]) -> str:
-        """Work on a batch; return what was wrong the last time, or nothing."""
+        """Process a batch, with retries; return the last error, or ""."""
         trouble = ""
         for attempt in range(self._limits.attempts):
             if attempt:
@@ -138,8 +138,9 @@ class Background(Generic[Item]):
                     )
             try:
                 self._work(batch)
-            except Exception as error:  # noqa: BLE001 - the edge of a plugin: counted, and said
-                trouble = _told(error)
+            except Exception as error:  # noqa: BLE001 - the edge of a plugin: counted, and logged
+                text = " ".join(str(error).split())
+                trouble = f"{type(error).__name__}: {text}"[:200]
             else:
                 return ""
         return trouble
@@ -152,12 +153,6 @@ class Background(Generic[Item]):
 
     def _lose(self, count: int, trouble: str) -> None:
         self._count(lost=count, trouble=trouble)
-        if trouble not in self._said:
-            self._said.add(trouble)
-            _log.warning("%s: %s; what is lost is counted", self.name, trouble)
-
-
-def _told(error: Exception) -> str:
-    """Return an error in one line that is not too long."""
-    text = " ".join(str(error).split())
-    return f"{type(error).__name__}: {text}"[:200]
+        if trouble not in self._logged:
+            self._logged.add(trouble)
+            _log.warning("%s: %s; losses are counted", self.name, trouble)

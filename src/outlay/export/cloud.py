@@ -1,4 +1,4 @@
-"""Google Cloud Logging as a goodput log, and readings into Google Cloud Monitoring."""
+"""Google Cloud Logging as a goodput log, and Google Cloud Monitoring as a sink."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from outlay.export.gcp import NOTHING_SAYS, GCPOptions, completed, plain_channel
 from outlay.export.scalars import PREFIX, RESOURCE, FinishedReading, MetricSeries, time_series
 from outlay.goodput.recorder import Entry, EntryInfo, plain
 
-# Google Cloud Logging as a goodput log, through Google's client.
+# Google Cloud Logging, through Google's client
 #
-# Writing is done in the background, in batches that are tried again; reading asks for what came
-# after the last entry seen.
+# Entries are written in the background, in batches with retries; reading resumes after the last
+# entry seen.
 
 LOGGING_ENDPOINT = "OUTLAY_GCP_LOGGING_ENDPOINT"
 TIMEOUT_S = 30.0
-RETENTION = timedelta(days=30)  # As long as Cloud Logging keeps entries unless told otherwise.
+RETENTION = timedelta(days=30)  # Cloud Logging's default.
 WAITING = 100_000
 ATTEMPTS = 5
 PAGE = 1000
@@ -45,16 +45,16 @@ class CloudLogger:
     Args:
         job_name: Entries of other jobs are dropped.
         log_name: The log's name in the project.
-        max_logs_retention_period: How far back is read where nothing else says so.
-        background_grace_period_s: How long ``flush``, and the exit of Python, may take.
-        background_batch_size: How many entries are sent at once.
-        background_max_latency_s: How long an entry waits for others.
-        project_id: The project; default: that of the environment, the credentials or the machine.
-        clock: Says when an entry was written.
+        max_logs_retention_period: How far back to read if no start time is given.
+        background_grace_period_s: Timeout of ``flush``, and at the exit of Python.
+        background_batch_size: The largest number of entries in one request.
+        background_max_latency_s: How long an entry may wait for others to fill its batch.
+        project_id: Default: from the environment, the credentials or the metadata service.
+        clock: Timestamps of entries.
 
     Raises:
         MissingExtra: Google's client is not installed.
-        InvalidValue: Nothing says which project it is.
+        InvalidValue: The project is not known.
     """
 
     def __init__(
@@ -91,17 +91,17 @@ class CloudLogger:
 
     @property
     def outcome(self) -> Outcome:
-        """How many entries were sent, and how many were lost."""
+        """How many entries were sent and lost."""
         return self._sending.outcome
 
     def write_cloud_logging_entry(self, entry: Entry | None) -> None:
-        """Take an entry on; it is sent in the background."""
+        """Enqueue an entry; it is sent in the background."""
         if entry is None or entry.get("job_name", self.job_name) != self.job_name:
             return
         self._sending.offer(_Pending(self._clock.wall_ns(), next(self._ids), plain(entry)))
 
     def flush(self) -> None:
-        """Wait until all entries are sent, but not beyond the grace period."""
+        """Wait until all entries are sent, at most for the grace period."""
         self._sending.drain(self._grace_s)
 
     def read_cloud_logging_entries(
@@ -110,7 +110,7 @@ class CloudLogger:
         end_time: datetime | None = None,
         last_entry_info: EntryInfo | None = None,
     ) -> tuple[list[Entry], EntryInfo]:
-        """Return the entries in an interval, or after the last one that was seen, and the last."""
+        """Return the entries in an interval, or after the last one seen, and the new last one."""
         from google.cloud.logging_v2.types import LogEntry
         from google.protobuf.json_format import MessageToDict
 
@@ -132,7 +132,6 @@ class CloudLogger:
         return entries, last
 
     def _filter(self, start: datetime, end: datetime, last: EntryInfo | None) -> str:
-        """Return what is asked for, in the language of Cloud Logging."""
         after = f"timestamp>{_quoted(start)}"
         if last is not None and last[0] is not None and last[1]:
             at = _quoted(last[0])
@@ -197,7 +196,7 @@ def _project(given: str | None) -> str:
 
 
 def _to_microseconds(moment: datetime) -> datetime:
-    """Return a plain datetime; an entry whose nanoseconds this cuts off may be read twice."""
+    """Truncate to microseconds; an entry with more digits may be read twice."""
     return datetime.combine(moment.date(), moment.timetz()).astimezone(UTC)
 
 
@@ -205,14 +204,14 @@ def _quoted(moment: datetime) -> str:
     return json.dumps(moment.astimezone(UTC).isoformat().replace("+00:00", "Z"))
 
 
-# Readings into Google Cloud Monitoring, through Google's client.
+# Google Cloud Monitoring, through Google's client
 
 MONITORING_ENDPOINT = "OUTLAY_GCP_MONITORING_ENDPOINT"
-AT_ONCE = 200  # As many series as the service takes in one request.
+SERIES_PER_REQUEST = 200  # The service's limit of series per request.
 
 
 class MonitoringClient:
-    """Google's client of one project.
+    """Google's client for one project.
 
     Raises:
         MissingExtra: It is not installed.
@@ -253,11 +252,11 @@ class MonitoringClient:
         )
 
     def send(self, series: Sequence[Any]) -> None:
-        """Create the points; raises what the service answers."""
-        for first in range(0, len(series), AT_ONCE):
+        """Create the points; raises the service's errors."""
+        for first in range(0, len(series), SERIES_PER_REQUEST):
             self._client.create_time_series(
                 name=self.project,
-                time_series=list(series[first : first + AT_ONCE]),
+                time_series=list(series[first : first + SERIES_PER_REQUEST]),
                 timeout=TIMEOUT_S,
                 retry=None,
             )
@@ -268,15 +267,15 @@ class MonitoringClient:
 
 
 class CloudMonitoringSink:
-    """The series of one workload.
+    """The time series of one workload.
 
     Args:
         workload_id: The job's name.
-        options: Which project, location, replica and accelerator; None: as the machine says.
+        options: Project, location, replica and accelerator; None: from the metadata service.
 
     Raises:
         MissingExtra: Google's client is not installed.
-        InvalidValue: Nothing says which project, or where, the workload is.
+        InvalidValue: Project or location is not known.
     """
 
     def __init__(self, workload_id: str, options: GCPOptions) -> None:
@@ -307,5 +306,5 @@ class CloudMonitoringSink:
 
 
 def end_time(t_ns: int) -> tuple[int, int]:
-    """Return an instant as the service takes it: whole seconds, and nanoseconds."""
+    """Split an instant into whole seconds and nanoseconds, as the service takes it."""
     return divmod(t_ns, 1_000_000_000)

@@ -1,7 +1,7 @@
-"""A run's log as the CSV files that comparison scripts read: timings, collectives, evaluation.
+"""Exports a run's log as CSV files for comparison scripts: timings, collectives, evaluation.
 
-What a log does not know (forward and backward passes apart) stays empty; nothing is made up. A
-record of several consecutive steps is one row, with what one of them took in the mean.
+Columns that a log does not have (forward and backward pass, for example) stay empty. A record of
+several consecutive steps is one row, with the mean of one step.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ _MS: Final = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """The files that were written, and what is wrong in the log that they come from."""
+    """The files that were written, and the findings of the log."""
 
     files: tuple[Path, ...]
     findings: tuple[Finding, ...] = ()
 
 
 def export_csv(run_dir: Path, output: Path | None = None) -> Exported:
-    """Write a run's CSV files, into its own directory unless another is named.
+    """Write a run's CSV files to ``output``, by default the run's directory.
 
     Raises:
         NotARun: There is no run log.
@@ -58,7 +58,7 @@ def export_csv(run_dir: Path, output: Path | None = None) -> Exported:
 
 @dataclass(slots=True)
 class _WholeStep:
-    """One execution of ``count`` steps over all ranks: rank 0's time, everybody's work."""
+    """One execution of ``count`` steps: rank 0's time, all ranks' work."""
 
     step: int
     count: int
@@ -71,7 +71,7 @@ class _WholeStep:
 
 
 def _steps(log: RunLog) -> list[_WholeStep]:
-    """Return the steps of rank 0 in time, each with the work that all ranks did in it."""
+    """Return rank 0's steps in time order, each with the work of all ranks."""
     leading = [s for s in sorted(log.segments) if s.rank <= 0]
     wholes: list[_WholeStep] = []
     latest: dict[int, _WholeStep] = {}
@@ -85,19 +85,14 @@ def _steps(log: RunLog) -> list[_WholeStep]:
             _add(whole, record)
     for segment in sorted(log.segments):
         if segment not in leading:
-            _add_rank(log, segment, latest)
+            for record in _of_kind_step(log.segments[segment]):
+                if record.step in latest:  # Of a repeated step, the last execution.
+                    _add(latest[record.step], record)
     return wholes
 
 
 def _of_kind_step(records: Iterable[Record]) -> Iterable[Step]:
     return (record for record in records if isinstance(record, Step))
-
-
-def _add_rank(log: RunLog, segment: SegmentId, latest: Mapping[int, _WholeStep]) -> None:
-    """Add another rank's work; of a repeated step, to its last execution."""
-    for record in _of_kind_step(log.segments[segment]):
-        if record.step in latest:
-            _add(latest[record.step], record)
 
 
 def _add(whole: _WholeStep, record: Step) -> None:
@@ -117,7 +112,7 @@ def _timing(one: _WholeStep) -> dict[str, Any]:
 
 
 def _collectives(steps: Sequence[_WholeStep]) -> Iterable[dict[str, Any]]:
-    """Yield each step's bytes; empty cells where nothing was metered, since that is not zero."""
+    """Yield each step's bytes; empty if no step was metered, which is not zero."""
     metered = any(one.comm_bytes for one in steps)
     for one in steps:
         yield {"step": one.step, "bytes_total": one.comm_bytes // one.count if metered else ""}
@@ -137,7 +132,7 @@ def _energies(steps: Iterable[_WholeStep]) -> Iterable[dict[str, Any]]:
 
 
 def _metrics(log: RunLog) -> list[dict[str, Any]]:
-    """Return a row per step (or instant) at which rank 0 reported metrics."""
+    """Return a row per step (or instant) at which rank 0 logged metrics."""
     leading = {s: log.segments[s] for s in sorted(log.segments) if s.rank <= 0}
     start_ns = next((records[0].t_ns for records in leading.values() if records), 0)
     rows: dict[tuple[SegmentId, int], dict[str, Any]] = {}

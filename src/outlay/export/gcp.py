@@ -1,8 +1,8 @@
-"""Google Cloud: who and where this machine is, and how its APIs are reached.
+"""Google Cloud: project, zone and accelerator of this machine, and channels to its APIs.
 
-Only the metadata service is asked here, and only for what the user left out. Of credentials no more
-is read than which project they belong to: they are the business of Google's own clients. Where an
-endpoint is named, such as an emulator's, none are used.
+Queries only the metadata service, and only for options that the user left out. Of a credentials
+file only the project is read; Google's own clients use the rest. With an explicit endpoint, such as
+an emulator, no credentials are used.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ ACCELERATOR_OF_MACHINE_TYPE = {
     "a2": "NVIDIA-A100",
     "gpu": "GPU",
 }
-"""Part of a machine type's name, and what accelerator such machines have; the first that fits."""
+"""Accelerator by a part of the machine type's name; the first match counts."""
 
 
 @dataclass(frozen=True, slots=True)
 class GCPOptions:
-    """Which workload a job is on Google Cloud, and what of it is uploaded.
+    """A job's workload on Google Cloud, and which metrics are uploaded.
 
-    What is None comes from the machine's metadata service.
+    Options that are None come from the machine's metadata service.
     """
 
     project_id: str | None = None
@@ -57,10 +57,10 @@ class GCPOptions:
 
 
 def completed(options: GCPOptions) -> GCPOptions:
-    """Return the options with what is missing taken from the environment and metadata service.
+    """Fill in missing options from the environment and the metadata service.
 
     Raises:
-        InvalidValue: Neither says which project, or where, the workload is.
+        InvalidValue: Project or location is not known.
     """
 
     def needed(name: str, given: str | None, ask: Callable[[], str | None]) -> str:
@@ -82,13 +82,13 @@ def completed(options: GCPOptions) -> GCPOptions:
 def metadata(
     category: str, attribute: str, timeout: float | None = 5, retries: int = 3
 ) -> str | None:
-    """Return what the metadata service says; None where there is no such service or value.
+    """Query the metadata service; None if there is no such service or value.
 
     Args:
         category: ``instance`` or ``project``.
         attribute: The path below it, such as ``zone``.
-        timeout: How many seconds an answer may take.
-        retries: How often the service is asked again that did not answer, or was too busy.
+        timeout: In seconds.
+        retries: How often to retry if the service does not answer or is too busy.
     """
     import httpx2
 
@@ -99,14 +99,14 @@ def metadata(
             try:
                 answer = client.get(url, headers={"Metadata-Flavor": "Google"})
             except httpx2.ConnectError:
-                break  # Not on Google Cloud: asking again would not change that.
+                break  # Not on Google Cloud: a retry would not change that.
             except httpx2.HTTPError:
                 continue
             if answer.is_success:
                 return answer.text
             if answer.status_code not in (429, 500, 502, 503, 504):
                 break
-    _log.info("the metadata service says nothing about %s/%s", category, attribute)
+    _log.info("the metadata service has no %s/%s", category, attribute)
     return None
 
 
@@ -116,10 +116,10 @@ NOTHING_SAYS = "neither the environment nor a metadata service of this machine d
 
 
 def project_id() -> str | None:
-    """Return the project, from where Google's clients take it.
+    """Return the project, found as Google's clients find it.
 
-    From ``GOOGLE_CLOUD_PROJECT``, else from the credentials that ``GOOGLE_APPLICATION_CREDENTIALS``
-    names, else from the metadata service of this machine.
+    From ``GOOGLE_CLOUD_PROJECT``, else from the file ``GOOGLE_APPLICATION_CREDENTIALS``, else from
+    the metadata service.
     """
     named = next(filter(None, map(os.environ.get, PROJECT_VARIABLES)), None)
     return named or _project_of_credentials() or metadata("project", "project-id")
@@ -144,21 +144,21 @@ def zone() -> str | None:
 
 
 def accelerator_type() -> str:
-    """Return what accelerator this machine has, by its machine type; ``UNKNOWN`` where none."""
+    """Return this machine's accelerator, by its machine type; else ``UNKNOWN``."""
     machine = (metadata("instance", "machine-type") or "").rpartition("/")[2].lower()
     fitting = (name for part, name in ACCELERATOR_OF_MACHINE_TYPE.items() if part in machine)
     return next(fitting, "UNKNOWN")
 
 
 def cluster_name() -> str | None:
-    """Return the name of the cluster that this machine belongs to."""
+    """Return the name of this machine's cluster."""
     return metadata("instance", "attributes/cluster-name")
 
 
 def plain_channel(variable: str) -> Any:
-    """Return a gRPC channel without TLS and credentials to the endpoint that a variable names.
+    """Return a gRPC channel without TLS and credentials to the endpoint in a variable.
 
-    None, when it is not set: then Google's client finds its service and its credentials.
+    None if it is not set: then Google's client finds its service and credentials.
 
     Raises:
         MissingExtra: Google's clients are not installed.

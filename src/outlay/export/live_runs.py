@@ -1,6 +1,6 @@
-"""What goes on now: the numbers of every registered run that is alive, and how ceilings stand.
+"""Polls the registered runs that are alive, and the ceilings of spend logs.
 
-One reader per run is kept, so that asking again costs what is new in the logs.
+Keeps one reader per run, so that a further poll parses only new records.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from outlay.errors import Finding, OutlayError
 from outlay.guard.balance import ScopeStanding
 from outlay.guard.budget_guard import BudgetGuard
 from outlay.runs.collect import refresh_registered
-from outlay.runs.numbers import RunNumbers, RunNumbersReader
+from outlay.runs.reading import RunReader, RunReading
 from outlay.store.runs import RunFilter, list_runs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GuardReading:
-    """How the scopes of one spend log stand, and the hash of its last line."""
+    """The balances of the scopes of one spend log, and the hash of its last line."""
 
     log_path: Path
     head: str
@@ -32,16 +32,16 @@ class GuardReading:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveReading:
-    """Everything that goes on at one instant, in UTC nanoseconds; what cannot be read is named."""
+    """Live runs and ceilings at one instant (UTC nanoseconds); findings name unreadable logs."""
 
     t_ns: int
-    runs: tuple[RunNumbers, ...]
+    runs: tuple[RunReading, ...]
     guards: tuple[GuardReading, ...]
     findings: tuple[Finding, ...]
 
 
 class LiveRuns:
-    """Reads live runs, and the ceilings of some spend logs, again and again."""
+    """Polls live runs, and the ceilings of some spend logs."""
 
     def __init__(
         self, store: Engine, log_paths: Sequence[Path] = (), *, clock: Clock = SYSTEM
@@ -49,11 +49,11 @@ class LiveRuns:
         self._store = store
         self._log_paths = tuple(dict.fromkeys(path.absolute() for path in log_paths))
         self._clock = clock
-        self._readers: dict[str, RunNumbersReader] = {}
-        self._lock = threading.Lock()  # A server asks from several threads.
+        self._readers: dict[str, RunReader] = {}
+        self._lock = threading.Lock()  # A server polls from several threads.
 
     def read(self) -> LiveReading:
-        """Return what goes on now; one log that cannot be read hides no other."""
+        """Return live runs and ceilings; a log that cannot be read is a finding."""
         with self._lock:
             return self._read()
 
@@ -61,26 +61,24 @@ class LiveRuns:
         now_ns = self._clock.wall_ns()
         findings = list(refresh_registered(self._store, now_ns).findings)
         rows = list_runs(self._store, RunFilter(status="running"))
-        self._readers = {row.dir: self._reader(row.dir) for row in rows}
+        known = self._readers
+        self._readers = {r.dir: known.get(r.dir) or RunReader(Path(r.dir)) for r in rows}
         runs = []
         for directory, reader in self._readers.items():
             try:
-                numbers = reader.read(now_ns)
+                reading = reader.read(now_ns)
             except (OutlayError, OSError) as error:
                 findings.append(Finding(source=directory, message=str(error)))
             else:
-                runs += [numbers] if numbers.figures.status == "running" else []
+                runs += [reading] if reading.status == "running" else []
         guards = read_guards(self._log_paths, findings, clock=self._clock)
         return LiveReading(t_ns=now_ns, runs=tuple(runs), guards=guards, findings=tuple(findings))
-
-    def _reader(self, directory: str) -> RunNumbersReader:
-        return self._readers.get(directory) or RunNumbersReader(Path(directory))
 
 
 def read_guards(
     log_paths: Sequence[Path], findings: list[Finding], *, clock: Clock = SYSTEM
 ) -> tuple[GuardReading, ...]:
-    """Return how the ceilings of some spend logs stand; what cannot be read is a finding."""
+    """Return the balances of some spend logs; one that cannot be read is added to findings."""
     found = []
     for path in log_paths:
         try:

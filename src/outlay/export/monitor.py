@@ -1,7 +1,7 @@
 """GoodputMonitor: uploads goodput, badput and step deviation while a job runs.
 
-It starts uploaders and stops them. It never raises for reasons of theirs, and nothing of theirs
-happens on the path of a training step.
+It starts and stops uploaders. Their errors are never raised here, and none of their work is on the
+path of a training step.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from outlay.export.cloud import CloudLogger
 from outlay.export.gcp import GCPOptions
 from outlay.export.sinks import BorrowedSink, CloudMonitoring, Destination, Sink, TensorBoard
 from outlay.export.uploads import (
+    TALLY_BYTES,
     CloudLog,
     Goodput,
     Question,
@@ -34,21 +35,21 @@ from outlay.export.uploads import (
     Tally,
     Upload,
     UploadLog,
+    UploadOrder,
     Uploads,
     Windows,
-    together,
+    sum_tallies,
 )
-from outlay.export.worker import TALLY_BYTES, UploadOrder
 from outlay.goodput.recorder import GoodputLogger, LocalRunLog, run_dir_of_job
 from outlay.record import facts
 
-# How an uploader runs beside training: in a process of its own, or in a thread.
+# Uploaders in a process or a thread
 #
-# A process costs the training next to nothing, whatever the length of the run, and takes its
-# sinks' libraries and troubles elsewhere. A thread is for a log that only this process can read,
-# and for a sink that only it can write to.
+# A process costs the training almost nothing, however long the run, and isolates the sinks'
+# libraries and errors. A thread is for a log that only this process can read, and for a sink that
+# only it can write.
 
-MARGIN_S = 0.5  # What a process may take to end beyond the time that it is given.
+MARGIN_S = 0.5  # How long a process may take to exit after its timeout.
 
 
 class Uploader(Protocol):
@@ -58,42 +59,42 @@ class Uploader(Protocol):
         """Return what was uploaded and lost so far."""
 
     def stop(self, timeout_s: float, *, final: bool) -> None:
-        """End within the time, after a last upload if that is wanted."""
+        """Stop within the timeout, after a last upload if ``final``."""
 
     def detach(self) -> None:
-        """Do not wait: let it end by itself."""
+        """Let it end by itself, without waiting."""
 
 
 class ProcessUploader:
-    """An uploader in a process of its own, which also ends when this process does."""
+    """An uploader in a separate process, which also ends when this process does."""
 
     def __init__(self, upload: Upload, finish_s: float) -> None:
         self._output: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed by detach
         self._last = Tally()
         try:
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "outlay.export.worker"],
-                bufsize=0,  # What a dead process does not read must not wait for the next word.
+                [sys.executable, "-P", "-m", "outlay.export.uploads"],
+                bufsize=0,  # A write to a dead process must fail at once, not at the next flush.
                 stdin=subprocess.PIPE,
                 stdout=self._output,
-                start_new_session=True,  # Ctrl-C is for the training; this ends after it.
+                start_new_session=True,  # Ctrl-C must end the training only; this ends after it.
             )
         except OSError:
             self._output.close()
             raise
-        self._say(msgspec.json.encode(UploadOrder(upload=upload, finish_s=finish_s)) + b"\n")
+        self._send(msgspec.json.encode(UploadOrder(upload=upload, finish_s=finish_s)) + b"\n")
 
     def tally(self) -> Tally:
         """Return what was uploaded and lost so far."""
         if not self._output.closed:
             text = os.pread(self._output.fileno(), TALLY_BYTES, 0)
-            with contextlib.suppress(BadDocument):  # None yet, or one half replaced.
+            with contextlib.suppress(BadDocument):  # None yet, or half overwritten.
                 self._last = decode(text, Tally)
         return self._last
 
     def stop(self, timeout_s: float, *, final: bool) -> None:
-        """End within the time, after a last upload if that is wanted."""
-        self._say(b"stop\n" if final else b"quit\n")
+        """Stop within the timeout, after a last upload if ``final``."""
+        self._send(b"stop\n" if final else b"quit\n")
         try:
             self._process.wait(timeout_s + MARGIN_S)
         except subprocess.TimeoutExpired:
@@ -107,16 +108,18 @@ class ProcessUploader:
             self._last = msgspec.structs.replace(self._last, lost=lost, trouble=trouble)
 
     def detach(self) -> None:
-        """Do not wait: its input ends, so that it uploads a last time and ends."""
+        """Close its input, so that it uploads a last time and ends; do not wait."""
         assert self._process.stdin is not None
         self._process.stdin.close()
         self.tally()
         self._output.close()
-        self._process.returncode = self._process.poll() or 0  # Nobody waits for it any more.
+        self._process.returncode = (
+            self._process.poll() or 0
+        )  # Popen must not warn that nobody waited.
 
-    def _say(self, text: bytes) -> None:
+    def _send(self, text: bytes) -> None:
         assert self._process.stdin is not None
-        with contextlib.suppress(OSError):  # It is gone, which its exit code tells.
+        with contextlib.suppress(OSError):  # It is gone; its exit code shows that.
             self._process.stdin.write(text)
 
 
@@ -128,9 +131,9 @@ class ThreadUploader:
         upload: Upload,
         finish_s: float,
         logger: GoodputLogger | None,
-        lent: Sequence[BorrowedSink] = (),
+        local_sinks: Sequence[BorrowedSink] = (),
     ) -> None:
-        self._uploads = Uploads(upload, logger, lent=lent)
+        self._uploads = Uploads(upload, logger, local_sinks=local_sinks)
         self._finish_s = finish_s
         self._final = True
         self._stop = threading.Event()
@@ -142,13 +145,13 @@ class ThreadUploader:
         return self._uploads.tally
 
     def stop(self, timeout_s: float, *, final: bool) -> None:
-        """End within the time, after a last upload if that is wanted."""
+        """Stop within the timeout, after a last upload if ``final``."""
         self._final = final
         self._stop.set()
         self._thread.join(timeout_s + MARGIN_S)
 
     def detach(self) -> None:
-        """Do not wait; a thread ends with its process."""
+        """Do not wait; the thread ends with its process."""
         self._stop.set()
 
     def _run(self) -> None:
@@ -163,36 +166,36 @@ _SYNC_VARIABLE = "ML_GOODPUT_GCS_SYNC_INTERVAL_SECONDS"
 
 
 class GoodputMonitor:
-    """Uploads what became of a job, at intervals, beside its training.
+    """Uploads a job's goodput at intervals, beside its training.
 
-    Only rank 0 monitors, and only where it is enabled; ``OUTLAY_DISABLED=1`` disables it. Each
-    uploader is a process of its own; for a ``cloud_logger`` that only this process can read, or a
-    sink that only it can write to, it is a thread.
+    Only rank 0 monitors, and only if enabled; ``OUTLAY_DISABLED=1`` disables it. Each uploader is a
+    separate process; for a ``cloud_logger`` that only this process can read, or a sink that only it
+    can write, it is a thread.
 
     Args:
         job_name: The full name of the job.
         logger_name: The name of the log; the local run log needs none.
-        tensorboard_dir: Where TensorBoard looks; scalars go to ``goodput`` below it.
+        tensorboard_dir: TensorBoard's log directory; scalars go to ``goodput`` below it.
         upload_interval: Seconds between two uploads.
-        monitoring_enabled: Without it nothing is uploaded.
+        monitoring_enabled: False: nothing is uploaded.
         pathway_enabled: One controller outlives its workers; see ``GoodputCalculator``.
         include_badput_breakdown: Whether badput goes to TensorBoard too.
         include_step_deviation: Whether the step deviation uploader may be started.
         configured_ideal_step_time: Seconds of an ideal step; default: measured.
         step_deviation_interval_seconds: Seconds between two uploads of step deviation.
-        gcp_options: What goes to Google Cloud Monitoring, and as which workload.
-        skip_final_flush: Whether stopping does without a last upload.
-        final_flush_timeout_seconds: How long stopping may take.
+        gcp_options: Which metrics go to Google Cloud Monitoring, and as which workload.
+        skip_final_flush: Whether stopping skips the last upload.
+        final_flush_timeout_seconds: Timeout of stopping.
         gcs_sync_interval_seconds: Accepted, as is ``ML_GOODPUT_GCS_SYNC_INTERVAL_SECONDS``; the
             cache is not copied to a bucket.
-        cache_dir: Where entries of a Cloud Logging log are kept for the next monitor;
-            ``ML_GOODPUT_CACHE_DIR`` goes before it.
+        cache_dir: Cache of Cloud Logging entries for the next monitor; ``ML_GOODPUT_CACHE_DIR``
+            overrides it.
         max_logs_retention_period: How far back a Cloud Logging log is read.
-        cloud_logger: Where entries are read from; default: the job's local run log.
-        run_dir: Where that is; default: where the job's name leads.
-        sinks: Where uploads go besides: a ``CsvFile``, a ``PluginSink`` of another package, or any
-            object with the methods of a ``Sink``, which is the caller's to close.
-        include_slice_efficiency: Whether Google Cloud is told how an elastic job uses its slices.
+        cloud_logger: The source of entries; default: the job's local run log.
+        run_dir: The directory of that log; default: from the job's name.
+        sinks: Further destinations: a ``CsvFile``, a ``PluginSink`` of another package, or any
+            object with the methods of a ``Sink``, which the caller closes.
+        include_slice_efficiency: Whether Google Cloud gets the slice efficiency of an elastic job.
 
     Raises:
         InvalidValue: The job has no name, or an interval is not positive.
@@ -224,10 +227,12 @@ class GoodputMonitor:
     ) -> None:
         _note_sync_interval(os.environ.get(_SYNC_VARIABLE, gcs_sync_interval_seconds))
         self.job_name = job_name
-        self._log = _described(job_name, cloud_logger, run_dir, max_logs_retention_period)
+        self._log = _portable_log(job_name, cloud_logger, run_dir, max_logs_retention_period)
         self._logger = cloud_logger if self._log is None else None
         self._logger_name = logger_name
-        self._enabled = monitoring_enabled and facts.rank(os.environ) == 0 and not _switched_off()
+        self._enabled = (
+            monitoring_enabled and facts.rank(os.environ) == 0 and not facts.is_disabled(os.environ)
+        )
         self._pathways = pathway_enabled
         self._breakdown = include_badput_breakdown
         self._deviation = include_step_deviation
@@ -242,7 +247,9 @@ class GoodputMonitor:
         self._finish_s = final_flush_timeout_seconds or FLUSH_TIMEOUT_S
         self._cache_dir = os.environ.get(_CACHE_VARIABLE, cache_dir)
         self._sinks = tuple(sink for sink in sinks if isinstance(sink, Destination))
-        self._lent = [BorrowedSink(sink) for sink in sinks if not isinstance(sink, Destination)]
+        self._local_sinks = [
+            BorrowedSink(sink) for sink in sinks if not isinstance(sink, Destination)
+        ]
         self._slices = include_slice_efficiency
         self._uploaders: dict[str, Uploader] = {}
         self._started: set[str] = set()
@@ -251,23 +258,23 @@ class GoodputMonitor:
 
     @property
     def tally(self) -> Tally:
-        """What all uploaders have uploaded and lost, and what the last trouble was."""
-        return together([self._ended, *(each.tally() for each in self._uploaders.values())])
+        """What all uploaders have uploaded and lost, and the last error."""
+        return sum_tallies([self._ended, *(each.tally() for each in self._uploaders.values())])
 
     def start_goodput_uploader(self) -> None:
-        """Begin to upload the job's goodput and badput."""
+        """Start uploading the job's goodput and badput."""
         question = Goodput(breakdown=self._breakdown, slices=self._slices)
         cloud = self._gcp.enable_gcp_goodput_metrics
         self._start("goodput", question, self._destinations("goodput", cloud=cloud))
 
     def stop_goodput_uploader(self, skip_final_flush: bool | None = None) -> None:  # noqa: FBT001
-        """End it, after a last upload unless that is skipped; without a start that upload alone."""
+        """Stop it after a last upload, unless skipped; if never started, upload once."""
         if self._flushes_alone("goodput", skip_final_flush):
             self.start_goodput_uploader()
         self._stop("goodput", skip_final_flush)
 
     def start_step_deviation_uploader(self) -> None:
-        """Begin to upload how far steps are off the ideal."""
+        """Start uploading the deviation of steps from the ideal step time."""
         if not self._deviation:
             _log.warning(
                 "job %s: step deviation is not uploaded: include_step_deviation is not set",
@@ -279,40 +286,38 @@ class GoodputMonitor:
         self._start("step_deviation", StepDeviation(), places, self._deviation_interval_s)
 
     def stop_step_deviation_uploader(self, skip_final_flush: bool | None = None) -> None:  # noqa: FBT001
-        """End it, after a last upload unless that is skipped; without a start that upload alone."""
+        """Stop it after a last upload, unless skipped; if never started, upload once."""
         if self._deviation and self._flushes_alone("step_deviation", skip_final_flush):
             self.start_step_deviation_uploader()
         self._stop("step_deviation", skip_final_flush)
 
     def start_rolling_window_goodput_uploader(self, rolling_windows_seconds: Sequence[int]) -> None:
-        """Begin to upload what became of the last so many seconds, for each of several lengths.
+        """Start uploading the goodput of rolling windows, one per length.
 
         Goes to Google Cloud Monitoring and to ``sinks``, not to TensorBoard.
         """
-        sizes = tuple(
-            int(_positive("rolling_windows_seconds", size)) for size in rolling_windows_seconds
-        )
-        cloud = self._gcp.enable_gcp_goodput_metrics
-        question = Windows(sizes_s=sizes, slices=self._slices)
-        self._start("rolling_window", question, self._destinations(None, cloud=cloud))
+        checked = [_positive("rolling_windows_seconds", size) for size in rolling_windows_seconds]
+        self._start_windows("rolling_window", checked)
 
     def stop_rolling_window_goodput_uploader(self, skip_final_flush: bool | None = None) -> None:  # noqa: FBT001
-        """End it, after a last upload unless that is skipped."""
+        """Stop it after a last upload, unless skipped."""
         self._stop("rolling_window", skip_final_flush)
 
     def start_goodput_interval_uploader(self, window_size_seconds: int) -> None:
-        """Begin to upload what became of the last ``window_size_seconds``.
+        """Start uploading the goodput of the last ``window_size_seconds``.
 
         Goes to Google Cloud Monitoring and to ``sinks``, not to TensorBoard.
         """
-        size = int(_positive("window_size_seconds", window_size_seconds))
-        cloud = self._gcp.enable_gcp_goodput_metrics
-        question = Windows(sizes_s=(size,), slices=self._slices)
-        self._start("interval", question, self._destinations(None, cloud=cloud))
+        self._start_windows("interval", [_positive("window_size_seconds", window_size_seconds)])
 
     def stop_goodput_interval_uploader(self, skip_final_flush: bool | None = None) -> None:  # noqa: FBT001
-        """End it, after a last upload unless that is skipped."""
+        """Stop it after a last upload, unless skipped."""
         self._stop("interval", skip_final_flush)
+
+    def _start_windows(self, name: str, sizes_s: Sequence[float]) -> None:
+        question = Windows(sizes_s=tuple(map(int, sizes_s)), slices=self._slices)
+        cloud = self._gcp.enable_gcp_goodput_metrics
+        self._start(name, question, self._destinations(None, cloud=cloud))
 
     def _destinations(self, below: str | None, *, cloud: bool) -> tuple[Destination, ...]:
         places: list[Destination] = []
@@ -329,7 +334,7 @@ class GoodputMonitor:
         destinations: tuple[Destination, ...],
         interval_s: float | None = None,
     ) -> None:
-        if not self._enabled or name in self._uploaders or not (destinations or self._lent):
+        if not self._enabled or name in self._uploaders or not (destinations or self._local_sinks):
             return
         self._started.add(name)
         upload = Upload(
@@ -347,16 +352,16 @@ class GoodputMonitor:
             self._uploaders[name] = self._uploader(upload)
         except Exception as error:  # noqa: BLE001 - a monitor must not end a training
             trouble = f"cannot start the {name} uploader: {type(error).__name__}: {error}"
-            self._ended = together([self._ended, Tally(lost=1, trouble=trouble)])
+            self._ended = sum_tallies([self._ended, Tally(lost=1, trouble=trouble)])
             _log.warning("job %s: %s", self.job_name, trouble)
 
     def _uploader(self, upload: Upload) -> Uploader:
-        if self._logger is not None or self._lent:
-            return ThreadUploader(upload, self._finish_s, self._logger, self._lent)
+        if self._logger is not None or self._local_sinks:
+            return ThreadUploader(upload, self._finish_s, self._logger, self._local_sinks)
         return ProcessUploader(upload, self._finish_s)
 
     def _flushes_alone(self, name: str, skip_final_flush: bool | None) -> bool:  # noqa: FBT001
-        """Say whether stopping what was never started uploads once."""
+        """Return whether stopping an uploader that was never started uploads once."""
         skip = self._skip_final if skip_final_flush is None else skip_final_flush
         return name not in self._started and not skip
 
@@ -367,10 +372,10 @@ class GoodputMonitor:
         skip = self._skip_final if skip_final_flush is None else skip_final_flush
         uploader.stop(self._finish_s, final=not skip)
         tally = uploader.tally()
-        self._ended = together([self._ended, tally])
+        self._ended = sum_tallies([self._ended, tally])
         if tally.lost:
             _log.warning(
-                "job %s: of the %s uploader's readings %d arrived and %d were lost; last: %s",
+                "job %s: the %s uploader uploaded %d readings and lost %d; last error: %s",
                 self.job_name,
                 name,
                 tally.uploaded,
@@ -379,18 +384,18 @@ class GoodputMonitor:
             )
 
     def _detach_all(self) -> None:
-        """When Python ends, do not wait for what was not stopped."""
+        """At exit, do not wait for uploaders that were not stopped."""
         for uploader in self._uploaders.values():
             uploader.detach()
 
 
-def _described(
+def _portable_log(
     job_name: str,
     logger: GoodputLogger | None,
     run_dir: str | Path | None,
     retention: timedelta | None,
 ) -> UploadLog | CloudLog | None:
-    """Return a log as another process can open it; None when only this one can."""
+    """Describe a log so that another process can open it; None if only this one can."""
     if isinstance(logger, CloudLogger):
         seconds = (retention or logger.retention).total_seconds()
         return CloudLog(logger.log_name, logger.project_id, seconds)
@@ -401,15 +406,13 @@ def _described(
     return UploadLog(str(Path(run_dir).absolute() if run_dir else run_dir_of_job(job_name)))
 
 
-def _switched_off() -> bool:
-    return facts.is_disabled(os.environ)
-
-
 def _note_sync_interval(stated: float | str) -> None:
-    """Say of a variable for a bucket's copy that there is none, or that it is no number."""
+    """Warn that the environment variable for copying the cache to a bucket is not used."""
     if isinstance(stated, str):
         known = stated.isascii() and stated.isdecimal()
-        problem = "the cache is not copied to a bucket" if known else "it is no number of seconds"
+        problem = (
+            "the cache is not copied to a bucket" if known else "it is not a number of seconds"
+        )
         _log.warning("%s=%s is not used: %s", _SYNC_VARIABLE, stated, problem)
 
 

@@ -1,7 +1,7 @@
-"""What goes on now as Prometheus reads it: one page of text, served or kept in a file.
+"""Live runs and ceilings in Prometheus's text format, served over HTTP or written to a file.
 
-Live runs only: the series of a run end when it does. Names end in their unit, as Prometheus's
-conventions have it; ``promtool check metrics`` is part of the tests. Nothing is computed here.
+Live runs only: a run's series end with it. Names end in their unit, by Prometheus's conventions;
+the tests run ``promtool check metrics``. Nothing is computed here.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 from outlay.errors import InvalidValue, OutlayError
 from outlay.export.live_runs import LiveReading
 from outlay.files import read_own, write_whole
-from outlay.runs.numbers import RunNumbers
+from outlay.runs.reading import RunReading
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _NOT_IN_A_NAME = re.compile(r"[^a-zA-Z0-9_]")
@@ -25,7 +25,7 @@ _NOT_IN_A_NAME = re.compile(r"[^a-zA-Z0-9_]")
 
 @dataclass(frozen=True, slots=True)
 class _Family:
-    """One metric: its name, type and help, and its samples."""
+    """One metric and its samples."""
 
     name: str
     kind: str
@@ -57,24 +57,24 @@ class _Page:
 
 
 def exposition(reading: LiveReading, user_shown: Callable[[str], str] = str) -> str:
-    """Return what goes on as text in Prometheus's exposition format 0.0.4.
+    """Return live runs and ceilings in Prometheus's exposition format 0.0.4.
 
-    What a user is called in the labels is up to ``user_shown``.
+    ``user_shown`` maps a user's name to the one in labels.
     """
     page = _Page()
-    for numbers in reading.runs:
-        _add_run(page, numbers, user_shown(numbers.figures.user))
+    for run in reading.runs:
+        _add_run(page, run, user_shown(run.figures.user))
     for guard in reading.guards:
         for standing in guard.standings:
             scope = standing.scope
-            # A day or a month by its kind alone, so that its series goes on.
+            # A day or month is labelled by its kind alone, so that its series continues.
             scope_name = str(scope) if scope.kind == "lab" else scope.kind
             about = {"log": str(guard.log_path), "scope": scope_name}
             unit = standing.limit.currency.lower()
             for name, money, text in (
                 ("ceiling", standing.limit, "The ceiling of a scope of a spend log."),
                 ("captured", standing.captured, "What was spent in a scope."),
-                ("held", standing.held, "What is set aside in a scope."),
+                ("held", standing.held, "What is held in a scope."),
                 ("remaining", standing.remaining, "What is left of a ceiling; below 0: overspent."),
             ):
                 page.add(f"outlay_guard_{name}_{unit}", text, about, float(money.amount))
@@ -85,63 +85,63 @@ def exposition(reading: LiveReading, user_shown: Callable[[str], str] = str) -> 
     return page.text()
 
 
-def _add_run(page: _Page, numbers: RunNumbers, user: str) -> None:
-    figures, unit = numbers.figures, _NOT_IN_A_NAME.sub("_", numbers.unit)
-    run = {"run": figures.run_id}
+def _add_run(page: _Page, run: RunReading, user: str) -> None:
+    figures, unit = run.figures, _NOT_IN_A_NAME.sub("_", run.currency_suffix)
+    labels = {"run": figures.run_id}
     info = {
         "model": figures.model, "name": figures.name, "user": user, "host": figures.host,
         "gpu": figures.gpu, "gpus": str(figures.gpus), "kind": figures.kind,
     }  # fmt: skip
-    page.add("outlay_run_info", "What is known of a live run, as labels.", run | info, 1)
+    page.add("outlay_run_info", "Facts about a live run, as labels.", labels | info, 1)
     counts = {
         "attempts_total": (figures.attempts, "Starts of a run."),
-        "steps": (figures.steps, "How far a run has come: its last step plus one."),
+        "steps": (figures.steps, "The number of a run's last step plus one."),
         "tokens_total": (figures.tokens, "Tokens of all ranks, repeated work included."),
         "samples_total": (figures.samples, "Samples of all ranks, repeated work included."),
         "wall_seconds_total": (figures.wall_ns / 1e9, "Wall time of a run."),
-        "goodput_ratio": (numbers.goodput, "The productive share of wall time."),
+        "goodput_ratio": (figures.goodput, "The productive share of wall time."),
         "reading_timestamp_seconds": (
-            numbers.t_ns / 1e9, "The instant of a run's numbers: its last record.",
+            run.t_ns / 1e9, "The time of a run's numbers: that of its last record.",
         ),
         "budget_used_ratio": (
-            max(numbers.budget.values(), default=None), "The used share of a run's tightest limit.",
+            run.values.get("outlay/budget_fraction"), "The used share of a run's tightest limit.",
         ),
     }  # fmt: skip
     for name, (value, about) in counts.items():
-        page.add(f"outlay_run_{name}", about, run, value)
-    for phase, ns in numbers.phases_ns.items():
+        page.add(f"outlay_run_{name}", about, labels, value)
+    for phase, ns in run.breakdown.phases.items():
         about = "Wall time of a run by phase; the phases sum to the wall time."
-        page.add("outlay_run_phase_seconds_total", about, run | {"phase": phase}, ns / 1e9)
-    if numbers.cost.cost is None:
+        page.add("outlay_run_phase_seconds_total", about, labels | {"phase": phase}, ns / 1e9)
+    if run.cost.cost is None:
         return
-    cost = float(numbers.cost.cost.amount)
-    page.add(f"outlay_run_cost_{unit}_total", "What a run cost up to its reading.", run, cost)
-    wasted = numbers.values.get(f"outlay/wasted_cost_{numbers.unit}")
+    cost = float(run.cost.cost.amount)
+    page.add(f"outlay_run_cost_{unit}_total", "What a run cost up to its reading.", labels, cost)
+    wasted = run.values.get(f"outlay/wasted_cost_{run.currency_suffix}")
     about = "What everything but surviving steps cost."
-    page.add(f"outlay_run_wasted_cost_{unit}_total", about, run, wasted)
-    for phase, part in numbers.cost.by_phase.items():
+    page.add(f"outlay_run_wasted_cost_{unit}_total", about, labels, wasted)
+    for phase, part in run.cost.by_phase.items():
         about = "What a run cost by phase; the phases sum to its cost."
-        labels = run | {"phase": phase}
-        page.add(f"outlay_run_phase_cost_{unit}_total", about, labels, float(part.amount))
-    burn = numbers.values.get(f"outlay/burn_{numbers.unit}_per_hour")
-    page.add(f"outlay_run_burn_{unit}_per_hour", "What a run costs per hour now.", run, burn)
+        by_phase = labels | {"phase": phase}
+        page.add(f"outlay_run_phase_cost_{unit}_total", about, by_phase, float(part.amount))
+    burn = run.values.get(f"outlay/burn_{run.currency_suffix}_per_hour")
+    page.add(f"outlay_run_burn_{unit}_per_hour", "What a run costs per hour now.", labels, burn)
 
 
 def _escaped(label: str) -> str:
-    label = label.encode(errors="replace").decode()  # A path may hold bytes that are no text.
+    label = label.encode(errors="replace").decode()  # A path need not be valid UTF-8.
     return label.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
 
 
-# Where the page goes
+# HTTP server and text file
 
 
 def write_textfile(path: Path, reading: LiveReading) -> None:
-    """Replace the file that node_exporter's textfile collector reads, as a whole."""
+    """Atomically replace the file that node_exporter's textfile collector reads."""
     write_whole(path, exposition(reading).encode())
 
 
 def read_token(path: Path) -> str:
-    """Return the bearer token that a file holds.
+    """Read a bearer token from a file.
 
     Raises:
         InvalidValue: It cannot be read, or is empty.
@@ -151,21 +151,21 @@ def read_token(path: Path) -> str:
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidValue("token file", str(path), f"a file with a token ({error})") from None
     if not token:
-        raise InvalidValue("token file", str(path), "a token in it; it is empty")
+        raise InvalidValue("token file", str(path), "a token in it; the file is empty")
     return token
 
 
 def is_authorized(header: str | None, token: str | None) -> bool:
-    """Say whether an ``Authorization`` header carries the token; without a token all may read."""
+    """Return whether an ``Authorization`` header has the token; always True without a token."""
     if token is None:
         return True
     return hmac.compare_digest((header or "").encode(), f"Bearer {token}".encode())
 
 
 class MetricsServer(http.server.ThreadingHTTPServer):
-    """Serves ``/metrics``; each request reads what goes on then.
+    """Serves ``/metrics``; each request reads the live runs.
 
-    Port 0 lets the system choose; without a token, everybody who reaches the port may read.
+    Port 0 lets the system choose; without a token, anyone who reaches the port may read.
     """
 
     daemon_threads = True
@@ -195,7 +195,7 @@ class _MetricsHandler(http.server.BaseHTTPRequestHandler):
         else:
             try:
                 status, body = 200, exposition(self.server.read()).encode()
-            except (OutlayError, OSError) as error:  # The next scrape may find it in order.
+            except (OutlayError, OSError) as error:  # The next scrape may succeed.
                 status, body = 503, f"{error}\n".encode(errors="replace")
             self.send_response(status)
             self.send_header("Content-Type", CONTENT_TYPE)
@@ -204,4 +204,4 @@ class _MetricsHandler(http.server.BaseHTTPRequestHandler):
             self.wfile.write(body)
 
     def log_message(self, format: str, *args: object) -> None:
-        """Say nothing: a scrape every few seconds is no news."""
+        """Log nothing: there is a scrape every few seconds."""

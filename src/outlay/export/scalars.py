@@ -1,6 +1,6 @@
-"""A reading as named numbers, and as Google Cloud Monitoring's time series. Pure.
+"""Readings as named numbers, and as time series of Google Cloud Monitoring. Pure.
 
-A *finished reading* is a job's goodput, a window of it, its step deviation, or a run's numbers.
+A *finished reading* is a job's goodput, a window of it, its step deviation, or a run's figures.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from outlay.export.gcp import GCPOptions
 from outlay.goodput.phases import BadputParts, BadputType, GoodputType
 from outlay.goodput.readings import DeviationReading, GoodputReading, Reading, WindowReading
 from outlay.goodput.timeline import SliceEfficiency
-from outlay.runs.numbers import RunNumbers
+from outlay.runs.reading import RunReading
 
-# A reading as a list of named numbers, as TensorBoard and files take them.
+# Named numbers, for TensorBoard, trackers and files
 
 STEP_DEVIATION = "step_deviation"
-FinishedReading = Reading | RunNumbers
+FinishedReading = Reading | RunReading
 
 
 @dataclass(frozen=True, slots=True)
 class Scalar:
-    """A number with its name, the step it belongs to and, if it is of one, its window's seconds."""
+    """A number with its name and step, and the length in seconds if it is of a window."""
 
     name: str
     value: float
@@ -32,9 +32,9 @@ class Scalar:
 
 
 def scalars(reading: FinishedReading) -> list[Scalar]:
-    """Return a reading's numbers; of a job, percentages or seconds off the ideal step."""
+    """Return a reading's numbers; of a job: percentages, or seconds off the ideal step."""
     match reading:
-        case RunNumbers():
+        case RunReading():
             step = reading.step
             return [Scalar(name, value, step) for name, value in reading.values.items()]
         case GoodputReading() | WindowReading():
@@ -49,10 +49,10 @@ def scalars(reading: FinishedReading) -> list[Scalar]:
 
 
 def new_scalars(reading: FinishedReading, last_step: int) -> tuple[list[Scalar], int]:
-    """Return a reading's numbers, each step's deviation once, and the last step that has one."""
+    """Return numbers without deviations up to ``last_step``, and the last step with one."""
     new = [s for s in scalars(reading) if s.name != STEP_DEVIATION or s.step > last_step]
-    told = (scalar.step for scalar in new if scalar.name == STEP_DEVIATION)
-    return new, max(told, default=last_step)
+    steps = (scalar.step for scalar in new if scalar.name == STEP_DEVIATION)
+    return new, max(steps, default=last_step)
 
 
 def _shares(reading: GoodputReading | WindowReading) -> Iterator[Scalar]:
@@ -64,7 +64,7 @@ def _shares(reading: GoodputReading | WindowReading) -> Iterator[Scalar]:
 
 
 def flat(parts: BadputParts) -> Iterator[tuple[tuple[str, ...], float]]:
-    """Yield each badput under its type's name, or under the type's and the custom event's."""
+    """Yield each badput by its type's name, or by type and custom event."""
     for kind, value in parts.items():
         if isinstance(value, dict):
             for name, part in value.items():
@@ -74,15 +74,15 @@ def flat(parts: BadputParts) -> Iterator[tuple[tuple[str, ...], float]]:
 
 
 def overlapped(source: tuple[str, ...]) -> bool:
-    """Say whether a source is loading beside the steps: reported, and no badput."""
+    """Return whether a source is data loading beside steps: reported, but no badput."""
     return source == (BadputType.DATA_LOADING_ASYNC.name,)
 
 
-# A reading as Google Cloud Monitoring's time series of a workload.
+# Time series of Google Cloud Monitoring
 #
 # Names, labels and units are those that Google lists under ``compute.googleapis.com/workload``:
-# seconds for a whole job, percentages for a window. ``performance`` is the ideal step time and
-# nothing else; how uneven the latest steps are is ``step_time_deviation``.
+# seconds for a whole job, percentages for a window. ``performance`` is the ideal step time;
+# ``step_time_deviation`` is how uneven the latest steps are.
 
 PREFIX = "compute.googleapis.com/workload/"
 RESOURCE = "compute.googleapis.com/Workload"
@@ -90,7 +90,7 @@ RESOURCE = "compute.googleapis.com/Workload"
 
 @dataclass(frozen=True, slots=True)
 class MetricSeries:
-    """A number of a workload: an int or a float, which the service tells apart."""
+    """A number of a workload; the service distinguishes int and float."""
 
     name: str
     value: int | float
@@ -98,7 +98,7 @@ class MetricSeries:
 
 
 def time_series(reading: FinishedReading, options: GCPOptions) -> list[MetricSeries]:
-    """Return a reading's series, with the labels that say what they are about."""
+    """Return a reading's series with their labels."""
     accelerator = {"accelerator_type": options.acc_type or "UNKNOWN"}
     if options.cluster_name:
         accelerator["cluster_name"] = options.cluster_name
@@ -109,7 +109,7 @@ def time_series(reading: FinishedReading, options: GCPOptions) -> list[MetricSer
             return list(_of_window(reading, accelerator))
         case DeviationReading():
             return [MetricSeries("step_time_deviation", reading.spike_s, accelerator)]
-        case RunNumbers():
+        case RunReading():
             return []  # Google lists no names for money.
         case _:
             assert_never(reading)

@@ -1,6 +1,6 @@
-"""Where readings go: one small protocol, files, TensorBoard, and a monitor's destinations.
+"""Sinks for readings: the protocol, files, TensorBoard, and a monitor's destinations.
 
-A destination is a value that can be sent to another process, which opens it.
+A destination is a value that can be sent to another process, which opens its sink.
 """
 
 from __future__ import annotations
@@ -27,29 +27,29 @@ from outlay.export.scalars import STEP_DEVIATION, FinishedReading, Scalar, new_s
 
 
 class Sink(Protocol):
-    """Takes readings, in order. Anything it raises means that the reading is lost."""
+    """Takes readings, in order. Any exception means that the reading is lost."""
 
     def write(self, reading: FinishedReading) -> None:
-        """Put a reading where it belongs; when the call returns it is there."""
+        """Write a reading; it is stored when the call returns."""
 
     def close(self) -> None:
-        """Let go of files and connections."""
+        """Close files and connections."""
 
 
 class BorrowedSink:
-    """A sink that belongs to somebody else: written to by one thread at a time, never closed."""
+    """A sink that the caller owns: written by one thread at a time, never closed."""
 
     def __init__(self, sink: Sink) -> None:
         self._sink = sink
         self._lock = threading.Lock()
 
     def write(self, reading: FinishedReading) -> None:
-        """Put a reading where it belongs."""
+        """Write a reading."""
         with self._lock:
             self._sink.write(reading)
 
     def close(self) -> None:
-        """Leave it open: other uploaders may write to it, and so may its owner."""
+        """Leave it open: its owner and other uploaders may still write."""
 
     def opened(self) -> Sink:
         """Return the sink, which its owner has opened."""
@@ -70,33 +70,33 @@ class CloudMonitoring(msgspec.Struct, frozen=True, tag=True):
 
 
 class CsvFile(msgspec.Struct, frozen=True, tag=True):
-    """Rows at the end of a CSV file."""
+    """Rows appended to a CSV file."""
 
     path: str
 
 
 class JsonLinesFile(msgspec.Struct, frozen=True, tag=True):
-    """Lines at the end of a file, one JSON object each."""
+    """JSON objects appended to a file, one per line."""
 
     path: str
 
 
 class PluginSink(msgspec.Struct, frozen=True, tag=True):
-    """A sink that another package announces under a name, made with the options."""
+    """A sink of another package, by its entry point's name, created with the options."""
 
     name: str
     options: dict[str, str] = {}
 
 
 class MlflowRun(msgspec.Struct, frozen=True, tag=True):
-    """Metrics of an MLflow run that exists; "" is the tracking server that MLflow is set to."""
+    """Metrics of an existing MLflow run; "" is MLflow's configured tracking server."""
 
     run_id: str
     tracking_uri: str = ""
 
 
 class OtlpEndpoint(msgspec.Struct, frozen=True, tag=True):
-    """OpenTelemetry metrics over HTTP; "" is where ``OTEL_EXPORTER_OTLP_ENDPOINT`` leads."""
+    """OpenTelemetry metrics over HTTP; "" is ``OTEL_EXPORTER_OTLP_ENDPOINT``."""
 
     endpoint: str = ""
 
@@ -107,7 +107,7 @@ Destination = (
 
 
 def destination_name(destination: Destination) -> str:
-    """Return what a destination is called when something is said about it."""
+    """Return a destination's name in messages."""
     match destination:
         case TensorBoard():
             return f"TensorBoard in {destination.logdir}"
@@ -126,12 +126,12 @@ def destination_name(destination: Destination) -> str:
 
 
 def open_sink(destination: Destination) -> Sink:
-    """Return the sink of a destination; libraries that it needs are loaded now.
+    """Open the sink of a destination; its libraries are loaded now.
 
     Raises:
-        MissingExtra: Such a library is not installed.
-        InvalidValue: No package announces a sink of that name.
-        BrokenPlugin: The package that does cannot be loaded.
+        MissingExtra: A library is not installed.
+        InvalidValue: No package has a sink of that name.
+        BrokenPlugin: The package cannot be loaded.
     """
     match destination:
         case TensorBoard(logdir):
@@ -149,16 +149,16 @@ def open_sink(destination: Destination) -> Sink:
 
             return MlflowSink(run_id, tracking_uri)
         case OtlpEndpoint(endpoint):
-            from outlay.export.otlp import OtlpSink
+            from outlay.export.trackers import OtlpSink
 
             return OtlpSink(endpoint)
         case PluginSink(name, options):
-            return _announced(name, options)
+            return _open_plugin(name, options)
         case _:
             assert_never(destination)
 
 
-def _announced(name: str, options: dict[str, str]) -> Sink:
+def _open_plugin(name: str, options: dict[str, str]) -> Sink:
     make = plugins.load(plugins.SINKS, name)
     if make is None:
         known = plugins.names(plugins.SINKS)
@@ -167,16 +167,16 @@ def _announced(name: str, options: dict[str, str]) -> Sink:
     return sink
 
 
-# Readings at the end of a file, as CSV or as JSON Lines: ``time``, ``name``, ``value``, ``step``.
+# Files: CSV or JSON Lines with ``time``, ``name``, ``value``, ``step``, ``window_s``
 #
-# Each upload is one write, so that a process that is killed leaves whole uploads. A file that is
-# opened again is read once, so that no step's deviation is written twice.
+# Each upload is one write, so that a killed process leaves whole uploads. An existing file is read
+# once when it is opened, so that no step's deviation is written twice.
 
 COLUMNS = ("time", "name", "value", "step", "window_s")
 
 
 class _FileSink(ABC):
-    """Appends rows that are new."""
+    """Appends new rows to a file."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -193,25 +193,25 @@ class _FileSink(ABC):
             fcntl.flock(stream, fcntl.LOCK_EX)  # Several uploaders may share a file.
             end = stream.seek(0, io.SEEK_END)
             rows = self._rows(time, new, first=end == 0)
-            if stream.write(rows) != len(rows):  # The disk took a part: all of it, or nothing.
+            if stream.write(rows) != len(rows):  # A short write: undo it.
                 stream.truncate(end)
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._path))
         self._last_step = last_step
 
-    def close(self) -> None:  # noqa: B027 - there is nothing to do, in any file
-        """Nothing is held open."""
+    def close(self) -> None:  # noqa: B027 - files are not kept open
+        """Do nothing: the file is open only while it is written."""
 
     @abstractmethod
     def _rows(self, time: str, new: Iterable[Scalar], *, first: bool) -> bytes:
-        """Return rows as they stand in the file; the first ones of all may need a header."""
+        """Encode rows; ``first`` if the file is empty and may need a header."""
 
     @abstractmethod
     def _last_deviation(self) -> int:
-        """Return the last step whose deviation the file has; -1 without one."""
+        """Return the last step with a deviation in the file; -1 without one."""
 
 
 class CsvSink(_FileSink):
-    """Rows at the end of a CSV file, which begins with a header."""
+    """Appends rows to a CSV file with a header."""
 
     def _rows(self, time: str, new: Iterable[Scalar], *, first: bool) -> bytes:
         text = io.StringIO()
@@ -236,7 +236,7 @@ class _Line(msgspec.Struct, kw_only=True):
 
 
 class JsonLinesSink(_FileSink):
-    """One JSON object a line."""
+    """Appends one JSON object per line."""
 
     def _rows(self, time: str, new: Iterable[Scalar], *, first: bool) -> bytes:
         del first
@@ -251,10 +251,10 @@ class JsonLinesSink(_FileSink):
         return max((line.step for line in lines if line.name == STEP_DEVIATION), default=-1)
 
 
-# Readings as TensorBoard scalars, in event files that TensorBoard's own writer makes.
+# TensorBoard scalars, through TensorBoard's own event writer
 #
-# TensorBoard follows the newest file of a directory, so that each uploader has a directory of its
-# own. One that is opened again is read first, so that no step's deviation is written twice.
+# TensorBoard follows the newest file of a directory, so each uploader has a directory of its own.
+# An existing one is read when it is opened, so that no step's deviation is written twice.
 
 
 class TensorBoardSink:
@@ -296,7 +296,7 @@ class TensorBoardSink:
 
 
 def last_step_of(logdir: str, tag: str) -> int:
-    """Return the last step that a directory's event files have under a tag; -1 without one."""
+    """Return the last step of a tag in a directory's event files; -1 without one."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     found = EventAccumulator(logdir, size_guidance={"scalars": 1})

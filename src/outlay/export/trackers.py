@@ -1,34 +1,37 @@
-"""Readings into experiment trackers: a W&B run, an MLflow run. Runs exist already; none is made.
+"""Sinks for experiment trackers: an existing W&B run, an existing MLflow run, an OTLP receiver.
 
-Both keep a history by step, in which no step's deviation is written twice.
+W&B and MLflow keep a history by step; no step's deviation is written twice.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
-from outlay.errors import MissingExtra
-from outlay.export.scalars import STEP_DEVIATION, FinishedReading, Scalar, new_scalars
-from outlay.runs.numbers import PREFIX, RunNumbers
+from outlay._version import __version__
+from outlay.errors import MissingExtra, OutlayError
+from outlay.export.scalars import STEP_DEVIATION, FinishedReading, Scalar, new_scalars, scalars
+from outlay.runs.figures import PREFIX
+from outlay.runs.reading import RunReading
 
-# W&B, in the process that holds the run.
+# W&B, in the process of the W&B run
 #
-# Rows are left uncommitted: they go with the next row that the training logs itself. To commit them
-# would advance W&B's own step, and W&B drops what is then logged with a smaller one.
+# Rows are left uncommitted: W&B adds them to the next row that the training logs. Committing would
+# advance W&B's own step, and W&B drops rows that are then logged with a smaller one.
 
 STEP_AXIS = f"{PREFIX}step"
 _DEVIATION_STEP = f"{PREFIX}deviation_step"
 
 
 class WandbSink:
-    """Rows and figures of a W&B run that exists.
+    """Rows and summary of an existing W&B run.
 
     Args:
-        run: The run, as ``wandb.init`` returned it.
-        against_cost: Metrics that are shown against dollars, such as ``"eval/*"``.
-        commit: Whether each reading is a row of its own: for a run that nobody else logs to.
+        run: From ``wandb.init``.
+        against_cost: Metrics to plot against cost, such as ``"eval/*"``.
+        commit: Whether each reading is a row of its own: for a run without other rows.
     """
 
     def __init__(
@@ -41,9 +44,9 @@ class WandbSink:
         self._is_defined = False
 
     def write(self, reading: FinishedReading) -> None:
-        """Log a reading's numbers; a run's also become figures of its summary."""
+        """Log a reading's numbers; those of a run also go to the W&B summary."""
         self._define()
-        if isinstance(reading, RunNumbers):
+        if isinstance(reading, RunReading):
             self._write_run(reading)
             return
         rows: dict[int, dict[str, float]] = {}
@@ -57,14 +60,14 @@ class WandbSink:
             self._log(step, values)
 
     def close(self) -> None:
-        """Leave the run open: it is its owner's to finish."""
+        """Leave the run open: its owner finishes it."""
 
-    def _write_run(self, reading: RunNumbers) -> None:
-        axis = f"{PREFIX}cost_{reading.unit}"
+    def _write_run(self, reading: RunReading) -> None:
+        axis = f"{PREFIX}cost_{reading.currency_suffix}"
         cost = reading.values.get(axis)
         if cost is not None:
             if cost < max(self._cost, _number(self._run.summary, axis)):
-                return  # Dollars are an axis, which never goes back; a later reading is ahead.
+                return  # Cost is an axis and must not decrease; a later reading was logged already.
             if not self._cost:
                 for pattern in self._against_cost:
                     self._run.define_metric(pattern, step_metric=axis)
@@ -91,13 +94,13 @@ def _number(summary: Any, name: str, default: float = 0.0) -> float:
     return float(value) if isinstance(value, int | float) else default
 
 
-# MLflow, by client and run id: no state of MLflow's own is touched.
+# MLflow, by client and run id: MLflow's active run is not touched
 
 _NOT_IN_A_KEY = re.compile(r"[^\w/. :-]")
 
 
 class MlflowSink:
-    """Metrics and tags of an MLflow run that exists; "" is the server that MLflow is set to.
+    """Metrics and tags of an existing MLflow run; "" is MLflow's configured server.
 
     Raises:
         MissingExtra: MLflow is not installed.
@@ -117,22 +120,143 @@ class MlflowSink:
         self._facts: dict[str, str] = {}
 
     def write(self, reading: FinishedReading) -> None:
-        """Log a reading's numbers, each step's deviation once; facts of a run become tags."""
+        """Log a reading's numbers, each step's deviation once; texts about a run become tags."""
         new, last_step = new_scalars(reading, self._last_step)
         at_ms = reading.t_ns // 1_000_000
-        for start in range(0, len(new), 1000):  # As many as the server takes at once.
+        for start in range(0, len(new), 1000):  # The server's limit per request.
             metrics = [self._point(scalar, at_ms) for scalar in new[start : start + 1000]]
             self._client.log_batch(self._run_id, metrics=metrics)
         self._last_step = last_step
-        if isinstance(reading, RunNumbers):
+        if isinstance(reading, RunReading):
             for name, text in reading.facts.items():
                 if self._facts.get(name) != text:
                     self._client.set_tag(self._run_id, name, text)
             self._facts = dict(reading.facts)
 
     def close(self) -> None:
-        """Nothing is held open."""
+        """Do nothing: no connection is kept."""
 
     def _point(self, scalar: Scalar, at_ms: int) -> Any:
         key = _NOT_IN_A_KEY.sub("_", scalar.name)
         return self._metric(key, scalar.value, at_ms, max(scalar.step, 0))
+
+
+# OpenTelemetry metrics over OTLP/HTTP
+#
+# No provider of OpenTelemetry is installed, so that the training's own export is not affected.
+
+_OTLP_TIMEOUT_S = 10
+
+
+class OtlpRefused(OutlayError):
+    """The collector did not accept a reading."""
+
+    def __init__(self) -> None:
+        super().__init__("the OTLP collector did not accept a reading; its reason was logged")
+
+
+@dataclass(frozen=True, slots=True)
+class _Point:
+    """One number of a metric; ``growing`` for a monotonic sum, else a gauge."""
+
+    name: str
+    unit: str
+    value: float
+    attributes: Mapping[str, str] = field(default_factory=dict)
+    growing: bool = False
+
+
+class OtlpSink:
+    """An OTLP/HTTP receiver, such as a collector.
+
+    Args:
+        endpoint: Its URL, with ``/v1/metrics``; "" for OpenTelemetry's environment variables.
+
+    Raises:
+        MissingExtra: OpenTelemetry is not installed.
+    """
+
+    def __init__(self, endpoint: str = "") -> None:
+        try:
+            from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
+            from opentelemetry.sdk.metrics import export
+        except ImportError:
+            raise MissingExtra("exporting over OTLP", "otlp") from None
+        self._api: Any = export
+        self._exporter = OTLPMetricExporter(endpoint=endpoint or None, timeout=_OTLP_TIMEOUT_S)
+
+    def write(self, reading: FinishedReading) -> None:
+        """Export a reading's numbers with its timestamp, before the call returns.
+
+        Raises:
+            OtlpRefused: The receiver did not accept them.
+        """
+        done = self._exporter.export(self._data(reading))
+        if done is not self._api.MetricExportResult.SUCCESS:
+            raise OtlpRefused
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._exporter.shutdown()
+
+    def _data(self, reading: FinishedReading) -> Any:
+        from opentelemetry.sdk.resources import Resource
+        from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+
+        about = {"service.name": "outlay"}
+        started_ns = 0
+        if isinstance(reading, RunReading):
+            about |= {name.replace("/", "."): text for name, text in reading.facts.items()}
+            started_ns = reading.figures.started_ns
+        metrics = [self._metric(point, reading.t_ns, started_ns) for point in _points(reading)]
+        scope = self._api.ScopeMetrics(
+            scope=InstrumentationScope("outlay", __version__), metrics=metrics, schema_url=""
+        )
+        metrics_of_run = self._api.ResourceMetrics(
+            resource=Resource(about), scope_metrics=[scope], schema_url=""
+        )
+        return self._api.MetricsData([metrics_of_run])
+
+    def _metric(self, point: _Point, t_ns: int, started_ns: int) -> Any:
+        api = self._api
+        number = api.NumberDataPoint(
+            attributes=dict(point.attributes),
+            start_time_unix_nano=started_ns,
+            time_unix_nano=t_ns,
+            value=point.value,
+        )
+        data = api.Gauge(data_points=[number])
+        if point.growing:
+            data = api.Sum([number], api.AggregationTemporality.CUMULATIVE, is_monotonic=True)
+        return api.Metric(name=point.name, description="", unit=point.unit, data=data)
+
+
+def _points(reading: FinishedReading) -> Iterator[_Point]:
+    if isinstance(reading, RunReading):
+        yield from _run_points(reading)
+        return
+    for scalar in scalars(reading):
+        window = {} if scalar.window_s is None else {"window_s": str(scalar.window_s)}
+        unit = "s" if scalar.name == "step_deviation" else "%"
+        yield _Point(f"outlay.{scalar.name.replace('/', '.')}", unit, scalar.value, window)
+
+
+def _run_points(run: RunReading) -> Iterator[_Point]:
+    figures = run.figures
+    money = f"{{{run.currency_suffix.upper()}}}"
+    yield _Point("outlay.run.steps", "{step}", figures.steps)
+    yield _Point("outlay.run.attempts", "{attempt}", figures.attempts, growing=True)
+    yield _Point("outlay.run.tokens", "{token}", figures.tokens, growing=True)
+    yield _Point("outlay.run.samples", "{sample}", figures.samples, growing=True)
+    yield _Point("outlay.run.duration", "s", figures.wall_ns / 1e9, growing=True)
+    for phase, ns in run.breakdown.phases.items():
+        yield _Point("outlay.run.phase.duration", "s", ns / 1e9, {"phase": phase})
+    if figures.goodput is not None:
+        yield _Point("outlay.run.goodput", "1", figures.goodput)
+    for limit, share in run.budget_shares.items():
+        yield _Point("outlay.run.budget.used", "1", share, {"limit": limit})
+    if run.cost.cost is not None:
+        cost = float(run.cost.cost.amount)
+        yield _Point("outlay.run.cost", money, cost, growing=True)
+        for phase, part in run.cost.by_phase.items():
+            yield _Point("outlay.run.phase.cost", money, float(part.amount), {"phase": phase})

@@ -1,12 +1,14 @@
-"""The work of one uploader: ask at an interval, and hand the answer to every sink.
+"""One uploader: reads at an interval, and passes the readings to every sink.
 
-It runs in a process or a thread of its own. Each sink has a thread, so that one that hangs holds up
+It runs in a separate process or thread. Each sink has a thread, so that one that hangs blocks
 neither the others nor the end.
 """
 
 from __future__ import annotations
 
 import logging
+import os
+import sys
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
@@ -18,36 +20,37 @@ from typing import assert_never
 import msgspec
 
 from outlay.clock import SYSTEM
-from outlay.export.background import Background, Limits, Outcome
+from outlay.decoding import decode
+from outlay.export.background import Background, Limits
 from outlay.export.scalars import FinishedReading
 from outlay.export.sinks import BorrowedSink, Destination, Sink, destination_name, open_sink
 from outlay.goodput.readings import GoodputReader, Reading
 from outlay.goodput.recorder import GoodputLogger, LocalRunLog
-from outlay.runs.numbers import RunNumbersReader
+from outlay.runs.reading import RunReader
 
 _log = logging.getLogger("outlay")
 
 
 class Goodput(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Ask what has become of the whole job."""
+    """The goodput and badput of the whole job."""
 
     breakdown: bool = True
     slices: bool = False
 
 
 class StepDeviation(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Ask how far the new steps are off the ideal."""
+    """The deviation of new steps from the ideal step time."""
 
 
 class Windows(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Ask what became of the last so many seconds, for each of several lengths."""
+    """The goodput of the last seconds, for each of several window lengths."""
 
     sizes_s: tuple[int, ...]
     slices: bool = False
 
 
 class WholeRun(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Ask what a run is, has used and has cost: all of its numbers."""
+    """All figures of a run."""
 
 
 Question = Goodput | StepDeviation | Windows | WholeRun
@@ -68,7 +71,7 @@ class CloudLog(msgspec.Struct, frozen=True, tag=True):
 
 
 class Upload(msgspec.Struct, frozen=True, kw_only=True):
-    """What an uploader does; can be sent to another process."""
+    """An uploader's task; can be sent to another process."""
 
     job_name: str
     logger_name: str
@@ -82,15 +85,15 @@ class Upload(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Tally(msgspec.Struct, frozen=True, kw_only=True):
-    """How many readings arrived and how many were lost, over all sinks, and why the last was."""
+    """How many readings were uploaded and lost over all sinks, and why the last was lost."""
 
     uploaded: int = 0
     lost: int = 0
     trouble: str = ""
 
 
-def together(tallies: Iterable[Tally]) -> Tally:
-    """Return several tallies as one, with the last trouble that any of them had."""
+def sum_tallies(tallies: Iterable[Tally]) -> Tally:
+    """Add up several tallies, with the last trouble."""
     whole = Tally()
     for tally in tallies:
         whole = Tally(
@@ -102,20 +105,15 @@ def together(tallies: Iterable[Tally]) -> Tally:
 
 
 def lost_text(name: str, tally: Tally) -> str:
-    """Return the sentence about readings that were lost."""
+    """Return the message about lost readings."""
     return (
-        f"{name}: of its readings {tally.uploaded} arrived at trackers and {tally.lost} were lost; "
-        f"last: {tally.trouble}"
+        f"{name}: {tally.uploaded} readings were uploaded to trackers and {tally.lost} were lost; "
+        f"last error: {tally.trouble}"
     )
 
 
-def tally_of(outcome: Outcome) -> Tally:
-    """Return what became of one sink's readings."""
-    return Tally(uploaded=outcome.done, lost=outcome.lost, trouble=outcome.trouble)
-
-
-class _Outlet:
-    """A sink that is opened when the first reading comes, and again while that fails."""
+class _SinkThread:
+    """A sink with its thread, opened with the first reading; retried while opening fails."""
 
     def __init__(self, name: str, open_it: Callable[[], Sink]) -> None:
         self.background: Background[FinishedReading] = Background(
@@ -124,6 +122,11 @@ class _Outlet:
         self._open = open_it
         self._sink: Sink | None = None
 
+    @property
+    def tally(self) -> Tally:
+        outcome = self.background.outcome
+        return Tally(uploaded=outcome.done, lost=outcome.lost, trouble=outcome.trouble)
+
     def _write(self, batch: Sequence[FinishedReading]) -> None:
         if self._sink is None:
             self._sink = self._open()
@@ -131,21 +134,21 @@ class _Outlet:
             self._sink.write(reading)
 
     def close(self, timeout_s: float) -> None:
-        """Finish what is waiting, within the time; the rest is lost."""
+        """Write queued readings within the timeout; the rest is lost."""
         if not self.background.drain(timeout_s):
             self.background.abandon()
         elif self._sink is not None:
             self._sink.close()
 
 
-def _outlets(upload: Upload, lent: Sequence[BorrowedSink]) -> list[_Outlet]:
+def _sinks(upload: Upload, local_sinks: Sequence[BorrowedSink]) -> list[_SinkThread]:
     job = f"job {upload.job_name}"
     return [
         *(
-            _Outlet(f"{job}: {destination_name(place)}", partial(open_sink, place))
+            _SinkThread(f"{job}: {destination_name(place)}", partial(open_sink, place))
             for place in upload.destinations
         ),
-        *(_Outlet(f"{job}: a sink of its own", sink.opened) for sink in lent),
+        *(_SinkThread(f"{job}: a sink of its own", sink.opened) for sink in local_sinks),
     ]
 
 
@@ -153,23 +156,30 @@ class Uploads:
     """One uploader's loop.
 
     Args:
-        upload: What to ask, how often, and where to put it.
-        logger: Where entries are read from; default: what the upload says.
-        report: Told the tally after each round.
-        lent: Sinks of this process that are written to as well.
+        upload: What to read, how often, and the destinations.
+        logger: The source of entries; default: ``upload.log``.
+        report: Called with the tally after each round.
+        local_sinks: Sinks of this process to write to as well.
     """
 
     def __init__(
         self,
         upload: Upload,
         logger: GoodputLogger | None = None,
-        report: Callable[[Tally], None] = lambda _: None,
-        lent: Sequence[BorrowedSink] = (),
+        report: Callable[[Tally], object] = lambda _: None,
+        local_sinks: Sequence[BorrowedSink] = (),
     ) -> None:
         self._upload = upload
-        self._reader = _reader(upload, logger)
-        self._run = RunNumbersReader(Path(_run_dir(upload)))
-        self._outlets = _outlets(upload, lent)
+        self._reader = GoodputReader(
+            upload.job_name,
+            upload.logger_name,
+            logger or _logger(upload),
+            upload.using_pathways,
+            cache_dir=upload.cache_dir,
+        )
+        run_dir = upload.log.run_dir if isinstance(upload.log, UploadLog) else ""
+        self._run = RunReader(Path(run_dir))
+        self._sinks = _sinks(upload, local_sinks)
         self._report = report
         self._failed = 0
         self._trouble = ""
@@ -177,41 +187,41 @@ class Uploads:
 
     @property
     def tally(self) -> Tally:
-        """What became of the readings so far; a question that failed is one lost."""
-        found = together(tally_of(outlet.background.outcome) for outlet in self._outlets)
+        """Readings uploaded and lost so far; a failed read is one lost."""
+        found = sum_tallies(sink.tally for sink in self._sinks)
         lost = found.lost + self._failed
         return msgspec.structs.replace(found, lost=lost, trouble=found.trouble or self._trouble)
 
-    def run(self, stop: threading.Event, go_on: Callable[[], bool] = lambda: True) -> None:
-        """Ask and upload until told to stop, or until ``go_on`` says no."""
-        while go_on() and not stop.wait(self._upload.interval_s):
+    def run(self, stop: threading.Event, keep_running: Callable[[], bool] = lambda: True) -> None:
+        """Read and upload until ``stop`` is set or ``keep_running`` returns False."""
+        while keep_running() and not stop.wait(self._upload.interval_s):
             self.once()
 
     def finish(self, timeout_s: float, *, final: bool) -> None:
-        """Upload a last time if that is wanted, and close the sinks, within the time."""
+        """Upload a last time if ``final``, and close the sinks, within the timeout."""
         deadline_ns = SYSTEM.monotonic_ns() + round(timeout_s * 1e9)
         if final:
             self.once()
-        for outlet in self._outlets:
-            outlet.close(max(0.0, (deadline_ns - SYSTEM.monotonic_ns()) / 1e9))
+        for sink in self._sinks:
+            sink.close(max(0.0, (deadline_ns - SYSTEM.monotonic_ns()) / 1e9))
         self._report(self.tally)
 
     def once(self) -> None:
-        """Ask once, and hand the answers to the sinks."""
-        for ask in self._asks():
+        """Read once, and pass the readings to the sinks."""
+        for read in self._reads():
             try:
-                reading = ask()
-            except ValueError as error:  # Nothing was logged yet, or nothing that takes time.
+                reading = read()
+            except ValueError as error:  # Nothing was logged yet, or no time has passed.
                 _log.info("job %s: nothing to upload: %s", self._upload.job_name, error)
-            except Exception as error:  # noqa: BLE001 - a monitor goes on; the loss is counted
+            except Exception as error:  # noqa: BLE001 - a monitor continues; the loss is counted
                 self._failed += 1
-                self._say(f"cannot read the goodput log: {type(error).__name__}: {error}"[:200])
+                self._warn(f"cannot read the goodput log: {type(error).__name__}: {error}"[:200])
             else:
-                for outlet in self._outlets:
-                    outlet.background.offer(reading)
+                for sink in self._sinks:
+                    sink.background.offer(reading)
         self._report(self.tally)
 
-    def _asks(self) -> list[Callable[[], FinishedReading]]:
+    def _reads(self) -> list[Callable[[], FinishedReading]]:
         match self._upload.question:
             case Goodput():
                 return [self._goodput]
@@ -232,29 +242,14 @@ class Uploads:
         return reading if question.breakdown else replace(reading, badput_percent={})
 
     def _deviation(self) -> Reading:
-        """Ask for the steps that were not told yet."""
         reading = self._reader.read_deviation(self._last_step, self._upload.ideal_step_time)
         self._last_step = max([self._last_step, *reading.deviations_s])
         return reading
 
-    def _say(self, trouble: str) -> None:
+    def _warn(self, trouble: str) -> None:
         if trouble != self._trouble:
             self._trouble = trouble
             _log.warning("job %s: %s", self._upload.job_name, trouble)
-
-
-def _run_dir(upload: Upload) -> str:
-    return upload.log.run_dir if isinstance(upload.log, UploadLog) else ""
-
-
-def _reader(upload: Upload, logger: GoodputLogger | None) -> GoodputReader:
-    return GoodputReader(
-        upload.job_name,
-        upload.logger_name,
-        logger or _logger(upload),
-        upload.using_pathways,
-        cache_dir=upload.cache_dir,
-    )
 
 
 def _logger(upload: Upload) -> GoodputLogger:
@@ -270,3 +265,57 @@ def _logger(upload: Upload) -> GoodputLogger:
             return LocalRunLog(upload.job_name)
         case _:
             assert_never(upload.log)
+
+
+# The process of an uploader: ``python -m outlay.export.uploads``, started by a monitor
+#
+# The first line of input is its order. A later line ends it: ``stop`` after a last upload, ``quit``
+# without one. End of file, which also follows if the monitoring process dies, means ``stop``. The
+# tally is at the start of the output, a file.
+
+NICENESS = 10
+TALLY_BYTES = 512
+
+
+class UploadOrder(msgspec.Struct, frozen=True, kw_only=True):
+    """An uploader's task, and the timeout of its end."""
+
+    upload: Upload
+    finish_s: float
+
+
+def encode_tally(tally: Tally) -> bytes:
+    """Encode a tally in a fixed length, so that it can be overwritten in place."""
+    plain = "".join(c if c.isascii() and c.isprintable() else "?" for c in tally.trouble[:200])
+    text = msgspec.json.encode(msgspec.structs.replace(tally, trouble=plain)).ljust(TALLY_BYTES)
+    assert len(text) == TALLY_BYTES, "200 characters, each of them escaped, leave room for numbers"
+    return text
+
+
+def main() -> None:
+    """Run an uploader's process until its input says to end, or ends."""
+    order = decode(sys.stdin.buffer.readline(), UploadOrder)
+    logging.basicConfig(format="outlay monitor: %(message)s", level=logging.WARNING)
+    os.nice(NICENESS)
+    stop = threading.Event()
+    commands: list[bytes] = []
+
+    def listen() -> None:
+        commands.append(sys.stdin.buffer.readline())
+        stop.set()
+
+    parent = os.getppid()
+    threading.Thread(target=listen, daemon=True).start()
+    report = partial(os.pwrite, sys.stdout.fileno())
+    uploads = Uploads(order.upload, report=lambda tally: report(encode_tally(tally), 0))
+    # A process forked by the training may hold the input open: check the parent as well.
+    uploads.run(stop, keep_running=lambda: os.getppid() == parent)
+    uploads.finish(order.finish_s, final=commands != [b"quit\n"])
+    if uploads.tally.lost and commands not in ([b"quit\n"], [b"stop\n"]):  # No monitor logs it.
+        _log.warning("%s", lost_text(order.upload.job_name, uploads.tally))
+    sys.stderr.flush()
+    os._exit(0)  # A sink that hangs must not keep the process.
+
+
+if __name__ == "__main__":
+    main()

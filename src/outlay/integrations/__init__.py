@@ -1,4 +1,4 @@
-"""Callbacks for trainers and hooks for trackers: each framework is one file, imported where used.
+"""Callbacks for trainers and hooks for trackers: one module per framework, imported only by users.
 
-What each callback can see is in the table of ``docs/howto/trainers.md``.
+What each callback can see is listed in ``docs/howto/trainers.md``.
 """

@@ -1,10 +1,10 @@
-"""accelerate: a tracker, for loops of one's own that log through an Accelerator.
+"""accelerate: a tracker for custom loops that log through an Accelerator.
 
 ``Accelerator(log_with=OutlayTracker("bert", price="1.50 USD/h"))``
 
-accelerate tells a tracker its configuration, its metrics and its end, and nothing of steps: the
-loop itself is wrapped with ``tracker.run.steps(loader)``. The tracker is made on every rank, after
-the process group (``PartialState()``), and closed with ``accelerator.end_training()``.
+accelerate passes a tracker the configuration, metrics and the end, but no steps: wrap the loop with
+``tracker.run.steps(loader)``. Create the tracker on every rank, after the process group
+(``PartialState()``); ``accelerator.end_training()`` closes it.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ class OutlayTracker(GeneralTracker):
     """Records what an Accelerator logs as metrics of a run.
 
     Args:
-        model: What is trained.
-        **options: What ``outlay.run`` takes.
+        model: The name of the model.
+        **options: Arguments of ``outlay.run``.
 
     Attributes:
         run: The run: ``for batch in tracker.run.steps(loader)``.
@@ -44,11 +44,11 @@ class OutlayTracker(GeneralTracker):
 
     @property
     def tracker(self) -> Run:
-        """What ``accelerator.get_tracker("outlay", unwrap=True)`` returns."""
+        """The run, as ``accelerator.get_tracker("outlay", unwrap=True)`` returns it."""
         return self.run
 
     def store_init_configuration(self, values: dict[str, Any]) -> None:
-        """Record what ``init_trackers`` was given, without secrets."""
+        """Record the configuration given to ``init_trackers``, without secrets."""
         self.run.note(CONFIGURATION_NOTE, **recorded_config(values, os.environ))
 
     def log(self, values: dict[str, Any], step: int | None = None, **_: Any) -> None:

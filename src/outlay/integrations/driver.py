@@ -1,8 +1,8 @@
-"""What every integration shares: a run that is opened, driven and closed by a trainer's hooks.
+"""LoopDriver: opens, drives and closes a run from a trainer's hooks; shared by all integrations.
 
-Refusals and bad arguments raise when the run is opened, before the first step. After that nothing
-that goes wrong here reaches the trainer: it is logged once, counted, and training goes on. A budget
-that turns out not to be measurable is a refusal, too: it would be ignored otherwise.
+Refusals and bad arguments raise when the run is opened, before the first step. Later errors of
+outlay do not reach the trainer: they are counted, and the first is logged. Only a budget that turns
+out not to be measurable still raises Refused: it would be ignored otherwise.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ _log = logging.getLogger("outlay")
 P = ParamSpec("P")
 R = TypeVar("R")
 Counts = Callable[[Any], int]
-"""Returns what a batch holds, by its shape: without a look at what lies on an accelerator."""
+"""Counts a batch by its shapes, without copying data from an accelerator."""
 
 
 def guarded(method: Callable[P, R]) -> Callable[P, R | None]:
-    """Let no error of a driver's method reach the trainer, but for a refusal."""
+    """Wrap a driver's method: errors other than Refused are counted, not raised."""
 
     @functools.wraps(method)
     def call(*args: P.args, **kwargs: P.kwargs) -> R | None:
@@ -39,7 +39,7 @@ def guarded(method: Callable[P, R]) -> Callable[P, R | None]:
             return method(*args, **kwargs)
         except Refused:
             raise
-        except Exception as error:  # noqa: BLE001 - bookkeeping never ends a training
+        except Exception as error:  # noqa: BLE001 - bookkeeping must not end a training
             driver = args[0]
             assert isinstance(driver, LoopDriver)
             driver.report_error(method.__name__, error)
@@ -49,16 +49,17 @@ def guarded(method: Callable[P, R]) -> Callable[P, R | None]:
 
 
 class LoopDriver:
-    """Drives a run from hooks: what a trainer tells becomes steps, phases and questions.
+    """Drives a run from a trainer's hooks.
 
     Args:
-        options: What ``outlay.run`` is to be given, where the trainer does not know better.
-        clock: Times the waits for data.
+        options: Arguments of ``outlay.run`` that the user stated.
+        clock: Times data waits.
 
     Attributes:
         run: The run, while it is open.
-        stopped: Whether the run must stop; the trainer is told so at its next opportunity.
-        errors: How many errors of outlay's own were kept from the trainer.
+        stopped: Whether the run must stop.
+        errors: How many errors of outlay were not raised into the trainer.
+        summary: The run's figures on rank 0, once it is closed.
     """
 
     def __init__(self, options: Mapping[str, Any], clock: Clock = SYSTEM) -> None:
@@ -73,13 +74,13 @@ class LoopDriver:
         self._waited_ns = 0
 
     def start(self, **defaults: Any) -> Run:
-        """Open the run; what the user stated goes before what the trainer knows.
+        """Open the run; options that the user stated override the trainer's defaults.
 
         Raises:
-            InvalidValue: An option cannot be used.
-            Refused: The guard has no room, or the budget limits what nothing here can measure.
+            InvalidValue: An option is not valid.
+            Refused: The guard refuses, or something that the budget limits cannot be measured here.
         """
-        if self.run is not None:  # Training raised, and was begun again in the same process.
+        if self.run is not None:  # Training raised, and was started again in the same process.
             self.finish("failed", "training was begun again")
         if os.environ.get("OUTLAY_RUN_DIR"):
             defaults.pop("dir", None)
@@ -96,18 +97,18 @@ class LoopDriver:
             self.run.resume_from(step)
 
     def begin_waiting(self) -> None:
-        """Training waits for data from now on."""
+        """Start timing a data wait."""
         self._waits_since_ns = self._monotonic_ns()
 
     def end_waiting(self) -> None:
-        """The data is there."""
+        """End the data wait."""
         if self._waits_since_ns is not None:
             self._waited_ns += self._monotonic_ns() - self._waits_since_ns
             self._waits_since_ns = None
 
     @guarded
     def begin_step(self) -> None:
-        """Begin a step; what training waited since the last one belongs to it."""
+        """Begin a step; data waits since the last step belong to it."""
         self.end_waiting()
         waited_ns, self._waited_ns = self._waited_ns, 0
         if self.run is not None:
@@ -115,33 +116,41 @@ class LoopDriver:
 
     @guarded
     def end_step(self, *, tokens: int = 0, samples: int = 0, count: int = 1) -> None:
-        """End the step that was begun, which the trainer counts as so many."""
+        """End the step; ``count`` is how many steps the trainer counts it as."""
         if self.run is not None:
             self.run.end_step(tokens=tokens, samples=samples, count=count)
 
+    def count(self, count_of: Counts, batch: Any) -> int:
+        """Return a batch's tokens or samples; 0 if counting raises."""
+        try:
+            return count_of(batch)
+        except Exception as error:  # noqa: BLE001 - a user's function must not end a training
+            self.report_error("counting a batch", error)
+            return 0
+
     @guarded
     def phase(self, name: str | None) -> None:
-        """Begin a phase, or end it with None; training does not wait for data meanwhile."""
+        """Begin a phase, or end it with None; cancels a data wait."""
         self._waits_since_ns = None
         if self.run is not None:
             self.run.phase(name)
 
     @guarded
     def ask(self, *, tokens: int = 0, samples: int = 0) -> bool:
-        """Return whether training must stop before a step of this size; all ranks must ask."""
+        """Return whether training must stop before a step of this size; call it on all ranks."""
         if self.run is not None and not self.stopped:
             self.stopped = self.run.should_stop(tokens=tokens, samples=samples)
         return self.stopped
 
     @guarded
     def commit(self, step: int) -> None:
-        """Record that a checkpoint is on storage; rank 0 says so for all."""
+        """Record a committed checkpoint; on rank 0 only."""
         if self.run is not None and self.run.rank == 0:
             self.run.checkpoint_committed(step)
 
     @guarded
     def metrics(self, values: Mapping[str, Any] | None) -> None:
-        """Record the numbers among what a trainer reports."""
+        """Record the numbers among a trainer's metrics."""
         for name, value in (values or {}).items():
             if self.run is not None and isinstance(value, int | float):
                 self.run.metric(str(name), value)
@@ -155,7 +164,7 @@ class LoopDriver:
             return
         run.close(status, reason)
         if run.rank == 0:
-            self.summary = run.summary()  # After the end: the run does not pay for reading its log.
+            self.summary = run.summary()  # After the end: reading the log is not charged.
 
     def finish_with(self, error: BaseException) -> None:
         """Close the run of a training that raised."""
@@ -163,7 +172,7 @@ class LoopDriver:
         self.finish("interrupted" if interrupted else "failed", type(error).__name__)
 
     def _finish_at_exit(self) -> None:
-        """Close the run of a training that raised, where no hook has told of it."""
+        """Close the run of a training that raised without calling a hook."""
         error = getattr(sys, "last_value", None)
         if error is None:
             self.finish("failed", "training did not reach its end")
@@ -171,22 +180,22 @@ class LoopDriver:
             self.finish_with(error)
 
     def report_error(self, where: str, error: Exception) -> None:
-        """Count an error that was kept from the trainer; say so the first time."""
+        """Count an error that is not raised; log the first one."""
         self.errors += 1
         if self.errors == 1:
             _log.warning(
-                "outlay: %s failed and training goes on: %s: %s (said once)",
+                "outlay: %s failed, training continues: %s: %s (logged once)",
                 where, type(error).__name__, error,
             )  # fmt: skip
 
 
-# What a batch holds, by its shape
+# Sizes of a batch, by its shapes
 
 
 def tokens_of(batch: Any) -> int:
     """Return a batch's tokens: the elements of ``input_ids``, else the samples of its inputs.
 
-    Padding counts, since it is computed. Of a pair of inputs and labels the inputs count.
+    Padding counts, since it is computed. Of a pair of inputs and labels only the inputs count.
     """
     ids = batch.get("input_ids") if isinstance(batch, Mapping) else None
     shape = getattr(ids, "shape", None)

@@ -1,8 +1,8 @@
-"""The callback of Lightning: ``Trainer(callbacks=[OutlayCallback(price="1.50 USD/h")])``.
+"""Callback for Lightning: ``Trainer(callbacks=[OutlayCallback(price="1.50 USD/h")])``.
 
-A callback of Lightning sees neither the wait for data nor the writing of a checkpoint. The
-Trainer's profiler does, so the callback puts a profiler in front of it, which hands everything on.
-A step is an optimizer's step, however many batches it accumulates.
+Lightning's callbacks see neither data waits nor the writing of checkpoints. Its profiler does, so
+the callback wraps the Trainer's profiler. A step is an optimizer step, however many batches it
+accumulates.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ _SAVE = "save_checkpoint"
 
 
 class OutlayCallback(Callback):
-    """Records a fit as a run, and stops it where its budget or guard says so.
+    """Records a fit as a run, and stops it at the limits of its budget or guard.
 
-    A batch that does not fit is refused before it is trained on; a limit goes before ``min_steps``
+    A batch that exceeds the budget is refused before training on it. Limits override ``min_steps``
     and ``min_epochs``.
 
     Args:
         tokens: Counts the tokens of a batch from its shapes; default: ``input_ids``, else the
             samples of its inputs.
-        samples: Counts its samples, likewise.
-        clock: Times the waits for data.
-        **options: What ``outlay.run`` takes. ``model`` is the module's class by default, ``dir``
+        samples: Counts the samples of a batch; default: the first dimension of its first tensor.
+        clock: Times data waits.
+        **options: Arguments of ``outlay.run``. Defaults: ``model`` is the module's class, ``dir``
             the Trainer's root directory, ``config`` the module's hyperparameters.
     """
 
@@ -63,7 +63,7 @@ class OutlayCallback(Callback):
         self._begun_step = -1
         self._trainer: Any = None
         self._profiler: Any = None
-        self._written: _WrittenCheckpoints | None = None
+        self._async_checkpoints: _AsyncCheckpointWatch | None = None
 
     @property
     def run(self) -> Run | None:
@@ -75,10 +75,10 @@ class OutlayCallback(Callback):
         """The run's figures, once training has ended."""
         return self.driver.summary
 
-    # What the Trainer calls
+    # Hooks of the Trainer
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
-        """Open the run, and put a profiler in front of the Trainer's own."""
+        """Open the run, and wrap the Trainer's profiler."""
         if stage != "fit":
             return
         self.driver.start(
@@ -90,10 +90,11 @@ class OutlayCallback(Callback):
         self._stepping, self._tokens, self._samples = False, 0, 0
         self._trainer, self._profiler = trainer, trainer.profiler
         trainer.profiler = OutlayProfiler(self._profiler, self)
-        self._written = _WrittenCheckpoints.of(trainer.strategy.checkpoint_io, self.driver)
+        checkpoint_io = trainer.strategy.checkpoint_io
+        self._async_checkpoints = _AsyncCheckpointWatch.of(checkpoint_io, self.driver)
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        """State where a restored checkpoint goes on; stop here if no step may run."""
+        """Resume from a restored checkpoint; stop here if no step may run."""
         del pl_module
         self.driver.resume_from(trainer.global_step)
         self.driver.phase(None)
@@ -106,10 +107,11 @@ class OutlayCallback(Callback):
         """Begin a step with its first batch, if it may run.
 
         Raises:
-            StopIteration: It may not; what Lightning takes for the end of an epoch.
+            StopIteration: It may not run; Lightning treats it as the end of the epoch.
         """
         del pl_module, batch_idx
-        tokens, samples = self._count(batch)
+        tokens = self.driver.count(self._tokens_of, batch)
+        samples = self.driver.count(self._samples_of, batch)
         if not self._stepping:
             micro_batches = max(1, trainer.accumulate_grad_batches)
             asked = {"tokens": tokens * micro_batches, "samples": samples * micro_batches}
@@ -124,24 +126,24 @@ class OutlayCallback(Callback):
         self._samples += samples
 
     def on_train_batch_end(self, trainer: Any, *_: Any) -> None:
-        """End the step, if its optimizer has made one."""
+        """End the step after an optimizer step."""
         if trainer.global_step > self._begun_step:
             self._end_step(trainer.global_step - self._begun_step)
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
-        """End a step that the last batches of an epoch left without an optimizer's step."""
+        """End a step that the last batches of an epoch left without an optimizer step."""
         del trainer, pl_module
         if self._stepping:
             self._end_step()
 
     def on_validation_start(self, trainer: Any, pl_module: Any) -> None:
-        """Begin an evaluation; the sanity check before training is part of the preparation."""
+        """Begin an evaluation; the sanity check before training counts as preparation."""
         del pl_module
         if not trainer.sanity_checking:
             self.driver.phase("evaluation")
 
     def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
-        """End an evaluation and record what it found."""
+        """End an evaluation and record its metrics."""
         del pl_module
         if not trainer.sanity_checking:
             metrics = trainer.callback_metrics
@@ -155,70 +157,61 @@ class OutlayCallback(Callback):
         self.driver.finish_with(exception)
 
     def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
-        """Close the run, once checkpoints that are being written are."""
+        """Close the run after pending asynchronous checkpoints are written."""
         del pl_module
         if stage == "fit" and self.driver.run is not None:
-            if self._written is not None:
+            if self._async_checkpoints is not None:
                 self.driver.phase("checkpoint_save")
-                self._written.wait()
+                self._async_checkpoints.wait()
             self._restore(trainer)
             self.driver.finish()
 
-    # What its profiler tells
+    # Called by OutlayProfiler
 
     def fetching(self) -> None:
-        """Training waits for data from now on; inside a step that is a phase of its own."""
+        """Begin a data wait; inside a step it is a ``data_loading`` phase."""
         if self._stepping:
             self.driver.phase("data_loading")
         else:
             self.driver.begin_waiting()
 
     def fetched(self) -> None:
-        """The data is there."""
+        """End the data wait."""
         if self._stepping:
             self.driver.phase(None)
         else:
             self.driver.end_waiting()
 
     def saving(self) -> int:
-        """A checkpoint is being saved; return the last step that it holds."""
+        """Begin saving a checkpoint; return the last step in it."""
         self.driver.phase("checkpoint_save")
         return int(self._trainer.global_step) - 1
 
     def saved(self, step: int, *, written: bool) -> None:
-        """A checkpoint was saved; one that is written asynchronously is committed when it is."""
+        """End saving; an asynchronous checkpoint is committed once it is written."""
         self.driver.phase(None)
-        if written and self._written is None:
+        if written and self._async_checkpoints is None:
             self.driver.commit(step)
 
-    # How it does that
-
     def _end_step(self, count: int = 1) -> None:
-        """End a step; with several optimizers Lightning counts one for each."""
+        # With several optimizers Lightning counts one step for each.
         self.driver.end_step(tokens=self._tokens, samples=self._samples, count=count)
         self._stepping, self._tokens, self._samples = False, 0, 0
-
-    def _count(self, batch: Any) -> tuple[int, int]:
-        try:
-            return self._tokens_of(batch), self._samples_of(batch)
-        except Exception as error:  # noqa: BLE001 - a user's count must not end a training
-            self.driver.report_error("counting tokens", error)
-            return 0, 0
 
     def _restore(self, trainer: Any) -> None:
         if isinstance(trainer.profiler, OutlayProfiler):
             trainer.profiler = self._profiler
-        if self._written is not None:
-            self._written.remove()
-            self._written = None
+        if self._async_checkpoints is not None:
+            self._async_checkpoints.remove()
+            self._async_checkpoints = None
 
 
 def _stop(trainer: Any) -> None:
-    """End the fit after this batch, also before the least steps and epochs that were asked for."""
+    """End the fit after this batch, overriding min_steps and min_epochs."""
     fit_loop = trainer.fit_loop
     if not fit_loop._can_stop_early:
         _log.warning(
-            "the run must stop before min_epochs=%s and min_steps=%s: a limit goes first",
+            "the run must stop before min_epochs=%s and min_steps=%s: its limit overrides them",
             fit_loop.min_epochs, fit_loop.min_steps,
         )  # fmt: skip
         fit_loop.min_epochs = fit_loop.epoch_loop.min_steps = 0
@@ -230,7 +223,7 @@ def _number(value: Any) -> Any:
 
 
 class OutlayProfiler(Profiler):
-    """Tells a callback of data and checkpoints, and hands every action on to another profiler."""
+    """Reports data waits and checkpoints to a callback; delegates to another profiler."""
 
     def __init__(self, inner: Any, callback: OutlayCallback) -> None:
         super().__init__()
@@ -238,20 +231,20 @@ class OutlayProfiler(Profiler):
         self._callback = callback
 
     def start(self, action_name: str) -> None:
-        """Hand on the begin of an action."""
+        """Begin an action."""
         self._inner.start(action_name)
         if action_name == _FETCH:
             self._callback.fetching()
 
     def stop(self, action_name: str) -> None:
-        """Hand on its end."""
+        """End an action."""
         if action_name == _FETCH:
             self._callback.fetched()
         self._inner.stop(action_name)
 
     @contextmanager
     def profile(self, action_name: str) -> Iterator[str]:
-        """Enclose an action; a save that raised has saved nothing."""
+        """Enclose an action; a save that raises counts as not written."""
         if action_name != _SAVE:
             with super().profile(action_name):
                 yield action_name
@@ -269,7 +262,7 @@ class OutlayProfiler(Profiler):
         return str(self._inner.summary())
 
     def describe(self) -> None:
-        """Let the other profiler log its report."""
+        """Log the other profiler's report."""
         self._inner.describe()
 
     def setup(self, *args: Any, **kwargs: Any) -> None:
@@ -284,8 +277,8 @@ class OutlayProfiler(Profiler):
         return getattr(self.__dict__["_inner"], name)
 
 
-class _WrittenCheckpoints:
-    """Sees asynchronous checkpoints reach the storage: Lightning returns before they do."""
+class _AsyncCheckpointWatch:
+    """Records when asynchronous checkpoints are written: Lightning returns before that."""
 
     def __init__(self, outer: Any, driver: LoopDriver) -> None:
         self._outer = outer
@@ -295,17 +288,17 @@ class _WrittenCheckpoints:
         self._inner.save_checkpoint = self._save
 
     @classmethod
-    def of(cls, checkpoint_io: Any, driver: LoopDriver) -> _WrittenCheckpoints | None:
-        """Return what watches a checkpoint plugin, if that writes asynchronously."""
+    def of(cls, checkpoint_io: Any, driver: LoopDriver) -> _AsyncCheckpointWatch | None:
+        """Wrap a checkpoint plugin; None if it writes synchronously."""
         asynchronous = isinstance(checkpoint_io, AsyncCheckpointIO)
         return cls(checkpoint_io, driver) if asynchronous else None
 
     def wait(self) -> None:
-        """Wait until everything is written, as Lightning itself does a moment later."""
+        """Wait until everything is written, as Lightning does right after."""
         self._outer.teardown()
 
     def remove(self) -> None:
-        """Put the plugin's own method back."""
+        """Restore the plugin's own method."""
         del self._inner.save_checkpoint
 
     def _save(self, checkpoint: Any, *args: Any, **kwargs: Any) -> None:

@@ -1,11 +1,11 @@
-"""A listener for nv-one-logger: what a training reports there becomes a run; no loop is touched.
+"""An exporter for nv-one-logger that records its telemetry as a run; the loop is not changed.
 
-``OutlayExporter(model="gpt").attach_to(TrainingTelemetryProvider.instance())`` before the provider
-is configured: by default nv-one-logger exports no steps and no waits for data.
+Call ``OutlayExporter(model="gpt").attach_to(TrainingTelemetryProvider.instance())`` before the
+provider is configured: by default nv-one-logger exports no steps and no data waits.
 
-It listens and cannot stop anything: a budget is counted and its end recorded, and a loop that wants
-to obey asks ``exporter.run.stop_reason``. It is the model for other listeners: events in, calls of
-``LoopDriver`` out, and a table between them.
+An exporter cannot stop training: a budget is counted and its exhaustion recorded; a loop that
+should stop checks ``exporter.run.stop_reason``. A pattern for other listeners: a table maps events
+to calls of ``LoopDriver``.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _PHASES: Final = {
     "validation_loop": "evaluation",
     "testing_loop": "evaluation",
 }
-"""The spans that are phases; those inside a step, and those of users, are not."""
+"""Phases by span name; spans inside a step and spans of users are not phases."""
 _APPLICATION: Final = "application"
 _LOOP: Final = "training_loop"
 _STEP: Final = "training_single_iteration"
@@ -49,13 +49,14 @@ _DATA: Final = "data_loading"
 
 
 class OutlayExporter(BaseExporter):
-    """Records what nv-one-logger is told of a training.
+    """Records nv-one-logger's telemetry as a run.
 
     Args:
-        tokens: The tokens of a step on this rank: nv-one-logger counts steps and samples only.
-        samples: Its samples, likewise.
-        clock: Times the waits for data.
-        **options: What ``outlay.run`` takes; ``model`` must be among them.
+        model: The name of the model.
+        tokens: The tokens of a step on this rank; nv-one-logger does not export them.
+        samples: The samples of a step on this rank.
+        clock: Times data waits.
+        **options: Other arguments of ``outlay.run``.
     """
 
     def __init__(
@@ -74,11 +75,11 @@ class OutlayExporter(BaseExporter):
 
     @property
     def run(self) -> Run | None:
-        """The run, while the application is in it."""
+        """The run, while the application runs."""
         return self.driver.run
 
     def attach_to(self, provider: Any) -> Any:
-        """Listen to a provider, steps and waits for data included; return it."""
+        """Add this exporter to a provider, with steps and data waits; return the provider."""
         hidden = [
             span for span in DEFAULT_SPANS_EXPORT_BLACKLIST if str(span) not in (_STEP, _DATA)
         ]
@@ -93,7 +94,7 @@ class OutlayExporter(BaseExporter):
 
     @override  # type: ignore[untyped-decorator]
     def export_start(self, span: Any) -> None:
-        """Begin what a span stands for."""
+        """Begin the step, data wait or phase of a span."""
         super().export_start(span)
         name = str(span.name)
         if name == _LOOP:
@@ -107,7 +108,7 @@ class OutlayExporter(BaseExporter):
 
     @override  # type: ignore[untyped-decorator]
     def export_stop(self, span: Any) -> None:
-        """End what a span stands for."""
+        """End the step, data wait or phase of a span."""
         super().export_stop(span)
         name = str(span.name)
         if name == _STEP:
@@ -122,7 +123,7 @@ class OutlayExporter(BaseExporter):
 
     @override  # type: ignore[untyped-decorator]
     def export_event(self, event: Any, span: Any) -> None:
-        """Take note of a checkpoint that is on storage."""
+        """Record a committed checkpoint."""
         super().export_event(event, span)
         if str(event.name) == "save_checkpoint_success":
             done = event.attributes.get_int_value("current_iteration")
@@ -131,7 +132,7 @@ class OutlayExporter(BaseExporter):
 
     @override  # type: ignore[untyped-decorator]
     def export_error(self, event: Any, span: Any) -> None:
-        """Take note of an error; of its text nothing is kept."""
+        """Record that there was an error, without its text."""
         super().export_error(event, span)
         run = self.driver.run
         if run is not None:
@@ -139,6 +140,6 @@ class OutlayExporter(BaseExporter):
 
     @override  # type: ignore[untyped-decorator]
     def close(self) -> None:
-        """Close the run, if the application has not ended it."""
+        """Close the run, if the application's span has not ended."""
         super().close()
         self.driver.finish()

@@ -1,10 +1,9 @@
-"""Optuna: a pruner that ends a trial whose budget is used up, and asks another one otherwise.
+"""Optuna: a pruner that ends a trial when its budget is used up, around another pruner.
 
 ``optuna.create_study(pruner=BudgetPruner(MedianPruner()))``
 
-A trial names its tracker (``pruner.watch(trial, run.budget)``), or counts by itself with the budget
-that each trial is given: ``BudgetPruner(budget=outlay.iso_time("5min"))``, where time runs from the
-trial's first report.
+A trial registers its tracker with ``pruner.watch(trial, run.budget)``, or all trials get a time
+limit by ``BudgetPruner(budget=outlay.iso_time("5min"))``, counted from the trial's first report.
 """
 
 from __future__ import annotations
@@ -29,12 +28,12 @@ class BudgetPruner(BasePruner):
     """Prunes a trial once its budget is used up; before that another pruner decides.
 
     Args:
-        inner: The pruner that decides while there is budget left; default: none is pruned.
-        budget: What each trial may use, where it names no tracker of its own: a limit on time.
-        clock: Times trials that name no tracker.
+        inner: The pruner that decides while there is budget left; default: no pruning.
+        budget: The time limit of each trial without a tracker of its own.
+        clock: Times trials without a tracker.
 
     Raises:
-        InvalidValue: The budget limits something else than time, which only a tracker can count.
+        InvalidValue: The budget limits something other than time, which only a tracker can count.
     """
 
     def __init__(
@@ -51,12 +50,12 @@ class BudgetPruner(BasePruner):
         self._begun_ns: dict[int, int] = {}
 
     def watch(self, trial: Any, tracker: BudgetTracker | None) -> None:
-        """Prune this trial when its tracker says so; a run without a budget has none."""
+        """Prune this trial by a run's tracker; None, for a run without a budget, does nothing."""
         if tracker is not None:
             self._trackers[trial.number] = tracker
 
     def tracker_of(self, trial: Any) -> BudgetTracker | None:
-        """Return what counts for a trial; its time goes on with every question."""
+        """Return the trial's tracker, or one with the time since its first report."""
         number = trial.number
         if number in self._trackers or self._budget is None:
             return self._trackers.get(number)
@@ -66,7 +65,7 @@ class BudgetPruner(BasePruner):
         return tracker
 
     def prune(self, study: Any, trial: Any) -> bool:
-        """Say whether a trial is to end; what Optuna asks at ``trial.should_prune()``."""
+        """Return whether to prune a trial; ``trial.should_prune()`` calls it."""
         tracker = self.tracker_of(trial)
         if tracker is not None and tracker.should_stop():
             return True

@@ -1,7 +1,7 @@
-"""A run's numbers into trackers while it trains, and once more when it has ended.
+"""Sending a run's figures to trackers while it trains, and once more after its end.
 
-Nothing here is on the path of a step. A tracker in this process (W&B) has a thread; any other has
-a process of its own, which reads the run's log and outlives the training until it is done.
+Nothing here is on the path of a step. A tracker in this process (W&B) is written by a thread; any
+other by a separate process, which reads the run's log and may outlive the training.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ _PROCESS_FINISH_S = 60.0
 
 
 class TrackerAttachment:
-    """What tells a tracker of a run; made by ``attach``.
+    """The upload of a run's figures to trackers; created by ``attach``.
 
     Args:
-        run: The run; only its rank 0 tells anything, and nothing with ``OUTLAY_DISABLED=1``.
-        places: Destinations that another process opens, or sinks that only this one can write to.
-        every: How long between two readings.
-        finish_s: How long the end of the run may wait for the last reading.
+        run: The run; does nothing except on rank 0, and nothing with ``OUTLAY_DISABLED=1``.
+        places: Destinations that another process opens, or sinks of this process.
+        every: The interval between two readings.
+        finish_s: The timeout for the last reading at the end of the run.
     """
 
     def __init__(
@@ -52,24 +52,24 @@ class TrackerAttachment:
         self._tally = Tally()
         if facts.rank(os.environ) != 0 or facts.is_disabled(os.environ) or not places:
             return
-        away = tuple(place for place in places if isinstance(place, Destination))
-        lent = [BorrowedSink(place) for place in places if not isinstance(place, Destination)]
+        destinations = tuple(place for place in places if isinstance(place, Destination))
+        sinks = [BorrowedSink(place) for place in places if not isinstance(place, Destination)]
         upload = Upload(
             job_name=self._name,
             logger_name="",
             question=WholeRun(),
-            destinations=away,
+            destinations=destinations,
             interval_s=interval_s,
             log=UploadLog(str(run.dir.absolute())),
         )
-        self._waits = bool(lent)
+        self._waits = bool(sinks)
         try:
             self._uploader = (
-                ThreadUploader(upload, finish_s, None, lent)
-                if lent
+                ThreadUploader(upload, finish_s, None, sinks)
+                if sinks
                 else ProcessUploader(upload, _PROCESS_FINISH_S)
             )
-        except (OSError, RuntimeError) as error:  # No process, or no thread, could be started.
+        except (OSError, RuntimeError) as error:  # The process or thread could not be started.
             self.lose(f"cannot start: {error}")
             return
         run.on_close(self.stop)
@@ -77,13 +77,13 @@ class TrackerAttachment:
 
     @property
     def tally(self) -> Tally:
-        """How many readings arrived and were lost so far, and why the last one was."""
+        """How many readings were uploaded and lost, and why the last one was lost."""
         return self._tally if self._uploader is None else self._uploader.tally()
 
     def stop(self) -> None:
-        """Tell the last numbers and end; the run's end calls it.
+        """Upload the last figures and stop; called at the run's end.
 
-        A tracker in this process has ``finish_s`` for that. A process is not waited for.
+        Waits at most ``finish_s`` for a thread, and not at all for a process.
         """
         uploader, self._uploader = self._uploader, None
         if uploader is None:
@@ -98,9 +98,9 @@ class TrackerAttachment:
             _log.warning("%s", lost_text(self._name, self._tally))
 
     def lose(self, trouble: str) -> None:
-        """Count and log that nothing is told at all."""
+        """Count and log that nothing can be uploaded."""
         self._tally = Tally(lost=1, trouble=trouble)
-        _log.warning("%s: trackers are not told: %s", self._name, trouble)
+        _log.warning("%s: nothing is sent to trackers: %s", self._name, trouble)
 
     def _detach_all(self) -> None:
         if self._uploader is not None:
@@ -110,16 +110,16 @@ class TrackerAttachment:
 def attach(
     run: Run, *places: Destination | Sink, every: object = EVERY, finish_s: float = FINISH_S
 ) -> TrackerAttachment:
-    """Tell trackers a run's numbers while it trains, and once more when it has ended.
+    """Send a run's figures to trackers while it trains, and once more after its end.
 
     Args:
         run: From ``outlay.run()``.
         places: A ``CsvFile``, ``JsonLinesFile``, ``MlflowRun``, ``OtlpEndpoint``, ``PluginSink``,
             or any object with the methods of a ``Sink``.
-        every: How long between two readings.
-        finish_s: How long the end of the run may wait for a sink of this process.
+        every: The interval between two readings.
+        finish_s: The timeout for a sink of this process at the end of the run.
 
     Raises:
-        InvalidValue: ``every`` is no time.
+        InvalidValue: ``every`` is not a duration above zero.
     """
     return TrackerAttachment(run, places, every=every, finish_s=finish_s)

@@ -1,10 +1,10 @@
-"""The callback of Hugging Face transformers, for Trainer and what is built on it (trl).
+"""Callback for Hugging Face transformers: Trainer and trainers built on it (trl).
 
 ``Trainer(..., callbacks=[OutlayCallback(price="1.50 USD/h", budget="iso_time=2h")])``
 
-A callback sees neither the batches nor the begin of an evaluation or a save, and the loop reads its
-"stop" only after a step. Where that matters, put ``OutlayTrainerMixin`` before the Trainer's class:
-it refuses a batch before it is trained on, and times what has no begin hook.
+A callback sees neither batches nor the begin of evaluations and saves, and can stop the loop only
+after a step. Where that matters, add ``OutlayTrainerMixin`` before the Trainer class: it refuses a
+batch before training on it, and times what has no begin hook.
 """
 
 from __future__ import annotations
@@ -27,19 +27,16 @@ if TYPE_CHECKING:
 
 
 class OutlayCallback(TrainerCallback):
-    """Records a Trainer's training as a run, and stops it where its budget or guard says so.
+    """Records a Trainer's training as a run, and stops it at the limits of its budget or guard.
 
     Args:
         tokens: Counts the tokens of a micro-batch from its shapes; default: ``input_ids``.
-        samples: Counts its samples, likewise.
-        save_at_stop: Whether a run that must stop saves once more, where it saves at all: what was
-            trained since the last checkpoint would be lost otherwise.
-        clock: Times the waits for data.
-        **options: What ``outlay.run`` takes. ``model`` is the model's class by default, ``dir`` the
-            output directory, ``config`` the TrainingArguments.
-
-    Attributes:
-        summary: The run's figures, once training has ended.
+        samples: Counts the samples of a micro-batch; default: the first dimension.
+        save_at_stop: Whether a run that must stop saves once more (unless saving is disabled), so
+            that the work since the last checkpoint is not lost.
+        clock: Times data waits.
+        **options: Arguments of ``outlay.run``. Defaults: ``model`` is the model's class, ``dir``
+            the output directory, ``config`` the TrainingArguments.
     """
 
     def __init__(
@@ -73,10 +70,10 @@ class OutlayCallback(TrainerCallback):
         """The run's figures, once training has ended."""
         return self.driver.summary
 
-    # What the Trainer calls
+    # Hooks of the Trainer
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **more: Any) -> None:
-        """Open the run, where the Trainer's own checkpoint says."""
+        """Open the run, and resume from the Trainer's own checkpoint."""
         self._unwatch()
         self._model = model = more.get("model")
         self.driver.start(
@@ -92,17 +89,17 @@ class OutlayCallback(TrainerCallback):
         if args.eval_on_start:
             self._begin_evaluation()
         elif state.global_step:
-            self.driver.phase("training_prep")  # Skips the batches that were trained on.
+            self.driver.phase("training_prep")  # The Trainer skips batches it has trained on.
         else:
             self.driver.begin_waiting()
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **more: Any) -> None:
-        """Begin a step; its micro-batches have been drawn already."""
+        """Begin a step; its micro-batches are loaded already."""
         del args, state, control, more
         self.driver.begin_step()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **more: Any) -> None:
-        """End the step, ask whether another one may run, and see what comes between."""
+        """End the step, stop if no further one may run, and begin the phase that follows."""
         del more
         tokens, samples = self._tokens, self._samples
         self.driver.end_step(tokens=tokens, samples=samples)
@@ -112,11 +109,11 @@ class OutlayCallback(TrainerCallback):
         if not self.mixed_in and self.driver.ask(tokens=tokens, samples=samples):
             self.stop(args, control)
         self.driver.begin_waiting()
-        if not control.should_log:  # Else its begin is told by ``on_log``.
+        if not control.should_log:  # Else ``on_log`` begins it.
             self._begin_between(control)
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **more: Any) -> None:
-        """Record the loss; logging is no wait for data."""
+        """Record the loss; logging is not a data wait."""
         del args, state, more
         if logs and "loss" in logs:
             self.driver.metrics({"loss": logs["loss"]})
@@ -124,7 +121,7 @@ class OutlayCallback(TrainerCallback):
             self._begin_between(control)
 
     def on_prediction_step(self, args: Any, state: Any, control: Any, **more: Any) -> None:
-        """A batch was evaluated: of a further dataset, where no evaluation was announced."""
+        """Begin an evaluation that was not announced: that of a further dataset."""
         del args, state, control, more
         if not self.mixed_in and not self._evaluating:
             self._begin_evaluation()
@@ -132,7 +129,7 @@ class OutlayCallback(TrainerCallback):
     def on_evaluate(
         self, args: Any, state: Any, control: Any, metrics: Any = None, **more: Any
     ) -> None:
-        """End an evaluation and record what it found; there may be one more for another dataset."""
+        """End an evaluation and record its metrics; another dataset's may follow."""
         del args, state, more
         self._evaluating = False
         self.driver.metrics(metrics)
@@ -142,7 +139,7 @@ class OutlayCallback(TrainerCallback):
             self.driver.phase("checkpoint_save")
 
     def on_save(self, args: Any, state: Any, control: Any, **more: Any) -> None:
-        """A checkpoint has been written: all before the next step is safe."""
+        """Commit a checkpoint."""
         del args, control, more
         self._saved_step = state.global_step
         self.driver.commit(state.global_step - 1)
@@ -150,13 +147,13 @@ class OutlayCallback(TrainerCallback):
         self.driver.begin_waiting()
 
     def on_epoch_end(self, args: Any, state: Any, control: Any, **more: Any) -> None:
-        """See what comes between two epochs; a run that was stopped saves what it has."""
+        """Begin the phase that follows; a run that must stop saves unsaved work."""
         del more
         if self.driver.stopped:
             control.should_training_stop = True
             unsaved = state.global_step > self._saved_step
             control.should_save |= unsaved and self._saves(args)
-            if state.global_step == self._first_step:  # Nothing was trained: there is nothing new.
+            if state.global_step == self._first_step:  # Nothing was trained.
                 control.should_evaluate = control.should_save = False
         self._begin_between(control)
 
@@ -166,13 +163,13 @@ class OutlayCallback(TrainerCallback):
         self._unwatch()
         self.driver.finish()
 
-    # What the mixin tells
+    # Called by OutlayTrainerMixin
 
     def admit(self, batches: list[Any]) -> bool:
         """Count the micro-batches of the next step; return whether it may run.
 
-        Prompts that a trainer of trl has yet to complete have no size: what the model is given
-        counts then, and the step is taken to be as large as the last one.
+        trl's prompts have no size before they are completed: then the model's inputs are counted,
+        and the step is assumed to be as large as the last one.
         """
         self.driver.end_waiting()
         self._tokens = self._samples = 0
@@ -185,7 +182,7 @@ class OutlayCallback(TrainerCallback):
         return not self.driver.ask(tokens=self._tokens, samples=self._samples)
 
     def stop(self, args: Any, control: Any) -> None:
-        """Tell the Trainer to stop, and to save what it has."""
+        """Make the Trainer save and stop."""
         control.should_training_stop = True
         control.should_save |= self._saves(args)
 
@@ -194,15 +191,13 @@ class OutlayCallback(TrainerCallback):
         self._unwatch()
         self.driver.finish_with(error)
 
-    # How it does that
-
     def _saves(self, args: Any) -> bool:
         return self._save_at_stop and str(getattr(args.save_strategy, "value", "")) != "no"
 
     def _begin_between(self, control: Any) -> None:
-        """Begin the phase that the Trainer's control announces; the mixin knows when it begins."""
+        """Begin the phase that the Trainer's control announces."""
         if self.mixed_in:
-            return
+            return  # The mixin begins phases itself.
         if control.should_evaluate:
             self._begin_evaluation()
         elif control.should_save:
@@ -213,7 +208,7 @@ class OutlayCallback(TrainerCallback):
         self.driver.phase("evaluation")
 
     def _watch_inputs(self) -> None:
-        """Count what the model is given: the callback is not shown the batches."""
+        """Count the model's inputs, since the callback does not get the batches."""
         if self._hook is None and hasattr(self._model, "register_forward_pre_hook"):
             self._hook = self._model.register_forward_pre_hook(self._count_inputs, with_kwargs=True)
 
@@ -223,19 +218,17 @@ class OutlayCallback(TrainerCallback):
             self._hook = None
 
     def _count_inputs(self, module: Any, inputs: Any, named: Mapping[str, Any]) -> None:
-        if module.training and torch.is_grad_enabled():  # Completions are generated without.
+        if module.training and torch.is_grad_enabled():  # Generation runs without gradients.
             self._count(named or inputs)
 
     def _count(self, batch: Any) -> None:
-        try:
-            self._tokens += self._tokens_of(batch)
-            self._samples += self._samples_of(batch)
-        except Exception as error:  # noqa: BLE001 - a user's count must not end a training
-            self.driver.report_error("counting tokens", error)
+        self._tokens += self.driver.count(self._tokens_of, batch)
+        self._samples += self.driver.count(self._samples_of, batch)
 
 
-# The last step's sizes are kept in the Trainer's own checkpoint: of prompts nothing else is known
-# when a run is resumed, and it would train a step that it had refused before. As rank 0 had them.
+# Sizes of the last step in the Trainer's own checkpoint, as rank 0 has them
+#
+# Without them, a resumed run with prompts of unknown size would train a step that it had refused.
 
 _KEPT = "outlay"
 
@@ -252,15 +245,15 @@ def _last_sizes(state: Any) -> tuple[int, int]:
 
 
 class OutlayTrainerMixin:
-    """What a callback cannot see: ``class MyTrainer(OutlayTrainerMixin, Trainer)``.
+    """Adds what a callback cannot do: ``class MyTrainer(OutlayTrainerMixin, Trainer)``.
 
-    Refuses a batch before it is trained on, also the first one of an exhausted run, times waits,
-    evaluations and saves from their begin, and closes the run of a training that raised. Without an
-    ``OutlayCallback`` among the callbacks it does nothing.
+    Refuses a batch before training on it (also the first one of an exhausted run), times waits,
+    evaluations and saves from their begin, and closes the run of a training that raised. Does
+    nothing without an ``OutlayCallback`` among the callbacks.
     """
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
-        """Train; an exception closes the run and goes on unchanged."""
+        """Train; an exception closes the run and is raised unchanged."""
         callback = self._outlay()
         if callback is not None:
             callback.mixed_in = True
@@ -272,7 +265,7 @@ class OutlayTrainerMixin:
             raise
 
     def get_batch_samples(self, epoch_iterator: Iterator[Any], *args: Any, **kwargs: Any) -> Any:
-        """Draw the micro-batches of a step; hand over none where the step may not run."""
+        """Load the micro-batches of a step; return none if the step may not run."""
         callback = self._outlay()
         drawn = super().get_batch_samples(epoch_iterator, *args, **kwargs)  # type: ignore[misc]
         if callback is None or callback.run is None or not drawn[0] or callback.admit(drawn[0]):
@@ -282,7 +275,7 @@ class OutlayTrainerMixin:
         return [], None
 
     def evaluate(self, *args: Any, **kwargs: Any) -> Any:
-        """Evaluate, as a phase from its begin."""
+        """Evaluate, as a phase."""
         return self._phase("evaluation", super().evaluate, args, kwargs)  # type: ignore[misc]
 
     def _save_checkpoint(self, *args: Any, **kwargs: Any) -> Any:

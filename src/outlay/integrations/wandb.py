@@ -1,7 +1,7 @@
-"""Weights & Biases: a run's numbers beside what the training logs itself.
+"""Weights & Biases: logs a run's figures to a W&B run, next to what the training logs.
 
-``attach`` adds to a W&B run that exists. It makes none unless asked, commits no row of its own, and
-is not waited for beyond a bound.
+``attach`` creates no W&B run unless asked, commits no row of its own, and delays the end of the run
+by a bounded time.
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ def attach(
     create: bool = False,
     finish_s: float = FINISH_S,
 ) -> TrackerAttachment:
-    """Tell a W&B run what an outlay run has used and cost, under ``outlay/*``.
+    """Log an outlay run's usage and cost to a W&B run, under ``outlay/*``.
 
-    Those metrics have the axis ``outlay/step``. ``outlay/cost_usd`` is over all attempts and never
-    goes back, so that it serves as an axis, too. Final figures are in the W&B run's summary, if the
-    outlay run ends before the W&B run is finished.
+    The x axis of these metrics is ``outlay/step``. ``outlay/cost_usd`` is cumulative over all
+    attempts and never decreases, so it can be an axis too. The W&B run's summary gets the final
+    figures if the outlay run ends before the W&B run is finished.
 
     Args:
         run: From ``outlay.run()``.
         wandb_run: From ``wandb.init()``; default: the process's own, ``wandb.run``.
-        every: How long between two readings.
-        against_cost: Metrics to show against dollars, such as ``["eval/*", "loss"]``.
-        create: Whether a W&B run is begun where there is none, with W&B's own settings.
-        finish_s: How long the end of the outlay run may wait for the last reading.
+        every: The interval between two readings.
+        against_cost: Metrics to plot against cost, such as ``["eval/*", "loss"]``.
+        create: Whether to create a W&B run if there is none, with W&B's own settings.
+        finish_s: The timeout for the last reading at the end of the outlay run.
     """
     trouble, ours = "", False
     try:
         if wandb_run is None:
             wandb_run, ours = _current(create=create)
-    except Exception as error:  # noqa: BLE001 - a tracker's trouble is not the training's
+    except Exception as error:  # noqa: BLE001 - a tracker must not fail the training
         trouble = f"{type(error).__name__}: {error}"[:200]
     if wandb_run is None:
         attachment = TrackerAttachment(run, (), every=every)
@@ -53,11 +53,11 @@ def attach(
 
 
 def _current(*, create: bool) -> tuple[Any, bool]:
-    """Return the process's W&B run, if any, and whether it was begun here."""
+    """Return the process's W&B run, if any, and whether it was created here."""
     try:
         import wandb
     except ImportError:
-        raise MissingExtra("telling Weights & Biases", "wandb") from None
+        raise MissingExtra("logging to Weights & Biases", "wandb") from None
     if wandb.run is None and create:
         return wandb.init(), True
     return wandb.run, False

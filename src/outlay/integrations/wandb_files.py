@@ -1,7 +1,7 @@
-"""Offline runs of Weights & Biases, read from their ``.wandb`` files without W&B.
+"""Reads offline runs of Weights & Biases from their ``.wandb`` files, without W&B.
 
-The file is a log of blocks of 32 KiB, as LevelDB writes them, of protobuf messages. Only what
-becomes part of a run log is decoded: the run, its history, system metrics, configuration and end.
+The file is a LevelDB log (32 KiB blocks) of protobuf messages. Only what goes into a run log is
+decoded: the run, its history, system metrics, configuration and end.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Value = float | str | bool | None
 
 
 class NotAWandbRun(OutlayError):
-    """A file is no ``.wandb`` log, or holds no run."""
+    """A file is not a ``.wandb`` log, or contains no run."""
 
     def __init__(self, problem: str) -> None:
         super().__init__(f"{problem}; expected a .wandb file of an offline run")
@@ -33,7 +33,7 @@ class NotAWandbRun(OutlayError):
 
 @dataclass(slots=True, kw_only=True)
 class HistoryRow:
-    """What was logged at once; the instant is UTC nanoseconds."""
+    """Values logged together; ``t_ns`` is UTC nanoseconds."""
 
     t_ns: int
     step: int
@@ -42,7 +42,7 @@ class HistoryRow:
 
 @dataclass(slots=True, kw_only=True)
 class SystemRow:
-    """System metrics at an instant in UTC nanoseconds, under W&B's names."""
+    """System metrics under W&B's names; ``t_ns`` is UTC nanoseconds."""
 
     t_ns: int
     values: dict[str, Value]
@@ -50,14 +50,13 @@ class SystemRow:
 
 @dataclass(slots=True, kw_only=True)
 class TrackedRun:
-    """A run as a tracker knows it.
+    """A run as a tracker recorded it.
 
     Attributes:
-        exit_code: None where no end was recorded.
-        runtime_s: As the tracker counted it at the end; None where it did not.
-        summary: The last figures that were set.
-        axes: What metrics are shown against, by name or pattern.
-        findings: What could not be read.
+        exit_code: None if no end was recorded.
+        runtime_s: The tracker's own count at the end; None if there is none.
+        summary: The last values that were set.
+        axes: The x axis of metrics, by name or pattern.
     """
 
     run_id: str = ""
@@ -80,10 +79,10 @@ class TrackedRun:
 
 
 def read_offline_run(path: Path) -> TrackedRun:
-    """Return what a ``.wandb`` file holds; a torn or damaged end is a finding.
+    """Parse a ``.wandb`` file; a torn or damaged end is a finding.
 
     Raises:
-        NotAWandbRun: It is no such file, or names no run.
+        NotAWandbRun: It is not such a file, or names no run.
         OSError: It cannot be read.
     """
     run = TrackedRun()
@@ -111,8 +110,8 @@ def read_messages(data: bytes) -> Iterator[bytes]:
     """Yield the messages of a ``.wandb`` file, in order.
 
     Raises:
-        BadDocument: It is no such file.
-        _Damaged: What follows is torn or was changed.
+        BadDocument: It is not such a file.
+        _Damaged: The rest is torn or was changed.
     """
     if not data.startswith(_MAGIC):
         raise BadDocument("it does not begin as a W&B log")
@@ -143,14 +142,14 @@ def read_messages(data: bytes) -> Iterator[bytes]:
         raise _Damaged("it ends in the middle of a record, at the end of a block")
 
 
-# The messages: fields by number, as W&B's wandb_internal.proto has them.
+# The messages; field numbers are those of W&B's wandb_internal.proto
 
 
 def fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """Yield the fields of a protobuf message: numbers as they are, the rest as bytes.
+    """Yield the fields of a protobuf message: varints as int, the rest as bytes.
 
     Raises:
-        BadDocument: It is no message.
+        BadDocument: It is not a message.
     """
     place = 0
     try:
@@ -173,7 +172,7 @@ def fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
                     yield tag >> 3, message[place : place + 4]
                     place += 4
                 case _:
-                    raise BadDocument("a field of no known kind")
+                    raise BadDocument("a field of an unknown type")
     except IndexError:
         raise BadDocument("a message ends in the middle of a field") from None
 
@@ -259,7 +258,7 @@ _FOLDS = {
     2: _fold_history, 3: _fold_summary, 5: _fold_config, 7: _fold_stats, 12: _fold_metric,
     17: _fold_run, 18: _fold_exit, 26: _fold_environment,
 }  # fmt: skip
-"""What is done with the messages in a record, by their numbers."""
+"""Handlers of the messages in a record, by field number."""
 
 
 def _fold(run: TrackedRun, record: bytes) -> None:
@@ -269,7 +268,7 @@ def _fold(run: TrackedRun, record: bytes) -> None:
 
 
 def _items(body: bytes, wanted: int) -> dict[str, Value]:
-    """Return the items of a record: each has a key, or a nested one, and a value."""
+    """Return the items of a record; nested keys are joined by ``/``."""
     found: dict[str, Value] = {}
     for item in _parts(body, wanted):
         keys: list[str] = []
@@ -284,14 +283,14 @@ def _items(body: bytes, wanted: int) -> dict[str, Value]:
 
 
 def _parts(body: bytes, wanted: int) -> Iterator[bytes]:
-    """Yield the messages in a message that have one number."""
+    """Yield the messages with one field number in a message."""
     for number, part in fields(body):
         if number == wanted and isinstance(part, bytes):
             yield part
 
 
 def _value(number: int, content: int | bytes) -> Value:
-    """Return an item's value: JSON as older versions write it, or typed."""
+    """Decode an item's value: JSON in older versions, else typed."""
     match number, content:
         case ((8 | 16), bytes()):
             try:
@@ -322,7 +321,7 @@ def _text(content: bytes) -> str:
 
 
 def _add_metadata(run: TrackedRun, path: Path) -> None:
-    """Add what older versions keep in a file beside the log."""
+    """Add metadata that older versions keep in a separate file."""
     try:
         known = read_document(path, dict[str, Any])
     except (OSError, BadDocument):

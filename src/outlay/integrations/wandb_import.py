@@ -1,7 +1,7 @@
-"""Runs that Weights & Biases holds, as run logs: to be priced, compared and forecast from.
+"""Imports runs of Weights & Biases as run logs, to be priced, compared and forecast from.
 
-From W&B come the history (metrics, steps and when they were), system metrics (GPU load and energy),
-the runtime and how it ended. What W&B does not know stays unknown, and is said.
+W&B has the history (metrics and steps with their times), system metrics (GPU load and energy), the
+runtime and the end. What W&B does not have stays unknown, and is reported as missing.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import math
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
@@ -52,18 +52,18 @@ from outlay.store import outlay_home
 SOURCE = "wandb"
 _STEP_KEYS = ("trainer/global_step", "train/global_step", "global_step")
 _MODEL_KEYS = ("model", "model_name", "model_name_or_path", "_name_or_path", "arch")
-_LONGEST_GAP_NS = 300 * 10**9  # Between two system rows; beyond it nobody looked.
-_BATCH = 50  # Runs that are registered at once.
+_LONGEST_GAP_NS = 300 * 10**9  # Between two system rows; load beyond it is unknown.
+_BATCH = 50  # Runs per registration.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImportTerms:
-    """What the user states about runs that W&B does not know.
+    """What the user states about the imported runs.
 
     Attributes:
-        price: Of a GPU-hour; another one is taken on by the next import.
-        gpus: How many GPUs each run had; None for what W&B saw.
-        model: What was trained; None for what the configuration or the project is called.
+        price: Of a GPU-hour; a later import may change it.
+        gpus: The GPUs of each run; None: as W&B recorded.
+        model: None: from the configuration, else the project's name.
     """
 
     price: Price | None = None
@@ -73,9 +73,13 @@ class ImportTerms:
 
 @dataclass(slots=True, kw_only=True)
 class ImportedRuns:
-    """What became of some runs: those imported, those known already, and why others were not.
+    """The result of an import.
 
-    ``missing`` says of how many imported runs W&B did not know something.
+    Attributes:
+        imported: The directories of the imported runs.
+        unchanged: How many were imported before and have not changed.
+        missing: What W&B did not have, with the number of runs.
+        failed: The runs that could not be imported.
     """
 
     imported: list[str] = field(default_factory=list)
@@ -86,7 +90,7 @@ class ImportedRuns:
 
 
 class _Imported(msgspec.Struct, frozen=True):
-    """What a run was imported from, so that it is not read again unless that changed."""
+    """What a run was imported from: an unchanged source is not read again."""
 
     source: str
     stamp: str
@@ -110,17 +114,16 @@ def import_offline_runs(
     now_ns: int,
     advance: Callable[[], None] = lambda: None,
 ) -> ImportedRuns:
-    """Import offline runs, any number of times with the same result.
+    """Import offline runs; idempotent.
 
-    Each is written as a whole before the next, so that whatever ends the import, the next one goes
-    on from there.
+    Each is written completely before the next, so that an interrupted import can be continued.
 
     Args:
-        store: Where they are registered.
+        store: The store to register them in.
         paths: From ``find_offline_runs``.
         terms: What the user states about them.
-        now_ns: The present.
-        advance: Called after each.
+        now_ns: The present, in UTC nanoseconds.
+        advance: Called after each run, for a progress bar.
     """
     sources = (
         _Source(str(path), partial(_stamp_of_file, path), partial(read_offline_run, path))
@@ -130,7 +133,7 @@ def import_offline_runs(
 
 
 class _Source(NamedTuple):
-    """Where a run is; ``stamp`` returns text that changes when the run does, or ""."""
+    """A run to import; ``stamp`` returns a text that changes with the run, or "" if unknown."""
 
     name: str
     stamp: Callable[[], str]
@@ -150,57 +153,51 @@ def _import(
     advance: Callable[[], None],
 ) -> ImportedRuns:
     done = ImportedRuns()
-    waiting: list[_Written] = []
+    waiting: dict[Path, _Imported] = {}
     try:
         for source in sources:
             try:
-                waiting += _import_source(source, terms, done)
-            except Exception as error:  # noqa: BLE001 - W&B's client raises anything; it is listed
+                waiting |= _import_source(source, terms, done)
+            except Exception as error:  # noqa: BLE001 - W&B's client raises anything; reported
                 done.failed.append(Finding(source=source.name, message=_error_text(error)))
             if len(waiting) >= _BATCH:
                 done.findings += _register(store, waiting, now_ns)
-                waiting = []
+                waiting = {}
             advance()
-    finally:  # Whoever interrupts it keeps what was read.
+    finally:  # An interrupt keeps what was read.
         done.findings += _register(store, waiting, now_ns)
     return done
 
 
-class _Written(NamedTuple):
-    """A run log that is written, and the mark that says so once it is registered."""
-
-    segment: Path
-    mark: Path
-    stamp: _Imported
-
-
-def _register(store: Engine, written: Sequence[_Written], now_ns: int) -> list[Finding]:
-    collected = collect(store, [each.segment.parent.parent for each in written], now_ns)
-    for each in written:
-        write_whole(each.mark, msgspec.json.encode(each.stamp))
+def _register(store: Engine, written: Mapping[Path, _Imported], now_ns: int) -> list[Finding]:
+    """Register written logs, and then write their marks, so that they are not read again."""
+    directories = [Path(stamp.segment).parent.parent for stamp in written.values()]
+    collected = collect(store, directories, now_ns)
+    for mark, stamp in written.items():
+        write_whole(mark, msgspec.json.encode(stamp))
     return collected.findings
 
 
-def _import_source(source: _Source, terms: ImportTerms, done: ImportedRuns) -> list[_Written]:
-    price = terms.price and (terms.price.offer or terms.price.text)  # A name keeps its price.
+def _import_source(
+    source: _Source, terms: ImportTerms, done: ImportedRuns
+) -> dict[Path, _Imported]:
+    """Write the log of a source that has changed; return its mark, if so."""
+    # Compared by name if it has one: a price that moved since is no new term.
+    price = terms.price and (terms.price.offer or terms.price.text)
     stated = repr((price, terms.gpus, terms.model))
     stamp = _Imported(source.name, source.stamp(), stated)
     name = hashlib.sha256(os.fsencode(source.name)).hexdigest()[:16]
-    mark = _marks_dir() / f"{Path(source.name).stem}-{name}.json"
+    marks = outlay_home() / SOURCE / "imported"
+    marks.mkdir(parents=True, exist_ok=True)
+    mark = marks / f"{Path(source.name).stem}-{name}.json"
     before = _read_mark(mark)
     if before is not None and stamp.stamp and msgspec.structs.replace(before, segment="") == stamp:
         done.unchanged += 1
-        return []
+        return {}
     segment = import_run(source.read(), terms, done)
     if before is not None and before.segment != str(segment):
-        Path(before.segment).unlink(missing_ok=True)  # The file said something else then.
-    return [_Written(segment, mark, msgspec.structs.replace(stamp, segment=str(segment)))]
-
-
-def _marks_dir() -> Path:
-    directory = outlay_home() / SOURCE / "imported"
-    directory.mkdir(parents=True, exist_ok=True)
-    return directory
+        Path(before.segment).unlink(missing_ok=True)  # Its start or host has changed.
+    return {mark: msgspec.structs.replace(stamp, segment=str(segment))}
 
 
 def _read_mark(path: Path) -> _Imported | None:
@@ -217,9 +214,9 @@ def import_api_runs(
     now_ns: int,
     advance: Callable[[], None] = lambda: None,
 ) -> ImportedRuns:
-    """Import runs as ``wandb.Api().runs(...)`` returns them, as ``import_offline_runs`` does.
+    """Import runs from ``wandb.Api().runs(...)``, as ``import_offline_runs`` does.
 
-    A run's history is asked for only where W&B has heard of the run since the last import.
+    A run's history is fetched only if W&B got data of the run since the last import.
     """
     sources = (
         _Source(
@@ -264,9 +261,9 @@ def _from_api(run: Any) -> TrackedRun:
 
 
 def import_run(run: TrackedRun, terms: ImportTerms, done: ImportedRuns) -> Path:
-    """Write a tracked run as a segment of a run log and return its file.
+    """Write a tracked run as a segment of a run log; return the file.
 
-    A run that was resumed has several files with one id, which are attempts of one run.
+    A resumed run has several files with one id: attempts of one run.
     """
     directory = outlay_home() / SOURCE / f"{run.project or 'run'}-{run.run_id}".replace("/", "-")
     header, body, missing = records_of(run, terms)
@@ -289,7 +286,7 @@ def import_run(run: TrackedRun, terms: ImportTerms, done: ImportedRuns) -> Path:
 
 
 class RecordsOfRun(NamedTuple):
-    """A tracked run as records, and what of a run log it lacks."""
+    """A tracked run as records, and what a run log would have beyond that."""
 
     header: AttemptStarted
     body: list[KnownRecord]
@@ -297,7 +294,7 @@ class RecordsOfRun(NamedTuple):
 
 
 def records_of(run: TrackedRun, terms: ImportTerms) -> RecordsOfRun:
-    """Return a tracked run as records; nothing is made up."""
+    """Convert a tracked run to records."""
     gpus, price = terms.gpus or run.gpus, terms.price
     rows = sorted(run.history, key=lambda row: (row.t_ns, row.step))
     instants = [row.t_ns for row in rows] + [row.t_ns for row in run.system]
@@ -343,7 +340,7 @@ def _model(run: TrackedRun, terms: ImportTerms) -> str:
 
 
 def _history(rows: Sequence[HistoryRow], start_ns: int) -> Iterator[KnownRecord]:
-    """Yield a step for each row that goes further than those before it, and all metrics."""
+    """Yield a step for each row with a higher step number than before, and all metrics."""
     last_ns, last_step = start_ns, -1
     for row in rows:
         step = _step(row)
@@ -366,7 +363,7 @@ def _step(row: HistoryRow) -> int:
 
 
 def _heartbeats(rows: Iterable[SystemRow]) -> Iterator[Heartbeat]:
-    """Yield GPU load and energy between two system rows, as signs of life."""
+    """Yield a heartbeat per system row, with GPU load and energy since the row before."""
     last_ns = None
     for row in sorted(rows, key=lambda row: row.t_ns):
         passed_ns = 0 if last_ns is None else min(row.t_ns - last_ns, _LONGEST_GAP_NS)

@@ -27,7 +27,7 @@ from outlay.goodput.timeline import Window
 from outlay.rates import share_out
 from outlay.report.document import Block, Document, Figure, NoteBlock, Table, sections
 from outlay.report.html import Cell
-from outlay.runs.slurm.sacct_import import IN_NO_RUN as REST_OF_JOB
+from outlay.runs.sacct_import import IN_NO_RUN as REST_OF_JOB
 from outlay.runs.spending import read_spending, refresh_books
 from outlay.store.runs import RunRow, list_runs
 from outlay.units import Money

@@ -1,29 +1,35 @@
-"""Registering runs in the store, and listing them: those that left a notice, those in directories.
+"""Registering runs in the store and listing them; runs are found by inbox notice or directory.
 
-Any number of times with the same result: what is registered is derived from the run's own log. The
-log of a run that has ended is opened again only when it may have changed:
+Registering is idempotent: a row is derived from the run's log alone. The log of a run that has
+ended is read again only if
 
 - a notice in the inbox says that the run was started again, or
-- the log's size or time differ from what the row was derived from. That is looked up for the
-  ``CHECKED`` runs that were last seen alive: ten thousand look-ups would cost more than the list.
-  A change of an older log that left no notice here is found by ``outlay import runs DIR``.
+- the log's size or mtime differs from the row's. Only the ``CHECKED`` runs last seen alive are
+  compared: a stat for each of ten thousand runs would cost more than the list. A change of an older
+  log without a notice is found by ``outlay import runs DIR``.
 """
 
 from __future__ import annotations
 
+import contextlib
 import math
+import os
+import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, overload
+from typing import TYPE_CHECKING, Final, overload
 
 from outlay.clock import SYSTEM, Clock, parse_moment, utc_text
+from outlay.decoding import MEBIBYTE, BadDocument, open_regular
 from outlay.errors import Finding, InvalidValue, OutlayError
 from outlay.files import FileStamp, stamp_of
+from outlay.ledger import ACCOUNTS, AttemptStarted, read_identity, segment_paths
+from outlay.ledger.codec import decode_block
 from outlay.ledger.price import Kind
+from outlay.ledger.segments import id_from_name
 from outlay.runs.directories import InboxNotice, notices
-from outlay.runs.slurm.imported_jobs import SACCT, withdraw_imported
 from outlay.store import open_store, outlay_home
 from outlay.store.runs import RunFilter, RunRow, count_runs, delete_runs, outdated_runs, register
 from outlay.store.runs import list_runs as stored_runs
@@ -36,19 +42,23 @@ if TYPE_CHECKING:
     from outlay.runs.figures import RunFigures
 
 ReadFigures = Callable[[Path, int], "RunFigures"]
-"""Returns how the run in a directory stands at an instant."""
+"""Returns the figures of the run in a directory at an instant."""
 
 FIGURES_VERSION = 4
-"""Raised when what is derived from a log changes: rows of an earlier one are derived anew."""
+"""Increment when the derivation of a row changes: older rows are derived again."""
 
 CHECKED = 500
+SACCT: Final = "sacct"
+"""Directory of imported jobs in the outlay home."""
+SETTLED: Final = ".settled"
+"""Suffix of the file that names the run whose log has a job's accounts."""
 _LARGEST = 2**63
 _NOTICE_KEPT_NS = 24 * 3600 * 10**9
 
 
 @dataclass(frozen=True, slots=True)
 class Collected:
-    """The runs that were read, and what could not be."""
+    """The figures of the runs that were read, and findings about those that could not be."""
 
     figures: list[RunFigures]
     findings: list[Finding]
@@ -59,8 +69,8 @@ class RunList(Sequence[RunRow]):
     """Registered runs, the latest started first.
 
     Attributes:
-        left_out: How many more there are that the limit left out.
-        findings: What is wrong in the logs of these runs, and which runs could not be read.
+        left_out: How many more match than ``limit`` allows.
+        findings: Problems in the logs of these runs, and runs that could not be read.
     """
 
     rows: tuple[RunRow, ...]
@@ -88,16 +98,16 @@ def list_runs(
     limit: int | None = None,
     clock: Clock = SYSTEM,
 ) -> RunList:
-    """Return registered runs as they stand now, the latest started first.
+    """Return registered runs, refreshed from their logs, the latest started first.
 
     Args:
         status: Only runs with this status: ``running``, ``dead``, ``completed``, ``failed``, …
         model: Only runs of this model.
         user: Only runs of this user.
         tag: Only runs with this tag: ``"team=nlp"``, or ``"team"`` for any value.
-        since: Only runs seen alive since an instant, or since so long ago: ``"7d"``.
+        since: Only runs seen alive since an instant, or within a duration: ``"7d"``.
         limit: At most this many; None for all.
-        clock: What time it is.
+        clock: The clock to use.
 
     Raises:
         InvalidValue: An argument cannot be used.
@@ -125,7 +135,7 @@ def list_runs(
 
 
 def findings_in(runs: Iterable[RunRow | RunFigures]) -> list[Finding]:
-    """Return what is wrong in the logs of several runs; which one it is stands in front."""
+    """Return the findings of several runs, each prefixed with its run's directory."""
     return [
         replace(finding, source=f"{run.dir}: {finding.source}")
         for run in runs
@@ -135,7 +145,7 @@ def findings_in(runs: Iterable[RunRow | RunFigures]) -> list[Finding]:
 
 @dataclass(frozen=True, slots=True)
 class Burn:
-    """What runs cost per hour together, of one currency and one kind."""
+    """The hourly cost of several runs, of one currency and one kind of price."""
 
     kind: Kind
     money: Money
@@ -145,7 +155,7 @@ class Burn:
 
 
 def sum_burns(burns: Iterable[Burn]) -> list[Burn]:
-    """Return the sums of amounts; each currency, and cash and showback, by itself."""
+    """Return the sums, one per currency and kind: cash and showback are never added."""
     totals: dict[tuple[Kind, str], int] = {}
     for burn in burns:
         key = burn.kind, burn.money.currency
@@ -154,7 +164,7 @@ def sum_burns(burns: Iterable[Burn]) -> list[Burn]:
 
 
 def total_burn(running: Iterable[RunFigures]) -> list[Burn]:
-    """Return what the runs cost per hour together."""
+    """Return the total hourly cost of running runs."""
     return sum_burns(
         Burn(figures.kind, Money(figures.burn_micros_per_hour, figures.cost.currency))
         for figures in running
@@ -163,7 +173,7 @@ def total_burn(running: Iterable[RunFigures]) -> list[Burn]:
 
 
 def dead_runs(rows: Iterable[RunRow]) -> list[Finding]:
-    """Return the runs that died without recording an end."""
+    """Return a finding for each run that died without recording an end."""
     return [
         Finding(
             source=row.dir,
@@ -176,7 +186,7 @@ def dead_runs(rows: Iterable[RunRow]) -> list[Finding]:
 
 
 def find_runs(roots: Iterable[Path]) -> Iterator[Path]:
-    """Yield every directory at or below the roots that holds a run log, each once."""
+    """Yield every directory at or below the roots that contains a run log, each once."""
     seen: set[Path] = set()
     for root in roots:
         for ledger in sorted([root / "ledger", *root.rglob("ledger")]):
@@ -187,27 +197,23 @@ def find_runs(roots: Iterable[Path]) -> Iterator[Path]:
 
 
 def log_stamp(run_dir: Path | str) -> FileStamp | None:
-    """Return the stamp of a run's log without opening it; None when no run log can be seen."""
+    """Return the size and mtime of a run's log without opening it; None if there is no log."""
     return stamp_of(f"{run_dir}/ledger", suffix=".jsonl")
 
 
 def started_ns(run_dir: Path) -> int:
-    """Return when a run was first started, by its segments' names; 0 where they do not say."""
+    """Return when a run was first started, from its segment file names; 0 if unknown."""
     return min(_starts_ns(run_dir), default=0)
 
 
 def _starts_ns(run_dir: Path) -> list[int]:
-    """Return when each process of a run started, by its segment's name."""
-    # Here, so that a list for which no log is opened does not load what reads logs.
-    from outlay.ledger.segments import id_from_name, segment_paths
-
     return [segment.start_ns for path in segment_paths(run_dir) if (segment := id_from_name(path))]
 
 
 def read_runs(run_dirs: Iterable[Path], now_ns: int, read: ReadFigures | None = None) -> Collected:
-    """Read the logs of runs; one that cannot be read does not stop the others.
+    """Read the logs of runs; one that cannot be read becomes a finding.
 
-    ``read`` is for those who follow logs that they have read before.
+    ``read`` replaces ``read_figures`` for callers that cache followers of logs.
     """
     from outlay.runs.figures import read_figures
 
@@ -223,8 +229,8 @@ def read_runs(run_dirs: Iterable[Path], now_ns: int, read: ReadFigures | None = 
 def collect(
     engine: Engine, run_dirs: Iterable[Path], now_ns: int, read: ReadFigures | None = None
 ) -> Collected:
-    """Read the runs and register them; one that cannot be read does not stop the others."""
-    # A record that is written while the log is read makes another stamp: it will be read again.
+    """Read the runs and register them; one that cannot be read becomes a finding."""
+    # Stamped before reading: a record appended meanwhile changes the stamp, so it is read again.
     stamps = {str(run_dir): log_stamp(run_dir) for run_dir in run_dirs}
     if not stamps:
         return Collected([], [])
@@ -236,16 +242,16 @@ def collect(
             message = f"cannot be registered: {why}"
             collected.findings.append(Finding(source=row.dir, message=message))
     if (outlay_home() / SACCT).is_dir():
-        withdrawn, changed = withdraw_imported(map(Path, stamps))
+        withdrawn, changed = _withdraw_imported(map(Path, stamps))
         delete_runs(engine, withdrawn)
         collect(engine, changed, now_ns)
     return collected
 
 
 def refresh_registered(engine: Engine, now_ns: int, read: ReadFigures | None = None) -> Collected:
-    """Register the runs that left a notice, and read again what may have changed.
+    """Register the runs in the inbox, and read runs again whose log may have changed.
 
-    A run leaves its notice before its first record: one whose log is not there yet keeps it.
+    A run writes its notice before its first record: a notice without a log stays in the inbox.
     """
     waiting, unreadable = notices()
     settled = [notice for notice in waiting if _is_settled(notice, now_ns)]
@@ -259,20 +265,19 @@ def refresh_registered(engine: Engine, now_ns: int, read: ReadFigures | None = N
 
 
 def _may_have_changed(row: RunRow) -> bool:
-    """Say whether a run's log would give another row; one that is gone gives none."""
     stamp = log_stamp(row.dir)
     if stamp is None:
-        return False
+        return False  # The log is gone; the row stays.
     if row.status == "running" or (row.figures_version or 0) < FIGURES_VERSION:
         return True
     return stamp != (row.log_bytes, row.log_mtime_ns)
 
 
 def _is_settled(notice: InboxNotice, now_ns: int) -> bool:
-    """Say whether a notice has done its part.
+    """Return whether a notice can be removed from the inbox.
 
-    It has when the log of the attempt that left it is there, when the directory is gone, or when no
-    such log came for a day: the process ended before its first record.
+    True if the log of its attempt exists, if the directory is gone, or if no such log appeared for
+    a day: the process ended before its first record.
     """
     if log_stamp(notice.run_dir) is None:
         return _is_gone(notice.run_dir)
@@ -282,7 +287,7 @@ def _is_settled(notice: InboxNotice, now_ns: int) -> bool:
 
 
 def _is_gone(directory: Path) -> bool:
-    """Say whether a directory is known not to be there; one that cannot be looked at may be."""
+    """Return whether a directory is known not to exist; False if it cannot be examined."""
     try:
         directory.stat()
     except OSError as error:
@@ -291,7 +296,7 @@ def _is_gone(directory: Path) -> bool:
 
 
 def _unstorable(row: RunRow) -> str | None:
-    """Say why a row has no place in the store, for one that would take all others down with it."""
+    """Return why the database would reject a row (and the batch with it), or None."""
     for name in RunRow.__struct_fields__:
         value = getattr(row, name)
         if isinstance(value, int) and abs(value) >= _LARGEST:
@@ -309,8 +314,8 @@ def _is_storable(text: str) -> bool:
 
 
 def row_of(figures: RunFigures, stamp: FileStamp | None, now_ns: int) -> RunRow:
-    """Return what the store keeps of a run whose log had this stamp when it was read."""
-    from outlay.ledger import exact_gpus  # Loaded already, by what read the log.
+    """Return the store's row of a run whose log had this stamp when it was read."""
+    from outlay.ledger import exact_gpus  # Loaded already by reading the log.
 
     cost = figures.cost
     known = {field.name for field in fields(figures)}
@@ -325,3 +330,86 @@ def row_of(figures: RunFigures, stamp: FileStamp | None, now_ns: int) -> RunRow:
         log_mtime_ns=None if stamp is None else stamp.mtime_ns,
         figures_version=FIGURES_VERSION,
     )
+
+
+# Jobs imported from sacct
+#
+# What a job recorded itself counts, and its import is removed, whichever came first. Only logs
+# below the outlay home are changed, and segments that an import added to a run; the caller updates
+# the store.
+
+
+def _withdraw_imported(directories: Iterable[Path]) -> tuple[list[str], list[Path]]:
+    """Remove imported jobs that these runs recorded themselves, or shared with a settled run.
+
+    Returns:
+        The ids of the removed runs, and the directories of runs whose log has changed.
+    """
+    home = outlay_home() / SACCT
+    withdrawn: list[str] = []
+    changed: list[Path] = []
+    for directory in directories:
+        if home in directory.parents:
+            continue
+        for job in jobs_of(directory):
+            for imported in home.glob(f"*-{job}-*"):
+                if imported.name.split("-")[-2] == job:
+                    withdrawn += withdraw(imported)
+                    changed += _unsettle(imported, job, directory)
+    return withdrawn, changed
+
+
+def _unsettle(mark: Path, job: str, directory: Path) -> list[Path]:
+    """Remove a job's accounts from the log of another run in the same job; return its directory."""
+    if not mark.name.endswith(SETTLED):
+        return []
+    try:
+        with os.fdopen(open_regular(mark), "rb") as stream:
+            other = Path(os.fsdecode(stream.read(MEBIBYTE)))
+    except (OSError, BadDocument):
+        return []
+    if other == directory:
+        return []
+    mark.unlink(missing_ok=True)
+    for path in segment_paths(other):
+        header = header_of(path)
+        if header is not None and _is_account(header) and header.slurm_job == job:
+            path.unlink(missing_ok=True)
+    return [other]
+
+
+def withdraw(directory: Path) -> list[str]:
+    """Remove the log of an imported job, if there is one; return its run id."""
+    identity = read_identity(directory)
+    if identity is None:
+        return []
+    shutil.rmtree(directory, ignore_errors=True)
+    return [identity.run_id]
+
+
+def jobs_of(directory: Path) -> set[str]:
+    """Return the Slurm jobs in which a run recorded itself."""
+    return {header.slurm_job for header in own_headers(directory)} - {""}
+
+
+def own_headers(directory: Path) -> Iterator[AttemptStarted]:
+    """Yield the headers of segments that a run wrote itself; of its ranks, rank 0 only."""
+    for path in segment_paths(directory):
+        segment = id_from_name(path)
+        if segment is not None and segment.rank > 0:
+            continue
+        header = header_of(path)
+        if header is not None and not _is_account(header):
+            yield header
+
+
+def _is_account(header: AttemptStarted) -> bool:
+    return header.launch.startswith(f"{ACCOUNTS}-")
+
+
+def header_of(path: Path) -> AttemptStarted | None:
+    """Return the first record of a segment, without reading the rest; None if damaged."""
+    with contextlib.suppress(OSError, BadDocument), os.fdopen(open_regular(path), "rb") as stream:
+        records = decode_block(stream.readline(MEBIBYTE)).records
+        return next((each for each in records if isinstance(each, AttemptStarted)), None)
+    return None

@@ -1,4 +1,4 @@
-"""Where a run is kept when nobody named a directory, and how it registers without a database."""
+"""The default directory of a run, and the inbox by which a run registers without a database."""
 
 from __future__ import annotations
 
@@ -22,18 +22,19 @@ from outlay.record import facts
 from outlay.record.machine import SlurmJob
 from outlay.store import outlay_home
 
-# How a training process registers its run without opening a database.
+# The inbox
 #
-# It leaves a note in ``$OUTLAY_HOME/inbox``; the next ``outlay`` command reads the run's own log
-# and registers it. One file per run, so any number of processes may leave theirs at once.
+# A training process writes a notice to ``$OUTLAY_HOME/inbox`` instead of opening a database; the
+# next ``outlay`` command reads the run's log and registers it. One file per run, so that processes
+# do not contend.
 
 
 @dataclass(frozen=True, slots=True)
 class InboxNotice:
-    """A run that wants to be registered, and the file that says so.
+    """A run to be registered, and the file of its notice.
 
     Attributes:
-        started_ns: When the attempt began that left it; 0 where the notice does not say.
+        started_ns: When the attempt began that wrote it; 0 if unknown.
     """
 
     run_dir: Path
@@ -47,7 +48,7 @@ class _NoticeFile(msgspec.Struct):
 
 
 def leave_notice(run_id: str, run_dir: Path, started_ns: int = 0) -> None:
-    """Ask for a run to be registered; says nothing when that is not possible."""
+    """Write a notice to the inbox; errors are ignored, since training must not fail for it."""
     inbox = outlay_home() / "inbox"
     notice = _NoticeFile(dir=str(run_dir), started_ns=started_ns)
     with contextlib.suppress(OSError, UnicodeEncodeError):  # A path need not be Unicode.
@@ -56,7 +57,7 @@ def leave_notice(run_id: str, run_dir: Path, started_ns: int = 0) -> None:
 
 
 def notices() -> tuple[list[InboxNotice], list[Finding]]:
-    """Return the notices that wait; one that cannot be read is a finding, and is dropped."""
+    """Return the notices in the inbox; one that cannot be read is a finding, and is deleted."""
     found: list[InboxNotice] = []
     findings: list[Finding] = []
     for path in sorted((outlay_home() / "inbox").glob("*.json")):
@@ -79,28 +80,28 @@ def _read(path: Path) -> InboxNotice:
     return InboxNotice(Path(notice.dir), path, notice.started_ns)
 
 
-# The directory of a run for which nobody named one: never shared by accident, found again.
+# The default directory: shared by the ranks and restarts of one launch, and by nobody else
 #
-# Inside a Slurm job it is named after the job, so that a job that is queued again goes on with
-# its run and what is left of its budget. Elsewhere it is named after the launch of several ranks,
-# or the time. Whoever comes first claims it for one start of one launch, by a file in its ledger;
-# a launch that finds it claimed takes the next of the same name.
+# Inside a Slurm job it is named after the job, so that a requeued job resumes its run and the rest
+# of its budget. Elsewhere it is named after the launch of several ranks, or the time. The first
+# process claims it for one start of one launch, by a file in its ledger; a launch that finds it
+# claimed tries the next number.
 
 PARENT: Final = "outlay-runs"
 _LONGEST_SLUG: Final = 100
-"""Of a run's name in its directory's: file systems take 255 bytes, and a launch id follows."""
+"""Of the run's name: file systems allow 255 bytes, and a launch id follows it."""
 _MOST: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DefaultDirectory:
-    """Where a run goes when nobody says where.
+    """The directory of a run if none is stated.
 
     Attributes:
-        base: The first choice.
-        start: Which start of its launcher this is: 0, or how often Slurm had started the job.
-        launch: What all processes of the launch share and no other launch of that start has; "" for
-            a process alone, which shares its directory with no other.
+        base: The first candidate.
+        start: Which start of the job this is: 0, or Slurm's restart count.
+        launch: An id that the processes of this launch share, unique among launches of that start;
+            "" for a single process, which shares its directory with no other.
     """
 
     base: Path
@@ -112,7 +113,7 @@ class DefaultDirectory:
         """Return the directory of a run of this name.
 
         Raises:
-            InvalidValue: There are several ranks, and nothing by which they know of each other.
+            InvalidValue: There are several ranks, and no launch id that they share.
         """
         slug = re.sub(r"[^A-Za-z0-9._-]+", "-", name)[:_LONGEST_SLUG].strip("-.") or "run"
         job, launch = SlurmJob.of(environ), _launch(environ)
@@ -127,11 +128,11 @@ class DefaultDirectory:
         return cls(base=Path(PARENT) / f"{slug}-{launch}", launch=launch)
 
     def claim(self, model: str, run_id: str) -> Iterator[Path]:
-        """Yield directories that this launch may have, each claimed before it is yielded.
+        """Yield directories that this launch may use, each claimed before it is yielded.
 
-        One that cannot be written is yielded as it is: the segment writer meets the same trouble,
-        says so, and keeps trying. A directory of another model is passed over; a process alone
-        claims for its ``run_id``.
+        One that cannot be written is yielded all the same: the segment writer gets the same error,
+        logs it, and retries. A directory of another model is skipped. A single process claims for
+        its ``run_id``.
         """
         base = self.base.absolute()
         for number in islice(count(1), _MOST):
@@ -145,7 +146,7 @@ class DefaultDirectory:
         yield base.with_name(f"{base.name}-{run_id}")
 
     def withdraw(self, path: Path) -> None:
-        """Take back the claim of a process alone, whose run did not begin."""
+        """Remove the claim of a single process whose run did not begin."""
         if self.launch:
             return
         with contextlib.suppress(OSError):
@@ -157,27 +158,27 @@ class DefaultDirectory:
         return ledger_dir(path) / f"start-{self.start}.claim"
 
     def _claims(self, path: Path, launch: str) -> bool:
-        """Say whether the directory is this launch's now; a file in the way is never."""
+        """Try to claim a directory; return whether this launch has it. A file in the way fails."""
         claim = self._claim_file(path)
         draft = claim.with_name(f".claim-{os.getpid()}-{launch[:40].replace('/', '-')}")
         try:
             claim.parent.mkdir(parents=True, exist_ok=True)
             draft.write_text(launch, errors="replace")
             try:
-                os.link(draft, claim)  # Whole and at once: nobody reads half a claim.
+                os.link(draft, claim)  # Atomic: nobody reads half a claim.
             finally:
                 draft.unlink(missing_ok=True)
         except FileExistsError:
             return _text(claim) == launch
         except NotADirectoryError:
             return False
-        except OSError:  # No hard links, or nothing can be written here.
+        except OSError:  # No hard links, or the directory cannot be written.
             return _claims_without_links(claim, launch)
         return True
 
 
 def _launch(environ: Mapping[str, str]) -> str:
-    """Return what the ranks of a launch share over all restarts in place; "" for one alone."""
+    """Return the id that the ranks of a launch share over in-place restarts; "" for one alone."""
     elastic = environ.get("TORCHELASTIC_RUN_ID", "")
     job = SlurmJob.of(environ)
     if elastic and (elastic != "none" or job is not None):

@@ -1,7 +1,7 @@
-"""``outlay exec``: any unmodified command, wrapped: wall time, exit code, cost, GPU load.
+"""``outlay exec``: runs any unmodified command and records its time, exit code, cost and GPU load.
 
-The command keeps its terminal, its signals and its exit code. It is watched from outside, so that
-without step data it is known to be busy or idle, never productive.
+The command keeps its terminal, its signals and its exit code. Without step data it is known to be
+busy or idle, never productive.
 """
 
 from __future__ import annotations
@@ -9,22 +9,26 @@ from __future__ import annotations
 import os
 import secrets
 import signal
+import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
+from typing import Final
 
 from outlay.clock import SYSTEM, Clock
-from outlay.errors import NotARun
+from outlay.errors import NotARun, RunInUse
 from outlay.handlers import handling
-from outlay.ledger import EndStatus, SegmentWriter, gpu_count_of
+from outlay.ledger import SUPERVISOR, EndStatus, SegmentWriter, gpu_count_of
 from outlay.ledger.price import handed_on
-from outlay.proc.identity import send
+from outlay.proc.identity import Process, is_alive, read_process, send
 from outlay.proc.keeper import KeeperTerms, Launch
-from outlay.proc.strays import shell_code
-from outlay.proc.supervisor import CommandNotStarted, ProcessSupervisor
+from outlay.proc.keeper_process import MessagePipe
+from outlay.proc.strays import StrayFamily, shell_code, write_record
+from outlay.proc.supervisor import CommandNotStarted, KeeperKilled, ProcessSupervisor
 from outlay.record import Recorder
+from outlay.record.lock import RankLock
 from outlay.record.machine import SlurmJob
 from outlay.record.meters.energy import NvmlSource, Quality, worst_quality
 from outlay.record.supervision import SupervisedRun, Supervision
@@ -37,10 +41,10 @@ from outlay.store import outlay_home
 
 
 def _environment(options: RunOptions) -> dict[str, str]:
-    """Return the environment with which a process that records itself joins the run.
+    """Return the command's environment, with which ``outlay.run()`` inside it joins the run.
 
-    GPUs are handed on where somebody stated them: what was found or guessed out here, the
-    process finds by itself, and its launcher may know better.
+    GPUs are passed on only if they were stated: the process detects them itself, and its launcher
+    may know better.
     """
     environment = dict(os.environ) | {"OUTLAY_RUN_DIR": str(options.dir)}
     if options.gpus_source == "stated":
@@ -53,9 +57,9 @@ def _environment(options: RunOptions) -> dict[str, str]:
 
 
 def outcome_of(returncode: int, received: signal.Signals | None = None) -> tuple[EndStatus, str]:
-    """Return how a process ended, and by what.
+    """Return the end status and reason of a process.
 
-    Whoever ends a whole job sends SIGTERM to the command and to its supervisor, in any order.
+    A SIGTERM to a whole job reaches the command and this process in any order.
     """
     name = f"exit code {returncode}" if returncode >= 0 else signal.Signals(-returncode).name
     if received is signal.SIGTERM or returncode == -signal.SIGTERM:
@@ -65,11 +69,11 @@ def outcome_of(returncode: int, received: signal.Signals | None = None) -> tuple
     return ("interrupted" if received is signal.SIGINT else "failed"), name
 
 
-# What the GPUs of a wrapped command do, sampled from outside.
+# GPU load, sampled from outside the command
 
 
 def find_gpus() -> list[NvmlSource]:
-    """Return the GPUs that the command may use; none where NVML cannot be read."""
+    """Return the GPUs visible to the command; none if NVML cannot be read."""
     try:
         return NvmlSource.detect(os.environ)
     except OSError:
@@ -77,7 +81,7 @@ def find_gpus() -> list[NvmlSource]:
 
 
 class GpuLoad:
-    """Adds up how long GPUs were busy and what they used since the last record."""
+    """Accumulates the GPUs' busy time and energy between two heartbeats."""
 
     def __init__(self, recorder: Recorder, gpus: Sequence[NvmlSource]) -> None:
         self._recorder = recorder
@@ -87,7 +91,7 @@ class GpuLoad:
         self._energy_uj = 0
 
     def sample(self) -> None:
-        """Look once; a GPU that does not answer is not seen to do anything."""
+        """Sample every GPU once; one that does not answer counts as idle."""
         now_ns = self._recorder.now_ns()
         elapsed_ns, self._at_ns = now_ns - self._at_ns, now_ns
         for gpu in self._gpus:
@@ -98,7 +102,7 @@ class GpuLoad:
                 continue
 
     def record(self) -> None:
-        """Write what was seen since the last record, as a sign of life."""
+        """Record a heartbeat with what was accumulated since the last one."""
         used_mj, self._energy_uj = divmod(self._energy_uj, 1000)
         self._recorder.heartbeat(gpu_busy_ns=self._busy_ns, energy_mj=used_mj)
         self._busy_ns = 0
@@ -113,12 +117,12 @@ _SAMPLE_S = 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecResult:
-    """How a wrapped command went: its exit code as a shell would give it, and the run's figures.
-
-    There are no figures when recording is switched off or nothing could be written.
+    """The result of a wrapped command.
 
     Attributes:
-        energy_quality: How the GPUs' energy is known: by counters, or sampled.
+        exit_code: As a shell reports it.
+        figures: None if recording is disabled or nothing could be written.
+        energy_quality: How the GPUs' energy was measured: by counters, or sampled.
     """
 
     exit_code: int
@@ -128,17 +132,17 @@ class ExecResult:
 
 
 def execute(command: Sequence[str], options: RunOptions, clock: Clock = SYSTEM) -> ExecResult:
-    """Run the command to its end, recording it in ``options.dir``.
+    """Run a command until it exits, recording it in ``options.dir``.
 
     Raises:
         CommandNotStarted: There is no such program, or it may not be executed.
         RunInUse: Another ``outlay exec`` records the same directory.
     """
-    forwarder = _Forwarder()
+    forwarder = _SignalForwarder()
     with handling(FORWARDED, forwarder.handle):
         processes = ProcessSupervisor(_NO_HEIR, own_session=False, replaces=True)
         try:
-            processes.begin()  # Before the run: what the keeper takes is not the command's time.
+            processes.begin()  # Before the run begins: starting the keeper is not charged.
         except OSError as error:
             raise CommandNotStarted(command[0], error) from None
         try:
@@ -159,13 +163,13 @@ def execute(command: Sequence[str], options: RunOptions, clock: Clock = SYSTEM) 
             raise CommandNotStarted(command[0], error) from None
         forwarder.forward_to(processes)
         gpus = find_gpus()
-        due = _JobEnd(processes, options)
-        returncode = watch(processes, GpuLoad(log.recorder, gpus), due.look)
+        job_end = _JobEndNotifier(processes, options)
+        returncode = watch(processes, GpuLoad(log.recorder, gpus), job_end.poll)
         forwarder.stop()
-        due.stop()
+        job_end.stop()
         status, reason = outcome_of(returncode, forwarder.received)
-        if due.reason:
-            status, reason = "preempted", due.reason
+        if job_end.reason:
+            status, reason = "preempted", job_end.reason
         log.end(status, reason, exit_code=shell_code(returncode))
     processes.close()
     return ExecResult(
@@ -179,7 +183,7 @@ def execute(command: Sequence[str], options: RunOptions, clock: Clock = SYSTEM) 
 def _begin(
     command: Sequence[str], options: RunOptions, clock: Clock
 ) -> tuple[Supervision, RunOptions]:
-    """Write down that the attempt begins in ``options.dir``; return that with its options."""
+    """Record the start of the attempt in ``options.dir``."""
     what = SupervisedRun(
         run_dir=options.dir, name=options.name, is_named=options.is_named, price=options.price,
         gpus=gpu_count_of(options.gpus), gpus_source=options.gpus_source, gpu=options.gpu,
@@ -200,11 +204,11 @@ def _figures(options: RunOptions, now_ns: int) -> RunFigures | None:
 
 
 def _name_heir(processes: ProcessSupervisor, options: RunOptions, recorder: Recorder) -> None:
-    """Have somebody else record on should we die; where nothing is recorded there is nobody."""
+    """Name the command that continues the recording if this process is killed."""
     if not isinstance(recorder.writer, SegmentWriter):
-        return
+        return  # Nothing is recorded.
     session, segment = secrets.token_hex(8), str(recorder.writer.path.absolute())
-    module = (sys.executable, "-m", "outlay.runs.heir")
+    module = (sys.executable, "-m", "outlay.runs.exec")
     heir = (*module, segment, str(recorder.wall_offset_ns), session)
     processes.terms = replace(
         _NO_HEIR, session=session, heir=(*heir, "line"), record=str(record_path(session))
@@ -213,25 +217,25 @@ def _name_heir(processes: ProcessSupervisor, options: RunOptions, recorder: Reco
 
 
 def record_path(session: str) -> Path:
-    """Return where a family is named for the next command."""
+    """Return the file that names the processes of a session, for the next ``outlay`` command."""
     return outlay_home() / "kept" / f"{session}.json"
 
 
 def watch(
-    processes: ProcessSupervisor, load: GpuLoad, look: Callable[[], None] = lambda: None
+    processes: ProcessSupervisor, load: GpuLoad, on_sample: Callable[[], None] = lambda: None
 ) -> int:
-    """Wait for the command, recording signs of life and what its GPUs do.
+    """Wait for the command, recording heartbeats and GPU load; return its return code.
 
-    ``look`` is called about once a second.
+    ``on_sample`` is called about once a second.
 
     Raises:
-        KeeperKilled: How the command ends cannot be learnt any more.
+        KeeperKilled: The command's return code cannot be learnt any more.
     """
     samples = 0
     while True:
         ended = [event for event in processes.wait(_SAMPLE_S) if event.event == "exited"]
         load.sample()
-        look()
+        on_sample()
         samples += 1
         if ended or samples % BEAT_S == 0:
             load.record()
@@ -239,11 +243,11 @@ def watch(
             return ended[0].returncode
 
 
-class _JobEnd:
-    """Tells the command that the time of its Slurm job is nearly up; outside of one, nothing.
+class _JobEndNotifier:
+    """Signals the command shortly before its Slurm job's time limit; does nothing outside a job.
 
-    What has a handler for SIGUSR2 is sent that; a command without any is sent SIGTERM. ``reason``
-    says why, once it was.
+    Sends SIGUSR2 to processes with a handler for it, else SIGTERM to the command. ``reason`` is set
+    once a signal was sent.
     """
 
     def __init__(self, processes: ProcessSupervisor, options: RunOptions) -> None:
@@ -257,8 +261,8 @@ class _JobEnd:
             else None
         )
 
-    def look(self) -> None:
-        """Tell the command when it is time."""
+    def poll(self) -> None:
+        """Signal the command, once, if the job's end is near."""
         if self._due and not self.reason:
             self.reason = self._due[0]
             listening = self._processes.with_handler(TICKET, signal.SIGUSR2)
@@ -268,34 +272,34 @@ class _JobEnd:
                 self._processes.signal(TICKET, signal.SIGTERM, "command")
 
     def stop(self) -> None:
-        """Tell nobody any more."""
+        """Stop watching the job's end."""
         if self._watch is not None:
             self._watch.stop()
 
 
-class _Forwarder:
-    """Hands the signals that reach outlay to the command, and remembers the last one."""
+class _SignalForwarder:
+    """Forwards signals to the command, and keeps the last one."""
 
     def __init__(self) -> None:
         self.received: signal.Signals | None = None
         self._processes: ProcessSupervisor | None = None
 
     def forward_to(self, processes: ProcessSupervisor) -> None:
-        """Name who has the command; a signal that came before it was started is delivered now."""
+        """Start forwarding; a signal received before the command started is delivered now."""
         self._processes = processes
         if self.received is not None:
             processes.signal(TICKET, self.received, "command")
 
     def stop(self) -> None:
-        """Hand nothing on any more."""
+        """Stop forwarding."""
         self._processes = None
 
     def handle(self, number: int, frame: FrameType | None) -> None:
-        """Remember a signal, and hand it on if the command is there to get it."""
+        """Handle a signal: keep it, and forward it if the command runs."""
         del frame
         self.received = signal.Signals(number)
         if self._processes is not None and not (number == signal.SIGINT and _has_terminal()):
-            # With a terminal, Ctrl-C reaches the command directly: it shares our group.
+            # On a terminal, Ctrl-C reaches the command directly: it shares our process group.
             self._processes.signal(TICKET, number, "command")
 
 
@@ -304,3 +308,82 @@ def _has_terminal() -> bool:
         return os.tcgetpgrp(0) == os.getpgrp()
     except OSError:
         return False
+
+
+# The heir: continues the recording of a command whose ``outlay exec`` was killed
+#
+# Started by the command's keeper as ``python -m outlay.runs.exec``, or by the next ``outlay``
+# command if the keeper was killed as well. It continues the same attempt in the same segment:
+# training is not disturbed, and its cost is counted to its end.
+
+UNKNOWN_END: Final = "outlay and its keeper were killed; how the command ended is not known"
+_POLL_S: Final = 0.2
+
+
+def continue_recording() -> None:
+    """Record a command to its end: as its keeper reports it, or by polling its process."""
+    segment, offset_ns, session, kind, *numbers = sys.argv[1:]
+    terms = KeeperTerms(session=session, record=str(record_path(session)))
+    path = Path(segment)
+    try:
+        lock = RankLock(path.parent, SUPERVISOR, holder=f"pid {os.getpid()}")
+    except RunInUse:
+        return  # Another attempt has begun; this one ends with its last record.
+    recorder = Recorder(SegmentWriter.resumed(path, SYSTEM), SYSTEM, wall_offset_ns=int(offset_ns))
+    first, second = map(int, numbers)
+    if kind == "line":
+        recorder.note("outlay exec was killed; its keeper started another recorder")
+        processes = ProcessSupervisor.as_heir(terms, MessagePipe(first, second))
+        _record_through_keeper(processes, recorder)
+    else:
+        recorder.note("outlay exec and its keeper were killed; the command was found running")
+        _record_by_polling(Process(first, second), recorder)
+    record_path(session).unlink(missing_ok=True)
+    lock.release()
+
+
+def _record_through_keeper(processes: ProcessSupervisor, recorder: Recorder) -> None:
+    """Record until the keeper reports the exit; poll the process if the keeper is killed too."""
+    load = GpuLoad(recorder, find_gpus())
+    load.record()
+    try:
+        returncode = watch(processes, load)
+    except KeeperKilled:
+        if (process := processes.process_of(TICKET)) is not None:
+            _record_by_polling(process, recorder)
+        return
+    processes.close()
+    status, reason = outcome_of(returncode)
+    recorder.close(status, reason, shell_code(returncode))
+
+
+def _record_by_polling(process: Process, recorder: Recorder) -> None:
+    """Record a process that is not our child until it is gone."""
+    load = GpuLoad(recorder, find_gpus())
+    load.record()
+    beat_ns = SYSTEM.monotonic_ns()
+    while is_alive(process.pid, process.start):
+        SYSTEM.sleep(_POLL_S)
+        if SYSTEM.monotonic_ns() - beat_ns >= BEAT_S * 10**9:
+            beat_ns = SYSTEM.monotonic_ns()
+            load.sample()
+            load.record()
+    recorder.close("failed", UNKNOWN_END, None)
+
+
+def take_over(stray: StrayFamily) -> None:
+    """Start an heir for a command whose supervisor and keeper were both killed."""
+    process = stray.record.commands[0]
+    heir = subprocess.Popen(
+        [*stray.record.about["heir"], "process", str(process.pid), str(process.start)],
+        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )  # fmt: skip
+    heir.returncode = 0  # It outlives us: Popen must not warn that nobody waited.
+    found = read_process(heir.pid)
+    if found is not None:
+        write_record(stray.path, replace(stray.record, supervisor=found, keeper=found))
+
+
+if __name__ == "__main__":
+    continue_recording()

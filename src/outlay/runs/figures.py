@@ -1,4 +1,4 @@
-"""A run at a glance: status, progress, cost, findings."""
+"""The figures of a run that a list shows: status, progress, cost, findings."""
 
 from __future__ import annotations
 
@@ -9,30 +9,32 @@ from typing import TYPE_CHECKING
 from outlay.errors import Finding
 from outlay.ledger import GpuCount, gpu_count_of
 from outlay.ledger.price import Kind
-from outlay.rates import RateFunction, kind_of_cost, total_gpus
+from outlay.rates import kind_of_cost, total_gpus
 from outlay.units import Money
 
 if TYPE_CHECKING:
     from outlay.account.run import RunAccount
     from outlay.goodput.follower import RunView
 
+PREFIX = "outlay/"  # Of every name in an experiment tracker.
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFigures:
-    """How a run stands. Instants are UTC nanoseconds.
+    """Status, progress and cost of a run. Instants are UTC nanoseconds.
 
     Attributes:
         status: ``running``, ``dead`` (no end, no sign of life), or how the last attempt ended.
-        steps: The number of the last step plus one: how far the run has come.
+        steps: The number of the last step plus one.
         tokens: Over all ranks and attempts, repeated work included.
-        wall_ns: From the first start to the end, without what lies after a completed attempt.
-        wait_ns: Of that, waiting for data: before steps and in ``data_loading`` spans.
-        kind: Of the cost: ``cash``, or ``showback``; the two are never added.
-        assumed: What of the cost is assumed: no record says whether it was to be paid.
-        burn_micros_per_hour: What it costs now; 0 unless it runs, None without a price.
-        goodput: Productive share of wall time, 0 to 1; None where no step was recorded.
-        metric: The name of the metric that tells most: an accuracy, else a loss, else the first
-            that was reported; ``metric_value`` is its last value.
+        wall_ns: From the first start to the end, without idle time after a completed attempt.
+        wait_ns: The part spent waiting for data: before steps and in ``data_loading`` spans.
+        kind: Of the cost: ``cash`` or ``showback``; the two are never added.
+        assumed: The part of the cost that is assumed: no record says whether it was billed.
+        burn_micros_per_hour: The present hourly cost; 0 unless running, None without a price.
+        goodput: Productive share of wall time, 0 to 1; None if no step was recorded.
+        metric: The metric to show: an accuracy, else a loss, else the first that was logged;
+            ``metric_value`` is its last value.
     """
 
     run_id: str
@@ -69,11 +71,11 @@ class RunFigures:
 
     @property
     def tokens_per_s(self) -> float | None:
-        """Tokens over wall time; None before any has passed."""
+        """Tokens over wall time; None if no time has passed."""
         return self.tokens / (self.wall_ns / 1e9) if self.wall_ns else None
 
     def counts(self) -> dict[str, int | float | None]:
-        """Return what was counted and timed, as trackers name it."""
+        """Return counts and times under their names in trackers."""
         return {
             "attempts": self.attempts,
             "steps": self.steps,
@@ -86,32 +88,32 @@ class RunFigures:
         }
 
     def flat(self) -> dict[str, str | int | float | None]:
-        """Return the figures that an experiment tracker can take."""
+        """Return the figures as a flat dict for an experiment tracker."""
         return {
-            "outlay/run_id": self.run_id,
-            **{f"outlay/{name}": value for name, value in self.counts().items()},
-            "outlay/cost": None if self.cost is None else float(self.cost.amount),
-            "outlay/currency": None if self.cost is None else self.cost.currency,
+            f"{PREFIX}run_id": self.run_id,
+            **{f"{PREFIX}{name}": value for name, value in self.counts().items()},
+            f"{PREFIX}cost": None if self.cost is None else float(self.cost.amount),
+            f"{PREFIX}currency": None if self.cost is None else self.cost.currency,
         }
 
 
 def read_figures(run_dir: Path, now_ns: int) -> RunFigures:
-    """Return how the run in a directory stands at ``now_ns``.
+    """Read a run's log and return its figures at ``now_ns``.
 
     Raises:
         NotARun: There is no run log.
     """
-    from outlay.goodput.follower import read_view  # Loads NumPy, which a training may never need.
+    from outlay.goodput.follower import read_view  # Loads NumPy, which training may never need.
 
     return figures_of(read_view(run_dir, now_ns))
 
 
 def figures_of(view: RunView) -> RunFigures:
-    """Return the figures of a run as it stands."""
+    """Return the figures of a run at the instant of the view."""
     from outlay.goodput.phases import DATA_LOADING  # Loads NumPy, as the view did already.
 
-    timeline, account = view.timeline, view.account
-    attempts = timeline.attempts
+    timeline, account, rates = view.timeline, view.account, view.rates
+    start_ns, end_ns, attempts = timeline.start_ns, timeline.end_ns, timeline.attempts
     last = attempts[-1]
     leading = [account.segments[attempt.segment] for attempt in attempts]
     work = account.work
@@ -127,12 +129,12 @@ def figures_of(view: RunView) -> RunFigures:
         steps=1 + next((step for step in last_steps if step >= 0), -1),
         tokens=work.tokens,
         samples=work.samples,
-        started_ns=timeline.start_ns,
+        started_ns=start_ns,
         last_seen_ns=timeline.last_seen_ns,
         ended_ns=None if last.end is None else last.end.t_ns,
-        wall_ns=view.whole.length_ns - timeline.idle_between(timeline.start_ns, timeline.end_ns),
+        wall_ns=view.whole.length_ns - timeline.idle_between(start_ns, end_ns),
         step_ns=sum(segment.work.step_ns for segment in leading),
-        wait_ns=timeline.between(timeline.start_ns, timeline.end_ns).get(DATA_LOADING, 0),
+        wait_ns=timeline.between(start_ns, end_ns).get(DATA_LOADING, 0),
         energy_mj=view.energy_mj(),
         gpu_busy_ns=account.gpu_busy_ns,
         user=last.header.user,
@@ -140,11 +142,11 @@ def figures_of(view: RunView) -> RunFigures:
         gpu=last.header.gpu,
         gpus=gpu_count_of(total_gpus(last, last.header.gpus)),
         tags=last.header.tags,
-        cost=_cost(view),
-        assumed=_assumed(view),
+        cost=None if rates is None else rates.cost_between(start_ns, end_ns),
+        assumed=None if rates is None else rates.assumed_between(start_ns, end_ns),
         kind=kind_of_cost(attempts),
         burn_micros_per_hour=view.burn_micros_per_hour,
-        assumptions=_assumptions(view.rates),
+        assumptions=() if rates is None else tuple(sorted({a.text for a in rates.assumptions})),
         findings=view.findings,
         goodput=view.break_down().goodput if work.steps else None,
         metric=metric,
@@ -153,7 +155,7 @@ def figures_of(view: RunView) -> RunFigures:
 
 
 def _metric(account: RunAccount) -> tuple[str | None, float | None]:
-    """Return the metric that tells most, and its last finite value."""
+    """Return the metric to show, and its last finite value."""
     from outlay.cost.run_cost import ACCURACY, LOSS
 
     reported = account.metric_names()
@@ -161,19 +163,3 @@ def _metric(account: RunAccount) -> tuple[str | None, float | None]:
         if points := account.series(name, most=1):
             return name, points[-1].value
     return None, None
-
-
-def _cost(view: RunView) -> Money | None:
-    if view.rates is None:
-        return None
-    return view.rates.cost_between(view.timeline.start_ns, view.timeline.end_ns)
-
-
-def _assumed(view: RunView) -> Money | None:
-    if view.rates is None:
-        return None
-    return view.rates.assumed_between(view.timeline.start_ns, view.timeline.end_ns)
-
-
-def _assumptions(rates: RateFunction | None) -> tuple[str, ...]:
-    return () if rates is None else tuple(sorted({a.text for a in rates.assumptions}))

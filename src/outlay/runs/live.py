@@ -1,8 +1,8 @@
 """The Run: one attempt of one run, inside the training process.
 
-The Run is what a training script holds. It owns the attempt's begin and end; what happens in
-between is the Recorder's. A loop drives it with ``steps``, or, where a trainer owns the loop, a
-callback does with ``begin_step``, ``end_step``, ``phase`` and ``should_stop``.
+The Run owns the attempt's start and end; the Recorder records what happens in between. A loop
+drives it with ``steps``; where a trainer owns the loop, its callback does with ``begin_step``,
+``end_step``, ``phase`` and ``should_stop``.
 """
 
 from __future__ import annotations
@@ -41,19 +41,19 @@ if TYPE_CHECKING:
 _log = logging.getLogger("outlay")
 
 Batch = TypeVar("Batch")
-_GIVES_BACK = ("", "RUNNING", "PENDING", "PREEMPTED", "REQUEUED", "SUSPENDED", "NODE_FAIL")
-"""What Slurm calls a job of which SIGTERM means that it will go on later; "" without an answer."""
+_RESUMABLE_STATES = ("", "RUNNING", "PENDING", "PREEMPTED", "REQUEUED", "SUSPENDED", "NODE_FAIL")
+"""Slurm states in which SIGTERM means that the job will resume later; "" without an answer."""
 
 
 class Run:
-    """One attempt of one run, seen from inside the training process.
+    """One attempt of one run, inside the training process.
 
     Attributes:
-        dir: Where its log is.
+        dir: The directory of its log.
         run_id: The run, as in its directory's ``run.json``.
-        resume_step: The step to go on with: the one after the last committed checkpoint, else 0.
-        rank: Of this process among those that train together.
-        world_size: How many they are.
+        resume_step: The step to resume with: the one after the last committed checkpoint, else 0.
+        rank: The rank of this process.
+        world_size: The number of processes that train together.
     """
 
     def __init__(
@@ -79,7 +79,6 @@ class Run:
         self._meters = None if opening.budget is None else opening.budget.meters
         self._price, self._gpus = options.price, options.gpus
         self._kept_slices = Fraction(1)
-        self._price_kind = None if options.price is None else options.price.kind
         self._ended = False
         self._terminated = ""
         self._preempted = ""
@@ -95,13 +94,13 @@ class Run:
         if options.notice is not None:
             self._preemption_gate().listen([options.notice])
         elif self.world_size == 1:
-            # Several ranks must meet to stop together, which only they who ask for it may be made
-            # to do: a rank that records alone would wait for the others.
+            # Stopping several ranks together takes a collective, which must be asked for: a rank
+            # that records alone would wait for the others.
             self._stop_before_the_job_ends()
         self._exits = ExitWatch()
         atexit.register(self._close_at_exit)
 
-    # What a training loop calls
+    # For a training loop
 
     def steps(
         self,
@@ -114,17 +113,17 @@ class Run:
     ) -> Iterator[Batch]:
         """Yield the loader's batches, each a step, until the loader or the budget is exhausted.
 
-        Once the run must stop it yields nothing: the body of an exhausted run's loop never runs.
-        Around several loops write ``for epoch in run.epochs(n):``, which ends with them.
+        Yields nothing once the run must stop. Around several loops write
+        ``for epoch in run.epochs(n):``, which then ends too.
 
         Args:
             loader: Any iterable of batches.
-            tokens: The tokens of a batch: a number, or a function of the batch. A budget of tokens
-                counts the samples of all views by the batch's shape where this is left out.
+            tokens: The tokens of a batch: a number, or a function of the batch. Without it, a token
+                budget counts the samples of all views by the batch's shape.
             samples: The samples of a batch, likewise.
             start: The number of the first step; default: the last committed checkpoint + 1.
-            skip: Draws as many batches as earlier attempts have done, over several calls where a
-                loader is shorter, and yields those that follow; their time is ``training_prep``.
+            skip: Skips the batches that earlier attempts did, over several calls if a loader is
+                shorter; the time of skipping is ``training_prep``.
         """
         self._warn_of_stop()
         if self._budget_gate is not None:
@@ -133,14 +132,14 @@ class Run:
         return self._recorder.steps(batches, tokens=tokens, samples=samples, start=start)
 
     def epochs(self, count: int, *, steps_per_epoch: int | None = None) -> Iterator[int]:
-        """Yield the numbers of the epochs, until all have run or the run must stop.
+        """Yield epoch numbers until all have run or the run must stop.
 
         On several ranks all must iterate together.
 
         Args:
-            count: How many epochs the training has in all.
-            steps_per_epoch: The steps of one; a resumed run then begins with the epoch that it was
-                interrupted in, and ``steps(loader, skip=True)`` skips what was done of that.
+            count: The number of epochs of the whole training.
+            steps_per_epoch: If given, a resumed run begins with the epoch that was interrupted, and
+                ``steps(loader, skip=True)`` skips the part of it that was done.
         """
         first = 0
         if steps_per_epoch:
@@ -152,44 +151,44 @@ class Run:
             yield epoch
 
     def may_step(self, *, tokens: int = 0, samples: int = 0) -> bool:
-        """Return whether the budget lets a step of this size run: ``while run.may_step(): ...``.
+        """Return whether a step of this size may run: ``while run.may_step(): ...``.
 
-        For loops of another shape than ``run.steps``; on several ranks all must ask together.
+        For loops that cannot use ``run.steps``; on several ranks all must call it together.
         """
         return self._recorder.may_step(tokens=tokens, samples=samples)
 
     def step(self, *, tokens: int = 0, samples: int = 0) -> StepTimer:
-        """Return a timer for one step of a loop of another shape."""
+        """Return a timer for one step, for loops that cannot use ``run.steps``."""
         return StepTimer(self._recorder, tokens, samples)
 
-    # What a callback of a trainer calls
+    # For a trainer's callback
 
     def begin_step(self, *, wait_ns: int = 0) -> int:
-        """Begin a step, for whose data the loop waited ``wait_ns``; return its number.
+        """Begin a step after a data wait of ``wait_ns``; return its number.
 
-        Ends the phase that is open. A step that is begun and never ended did not happen.
+        Ends the open phase. A step that is never ended is not recorded.
         """
         return self._driven.begin_step(wait_ns)
 
     def end_step(self, *, tokens: int = 0, samples: int = 0, count: int = 1) -> None:
         """Record the step that was begun; tokens and samples are this rank's own.
 
-        Where a trainer counted several steps meanwhile, as with several optimizers, ``count`` is
-        how many: the next number is that of its next step.
+        ``count`` is how many steps the trainer counted meanwhile, as with several optimizers; the
+        next step's number is advanced by it.
         """
         self._driven.end_step(tokens, samples, count)
 
     def phase(self, name: str | None) -> None:
-        """Begin a phase such as ``evaluation``; it lasts until the next phase or step, or None."""
+        """Begin a phase such as ``evaluation``; the next phase, the next step or None ends it."""
         if name is None:
             self._driven.end_phase()
         else:
             self._driven.begin_phase(name)
 
     def resume_from(self, step: int) -> None:
-        """State which step runs next, as the trainer's own checkpoint says; from 0 on.
+        """State which step (from 0) runs next, as the trainer's own checkpoint has it.
 
-        A budget counts what earlier attempts did below that step, and nothing beyond it.
+        A budget counts the work of earlier attempts below that step, and none beyond it.
         """
         if type(step) is not int or step < 0:
             raise InvalidValue("step", step, "the number of a step, zero or more")
@@ -199,21 +198,21 @@ class Run:
     def should_stop(self, *, tokens: int = 0, samples: int = 0) -> bool:
         """Return whether the loop must end before a step of this size.
 
-        Once before each step, on several ranks by all of them; each gets the same answer.
+        Call it once before each step, on several ranks on all of them; each gets the same answer.
         """
         return not self.may_step(tokens=tokens, samples=samples)
 
     def span(self, name: str, *, overlapped: bool = False) -> Span:
-        """Return a span, for ``with`` or as a decorator; ``overlapped`` if training goes on."""
+        """Return a span, for ``with`` or as a decorator; ``overlapped`` if beside training."""
         return self._recorder.span(name, overlapped=overlapped)
 
     def metric(self, name: str, value: float, step: int | None = None) -> None:
         """Record a number about the training, such as ``run.metric("accuracy", 0.91)``.
 
-        A value that is no number is left out, counted, and warned of once.
+        A value that is not a number is dropped and counted, with one warning.
 
         Raises:
-            InvalidValue: The name is no text, or empty.
+            InvalidValue: The name is not text, or empty.
         """
         self._recorder.metric(name, value, step)
 
@@ -222,41 +221,40 @@ class Run:
         self._recorder.checkpoint_committed(step)
 
     def set_price(self, price: object, *, gpus: object = None) -> None:
-        """Record that from now on each GPU costs ``price`` (and how many there are).
+        """Record a new price per GPU-hour, and optionally a new number of GPUs.
 
-        The price is typed (``"1.50 USD/h"``) or named (``"runpod:A100-80:spot"``, ``"auto"``).
+        The price is an amount (``"1.50 USD/h"``) or a name (``"runpod:A100-80:spot"``, ``"auto"``).
 
         Raises:
-            InvalidValue: One of them cannot be used; nothing is recorded then.
+            InvalidValue: One of them is not valid; nothing is recorded then.
         """
         new_price = parse_price(
             price, name="price", source="set_price", environ=os.environ, gpu=self.options.gpu
         )
-        if self._price_kind not in (None, new_price.kind):
-            expected = f"a {self._price_kind} price as before: cash and showback are never added"
+        if self._price is not None and self._price.kind != new_price.kind:
+            expected = f"a {self._price.kind} price as before: cash and showback are never added"
             raise InvalidValue("price", new_price.text, expected)
         if self.options.guard is not None:
             refuse_showback(new_price)
         if gpus is not None:
             self._gpus = gpu_count(gpus, name="gpus")
-        self._price_kind = new_price.kind
         warn_of_old_price(new_price, os.environ, self._recorder.now_ns())
         self._price = new_price
         self._recorder.price_changed(new_price, gpu_count_of(self._gpus))
         self._update_guard_rate()
 
     def set_slices(self, active: int, total: int, available: int | None = None) -> None:
-        """Record how many of an elastic run's ``total`` slices train from now on.
+        """Record how many slices of an elastic run train from now on.
 
         Slices that are not available were given back, and are no longer charged.
 
         Args:
             active: How many train.
             total: How many the run was given.
-            available: How many could train; default: those that do.
+            available: How many could train; default: ``active``.
 
         Raises:
-            InvalidValue: More train than are available, or more are available than there are.
+            InvalidValue: Not ``active <= available <= total``.
         """
         available = active if available is None else available
         if not 0 <= active <= available <= total or total < 1:
@@ -267,31 +265,31 @@ class Run:
         self._update_guard_rate()
 
     def heartbeat(self) -> None:
-        """Record a sign of life."""
+        """Record a heartbeat."""
         self._recorder.heartbeat()
 
     def note(self, text: str, **data: object) -> None:
-        """Record anything worth keeping."""
+        """Record a text, with data, in the run log."""
         self._recorder.note(text, **data)
 
     def sync(self) -> None:
-        """Make everything recorded so far survive a power loss, before something irreversible.
+        """Fsync the log, so that everything recorded so far survives a power loss.
 
-        A killed process loses nothing anyway, and committed checkpoints and ends are synced by
-        themselves. A disk that refuses is warned about and raises nothing.
+        A killed process loses nothing anyway; committed checkpoints and ends are synced already. A
+        failed fsync is logged, and raises nothing.
         """
         self._recorder.writer.sync()
 
     def preempted(self, reason: str = "preempted") -> None:
-        """State that the machine is being taken back: time until the next start is not billed."""
+        """State that the machine is preempted: the time until the next start is not billed."""
         self._preempted = reason
-        self._show_budget()
+        self._write_budget()
 
     def on_preemption(self, save: Callable[[], object]) -> None:
-        """Call ``save`` when the machine is about to be taken back, and then end the loop.
+        """Call ``save`` when the machine is about to be preempted, and then end the loop.
 
-        From now on SIGTERM and SIGUSR2 mean that notice, and in a Slurm job so does the end of its
-        time, one grace before (``OUTLAY_GRACE``). ``save`` is called between two steps, on
+        From now on SIGTERM and SIGUSR2 are preemption notices; in a Slurm job so is the end of its
+        time limit, less the grace (``OUTLAY_GRACE``). ``save`` is called between two steps, on
         every rank after the same one; the attempt then ends ``preempted``.
         """
         gate = self._preemption_gate()
@@ -300,7 +298,7 @@ class Run:
         if self.options.notice is None:
             self._stop_before_the_job_ends()
 
-    # What a training loop asks
+    # State
 
     @property
     def recorder(self) -> Recorder:
@@ -309,7 +307,7 @@ class Run:
 
     @property
     def step_number(self) -> int:
-        """The number of the step that runs, or that ran last."""
+        """The number of the current or last step."""
         return self._recorder.step_number
 
     @property
@@ -321,46 +319,46 @@ class Run:
     def budget(self) -> BudgetTracker | None:
         """The run's budget: what is used, what is left, ``snapshot`` for checkpoints, ``load``.
 
-        None without one; a tracker without limits where it is disabled (``enabled: false``).
+        None without one; a tracker without limits if it is disabled (``enabled: false``).
         """
         return self._tracker
 
     @property
     def meters(self) -> StepMeters:
-        """What fills in a step's record; ``run.meters.flops`` is there to be set."""
-        if self._meters is None:  # Attached when first wanted: most runs without a budget never do.
+        """The meters that add to a step's record; ``run.meters.flops`` may be set."""
+        if self._meters is None:  # Attached on first use: most runs without a budget need none.
             self._meters = StepMeters()
             self._recorder.attach(fill_step=self._meters.fill)
         return self._meters
 
     def allows(self, work: str = "evaluation") -> bool:
-        """Return whether the budget leaves room for work such as an evaluation.
+        """Return whether the budget has room for work such as an evaluation.
 
-        Judged by the dearest such span so far. On several ranks all must ask together, and get the
-        same answer. Without a budget everything is allowed.
+        Compared with the most expensive such span so far. On several ranks all must call it
+        together, and get the same answer. Without a budget everything is allowed.
         """
         return self._budget_gate is None or self._budget_gate.allows(work)
 
     def summary(self, *, numbers: bool = False) -> dict[str, Any]:
-        """Return the run's figures, all attempts, as a flat dict for any experiment tracker.
+        """Return the figures of all attempts as a flat dict for an experiment tracker.
 
         Args:
             numbers: Floats only, and more of them: goodput, wasted cost, the used share of the
-                budget, seconds and money by phase. What is text is in ``facts()``.
+                budget, seconds and money by phase. Text is in ``facts()``.
         """
         state = {"outlay/lost_records": self._recorder.writer.lost}
         try:
             view = self._view()
-        except NotARun:  # Recording is switched off, or nothing could be written yet.
+        except NotARun:  # Recording is disabled, or nothing could be written yet.
             return state if numbers else state | {"outlay/stop_reason": self.stop_reason}
         if numbers:
-            from outlay.runs.numbers import numbers_of  # Loads NumPy, as the view did already.
+            from outlay.runs.reading import RunReading  # Loads NumPy, as the view did already.
 
-            return numbers_of(view).values | {name: float(lost) for name, lost in state.items()}
+            return RunReading(view).values | {name: float(lost) for name, lost in state.items()}
         return figures_of(view).flat() | state | {"outlay/stop_reason": self.stop_reason}
 
     def facts(self) -> dict[str, str]:
-        """Return what is text about the run, such as its model and currency, as a flat dict."""
+        """Return the texts about the run, such as its model and currency, as a flat dict."""
         return {n: v for n, v in self.summary().items() if isinstance(v, str)}
 
     def _view(self) -> RunView:
@@ -371,10 +369,10 @@ class Run:
         return self._follower.view(self._recorder.now_ns())
 
     def on_close(self, tell: Callable[[], object]) -> None:
-        """Call ``tell`` once the attempt's end is recorded; what it raises is logged."""
+        """Call ``tell`` once the attempt's end is recorded; its exceptions are logged."""
         self._on_close.append(tell)
 
-    # Its begin and its end
+    # End of the attempt
 
     def __enter__(self) -> Self:
         return self
@@ -393,7 +391,7 @@ class Run:
     ) -> None:
         """Record the end of the attempt; further calls do nothing."""
         if self._ended or os.getpid() != self._pid:
-            return  # Ended already, or a forked child that inherited its parent's run.
+            return  # Ended already, or a forked child of the training process.
         if status != "completed":
             self._recorder.drop_left_step()
         self._driven.end_phase()
@@ -414,14 +412,14 @@ class Run:
         atexit.unregister(self._close_at_exit)
         if self._lock is not None:
             self._lock.release()
-        for tell in self._on_close:
+        for callback in self._on_close:
             try:
-                tell()
-            except Exception as error:  # noqa: BLE001 - a tracker's trouble is not the training's
-                _log.warning("a tracker was not told of the end: %r", error)
+                callback()
+            except Exception as error:  # noqa: BLE001 - a tracker must not fail the training
+                _log.warning("a tracker did not get the end of the run: %r", error)
 
     def _without_done(self, loader: Iterable[Batch]) -> Iterator[Batch]:
-        """Return what a loader has left after as many batches as were done are drawn from it."""
+        """Return a loader's batches after those that earlier attempts did."""
         batches = iter(loader)
         left = self.resume_step if self._to_skip is None else self._to_skip
         if left:
@@ -431,20 +429,19 @@ class Run:
         return batches
 
     def _warn_of_stop(self) -> None:
-        """Say once that a loop goes on around a run that must stop."""
         if self.stop_reason is not None and not self._warned_of_stop:
             self._warned_of_stop = True
             _log.warning(
-                "this run must stop (%s), and steps() yields nothing more; what the loop around it "
-                "does is still paid for. Write `for epoch in run.epochs(n):` around run.steps(), "
+                "this run must stop (%s): steps() yields nothing more, but the loop around it "
+                "still costs money. Write `for epoch in run.epochs(n):` around run.steps(), "
                 "or `if run.stop_reason: break` after it.",
                 self.stop_reason,
             )
 
     def _stop_before_the_job_ends(self) -> None:
-        """In a Slurm job, end the loop one grace before its end, or when its script's signal comes.
+        """In a Slurm job, end the loop one grace before its end, or on its script's signal.
 
-        Signals for which the program has handlers are left to them.
+        Signals that the program handles itself are left alone.
         """
         job = SlurmJob.of(os.environ)
         if job is None or facts.is_disabled(os.environ):
@@ -455,19 +452,18 @@ class Run:
             self._job_end = JobEndWatch(job, gate.announce, grace=self.options.grace)
 
     def _apply_notice(self, reason: str) -> None:
-        """State what a notice means: of a job that was cancelled no machine is taken back.
+        """Record a notice as preemption, or as termination if the Slurm job was cancelled.
 
-        A job that Slurm is still ending may be either: it is not called preempted.
+        A job that Slurm is still ending may be either: it counts as terminated.
         """
         job = SlurmJob.of(os.environ)
         state = ask_state(job) if reason.startswith("SIGTERM") and job is not None else ""
-        if state in _GIVES_BACK:
+        if state in _RESUMABLE_STATES:
             self.preempted(reason)
         else:
             self._terminated = "SIGTERM: the job was cancelled" if state == "CANCELLED" else reason
 
     def _preemption_gate(self) -> PreemptionGate:
-        """Return what ends the loop after a scheduler's notice, attached when first wanted."""
         if self._preemption is None:
             from outlay.runs.preemption import PreemptionGate
 
@@ -476,7 +472,6 @@ class Run:
         return self._preemption
 
     def _update_guard_rate(self) -> None:
-        """Let the guard pay for what the run has now."""
         if self._guard_gate is not None and self._price is not None:
             rate = rate_of(self._price.rate, self._gpus * self._kept_slices)
             self._guard_gate.change_rate(rate)
@@ -488,22 +483,22 @@ class Run:
         else:
             self._recorder.note("SIGTERM received")
             self._recorder.writer.sync()
-            self._show_budget()
+            self._write_budget()
 
-    def _show_budget(self) -> None:
-        """Leave the budget as it stands: what comes next may be a SIGKILL."""
+    def _write_budget(self) -> None:
+        """Write the budget's state now: SIGKILL may follow."""
         if self._budget_gate is not None and os.getpid() == self._pid:
             self._budget_gate.refresh()
 
     def _close_at_exit(self) -> None:
-        """The script ended without closing the run; the interpreter knows how."""
+        """Close a run that the script left open, with the status of the interpreter's exit."""
         error: Any = getattr(sys, "last_value", None) or self._exits.error
         status, reason = _outcome_of(error)
         self.close(status, reason)
 
 
 def _outcome_of(error: BaseException | None) -> tuple[EndStatus, str]:
-    """Return how an attempt ended; of an error only its type, since its text may hold a secret."""
+    """Return status and reason; of an error only its type, since its text may hold a secret."""
     match error:
         case None | GeneratorExit():
             return "completed", ""

@@ -1,6 +1,6 @@
-"""How an attempt begins: what may stop it is asked, its place taken, its first record written.
+"""Starting an attempt: budget and guard are checked, the rank locked, the first record written.
 
-Either all of that is done, or neither a hold nor a lock is left behind.
+If any of that fails, no hold and no lock is left behind.
 """
 
 from __future__ import annotations
@@ -36,7 +36,6 @@ from outlay.record.machine import ProcessStart, process_start
 from outlay.record.recorder import NullWriter
 from outlay.runs.directories import leave_notice
 from outlay.runs.options import RunOptions
-from outlay.units import Money
 
 if TYPE_CHECKING:
     from outlay.budget.gate import BudgetGate
@@ -55,8 +54,8 @@ class Opening:
 
     Attributes:
         resume_step: The step after the last committed checkpoint.
-        lock: Held while the rank records; None where the directory cannot be written.
-        tracker: What counts for it; of a budget that is disabled one without limits.
+        lock: Held while the rank records; None if the directory cannot be written.
+        tracker: Counts usage; without limits if the budget is disabled.
     """
 
     options: RunOptions
@@ -74,7 +73,7 @@ def open_attempt(options: RunOptions, clock: Clock) -> Opening:
 
     Raises:
         RunInUse: A live process records this rank already.
-        Refused: The budget limits what nothing here can measure, or the guard has no room.
+        Refused: Something that the budget limits cannot be measured here, or the guard refuses.
         BudgetChanged: The run was started with other limits.
     """
     if facts.is_disabled(os.environ):
@@ -90,7 +89,7 @@ def open_attempt(options: RunOptions, clock: Clock) -> Opening:
 
 
 def in_free_directory(options: RunOptions, begin: Callable[[RunOptions], Begun]) -> Begun:
-    """Return what begins in ``options.dir``; where nobody named that, in the first that is free."""
+    """Call ``begin`` with ``options.dir``, or with the first free default directory."""
     default = options.default_dir
     if default is None or facts.is_disabled(os.environ):
         return begin(options)
@@ -101,11 +100,10 @@ def in_free_directory(options: RunOptions, begin: Callable[[RunOptions], Begun])
                 begun = begin(replace(options, dir=directory))
                 undone_on_error.pop_all()
                 return begun
-    raise AssertionError("the last of the default directories is nobody else's")
+    raise AssertionError("the last of the default directories is unique to this run")
 
 
 def _open(options: RunOptions, about: facts.Facts, clock: Clock) -> Opening:
-    """Begin an attempt in ``options.dir``."""
     start_ns = clock.wall_ns()
     wall_offset_ns, boot_ns = start_ns - clock.monotonic_ns(), since_boot_ns(clock)
     started = _process_start(start_ns, boot_ns)
@@ -135,10 +133,13 @@ def _open(options: RunOptions, about: facts.Facts, clock: Clock) -> Opening:
         elif options.budget is DISABLED:
             tracker = _unlimited_tracker(options, recorder, clock)
         if guard is not None:
-            from outlay.guard.captures import run_part
+            from outlay.guard.captures import cost_of_attempt, run_part
 
-            cost = _cost_by_log(options, segment, recorder)
-            guard.begin(recorder.note, cost, run_part(run_id, segment))
+            guard.begin(
+                recorder.note,
+                lambda: cost_of_attempt(options.dir, segment, recorder.now_ns()),
+                run_part(run_id, segment),
+            )
         if joint is not None:
             recorder.attach(gate=joint)
         undone_on_error.pop_all()
@@ -149,21 +150,11 @@ def _open(options: RunOptions, about: facts.Facts, clock: Clock) -> Opening:
     )  # fmt: skip
 
 
-def _cost_by_log(
-    options: RunOptions, segment: SegmentId, recorder: Recorder
-) -> Callable[[], Money | None]:
-    """Return what asks the run's log for the cost of the attempt so far."""
-    from outlay.guard.captures import cost_of_attempt
-
-    return lambda: cost_of_attempt(options.dir, segment, recorder.now_ns())
-
-
 _recorded_in: set[int] = set()
-"""The process, once it has begun a run: what was before belongs to the first one alone."""
+"""This process, once it has begun a run: time before ``outlay.run()`` belongs to its first run."""
 
 
 def _process_start(now_ns: int, boot_ns: int | None) -> ProcessStart:
-    """Return since when this process was there for the run."""
     if boot_ns is None or os.getpid() in _recorded_in:
         return ProcessStart()
     return process_start(os.environ, now_ns, boot_ns)
@@ -172,7 +163,6 @@ def _process_start(now_ns: int, boot_ns: int | None) -> ProcessStart:
 def _header_of(
     options: RunOptions, about: facts.Facts, run_id: str, start_ns: int, started: ProcessStart
 ) -> AttemptStarted:
-    """Return the first record of the attempt."""
     return AttemptStarted(
         t_ns=start_ns,
         run_id=run_id,
@@ -192,7 +182,6 @@ def _header_of(
 
 
 def _budget_gate(options: RunOptions, clock: Clock) -> BudgetGate | None:
-    """Return what enforces the budget."""
     if options.budget is DISABLED:
         return None
     rank = options.place.rank
@@ -205,7 +194,7 @@ def _budget_gate(options: RunOptions, clock: Clock) -> BudgetGate | None:
 
 
 def _kept_budget(options: RunOptions, rank: int) -> Budget | None:
-    """Return the budget that the run was started with, where nobody states one this time."""
+    """Return the budget that the run was first started with."""
     if not segment_paths(options.dir):
         return None
     from outlay.budget.history import read_kept_budget
@@ -214,7 +203,7 @@ def _kept_budget(options: RunOptions, rank: int) -> Budget | None:
     if budget is not None and rank == 0:
         limits = ", ".join(f"{key} {limit:,}" for key, limit in budget.limits.items())
         _log.warning(
-            "no budget was stated, and the run keeps the one it was started with: %s (%s). "
+            "no budget was stated: the run keeps the one it was started with: %s (%s). "
             'To drop it: budget={"enabled": False}, or OUTLAY_BUDGET=enabled=false',
             budget.mode, limits,
         )  # fmt: skip
@@ -228,7 +217,7 @@ def _tracker_without_limits(clock: Clock) -> BudgetTracker:
 
 
 def _unlimited_tracker(options: RunOptions, recorder: Recorder, clock: Clock) -> BudgetTracker:
-    """Return what counts for a budget that is disabled; the run drops the one that it had."""
+    """Return a tracker for a disabled budget; an earlier budget of the run is dropped."""
     from outlay.budget.gate import count_without_limits, drop_budget
 
     tracker = _tracker_without_limits(clock)
@@ -239,7 +228,7 @@ def _unlimited_tracker(options: RunOptions, recorder: Recorder, clock: Clock) ->
 
 
 def _guard_gates(options: RunOptions, clock: Clock) -> tuple[GuardGate | None, JointStop | None]:
-    """Return what keeps the money, on rank 0 alone, and what stops all ranks together."""
+    """Return the guard's gate (rank 0 only) and the gate that stops all ranks together."""
     price, asked = options.price, options.guard
     guarded = asked is not None or (price is not None and os.environ.get("OUTLAY_HOLD"))
     if not guarded:
@@ -260,11 +249,11 @@ def _guard_gates(options: RunOptions, clock: Clock) -> tuple[GuardGate | None, J
 
 
 def refuse_showback(price: Price) -> None:
-    """Refuse to let a guard count what is not paid in cash.
+    """Check that a guard gets a price in cash.
 
     Raises:
         InvalidValue: The price is showback.
     """
     if price.kind != "cash":
-        expected = 'a price in cash, since a guard holds cash alone; "cash" behind it says so'
+        expected = 'a cash price, since a guard holds only cash; append "cash" to state that'
         raise InvalidValue("price", price.text, expected)

@@ -1,6 +1,6 @@
-"""What a run is started with: arguments first, then the environment, then defaults.
+"""The options of a run: arguments first, then the environment, then defaults.
 
-Everything is checked here, before anything is written.
+Everything is validated here, before anything is written.
 """
 
 from __future__ import annotations
@@ -38,12 +38,11 @@ _EXPECTED_GPUS = 'a number of GPUs for the whole run above 0, such as 8, 0.5 or 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arguments:
-    """What the caller of ``outlay.run`` wrote; None where it was left out.
-
-    A supervisor, which watches a command from outside, does not know the model.
+    """The arguments of ``outlay.run``; None if left out.
 
     Attributes:
-        program: What to call the run where neither the caller nor the program does.
+        model: None for a supervisor, which runs a command and does not know the model.
+        program: The run's name if neither the caller nor the program names it.
     """
 
     model: str | None
@@ -65,16 +64,16 @@ class Arguments:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOptions:
-    """What a run is started with, checked and complete.
+    """The options of a run, validated and complete.
 
     Attributes:
-        is_named: Whether somebody called the run so; else what it runs may call it otherwise.
-        gpus_source: Who says so, as in ``attempt_started``.
+        is_named: Whether the name was stated; if not, the program may rename the run.
+        gpus_source: Where ``gpus`` comes from, as in ``attempt_started``.
         stopped_price: Of the whole machine while it is stopped between attempts.
-        grace: How long before the end of a Slurm job's time the run is to stop, where stated.
-        place: Which of the processes that train together this one is.
-        default_dir: What ``dir`` was derived from, where nobody named one: the attempt may then
-            take another.
+        grace: How long before the end of a Slurm job's time the run stops; None if not stated.
+        place: Rank and world size.
+        default_dir: What ``dir`` was derived from, if none was stated: the attempt may then use
+            another candidate.
     """
 
     model: str
@@ -101,13 +100,13 @@ def resolve(arguments: Arguments, environ: Mapping[str, str], now_ns: int) -> Ru
     """Return the options of a run.
 
     Raises:
-        InvalidValue: One of them cannot be used; says which, and what is allowed.
+        InvalidValue: An option is not valid; the message names it and what is allowed.
     """
     model = "" if arguments.model is None else _text(arguments.model, name="model")
     stated_name = model or None if arguments.name is None else _text(arguments.name, name="name")
     name = stated_name or arguments.program or ""
     place = find_place(environ, rank=arguments.rank, world_size=arguments.world_size)
-    if place.world_size > 1:  # So that whatever asks the environment gets the same answer.
+    if place.world_size > 1:  # So that every lookup in the environment agrees with it.
         environ = {**environ, "RANK": str(place.rank), "WORLD_SIZE": str(place.world_size)}
     gpus, gpus_source = _gpus(arguments.gpus, environ)
     stated = _stated_directory(arguments.dir, environ)
@@ -141,24 +140,24 @@ def resolve(arguments: Arguments, environ: Mapping[str, str], now_ns: int) -> Ru
 def parse_price(
     value: object, *, name: str, source: str, environ: Mapping[str, str], gpu: str = ""
 ) -> Price:
-    """Return a typed price, or what a name such as ``lambda:8xH100`` or ``auto`` stands for here.
+    """Parse a price, or look up a name such as ``lambda:8xH100`` or ``auto``.
 
-    ``gpu`` is the machine's GPU where the user says so; else the driver is asked.
+    ``gpu`` is the machine's GPU as the user states it; "" asks the driver.
 
     Raises:
-        InvalidValue: It cannot be used; a name that is not known lists those that are.
-        PriceFileUnusable: The known prices cannot be read.
+        InvalidValue: It is not a price; for an unknown name the message lists the known ones.
+        PriceFileUnusable: The price file cannot be read.
     """
     if not is_price_name(value):
         return typed_price(value, name=name, source=source)
-    from outlay.prices.current import resolve_price  # Loaded only where a price is a name.
+    from outlay.prices.current import resolve_price  # Loaded only if a price is a name.
 
     gpu, gpus = gpu or facts.gpu_model(), facts.visible_gpus(environ)
     return resolve_price(str(value), name=name, environ=environ, gpu=gpu, gpus=gpus).price
 
 
 def warn_of_old_price(price: Price, environ: Mapping[str, str], now_ns: int) -> None:
-    """Log that a looked-up price is more than a day old; once, however many ranks there are."""
+    """Log that a looked-up price is more than a day old, on rank 0 only."""
     warning = price.age_warning(now_ns)
     if warning is not None and facts.rank(environ) == 0:
         _log.warning("%s", warning)
@@ -184,12 +183,12 @@ def _text(value: object, *, name: str) -> str:
 
 
 def _is_text(value: object) -> bool:
-    """Say whether a value is text that JSON can hold: half of a surrogate pair it cannot."""
+    """Return whether a value is text that JSON can encode: no lone surrogates."""
     return isinstance(value, str) and value.encode(errors="replace").decode() == value
 
 
 def _gpus(value: object, environ: Mapping[str, str]) -> tuple[Fraction, str]:
-    """Return the GPUs of the whole run, and who says so: a person, the nodes, or nobody."""
+    """Return the GPUs of the whole run, and their source."""
     if value is not None:
         return gpu_count(value, name="gpus"), "stated"
     if stated := environ.get("OUTLAY_GPUS"):
@@ -212,9 +211,9 @@ def _price(arguments: Arguments, environ: Mapping[str, str], now_ns: int) -> Pri
 
 
 def _partition_price(environ: Mapping[str, str]) -> Price | None:
-    """Return the rate of the partition that the job runs on, where nobody stated a price.
+    """Return the rate of the Slurm job's partition, if there is one.
 
-    Nobody asked for it here either: a file that cannot be read is warned of and stops no training.
+    A rate file that cannot be read is only logged: the user did not ask for it in this run.
     """
     job = SlurmJob.of(environ)
     if job is None or not job.partition:
@@ -229,7 +228,6 @@ def _partition_price(environ: Mapping[str, str]) -> Price | None:
 
 
 def _stopped_price(value: object, environ: Mapping[str, str]) -> Price | None:
-    """Return what the whole machine costs per hour while it is stopped."""
     if value is not None:
         return typed_price(value, name="stopped_price", source="argument")
     if stated := environ.get("OUTLAY_STOPPED_PRICE"):
@@ -254,7 +252,7 @@ def _heartbeat(value: object) -> Duration | None:
 
 
 def _notice(environ: Mapping[str, str]) -> signal.Signals | None:
-    """Return the signal with which whoever launched the run announces its end."""
+    """Return the signal by which the launcher announces preemption."""
     name = environ.get("OUTLAY_NOTICE")
     if not name:
         return None
@@ -265,12 +263,11 @@ def _notice(environ: Mapping[str, str]) -> signal.Signals | None:
 
 
 def _budget(value: object, environ: Mapping[str, str]) -> Budget | None:
-    """Return the budget that was stated; ``DISABLED`` where it was stated that there is none."""
+    """Return the stated budget; ``DISABLED`` if it was stated that there is none."""
     return read_stated(value) if value is not None else stated_in_environ(environ)
 
 
 def _stated_directory(value: object, environ: Mapping[str, str]) -> Path | None:
-    """Return the directory that somebody named, if anybody did."""
     stated = value if value is not None else environ.get("OUTLAY_RUN_DIR") or None
     if stated is None:
         return None
@@ -284,10 +281,10 @@ def _stated_directory(value: object, environ: Mapping[str, str]) -> Path | None:
 
 
 def _is_file(path: Path) -> bool:
-    """Say whether something that is no directory is in the way, as far as can be seen."""
+    """Return whether a path is known to exist and not to be a directory."""
     try:
         return not stat.S_ISDIR(path.stat().st_mode)
-    except OSError:  # There is nothing, or nobody may look: writing meets the same trouble.
+    except OSError:  # It does not exist, or may not be examined: writing reports the same error.
         return False
 
 

@@ -1,4 +1,4 @@
-"""What ends a run from outside: SIGTERM, a notice, a Slurm job's end, a guard's stop."""
+"""Stopping a run from outside: SIGTERM, preemption, a Slurm job's time limit, a guard's stop."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from outlay.record.machine import SlurmJob, end_of
 from outlay.units import Duration
 from outlay.units.quantity import duration_text
 
-# A stop of a whole run: rank 0 decides, and all ranks stop at the same step.
+# Joint stop: rank 0 decides, and all ranks stop at the same step
 #
-# Rank 0 alone uses the spend log. Where ranks train together it broadcasts whether to stop, in a
-# collective at steps that it names in advance, so that no rank waits for one that has stopped.
+# Only rank 0 uses the spend log. With several ranks it broadcasts whether to stop, in a collective
+# at steps that it announces in advance, so that no rank waits for one that has stopped.
 
 _BROADCAST_EVERY_NS = 10**9
 _REASON_BYTES = 1000
 
 
 class _Broadcast(msgspec.Struct, frozen=True, array_like=True):
-    """What rank 0 sends: why all stop now, or after how many steps it sends again."""
+    """Rank 0's message: the reason to stop now, or the number of steps to the next broadcast."""
 
     reason: str = ""
     steps: int = 1
@@ -40,8 +40,8 @@ class _Broadcast(msgspec.Struct, frozen=True, array_like=True):
 class JointStop:
     """A gate on every rank that stops all of them when rank 0 does.
 
-    On rank 0 ``stop_reason`` returns why no further step may run, or None; it is None on the
-    others. ``settle`` is called when the attempt is over.
+    On rank 0 ``stop_reason`` returns why no further step may run, or None; on other ranks it is
+    itself None. ``settle`` is called when the attempt ends.
     """
 
     def __init__(
@@ -78,23 +78,23 @@ class JointStop:
         return received.reason or None
 
     def after_step(self, step: Step) -> str | None:
-        """Return why no further step may run; ranks that train together find out before one."""
+        """Return why no further step may run; with several ranks only ``before_step`` does."""
         del step
         return self._stop_reason() if self._stop_reason and self._group is None else None
 
     def finish(self, status: EndStatus) -> None:
-        """Settle what the stop was about."""
+        """Call ``settle``."""
         del status
         self._settle()
 
     def _exchange(self, group: Group) -> _Broadcast:
-        """All-gather, and return what rank 0 sent."""
+        """All-gather, and return rank 0's message."""
         sent = self._broadcast(self._stop_reason()) if self._stop_reason else _Broadcast()
         gathered = group.gather(msgspec.msgpack.encode(sent))
         return msgspec.msgpack.decode(gathered[0], type=_Broadcast)
 
     def _broadcast(self, reason: str | None) -> _Broadcast:
-        """Return what rank 0 sends: about once a second, whatever a step takes."""
+        """Return rank 0's message; the next one follows about a second later."""
         now_ns, steps = self._clock.monotonic_ns(), max(1, self._steps_since)
         step_ns = max(1, (now_ns - self._sent_ns) // steps) if self._sent_ns else 0
         self._sent_ns, self._steps_since = now_ns, 0
@@ -103,18 +103,18 @@ class JointStop:
 
 
 def _cut(reason: str) -> str:
-    """Return as much of a reason as a group gathers: its payloads are of bounded size."""
+    """Truncate a reason to the payload size of the collective."""
     return reason.encode(errors="replace")[:_REASON_BYTES].decode(errors="ignore")
 
 
-# SIGTERM on behalf of a run: it is noted, and then whatever was there before decides.
+# SIGTERM: recorded, then passed on to the previous handler
 
 
 class TerminationWatch:
     """Calls back on SIGTERM and then does what would have happened without it.
 
-    ``on_signal`` is told whether the process will die of it at once. Only the main thread may
-    install signal handlers, so elsewhere it watches nothing.
+    ``on_signal`` gets whether the process dies at once. Does nothing outside the main thread, the
+    only one that may install signal handlers.
     """
 
     def __init__(self, on_signal: Callable[[bool], None]) -> None:
@@ -126,12 +126,12 @@ class TerminationWatch:
             self._installed = True
 
     def remove(self) -> None:
-        """Put the previous handler back, unless somebody installed another one since."""
+        """Restore the previous handler, unless another one was installed since."""
         if not self._installed or threading.current_thread() is not threading.main_thread():
             return
         self._installed = False
         if signal.getsignal(signal.SIGTERM) == self._handle:
-            # A handler that was not installed from Python reads as None and cannot be put back.
+            # A handler not installed from Python reads as None and cannot be restored.
             with contextlib.suppress(TypeError):
                 signal.signal(signal.SIGTERM, self._previous)
 
@@ -145,24 +145,24 @@ class TerminationWatch:
             os.kill(os.getpid(), number)
 
     def _dies(self) -> bool:
-        """Say whether the process dies at once, of this or of the watch that was there before."""
+        """Return whether the process dies at once, also by an earlier TerminationWatch."""
         watch = getattr(self._previous, "__self__", None)
         if isinstance(watch, TerminationWatch):
             return watch._dies()
         return self._previous in (signal.SIG_DFL, None)
 
 
-# The notice that a scheduler gives before it takes a machine back: saved, and ended in order.
+# Preemption: save, and end the loop in order
 #
-# A signal, or the end of the job's time coming near, only leaves a mark. Between two steps, on
-# every rank at the same one, the run's hook saves the work, the loop ends, and the attempt ends
+# A signal, or the approaching end of the job's time, only sets a flag. Between two steps, on every
+# rank at the same one, the run's hook saves the work, the loop ends, and the attempt ends
 # ``preempted``.
 
 
 class PreemptionGate:
-    """A gate that ends the loop after a notice, once what is to be saved is saved.
+    """A gate that ends the loop after a preemption notice, once the hooks have saved the work.
 
-    All ranks follow the first. ``on_stop`` is called with the reason before the loop ends.
+    All ranks follow rank 0. ``on_stop`` is called with the reason before the loop ends.
     """
 
     def __init__(self, rank: int, on_stop: Callable[[str], None], clock: Clock = SYSTEM) -> None:
@@ -175,7 +175,7 @@ class PreemptionGate:
         self._previous: dict[int, object] = {}
 
     def listen(self, numbers: Iterable[int]) -> None:
-        """Take these signals as the notice; only the main thread may."""
+        """Treat these signals as the notice; does nothing outside the main thread."""
         if threading.current_thread() is not threading.main_thread():
             return
         for number in numbers:
@@ -183,18 +183,18 @@ class PreemptionGate:
                 self._previous[number] = signal.signal(number, self._on_signal)
 
     def listen_where_deadly(self, numbers: Iterable[int]) -> None:
-        """Take those of the signals as the notice that would end the process at once."""
+        """Treat those signals as the notice whose default action would kill the process."""
         self.listen(n for n in numbers if signal.getsignal(n) is signal.SIG_DFL)
 
     def announce(self, reason: str) -> None:
-        """Let the loop end after the step that runs; from any thread."""
+        """End the loop after the current step; may be called from any thread."""
         self._notice = self._notice or reason
 
     def remove(self) -> None:
-        """Put the previous handlers back, unless somebody installed others since.
+        """Restore the previous handlers, unless others were installed since.
 
-        After a notice, another one means nothing: the process is on its way out and not to be
-        killed by a signal for which nobody listens any more.
+        After a notice SIGUSR1 and SIGUSR2 are ignored: the process is ending, and a second notice
+        must not kill it.
         """
         if threading.current_thread() is not threading.main_thread():
             return
@@ -211,11 +211,11 @@ class PreemptionGate:
         return self._stop(self._joint.before_step(tokens=tokens, samples=samples))
 
     def after_step(self, step: Step) -> str | None:
-        """Return why no further step may run; ranks that train together find out before one."""
+        """Return why no further step may run; with several ranks only ``before_step`` does."""
         return self._stop(self._joint.after_step(step))
 
     def finish(self, status: EndStatus) -> None:
-        """Stop listening."""
+        """Restore the signal handlers."""
         del status
         self.remove()
 
@@ -234,24 +234,24 @@ class PreemptionGate:
         return reason
 
 
-# When a Slurm job's time is up: known from the environment or ``squeue``, and announced in time.
+# The time limit of a Slurm job, from the environment or ``squeue``
 #
-# One grace before the end the loop is to stop, so that what was done is saved; the job's script
-# need not ask for a signal. Asking Slurm happens in a thread of its own: training never waits for
-# it, and a Slurm that does not answer leaves the job as it is.
+# The loop stops one grace before the limit, so that the work is saved; the job's script need not
+# ask for a signal. Slurm is queried in a separate thread: training never waits for it, and without
+# an answer nothing happens.
 
 GRACE: Final = Duration(60 * 10**9)
 _SHARE: Final = 10
-"""Of the time that is left at the start at most this part is the grace, where nobody stated one."""
+"""If no grace is stated, it is at most 1/_SHARE of the time that is left at the start."""
 _ASK_TIMEOUT_S: Final = 30.0
 _LONGEST_WAIT_S: Final = 3600.0
 
 
 def stated_grace(environ: Mapping[str, str]) -> Duration | None:
-    """Return how long before the end a run is to stop, where somebody says so.
+    """Return ``OUTLAY_GRACE``: how long before the end of its job a run stops; None if not set.
 
     Raises:
-        InvalidValue: It is no duration.
+        InvalidValue: It is not a duration above zero.
     """
     stated = environ.get("OUTLAY_GRACE")
     if not stated:
@@ -263,15 +263,15 @@ def stated_grace(environ: Mapping[str, str]) -> Duration | None:
 
 
 def ask_end(job: SlurmJob) -> int | None:
-    """Return when Slurm says that a job's time is up; None without a limit or an answer."""
+    """Return when a job's time limit ends, by squeue; None without a limit or an answer."""
     return end_of(_ask(job, "%e"))
 
 
 def ask_state(job: SlurmJob) -> str:
-    """Return what Slurm calls a job now, such as CANCELLED; "" without an answer.
+    """Return a job's state by squeue, such as CANCELLED; "" without an answer.
 
-    A job is gone from the queue as soon as its script is, whatever its other processes still do;
-    Slurm remembers it for a while.
+    A job leaves the queue as soon as its script ends, even if other processes still run; Slurm
+    remembers it for a while.
     """
     return _ask(job, "%T")
 
@@ -291,10 +291,10 @@ def _ask(job: SlurmJob, wanted: str) -> str:
 
 
 class JobEndWatch:
-    """A thread that says once that the job's time is nearly up; never keeps the process alive.
+    """A daemon thread that calls ``on_due`` once, shortly before the job's time limit.
 
-    The end is asked for again before that is said: an administrator may have moved it. ``grace``
-    is how long before the end; default: a minute, and at most a tenth of what is left.
+    Queries the limit again before that: an administrator may have moved it. ``grace`` is how long
+    before the end; default: a minute, and at most a tenth of the time that is left.
     """
 
     def __init__(
@@ -314,7 +314,7 @@ class JobEndWatch:
         self._thread.start()
 
     def stop(self) -> None:
-        """Say nothing any more."""
+        """Stop watching."""
         self._stopped.set()
 
     def _watch(self) -> None:

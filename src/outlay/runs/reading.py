@@ -1,4 +1,4 @@
-"""``outlay.read_run()``: everything that is known about one run, from one reading of its log."""
+"""``outlay.read_run()``: every figure of one run, computed from one reading of its log."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from outlay.budget.report import BudgetReport, budget_report
 from outlay.clock import SYSTEM
 from outlay.cost.run_cost import RunCost, cost_of
 from outlay.errors import Finding
-from outlay.goodput.follower import GoodputSummary, RunView, read_view, summarise
+from outlay.goodput.follower import GoodputFollower, GoodputSummary, RunView, read_view, summarise
+from outlay.goodput.timeline import Breakdown
 from outlay.record.redaction import CONFIGURATION_NOTE
-from outlay.runs.figures import RunFigures, figures_of
-from outlay.runs.numbers import used_shares
+from outlay.runs.figures import PREFIX, RunFigures, figures_of
 from outlay.units import Money
 
 
 class RunReading:
-    """A run as it stands: what the command line and the pages show, in Python.
+    """The figures of a run at one instant: what the command line and the pages show.
 
-    Each property is computed from the same reading when it is first asked for, so that no two of
-    them disagree.
+    Each property is computed on first access and cached. All come from the same reading of the log,
+    so they agree with each other.
     """
 
     def __init__(self, view: RunView) -> None:
@@ -33,7 +33,7 @@ class RunReading:
 
     @property
     def run_id(self) -> str:
-        """What tells the run apart from every other."""
+        """The run's unique identifier."""
         return self.view.identity.run_id
 
     @property
@@ -42,35 +42,50 @@ class RunReading:
         return self.view.status
 
     @property
-    def config(self) -> dict[str, Any]:
-        """What its last attempt was configured with, without secrets; {} where nobody said.
+    def t_ns(self) -> int:
+        """The instant of the figures, in UTC nanoseconds."""
+        return self.view.timeline.end_ns
 
-        What a tracker was told once the run was open is a note of its log, and stands here, too.
+    @property
+    def step(self) -> int:
+        """The number of the last step; -1 before the first."""
+        return self.figures.steps - 1
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """The configuration of the last attempt, without secrets; {} if none was recorded.
+
+        Includes what was sent to a tracker after the run was opened, which the log keeps as notes.
         """
         header = self.view.timeline.attempts[-1].header
         segments = self.view.account.segments.values()
         notes = [note for segment in segments for note in segment.notes]
-        told = [
+        added = [
             note.data
             for note in sorted(notes, key=lambda each: each.t_ns)
             if note.text == CONFIGURATION_NOTE and note.t_ns >= header.t_ns
         ]
-        return dict(ChainMap(*reversed(told), header.config)) if told else header.config
+        return dict(ChainMap(*reversed(added), header.config)) if added else header.config
 
     @property
     def command(self) -> tuple[str, ...]:
-        """What started its last attempt, without secrets; () where that is not recorded."""
+        """The command of the last attempt, without secrets; () if it was not recorded."""
         return self.view.timeline.attempts[-1].header.command
 
     @cached_property
     def figures(self) -> RunFigures:
-        """The run at a glance, as ``outlay runs`` lists it."""
+        """Status, progress and cost, as ``outlay runs`` lists them."""
         return figures_of(self.view)
 
     @cached_property
     def goodput(self) -> GoodputSummary:
-        """How much was productive, and what became of the rest."""
+        """The productive share of wall time, and the rest by cause."""
         return summarise(self.view)
+
+    @cached_property
+    def breakdown(self) -> Breakdown:
+        """Wall time and cost of the whole run by phase."""
+        return self.view.break_down()
 
     @property
     def phases(self) -> dict[str, int]:
@@ -79,50 +94,140 @@ class RunReading:
 
     @cached_property
     def cost(self) -> RunCost:
-        """What it cost, by phase and per unit of what it got for it."""
+        """Total cost, by phase and per unit of work."""
         return cost_of(self.view)
+
+    @property
+    def wasted(self) -> Money | None:
+        """The cost of everything but surviving steps; None without a price."""
+        cost, productive = self.cost.cost, self.cost.productive
+        return None if cost is None or productive is None else cost - productive
 
     @cached_property
     def budget(self) -> BudgetReport | None:
-        """How its budget stands; None when it was started without one."""
+        """The state of the budget; None if the run was started without one."""
         return budget_report(self.view)
+
+    @cached_property
+    def budget_shares(self) -> dict[str, float]:
+        """The used share of each limit, by the limit's key: 1 is all of it."""
+        if self.budget is None:
+            return {}
+        return {
+            bound.dimension.key: bound.used(self.budget.used) / bound.limit
+            for bound in self.budget.budget.bounds_known
+            if bound.limit
+        }
 
     @property
     def budget_used(self) -> tuple[str, float] | None:
-        """The limit of which the largest share is used, and that share; None without a budget."""
-        shares = {} if self.budget is None else used_shares(self.budget)
-        return max(shares.items(), key=lambda each: each[1], default=None)
+        """The limit with the largest used share, and that share; None without a budget."""
+        return max(self.budget_shares.items(), key=lambda each: each[1], default=None)
 
     @cached_property
     def metrics(self) -> dict[str, list[MetricPoint]]:
-        """What the training reported about itself: finite values in time, by name."""
+        """The metrics that the training logged: finite values in time order, by name."""
         account = self.view.account
         return {name: account.series(name) for name in account.metric_names()}
 
     @cached_property
     def advice(self) -> list[OptimizationRecommendation]:
-        """What would make the next run like it cheaper; savings first, then trades."""
+        """Recommendations for the next run like this one; savings first, then trades."""
         return advise_run(self.view)
 
     @property
     def advice_floor(self) -> Money | None:
-        """Below which saving nothing is said; None without a price."""
+        """The smallest saving that is recommended; None without a price."""
         return floor_of(self.view)
 
     @property
     def findings(self) -> tuple[Finding, ...]:
-        """What is wrong in its log."""
+        """What is wrong in the run's log."""
         return self.view.findings
+
+    # Flat names for experiment trackers
+
+    @property
+    def currency_suffix(self) -> str:
+        """The currency as it ends a metric's name; ``usd`` without a price."""
+        return "usd" if self.cost.cost is None else self.cost.cost.currency.lower()
+
+    @cached_property
+    def values(self) -> dict[str, float]:
+        """Every number under a flat name; unknown ones are left out."""
+        figures, unit = self.figures, self.currency_suffix
+        burn = figures.burn_micros_per_hour
+        known: dict[str, float | None] = {
+            "read_at_s": self.t_ns / 1e9,
+            **figures.counts(),
+            "gpu_hours": self.cost.gpu_ns / 3.6e12,
+            "goodput": figures.goodput,
+            f"cost_{unit}": _amount(self.cost.cost),
+            f"wasted_cost_{unit}": _amount(self.wasted),
+            f"burn_{unit}_per_hour": None if burn is None else burn / 1e6,
+            "budget_fraction": max(self.budget_shares.values(), default=None),
+        }
+        known |= {f"seconds/{name}": ns / 1e9 for name, ns in self.breakdown.phases.items()}
+        known |= {f"cost_{unit}/{name}": _amount(c) for name, c in self.cost.by_phase.items()}
+        return {f"{PREFIX}{name}": float(v) for name, v in known.items() if v is not None}
+
+    @property
+    def facts(self) -> dict[str, str]:
+        """Every text about the run under a flat name; empty ones are left out."""
+        figures, cost = self.figures, self.cost.cost
+        known = {
+            "run_id": figures.run_id,
+            "model": figures.model,
+            "name": figures.name,
+            "dir": figures.dir,
+            "status": figures.status,
+            "user": figures.user,
+            "host": figures.host,
+            "gpu": figures.gpu,
+            "currency": "" if cost is None else cost.currency,
+            "kind": "" if cost is None else figures.kind,
+        }
+        return {f"{PREFIX}{name}": text for name, text in known.items() if text}
 
 
 def read_run(run_dir: Path | str, now_ns: int | None = None) -> RunReading:
-    """Return a run as its log says it stands.
+    """Read a run's log and return its figures.
 
     Args:
         run_dir: The run's directory.
-        now_ns: The present, in UTC nanoseconds; default: what the clock says.
+        now_ns: The present, in UTC nanoseconds; default: the system clock.
 
     Raises:
         NotARun: There is no run log.
     """
     return RunReading(read_view(run_dir, SYSTEM.wall_ns() if now_ns is None else now_ns))
+
+
+class RunReader:
+    """Polls one run; each read parses only what was appended to its log."""
+
+    def __init__(self, run_dir: Path) -> None:
+        self._follower = GoodputFollower(run_dir)
+
+    def read(self, now_ns: int) -> RunReading:
+        """Return the run at its end, or at its last record while it is alive.
+
+        At the last record, because no later read takes back what is known up to there: cost only
+        grows.
+
+        Raises:
+            NotARun: There is no run log.
+        """
+        view = self._follower.view(now_ns)
+        last_ns = view.timeline.last_seen_ns
+        if view.timeline.alive and last_ns < now_ns:
+            view = self._follower.view(last_ns, alive=True)
+        reading = RunReading(view)
+        # Sinks use the reading in other threads, and the next read changes the account behind it:
+        # compute (and so cache) what they use now.
+        _ = reading.values
+        return reading
+
+
+def _amount(money: Money | None) -> float | None:
+    return None if money is None else float(money.amount)

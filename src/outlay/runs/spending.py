@@ -1,6 +1,6 @@
-"""Reading all that was spent: registered runs, stated trainings, and rentals while in no run.
+"""Reading total spending: registered runs, stated trainings, and rentals while in no run.
 
-With an instant, it is what was known then: logs are read as if nothing had been recorded since.
+As of an instant, it is what was known then: later records are ignored.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ _DAMAGED_NAMED = 50
 
 
 def refresh_books(store: Engine, now_ns: int) -> list[Finding]:
-    """Bring runs and their cost reports up to date; return what could not be read."""
+    """Refresh registered runs and their cost reports; return findings."""
     findings = [
         *refresh_registered(store, now_ns).findings,
         *refresh_reports(store, now_ns),
     ]
-    # What a damaged log says counts, and may be anything: it is reported with every total.
-    return findings + _not_named(damaged_logs(store), findings)
+    # Damaged logs count in every total, with possibly wrong figures: report them each time.
+    return findings + _unreported(damaged_logs(store), findings)
 
 
-def _not_named(damaged: list[Finding], findings: list[Finding]) -> list[Finding]:
-    """Return the damaged runs that no other finding is about: the first, of the others a number."""
+def _unreported(damaged: list[Finding], findings: list[Finding]) -> list[Finding]:
+    """Return damaged logs without another finding: the first ones, and a count of the rest."""
     known = {finding.source for finding in findings}
     others = [finding for finding in damaged if finding.source not in known]
     rest = len(others) - _DAMAGED_NAMED
@@ -55,7 +55,7 @@ def _not_named(damaged: list[Finding], findings: list[Finding]) -> list[Finding]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpendingReading:
-    """All that was spent, and the reports of the runs that it is made of, oldest first."""
+    """Total spending, and the reports of the runs in it, oldest first."""
 
     reports: tuple[CostRow, ...]
     spending: Spending
@@ -64,10 +64,10 @@ class SpendingReading:
 def read_spending(
     store: Engine, now_ns: int, *, as_of_ns: int | None = None, damage: list[Finding] | None = None
 ) -> SpendingReading:
-    """Return all that was spent, living rentals up to ``now_ns``; ``refresh_books`` comes first.
+    """Return total spending, living rentals up to ``now_ns``; call ``refresh_books`` first.
 
     With ``as_of_ns`` it is what was known at that instant. Rows of the store that cannot be read
-    are added to ``damage``.
+    are appended to ``damage``.
     """
     found: list[Finding] = []
     runs: Sequence[RunRow] = list_runs(store)
@@ -82,13 +82,13 @@ def read_spending(
     )
 
 
-# What was known at an instant.
+# As of an instant
 
 
 def _as_of(
     runs: Sequence[RunRow], reports: Sequence[CostRow], as_of_ns: int
 ) -> tuple[list[RunRow], list[CostRow], list[Finding]]:
-    """Return the runs and reports as they were known then, and what is not known any more."""
+    """Return the runs and reports known at an instant, and findings about unreadable ones."""
     begun = [run for run in runs if run.started_ns <= as_of_ns]
     changed = {run.run_id: run for run in begun if _changed_since(run, as_of_ns)}
     later = {run.run_id for run in runs} - {run.run_id for run in begun}
@@ -112,7 +112,7 @@ def _as_of(
 
 
 def _changed_since(run: RunRow, as_of_ns: int) -> bool:
-    """Say whether a run may have looked different at an instant."""
+    """Return whether a run may have had other figures at an instant."""
     from outlay.ledger.attempts import DEAD_AFTER_NS
 
     if run.ended_ns is not None:
@@ -133,12 +133,12 @@ def _read_as_of(run: RunRow, as_of_ns: int) -> tuple[CostRow | None, list[Findin
     return None if report is None else replace(report, run_id=run.run_id), []
 
 
-# What rentals cost while no run was on them.
+# Rentals while in no run
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RentedMachine:
-    """Something that was rented: since when, until when, and what it cost in all."""
+    """A rental: its interval ``[start_ns, end_ns)``, and its total cost."""
 
     hold: Hold
     start_ns: int
@@ -148,7 +148,7 @@ class RentedMachine:
 
 
 def read_rentals(book: CostBook, now_ns: int) -> tuple[list[SpendItem], list[Finding]]:
-    """Return what the rentals known here cost in no run, and which spend logs cannot be read."""
+    """Return the cost of known rentals in no run, and spend logs that cannot be read."""
     from outlay.guard.rental.watch import known_logs
 
     if not known_logs():
@@ -174,7 +174,7 @@ def _rentals(reports: Iterable[CostRow], until_ns: int) -> tuple[list[SpendItem]
 
 
 def rented_by(lines: Iterable[AnyLine], until_ns: int) -> Iterator[RentedMachine]:
-    """Yield what was rented under a spend log by an instant, as far as its lines up to then say."""
+    """Yield the rentals of a spend log, from its lines up to ``until_ns``."""
     from outlay.guard.balance import Books
     from outlay.guard.entries import Captured, Simple, parse_timestamp
 
@@ -196,15 +196,15 @@ def rented_by(lines: Iterable[AnyLine], until_ns: int) -> Iterator[RentedMachine
         elif hold.id in books.open and hold.lives:
             micros = hold.rental.cost_until(end_ns).micros
         else:
-            continue  # It was released: nothing came to be.
+            continue  # Released: nothing was rented.
         yield RentedMachine(hold=hold, start_ns=start_ns, end_ns=end_ns, rate=rate, micros=micros)
 
 
 def in_no_run(rented: RentedMachine, reports: Iterable[CostRow]) -> Iterator[SpendItem]:
-    """Yield a rental's cost by month, less what runs on it were charged in that month.
+    """Yield a rental's cost by month, less the charges of runs on it in that month.
 
-    A month in which a run is charged for time of an earlier one has that much less, or less than
-    nothing: the sum is what the rental cost in no run.
+    A month can be negative, if a run is charged in it for time of an earlier one; the sum is the
+    rental's cost in no run.
     """
     assert rented.hold.rental is not None
     cost_until = rented.hold.rental.cost_until
@@ -237,7 +237,7 @@ def in_no_run(rented: RentedMachine, reports: Iterable[CostRow]) -> Iterator[Spe
 
 
 def charges_on(hold: Hold, currency: str, reports: Iterable[CostRow]) -> Iterator[AttemptCharge]:
-    """Yield what runs were charged in cash on the machine that a hold rents, in its currency."""
+    """Yield the cash charges of runs on the rented machine of a hold, in one currency."""
     from outlay.guard.entries import is_machine
 
     for report in reports:

@@ -1,4 +1,4 @@
-"""``outlay.run()``: one call that records a training, prices it, and stops it where it must."""
+"""``outlay.run()``: starts recording a training run, with its price and limits."""
 
 from __future__ import annotations
 
@@ -30,42 +30,43 @@ def run(
     world_size: int | None = None,
     clock: Clock = SYSTEM,
 ) -> Run:
-    """Start (or go on with) a run, to be used in a ``with`` statement.
+    """Start or resume a run; use it in a ``with`` statement.
 
-    What is left out comes from the environment: ``OUTLAY_RUN_DIR``, ``OUTLAY_PRICE``,
+    Defaults come from the environment: ``OUTLAY_RUN_DIR``, ``OUTLAY_PRICE``,
     ``OUTLAY_GPUS``, ``OUTLAY_STOPPED_PRICE``, ``OUTLAY_BUDGET``, ``OUTLAY_HOLD``.
-    ``OUTLAY_DISABLED=1`` makes all of it a no-op.
+    ``OUTLAY_DISABLED=1`` makes the run a no-op.
 
-    The run begins with the process, where the process was started to train and this is its first
-    run: imports and loading before this call are ``program_startup``.
+    If the process was started to train and this is its first run, the run begins with the process:
+    imports and loading before this call are ``program_startup``.
 
     Args:
-        model: What is trained.
-        dir: Where the run log goes; reopening one is a new attempt of the same run.
-        name: What to call the run; default: the model.
-        gpu: The GPU model; default: what the driver says.
-        gpus: How many GPUs the whole run uses, or which share of one: ``8``, ``0.5``, ``"1/7"``;
+        model: The name of the model that is trained.
+        dir: The run's directory; an existing one gets a new attempt of the same run.
+        name: The run's name; default: the model.
+        gpu: The GPU model; default: as the driver reports it.
+        gpus: The number of GPUs of the whole run, or a share of one: ``8``, ``0.5``, ``"1/7"``;
             default: those of Slurm's allocation, else the visible ones of all nodes, else the world
             size, as an assumption.
         price: Per GPU-hour, such as ``"1.50 USD/h"``, or by name: ``"lambda:8xH100"``, ``"auto"``;
             ``showback`` may follow it. Without one, money reads "no price".
         stopped_price: Per hour of the whole machine while it is stopped between attempts.
-        tags: Whatever costs are to be allocated by, such as ``{"team": "nlp"}``.
-        heartbeat: Records a sign of life this often in the background, such as ``"30s"``.
-        budget: Where the run stops, such as ``outlay.iso_cost("5 USD")`` or ``"iso_time=2h"``.
-        guard: Whose ceiling it may not pass: a ``BudgetGuard``, or the path of a spend log.
-        config: What the training is configured with: a mapping, an OmegaConf node, a dataclass or
-            an argparse namespace. Recorded without secrets, and shown with the run.
-        rank: Of this process among those that train together; default: as torch.distributed says
-            where it is initialised, else the environment (``RANK``, ``LOCAL_RANK`` with
-            ``NODE_RANK``, Slurm). Where two of them differ, that is an error.
-        world_size: How many they are; likewise.
+        tags: Labels for cost allocation, such as ``{"team": "nlp"}``.
+        heartbeat: The interval of background heartbeats, such as ``"30s"``; default: none.
+        budget: The limits that stop the run, such as ``outlay.iso_cost("5 USD")`` or
+            ``"iso_time=2h"``.
+        guard: The guard whose ceiling applies: a ``BudgetGuard``, or the path of a spend log.
+        config: The training's configuration: a mapping, an OmegaConf node, a dataclass or an
+            argparse namespace. Recorded without secrets, and shown with the run.
+        rank: The rank of this process; default: from torch.distributed if initialised, else the
+            environment (``RANK``, ``LOCAL_RANK`` with ``NODE_RANK``, Slurm). If two of these
+            differ, that is an error.
+        world_size: The number of processes that train together; default: likewise.
         clock: The clocks to use.
 
     Raises:
-        InvalidValue: An argument or a setting cannot be used.
-        PriceFileUnusable: The price is a name, and the known prices cannot be read.
-        Refused: The budget limits what nothing here can measure, or the guard has no room.
+        InvalidValue: An argument or an environment variable is not valid.
+        PriceFileUnusable: The price is a name, and the price file cannot be read.
+        Refused: Something that the budget limits cannot be measured here, or the guard refuses.
         RunInUse: A live process records this rank of this run already.
     """
     if model is None:

@@ -18,7 +18,7 @@ from outlay.store import outlay_home
 from outlay.sweep.engines.base import Ended, Task, TaskStanding
 from outlay.sweep.errors import EngineBroken
 
-OUTLIVE: Final = ("outlay.guard.rental.watch", "outlay.export.worker")
+OUTLIVE: Final = ("outlay.guard.rental.watch", "outlay.export.uploads")
 """What outlives a run by right: the watcher of a rental, and an uploader with its last upload."""
 
 

@@ -1,13 +1,14 @@
-"""A cluster's accounts brought into the books: each job counted once, by the accounts' times.
+"""Importing Slurm jobs from sacct: each job is counted once, by the times of the accounts.
 
-A job that never used outlay becomes a run of its own, with a log made of what the accounts say; it
-is withdrawn when the job turns out to have recorded itself. The log of a job that did gets a
-segment per start, of the time that the job had its nodes: it bounds the attempt, and has the GPUs
-and the price where the run knew none. It lasts as long as the accounts say, to an end that the log
-names more finely where it lies in the same second (``outlay.ledger.attempts``). From there on all
-are runs like any other. What a job cost is fixed when it first has a price, whatever its partition
-costs later. A job that several runs shared is bounded in none of their logs: what lies in none of
-them is a run of its own, *in no run*.
+- A job that never used outlay becomes a run of its own, with a log derived from sacct. It is
+  removed when it turns out that the job recorded itself.
+- The log of a job that recorded itself gets one segment per start, of the time that the job had its
+  nodes: it bounds the attempt, and has the GPUs and the price if the run knew none. Its end is
+  sacct's, or the log's own if that lies in the same second (``outlay.ledger.attempts``).
+- A job that several runs shared is bounded in none of their logs: the rest of its time and GPUs is
+  a run of its own, *in no run*.
+
+A job's price is fixed when it first has one, whatever its partition costs later.
 """
 
 from __future__ import annotations
@@ -46,35 +47,36 @@ from outlay.ledger import (
 )
 from outlay.ledger.segments import id_from_name
 from outlay.rates import GpuPiece, MachineAfter, gpu_pieces, machine_after, total_gpus
-from outlay.runs.collect import collect, refresh_registered
-from outlay.runs.figures import RunFigures
-from outlay.runs.slurm.imported_jobs import (
+from outlay.runs.collect import (
     SACCT,
     SETTLED,
+    collect,
     header_of,
     jobs_of,
     own_headers,
+    refresh_registered,
     withdraw,
 )
-from outlay.runs.slurm.sacct import SacctJob, Stay, left_over
+from outlay.runs.figures import RunFigures
+from outlay.runs.sacct import SacctJob, Stay, left_over
 from outlay.store import outlay_home
 from outlay.store.runs import delete_runs, list_runs
 
 IN_NO_RUN: Final = "in no run"
-"""What is called so of a job: the time and the GPUs that none of the runs in it had."""
+"""Model name of the time and GPUs of a job that none of the runs in it had."""
 _SPEND_LOG: Final = "spend.jsonl"
 _A_DAY_NS: Final = 86_400 * 10**9
-"""So far apart, a log and an account of the same number are not of the same job."""
+"""A log and an account this far apart with the same job number are different jobs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SettledJob:
-    """A job that recorded itself, and what its accounts say beside its log.
+    """A job that recorded itself, with its durations over all starts.
 
     Attributes:
-        log_ns: How long it ran by its log, all starts.
-        sacct_ns: How long it had its nodes, in whole seconds a start.
-        settled_ns: How long it ran by both, which is what it is charged for.
+        log_ns: By its log.
+        sacct_ns: By sacct: how long it had its nodes, in whole seconds per start.
+        settled_ns: By both, which is what is charged.
     """
 
     job: str
@@ -85,20 +87,20 @@ class SettledJob:
 
     @property
     def difference_ns(self) -> int:
-        """What the log knew nothing of: the time before its first process and after its last."""
+        """The time that is missing in the log: before its first process and after its last."""
         return self.settled_ns - self.log_ns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImportedJobs:
-    """What became of the jobs of a file.
+    """The result of an import.
 
     Attributes:
-        jobs: Those that are runs now.
-        recorded: How many kept a log of their own.
-        settled: Those of them whose log has the accounts' times now.
-        withdrawn: How many had been imported before it was known that they recorded themselves.
-        unpriced: Partitions of jobs with GPUs and without a rate.
+        jobs: Those that were imported as runs.
+        recorded: How many have a log of their own.
+        settled: Those of them whose log now has the times of the accounts.
+        withdrawn: How many earlier imports were removed, because the job recorded itself.
+        unpriced: Partitions without a rate that have jobs with GPUs.
     """
 
     jobs: tuple[SacctJob, ...]
@@ -113,9 +115,9 @@ class ImportedJobs:
 def import_jobs(
     store: Engine, jobs: Iterable[SacctJob], rates: Mapping[str, Price], now_ns: int
 ) -> ImportedJobs:
-    """Register jobs as runs; the same jobs any number of times leave the same books.
+    """Register jobs as runs; idempotent.
 
-    Runs that left a notice are taken in first: they may be of these jobs.
+    Runs in the inbox are registered first: they may belong to these jobs.
     """
     findings = list(refresh_registered(store, now_ns).findings)
     known, imported = _recorded_jobs(store), _imported()
@@ -163,11 +165,11 @@ def _recorded_jobs(store: Engine) -> dict[str, list[Path]]:
 def _settle(
     job: SacctJob, directories: list[Path], rate: Price | None, findings: list[Finding]
 ) -> Iterator[SettledJob]:
-    """Add the accounts of a job to its log; where that cannot be done, name the difference."""
+    """Add a job's accounts to its log; if that is not possible, report the difference."""
     directory = directories[0]
     log_ns = _logged_ns(job, directories, settled=False)
     sacct_ns = sum(stay.end_ns - stay.start_ns for stay in job.stays)
-    reason = _reason_not_to(job, directories)
+    reason = _reason_not_to_settle(job, directories)
     if not reason:
         try:
             _write_accounts(job, directory, rate)
@@ -187,7 +189,7 @@ def _settle(
     )
 
 
-def _reason_not_to(job: SacctJob, directories: list[Path]) -> str:
+def _reason_not_to_settle(job: SacctJob, directories: list[Path]) -> str:
     if len(directories) > 1:
         return f"{len(directories)} runs shared the job, and what lies in none is a row of its own"
     (directory,) = directories
@@ -201,7 +203,7 @@ def _reason_not_to(job: SacctJob, directories: list[Path]) -> str:
 
 
 def _logged_ns(job: SacctJob, directories: Iterable[Path], *, settled: bool) -> int:
-    """Return how long a job's attempts lasted, with or without what accounts added."""
+    """Return the duration of a job's attempts, with or without segments of accounts."""
     numbers = (job.shown, job.job)
     attempts = [
         attempt
@@ -215,7 +217,6 @@ def _logged_ns(job: SacctJob, directories: Iterable[Path], *, settled: bool) -> 
 
 
 def _write_accounts(job: SacctJob, directory: Path, rate: Price | None) -> None:
-    """Put a segment for every start of a job into its own log."""
     identity = read_identity(directory)
     stated = next((header.price for header in own_headers(directory) if header.price), None)
     for restart, stay in enumerate(job.stays):
@@ -232,10 +233,10 @@ def _write_accounts(job: SacctJob, directory: Path, rate: Price | None) -> None:
 def _write_rest(
     job: SacctJob, directories: list[Path], rate: Price | None, findings: list[Finding]
 ) -> list[Path]:
-    """Write what of a job lies in none of its runs into a log of its own; return where it is.
+    """Write the time and GPUs of a job that are in none of its runs to a log of their own.
 
-    One segment for each piece of time, with the GPUs that no run had. Runs that say they had more
-    than the job are named.
+    One segment per piece of time. Runs that claim more GPUs than the job had are a finding. Returns
+    the directory of that log, if there is a rest.
     """
     directory = _beside(job, "-rest")
     used = [piece for each in directories for piece in _used(job, each)]
@@ -258,7 +259,7 @@ def _write_rest(
 
 
 def _used(job: SacctJob, directory: Path) -> Iterator[GpuPiece]:
-    """Yield the GPUs that a run had in a job, the time between its attempts there included."""
+    """Yield the GPUs of a run over time, including time between its attempts in the same job."""
     for stay in job.stays:
         for path in _accounts_of(directory, f"{ACCOUNTS}-{job.job}", stay.start_ns):
             path.unlink(missing_ok=True)  # Added when no other run of the job was known.
@@ -284,15 +285,15 @@ def _put_rest(
         t_ns=piece.start_ns, model=identity.model, name=identity.name, gpus=gpus,
         node_gpus=gpu_count_of(piece.gpus / stay.node_count),
     )  # fmt: skip
-    # It completes: what follows it is a run's time, and not the time until this goes on.
+    # Completed, so that the time after it is not charged as time between two attempts.
     _put(directory, header, AttemptEnded(t_ns=piece.end_ns, status="completed"))
 
 
-# A job that did not
+# A job that did not record itself
 
 
 def _imported() -> dict[str, list[Path]]:
-    """Return the logs of imported jobs, by how their names begin."""
+    """Return the directories of imported jobs by name, without the start time in it."""
     found: dict[str, list[Path]] = {}
     with contextlib.suppress(OSError):
         for entry in sorted((outlay_home() / SACCT).iterdir()):
@@ -301,9 +302,9 @@ def _imported() -> dict[str, list[Path]]:
 
 
 def _directory(job: SacctJob, imported: Mapping[str, Sequence[Path]]) -> Path:
-    """Return where the log of an imported job lies: of one that has some of its starts already.
+    """Return the directory of an imported job: one that has some of its starts, or a new one.
 
-    Slurm gives numbers again, so that a log of the same number may be another job's.
+    Slurm reuses job numbers: a log of the same number may be another job's.
     """
     name = f"{job.cluster or 'slurm'}-{job.shown}".replace("/", "-")
     starts = {stay.start_ns for stay in job.stays}
@@ -314,13 +315,13 @@ def _directory(job: SacctJob, imported: Mapping[str, Sequence[Path]]) -> Path:
 
 
 def _beside(job: SacctJob, ending: str) -> Path:
-    """Return where something else of a job lies, beside the log that it would have."""
+    """Return the path of another file of a job, next to its directory."""
     (outlay_home() / SACCT).mkdir(parents=True, exist_ok=True)
     return outlay_home() / SACCT / f"{_directory(job, {}).name}{ending}"
 
 
 def _write(job: SacctJob, directory: Path, rate: Price | None) -> Path:
-    """Make a job's run log, one segment per start; return its directory."""
+    """Write a job's run log, one segment per start; return its directory."""
     created_ns = job.stays[0].start_ns // 10**9 * 10**9
     identity = claim_identity(
         directory,
@@ -350,16 +351,16 @@ def _header_of(
 
 
 def _put(directory: Path, header: AttemptStarted, end: AttemptEnded) -> None:
-    """Write a segment of accounts, in the place of any earlier one."""
+    """Write a segment of accounts, replacing an earlier one."""
     path = ledger_dir(directory) / SegmentId(header.t_ns, SUPERVISOR, header.host).file_name
     write_whole(path, encode_line(header, 0) + encode_line(end, 1))
     for earlier in _accounts_of(directory, header.launch.rpartition("-")[0], header.t_ns):
-        if earlier != path:  # It named other nodes.
+        if earlier != path:  # It had other nodes in its name.
             earlier.unlink(missing_ok=True)
 
 
 def _accounts_of(directory: Path, launch: str, start_ns: int) -> list[Path]:
-    """Return the segments that accounts added for an instant, by how their launch ids begin."""
+    """Return the segments of accounts with this start time and launch id prefix."""
     segments = ((path, id_from_name(path)) for path in segment_paths(directory))
     same = [p for p, s in segments if s and (s.start_ns, s.rank) == (start_ns, SUPERVISOR)]
     headers = ((path, header_of(path)) for path in same)
@@ -367,11 +368,10 @@ def _accounts_of(directory: Path, launch: str, start_ns: int) -> list[Path]:
 
 
 def _fixed_price(directory: Path, job: SacctJob, stay: Stay) -> Price | None:
-    """Return the price that a job was imported with before."""
     earlier = map(header_of, _accounts_of(directory, f"{ACCOUNTS}-{job.job}", stay.start_ns))
     return next((header.price for header in earlier if header and header.price), None)
 
 
 def _price(job: SacctJob, rate: Price | None) -> Price | None:
-    """Return what a GPU of the job costs; a job without one is not priced, which is not 0."""
+    """Return the price per GPU; a job without GPUs has no price, which is not 0."""
     return rate if job.gpus else None

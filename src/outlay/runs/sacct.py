@@ -1,7 +1,7 @@
-"""What ``sacct --parsable2`` says about jobs: who used how many GPUs, where and when. Pure.
+"""Parsing ``sacct --parsable2``: which jobs used how many GPUs, where and when. Pure.
 
-The columns are found by their names in the first line, as https://slurm.schedmd.com/sacct.html has
-them. A job that was queued again stands there once per start (``--duplicates``).
+Columns are found by their names in the first line, see https://slurm.schedmd.com/sacct.html. A
+requeued job has one line per start (``--duplicates``).
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ COMMAND: Final = (
     "Start,End,AllocTRES,NodeList"
 )
 _DISABLED: Final = "accounting storage is disabled"
-"""What sacct says, and writes nothing, on a cluster without slurmdbd."""
+"""sacct's only output on a cluster without slurmdbd."""
 _NO_ACCOUNTS: Final = (
-    "what sacct prints, and there is nothing in it. Where sacct says that accounting storage is "
-    "disabled, the cluster keeps no accounts (AccountingStorageType in slurm.conf): ask its "
-    "administrator for slurmdbd. Jobs that use outlay record themselves and need none: outlay runs"
+    "the output of sacct, and it is empty. If sacct says that accounting storage is disabled, the "
+    "cluster keeps no accounts (AccountingStorageType in slurm.conf): ask its administrator for "
+    "slurmdbd. Jobs that use outlay record themselves and need none: outlay runs"
 )
 _NEVER: Final = ("Unknown", "None", "")
 _NODES: Final = re.compile(r"[^,\[]+(?:\[[^\]]*\][^,\[]*)*")
@@ -48,11 +48,11 @@ _STATUS: Final[dict[str, EndStatus]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stay:
-    """One start of a job, ``[start_ns, end_ns)`` in UTC, and what it was given.
+    """One start of a job, ``[start_ns, end_ns)`` in UTC, and its allocation.
 
     Attributes:
-        nodes: Where it ran, as Slurm lists them; another start may have run elsewhere.
-        gpus: How many it had; 0 for a job without any.
+        nodes: In Slurm's list syntax; another start may have other nodes.
+        gpus: 0 for a job without any.
     """
 
     start_ns: int
@@ -64,7 +64,7 @@ class Stay:
 
     @property
     def status(self) -> EndStatus:
-        """How it ended, in the words of a run log."""
+        """Its end status, as in a run log."""
         return _STATUS.get(self.state, "failed")
 
     @property
@@ -74,7 +74,7 @@ class Stay:
 
     @property
     def node_count(self) -> int:
-        """How many nodes it had, as ``n[1-3,7],gpu4`` lists them; at least one."""
+        """The number of nodes in ``n[1-3,7],gpu4``; at least one."""
         return max(1, sum(map(_listed, _NODES.findall(self.nodes))))
 
 
@@ -83,8 +83,8 @@ class SacctJob:
     """A job and its starts, oldest first.
 
     Attributes:
-        job: Slurm's own number of it, which a job's environment has as ``SLURM_JOB_ID``.
-        shown: The number as people see it: ``<array>_<place>``.
+        job: Slurm's own number, ``SLURM_JOB_ID`` in the job's environment.
+        shown: The number as Slurm shows it: ``<array>_<index>``.
     """
 
     job: str
@@ -98,24 +98,24 @@ class SacctJob:
 
     @property
     def tags(self) -> dict[str, str]:
-        """What its costs are shared out by."""
+        """Tags for cost allocation."""
         tags = {"account": self.account, "partition": self.partition, "cluster": self.cluster}
         return {name: value for name, value in tags.items() if value} | {"source": "sacct"}
 
     @property
     def gpus(self) -> int:
-        """How many GPUs its last start had; 0 for a job without any."""
+        """The GPUs of its last start; 0 for a job without any."""
         return self.stays[-1].gpus
 
     @property
     def gpu_ns(self) -> int:
-        """GPUs times nanoseconds, the waits between two starts left out."""
+        """GPUs times nanoseconds, without the time between two starts."""
         return sum(stay.gpus * (stay.end_ns - stay.start_ns) for stay in self.stays)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Accounts:
-    """The jobs of a file, how many had not ended, and what is wrong with the rest."""
+    """The jobs of a file, how many have not ended, and findings about bad lines."""
 
     jobs: tuple[SacctJob, ...]
     unfinished: int
@@ -123,9 +123,9 @@ class Accounts:
 
 
 def left_over(stay: Stay, used: Sequence[GpuPiece]) -> list[GpuPiece]:
-    """Return the GPUs of a start of a job over time that lie in none of the pieces.
+    """Return a start's GPUs over time less those of the pieces.
 
-    Where the pieces hold more than the job had, fewer than none are left over.
+    Negative where the pieces have more GPUs than the job.
     """
     change_at: dict[int, Fraction] = {stay.start_ns: Fraction(stay.gpus)}
     for piece in used:
@@ -143,12 +143,12 @@ def left_over(stay: Stay, used: Sequence[GpuPiece]) -> list[GpuPiece]:
 
 
 def read_accounts(text: str, *, source: str, zone: tzinfo | None = None) -> Accounts:
-    """Return the jobs in the output of ``sacct --parsable2``, its first line included.
+    """Parse the output of ``sacct --parsable2``, including its header line.
 
-    ``zone`` is that of times without one; None for that of this machine.
+    ``zone`` applies to times without one; None: this machine's zone.
 
     Raises:
-        InvalidValue: The first line does not name the columns that are needed.
+        InvalidValue: The header line lacks a required column.
     """
     lines = text.splitlines()
     columns = lines[0].split("|") if lines else []
@@ -177,7 +177,7 @@ def read_accounts(text: str, *, source: str, zone: tzinfo | None = None) -> Acco
 
 
 def _row(line: str, columns: Sequence[str]) -> dict[str, str] | None:
-    """Return a line by its columns; None for an empty one, and for a step of a job."""
+    """Return a line's fields by column; None for an empty line, and for a job step."""
     if not line.strip():
         return None
     fields = line.split("|")
@@ -188,7 +188,7 @@ def _row(line: str, columns: Sequence[str]) -> dict[str, str] | None:
 
 
 def _job(row: Mapping[str, str], zone: tzinfo | None) -> SacctJob | None:
-    """Return a job with its one start; None when it never ran, or still runs."""
+    """Return a job with its one start; None if it never ran, or still runs."""
     if row["Start"] in _NEVER or row["End"] in _NEVER:
         return None
     start_ns, end_ns = _instant(row["Start"], zone), _instant(row["End"], zone)
@@ -209,7 +209,7 @@ def _job(row: Mapping[str, str], zone: tzinfo | None) -> SacctJob | None:
 
 
 def read_gpus(resources: str) -> tuple[str, int]:
-    """Return the model and the number of GPUs in ``cpu=8,gres/gpu:a100=4,gres/gpu=4,node=1``."""
+    """Parse GPU model and count from ``cpu=8,gres/gpu:a100=4,gres/gpu=4,node=1``."""
     counts = dict(_gpu_counts(resources))
     typed = {name: count for name, count in counts.items() if name}
     total = counts.get("", sum(typed.values()))
@@ -224,7 +224,7 @@ def _gpu_counts(resources: str) -> Iterator[tuple[str, int]]:
 
 
 def _listed(name: str) -> int:
-    """Return how many nodes ``n[1-3,7]`` stands for."""
+    """Return the number of nodes in ``n[1-3,7]``."""
     total = 1
     for group in re.findall(r"\[([^\]]*)\]", name):
         ranges = [part.partition("-") for part in group.split(",")]
@@ -236,7 +236,7 @@ def _listed(name: str) -> int:
 
 
 def _merged(starts: Sequence[SacctJob]) -> SacctJob:
-    """Return one job for all its starts; whose it is is what the last one says."""
+    """Merge the starts of one job; its other fields are those of the last start."""
     stays = sorted({stay for job in starts for stay in job.stays}, key=lambda stay: stay.start_ns)
     last = max(starts, key=lambda job: job.stays[0].start_ns)
     return SacctJob(

@@ -1,1 +1,0 @@
-"""Runs out of Slurm's own accounts: what sacct says, jobs imported from it, jobs settled by it."""
