@@ -8,7 +8,7 @@ from typing import Any
 
 from ledgers import START_NS
 from outlay.sweep.aggregate.aggregator import Aggregate, aggregate
-from outlay.sweep.state.journal import NAME as JOURNAL
+from outlay.sweep.state.manifest import JOURNAL
 
 NOW_NS = START_NS + 10**15
 

@@ -153,7 +153,7 @@ def test_every_budget_mode_becomes_its_override(mode: str, limit: object, expect
     "budget",
     [{"mode": "iso_cost", "limit": "5 EUR"}, {"mode": "iso_cost", "max_cost_eur": 5}],
 )
-def test_a_budget_in_euros_is_planned_and_handed_on(budget: dict[str, object]) -> None:
+def test_a_budget_in_euros_is_planned_and_passed_on(budget: dict[str, object]) -> None:
     plan = plan_of_entry(budget=budget, price="2 EUR/h")
     (run,) = plan.runs
     assert run.prediction.cost == Money.parse("5 EUR")
@@ -340,7 +340,7 @@ def test_inserting_an_entry_changes_ids_and_no_fingerprint() -> None:
     assert [run.id for run in after.runs[1:]] != [run.id for run in before.runs]
 
 
-def test_price_patience_and_secrets_are_no_part_of_a_fingerprint() -> None:
+def test_price_time_limits_and_secrets_are_not_in_the_fingerprint() -> None:
     (plain,) = plan_of_entry(params={"a": 1}).runs
     (priced,) = plan_of_entry(
         params={"a": 1}, price=2, retries=3, timeout="1h", env={"WANDB_API_KEY": "abc"}

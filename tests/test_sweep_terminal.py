@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from outlay.proc.identity import marked
-from outlay.sweep.state.journal import read_events
-from outlay.sweep.state.manifest import read_manifest
+from outlay.sweep.state.manifest import read_events, read_manifest
 from terminal import terminal
 
 WAIT = "while [ ! -e ../go ]; do sleep 0.05; done"

@@ -19,7 +19,7 @@ from outlay.sweep.plan.plan import SweepPlan
 from outlay.sweep.plan.planning import make_plan
 from outlay.sweep.run.harness import SweepOptions
 from outlay.sweep.run.sweeps import start
-from outlay.sweep.state.journal import read_events
+from outlay.sweep.state.manifest import read_events
 from waiting import until
 
 STUB = """\

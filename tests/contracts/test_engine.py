@@ -140,7 +140,7 @@ def test_cancelling_ends_the_task_and_its_children(engine: Engine, tmp_path: Pat
     until(lambda: not marked(one.ticket), "a child is left")
 
 
-def test_one_that_ignores_being_told_is_ended_by_force(engine: Engine, tmp_path: Path) -> None:
+def test_a_task_that_ignores_sigterm_is_killed_with_force(engine: Engine, tmp_path: Path) -> None:
     one = shell(engine, tmp_path, "trap '' TERM; echo up; while :; do sleep 0.1; done")
     engine.submit(one)
     until_up(engine, one)
@@ -154,7 +154,7 @@ def test_one_that_ignores_being_told_is_ended_by_force(engine: Engine, tmp_path:
     until(lambda: not marked(one.ticket), "a child is left")
 
 
-def test_what_a_task_leaves_behind_dies_with_it(engine: Engine, tmp_path: Path) -> None:
+def test_orphans_of_a_task_are_killed_with_it(engine: Engine, tmp_path: Path) -> None:
     one = shell(engine, tmp_path, "sleep 600 & exit 0")
     assert run(engine, one).returncode == 0
     until(lambda: not marked(one.ticket), "a child is left")
@@ -326,7 +326,7 @@ def test_two_nodes_meet_over_c10d_on_loopback(
 # -- ports ----------------------------------------------------------------------------------
 
 
-def test_a_process_that_nobody_can_kill_is_given_up_after_a_while(
+def test_an_unkillable_process_is_given_up_after_a_timeout(
     monkeypatch: pytest.MonkeyPatch, clock: ManualClock
 ) -> None:
     stuck = Process(2**22 + 1, 0)

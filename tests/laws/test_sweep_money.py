@@ -24,9 +24,8 @@ from outlay.sweep.run.detached import settle_earlier
 from outlay.sweep.run.devices import Tasks
 from outlay.sweep.run.harness import TICK_S, Harness, SweepOptions
 from outlay.sweep.run.money import SweepGuard
-from outlay.sweep.state.journal import Journal
-from outlay.sweep.state.manifest import read_manifest
-from outlay.sweep.state.setup import create, match_plan, to_do
+from outlay.sweep.state.manifest import Journal, read_manifest
+from outlay.sweep.state.setup import create, match_plan, unfinished_runs
 from outlay.units import Money, Rate
 
 SECOND = 10**9
@@ -230,7 +229,7 @@ def _one_harness(
                 raise Crash
 
     with suppress(Crash), open_harness(plan, root, machine, log, jobs, die) as harness:
-        harness.run(to_do(harness.tasks.plan, harness.manifest, retry_failed=False))
+        harness.run(unfinished_runs(harness.tasks.plan, harness.manifest, retry_failed=False))
 
 
 class GuardedSweep(RuleBasedStateMachine):
@@ -256,7 +255,9 @@ class GuardedSweep(RuleBasedStateMachine):
             open_harness(self.plan, self.root, self.machine, self.log, self.jobs)
         )
         self.harness.enqueue(
-            to_do(self.harness.tasks.plan, self.harness.manifest, retry_failed=retry_failed)
+            unfinished_runs(
+                self.harness.tasks.plan, self.harness.manifest, retry_failed=retry_failed
+            )
         )
 
     @rule(looks=st.integers(1, 60))

@@ -1,66 +1,58 @@
-"""Every engine by its name, and what a grid must know of it; what packages bring is found beside.
+"""The engines by name, and their options in a grid. Pure.
 
-What a grid asks of one engine is opaque to everything else: its reader makes an ``EngineOptions``
-of the block with the engine's name, and a task carries that back to the engine. Pure.
+An engine's options are opaque to everything else: its reader turns the block with the engine's name
+into an ``EngineOptions``, and a task passes that to the engine.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from outlay import plugins
 
 
 class EngineOptions(Protocol):
-    """What a grid asks of one engine; only that engine knows what is in it."""
+    """The options of one engine; only that engine knows their content."""
 
     @property
     def identity(self) -> Sequence[object]:
-        """What of it makes one configuration another, for fingerprints."""
+        """The part that distinguishes configurations, for their hash."""
 
     @property
     def gpus_on_node(self) -> int | None:
-        """GPUs that it asks for on each node; None where it states no number."""
+        """GPUs requested per node; None without a number."""
 
     @property
     def partition(self) -> str:
-        """The machines that it asks for, by the name that they have a rate under; "" for none."""
+        """The requested partition, by which its rate is looked up; "" for none."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlainOptions:
-    """The block of an engine that an installed package brings, as the grid states it."""
+    """The block of a plug-in's engine, as the grid states it."""
 
-    values: Mapping[str, Any] = field(default_factory=dict)
+    values: Mapping[str, Any]
+    gpus_on_node: int | None = None  # Unknown, as the meaning of the keys is.
+    partition: str = ""
 
     @property
     def identity(self) -> Sequence[object]:
         """All of it."""
         return [dict(self.values)]
 
-    @property
-    def gpus_on_node(self) -> int | None:
-        """None: what its keys mean is not known here."""
-        return None
-
-    @property
-    def partition(self) -> str:
-        """None, likewise."""
-        return ""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineEntry:
-    """One engine of ours.
+    """A built-in engine; functions are named as ``module:function``, and loaded when needed.
 
     Attributes:
-        make: Where its class is.
-        options: Where the reader of its block is; "" where it takes none.
-        scheduled: Whether a scheduler gives it machines, and finds ports on them.
-        jobs: Where the scheduler's numbers of a sweep's attempts are read, by ticket.
-        ran_ns: Where it is read how long an attempt has run, its time in a queue left out.
+        make: The class.
+        options: The reader of its block; "" where it has none.
+        scheduled: Whether a scheduler assigns machines and ports.
+        jobs: Returns the job numbers of a sweep's attempts, by ticket.
+        ran_ns: Returns how long an attempt has run, without queue waits.
     """
 
     make: str
@@ -74,7 +66,7 @@ ENGINES: Final = {
     "process": EngineEntry(make="outlay.sweep.engines.process:ProcessEngine"),
     "slurm": EngineEntry(
         make="outlay.sweep.engines.slurm.engine:SlurmEngine",
-        options="outlay.sweep.engines.slurm.reading:read_options",
+        options="outlay.sweep.engines.slurm.options:read_options",
         scheduled=True,
         jobs="outlay.sweep.engines.slurm.queue:jobs_in",
         ran_ns="outlay.sweep.engines.slurm.allocation:ran_so_far_ns",
@@ -84,15 +76,15 @@ ENGINES: Final = {
 
 
 def engine_names() -> tuple[str, ...]:
-    """Return the names that a grid may use: ours, and those that installed packages announce."""
+    """Return the engine names that a grid may use: built-in ones and those of plug-ins."""
     return (*ENGINES, *plugins.names(plugins.ENGINES))
 
 
 def is_scheduled(name: str) -> bool:
-    """Say whether a scheduler gives the runs of an engine their machines."""
+    """Say whether a scheduler assigns machines to the runs of an engine."""
     return name in ENGINES and ENGINES[name].scheduled
 
 
 def is_local(name: str) -> bool:
-    """Say whether the runs of an engine are processes of this machine, which end with its sweep."""
+    """Say whether the runs of an engine are processes of this machine, which end with the sweep."""
     return name in ENGINES and not ENGINES[name].scheduled
