@@ -1,4 +1,4 @@
-"""A sweep's manifest and journal, written down without running anything."""
+"""A sweep's manifest and journal, written without running anything."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NOW_NS = START_NS + 10**15
 
 
 class Sweep:
-    """A sweep on disk, written down without running it."""
+    """A sweep on disk, written without running it."""
 
     def __init__(self, root: Path) -> None:
         self.root = root

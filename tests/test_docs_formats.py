@@ -33,7 +33,7 @@ from outlay.proc.strays import ExitRecord
 from outlay.record.facts import PERSONAL
 from outlay.store import schema
 from outlay.sweep.aggregate.rows import FIRST, TOTALS
-from outlay.sweep.engines.names import ENGINES
+from outlay.sweep.engines.base import ENGINES
 from outlay.sweep.engines.slurm.allocation import JobEvent, JobSpec
 from outlay.sweep.engines.slurm.options import KEYS as SLURM_KEYS
 from outlay.sweep.engines.slurm.queue import Batch

@@ -1,4 +1,4 @@
-"""Summaries of sweeps: columns, what is missing, and where the arithmetic is easy to get wrong."""
+"""Summaries of sweeps: columns, missing files, and arithmetic that is easy to get wrong."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which runs of a sweep are one configuration over its seeds, and what each is called."""
+"""Configurations of a sweep: which runs are seeds of one, and their labels."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def manifest_of(plan: SweepPlan) -> SweepManifest:
 
 
 def subjects_of(manifest: SweepManifest, metric: str = "acc") -> list[Subject]:
-    """Return the runs as if each had ended well, each with more of the metric than the last."""
+    """Return the runs as completed, each with a higher metric than the one before."""
     return [
         Subject(
             run=run, state=RunState(status="completed"), totals={},

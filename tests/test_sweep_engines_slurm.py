@@ -1,4 +1,4 @@
-"""What the Slurm engine is made of, without a cluster: options, answers, ends, times, secrets."""
+"""The Slurm engine without a cluster: options, squeue and sacct, ends, times, secrets."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ def test_a_grid_without_a_price_takes_its_partitions_rate(
     assert elsewhere.settings.price is None
 
 
-# -- what Slurm says ------------------------------------------------------------------------
+# -- squeue and sacct --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -298,7 +298,7 @@ def status(state: str) -> JobStatus:
         (None, [], ("lost", None, False, "recorded no end")),
         ("FAILED", [record(127, reason="could not be started: No such file")],
          ("not_started", None, False, "No such file")),
-        # A node that failed by itself decides, though the first was told to end because of it.
+        # A node that failed on its own decides; the first was told to end because of it.
         ("FAILED", [record(-15, asked=True), record(1)], ("exited", 1, False, "")),
     ],
 )  # fmt: skip
@@ -344,7 +344,7 @@ def test_a_job_of_several_nodes_ends_when_all_succeed_or_one_fails() -> None:
 
 
 class Quiet(Slurm):
-    """A cluster where nothing happens, and that counts how often it is asked."""
+    """A cluster where nothing changes; counts the queries."""
 
     asked: int = 0
 
@@ -372,7 +372,7 @@ def test_one_query_for_all_jobs_with_back_off_while_nothing_changes(
 
 @given(st.lists(st.integers(1, 1000), max_size=20), st.booleans())
 def test_run_time_excludes_queue_waits(gaps: list[int], closed: bool) -> None:
-    """Waits and runs alternate; the oracle adds up every second one."""
+    """Waits and runs alternate; the oracle sums every second one."""
     second, ran_s, marks = 0, 0, list[tuple[EventKind, int]]()
     for place, gap in enumerate(gaps):
         second += gap
@@ -402,7 +402,7 @@ def test_a_job_that_waits_in_the_queue_has_not_run_nor_cost(tmp_path: Path) -> N
     assert ran_so_far_ns(tmp_path, "t", 50 * NS) == 30 * NS
 
 
-# -- what a start achieved ------------------------------------------------------------------
+# -- progress of a start ---------------------------------------------------------------------
 
 
 def trained(start: float, *steps: int, committed: int | None = None) -> Segment:
@@ -419,9 +419,9 @@ def trained(start: float, *steps: int, committed: int | None = None) -> Segment:
         ([trained(0, 1, 2), trained(100, 3)], 0),
         ([trained(0, 1, 2), None, None], 2),
         ([None, None, trained(200, 1)], 0),
-        # From the beginning again: what was lost is no progress.
+        # Restarted from the beginning: repeated steps are no progress.
         ([trained(0, 1, 2), trained(100, 1, 2), trained(200, 1)], 2),
-        # Behind where an earlier start was, but safe where that was not.
+        # Fewer steps than an earlier start, but a later checkpoint.
         ([trained(0, 1, 2, 3, committed=1), trained(100, 2, committed=2)], 0),
         ([trained(0, 1, 2, committed=2), trained(100, 3), trained(200, 3)], 1),
     ],
@@ -450,7 +450,7 @@ def test_a_torn_line_is_skipped_and_later_lines_are_read(tmp_path: Path) -> None
     assert [event.what for event in read_times(tmp_path, "t").events] == ["started", "ended"]
 
 
-# -- what a job is told ---------------------------------------------------------------------
+# -- job specs -------------------------------------------------------------------------------
 
 
 def test_a_spec_holds_no_secret_and_the_node_puts_it_back(tmp_path: Path) -> None:
@@ -484,7 +484,7 @@ def test_a_word_that_looks_like_a_secret_is_in_no_file_though_no_variable_holds_
     assert command_with_secrets(read_document(path, JobSpec), secret) == ["train", word]
 
 
-# -- where a job is -------------------------------------------------------------------------
+# -- allocation ------------------------------------------------------------------------------
 
 
 @given(st.integers(1, 10**9), st.integers(1, 11_000))
@@ -522,7 +522,7 @@ def test_every_job_and_every_command_loads_what_it_needs_and_no_more(
     assert unwanted & set(loaded.stdout.split()) == set()
 
 
-# -- where there is no cluster --------------------------------------------------------------
+# -- without a cluster ----------------------------------------------------------------------
 
 
 def test_a_machine_without_slurm_says_where_to_go(
@@ -541,12 +541,12 @@ def test_without_submitit_the_extra_is_named(
         SlurmEngine(tmp_path)
 
 
-# -- a scheduler that says no ---------------------------------------------------------------
+# -- refused submissions --------------------------------------------------------------------
 
 
 @pytest.fixture
 def commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Slurm's commands as scripts: squeue knows nothing, sbatch says what a test writes."""
+    """Slurm's commands as scripts: squeue prints nothing; tests write sbatch."""
     directory = tmp_path / "bin"
     directory.mkdir()
     for name in ("squeue", "scancel", "scontrol", "srun", "sacct"):
@@ -561,7 +561,7 @@ def write_script(path: Path, script: str) -> None:
 
 
 def has_it(tmp_path: Path) -> str:
-    """Return a queue that has whatever was to be submitted, known by where its script lies."""
+    """Return a squeue script that lists every batch, with the path of its job script."""
     return f'for one in {tmp_path}/slurm/*/; do echo "77|N/A|PENDING|Priority||${{one}}x.sh"; done'
 
 
@@ -621,7 +621,7 @@ def test_a_retryable_refusal_keeps_the_task_pending(commands: Path, tmp_path: Pa
 def test_a_job_accepted_despite_an_error_is_found_by_its_script(
     commands: Path, tmp_path: Path
 ) -> None:
-    """The answer was lost on its way, but the queue has the job."""
+    """sbatch's answer was lost, but the queue has the job."""
     write_script(commands / "sbatch", "echo 'Socket timed out' >&2; exit 1")
     write_script(commands / "squeue", has_it(tmp_path))
     engine = SlurmEngine(tmp_path)
@@ -633,7 +633,7 @@ def test_a_job_accepted_despite_an_error_is_found_by_its_script(
 def test_nothing_is_submitted_twice_while_slurm_does_not_answer(
     commands: Path, tmp_path: Path, clock: ManualClock
 ) -> None:
-    """The answer is lost, and so is the question; minutes later the queue has the job."""
+    """sbatch's answer is lost and squeue fails; a minute later the queue has the job."""
     write_script(commands / "sbatch", f"echo >> {tmp_path}/calls; echo 'timed out' >&2; exit 1")
     write_script(commands / "squeue", "exit 1")
     engine = SlurmEngine(tmp_path, clock)

@@ -1,4 +1,4 @@
-"""What the harness starts beside what, how attempts are settled, and what a manifest keeps."""
+"""The harness: concurrent runs, settlement, devices; and manifests of other versions."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ NS = 10**9
 
 @dataclass
 class Endless:
-    """An engine of this machine whose tasks go on for ever."""
+    """A local engine whose tasks never end."""
 
     at_once: int
     submitted: list[str] = field(default_factory=list)
@@ -68,7 +68,7 @@ class Endless:
 
 
 class EndlessCluster(Endless):
-    """The same, elsewhere."""
+    """A remote engine whose tasks never end."""
 
     remote = True
 

@@ -1,4 +1,4 @@
-"""What the end of an attempt means for its run."""
+"""The status of a run after an attempt."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A grid becomes a plan: what each key means, and everything wrong with it at once."""
+"""From a grid to a plan: the meaning of each key, and all problems reported at once."""
 
 from __future__ import annotations
 
@@ -447,7 +447,7 @@ def test_plan_shows_runs_and_what_they_should_cost(grid_file: Path, tmp_path: Pa
 
 
 def words_in(command: str) -> list[str]:
-    """Return the words of a command as a shell hands them to a program."""
+    """Return the words of a command as a shell splits them."""
     script = f"printf '%s\\n' {command.strip()}"
     done = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=True)
     return done.stdout.splitlines()

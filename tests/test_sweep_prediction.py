@@ -1,4 +1,4 @@
-"""What a run should take, the most that it may, and on what terms money is held for it."""
+"""Predictions of runs, their upper bounds, and the terms of their leases."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_the_hold_for_ending_a_run_includes_the_reaction_time(
 
 
 def earlier_run(run_dir: Path, clock: ManualClock, seconds: int) -> None:
-    """A run that took so long before its first step."""
+    """A run with this start-up time."""
     with outlay.run("m", dir=run_dir, clock=clock) as run:
         clock.advance(seconds * SECOND)
         for _ in run.steps(range(3), tokens=1):
@@ -57,7 +57,7 @@ def earlier_run(run_dir: Path, clock: ManualClock, seconds: int) -> None:
 
 
 def planned(directory: Path, **entry: object) -> dict[str, Any]:
-    """What ``outlay sweep plan`` says of a grid of one run."""
+    """The output of ``outlay sweep plan`` for a grid of one run."""
     grid = directory / "tries.json"
     entries = [{"name": "a", "params": {"x": 1}, "entrypoint": "train.py", **entry}]
     grid.write_text(json.dumps({"grid": entries}))

@@ -248,7 +248,7 @@ def test_a_torn_journal_is_read_up_to_the_tear_and_appended_to(tmp_path: Path) -
 
 
 def left_running(root: Path, run: str, ceiling: str = "") -> None:
-    """Write down a start of two hours ago whose harness died before it heard of an end."""
+    """Record a start two hours ago without an end, as after a harness died."""
     hold = ""
     if ceiling:
         guard = SweepGuard(root, Money.parse(ceiling)).budget_guard

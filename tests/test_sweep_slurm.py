@@ -64,7 +64,7 @@ def run_grid(tmp_path: Path, entrypoint: list[str], **more: Any) -> Result:
 
 
 class Harness:
-    """Sweeps in processes of their own, which may be killed; none outlives its test."""
+    """Sweeps in separate processes, which may be killed; none outlives its test."""
 
     def __init__(self) -> None:
         self._started: list[subprocess.Popen[str]] = []
@@ -96,7 +96,7 @@ def finish(process: subprocess.Popen[str]) -> tuple[int, str]:
 
 
 def ends(root: Path) -> dict[str, list[str]]:
-    """Return every end that was written down, by run."""
+    """Return every recorded end, by run."""
     found: dict[str, list[str]] = {}
     for event in read_events(root):
         if event.status != "running":
@@ -200,7 +200,7 @@ def start_arrays(
 
     Each has sixty steps, which take two minutes if nobody interrupts them.
     """
-    # What differs in one option goes into arrays of its own.
+    # Runs that differ in an option go into different arrays.
     entries = [
         {"params": {"x": list(range(1, tasks + 1))}, "slurm": {"extra": {"nice": str(tasks)}}}
         for tasks in ARRAYS
@@ -511,7 +511,7 @@ def test_a_run_that_a_sweep_does_not_have_is_refused_with_those_it_has(
 
 
 def look_until(root: Path, condition: Callable[[Any], bool]) -> Any:
-    """Ask how a sweep stands until it stands so."""
+    """Poll the status of a sweep until it is as expected."""
     found: list[Any] = []
 
     def looks_right() -> bool:
@@ -523,8 +523,8 @@ def look_until(root: Path, condition: Callable[[Any], bool]) -> Any:
 
 
 def without_moments(status: dict[str, Any]) -> dict[str, Any]:
-    """Return how a sweep stands, but for who runs it and what passes with time."""
-    # The head moves with the spend log, in which the later look captures what has ended.
+    """Return the status of a sweep without its harness and without elapsed times."""
+    # The head changes when the later poll captures what has ended.
     moving = ("harness", "running", "head")
     fixed = {name: value for name, value in status.items() if name not in moving}
     passing = ("elapsed_s", "running")
@@ -592,7 +592,7 @@ TIMES = {
 
 
 def without_times(row: dict[str, str]) -> dict[str, str]:
-    """Return what a summary says of a run, but for how long that took and so what it cost."""
+    """Return a run's row in the summary without times and cost."""
     return {name: value for name, value in row.items() if name not in TIMES}
 
 
@@ -600,7 +600,7 @@ def without_times(row: dict[str, str]) -> dict[str, str]:
 
 
 def held_task(engine: SlurmEngine, tmp_path: Path, number: int, **options: Any) -> str:
-    """Submit a job that waits until somebody releases it, which nobody does."""
+    """Submit a job that is held and never released."""
     directory = tmp_path / f"run{number}"
     directory.mkdir()
     ticket = engine.new_ticket(directory.name)

@@ -19,7 +19,7 @@ BUDGET = json.dumps({"limits": {"max_minutes": 2}, "totals": {"time_minutes": 1.
 
 @pytest.fixture
 def grid(tmp_path: Path) -> Path:
-    """A grid whose runs say what they used of their budget, and wait for a file to appear."""
+    """A grid whose runs report their budget, and wait for a file to appear."""
     script = f"cd $MFCL_SWEEP_RUN_DIR; echo '{BUDGET}' > budget.json; {WAIT}; test {{x}} != 2"
     stated: dict[str, Any] = {
         "engine": "process", "arguments": "none", "entrypoint": ["sh", "-c", script],

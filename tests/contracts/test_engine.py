@@ -1,4 +1,4 @@
-"""What every engine promises: it starts, reports, ends and finds again what it started."""
+"""The contract of engines: starting, polling, cancelling and reattaching to tasks."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def local(tmp_path: Path) -> Iterator[ProcessEngine]:
 
 @pytest.fixture(params=["process", "torchrun", pytest.param("slurm", marks=pytest.mark.cluster)])
 def make_engine(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], Engine]:
-    """What makes an engine of every kind, and another one over the same directory."""
+    """A factory of each kind of engine; a second one is over the same directory."""
     if request.param == "slurm":
         request.getfixturevalue("slurm")
     return lambda: engine_named(request.param, tmp_path)
@@ -86,12 +86,12 @@ def ended(engine: Engine, ticket: str) -> Ended:
 
 
 def printed(one: Task) -> str:
-    """Return what a task has written so far."""
+    """Return the output of a task so far."""
     return one.log.read_text() if one.log.exists() else ""
 
 
 def until_up(engine: Engine, one: Task) -> None:
-    """Wait until a task has said that it runs."""
+    """Wait until a task has printed that it runs."""
 
     def said() -> bool:
         engine.wait(0)
@@ -149,7 +149,7 @@ def test_a_task_that_ignores_sigterm_is_killed_with_force(engine: Engine, tmp_pa
     assert engine.poll(one.ticket) is None
     engine.cancel(one.ticket, force=True)
     outcome = ended(engine, one.ticket)
-    # On a cluster, whoever could have told the signal was ended with it.
+    # On a cluster, the process that would record the signal is killed too.
     assert (outcome.returncode, outcome.asked) == (None if engine.remote else -9, True)
     until(lambda: not marked(one.ticket), "a child is left")
 

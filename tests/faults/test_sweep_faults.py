@@ -54,7 +54,7 @@ def command(grid: Path, root: Path) -> list[str]:
 
 
 def kill_after(process: subprocess.Popen[bytes], root: Path, events: int) -> None:
-    """Kill the harness once it has written so many more events, or let it end."""
+    """Kill the harness after it has written this many more events, or let it end."""
     target = len(read_events(root)) + events
     while process.poll() is None and len(read_events(root)) < target:
         SYSTEM.sleep(0.005)
@@ -155,7 +155,7 @@ def test_a_run_that_is_killed_is_an_error_and_the_rest_continues(tmp_path: Path)
 
 
 class Thief:
-    """Takes ports right after they were reserved, before the run can."""
+    """Binds ports right after they were reserved, before the run can."""
 
     def __init__(self, times: int) -> None:
         self.times = times
@@ -233,7 +233,7 @@ def test_a_failure_unrelated_to_the_port_is_not_retried(tmp_path: Path, thief: T
 
 
 def test_a_disk_that_fills_up_stops_the_sweep_and_loses_nothing(tmp_path: Path) -> None:
-    """A limit on the size of files stands in for the disk: the journal meets it, half a line in."""
+    """A file size limit instead of a full disk: the journal reaches it in the middle of a line."""
     limit = "import resource, os, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (9000, 9000)); "
     ignore = "import signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN); "
     run = "os.execv(sys.executable, [sys.executable, *sys.argv[1:]])"

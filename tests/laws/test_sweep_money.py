@@ -38,7 +38,7 @@ class Crash(Exception):
 
 @dataclass(frozen=True)
 class Behaviour:
-    """What a run does, each time it is started."""
+    """The behaviour of a run, on each start."""
 
     seconds: int
     code: int
@@ -47,7 +47,7 @@ class Behaviour:
 
 @dataclass
 class Machine:
-    """An engine of which every attempt's cost is known: a dollar for every second."""
+    """An engine whose attempts cost a dollar per second."""
 
     clock: ManualClock
     behaviour: dict[str, Behaviour]
@@ -117,12 +117,12 @@ class Machine:
         self._end(ticket, elapsed_ns, code, asked=ticket in self.told)
 
     def used_ns(self) -> int:
-        """Return the time of everything that ran or runs."""
+        """Return the total run time of all attempts."""
         now_ns = self.clock.monotonic_ns()
         return self.spent_ns + sum(now_ns - start_ns for _, start_ns in self.begun.values())
 
     def close(self) -> None:
-        """What runs does not outlive its harness."""
+        """End everything: tasks do not outlive their harness."""
         for ticket, (_, start_ns) in list(self.begun.items()):
             self._end(ticket, self.clock.monotonic_ns() - start_ns, -15, asked=True)
 
@@ -196,7 +196,7 @@ def open_harness(
     plan: SweepPlan, root: Path, machine: Machine, log: MemorySpendLog, jobs: int,
     watch: Callable[[Harness], None] = lambda _: None,
 ) -> Iterator[Harness]:  # fmt: skip
-    """Take a sweep up as `resume` does; on leaving, nothing runs any more."""
+    """Resume a sweep as `resume` does; on exit nothing runs."""
     clock = machine.clock
     manifest = read_manifest(root, clock)
     plan, _ = match_plan(plan, manifest, {})
@@ -219,7 +219,7 @@ def open_harness(
 def _one_harness(
     plan: SweepPlan, root: Path, machine: Machine, log: MemorySpendLog, jobs: int, looks: int | None
 ) -> None:
-    """Run a harness to its end, or let it die after so many looks."""
+    """Run a harness to its end, or kill it after this many polls."""
     left = [looks]
 
     def die(_: Harness) -> None:

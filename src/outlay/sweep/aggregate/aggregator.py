@@ -52,8 +52,7 @@ def aggregate(root: Path, now_ns: int, *, allow_missing: bool = False) -> Aggreg
     for name, run in manifest.runs.items():
         subject = _subject(run, manifest.state(name), root / run.run_dir, now_ns)
         subjects.append(subject)
-        if subject.completed:
-            missing += [Finding(source=name, message=text) for text in subject.problems]
+        missing += [Finding(source=name, message=text) for text in subject.problems]
     if missing and not allow_missing:
         raise IncompleteRuns(missing)
     return Aggregate(

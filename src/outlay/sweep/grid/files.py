@@ -21,7 +21,7 @@ from outlay.ledger.codec import decode_block
 from outlay.ledger.reader import identify
 from outlay.prices.current import read_rates
 from outlay.runs.options import parse_price, warn_of_old_price
-from outlay.sweep.engines.names import is_scheduled
+from outlay.sweep.engines.base import is_scheduled
 from outlay.sweep.grid.grid import Grid, read_grid
 from outlay.sweep.plan.plan import SweepPlan
 from outlay.sweep.plan.planning import make_plan, with_prices

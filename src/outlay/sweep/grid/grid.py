@@ -17,7 +17,7 @@ from outlay.ledger import Price
 from outlay.ledger.price import AUTO, is_price_name, split_kind, typed_price
 from outlay.prices.names import parse_name
 from outlay.runs.options import gpu_count
-from outlay.sweep.engines.names import EngineOptions
+from outlay.sweep.engines.base import EngineOptions
 from outlay.sweep.errors import InvalidGrid
 from outlay.sweep.grid import reading as readers
 from outlay.sweep.grid.reading import (
@@ -136,11 +136,8 @@ def _read_root(document: GridDocument, default_name: str) -> Grid:
     listed = root.values.get("grid")
     if not isinstance(listed, list) or not listed:
         root.report(("grid",), "expected `grid`, a list of one entry or more")
+        listed = []
     shared = _read_settings(root, Settings(), blocks)
-    entries = [
-        _read_entry(block, shared, index, document.line_of(("grid", index)))
-        for index, block in enumerate(root.items("grid"))
-    ]
     aliases = root.block("aliases")
     stated = {name: aliases.read(name, read_alias, None) for name in aliases.values}
     return Grid(
@@ -150,11 +147,12 @@ def _read_root(document: GridDocument, default_name: str) -> Grid:
         work_dir=root.read("work_dir", readers.text, None),
         ceiling=root.read("ceiling", lambda value: Money.parse(value, name="ceiling"), None),
         aliases={**ALIASES, **{name: alias for name, alias in stated.items() if alias}},
-        entries=tuple(entries),
+        entries=tuple(_read_entry(document, shared, i, item) for i, item in enumerate(listed)),
     )
 
 
-def _read_entry(block: Block, shared: Settings, index: int, line: int) -> GridEntry:
+def _read_entry(document: GridDocument, shared: Settings, index: int, item: object) -> GridEntry:
+    block = Block(item, ("grid", index), document)
     blocks = readers.option_blocks(block, ENTRY_KEYS)
     block.allow((*ENTRY_KEYS, *blocks))
     settings = _read_settings(block, shared, blocks)
@@ -168,7 +166,7 @@ def _read_entry(block: Block, shared: Settings, index: int, line: int) -> GridEn
         block.report(("params", "seed"), "state either the parameter `seed` or `seeds`, not both")
     return GridEntry(
         name=block.read("name", readers.text, f"group{index:02d}"), axes=axes, settings=settings,
-        line=line,
+        line=document.line_of(("grid", index)),
     )  # fmt: skip
 
 

@@ -16,7 +16,7 @@ from outlay.budget.limits import MODES, dimension_for
 from outlay.budget.terms import LIMIT_KEYS, Budget, is_limit_key
 from outlay.decoding import BadYaml, YamlPath, parse_yaml
 from outlay.errors import Finding, InvalidValue, choices
-from outlay.sweep.engines.names import ENGINES, EngineOptions, PlainOptions, engine_names
+from outlay.sweep.engines.base import ENGINES, EngineOptions, PlainOptions, engine_names
 from outlay.sweep.errors import InvalidGrid
 from outlay.units import Duration
 from outlay.units.numbers import exact_decimal
@@ -62,13 +62,6 @@ class Block:
     def block(self, key: str) -> Block:
         """Return the mapping under a key; empty if missing."""
         return Block(self.values.get(key), (*self._path, key), self._document)
-
-    def items(self, key: str) -> list[Block]:
-        """Return the mappings in the list under a key."""
-        listed = self.values.get(key)
-        if not isinstance(listed, list):
-            return []
-        return [Block(item, (*self._path, key, i), self._document) for i, item in enumerate(listed)]
 
 
 # Parsers of single values.

@@ -14,7 +14,7 @@ from outlay.errors import Finding
 from outlay.guard.lease import Terms
 from outlay.rates import rate_of
 from outlay.record.redaction import Redactor
-from outlay.sweep.engines.names import is_scheduled
+from outlay.sweep.engines.base import is_scheduled
 from outlay.sweep.grid.grid import Grid, Settings
 from outlay.units import Duration, Money, Rate
 

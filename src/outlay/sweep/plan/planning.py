@@ -21,7 +21,7 @@ from outlay.errors import Finding, InvalidValue, choices
 from outlay.ledger import Price
 from outlay.ledger.price import AUTO, split_kind
 from outlay.record.redaction import Redactor, is_secret_name
-from outlay.sweep.engines.names import is_scheduled
+from outlay.sweep.engines.base import is_scheduled
 from outlay.sweep.errors import InvalidGrid
 from outlay.sweep.grid.grid import Grid, GridEntry, Settings
 from outlay.sweep.grid.reading import AMP_DTYPES, AMP_VARIABLE, overrides, placeholders
@@ -132,20 +132,17 @@ def with_prices(grid: Grid, look_up: Callable[[str], Price], rates: Mapping[str,
     return replace(grid, entries=tuple(entries))
 
 
-def _to_look_up(settings: Settings) -> str:
-    """Return the price name to look up; ``auto`` on a cluster is the partition's rate."""
-    is_auto = split_kind(settings.price_name)[0].lower() == AUTO
-    return "" if is_auto and is_scheduled(settings.engine) else settings.price_name
-
-
 def _price(
     settings: Settings, look_up: Callable[[str], Price], rates: Mapping[str, Price]
 ) -> Price | None:
-    if name := _to_look_up(settings):
-        return look_up(name)
-    partition = "" if settings.options is None else settings.options.partition
-    if settings.price is not None or not is_scheduled(settings.engine):
+    on_cluster = is_scheduled(settings.engine)
+    is_auto = split_kind(settings.price_name)[0].lower() == AUTO
+    if settings.price_name and not (is_auto and on_cluster):
+        return look_up(settings.price_name)
+    if settings.price is not None or not on_cluster:
         return settings.price
+    # ``auto`` on a cluster is the partition's rate.
+    partition = "" if settings.options is None else settings.options.partition
     if settings.price_name and partition not in rates:
         shown = partition or "PARTITION"
         expected = f'a partition with a rate: outlay prices partition set {shown} "1.20 USD/h"'
@@ -192,7 +189,11 @@ def make_plan(grid: Grid, start_up: StartUp | None = None) -> SweepPlan:
         raise InvalidGrid(
             [Finding(source=grid.source, line=1, message="`exclude` leaves out every run")]
         )
-    warnings = [warning for entry in grid.entries for warning in _warnings(entry, grid.source)]
+    warnings = [
+        Finding(source=grid.source, line=entry.line, message=message, severity="warning")
+        for entry in grid.entries
+        for message in _warnings(entry)
+    ]
     if start_up is not None:
         warnings += _slow_start_warnings(runs, start_up, grid.source)
     fingerprinted = tuple(with_fingerprints(grid, runs))
@@ -297,21 +298,19 @@ def _problems(entry: GridEntry) -> Iterator[str]:
         yield f"the command has {{{name}}}, which is no parameter; expected {choices(known)}"
 
 
-def _warnings(entry: GridEntry, source: str) -> Iterator[Finding]:
+def _warnings(entry: GridEntry) -> Iterator[str]:
     """Yield warnings about settings that are probably mistakes."""
     settings = entry.settings
     several = str(settings.nnodes or 1) != "1"
     if several and settings.engine == "torchrun" and not settings.rendezvous.get("endpoint"):
-        message = (
+        yield (
             f"{entry.name}: several nodes and no rendezvous endpoint; every node needs the same "
             "MASTER_ADDR and MASTER_PORT in `env`"
         )
-        yield Finding(source=source, line=entry.line, message=message, severity="warning")
     names = {*entry.axes, "seed"}
     for excluded in settings.exclude:
         for name in sorted(excluded.keys() - names):
-            message = f"{entry.name}: `exclude` names {name!r}, which is no parameter here"
-            yield Finding(source=source, line=entry.line, message=message, severity="warning")
+            yield f"{entry.name}: `exclude` names {name!r}, which is no parameter here"
 
 
 # A plan as JSON and as text.

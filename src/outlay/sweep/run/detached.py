@@ -10,8 +10,7 @@ from typing import Final
 
 from outlay.clock import SYSTEM, Clock
 from outlay.errors import Finding, OutlayError
-from outlay.sweep.engines.base import Ended, Engine, Task, TaskStanding, engine_named
-from outlay.sweep.engines.names import is_local
+from outlay.sweep.engines.base import Ended, Engine, Task, TaskStanding, engine_named, is_local
 from outlay.sweep.errors import SweepInUse
 from outlay.sweep.plan.launch import LOG_NAME
 from outlay.sweep.run.harness import Harness
@@ -95,7 +94,7 @@ class Detached:
     _journal: Journal | None = None
 
     def running(self) -> list[str]:
-        """Return the runs without an end that run without a harness."""
+        """Return the runs without a recorded end that are not processes of a harness."""
         return [
             name
             for name, run in self.manifest.runs.items()

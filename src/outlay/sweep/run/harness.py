@@ -141,11 +141,11 @@ MOST_PORTS: Final = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepOptions:
-    """Options of a sweep beside the grid.
+    """Options of a sweep that are not in the grid.
 
     Attributes:
         jobs: How many runs at once; None for one here, and for all on a cluster.
-        detach: Whether to leave once everything is submitted; for remote engines.
+        detach: Whether to return once everything is submitted; for remote engines.
         devices: The GPUs to allocate; None leaves CUDA_VISIBLE_DEVICES alone.
         watch: Called after every poll, for a progress display.
     """
@@ -203,7 +203,7 @@ class Harness:
         with self.interrupts.handling_signals(remote=remote):
             while self.step():
                 pass
-        if not self._is_stopping():  # This harness does not wait for room under the ceiling.
+        if not self._is_stopping():  # After a detach, no process is left to start these.
             self._skip_deferred()
         for name in list(self.manifest.states):
             with self._stopping_on_failure():
@@ -224,14 +224,14 @@ class Harness:
         with suppress(SweepNotRecorded):  # After the launches; the journal has everything.
             self.manifest.catch_up()
         self._poll()
-        return (bool(self.active) or not self._is_stopping()) and not self._may_leave()
+        return (bool(self.active) or not self._is_stopping()) and not self._may_detach()
 
     @property
     def cancelled(self) -> bool:
         """Whether a signal asked for the end."""
         return self.interrupts.asked > 0
 
-    def _may_leave(self) -> bool:
+    def _may_detach(self) -> bool:
         """Say whether to detach: wanted, and every run is with its scheduler."""
         if self._is_stopping() or not (self.options.detach or self.interrupts.terminal_closed):
             return False

@@ -206,7 +206,7 @@ class SweepRecorder:
 _END_STATUSES: Final[Mapping[str, EndStatus]] = {
     "completed": "completed", "preempted": "preempted", "cancelled": "terminated",
 }  # fmt: skip
-_ASSUMED: Final = "nobody saw it end; assumed to have run as long as its money lasted"
+_ASSUMED: Final = "its end was not observed; assumed to have run as long as its money lasted"
 
 
 def _end_log(log: Supervision, verdict: RunVerdict, ended: Ended, *, paid: bool) -> None:

@@ -15,8 +15,7 @@ from outlay.errors import Finding, InvalidValue, choices
 from outlay.ledger import SUPERVISOR, segment_paths
 from outlay.ledger.segments import id_from_name
 from outlay.proc.identity import end_marked
-from outlay.sweep.engines.base import Engine, engine_named
-from outlay.sweep.engines.names import is_local
+from outlay.sweep.engines.base import Engine, engine_named, is_local
 from outlay.sweep.errors import NotCancelled, RunElsewhere
 from outlay.sweep.grid.files import plan_file
 from outlay.sweep.plan.plan import SweepPlan

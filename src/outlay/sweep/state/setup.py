@@ -178,7 +178,7 @@ def check_predictable(plan: SweepPlan, *, finished: bool) -> None:
             problem = f"priced in {rate.currency}, and the ceiling is in {ceiling.currency}"
         elif run.prediction.cost is None and not finished:
             problem = (
-                "nothing says how long it takes; add `timeout`, or a budget with `max_minutes` or "
+                "its duration is unknown; add `timeout`, or a budget with `max_minutes` or "
                 f"`{cost_in(rate.currency).key}`"
             )
         else:

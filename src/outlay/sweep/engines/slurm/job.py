@@ -95,11 +95,6 @@ class JobRun:
     _renamed: bool = False
     _renaming: subprocess.Popen[bytes] | None = None
 
-    @property
-    def mark(self) -> str:
-        """The mark in the environment of this node's processes."""
-        return f"{self.spec.ticket}/{self.allocation.rank}/"
-
     def run(self) -> int:
         """Run the program to its end; return the exit code."""
         for number in (signal.SIGUSR2, signal.SIGTERM):
@@ -241,7 +236,8 @@ class JobRun:
 
     def _start(self) -> subprocess.Popen[bytes]:
         environ = {n: v for n, v in os.environ.items() if n not in self.spec.dropped}
-        environ |= self.allocation.variables() | self.spec.env | {MARK_VARIABLE: self.mark}
+        mark = f"{self.spec.ticket}/{self.allocation.rank}/"
+        environ |= self.allocation.variables() | self.spec.env | {MARK_VARIABLE: mark}
         command = command_with_secrets(self.spec, environ)
         self._begin_log(environ)
         environ = {n: v for n, v in environ.items() if not n.startswith(HIDDEN_WORD)}

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from outlay.errors import InvalidValue
-from outlay.sweep.engines.names import EngineOptions
+from outlay.sweep.engines.base import EngineOptions
 from outlay.sweep.grid import reading as readers
 from outlay.sweep.grid.reading import Block
 from outlay.units import Duration
