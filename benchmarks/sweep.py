@@ -23,13 +23,12 @@ import timing
 from outlay.clock import SYSTEM
 from outlay.export.csv_files import export_csv
 from outlay.ledger import AttemptStarted, KnownRecord, Metric, Step, encode_line, ledger_dir
-from outlay.sweep.aggregate.aggregator import aggregate
-from outlay.sweep.aggregate.reading import CACHE
+from outlay.sweep.aggregate.aggregator import CACHE, aggregate
 from outlay.sweep.grid.files import plan_file
 from outlay.sweep.run.harness import SweepOptions
 from outlay.sweep.run.sweeps import FiguresKeeper, start
-from outlay.sweep.state.journal import Event, Journal
-from outlay.sweep.state.manifest import ManifestRun, SweepManifest
+from outlay.sweep.state.manifest import Journal, ManifestRun, SweepManifest
+from outlay.sweep.state.outcomes import Event
 
 PLANNED = 10_000
 LAUNCHED = 200

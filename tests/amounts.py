@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from command_line import in_process
-from outlay.sweep.state.journal import read_events
+from outlay.sweep.state.manifest import read_events
 
 MICROS = 1_000_000
 

@@ -40,15 +40,13 @@ from outlay.runs.directories import notices
 from outlay.runs.figures import read_figures
 from outlay.runs.sacct import read_accounts
 from outlay.store import outlay_home
-from outlay.sweep.aggregate.reading import read_artefacts
+from outlay.sweep.aggregate.aggregator import read_artefacts
 from outlay.sweep.engines.slurm.allocation import NAME as TIMES
 from outlay.sweep.engines.slurm.allocation import read_times
 from outlay.sweep.engines.slurm.queue import Batch, read_batches
 from outlay.sweep.grid.files import plan_file
-from outlay.sweep.state.journal import NAME as JOURNAL
-from outlay.sweep.state.journal import read_events
+from outlay.sweep.state.manifest import JOURNAL, read_events, read_manifest
 from outlay.sweep.state.manifest import NAME as MANIFEST
-from outlay.sweep.state.manifest import read_manifest
 from vendor_shapes import lambda_answer, runpod_answer, vast_answer
 
 NOW_NS = START_NS + 10**12

@@ -1,4 +1,4 @@
-"""A sweep's manifest and journal, written down without running anything."""
+"""A sweep's manifest and journal, written without running anything."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any
 
 from ledgers import START_NS
 from outlay.sweep.aggregate.aggregator import Aggregate, aggregate
-from outlay.sweep.state.journal import NAME as JOURNAL
+from outlay.sweep.state.manifest import JOURNAL
 
 NOW_NS = START_NS + 10**15
 
 
 class Sweep:
-    """A sweep on disk, written down without running it."""
+    """A sweep on disk, written without running it."""
 
     def __init__(self, root: Path) -> None:
         self.root = root

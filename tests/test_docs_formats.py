@@ -33,16 +33,16 @@ from outlay.proc.strays import ExitRecord
 from outlay.record.facts import PERSONAL
 from outlay.store import schema
 from outlay.sweep.aggregate.rows import FIRST, TOTALS
-from outlay.sweep.engines.names import ENGINES
-from outlay.sweep.engines.slurm.allocation import JobMoment, JobSpec
+from outlay.sweep.engines.base import ENGINES
+from outlay.sweep.engines.slurm.allocation import JobEvent, JobSpec
+from outlay.sweep.engines.slurm.options import KEYS as SLURM_KEYS
 from outlay.sweep.engines.slurm.queue import Batch
-from outlay.sweep.engines.slurm.reading import KEYS as SLURM_KEYS
 from outlay.sweep.grid.grid import ENTRY_KEYS, ROOT_KEYS, read_grid
 from outlay.sweep.plan.planning import make_plan
 from outlay.sweep.run.detached import Detached
 from outlay.sweep.state import setup
-from outlay.sweep.state.journal import Event
 from outlay.sweep.state.manifest import read_manifest
+from outlay.sweep.state.outcomes import Event
 from papers import first_cells, page, rows, under
 
 FORMATS = page("formats.md")
@@ -144,7 +144,7 @@ def test_the_keys_of_a_sweeps_journal_are_described_and_no_other() -> None:
 
 @pytest.mark.parametrize(
     "keys",
-    [kind.__struct_fields__ for kind in (Batch, JobSpec, JobMoment)]
+    [kind.__struct_fields__ for kind in (Batch, JobSpec, JobEvent)]
     + [tuple(field.name for field in fields(ExitRecord))],
 )
 def test_the_keys_of_a_clusters_files_are_described(keys: tuple[str, ...]) -> None:

@@ -24,7 +24,7 @@ from outlay.goodput.follower import GoodputFollower, read_view
 from outlay.goodput.importing import GoodputCache, import_payloads
 from outlay.goodput.recorder import GoodputRecorder, LocalRunLog, run_dir_of_job
 from outlay.ledger import AttemptStarted, Payload, SegmentId, read_run
-from outlay.sweep.aggregate.reading import read_ledger
+from outlay.sweep.aggregate.aggregator import read_ledger
 
 NOW_NS = (START_S + 10_000) * 10**9
 

@@ -9,7 +9,7 @@ from outlay.budget.history import read_history
 from outlay.goodput.follower import read_view
 from outlay.ledger import SUPERVISOR, Heartbeat
 from outlay.runs.figures import read_figures
-from outlay.sweep.aggregate.reading import read_ledger
+from outlay.sweep.aggregate.aggregator import read_ledger
 
 NOW_NS = START_NS + ns(100)
 

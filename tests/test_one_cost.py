@@ -32,7 +32,7 @@ from outlay.ledger.records import UNWRITTEN
 from outlay.sweep.grid.files import plan_file
 from outlay.sweep.run.harness import SweepOptions
 from outlay.sweep.run.sweeps import resume, start
-from outlay.sweep.state.journal import read_events
+from outlay.sweep.state.manifest import read_events
 from outlay.units import Money
 from waiting import until
 

@@ -16,9 +16,8 @@ from outlay.escaping import latex_text
 from outlay.report.document import to_html
 from outlay.report.sweep_document import latex_table, sweep_document
 from outlay.sweep.aggregate.rows import Row, RunFacts, Seen, Subject, rows_of
-from outlay.sweep.state.journal import Event
 from outlay.sweep.state.manifest import ManifestRun
-from outlay.sweep.state.outcomes import RunState
+from outlay.sweep.state.outcomes import Event, RunState
 from outlay.units.shown import number_text
 
 MINUTE = 60 * 10**9

@@ -1,4 +1,4 @@
-"""Summaries of sweeps: columns, what is missing, and where the arithmetic is easy to get wrong."""
+"""Summaries of sweeps: columns, missing files, and arithmetic that is easy to get wrong."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from outlay.ledger import BudgetEvent, Metric, Price
 from outlay.report.document import to_markdown
 from outlay.report.files import read_sweep, write_sweep_files
 from outlay.report.sweep_document import charts_of
+from outlay.sweep.aggregate.aggregator import CACHE
 from outlay.sweep.aggregate.comparison import (
     fairness,
     half_width,
     replicates,
     verdict,
 )
-from outlay.sweep.aggregate.reading import CACHE
 from outlay.sweep.aggregate.rows import RunFacts, Seen, minutes_of
 from outlay.sweep.errors import IncompleteRuns
 from outlay.sweep.run.sweeps import FiguresKeeper
@@ -112,7 +112,7 @@ def test_where_less_is_better_the_target_is_reached_from_above(sweep: Sweep) -> 
     assert (row["accuracy_best"], row["time_to_target_min"]) == (0.4, 2.0)
 
 
-def test_figures_of_an_unchanged_log_are_read_from_beside_it_and_of_a_changed_one_anew(
+def test_figures_come_from_the_cache_until_the_log_changes(
     sweep: Sweep,
 ) -> None:
     run_dir = sweep.add("001_a", metadata={})
@@ -125,7 +125,7 @@ def test_figures_of_an_unchanged_log_are_read_from_beside_it_and_of_a_changed_on
     assert sweep.row()["ips_mean"] == 2.0
 
 
-def test_figures_kept_when_runs_ended_need_no_log_and_say_the_same(
+def test_figures_cached_when_runs_end_are_used_and_equal_those_of_the_log(
     sweep: Sweep, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     story = Segment(about={"price": dollars(3600)}).step(1, samples=4, comm_bytes=7)
@@ -138,13 +138,13 @@ def test_figures_kept_when_runs_ended_need_no_log_and_say_the_same(
     keeper.keep(run_dir)
     keeper.close()
     with monkeypatch.context() as patched:
-        patched.setattr("outlay.sweep.aggregate.reading._fold", None)
+        patched.setattr("outlay.sweep.aggregate.aggregator._fold", None)
         assert sweep.row() == read
     (run_dir / CACHE).write_text("damaged")
     assert sweep.row() == read
 
 
-def test_a_run_without_a_log_keeps_no_figures(tmp_path: Path) -> None:
+def test_a_run_without_a_log_caches_no_figures(tmp_path: Path) -> None:
     keeper = FiguresKeeper(ManualClock())
     keeper.keep(tmp_path)
     keeper.close()
@@ -211,7 +211,7 @@ def test_an_epoch_of_unknown_length_has_no_time() -> None:
 @pytest.mark.parametrize(
     "budget", [{"totals": None}, {"totals": {"energy_Wh": "much"}}, {"unmeasured": None}]
 )
-def test_a_budget_of_another_shape_takes_no_summary_down(
+def test_a_malformed_budget_json_does_not_break_the_summary(
     sweep: Sweep, budget: dict[str, Any]
 ) -> None:
     write_artefacts(sweep.add("001_a", metadata={}), **budget)
@@ -288,7 +288,7 @@ def test_fairness_shows_how_much_of_a_limit_was_used() -> None:
 
 
 @pytest.mark.parametrize("key", [*KEYS, "max_cost_eur"])
-def test_every_limit_that_a_budget_can_have_takes_part_in_fairness(sweep: Sweep, key: str) -> None:
+def test_fairness_covers_every_limit_of_a_budget(sweep: Sweep, key: str) -> None:
     used = {
         "tokens": 3, "time_minutes": 3.0, "comm_bytes": 3, "energy_Wh": 3.0, "cost_usd": 3.0,
         "cost_eur": 3.0,
@@ -372,7 +372,7 @@ def test_bytes_that_nobody_metered_are_not_zero(sweep: Sweep) -> None:
         assert row["comm_bytes"] is None
 
 
-def test_findings_stand_in_the_one_json_document_and_before_the_verdict_for_people(
+def test_findings_are_in_the_json_document_and_before_the_verdict_in_text(
     sweep: Sweep,
 ) -> None:
     write_log(sweep.add("001_a"), metric(Segment().step(1), 0.9).end())
@@ -409,7 +409,7 @@ def test_a_log_exported_to_csv_aggregates_to_the_same_figures(sweep: Sweep) -> N
         assert two[column] == pytest.approx(one[column]), column
 
 
-def test_cash_and_showback_stand_side_by_side_and_are_never_added(tmp_path: Path) -> None:
+def test_cash_and_showback_are_shown_separately_and_never_added(tmp_path: Path) -> None:
     """Two runs of one second at a dollar a second: one is rented, the other one owned."""
     sweep = Sweep(tmp_path)
     for name, kind in (("a", "cash"), ("b", "showback")):

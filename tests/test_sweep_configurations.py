@@ -1,4 +1,4 @@
-"""Which runs of a sweep are one configuration over its seeds, and what each is called."""
+"""Configurations of a sweep: which runs are seeds of one, and their labels."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def manifest_of(plan: SweepPlan) -> SweepManifest:
 
 
 def subjects_of(manifest: SweepManifest, metric: str = "acc") -> list[Subject]:
-    """Return the runs as if each had ended well, each with more of the metric than the last."""
+    """Return the runs as completed, each with a higher metric than the one before."""
     return [
         Subject(
             run=run, state=RunState(status="completed"), totals={},
@@ -104,7 +104,7 @@ def test_whatever_else_differs_makes_another_configuration_whose_name_says_what(
     assert labels[0] != labels[1]
 
 
-def test_patience_makes_no_other_configuration() -> None:
+def test_retries_and_time_limits_do_not_change_the_configuration() -> None:
     entry = {"name": "a", "params": {"lr": 1}}
     more = entry | {"seeds": [5], "retries": 3, "timeout": "2h"}
     assert pooled(summary(entry | {"seeds": [4]}, more)) == {"lr=1": 2}
@@ -160,7 +160,7 @@ def test_every_report_keeps_configurations_apart() -> None:
 @pytest.mark.parametrize(
     ("metric", "best_first"), [("acc", ["lr=2", "lr=1"]), ("val_loss", ["lr=1", "lr=2"])]
 )
-def test_the_best_is_the_most_or_the_least_as_the_metric_has_it(
+def test_the_best_is_the_largest_or_smallest_by_the_metrics_direction(
     metric: str, best_first: list[str]
 ) -> None:
     plan = plan_of(
@@ -175,12 +175,12 @@ def test_the_best_is_the_most_or_the_least_as_the_metric_has_it(
 @pytest.mark.parametrize(
     ("second", "doubt"),
     [
-        ((0.4, 0.6), "Their intervals overlap: about 1 more seed of each would tell."),
+        ((0.4, 0.6), "Their intervals overlap: about 1 more seed of each would separate them."),
         ((-5.0, -4.9), "(their intervals do not overlap)"),
-        ((0.5,), "(with one run each nobody knows whether that is luck)"),
+        ((0.5,), "(with one run each, this may be chance)"),
     ],
 )
-def test_the_verdict_says_how_sure_it_is(second: tuple[float, ...], doubt: str) -> None:
+def test_the_verdict_states_its_certainty(second: tuple[float, ...], doubt: str) -> None:
     subjects = subjects_of(manifest_of(plan_of({"name": "a", "params": {"lr": 1}})))
     values = {"lr=1": (0.90, 0.91), "lr=2": second}
     rows = [

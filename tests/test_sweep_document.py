@@ -1,4 +1,4 @@
-"""What the document of sweeps promises of grids and summaries, and no other test looks at."""
+"""Documented keys of grids and columns of summaries that no other test checks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the Slurm engine is made of, without a cluster: options, answers, ends, times, secrets."""
+"""The Slurm engine without a cluster: options, squeue and sacct, ends, times, secrets."""
 
 from __future__ import annotations
 
@@ -22,36 +22,39 @@ from outlay.errors import InvalidValue, MissingExtra
 from outlay.proc.strays import ExitRecord, exit_path
 from outlay.sweep.engines.base import Ended, Task
 from outlay.sweep.engines.slurm.allocation import (
+    EventKind,
     JobAllocation,
-    JobMoment,
+    JobEvent,
     JobSpec,
-    Times,
-    What,
-    give_sign,
-    note,
-    opened_command,
+    JobTimes,
+    append_event,
+    command_with_secrets,
     ran_so_far_ns,
     read_times,
+    record_sign_of_life,
     rendezvous_port,
     spec_path,
-    write_spec,
 )
-from outlay.sweep.engines.slurm.ends import conclude, may_be_late
 from outlay.sweep.engines.slurm.engine import SlurmEngine
-from outlay.sweep.engines.slurm.options import SlurmOptions, SlurmRequest, parameters, slurm_options
-from outlay.sweep.engines.slurm.poller import Poller, Submitted
+from outlay.sweep.engines.slurm.options import (
+    SlurmOptions,
+    SlurmRequest,
+    slurm_options,
+    submitit_parameters,
+)
+from outlay.sweep.engines.slurm.poller import Poller, Submitted, conclude, may_be_late
 from outlay.sweep.engines.slurm.queue import (
     Batch,
-    JobLook,
-    Looks,
+    JobStatus,
+    JobStatuses,
     Slurm,
     new_batch,
-    read_array_size,
+    parse_array_size,
+    parse_sacct,
+    parse_squeue,
     read_batches,
-    read_sacct,
-    read_squeue,
 )
-from outlay.sweep.engines.slurm.submission import NoSlurm, NotAccepted
+from outlay.sweep.engines.slurm.submission import NoSlurm, NotAccepted, write_spec
 from outlay.sweep.errors import InvalidGrid
 from outlay.sweep.grid.files import plan_file
 from outlay.sweep.plan.launch import Place, environment_of
@@ -73,7 +76,7 @@ def plan(tmp_path: Path, **more: Any) -> SweepPlan:
     return plan_file(path)
 
 
-def test_an_entrys_options_come_on_top_of_the_grids(tmp_path: Path) -> None:
+def test_an_entrys_options_override_the_grids(tmp_path: Path) -> None:
     shared = {"partition": "gpu", "time": "4h", "extra": {"qos": "low"}}
     own = {"partition": "big", "extra": {"mem": "16G", "exclusive": True}}
     (run,) = plan(tmp_path, slurm=shared, grid=[{"params": {}, "slurm": own}]).runs
@@ -104,7 +107,7 @@ def test_a_wrong_option_is_named_with_its_line(
     assert raised.value.findings[0].line is not None
 
 
-def test_a_notice_of_the_grid_is_held_against_the_time_of_an_entry(tmp_path: Path) -> None:
+def test_the_grids_notice_is_checked_against_an_entrys_time(tmp_path: Path) -> None:
     entries = [{"params": {"x": 1}}, {"params": {"x": 2}, "slurm": {"time": "2m"}}]
     with pytest.raises(InvalidGrid, match="nothing to train in") as raised:
         plan(tmp_path, slurm={"time": "1h", "notice": "90s"}, grid=entries)
@@ -112,9 +115,7 @@ def test_a_notice_of_the_grid_is_held_against_the_time_of_an_entry(tmp_path: Pat
 
 
 @pytest.mark.parametrize(("time", "notice_s"), [("1m", 0), ("2m", 30), ("3m", 60), ("1h", 90)])
-def test_a_notice_that_nobody_states_fits_the_time(
-    tmp_path: Path, time: str, notice_s: int
-) -> None:
+def test_the_default_notice_fits_the_time(tmp_path: Path, time: str, notice_s: int) -> None:
     (run,) = plan(tmp_path, slurm={"time": time}).runs
     assert slurm_options(run.settings.engine_options["slurm"]).notice_ns == notice_s * NS
 
@@ -123,7 +124,7 @@ def asked(nodes: int = 1, processes: int = 1, most_ns: int | None = None, **opti
     request = SlurmRequest(
         options=SlurmOptions(**options), nodes=nodes, processes=processes, most_ns=most_ns
     )
-    return parameters(request, name="b", jobs=None, after=None)
+    return submitit_parameters(request, name="b", jobs=None, after=None)
 
 
 def test_one_task_per_node_and_a_gpu_for_each_process() -> None:
@@ -132,7 +133,7 @@ def test_one_task_per_node_and_a_gpu_for_each_process() -> None:
 
 
 @pytest.mark.parametrize(("gres", "expected"), [("gpu:2", "gpu:2"), ("", None), ("gpu", "gpu:8")])
-def test_a_number_that_is_stated_stays(gres: str, expected: str | None) -> None:
+def test_a_stated_gpu_count_is_kept(gres: str, expected: str | None) -> None:
     assert asked(processes=8, gres=gres)["gres"] == expected
 
 
@@ -142,9 +143,9 @@ def test_without_a_stated_time_a_job_gets_its_timeout_and_the_notice() -> None:
     assert asked()["time"] is None
 
 
-def test_how_many_may_run_at_once_holds_over_arrays() -> None:
+def test_the_number_of_jobs_holds_across_arrays() -> None:
     request = SlurmRequest(options=SlurmOptions(), nodes=1, processes=1, most_ns=None)
-    told = parameters(request, name="b", jobs=3, after="17")
+    told = submitit_parameters(request, name="b", jobs=3, after="17")
     assert (told["array_parallelism"], told["dependency"]) == (3, "afterany:17")
 
 
@@ -169,7 +170,7 @@ def test_a_grid_without_a_price_takes_its_partitions_rate(
     assert elsewhere.settings.price is None
 
 
-# -- what Slurm says ------------------------------------------------------------------------
+# -- squeue and sacct --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -205,40 +206,40 @@ def batch(name: str, job: str = "", tasks: int = 4) -> Batch:
     return Batch(name=name, tickets=tuple(map(str, range(tasks))), job=job)
 
 
-def test_squeues_answer_is_read_by_batch_and_place() -> None:
+def test_squeue_output_is_parsed_by_batch_and_array_index() -> None:
     text = (
         "4|2|RUNNING|None|n1|/s/slurm/b/x.sh\n4|3|PENDING|Priority||/s/slurm/b/x.sh\n"
         "9|N/A|FAILED|NonZeroExitCode|n2|/a|b/slurm/c/x.sh\n?\n"
     )
-    looks = read_squeue(text, [batch("b", "4"), batch("c", "9")])
-    assert looks["b", 2] == JobLook(job="4_2", state="RUNNING", reason="None", nodes="n1")
-    assert looks["b", 3].reason == "Priority"
-    assert looks["c", 0].job == "9"
-    assert len(looks) == 3
+    statuses = parse_squeue(text, [batch("b", "4"), batch("c", "9")])
+    assert statuses["b", 2] == JobStatus(job="4_2", state="RUNNING", reason="None", nodes="n1")
+    assert statuses["b", 3].reason == "Priority"
+    assert statuses["c", 0].job == "9"
+    assert len(statuses) == 3
 
 
-def test_a_batch_without_a_number_is_known_by_its_script() -> None:
+def test_a_batch_without_a_number_is_found_by_its_script() -> None:
     text = "4|N/A|PENDING|Priority||/s/slurm/b/x.sh\n5|N/A|PENDING|None||/s/slurm/other/x.sh\n"
-    assert read_squeue(text, [batch("b")]) == {
-        ("b", 0): JobLook(job="4", state="PENDING", reason="Priority")
+    assert parse_squeue(text, [batch("b")]) == {
+        ("b", 0): JobStatus(job="4", state="PENDING", reason="Priority")
     }
 
 
-def test_a_job_of_another_with_the_same_number_is_told_by_its_script() -> None:
-    assert read_squeue("4|N/A|RUNNING|None|n1|/elsewhere/job.sh\n", [batch("b", "4")]) == {}
+def test_another_job_with_the_same_number_is_recognised_by_its_script() -> None:
+    assert parse_squeue("4|N/A|RUNNING|None|n1|/elsewhere/job.sh\n", [batch("b", "4")]) == {}
 
 
-def test_sacct_speaks_of_whole_jobs_and_has_the_last_word_on_requeued_ones() -> None:
+def test_sacct_is_parsed_for_whole_jobs_with_the_last_state_of_requeued_ones() -> None:
     text = "4_2|PREEMPTED\n4_2|COMPLETED\n4_[3-9]|PENDING\n9|CANCELLED by 1000\n9.batch|Z\n"
-    looks = read_sacct(text, [batch("b", "4"), batch("c", "9")])
-    assert {key: look.state for key, look in looks.items()} == {
+    statuses = parse_sacct(text, [batch("b", "4"), batch("c", "9")])
+    assert {key: one.state for key, one in statuses.items()} == {
         ("b", 2): "COMPLETED", ("c", 0): "CANCELLED",
     }  # fmt: skip
 
 
 def test_the_largest_array_is_read_from_the_configuration() -> None:
-    assert read_array_size("MaxArraySize            = 21\nMaxJobCount = 10000\n") == 21
-    assert read_array_size("") == 1001
+    assert parse_array_size("MaxArraySize            = 21\nMaxJobCount = 10000\n") == 21
+    assert parse_array_size("") == 1001
 
 
 @pytest.mark.parametrize(
@@ -251,19 +252,19 @@ def test_the_largest_array_is_read_from_the_configuration() -> None:
         ("Batch job submission failed: Invalid account or account/partition combination", False),
     ],
 )
-def test_what_may_go_through_later_is_told_from_what_never_will(said: str, later: bool) -> None:
-    assert NotAccepted(f"sbatch: error: {said}").later is later
+def test_retryable_refusals_are_told_from_permanent_ones(said: str, later: bool) -> None:
+    assert NotAccepted(f"sbatch: error: {said}").retryable is later
 
 
 # -- how a job ended ------------------------------------------------------------------------
 
 
-def times(*marks: tuple[What, int], sign: int = 0) -> Times:
-    moments, restart = [], -1
+def times(*marks: tuple[EventKind, int], sign: int = 0) -> JobTimes:
+    events, restart = [], -1
     for what, second in marks:
         restart += what == "started"
-        moments.append(JobMoment(ticket="t", restart=restart, what=what, t_ns=second * NS))
-    return Times(moments=moments, sign_ns=sign * NS)
+        events.append(JobEvent(ticket="t", restart=restart, what=what, t_ns=second * NS))
+    return JobTimes(events=events, sign_ns=sign * NS)
 
 
 RAN = times(("started", 10), ("ended", 15))
@@ -273,8 +274,8 @@ def record(code: int = 0, **more: Any) -> ExitRecord:
     return ExitRecord(ticket="t", returncode=code, **more)
 
 
-def look(state: str) -> JobLook:
-    return JobLook(job="1", state=state)
+def status(state: str) -> JobStatus:
+    return JobStatus(job="1", state=state)
 
 
 @pytest.mark.parametrize(
@@ -297,14 +298,14 @@ def look(state: str) -> JobLook:
         (None, [], ("lost", None, False, "recorded no end")),
         ("FAILED", [record(127, reason="could not be started: No such file")],
          ("not_started", None, False, "No such file")),
-        # A node that failed by itself decides, though the first was told to end because of it.
+        # A node that failed on its own decides; the first was told to end because of it.
         ("FAILED", [record(-15, asked=True), record(1)], ("exited", 1, False, "")),
     ],
 )  # fmt: skip
-def test_an_end_is_told_by_slurm_and_the_job_together(
+def test_an_end_combines_slurms_state_and_the_exit_record(
     state: str | None, exits: list[ExitRecord], expected: tuple[str, int | None, bool, str] | None
 ) -> None:
-    ended = conclude(None if state is None else look(state), exits, RAN)
+    ended = conclude(None if state is None else status(state), exits, RAN)
     if expected is None:
         assert ended is None
         return
@@ -316,43 +317,43 @@ def test_an_end_is_told_by_slurm_and_the_job_together(
 
 def test_the_end_of_an_earlier_start_is_not_the_end() -> None:
     twice = times(("started", 10), ("ended", 15), ("started", 20), sign=22)
-    ended = conclude(look("NODE_FAIL"), [record(-15, asked=True, restart=0)], twice)
+    ended = conclude(status("NODE_FAIL"), [record(-15, asked=True, restart=0)], twice)
     assert ended == Ended(
         how="preempted", elapsed_ns=7 * NS,
-        reason="a node failed, and this cluster does not queue it again",
+        reason="a node failed, and this cluster does not requeue it",
     )  # fmt: skip
 
 
-def test_a_word_that_may_be_on_its_way_is_waited_for() -> None:
+def test_a_late_exit_record_is_waited_for() -> None:
     ended, taken = Ended(how="exited"), Ended(how="preempted")
-    assert may_be_late(look("COMPLETED"), [], ended)
+    assert may_be_late(status("COMPLETED"), [], ended)
     assert may_be_late(None, [], ended)
-    assert may_be_late(look("PREEMPTED"), [record()], taken)
-    assert not may_be_late(look("COMPLETED"), [record()], ended)
-    assert not may_be_late(look("CANCELLED"), [], ended)
+    assert may_be_late(status("PREEMPTED"), [record()], taken)
+    assert not may_be_late(status("COMPLETED"), [record()], ended)
+    assert not may_be_late(status("CANCELLED"), [], ended)
 
 
-def test_the_first_of_several_nodes_to_end_well_does_not_speak_for_all() -> None:
-    assert conclude(look("RUNNING"), [record(0)], RAN, nodes=2) is None
-    failed = conclude(look("RUNNING"), [record(1)], RAN, nodes=2)
+def test_a_job_of_several_nodes_ends_when_all_succeed_or_one_fails() -> None:
+    assert conclude(status("RUNNING"), [record(0)], RAN, nodes=2) is None
+    failed = conclude(status("RUNNING"), [record(1)], RAN, nodes=2)
     assert failed is not None
     assert failed.returncode == 1
-    both = conclude(look("RUNNING"), [record(0), record(0)], RAN, nodes=2)
+    both = conclude(status("RUNNING"), [record(0), record(0)], RAN, nodes=2)
     assert both is not None
     assert both.returncode == 0
 
 
 class Quiet(Slurm):
-    """A cluster where nothing happens, and that counts how often it is asked."""
+    """A cluster where nothing changes; counts the queries."""
 
     asked: int = 0
 
-    def look(self, batches: Collection[Batch]) -> Looks:
+    def query_queue(self, batches: Collection[Batch]) -> JobStatuses:
         Quiet.asked += 1
-        return {(batch.name, 0): look("RUNNING") for batch in batches}
+        return {(batch.name, 0): status("RUNNING") for batch in batches}
 
 
-def test_one_question_for_all_jobs_and_ever_fewer_while_nothing_changes(
+def test_one_query_for_all_jobs_with_back_off_while_nothing_changes(
     tmp_path: Path, clock: ManualClock
 ) -> None:
     poller = Poller(Quiet(), clock)
@@ -361,7 +362,7 @@ def test_one_question_for_all_jobs_and_ever_fewer_while_nothing_changes(
         poller.submitted[f"t{number}"] = Submitted(tmp_path, 1, one, 0)
     began = Quiet.asked
     for _ in range(3000):  # Ten minutes.
-        poller.look()
+        poller.poll_if_due()
         clock.sleep(0.2)
     assert 20 <= Quiet.asked - began <= 35
 
@@ -370,9 +371,9 @@ def test_one_question_for_all_jobs_and_ever_fewer_while_nothing_changes(
 
 
 @given(st.lists(st.integers(1, 1000), max_size=20), st.booleans())
-def test_a_job_ran_while_it_ran_and_never_while_it_waited(gaps: list[int], closed: bool) -> None:
-    """Waits and runs alternate; the oracle adds up every second one."""
-    second, ran_s, marks = 0, 0, list[tuple[What, int]]()
+def test_run_time_excludes_queue_waits(gaps: list[int], closed: bool) -> None:
+    """Waits and runs alternate; the oracle sums every second one."""
+    second, ran_s, marks = 0, 0, list[tuple[EventKind, int]]()
     for place, gap in enumerate(gaps):
         second += gap
         if place % 2:
@@ -385,8 +386,8 @@ def test_a_job_ran_while_it_ran_and_never_while_it_waited(gaps: list[int], close
 
 
 def test_a_start_that_left_no_end_lasted_until_its_last_sign_of_life(tmp_path: Path) -> None:
-    note(tmp_path, JobMoment(ticket="t", restart=0, what="started", t_ns=10 * NS))
-    give_sign(tmp_path, 14 * NS)
+    append_event(tmp_path, JobEvent(ticket="t", restart=0, what="started", t_ns=10 * NS))
+    record_sign_of_life(tmp_path, 14 * NS)
     assert read_times(tmp_path, "t").ran_ns() == 4 * NS
     assert read_times(tmp_path, "t").ran_ns(now_ns=20 * NS) == 10 * NS
     assert read_times(tmp_path, "another").ran_ns() == 0
@@ -394,14 +395,14 @@ def test_a_start_that_left_no_end_lasted_until_its_last_sign_of_life(tmp_path: P
 
 def test_a_job_that_waits_in_the_queue_has_not_run_nor_cost(tmp_path: Path) -> None:
     assert ran_so_far_ns(tmp_path, "t", 99 * NS) == 0
-    note(tmp_path, JobMoment(ticket="t", restart=0, what="started", t_ns=10 * NS))
+    append_event(tmp_path, JobEvent(ticket="t", restart=0, what="started", t_ns=10 * NS))
     assert ran_so_far_ns(tmp_path, "t", 30 * NS) == 20 * NS
     assert ran_so_far_ns(tmp_path, "t", 99 * NS) == 0  # Without a sign of life since its start.
-    note(tmp_path, JobMoment(ticket="t", restart=0, what="requeued", t_ns=40 * NS))
+    append_event(tmp_path, JobEvent(ticket="t", restart=0, what="requeued", t_ns=40 * NS))
     assert ran_so_far_ns(tmp_path, "t", 50 * NS) == 30 * NS
 
 
-# -- what a start achieved ------------------------------------------------------------------
+# -- progress of a start ---------------------------------------------------------------------
 
 
 def trained(start: float, *steps: int, committed: int | None = None) -> Segment:
@@ -418,14 +419,14 @@ def trained(start: float, *steps: int, committed: int | None = None) -> Segment:
         ([trained(0, 1, 2), trained(100, 3)], 0),
         ([trained(0, 1, 2), None, None], 2),
         ([None, None, trained(200, 1)], 0),
-        # From the beginning again: what was lost is no progress.
+        # Restarted from the beginning: repeated steps are no progress.
         ([trained(0, 1, 2), trained(100, 1, 2), trained(200, 1)], 2),
-        # Behind where an earlier start was, but safe where that was not.
+        # Fewer steps than an earlier start, but a later checkpoint.
         ([trained(0, 1, 2, 3, committed=1), trained(100, 2, committed=2)], 0),
         ([trained(0, 1, 2, committed=2), trained(100, 3), trained(200, 3)], 1),
     ],
 )
-def test_a_start_counts_unless_it_got_further_than_those_before(
+def test_starts_without_progress_are_counted(
     tmp_path: Path, story: list[Segment | None], fruitless: int
 ) -> None:
     for segment in filter(None, story):
@@ -440,16 +441,16 @@ def test_what_earlier_attempts_of_a_run_reached_is_no_progress(tmp_path: Path) -
     assert starts_without_progress(tmp_path, [START_NS + 100 * NS]) == 1
 
 
-def test_a_torn_line_is_passed_over_and_takes_no_later_one_with_it(tmp_path: Path) -> None:
-    note(tmp_path, JobMoment(ticket="t", restart=0, what="started", t_ns=10 * NS))
+def test_a_torn_line_is_skipped_and_later_lines_are_read(tmp_path: Path) -> None:
+    append_event(tmp_path, JobEvent(ticket="t", restart=0, what="started", t_ns=10 * NS))
     with (tmp_path / "slurm_times.jsonl").open("ab") as stream:
         stream.write(b'{"ticket": "t", "resta')
-    assert [moment.what for moment in read_times(tmp_path, "t").moments] == ["started"]
-    note(tmp_path, JobMoment(ticket="t", restart=0, what="ended", t_ns=20 * NS))
-    assert [moment.what for moment in read_times(tmp_path, "t").moments] == ["started", "ended"]
+    assert [event.what for event in read_times(tmp_path, "t").events] == ["started"]
+    append_event(tmp_path, JobEvent(ticket="t", restart=0, what="ended", t_ns=20 * NS))
+    assert [event.what for event in read_times(tmp_path, "t").events] == ["started", "ended"]
 
 
-# -- what a job is told ---------------------------------------------------------------------
+# -- job specs -------------------------------------------------------------------------------
 
 
 def test_a_spec_holds_no_secret_and_the_node_puts_it_back(tmp_path: Path) -> None:
@@ -466,7 +467,7 @@ def test_a_spec_holds_no_secret_and_the_node_puts_it_back(tmp_path: Path) -> Non
     assert b"hunter22" not in path.read_bytes()
     spec = read_document(path, JobSpec)
     assert (spec.env, spec.dropped) == ({"PLAIN": "x"}, ["LEFT_OUT"])
-    assert opened_command(spec, env) == ["train", "--token=t0k3n-secret"]
+    assert command_with_secrets(spec, env) == ["train", "--token=t0k3n-secret"]
 
 
 def test_a_word_that_looks_like_a_secret_is_in_no_file_though_no_variable_holds_it(
@@ -480,20 +481,20 @@ def test_a_word_that_looks_like_a_secret_is_in_no_file_though_no_variable_holds_
     secret = write_spec(task, {})
     path = spec_path(tmp_path, task.ticket)
     assert b"hunter22" not in path.read_bytes()
-    assert opened_command(read_document(path, JobSpec), secret) == ["train", word]
+    assert command_with_secrets(read_document(path, JobSpec), secret) == ["train", word]
 
 
-# -- where a job is -------------------------------------------------------------------------
+# -- allocation ------------------------------------------------------------------------------
 
 
 @given(st.integers(1, 10**9), st.integers(1, 11_000))
-def test_jobs_that_run_side_by_side_meet_on_ports_of_their_own(job: int, apart: int) -> None:
+def test_concurrent_jobs_get_different_rendezvous_ports(job: int, apart: int) -> None:
     assert rendezvous_port(job, 0) != rendezvous_port(job + apart, 0)
     assert rendezvous_port(job, 0) != rendezvous_port(job, 1)
     assert 20_000 <= rendezvous_port(job, 3) < 32_000
 
 
-def test_a_node_knows_its_place_and_tells_torchrun() -> None:
+def test_node_rank_and_rendezvous_are_set_for_torchrun() -> None:
     place = JobAllocation(job="3_1", number=5, restart=0, rank=1, nodes=2, node="n2", address="n1")
     told = place.variables()
     assert (told["PET_NNODES"], told["PET_NODE_RANK"]) == ("2", "1")
@@ -521,7 +522,7 @@ def test_every_job_and_every_command_loads_what_it_needs_and_no_more(
     assert unwanted & set(loaded.stdout.split()) == set()
 
 
-# -- where there is no cluster --------------------------------------------------------------
+# -- without a cluster ----------------------------------------------------------------------
 
 
 def test_a_machine_without_slurm_says_where_to_go(
@@ -540,12 +541,12 @@ def test_without_submitit_the_extra_is_named(
         SlurmEngine(tmp_path)
 
 
-# -- a scheduler that says no ---------------------------------------------------------------
+# -- refused submissions --------------------------------------------------------------------
 
 
 @pytest.fixture
 def commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Slurm's commands as scripts: squeue knows nothing, sbatch says what a test writes."""
+    """Slurm's commands as scripts: squeue prints nothing; tests write sbatch."""
     directory = tmp_path / "bin"
     directory.mkdir()
     for name in ("squeue", "scancel", "scontrol", "srun", "sacct"):
@@ -560,7 +561,7 @@ def write_script(path: Path, script: str) -> None:
 
 
 def has_it(tmp_path: Path) -> str:
-    """Return a queue that has whatever was to be submitted, known by where its script lies."""
+    """Return a squeue script that lists every batch, with the path of its job script."""
     return f'for one in {tmp_path}/slurm/*/; do echo "77|N/A|PENDING|Priority||${{one}}x.sh"; done'
 
 
@@ -598,7 +599,7 @@ def submit_one(engine: SlurmEngine, tmp_path: Path) -> str:
     return task.ticket
 
 
-def test_what_slurm_will_never_take_could_not_be_started(commands: Path, tmp_path: Path) -> None:
+def test_a_permanent_refusal_is_a_task_that_did_not_start(commands: Path, tmp_path: Path) -> None:
     write_script(commands / "sbatch", "echo 'Invalid partition name specified' >&2; exit 1")
     engine = SlurmEngine(tmp_path)
     ended = engine.poll(submit_one(engine, tmp_path))
@@ -607,7 +608,7 @@ def test_what_slurm_will_never_take_could_not_be_started(commands: Path, tmp_pat
     assert "Invalid partition name" in ended.reason
 
 
-def test_what_slurm_will_take_later_is_kept_for_later(commands: Path, tmp_path: Path) -> None:
+def test_a_retryable_refusal_keeps_the_task_pending(commands: Path, tmp_path: Path) -> None:
     write_script(commands / "sbatch", "echo 'Unable to contact slurm controller' >&2; exit 1")
     engine = SlurmEngine(tmp_path)
     ticket = submit_one(engine, tmp_path)
@@ -617,8 +618,10 @@ def test_what_slurm_will_take_later_is_kept_for_later(commands: Path, tmp_path: 
     assert engine.poll(ticket) == Ended(how="exited", asked=True, reason="never reached Slurm")
 
 
-def test_a_refusal_that_was_none_is_found_out_by_the_script(commands: Path, tmp_path: Path) -> None:
-    """The answer was lost on its way, but the queue has the job."""
+def test_a_job_accepted_despite_an_error_is_found_by_its_script(
+    commands: Path, tmp_path: Path
+) -> None:
+    """sbatch's answer was lost, but the queue has the job."""
     write_script(commands / "sbatch", "echo 'Socket timed out' >&2; exit 1")
     write_script(commands / "squeue", has_it(tmp_path))
     engine = SlurmEngine(tmp_path)
@@ -627,10 +630,10 @@ def test_a_refusal_that_was_none_is_found_out_by_the_script(commands: Path, tmp_
     assert engine.poll(ticket) is None
 
 
-def test_nothing_is_submitted_twice_while_slurm_cannot_say_whether_it_has_it(
+def test_nothing_is_submitted_twice_while_slurm_does_not_answer(
     commands: Path, tmp_path: Path, clock: ManualClock
 ) -> None:
-    """The answer is lost, and so is the question; minutes later the queue has the job."""
+    """sbatch's answer is lost and squeue fails; a minute later the queue has the job."""
     write_script(commands / "sbatch", f"echo >> {tmp_path}/calls; echo 'timed out' >&2; exit 1")
     write_script(commands / "squeue", "exit 1")
     engine = SlurmEngine(tmp_path, clock)
@@ -647,7 +650,7 @@ def test_nothing_is_submitted_twice_while_slurm_cannot_say_whether_it_has_it(
     assert [batch.job for batch in read_batches(tmp_path)] == ["77"]
 
 
-def test_what_slurm_does_not_have_after_all_is_submitted_again(
+def test_a_batch_that_slurm_does_not_have_is_submitted_again(
     commands: Path, tmp_path: Path, clock: ManualClock
 ) -> None:
     write_script(commands / "sbatch", "echo 'Unable to contact slurm controller' >&2; exit 1")
@@ -660,7 +663,7 @@ def test_what_slurm_does_not_have_after_all_is_submitted_again(
     assert [batch.job for batch in read_batches(tmp_path)] == ["78"]
 
 
-def test_what_was_cancelled_before_slurm_said_that_it_has_it_is_cancelled_there(
+def test_a_cancel_before_slurm_confirms_a_batch_is_sent_afterwards(
     commands: Path, tmp_path: Path, clock: ManualClock
 ) -> None:
     write_script(commands / "sbatch", "echo 'timed out' >&2; exit 1")
@@ -676,9 +679,7 @@ def test_what_was_cancelled_before_slurm_said_that_it_has_it_is_cancelled_there(
     assert (tmp_path / "told").read_text() == "77\n"
 
 
-def test_a_cancellation_that_slurm_did_not_hear_is_said_again(
-    commands: Path, tmp_path: Path
-) -> None:
+def test_a_cancel_that_slurm_did_not_accept_is_repeated(commands: Path, tmp_path: Path) -> None:
     write_script(commands / "sbatch", "echo Submitted batch job 77")
     write_script(commands / "squeue", has_it(tmp_path))
     write_script(commands / "scancel", f"echo >> {tmp_path}/told; exit 1")
@@ -711,9 +712,7 @@ def test_no_more_run_at_once_than_allowed_beside_jobs_of_an_earlier_process(
 
 
 @pytest.mark.parametrize("name", ["teleport", 3])
-def test_an_unknown_engine_is_refused_with_the_names_of_those_there_are(
-    tmp_path: Path, name: object
-) -> None:
+def test_an_unknown_engine_is_refused_with_the_known_names(tmp_path: Path, name: object) -> None:
     with pytest.raises(InvalidGrid, match="process, slurm, torchrun"):
         plan(tmp_path, engine=name)
 

@@ -1,4 +1,4 @@
-"""What the harness starts beside what, how attempts are settled, and what a manifest keeps."""
+"""The harness: concurrent runs, settlement, devices; and manifests of other versions."""
 
 from __future__ import annotations
 
@@ -18,8 +18,7 @@ from outlay.sweep.plan.planning import make_plan
 from outlay.sweep.run.devices import Tasks, check_fit, find_devices
 from outlay.sweep.run.harness import Harness, SweepOptions
 from outlay.sweep.run.money import SweepGuard, SweepRecorder, price_attempt
-from outlay.sweep.state.journal import Journal
-from outlay.sweep.state.manifest import read_manifest
+from outlay.sweep.state.manifest import Journal, read_manifest
 from outlay.sweep.state.outcomes import RunState, RunVerdict
 from outlay.sweep.state.setup import create
 from outlay.units import Money, Rate
@@ -29,7 +28,7 @@ NS = 10**9
 
 @dataclass
 class Endless:
-    """An engine of this machine whose tasks go on for ever."""
+    """A local engine whose tasks never end."""
 
     at_once: int
     submitted: list[str] = field(default_factory=list)
@@ -69,7 +68,7 @@ class Endless:
 
 
 class EndlessCluster(Endless):
-    """The same, elsewhere."""
+    """A remote engine whose tasks never end."""
 
     remote = True
 
@@ -111,7 +110,7 @@ def test_runs_here_do_not_wait_for_those_of_a_cluster(tmp_path: Path, clock: Man
         (Ended(how="lost"), None),
     ],
 )
-def test_an_attempt_without_a_log_costs_what_it_ran_and_not_nothing_where_nobody_knows(
+def test_an_attempt_without_a_log_costs_its_run_time_or_is_unknown(
     ended: Ended, cost: str | None, tmp_path: Path
 ) -> None:
     expected = None if cost is None else Money.parse(cost)
@@ -167,7 +166,7 @@ def test_a_manifest_keeps_what_its_user_and_newer_versions_added_and_adds_nothin
         (None, "3,-1,4", ("3",)),
     ],
 )
-def test_the_gpus_to_share_out_are_those_that_cuda_would_see(
+def test_the_allocated_gpus_are_those_that_cuda_would_see(
     stated: str | None, visible: str, expected: tuple[str, ...] | None
 ) -> None:
     assert find_devices(stated, {"CUDA_VISIBLE_DEVICES": visible}) == expected

@@ -1,4 +1,4 @@
-"""What the end of an attempt means for its run."""
+"""The status of a run after an attempt."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ STOPPED = RunVerdict("cancelled", "the sweep was cancelled")
         (Ended(how="not_started"), None, "error"),
     ],
 )
-def test_an_end_means_what_both_the_process_and_its_log_say(
+def test_the_verdict_combines_exit_status_and_log(
     ended: Ended, logged: str | None, status: str
 ) -> None:
     assert judge(ended, None, logged).status == status
 
 
-def test_what_the_harness_ended_keeps_its_reason() -> None:
+def test_a_run_that_the_harness_stopped_keeps_that_reason() -> None:
     assert judge(Ended(how="exited", returncode=-15, asked=True), STOPPED, None) == STOPPED
     assert judge(Ended(how="exited", returncode=0, asked=True), STOPPED, "preempted") == STOPPED
 

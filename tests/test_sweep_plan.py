@@ -1,4 +1,4 @@
-"""A grid becomes a plan: what each key means, and everything wrong with it at once."""
+"""From a grid to a plan: the meaning of each key, and all problems reported at once."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ def test_every_budget_mode_becomes_its_override(mode: str, limit: object, expect
     "budget",
     [{"mode": "iso_cost", "limit": "5 EUR"}, {"mode": "iso_cost", "max_cost_eur": 5}],
 )
-def test_a_budget_in_euros_is_planned_and_handed_on(budget: dict[str, object]) -> None:
+def test_a_budget_in_euros_is_planned_and_passed_on(budget: dict[str, object]) -> None:
     plan = plan_of_entry(budget=budget, price="2 EUR/h")
     (run,) = plan.runs
     assert run.prediction.cost == Money.parse("5 EUR")
@@ -340,7 +340,7 @@ def test_inserting_an_entry_changes_ids_and_no_fingerprint() -> None:
     assert [run.id for run in after.runs[1:]] != [run.id for run in before.runs]
 
 
-def test_price_patience_and_secrets_are_no_part_of_a_fingerprint() -> None:
+def test_price_time_limits_and_secrets_are_not_in_the_fingerprint() -> None:
     (plain,) = plan_of_entry(params={"a": 1}).runs
     (priced,) = plan_of_entry(
         params={"a": 1}, price=2, retries=3, timeout="1h", env={"WANDB_API_KEY": "abc"}
@@ -447,7 +447,7 @@ def test_plan_shows_runs_and_what_they_should_cost(grid_file: Path, tmp_path: Pa
 
 
 def words_in(command: str) -> list[str]:
-    """Return the words of a command as a shell hands them to a program."""
+    """Return the words of a command as a shell splits them."""
     script = f"printf '%s\\n' {command.strip()}"
     done = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=True)
     return done.stdout.splitlines()

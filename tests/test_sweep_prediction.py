@@ -1,4 +1,4 @@
-"""What a run should take, the most that it may, and on what terms money is held for it."""
+"""Predictions of runs, their upper bounds, and the terms of their leases."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ SECOND = 10**9
 DOLLAR_A_SECOND = Rate.parse("3600 USD/h")
 
 
-def test_the_longest_of_the_finished_runs_is_what_the_next_should_take() -> None:
+def test_the_longest_finished_run_predicts_the_next() -> None:
     found = measured(DOLLAR_A_SECOND, [1 * SECOND, 3 * SECOND, 2 * SECOND])
     assert (found.ns, found.cost) == (3 * SECOND, Money.parse("3 USD"))
 
 
-def test_before_any_run_has_finished_nothing_is_measured() -> None:
+def test_without_finished_runs_there_is_no_prediction() -> None:
     assert measured(DOLLAR_A_SECOND, []) == Prediction()
 
 
 @pytest.mark.parametrize(("timeout", "seconds"), [(None, 1000 + 100 + 120), ("5m", 300)])
-def test_where_nobody_can_pay_more_a_run_gets_its_timeout_or_a_tenth_and_two_minutes_more(
+def test_a_remote_run_gets_its_timeout_or_a_tenth_and_two_minutes_more(
     timeout: str | None, seconds: int
 ) -> None:
     stated = None if timeout is None else Duration.parse(timeout)
@@ -41,7 +41,7 @@ def test_where_nobody_can_pay_more_a_run_gets_its_timeout_or_a_tenth_and_two_min
     ("predicted", "slice", "notice"),
     [("0s", "1s", "1s"), ("40s", "10s", "5s"), ("10h", "5m", "11s")],
 )
-def test_what_is_held_for_ending_a_run_includes_the_second_that_noticing_takes(
+def test_the_hold_for_ending_a_run_includes_the_reaction_time(
     predicted: str, slice: str, notice: str
 ) -> None:
     terms = terms_of(DOLLAR_A_SECOND, Duration.parse(predicted).ns)
@@ -49,7 +49,7 @@ def test_what_is_held_for_ending_a_run_includes_the_second_that_noticing_takes(
 
 
 def earlier_run(run_dir: Path, clock: ManualClock, seconds: int) -> None:
-    """A run that took so long before its first step."""
+    """A run with this start-up time."""
     with outlay.run("m", dir=run_dir, clock=clock) as run:
         clock.advance(seconds * SECOND)
         for _ in run.steps(range(3), tokens=1):
@@ -57,7 +57,7 @@ def earlier_run(run_dir: Path, clock: ManualClock, seconds: int) -> None:
 
 
 def planned(directory: Path, **entry: object) -> dict[str, Any]:
-    """What ``outlay sweep plan`` says of a grid of one run."""
+    """The output of ``outlay sweep plan`` for a grid of one run."""
     grid = directory / "tries.json"
     entries = [{"name": "a", "params": {"x": 1}, "entrypoint": "train.py", **entry}]
     grid.write_text(json.dumps({"grid": entries}))
@@ -72,7 +72,7 @@ def at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_a_plan_foresees_the_start_up_that_earlier_runs_took(at: Path, clock: ManualClock) -> None:
+def test_a_plan_includes_the_start_up_of_earlier_runs(at: Path, clock: ManualClock) -> None:
     for index, seconds in enumerate((30, 40, 900)):
         earlier_run(at / "runs" / "tries_20260101_000000" / f"00{index}_a", clock, seconds)
     found = planned(at, budget={"mode": "iso_time", "limit": "1h"}, price="3.6 USD/h")
@@ -82,13 +82,13 @@ def test_a_plan_foresees_the_start_up_that_earlier_runs_took(at: Path, clock: Ma
     assert found["warnings"] == []
 
 
-def test_a_cost_budget_holds_the_start_up_already(at: Path, clock: ManualClock) -> None:
+def test_a_cost_budget_includes_start_up(at: Path, clock: ManualClock) -> None:
     earlier_run(at / "runs" / "tries_20260101_000000" / "001_a", clock, 40)
     found = planned(at, budget={"mode": "iso_cost", "limit": "5 USD"}, price="3.6 USD/h")
     assert found["predicted_cost"] == "5.00 USD"
 
 
-def test_a_start_up_that_nobody_measured_is_said_to_be_unknown(at: Path) -> None:
+def test_an_unmeasured_start_up_is_shown_as_unknown(at: Path) -> None:
     found = planned(at, budget={"mode": "iso_time", "limit": "1h"})
     assert found["start_up_seconds"] is None
     done = CliRunner().invoke(app, ["sweep", "plan", str(at / "tries.json")])

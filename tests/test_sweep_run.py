@@ -22,9 +22,8 @@ from outlay.sweep.grid.files import plan_file
 from outlay.sweep.run.harness import Harness, SweepOptions
 from outlay.sweep.run.money import SweepGuard
 from outlay.sweep.run.sweeps import Cancelled, Result, cancel, resume, start
-from outlay.sweep.state.journal import Event, Journal, read_events
-from outlay.sweep.state.manifest import read_manifest
-from outlay.sweep.state.outcomes import RunState
+from outlay.sweep.state.manifest import Journal, read_events, read_manifest
+from outlay.sweep.state.outcomes import Event, RunState
 from outlay.sweep.state.setup import LOCK_FILE as LOCK
 from outlay.sweep.state.setup import SweepLock
 from outlay.units import Money
@@ -76,7 +75,7 @@ def test_a_failed_run_is_tried_again_as_often_as_the_grid_says(tmp_path: Path) -
     assert [state(result, n).attempts for n in (1, 2, 3)] == [2, 3, 3]
 
 
-def test_a_run_that_takes_too_long_is_ended_and_says_so(tmp_path: Path) -> None:
+def test_a_run_past_its_timeout_is_ended_with_that_reason(tmp_path: Path) -> None:
     result = run_grid(tmp_path, "test {x} = 1 || sleep 600", timeout="500ms", jobs=3)
     assert [state(result, n).status for n in (1, 2, 3)] == ["completed", "error", "error"]
     assert "timeout" in state(result, 2).reason
@@ -149,7 +148,7 @@ def test_resume_takes_the_flags_that_acknowledge_a_run(tmp_path: Path, flag: str
     assert outlay("sweep", "resume", flag, root).code == 0
 
 
-def test_a_sweep_that_was_moved_goes_on_where_it_is(tmp_path: Path) -> None:
+def test_a_moved_sweep_can_be_resumed(tmp_path: Path) -> None:
     root = run_grid(tmp_path, "test {x} != 2 || test -e $MFCL_SWEEP_RUN_DIR/again").root
     moved = tmp_path / "elsewhere"
     shutil.move(root, moved)
@@ -201,7 +200,7 @@ def test_runs_know_their_budget_price_and_place_without_code(tmp_path: Path) -> 
     assert (root / "001_group00" / "outlay_facts.json").exists()  # Kept as it ended.
 
 
-def test_gpus_are_shared_out_and_never_twice_at_once(tmp_path: Path) -> None:
+def test_no_gpu_is_allocated_to_two_runs_at_once(tmp_path: Path) -> None:
     script = "cd $MFCL_SWEEP_RUN_DIR/..; mkdir gpu$CUDA_VISIBLE_DEVICES; sleep 0.1; rmdir gpu*"
     grid = write_grid(tmp_path, script.replace("gpu*", "gpu$CUDA_VISIBLE_DEVICES"))
     how = SweepOptions(jobs=3, devices=("0", "5"))
@@ -238,7 +237,7 @@ def test_a_sweep_is_not_begun_twice(tmp_path: Path) -> None:
     assert "outlay sweep resume" in again.err
 
 
-def test_a_torn_journal_reads_up_to_the_tear_and_is_gone_on_with(tmp_path: Path) -> None:
+def test_a_torn_journal_is_read_up_to_the_tear_and_appended_to(tmp_path: Path) -> None:
     root = run_grid(tmp_path, "exit 0").root
     journal = root / "sweep_journal.jsonl"
     journal.write_bytes(journal.read_bytes()[:-20])
@@ -249,7 +248,7 @@ def test_a_torn_journal_reads_up_to_the_tear_and_is_gone_on_with(tmp_path: Path)
 
 
 def left_running(root: Path, run: str, ceiling: str = "") -> None:
-    """Write down a start of two hours ago whose harness died before it heard of an end."""
+    """Record a start two hours ago without an end, as after a harness died."""
     hold = ""
     if ceiling:
         guard = SweepGuard(root, Money.parse(ceiling)).budget_guard
@@ -262,7 +261,7 @@ def left_running(root: Path, run: str, ceiling: str = "") -> None:
     journal.close()
 
 
-def test_a_run_that_was_taken_out_of_the_grid_is_not_left_running_in_the_books(
+def test_a_run_removed_from_the_grid_is_not_left_running(
     tmp_path: Path,
 ) -> None:
     more: dict[str, Any] = {"price": "1 USD/h", "timeout": "1h", "ceiling": "50 USD"}
@@ -285,7 +284,7 @@ def test_a_sweep_that_was_removed_may_be_started_again_in_its_place(tmp_path: Pa
     assert "a new sweep was started where there had been another" in str(guard.findings()[0])
 
 
-def test_a_sweep_is_gone_on_with_under_what_the_grid_says_now(tmp_path: Path) -> None:
+def test_resume_uses_the_current_grid(tmp_path: Path) -> None:
     more: dict[str, Any] = {"price": "1 USD/h", "timeout": "1h"}
     root = run_grid(tmp_path, "exit 0", ceiling="50 USD", **more).root
     grid = write_grid(tmp_path, "pwd", ceiling="60 USD", work_dir=str(tmp_path), **more)
@@ -298,7 +297,7 @@ def test_a_sweep_is_gone_on_with_under_what_the_grid_says_now(tmp_path: Path) ->
     assert printed == {f"{tmp_path}\n"}
 
 
-def test_a_grid_that_cannot_be_gone_on_with_changes_nothing(tmp_path: Path) -> None:
+def test_resume_with_an_unusable_grid_changes_nothing(tmp_path: Path) -> None:
     root = run_grid(tmp_path, "exit 0").root
     before = (root / "sweep_manifest.json").read_bytes()
     write_grid(tmp_path, "exit 1", ceiling="5 USD")
@@ -362,7 +361,7 @@ def test_being_told_to_end_cancels_what_runs_and_keeps_the_rest_for_later(
     assert marked(ticket) == []
 
 
-def test_cancelling_what_nobody_here_can_reach_says_so(tmp_path: Path) -> None:
+def test_cancelling_jobs_of_an_unreachable_cluster_is_an_error(tmp_path: Path) -> None:
     root = run_grid(tmp_path, "exit 0").root
     document = json.loads((root / "sweep_manifest.json").read_text())
     document["runs"][1]["engine"] = "slurm"
@@ -382,16 +381,16 @@ def test_a_sweep_that_another_machine_runs_is_not_cancelled_here(tmp_path: Path)
             cancel(root)
 
 
-def test_a_sweep_whose_process_is_gone_by_now_is_nobodys(tmp_path: Path) -> None:
+def test_a_sweep_whose_process_is_gone_has_no_holder(tmp_path: Path) -> None:
     root = run_grid(tmp_path, "exit 0").root
     with SweepLock(root):
         (root / LOCK).write_text(str(2**22 + 1))
         assert cancel(root) == Cancelled()
 
 
-def test_told_twice_it_forces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_second_signal_kills(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # With an hour's notice, nothing but the second signal can end a run that ignores the first.
-    monkeypatch.setattr("outlay.sweep.run.attempts.NOTICE_NS", 3600 * NS)
+    monkeypatch.setattr("outlay.sweep.run.harness.NOTICE_NS", 3600 * NS)
     grid = write_grid(tmp_path, "trap '' TERM; echo up; while :; do sleep 0.1; done")
     log = tmp_path / "sweep" / "001_group00_00" / "sweep.log"
     told: list[int] = []
@@ -463,7 +462,7 @@ def test_a_ceiling_with_nothing_to_predict_from_says_what_to_add(
 # -- the journal ----------------------------------------------------------------------------
 
 
-def test_a_start_that_cannot_be_written_down_does_not_happen(
+def test_a_start_that_cannot_be_recorded_is_not_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = tmp_path / "sweep"
@@ -475,7 +474,7 @@ def test_a_start_that_cannot_be_written_down_does_not_happen(
 
     real = os.write
     grid = write_grid(tmp_path, "echo ran")
-    monkeypatch.setattr("outlay.sweep.state.journal.os.write", full)
+    monkeypatch.setattr("outlay.sweep.state.manifest.os.write", full)
     with pytest.raises(Exception, match="No space left"):
         start(plan_file(grid), None, SweepOptions(jobs=1))
     monkeypatch.undo()
@@ -484,7 +483,7 @@ def test_a_start_that_cannot_be_written_down_does_not_happen(
     assert max(starts(root).values()) == 1
 
 
-def test_an_end_kept_for_later_survives_a_start_that_the_disk_refused_half_way(
+def test_an_unwritten_end_survives_a_half_written_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     room = [0]
@@ -498,7 +497,7 @@ def test_an_end_kept_for_later_survives_a_start_that_the_disk_refused_half_way(
 
     real = os.write
     journal = Journal(tmp_path)
-    monkeypatch.setattr("outlay.sweep.state.journal.os.write", nearly_full)
+    monkeypatch.setattr("outlay.sweep.state.manifest.os.write", nearly_full)
     with pytest.raises(SweepNotRecorded):
         journal.append(Event(t_ns=1, run="a", status="completed"))
     room[0] = 5
@@ -510,7 +509,7 @@ def test_an_end_kept_for_later_survives_a_start_that_the_disk_refused_half_way(
     assert [event.run for event in read_events(tmp_path)] == ["a", "c"]
 
 
-def test_a_journal_closes_a_torn_line_before_it_goes_on(tmp_path: Path) -> None:
+def test_a_journal_terminates_a_torn_line_before_it_appends(tmp_path: Path) -> None:
     (tmp_path / "sweep_journal.jsonl").write_bytes(b'{"t_ns": 1, "run": "a"')
     journal = Journal(tmp_path)
     journal.append(Event(t_ns=1, run="b", status="completed"))

@@ -30,8 +30,7 @@ from outlay.sweep.engines.slurm.queue import read_batches
 from outlay.sweep.grid.files import plan_file
 from outlay.sweep.run.harness import SweepOptions
 from outlay.sweep.run.sweeps import Result, resume, start
-from outlay.sweep.state.journal import read_events
-from outlay.sweep.state.manifest import read_manifest
+from outlay.sweep.state.manifest import read_events, read_manifest
 from slurm_cluster import NODES, Cluster
 from waiting import until
 
@@ -65,7 +64,7 @@ def run_grid(tmp_path: Path, entrypoint: list[str], **more: Any) -> Result:
 
 
 class Harness:
-    """Sweeps in processes of their own, which may be killed; none outlives its test."""
+    """Sweeps in separate processes, which may be killed; none outlives its test."""
 
     def __init__(self) -> None:
         self._started: list[subprocess.Popen[str]] = []
@@ -97,7 +96,7 @@ def finish(process: subprocess.Popen[str]) -> tuple[int, str]:
 
 
 def ends(root: Path) -> dict[str, list[str]]:
-    """Return every end that was written down, by run."""
+    """Return every recorded end, by run."""
     found: dict[str, list[str]] = {}
     for event in read_events(root):
         if event.status != "running":
@@ -201,7 +200,7 @@ def start_arrays(
 
     Each has sixty steps, which take two minutes if nobody interrupts them.
     """
-    # What differs in one option goes into arrays of its own.
+    # Runs that differ in an option go into different arrays.
     entries = [
         {"params": {"x": list(range(1, tasks + 1))}, "slurm": {"extra": {"nice": str(tasks)}}}
         for tasks in ARRAYS
@@ -230,7 +229,7 @@ def check_every_task_went_on(
     assert (code, ends(root)) == (0, {run: ["completed"] for run in runs}), printed
     for run in runs:
         told = figures(root / run)
-        moments = read_times(root / run, read_manifest(root).state(run).ticket).moments
+        moments = read_times(root / run, read_manifest(root).state(run).ticket).events
         starts = [moment.restart for moment in moments if moment.what == "started"]
         assert (starts, told.attempts, told.steps) == ([0, 1], 2, 60), slurm.explain()
         assert (told.tokens, told.status) == (6000, "completed")
@@ -247,7 +246,7 @@ def jobs_of(root: Path) -> list[str]:
     return [job_of(root, run) for run in read_manifest(root).runs]
 
 
-def test_every_task_of_an_array_that_is_preempted_goes_on(
+def test_every_task_of_a_preempted_array_continues(
     slurm: Cluster, harness: Harness, tmp_path: Path
 ) -> None:
     going = start_arrays(slurm, harness, tmp_path)
@@ -255,7 +254,7 @@ def test_every_task_of_an_array_that_is_preempted_goes_on(
     check_every_task_went_on(tmp_path / "sweep", going, slurm)
 
 
-def test_every_task_of_an_array_whose_time_is_up_goes_on(
+def test_every_task_of_an_array_at_its_time_limit_continues(
     slurm: Cluster, harness: Harness, tmp_path: Path
 ) -> None:
     # Slurm looks twice a minute, and early: it tells a job 40 to 70 s after its start.
@@ -263,7 +262,7 @@ def test_every_task_of_an_array_whose_time_is_up_goes_on(
     check_every_task_went_on(tmp_path / "sweep", going, slurm)
 
 
-def test_every_task_of_an_array_that_somebody_queues_again_goes_on(
+def test_every_task_of_a_requeued_array_continues(
     slurm: Cluster, harness: Harness, tmp_path: Path
 ) -> None:
     going = start_arrays(slurm, harness, tmp_path)
@@ -272,7 +271,7 @@ def test_every_task_of_an_array_that_somebody_queues_again_goes_on(
     check_every_task_went_on(tmp_path / "sweep", going, slurm)
 
 
-def test_every_task_of_an_array_goes_on_after_its_nodes_are_lost(
+def test_every_task_of_an_array_continues_after_its_nodes_are_lost(
     slurm: Cluster, harness: Harness, tmp_path: Path
 ) -> None:
     going = start_arrays(slurm, harness, tmp_path)
@@ -292,7 +291,7 @@ def check_waits_are_recovery_and_free(run_dir: Path) -> None:
     assert phases["recovery"]["cost"]["micros"] == 0
 
 
-def test_a_job_that_somebody_cancels_is_cancelled_and_not_failed(
+def test_a_job_cancelled_in_slurm_is_cancelled_and_not_failed(
     slurm: Cluster, harness: Harness, tmp_path: Path
 ) -> None:
     root = tmp_path / "sweep"
@@ -394,7 +393,7 @@ def test_a_run_that_takes_too_long_ends_itself(tmp_path: Path) -> None:
     assert result.manifest.state(FIRST).reason == "timeout: not done after 1.0s"
 
 
-def test_a_controller_that_starts_again_costs_no_run(
+def test_a_controller_restart_loses_no_run(
     slurm: Cluster, harness: Harness, tmp_path: Path
 ) -> None:
     root = tmp_path / "sweep"
@@ -413,7 +412,7 @@ def test_a_controller_that_starts_again_costs_no_run(
 
 
 @pytest.mark.parametrize("how", ["SIGKILL", "SIGHUP"])
-def test_jobs_outlive_a_harness_that_is_gone_and_are_found_again(
+def test_jobs_outlive_their_harness_and_are_reattached_to(
     slurm: Cluster, harness: Harness, tmp_path: Path, how: str
 ) -> None:
     root = tmp_path / "sweep"
@@ -436,7 +435,7 @@ def test_jobs_outlive_a_harness_that_is_gone_and_are_found_again(
     assert sorted(kinds) == ["capture", "capture", "hold", "hold"]
 
 
-def test_a_detached_sweep_is_looked_at_and_cancelled_from_other_processes(
+def test_a_detached_sweep_is_polled_and_cancelled_from_other_processes(
     slurm: Cluster, tmp_path: Path
 ) -> None:
     script = "test {x} = 1 || exec sleep 600"
@@ -460,7 +459,7 @@ def names_in_queue(slurm: Cluster) -> list[list[str]]:
 
 
 @pytest.mark.parametrize("runs", [1, 2])
-def test_jobs_are_called_after_their_sweep_and_their_run(
+def test_jobs_are_named_after_their_sweep_and_their_run(
     slurm: Cluster, harness: Harness, tmp_path: Path, runs: int
 ) -> None:
     root = tmp_path / "sweep"
@@ -481,7 +480,7 @@ def test_an_array_that_waits_has_one_name(slurm: Cluster, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("attached", [True, False])
-def test_one_run_is_cancelled_and_the_others_go_on(
+def test_one_run_is_cancelled_and_the_others_continue(
     slurm: Cluster, harness: Harness, tmp_path: Path, *, attached: bool
 ) -> None:
     root = tmp_path / "sweep"
@@ -512,7 +511,7 @@ def test_a_run_that_a_sweep_does_not_have_is_refused_with_those_it_has(
 
 
 def look_until(root: Path, condition: Callable[[Any], bool]) -> Any:
-    """Ask how a sweep stands until it stands so."""
+    """Poll the status of a sweep until it is as expected."""
     found: list[Any] = []
 
     def looks_right() -> bool:
@@ -524,8 +523,8 @@ def look_until(root: Path, condition: Callable[[Any], bool]) -> Any:
 
 
 def without_moments(status: dict[str, Any]) -> dict[str, Any]:
-    """Return how a sweep stands, but for who runs it and what passes with time."""
-    # The head moves with the spend log, in which the later look captures what has ended.
+    """Return the status of a sweep without its harness and without elapsed times."""
+    # The head changes when the later poll captures what has ended.
     moving = ("harness", "running", "head")
     fixed = {name: value for name, value in status.items() if name not in moving}
     passing = ("elapsed_s", "running")
@@ -536,7 +535,7 @@ def without_moments(status: dict[str, Any]) -> dict[str, Any]:
     return fixed
 
 
-def test_a_sweep_stands_the_same_whether_or_not_somebody_runs_it(
+def test_status_is_the_same_with_and_without_a_harness(
     slurm: Cluster, harness: Harness, tmp_path: Path
 ) -> None:
     root = tmp_path / "sweep"
@@ -593,7 +592,7 @@ TIMES = {
 
 
 def without_times(row: dict[str, str]) -> dict[str, str]:
-    """Return what a summary says of a run, but for how long that took and so what it cost."""
+    """Return a run's row in the summary without times and cost."""
     return {name: value for name, value in row.items() if name not in TIMES}
 
 
@@ -601,7 +600,7 @@ def without_times(row: dict[str, str]) -> dict[str, str]:
 
 
 def held_task(engine: SlurmEngine, tmp_path: Path, number: int, **options: Any) -> str:
-    """Submit a job that waits until somebody releases it, which nobody does."""
+    """Submit a job that is held and never released."""
     directory = tmp_path / f"run{number}"
     directory.mkdir()
     ticket = engine.new_ticket(directory.name)
@@ -615,7 +614,7 @@ def held_task(engine: SlurmEngine, tmp_path: Path, number: int, **options: Any) 
     return ticket
 
 
-def test_arrays_are_no_larger_than_the_cluster_lets_them_be(slurm: Cluster, tmp_path: Path) -> None:
+def test_arrays_respect_the_clusters_maximum_size(slurm: Cluster, tmp_path: Path) -> None:
     engine = SlurmEngine(tmp_path)
     engine.allow(4)
     for number in range(23):  # MaxArraySize is 21.

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from outlay.proc.identity import marked
-from outlay.sweep.state.journal import read_events
-from outlay.sweep.state.manifest import read_manifest
+from outlay.sweep.state.manifest import read_events, read_manifest
 from terminal import terminal
 
 WAIT = "while [ ! -e ../go ]; do sleep 0.05; done"
@@ -20,7 +19,7 @@ BUDGET = json.dumps({"limits": {"max_minutes": 2}, "totals": {"time_minutes": 1.
 
 @pytest.fixture
 def grid(tmp_path: Path) -> Path:
-    """A grid whose runs say what they used of their budget, and wait for a file to appear."""
+    """A grid whose runs report their budget, and wait for a file to appear."""
     script = f"cd $MFCL_SWEEP_RUN_DIR; echo '{BUDGET}' > budget.json; {WAIT}; test {{x}} != 2"
     stated: dict[str, Any] = {
         "engine": "process", "arguments": "none", "entrypoint": ["sh", "-c", script],

@@ -1,4 +1,4 @@
-"""What the sweep document promises, from a grid to its summary, by its own commands."""
+"""The documented way from a grid to its summary, by the documented commands."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from outlay.sweep.plan.plan import SweepPlan
 from outlay.sweep.plan.planning import make_plan
 from outlay.sweep.run.harness import SweepOptions
 from outlay.sweep.run.sweeps import start
-from outlay.sweep.state.journal import read_events
+from outlay.sweep.state.manifest import read_events
 from waiting import until
 
 STUB = """\
@@ -68,7 +68,7 @@ def launched(plan: SweepPlan, number: int, **inherited: str) -> tuple[list[str],
 
 @pytest.fixture(scope="module")
 def swept(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A sweep of programs that know nothing of outlay, and its summary."""
+    """A sweep of programs that do not use outlay, and its summary."""
     directory = tmp_path_factory.mktemp("document")
     (directory / "stub.py").write_text(STUB)
     grid = {

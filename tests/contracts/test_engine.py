@@ -1,4 +1,4 @@
-"""What every engine promises: it starts, reports, ends and finds again what it started."""
+"""The contract of engines: starting, polling, cancelling and reattaching to tasks."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def local(tmp_path: Path) -> Iterator[ProcessEngine]:
 
 @pytest.fixture(params=["process", "torchrun", pytest.param("slurm", marks=pytest.mark.cluster)])
 def make_engine(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], Engine]:
-    """What makes an engine of every kind, and another one over the same directory."""
+    """A factory of each kind of engine; a second one is over the same directory."""
     if request.param == "slurm":
         request.getfixturevalue("slurm")
     return lambda: engine_named(request.param, tmp_path)
@@ -86,12 +86,12 @@ def ended(engine: Engine, ticket: str) -> Ended:
 
 
 def printed(one: Task) -> str:
-    """Return what a task has written so far."""
+    """Return the output of a task so far."""
     return one.log.read_text() if one.log.exists() else ""
 
 
 def until_up(engine: Engine, one: Task) -> None:
-    """Wait until a task has said that it runs."""
+    """Wait until a task has printed that it runs."""
 
     def said() -> bool:
         engine.wait(0)
@@ -140,7 +140,7 @@ def test_cancelling_ends_the_task_and_its_children(engine: Engine, tmp_path: Pat
     until(lambda: not marked(one.ticket), "a child is left")
 
 
-def test_one_that_ignores_being_told_is_ended_by_force(engine: Engine, tmp_path: Path) -> None:
+def test_a_task_that_ignores_sigterm_is_killed_with_force(engine: Engine, tmp_path: Path) -> None:
     one = shell(engine, tmp_path, "trap '' TERM; echo up; while :; do sleep 0.1; done")
     engine.submit(one)
     until_up(engine, one)
@@ -149,12 +149,12 @@ def test_one_that_ignores_being_told_is_ended_by_force(engine: Engine, tmp_path:
     assert engine.poll(one.ticket) is None
     engine.cancel(one.ticket, force=True)
     outcome = ended(engine, one.ticket)
-    # On a cluster, whoever could have told the signal was ended with it.
+    # On a cluster, the process that would record the signal is killed too.
     assert (outcome.returncode, outcome.asked) == (None if engine.remote else -9, True)
     until(lambda: not marked(one.ticket), "a child is left")
 
 
-def test_what_a_task_leaves_behind_dies_with_it(engine: Engine, tmp_path: Path) -> None:
+def test_orphans_of_a_task_are_killed_with_it(engine: Engine, tmp_path: Path) -> None:
     one = shell(engine, tmp_path, "sleep 600 & exit 0")
     assert run(engine, one).returncode == 0
     until(lambda: not marked(one.ticket), "a child is left")
@@ -326,7 +326,7 @@ def test_two_nodes_meet_over_c10d_on_loopback(
 # -- ports ----------------------------------------------------------------------------------
 
 
-def test_a_process_that_nobody_can_kill_is_given_up_after_a_while(
+def test_an_unkillable_process_is_given_up_after_a_timeout(
     monkeypatch: pytest.MonkeyPatch, clock: ManualClock
 ) -> None:
     stuck = Process(2**22 + 1, 0)

@@ -21,8 +21,8 @@ from outlay.sweep.engines.ports import Ports
 from outlay.sweep.grid.files import plan_file
 from outlay.sweep.run.harness import SweepOptions
 from outlay.sweep.run.sweeps import start
-from outlay.sweep.state.journal import Event, read_events
-from outlay.sweep.state.manifest import NAME, read_manifest
+from outlay.sweep.state.manifest import NAME, read_events, read_manifest
+from outlay.sweep.state.outcomes import Event
 from outlay.sweep.state.setup import holder_of
 from waiting import until
 
@@ -54,7 +54,7 @@ def command(grid: Path, root: Path) -> list[str]:
 
 
 def kill_after(process: subprocess.Popen[bytes], root: Path, events: int) -> None:
-    """Kill the harness once it has written so many more events, or let it end."""
+    """Kill the harness after it has written this many more events, or let it end."""
     target = len(read_events(root)) + events
     while process.poll() is None and len(read_events(root)) < target:
         SYSTEM.sleep(0.005)
@@ -140,7 +140,7 @@ def test_a_second_harness_is_refused_while_the_first_one_runs(tmp_path: Path) ->
     assert [event.status for event in read_events(root)].count("running") == 2
 
 
-def test_a_run_that_is_killed_is_an_error_and_the_rest_goes_on(tmp_path: Path) -> None:
+def test_a_run_that_is_killed_is_an_error_and_the_rest_continues(tmp_path: Path) -> None:
     grid = json.loads(write_grid(tmp_path).read_text())
     grid["entrypoint"] = ["sh", "-c", "test {x} != 1 || kill -9 $$"]
     grid["grid"] = [{"params": {"x": [0, 1, 2]}}]
@@ -155,7 +155,7 @@ def test_a_run_that_is_killed_is_an_error_and_the_rest_goes_on(tmp_path: Path) -
 
 
 class Thief:
-    """Takes ports right after they were reserved, before the run can."""
+    """Binds ports right after they were reserved, before the run can."""
 
     def __init__(self, times: int) -> None:
         self.times = times
@@ -222,9 +222,7 @@ def test_a_run_moves_to_other_ports_but_not_for_ever(
     _books_are_closed(result.root)
 
 
-def test_a_failure_that_has_nothing_to_do_with_the_port_is_not_tried_again(
-    tmp_path: Path, thief: Thief
-) -> None:
+def test_a_failure_unrelated_to_the_port_is_not_retried(tmp_path: Path, thief: Thief) -> None:
     thief.times = 0
     grid = json.loads(write_grid(tmp_path).read_text())
     grid |= {"entrypoint": ["sh", "-c", "echo address already in use: 80; exit 1"], "grid": [{}]}
@@ -235,7 +233,7 @@ def test_a_failure_that_has_nothing_to_do_with_the_port_is_not_tried_again(
 
 
 def test_a_disk_that_fills_up_stops_the_sweep_and_loses_nothing(tmp_path: Path) -> None:
-    """A limit on the size of files stands in for the disk: the journal meets it, half a line in."""
+    """A file size limit instead of a full disk: the journal reaches it in the middle of a line."""
     limit = "import resource, os, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (9000, 9000)); "
     ignore = "import signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN); "
     run = "os.execv(sys.executable, [sys.executable, *sys.argv[1:]])"

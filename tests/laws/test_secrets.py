@@ -20,7 +20,8 @@ from outlay.sweep.plan.launch import Place, environment_of
 from outlay.sweep.plan.plan import SweepPlan
 from outlay.sweep.plan.planning import make_plan
 from outlay.sweep.run.devices import Tasks
-from outlay.sweep.state.journal import Event, Journal
+from outlay.sweep.state.manifest import Journal
+from outlay.sweep.state.outcomes import Event
 from outlay.sweep.state.setup import create
 
 LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"

@@ -24,9 +24,8 @@ from outlay.sweep.run.detached import settle_earlier
 from outlay.sweep.run.devices import Tasks
 from outlay.sweep.run.harness import TICK_S, Harness, SweepOptions
 from outlay.sweep.run.money import SweepGuard
-from outlay.sweep.state.journal import Journal
-from outlay.sweep.state.manifest import read_manifest
-from outlay.sweep.state.setup import create, match_plan, to_do
+from outlay.sweep.state.manifest import Journal, read_manifest
+from outlay.sweep.state.setup import create, match_plan, unfinished_runs
 from outlay.units import Money, Rate
 
 SECOND = 10**9
@@ -39,7 +38,7 @@ class Crash(Exception):
 
 @dataclass(frozen=True)
 class Behaviour:
-    """What a run does, each time it is started."""
+    """The behaviour of a run, on each start."""
 
     seconds: int
     code: int
@@ -48,7 +47,7 @@ class Behaviour:
 
 @dataclass
 class Machine:
-    """An engine of which every attempt's cost is known: a dollar for every second."""
+    """An engine whose attempts cost a dollar per second."""
 
     clock: ManualClock
     behaviour: dict[str, Behaviour]
@@ -118,12 +117,12 @@ class Machine:
         self._end(ticket, elapsed_ns, code, asked=ticket in self.told)
 
     def used_ns(self) -> int:
-        """Return the time of everything that ran or runs."""
+        """Return the total run time of all attempts."""
         now_ns = self.clock.monotonic_ns()
         return self.spent_ns + sum(now_ns - start_ns for _, start_ns in self.begun.values())
 
     def close(self) -> None:
-        """What runs does not outlive its harness."""
+        """End everything: tasks do not outlive their harness."""
         for ticket, (_, start_ns) in list(self.begun.items()):
             self._end(ticket, self.clock.monotonic_ns() - start_ns, -15, asked=True)
 
@@ -197,7 +196,7 @@ def open_harness(
     plan: SweepPlan, root: Path, machine: Machine, log: MemorySpendLog, jobs: int,
     watch: Callable[[Harness], None] = lambda _: None,
 ) -> Iterator[Harness]:  # fmt: skip
-    """Take a sweep up as `resume` does; on leaving, nothing runs any more."""
+    """Resume a sweep as `resume` does; on exit nothing runs."""
     clock = machine.clock
     manifest = read_manifest(root, clock)
     plan, _ = match_plan(plan, manifest, {})
@@ -220,7 +219,7 @@ def open_harness(
 def _one_harness(
     plan: SweepPlan, root: Path, machine: Machine, log: MemorySpendLog, jobs: int, looks: int | None
 ) -> None:
-    """Run a harness to its end, or let it die after so many looks."""
+    """Run a harness to its end, or kill it after this many polls."""
     left = [looks]
 
     def die(_: Harness) -> None:
@@ -230,7 +229,7 @@ def _one_harness(
                 raise Crash
 
     with suppress(Crash), open_harness(plan, root, machine, log, jobs, die) as harness:
-        harness.run(to_do(harness.tasks.plan, harness.manifest, retry_failed=False))
+        harness.run(unfinished_runs(harness.tasks.plan, harness.manifest, retry_failed=False))
 
 
 class GuardedSweep(RuleBasedStateMachine):
@@ -256,7 +255,9 @@ class GuardedSweep(RuleBasedStateMachine):
             open_harness(self.plan, self.root, self.machine, self.log, self.jobs)
         )
         self.harness.enqueue(
-            to_do(self.harness.tasks.plan, self.harness.manifest, retry_failed=retry_failed)
+            unfinished_runs(
+                self.harness.tasks.plan, self.harness.manifest, retry_failed=retry_failed
+            )
         )
 
     @rule(looks=st.integers(1, 60))

@@ -22,8 +22,8 @@ from outlay.report.sweep_document import Link, charts_of, latex_table, sweep_doc
 from outlay.sweep.aggregate.aggregator import Aggregate, aggregate
 from outlay.sweep.aggregate.comparison import verdict
 from outlay.sweep.aggregate.rows import columns_of
-from outlay.sweep.state.journal import Event, read_events
-from outlay.sweep.state.manifest import read_manifest
+from outlay.sweep.state.manifest import read_events, read_manifest
+from outlay.sweep.state.outcomes import Event
 
 # Everything that is known about one sweep, read once for its reports.
 

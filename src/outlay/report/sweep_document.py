@@ -34,7 +34,7 @@ from outlay.sweep.aggregate.comparison import (
 )
 from outlay.sweep.aggregate.rows import Row, Subject, in_time, unit_of
 from outlay.sweep.grid.reading import Target
-from outlay.sweep.state.journal import Event
+from outlay.sweep.state.outcomes import Event
 from outlay.units import Money
 from outlay.units.shown import amount_text, money_of, money_text
 

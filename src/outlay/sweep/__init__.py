@@ -1,1 +1,1 @@
-"""Many runs under the same budget: a grid becomes a plan, the plan becomes runs, runs a summary."""
+"""Sweeps: many runs under the same budget, from a grid to a plan, runs and a summary."""

@@ -1,18 +1,18 @@
-"""Every way a sweep says no.
+"""Errors of sweeps.
 
 OutlayError
 ├── InvalidGrid         the grid file has problems; names all of them, each with its line
 ├── NotASweep           a directory without a manifest
 ├── SweepInUse          another harness runs this sweep
-├── RunElsewhere        a sweep is to be cancelled whose harness is not ours to end
+├── RunElsewhere        the harness to be cancelled is another host's or another user's
 ├── SweepNotRecorded    the journal cannot be written, so nothing more is started
-├── EngineBroken        what starts and ends the runs died
-├── NotCancelled        what is still running could not be asked to end
-├── RunsFailed          the sweep went through, and some runs did not
-└── IncompleteRuns      completed runs miss what the summary needs; names all of it
+├── EngineBroken        the process that starts and ends the runs died
+├── NotCancelled        some jobs could not be cancelled
+├── RunsFailed          the sweep finished, and some runs failed
+└── IncompleteRuns      completed runs lack what the summary needs; names all of it
 Refused
-├── NotAcknowledged     a sweep costs money and nobody said yes
-└── RunsSkipped         some runs no longer fitted under the ceiling
+├── NotAcknowledged     a sweep costs money and was not confirmed
+└── RunsSkipped         some runs did not fit under the ceiling
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def _listed(findings: Sequence[Finding]) -> str:
 
 
 class InvalidGrid(OutlayError):
-    """A grid that cannot be planned; carries everything that is wrong with it."""
+    """A grid that cannot be planned; carries every problem."""
 
     exit_code = 2
 
@@ -40,7 +40,7 @@ class InvalidGrid(OutlayError):
 
 
 class NotASweep(OutlayError):
-    """A directory was named that holds no sweep."""
+    """A directory without a sweep."""
 
     exit_code = 2
 
@@ -62,17 +62,17 @@ class SweepInUse(OutlayError):
 
 
 class RunElsewhere(OutlayError):
-    """The process that runs a sweep cannot be asked to end from here."""
+    """The process that runs a sweep cannot be signalled from here."""
 
     def __init__(self, path: str, holder: str) -> None:
         super().__init__(
-            f"{path}: this sweep is being run by {holder}, which cannot be told to end from here. "
+            f"{path}: this sweep is being run by {holder}, which cannot be signalled from here. "
             f"Run `outlay sweep cancel {path}` where it runs, as the user who started it."
         )
 
 
 class SweepNotRecorded(OutlayError):
-    """The journal could not be written; nothing is started that could not be accounted for."""
+    """The journal or the manifest could not be written; no further run is started."""
 
     def __init__(self, path: str, problem: str) -> None:
         super().__init__(
@@ -82,21 +82,21 @@ class SweepNotRecorded(OutlayError):
 
 
 class EngineBroken(OutlayError):
-    """The process that starts and ends the runs is gone, and they were ended with it."""
+    """The process that starts and ends the runs died, and the runs were ended."""
 
     def __init__(self, problem: str) -> None:
-        super().__init__(f"{problem}; what ran was ended. Continue with `outlay sweep resume`.")
+        super().__init__(f"{problem}; its runs were ended. Continue with `outlay sweep resume`.")
 
 
 class NotCancelled(OutlayError):
-    """Some of a sweep's runs may still run, and cannot be ended from here."""
+    """Some runs may still be running and cannot be cancelled from here."""
 
     def __init__(self, findings: Sequence[Finding]) -> None:
-        super().__init__(f"not everything could be cancelled; what could was{_listed(findings)}")
+        super().__init__(f"some runs could not be cancelled; the others were{_listed(findings)}")
 
 
 class RunsFailed(OutlayError):
-    """The sweep went to its end, and some runs did not complete."""
+    """The sweep finished, and some runs did not complete."""
 
     def __init__(self, failed: Iterable[str]) -> None:
         names = list(failed)
@@ -104,31 +104,30 @@ class RunsFailed(OutlayError):
 
 
 class RunsSkipped(Refused):
-    """The sweep went to its end, and some runs no longer fitted under the ceiling."""
+    """The sweep finished, and some runs did not fit under the ceiling."""
 
     def __init__(self, skipped: Iterable[str]) -> None:
         names = list(skipped)
         super().__init__(
-            f"{len(names)} of the runs no longer fitted under the ceiling: {', '.join(names)}"
+            f"{len(names)} of the runs did not fit under the ceiling: {', '.join(names)}"
         )
 
 
 class NotAcknowledged(Refused):
-    """A sweep costs money; somebody has to say yes to the plan."""
+    """A sweep costs money and needs ``--yes``."""
 
     def __init__(self) -> None:
         super().__init__(
-            "a sweep starts many runs: say yes to it with --yes, "
-            "after a look at `outlay sweep plan`"
+            "a sweep starts many runs: check it with `outlay sweep plan`, then confirm with --yes"
         )
 
 
 class IncompleteRuns(OutlayError):
-    """Completed runs miss what the summary needs."""
+    """Completed runs lack what the summary needs."""
 
     def __init__(self, missing: Sequence[Finding]) -> None:
         count = "one thing is" if len(missing) == 1 else f"{len(missing)} things are"
         super().__init__(
-            f"{count} missing in completed runs (--allow-missing goes on without){_listed(missing)}"
+            f"{count} missing in completed runs (--allow-missing ignores that){_listed(missing)}"
         )
         self.missing = tuple(missing)

@@ -24,8 +24,7 @@ from outlay.runs.figures import RunFigures
 from outlay.runs.reading import RunReading
 from outlay.store import open_store, outlay_home
 from outlay.store.runs import RunFilter, RunRow, count_runs, get, list_runs, run_dirs, values_of
-from outlay.sweep.state.journal import NAME as JOURNAL
-from outlay.sweep.state.manifest import is_sweep
+from outlay.sweep.state.manifest import JOURNAL, is_sweep
 from outlay.units import Money
 from outlay.web.page import People
 

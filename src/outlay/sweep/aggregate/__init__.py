@@ -1,1 +1,1 @@
-"""The runs of a sweep side by side: what each got for its budget."""
+"""The summary of a sweep: what each run achieved for its budget."""

@@ -1,6 +1,6 @@
-"""``python -m outlay.sweep.aggregate --enable-aggregator --root DIR``, as it is documented.
+"""``python -m outlay.sweep.aggregate --enable-aggregator --root DIR``.
 
-The same as ``outlay sweep report DIR``, which needs no flag: it only reads runs.
+The same as ``outlay sweep report DIR``, which needs no flag, as it only reads runs.
 """
 
 from __future__ import annotations

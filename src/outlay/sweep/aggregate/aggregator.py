@@ -1,29 +1,37 @@
-"""A sweep's summary: reads every run once, checks that nothing is missing."""
+"""A sweep's summary: the figures of every run, from its log or else from CSV files."""
 
 from __future__ import annotations
 
+import contextlib
+import math
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
 from outlay.budget.display import read_document
-from outlay.errors import Finding
-from outlay.sweep.aggregate.reading import missing_files, read_artefacts, read_ledger, totals_in
-from outlay.sweep.aggregate.rows import Row, RunFacts, Subject, rows_of
+from outlay.decoding import BadDocument, Decoder, csv_records, open_csv, read_file
+from outlay.errors import Finding, NotARun
+from outlay.files import write_whole
+from outlay.goodput.follower import GoodputFollower, RunView, known_goodput
+from outlay.ledger import SUPERVISOR, segment_paths
+from outlay.rates import kind_of_cost
+from outlay.sweep.aggregate.rows import Row, RunFacts, Seen, Subject, rows_of
 from outlay.sweep.errors import IncompleteRuns
 from outlay.sweep.run.money import head_of
 from outlay.sweep.state.manifest import ManifestRun, read_manifest
 from outlay.sweep.state.outcomes import RunState
+from outlay.units.quantity import MILLIJOULES_PER_WH
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Aggregate:
-    """A sweep's summary in memory.
+    """A sweep's summary.
 
     Attributes:
-        head: The hash of the last line of its spend log; empty without a ceiling.
+        head: The hash of the last line of its spend log; "" without a ceiling.
     """
 
     name: str
@@ -37,15 +45,14 @@ def aggregate(root: Path, now_ns: int, *, allow_missing: bool = False) -> Aggreg
 
     Raises:
         NotASweep: There is none.
-        IncompleteRuns: Completed runs miss what is required; names all of it.
+        IncompleteRuns: Completed runs lack what is required; names all of it.
     """
     manifest = read_manifest(root)
     subjects, missing = [], []
     for name, run in manifest.runs.items():
         subject = _subject(run, manifest.state(name), root / run.run_dir, now_ns)
         subjects.append(subject)
-        if subject.completed:
-            missing += [Finding(source=name, message=text) for text in subject.problems]
+        missing += [Finding(source=name, message=text) for text in subject.problems]
     if missing and not allow_missing:
         raise IncompleteRuns(missing)
     return Aggregate(
@@ -61,29 +68,228 @@ def _subject(run: ManifestRun, state: RunState, directory: Path, now_ns: int) ->
         written = read_artefacts(directory)
         problems = [f"{name} is missing" for name in missing_files(directory)]
         if written is None:
-            problems.append("there is no run log of its training either (see `outlay.run`)")
-        facts = _beside(written, facts)
+            problems.append("there is no run log of the training either (see `outlay.run`)")
+        facts = _combined(written, facts)
     return Subject(
         run=run, state=state, facts=facts, totals=_totals(directory),
         problems=tuple(problems) if state.status == "completed" else (),
     )  # fmt: skip
 
 
-def _beside(written: RunFacts | None, watched: RunFacts | None) -> RunFacts | None:
-    """Return what a training's files say, with the time and the money that its supervisor saw."""
+def _combined(written: RunFacts | None, watched: RunFacts | None) -> RunFacts | None:
+    """Return the figures of the CSV files, with the time and cost of the supervisor's log."""
     if written is None or watched is None:
         return written or watched
-    seen = ("cost_micros", "assumed_micros", "currency", "kind", "wall_ns", "started_ns",
-            "attempts", "phases", "phase_micros", "assumptions", "findings")  # fmt: skip
-    return msgspec.structs.replace(written, **{name: getattr(watched, name) for name in seen})
+    supervised = ("cost_micros", "assumed_micros", "currency", "kind", "wall_ns", "started_ns",
+                  "attempts", "phases", "phase_micros", "assumptions", "findings")  # fmt: skip
+    return msgspec.structs.replace(written, **{name: getattr(watched, name) for name in supervised})
 
 
 def _totals(directory: Path) -> dict[str, Any]:
-    """Return what the run itself says it used of its budget."""
+    """Return the totals in the run's own ``budget.json``."""
     document = read_document(directory)
     if document is None:
         return {}
     stated = dict(totals_in(document))
     for name in document.get("unmeasured") or ():
-        stated.pop(name, None)  # Its zero says nothing.
+        stated.pop(name, None)  # Its zero was not measured.
     return stated | {"steps_per_epoch": document.get("steps_per_epoch")}
+
+
+# A run's figures from the documented CSV files and ``budget.json``.
+
+REQUIRED: Final = ("timings.csv", "comms.csv", "budget.json")
+_KNOWN: Final = ("timings.csv", "comms.csv", "energy.csv", "fidelity.csv", "memory.csv")
+_MINUTES: Final = ("time_minutes", "elapsed_minutes")
+_PLACES: Final = ("step", "global_step")
+_PLACE_COLUMNS: Final = {*_MINUTES, *_PLACES, "epoch", "timestamp", "time", "split"}
+
+
+def missing_files(run_dir: Path) -> list[str]:
+    """Return the required files that a run does not have."""
+    return [name for name in REQUIRED if not (run_dir / name).is_file()]
+
+
+def read_artefacts(run_dir: Path) -> RunFacts | None:
+    """Return a run's figures from its files, or None where it has none."""
+    if len(missing_files(run_dir)) == len(REQUIRED):
+        return None
+    problems: list[str] = []
+    timings = list(_rows(run_dir / "timings.csv", problems))
+    comms = _rows(run_dir / "comms.csv", problems)
+    moved = [sent for row in comms if (sent := _number(row, "bytes_total")) is not None]
+    times = [ms for row in timings if (ms := _number(row, "t_step_ms")) is not None]
+    pairs = ((_number(row, "ips_step"), _number(row, "t_step_ms")) for row in timings)
+    totals = totals_in(read_document(run_dir))
+    energy = _energy_mj(run_dir / "energy.csv", problems)
+    if energy is None:
+        energy = _whole(totals.get("energy_Wh"), times=MILLIJOULES_PER_WH) or None
+    return RunFacts(
+        source="csv",
+        steps=len(times),
+        step_ns=round(sum(times) * 1e6),
+        items=sum(ips * ms / 1000 for ips, ms in pairs if ips is not None and ms is not None),
+        tokens=_whole(totals.get("tokens")),
+        comm_bytes=round(sum(moved)) if moved else None,
+        energy_mj=energy,
+        fidelity_mean=_mean(run_dir / "fidelity.csv", "grad_cos", problems),
+        metrics=_metrics(run_dir, problems),
+        findings=problems,
+    )
+
+
+def _rows(path: Path, problems: list[str]) -> Iterator[dict[str, str]]:
+    """Yield the rows of a file, none if it is missing; damage is added to ``problems``."""
+    try:
+        yield from csv_records(open_csv(path))
+    except FileNotFoundError:
+        return
+    except (OSError, BadDocument) as error:
+        problems.append(f"{path.name}: cannot be read: {error}")
+
+
+def _number(row: dict[str, str], column: str) -> float | None:
+    try:
+        number = float(row.get(column) or "nan")
+    except (TypeError, ValueError):
+        return None
+    return number if math.isfinite(number) else None
+
+
+def totals_in(document: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    """Return the totals in a ``budget.json``; empty where they are not a mapping."""
+    totals = None if document is None else document.get("totals")
+    return totals if isinstance(totals, Mapping) else {}
+
+
+def _whole(value: object, *, times: int = 1) -> int | None:
+    if not isinstance(value, int | float) or not math.isfinite(value):
+        return None
+    return round(value * times)
+
+
+def _mean(path: Path, column: str, problems: list[str]) -> float | None:
+    values = [v for row in _rows(path, problems) if (v := _number(row, column)) is not None]
+    return sum(values) / len(values) if values else None
+
+
+def _energy_mj(path: Path, problems: list[str]) -> int | None:
+    """Return the energy of all GPUs; a cumulative counter that falls was reset by a resume."""
+    last: dict[str, float] = {}
+    total = 0.0
+    for row in _rows(path, problems):
+        joules = _number(row, "energy_J_cum")
+        if joules is not None:
+            before = last.get(row.get("gpu_id") or "", 0.0)
+            total += joules - before if joules >= before else joules
+            last[row.get("gpu_id") or ""] = joules
+    return round(total * 1000) if last else None
+
+
+def _metrics(run_dir: Path, problems: list[str]) -> dict[str, list[Seen]]:
+    """Return the metrics of evaluation files: the numeric columns of every other CSV file."""
+    found: dict[str, list[Seen]] = {}
+    for path in sorted(run_dir.glob("*.csv")):
+        if path.name in _KNOWN:
+            continue
+        for row in _rows(path, problems):
+            place = _place(row)
+            for column in row:
+                value = None if column in _PLACE_COLUMNS else _number(row, column)
+                if value is not None:
+                    found.setdefault(column, []).append(Seen(value, *place))
+    return found
+
+
+def _place(row: dict[str, str]) -> tuple[int | None, int | None, float | None]:
+    minutes = next((m for name in _MINUTES if (m := _number(row, name)) is not None), None)
+    step = next((s for name in _PLACES if (s := _number(row, name)) is not None), None)
+    return (
+        None if minutes is None else round(minutes * 60e9),
+        None if step is None else round(step),
+        _number(row, "epoch"),
+    )
+
+
+# A run's figures from its log; from a cache beside it while the log is unchanged.
+
+CACHE: Final = "outlay_facts.json"
+_VERSION: Final = 4
+
+
+class _Cached(msgspec.Struct, frozen=True):
+    """Figures, and the name, size and mtime of the files that they are of."""
+
+    version: int
+    files: list[tuple[str, int, int]]
+    facts: RunFacts
+
+
+_decoder = Decoder[_Cached](_Cached)
+
+
+def read_ledger(run_dir: Path, now_ns: int) -> RunFacts | None:
+    """Return a run's figures, or None where it has no log."""
+    paths = segment_paths(run_dir)
+    if not paths:
+        return None
+    files = [(p.name, (s := p.stat()).st_size, s.st_mtime_ns) for p in paths]
+    cached = _read_cache(run_dir)
+    if cached is not None and cached.version == _VERSION and cached.files == files:
+        return cached.facts
+    facts = _fold(run_dir, now_ns)
+    if facts is not None:
+        with contextlib.suppress(OSError):  # A read-only directory is read each time.
+            cache = msgspec.json.encode(_Cached(_VERSION, files, facts))
+            write_whole(run_dir / CACHE, cache)
+    return facts
+
+
+def _read_cache(run_dir: Path) -> _Cached | None:
+    try:
+        return _decoder.decode(read_file(run_dir / CACHE))
+    except (OSError, BadDocument):
+        return None
+
+
+def _fold(run_dir: Path, now_ns: int) -> RunFacts | None:
+    try:
+        return _facts(GoodputFollower(run_dir).view(now_ns, alive=False))
+    except NotARun:
+        return None
+
+
+def _facts(view: RunView) -> RunFacts:
+    parts, account = view.break_down(), view.account
+    work, start_ns = account.work, view.timeline.start_ns
+    leading = [s for s in account.shown() if s.life.segment.rank <= 0]
+    stops = [event for event in account.budget_events() if event.event == "stopped"]
+    return RunFacts(
+        source="ledger",
+        steps=sum(segment.work.steps for segment in leading),
+        step_ns=sum(segment.work.step_ns + segment.work.wait_ns for segment in leading),
+        items=work.samples or work.tokens,
+        tokens=work.tokens or None,
+        comm_bytes=work.comm_bytes or None,
+        energy_mj=view.energy_mj() or None,
+        flops=work.flops or None,
+        cost_micros=None if parts.cost is None else parts.cost.micros,
+        assumed_micros=0 if parts.assumed is None else parts.assumed.micros,
+        currency="" if parts.cost is None else parts.cost.currency,
+        kind=kind_of_cost(view.timeline.attempts),
+        goodput=known_goodput(view, parts),
+        wall_ns=parts.wall_ns,
+        started_ns=start_ns,
+        attempts=len(view.timeline.attempts),
+        trained=any(s.rank != SUPERVISOR for a in view.timeline.attempts for s in a.ranks),
+        stop_reason=str(stops[-1].data.get("text", "")) if stops else "",
+        metrics={
+            name: [Seen(point.value, point.t_ns - start_ns, point.step) for point in series]
+            for name in account.metric_names()
+            if (series := account.series(name))
+        },
+        phases=dict(parts.phases),
+        phase_micros={name: money.micros for name, money in parts.cost_by_phase.items()},
+        assumptions=list(parts.assumptions),
+        findings=[str(finding) for finding in view.findings],
+    )

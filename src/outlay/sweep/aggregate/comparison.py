@@ -1,4 +1,4 @@
-"""Runs side by side: over seeds, equality of budgets, the best; as Markdown. Pure."""
+"""Comparison of runs: means over seeds, equality of budgets, the best configuration. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from outlay.sweep.aggregate.rows import Row, Subject, unit_of
 from outlay.sweep.grid.reading import NO_TARGET
 from outlay.units.shown import amount_text
 
-# Student's t at 97.5 % for 1, 2, 3, ... degrees of freedom; beyond, the last is a little wide.
+# Student's t at 97.5 % for 1, 2, 3, ... degrees of freedom; beyond, the last is slightly wide.
 _T: Final = (
     12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160,
     2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056,
@@ -28,8 +28,8 @@ _MOST_SEEDS: Final = 1000
 class Replicates:
     """One configuration over its seeds: the mean of the metric, and half its 95 % interval.
 
-    ``half_width`` is None for a single run, of which nobody knows how it varies; ``cost`` where
-    costs are unknown, or of several currencies or kinds. ``currency`` names showback as such.
+    ``half_width`` is None for a single run; ``cost``, the mean, where costs are unknown or have
+    several currencies or kinds. ``currency`` includes the kind if it is showback.
     """
 
     label: str
@@ -46,7 +46,7 @@ class Replicates:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fairness:
-    """How equal one limit made the runs: the least and the most that was used of it, 0 to 1."""
+    """How equally the runs used one limit: the least and the most used, as shares of it."""
 
     limit: str
     runs: int
@@ -55,7 +55,7 @@ class Fairness:
 
     @property
     def spread(self) -> float:
-        """How far apart the runs are, as a share of the limit."""
+        """The difference of most and least, as a share of the limit."""
         return self.most - self.least
 
 
@@ -67,12 +67,12 @@ def half_width(values: Sequence[float]) -> float | None:
 
 
 def _factor(count: int) -> float:
-    """Return Student's t for a mean of so many values."""
+    """Return Student's t for a mean of ``count`` values."""
     return _T[min(max(count - 1, 1), len(_T)) - 1]
 
 
 def replicates(rows: Sequence[Row]) -> list[Replicates]:
-    """Return completed runs that differ in their seed alone, together."""
+    """Return completed runs with a metric, grouped by configuration."""
     groups: dict[str, list[Row]] = {}
     for row in rows:
         if row["status"] == "completed" and row.get("accuracy_value") is not None:
@@ -102,13 +102,13 @@ _USED: Final = {
 
 
 def _used_columns(row: Row) -> dict[str, str]:
-    """Return where a row says what was used, by limit; that on money is named by its currency."""
+    """Return the column of the used amount by limit; the cost limit's key has its currency."""
     money = cost_in(currency_in(name.removeprefix("limit_") for name in row)).key
     return {money if key == COST.key else key: column for key, column in _USED.items()}
 
 
 def fairness(rows: Sequence[Row]) -> list[Fairness]:
-    """Return, for each limit, how much of it the completed runs really used."""
+    """Return how much of each limit the completed runs used."""
     shares: dict[str, list[float]] = {}
     for row in rows:
         if row["status"] != "completed":
@@ -116,7 +116,7 @@ def fairness(rows: Sequence[Row]) -> list[Fairness]:
         for key, column in _used_columns(row).items():
             limit, used = row.get(f"limit_{key}"), row.get(column)
             if used is None and column == "charged_cost":
-                used = row.get("cost")  # No budget wrote down what it charged.
+                used = row.get("cost")  # No budget recorded what it charged.
             if limit and used is not None:
                 shares.setdefault(f"{key} = {limit:g}", []).append(used / limit)
     return [
@@ -126,15 +126,15 @@ def fairness(rows: Sequence[Row]) -> list[Fairness]:
 
 
 def ranked(subjects: Sequence[Subject], rows: Sequence[Row]) -> list[Replicates]:
-    """Return the configurations, the best mean first, as the target metric understands best."""
+    """Return the configurations, the best mean of the target metric first."""
     more_is_better = any(s.target.metric and s.target.direction == "max" for s in subjects)
     return sorted(replicates(rows), key=lambda one: one.mean, reverse=more_is_better)
 
 
 def verdict(subjects: Sequence[Subject], rows: Sequence[Row]) -> str:
-    """Return in a sentence which configuration was best, and how sure that is.
+    """Return a sentence on which configuration was best, and how certain that is.
 
-    Only those of the first run's metric are compared: values of two metrics have no order.
+    Only runs with the first target metric are compared.
     """
     target = next((s.target for s in subjects if s.target.metric), NO_TARGET)
     found = replicates([row for row in rows if row.get("accuracy_metric") == target.metric])
@@ -151,7 +151,7 @@ def verdict(subjects: Sequence[Subject], rows: Sequence[Row]) -> str:
         return f"A tie: {tied}, each with {target.metric} {best.mean:.4g}. {_more(best, second)}"
     after = f"next: {second.label} with {second}"
     if best.half_width is None or second.half_width is None:
-        return f"{sentence}; {after} (with one run each nobody knows whether that is luck)."
+        return f"{sentence}; {after} (with one run each, this may be chance)."
     if is_clear(best, second):
         return f"{sentence}; {after} (their intervals do not overlap)."
     leads = f"{best.label} leads with {target.metric} {best}{money}"
@@ -159,27 +159,27 @@ def verdict(subjects: Sequence[Subject], rows: Sequence[Row]) -> str:
 
 
 def is_clear(best: Replicates, second: Replicates) -> bool:
-    """Say whether the intervals of two configurations lie apart."""
+    """Say whether the intervals of two configurations do not overlap."""
     if best.half_width is None or second.half_width is None:
         return False
     return abs(best.mean - second.mean) > best.half_width + second.half_width
 
 
 def _more(best: Replicates, second: Replicates) -> str:
-    """Say what would tell two configurations apart."""
+    """Return a sentence on what would distinguish two configurations."""
     if best.half_width is None or second.half_width is None:
-        return "More seeds of each would tell."
+        return "More seeds of each would distinguish them."
     count = seeds_to_tell(best, second)
     if count is None:
-        return "Their intervals overlap, and more seeds would hardly tell."
+        return "Their intervals overlap, and more seeds are unlikely to separate them."
     seeds = "seed" if count == 1 else "seeds"
-    return f"Their intervals overlap: about {count:,} more {seeds} of each would tell."
+    return f"Their intervals overlap: about {count:,} more {seeds} of each would separate them."
 
 
 def seeds_to_tell(best: Replicates, second: Replicates) -> int | None:
-    """Return how many more seeds of each would keep two intervals apart; an estimate.
+    """Return an estimate of how many more seeds of each would separate two intervals.
 
-    It holds if means and deviations stay as they are. None where nothing affordable would.
+    It assumes that means and deviations stay as they are. None for 1,000 or more in all.
     """
     apart = abs(best.mean - second.mean)
     spread = sum(_deviation(one) for one in (best, second))
@@ -191,6 +191,6 @@ def seeds_to_tell(best: Replicates, second: Replicates) -> int | None:
 
 
 def _deviation(one: Replicates) -> float:
-    """Return the standard deviation that an interval was computed from."""
+    """Return the standard deviation behind an interval."""
     count = len(one.runs)
     return (one.half_width or 0.0) * math.sqrt(count) / _factor(count)

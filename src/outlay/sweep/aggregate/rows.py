@@ -1,4 +1,4 @@
-"""One row per run: what it got for its budget, under which configuration. Pure."""
+"""One row per run: its figures, and the label of its configuration. Pure."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from outlay.sweep.state.manifest import ManifestRun
 from outlay.sweep.state.outcomes import RunState
 from outlay.units.quantity import MILLIJOULES_PER_WH
 
-# What one run got for its budget, whatever it was read from; and its place in a cache.
+# The figures of one run, from a log or from CSV files; the cache holds them.
 
 
 class Seen(msgspec.Struct, frozen=True, array_like=True):
-    """One value of the metric: after how much of the run's real time, and at which step."""
+    """One value of a metric: elapsed wall time since the run's start, step and epoch."""
 
     value: float
     elapsed_ns: int | None = None
@@ -30,18 +30,18 @@ class Seen(msgspec.Struct, frozen=True, array_like=True):
 
 
 class RunFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The figures of one run, all attempts and ranks; None where nothing says.
+    """The figures of one run over all attempts and ranks; None where unknown.
 
     Attributes:
         source: ``ledger`` or ``csv``.
-        steps: Steps that were executed, repeated ones included.
-        step_ns: Their time together, the wait for data included.
+        steps: Executed steps, repeated ones included.
+        step_ns: Their total time, the wait for data included.
         items: Samples (tokens where no samples were counted) over all ranks.
-        metrics: The values of each metric, in the order in which they came.
+        metrics: The values of each metric, in recorded order.
         kind: Of the cost: ``cash``, or ``showback``; the two are never added.
         phases: Wall time by phase.
-        stop_reason: Which limit ended it, in words.
-        trained: Whether the training itself recorded; otherwise its supervisor alone did.
+        stop_reason: The limit that ended it, in words.
+        trained: Whether the training itself recorded, not only its supervisor.
     """
 
     source: str
@@ -71,12 +71,12 @@ class RunFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def unit(self) -> str:
-        """What its cost is counted in, and shares no sum and no axis with another."""
+        """The unit of its cost; costs of different units are never added or compared."""
         return unit_of(self.currency, self.kind)
 
     @property
     def items_per_second(self) -> float | None:
-        """Throughput: everything over all the time, never a mean of rates."""
+        """Throughput: total items over total time, not a mean of rates."""
         return self.items / self.step_ns * 1e9 if self.step_ns and self.items else None
 
     @property
@@ -86,29 +86,25 @@ class RunFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def bytes_per_step(self) -> float | None:
-        """The mean of what collectives moved in a step."""
+        """Mean payload of collectives per step."""
         return self.comm_bytes / self.steps if self.steps and self.comm_bytes is not None else None
 
 
 def unit_of(currency: str | None, kind: str | None) -> str:
-    """Return what a cost is counted in: a currency, with the kind of what is not paid in cash."""
+    """Return the unit of a cost: its currency, with the kind unless it is cash."""
     return f"{currency} {kind}" if kind not in (None, "", "cash") else currency or ""
 
 
-# Configurations of a sweep: which runs differ in their seed alone, and what they are called.
+# Labels of configurations: the runs that differ in seed alone share one.
 #
-# A name says as little as it can: the parameters, and what else differs only where those are
-# equal.
+# A label is short: the parameters, and further differences only where those are equal.
 
-_OTHERWISE: Final = ("group", "params", "metadata", "budget", "engine", "world_size", "nnodes")
-"""What tells configurations apart in manifests that keep no hash of them."""
+_KEY_FIELDS: Final = ("group", "params", "metadata", "budget", "engine", "world_size", "nnodes")
+"""The fields that distinguish configurations in manifests without a hash of them."""
 
 
 def labels_of(runs: Sequence[ManifestRun]) -> list[str]:
-    """Return each run's configuration as one line: the same for two runs that differ in seed alone.
-
-    Different configurations have different lines.
-    """
+    """Return the label of each run's configuration, in one line; equal only for seeds of one."""
     keys = [_key(run) for run in runs]
     firsts: dict[Hashable, ManifestRun] = {}
     for key, run in zip(keys, runs, strict=True):
@@ -118,10 +114,10 @@ def labels_of(runs: Sequence[ManifestRun]) -> list[str]:
 
 
 def _key(run: ManifestRun) -> Hashable:
-    """Return what only the runs of one configuration have in common."""
+    """Return a key that is equal for the runs of one configuration."""
     if run.configuration:
         return run.configuration
-    kept = {name: getattr(run, name) for name in _OTHERWISE} | {"params": _params(run)}
+    kept = {name: getattr(run, name) for name in _KEY_FIELDS} | {"params": _params(run)}
     return ("kept", json.dumps(kept, sort_keys=True, default=str))
 
 
@@ -130,7 +126,7 @@ def _params(run: ManifestRun) -> dict[str, Any]:
 
 
 def _distinct(firsts: Sequence[ManifestRun]) -> list[str]:
-    """Return a line for the first run of each configuration, no two alike."""
+    """Return a unique label for the first run of each configuration."""
     sizes = {run.world_size for run in firsts}
     hidden = () if len(sizes) > 1 else ("world_size",)
     labels = [_named(run, hidden) for run in firsts]
@@ -140,7 +136,7 @@ def _distinct(firsts: Sequence[ManifestRun]) -> list[str]:
     for places in alike.values():
         for place, more in zip(places, _differences([firsts[p] for p in places]), strict=True):
             labels[place] += more
-    # A user's own words may look like what was added. Ids differ, so that this comes to an end.
+    # A user's own text may equal an added one. Ids are unique, so that this loop ends.
     while repeated := {label for label, count in Counter(labels).items() if count > 1}:
         for place, label in enumerate(labels):
             if label in repeated:
@@ -149,7 +145,7 @@ def _distinct(firsts: Sequence[ManifestRun]) -> list[str]:
 
 
 def _named(run: ManifestRun, hidden: Sequence[str]) -> str:
-    """Return a configuration's parameters as one line; without any, its group's name."""
+    """Return a configuration's parameters; its group's name if it has none."""
     params = {name: value for name, value in _params(run).items() if name not in hidden}
     stated = ", ".join(f"{name}={_text(value)}" for name, value in params.items())
     return stated or run.group or run.id
@@ -160,7 +156,7 @@ def _text(value: object) -> str:
 
 
 def _differences(alike: Sequence[ManifestRun]) -> list[str]:
-    """Return what to add to names that are alike: the first things that tell them apart."""
+    """Return suffixes for equal labels: the first aspects that distinguish them."""
     every = [_aspects(run) for run in alike]
     chosen: list[str] = []
     for aspect in dict.fromkeys(name for aspects in every for name in aspects):
@@ -177,7 +173,7 @@ def _added(every: Sequence[Mapping[str, str]], chosen: Sequence[str]) -> list[st
 
 
 def _aspects(run: ManifestRun) -> dict[str, str]:
-    """Return what is known of a configuration besides its parameters, the most specific first."""
+    """Return what describes a configuration besides its parameters, most specific first."""
     stated = run.stated or {}
     named = {
         "env": stated.get("env", {}),
@@ -197,7 +193,7 @@ def _aspects(run: ManifestRun) -> dict[str, str]:
     return {name: text for name, text in aspects.items() if text}
 
 
-# One row per run: the documented columns, and what the ledger knows beyond them.
+# One row per run: the documented columns, and further ones from the log.
 
 Row = dict[str, Any]
 FIRST: Final = (
@@ -212,7 +208,7 @@ TOTALS: Final = ("steps", "time_minutes", "tokens", "comm_bytes", "epochs", "flo
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
-    """A run to be summarised: what the manifest says of it, how it stands, and its figures."""
+    """A run to summarise: its manifest entry, its state and its figures."""
 
     run: ManifestRun
     state: RunState
@@ -222,12 +218,12 @@ class Subject:
 
     @property
     def completed(self) -> bool:
-        """Whether the run is done."""
+        """Whether the run completed."""
         return self.state.status == "completed"
 
     @property
     def target(self) -> Target:
-        """What the run is judged by."""
+        """The run's target metric."""
         about = self.run.metadata
         metric = str(about.get("target_metric") or "")
         direction = about.get("target_direction") or usual_direction(metric)
@@ -235,7 +231,7 @@ class Subject:
 
 
 def rows_of(subjects: Sequence[Subject]) -> tuple[Row, ...]:
-    """Return the summary of every run; those of one configuration say so in ``configuration``."""
+    """Return the row of every run; ``configuration`` is the label of its configuration."""
     labels = labels_of([subject.run for subject in subjects])
     return tuple(
         _row(subject) | {"configuration": label}
@@ -244,13 +240,8 @@ def rows_of(subjects: Sequence[Subject]) -> tuple[Row, ...]:
 
 
 def _row(subject: Subject) -> Row:
-    """Return the summary of one run by itself; whatever is not known is None."""
-    run, facts, target, planned = (
-        subject.run,
-        subject.facts,
-        subject.target,
-        subject.run.planned_cost,
-    )
+    run, facts, target = subject.run, subject.facts, subject.target
+    planned = run.planned_cost
     row: Row = {
         "run_id": run.id,
         "status": "completed" if subject.completed else "error",
@@ -297,7 +288,7 @@ def _figures(facts: RunFacts) -> Row:
 
 
 def _money(run: ManifestRun, state: RunState, facts: RunFacts | None) -> Row:
-    """Return what a run cost, as it was captured; of one that still runs, what its log says."""
+    """Return the captured cost of a run; while it runs, the cost in its log."""
     known = state.logged_micros is not None and state.status != "running"
     if facts is not None and facts.cost_micros is not None and not known:
         cost = facts.cost_micros / 1e6
@@ -313,20 +304,17 @@ def _metric(facts: RunFacts, target: Target, totals: Mapping[str, Any]) -> Row:
     seen = in_time(facts.metrics.get(target.metric, ()))
     if not seen:
         return {}
-    best = seen[0].value
-    for one in seen:
-        best = one.value if target.better(one.value, best) else best
     first = next((one for one in seen if target.reached_by(one.value)), None)
-    reached = None if first is None else minutes_of(first, facts, totals)
+    best = max if target.direction == "max" else min
     return {
         "accuracy_value": seen[-1].value,
-        "accuracy_best": best,
-        "time_to_target_min": reached,
+        "accuracy_best": best(one.value for one in seen),
+        "time_to_target_min": None if first is None else minutes_of(first, facts, totals),
     }
 
 
 def in_time(seen: Sequence[Seen]) -> list[Seen]:
-    """Return values in the order of time, else of steps, else of epochs, else as they came."""
+    """Return values sorted by time, else by step, else by epoch, else in recorded order."""
 
     def order(one: Seen) -> tuple[float, float, float]:
         known = (one.elapsed_ns, one.step, one.epoch)
@@ -336,9 +324,10 @@ def in_time(seen: Sequence[Seen]) -> list[Seen]:
 
 
 def minutes_of(one: Seen, facts: RunFacts, totals: Mapping[str, Any]) -> float | None:
-    """Return after how many minutes a value was seen; an epoch is so many steps, not one.
+    """Return the elapsed minutes at a value.
 
-    Where no clock was read, steps are counted from 0 and each takes the mean time of a step.
+    Without a recorded time, the steps (an epoch being ``steps_per_epoch``), counted from 0, times
+    the mean step time.
     """
     if one.elapsed_ns is not None:
         return one.elapsed_ns / 60e9
@@ -354,10 +343,10 @@ def minutes_of(one: Seen, facts: RunFacts, totals: Mapping[str, Any]) -> float |
 
 
 def _totals(subject: Subject) -> Row:
-    """Return what was used of the budget: as the run wrote it, else as its figures have it."""
+    """Return what the run used: as its ``budget.json`` states, else from its figures."""
     stated, facts = dict(subject.totals), subject.facts
     if not stated.get("steps_per_epoch"):
-        stated["epochs"] = None  # Nobody said how long one is; what was written is no count.
+        stated["epochs"] = None  # Without its length, the stated number is no count.
     if facts is None:
         return {name: stated.get(name) for name in TOTALS}
     measured: Row = {
@@ -372,7 +361,7 @@ def _totals(subject: Subject) -> Row:
 
 
 def columns_of(rows: Iterable[Row]) -> list[str]:
-    """Return every column that a row has, in the documented order, parameters last."""
+    """Return all columns of rows, in the documented order, parameters last."""
     names = dict.fromkeys(name for row in rows for name in row)
     limits = [name for name in names if name.startswith("limit_")]
     params = [name for name in names if name.startswith("param_")]

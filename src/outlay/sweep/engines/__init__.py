@@ -1,1 +1,1 @@
-"""What starts and ends runs: one protocol, and engines that keep it."""
+"""Engines, which start and end runs: one protocol and its implementations."""

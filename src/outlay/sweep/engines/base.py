@@ -1,42 +1,73 @@
-"""What an engine must do, wherever it starts its tasks; and from an engine's name to the engine.
+"""The protocol of engines, their options in a grid, and the engines by name. Opens no file.
 
-A package announces one in the entry-point group ``outlay.engines``: a callable that takes the
-sweep's directory and returns an ``Engine``.
+Packages register an engine in the entry-point group ``outlay.engines``: a callable that takes the
+sweep's directory and returns an ``Engine``. The contract suite in ``tests/contracts`` runs on every
+implementation.
 
-The contract suite in ``tests/contracts`` runs on every implementation. A cluster's engine keeps the
-same promises: its ticket is a job number, its ``wait`` a poll with back-off, and its tasks outlive
-the process that submitted them.
+An engine's options are opaque to everything else: its reader turns the block with the engine's name
+into an ``EngineOptions``, and a task passes that to the engine.
 """
 
 from __future__ import annotations
 
 import pkgutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import ClassVar, Literal, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Protocol
 
 from outlay import plugins
 from outlay.errors import InvalidValue, choices
 from outlay.proc.strays import shell_code
-from outlay.sweep.engines.names import ENGINES, EngineOptions, engine_names
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 How = Literal["exited", "lost", "not_started", "preempted"]
 
 
+class EngineOptions(Protocol):
+    """The options of one engine; only that engine knows their content."""
+
+    @property
+    def identity(self) -> Sequence[object]:
+        """The part that distinguishes configurations, for their hash."""
+
+    @property
+    def gpus_on_node(self) -> int | None:
+        """GPUs requested per node; None without a number."""
+
+    @property
+    def partition(self) -> str:
+        """The requested partition, by which its rate is looked up; "" for none."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlainOptions:
+    """The block of a plug-in's engine, as the grid states it."""
+
+    values: Mapping[str, Any]
+    gpus_on_node: int | None = None  # Unknown, as the meaning of the keys is.
+    partition: str = ""
+
+    @property
+    def identity(self) -> Sequence[object]:
+        """All of it."""
+        return [dict(self.values)]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """One attempt of a run, ready to be started.
+    """One attempt of a run, ready to start.
 
     Attributes:
         name: The run's id.
-        ticket: What this attempt is found again by; never used twice.
+        ticket: The attempt's unique id, by which an engine finds it again.
         directory: The run's directory, which exists.
-        log: Where its output goes, appended.
-        gpus: GPUs over all nodes, for engines that have to ask for them.
-        most_ns: How long it may take, for engines that enforce that themselves.
-        kill_ns: After how long it is killed at the latest, likewise; None for some time later.
-        options: What the grid asks of the engine besides; None for its defaults.
+        log: Its output is appended here.
+        gpus: GPUs over all nodes, for engines that request them.
+        most_ns: Time limit, for engines that enforce it themselves.
+        kill_ns: When it is killed at the latest, likewise; None for the engine's choice.
+        options: The engine's block of the grid; None for defaults.
     """
 
     name: str
@@ -59,11 +90,10 @@ class Ended:
 
     Attributes:
         how: ``exited``; ``lost`` (how it ended is unknown), ``not_started``, ``preempted``.
-        returncode: As the system gives it, negative for a signal; None unless it exited.
-        asked: Whether it was asked to end before it did.
-        elapsed_ns: How long it ran; 0 where that is not known.
-        ended_ns: When the last of it was reaped, UTC nanoseconds; 0 where the engine cannot say.
-        reason: In words; "" where there is nothing to add.
+        returncode: As ``subprocess`` has it, negative for a signal; None unless it exited.
+        asked: Whether it was told to end before it did.
+        elapsed_ns: How long it ran; 0 if unknown.
+        ended_ns: When its last process was reaped, UTC nanoseconds; 0 if unknown.
         never_ran: Whether it is certain that nothing ran.
     """
 
@@ -77,22 +107,22 @@ class Ended:
 
     @property
     def exit_code(self) -> int | None:
-        """How it exited, as a shell gives it."""
+        """The exit code as a shell reports it."""
         return None if self.returncode is None else shell_code(self.returncode)
 
     @property
     def is_measured(self) -> bool:
-        """Whether ``elapsed_ns`` is how long it ran, and not merely unknown."""
+        """Whether ``elapsed_ns`` is known."""
         return self.how != "lost" or self.elapsed_ns > 0 or self.never_ran
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskStanding:
-    """How a running task stands with whoever runs it.
+    """A scheduler's status of a task that has not ended.
 
     Attributes:
-        text: For people; "" where there is nothing to say.
-        job: The scheduler's number of it; "" where there is none.
+        text: For display; "" for none.
+        job: The scheduler's job number; "" for none.
         queued: Whether it waits to be started, and so costs nothing.
     """
 
@@ -102,11 +132,11 @@ class TaskStanding:
 
 
 class Engine(Protocol):
-    """Starts tasks, says how they ended, and ends them.
+    """Starts, polls and cancels tasks.
 
     Attributes:
-        remote: Whether tasks run elsewhere and outlive this process; GPUs, ports and the order are
-            then the scheduler's to give.
+        remote: Whether tasks run elsewhere and outlive this process; the scheduler then assigns
+            GPUs and ports, and orders the tasks.
     """
 
     remote: ClassVar[bool]
@@ -115,39 +145,89 @@ class Engine(Protocol):
         """Set how many tasks may run at once; return how many may be submitted at once."""
 
     def new_ticket(self, name: str) -> str:
-        """Return what an attempt will be found again by."""
+        """Return a new unique ticket for an attempt."""
 
     def submit(self, task: Task) -> None:
-        """Start a task; returns once it is certain that it can be found again by its ticket.
+        """Start a task; on return it can be found again by its ticket.
 
         Raises:
-            EngineBroken: The engine cannot start anything any more.
+            EngineBroken: The engine cannot start tasks any more.
         """
 
     def all_submitted(self) -> bool:
-        """Say whether everything submitted has reached whoever runs it."""
+        """Say whether the scheduler has accepted every submitted task."""
 
     def standing(self, ticket: str) -> TaskStanding:
-        """Return how a running task stands."""
+        """Return the status of a running task."""
 
     def wait(self, timeout_s: float) -> None:
-        """Return when a task may have ended, or after the time."""
+        """Return when a task may have ended, or after the timeout."""
 
     def poll(self, ticket: str) -> Ended | None:
         """Return how a task ended, or None while it runs."""
 
     def cancel(self, ticket: str, *, force: bool = False) -> None:
-        """SIGTERM a task and all its processes; with ``force``, end them at once."""
+        """SIGTERM a task and all its processes; with ``force``, SIGKILL."""
 
     def reattach(self, task: Task) -> Ended | None:
         """Reattach to a task that another process submitted; None while it runs."""
 
     def close(self) -> None:
-        """Close; whatever would not outlive this process is ended."""
+        """Close; tasks that do not outlive this process are ended."""
+
+
+# The engines by name.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineEntry:
+    """A built-in engine; functions are named as ``module:function``, and loaded when needed.
+
+    Attributes:
+        make: The class.
+        options: The reader of its block; "" where it has none.
+        scheduled: Whether a scheduler assigns machines and ports.
+        jobs: Returns the job numbers of a sweep's attempts, by ticket.
+        ran_ns: Returns how long an attempt has run, without queue waits.
+    """
+
+    make: str
+    options: str = ""
+    scheduled: bool = False
+    jobs: str = ""
+    ran_ns: str = ""
+
+
+ENGINES: Final = {
+    "process": EngineEntry(make="outlay.sweep.engines.process:ProcessEngine"),
+    "slurm": EngineEntry(
+        make="outlay.sweep.engines.slurm.engine:SlurmEngine",
+        options="outlay.sweep.engines.slurm.options:read_options",
+        scheduled=True,
+        jobs="outlay.sweep.engines.slurm.queue:jobs_in",
+        ran_ns="outlay.sweep.engines.slurm.allocation:ran_so_far_ns",
+    ),
+    "torchrun": EngineEntry(make="outlay.sweep.engines.process:TorchrunEngine"),
+}
+
+
+def engine_names() -> tuple[str, ...]:
+    """Return the engine names that a grid may use: built-in ones and those of plug-ins."""
+    return (*ENGINES, *plugins.names(plugins.ENGINES))
+
+
+def is_scheduled(name: str) -> bool:
+    """Say whether a scheduler assigns machines to the runs of an engine."""
+    return name in ENGINES and ENGINES[name].scheduled
+
+
+def is_local(name: str) -> bool:
+    """Say whether the runs of an engine are processes of this machine, which end with the sweep."""
+    return name in ENGINES and not ENGINES[name].scheduled
 
 
 def jobs_in(root: Path) -> dict[str, str]:
-    """Return the scheduler's number of every attempt of a sweep that has one, by ticket."""
+    """Return the known job numbers of a sweep's attempts, by ticket."""
     found: dict[str, str] = {}
     for entry in ENGINES.values():
         if entry.jobs:
@@ -156,7 +236,7 @@ def jobs_in(root: Path) -> dict[str, str]:
 
 
 def ran_ns(engine: str, directory: Path, ticket: str, *, since_ns: int, now_ns: int) -> int:
-    """Return how long an attempt that started at ``since_ns`` has run, not waited in a queue."""
+    """Return how long an attempt submitted at ``since_ns`` has run, without queue waits."""
     entry = ENGINES.get(engine)
     if entry is None or not entry.ran_ns:
         return now_ns - since_ns
@@ -165,15 +245,18 @@ def ran_ns(engine: str, directory: Path, ticket: str, *, since_ns: int, now_ns: 
 
 
 def engine_named(name: str, root: Path) -> Engine:
-    """Return the engine of a name for a sweep; only the one that is named is loaded.
+    """Return a sweep's engine by name; loads no other.
 
     Raises:
-        InvalidValue: Nobody brings one of that name.
-        BrokenPlugin: A package announces it, and it cannot be loaded.
-        MissingExtra: What it needs is not installed.
+        InvalidValue: There is none of that name.
+        BrokenPlugin: A package registers it, and it cannot be loaded.
+        MissingExtra: It needs an extra that is not installed.
     """
-    ours = ENGINES.get(name)
-    make = plugins.load(plugins.ENGINES, name) if ours is None else pkgutil.resolve_name(ours.make)
+    entry = ENGINES.get(name)
+    if entry is None:
+        make = plugins.load(plugins.ENGINES, name)
+    else:
+        make = pkgutil.resolve_name(entry.make)
     if make is None:
         raise InvalidValue("engine", name, choices(engine_names()))
     engine: Engine = make(root)

@@ -1,8 +1,8 @@
-"""Free ports that no two runs of this machine get at the same time.
+"""Free ports, each reserved for one run of this machine at a time.
 
-A port is reserved by locking a file named after it for as long as the run lasts; the lock goes with
-the process that holds it. They lie below the range from which systems hand out ports themselves.
-Another program may take one all the same, before the run does: the harness then tries another.
+A reservation is a lock on a file named after the port, held by this process while the run lasts.
+The ports are below the ephemeral range. Another program may still bind one before the run does: the
+harness then tries another.
 """
 
 from __future__ import annotations
@@ -21,28 +21,31 @@ from typing import Final
 from outlay.errors import OutlayError
 
 RANGE: Final = range(20_000, 32_000)
+_TAIL_BYTES: Final = 1 << 18
+"""How much of the end of a failed run's output is searched."""
 
 
 class NoPortFree(OutlayError):
-    """Every port of the range is taken."""
+    """Every port of the range is in use."""
 
     def __init__(self) -> None:
         super().__init__(
-            f"no free port from {RANGE.start} to {RANGE.stop - 1} on this machine; end what "
+            f"no free port from {RANGE.start} to {RANGE.stop - 1} on this machine; stop what "
             "listens there, and continue with `outlay sweep resume`"
         )
 
 
 class Ports:
-    """The ports that this process has reserved."""
+    """The ports reserved by this process."""
 
     def __init__(self) -> None:
         self._directory = Path(tempfile.gettempdir()) / f"outlay-ports-{os.getuid()}"
         self._held: dict[int, int] = {}
 
     def reserve(self) -> int:
-        """Return a port that is free now and that no other outlay gives away."""
-        self._prepare()
+        """Return a port that is free now and that no other sweep of this user reserves."""
+        if not _make_private(self._directory):
+            self._directory = Path(tempfile.mkdtemp(prefix="outlay-ports-"))
         first: int = random.choice(RANGE)  # noqa: S311 - spreads attempts; keeps nothing secret
         for port in itertools.chain(range(first, RANGE.stop), range(RANGE.start, first)):
             if self._lock(port):
@@ -51,14 +54,8 @@ class Ports:
                 self.release(port)
         raise NoPortFree
 
-    def _prepare(self) -> None:
-        """Make the directory; one that another user put there first is not used."""
-        if _make_private(self._directory):
-            return
-        self._directory = Path(tempfile.mkdtemp(prefix="outlay-ports-"))
-
     def release(self, port: int) -> None:
-        """Give a port back."""
+        """Release a port."""
         descriptor = self._held.pop(port, None)
         if descriptor is not None:
             os.close(descriptor)
@@ -78,7 +75,7 @@ class Ports:
 
 
 def _make_private(directory: Path) -> bool:
-    """Make a directory that is ours alone; False where something else stands in its place."""
+    """Make a directory that only this user can write; False if the path is anything else."""
     with contextlib.suppress(FileExistsError):
         directory.mkdir(mode=0o700, parents=True)
     found = directory.lstat()
@@ -86,11 +83,18 @@ def _make_private(directory: Path) -> bool:
     return is_ours and not found.st_mode & 0o022
 
 
-def was_taken(printed: str, port: int) -> bool:
-    """Say whether a run failed because another program took its port after it was reserved."""
-    if "address already in use" not in printed.lower():
+def lost_port(log: Path, since: int, port: int | None) -> bool:
+    """Say whether an attempt failed because another program bound its port first.
+
+    ``log`` is the run's output; this attempt's begins after ``since`` bytes.
+    """
+    printed = ""
+    with contextlib.suppress(OSError), log.open("rb") as stream:
+        stream.seek(max(since, log.stat().st_size - _TAIL_BYTES))
+        printed = stream.read().decode(errors="replace")
+    if port is None or "address already in use" not in printed.lower():
         return False
-    # torch names the port; other programs may not.
+    # torch prints the port; other programs may not.
     return str(port) in printed or not _is_free(port)
 
 

@@ -1,4 +1,4 @@
-"""Runs as processes of this machine, with or without torchrun, under a keeper."""
+"""Engines for processes of this machine, with or without torchrun, under a keeper."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from outlay.sweep.engines.base import Ended, Task, TaskStanding
 from outlay.sweep.errors import EngineBroken
 
 OUTLIVE: Final = ("outlay.guard.rental.watch", "outlay.export.uploads")
-"""What outlives a run by right: the watcher of a rental, and an uploader with its last upload."""
+"""Modules whose processes may outlive a run: rental watchers, and uploaders that finish."""
 
 
 class ProcessEngine:
-    """Starts plain commands, each in a process group of its own."""
+    """Starts commands, each in its own process group."""
 
     remote: ClassVar[bool] = False
 
@@ -40,20 +40,20 @@ class ProcessEngine:
         self._live: set[str] = set()
 
     def allow(self, jobs: int | None) -> int:
-        """Return how many tasks may run at once: one, by default."""
+        """Return how many tasks may run at once: one by default."""
         return jobs or 1
 
     def all_submitted(self) -> bool:
-        """Say that tasks are started when they are submitted."""
+        """Return True: tasks start when they are submitted."""
         return True
 
     def standing(self, ticket: str) -> TaskStanding:
-        """Return nothing more: a task that has not ended runs."""
+        """Return an empty status: a task that has not ended is running."""
         del ticket
         return TaskStanding()
 
     def new_ticket(self, name: str) -> str:
-        """Return a ticket that nobody has used; marks are told apart by their prefix."""
+        """Return a new unique ticket; it ends in a slash, as marks are matched by prefix."""
         return f"{self._session}/{name}/{secrets.token_hex(4)}/"
 
     def submit(self, task: Task) -> None:
@@ -70,10 +70,10 @@ class ProcessEngine:
             raise EngineBroken(error.strerror or str(error)) from None
 
     def wait(self, timeout_s: float) -> None:
-        """Return when a task may have ended, or after the time."""
+        """Return when a task may have ended, or after the timeout."""
         try:
             for event in self._processes.wait(timeout_s):
-                self._take_note(event)
+                self._record(event)
         except KeeperKilled:
             raise EngineBroken("the keeper of the runs was killed") from None
 
@@ -84,15 +84,15 @@ class ProcessEngine:
         return self._ended.pop(ticket, None)
 
     def cancel(self, ticket: str, *, force: bool = False) -> None:
-        """SIGTERM a task and its group, or SIGKILL all of it."""
+        """SIGTERM a task's process group; with ``force``, SIGKILL everything it started."""
         if ticket in self._live:
             number = signal.SIGKILL if force else signal.SIGTERM
             self._processes.signal(ticket, number, "family" if force else "group")
 
     def reattach(self, task: Task) -> Ended | None:
-        """Say how an earlier harness's task ended; whatever is left of it is ended.
+        """Return how an earlier harness's task ended, after killing what is left of it.
 
-        Tasks do not outlive their harness, so none is still running.
+        Never None: tasks do not outlive their harness.
         """
         end_marked(task.ticket)
         record = read_exit(task.directory, task.ticket)
@@ -104,10 +104,10 @@ class ProcessEngine:
         )  # fmt: skip
 
     def close(self) -> None:
-        """Let the keeper end what is left, and go."""
+        """Close the keeper, which ends what is left."""
         self._processes.close()
 
-    def _take_note(self, event: KeptEvent) -> None:
+    def _record(self, event: KeptEvent) -> None:
         if event.event == "not_started":
             self._ended[event.ticket] = Ended(how="not_started", reason=event.problem)
         elif event.event == "exited":
@@ -121,7 +121,7 @@ class ProcessEngine:
 
 
 class TorchrunEngine(ProcessEngine):
-    """Starts torchrun commands; their flags are made in ``outlay.sweep.plan.launch``."""
+    """Starts torchrun commands, which ``outlay.sweep.plan.launch`` builds."""
 
     def __init__(self, root: Path) -> None:
         if importlib.util.find_spec("torch") is None:

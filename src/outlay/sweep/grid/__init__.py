@@ -1,1 +1,1 @@
-"""A grid: what its user states, read and checked."""
+"""A grid: read, checked, and turned into a plan."""

@@ -1,7 +1,4 @@
-"""Reading a grid file into a plan: the only place where a grid's path is opened.
-
-What a start takes is measured on earlier sweeps of the same grid.
-"""
+"""From a grid file to a plan: reads the file and prices, measures start-up on earlier runs."""
 
 from __future__ import annotations
 
@@ -24,7 +21,7 @@ from outlay.ledger.codec import decode_block
 from outlay.ledger.reader import identify
 from outlay.prices.current import read_rates
 from outlay.runs.options import parse_price, warn_of_old_price
-from outlay.sweep.engines.names import is_scheduled
+from outlay.sweep.engines.base import is_scheduled
 from outlay.sweep.grid.grid import Grid, read_grid
 from outlay.sweep.plan.plan import SweepPlan
 from outlay.sweep.plan.planning import make_plan, with_prices
@@ -38,21 +35,21 @@ def plan_file(path: Path) -> SweepPlan:
 
     Raises:
         InvalidValue: The file cannot be read.
-        InvalidGrid: Something in it is wrong; names everything that is.
-        PriceFileUnusable: It names a price, and the known prices cannot be read.
+        InvalidGrid: It has problems; names all of them.
+        PriceFileUnusable: It names a price, and the price file cannot be read.
     """
     try:
         text = read_text(path)
     except (OSError, BadDocument) as error:
         problem = getattr(error, "strerror", None) or str(error)
         raise InvalidValue("GRID", str(path), f"a YAML or JSON file ({problem})") from None
-    with _no_collecting():
+    with _without_gc():
         grid = read_grid(text, source=str(path), default_name=path.stem)
     return make_plan(_priced(grid), measure_start_up(earlier_runs(grid)))
 
 
 def _priced(grid: Grid) -> Grid:
-    """Return the grid with the prices that it names; files are read only where one is needed."""
+    """Return the grid with its named prices; reads price files only if one is needed."""
     on_cluster = any(is_scheduled(entry.settings.engine) for entry in grid.entries)
     if not on_cluster and not any(entry.settings.price_name for entry in grid.entries):
         return grid
@@ -68,7 +65,7 @@ def _priced(grid: Grid) -> Grid:
 
 
 def earlier_runs(grid: Grid) -> list[Path]:
-    """Return the run directories of earlier sweeps of a grid, the newest first; not too many."""
+    """Return run directories of earlier sweeps of a grid, the newest first, at most 20."""
     sweeps = sorted(Path("runs").glob(f"{glob.escape(grid.name)}_*"), reverse=True)
     if grid.output_dir:
         sweeps.insert(0, Path(grid.output_dir).expanduser())
@@ -77,9 +74,9 @@ def earlier_runs(grid: Grid) -> list[Path]:
 
 
 def measure_start_up(run_dirs: Iterable[Path]) -> StartUp | None:
-    """Return what runs took from their begin to their first step; None where none made one.
+    """Return the median time from an attempt's begin to its first step; None without steps.
 
-    Reads the begin of each log, and nothing of one whose first step comes late.
+    Reads only the first 128 KiB of each segment.
     """
     times_ns: list[int] = []
     for run_dir in run_dirs:
@@ -110,10 +107,10 @@ def _first_records(path: Path) -> Sequence[Record]:
 
 
 @contextmanager
-def _no_collecting() -> Iterator[None]:
-    """Put the garbage collector off: a long grid makes a million objects that all stay.
+def _without_gc() -> Iterator[None]:
+    """Disable the garbage collector: a long grid makes a million objects that all stay.
 
-    Looking through them again and again, in vain, would take as long as reading the grid.
+    Its repeated scans of them would take as long as reading the grid.
     """
     was_on = gc.isenabled()
     gc.disable()

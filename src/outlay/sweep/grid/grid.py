@@ -1,6 +1,6 @@
-"""A grid as its user states it: entries, each with axes, a budget and how to launch it. Pure.
+"""A grid: entries, each with axes, a budget and launch settings. Pure.
 
-Reading it finds everything that is wrong at once. What runs it stands for is the subject of
+Reading a grid reports all of its problems at once. Its runs are the subject of
 ``outlay.sweep.plan.plan``.
 """
 
@@ -17,7 +17,7 @@ from outlay.ledger import Price
 from outlay.ledger.price import AUTO, is_price_name, split_kind, typed_price
 from outlay.prices.names import parse_name
 from outlay.runs.options import gpu_count
-from outlay.sweep.engines.names import EngineOptions
+from outlay.sweep.engines.base import EngineOptions
 from outlay.sweep.errors import InvalidGrid
 from outlay.sweep.grid import reading as readers
 from outlay.sweep.grid.reading import (
@@ -47,22 +47,22 @@ RENDEZVOUS_KEYS: Final = ("backend", "endpoint", "id", "conf")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What the root states for all entries, and an entry for its own runs.
+    """The settings of the root, for all entries, or of an entry, for its own runs.
 
     Attributes:
-        entrypoint: The program and its arguments; ``{name}`` stands for a parameter.
-        engine: ``torchrun``, ``process``, ``slurm``, or what an installed package brings.
-        arguments: How parameters reach the program: ``overrides``, ``flags`` or ``none``.
-        nnodes: How many nodes, or ``"1:4"`` for from one to four; None for this one alone.
+        entrypoint: The program and its arguments, with ``{name}`` for a parameter.
+        engine: ``torchrun``, ``process``, ``slurm``, or that of a plug-in.
+        arguments: How parameters are passed to the program: ``overrides``, ``flags`` or ``none``.
+        nnodes: The number of nodes, or a range such as ``"1:4"``; None for this node alone.
         seeds: One replicate per seed; empty for none.
-        exclude: Combinations that are left out: each a set of parameters and values.
-        price: Per GPU-hour; None as well where it is named and was not looked up yet.
-        price_name: The price where it is stated by name, such as ``lambda:8xH100``; else "".
-        gpus: What each run is charged for; None for one GPU per process.
-        timeout: How long one attempt may take.
+        exclude: Combinations to leave out, as parameters and their values.
+        price: Per GPU-hour; also None for a price name before its lookup.
+        price_name: The name of the price, such as ``lambda:8xH100``; "" for a typed one.
+        gpus: GPUs that each run is charged for; None for one per process.
+        timeout: Time limit of one attempt.
         retries: How often a failed run is started again.
-        launcher: ``torchrun`` or ``none``; "" where the engine and the processes decide.
-        engine_options: What each engine is asked for besides, by the engine's name.
+        launcher: ``torchrun`` or ``none``; "" to choose by engine and number of processes.
+        engine_options: By the engine's name.
     """
 
     entrypoint: tuple[str, ...] = ("train.py",)
@@ -89,13 +89,13 @@ class Settings:
 
     @property
     def options(self) -> EngineOptions | None:
-        """What the engine of these runs is asked for; None where it takes nothing."""
+        """The options of these runs' engine; None where it has none."""
         return self.engine_options.get(self.engine)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GridEntry:
-    """One entry of a grid: a name, its axes, and its settings with the root's below them."""
+    """One entry of a grid; its settings include the root's."""
 
     name: str
     axes: Mapping[str, tuple[Any, ...]]
@@ -105,7 +105,7 @@ class GridEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grid:
-    """A whole grid, checked."""
+    """A grid, checked."""
 
     source: str
     name: str
@@ -117,7 +117,11 @@ class Grid:
 
 
 def read_grid(text: str, *, source: str, default_name: str) -> Grid:
-    """Return the grid in a YAML or JSON text."""
+    """Return the grid in a YAML or JSON text.
+
+    Raises:
+        InvalidGrid: It has problems; names all of them.
+    """
     document = parse(text, source)
     grid = _read_root(document, default_name)
     if document.findings:
@@ -132,11 +136,8 @@ def _read_root(document: GridDocument, default_name: str) -> Grid:
     listed = root.values.get("grid")
     if not isinstance(listed, list) or not listed:
         root.report(("grid",), "expected `grid`, a list of one entry or more")
+        listed = []
     shared = _read_settings(root, Settings(), blocks)
-    entries = [
-        _read_entry(block, shared, index, document.line_of(("grid", index)))
-        for index, block in enumerate(root.items("grid"))
-    ]
     aliases = root.block("aliases")
     stated = {name: aliases.read(name, read_alias, None) for name in aliases.values}
     return Grid(
@@ -146,11 +147,12 @@ def _read_root(document: GridDocument, default_name: str) -> Grid:
         work_dir=root.read("work_dir", readers.text, None),
         ceiling=root.read("ceiling", lambda value: Money.parse(value, name="ceiling"), None),
         aliases={**ALIASES, **{name: alias for name, alias in stated.items() if alias}},
-        entries=tuple(entries),
+        entries=tuple(_read_entry(document, shared, i, item) for i, item in enumerate(listed)),
     )
 
 
-def _read_entry(block: Block, shared: Settings, index: int, line: int) -> GridEntry:
+def _read_entry(document: GridDocument, shared: Settings, index: int, item: object) -> GridEntry:
+    block = Block(item, ("grid", index), document)
     blocks = readers.option_blocks(block, ENTRY_KEYS)
     block.allow((*ENTRY_KEYS, *blocks))
     settings = _read_settings(block, shared, blocks)
@@ -164,17 +166,17 @@ def _read_entry(block: Block, shared: Settings, index: int, line: int) -> GridEn
         block.report(("params", "seed"), "state either the parameter `seed` or `seeds`, not both")
     return GridEntry(
         name=block.read("name", readers.text, f"group{index:02d}"), axes=axes, settings=settings,
-        line=line,
+        line=document.line_of(("grid", index)),
     )  # fmt: skip
 
 
 def _read_settings(block: Block, shared: Settings, blocks: tuple[str, ...]) -> Settings:
-    """Return a block's settings: lists and mappings add to the shared ones, the rest replaces."""
+    """Return a block's settings: lists and mappings extend the shared ones, others replace."""
     budget, target = _read_budget(block, shared)
     price, price_name = _read_price(block, shared)
     rendezvous = block.block("rendezvous")
     rendezvous.allow(RENDEZVOUS_KEYS)
-    met = {key: rendezvous.read(key, readers.word, "") for key in rendezvous.values}
+    stated = {key: rendezvous.read(key, readers.word, "") for key in rendezvous.values}
     return Settings(
         entrypoint=block.read("entrypoint", readers.command, shared.entrypoint),
         engine=block.read("engine", readers.engine, shared.engine),
@@ -186,7 +188,7 @@ def _read_settings(block: Block, shared: Settings, blocks: tuple[str, ...]) -> S
         target=target,
         nnodes=block.read("nnodes", readers.nodes, shared.nnodes),
         node_rank=block.read("node_rank", readers.count_from_zero, shared.node_rank),
-        rendezvous={**shared.rendezvous, **{key: text for key, text in met.items() if text}},
+        rendezvous={**shared.rendezvous, **{key: text for key, text in stated.items() if text}},
         seeds=block.read("seeds", readers.seeds, shared.seeds),
         exclude=shared.exclude + block.read("exclude", readers.exclusions, ()),
         price=price,
@@ -201,7 +203,7 @@ def _read_settings(block: Block, shared: Settings, blocks: tuple[str, ...]) -> S
 
 
 def _read_price(block: Block, shared: Settings) -> tuple[Price | None, str]:
-    """Return a price that is typed, or the name of one, which is looked up later."""
+    """Return a typed price, or the name of one, which is looked up later."""
     stated = block.read("price", _stated_price, None)
     if stated is None:
         return shared.price, shared.price_name

@@ -1,4 +1,4 @@
-"""Reading a grid: text, blocks, single values, budgets, parameters of programs. Pure."""
+"""Parsing a grid: its text, blocks, values and budgets, and how parameters are passed. Pure."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from outlay.budget.limits import MODES, dimension_for
 from outlay.budget.terms import LIMIT_KEYS, Budget, is_limit_key
 from outlay.decoding import BadYaml, YamlPath, parse_yaml
 from outlay.errors import Finding, InvalidValue, choices
-from outlay.sweep.engines.names import ENGINES, EngineOptions, PlainOptions, engine_names
+from outlay.sweep.engines.base import ENGINES, EngineOptions, PlainOptions, engine_names
 from outlay.sweep.errors import InvalidGrid
 from outlay.units import Duration
 from outlay.units.quantity import exact_decimal
 
-# Reading a mapping key by key so that everything wrong with it is found, not only the first.
+# Blocks: mappings that report every problem, not only the first.
 
 T = TypeVar("T")
 D = TypeVar("D")
 
 
 class Block:
-    """One mapping of a document, at its path; anything else there is a problem, and reads as {}."""
+    """A mapping at a path of a document; anything else is reported and read as empty."""
 
     def __init__(self, value: object, path: Path, document: GridDocument) -> None:
         self._path = path
@@ -38,17 +38,17 @@ class Block:
             self.report((), f"expected a mapping, got {value!r}")
 
     def report(self, below: Path, message: str) -> None:
-        """Report a problem with something in this block."""
+        """Report a problem at a path within this block."""
         self._document.report((*self._path, *below), message)
 
     def allow(self, known: Collection[str]) -> None:
-        """Report every key that is not known."""
+        """Report every unknown key."""
         for key in self.values:
             if str(key) not in known:
                 self.report((key,), f"unknown key {key!r}; expected {choices(known)}")
 
     def read(self, key: str, convert: Callable[[object], T], default: D) -> T | D:
-        """Return a converted value; a missing or null one, or a wrong one, is the default."""
+        """Return a converted value; the default if it is missing or null, or wrong and reported."""
         value = self.values.get(key)
         if value is None:
             return default
@@ -60,18 +60,11 @@ class Block:
             return default
 
     def block(self, key: str) -> Block:
-        """Return the mapping under a key; empty where there is none."""
+        """Return the mapping under a key; empty if missing."""
         return Block(self.values.get(key), (*self._path, key), self._document)
 
-    def items(self, key: str) -> list[Block]:
-        """Return the mappings in the list under a key."""
-        listed = self.values.get(key)
-        if not isinstance(listed, list):
-            return []
-        return [Block(item, (*self._path, key, i), self._document) for i, item in enumerate(listed)]
 
-
-# How single values of a grid are read: text, numbers, lists, node ranges, durations.
+# Parsers of single values.
 
 _NODES = re.compile(r"([1-9]\d*)(?::([1-9]\d*))?")
 
@@ -84,7 +77,7 @@ def text(value: object) -> str:
 
 
 def file_name(value: object) -> str:
-    """Return a text that names a directory where it is put, and none elsewhere."""
+    """Return a text that is safe as a directory name."""
     name = text(value)
     if "/" in name or "\0" in name or name.strip(". ") == "" or len(name.encode()) > 200:
         raise InvalidValue("name", value, "a name without slashes, of 200 bytes or fewer")
@@ -106,7 +99,7 @@ def texts(value: object) -> tuple[str, ...]:
 
 
 def command(value: object) -> tuple[str, ...]:
-    """Return a program and its arguments, stated as a list or as a shell would read it."""
+    """Return a program and its arguments, from a list or a shell command line."""
     if isinstance(value, list):
         words = tuple(word(item) for item in value)
     else:
@@ -127,7 +120,7 @@ def mapping(value: object) -> Mapping[str, Any]:
 
 
 def environment(value: object) -> dict[str, str]:
-    """Return variables; numbers and booleans become text, as a shell would have them."""
+    """Return variables; numbers become text, booleans 1 and 0."""
     return {name: _variable(name, item) for name, item in mapping(value).items()}
 
 
@@ -146,21 +139,21 @@ def engine(value: object) -> str:
     return _one_of(value, engine_names(), "engine")
 
 
-_BLOCKS: Final = tuple(name for name, entry in ENGINES.items() if entry.options)
+_OPTION_BLOCKS: Final = tuple(name for name, entry in ENGINES.items() if entry.options)
 
 
 def option_blocks(block: Block, known: Collection[str]) -> tuple[str, ...]:
-    """Return the keys under which engines take options here; packages are asked only if need be."""
-    if all(key in known or key in _BLOCKS for key in block.values):
-        return _BLOCKS
-    brought = plugins.names(plugins.ENGINES)
-    return (*_BLOCKS, *(name for name in brought if name in block.values))
+    """Return the names of engine option blocks here; plug-ins are searched only if needed."""
+    if all(key in known or key in _OPTION_BLOCKS for key in block.values):
+        return _OPTION_BLOCKS
+    names = plugins.names(plugins.ENGINES)
+    return (*_OPTION_BLOCKS, *(name for name in names if name in block.values))
 
 
 def engine_options(
     block: Block, names: Collection[str], shared: Mapping[str, EngineOptions]
 ) -> dict[str, EngineOptions]:
-    """Return the block of each engine that takes one, on top of the shared."""
+    """Return the options of each engine that has a block, on top of the shared ones."""
     return {
         name: _options_of(name, block, shared.get(name))
         for name in {**shared, **dict.fromkeys(names)}
@@ -200,7 +193,7 @@ count_from_one = partial(_count, least=1)
 
 
 def counts_from_one(value: object) -> tuple[int, ...]:
-    """Return one or several whole numbers from one up, as an axis."""
+    """Return an axis of whole numbers, 1 or more each."""
     return tuple(map(count_from_one, axis(value)))
 
 
@@ -230,21 +223,17 @@ def axis(value: object, name: str = "value") -> tuple[Any, ...]:
 
     A value that is a list itself is written ``[[1, 2]]`` or ``{value: [1, 2]}``.
     """
-    if isinstance(value, Mapping) and set(value) == {"value"}:
-        return (value["value"],)
-    if not isinstance(value, list):
-        return (value,)
-    if not value:
+    if value == []:
         raise InvalidValue(name, value, "a value, or a list of one or more")
-    return tuple(item["value"] if _is_wrapped(item) else item for item in value)
-
-
-def _is_wrapped(item: object) -> bool:
-    return isinstance(item, Mapping) and set(item) == {"value"}
+    items = value if isinstance(value, list) else [value]
+    return tuple(
+        item["value"] if isinstance(item, Mapping) and set(item) == {"value"} else item
+        for item in items
+    )
 
 
 def exclusions(value: object) -> tuple[Mapping[str, tuple[Any, ...]], ...]:
-    """Return combinations to leave out: mappings of parameters to one value or several."""
+    """Return combinations to leave out: mappings of parameters to values."""
     if not isinstance(value, list) or not all(isinstance(item, Mapping) and item for item in value):
         raise InvalidValue("exclude", value, "a list of mappings of parameters to values")
     return tuple(
@@ -253,24 +242,24 @@ def exclusions(value: object) -> tuple[Mapping[str, tuple[Any, ...]], ...]:
 
 
 def timeout(value: object) -> Duration:
-    """Return how long an attempt may take."""
+    """Return a time limit above zero."""
     duration = Duration.parse(value, name="timeout")
     if not duration:
         raise InvalidValue("timeout", value, 'a duration above zero, such as "2h"')
     return duration
 
 
-# A grid's text as plain data, and the line on which each of its keys stands. Opens no file.
+# The text of a grid as plain data, with the line of each key.
 
 Path = YamlPath
 
 
 @dataclass(slots=True)
 class GridDocument:
-    """What a grid file says: its tree, interpolations resolved, and where each key stands.
+    """The content of a grid file: its tree, interpolations resolved, and the line of each key.
 
     Attributes:
-        findings: What was found wrong so far.
+        findings: The problems so far.
     """
 
     source: str
@@ -279,12 +268,12 @@ class GridDocument:
     findings: list[Finding] = field(default_factory=list)
 
     def report(self, path: Path, message: str) -> None:
-        """Add something that is wrong with a key."""
+        """Report a problem with a key."""
         line = self.line_of(path)
         self.findings.append(Finding(source=self.source, line=line, message=message))
 
     def line_of(self, path: Path) -> int:
-        """Return the 1-based line of a key, or of the nearest thing around it."""
+        """Return the 1-based line of a key, or of the nearest enclosing one."""
         while path and path not in self.lines:
             path = path[:-1]
         return self.lines.get(path, 1)
@@ -300,7 +289,7 @@ def parse(text: str, source: str) -> GridDocument:
         raise _invalid(source, 1, "a grid is a mapping with a list `grid` of entries")
     document = GridDocument(source, read.tree, read.lines)
     if "${" in text:
-        from omegaconf import OmegaConf  # Here: it takes a while to load, and few grids need it.
+        from omegaconf import OmegaConf  # Slow to load, and few grids need it.
 
         document.tree = _resolved(OmegaConf.create(read.tree), (), document)
         if document.findings:
@@ -313,7 +302,7 @@ def _invalid(source: str, line: int, message: str) -> InvalidGrid:
 
 
 def _resolved(node: Any, path: Path, document: GridDocument) -> Any:
-    """Return a node as plain data; what cannot be resolved is reported, and becomes None."""
+    """Return a node as plain data; unresolvable interpolations are reported, and None."""
     from omegaconf import DictConfig, ListConfig
 
     if isinstance(node, DictConfig):
@@ -335,7 +324,7 @@ def _child(node: Any, key: Any, path: Path, document: GridDocument) -> Any:
     return _resolved(value, path, document)
 
 
-# The ``budget`` block of an entry: its limits, and the metric that judges its runs.
+# The ``budget`` block: limits and the target metric.
 
 TARGET_KEYS: Final = ("target_metric", "target_value", "target_direction")
 BUDGET_KEYS: Final = ("mode", "limit", "charge", "enabled", *LIMIT_KEYS, *TARGET_KEYS)
@@ -347,9 +336,9 @@ class Target:
     """The metric that the runs of an entry are compared by.
 
     Attributes:
-        metric: Its name; empty for none.
-        value: What it should reach; None for no target.
-        direction: ``max`` where more is better, ``min`` where less is.
+        metric: Its name; "" for none.
+        value: The value to reach; None for no target.
+        direction: ``max`` if more is better, ``min`` if less is.
     """
 
     metric: str = ""
@@ -362,16 +351,12 @@ class Target:
             return False
         return number >= self.value if self.direction == "max" else number <= self.value
 
-    def better(self, one: float, other: float) -> bool:
-        """Say whether the first value is better than the second."""
-        return one > other if self.direction == "max" else one < other
-
 
 NO_TARGET: Final = Target()
 
 
 def read_target(block: Mapping[str, Any]) -> Target:
-    """Return what a budget block says about the metric."""
+    """Return the target metric in a budget block."""
     metric = str(block.get("target_metric") or "")
     stated = block.get("target_direction")
     if stated not in (None, "max", "min"):
@@ -383,13 +368,13 @@ def read_target(block: Mapping[str, Any]) -> Target:
 
 
 def usual_direction(metric: str) -> str:
-    """Return which way a metric of this name usually gets better."""
+    """Return the usual direction of a metric, by its name."""
     words = metric.lower().replace(".", "_").replace("/", "_").replace("-", "_").split("_")
     return "min" if any(word in _LESS_IS_BETTER for word in words) else "max"
 
 
 def read_budget(block: Mapping[str, Any]) -> Budget | None:
-    """Return the budget of a block; ``limit`` stands for the mode's own key."""
+    """Return the budget of a block; ``limit`` is short for the mode's own key."""
     if block.get("enabled") is False:
         return None
     mode = block.get("mode")
@@ -407,7 +392,7 @@ def read_budget(block: Mapping[str, Any]) -> Budget | None:
     return Budget.of(str(mode), limits, charge=None if charge is None else str(charge))
 
 
-# How parameters reach a program: Hydra overrides, command-line flags, placeholders.
+# Passing parameters to a program: Hydra overrides, command-line flags, placeholders.
 
 _PLACEHOLDER = re.compile(r"\{(\w+)\}")
 AMP_DTYPES: Final = ("fp16", "bf16", "fp32")
@@ -416,7 +401,7 @@ AMP_VARIABLE: Final = "MFCL_AMP_DTYPE"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alias:
-    """What a parameter's name stands for: a configuration key, or a group to select from."""
+    """The Hydra configuration key or group that a parameter's name stands for."""
 
     key: str
     group: bool = False
@@ -440,7 +425,7 @@ def read_alias(value: object) -> Alias:
 
 
 def literal(value: object) -> str:
-    """Return a value as Hydra reads it: numbers and words plain, text and lists as JSON."""
+    """Return a value as a Hydra literal: numbers plain, everything else as JSON."""
     if isinstance(value, int | float) and not isinstance(value, bool):
         return repr(value)
     return json.dumps(value, ensure_ascii=False)
@@ -449,7 +434,7 @@ def literal(value: object) -> str:
 def overrides(
     stated: Iterable[str], params: Mapping[str, Any], aliases: Mapping[str, Alias]
 ) -> tuple[str, ...]:
-    """Return what a grid adds and then its parameters as overrides; ``world_size`` is none."""
+    """Return the stated overrides, then those of parameters, without ``world_size``."""
     own = (_override(*item, aliases) for item in params.items() if item[0] != "world_size")
     return (*stated, *own)
 
@@ -462,13 +447,13 @@ def _override(name: str, value: object, aliases: Mapping[str, Alias]) -> str:
 
 
 def budget_overrides(budget: Budget | None) -> list[str]:
-    """Return the overrides that switch the budget on in the program's own configuration."""
+    """Return the overrides that set the budget in the program's own configuration."""
     if budget is None:
         return []
     stated = {"mode": budget.mode, **budget.limits}
     if budget.steps_per_epoch is not None:
         stated["steps_per_epoch"] = budget.steps_per_epoch
-    known = ("mode", *LIMIT_KEYS)  # Hydra takes a key that its group lacks, max_cost_eur, with ++.
+    known = ("mode", *LIMIT_KEYS)  # Other keys, such as max_cost_eur, need ++ to be added.
     words = [
         f"{'' if key in known else '++'}runtime.budget.{key}={literal(value)}"
         for key, value in stated.items()
@@ -481,7 +466,7 @@ def flags(params: Mapping[str, Any], aliases: Mapping[str, Alias]) -> list[str]:
     words: list[str] = []
     for name, value in params.items():
         alias = aliases.get(name)
-        # What a name stands for in Hydra's configuration, unless the grid says so, is no flag.
+        # The default aliases are for Hydra; only those that the grid states name flags.
         key = name if alias is None or alias == ALIASES.get(name) else alias.key
         words += _flag(key.replace("_", "-"), value)
     return words
@@ -497,7 +482,7 @@ def _flag(name: str, value: object) -> list[str]:
 
 
 def placeholders(words: Iterable[str]) -> set[str]:
-    """Return the names that stand in braces in a command."""
+    """Return the names in braces in a command."""
     return {name for text in words for name in _PLACEHOLDER.findall(text)}
 
 

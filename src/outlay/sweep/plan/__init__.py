@@ -1,1 +1,1 @@
-"""A plan: the runs of a grid, named, priced and checked. Pure."""
+"""A plan: the runs of a grid, with ids, prices and commands. Pure."""

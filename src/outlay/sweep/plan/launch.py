@@ -1,4 +1,4 @@
-"""A planned run as a command and an environment: flags, overrides, documented variables. Pure."""
+"""The command and the environment of a planned run. Pure."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from outlay.sweep.plan.plan import PlannedRun, SweepPlan
 
 LOG_NAME: Final = "sweep.log"
 SWEEP_MARK: Final = "{sweep}"
-"""Stands for the sweep's directory in a plan, which is not known yet."""
+"""The placeholder for the sweep's directory in a plan, which is not known yet."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Where and with what one attempt is started.
+    """Where and with which resources one attempt is started.
 
     Attributes:
-        port: Where its processes meet; None where the node of a cluster finds one.
-        devices: The GPUs that it may use; None leaves that to the environment.
-        python: The interpreter that starts scripts and torchrun.
-        inherited: Its environment; a MASTER_ADDR or MASTER_PORT in it is used.
+        port: The rendezvous port; None where a cluster's job chooses one.
+        devices: The GPUs that it may use; None leaves CUDA_VISIBLE_DEVICES alone.
+        python: The interpreter for scripts and torchrun.
+        inherited: The inherited environment; its MASTER_ADDR and MASTER_PORT take precedence.
     """
 
     directory: str
@@ -36,7 +36,7 @@ class Place:
 
 
 def program_of(plan: SweepPlan, run: PlannedRun, place: Place) -> list[str]:
-    """Return the program and its arguments, without a launcher before it."""
+    """Return the program and its arguments, without a launcher."""
     settings = run.settings
     values = {**run.params, "run_dir": place.directory, "run_id": run.id}
     words = filled(settings.entrypoint, values)
@@ -50,7 +50,7 @@ def program_of(plan: SweepPlan, run: PlannedRun, place: Place) -> list[str]:
 
 
 def overrides_of(run: PlannedRun, directory: str) -> list[str]:
-    """Return every override that the program is given, its directory included."""
+    """Return all overrides of a run, its directory included."""
     added = len(run.settings.overrides)
     return [
         *run.overrides[:added],
@@ -74,28 +74,27 @@ def command_of(plan: SweepPlan, run: PlannedRun, place: Place) -> list[str]:
 
 
 def _rendezvous(run: PlannedRun, place: Place) -> list[str]:
-    """Return torchrun's flags for how the nodes of a run find each other.
+    """Return torchrun's rendezvous flags.
 
-    ``--standalone`` finds a free port by itself and cannot collide; it is right only for one node
-    that no other has to find.
+    ``--standalone`` finds a free port by itself and cannot collide, but only works for one node.
     """
     settings = run.settings
-    met = [f"--rdzv_{key}={value}" for key, value in settings.rendezvous.items()]
+    rendezvous = [f"--rdzv_{key}={value}" for key, value in settings.rendezvous.items()]
     if place.port is None:
-        return met  # A job knows how many nodes it has, which one it is on, and where they meet.
+        return rendezvous  # A job sets nodes, rank and address in the environment.
     node = {"nnodes": settings.nnodes, "node_rank": settings.node_rank}
     stated = [f"--{name}={value}" for name, value in node.items() if value is not None]
-    if not stated and not met:
+    if not stated and not rendezvous:
         return ["--standalone"]
-    if not met:
+    if not rendezvous:
         address = run.env.get("MASTER_ADDR", place.inherited.get("MASTER_ADDR", "127.0.0.1"))
         port = run.env.get("MASTER_PORT", place.inherited.get("MASTER_PORT", str(place.port)))
         stated += [f"--master_addr={address}", f"--master_port={port}"]
-    return [*stated, *met]
+    return [*stated, *rendezvous]
 
 
 def environment_of(run: PlannedRun, place: Place) -> dict[str, str]:
-    """Return what the sweep sets in a run's environment, on top of what it inherits."""
+    """Return the variables that the sweep sets, on top of the inherited ones."""
     settings = run.settings
     variables = {
         "LOCAL_WORLD_SIZE": str(run.world_size),
@@ -115,7 +114,7 @@ def environment_of(run: PlannedRun, place: Place) -> dict[str, str]:
             "NODE_RANK": str(settings.node_rank or 0),
         }
     if run.gpus is not None:
-        # For a range of nodes no number would be true; torchrun tells its workers the real one.
+        # For a range of nodes the number is unknown; torchrun sets it for its workers.
         variables |= {"WORLD_SIZE": str(run.gpus), "OUTLAY_GPUS": str(run.charged_gpus)}
     if settings.gpus is not None:
         variables["OUTLAY_GPUS"] = str(settings.gpus)

@@ -1,4 +1,4 @@
-"""What a sweep will run: every run with its id, hash, prediction and cost. Pure."""
+"""A sweep's plan: every run with its id, fingerprint, prediction and rate. Pure."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from outlay.errors import Finding
 from outlay.guard.lease import Terms
 from outlay.rates import rate_of
 from outlay.record.redaction import Redactor
-from outlay.sweep.engines.names import is_scheduled
+from outlay.sweep.engines.base import is_scheduled
 from outlay.sweep.grid.grid import Grid, Settings
 from outlay.units import Duration, Money, Rate
 
-# What a run should take and cost, from its budget, its timeout and its price.
+# Predictions of time and cost, from budget, timeout and price.
 
 NOTICE_NS: Final = 10 * 10**9
-"""How long a run that is told to end has before it is killed."""
+"""The time between SIGTERM and SIGKILL."""
 _STARTING_NS: Final = 120 * 10**9
 REACTION_NS: Final = 10**9
-"""How long the harness may take to see that a run must end."""
+"""How long the harness may take to notice that a run must end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prediction:
-    """An estimate; None where nothing says.
+    """A prediction; None where nothing limits a run.
 
     Attributes:
-        basis: What the estimate rests on, in words.
+        basis: What limits it, in words.
     """
 
     ns: int | None = None
@@ -41,9 +41,9 @@ class Prediction:
 
 
 def predict(settings: Settings, gpus: Fraction, start_up_ns: int = 0) -> Prediction:
-    """Return what a run on so many GPUs should take: the tightest of what limits it.
+    """Return the prediction for a run on ``gpus`` GPUs: the tightest of its limits.
 
-    A time budget counts training alone, so that starting comes on top of it where it is known.
+    A time budget counts training alone, so that a known start-up is added to it.
     """
     budget = settings.budget
     times: dict[str, int] = {}
@@ -64,7 +64,7 @@ def predict(settings: Settings, gpus: Fraction, start_up_ns: int = 0) -> Predict
 
 
 def start_up_share(settings: Settings, gpus: int, start_up_ns: int) -> float:
-    """Return the largest share of a limit on time or money that starting takes."""
+    """Return start-up as a share of the limit on time or cost, the larger of the two."""
     limit_ns, stated = _time_limit_ns(settings.budget), _stated_cost(settings.budget)
     shares = [] if limit_ns is None else [start_up_ns / limit_ns]
     rate = None if settings.price is None else settings.price.rate * gpus
@@ -80,7 +80,6 @@ def _time_limit_ns(budget: Budget | None) -> int | None:
 
 
 def _stated_cost(budget: Budget | None) -> Money | None:
-    """Return a budget's limit on money, if it has one."""
     if budget is None or not budget.limits_money:
         return None
     units = next(b.limit for b in budget.bounds_known if b.dimension.name == COST.name)
@@ -88,7 +87,7 @@ def _stated_cost(budget: Budget | None) -> Money | None:
 
 
 def measured(rate: Rate | None, finished_ns: Sequence[int]) -> Prediction:
-    """Return what a run should take, judged by the longest of those that have finished."""
+    """Return the prediction from the longest of the finished runs."""
     if not finished_ns:
         return Prediction()
     longest = max(finished_ns)
@@ -96,10 +95,10 @@ def measured(rate: Rate | None, finished_ns: Sequence[int]) -> Prediction:
 
 
 def at_most(rate: Rate | None, predicted: Prediction, timeout: Duration | None) -> Prediction:
-    """Return the most that a run may take where nobody is there to pay for more while it runs.
+    """Return the most that a run may take if its hold cannot be extended while it runs.
 
-    Its timeout; without one what is predicted and a tenth and two minutes more, for starting up and
-    for what a budget does not count.
+    Its timeout; else the prediction plus a tenth and two minutes, for start-up and for what a
+    budget does not count.
     """
     if predicted.ns is None:
         return predicted
@@ -112,10 +111,9 @@ def _cost(rate: Rate | None, ns: int) -> Money | None:
 
 
 def terms_of(rate: Rate, predicted_ns: int) -> Terms:
-    """Return on what terms money is held for a run: small slices after what was predicted.
+    """Return the terms of a run's lease: small slices after the predicted time.
 
-    The notice, during which a run that is being ended still costs, is part of what is held, and so
-    is the time that noticing takes.
+    The hold includes the notice, during which an ending run still costs, and the reaction time.
     """
     notice_ns = min(NOTICE_NS, predicted_ns // 10) + REACTION_NS
     slice_ns = max(REACTION_NS, min(300 * 10**9, predicted_ns // 4))
@@ -132,13 +130,12 @@ class PlannedRun:
     Attributes:
         id: ``<index>_<group>[_<combo>]``; also the name of its directory.
         fingerprint: A hash of everything that decides what it computes, and of nothing else.
-        configuration: A hash of what it shares with the runs that differ from it in seed alone.
-        params: Its parameters, the seed included.
-        overrides: The parameters, and what the grid adds, as Hydra overrides.
+        configuration: A hash of what it shares with the runs that differ in seed alone.
+        params: With the seed.
+        overrides: The grid's overrides and the parameters, as Hydra overrides.
         world_size: Processes per node.
-        env: What the grid sets in its environment.
-        metadata: What the grid says about it, its budget and target included.
-        prediction: What it should take and cost; its parts None where nothing says.
+        env: The variables that the grid sets.
+        metadata: The grid's metadata, with budget and target.
     """
 
     id: str
@@ -155,13 +152,13 @@ class PlannedRun:
 
     @property
     def gpus(self) -> int | None:
-        """GPUs over all nodes; None where the number of nodes is a range."""
+        """GPUs over all nodes; None for a range of nodes."""
         nodes = self.settings.nnodes or 1
         return self.world_size * nodes if isinstance(nodes, int) else None
 
     @property
     def by_torchrun(self) -> bool:
-        """Whether torchrun starts its processes: where the grid says so, or there are several."""
+        """Whether torchrun starts its processes: as stated, else by engine and their number."""
         settings = self.settings
         if settings.launcher:
             return settings.launcher == "torchrun"
@@ -170,15 +167,15 @@ class PlannedRun:
 
     @property
     def most_gpus(self) -> int:
-        """GPUs over as many nodes as there may be."""
+        """GPUs over the largest number of nodes."""
         nodes = str(self.settings.nnodes or 1).rpartition(":")[2]
         return self.world_size * int(nodes)
 
     @property
     def charged_gpus(self) -> Fraction:
-        """GPUs that are paid for: as the grid states, else those that a cluster is asked for.
+        """GPUs that are paid for: as stated, else as requested from a cluster.
 
-        Else one for each process that there may be.
+        Else one per process, over the largest number of nodes.
         """
         settings = self.settings
         if settings.gpus is not None:
@@ -190,17 +187,17 @@ class PlannedRun:
 
     @property
     def rate(self) -> Rate | None:
-        """What it costs per hour, all its GPUs."""
+        """Its cost per hour over all GPUs."""
         price = self.settings.price
         return None if price is None else rate_of(price.rate, self.charged_gpus)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepPlan:
-    """The runs of a sweep, in order, and what they should cost together.
+    """The runs of a sweep, in order.
 
     Attributes:
-        start_up: What earlier runs of the program took to start; None where nothing is known.
+        start_up: Measured on earlier runs of the program; None if unknown.
     """
 
     grid: Grid
@@ -210,7 +207,7 @@ class SweepPlan:
 
     @property
     def predicted_cost(self) -> Money | None:
-        """The sum over all runs; None where one is not predicted, or currencies or kinds differ."""
+        """The total; None if a run has no prediction, or currencies or kinds differ."""
         costs = [run.prediction.cost for run in self.runs]
         known = [cost for cost in costs if cost is not None]
         kinds = {run.settings.price.kind for run in self.runs if run.settings.price is not None}
@@ -220,11 +217,11 @@ class SweepPlan:
 
     @property
     def predicted_ns(self) -> int | None:
-        """The time of all runs, one after the other; None where one has no prediction."""
+        """The total time, one run after the other; None if a run has no prediction."""
         times = [run.prediction.ns for run in self.runs]
         known = [ns for ns in times if ns is not None]
         return sum(known) if len(known) == len(times) else None
 
     def redactor(self, environ: Mapping[str, str]) -> Redactor:
-        """Return what removes the secrets of its runs and of an environment."""
+        """Return a redactor of the secrets of its runs and of an environment."""
         return Redactor([environ, *(run.env for run in self.runs)])

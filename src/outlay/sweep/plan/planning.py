@@ -1,4 +1,4 @@
-"""A grid becomes a plan: its axes multiplied, its runs named, checked, priced and shown. Pure.
+"""From a grid to a plan: expands axes, checks, prices and fingerprints runs, shows them. Pure.
 
 The same grid gives the same plan, byte for byte.
 """
@@ -21,7 +21,7 @@ from outlay.errors import Finding, InvalidValue, choices
 from outlay.ledger import Price
 from outlay.ledger.price import AUTO, split_kind
 from outlay.record.redaction import Redactor, is_secret_name
-from outlay.sweep.engines.names import is_scheduled
+from outlay.sweep.engines.base import is_scheduled
 from outlay.sweep.errors import InvalidGrid
 from outlay.sweep.grid.grid import Grid, GridEntry, Settings
 from outlay.sweep.grid.reading import AMP_DTYPES, AMP_VARIABLE, overrides, placeholders
@@ -29,17 +29,17 @@ from outlay.sweep.plan.launch import SWEEP_MARK, Place, command_of
 from outlay.sweep.plan.plan import PlannedRun, Prediction, SweepPlan, predict, start_up_share
 from outlay.units.quantity import duration_text
 
-# Fingerprints: a hash of what a run computes, and one of what its seeds share.
+# Fingerprints of runs and hashes of their configurations.
 
 
 def with_fingerprints(grid: Grid, runs: Iterable[PlannedRun]) -> Iterator[PlannedRun]:
-    """Yield runs, each with a fingerprint of its own and the configuration of its seeds.
+    """Yield runs with a unique fingerprint and the hash of their configuration.
 
-    Runs of the same content are numbered. Runs that differ in their seed alone, and only those,
-    have the same configuration.
+    Duplicates of a run get a numbered fingerprint. Only runs that differ in seed alone share a
+    configuration.
     """
     seen: dict[str, int] = {}
-    # No secret enters a hash that is written down: those that differ are numbered instead.
+    # Secrets must not enter a hash that is stored: different sets of them are numbered instead.
     numbers: dict[frozenset[tuple[str, str]], int] = {}
     for run in runs:
         fingerprint = _hash(_content(grid, run))
@@ -54,7 +54,7 @@ def with_fingerprints(grid: Grid, runs: Iterable[PlannedRun]) -> Iterator[Planne
 
 
 def _content(grid: Grid, run: PlannedRun) -> dict[str, Any]:
-    """Return what decides a run's result: not its name, place, price or time limits."""
+    """Return what decides a run's result; not its name, machine, price or time limits."""
     settings = run.settings
     budget = settings.budget
     terms = None if budget is None else [budget.mode, budget.limits, budget.charge]
@@ -84,11 +84,10 @@ def _hash(content: Mapping[str, Any]) -> str:
 
 
 def _configuration(grid: Grid, run: PlannedRun, *, secrets: int) -> str:
-    """Return the hash of a run without its seed; where it runs and for how much do count.
+    """Return the hash of a run without its seed, but with its group, machine and price.
 
-    Who compares machines or prices gives them entries that are alike in all else. Names count,
-    since whoever gives two entries one name says that they belong together. So do names of prices,
-    whatever they stood for when a run was started.
+    Entries that differ in machine or price alone are compared with each other, and entries with
+    different names are kept apart. A named price counts by its name, whatever its amount was.
     """
     settings = run.settings
     asked = {name: options.identity for name, options in settings.engine_options.items()}
@@ -108,17 +107,16 @@ def _configuration(grid: Grid, run: PlannedRun, *, secrets: int) -> str:
     )
 
 
-# The price of a run where a grid types none: what it names, else its partition's rate.
+# Prices: as named, else the rate of the partition.
 
 
 def with_prices(grid: Grid, look_up: Callable[[str], Price], rates: Mapping[str, Price]) -> Grid:
-    """Return the grid with a price wherever one is named, or its partition has a rate.
+    """Return the grid with the prices of price names and partitions.
 
-    ``look_up`` returns what a name stands for here; ``rates`` are those of the cluster's
-    partitions.
+    ``look_up`` returns the price of a name; ``rates`` are the partition rates.
 
     Raises:
-        InvalidGrid: A name stands for no price; each such entry is named.
+        InvalidGrid: A name has no price; names all such entries.
     """
     entries: list[GridEntry] = []
     findings: list[Finding] = []
@@ -134,20 +132,17 @@ def with_prices(grid: Grid, look_up: Callable[[str], Price], rates: Mapping[str,
     return replace(grid, entries=tuple(entries))
 
 
-def _to_look_up(settings: Settings) -> str:
-    """Return the name that this machine must look up; on a cluster ``auto`` is the partition's."""
-    is_auto = split_kind(settings.price_name)[0].lower() == AUTO
-    return "" if is_auto and is_scheduled(settings.engine) else settings.price_name
-
-
 def _price(
     settings: Settings, look_up: Callable[[str], Price], rates: Mapping[str, Price]
 ) -> Price | None:
-    if name := _to_look_up(settings):
-        return look_up(name)
-    partition = "" if settings.options is None else settings.options.partition
-    if settings.price is not None or not is_scheduled(settings.engine):
+    on_cluster = is_scheduled(settings.engine)
+    is_auto = split_kind(settings.price_name)[0].lower() == AUTO
+    if settings.price_name and not (is_auto and on_cluster):
+        return look_up(settings.price_name)
+    if settings.price is not None or not on_cluster:
         return settings.price
+    # ``auto`` on a cluster is the partition's rate.
+    partition = "" if settings.options is None else settings.options.partition
     if settings.price_name and partition not in rates:
         shown = partition or "PARTITION"
         expected = f'a partition with a rate: outlay prices partition set {shown} "1.20 USD/h"'
@@ -156,14 +151,14 @@ def _price(
 
 
 MOST_RUNS: Final = 100_000
-"""How many runs a sweep may have: a manifest of more would not be read in reasonable time."""
+"""The largest sweep; a larger manifest would take too long to read."""
 RUN_PLACEHOLDERS: Final = ("run_dir", "run_id")
 
 
 def make_plan(grid: Grid, start_up: StartUp | None = None) -> SweepPlan:
     """Return the plan of a grid.
 
-    ``start_up`` is what earlier runs of the program took to start, where that is known.
+    ``start_up`` is measured on earlier runs of the program; None if unknown.
 
     Raises:
         InvalidGrid: A parameter, placeholder or exclusion cannot be used; names all of them.
@@ -173,10 +168,10 @@ def make_plan(grid: Grid, start_up: StartUp | None = None) -> SweepPlan:
         for entry in grid.entries
         for message in _problems(entry)
     ]
-    combined = sum(map(_combined, grid.entries))
-    if combined > MOST_RUNS:
-        line = max(grid.entries, key=_combined).line
-        message = f"its axes multiply to {combined:,} runs; a sweep has at most {MOST_RUNS:,}"
+    total = sum(map(_run_count, grid.entries))
+    if total > MOST_RUNS:
+        line = max(grid.entries, key=_run_count).line
+        message = f"its axes multiply to {total:,} runs; a sweep has at most {MOST_RUNS:,}"
         findings.append(Finding(source=grid.source, line=line, message=message))
     if findings:
         raise InvalidGrid(findings)
@@ -194,15 +189,21 @@ def make_plan(grid: Grid, start_up: StartUp | None = None) -> SweepPlan:
         raise InvalidGrid(
             [Finding(source=grid.source, line=1, message="`exclude` leaves out every run")]
         )
-    warnings = [warning for entry in grid.entries for warning in _doubts(entry, grid.source)]
+    warnings = [
+        Finding(source=grid.source, line=entry.line, message=message, severity="warning")
+        for entry in grid.entries
+        for message in _warnings(entry)
+    ]
     if start_up is not None:
-        warnings += _slow_starts(runs, start_up, grid.source)
+        warnings += _slow_start_warnings(runs, start_up, grid.source)
     fingerprinted = tuple(with_fingerprints(grid, runs))
     return SweepPlan(grid=grid, runs=fingerprinted, warnings=tuple(warnings), start_up=start_up)
 
 
-def _slow_starts(runs: Sequence[PlannedRun], start_up: StartUp, source: str) -> Iterator[Finding]:
-    """Yield the groups whose runs take more than a tenth of a budget to start, each once."""
+def _slow_start_warnings(
+    runs: Sequence[PlannedRun], start_up: StartUp, source: str
+) -> Iterator[Finding]:
+    """Yield a warning for each group whose start-up takes more than a tenth of a budget."""
     shares: dict[str, float] = {}
     for run in runs:
         share = start_up_share(run.settings, run.most_gpus, start_up.ns)
@@ -213,19 +214,18 @@ def _slow_starts(runs: Sequence[PlannedRun], start_up: StartUp, source: str) -> 
             yield Finding(source=source, message=message, severity="warning")
 
 
-def _combined(entry: GridEntry) -> int:
-    """Return how many runs an entry's axes multiply to, those left out included."""
+def _run_count(entry: GridEntry) -> int:
+    """Return how many runs an entry's axes multiply to, excluded ones included."""
     counts = [len(values) for values in entry.axes.values()]
     return math.prod([*counts, len(entry.settings.seeds) or 1])
 
 
 def _slug(name: str) -> str:
-    """Return a name as a part of a file name."""
     return re.sub(r"[^A-Za-z0-9_-]", "", name.replace(" ", "-")) or "run"
 
 
 def _combinations(entry: GridEntry) -> Iterator[Mapping[str, Any]]:
-    """Yield the Cartesian product of the axes, the last fastest, without what is excluded."""
+    """Yield the Cartesian product of the axes, the last fastest, without excluded ones."""
     axes = dict(entry.axes)
     if entry.settings.seeds:
         axes["seed"] = entry.settings.seeds
@@ -298,32 +298,30 @@ def _problems(entry: GridEntry) -> Iterator[str]:
         yield f"the command has {{{name}}}, which is no parameter; expected {choices(known)}"
 
 
-def _doubts(entry: GridEntry, source: str) -> Iterator[Finding]:
-    """Yield what may be meant, and probably is not."""
+def _warnings(entry: GridEntry) -> Iterator[str]:
+    """Yield warnings about settings that are probably mistakes."""
     settings = entry.settings
     several = str(settings.nnodes or 1) != "1"
     if several and settings.engine == "torchrun" and not settings.rendezvous.get("endpoint"):
-        message = (
+        yield (
             f"{entry.name}: several nodes and no rendezvous endpoint; every node needs the same "
             "MASTER_ADDR and MASTER_PORT in `env`"
         )
-        yield Finding(source=source, line=entry.line, message=message, severity="warning")
     names = {*entry.axes, "seed"}
     for excluded in settings.exclude:
         for name in sorted(excluded.keys() - names):
-            message = f"{entry.name}: `exclude` names {name!r}, which is no parameter here"
-            yield Finding(source=source, line=entry.line, message=message, severity="warning")
+            yield f"{entry.name}: `exclude` names {name!r}, which is no parameter here"
 
 
-# A plan as a document, and in words: the same bytes for the same plan.
+# A plan as JSON and as text.
 
 _CONTINUED: Final = " \\"
 
 
 def plan_document(plan: SweepPlan, environ: Mapping[str, str]) -> dict[str, Any]:
-    """Return the whole plan as plain data, the same for the same grid and earlier runs.
+    """Return the plan as plain data, the same for the same grid and earlier runs.
 
-    Secrets of ``environ`` are left out of it.
+    Secrets of ``environ`` are redacted.
     """
     cost = plan.predicted_cost
     grid, redact = plan.grid, plan.redactor(environ)
@@ -362,14 +360,14 @@ def _run_document(plan: SweepPlan, run: PlannedRun, redact: Redactor) -> dict[st
 
 
 def planned_command(plan: SweepPlan, run: PlannedRun, redact: Redactor) -> list[str]:
-    """Return a run's command without secrets; the directory and the port are not known yet."""
+    """Return a run's redacted command, with placeholders for directory and port."""
     port = None if is_scheduled(run.settings.engine) else 0
     place = Place(directory=f"{SWEEP_MARK}/{run.id}", port=port)
     return redact.command(command_of(plan, run, place))
 
 
 def command_lines(words: Sequence[str], width: int) -> list[str]:
-    """Return a command as a shell reads it, broken between words where it is wider than that."""
+    """Return a command as shell input, broken between words to lines of ``width``."""
     lines = [shlex.quote(words[0])]
     for word in map(shlex.quote, words[1:]):
         if len(lines[-1]) + len(word) + len(" ") + len(_CONTINUED) <= width:
@@ -381,7 +379,7 @@ def command_lines(words: Sequence[str], width: int) -> list[str]:
 
 
 def params_text(run: PlannedRun, redact: Redactor) -> str:
-    """Return a run's parameters in a line, without secrets."""
+    """Return a run's redacted parameters in one line."""
     shown = redact.data(run.params)
     return " ".join(f"{name}={value}" for name, value in shown.items() if name != "world_size")
 
@@ -391,7 +389,7 @@ def _hours(ns: int | None) -> float | None:
 
 
 def budget_text(run: PlannedRun) -> str:
-    """Return a run's limits as people read them."""
+    """Return a run's limits for display."""
     budget = run.settings.budget
     if budget is None:
         return "none"
@@ -402,7 +400,7 @@ def budget_text(run: PlannedRun) -> str:
 
 
 def start_up_text(plan: SweepPlan) -> str:
-    """Return in words what is known of the time before each run's first step."""
+    """Return a sentence on the predicted start-up of each run."""
     if plan.start_up is None:
         return "Start-up is unknown: no earlier run of this sweep has a log."
     took, attempts = duration_text(plan.start_up.ns), plan.start_up.attempts

@@ -1,1 +1,1 @@
-"""Running a plan: launches, limits, money, devices."""
+"""Running a plan: the harness, limits, money, devices."""

@@ -1,7 +1,7 @@
-"""A sweep's part in the logs of its runs: the supervisor's segment, and what a log then says.
+"""The supervisor's segment in a run's log, and the end and progress that a log records.
 
-The harness supervises the processes of this machine; a cluster's job supervises itself, and loads
-no more than this. What attempts cost is the subject of ``money``.
+The harness supervises the processes of this machine. A Slurm job supervises itself and loads this
+module, so that it imports little. Costs are the subject of ``money``.
 """
 
 from __future__ import annotations
@@ -10,28 +10,19 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
 
 from outlay.clock import Clock
-from outlay.ledger import SUPERVISOR, EndStatus, GpuCount, Price
+from outlay.ledger import SUPERVISOR, GpuCount, Price
 from outlay.record.supervision import SupervisedRun, Supervision
 from outlay.runs.directories import leave_notice
-
-if TYPE_CHECKING:
-    from outlay.sweep.engines.base import Ended
-    from outlay.sweep.state.outcomes import RunVerdict
-
-ENDS: Final[Mapping[str, EndStatus]] = {
-    "completed": "completed", "preempted": "preempted", "cancelled": "terminated",
-}  # fmt: skip
 
 
 def supervised(
     name: str, directory: Path, price: Price | None, gpus: GpuCount, command: Sequence[str] = ()
 ) -> SupervisedRun:
-    """Return a run as its supervisor states it.
+    """Return a run as its supervisor records it.
 
-    Between attempts its GPUs are free for other runs of the sweep, so that it costs nothing then.
+    Between attempts it costs nothing, as its GPUs are free for other runs of the sweep.
     """
     free = None if price is None else Price(0, price.currency, source="sweep", kind=price.kind)
     return SupervisedRun(
@@ -40,30 +31,19 @@ def supervised(
     )  # fmt: skip
 
 
-def begin(
-    what: SupervisedRun, environ: Mapping[str, str], clock: Clock, start_ns: int | None = None
+def begin_log(
+    run: SupervisedRun, environ: Mapping[str, str], clock: Clock, start_ns: int | None = None
 ) -> Supervision:
-    """Write down that an attempt begins, before it is started."""
-    log = Supervision(what, environ, clock=clock, start_ns=start_ns)
-    leave_notice(log.run_id, what.run_dir)
+    """Record the begin of an attempt, before it is started."""
+    log = Supervision(run, environ, clock=clock, start_ns=start_ns)
+    leave_notice(log.run_id, run.run_dir)
     return log
 
 
-def end(log: Supervision, verdict: RunVerdict, ended: Ended, *, paid: bool) -> None:
-    """Write down how an attempt ended, after it was reaped.
-
-    Where no money is held for it a power failure may take it, as it may take the journal's lines.
-    """
-    log.end(
-        ENDS.get(verdict.status, "failed"), verdict.reason, exit_code=ended.exit_code,
-        t_ns=end_instant_ns(log.start_ns, ended, log.now_ns()), synced=paid,
-    )  # fmt: skip
-
-
 def logged_end(directory: Path, since_ns: int = 0) -> str | None:
-    """Return how the training recorded that its last attempt ended; None where it did not.
+    """Return the end status that the training recorded last; None where it recorded none.
 
-    What began before ``since_ns`` is another attempt's.
+    Segments that began before ``since_ns`` are ignored: they are another attempt's.
     """
     from outlay.ledger import derive_attempts, read_lives
 
@@ -78,10 +58,10 @@ def logged_end(directory: Path, since_ns: int = 0) -> str | None:
 
 
 def starts_without_progress(directory: Path, starts_ns: Sequence[int]) -> int:
-    """Return how many of a job's starts in a row, up to the last, made no progress.
+    """Return how many of a job's last starts in a row made no progress.
 
-    A start made progress if it committed a checkpoint further on than any before it, or reached a
-    step that none before it had. One that records nothing shows none.
+    A start made progress if it committed a later checkpoint, or reached a later step, than all
+    starts before it. A start without records made none.
     """
     from outlay.account.run import RunAccount
     from outlay.account.step_blocks import decode_steps
@@ -100,12 +80,3 @@ def starts_without_progress(directory: Path, starts_ns: Sequence[int]) -> int:
         without = 0 if steps > step or committed > safe else without + 1
         step, safe = max(step, steps), max(safe, committed)
     return without
-
-
-def end_instant_ns(start_ns: int, ended: Ended, now_ns: int) -> int:
-    """Return when an attempt ended: as its reaper noted it, else so long after its begin."""
-    if ended.how == "not_started" or ended.never_ran:
-        return start_ns
-    if start_ns <= ended.ended_ns <= now_ns:
-        return ended.ended_ns
-    return start_ns + ended.elapsed_ns if ended.elapsed_ns else now_ns

@@ -1,4 +1,4 @@
-"""A sweep whose harness is gone: settling, reattaching to and cancelling its attempts."""
+"""A sweep without its harness: settling, reattaching to and cancelling its attempts."""
 
 from __future__ import annotations
 
@@ -10,24 +10,22 @@ from typing import Final
 
 from outlay.clock import SYSTEM, Clock
 from outlay.errors import Finding, OutlayError
-from outlay.sweep.engines.base import Ended, Engine, Task, TaskStanding, engine_named
-from outlay.sweep.engines.names import is_local
+from outlay.sweep.engines.base import Ended, Engine, Task, TaskStanding, engine_named, is_local
 from outlay.sweep.errors import SweepInUse
 from outlay.sweep.plan.launch import LOG_NAME
 from outlay.sweep.run.harness import Harness
 from outlay.sweep.run.money import SweepGuard, SweepRecorder
-from outlay.sweep.state.journal import Journal
-from outlay.sweep.state.manifest import SweepManifest, read_manifest
+from outlay.sweep.state.manifest import Journal, SweepManifest, read_manifest
 from outlay.sweep.state.setup import SweepLock
 from outlay.units import Money
 
-# Attempts of an earlier harness, which died: reattached to, or settled.
+# Attempts of an earlier harness.
 
 
 def settle_earlier(harness: Harness) -> tuple[Finding, ...]:
-    """Find out how earlier attempts ended, reattach to the others, and void unused holds.
+    """Settle earlier attempts that have ended, reattach to the others, and void unused holds.
 
-    Returns what the user should know of runs that the grid no longer has.
+    Returns findings about runs that are no longer in the grid.
     """
     manifest = harness.manifest
     for run in harness.tasks.plan.runs:
@@ -39,27 +37,26 @@ def settle_earlier(harness: Harness) -> tuple[Finding, ...]:
                 harness.adopt(run, state.ticket, state.hold)
             else:
                 harness.settle_earlier(run.id, ended)
-    findings = _settle_left_out(harness)
+    findings = _settle_removed(harness)
     if harness.guard is not None:
         used = {state.hold for state in manifest.states.values() if state.hold}
         harness.guard.void_unused(used)
     return findings
 
 
-def _settle_left_out(harness: Harness) -> tuple[Finding, ...]:
-    """Settle attempts of runs that the grid no longer has."""
+def _settle_removed(harness: Harness) -> tuple[Finding, ...]:
     planned = {run.id for run in harness.tasks.plan.runs}
     manifest = harness.manifest
     running = [run for run in manifest.runs if manifest.state(run).status == "running"]
-    left_out = [run for run in running if run not in planned]
-    if not left_out:
+    removed = [run for run in running if run not in planned]
+    if not removed:
         return ()
-    found = Detached(manifest, harness.clock)
+    found = Detached(manifest, harness.options.clock)
     try:
-        found.look(left_out)
+        found.poll(removed)
     finally:
         found.close()
-    going = [
+    still_running = [
         Finding(
             source=harness.tasks.plan.grid.source,
             message=f"{run} is no longer in the grid and still runs; `outlay sweep cancel` ends it",
@@ -67,26 +64,25 @@ def _settle_left_out(harness: Harness) -> tuple[Finding, ...]:
         )
         for run in found.standing
     ]
-    return (*found.findings, *going)
+    return (*found.findings, *still_running)
 
 
-# A sweep whose jobs run without a harness: learning how they ended, and cancelling them.
+# Jobs that run without a harness.
 #
-# Everything comes from the sweep's directory and from the cluster; neither the grid nor the
-# process that submitted is needed.
+# Needs the sweep's directory and the cluster; neither the grid nor the submitting process.
 
-_PATIENCE_NS: Final = 60 * 10**9
-_LOOK_EVERY_S: Final = 0.5
+_CANCEL_TIMEOUT_NS: Final = 60 * 10**9
+_POLL_INTERVAL_S: Final = 0.5
 
 
 @dataclass(slots=True)
 class Detached:
-    """The attempts of a sweep that nobody watches, and how they stand.
+    """A sweep without a harness, and the attempts that still run.
 
     Attributes:
-        owned: Whether nobody else runs the sweep, so that ends are ours to write down.
-        standing: What the cluster says of each run that still runs.
-        findings: Why the cluster could not be asked.
+        owned: Whether this process holds the lock, and so records the ends that it finds.
+        standing: The cluster's status of each run that still runs.
+        findings: Why the cluster could not be queried.
     """
 
     manifest: SweepManifest
@@ -97,20 +93,20 @@ class Detached:
     findings: list[Finding] = field(default_factory=list)
     _journal: Journal | None = None
 
-    def going_on(self) -> list[str]:
-        """Return the runs whose attempt has no end yet and may run without us."""
+    def running(self) -> list[str]:
+        """Return the runs without a recorded end that are not processes of a harness."""
         return [
             name
             for name, run in self.manifest.runs.items()
             if self.manifest.state(name).status == "running" and not is_local(run.engine)
         ]
 
-    def look(self, runs: Iterable[str] | None = None) -> None:
-        """Find out how attempts ended, by default of all that may run without us.
+    def poll(self, runs: Iterable[str] | None = None) -> None:
+        """Update the status of attempts, by default of all ``running()``.
 
-        Ends are written down, unless somebody runs the sweep who will do that.
+        Ends are recorded, unless another process runs the sweep and does that.
         """
-        for run in self.going_on() if runs is None else runs:
+        for run in self.running() if runs is None else runs:
             engine = self._engine_of(run)
             if engine is None:
                 continue
@@ -123,19 +119,19 @@ class Detached:
             else:
                 self._settle(run, ended)
 
-    def end(self, runs: Iterable[str] | None = None) -> int:
-        """Cancel what is still running and wait a while; return how many were cancelled."""
-        going_on = self.going_on()
-        chosen = going_on if runs is None else [run for run in runs if run in going_on]
+    def cancel(self, runs: Iterable[str] | None = None) -> int:
+        """Cancel running attempts and wait up to a minute; return how many were cancelled."""
+        running = self.running()
+        chosen = running if runs is None else [run for run in runs if run in running]
         engines = {run: self._engine_of(run) for run in chosen}
         cancelled = {run: engine for run, engine in engines.items() if engine is not None}
         for run, engine in cancelled.items():
             engine.cancel(self.manifest.state(run).ticket)
-        until_ns = self.clock.monotonic_ns() + _PATIENCE_NS
+        deadline_ns = self.clock.monotonic_ns() + _CANCEL_TIMEOUT_NS
         waiting = dict(cancelled)
-        while waiting and self.clock.monotonic_ns() < until_ns:
+        while waiting and self.clock.monotonic_ns() < deadline_ns:
             for engine in self._usable():
-                engine.wait(_LOOK_EVERY_S)
+                engine.wait(_POLL_INTERVAL_S)
             for run, engine in list(waiting.items()):
                 ended = engine.poll(self.manifest.state(run).ticket)
                 if ended is not None:
@@ -156,16 +152,14 @@ class Detached:
         recorder.settle_earlier(run, ended, remote=remote)
 
     def _engine_of(self, run: str) -> Engine | None:
-        """Return a run's engine; None, and a finding, where it cannot be had here."""
+        """Return a run's engine; None, and a finding, where it cannot be loaded here."""
         name = self.manifest.runs[run].engine
         if name not in self.engines:
             try:
                 self.engines[name] = engine_named(name, self.manifest.root)
             except OutlayError as error:
                 self.engines[name] = None
-                message = (
-                    f"{run} and others of it may still run, which cannot be checked here: {error}"
-                )
+                message = f"{run} and others may still run, which cannot be checked here: {error}"
                 self.findings.append(Finding(source=name, message=message, severity="warning"))
         return self.engines[name]
 
@@ -173,7 +167,7 @@ class Detached:
         return [engine for engine in self.engines.values() if engine is not None]
 
     def close(self) -> None:
-        """Bring the manifest up to date where something was learned, and close."""
+        """Rewrite the manifest if an end was recorded, and close the engines."""
         if self._journal is not None:
             self._journal.close()
             self.manifest.write()
@@ -183,9 +177,9 @@ class Detached:
 
 @contextmanager
 def detached(root: Path, clock: Clock = SYSTEM) -> Iterator[Detached | None]:
-    """Lock a sweep that nobody runs.
+    """Lock a sweep that no process runs.
 
-    None when somebody does, and sees to all of this, or when it is not ours to write in.
+    Yields None if one does, which then records the ends, or if the directory is not writable.
     """
     root = root.absolute()
     read_manifest(root)
@@ -195,33 +189,33 @@ def detached(root: Path, clock: Clock = SYSTEM) -> Iterator[Detached | None]:
         yield None
         return
     with lock:
-        taken = Detached(read_manifest(root, clock), clock)
+        sweep = Detached(read_manifest(root, clock), clock)
         try:
-            yield taken
+            yield sweep
         finally:
-            taken.close()
+            sweep.close()
 
 
 def catch_up(root: Path, clock: Clock = SYSTEM) -> Detached:
-    """Return a sweep as it stands, with what its jobs did since somebody looked.
+    """Return a sweep with the current status of its jobs.
 
-    While somebody runs it, or where it is not ours to write in, what is learned is not written.
+    Ends are not recorded while another process runs it, or if the directory is not writable.
     """
-    looked = Detached(read_manifest(root), clock)
-    if not looked.going_on():
-        return looked
-    with detached(root, clock) as taken:
-        if taken is None:
-            looked = Detached(read_manifest(root.absolute(), clock), clock, owned=False)
-            looked.look()
-            looked.close()
-            return looked
-        taken.look()
-        return taken
+    found = Detached(read_manifest(root), clock)
+    if not found.running():
+        return found
+    with detached(root, clock) as owned:
+        if owned is None:
+            found = Detached(read_manifest(root.absolute(), clock), clock, owned=False)
+            found.poll()
+            found.close()
+            return found
+        owned.poll()
+        return owned
 
 
 def task_of(manifest: SweepManifest, run: str) -> Task:
-    """Return an attempt as another process may find it again."""
+    """Return the task by which an engine reattaches to a run's attempt."""
     gpus, directory = manifest.runs[run].gpus_at_most, manifest.root / run
     return Task(
         name=run, ticket=manifest.state(run).ticket, command=(), env={},

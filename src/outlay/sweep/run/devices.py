@@ -1,4 +1,4 @@
-"""What this machine gives its runs: GPUs, ports; and the task that an engine starts."""
+"""GPUs and ports of this machine for its runs, and the tasks that engines start."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from outlay.sweep.errors import InvalidGrid
 from outlay.sweep.plan.launch import LOG_NAME, Place, command_of, environment_of
 from outlay.sweep.plan.plan import PlannedRun, SweepPlan
 
-# Which GPUs there are to share out between runs, and whether the runs fit on them.
+# The GPUs of this machine.
 
 
 def find_devices(stated: str | None, environ: Mapping[str, str]) -> tuple[str, ...] | None:
-    """Return the GPUs to share out: those named, those visible, those of the driver, or None."""
+    """Return the GPUs to allocate: those stated, else the visible ones, else the driver's."""
     text = stated if stated is not None else environ.get("CUDA_VISIBLE_DEVICES")
     if text is not None:
         names = device_names(text)
@@ -37,9 +37,12 @@ def find_devices(stated: str | None, environ: Mapping[str, str]) -> tuple[str, .
 
 
 def check_fit(plan: SweepPlan, devices: tuple[str, ...] | None, elsewhere: Collection[str]) -> None:
-    """Refuse a plan with runs that need more GPUs on this machine than there are.
+    """Check that no run needs more GPUs than this machine has.
 
     ``elsewhere`` names the engines whose runs are not on this machine.
+
+    Raises:
+        InvalidGrid: Some do; names all of them.
     """
     if devices is None:
         return
@@ -57,14 +60,14 @@ def check_fit(plan: SweepPlan, devices: tuple[str, ...] | None, elsewhere: Colle
         raise InvalidGrid(findings)
 
 
-# What this machine gives its runs: GPUs, each to one run at a time, and ports of their own.
+# Allocation of GPUs and ports, each to one run at a time.
 
 
 class MachineResources:
-    """What is free.
+    """The free GPUs and ports.
 
     Args:
-        devices: The GPUs to share out; None leaves CUDA_VISIBLE_DEVICES alone.
+        devices: The GPUs to allocate; None leaves CUDA_VISIBLE_DEVICES alone.
     """
 
     def __init__(self, devices: tuple[str, ...] | None) -> None:
@@ -72,12 +75,12 @@ class MachineResources:
         self._ports = Ports()
 
     def has_gpus_for(self, run: PlannedRun) -> bool:
-        """Say whether a run need not wait for GPUs."""
+        """Say whether enough GPUs are free for a run."""
         free = self._free_for(run)
         return free is None or len(free) >= run.world_size
 
     def allocate(self, run: PlannedRun, place: Place) -> Place:
-        """Return a place with a port and GPUs, which no other run gets until they are released."""
+        """Return a place with a port and GPUs, reserved until ``release``."""
         place, free = replace(place, port=self._ports.reserve()), self._free_for(run)
         if free is None:
             return place
@@ -86,18 +89,18 @@ class MachineResources:
         return replace(place, devices=devices)
 
     def release(self, place: Place) -> None:
-        """Let others have its port and its GPUs."""
+        """Free the port and the GPUs of a place."""
         if place.port is not None:
             self._ports.release(place.port)
         if self._free is not None:
             self._free += place.devices or ()
 
     def _free_for(self, run: PlannedRun) -> list[str] | None:
-        """Return the GPUs that a run can be given; None where it is not for us to give any."""
+        """Return the free GPUs; None where they are not allocated here."""
         return None if "CUDA_VISIBLE_DEVICES" in run.env else self._free
 
 
-# From a planned run to a task that an engine can start, and to what may be written down of it.
+# Tasks of planned runs.
 
 
 @dataclass(slots=True)
@@ -105,8 +108,8 @@ class Tasks:
     """Makes the tasks of one sweep.
 
     Attributes:
-        cwd: Where programs are started.
-        environ: What runs inherit.
+        cwd: The working directory of programs.
+        environ: The environment that runs inherit.
     """
 
     plan: SweepPlan
@@ -119,12 +122,12 @@ class Tasks:
         self._redact = self.plan.redactor(self.environ)
 
     def place(self, run: PlannedRun) -> Place:
-        """Return where a run is started, without anything of this machine."""
+        """Return the place of a run, without GPUs and port."""
         directory = str(self.root / run.id)
         return Place(directory=directory, python=sys.executable, inherited=self.environ)
 
     def make(self, run: PlannedRun, ticket: str, place: Place) -> Task:
-        """Return a run's task; its directory is made."""
+        """Return a run's task, and create its directory."""
         directory = self.root / run.id
         directory.mkdir(parents=True, exist_ok=True)
         timeout = run.settings.timeout
@@ -137,12 +140,12 @@ class Tasks:
         )  # fmt: skip
 
     def without_secrets(self, task: Task) -> tuple[list[str], dict[str, str]]:
-        """Return a task's command and what the sweep sets in its environment, fit for a file."""
+        """Return a task's command and the variables that the sweep sets, redacted."""
         ours = {n: value for n, value in task.env.items() if self.environ.get(n) != value}
         return self._redact.command(task.command), self._redact.environment(ours)
 
 
 def inherited_environment() -> dict[str, str]:
-    """Return what runs inherit: ours, but for what belongs to this process alone."""
+    """Return this process's environment without the variables of its own hold and run."""
     own = ("OUTLAY_HOLD", "OUTLAY_RUN_DIR", MARK_VARIABLE)
     return {name: value for name, value in os.environ.items() if name not in own}

@@ -1,7 +1,7 @@
-"""The harness: starts what is to be run, as much at once as there is room for, to the last run.
+"""The harness: starts runs while there is room, enforces their limits, records their ends.
 
-One thread, one loop. Everything it knows is in the journal before it acts on it, so that it may
-be killed at any instruction and the next one continues from there.
+One thread, one loop. It writes every fact to the journal before it acts on it, so that it may be
+killed at any instruction and the next harness continues from there.
 """
 
 from __future__ import annotations
@@ -18,38 +18,40 @@ from typing import Final
 from outlay.clock import SYSTEM, Clock
 from outlay.guard.errors import BudgetGuardExceeded
 from outlay.guard.gate import Leaseholder
+from outlay.guard.lease import End, GiveNotice
 from outlay.handlers import handling
 from outlay.ledger import gpu_count_of
 from outlay.record.supervision import Supervision
 from outlay.sweep.engines.base import Ended, Engine, Task
+from outlay.sweep.engines.ports import lost_port
 from outlay.sweep.errors import SweepNotRecorded
-from outlay.sweep.plan.launch import LOG_NAME
-from outlay.sweep.plan.plan import PlannedRun
-from outlay.sweep.run import attempt_log
-from outlay.sweep.run.attempts import Active, StartCounter, lost_its_port
+from outlay.sweep.plan.launch import LOG_NAME, Place
+from outlay.sweep.plan.plan import NOTICE_NS, PlannedRun
+from outlay.sweep.run.attempt_log import begin_log, supervised
 from outlay.sweep.run.devices import MachineResources, Tasks
 from outlay.sweep.run.money import SweepGuard, SweepRecorder
-from outlay.sweep.state.journal import Journal
-from outlay.sweep.state.manifest import SweepManifest
+from outlay.sweep.state.manifest import Journal, SweepManifest
 from outlay.sweep.state.outcomes import RunVerdict
+
+# Signals.
 
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @dataclass(slots=True)
 class Interrupts:
-    """What signals have asked for so far.
+    """The signals received so far.
 
     Attributes:
-        asked: How often the end was asked for: once to cancel, twice to force.
-        terminal_closed: Whether the terminal is gone; what runs elsewhere continues without us.
+        asked: How many asked for the end: one to cancel, two to force.
+        terminal_closed: Whether SIGHUP came while all runs are remote, which continue.
     """
 
     asked: int = 0
     terminal_closed: bool = False
 
     def handling_signals(self, *, remote: bool) -> AbstractContextManager[None]:
-        """Count SIGINT, SIGTERM and SIGHUP; where all is ``remote``, SIGHUP ends nothing."""
+        """Count SIGINT, SIGTERM and SIGHUP; with ``remote``, SIGHUP cancels nothing."""
 
         def remember(number: int, frame: FrameType | None) -> None:
             del frame
@@ -61,18 +63,91 @@ class Interrupts:
         return handling(_SIGNALS, remember)
 
 
+# A running attempt, until it is cancelled, timed out or out of money.
+
+CANCELLED: Final = RunVerdict("cancelled", "the sweep was cancelled")
+NO_MONEY: Final = RunVerdict("cancelled", "the ceiling left no more money for it")
+
+
+@dataclass(slots=True, kw_only=True)
+class ActiveAttempt:
+    """A running attempt.
+
+    Attributes:
+        started_ns: On the monotonic clock.
+        funds: The hold that pays for it, if the sweep has a ceiling.
+        log: Its supervisor's segment; None for a remote one, which supervises itself.
+        log_size: The size of the run's output before this attempt, in bytes.
+        stopped: The verdict once it was told to end.
+        noticed_ns: Its elapsed time when it was told to end.
+    """
+
+    run: PlannedRun
+    ticket: str
+    engine: Engine
+    started_ns: int
+    place: Place
+    funds: Leaseholder | None = None
+    log: Supervision | None = None
+    log_size: int = 0
+    stopped: RunVerdict | None = None
+    noticed_ns: int = 0
+
+    def enforce_limits(self, now_ns: int, *, asked: int) -> None:
+        """SIGTERM on cancel, timeout or no money; SIGKILL after the notice.
+
+        ``asked`` counts the requests to end the sweep; two force it.
+        """
+        if self.log is not None:
+            self.log.beat()
+        elapsed_ns = now_ns - self.started_ns
+        if self.stopped is None:
+            reason = CANCELLED if asked else self._reason_to_stop(elapsed_ns)
+            if reason is not None:
+                self._give_notice(reason, elapsed_ns)
+        if self.stopped is not None and (asked > 1 or self._notice_is_over(elapsed_ns)):
+            self.engine.cancel(self.ticket, force=True)
+
+    def _give_notice(self, reason: RunVerdict, elapsed_ns: int) -> None:
+        self.stopped = reason
+        self.noticed_ns = elapsed_ns
+        if self.funds is not None:
+            self.funds.give_notice(elapsed_ns)
+        self.engine.cancel(self.ticket)
+
+    def _notice_is_over(self, elapsed_ns: int) -> bool:
+        if self.funds is not None and not self.engine.remote:
+            return isinstance(self.funds.renew(elapsed_ns), End)
+        return elapsed_ns >= self.noticed_ns + NOTICE_NS
+
+    def _reason_to_stop(self, elapsed_ns: int) -> RunVerdict | None:
+        """Return the verdict if the time or the money is used up; extends the hold if it can."""
+        if self.engine.remote:
+            return None  # A job enforces its own time limit, which is paid for in advance.
+        timeout = self.run.settings.timeout
+        if timeout is not None and elapsed_ns >= timeout.ns:
+            return RunVerdict("error", f"timeout: not done after {timeout}")
+        if self.funds is not None and isinstance(self.funds.renew(elapsed_ns), GiveNotice):
+            return NO_MONEY
+        return None
+
+
+# The harness.
+
 TICK_S: Final = 0.2
+MOST_PORTS: Final = 4
+"""How many ports a run is tried on, if others keep binding them, before it counts as failed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepOptions:
-    """How a sweep is run: what its user may say beside the grid.
+    """Options of a sweep that are not in the grid.
 
     Attributes:
         jobs: How many runs at once; None for one here, and for all on a cluster.
-        detach: Whether to leave once everything is submitted; for engines whose tasks outlive us.
-        devices: The GPUs to share out; None leaves CUDA_VISIBLE_DEVICES alone.
-        watch: Called at every look, for showing how things stand.
+        detach: Whether to return once everything is submitted; for remote engines.
+        devices: The GPUs to allocate; None leaves CUDA_VISIBLE_DEVICES alone.
+        watch: Called after every poll, for a progress display.
     """
 
     jobs: int | None = None
@@ -87,10 +162,10 @@ class Harness:
     """Runs the runs of one sweep.
 
     Attributes:
-        engines: An engine by each name that the plan uses.
-        tasks: Makes what an engine starts, of a plan under the ids of the manifest.
-        guard: The guard, where the sweep has a ceiling.
-        ended: Called with the directory of a run whose attempt has ended.
+        engines: By name, all that the plan uses.
+        tasks: Of a plan with the manifest's ids.
+        guard: None for a sweep without a ceiling.
+        ended: Called with a run's directory after each of its attempts.
         active: The running attempts, by ticket.
     """
 
@@ -101,12 +176,13 @@ class Harness:
     options: SweepOptions = SweepOptions()
     guard: SweepGuard | None = None
     ended: Callable[[Path], None] = lambda _: None
-    active: dict[str, Active] = field(default_factory=dict)
+    active: dict[str, ActiveAttempt] = field(default_factory=dict)
     interrupts: Interrupts = field(default_factory=Interrupts)
     _queue: deque[PlannedRun] = field(default_factory=deque)
     _deferred: list[tuple[PlannedRun, str]] = field(default_factory=list)
-    _going: Counter[str] = field(default_factory=Counter)
-    _starts: StartCounter = field(default_factory=StartCounter)
+    _running: Counter[str] = field(default_factory=Counter)
+    _starts: Counter[str] = field(default_factory=Counter)
+    _lost_ports: Counter[str] = field(default_factory=Counter)
     _resources: MachineResources = field(init=False)
     _recorder: SweepRecorder = field(init=False)
     _unwritten: SweepNotRecorded | None = None
@@ -115,53 +191,48 @@ class Harness:
         self._resources = MachineResources(self.options.devices)
         self._recorder = SweepRecorder(self.manifest, self.journal, self.guard)
 
-    @property
-    def clock(self) -> Clock:
-        """The clock that everything here is timed by."""
-        return self.options.clock
-
     def run(self, runs: list[PlannedRun]) -> None:
-        """Run these to their ends.
+        """Run these until all have ended.
 
         Raises:
             SweepNotRecorded: The journal cannot be written; nothing more was started.
-            EngineBroken, SpendLogUnusable: Nothing can be started any more.
+            EngineBroken, SpendLogUnusable: No run can be started any more.
         """
         self.enqueue(runs)
         remote = all(engine.remote for engine in self.engines.values())
         with self.interrupts.handling_signals(remote=remote):
             while self.step():
                 pass
-        if not self._is_stopping():  # Nobody stays to start these when others have ended.
+        if not self._is_stopping():  # After a detach, no process is left to start these.
             self._skip_deferred()
         for name in list(self.manifest.states):
-            with self._noting_failure():
+            with self._stopping_on_failure():
                 self._recorder.correct_late(name)
         if self._unwritten is not None:
             raise self._unwritten
         self.manifest.write()
 
     def enqueue(self, runs: Iterable[PlannedRun]) -> None:
-        """Queue runs; the next step starts with them."""
+        """Queue runs."""
         self._queue.extend(runs)
 
     def step(self) -> bool:
-        """Start what there is room for and look once; False when nothing is left to do."""
+        """Start what fits and poll once; False when nothing is left to do."""
         if not (self._queue or self.active or self._deferred):
             return False
         self._launch_what_fits()
-        with suppress(SweepNotRecorded):  # Now that no run waits for us; the journal has it all.
+        with suppress(SweepNotRecorded):  # After the launches; the journal has everything.
             self.manifest.catch_up()
-        self._look()
-        return (bool(self.active) or not self._is_stopping()) and not self._may_leave()
+        self._poll()
+        return (bool(self.active) or not self._is_stopping()) and not self._may_detach()
 
     @property
     def cancelled(self) -> bool:
-        """Whether somebody asked for the end."""
+        """Whether a signal asked for the end."""
         return self.interrupts.asked > 0
 
-    def _may_leave(self) -> bool:
-        """Say whether we may leave: every run is with its scheduler."""
+    def _may_detach(self) -> bool:
+        """Say whether to detach: wanted, and every run is with its scheduler."""
         if self._is_stopping() or not (self.options.detach or self.interrupts.terminal_closed):
             return False
         return not self._queue and all(engine.all_submitted() for engine in self.engines.values())
@@ -175,7 +246,7 @@ class Harness:
         while self._queue and self._has_room(self._queue[0]) and not self._is_stopping():
             run = self._queue.popleft()
             try:
-                with self._noting_failure():
+                with self._stopping_on_failure():
                     self._launch(run)
             except BudgetGuardExceeded as refusal:
                 self._deferred.append((run, str(refusal)))
@@ -183,25 +254,24 @@ class Harness:
             self._skip_deferred()
 
     def _skip_deferred(self) -> None:
-        """Write down which runs do not fit under the ceiling."""
-        for left_out, why in self._deferred:
-            with self._noting_failure():
-                self._recorder.note(left_out.id, "skipped", reason=why)
+        for run, refusal in self._deferred:
+            with self._stopping_on_failure():
+                self._recorder.record(run.id, "skipped", reason=refusal)
         self._deferred.clear()
 
     def _has_room(self, run: PlannedRun) -> bool:
-        """Say whether a run need not wait for others: for their GPUs, or to be one of so many.
+        """Say whether a run fits into the number of jobs and the free GPUs.
 
-        Those of this machine are counted together, and those of a cluster by themselves.
+        Local engines share one number of jobs; each remote engine has its own.
         """
         name = run.settings.engine
         engine = self.engines[name]
-        beside = sum(
+        running = sum(
             count
-            for other, count in self._going.items()
+            for other, count in self._running.items()
             if other == name or not (engine.remote or self.engines[other].remote)
         )
-        if beside >= engine.allow(self.options.jobs):
+        if running >= engine.allow(self.options.jobs):
             return False
         return engine.remote or self._resources.has_gpus_for(run)
 
@@ -214,122 +284,117 @@ class Harness:
             place = self._resources.allocate(run, place)
         task = self.tasks.make(run, ticket, place)
         if engine.remote and funds is not None:
-            # Nobody may be there to end it when its money is used up, so that it ends itself.
+            # It ends itself when its money is used up: this harness may have detached.
             lease = funds.lease
-            most_ns = lease.stop_ns or task.most_ns
-            task = replace(task, most_ns=most_ns, kill_ns=lease.kill_ns)
+            task = replace(task, most_ns=lease.stop_ns or task.most_ns, kill_ns=lease.kill_ns)
         try:
-            self._begin(run, task, funds)
+            self._record_start(run, task, funds)
         except SweepNotRecorded:
             self._resources.release(place)
             if funds is not None:
-                funds.void("its start could not be written down")
+                funds.void("its start could not be recorded")
             raise
-        log_size = _size(task.log)
+        log_size = task.log.stat().st_size if task.log.exists() else 0
         log = None if engine.remote else self._begin_log(run, task)
         self._add(
-            Active(
-                run=run, ticket=ticket, engine=engine, started_ns=self.clock.monotonic_ns(),
+            ActiveAttempt(
+                run=run, ticket=ticket, engine=engine, started_ns=self.options.clock.monotonic_ns(),
                 place=place, funds=funds, log=log, log_size=log_size,
             )
         )  # fmt: skip
         engine.submit(task)
 
     def _begin_log(self, run: PlannedRun, task: Task) -> Supervision:
-        what = attempt_log.supervised(
-            run.id, task.directory, run.settings.price, gpu_count_of(run.charged_gpus), task.command
-        )  # fmt: skip
-        return attempt_log.begin(what, task.env, self.clock)
+        gpus = gpu_count_of(run.charged_gpus)
+        what = supervised(run.id, task.directory, run.settings.price, gpus, task.command)
+        return begin_log(what, task.env, self.options.clock)
 
-    def _add(self, active: Active) -> None:
-        self._starts.count(active.run)
-        self._going[active.run.settings.engine] += 1
+    def _add(self, active: ActiveAttempt) -> None:
+        self._starts[active.run.id] += 1
+        self._running[active.run.settings.engine] += 1
         self.active[active.ticket] = active
 
     def _fund(self, run: PlannedRun, ticket: str) -> Leaseholder | None:
         if self.guard is None:
             return None
-        foreseen = run.prediction.cost is not None
-        finished_ns = () if foreseen else self.manifest.elapsed_of("completed")
+        is_predicted = run.prediction.cost is not None
+        finished_ns = () if is_predicted else self.manifest.elapsed_of("completed")
         remote = self.engines[run.settings.engine].remote
         return self.guard.open(run, ticket, finished_ns, remote=remote)
 
-    def _begin(self, run: PlannedRun, task: Task, funds: Leaseholder | None) -> None:
-        """Write the start down, without secrets and without where the sweep lies."""
+    def _record_start(self, run: PlannedRun, task: Task, funds: Leaseholder | None) -> None:
         command, env = self.tasks.without_secrets(task)
         hold = "" if funds is None else funds.hold.id
-        self._recorder.note(
+        self._recorder.record(
             run.id, "running", ticket=task.ticket, command=command, env=env, hold=hold
-        )  # fmt: skip
+        )
 
-    # -- looking ----------------------------------------------------------------------------
+    # -- polling ----------------------------------------------------------------------------
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         engines = {active.run.settings.engine for active in self.active.values()}
         for name in engines:
             self.engines[name].wait(TICK_S / len(engines))
         for active in list(self.active.values()):
             ended = active.engine.poll(active.ticket)
             if ended is None:
-                active.enforce_limits(self.clock.monotonic_ns(), asked=self.interrupts.asked)
+                now_ns = self.options.clock.monotonic_ns()
+                active.enforce_limits(now_ns, asked=self.interrupts.asked)
             else:
                 self._finish(active, ended)
         self.options.watch(self)
 
     # -- ending -----------------------------------------------------------------------------
 
-    def _finish(self, active: Active, ended: Ended) -> None:
+    def _finish(self, active: ActiveAttempt, ended: Ended) -> None:
         run, remote = active.run, active.engine.remote
         del self.active[active.ticket]
-        self._going[run.settings.engine] -= 1
+        self._running[run.settings.engine] -= 1
         self._resources.release(active.place)
         verdict = self._recorder.judge(run.id, ended, active.stopped, remote=remote)
-        port_lost = verdict.status == "error" and self._lost_its_port(active)
+        port, output = active.place.port, self.manifest.root / run.id / LOG_NAME
+        port_lost = verdict.status == "error" and lost_port(output, active.log_size, port)
         if port_lost:
-            reason = f"its port {active.place.port} was taken ({verdict.reason})"
-            verdict = RunVerdict("error", reason)
+            verdict = RunVerdict("error", f"its port {port} was taken ({verdict.reason})")
         hold = None if active.funds is None else active.funds.hold
-        with self._noting_failure():
-            self._recorder.settle(
-                run.id, ended, verdict, remote=remote, log=active.log, hold=hold
-            )  # fmt: skip
-        self.ended(self.manifest.root / run.id)
+        with self._stopping_on_failure():
+            self._recorder.settle(run.id, ended, verdict, remote=remote, log=active.log, hold=hold)
+        self.ended(output.parent)
         failed = verdict.status in ("error", "preempted")
-        if failed and self._starts.may_try_again(run, port_lost=port_lost):
+        if failed and self._may_retry(run, port_lost=port_lost):
             self._queue.appendleft(run)
         if not self._is_stopping():
             self._queue.extendleft(run for run, _ in reversed(self._deferred))
             self._deferred.clear()
 
-    def _lost_its_port(self, active: Active) -> bool:
-        port = active.place.port
-        log = self.manifest.root / active.run.id / LOG_NAME
-        return port is not None and lost_its_port(log, active.log_size, port)
+    def _may_retry(self, run: PlannedRun, *, port_lost: bool) -> bool:
+        """Say whether a failed run is started again; a lost port does not count as a start."""
+        if port_lost and self._lost_ports[run.id] + 1 < MOST_PORTS:
+            self._lost_ports[run.id] += 1
+            self._starts[run.id] -= 1
+            return True
+        return self._starts[run.id] <= run.settings.retries
 
     def adopt(self, run: PlannedRun, ticket: str, hold: str) -> None:
         """Reattach to an attempt that another process submitted."""
         funds = self.guard.join(run, hold) if self.guard is not None and hold else None
         self._add(
-            Active(
-                run=run, ticket=ticket, engine=self.engines[run.settings.engine],
-                started_ns=self.clock.monotonic_ns(), place=self.tasks.place(run), funds=funds,
+            ActiveAttempt(
+                run=run, ticket=ticket, engine=self.engines[run.settings.engine], funds=funds,
+                started_ns=self.options.clock.monotonic_ns(), place=self.tasks.place(run),
             )
         )  # fmt: skip
 
     def settle_earlier(self, run: str, ended: Ended) -> None:
         """Settle an attempt whose harness died."""
         remote = self.engines[self.manifest.runs[run].engine].remote
-        with self._noting_failure():
+        with self._stopping_on_failure():
             self._recorder.settle_earlier(run, ended, remote=remote)
 
     @contextmanager
-    def _noting_failure(self) -> Iterator[None]:
+    def _stopping_on_failure(self) -> Iterator[None]:
         """Start nothing more once the journal cannot be written."""
         try:
             yield
         except SweepNotRecorded as error:
             self._unwritten = error
-
-
-def _size(path: Path) -> int:
-    return path.stat().st_size if path.exists() else 0

@@ -1,8 +1,8 @@
-"""A sweep's money: what attempts cost, how they are settled, and the guard that holds for them."""
+"""A sweep's money: the cost of attempts, their settlement, and the guard of the ceiling."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,38 +17,41 @@ from outlay.guard.errors import BudgetGuardExceeded, HoldResolved, SpendLogUnusa
 from outlay.guard.gate import Leaseholder
 from outlay.guard.lease import Terms
 from outlay.guard.spend_log import FileSpendLog
-from outlay.ledger import AttemptEnded, derive_attempts, end_segment, read_identity, read_lives
+from outlay.ledger import (
+    AttemptEnded,
+    EndStatus,
+    derive_attempts,
+    end_segment,
+    read_identity,
+    read_lives,
+)
 from outlay.ledger.price import Kind, typed_price
 from outlay.rates import cost_at_most, cost_to_last_record, kind_of_cost, paid_time
 from outlay.record.supervision import Supervision, latest_supervision
 from outlay.sweep.engines.base import Ended
 from outlay.sweep.plan.plan import PlannedRun, at_most, measured, terms_of
-from outlay.sweep.run import attempt_log
-from outlay.sweep.run.attempt_log import ENDS, end_instant_ns, supervised
-from outlay.sweep.state.journal import Event, Journal, Status
-from outlay.sweep.state.manifest import SweepManifest
-from outlay.sweep.state.outcomes import RunState, RunVerdict, judge
+from outlay.sweep.run.attempt_log import logged_end, supervised
+from outlay.sweep.state.manifest import Journal, SweepManifest
+from outlay.sweep.state.outcomes import Event, RunState, RunVerdict, Status, judge
 from outlay.units import Money, Rate
 
-# What attempts of a sweep cost, also those whose harness died before it could say.
+# The cost of an attempt.
 #
-# What an attempt costs is what it adds to the cost of its run's log, so that captures, journal
-# and every report of the run have one amount.
-
-_ASSUMED: Final = "nobody saw it end; assumed to have run as long as its money lasted"
+# It is what the attempt adds to the cost of its run's log, so that captures, journal and every
+# report of the run have the same amount.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptCost:
-    """What an attempt cost.
+    """The cost of an attempt.
 
     Attributes:
-        cost: None where it is unknown.
-        logged_micros: What the run's log adds up to now, in the currency of ``cost``; None where
-            the log does not say.
-        kind: Of the cost, where the log says so.
-        assumed: Whether its end was not seen.
-        part: Of which run's log it is the cost, where it is one's.
+        cost: None if unknown.
+        logged_micros: The total of the run's log now, in the currency of ``cost``; None where the
+            log has none.
+        kind: Of the cost, where the log states it.
+        assumed: Whether its end was not observed.
+        part: The part of the run's log that it is the cost of, if any.
     """
 
     cost: Money | None
@@ -66,10 +69,10 @@ def price_attempt(
     *,
     recorded: bool | None = None,
 ) -> AttemptCost:
-    """Return what an attempt that has ended cost.
+    """Return the cost of an attempt that has ended.
 
-    ``state`` is how the run stood before. ``recorded`` says whether its supervisor could write its
-    log; None for a supervisor elsewhere.
+    ``state`` is the run's state before. ``recorded`` says whether this process could write the
+    supervisor's segment; None for another supervisor, whose segment is looked up.
     """
     if recorded is None:
         recorded = latest_supervision(directory) is not None
@@ -90,46 +93,46 @@ def price_attempt(
 
 
 def _cost_in(directory: Path) -> tuple[Money | None, Kind]:
-    """Return what a run's log adds up to, None where it does not say, and of which kind it is."""
+    """Return the total cost in a run's log, None where it has none, and its kind."""
     attempts = derive_attempts(read_lives(directory))
     return cost_to_last_record(attempts), kind_of_cost(attempts)
 
 
 def _part_of(directory: Path) -> RunPart | None:
-    """Return which run it is, and the newest supervisor's segment."""
+    """Return the run and its newest supervisor's segment, as the spend log names them."""
     identity, latest = read_identity(directory), latest_supervision(directory)
     return None if identity is None or latest is None else run_part(identity.run_id, latest[1])
 
 
-# Recording what happens to runs, the end of an attempt above all.
+# Recording events and settling attempts.
 
 
 @dataclass(frozen=True, slots=True)
 class SweepRecorder:
-    """Records what happens to the runs of a sweep, and settles their attempts.
-
-    Without a journal in this process alone: whoever runs the sweep writes it down.
+    """Records events of a sweep's runs, and settles their attempts.
 
     Attributes:
-        guard: The guard, where the sweep has a ceiling.
+        journal: None where another process runs the sweep and records; then only the manifest in
+            memory is updated.
+        guard: None for a sweep without a ceiling.
     """
 
     manifest: SweepManifest
     journal: Journal | None
     guard: SweepGuard | None = None
 
-    def note(self, run: str, status: Status, **facts: Any) -> None:
-        """Record what a run is from now on: in the journal at once, in the manifest later."""
+    def record(self, run: str, status: Status, **facts: Any) -> None:
+        """Record a run's new status: in the journal at once, in the manifest later."""
         event = Event(t_ns=self.manifest.clock.wall_ns(), run=run, status=status, **facts)
         if self.journal is not None:
-            # A start that cannot be written down does not happen; an end has happened anyway.
+            # A start that cannot be recorded is not made; an end has happened anyway.
             self.journal.append(event, keep=status != "running")
         self.manifest.apply(run, event)
 
     def correct_late(self, run: str) -> None:
-        """Add what a run's log grew by since its attempts were settled.
+        """Record the cost that a run's log has gained since its attempts were settled.
 
-        A rank that ended late, or a child that outlived its parent, may write after the capture.
+        A late rank, or a child that outlived its parent, may write after the capture.
         """
         state = self.manifest.state(run)
         if state.logged_micros is None or state.status == "running":
@@ -140,7 +143,7 @@ class SweepRecorder:
         more = Money(total.micros - state.logged_micros, total.currency)
         if self.guard is not None and state.hold:
             self.guard.budget_guard.correct(run, more.amount, LATE)
-        self.note(
+        self.record(
             run, state.status, corrects=True, cost_micros=more.micros, currency=more.currency,
             kind=kind, logged_micros=total.micros,
         )  # fmt: skip
@@ -148,10 +151,9 @@ class SweepRecorder:
     def judge(
         self, run: str, ended: Ended, stopped: RunVerdict | None = None, *, remote: bool
     ) -> RunVerdict:
-        """Return what a run is after an attempt; ``stopped`` as for ``outcomes.judge``."""
+        """Return a run's status after an attempt; ``stopped`` as for ``outcomes.judge``."""
         since_ns = 0 if remote else self.manifest.state(run).started_ns or 0
-        said = attempt_log.logged_end(self.manifest.root / run, since_ns)
-        return judge(ended, stopped, said)
+        return judge(ended, stopped, logged_end(self.manifest.root / run, since_ns))
 
     def settle_earlier(self, run: str, ended: Ended, *, remote: bool) -> None:
         """Settle an attempt whose harness died."""
@@ -168,19 +170,19 @@ class SweepRecorder:
         log: Supervision | None = None,
         hold: Hold | None = None,
     ) -> None:
-        """Record the end of an attempt and what it cost: in its log, the spend log, the journal.
+        """Record the end and the cost of an attempt: in its log, the spend log, the journal.
 
         Args:
-            run: Its run.
-            ended: How it ended.
-            verdict: What that makes of its run.
-            remote: Whether it wrote its end into the run's log itself.
-            log: What this process wrote of it there; None where its harness died.
+            run: The run's id.
+            ended: How the attempt ended.
+            verdict: The run's new status.
+            remote: Whether the attempt wrote its end into the run's log itself.
+            log: The supervisor's segment; None for a remote one, or if its harness died.
             hold: The open hold that pays for it.
         """
         manifest, directory = self.manifest, self.manifest.root / run
         if log is not None:
-            attempt_log.end(log, verdict, ended, paid=hold is not None)
+            _end_log(log, verdict, ended, paid=hold is not None)
             ended = replace(ended, elapsed_ns=log.end_ns - log.start_ns)
         elif not remote:
             _end_earlier_log(manifest, run, ended, verdict, None if hold is None else hold.amount)
@@ -191,7 +193,7 @@ class SweepRecorder:
         if self.guard is not None and hold is not None:
             priced = self.guard.settle(hold, run, priced, started=ended.how != "not_started")
         cost = priced.cost
-        self.note(
+        self.record(
             run, verdict.status, reason=verdict.reason, returncode=ended.returncode,
             elapsed_ns=ended.elapsed_ns, cost_micros=None if cost is None else cost.micros,
             currency="" if cost is None else cost.currency, kind=priced.kind,
@@ -199,30 +201,55 @@ class SweepRecorder:
         )  # fmt: skip
 
 
+# The end of an attempt in its run's log.
+
+_END_STATUSES: Final[Mapping[str, EndStatus]] = {
+    "completed": "completed", "preempted": "preempted", "cancelled": "terminated",
+}  # fmt: skip
+_ASSUMED: Final = "its end was not observed; assumed to have run as long as its money lasted"
+
+
+def _end_log(log: Supervision, verdict: RunVerdict, ended: Ended, *, paid: bool) -> None:
+    """Record the end of an attempt; with fsync only where money is held for it."""
+    log.end(
+        _END_STATUSES.get(verdict.status, "failed"), verdict.reason, exit_code=ended.exit_code,
+        t_ns=_end_instant_ns(log.start_ns, ended, log.now_ns()), synced=paid,
+    )  # fmt: skip
+
+
+def _end_instant_ns(start_ns: int, ended: Ended, now_ns: int) -> int:
+    """Return when an attempt ended: when it was reaped, else its start plus its run time."""
+    if ended.how == "not_started" or ended.never_ran:
+        return start_ns
+    if start_ns <= ended.ended_ns <= now_ns:
+        return ended.ended_ns
+    return start_ns + ended.elapsed_ns if ended.elapsed_ns else now_ns
+
+
 def _end_earlier_log(
     manifest: SweepManifest, run: str, ended: Ended, verdict: RunVerdict, held: Money | None
 ) -> None:
-    """Write down how an attempt of this machine ended whose harness died before it could.
+    """Record the end of a local attempt whose harness died before it could.
 
-    Where nobody saw its end, it is taken to have run for as long as the money lasts that is
-    ``held`` for it, and not beyond the present.
+    If nothing observed its end, it is assumed to have run until the money ``held`` for it was used
+    up, or until now if that is earlier.
     """
     static, directory, clock = manifest.runs[run], manifest.root / run, manifest.clock
     now_ns = clock.wall_ns()
     begun_ns = manifest.state(run).started_ns or now_ns
     latest = latest_supervision(directory)
     if latest is not None and latest[1].start_ns < begun_ns:
-        latest = None  # Of an attempt before.
+        latest = None  # An earlier attempt's.
     start_ns = begun_ns if latest is None else latest[1].start_ns
     rate, reason = static.rate, verdict.reason
-    end_ns: int | None = end_instant_ns(start_ns, ended, now_ns)
+    end_ns: int | None = _end_instant_ns(start_ns, ended, now_ns)
     if not ended.is_measured:
         paid_ns = None if rate is None or held is None else paid_time(held, rate)
         end_ns = None if paid_ns is None else min(now_ns, start_ns + paid_ns)
         reason = f"{reason}; {_ASSUMED}"
     if end_ns is None:
-        return  # What its log says last is its end.
-    status, code = ENDS.get(verdict.status, "failed"), ended.exit_code
+        return  # The last record of its log is its end.
+    status, code = _END_STATUSES.get(verdict.status, "failed"), ended.exit_code
     if latest is not None:
         with suppress(OSError):
             last = AttemptEnded(t_ns=end_ns, status=status, reason=reason, exit_code=code)
@@ -237,18 +264,17 @@ def _end_earlier_log(
     log.end(status, reason, exit_code=code, t_ns=end_ns)
 
 
-# A sweep's money: every launch holds what it should cost, and captures what it did.
+# The guard: every launch holds its predicted cost, and captures its measured cost.
 #
-# A run that needs longer than predicted extends its hold in small slices while there is any room
-# under the ceiling, and is ended when there is none. The harness alone counts the money: runs are
-# not told of the hold, for each would set aside a slice of its own on top of what was predicted
-# for it.
+# A run that needs longer than predicted extends its hold in small slices while there is room under
+# the ceiling, and is ended when there is none. Only the harness counts the money: runs do not get
+# the hold, as each would hold a slice of its own on top of the prediction.
 
 SPEND_LOG: Final = "spend.jsonl"
 
 
 def head_of(root: Path) -> str:
-    """Return the hash of the last line of a sweep's spend log; "" without one that can be read."""
+    """Return the hash of the last line of a sweep's spend log; "" without a readable one."""
     try:
         return FileSpendLog(root / SPEND_LOG).head()
     except SpendLogUnusable:
@@ -256,10 +282,7 @@ def head_of(root: Path) -> str:
 
 
 class SweepGuard:
-    """The guard of one sweep.
-
-    Its spend log lies in the sweep's directory.
-    """
+    """The guard of one sweep, with its spend log in the sweep's directory."""
 
     def __init__(self, root: Path, ceiling: Money, clock: Clock = SYSTEM) -> None:
         self.budget_guard = BudgetGuard(
@@ -267,7 +290,7 @@ class SweepGuard:
         )
 
     def begin(self) -> None:
-        """Begin the log of a new sweep, also where one was removed together with its sweep."""
+        """Begin the spend log of a new sweep; accepts the removal of an earlier sweep's."""
         log = self.budget_guard.log
         if isinstance(log, FileSpendLog) and log.was_removed():
             self.budget_guard.accept("a new sweep was started where there had been another")
@@ -275,10 +298,10 @@ class SweepGuard:
     def open(
         self, run: PlannedRun, ticket: str, finished_ns: Sequence[int], *, remote: bool
     ) -> Leaseholder:
-        """Hold what a run should cost and what ending it may cost; at least what it should cost.
+        """Hold the predicted cost of a run plus the cost of ending it; at least the former.
 
-        A run that nothing else limits is judged by what finished ones took. Nobody may be there to
-        pay for more while a ``remote`` one runs.
+        Without a prediction, the longest finished run is used. For a ``remote`` run the most that
+        it may take is held, as this harness may detach.
         """
         rate = run.rate
         prediction = run.prediction
@@ -297,27 +320,27 @@ class SweepGuard:
         return self._leased(hold, terms)
 
     def _leased(self, hold: Hold, terms: Terms) -> Leaseholder:
-        """Return what extends a hold; times are elapsed ones, and the attempt starts at 0."""
+        """Return a lease of a hold; its times are elapsed, from 0 at the attempt's start."""
         return Leaseholder(self.budget_guard, hold, terms, refusals=(BudgetGuardExceeded,))
 
     def join(self, run: PlannedRun, hold: str) -> Leaseholder | None:
-        """Return the lease of a running attempt; None where its hold is settled already."""
+        """Return the lease of a running attempt; None if its hold is settled already."""
         rate, held = run.rate, self.held(hold)
         if rate is None or held is None:
             return None
         return self._leased(held, terms_of(rate, 0))
 
     def held(self, hold: str) -> Hold | None:
-        """Return a hold that is still open, or None."""
+        """Return an open hold by id, or None."""
         try:
             return self.budget_guard.log.books().hold(hold)
         except (HoldResolved, UnknownHold):
             return None
 
     def settle(self, hold: Hold, run: str, priced: AttemptCost, *, started: bool) -> AttemptCost:
-        """Capture what an attempt cost, or all it held where that is unknown; return that.
+        """Capture the cost of an attempt, or the whole hold if that is unknown; return it.
 
-        One that was never ``started`` and cost nothing gives its hold back.
+        The hold is voided for an attempt that was not ``started`` and cost nothing.
         """
         if not started and not priced.cost:
             self.budget_guard.void(hold, "it could not be started")
@@ -329,7 +352,7 @@ class SweepGuard:
         return priced
 
     def void_unused(self, used: Collection[str]) -> None:
-        """Give back holds whose runs were never started."""
+        """Void holds whose runs were never started."""
         for hold in self.budget_guard.holds():
             if hold.id not in used:
                 self.budget_guard.void(hold, "its run was never started")

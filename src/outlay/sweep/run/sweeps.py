@@ -1,4 +1,4 @@
-"""Starting a sweep from its grid, resuming and cancelling one: what the commands call."""
+"""Starting, resuming and cancelling a sweep: the entry points of the commands."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ from outlay.errors import Finding, InvalidValue, choices
 from outlay.ledger import SUPERVISOR, segment_paths
 from outlay.ledger.segments import id_from_name
 from outlay.proc.identity import end_marked
-from outlay.sweep.engines.base import Engine, engine_named
-from outlay.sweep.engines.names import is_local
+from outlay.sweep.engines.base import Engine, engine_named, is_local
 from outlay.sweep.errors import NotCancelled, RunElsewhere
 from outlay.sweep.grid.files import plan_file
 from outlay.sweep.plan.plan import SweepPlan
@@ -24,8 +23,7 @@ from outlay.sweep.run.detached import detached, settle_earlier, task_of
 from outlay.sweep.run.devices import Tasks, check_fit, inherited_environment
 from outlay.sweep.run.harness import Harness, SweepOptions
 from outlay.sweep.run.money import SweepGuard
-from outlay.sweep.state.journal import Journal
-from outlay.sweep.state.manifest import SweepManifest, counts, read_manifest
+from outlay.sweep.state.manifest import Journal, SweepManifest, counts, read_manifest
 from outlay.sweep.state.setup import (
     Holder,
     SweepLock,
@@ -34,17 +32,17 @@ from outlay.sweep.state.setup import (
     holder_of,
     match_plan,
     root_for,
-    to_do,
+    unfinished_runs,
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """How a sweep stands after it was run.
+    """A sweep after it was run.
 
     Attributes:
-        cancelled: Whether somebody ended it early.
-        findings: What the user should know beside that.
+        cancelled: Whether a signal ended it early.
+        findings: Warnings for the user.
     """
 
     manifest: SweepManifest
@@ -58,11 +56,11 @@ class Result:
 
     @property
     def counts(self) -> dict[str, int]:
-        """How many runs have each status."""
+        """The number of runs by status."""
         return counts(self.manifest)
 
     def of_status(self, *statuses: str) -> list[str]:
-        """Return the runs that stand so."""
+        """Return the runs with one of these statuses."""
         return [run for run in self.manifest.runs if self.manifest.state(run).status in statuses]
 
 
@@ -70,7 +68,7 @@ def start(plan: SweepPlan, output_dir: Path | None, options: SweepOptions) -> Re
     """Run a new sweep to its end.
 
     Raises:
-        InvalidValue, InvalidGrid: It cannot be started as it is; nothing was written.
+        InvalidValue, InvalidGrid: It cannot be started; nothing was written.
         SweepNotRecorded, EngineBroken, Refused: It could not continue.
     """
     check_predictable(plan, finished=False)
@@ -94,8 +92,8 @@ def resume(root: Path, options: SweepOptions, *, grid: Path | None, retry_failed
 
     Raises:
         NotASweep: There is none.
-        SweepInUse: It is being run.
-        InvalidValue, InvalidGrid: It cannot be resumed as it is; nothing was written.
+        SweepInUse: Another process runs it.
+        InvalidValue, InvalidGrid: It cannot be resumed; nothing was written.
         SweepNotRecorded, EngineBroken, Refused: It could not continue.
     """
     root = root.absolute()
@@ -106,34 +104,32 @@ def resume(root: Path, options: SweepOptions, *, grid: Path | None, retry_failed
         stated = plan_file(grid or Path(manifest.about["grid_path"]))
         check_predictable(stated, finished=bool(manifest.elapsed_of("completed")))
         engines = _engines(stated, root, options)
-        plan, left_out = match_plan(stated, manifest, environ)
+        plan, removed = match_plan(stated, manifest, environ)
         tasks = Tasks(plan, root, Path(manifest.about["work_dir"]), environ)
         with _harness(tasks, manifest, engines, options) as harness:
             findings = settle_earlier(harness)
-            harness.run(to_do(plan, manifest, retry_failed=retry_failed))
-    return Result(
-        manifest=manifest, cancelled=harness.cancelled, findings=left_out + findings
-    )  # fmt: skip
+            harness.run(unfinished_runs(plan, manifest, retry_failed=retry_failed))
+    return Result(manifest=manifest, cancelled=harness.cancelled, findings=removed + findings)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cancelled:
-    """What was ended: the process that runs the sweep, or so many jobs without one."""
+    """The process that was signalled, or the number of jobs cancelled without one."""
 
     harness: int | None = None
     jobs: int = 0
 
 
 def cancel(root: Path, runs: Sequence[str] = ()) -> Cancelled:
-    """Cancel a sweep: signal the process that runs it, or end what still runs without one.
+    """Cancel a sweep: signal the process that runs it, or cancel its jobs if there is none.
 
-    Without ``runs`` all of them end.
+    Without ``runs`` all of them are cancelled.
 
     Raises:
         NotASweep: There is no sweep.
-        InvalidValue: It has no such run, or one that ends with its sweep alone.
+        InvalidValue: It has no such run, or a local one, which only ends with the whole sweep.
         RunElsewhere: The process that runs it is another machine's or another user's.
-        NotCancelled: Something may still run, and cannot be ended from here.
+        NotCancelled: Some may still run, and cannot be cancelled from here.
     """
     manifest = read_manifest(root)
     for run in runs:
@@ -141,31 +137,31 @@ def cancel(root: Path, runs: Sequence[str] = ()) -> Cancelled:
             raise InvalidValue("RUN", run, choices(manifest.runs))
     holder = holder_of(root)
     if holder is not None and runs:
-        return Cancelled(jobs=_cancel_beside(root.absolute(), manifest, runs))
-    if holder is not None and _interrupted(root, holder):
+        return Cancelled(jobs=_cancel_jobs(root.absolute(), manifest, runs))
+    if holder is not None and _interrupt(root, holder):
         return Cancelled(harness=holder.pid)
     for run in runs or manifest.runs:
         state = manifest.state(run)
         if state.status == "running" and is_local(manifest.runs[run].engine):
             end_marked(state.ticket)
-    with detached(root) as taken:
-        if taken is None or not taken.going_on():
+    with detached(root) as sweep:
+        if sweep is None or not sweep.running():
             return Cancelled()
-        taken.look()
-        jobs = taken.end(runs or None)
-        if taken.findings:
-            raise NotCancelled(taken.findings)
+        sweep.poll()
+        jobs = sweep.cancel(runs or None)
+        if sweep.findings:
+            raise NotCancelled(sweep.findings)
         return Cancelled(jobs=jobs)
 
 
-def _cancel_beside(root: Path, manifest: SweepManifest, runs: Sequence[str]) -> int:
-    """Cancel jobs of a sweep that somebody runs, who learns of it from the cluster."""
-    going_on = [run for run in runs if manifest.state(run).status == "running"]
-    for run in going_on:
+def _cancel_jobs(root: Path, manifest: SweepManifest, runs: Sequence[str]) -> int:
+    """Cancel jobs of a sweep while its harness runs, which finds out from the cluster."""
+    running = [run for run in runs if manifest.state(run).status == "running"]
+    for run in running:
         if is_local(manifest.runs[run].engine):
             raise InvalidValue("RUN", run, "a run on a cluster: a local one ends with its sweep")
     cancelled = 0
-    for run in going_on:
+    for run in running:
         engine = engine_named(manifest.runs[run].engine, root)
         try:
             if engine.reattach(task_of(manifest, run)) is None:
@@ -176,8 +172,8 @@ def _cancel_beside(root: Path, manifest: SweepManifest, runs: Sequence[str]) -> 
     return cancelled
 
 
-def _interrupted(root: Path, holder: Holder) -> bool:
-    """Tell the process that runs a sweep to end it; False when it is gone already."""
+def _interrupt(root: Path, holder: Holder) -> bool:
+    """SIGINT the process that runs a sweep; False if it is gone already."""
     try:
         if not holder.is_here:
             raise RunElsewhere(str(root), str(holder))
@@ -194,7 +190,7 @@ def _engines(plan: SweepPlan, root: Path, options: SweepOptions) -> dict[str, En
     engines = {name: engine_named(name, root) for name in sorted(used)}
     for name, engine in engines.items():
         if options.detach and not engine.remote:
-            expected = "a sweep of which a cluster keeps every run, such as engine: slurm"
+            expected = "a sweep with remote engines only, such as engine: slurm"
             raise InvalidValue("--detach", f"engine: {name}", expected)
     check_fit(plan, options.devices, [name for name, engine in engines.items() if engine.remote])
     return engines
@@ -219,36 +215,36 @@ def _harness(
         figures.close()
 
 
-# Keeping the figures of runs as they end, so that the first summary need not read their logs.
+# A cache of each run's figures, so that the first summary need not read the logs.
 #
-# What is kept is a cache beside the log, checked against it by every reader.
+# It is written beside the log, and every reader checks it against the log.
 
 
 class FiguresKeeper:
-    """Reads logs in a thread of its own: the harness has money to watch meanwhile."""
+    """Computes the figures of ended runs in a thread, so that the harness is not delayed."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="outlay-figures")
 
     def keep(self, run_dir: Path) -> None:
-        """Have the figures of a run that has ended written beside its log, if it recorded one.
+        """Cache the figures of a run that has ended, if the training recorded a log.
 
-        What its supervisor recorded is two lines, and read as fast as what would be kept of it.
+        A log with the supervisor's segment alone is as fast to read as the cache.
         """
         written = map(id_from_name, segment_paths(run_dir))
         if all(segment is None or segment.rank == SUPERVISOR for segment in written):
             return
-        # Whatever goes wrong there is told by the summary, which then reads the log itself.
-        self._thread.submit(_keep, run_dir, self._clock.wall_ns())
+        # Errors are left to the summary, which then reads the log itself.
+        self._thread.submit(_read_figures, run_dir, self._clock.wall_ns())
 
     def close(self) -> None:
         """Wait until everything is written."""
         self._thread.shutdown()
 
 
-def _keep(run_dir: Path, now_ns: int) -> None:
-    # Here, since it loads NumPy, which sweeps of programs without a log never need.
-    from outlay.sweep.aggregate.reading import read_ledger
+def _read_figures(run_dir: Path, now_ns: int) -> None:
+    # Imported here: it loads NumPy, which sweeps of programs without a log do not need.
+    from outlay.sweep.aggregate.aggregator import read_ledger
 
     read_ledger(run_dir, now_ns)

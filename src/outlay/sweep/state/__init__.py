@@ -1,1 +1,1 @@
-"""How a sweep stands on disk: journal, manifest, directory."""
+"""A sweep's state on disk: journal, manifest, lock."""

@@ -1,12 +1,12 @@
-"""``sweep_manifest.json``: what a sweep is and, by the journal, how it stands.
+"""A sweep's files: ``sweep_journal.jsonl``, the source of truth, and ``sweep_manifest.json``.
 
-What runs are is written before anything starts. How they stand is the journal's to say; the
-manifest repeats it for people and other programs, at a cost that does not grow with each update
-(see ``SweepManifest.catch_up``).
+The manifest describes the runs, and is written before any starts. It repeats the state of the
+journal for people and other programs, at bounded cost (see ``SweepManifest.catch_up``).
 """
 
 from __future__ import annotations
 
+import os
 import sys
 from collections import Counter
 from collections.abc import Mapping
@@ -18,36 +18,86 @@ from typing import Any, Final
 import msgspec
 
 from outlay.clock import SYSTEM, Clock, utc_datetime
-from outlay.decoding import BadDocument, convert, read_document
+from outlay.decoding import BadDocument, Decoder, convert, read_document, read_file
 from outlay.errors import OutlayError
-from outlay.files import write_whole
+from outlay.files import open_own, seal_of, write_whole
 from outlay.ledger import GpuCount, exact_gpus
 from outlay.ledger.price import Kind
 from outlay.rates import rate_of
 from outlay.sweep.errors import NotASweep, SweepNotRecorded
-from outlay.sweep.state.journal import LARGEST, Event, Status, read_events
-from outlay.sweep.state.outcomes import RunState, fold
+from outlay.sweep.state.outcomes import Event, RunState, Status, fold
 from outlay.units import Money, Rate
 from outlay.units.money import sum_by_currency
 
+JOURNAL: Final = "sweep_journal.jsonl"
 NAME: Final = "sweep_manifest.json"
-_REST: Final = 50
-"""A manifest is rewritten at most once in so many times of what rewriting took."""
+_LARGEST: Final = 1 << 30
+_REWRITE_PAUSE: Final = 50
+"""After a rewrite of the manifest, the pause before the next, in multiples of its duration."""
+
+# The journal: one line per event, appended and never rewritten.
+#
+# A line is one write. A killed harness leaves at most one torn line, which readers skip and the
+# next writer terminates.
+
+_decoder = Decoder[Event](Event)
+
+
+class Journal:
+    """Appends to the journal in a sweep's directory."""
+
+    def __init__(self, root: Path) -> None:
+        self.path = root / JOURNAL
+        self._descriptor = open_own(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
+        self._unwritten = seal_of(self._descriptor)
+
+    def append(self, event: Event, *, keep: bool = True) -> None:
+        """Append an event, after those that could not be written before.
+
+        With ``keep``, an event that the disk refuses is retried by the next call.
+        """
+        line = msgspec.json.encode(event) + b"\n"
+        self._unwritten += line
+        try:
+            while self._unwritten:
+                written = os.write(self._descriptor, self._unwritten)
+                self._unwritten = self._unwritten[written:]
+        except OSError as error:
+            if not keep:
+                kept = len(self._unwritten) - len(line)
+                # The rest of earlier lines; a newline where half of this line is written.
+                self._unwritten = self._unwritten[:kept] if kept >= 0 else b"\n"
+            raise SweepNotRecorded(str(self.path), error.strerror or str(error)) from error
+
+    def close(self) -> None:
+        """Close the file."""
+        os.close(self._descriptor)
+
+
+def read_events(root: Path) -> list[Event]:
+    """Return every event, in order; torn or damaged lines are skipped."""
+    try:
+        return _decoder.decode_lines(read_file(root / JOURNAL, largest=_LARGEST))
+    except FileNotFoundError:
+        return []
+
+
+# The manifest.
 
 
 class ManifestRun(msgspec.Struct, frozen=True, kw_only=True):
-    """What a manifest says of one run, except how it stands; it holds no secret.
+    """The description of one run in a manifest, without its state; it holds no secret.
 
-    What is not stated, as in manifests of older versions, is None or empty.
+    Fields that are absent, as in manifests of older versions, are None or empty.
 
     Attributes:
-        document: All of it as the file has it, with keys that are not known here.
-        run_dir: Its directory, relative to the sweep's.
-        configuration: A hash of what it shares with the runs that differ from it in seed alone.
-        stated: What the grid adds besides parameters: ``env``, ``overrides``, ``entrypoint``.
+        document: All of it as in the file, with unknown keys.
+        run_dir: Relative to the sweep's directory.
+        configuration: A hash of what it shares with the runs that differ in seed alone.
+        stated: What the grid states besides parameters: ``env``, ``overrides``, ``entrypoint``.
         budget: Its ``mode`` and its ``limits``.
         price: Per GPU-hour, as text.
-        most_gpus: GPUs over as many nodes as there may be.
+        most_gpus: GPUs over the largest number of nodes.
         charged_gpus: GPUs that are paid for.
         predicted_cost: As text.
     """
@@ -76,7 +126,7 @@ class ManifestRun(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, document: dict[str, Any]) -> ManifestRun:
-        """Return the run that a document states."""
+        """Return the run in a document."""
         return convert({**document, "document": document}, cls)
 
     @property
@@ -86,29 +136,29 @@ class ManifestRun(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def gpus_at_most(self) -> int:
-        """GPUs that it may have."""
+        """The most GPUs that it may have."""
         return self.most_gpus or self.gpus or 1
 
     @property
     def gpus_charged(self) -> GpuCount:
-        """GPUs that it is charged for."""
+        """GPUs that are paid for."""
         return self.charged_gpus or self.gpus_at_most
 
     @property
     def rate(self) -> Rate | None:
-        """What it costs per hour, all its GPUs."""
+        """Its cost per hour over all GPUs."""
         if not self.price:
             return None
         return rate_of(Rate.parse(self.price, name="price"), exact_gpus(self.gpus_charged))
 
     @property
     def planned_cost(self) -> Money | None:
-        """What it was predicted to cost."""
+        """Its predicted cost."""
         text = self.predicted_cost
         return Money.parse(text, name="predicted_cost") if text else None
 
     def kind_of_cost(self, state: RunState) -> Kind:
-        """Return of which kind its cost is: as its log says, else as its price does."""
+        """Return the kind of its cost: as its log states, else as its price does."""
         return state.kind or self.price_kind or "cash"
 
 
@@ -117,7 +167,7 @@ class SweepManifest:
     """The manifest of one sweep, in memory.
 
     Attributes:
-        about: Everything but the runs.
+        about: Everything except the runs.
         runs: By id, in order.
     """
 
@@ -130,18 +180,18 @@ class SweepManifest:
     _behind: bool = False
 
     def state(self, run: str) -> RunState:
-        """Return how a run stands."""
+        """Return the state of a run."""
         return self.states.setdefault(run, RunState())
 
     def elapsed_of(self, status: Status) -> list[int]:
-        """Return how long each run that stands so ran, all its attempts, in nanoseconds."""
+        """Return the total run time of each run with a status, in nanoseconds."""
         return [state.elapsed_ns for state in self.states.values() if state.status == status]
 
     def write(self) -> None:
-        """Put the file in place, whole and synced.
+        """Replace the file atomically, with fsync.
 
         Raises:
-            SweepNotRecorded: The disk refuses; the file that was there still is.
+            SweepNotRecorded: The disk refuses; the previous file is still there.
         """
         began_ns = self.clock.monotonic_ns()
         path = self.root / NAME
@@ -150,19 +200,19 @@ class SweepManifest:
         except OSError as error:
             raise SweepNotRecorded(str(path), error.strerror or str(error)) from error
         now_ns = self.clock.monotonic_ns()
-        self._next_ns = now_ns + _REST * (now_ns - began_ns)
+        self._next_ns = now_ns + _REWRITE_PAUSE * (now_ns - began_ns)
         self._behind = False
 
     def apply(self, run: str, event: Event) -> None:
-        """Take in what happened to a run; ``catch_up`` writes it."""
+        """Apply an event to a run; ``catch_up`` writes it."""
         self.state(run).apply(event)
         self._behind = True
 
     def catch_up(self) -> None:
-        """Write what has happened since the file was written, if it is time.
+        """Rewrite the file if it is behind and the pause since the last rewrite is over.
 
-        Rewriting takes longer the more runs there are, and is done the more seldom: its share of
-        the harness's time is bounded, whatever the number of runs. The journal is never behind.
+        The pause grows with the duration of a rewrite, so that its share of the harness's time is
+        bounded, whatever the number of runs. The journal is never behind.
         """
         if self._behind and self.clock.monotonic_ns() >= self._next_ns:
             self.write()
@@ -175,13 +225,13 @@ class SweepManifest:
 
 
 def read_manifest(root: Path, clock: Clock = SYSTEM) -> SweepManifest:
-    """Return a sweep as it stands: its manifest, and the journal's last event of each run.
+    """Return a sweep: its manifest, with the state of each run from the journal.
 
     Raises:
         NotASweep: There is no manifest, or it cannot be read.
     """
     try:
-        document = read_document(root / NAME, dict[str, Any], largest=LARGEST)
+        document = read_document(root / NAME, dict[str, Any], largest=_LARGEST)
         listed = [ManifestRun.of(_static(fields)) for fields in document.pop("runs")]
     except FileNotFoundError:
         raise NotASweep(str(root), f"no {NAME} here") from None
@@ -197,9 +247,9 @@ def is_sweep(directory: Path) -> bool:
 
 
 def main() -> None:
-    """Rewrite a manifest from the journal, for a harness that was killed.
+    """Rewrite a manifest from the journal after its harness was killed.
 
-    The journal has it all; where the manifest cannot be written, the next harness will.
+    If that fails, the next harness does it.
     """
     with suppress(OutlayError):
         read_manifest(Path(sys.argv[1])).write()
@@ -212,7 +262,7 @@ _SHOWN: Final = (
 
 
 def _static(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a run of the file without how it stood when that was written."""
+    """Return a run of the file without its state."""
     return {
         name: value
         for name, value in fields.items()
@@ -221,7 +271,7 @@ def _static(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _shown(state: RunState) -> dict[str, Any]:
-    """Return how a run stands under the documented names."""
+    """Return a run's state under the documented names."""
     shown: dict[str, Any] = {
         "status": state.status,
         "returncode": state.returncode,
@@ -241,17 +291,17 @@ def _shown(state: RunState) -> dict[str, Any]:
 
 
 def instant_text(wall_ns: int) -> str:
-    """Return an instant as the manifest has it, in UTC."""
+    """Return an instant in the manifest's form, UTC."""
     return f"{utc_datetime(wall_ns):%Y-%m-%dT%H:%M:%SZ}"
 
 
 def counts(manifest: SweepManifest) -> dict[str, int]:
-    """Return how many runs stand how."""
+    """Return the number of runs by status."""
     return dict(Counter(manifest.state(run).status for run in manifest.runs))
 
 
 def captured(manifest: SweepManifest, kind: Kind = "cash") -> list[Money]:
-    """Return what the attempts of a sweep that have ended cost, by currency; of one kind."""
+    """Return the total cost of ended attempts, by currency; of one kind."""
     states = [manifest.state(run.id) for run in runs_of_kind(manifest, kind)]
     return sum_by_currency(
         Money(s.cost_micros, s.currency) for s in states if s.cost_micros is not None
@@ -259,7 +309,7 @@ def captured(manifest: SweepManifest, kind: Kind = "cash") -> list[Money]:
 
 
 def planned(manifest: SweepManifest, kind: Kind = "cash") -> list[Money]:
-    """Return what the runs of a sweep were planned to cost, by currency; empty where unknown."""
+    """Return the total predicted cost, by currency; of one kind, empty where unknown."""
     costs = [run.planned_cost for run in runs_of_kind(manifest, kind)]
     return sum_by_currency(cost for cost in costs if cost is not None)
 

@@ -1,4 +1,4 @@
-"""What an attempt's end means for its run, and how runs stand by the journal. Pure."""
+"""Events of runs, the state that they fold to, and what an attempt's end makes of its run. Pure."""
 
 from __future__ import annotations
 
@@ -7,25 +7,58 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
+import msgspec
+
+from outlay.decoding import Int64
 from outlay.ledger.price import Kind
-from outlay.sweep.state.journal import Event, Status
 
 if TYPE_CHECKING:
     from outlay.sweep.engines.base import Ended
 
-# What the journal says about each run: a fold of its events.
+Status = Literal["pending", "running", "completed", "error", "cancelled", "preempted", "skipped"]
+
+
+class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A line of the journal: one run's change of status.
+
+    Attributes:
+        t_ns: UTC nanoseconds.
+        ticket: Of the attempt that started, for the engine to find it again.
+        env: The variables that the sweep set.
+        cost_micros: What the attempt cost, in millionths of ``currency``.
+        logged_micros: The total of the run's log at that time; None where it has none.
+        kind: Of the cost: ``cash`` or ``showback``; "" for that of the sweep's price.
+        hold: The id of the hold that pays for it.
+        corrects: Whether it only adds to the cost of an attempt that has ended.
+    """
+
+    t_ns: Int64
+    run: str
+    status: Status
+    ticket: str = ""
+    returncode: int | None = None
+    reason: str = ""
+    elapsed_ns: Int64 = 0
+    command: list[str] = []
+    env: dict[str, str] = {}
+    cost_micros: Int64 | None = None
+    logged_micros: Int64 | None = None
+    currency: str = ""
+    kind: Kind | Literal[""] = ""
+    hold: str = ""
+    corrects: bool = False
 
 
 @dataclass(slots=True)
 class RunState:
-    """How one run stands.
+    """The state of one run: a fold of its events.
 
     Attributes:
         attempts: How often it was started.
-        cost_micros: What all its attempts cost so far; None where none had a price.
-        logged_micros: What its log added up to when that was last recorded.
-        kind: Of the cost, where its log says so; else "".
-        elapsed_ns: How long all its attempts ran.
+        cost_micros: Total of all attempts so far; None where none had a price.
+        logged_micros: The total of its log when last recorded.
+        kind: Of the cost, where its log states it; else "".
+        elapsed_ns: Total run time of all attempts.
     """
 
     status: Status = "pending"
@@ -45,7 +78,7 @@ class RunState:
     env: dict[str, str] = field(default_factory=dict)
 
     def apply(self, event: Event) -> None:
-        """Take in one event."""
+        """Apply one event."""
         if event.corrects:
             self._add_cost(event)
             return
@@ -72,33 +105,33 @@ class RunState:
 
 
 def fold(events: Iterable[Event]) -> dict[str, RunState]:
-    """Return the state of every run that something happened to."""
+    """Return the state of every run that has an event."""
     states: dict[str, RunState] = {}
     for event in events:
         states.setdefault(event.run, RunState()).apply(event)
     return states
 
 
-# What an attempt's end means for its run: which status, and why.
+# The status of a run after an attempt.
 
 TAKEN_BACK = "the machine was taken back"
 
 
 @dataclass(frozen=True, slots=True)
 class RunVerdict:
-    """A status and the reason for it; empty for a good end."""
+    """A status and the reason for it; no reason for a success."""
 
     status: Status
     reason: str = ""
 
 
 def judge(ended: Ended, stopped: RunVerdict | None, logged_end: str | None) -> RunVerdict:
-    """Return what a run is after an attempt.
+    """Return the status of a run after an attempt.
 
     Args:
         ended: How the attempt ended.
-        stopped: What the run becomes because the harness told it to end, and why.
-        logged_end: How the last attempt in the run's own log ended, if it has one.
+        stopped: The verdict if the harness stopped the attempt.
+        logged_end: The end status of the last attempt in the run's log, if any.
     """
     if ended.how == "not_started":
         return RunVerdict("error", f"could not be started: {ended.reason}")
@@ -116,15 +149,15 @@ def judge(ended: Ended, stopped: RunVerdict | None, logged_end: str | None) -> R
     if logged_end == "preempted" and not ended.asked:
         return RunVerdict("preempted", TAKEN_BACK)
     if ended.asked:
-        # A program may well exit with 0 when it is asked to end; that is not done.
+        # A program that is told to end may exit with 0; it is not done.
         return RunVerdict("cancelled", ended.reason or "told to end")
     return RunVerdict("error", exit_text(ended.returncode))
 
 
 def exit_text(returncode: int | None) -> str:
-    """Return an exit status as people read it."""
+    """Return an exit status in words."""
     if returncode is None:
-        return "ended, nobody knows how"
+        return "ended with an unknown exit status"
     if returncode >= 0:
         return f"exit code {returncode}"
     try:

@@ -1,4 +1,4 @@
-"""A sweep's directory: locked, made for a new plan, or matched with an edited one."""
+"""A sweep's directory: its lock, creation from a plan, matching with an edited plan."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ from outlay.sweep.plan.launch import LOG_NAME, overrides_of
 from outlay.sweep.plan.plan import PlannedRun, SweepPlan
 from outlay.sweep.state.manifest import NAME, ManifestRun, SweepManifest, instant_text
 
-# One harness per sweep: a lock that goes with its process, and says who holds it.
+# The lock: one harness per sweep, released when its process ends.
 
 LOCK_FILE: Final = ".sweep.lock"
 
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """The process that runs a sweep, and its machine, which may share but a disk with ours."""
+    """The process that runs a sweep; its host may be another one that shares the disk."""
 
     pid: int
     host: str
 
     @property
     def is_here(self) -> bool:
-        """Whether it is a process of this machine."""
+        """Whether it runs on this machine."""
         return self.host == socket.gethostname()
 
     def __str__(self) -> str:
@@ -45,7 +45,7 @@ class Holder:
 
 
 class SweepLock:
-    """Holds a sweep's directory for this process."""
+    """An exclusive lock of a sweep's directory."""
 
     def __init__(self, root: Path) -> None:
         try:
@@ -55,23 +55,23 @@ class SweepLock:
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            holder = _read(self._descriptor)
+            holder = _read_holder(self._descriptor)
             os.close(self._descriptor)
             raise SweepInUse(str(root), str(holder or "another process")) from None
         os.ftruncate(self._descriptor, 0)
         os.pwrite(self._descriptor, f"{os.getpid()} {socket.gethostname()}".encode(), 0)
 
     def __enter__(self) -> None:
-        """Hold it until the end of the block."""
+        """Hold the lock; it was acquired on construction."""
 
     def __exit__(self, *_: object) -> None:
-        """Close; whoever comes next finds no name in it."""
+        """Release the lock and clear the holder's name."""
         os.ftruncate(self._descriptor, 0)
         os.close(self._descriptor)
 
 
 def holder_of(root: Path) -> Holder | None:
-    """Return who runs a sweep now, or None."""
+    """Return the process that runs a sweep now, or None."""
     try:
         descriptor = open_own(root / LOCK_FILE, os.O_RDWR)
     except OSError:
@@ -79,23 +79,27 @@ def holder_of(root: Path) -> Holder | None:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
-        return _read(descriptor)
+        return _read_holder(descriptor)
     finally:
         os.close(descriptor)
     return None
 
 
-def _read(descriptor: int) -> Holder | None:
+def _read_holder(descriptor: int) -> Holder | None:
     pid, _, host = os.read(descriptor, 300).decode(errors="replace").partition(" ")
     return Holder(int(pid), host or socket.gethostname()) if pid.isdecimal() else None
 
 
 SCHEMA: Final = 1
-AGAIN: Final = ("pending", "cancelled", "preempted", "skipped")
+RESUMED: Final = ("pending", "cancelled", "preempted", "skipped")
 
 
 def root_for(plan: SweepPlan, stated: Path | None, now_ns: int) -> Path:
-    """Return where a new sweep goes, as an absolute path."""
+    """Return the directory of a new sweep, absolute.
+
+    Raises:
+        InvalidValue: There is a sweep in it already.
+    """
     default = f"runs/{plan.grid.name}_{utc_datetime(now_ns):%Y%m%d_%H%M%S}"
     root = (stated or Path(plan.grid.output_dir or default)).expanduser().absolute()
     if (root / NAME).exists():
@@ -107,7 +111,7 @@ def root_for(plan: SweepPlan, stated: Path | None, now_ns: int) -> Path:
 def create(
     plan: SweepPlan, root: Path, environ: Mapping[str, str], clock: Clock, *, cwd: Path
 ) -> SweepManifest:
-    """Write the manifest of a new sweep, before anything is started."""
+    """Write the manifest of a new sweep, before any run starts."""
     root.mkdir(parents=True, exist_ok=True)
     about = _about(plan, environ, clock.wall_ns(), cwd)
     manifest = SweepManifest(root, about, _manifest_runs(plan, root, environ), clock=clock)
@@ -118,21 +122,22 @@ def create(
 def match_plan(
     plan: SweepPlan, manifest: SweepManifest, environ: Mapping[str, str]
 ) -> tuple[SweepPlan, tuple[Finding, ...]]:
-    """Match a plan with a manifest by what runs compute, and write down what is new.
+    """Match a plan with a manifest by fingerprint, and add new runs to the manifest.
 
-    Returns it under the ids of the manifest, where a run keeps the id and the directory that it
-    had, and a new one gets an id that is free; and what is no longer in the grid.
+    Returns the plan with the manifest's ids, a free id for each new run; and a warning for each
+    run that is no longer in the grid.
     """
     ids = {known.fingerprint: name for name, known in manifest.runs.items()}
     taken = set(manifest.runs)
     runs = []
     for run in plan.runs:
-        name = ids.pop(run.fingerprint, None) or _free_id(run, taken)
+        free = run.id if run.id not in taken else f"{run.id}-{run.fingerprint[:6]}"
+        name = ids.pop(run.fingerprint, free)
         taken.add(name)
         runs.append(replace(run, id=name))
     matched = replace(plan, runs=tuple(runs))
     manifest.runs = {**manifest.runs, **_manifest_runs(matched, manifest.root, environ)}
-    manifest.about |= _stated(plan)
+    manifest.about |= _grid_fields(plan)
     if (work_dir := Path(plan.grid.work_dir or "").expanduser()).is_absolute():
         manifest.about["work_dir"] = str(work_dir)
     manifest.write()
@@ -147,18 +152,20 @@ def match_plan(
     return matched, findings
 
 
-def _free_id(run: PlannedRun, taken: set[str]) -> str:
-    return run.id if run.id not in taken else f"{run.id}-{run.fingerprint[:6]}"
-
-
-def to_do(plan: SweepPlan, manifest: SweepManifest, *, retry_failed: bool) -> list[PlannedRun]:
-    """Return the runs that are not done: all but completed ones, and failed ones if not asked."""
-    again = (*AGAIN, "error") if retry_failed else AGAIN
-    return [run for run in plan.runs if manifest.state(run.id).status in again]
+def unfinished_runs(
+    plan: SweepPlan, manifest: SweepManifest, *, retry_failed: bool
+) -> list[PlannedRun]:
+    """Return the runs to start: neither completed nor, unless ``retry_failed``, failed."""
+    statuses = (*RESUMED, "error") if retry_failed else RESUMED
+    return [run for run in plan.runs if manifest.state(run.id).status in statuses]
 
 
 def check_predictable(plan: SweepPlan, *, finished: bool) -> None:
-    """Refuse a ceiling where a launch's cost could not be foreseen."""
+    """Check that under a ceiling every run's cost can be predicted.
+
+    Raises:
+        InvalidGrid: Some cannot, or cash and showback are mixed; names all of them.
+    """
     ceiling = plan.grid.ceiling
     if ceiling is None:
         return
@@ -171,7 +178,7 @@ def check_predictable(plan: SweepPlan, *, finished: bool) -> None:
             problem = f"priced in {rate.currency}, and the ceiling is in {ceiling.currency}"
         elif run.prediction.cost is None and not finished:
             problem = (
-                "nothing says how long it takes; add `timeout`, or a budget with `max_minutes` or "
+                "its duration is unknown; add `timeout`, or a budget with `max_minutes` or "
                 f"`{cost_in(rate.currency).key}`"
             )
         else:
@@ -188,7 +195,7 @@ def check_predictable(plan: SweepPlan, *, finished: bool) -> None:
 def _about(plan: SweepPlan, environ: Mapping[str, str], now_ns: int, cwd: Path) -> dict[str, Any]:
     here = facts.gather(environ, outlay_version=__version__)
     inherited = environ if facts.records_identity(environ) else {}
-    return _stated(plan) | {
+    return _grid_fields(plan) | {
         "schema": SCHEMA,
         "name": plan.grid.name,
         "created_at": instant_text(now_ns),
@@ -201,8 +208,8 @@ def _about(plan: SweepPlan, environ: Mapping[str, str], now_ns: int, cwd: Path) 
     }
 
 
-def _stated(plan: SweepPlan) -> dict[str, Any]:
-    """Return what of the whole grid may have changed when the sweep is resumed."""
+def _grid_fields(plan: SweepPlan) -> dict[str, Any]:
+    """Return the fields of the grid that may change between start and resume."""
     ceiling = plan.grid.ceiling
     return {
         "grid_path": os.path.abspath(plan.grid.source),  # noqa: PTH100 - without resolving links

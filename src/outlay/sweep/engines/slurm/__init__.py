@@ -1,1 +1,1 @@
-"""Runs as jobs of a Slurm cluster, through submitit; they outlive whoever submits them."""
+"""Runs as jobs of a Slurm cluster, through submitit; they outlive the submitting process."""

@@ -1,4 +1,7 @@
-"""A job on its node: its specification, its place in the allocation, when it ran."""
+"""A job on its node: its spec, the times at which it ran, its allocation.
+
+Every job loads this, so that it imports little.
+"""
 
 from __future__ import annotations
 
@@ -8,43 +11,39 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal
+from typing import Final, Literal
 
 import msgspec
 
 from outlay.clock import SYSTEM
 from outlay.decoding import BadDocument, Decoder, Int64, read_document, read_file
 from outlay.errors import InvalidValue
-from outlay.files import open_own, seal_of, write_whole
+from outlay.files import open_own, seal_of
 from outlay.record.machine import SlurmJob
 from outlay.sweep.engines.ports import RANGE
-from outlay.sweep.engines.slurm.options import slurm_options
 
-if TYPE_CHECKING:
-    from outlay.sweep.engines.base import Task
-
-# The specification of a job: a file in the run's directory, which holds no secret.
+# The job spec: a file in the run's directory, without secrets.
 #
-# Variables that may hold one travel in the environment of ``sbatch`` instead, which Slurm guards,
-# and words of the command that repeat one name the variable.
+# Secret variables are passed in the environment of ``sbatch``, which Slurm protects. In the command
+# a placeholder stands for each.
 
-WORD: Final = "_OUTLAY_WORD_"
-"""How variables begin that carry a secret word of the command, which no other variable holds."""
+HIDDEN_WORD: Final = "_OUTLAY_WORD_"
+"""Prefix of the variables that carry a secret word of the command that no other variable has."""
 
 
 class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     """One attempt, as the node reads it.
 
     Attributes:
-        env: What is set on top of what ``sbatch`` hands over.
-        dropped: What is removed from that.
-        sealed: Secret variables, whose values stand as ``{outlay:NAME}`` in the command.
-        most_ns: How long all starts together may take; None for as long as Slurm lets them.
-        kill_ns: After how long they are killed, whatever they do; None for a while after that.
-        requeues: How often in a row Slurm may start it again after a start without progress.
-        notice_ns: How long it has to end when it is told to.
-        gpus: Of all its nodes.
-        title: What its job is called in the queue; an array has one name until its tasks run.
+        env: Variables to set on top of the environment that ``sbatch`` passes on.
+        dropped: Variables to remove from that environment.
+        sealed: Secret variables, with ``{outlay:NAME}`` in the command for the value.
+        most_ns: Time limit of all starts together; None for Slurm's.
+        kill_ns: When they are killed at the latest; None for ten seconds after ``most_ns``.
+        requeues: How often in a row it may restart after a start without progress.
+        notice_ns: How long it has to end once it is signalled.
+        gpus: Over all nodes.
+        title: Its job name in the queue; an array has one name until its tasks run.
     """
 
     ticket: str
@@ -65,180 +64,123 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def spec_path(directory: Path, ticket: str) -> Path:
-    """Return where an attempt's spec lies."""
+    """Return the path of an attempt's spec."""
     return directory / f"slurm_{ticket.rpartition('/')[2]}.json"
 
 
-def split_environment(task: Task, here: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
-    """Return a task's variables beyond ours: those that a file may hold, and the secret ones.
-
-    ``here`` is our own environment, which ``sbatch`` hands over by itself.
-    """
-    from outlay.record.redaction import Redactor  # Jobs, which only read, do without.
-
-    redact = Redactor([task.env])
-    added = {name: value for name, value in task.env.items() if here.get(name) != value}
-    shown = redact.environment(added)
-    secret = {name: value for name, value in added.items() if shown[name] != value}
-    opened = {name: value for name, value in added.items() if name not in secret}
-    return opened, secret
-
-
-def sealed_command(task: Task) -> tuple[list[str], dict[str, str]]:
-    """Return the command without secrets, and the variables that stand in for them.
-
-    A word that only looks like a secret has no variable yet, and gets one.
-    """
-    from outlay.record.redaction import REDACTED, STANDS_FOR, Redactor, is_secret_name
-
-    secrets = [(name, value) for name, value in task.env.items() if is_secret_name(name) and value]
-    secrets.sort(key=lambda item: (-len(item[1]), item[0]))
-    words: list[str] = []
-    used: dict[str, str] = {}
-    redact = Redactor([task.env])
-    shown = redact.command(task.command)
-    for place, word in enumerate(task.command):
-        is_value = shown[place] == REDACTED  # Whole: a word behind --token, of whatever form.
-        if REDACTED in shown[place]:
-            for name, value in secrets:
-                if value in word:
-                    word = word.replace(value, _sealed(name))
-                    used[name] = value
-        if REDACTED in redact.text(word) or (is_value and not word.startswith(STANDS_FOR)):
-            name = f"{WORD}{place}"
-            used[name], word = word, _sealed(name)
-        words.append(word)
-    return words, used
-
-
-def _sealed(name: str) -> str:
-    from outlay.record.redaction import STANDS_FOR
+def placeholder(name: str) -> str:
+    """Return what stands for a secret variable in a spec's command."""
+    from outlay.record.redaction import STANDS_FOR  # Jobs without secrets do not load it.
 
     return f"{STANDS_FOR}{name}}}"
 
 
-def write_spec(task: Task, here: Mapping[str, str], title: str = "") -> dict[str, str]:
-    """Write what the node needs to know; return what ``sbatch`` must hand over besides."""
-    opened, secret = split_environment(task, here)
-    command, sealed = sealed_command(task)
-    secret |= {name: value for name, value in sealed.items() if here.get(name) != value}
-    options = slurm_options(task.options)
-    spec = JobSpec(
-        ticket=task.ticket, name=task.name, command=command, env=opened,
-        dropped=sorted(here.keys() - task.env.keys()), sealed=sorted(sealed), cwd=str(task.cwd),
-        directory=str(task.directory), log=str(task.log), most_ns=task.most_ns,
-        requeues=options.requeues, notice_ns=options.notice_ns, gpus=task.gpus,
-        kill_ns=task.kill_ns, title=title,
-    )  # fmt: skip
-    path = spec_path(task.directory, task.ticket)
-    write_whole(path, msgspec.json.encode(spec) + b"\n", private=True)
-    return secret
-
-
-def list_specs(path: Path, specs: Sequence[Path]) -> None:
-    """Write down which spec each job of a batch has, by its place in the array."""
+def write_spec_list(path: Path, specs: Sequence[Path]) -> None:
+    """Write the spec paths of a batch's jobs, in the order of their array index."""
     path.write_bytes(msgspec.json.encode([str(spec) for spec in specs]) + b"\n")
 
 
-def listed_spec(path: Path, place: int) -> JobSpec:
-    """Return the spec of the job at one place of a list."""
-    return read_document(Path(read_document(path, list[str])[place]), JobSpec)
+def read_spec(path: Path, index: int) -> JobSpec:
+    """Return the spec of the job with an array index from a spec list."""
+    return read_document(Path(read_document(path, list[str])[index]), JobSpec)
 
 
-def opened_command(spec: JobSpec, environ: Mapping[str, str]) -> list[str]:
-    """Return the command with its secrets put back."""
+def command_with_secrets(spec: JobSpec, environ: Mapping[str, str]) -> list[str]:
+    """Return the command with its placeholders filled in."""
     words = spec.command
     for name in spec.sealed:
-        words = [word.replace(_sealed(name), environ.get(name, "")) for word in words]
+        words = [word.replace(placeholder(name), environ.get(name, "")) for word in words]
     return words
 
 
-# When a job really ran: its starts and ends, written in the run's directory by the job itself.
+# When a job ran: its starts and ends, which the job appends to a file in the run's directory.
 #
-# The queue's waits lie between them and cost nothing. The file's time of change is the job's last
-# sign of life, set by the job's own clock: a node that dies writes no end.
+# The waits in the queue between them cost nothing. The file's mtime, set by the job's own clock, is
+# its last sign of life: a node that dies records no end.
 
 NAME: Final = "slurm_times.jsonl"
 SILENT_NS: Final = 60 * 10**9
-What = Literal["started", "ended", "requeued", "lost"]
+EventKind = Literal["started", "ended", "requeued", "lost"]
 
 
-class JobMoment(msgspec.Struct, frozen=True, kw_only=True):
-    """A start or an end.
+class JobEvent(msgspec.Struct, frozen=True, kw_only=True):
+    """A start or an end of a job.
 
     Attributes:
-        what: ``lost`` is the last sign of life of a start without an end, noted by the next one.
+        what: ``lost`` is the last sign of life of a start without an end; the next start adds it.
         restart: How often Slurm had started the job before.
-        t_ns: When, in UTC nanoseconds by the node's clock.
+        t_ns: UTC nanoseconds by the node's clock.
     """
 
     ticket: str
     restart: int
-    what: What
+    what: EventKind
     t_ns: Int64
     job: str = ""
     node: str = ""
 
 
-_decoder = Decoder[JobMoment](JobMoment)
+_decoder = Decoder[JobEvent](JobEvent)
 
 
-def note(directory: Path, moment: JobMoment) -> None:
-    """Add a moment, in one write; what the disk refuses is lost, and the run continues."""
+def append_event(directory: Path, event: JobEvent) -> None:
+    """Append an event in one write; if the disk refuses, it is lost and the run continues."""
     with contextlib.suppress(OSError):
         descriptor = open_own(directory / NAME, os.O_RDWR | os.O_CREAT | os.O_APPEND)
         try:
-            os.write(descriptor, seal_of(descriptor) + msgspec.json.encode(moment) + b"\n")
+            os.write(descriptor, seal_of(descriptor) + msgspec.json.encode(event) + b"\n")
         finally:
             os.close(descriptor)
-    give_sign(directory, moment.t_ns)
+    record_sign_of_life(directory, event.t_ns)
 
 
-def give_sign(directory: Path, t_ns: int) -> None:
-    """Leave a sign of life."""
+def record_sign_of_life(directory: Path, t_ns: int) -> None:
+    """Set the mtime of the file."""
     with contextlib.suppress(OSError):
         os.utime(directory / NAME, ns=(t_ns, t_ns))
 
 
-def read_times(directory: Path, ticket: str) -> Times:
-    """Return an attempt's moments; a torn line is passed over."""
+def read_times(directory: Path, ticket: str) -> JobTimes:
+    """Return an attempt's events; torn lines are skipped."""
     path = directory / NAME
     try:
-        moments, sign_ns = _decoder.decode_lines(read_file(path)), path.stat().st_mtime_ns
+        events, sign_ns = _decoder.decode_lines(read_file(path)), path.stat().st_mtime_ns
     except (OSError, BadDocument):
-        return Times(moments=(), sign_ns=0)
-    ours = tuple(moment for moment in moments if moment.ticket == ticket)
-    last = bool(moments) and moments[-1].ticket == ticket
-    return Times(moments=ours, sign_ns=sign_ns if last else 0)
+        return JobTimes(events=(), sign_ns=0)
+    is_last = bool(events) and events[-1].ticket == ticket
+    return JobTimes(
+        events=[event for event in events if event.ticket == ticket],
+        sign_ns=sign_ns if is_last else 0,
+    )
 
 
 def ran_so_far_ns(directory: Path, ticket: str, now_ns: int) -> int:
-    """Return how long an attempt has run; one without recent signs of life, until the last."""
+    """Return how long an attempt has run; without a recent sign of life, up to the last one."""
     times = read_times(directory, ticket)
     return times.ran_ns(now_ns if now_ns - times.sign_ns < SILENT_NS else None)
 
 
-class Times(msgspec.Struct, frozen=True, kw_only=True):
-    """The moments of one attempt, in order, and the last sign of life after them."""
+class JobTimes(msgspec.Struct, frozen=True, kw_only=True):
+    """The events of one attempt, in order, and the last sign of life after them."""
 
-    moments: Sequence[JobMoment]
+    events: Sequence[JobEvent]
     sign_ns: int
 
     @property
     def running_since_ns(self) -> int | None:
-        """When the job started that runs now; None while it waits, and after its end."""
-        last = self.moments[-1] if self.moments else None
+        """When the current start began; None while it is queued, and after its end."""
+        last = self.events[-1] if self.events else None
         return last.t_ns if last is not None and last.what == "started" else None
 
     def ran_ns(self, now_ns: int | None = None) -> int:
-        """Return how long the job ran, all its starts; the open one until now, or its last sign."""
+        """Return the run time over all starts; an open one lasts until now, or the last sign."""
         total_ns = 0
         began_ns: int | None = None
-        for moment in self.moments:
-            if moment.what == "started":
-                began_ns = moment.t_ns
+        for event in self.events:
+            if event.what == "started":
+                began_ns = event.t_ns
             elif began_ns is not None:
-                total_ns += moment.t_ns - began_ns
+                total_ns += event.t_ns - began_ns
                 began_ns = None
         end_ns = self.sign_ns if now_ns is None else now_ns
         if began_ns is not None and end_ns > began_ns:
@@ -246,7 +188,7 @@ class Times(msgspec.Struct, frozen=True, kw_only=True):
         return total_ns
 
 
-# A job's allocation: its number, its node, and the rendezvous of its processes.
+# A job's allocation: its number, its nodes, and the rendezvous of its processes.
 
 _TRIES = 5
 _BETWEEN_TRIES_S = 2.0
@@ -257,11 +199,11 @@ class JobAllocation:
     """One node's view of a job.
 
     Attributes:
-        job: Its identity, by which Slurm is asked about this task of an array alone.
-        number: Slurm's raw number of it.
+        job: The job number, with the array index if it has one.
+        number: Slurm's ``JobIDRaw``.
         restart: How often Slurm had started it before.
-        rank: Which of its nodes this is, from 0.
-        address: Where the first node is reached.
+        rank: The number of this node within the job, from 0.
+        address: The address of the first node.
     """
 
     job: str
@@ -274,7 +216,7 @@ class JobAllocation:
 
     @classmethod
     def of(cls, environ: Mapping[str, str]) -> JobAllocation:
-        """Return what Slurm says in the environment of a task."""
+        """Return the allocation in the environment of a Slurm task."""
         job = SlurmJob.of(environ)
         if job is None:
             raise InvalidValue("SLURM_JOB_ID", "", "a job of Slurm, which starts this by itself")
@@ -290,17 +232,12 @@ class JobAllocation:
 
     @property
     def first(self) -> bool:
-        """Whether this is the node that keeps the books."""
+        """Whether this is the first node, which records the times."""
         return self.rank == 0
 
-    @property
-    def port(self) -> int:
-        """The rendezvous port: of its own for every job and every start."""
-        return rendezvous_port(self.number, self.restart)
-
     def variables(self) -> dict[str, str]:
-        """Return node rank and rendezvous, for torchrun and for programs without it."""
-        port = str(self.port)
+        """Return the variables for node rank and rendezvous, with and without torchrun."""
+        port = str(rendezvous_port(self.number, self.restart))
         return {
             "MASTER_ADDR": self.address, "MASTER_PORT": port, "NODE_RANK": str(self.rank),
             "PET_NNODES": str(self.nodes), "PET_NODE_RANK": str(self.rank),
@@ -308,19 +245,19 @@ class JobAllocation:
         }  # fmt: skip
 
     def is_running(self) -> bool:
-        """Say whether Slurm counts the job as running, not as cancelled or over."""
+        """Say whether Slurm reports the job as running, not as cancelled or over."""
         command = ["squeue", "--noheader", f"--jobs={self.job}", "--format=%i %T"]
         asked = subprocess.run(command, capture_output=True, text=True, check=False)
         return [self.job, "RUNNING"] in [line.split() for line in asked.stdout.splitlines()]
 
     def rename(self, title: str) -> subprocess.Popen[bytes]:
-        """Begin to give the job another name in the queue; nobody need wait for that."""
+        """Start ``scontrol`` to rename the job in the queue; there is no need to wait."""
         command = ["scontrol", "update", f"jobid={self.job}", f"jobname={title}"]
         quiet = subprocess.DEVNULL
         return subprocess.Popen(command, stdin=quiet, stdout=quiet, stderr=quiet)
 
     def requeue(self) -> bool:
-        """Put the job back into the queue; False when Slurm will not."""
+        """Requeue the job; False if Slurm refuses."""
         for _ in range(_TRIES):
             command = ["scontrol", "requeue", self.job]
             asked = subprocess.run(command, check=False)
@@ -331,17 +268,17 @@ class JobAllocation:
 
 
 def rendezvous_port(job: int, restart: int) -> int:
-    """Return the port of a job's start: jobs that follow each other get ports that do."""
+    """Return the port for one start of a job; different for consecutive jobs and starts."""
     return RANGE.start + (job + 97 * restart) % len(RANGE)
 
 
 def node_log(log: Path, rank: int) -> Path:
-    """Return where a node's output goes: nodes never write into one file."""
+    """Return the output file of a node; each node has its own."""
     return log if rank == 0 else log.with_name(f"{log.stem}.node{rank}{log.suffix}")
 
 
 def _address(environ: Mapping[str, str]) -> str:
-    """Return the first node's name, where names can be looked up, or its address."""
+    """Return the first node's name, or its IP address where the name cannot be resolved."""
     if environ.get("SLURM_JOB_NUM_NODES", "1") == "1":
         return "127.0.0.1"
     import socket
@@ -352,6 +289,6 @@ def _address(environ: Mapping[str, str]) -> str:
     try:
         socket.getaddrinfo(first, None)
     except OSError:
-        # The task was started from the first node, by the script that Slurm runs there.
+        # srun was called on the first node, by the job script.
         return environ.get("SLURM_LAUNCH_NODE_IPADDR", first)
     return first

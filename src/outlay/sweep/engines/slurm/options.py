@@ -1,35 +1,40 @@
-"""What is asked of Slurm, and what a job is submitted with. Pure.
-
-How a grid states it is the subject of ``reading``: jobs load this, and no reader of grids.
-"""
+"""Options of the Slurm engine: read from a grid's ``slurm`` block, passed to submitit. Pure."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from outlay.errors import InvalidValue
+from outlay.sweep.engines.base import EngineOptions
+from outlay.sweep.grid import reading as readers
+from outlay.sweep.grid.reading import Block
 from outlay.units import Duration
 
 MINUTE_NS: Final = 60 * 10**9
 EARLY_NS: Final = 60 * 10**9
-"""How much earlier than asked for Slurm may signal: https://slurm.schedmd.com/sbatch.html."""
+"""How much earlier than requested Slurm may signal: https://slurm.schedmd.com/sbatch.html."""
 _NOTICE_NS: Final = 90 * 10**9
-_COUNTED = re.compile(r"(?P<kind>[^:]*)(:.*)?:(?P<count>\d+)(\([^)]*\))?")
+_COUNTED_GRES = re.compile(r"(?P<kind>[^:]*)(:.*)?:(?P<count>\d+)(\([^)]*\))?")
+_RESERVED: Final = (
+    "array", "dependency", "job-name", "nodes", "ntasks-per-node", "output", "signal",
+)  # fmt: skip
+_LONG_OPTION = re.compile(r"[a-z][a-z0-9-]*")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlurmOptions:
-    """How runs are submitted; what is left empty is the cluster's default.
+    """How runs are submitted; empty values mean the cluster's default.
 
     Attributes:
-        time: Of one job, after which Slurm ends it; default: the run's ``timeout``.
+        time: Slurm's time limit of one job; default: the run's ``timeout``.
         gres: Such as ``gpu`` or ``gpu:a100``; without a number, one per process on a node.
-        extra: Further options of ``sbatch`` by their long names; True for those without a value.
-        requeues: How often in a row a job may start again after a start without progress; 0 never.
-        notice: How long before its time is up a job is told, to save its work; None by default.
-        max_submit: How many jobs may be submitted at once.
+        extra: Further ``sbatch`` options by long name; True for flags without a value.
+        requeues: How often in a row a job may restart after a start without progress; 0 never.
+        notice: How long before its time limit a job is signalled to save its work.
+        max_submit: The most jobs in the queue at once.
     """
 
     partition: str = ""
@@ -44,9 +49,9 @@ class SlurmOptions:
 
     @property
     def notice_ns(self) -> int:
-        """How long before its time is up a job is told: what is stated, else 90 s where that fits.
+        """The notice before the time limit: as stated, else 90 s.
 
-        Half of what a short job has beside the minute by which Slurm may be early.
+        For a short job, at most half of its time less the minute by which Slurm may be early.
         """
         if self.notice is not None:
             return self.notice.ns
@@ -56,33 +61,34 @@ class SlurmOptions:
 
     @property
     def identity(self) -> list[object]:
-        """Where a run runs; how long it may take there is none of its configuration."""
+        """Where a run executes; time limits are not part of its configuration."""
         return [self.partition, self.gres, self.constraint, self.extra]
 
     @property
     def gpus_on_node(self) -> int | None:
-        """How many GPUs ``gpu:a100:4`` asks for on each node; None where it has no number."""
-        counted = _COUNTED.fullmatch(self.gres)
-        is_gpu = counted is not None and counted["kind"] == "gpu"
-        return int(counted["count"]) if counted is not None and is_gpu else None
-
-
-DEFAULTS: Final = SlurmOptions()
+        """GPUs per node that ``gres`` requests (``gpu:a100:4``: 4); None without a number."""
+        counted = _COUNTED_GRES.fullmatch(self.gres)
+        if counted is None or counted["kind"] != "gpu":
+            return None
+        return int(counted["count"])
 
 
 def slurm_options(options: object) -> SlurmOptions:
-    """Return what a task asks of Slurm; the defaults for a task that is only to be found again."""
-    return options if isinstance(options, SlurmOptions) else DEFAULTS
+    """Return a task's options; the defaults for a task that is only reattached to."""
+    return options if isinstance(options, SlurmOptions) else SlurmOptions()
+
+
+# Parameters of a submission.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlurmRequest:
-    """What is asked of Slurm for one run; runs that ask the same go into one array.
+    """What one run requests; runs with equal requests go into one array.
 
     Attributes:
-        nodes: How many, with one task on each.
+        nodes: With one task on each.
         processes: Per node.
-        most_ns: How long the run may take in all; None for as long as the cluster lets it.
+        most_ns: The run's own time limit over all starts; None for the cluster's.
     """
 
     options: SlurmOptions
@@ -91,17 +97,17 @@ class SlurmRequest:
     most_ns: int | None
 
 
-def parameters(
+def submitit_parameters(
     request: SlurmRequest, *, name: str, jobs: int | None, after: str | None, comment: str = ""
 ) -> dict[str, Any]:
     """Return submitit's parameters for a batch of jobs.
 
     Args:
         request: What each job needs.
-        name: The batch's name in the queue.
-        jobs: How many of them may run at the same time; None for all.
-        after: Jobs that must have ended before, or None.
-        comment: What ``squeue`` and ``sacct`` show beside it.
+        name: The job name in the queue.
+        jobs: How many may run at the same time; None for all.
+        after: Job numbers that must have ended before, or None.
+        comment: Shown by ``squeue`` and ``sacct``.
     """
     options = request.options
     return {
@@ -125,16 +131,70 @@ def parameters(
 
 
 def _with_count(gres: str, processes: int) -> str:
-    """Return a resource with its number: ``gpu:a100`` becomes ``gpu:a100:4`` for four processes."""
-    if not gres or _COUNTED.fullmatch(gres):
+    """Return ``gpu:a100`` as ``gpu:a100:4`` for four processes; a stated count stays."""
+    if not gres or _COUNTED_GRES.fullmatch(gres):
         return gres
     return f"{gres}:{processes}"
 
 
 def _minutes(request: SlurmRequest) -> int | None:
-    """Return a job's time limit; what the run itself may take is kept by the job, not by Slurm."""
+    """Return Slurm's time limit; the job itself enforces the run's own ``most_ns``."""
     if request.options.time is not None:
         return request.options.time.ns // MINUTE_NS
     if request.most_ns is None:
         return None
     return -(-(request.most_ns + request.options.notice_ns) // MINUTE_NS) + 1
+
+
+# The ``slurm`` block of a grid.
+
+
+def read_options(block: Block, stated: EngineOptions | None) -> SlurmOptions:
+    """Return a ``slurm`` block on top of the shared options; ``extra`` is merged."""
+    block.allow(KEYS)
+    shared = slurm_options(stated)
+    read = {key: block.read(key, convert, getattr(shared, key)) for key, convert in KEYS.items()}
+    options = SlurmOptions(**read | {"extra": {**shared.extra, **read["extra"]}})
+    _check_notice(block, options)
+    return options
+
+
+def _check_notice(block: Block, options: SlurmOptions) -> None:
+    """Report a notice that could come as soon as the job starts."""
+    stated = next((key for key in ("notice", "time") if block.values.get(key) is not None), None)
+    if stated is None or options.notice is None or options.time is None:
+        return
+    granted_ns = options.time.ns // MINUTE_NS * MINUTE_NS
+    if granted_ns <= options.notice.ns + EARLY_NS:
+        block.report(
+            (stated,),
+            f"notice: {options.notice} leaves a job of time: {options.time} nothing to train in, "
+            "as Slurm may give notice a minute early; expected a time of more than the notice and "
+            "a minute",
+        )
+
+
+def _job_time(value: object) -> Duration:
+    duration = Duration.parse(value, name="time")
+    if duration.ns < MINUTE_NS:  # Slurm counts whole minutes.
+        raise InvalidValue("time", value, 'a duration of a minute or more, such as "4h"')
+    return duration
+
+
+def _extra_options(value: object) -> dict[str, str | bool]:
+    """Return ``sbatch`` options by long name; those that outlay sets are refused."""
+    options: dict[str, str | bool] = {}
+    for name, given in readers.mapping(value).items():
+        long_name = name.removeprefix("--").replace("_", "-")
+        if not _LONG_OPTION.fullmatch(long_name) or long_name in _RESERVED:
+            raise InvalidValue("extra", name, "a long option of sbatch that outlay does not set")
+        options[long_name] = True if given is True else readers.word(given)
+    return options
+
+
+KEYS: Final[Mapping[str, Callable[[object], Any]]] = {
+    "partition": readers.text, "account": readers.text, "time": _job_time, "gres": readers.text,
+    "constraint": readers.text, "extra": _extra_options, "requeues": readers.count_from_zero,
+    "notice": readers.timeout, "max_submit": readers.count_from_one,
+}  # fmt: skip
+"""The parser of each key."""

@@ -1,4 +1,4 @@
-"""What Slurm says about jobs, and which of them were submitted together."""
+"""Slurm's queue: batches of jobs as submitted, and their status from squeue and sacct."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ import msgspec
 from outlay.decoding import BadDocument, read_document
 from outlay.files import write_whole
 
-# Which attempts were submitted together: a file per batch below the sweep's ``slurm`` directory.
+# Batches: a file and a directory each below the sweep's ``slurm`` directory.
 #
-# It is written before Slurm is asked, into a directory of its own, in which the job's script
-# lies. So whoever comes later finds every job by its script, even when the one who submitted died
-# before it got a number.
+# The file is written before sbatch runs, and the job's script is in the same directory. A later
+# process therefore finds every job by its script, even if the submitter died before it got a
+# job number.
 
 DIRECTORY: Final = "slurm"
 _FILE: Final = "batch.json"
-_NO_NAME: Final = re.compile(r"[^A-Za-z0-9_.-]")
+_NOT_IN_NAMES: Final = re.compile(r"[^A-Za-z0-9_.-]")
 _LONGEST_NAME: Final = 80
 
 
 class Batch(msgspec.Struct, frozen=True, kw_only=True):
-    """Attempts that were submitted together; each one's place is its place in the array.
+    """Attempts submitted together; a ticket's index is its array index.
 
     Attributes:
-        name: Of its directory, which no other batch has.
-        job: Slurm's number of the whole; "" while it is not known.
-        title: The jobs' name in the queue.
+        name: The name of its directory, unique.
+        job: Slurm's job number of the whole; "" while unknown.
+        title: The job name in the queue.
     """
 
     name: str
@@ -44,52 +44,52 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
     title: str = ""
 
     def job_of(self, ticket: str) -> str:
-        """Return Slurm's number of one attempt, where it is known."""
+        """Return the job number of one attempt; "" while unknown."""
         if not self.job or len(self.tickets) == 1:
             return self.job
         return f"{self.job}_{self.tickets.index(ticket)}"
 
     def has_script(self, path: str) -> bool:
-        """Say whether a job's script is this batch's."""
+        """Say whether a job script belongs to this batch."""
         return f"/{self.name}/" in path
 
 
 def new_batch(tickets: Sequence[str], *, sweep: str) -> Batch:
-    """Return a batch that is called after its sweep and its run, or how many runs it has."""
+    """Return a batch named after its sweep and its run, or the number of its runs."""
     runs = [run_of(ticket) for ticket in tickets]
     title = job_title(sweep, runs[0] if len(runs) == 1 else f"{len(runs)}-runs")
     return Batch(name=f"{title}-{secrets.token_hex(6)}", tickets=tuple(tickets), title=title)
 
 
 def job_title(sweep: str, run: str) -> str:
-    """Return what a run's job is called in the queue."""
-    return _NO_NAME.sub("", f"{sweep}-{run}")[:_LONGEST_NAME]
+    """Return the job name of a run in the queue."""
+    return _NOT_IN_NAMES.sub("", f"{sweep}-{run}")[:_LONGEST_NAME]
 
 
 def run_of(ticket: str) -> str:
-    """Return the run of a ticket of this engine: ``slurm/<run>/<number>``."""
+    """Return the run id in a ticket of this engine: ``slurm/<run>/<number>``."""
     return ticket.split("/")[1]
 
 
-def folder_of(root: Path, batch: Batch) -> Path:
-    """Return where a batch's files lie."""
+def batch_directory(root: Path, batch: Batch) -> Path:
+    """Return the directory of a batch's files."""
     return root / DIRECTORY / batch.name
 
 
 def write_batch(root: Path, batch: Batch) -> None:
-    """Put a batch's file in place, whole."""
-    folder = folder_of(root, batch)
-    folder.mkdir(parents=True, exist_ok=True)
-    write_whole(folder / _FILE, msgspec.json.encode(batch) + b"\n")
+    """Write a batch's file atomically."""
+    directory = batch_directory(root, batch)
+    directory.mkdir(parents=True, exist_ok=True)
+    write_whole(directory / _FILE, msgspec.json.encode(batch) + b"\n")
 
 
-def forget_batch(root: Path, batch: Batch) -> None:
-    """Remove the file of a batch that Slurm did not take, whose attempts may go into another."""
-    (folder_of(root, batch) / _FILE).unlink(missing_ok=True)
+def delete_batch(root: Path, batch: Batch) -> None:
+    """Delete the file of a batch that Slurm rejected, so that its attempts may join another."""
+    (batch_directory(root, batch) / _FILE).unlink(missing_ok=True)
 
 
 def jobs_in(root: Path) -> dict[str, str]:
-    """Return Slurm's number of every attempt of a sweep that has one, by ticket."""
+    """Return the known job numbers of a sweep's attempts, by ticket."""
     return {
         ticket: batch.job_of(ticket)
         for batch in read_batches(root)
@@ -99,7 +99,7 @@ def jobs_in(root: Path) -> dict[str, str]:
 
 
 def read_batches(root: Path) -> list[Batch]:
-    """Return every batch of a sweep; one that cannot be read is passed over."""
+    """Return every batch of a sweep; unreadable files are skipped."""
     batches = []
     for path in sorted((root / DIRECTORY).glob(f"*/{_FILE}")):
         with contextlib.suppress(OSError, BadDocument):
@@ -107,15 +107,13 @@ def read_batches(root: Path) -> list[Batch]:
     return batches
 
 
-# What Slurm says about jobs: ``squeue`` for those it remembers, ``sacct`` for those it does not.
-#
-# Reading their answers is pure; asking is at the end.
+# Job status: parsing the output of ``squeue``, and of ``sacct`` for jobs it has forgotten. Pure.
 
 FORMAT: Final = "%F|%K|%T|%r|%N|%o"
-"""Number (of the whole array), place in the array, state, why it waits, nodes, script."""
-_ACCOUNTED: Final = "JobID,State"
+"""Array job number, array index, state, reason, nodes, script."""
+_SACCT_FORMAT: Final = "JobID,State"
 _NO_SUCH_JOB: Final = "Invalid job id"
-"""What ``squeue`` says of the only job it is asked for, if it has forgotten it."""
+"""squeue's error for a single job number that it has forgotten."""
 _TIMEOUT_S: Final = 60
 _DEFAULT_ARRAY_SIZE: Final = 1001
 
@@ -123,7 +121,7 @@ ENDED: Final = frozenset(
     ["COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "PREEMPTED", "NODE_FAIL", "BOOT_FAIL",
      "DEADLINE", "OUT_OF_MEMORY", "REVOKED"]
 )  # fmt: skip
-"""Of https://slurm.schedmd.com/job_state_codes.html, those from which a job does not come back."""
+"""The final states of https://slurm.schedmd.com/job_state_codes.html."""
 
 WAITING: Final = frozenset(["PENDING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "SPECIAL_EXIT"])
 UNKNOWN: Final = "UNKNOWN"
@@ -131,12 +129,13 @@ UNKNOWN: Final = "UNKNOWN"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JobLook:
-    """How a job stands.
+class JobStatus:
+    """A job's status.
 
     Attributes:
-        job: Slurm's number of it: that of its array, and its place there.
-        state: Slurm's state, without anything after it.
+        job: Its job number, with the array index if it has one.
+        state: Slurm's state, without suffixes.
+        reason: Why it waits.
     """
 
     job: str
@@ -145,67 +144,68 @@ class JobLook:
     nodes: str = ""
 
     @property
-    def waits(self) -> bool:
+    def is_queued(self) -> bool:
         """Whether it waits to be started, for the first time or again."""
         return self.state in WAITING
 
     @property
     def is_known(self) -> bool:
-        """Whether this is Slurm's state."""
+        """Whether Slurm answered."""
         return self.state != UNKNOWN
 
     @property
-    def over(self) -> bool:
+    def is_over(self) -> bool:
         """Whether it will not run again."""
         return self.state in ENDED
 
 
-Looks = dict[tuple[str, int], JobLook]
-"""By the name of the batch and the place in it."""
+JobStatuses = dict[tuple[str, int], JobStatus]
+"""By batch name and array index."""
 
 
-def read_squeue(text: str, batches: Sequence[Batch]) -> Looks:
-    """Return what ``squeue --array --format FORMAT`` says of the jobs of batches.
+def parse_squeue(text: str, batches: Sequence[Batch]) -> JobStatuses:
+    """Return the status of the jobs of batches in ``squeue --array --format FORMAT``.
 
-    They are known by their number, and where that is unknown by their script. A number that another
-    cluster, or this one before it was set up anew, gave to another's job is told by its script.
+    Jobs are matched by number, or by script where the number is unknown. The script must match
+    too: another cluster, or this one after a reinstall, may have given the number to another job.
     """
     numbered = {batch.job: batch for batch in batches if batch.job}
     unnumbered = [batch for batch in batches if not batch.job]
-    looks: Looks = {}
+    statuses: JobStatuses = {}
     for line in text.splitlines():
         fields = line.split("|", FORMAT.count("|"))
         if len(fields) != FORMAT.count("|") + 1:
             continue
-        number, place, state, reason, nodes, script = fields
+        number, index, state, reason, nodes, script = fields
         batch = numbered.get(number)
         if batch is None:
             batch = next((other for other in unnumbered if other.has_script(script)), None)
         if batch is None or not batch.has_script(script):
             continue
-        index = int(place) if place.isdecimal() else 0
-        job = f"{number}_{place}" if place.isdecimal() else number
-        looks[batch.name, index] = JobLook(job=job, state=state, reason=reason, nodes=nodes)
-    return looks
+        in_array = index.isdecimal()
+        statuses[batch.name, int(index) if in_array else 0] = JobStatus(
+            job=f"{number}_{index}" if in_array else number, state=state, reason=reason, nodes=nodes
+        )
+    return statuses
 
 
-def read_sacct(text: str, batches: Sequence[Batch]) -> Looks:
-    """Return what ``sacct --parsable2`` says of jobs; of a requeued one, its last state."""
+def parse_sacct(text: str, batches: Sequence[Batch]) -> JobStatuses:
+    """Return the status of jobs in ``sacct --parsable2``; of a requeued job, the last one."""
     numbered = {batch.job: batch for batch in batches if batch.job}
-    looks: Looks = {}
+    statuses: JobStatuses = {}
     for line in text.splitlines():
         number, state = [*line.split("|"), ""][:2]
-        base, _, place = number.partition("_")
+        base, _, index = number.partition("_")
         batch = numbered.get(base)
-        if batch is None or (place and not place.isdecimal()):
-            continue  # A step, or the part of an array that has not been told apart yet.
+        if batch is None or (index and not index.isdecimal()):
+            continue  # A job step, or the pending rest of an array: ``4_[3-9]``.
         word = (state.split() or [""])[0]  # CANCELLED by 1000
-        looks[batch.name, int(place or 0)] = JobLook(job=number, state=word)
-    return looks
+        statuses[batch.name, int(index or 0)] = JobStatus(job=number, state=word)
+    return statuses
 
 
-def read_array_size(text: str) -> int:
-    """Return how many jobs an array may have, from ``scontrol show config``."""
+def parse_array_size(text: str) -> int:
+    """Return the cluster's MaxArraySize from ``scontrol show config``."""
     for line in text.splitlines():
         key, _, value = line.partition("=")
         if key.strip() == "MaxArraySize" and value.strip().isdecimal():
@@ -213,66 +213,73 @@ def read_array_size(text: str) -> int:
     return _DEFAULT_ARRAY_SIZE
 
 
+# Slurm's commands.
+
+
 @dataclass(slots=True)
 class Slurm:
-    """The cluster's commands; None is what one that could not be reached has to say."""
+    """Runs the cluster's commands."""
 
-    _accounts: bool = True
+    _has_accounting: bool = True
 
-    def look(self, batches: Collection[Batch]) -> Looks | None:
-        """Return how the jobs of some batches stand that Slurm remembers."""
-        numbers = ",".join(sorted({batch.job for batch in batches if batch.job}))
-        asked = [f"--jobs={numbers}"] if numbers else []
+    def query_queue(self, batches: Collection[Batch]) -> JobStatuses | None:
+        """Return the status of the jobs that squeue remembers; None if Slurm does not answer."""
+        numbers = _job_numbers(batches)
+        selections = [f"--jobs={numbers}"] if numbers else []
         if not all(batch.job for batch in batches):
-            asked.append(f"--user={os.getuid()}")  # Whatever number they have, they are ours.
-        looks: Looks = {}
-        for which in asked:
-            answer = self._squeue(which)
-            if answer is None:
+            selections.append(f"--user={os.getuid()}")  # Found by script, whatever their number.
+        statuses: JobStatuses = {}
+        for selection in selections:
+            output = self._squeue(selection)
+            if output is None:
                 return None
-            looks |= read_squeue(answer, list(batches))
-        return looks
+            statuses |= parse_squeue(output, list(batches))
+        return statuses
 
-    def _squeue(self, which: str) -> str | None:
-        command = ["squeue", "--noheader", "--array", "--states=all", f"--format={FORMAT}", which]
-        done = self._ask(*command)
+    def _squeue(self, selection: str) -> str | None:
+        command = ["squeue", "--noheader", "--array", "--states=all", f"--format={FORMAT}"]
+        done = self._run(*command, selection)
         if done is None or (done.returncode and _NO_SUCH_JOB not in done.stderr):
             return None
         return done.stdout
 
-    def accounted(self, batches: Collection[Batch]) -> Looks:
-        """Return what the accounts say about jobs; nothing where no accounts are kept."""
-        numbers = ",".join(sorted({batch.job for batch in batches if batch.job}))
-        if not numbers or not self._accounts:
+    def query_accounting(self, batches: Collection[Batch]) -> JobStatuses:
+        """Return the status of jobs from sacct; empty on a cluster without accounting."""
+        numbers = _job_numbers(batches)
+        if not numbers or not self._has_accounting:
             return {}
         command = ["sacct", "--noheader", "--parsable2", "--allocations", "--starttime=2000-01-01"]
-        answer = self._run(*command, f"--format={_ACCOUNTED}", f"--jobs={numbers}")
-        if answer is None:
-            self._accounts = False
+        output = self._output_of(*command, f"--format={_SACCT_FORMAT}", f"--jobs={numbers}")
+        if output is None:
+            self._has_accounting = False
             return {}
-        return read_sacct(answer, list(batches))
+        return parse_sacct(output, list(batches))
 
-    def array_size(self) -> int:
+    def max_array_size(self) -> int:
         """Return how many jobs an array may have."""
-        return read_array_size(self._run("scontrol", "show", "config") or "")
+        return parse_array_size(self._output_of("scontrol", "show", "config") or "")
 
     def cancel(self, job: str, *, force: bool = False) -> bool:
-        """Cancel a job: SIGTERM, and SIGKILL after the cluster's notice; or SIGKILL at once.
+        """Cancel a job: SIGTERM, and SIGKILL after the cluster's KillWait; or SIGKILL at once.
 
-        False when Slurm did not take that.
+        Returns False if Slurm did not accept that.
         """
         if force:
-            self._run("scancel", "--signal=KILL", job)
-        return self._run("scancel", job) is not None
+            self._output_of("scancel", "--signal=KILL", job)
+        return self._output_of("scancel", job) is not None
 
-    def _run(self, *command: str) -> str | None:
-        done = self._ask(*command)
+    def _output_of(self, *command: str) -> str | None:
+        done = self._run(*command)
         return done.stdout if done is not None and done.returncode == 0 else None
 
-    def _ask(self, *command: str) -> subprocess.CompletedProcess[str] | None:
+    def _run(self, *command: str) -> subprocess.CompletedProcess[str] | None:
         try:
             return subprocess.run(
                 command, capture_output=True, text=True, check=False, timeout=_TIMEOUT_S
             )
         except (OSError, subprocess.TimeoutExpired):
             return None
+
+
+def _job_numbers(batches: Collection[Batch]) -> str:
+    return ",".join(sorted({batch.job for batch in batches if batch.job}))

@@ -1,7 +1,7 @@
-"""Handing attempts over to Slurm: in arrays of those that ask the same, and never twice.
+"""Submitting attempts to Slurm: in arrays of equal requests, and never twice.
 
-Where Slurm may have taken a batch without our hearing of it, nothing else is handed over until it
-has said whether it did: a second submission would be a second bill.
+While it is unknown whether Slurm accepted a batch, nothing else is submitted: a second submission
+would be a second bill.
 """
 
 from __future__ import annotations
@@ -23,36 +23,103 @@ import msgspec
 
 from outlay.clock import Clock
 from outlay.errors import MissingExtra, OutlayError
+from outlay.files import write_whole
+from outlay.record.redaction import REDACTED, STANDS_FOR, Redactor, is_secret_name
 from outlay.sweep.engines.base import Ended, Task
-from outlay.sweep.engines.slurm.allocation import list_specs, spec_path, write_spec
-from outlay.sweep.engines.slurm.options import SlurmRequest, parameters, slurm_options
+from outlay.sweep.engines.slurm.allocation import (
+    HIDDEN_WORD,
+    JobSpec,
+    placeholder,
+    spec_path,
+    write_spec_list,
+)
+from outlay.sweep.engines.slurm.options import SlurmRequest, slurm_options, submitit_parameters
 from outlay.sweep.engines.slurm.poller import Poller, Submitted
 from outlay.sweep.engines.slurm.queue import (
     Batch,
-    Looks,
+    JobStatuses,
     Slurm,
-    folder_of,
-    forget_batch,
+    batch_directory,
+    delete_batch,
     job_title,
     new_batch,
     write_batch,
 )
 
-# Submitting a batch of jobs through submitit, and why Slurm would not accept it.
+# Job specs without secrets; the secret variables go through the environment of ``sbatch``.
 
-_LATER = re.compile(
+
+def write_spec(task: Task, here: Mapping[str, str], title: str = "") -> dict[str, str]:
+    """Write a task's job spec; return the secret variables that ``sbatch`` must pass on.
+
+    ``here`` is this process's environment, which ``sbatch`` passes on by itself.
+    """
+    plain, secret = _split_environment(task, here)
+    command, replaced = _command_without_secrets(task)
+    secret |= {name: value for name, value in replaced.items() if here.get(name) != value}
+    options = slurm_options(task.options)
+    spec = JobSpec(
+        ticket=task.ticket, name=task.name, command=command, env=plain,
+        dropped=sorted(here.keys() - task.env.keys()), sealed=sorted(replaced), cwd=str(task.cwd),
+        directory=str(task.directory), log=str(task.log), most_ns=task.most_ns,
+        requeues=options.requeues, notice_ns=options.notice_ns, gpus=task.gpus,
+        kill_ns=task.kill_ns, title=title,
+    )  # fmt: skip
+    path = spec_path(task.directory, task.ticket)
+    write_whole(path, msgspec.json.encode(spec) + b"\n", private=True)
+    return secret
+
+
+def _split_environment(
+    task: Task, here: Mapping[str, str]
+) -> tuple[dict[str, str], dict[str, str]]:
+    """Return a task's variables that differ from ``here``: the plain and the secret ones."""
+    added = {name: value for name, value in task.env.items() if here.get(name) != value}
+    shown = Redactor([task.env]).environment(added)
+    secret = {name: value for name, value in added.items() if shown[name] != value}
+    return {name: value for name, value in added.items() if name not in secret}, secret
+
+
+def _command_without_secrets(task: Task) -> tuple[list[str], dict[str, str]]:
+    """Return the command with placeholders for secrets, and the variables they stand for.
+
+    A word that looks like a secret and is in no variable gets a new variable.
+    """
+    secrets = [(name, value) for name, value in task.env.items() if is_secret_name(name) and value]
+    secrets.sort(key=lambda item: (-len(item[1]), item[0]))
+    words: list[str] = []
+    used: dict[str, str] = {}
+    redact = Redactor([task.env])
+    shown = redact.command(task.command)
+    for index, word in enumerate(task.command):
+        is_value = shown[index] == REDACTED  # All of it: the word after --token, whatever it is.
+        if REDACTED in shown[index]:
+            for name, value in secrets:
+                if value in word:
+                    word = word.replace(value, placeholder(name))
+                    used[name] = value
+        if REDACTED in redact.text(word) or (is_value and not word.startswith(STANDS_FOR)):
+            name = f"{HIDDEN_WORD}{index}"
+            used[name], word = word, placeholder(name)
+        words.append(word)
+    return words, used
+
+
+# Submission through submitit.
+
+_RETRYABLE = re.compile(
     r"unable to contact|temporarily|timed out|connection refused|connect failure|try again"
     r"|job submit limit|MaxSubmit|limit on number of jobs|maximum job count|socket",
     re.IGNORECASE,
 )
-"""What Slurm says when the same request may go through later: see ``slurm_strerror``."""
+"""Errors after which the same request may succeed later: see ``slurm_strerror``."""
 _KEPT: Final = ("SLURM_CONF", "SLURM_CLUSTERS")
 _SPECS: Final = "specs.json"
 _ON_NODE: Final = "outlay.sweep.engines.slurm.job"
 
 
 class NoSlurm(OutlayError):
-    """Slurm's commands are not here."""
+    """Slurm's commands are not installed here."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -62,15 +129,15 @@ class NoSlurm(OutlayError):
 
 
 class NotAccepted(Exception):
-    """Slurm did not take a batch; ``later`` when it may, if it is asked again."""
+    """Slurm rejected a batch; ``retryable`` if a retry may succeed."""
 
-    def __init__(self, said: str) -> None:
-        super().__init__(said)
-        self.later = _LATER.search(said) is not None
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.retryable = _RETRYABLE.search(message) is not None
 
 
 def check_available() -> None:
-    """Refuse where nothing could be submitted.
+    """Check that jobs can be submitted from here.
 
     Raises:
         MissingExtra: submitit is not installed.
@@ -83,23 +150,23 @@ def check_available() -> None:
 
 
 def submit_jobs(
-    folder: Path, specs: Sequence[Path], parameters: Mapping[str, Any], secret: Mapping[str, str]
+    directory: Path, specs: Sequence[Path], parameters: Mapping[str, Any], secret: Mapping[str, str]
 ) -> str:
-    """Submit jobs, as an array where they are several; return Slurm's number of the whole.
+    """Submit jobs, several as an array; return Slurm's job number of the whole.
 
-    ``parameters`` are in submitit's names; ``secret`` variables go by environment alone.
+    ``parameters`` are submitit's; ``secret`` variables are passed by environment only.
     """
     import submitit
     from submitit.core.utils import FailedJobError, FailedSubmissionError
 
-    listed = folder / _SPECS
-    list_specs(listed, specs)
-    # submitit lets us say what Python is on a node. We say that it is our own module: submitit's
-    # would load NumPy and wait for a pickle, which takes longer than many a program.
+    listed = directory / _SPECS
+    write_spec_list(listed, specs)
+    # The "Python" of submitit's job script is our own module: submitit's would load NumPy and wait
+    # for a pickle, which takes longer than many programs run.
     on_node = shlex.join([sys.executable, "-m", _ON_NODE, str(listed)])
-    executor = submitit.SlurmExecutor(folder=folder, python=on_node)
+    executor = submitit.SlurmExecutor(folder=directory, python=on_node)
     executor.update_parameters(**parameters)
-    # submitit prints what sbatch says against it; we say it once, with the run it is about.
+    # submitit prints sbatch's error; it is reported once, with its run, by the caller.
     with _environment(secret), contextlib.redirect_stderr(io.StringIO()):
         try:
             with executor.batch():
@@ -112,7 +179,7 @@ def submit_jobs(
 
 @contextlib.contextmanager
 def _environment(added: Mapping[str, str]) -> Iterator[None]:
-    """Give ``sbatch`` our environment, with secrets and without the job that we may be part of."""
+    """Add secrets to the environment, and hide the Slurm job that this process may run in."""
     before = dict(os.environ)
     for name in before:
         if name.startswith("SLURM_") and name not in _KEPT:
@@ -125,27 +192,25 @@ def _environment(added: Mapping[str, str]) -> Iterator[None]:
         os.environ.update(before)
 
 
+# The queue of attempts that Slurm has not accepted yet.
+
 RETRY_NS: Final = 5 * 10**9
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
-    """An attempt that has not reached Slurm yet, and what its job needs."""
+class PendingTask:
+    """A task that is not yet submitted, its request and its secret variables."""
 
     task: Task
     request: SlurmRequest
     secret: Mapping[str, str]
 
-    def is_like(self, other: Waiting) -> bool:
-        """Say whether both can go into one array."""
-        return (self.request, self.secret) == (other.request, other.secret)
-
 
 class SubmissionQueue:
-    """The attempts on their way to Slurm.
+    """The tasks to be submitted to Slurm.
 
     Attributes:
-        jobs: How many may run at the same time; None for all.
+        jobs: How many jobs may run at the same time; None for all.
     """
 
     def __init__(self, root: Path, slurm: Slurm, poller: Poller, clock: Clock) -> None:
@@ -154,142 +219,142 @@ class SubmissionQueue:
         self._poller = poller
         self._clock = clock
         self.jobs: int | None = None
-        self._waiting: dict[str, Waiting] = {}
-        self._doubtful: Batch | None = None
-        self._unwanted: set[str] = set()
-        self._array_size: int | None = None
-        self._at_once: int | None = None
+        self._pending: dict[str, PendingTask] = {}
+        self._unconfirmed: Batch | None = None
+        self._withdrawn: set[str] = set()
+        self._max_array_size: int | None = None
+        self._max_batch: int | None = None
         self._retry_ns = 0
-        self._ask_ns = 0
+        self._next_query_ns = 0
 
     def __contains__(self, ticket: str) -> bool:
-        return ticket in self._waiting
+        return ticket in self._pending
 
     @property
-    def is_done(self) -> bool:
-        """Whether Slurm has everything."""
-        return not self._waiting
+    def is_empty(self) -> bool:
+        """Whether Slurm has accepted everything."""
+        return not self._pending
 
     def add(self, task: Task) -> None:
-        """Write a task down; it goes to Slurm with others like it."""
+        """Queue a task, and write its job spec."""
         request = SlurmRequest(
             options=slurm_options(task.options),
             nodes=task.nodes,
             processes=task.gpus // task.nodes,
             most_ns=task.most_ns,
         )
-        self._waiting[task.ticket] = Waiting(
+        self._pending[task.ticket] = PendingTask(
             task, request, write_spec(task, os.environ, job_title(self._root.name, task.name))
         )
 
     def flush(self) -> list[str]:
-        """Hand over what waits; return what was withdrawn meanwhile and has reached Slurm."""
-        while self._waiting and self._clock.monotonic_ns() >= self._retry_ns:
-            if not self._resolve_doubtful():
+        """Submit what is pending; return the tickets withdrawn meanwhile that Slurm has."""
+        while self._pending and self._clock.monotonic_ns() >= self._retry_ns:
+            if not self._resolve_unconfirmed():
                 break
-            first = next(iter(self._waiting.values()), None)
-            most = 0 if first is None else self._room(first.request)
+            first = next(iter(self._pending.values()), None)
+            most = 0 if first is None else self._next_batch_size(first.request)
             if first is None or most < 1:
                 break
-            alike = [waiting for waiting in self._waiting.values() if waiting.is_like(first)]
+            key = (first.request, first.secret)
+            alike = [p for p in self._pending.values() if (p.request, p.secret) == key]
             self._submit_batch(alike[:most])
-        taken = self._unwanted - self._waiting.keys()
-        self._unwanted -= taken
-        return sorted(taken)
+        accepted = self._withdrawn - self._pending.keys()
+        self._withdrawn -= accepted
+        return sorted(accepted)
 
     def withdraw(self, ticket: str) -> None:
-        """Take an attempt back; whether that can be done is cleared up first."""
-        if ticket not in self._waiting:
+        """Remove a pending task; one in an unconfirmed batch, once Slurm does not have it."""
+        if ticket not in self._pending:
             return
-        if self._doubtful is not None and ticket in self._doubtful.tickets:
-            self._unwanted.add(ticket)
-            self._resolve_doubtful()
+        if self._unconfirmed is not None and ticket in self._unconfirmed.tickets:
+            self._withdrawn.add(ticket)
+            self._resolve_unconfirmed()
         else:
             self._drop(ticket)
 
     def _drop(self, ticket: str) -> None:
-        del self._waiting[ticket]
+        del self._pending[ticket]
         ended = Ended(how="exited", asked=True, reason="never reached Slurm")
         self._poller.ended[ticket] = ended
 
-    def _room(self, request: SlurmRequest) -> int:
-        """Return how many jobs may go into the next array."""
-        if self._array_size is None:
-            self._array_size = self._slurm.array_size()
-        limit = request.options.max_submit
-        free = self._array_size if limit is None else limit - len(self._poller.submitted)
-        return min(self._array_size, free, self._at_once or self._array_size)
+    def _next_batch_size(self, request: SlurmRequest) -> int:
+        if self._max_array_size is None:
+            self._max_array_size = self._slurm.max_array_size()
+        most, limit = self._max_array_size, request.options.max_submit
+        free = most if limit is None else limit - len(self._poller.submitted)
+        return min(most, free, self._max_batch or most)
 
-    def _submit_batch(self, alike: list[Waiting]) -> None:
-        batch = new_batch([waiting.task.ticket for waiting in alike], sweep=self._root.name)
+    def _submit_batch(self, alike: list[PendingTask]) -> None:
+        batch = new_batch([pending.task.ticket for pending in alike], sweep=self._root.name)
         write_batch(self._root, batch)
-        specs = [spec_path(w.task.directory, w.task.ticket) for w in alike]
-        asked = parameters(
-            alike[0].request, name=batch.title, jobs=self.jobs, after=self._before(),
+        specs = [spec_path(p.task.directory, p.task.ticket) for p in alike]
+        parameters = submitit_parameters(
+            alike[0].request, name=batch.title, jobs=self.jobs, after=self._dependencies(),
             comment=str(self._root),
         )  # fmt: skip
+        directory = batch_directory(self._root, batch)
         try:
-            number = submit_jobs(folder_of(self._root, batch), specs, asked, alike[0].secret)
+            number = submit_jobs(directory, specs, parameters, alike[0].secret)
         except NotAccepted as refusal:
             self._handle_refusal(batch, refusal)
         else:
             self._record_accepted(batch, number)
 
-    def _before(self) -> str | None:
-        """Return which jobs the next array must wait for, so that no more run than were allowed."""
+    def _dependencies(self) -> str | None:
+        """Return the jobs that the next array must wait for, to keep within ``jobs``."""
         if self.jobs is None:
             return None
-        numbers = {known.whole for known in self._poller.submitted.values()}
+        numbers = {job.array_job for job in self._poller.submitted.values()}
         return ":".join(sorted(filter(None, numbers))) or None
 
     def _record_accepted(self, batch: Batch, number: str) -> None:
         batch = msgspec.structs.replace(batch, job=number)
         write_batch(self._root, batch)
-        for place, ticket in enumerate(batch.tickets):
-            task = self._waiting.pop(ticket).task
-            known = Submitted(task.directory, task.nodes, batch, place)
-            self._poller.submitted[ticket] = known
-        self._at_once = None
-        self._poller.look_soon()
+        for index, ticket in enumerate(batch.tickets):
+            task = self._pending.pop(ticket).task
+            job = Submitted(task.directory, task.nodes, batch, index)
+            self._poller.submitted[ticket] = job
+        self._max_batch = None
+        self._poller.poll_soon()
 
     def _handle_refusal(self, batch: Batch, refusal: NotAccepted) -> None:
-        """Ask again later, for fewer, where that may help; else the runs could not be started."""
-        if refusal.later:
-            self._doubtful = batch
-            self._at_once = max(1, len(batch.tickets) // 2)
+        """Retry later with half as many where that may help; else the attempts did not start."""
+        if refusal.retryable:
+            self._unconfirmed = batch
+            self._max_batch = max(1, len(batch.tickets) // 2)
             self._retry_ns = self._clock.monotonic_ns() + RETRY_NS
-            if looks := self._slurm.look([batch]):
-                self._resolve_with(looks)
+            if statuses := self._slurm.query_queue([batch]):
+                self._resolve_with(statuses)
             return
-        forget_batch(self._root, batch)
+        delete_batch(self._root, batch)
         for ticket in batch.tickets:
-            del self._waiting[ticket]
+            del self._pending[ticket]
             self._poller.ended[ticket] = Ended(how="not_started", reason=str(refusal))
 
-    def _resolve_doubtful(self) -> bool:
-        """Learn whether Slurm accepted a batch without our hearing of it; False while it is silent.
+    def _resolve_unconfirmed(self) -> bool:
+        """Find out whether Slurm accepted a batch after all; False while it does not answer.
 
-        Its answer may have been lost on its way, or come after we stopped waiting for it. The
-        batch's script in the queue decides.
+        sbatch's answer may have been lost or late. The batch's script in the queue decides.
         """
-        if self._doubtful is None:
+        if self._unconfirmed is None:
             return True
-        if self._clock.monotonic_ns() < self._ask_ns:
+        if self._clock.monotonic_ns() < self._next_query_ns:
             return False
-        looks = self._slurm.look([self._doubtful])
-        if looks is None:
-            self._ask_ns = self._clock.monotonic_ns() + RETRY_NS
+        statuses = self._slurm.query_queue([self._unconfirmed])
+        if statuses is None:
+            self._next_query_ns = self._clock.monotonic_ns() + RETRY_NS
             return False
-        self._resolve_with(looks)
+        self._resolve_with(statuses)
         return True
 
-    def _resolve_with(self, looks: Looks) -> None:
-        batch, self._doubtful = self._doubtful, None
+    def _resolve_with(self, statuses: JobStatuses) -> None:
+        batch, self._unconfirmed = self._unconfirmed, None
         assert batch is not None
-        if looks:
-            self._record_accepted(batch, next(iter(looks.values())).job.partition("_")[0])
+        if statuses:
+            self._record_accepted(batch, next(iter(statuses.values())).job.partition("_")[0])
             return
-        forget_batch(self._root, batch)
-        for ticket in self._unwanted & self._waiting.keys():
+        delete_batch(self._root, batch)
+        for ticket in self._withdrawn & self._pending.keys():
             self._drop(ticket)
-        self._unwanted.clear()
+        self._withdrawn.clear()
