@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -20,16 +21,26 @@ from outlay.report.document import to_html, to_markdown
 from outlay.runs.collect import collect
 from outlay.store import open_store
 from outlay.units import Money
+from outlay.web.books import BookReader
+from outlay.web.money import money_page
+from outlay.web.page import PageQuery
 
 DAY = 24 * HOUR
 START = Segment().header.t_ns
 H = 3600.0
 
 
-def record(directory: Path, *, user: str = "ada", model: str = "bert", end: bool = True) -> int:
+def record(
+    directory: Path,
+    *,
+    user: str = "ada",
+    model: str = "bert",
+    end: bool = True,
+    start: float = 0.0,
+) -> int:
     """Write a run of three hours at 1 USD/h, of which two are steps; return its end."""
     about = {"run_id": f"{user}-{model}", "user": user, "model": model, "name": model}
-    story = Segment(about=about | {"price": dollars(1)})
+    story = Segment(start=start, about=about | {"price": dollars(1)})
     story.step(H).step(H).span("evaluation", H)
     if end:
         story.end()
@@ -86,12 +97,32 @@ def test_dead_runs_limits_near_their_end_and_heads_are_named(
     assert [section.title for section in digest_document(found).sections][-1] == "Spend logs"
 
 
-def test_the_month_ahead_is_the_month_so_far_and_the_rest_at_this_pace(tmp_path: Path) -> None:
+def test_the_month_is_what_was_spent_and_the_rest_at_the_daily_cost(tmp_path: Path) -> None:
     record(tmp_path / "a")  # On 14 November 2023, at 22:13:20 UTC.
     now_ns = START + 4 * HOUR
-    (money,) = digest_of(now_ns - DAY, now_ns, now_ns=now_ns).months.values()
+    (total,) = digest_of(now_ns - DAY, now_ns, now_ns=now_ns).months.values()
     left_days = (1_701_388_800 * 10**9 - now_ns) / DAY
-    assert float(money.amount) == pytest.approx(3 + 3 * left_days)
+    assert total.point / 1e6 == pytest.approx(3 + 3 * left_days)
+    assert total.low is None, "one day shows no spread"
+
+
+def test_the_digest_and_the_money_page_show_the_same_month(
+    tmp_path: Path, clock: ManualClock
+) -> None:
+    for day, user in enumerate(("ada", "bob", "cy", "dee")):
+        record(tmp_path / user, user=user, start=float(day * day) * 86_400)
+    clock.advance(START + 11 * DAY - clock.wall_ns())
+    page = to_html(digest_document(digest_of(START, clock.wall_ns())))
+    shown = money_page(PageQuery(path="/money"), BookReader(clock=clock)).parts
+    figure = re.compile("<dt>by the end of the month, USD</dt><dd[^>]*>(.*?) <span")
+    found = [match.group(1) for match in map(figure.search, (page, "".join(shown))) if match]
+    assert len(found) == 2
+    assert found[0] == found[1]
+    assert re.fullmatch(r"[0-9.]+ USD \([0-9.]+ to [0-9.]+ USD, 80%\)", found[0])
+    other = money_page(
+        PageQuery(path="/money", query=[("month", "2023-10")]), BookReader(clock=clock)
+    ).parts
+    assert figure.search("".join(other)) is None, "another month is no forecast"
 
 
 def test_at_most_three_recommendations_the_largest_saving_first(tmp_path: Path) -> None:
@@ -140,6 +171,7 @@ def test_json_has_the_parts(tmp_path: Path) -> None:
     found = in_process("digest", "--json").json
     whole = found["totals"]["USD"]["micros"]
     assert sum(part["micros"] for part in found["parts"]) == whole > 0
+    assert found["month"] == found["month_interval"] == {}, "no day before today"
 
 
 def test_a_period_that_has_not_begun_is_refused() -> None:

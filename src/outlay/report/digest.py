@@ -14,10 +14,10 @@ from sqlalchemy import Engine
 
 from outlay.advise.recommendation import OptimizationRecommendation, merged, of_kind
 from outlay.advise.run_advice import advise_run
-from outlay.clock import utc_datetime, utc_text
+from outlay.clock import utc_text
 from outlay.cost.book import CostBook, budgeted
-from outlay.cost.charges import month_window
 from outlay.cost.compare import percent_used
+from outlay.cost.forecast import PAST_DAYS, Estimate, forecast_month
 from outlay.cost.spending import Spending, SpendItem, Unit
 from outlay.errors import Finding, OutlayError
 from outlay.export.live_runs import GuardReading, read_guards
@@ -31,8 +31,7 @@ from outlay.runs.slurm.sacct_import import IN_NO_RUN as REST_OF_JOB
 from outlay.runs.spending import read_spending, refresh_books
 from outlay.store.runs import RunRow, list_runs
 from outlay.units import Money
-from outlay.units.quantity import duration_text
-from outlay.units.shown import amount_text, kind_suffix, money_text
+from outlay.units.shown import amount_text, kind_suffix, money_text, range_text
 
 NEAR_PERCENT = 75
 """From here on a budget or a ceiling is near its end."""
@@ -81,7 +80,7 @@ class Digest:
     """What was spent in a period, and what should be known about it.
 
     Attributes:
-        months: What this month will have cost at the period's pace, an estimate, by unit.
+        months: What the present month will cost in all, in micro-units, by unit.
         heads: The hash of the last line of each spend log.
     """
 
@@ -89,7 +88,7 @@ class Digest:
     parts: tuple[SpentPart, ...]
     dead: tuple[RunRow, ...]
     limits: tuple[LimitLine, ...]
-    months: dict[Unit, Money]
+    months: dict[Unit, Estimate]
     advice: tuple[SavingLine, ...]
     heads: dict[str, str]
     findings: tuple[Finding, ...]
@@ -122,7 +121,7 @@ def read_digest(store: Engine, log_paths: Sequence[Path], period: Window, now_ns
         parts=parts,
         dead=tuple(row for row in seen if row.status == "dead"),
         limits=tuple(_limits(CostBook(store), guards)),
-        months=_month_ahead(spending, parts, period, now_ns),
+        months=forecast_month(spending, now_ns),
         advice=tuple(_advice(views)),
         heads={str(guard.log_path): guard.head for guard in guards},
         findings=(*findings, *spending.unpriced_finding()),
@@ -207,21 +206,6 @@ def _limits(book: CostBook, guards: Sequence[GuardReading]) -> Iterator[LimitLin
             yield LimitLine(name=f"{each.scope} in {guard.log_path}", used=used, limit=each.limit)
 
 
-def _month_ahead(
-    spending: Spending, parts: Sequence[SpentPart], period: Window, now_ns: int
-) -> dict[Unit, Money]:
-    """Return this month's cost so far, and the rest of the month at the period's pace."""
-    month = month_window(utc_datetime(now_ns).strftime("%Y-%m"))
-    so_far = tuple(_parts(spending.spends, {}, Window(month.start_ns, now_ns)))
-    left_ns, length_ns = month.end_ns - now_ns, max(period.length_ns, 1)
-    units = sorted({part.unit for part in (*so_far, *parts)})
-    return {
-        unit: _sum(so_far, unit)
-        + Money(_sum(parts, unit).micros * left_ns // length_ns, unit.currency)
-        for unit in units
-    }
-
-
 def _advice(views: dict[str, RunView]) -> list[SavingLine]:
     """Return the recommendations with the largest savings, over the dearest runs."""
     dearest = sorted(views.values(), key=_cost_of, reverse=True)[:_ADVISED_RUNS]
@@ -259,7 +243,7 @@ def digest_document(digest: Digest) -> Document:
             [
                 ("Who spent what", _who(digest)),
                 ("What became of it", _what(digest)),
-                ("This month", _ahead(digest)),
+                ("This month", month_blocks(digest.months)),
                 ("Near their end", _near(digest)),
                 ("Runs that look dead", _dead(digest)),
                 ("What would save most", _savings(digest)),
@@ -322,14 +306,18 @@ def _what(digest: Digest) -> Iterator[Block]:
         yield Table(("phase", "spent", "share"), rows)
 
 
-def _ahead(digest: Digest) -> Iterator[Block]:
-    for unit, money in digest.months.items():
-        label = f"by the end of the month, at the pace of these {_days(digest)}"
-        yield Figure(label, money, _amount(money, unit).text, "estimated")
-
-
-def _days(digest: Digest) -> str:
-    return duration_text(digest.period.length_ns)
+def month_blocks(months: dict[Unit, Estimate]) -> list[Block]:
+    """Return what the present month will cost, with the interval; nothing without an estimate."""
+    found: list[Block] = []
+    for unit, total in months.items():
+        point = Money(round(total.point), unit.currency)
+        text = money_text(point)
+        if total.low is not None and total.high is not None:
+            low, high = (Money(round(end), unit.currency) for end in (total.low, total.high))
+            text += f" ({range_text(low, high)} {unit.currency}, {total.confidence:.0%})"
+        found.append(Figure(f"by the end of the month, {unit}", point, text, "estimated"))
+    note = f"Spent so far, and the rest at the daily cost of the last {PAST_DAYS} days, or fewer."
+    return [*found, NoteBlock(note)] if found else []
 
 
 def _near(digest: Digest) -> Iterator[Block]:

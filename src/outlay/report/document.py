@@ -124,7 +124,7 @@ def to_html(document: Document) -> str:
 def sections_html(found: Iterable[Section]) -> Iterator[str]:
     """Yield sections as parts of a page."""
     for is_half, group in groupby(found, key=lambda each: each.is_half):
-        drawn = (html.section(each.title, *_html(each)) for each in group)
+        drawn = (html.section(e.title, blocks_html(e.blocks, e.title)) for e in group)
         if is_half:
             yield f'<div class="columns">{"".join(drawn)}</div>'
         else:
@@ -142,38 +142,35 @@ def to_markdown(document: Document) -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _html(section: Section) -> Iterator[str]:
-    for kind, group in groupby(section.blocks, key=type):
-        blocks = list(group)
+def blocks_html(blocks: Iterable[Block], title: str = "") -> str:
+    """Return the blocks of a section of that title; figures and charts stand side by side."""
+    parts = []
+    for kind, group in groupby(blocks, key=type):
+        drawn = "".join(_block_html(title, block) for block in group)
         if kind is Figure:
-            yield figures_html(block for block in blocks if isinstance(block, Figure))
+            drawn = f'<dl class="figures">{drawn}</dl>'
         elif kind is ChartBlock:
-            yield f'<div class="two">{"".join(_block_html(section, one) for one in blocks)}</div>'
-        else:
-            yield from (_block_html(section, one) for one in blocks)
+            drawn = f'<div class="two">{drawn}</div>'
+        parts.append(drawn)
+    return "".join(parts)
 
 
-def _block_html(section: Section, block: Block) -> str:
+def _block_html(section_title: str, block: Block) -> str:
     match block:
         case ChartBlock(chart, grade):
-            is_named = chart.title and chart.title != section.title
+            is_named = chart.title and chart.title != section_title
             said = f"<h3>{html_text(chart.title)}{_mark(grade)}</h3>" if is_named else ""
             return f"<div>{said}{html.chart(chart)}</div>"
         case Table(headings, rows, grade, total):
             note = html.note(f"{grade.capitalize()}.") if _mark(grade) else ""
-            named = section.title if len(headings) > 2 else f"{section.title}: {headings[0]}"
+            named = section_title if len(headings) > 2 else f"{section_title}: {headings[0]}"
             return html.table(headings, rows, total=total, caption=named) + note
         case NoteBlock(text, title):
             return (f"<h3>{html_text(title)}</h3>" if title else "") + html.note(text)
         case Figure():
-            return figures_html([block])
+            return _figure_html(block)
         case _:
             assert_never(block)
-
-
-def figures_html(figures: Iterable[Figure]) -> str:
-    """Return figures side by side."""
-    return f'<dl class="figures">{"".join(map(_figure_html, figures))}</dl>'
 
 
 def _figure_html(figure: Figure) -> str:

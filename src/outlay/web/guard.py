@@ -19,7 +19,7 @@ from outlay.prices.book import PriceBook
 from outlay.prices.series import points
 from outlay.report import html
 from outlay.report.cost_charts import price_history
-from outlay.report.document import Figure, figures_html
+from outlay.report.document import Figure, blocks_html
 from outlay.report.html import Cell
 from outlay.store.runs import list_runs
 from outlay.sweep.run.money import SPEND_LOG
@@ -112,7 +112,7 @@ def guard_page(ask: PageQuery, books: BookReader) -> Page:
     holds = guard.holds()
     parts = [
         _choice(ask, list(logs), name),
-        html.section("Spend log", figures_html(_about(guard, verification, len(lines), books))),
+        html.section("Spend log", blocks_html(_about(guard, verification, len(lines), books))),
         *ceiling_parts([(name, each) for each in standings]),
         _holds(holds, books),
         html.section(

@@ -12,7 +12,7 @@ import msgspec
 from outlay.clock import utc_datetime
 from outlay.cost.allocation import UNTAGGED
 from outlay.cost.charges import month_window
-from outlay.cost.forecast import Pace, forecast_rest, forecast_runs
+from outlay.cost.forecast import forecast_month, forecast_runs
 from outlay.cost.machines import MachineCost, cost_of_machine, read_machines
 from outlay.cost.spending import Spending, SpendItem, Subtotal, Unit, owner_by
 from outlay.errors import Finding, InvalidValue, OutlayError
@@ -21,7 +21,8 @@ from outlay.goodput import phases as ph
 from outlay.guard.balance import ScopeStanding
 from outlay.guard.entries import WHOLE
 from outlay.report import html
-from outlay.report.document import Figure, figures_html
+from outlay.report.digest import month_blocks
+from outlay.report.document import Figure, blocks_html
 from outlay.report.html import Cell, amount
 from outlay.runs.spending import SpendingReading, read_spending, refresh_books
 from outlay.store.runs import RunFilter, list_runs
@@ -34,8 +35,6 @@ from outlay.web.page import Page, PageQuery, columns_of, findings_list
 
 BY: Final = ("user", "model", "project", "team")
 IN_NO_RUN: Final = "in no run"
-_DAY_NS: Final = 86_400 * 10**9
-_PAST_DAYS: Final = 28
 _MOST_TAGS: Final = 20
 _READ_AT_ONCE: Final = 25
 _READ: Final = 100
@@ -64,8 +63,8 @@ def money_page(ask: PageQuery, books: BookReader) -> Page:
         _choices(month, by, spending),
         html.section(
             f"{month} (UTC)",
-            figures_html(_lead(spending, standings, owned)),
-            *_month_end(month, reading.spending, books),
+            blocks_html(_lead(spending, standings, owned)),
+            _month_end(month, reading.spending, books),
         ),
         columns_of(
             [
@@ -219,32 +218,11 @@ def _nothing(month: str) -> str:
     return html.section("Nothing yet", html.empty(f"{said} a price:", command))
 
 
-def _month_end(month: str, spending: Spending, books: BookReader) -> list[str]:
-    """Return what the present month will have cost if the days to come are like the last ones."""
-    window = month_window(month)
-    if not window.start_ns <= books.now_ns < window.end_ns:
-        return []
-    today, found = books.now_ns // _DAY_NS, []
-    for unit in spending.units():
-        items = [(each.booked_ns // _DAY_NS, each.cost.micros) for each in spending.of_unit(unit)]
-        first = max(min(day for day, _ in items), today - _PAST_DAYS)
-        daily = [float(sum(m for day, m in items if day == each)) for each in range(first, today)]
-        spent = sum(micros for day, micros in items if day >= window.start_ns // _DAY_NS)
-        paces = [Pace(steps=1, seconds=86_400, cost=micros) for micros in daily]
-        rest = forecast_rest(paces, (window.end_ns - books.now_ns) / _DAY_NS)
-        if rest is not None:
-            ahead = rest.cost
-            text = money_text(Money(round(spent + ahead.point), unit.currency))
-            if ahead.low is not None and ahead.high is not None:
-                ends = (round(spent + max(end, 0)) for end in (ahead.low, ahead.high))
-                shown = range_text(*(Money(end, unit.currency) for end in ends))
-                text += f" ({shown} {unit.currency}, {ahead.confidence:.0%})"
-            label = f"by the end of the month, {unit}"
-            found.append(Figure(label, None, text, "estimated"))
-    if not found:
-        return []
-    note = f"Estimated from what each of the last days cost, {_PAST_DAYS} at most."
-    return [figures_html(found), html.note(note)]
+def _month_end(month: str, spending: Spending, books: BookReader) -> str:
+    """Return what the month will cost, as the digest shows it; nothing of another month."""
+    if month != utc_datetime(books.now_ns).strftime("%Y-%m"):
+        return ""
+    return blocks_html(month_blocks(forecast_month(spending, books.now_ns)))
 
 
 def _owned(month: str, books: BookReader, findings: list[Finding]) -> list[MachineCost]:

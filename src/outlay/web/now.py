@@ -13,7 +13,7 @@ from outlay.guard.rental.reap import RentedHold, known_logs, living_rentals
 from outlay.ledger.price import Kind
 from outlay.report import html
 from outlay.report.compared_runs import metric_cell, percent_cell
-from outlay.report.document import Figure, figures_html
+from outlay.report.document import Figure, blocks_html
 from outlay.report.html import Cell, amount
 from outlay.runs.collect import Burn, dead_runs, findings_in, sum_burns, total_burn
 from outlay.runs.figures import RunFigures
@@ -125,7 +125,7 @@ def now_page(ask: PageQuery, books: BookReader) -> Page:
         ]
     )  # fmt: skip
     parts = [
-        f"<section>{figures_html(_lead((burn, today), running, places, findings))}</section>",
+        f"<section>{blocks_html(_lead((burn, today), running, places, findings))}</section>",
         _machines(places, books),
         _runs(running, books),
         *findings_list(findings, books.people),
