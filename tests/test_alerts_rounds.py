@@ -204,7 +204,7 @@ def a_run_that_is_silent(scene: Scene) -> Iterator[str]:
     with scene.run() as run:
         yield 'when = "silent"\nfor = "5m"'
         scene.clock.advance(6 * MINUTE)
-        yield "error: m gave no sign of life since"
+        yield "error: m has been silent since"
         run.heartbeat()
         yield ""
 
@@ -214,7 +214,7 @@ def a_run_that_died(scene: Scene) -> Iterator[str]:
     Segment(about={"model": "m", "name": "lost"}).step(60).write(scene.dir / "run")
     scene.clock.advance(START_NS - scene.clock.wall_ns() + 20 * MINUTE)
     collect(open_store(), [scene.dir / "run"], scene.clock.wall_ns())
-    yield "error: lost gave no sign of life since 2023-11-14"
+    yield "error: lost has been silent since 2023-11-14"
     scene.clock.advance(25 * 60 * MINUTE)
     yield ""
 
@@ -285,7 +285,7 @@ def an_allocation_without_a_run(scene: Scene) -> Iterator[str]:
     scene.clock.advance(29 * MINUTE)
     yield 'when = "no_run"\nfor = "30m"'
     scene.clock.advance(2 * MINUTE)
-    yield "error: Slurm job 17 (idle-shell) is paid for, and no run was seen on it for 31m"
+    yield "error: Slurm job 17 (idle-shell) is paid for, and had no run for 31m"
     scene.patch.setenv("SLURM_JOB_ID", "17")
     with scene.run():
         yield ""
@@ -296,7 +296,7 @@ def a_rental_without_a_run(scene: Scene) -> Iterator[str]:
     scene.clock.advance(29 * MINUTE)
     yield 'when = "no_run"'
     scene.clock.advance(2 * MINUTE)
-    yield "error: rental pod-1 is paid for at 2 USD/h, and no run was seen on it for 31m"
+    yield "error: rental pod-1 is paid for at 2 USD/h, and had no run for 31m"
     scene.patch.setenv("RUNPOD_POD_ID", "pod-1")
     with scene.run():
         yield ""
@@ -474,12 +474,12 @@ def test_what_is_refused_is_counted_and_tried_again(
     hook.answer = 503
     train(run, clock, 60)
     done = desk.round()
-    assert [each.tries for each in done.book.waiting] == [1]
-    trouble = "1 not delivered yet, tried again every round: alert target one: it answered 503"
+    assert [each.tries for each in done.state.waiting] == [1]
+    trouble = "1 not delivered yet, retried every round: alert target one: it answered 503"
     assert [trouble in line for line in desk.said] == [True]
     assert "hush" not in state_path().read_text()
     hook.answer = 200
-    assert desk.round().book.delivered == 1
+    assert desk.round().state.delivered == 1
     assert [each["when"] for each in hook.got] == ["budget"]
 
 
@@ -491,7 +491,7 @@ def test_a_target_that_never_answers_is_given_up(
         monkeypatch.setattr("outlay.alerts.delivery._LONGEST_S", 0.2)
         desk.rules('when = "budget"', to='webhook = "$DEAF"')
         train(run, clock, 60)
-        assert "it did not answer within" in desk.round().book.trouble
+        assert "it did not answer within" in desk.round().state.trouble
 
 
 def test_a_round_that_is_killed_repeats_only_what_it_was_sending(
@@ -546,10 +546,10 @@ def test_what_nobody_takes_for_a_day_is_lost_and_counted(
 ) -> None:
     desk.rules('when = "budget"', to='webhook = "$NOT_SET"')
     train(run, clock, 60)
-    assert "the variable NOT_SET is not set" in desk.round().book.trouble
+    assert "the variable NOT_SET is not set" in desk.round().state.trouble
     clock.advance(25 * 60 * MINUTE)
     run.heartbeat()
-    assert (desk.round().book.lost, read_state().waiting) == (1, ())
+    assert (desk.round().state.lost, read_state().waiting) == (1, ())
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # It loads imghdr.
@@ -559,7 +559,7 @@ def test_apprise_reaches_the_rest(
     monkeypatch.setenv("ANYWHERE", hook.url.replace("http://", "json://"))
     desk.rules('when = "budget"', to='apprise = "$ANYWHERE"')
     train(run, clock, 60)
-    assert desk.round().book.trouble == ""
+    assert desk.round().state.trouble == ""
     assert "m has used 60% of its budget" in hook.got[0]["message"]
 
 

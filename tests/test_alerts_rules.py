@@ -84,6 +84,6 @@ def test_a_file_of_another_form_is_named(tmp_path: Path, text: str) -> None:
 
 
 def test_a_secret_in_the_file_is_refused_and_not_repeated(tmp_path: Path) -> None:
-    with pytest.raises(InvalidValue, match="a secret has no place in the file") as refused:
+    with pytest.raises(InvalidValue, match="the file must not hold the secret") as refused:
         read(tmp_path, '[alerts.to.team]\nwebhook = "https://hooks.example.org/T0/hush"')
     assert "hush" not in str(refused.value)
