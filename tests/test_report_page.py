@@ -75,7 +75,7 @@ def test_the_page_opens_offline_and_escapes_what_it_shows() -> None:
     [
         "acc against cost", "Configurations", "Learning for the money",
         "Where the money went", "Runs over time", "How equal the budgets were",
-        "What the figures rest on",
+        "How the figures are known",
     ],
 )  # fmt: skip
 def test_the_page_has_every_part(title: str) -> None:

@@ -18,8 +18,7 @@ import pytest
 
 from command_line import in_process, outlay
 from hostile import good_run
-from outlay.web.access import Access
-from outlay.web.server import ServerAddress
+from outlay.web.access import Access, ServerAddress
 from web_server import Served, serving
 
 VENDORED = {
