@@ -54,7 +54,7 @@ def digest_of(start_ns: int, end_ns: int, *logs: Path, now_ns: int | None = None
     return read_digest(open_store(), logs, Window(start_ns, end_ns), now_ns)
 
 
-def test_who_spent_what_and_what_became_of_it(tmp_path: Path) -> None:
+def test_spending_by_user_model_and_phase(tmp_path: Path) -> None:
     record(tmp_path / "a")
     record(tmp_path / "b", user="bob", model="gpt")
     found = digest_of(START, START + DAY)
@@ -65,14 +65,14 @@ def test_who_spent_what_and_what_became_of_it(tmp_path: Path) -> None:
     assert "| bob | gpt | 3.00 USD | 2.00 USD | 1.00 USD | 0.00 USD |" in page
 
 
-def test_of_a_run_that_began_earlier_the_part_in_the_period_counts(tmp_path: Path) -> None:
+def test_only_the_part_of_a_run_inside_the_period_counts(tmp_path: Path) -> None:
     end_ns = record(tmp_path / "a")
     found = digest_of(START + HOUR + HOUR // 2, end_ns)
     (unit,) = found.totals()
     assert found.by_phase(unit) == {"step": Money(500_000), "evaluation": Money(1_000_000)}
 
 
-def test_a_rental_without_a_run_is_told_apart() -> None:
+def test_a_rental_without_a_run_is_listed_as_in_no_run() -> None:
     spend = SpendItem(
         source="rental", run_id="h1", model="(rented, in no run)", name="pod", start_ns=0,
         end_ns=4 * HOUR, booked_ns=0, cost=Money(4_000_000), assumed=Money(0),
@@ -81,7 +81,7 @@ def test_a_rental_without_a_run_is_told_apart() -> None:
     assert (part.phase, part.micros) == (IN_NO_RUN, 3_000_000)
 
 
-def test_dead_runs_limits_near_their_end_and_heads_are_named(
+def test_dead_runs_limits_above_75_percent_and_heads_are_listed(
     tmp_path: Path, clock: ManualClock
 ) -> None:
     record(tmp_path / "a", end=False)
@@ -137,12 +137,12 @@ def test_at_most_three_recommendations_the_largest_saving_first(tmp_path: Path) 
     assert "| 5 |" in to_markdown(digest_document(digest_of(START, START + DAY)))
 
 
-def test_nothing_spent_is_said(tmp_path: Path) -> None:
+def test_a_period_without_spending_says_so(tmp_path: Path) -> None:
     del tmp_path
     assert digest_document(digest_of(0, DAY)).verdict == "Nothing was spent."
 
 
-def test_every_form_says_the_same_and_names_are_only_text(tmp_path: Path) -> None:
+def test_html_escapes_names(tmp_path: Path) -> None:
     record(tmp_path / "a", model="<script>alert(1)</script>")
     page = to_html(digest_document(digest_of(START, START + DAY)))
     assert "<script>alert" not in page
@@ -178,7 +178,7 @@ def test_a_period_that_has_not_begun_is_refused() -> None:
     assert in_process("digest", "--since", "2999-01-01T00:00Z").code == 2
 
 
-def test_a_weekly_alert_carries_the_page(
+def test_a_weekly_alert_has_the_digest_in_its_body(
     tmp_path: Path, private_home: Path, clock: ManualClock
 ) -> None:
     record(tmp_path / "a")

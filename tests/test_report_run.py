@@ -100,13 +100,13 @@ def _texts(document: Document) -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize(("offer", "grade"), [("", "stated"), ("lambda:1xH100", "measured")])
-def test_money_at_a_typed_price_is_called_stated(tmp_path: Path, offer: str, grade: str) -> None:
+def test_cost_at_a_typed_price_is_stated(tmp_path: Path, offer: str, grade: str) -> None:
     price = Price(10**6, offer=offer, fetched_ns=START_NS)
     Segment(about=ABOUT | {"price": price}).step(1).end().write(tmp_path)
     assert ("cost", grade) in _texts(run_document(read_run(tmp_path, LATER_NS)))
 
 
-def test_money_is_called_assumed_where_nobody_knows_whether_it_was_owed(tmp_path: Path) -> None:
+def test_cost_is_assumed_where_no_record_says_whether_it_is_billed(tmp_path: Path) -> None:
     silent = ABOUT | {"boot_id": ""}
     Segment(about=silent).step(1).write(tmp_path)
     Segment(start=5, about=silent).step(1).end().write(tmp_path)
@@ -121,7 +121,7 @@ def test_money_is_called_assumed_where_nobody_knows_whether_it_was_owed(tmp_path
     )
 
 
-def test_the_disruption_is_told_with_its_way_back(document: Document) -> None:
+def test_a_disruption_is_listed_with_its_recovery_times(document: Document) -> None:
     (row,) = table(document, "Reliability").rows
     assert row[1:] == ("node", "killed or crashed", "3.8s", "0s", "500.0ms", "0s", "2.0s")
 
@@ -191,13 +191,13 @@ def test_the_verdict_says_how_a_run_ended_that_did_not_complete(
     assert told in run_document(read_run(tmp_path, LATER_NS)).verdict
 
 
-def test_the_verdict_says_that_a_run_ended_without_a_word(tmp_path: Path) -> None:
+def test_the_verdict_says_that_no_end_was_recorded(tmp_path: Path) -> None:
     Segment(about=ABOUT).step(1).step(1).write(tmp_path)
     told = run_document(read_run(tmp_path, LATER_NS)).verdict
     assert "It stopped without recording an end (killed or crashed)." in told
 
 
-def test_a_run_of_which_nothing_but_its_start_is_known_has_a_report(tmp_path: Path) -> None:
+def test_a_run_with_only_a_start_has_a_report(tmp_path: Path) -> None:
     Segment().write(tmp_path)
     report = run_document(read_run(tmp_path, LATER_NS))
     assert report.verdict == "Nothing is recorded yet: the run has no wall time."
@@ -236,7 +236,7 @@ def test_several_runs_are_compared_on_one_page(tmp_path: Path) -> None:
     assert found["files"] == []
 
 
-def test_a_run_of_which_nothing_is_known_has_a_picture(tmp_path: Path) -> None:
+def test_an_empty_run_has_a_picture(tmp_path: Path) -> None:
     Segment().write(tmp_path)
     assert outlay("report", tmp_path, "--png").code == 0
     assert (tmp_path / "report.png").read_bytes().startswith(b"\x89PNG")

@@ -1,4 +1,4 @@
-"""The money page and the start page, made without a server: waste by month, kinds of price."""
+"""Pages about money, made without a server: waste by month, kinds of price, spend logs."""
 
 from __future__ import annotations
 
@@ -8,12 +8,15 @@ import pytest
 
 from ledgers import HOUR, START_NS, Segment, dollars
 from outlay.clock import ManualClock
+from outlay.guard.budget_guard import BudgetGuard
+from outlay.guard.rental.reap import remember_log
 from outlay.ledger.price import Price
 from outlay.report.run_document import run_document
 from outlay.runs.collect import collect
 from outlay.runs.reading import read_run
 from outlay.store import open_store
 from outlay.web.books import BookReader
+from outlay.web.guard import guard_page
 from outlay.web.money import money_page
 from outlay.web.now import now_page
 from outlay.web.page import Page, PageQuery
@@ -49,6 +52,19 @@ def test_waste_of_a_month_is_that_of_its_own_hours(
     if is_wasted:
         assert "<td>evaluation</td>" in text
         assert "66.7%" in text, "one of the 1.5 hours in December"
+
+
+def test_spend_logs_in_folders_of_the_same_name_are_all_listed(
+    tmp_path: Path, clock: ManualClock
+) -> None:
+    for parent in ("a", "b"):
+        (tmp_path / parent / "sweep").mkdir(parents=True)
+        path = tmp_path / parent / "sweep" / "spend.jsonl"
+        BudgetGuard("10", path, clock=clock).authorize(f"lab-{parent}", "1.00")
+        remember_log(path)
+    page = shown(guard_page(PageQuery(path="/guard"), BookReader(clock=clock)))
+    for parent in ("a", "b"):
+        assert f">{tmp_path}/{parent}/sweep/spend.jsonl</a>" in page
 
 
 def test_showback_is_named_wherever_a_runs_cost_is(tmp_path: Path, clock: ManualClock) -> None:

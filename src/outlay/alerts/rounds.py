@@ -65,11 +65,11 @@ class AlertRound:
     """The result of a round.
 
     Attributes:
-        told: The new alerts among ``alerts``.
+        sent: The new alerts, without implied ones.
     """
 
     alerts: tuple[RaisedAlert, ...]
-    told: tuple[RaisedAlert, ...]
+    sent: tuple[RaisedAlert, ...] = ()
     state: AlertState
     findings: tuple[Finding, ...] = ()
 
@@ -85,15 +85,6 @@ def read_state() -> AlertState:
         return read_document(state_path(), AlertState)
     except (OSError, BadDocument):
         return AlertState()
-
-
-def look(settings: AlertSettings, evidence: Evidence) -> AlertRound:
-    """Return the active alerts; sends and writes nothing."""
-    state = read_state()
-    evaluated = evaluate_rules(settings.rules, evidence, state.marks)
-    told = tuple(each for each in evaluated.alerts if each.key not in state.standing)
-    findings = (*evidence.findings, *_troubles(state))
-    return AlertRound(alerts=evaluated.alerts, told=told, state=state, findings=findings)
 
 
 def run_round(
@@ -115,8 +106,8 @@ def run_round(
         evaluated = evaluate_rules(settings.rules, evidence, before.marks)
         now_ns = evidence.t_ns
         new = [each for each in evaluated.alerts if each.key not in before.standing]
-        told = tuple(each for each in new if not each.implied)
-        messages = [(each.to, _message(each, evidence)) for each in told]
+        sent = tuple(each for each in new if not each.implied)
+        messages = [(each.to, _message(each, evidence)) for each in sent]
         findings = list(evidence.findings)
         pages = (
             [] if digest is None else _due_digests(settings.rules, before, now_ns, digest, findings)
@@ -138,7 +129,7 @@ def run_round(
         _write_state(state)
         state = _deliver(state, settings, now_ns, say, environ)
         findings += _troubles(state)
-        return AlertRound(alerts=evaluated.alerts, told=told, state=state, findings=tuple(findings))
+        return AlertRound(alerts=evaluated.alerts, sent=sent, state=state, findings=tuple(findings))
 
 
 class AlertWatch:
@@ -201,8 +192,11 @@ class AlertWatch:
         return to_markdown(digest_document(digest))
 
     def look(self) -> AlertRound:
-        """Return the active alerts; sends nothing."""
-        return look(read_alert_settings(), self._evidence())
+        """Return the active alerts; sends and writes nothing."""
+        evidence, state = self._evidence(), read_state()
+        found = evaluate_rules(read_alert_settings().rules, evidence, state.marks).alerts
+        findings = (*evidence.findings, *_troubles(state))
+        return AlertRound(alerts=found, state=state, findings=findings)
 
     def _evidence(self) -> Evidence:
         paths = self._log_paths()

@@ -187,7 +187,7 @@ def _rule(
     given = {**takes, **stated}
     if missing := [key for key, value in given.items() if value is None]:
         raise InvalidValue(f"{where} ({when})", None, f"{missing[0]} = ...")
-    to = _texts(given.get("to", list(targets)))
+    to = tuple(map(str, _list(given.get("to", list(targets)))))
     for name in to:
         if name not in targets:
             raise InvalidValue(f"{where} to", name, choices(targets))
@@ -205,10 +205,6 @@ def _rule(
 
 def _list(value: object) -> list[object]:
     return value if isinstance(value, list) else [value]
-
-
-def _texts(value: object) -> tuple[str, ...]:
-    return tuple(map(str, _list(value)))
 
 
 def _percentage(value: object, where: str) -> Decimal:

@@ -162,7 +162,8 @@ def _parts(
         micros, weights = _inside(spend, window), {_kind_of(spend): 1}
         view = views.get(spend.run_id) if spend.source == "ledger" else None
         found = None if view is None else view.break_down(window)
-        if found is not None and found.cost is not None and window != _whole(spend):
+        is_part = window.length_ns < spend.end_ns - spend.start_ns
+        if found is not None and found.cost is not None and is_part:
             micros = found.cost.micros  # Exact even if the price changed within the run.
         if view is not None and view.account.work.steps and spend.model != REST_OF_JOB:
             assert found is not None
@@ -172,10 +173,6 @@ def _parts(
             yield SpentPart(
                 user=spend.user, model=spend.model, unit=spend.unit, phase=phase, micros=part
             )
-
-
-def _whole(spend: SpendItem) -> Window:
-    return Window(spend.start_ns, spend.end_ns)
 
 
 def _inside(spend: SpendItem, window: Window) -> int:

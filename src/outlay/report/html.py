@@ -171,7 +171,8 @@ def _cell(value: object, is_right: bool, decimals: int) -> str:  # noqa: FBT001 
             shown = f'{number} <span class="unit">{html_text(value.currency)}</span>'
             return f'<td{align} title="{value}">{shown}</td>'
         case Cell():
-            return f"<td{align}{_title(value)}>{_inside(value)}</td>"
+            title = f' title="{html_text(value.title)}"' if value.title else ""
+            return f"<td{align}{title}>{_inside(value)}</td>"
         case bool() | None | str():
             text = "" if value is None else str(value)
             long = ' class="text"' if len(text) > 40 and not is_right else align
@@ -180,10 +181,6 @@ def _cell(value: object, is_right: bool, decimals: int) -> str:  # noqa: FBT001 
             return f"<td{align}>{number_text(value)}</td>"
         case _:
             return f"<td{align}>{html_text(str(value))}</td>"
-
-
-def _title(cell: Cell) -> str:
-    return f' title="{html_text(cell.title)}"' if cell.title else ""
 
 
 def _inside(cell: Cell) -> str:

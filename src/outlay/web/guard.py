@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Sequence
 from decimal import Decimal
 from pathlib import Path
@@ -36,17 +37,24 @@ _MOST_PRICES: Final = 100
 # Spend logs and their ceilings
 
 
-def spend_logs(books: BookReader) -> list[Path]:
-    """Return the known spend logs: named, of rentals, and of sweeps."""
+def spend_logs(books: BookReader) -> dict[str, Path]:
+    """Return the known spend logs: the environment's, of rentals, and of sweeps.
+
+    A log's name is the last two parts of its path, or the path where these are not unique.
+    """
     named = [Path(os.environ.get("OUTLAY_SPEND_LOG", _HERE))]
     sweeps = [root / SPEND_LOG for root in books.sweeps().values()]
     found = [path / _HERE if path.is_dir() else path for path in (*named, *known_logs(), *sweeps)]
-    return list(dict.fromkeys(path.absolute() for path in found if path.is_file()))
+    paths = dict.fromkeys(path.absolute() for path in found if path.is_file())
+    shown = books.people.text
+    names = {path: shown("/".join(path.parts[-2:])) for path in paths}
+    count = Counter(names.values())
+    return {name if count[name] == 1 else shown(str(path)): path for path, name in names.items()}
 
 
 def log_stamps(books: BookReader) -> object:
     """Return a value that changes with any spend log."""
-    return tuple(map(_stamp, spend_logs(books)))
+    return tuple(map(_stamp, spend_logs(books).values()))
 
 
 def _stamp(path: Path) -> FileStamp | None:
@@ -61,19 +69,14 @@ def standings_of_logs(books: BookReader) -> tuple[list[tuple[str, ScopeStanding]
     """Return the standing of every ceiling, with its log, and findings."""
     found: list[tuple[str, ScopeStanding]] = []
     findings: list[Finding] = []
-    for path in spend_logs(books):
+    for name, path in spend_logs(books).items():
         try:
             guard = BudgetGuard.of_log(path, clock=books.clock)
-            found += ((books.people.text(short(path)), each) for each in guard.standings())
+            found += ((name, each) for each in guard.standings())
             findings += guard.findings()
         except OutlayError as error:
             findings.append(Finding(source=str(path), message=str(error)))
     return found, findings
-
-
-def short(path: Path) -> str:
-    """Return the last two parts of a path."""
-    return "/".join(path.parts[-2:])
 
 
 def standing_rows(standings: Sequence[tuple[str, ScopeStanding]]) -> list[list[object]]:
@@ -100,14 +103,14 @@ def guard_stamp(ask: PageQuery, books: BookReader) -> object:
 
 def guard_page(ask: PageQuery, books: BookReader) -> Page:
     """Return the guard page of one spend log."""
-    logs = {short(path): path for path in spend_logs(books)}
+    logs = spend_logs(books)
     if not logs:
         return _nothing()
     name = ask.one_of("log", logs, next(iter(logs)))
     guard, findings = _open(logs[name], books)
     verification = _verified(guard, books)
     lines = list(guard.log.lines())
-    standings = _standings(guard, findings)
+    standings = () if findings and not guard.ceilings.whole else guard.standings()
     journal = [_journal_row(number, line, books) for number, line in enumerate(lines, 1)]
     holds = guard.holds()
     parts = [
@@ -148,10 +151,6 @@ def _open(path: Path, books: BookReader) -> tuple[BudgetGuard, list[Finding]]:
         found = [Finding(source=str(path), message=str(error))]
         return BudgetGuard(0, path, clock=books.clock, environ={}), found
     return guard, list(guard.findings())
-
-
-def _standings(guard: BudgetGuard, findings: list[Finding]) -> tuple[ScopeStanding, ...]:
-    return () if findings and not guard.ceilings.whole else guard.standings()
 
 
 def _verified(guard: BudgetGuard, books: BookReader) -> Verification:

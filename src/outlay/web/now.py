@@ -115,14 +115,13 @@ def now_page(ask: PageQuery, books: BookReader) -> Page:
     rented, errors = living_rentals(known_logs(), clock=books.clock)
     owned, unread = _owned(books.now_ns)
     places = machines(rented, owned, running)
-    burn, today = _burn(places), books.spent_since(_midnight_ns(books.now_ns))
+    burn, today = _burn(places), books.spent_since(books.now_ns - books.now_ns % _DAY_NS)
     standings, doubts = standings_of_logs(books)
-    findings = _once(
-        [
-            *errors, *unread, *doubts, *books.findings, *findings_in([*figures, *dead]),
-            *dead_runs(dead), *_lately(books),
-        ]
-    )  # fmt: skip
+    found = [
+        *errors, *unread, *doubts, *books.findings, *findings_in([*figures, *dead]),
+        *dead_runs(dead), *_lately(books),
+    ]  # fmt: skip
+    findings = sorted(dict.fromkeys(found), key=lambda each: each.severity != "error")
     parts = [
         f"<section>{blocks_html(_lead((burn, today), running, places, findings))}</section>",
         _machines(places, books),
@@ -132,7 +131,7 @@ def now_page(ask: PageQuery, books: BookReader) -> Page:
     ]
     rows = [_csv_row(each, books) for each in figures]
     return Page(
-        title="Now", tab="Now", parts=parts, columns=list(rows[0]) if rows else _COLUMNS, rows=rows,
+        title="Now", tab="Now", parts=parts, columns=_COLUMNS, rows=rows,
         document={
             "machines": places, "running": figures, "burn_per_hour": burn, "today": today,
             "findings": findings,
@@ -144,7 +143,10 @@ def now_page(ask: PageQuery, books: BookReader) -> Page:
 _MOST_DEAD = 20
 _MOST_RECENT = 200
 _DAY_NS = 86_400 * 10**9
-_COLUMNS = ("run", "status", "user", "host", "steps", "wall_s", "cost", "currency")
+_COLUMNS = (
+    "run", "run_id", "status", "user", "host", "steps", "goodput", "wall_s", "cost", "currency",
+    "started",
+)  # fmt: skip
 
 
 def _owned(now_ns: int) -> tuple[list[OwnedMachine], list[Finding]]:
@@ -157,10 +159,6 @@ def _owned(now_ns: int) -> tuple[list[OwnedMachine], list[Finding]]:
     return list(there), []
 
 
-def _midnight_ns(now_ns: int) -> int:
-    return now_ns - now_ns % _DAY_NS
-
-
 def _lately(books: BookReader) -> list[Finding]:
     """Return findings about runs of the last day: damaged logs, and failures."""
     recent = RunFilter(since_ns=books.now_ns - _DAY_NS)
@@ -171,10 +169,6 @@ def _lately(books: BookReader) -> list[Finding]:
         if row.status == "failed"
     ]
     return [*findings_in(rows), *failed]
-
-
-def _once(findings: Sequence[Finding]) -> list[Finding]:
-    return sorted(dict.fromkeys(findings), key=lambda each: each.severity != "error")
 
 
 def _lead(

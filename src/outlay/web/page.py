@@ -158,15 +158,12 @@ def columns_of(parts: Iterable[str]) -> str:
 
 def tabs(label: str, choices: Mapping[str, str], chosen: str) -> str:
     """Return links, one of them marked; the keys are addresses."""
+    current = {chosen: ' aria-current="true"'}
     items = "".join(
-        f'<a href="{html_text(address)}"{_current(name == chosen)}>{html_text(name)}</a>'
+        f'<a href="{html_text(address)}"{current.get(name, "")}>{html_text(name)}</a>'
         for address, name in choices.items()
     )
     return f'<nav class="tabs" aria-label="{html_text(label)}">{items}</nav>'
-
-
-def _current(is_chosen: bool) -> str:  # noqa: FBT001 - a detail of the line above
-    return ' aria-current="true"' if is_chosen else ""
 
 
 def select(name: str, label: str, choices: Iterable[str], chosen: str) -> str:

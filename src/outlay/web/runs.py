@@ -239,7 +239,7 @@ def compare_page(ask: PageQuery, books: BookReader) -> Page:
     """Return the comparison of the selected runs."""
     chosen = ask.every("run")[:_MOST_COMPARED]
     readings = [books.reading(books.row(run).dir) for run in chosen]
-    axis: Axis = next(each for each in AXES if each == ask.one_of("axis", AXES, "steps"))
+    axis = _axis(ask)
     crumbs = '<p class="crumbs"><a href="/runs">Runs</a></p>'
     if not readings:
         parts = [html.section("Compare", html.empty("Select runs in the list, then compare them."))]
@@ -247,20 +247,27 @@ def compare_page(ask: PageQuery, books: BookReader) -> Page:
     for reading in readings:
         books.people.name(reading.figures.user)  # Hidden in every text from here on.
     document = compare_document(readings, axis, link=run_href, hide=books.people.text)
-    parts = [
-        tabs("Axis", {ask.address(axis=each): f"over {each}" for each in AXES}, f"over {axis}"),
-        *sections_html(document.sections),
-    ]
     return Page(
-        title=document.title, tab="Runs", parts=parts, crumbs=crumbs, columns=_CSV,
+        title=document.title, tab="Runs", crumbs=crumbs, columns=_CSV,
+        parts=_with_axis_tabs(document, ask),
         rows=[_csv_row(row_of(r.figures, None, books.now_ns), books) for r in readings],
         document=[reading.figures for reading in readings],
     )  # fmt: skip
 
 
-# One run
+def _axis(ask: PageQuery) -> Axis:
+    return next((each for each in AXES if each == ask.get("axis")), "steps")
 
-_METRICS: Final = "<section><h2>Metrics</h2>"
+
+def _with_axis_tabs(document: Document, ask: PageQuery) -> list[str]:
+    """Return a document's sections, with links in its metrics that choose the axis."""
+    choices = {ask.address(axis=each): f"over {each}" for each in AXES}
+    links = tabs("Axis of the metrics", choices, f"over {_axis(ask)}")
+    heading = "<section><h2>Metrics</h2>"
+    return [p.replace(heading, heading + links, 1) for p in sections_html(document.sections)]
+
+
+# One run
 
 
 def run_stamp(ask: PageQuery, books: BookReader) -> object:
@@ -274,22 +281,16 @@ def run_page(ask: PageQuery, books: BookReader) -> Page:
     row = books.row(ask.name)
     reading = books.reading(row.dir)
     books.people.name(row.user)
-    axis: Axis = next(each for each in AXES if each == ask.one_of("axis", AXES, "steps"))
-    key = (row.run_id, axis, id(reading))
+    key = (row.run_id, _axis(ask), id(reading))
 
     def make() -> Document:
         setup = replace(setup_of(Path(row.dir)), hide=books.people.text)
-        return run_document(reading, setup, [axis])
+        return run_document(reading, setup, [_axis(ask)])
 
     document = books.cache.get(key, make)
-    choices = {ask.address(axis=each): f"over {each}" for each in AXES}
-    parts = [
-        part.replace(_METRICS, _METRICS + tabs("Axis of the metrics", choices, f"over {axis}"), 1)
-        for part in sections_html(document.sections)
-    ]
     return Page(
-        title=document.title, tab="Runs", verdict=document.verdict, parts=parts,
-        crumbs=_crumbs(Path(row.dir), books), lives=True,
+        title=document.title, tab="Runs", verdict=document.verdict,
+        parts=_with_axis_tabs(document, ask), crumbs=_crumbs(Path(row.dir), books),
         columns=("section", "label", "value", "text", "grade"),
         rows=[
             {
@@ -358,11 +359,11 @@ def _row(name: str, root: Path, manifest: SweepManifest | None, books: BookReade
     place = books.people.text(str(root))
     if manifest is None:
         return [Cell(text=root.name, href=f"/sweep/{name}"), *[None] * 6, place]
-    stands = counts(manifest)
+    by_status = counts(manifest)
     title = str(manifest.about.get("name") or root.name)
     return [
-        Cell(text=title, href=f"/sweep/{name}"), len(manifest.runs), stands.get("completed", 0),
-        stands.get("running", 0), _sum(planned(manifest)), _sum(captured(manifest)),
+        Cell(text=title, href=f"/sweep/{name}"), len(manifest.runs), by_status.get("completed", 0),
+        by_status.get("running", 0), _sum(planned(manifest)), _sum(captured(manifest)),
         str(manifest.about.get("ceiling") or "none"), place,
     ]  # fmt: skip
 
@@ -402,14 +403,14 @@ def sweep_page(ask: PageQuery, books: BookReader) -> Page:
     document = account.document(link)
     return Page(
         title=document.title, tab="Sweeps", verdict=document.verdict,
-        parts=[_standing(root), *sections_html(document.sections)],
+        parts=[_progress(root), *sections_html(document.sections)],
         crumbs='<p class="crumbs"><a href="/sweeps">Sweeps</a></p>',
         columns=columns_of(summary.rows), rows=summary.rows,
         document={"name": summary.name, "verdict": document.verdict, "runs": summary.rows},
     )  # fmt: skip
 
 
-def _standing(root: Path) -> str:
+def _progress(root: Path) -> str:
     """Return the number of runs by status, and which process runs the sweep."""
     manifest = _read(root)
     if manifest is None:

@@ -55,7 +55,7 @@ VIEWS: Final = {
     "/prices": View(guard.prices_page, guard.prices_stamp),
 }
 """Views by path; a path that ends in a slash is followed by an id."""
-FORMS: Final = (".json", ".csv")
+_FORM_TYPES: Final = {".json": "application/json", ".csv": "text/csv; charset=utf-8"}
 _SCRIPTS: Final = ("htmx.min.js", "hx-sse.min.js")
 _TYPES: Final = {"style.css": "text/css", "live.js": "text/javascript"}
 
@@ -183,7 +183,8 @@ class WebServer:
         if ask is None:
             return _missing("There is no such page.")
         try:
-            return _answer(await self._in_thread(self._render, ask, form), form)
+            text = await self._in_thread(self._render, ask, form)
+            return Response(text, media_type=_FORM_TYPES.get(form, "text/html"))
         except UnknownRun as error:
             return _missing(str(error))
         except (OutlayError, OSError) as error:
@@ -234,7 +235,7 @@ class WebServer:
 def _ask_of(path: str, request: Request) -> tuple[PageQuery | None, str]:
     """Parse an address: the query and the form (".json", ".csv"); None for an unknown path."""
     query = tuple(request.query_params.multi_items())
-    form = next((each for each in FORMS if path.endswith(each)), "")
+    form = next((each for each in _FORM_TYPES if path.endswith(each)), "")
     plain = path.removesuffix(form) or "/"
     if (plain in VIEWS and not plain.endswith("/")) or plain == "/":
         return PageQuery(path=plain, query=query), form
@@ -249,11 +250,6 @@ def _view_of(ask: PageQuery) -> View:
     if ask.path in VIEWS:
         return VIEWS[ask.path]
     return VIEWS[ask.path[: ask.path.index("/", 1) + 1]]
-
-
-def _answer(text: str, form: str) -> Response:
-    types = {".json": "application/json", ".csv": "text/csv; charset=utf-8"}
-    return Response(text, media_type=types.get(form, "text/html"))
 
 
 def _missing(text: str) -> Response:
