@@ -204,7 +204,7 @@ def a_run_that_is_silent(scene: Scene) -> Iterator[str]:
     with scene.run() as run:
         yield 'when = "silent"\nfor = "5m"'
         scene.clock.advance(6 * MINUTE)
-        yield "error: m gave no sign of life since"
+        yield "error: m has been silent since"
         run.heartbeat()
         yield ""
 
@@ -214,7 +214,7 @@ def a_run_that_died(scene: Scene) -> Iterator[str]:
     Segment(about={"model": "m", "name": "lost"}).step(60).write(scene.dir / "run")
     scene.clock.advance(START_NS - scene.clock.wall_ns() + 20 * MINUTE)
     collect(open_store(), [scene.dir / "run"], scene.clock.wall_ns())
-    yield "error: lost gave no sign of life since 2023-11-14"
+    yield "error: lost has been silent since 2023-11-14"
     scene.clock.advance(25 * 60 * MINUTE)
     yield ""
 
@@ -285,7 +285,7 @@ def an_allocation_without_a_run(scene: Scene) -> Iterator[str]:
     scene.clock.advance(29 * MINUTE)
     yield 'when = "no_run"\nfor = "30m"'
     scene.clock.advance(2 * MINUTE)
-    yield "error: Slurm job 17 (idle-shell) is paid for, and no run was seen on it for 31m"
+    yield "error: Slurm job 17 (idle-shell) is paid for, and had no run for 31m"
     scene.patch.setenv("SLURM_JOB_ID", "17")
     with scene.run():
         yield ""
@@ -296,7 +296,7 @@ def a_rental_without_a_run(scene: Scene) -> Iterator[str]:
     scene.clock.advance(29 * MINUTE)
     yield 'when = "no_run"'
     scene.clock.advance(2 * MINUTE)
-    yield "error: rental pod-1 is paid for at 2 USD/h, and no run was seen on it for 31m"
+    yield "error: rental pod-1 is paid for at 2 USD/h, and had no run for 31m"
     scene.patch.setenv("RUNPOD_POD_ID", "pod-1")
     with scene.run():
         yield ""
@@ -347,7 +347,7 @@ SCENES: list[Callable[[Scene], Iterator[str]]] = [
 
 
 @pytest.mark.parametrize("scene", SCENES)
-def test_every_rule_is_quiet_then_told_once_then_clears(
+def test_every_rule_is_quiet_then_sent_once_then_clears(
     desk: Desk,
     tmp_path: Path,
     clock: ManualClock,
@@ -356,9 +356,9 @@ def test_every_rule_is_quiet_then_told_once_then_clears(
 ) -> None:
     story = scene(Scene(desk, tmp_path, clock, monkeypatch))
     desk.rules(next(story))
-    assert desk.round().told == ()
+    assert desk.round().sent == ()
     expected = next(story)
-    told = [desk.round().told for _ in range(3)]
+    told = [desk.round().sent for _ in range(3)]
     assert [len(each) for each in told] == [1, 0, 0]
     next(story)
     assert desk.round().alerts == ()
@@ -366,14 +366,14 @@ def test_every_rule_is_quiet_then_told_once_then_clears(
     assert line.startswith(expected)
 
 
-def test_the_scenes_leave_no_rule_out() -> None:
+def test_every_rule_has_a_scene() -> None:
     source = Path(__file__).read_text()
     assert [when for when in get_args(When) if f'yield \'when = "{when}"' not in source] == [
         "digest"
     ]
 
 
-def test_the_next_threshold_is_told_and_of_several_at_once_the_highest(
+def test_each_next_threshold_is_sent_and_of_several_only_the_highest(
     desk: Desk, run: outlay.Run, clock: ManualClock
 ) -> None:
     desk.rules('when = "budget"')
@@ -383,7 +383,7 @@ def test_the_next_threshold_is_told_and_of_several_at_once_the_highest(
     assert [line.split()[4] for line in desk.said] == ["51%", "92%"]
 
 
-def test_what_cleared_and_comes_again_is_told_again(
+def test_an_alert_that_cleared_is_sent_again_when_it_returns(
     desk: Desk, run: outlay.Run, clock: ManualClock
 ) -> None:
     desk.rules('when = "stall"\nfor = "5m"')
@@ -392,10 +392,10 @@ def test_what_cleared_and_comes_again_is_told_again(
         assert desk.round().alerts == ()
         clock.advance(6 * MINUTE)
         run.heartbeat()
-        assert len(desk.round().told) == 1
+        assert len(desk.round().sent) == 1
 
 
-def test_two_rules_of_one_kind_each_tell_whom_they_name(
+def test_two_rules_of_one_kind_go_to_their_own_targets(
     desk: Desk, hook: Hook, run: outlay.Run, clock: ManualClock
 ) -> None:
     (desk.home / "outlay.toml").write_text(
@@ -425,7 +425,7 @@ def test_two_rules_of_one_kind_each_tell_whom_they_name(
     assert (len(desk.said), len(hook.got)) == (1, 1)
 
 
-def test_the_head_of_every_spend_log_goes_with_an_alert(
+def test_an_alert_has_the_head_of_every_spend_log(
     desk: Desk, hook: Hook, tmp_path: Path, clock: ManualClock
 ) -> None:
     guard = BudgetGuard("10", tmp_path / "spend.jsonl", clock=clock)
@@ -444,7 +444,7 @@ def test_the_head_of_every_spend_log_goes_with_an_alert(
 @pytest.mark.parametrize(
     ("shape", "key"), [("json", "text"), ("slack", "text"), ("discord", "content")]
 )
-def test_a_webhook_gets_the_shape_that_it_takes(
+def test_a_webhook_gets_its_shape_of_json(
     desk: Desk, hook: Hook, run: outlay.Run, clock: ManualClock, shape: str, key: str
 ) -> None:
     desk.rules('when = "budget"', to=f'webhook = "$HOOK"\nshape = "{shape}"')
@@ -453,7 +453,9 @@ def test_a_webhook_gets_the_shape_that_it_takes(
     assert "m has used 60% of its budget" in hook.got[0][key]
 
 
-def test_a_name_mentions_nobody(desk: Desk, hook: Hook, tmp_path: Path, clock: ManualClock) -> None:
+def test_a_name_in_an_alert_pings_nobody(
+    desk: Desk, hook: Hook, tmp_path: Path, clock: ManualClock
+) -> None:
     for shape, quiet in (("slack", "&lt;!channel&gt; @everyone"), ("discord", "<!channel>")):
         with outlay.run(
             "m", name="<!channel> @everyone", dir=tmp_path / shape, price="36 USD/h", gpus=1,
@@ -467,23 +469,23 @@ def test_a_name_mentions_nobody(desk: Desk, hook: Hook, tmp_path: Path, clock: M
     assert hook.got[-1]["allowed_mentions"] == {"parse": []}
 
 
-def test_what_is_refused_is_counted_and_tried_again(
+def test_a_failed_delivery_is_counted_and_retried(
     desk: Desk, hook: Hook, run: outlay.Run, clock: ManualClock
 ) -> None:
     desk.rules('when = "budget"', to='webhook = "$HOOK"')
     hook.answer = 503
     train(run, clock, 60)
     done = desk.round()
-    assert [each.tries for each in done.book.waiting] == [1]
-    trouble = "1 not delivered yet, tried again every round: alert target one: it answered 503"
+    assert [each.tries for each in done.state.waiting] == [1]
+    trouble = "1 not delivered yet, retried every round: alert target one: it answered 503"
     assert [trouble in line for line in desk.said] == [True]
     assert "hush" not in state_path().read_text()
     hook.answer = 200
-    assert desk.round().book.delivered == 1
+    assert desk.round().state.delivered == 1
     assert [each["when"] for each in hook.got] == ["budget"]
 
 
-def test_a_target_that_never_answers_is_given_up(
+def test_a_target_that_never_answers_times_out(
     desk: Desk, run: outlay.Run, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as deaf:
@@ -491,10 +493,10 @@ def test_a_target_that_never_answers_is_given_up(
         monkeypatch.setattr("outlay.alerts.delivery._LONGEST_S", 0.2)
         desk.rules('when = "budget"', to='webhook = "$DEAF"')
         train(run, clock, 60)
-        assert "it did not answer within" in desk.round().book.trouble
+        assert "it did not answer within" in desk.round().state.trouble
 
 
-def test_a_round_that_is_killed_repeats_only_what_it_was_sending(
+def test_a_killed_round_repeats_only_the_message_it_was_sending(
     desk: Desk, hook: Hook, run: outlay.Run, clock: ManualClock
 ) -> None:
     desk.rules('when = "budget"', 'when = "burn"\nabove = "1 USD/h"', to='webhook = "$HOOK"')
@@ -515,7 +517,7 @@ def test_a_round_that_is_killed_repeats_only_what_it_was_sending(
     assert [each["when"] for each in hook.got] == ["budget", "burn"]
 
 
-def test_a_digest_that_cannot_be_made_holds_up_no_alert(
+def test_a_failing_digest_does_not_block_alerts(
     desk: Desk, run: outlay.Run, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(*_: object) -> None:
@@ -541,25 +543,25 @@ def test_the_web_server_evaluates_the_rules_too(
     assert [message["when"] for message in hook.got] == ["burn"]
 
 
-def test_what_nobody_takes_for_a_day_is_lost_and_counted(
+def test_a_message_undelivered_for_a_day_is_dropped_and_counted(
     desk: Desk, run: outlay.Run, clock: ManualClock
 ) -> None:
     desk.rules('when = "budget"', to='webhook = "$NOT_SET"')
     train(run, clock, 60)
-    assert "the variable NOT_SET is not set" in desk.round().book.trouble
+    assert "the variable NOT_SET is not set" in desk.round().state.trouble
     clock.advance(25 * 60 * MINUTE)
     run.heartbeat()
-    assert (desk.round().book.lost, read_state().waiting) == (1, ())
+    assert (desk.round().state.lost, read_state().waiting) == (1, ())
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # It loads imghdr.
-def test_apprise_reaches_the_rest(
+def test_apprise_delivers(
     desk: Desk, hook: Hook, run: outlay.Run, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ANYWHERE", hook.url.replace("http://", "json://"))
     desk.rules('when = "budget"', to='apprise = "$ANYWHERE"')
     train(run, clock, 60)
-    assert desk.round().book.trouble == ""
+    assert desk.round().state.trouble == ""
     assert "m has used 60% of its budget" in hook.got[0]["message"]
 
 
@@ -574,7 +576,7 @@ def test_a_file_gets_a_line_for_each(
     assert json.loads(line)["key"].startswith("budget 50% ")
 
 
-def test_check_shows_what_stands_and_tells_nobody(
+def test_check_shows_active_alerts_and_sends_nothing(
     private_home: Path, tmp_path: Path, hook: Hook
 ) -> None:
     private_home.mkdir(parents=True, exist_ok=True)
@@ -597,7 +599,7 @@ exec /bin/cat > {table}
 """
 
 
-def test_what_cron_starts_finds_the_rules_and_the_addresses(
+def test_a_watch_under_cron_finds_rules_and_addresses(
     tmp_path: Path, hook: Hook, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     home, table = tmp_path / "a home", tmp_path / "table"
@@ -624,7 +626,7 @@ def test_what_cron_starts_finds_the_rules_and_the_addresses(
     assert [message["when"] for message in hook.got] == ["burn"]
 
 
-def test_rules_that_cannot_be_used_do_not_stop_the_watch(private_home: Path) -> None:
+def test_invalid_rules_do_not_stop_the_watch(private_home: Path) -> None:
     private_home.mkdir(parents=True, exist_ok=True)
     (private_home / "outlay.toml").write_text('[[alerts.rule]]\nwhen = "weather"')
     done = in_process("watch", "--once")

@@ -28,7 +28,7 @@ def test_a_rule_has_defaults_and_tells_standard_error(tmp_path: Path) -> None:
     assert rule.to == ("stderr",)
 
 
-def test_a_rule_says_what_it_is_judged_by(tmp_path: Path) -> None:
+def test_a_rule_is_parsed_with_its_parameters(tmp_path: Path) -> None:
     settings = read(
         tmp_path,
         """
@@ -70,7 +70,7 @@ def test_a_rule_says_what_it_is_judged_by(tmp_path: Path) -> None:
         ('[alerts.to.team]\nwebhook = "$A"\nshape = "pigeon"', "one of discord, json, slack"),
     ],
 )
-def test_what_cannot_be_used_is_refused_with_what_can(
+def test_an_invalid_rule_is_refused_with_the_choices(
     tmp_path: Path, text: str, expected: str
 ) -> None:
     with pytest.raises(InvalidValue, match=expected):
@@ -78,12 +78,12 @@ def test_what_cannot_be_used_is_refused_with_what_can(
 
 
 @pytest.mark.parametrize("text", ["[alerts", "[alerts]\nrules = 1", "alerts = 3"])
-def test_a_file_of_another_form_is_named(tmp_path: Path, text: str) -> None:
+def test_an_invalid_file_is_named_in_the_error(tmp_path: Path, text: str) -> None:
     with pytest.raises(SettingsUnusable, match=r"outlay\.toml"):
         read(tmp_path, text)
 
 
-def test_a_secret_in_the_file_is_refused_and_not_repeated(tmp_path: Path) -> None:
-    with pytest.raises(InvalidValue, match="a secret has no place in the file") as refused:
+def test_a_secret_in_the_file_is_refused_and_not_shown(tmp_path: Path) -> None:
+    with pytest.raises(InvalidValue, match="the file must not hold the secret") as refused:
         read(tmp_path, '[alerts.to.team]\nwebhook = "https://hooks.example.org/T0/hush"')
     assert "hush" not in str(refused.value)

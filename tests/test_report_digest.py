@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -20,16 +21,26 @@ from outlay.report.document import to_html, to_markdown
 from outlay.runs.collect import collect
 from outlay.store import open_store
 from outlay.units import Money
+from outlay.web.books import BookReader
+from outlay.web.money import money_page
+from outlay.web.page import PageQuery
 
 DAY = 24 * HOUR
 START = Segment().header.t_ns
 H = 3600.0
 
 
-def record(directory: Path, *, user: str = "ada", model: str = "bert", end: bool = True) -> int:
+def record(
+    directory: Path,
+    *,
+    user: str = "ada",
+    model: str = "bert",
+    end: bool = True,
+    start: float = 0.0,
+) -> int:
     """Write a run of three hours at 1 USD/h, of which two are steps; return its end."""
     about = {"run_id": f"{user}-{model}", "user": user, "model": model, "name": model}
-    story = Segment(about=about | {"price": dollars(1)})
+    story = Segment(start=start, about=about | {"price": dollars(1)})
     story.step(H).step(H).span("evaluation", H)
     if end:
         story.end()
@@ -43,7 +54,7 @@ def digest_of(start_ns: int, end_ns: int, *logs: Path, now_ns: int | None = None
     return read_digest(open_store(), logs, Window(start_ns, end_ns), now_ns)
 
 
-def test_who_spent_what_and_what_became_of_it(tmp_path: Path) -> None:
+def test_spending_by_user_model_and_phase(tmp_path: Path) -> None:
     record(tmp_path / "a")
     record(tmp_path / "b", user="bob", model="gpt")
     found = digest_of(START, START + DAY)
@@ -54,14 +65,14 @@ def test_who_spent_what_and_what_became_of_it(tmp_path: Path) -> None:
     assert "| bob | gpt | 3.00 USD | 2.00 USD | 1.00 USD | 0.00 USD |" in page
 
 
-def test_of_a_run_that_began_earlier_the_part_in_the_period_counts(tmp_path: Path) -> None:
+def test_only_the_part_of_a_run_inside_the_period_counts(tmp_path: Path) -> None:
     end_ns = record(tmp_path / "a")
     found = digest_of(START + HOUR + HOUR // 2, end_ns)
     (unit,) = found.totals()
     assert found.by_phase(unit) == {"step": Money(500_000), "evaluation": Money(1_000_000)}
 
 
-def test_a_rental_without_a_run_is_told_apart() -> None:
+def test_a_rental_without_a_run_is_listed_as_in_no_run() -> None:
     spend = SpendItem(
         source="rental", run_id="h1", model="(rented, in no run)", name="pod", start_ns=0,
         end_ns=4 * HOUR, booked_ns=0, cost=Money(4_000_000), assumed=Money(0),
@@ -70,7 +81,7 @@ def test_a_rental_without_a_run_is_told_apart() -> None:
     assert (part.phase, part.micros) == (IN_NO_RUN, 3_000_000)
 
 
-def test_dead_runs_limits_near_their_end_and_heads_are_named(
+def test_dead_runs_limits_above_75_percent_and_heads_are_listed(
     tmp_path: Path, clock: ManualClock
 ) -> None:
     record(tmp_path / "a", end=False)
@@ -80,18 +91,38 @@ def test_dead_runs_limits_near_their_end_and_heads_are_named(
     found = digest_of(START - DAY, START + DAY, tmp_path / "spend.jsonl")
     page = to_markdown(digest_document(found))
     assert [row.name for row in found.dead] == ["bert"]
-    assert "| budget of bert | 3.00 USD | 3.50 USD | 86 % |" in page
-    assert "| 9.00 USD | 10.00 USD | 90 % |" in page
+    assert "| budget of bert | 3.00 USD | 3.50 USD | 86% |" in page
+    assert "| 9.00 USD | 10.00 USD | 90% |" in page
     assert guard.head in page
     assert [section.title for section in digest_document(found).sections][-1] == "Spend logs"
 
 
-def test_the_month_ahead_is_the_month_so_far_and_the_rest_at_this_pace(tmp_path: Path) -> None:
+def test_the_month_is_what_was_spent_and_the_rest_at_the_daily_cost(tmp_path: Path) -> None:
     record(tmp_path / "a")  # On 14 November 2023, at 22:13:20 UTC.
     now_ns = START + 4 * HOUR
-    (money,) = digest_of(now_ns - DAY, now_ns, now_ns=now_ns).months.values()
+    (total,) = digest_of(now_ns - DAY, now_ns, now_ns=now_ns).months.values()
     left_days = (1_701_388_800 * 10**9 - now_ns) / DAY
-    assert float(money.amount) == pytest.approx(3 + 3 * left_days)
+    assert total.point / 1e6 == pytest.approx(3 + 3 * left_days)
+    assert total.low is None, "one day shows no spread"
+
+
+def test_the_digest_and_the_money_page_show_the_same_month(
+    tmp_path: Path, clock: ManualClock
+) -> None:
+    for day, user in enumerate(("ada", "bob", "cy", "dee")):
+        record(tmp_path / user, user=user, start=float(day * day) * 86_400)
+    clock.advance(START + 11 * DAY - clock.wall_ns())
+    page = to_html(digest_document(digest_of(START, clock.wall_ns())))
+    shown = money_page(PageQuery(path="/money"), BookReader(clock=clock)).parts
+    figure = re.compile("<dt>by the end of the month</dt><dd[^>]*>(.*?) <span")
+    found = [match.group(1) for match in map(figure.search, (page, "".join(shown))) if match]
+    assert len(found) == 2
+    assert found[0] == found[1]
+    assert re.fullmatch(r"[0-9.]+ USD \([0-9.]+ to [0-9.]+ USD, 80%\)", found[0])
+    other = money_page(
+        PageQuery(path="/money", query=[("month", "2023-10")]), BookReader(clock=clock)
+    ).parts
+    assert figure.search("".join(other)) is None, "another month is no forecast"
 
 
 def test_at_most_three_recommendations_the_largest_saving_first(tmp_path: Path) -> None:
@@ -106,12 +137,12 @@ def test_at_most_three_recommendations_the_largest_saving_first(tmp_path: Path) 
     assert "| 5 |" in to_markdown(digest_document(digest_of(START, START + DAY)))
 
 
-def test_nothing_spent_is_said(tmp_path: Path) -> None:
+def test_a_period_without_spending_says_so(tmp_path: Path) -> None:
     del tmp_path
     assert digest_document(digest_of(0, DAY)).verdict == "Nothing was spent."
 
 
-def test_every_form_says_the_same_and_names_are_only_text(tmp_path: Path) -> None:
+def test_html_escapes_names(tmp_path: Path) -> None:
     record(tmp_path / "a", model="<script>alert(1)</script>")
     page = to_html(digest_document(digest_of(START, START + DAY)))
     assert "<script>alert" not in page
@@ -140,13 +171,14 @@ def test_json_has_the_parts(tmp_path: Path) -> None:
     found = in_process("digest", "--json").json
     whole = found["totals"]["USD"]["micros"]
     assert sum(part["micros"] for part in found["parts"]) == whole > 0
+    assert found["month"] == found["month_interval"] == {}, "no day before today"
 
 
 def test_a_period_that_has_not_begun_is_refused() -> None:
     assert in_process("digest", "--since", "2999-01-01T00:00Z").code == 2
 
 
-def test_a_weekly_alert_carries_the_page(
+def test_a_weekly_alert_has_the_digest_in_its_body(
     tmp_path: Path, private_home: Path, clock: ManualClock
 ) -> None:
     record(tmp_path / "a")

@@ -74,7 +74,7 @@ def test_the_page_opens_offline_and_escapes_what_it_shows() -> None:
     [
         "acc against cost", "Configurations", "Learning for the money",
         "Where the money went", "Runs over time", "How equal the budgets were",
-        "What the figures rest on",
+        "How the figures are known",
     ],
 )  # fmt: skip
 def test_the_page_has_every_part(title: str) -> None:
@@ -88,7 +88,7 @@ def test_the_page_says_what_is_measured_estimated_and_assumed_and_marks_kills() 
     assert "Best: lr=3 with acc 0.95" in text
 
 
-def test_what_the_budget_made_equal_is_no_axis() -> None:
+def test_values_that_the_budget_made_equal_get_no_axis() -> None:
     assert "acc against minutes" not in report()
 
 
@@ -134,7 +134,7 @@ def test_the_page_is_a_main_landmark() -> None:
     assert "<main>" in report()
 
 
-def test_axes_are_round_and_no_value_stands_twice() -> None:
+def test_axis_labels_are_round_and_unique() -> None:
     plane = report().split("acc against cost</h2>")[1].split("</div>")[0]
     across = re.findall(r'y="100%" dy="18" text-anchor="middle">([^<]*)', plane)
     assert across == ["0.9", "0.92", "0.94", "0.96", "0.98", "1"]

@@ -63,7 +63,7 @@ def table(document: Document, section: str) -> Table:
     "title",
     [
         "The run", "Budget", "Where time and money went", "What a unit cost", "Step times",
-        "Checkpoints", "Reliability", "What to change", "What the figures rest on",
+        "Checkpoints", "Reliability", "What to change", "How the figures are known",
     ],
 )  # fmt: skip
 def test_the_report_has_every_part(document: Document, title: str) -> None:
@@ -71,7 +71,7 @@ def test_the_report_has_every_part(document: Document, title: str) -> None:
 
 
 def test_the_verdict_names_the_money_the_share_and_the_largest_loss(document: Document) -> None:
-    assert re.search(r"In all 23\.5s of wall time, 23\.50 USD, [\d.]+% of it", document.verdict)
+    assert re.search(r"In all 23\.5s of wall time, 23\.50 USD; [\d.]+% of the", document.verdict)
     assert "The largest loss was stall" in document.verdict
     assert "over 1 disruption" in document.verdict
 
@@ -100,13 +100,13 @@ def _texts(document: Document) -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize(("offer", "grade"), [("", "stated"), ("lambda:1xH100", "measured")])
-def test_money_at_a_typed_price_is_called_stated(tmp_path: Path, offer: str, grade: str) -> None:
+def test_cost_at_a_typed_price_is_stated(tmp_path: Path, offer: str, grade: str) -> None:
     price = Price(10**6, offer=offer, fetched_ns=START_NS)
     Segment(about=ABOUT | {"price": price}).step(1).end().write(tmp_path)
     assert ("cost", grade) in _texts(run_document(read_run(tmp_path, LATER_NS)))
 
 
-def test_money_is_called_assumed_where_nobody_knows_whether_it_was_owed(tmp_path: Path) -> None:
+def test_cost_is_assumed_where_no_record_says_whether_it_is_billed(tmp_path: Path) -> None:
     silent = ABOUT | {"boot_id": ""}
     Segment(about=silent).step(1).write(tmp_path)
     Segment(start=5, about=silent).step(1).end().write(tmp_path)
@@ -121,7 +121,7 @@ def test_money_is_called_assumed_where_nobody_knows_whether_it_was_owed(tmp_path
     )
 
 
-def test_the_disruption_is_told_with_its_way_back(document: Document) -> None:
+def test_a_disruption_is_listed_with_its_recovery_times(document: Document) -> None:
     (row,) = table(document, "Reliability").rows
     assert row[1:] == ("node", "killed or crashed", "3.8s", "0s", "500.0ms", "0s", "2.0s")
 
@@ -157,7 +157,7 @@ def test_a_browser_shows_charts_that_fit_its_width(
 def test_a_run_without_steps_or_price_says_so(tmp_path: Path) -> None:
     Segment().after(5).end().write(tmp_path)
     report = run_document(read_run(tmp_path, LATER_NS))
-    assert "nobody knows how much of it was productive" in report.verdict
+    assert "the productive share is unknown" in report.verdict
     assert "No steps were recorded" in to_markdown(report)
     assert "The run has no price" in to_markdown(report)
 
@@ -191,16 +191,16 @@ def test_the_verdict_says_how_a_run_ended_that_did_not_complete(
     assert told in run_document(read_run(tmp_path, LATER_NS)).verdict
 
 
-def test_the_verdict_says_that_a_run_ended_without_a_word(tmp_path: Path) -> None:
+def test_the_verdict_says_that_no_end_was_recorded(tmp_path: Path) -> None:
     Segment(about=ABOUT).step(1).step(1).write(tmp_path)
     told = run_document(read_run(tmp_path, LATER_NS)).verdict
     assert "It stopped without recording an end (killed or crashed)." in told
 
 
-def test_a_run_of_which_nothing_but_its_start_is_known_has_a_report(tmp_path: Path) -> None:
+def test_a_run_with_only_a_start_has_a_report(tmp_path: Path) -> None:
     Segment().write(tmp_path)
     report = run_document(read_run(tmp_path, LATER_NS))
-    assert report.verdict == "Nothing happened yet: the run has no wall time."
+    assert report.verdict == "Nothing is recorded yet: the run has no wall time."
     assert "</html>" in to_html(report)
 
 
@@ -236,7 +236,7 @@ def test_several_runs_are_compared_on_one_page(tmp_path: Path) -> None:
     assert found["files"] == []
 
 
-def test_a_run_of_which_nothing_is_known_has_a_picture(tmp_path: Path) -> None:
+def test_an_empty_run_has_a_picture(tmp_path: Path) -> None:
     Segment().write(tmp_path)
     assert outlay("report", tmp_path, "--png").code == 0
     assert (tmp_path / "report.png").read_bytes().startswith(b"\x89PNG")
@@ -260,4 +260,6 @@ def test_a_directory_without_a_run_is_refused_in_a_sentence(tmp_path: Path) -> N
 
 def test_figures_of_a_document_come_with_their_sections(document: Document) -> None:
     found = list(document.figures())
-    assert ("The run", Figure("steps executed", 10, "10", leads=True)) in found
+    assert ("The run", Figure("steps", 8, "8", leads=True)) in found
+    repeated = Figure("steps executed", 10, "10, repeated ones included")
+    assert ("The run", repeated) in found

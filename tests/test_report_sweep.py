@@ -40,7 +40,7 @@ def written(directory: Path) -> set[str]:
     ],
     ids=lambda value: " ".join(value) or "nothing" if isinstance(value, list) else None,
 )
-def test_what_was_asked_for_is_written_and_nothing_else(
+def test_only_the_requested_formats_are_written(
     sweep: Path, flags: list[str], files: set[str]
 ) -> None:
     done = outlay("report", sweep, *flags)
@@ -48,7 +48,7 @@ def test_what_was_asked_for_is_written_and_nothing_else(
     assert written(sweep / "reports") == files
 
 
-def test_the_verdict_and_the_files_are_said(sweep: Path, tmp_path: Path) -> None:
+def test_the_verdict_and_the_files_are_printed(sweep: Path, tmp_path: Path) -> None:
     shown = outlay("report", sweep, "--md", "--output", tmp_path / "out", columns=300).out
     verdict, file = shown.splitlines()
     assert verdict.startswith("Best: 001_a with acc 0.9")
@@ -81,7 +81,7 @@ def test_without_matplotlib_nothing_is_written(
     assert written(tmp_path / "out") == set()
 
 
-def test_what_the_cluster_could_not_be_asked_is_shown(tmp_path: Path) -> None:
+def test_a_cluster_that_did_not_answer_is_a_finding(tmp_path: Path) -> None:
     sweep = Sweep(tmp_path)
     sweep.add("001_a", status="running", engine="elsewhere", work_dir="/")
     assert "elsewhere" in outlay("report", tmp_path, columns=300).out

@@ -335,7 +335,7 @@ def test_reports_are_written_where_documented_and_pipes_are_escaped(sweep: Sweep
     assert list(written[0])[:3] == ["run_id", "status", "world_size"]
     markdown = (sweep.root / "reports" / "summary.md").read_text()
     assert "a\\|b" in markdown
-    assert "Skipped, since they no longer fitted the ceiling: 002_b." in markdown
+    assert "Skipped, because the ceiling had no room for them: 002_b." in markdown
     assert done.stdout.startswith("Best: p=a|b with acc 0.9")
 
 

@@ -18,8 +18,7 @@ import pytest
 
 from command_line import in_process, outlay
 from hostile import good_run
-from outlay.web.access import Access
-from outlay.web.server import ServerAddress
+from outlay.web.access import Access, ServerAddress
 from web_server import Served, serving
 
 VENDORED = {
@@ -47,7 +46,7 @@ def client(served: Served) -> Iterator[httpx2.Client]:
 
 
 @pytest.mark.parametrize("name", VENDORED)
-def test_what_is_vendored_is_what_was_published(name: str) -> None:
+def test_vendored_scripts_have_the_published_checksums(name: str) -> None:
     content = (files("outlay.web") / "assets" / name).read_bytes()
     assert sha256(content).hexdigest() == VENDORED[name]
 
@@ -73,14 +72,12 @@ def test_without_the_token_nothing_is_shown(served: Served, path: str, status: i
 
 
 @pytest.mark.parametrize("host", ["evil.example", "evil.example:80", "127.0.0.1.evil.example", ""])
-def test_a_name_that_was_rebound_to_this_machine_is_refused(
-    client: httpx2.Client, host: str
-) -> None:
+def test_a_foreign_host_header_is_refused(client: httpx2.Client, host: str) -> None:
     assert client.get("/", headers={"host": host}).status_code in (400, 421)
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS"])
-def test_nothing_but_reading_is_answered(client: httpx2.Client, method: str) -> None:
+def test_only_get_requests_are_answered(client: httpx2.Client, method: str) -> None:
     assert client.request(method, "/runs").status_code == 405
 
 
@@ -92,7 +89,7 @@ def test_nothing_but_reading_is_answered(client: httpx2.Client, method: str) -> 
         "/nowhere", "/run/one/ledger/run.json",
     ],
 )  # fmt: skip
-def test_no_address_leads_to_a_file(client: httpx2.Client, path: str) -> None:
+def test_no_address_reads_a_file_outside_the_pages(client: httpx2.Client, path: str) -> None:
     with client.stream("GET", path) as answer:
         if answer.headers["content-type"].startswith("text/event-stream"):
             shown = next(answer.iter_text())
@@ -104,7 +101,7 @@ def test_no_address_leads_to_a_file(client: httpx2.Client, path: str) -> None:
 
 
 @pytest.mark.parametrize("length", [9_000, 1_000_000])
-def test_a_query_without_end_is_a_plain_error(served: Served, length: int) -> None:
+def test_an_oversized_query_is_refused(served: Served, length: int) -> None:
     port = int(served.base.rpartition(":")[2])
     with socket.create_connection(("127.0.0.1", port)) as connection:
         with suppress(OSError):  # It may be closed while the rest is still being sent.
@@ -162,7 +159,7 @@ def test_beyond_loopback_a_token_file_is_needed(tmp_path: Path) -> None:
     assert ServerAddress(host="0.0.0.0", token_file=secret).token() == "0123456789abcdef"
 
 
-def test_a_socket_file_is_its_owners_alone(tmp_path: Path) -> None:
+def test_a_socket_file_has_mode_600(tmp_path: Path) -> None:
     path = tmp_path / "web.sock"
     with ServerAddress(unix_socket=path).listen():
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
@@ -214,12 +211,12 @@ def test_names_of_people_can_be_hidden(tmp_path: Path, monkeypatch: pytest.Monke
         assert "id-one" in client.get("/runs?user=user+1").text
 
 
-def test_a_token_is_compared_whatever_it_is() -> None:
+def test_the_cookie_is_not_the_token() -> None:
     access = Access(token="t" * 20)
     assert access.cookie != access.token
 
 
-def test_a_port_that_is_taken_is_said(tmp_path: Path) -> None:
+def test_a_port_in_use_is_an_error_without_a_traceback(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         done = subprocess.run(
@@ -232,7 +229,7 @@ def test_a_port_that_is_taken_is_said(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("token", "status"), [("right", 200), ("wrong", 401), ("", 401)])
-def test_prometheus_bears_the_token(served: Served, token: str, status: int) -> None:
+def test_metrics_need_the_bearer_token(served: Served, token: str, status: int) -> None:
     given = served.url.rpartition("=")[2] if token == "right" else token
     answer = httpx2.get(
         f"{served.base}/metrics", headers={"authorization": f"Bearer {given}"} if token else {}

@@ -177,7 +177,7 @@ def test_chosen_runs_are_drawn_on_one_axis(browser: Browser) -> None:
     page = browser.open("/runs?q=run-&sort=name")
     for box in page.locator("tbody input[type=checkbox]").all()[:2]:
         box.check()
-    page.click("text=Compare the chosen")
+    page.click("text=Compare selected runs")
     page.wait_for_url("**/compare*")
     chart = page.locator("div:has(> h3:text('loss over steps')) svg[data-x]")
     assert chart.locator("polyline.curve").count() == 2
@@ -217,12 +217,12 @@ def test_a_page_changes_while_a_run_trains_and_survives_its_being_killed(browser
         link = page.locator("section:has(h2:text('Runs')) a:has-text('live run')")
         link.wait_for(timeout=60_000)
         link.click()
-        steps = page.locator(".figures div:has(dt:text-is('steps executed')) dd")
+        steps = page.locator(".figures div:has(dt:text-is('steps')) dd")
         steps.wait_for()
         before = steps.text_content()
         page.wait_for_function(
             "before => [...document.querySelectorAll('.figures div')].some(each => "
-            "each.querySelector('dt').textContent === 'steps executed' && "
+            "each.querySelector('dt').textContent === 'steps' && "
             "each.querySelector('dd').textContent !== before)",
             arg=before, timeout=30_000,
         )  # fmt: skip

@@ -1,1 +1,1 @@
-"""Rules in ``outlay.toml``, what they are judged by, and who is told; each alert once."""
+"""Alerts: rules in ``outlay.toml``, their evaluation, and delivery; each alert is sent once."""

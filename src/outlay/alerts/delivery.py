@@ -1,7 +1,7 @@
-"""Telling somebody: standard error, a file, a webhook, or whatever apprise reaches.
+"""Delivery of alerts: standard error, a file, a webhook, or apprise.
 
-What fails is an error without the address in it: the address is a secret. What takes too long is
-given up: the watch that delivers also ends rentals.
+Errors do not contain the address, which is a secret. Deliveries time out, because the process that
+delivers also ends rentals.
 """
 
 from __future__ import annotations
@@ -15,22 +15,21 @@ from typing import Any, assert_never
 import msgspec
 
 from outlay.alerts.rules import AlertTarget, Shape
-from outlay.clock import utc_text
 from outlay.errors import MissingExtra, OutlayError
 from outlay.escaping import json_text
 
 TIMEOUT_S = 10.0
-_LONGEST_S = 30.0  # In all: a body that trickles never times out by itself.
+_LONGEST_S = 30.0  # In total: a slow response body never reaches the timeout above.
 _LONGEST_DISCORD = 1900  # Discord refuses 2,000 characters and more.
 
 
 class AlertMessage(msgspec.Struct, frozen=True, kw_only=True):
-    """One alert as it is delivered.
+    """One alert as delivered.
 
     Attributes:
         at: When it was raised, UTC.
         heads: The hash of the last line of each spend log, for ``outlay guard verify --expect``.
-        body: More than the sentence, in Markdown: a digest's page.
+        body: Further text, in Markdown: a digest.
     """
 
     at: str
@@ -46,7 +45,7 @@ class AlertMessage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DeliveryFailed(OutlayError):
-    """A target did not take a message."""
+    """A message could not be delivered."""
 
     def __init__(self, target: str, why: str) -> None:
         super().__init__(f"alert target {target}: {why}")
@@ -59,10 +58,10 @@ def deliver(
     say: Callable[[str], None],
     environ: Mapping[str, str] | None = None,
 ) -> None:
-    """Hand a message to a target, whose address is in ``environ`` (default: the process's own).
+    """Deliver a message; the address is read from ``environ`` (default: ``os.environ``).
 
     Raises:
-        DeliveryFailed: It was not taken.
+        DeliveryFailed: The target failed or timed out.
     """
     if target.kind == "stderr":
         say(_plain(message))
@@ -75,7 +74,7 @@ def deliver(
             _send(target, address, message)
         except DeliveryFailed as error:
             failed.append(error)
-        except Exception as error:  # noqa: BLE001 - apprise's plugins raise anything; it is counted
+        except Exception as error:  # noqa: BLE001 - apprise plugins raise anything; it is counted
             failed.append(DeliveryFailed(target.name, type(error).__name__))
 
     sender = threading.Thread(target=send, name=f"alert target {target.name}", daemon=True)
@@ -102,17 +101,17 @@ def _send(target: AlertTarget, address: str, message: AlertMessage) -> None:
 
 
 def payload(message: AlertMessage, shape: Shape) -> dict[str, Any]:
-    """Return a message as a webhook takes it."""
+    """Return the JSON body for a webhook of this shape."""
     match shape:
         case "json":
             document: dict[str, Any] = msgspec.to_builtins(message)
             return document
         case "slack":
-            # Slack reads <!channel> in a name as a mention, unless these three are escaped.
+            # Slack parses <!channel> in a name as a mention unless these three are escaped.
             text = _plain(message).replace("&", "&amp;").replace("<", "&lt;")
             return {"text": text.replace(">", "&gt;")}
         case "discord":
-            # Names in it may look like mentions: nobody is pinged.
+            # Names may look like mentions: disable pings.
             return {
                 "content": _plain(message)[:_LONGEST_DISCORD],
                 "allowed_mentions": {"parse": []},
@@ -164,14 +163,9 @@ def _notify(target: AlertTarget, address: str, message: AlertMessage) -> None:
         raise DeliveryFailed(
             target.name, str(MissingExtra("alerts through apprise", "alerts"))
         ) from None
-    teller = apprise.Apprise()
-    if not teller.add(address):
+    notifier = apprise.Apprise()
+    if not notifier.add(address):
         raise DeliveryFailed(target.name, f"apprise knows no service like ${target.address}")
     kind = apprise.NotifyType.FAILURE if message.severity == "error" else apprise.NotifyType.WARNING
-    if not teller.notify(title=f"outlay: {message.when}", body=_plain(message), notify_type=kind):
+    if not notifier.notify(title=f"outlay: {message.when}", body=_plain(message), notify_type=kind):
         raise DeliveryFailed(target.name, "apprise could not deliver it")
-
-
-def message_time(now_ns: int) -> str:
-    """Return an instant as a message states it."""
-    return utc_text(now_ns)

@@ -1,4 +1,4 @@
-"""Which rules hold now: a pure function of the rules, the evidence and what was seen before."""
+"""Evaluation of alert rules: a pure function of rules, evidence and marks of the last round."""
 
 from __future__ import annotations
 
@@ -9,25 +9,27 @@ from typing import Literal, assert_never
 
 import msgspec
 
-from outlay.alerts.evidence import Evidence, MachineEvidence
+from outlay.alerts.evidence import Evidence
 from outlay.alerts.rules import WatchRule
 from outlay.clock import utc_text
 from outlay.cost.compare import percent_used
 from outlay.prices.alerts import AlertKind
 from outlay.runs.collect import total_burn
+from outlay.runs.figures import RunFigures
 from outlay.runs.reading import RunReading
+from outlay.store.runs import RunRow
 from outlay.units.quantity import duration_text
 
 Severity = Literal["warning", "error"]
 
 
 class RaisedAlert(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that holds now and that somebody asked to be told of.
+    """An alert whose condition holds now.
 
     Attributes:
-        key: What tells it apart: the same key is the same alert until it clears.
+        key: Identifies the alert: it is sent once until it clears.
         subject: The run's directory, the model, the spend log or the machine.
-        implied: A higher threshold of the same subject holds, too: nobody is told of this one.
+        implied: A higher threshold of the same subject holds, too: this one is not sent.
     """
 
     key: str
@@ -42,7 +44,7 @@ class RaisedAlert(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BusyMark(msgspec.Struct, frozen=True):
-    """How long a run's GPUs had been busy at an instant, and whether they idled before it."""
+    """A run's GPU busy time at an instant, and whether they were idle in the window before it."""
 
     t_ns: int
     busy_ns: int
@@ -51,7 +53,7 @@ class BusyMark(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """The alerts that hold, and the marks that the next evaluation needs."""
+    """The active alerts, and the marks for the next evaluation."""
 
     alerts: tuple[RaisedAlert, ...]
     marks: Mapping[str, BusyMark]
@@ -60,7 +62,7 @@ class Evaluation:
 def evaluate_rules(
     rules: Sequence[WatchRule], evidence: Evidence, marks: Mapping[str, BusyMark]
 ) -> Evaluation:
-    """Return every alert that holds by the evidence; ``marks`` are those of the last evaluation."""
+    """Return the active alerts; ``marks`` are those of the last evaluation."""
     found: dict[str, RaisedAlert] = {}
     new_marks: dict[str, BusyMark] = {}
     for rule in rules:
@@ -72,7 +74,7 @@ def evaluate_rules(
 
 
 def _merged(known: RaisedAlert | None, alert: RaisedAlert) -> RaisedAlert:
-    """Return what two rules of the same terms say about a subject: one alert, told to both."""
+    """Merge alerts of the same key: one that is sent wins, targets are joined."""
     if known is None:
         return alert
     if known.implied != alert.implied:
@@ -112,21 +114,31 @@ def _alerts(
             assert_never(rule.when)
 
 
+def _alert(
+    rule: WatchRule,
+    subject: str,
+    text: str,
+    *,
+    key: str = "",
+    severity: Severity = "warning",
+    value: float | None = None,
+    limit: float | None = None,
+) -> RaisedAlert:
+    return RaisedAlert(
+        key=key or f"{rule.terms} {subject}", when=rule.when, text=text, subject=subject,
+        severity=severity, value=value, limit=limit, to=rule.to,
+    )  # fmt: skip
+
+
 def _thresholds(rule: WatchRule, subject: str, used: float, sentence: str) -> Iterator[RaisedAlert]:
-    """Yield an alert for each threshold that is reached; the highest one is told."""
+    """Yield an alert for each reached threshold; only the highest is sent."""
     reached = [percent for percent in rule.percents if used >= float(percent)]
     for percent in reached:
-        yield RaisedAlert(
-            key=f"{rule.when} {percent.normalize():f}% {subject}",
-            when=rule.when,
-            text=sentence,
-            subject=subject,
-            severity="error" if percent >= Decimal(100) else "warning",
-            value=used,
-            limit=float(percent),
-            to=rule.to,
-            implied=percent != reached[-1],
-        )
+        key = f"{rule.when} {percent.normalize():f}% {subject}"
+        severity: Severity = "error" if percent >= Decimal(100) else "warning"
+        limit = float(percent)
+        found = _alert(rule, subject, sentence, key=key, severity=severity, value=used, limit=limit)
+        yield msgspec.structs.replace(found, implied=percent != reached[-1])
 
 
 def _budgets(rule: WatchRule, evidence: Evidence) -> Iterator[RaisedAlert]:
@@ -147,12 +159,12 @@ def _forecasts(rule: WatchRule, evidence: Evidence) -> Iterator[RaisedAlert]:
     for each in evidence.budgets:
         whole = each.spent + each.to_come
         if whole > each.limit:
-            yield RaisedAlert(
-                key=f"forecast {each.model}", when=rule.when, subject=each.model, to=rule.to,
-                text=f"{each.model} will have cost {whole} when its runs stop (estimated); "
-                f"its budget is {each.limit}",
-                value=float(whole.amount), limit=float(each.limit.amount),
-            )  # fmt: skip
+            text = (
+                f"{each.model} will have cost {whole} when its runs stop (estimated); "
+                f"its budget is {each.limit}"
+            )
+            value, limit = float(whole.amount), float(each.limit.amount)
+            yield _alert(rule, each.model, text, value=value, limit=limit)
 
 
 def _burn(rule: WatchRule, evidence: Evidence) -> Iterator[RaisedAlert]:
@@ -160,46 +172,35 @@ def _burn(rule: WatchRule, evidence: Evidence) -> Iterator[RaisedAlert]:
     limit = rule.rate.per_hour
     for burn in total_burn(run.figures for run in evidence.live.runs):
         if burn.money.currency == limit.currency and burn.money > limit:
-            yield RaisedAlert(
-                key=f"{rule.terms} {burn.kind}", when=rule.when, subject=burn.kind,
-                text=f"live runs burn {burn}, more than {limit}/h",
-                value=float(burn.money.amount), limit=float(limit.amount), to=rule.to,
-            )  # fmt: skip
+            text = f"live runs burn {burn}, more than {limit}/h"
+            value = float(burn.money.amount)
+            yield _alert(rule, burn.kind, text, value=value, limit=float(limit.amount))
 
 
 def _silent(rule: WatchRule, evidence: Evidence) -> Iterator[RaisedAlert]:
-    lives = [(r.figures.dir, r.figures.name, r.figures.last_seen_ns) for r in evidence.live.runs]
-    for directory, name, at_ns in (
-        *lives,
-        *((r.dir, r.name, r.last_seen_ns) for r in evidence.dead),
-    ):
-        silent_ns = evidence.t_ns - at_ns
+    live: list[RunFigures | RunRow] = [run.figures for run in evidence.live.runs]
+    for run in (*live, *evidence.dead):
+        silent_ns = evidence.t_ns - run.last_seen_ns
         if silent_ns >= rule.lasting.ns:
-            yield RaisedAlert(
-                key=f"{rule.terms} {directory}", when=rule.when, subject=directory,
-                severity="error",
-                text=f"{name} gave no sign of life since {utc_text(at_ns)} and recorded no end",
-                value=silent_ns / 1e9, limit=rule.lasting.seconds, to=rule.to,
-            )  # fmt: skip
+            since = utc_text(run.last_seen_ns)
+            text = f"{run.name} has been silent since {since} and recorded no end"
+            yield _lasting(rule, run.dir, text, silent_ns, severity="error")
 
 
 def _stalls(rule: WatchRule, evidence: Evidence) -> Iterator[RaisedAlert]:
     for run in evidence.live.runs:
         at_ns = _last_step_ns(run)
-        if at_ns is not None and evidence.t_ns - at_ns >= rule.lasting.ns:
-            passed = duration_text(evidence.t_ns - at_ns)
-            yield RaisedAlert(
-                key=f"{rule.terms} {run.figures.dir}", when=rule.when, subject=run.figures.dir,
-                text=f"{run.figures.name} is alive and has not finished a step for {passed}",
-                value=(evidence.t_ns - at_ns) / 1e9, limit=rule.lasting.seconds, to=rule.to,
-            )  # fmt: skip
+        if at_ns is not None and (passed_ns := evidence.t_ns - at_ns) >= rule.lasting.ns:
+            passed = duration_text(passed_ns)
+            text = f"{run.figures.name} is alive and has not finished a step for {passed}"
+            yield _lasting(rule, run.figures.dir, text, passed_ns)
 
 
 def _last_step_ns(run: RunReading) -> int | None:
-    """Return when the last attempt finished its last step, or began; None without any step."""
+    """Return when the last attempt finished its last step, else began; None without any step."""
     last = run.view.timeline.attempts[-1]
     if not run.view.account.work.steps:
-        return None  # A command that records none.
+        return None  # A command that records no steps.
     ends = (run.view.account.segments[rank] for rank in last.ranks)
     steps = (int(each.steps.end[-1]) for each in ends if each.step_count)
     return max(steps, default=last.header.t_ns)
@@ -211,11 +212,8 @@ def _goodput(rule: WatchRule, evidence: Evidence) -> Iterator[RaisedAlert]:
         share, figures = run.figures.goodput, run.figures
         if share is None or figures.wall_ns < rule.lasting.ns or share * 100 >= float(least):
             continue
-        yield RaisedAlert(
-            key=f"{rule.terms} {figures.dir}", when=rule.when, subject=figures.dir,
-            text=f"{figures.name} was productive for {share:.0%} of its time, below {least} %",
-            value=share * 100, limit=float(least), to=rule.to,
-        )  # fmt: skip
+        text = f"{figures.name} was productive for {share:.0%} of its time, below {least} %"
+        yield _alert(rule, figures.dir, text, value=share * 100, limit=float(least))
 
 
 def _mark_key(rule: WatchRule, run: RunReading) -> str:
@@ -225,13 +223,13 @@ def _mark_key(rule: WatchRule, run: RunReading) -> str:
 def _marked(
     rule: WatchRule, evidence: Evidence, marks: Mapping[str, BusyMark]
 ) -> dict[str, BusyMark]:
-    """Return the marks of runs whose GPUs are measured; a mark is renewed after the rule's time."""
+    """Return marks of runs with GPU measurements; a mark is renewed after ``rule.lasting``."""
     (least,) = rule.percents
     found = {}
     for run in evidence.live.runs:
         figures = run.figures
         if not (figures.gpu_busy_ns or figures.energy_mj):
-            continue  # Nobody looks at its GPUs.
+            continue  # Its GPUs are not measured.
         now = BusyMark(figures.last_seen_ns, figures.gpu_busy_ns)
         before = marks.get(_mark_key(rule, run), now)
         passed_ns = now.t_ns - before.t_ns
@@ -248,29 +246,27 @@ def _idle(
     for run in evidence.live.runs:
         mark = marks.get(_mark_key(rule, run))
         if mark is not None and mark.idle:
-            yield RaisedAlert(
-                key=_mark_key(rule, run), when=rule.when, subject=run.figures.dir,
-                text=f"the GPUs of {run.figures.name} were idle for {rule.lasting} or more "
-                "while its process lives",
-                limit=float(rule.percents[0]), to=rule.to,
-            )  # fmt: skip
+            idle = f"were idle for {rule.lasting} or more while its process is alive"
+            text = f"the GPUs of {run.figures.name} {idle}"
+            yield _alert(rule, run.figures.dir, text, limit=float(rule.percents[0]))
 
 
 def _without_run(rule: WatchRule, evidence: Evidence) -> Iterator[RaisedAlert]:
     for machine in evidence.machines:
-        if not machine.has_run and evidence.t_ns - machine.since_ns >= rule.lasting.ns:
-            yield RaisedAlert(
-                key=f"{rule.terms} {machine.name}", when=rule.when, subject=machine.name,
-                severity="error", text=_no_run_text(machine, evidence.t_ns),
-                value=(evidence.t_ns - machine.since_ns) / 1e9, limit=rule.lasting.seconds,
-                to=rule.to,
-            )  # fmt: skip
+        passed_ns = evidence.t_ns - machine.since_ns
+        if not machine.has_run and passed_ns >= rule.lasting.ns:
+            rate = f" at {machine.rate}" if machine.rate else ""
+            passed = duration_text(passed_ns)
+            text = f"{machine.name} is paid for{rate}, and had no run for {passed}"
+            yield _lasting(rule, machine.name, text, passed_ns, severity="error")
 
 
-def _no_run_text(machine: MachineEvidence, now_ns: int) -> str:
-    rate = f" at {machine.rate}" if machine.rate else ""
-    passed = duration_text(now_ns - machine.since_ns)
-    return f"{machine.name} is paid for{rate}, and no run was seen on it for {passed}"
+def _lasting(
+    rule: WatchRule, subject: str, text: str, passed_ns: int, severity: Severity = "warning"
+) -> RaisedAlert:
+    """Return an alert about a condition that has lasted for ``passed_ns``."""
+    value, limit = passed_ns / 1e9, rule.lasting.seconds
+    return _alert(rule, subject, text, severity=severity, value=value, limit=limit)
 
 
 def _price_drops(rule: WatchRule, evidence: Evidence) -> Iterator[RaisedAlert]:
@@ -281,25 +277,23 @@ def _price_drops(rule: WatchRule, evidence: Evidence) -> Iterator[RaisedAlert]:
             continue
         if rule.gpu and rule.gpu.casefold() not in series.gpu.casefold():
             continue
-        yield RaisedAlert(
-            key=f"{rule.terms} {series.provider} {series.gpu} {series.label} {change.at_ns}",
-            when=rule.when, subject=series.gpu, to=rule.to,
-            text=f"{series.gpu} at {series.provider} fell from {change.previous}/h "
-            f"to {change.current}/h",
-            value=float(change.current.amount), limit=float(least),
-        )  # fmt: skip
+        key = f"{rule.terms} {series.provider} {series.gpu} {series.label} {change.at_ns}"
+        prices = f"from {change.previous}/h to {change.current}/h"
+        text = f"{series.gpu} at {series.provider} fell {prices}"
+        value = float(change.current.amount)
+        yield _alert(rule, series.gpu, text, key=key, value=value, limit=float(least))
 
 
 def _overdue(rule: WatchRule, evidence: Evidence) -> Iterator[RaisedAlert]:
     for each in evidence.overdue:
         rental = each.hold.rental
         assert rental is not None
-        yield RaisedAlert(
-            key=f"overdue {each.hold.id}", when=rule.when, subject=str(each.log_path),
-            severity="error", to=rule.to,
-            text=f"{each.hold.resource or rental.name} ({each.hold.op_label}) should have ended at "
-            f"{rental.deadline} and bills on at {rental.rate}",
-        )  # fmt: skip
+        text = (
+            f"{each.hold.resource or rental.name} ({each.hold.op_label}) should have ended at "
+            f"{rental.deadline} and is still billed at {rental.rate}"
+        )
+        key = f"overdue {each.hold.id}"
+        yield _alert(rule, str(each.log_path), text, key=key, severity="error")
 
 
 def _ceilings(rule: WatchRule, evidence: Evidence) -> Iterator[RaisedAlert]:

@@ -1,6 +1,6 @@
-"""What rules are judged by: live runs, runs that died, budgets, ceilings, rentals, prices.
+"""The input of alert rules: live and dead runs, budgets, ceilings, rentals, Slurm jobs, prices.
 
-A shell around readings that exist: it gathers, and judges nothing.
+It only reads; ``evaluation`` applies the rules.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _AN_HOUR_NS = 3600 * 10**9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSpend:
-    """A model's budget, what was spent of it, and what its live runs will still spend."""
+    """A model's budget, what was spent, and what its live runs will still spend."""
 
     model: str
     limit: Money
@@ -46,11 +46,11 @@ class ModelSpend:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MachineEvidence:
-    """Something that is paid for by the hour: a rental, or a Slurm job's allocation.
+    """A machine that is paid for by the hour: a rental, or a Slurm job's allocation.
 
     Attributes:
-        since_ns: When it was rented or granted; or when its last run was seen alive.
-        rate: As text; empty where it is not known.
+        since_ns: When it was rented or allocated, or its last run was last seen.
+        rate: As text; empty if unknown.
     """
 
     name: str
@@ -61,7 +61,7 @@ class MachineEvidence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BudgetStop:
-    """A run that its own budget ended within the last hour, and the sentence that says so."""
+    """A run that its own budget ended within the last hour, and the alert's text."""
 
     dir: str
     text: str
@@ -69,7 +69,7 @@ class BudgetStop:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """Everything that rules are judged by, at one instant in UTC nanoseconds."""
+    """The input of all rules at one instant, in UTC nanoseconds."""
 
     t_ns: int
     live: LiveReading
@@ -83,12 +83,12 @@ class Evidence:
 
     @property
     def heads(self) -> dict[str, str]:
-        """The last line's hash of each spend log, so that a rollback shows against any alert."""
+        """The hash of the last line of each spend log: a later rollback shows against it."""
         return {str(guard.log_path): guard.head for guard in self.live.guards}
 
 
 class EvidenceReader:
-    """Gathers evidence again and again."""
+    """Reads the evidence of each round, following the logs of live runs."""
 
     def __init__(self, store: Engine, log_paths: Sequence[Path], *, clock: Clock = SYSTEM) -> None:
         self._store = store
@@ -98,7 +98,7 @@ class EvidenceReader:
         self._stops: dict[str, str | None] = {}
 
     def read(self) -> Evidence:
-        """Return the evidence; what cannot be read is a finding."""
+        """Return the evidence of now; what cannot be read is a finding."""
         live = self._live.read()
         now_ns = live.t_ns
         rented, findings = living_rentals(self._log_paths, clock=self._clock)
@@ -117,7 +117,7 @@ class EvidenceReader:
         )
 
     def _stopped(self, recent: Sequence[RunRow], now_ns: int) -> Iterator[BudgetStop]:
-        """Yield runs that their budget ended: between two looks nobody saw them at 100 %."""
+        """Yield runs that their budget ended between two rounds, so that no round saw 100 %."""
         since_ns = now_ns - _AN_HOUR_NS
         ended = [row for row in recent if row.ended_ns is not None and row.ended_ns >= since_ns]
         keys = {f"{row.dir} {row.log_mtime_ns}": row for row in ended}
@@ -148,7 +148,7 @@ class EvidenceReader:
 
 
 def _stop_reason(row: RunRow, now_ns: int) -> str | None:
-    """Return which limit ended a run; None where none did, or its log cannot be read."""
+    """Return the limit that ended a run; None if none did, or its log cannot be read."""
     try:
         report = budget_report(read_view(row.dir, now_ns))
     except (OutlayError, OSError):
@@ -157,7 +157,7 @@ def _stop_reason(row: RunRow, now_ns: int) -> str | None:
 
 
 def _to_come(run: RunReading, currency: str) -> int:
-    """Return what a run will still cost until its own budget stops it, in micro-units."""
+    """Return what a run will still cost until its budget stops it, in micro-units."""
     cost, report = run.cost.cost, run.budget
     if cost is None or cost.currency != currency or report is None or report.forecast is None:
         return 0
@@ -183,7 +183,6 @@ def _machines(
     recent: Sequence[RunRow],
     live: Sequence[RunReading],
 ) -> list[MachineEvidence]:
-    """Return what is paid for by the hour, and when a run was last seen on each."""
     headers = [(_header(row), row.last_seen_ns) for row in recent] if rented or jobs else []
     seen = [(header, at_ns) for header, at_ns in headers if header is not None]
     going = [run.view.timeline.attempts[-1].header for run in live]
@@ -222,7 +221,7 @@ def _header(row: RunRow) -> AttemptStarted | None:
 
 
 def _jobs() -> list[_Job]:
-    """Return this user's running Slurm jobs; none where Slurm is missing or does not answer."""
+    """Return this user's running Slurm jobs; none without Slurm, or if squeue fails."""
     if shutil.which("squeue") is None:
         return []
     command = ["squeue", "--noheader", "--states=RUNNING", "--format=%A|%S|%j"]
@@ -238,7 +237,7 @@ def _jobs() -> list[_Job]:
         job, _, rest = line.partition("|")
         start, _, name = rest.partition("|")
         try:
-            began = datetime.fromisoformat(start).astimezone()  # Slurm prints this machine's time.
+            began = datetime.fromisoformat(start).astimezone()  # Slurm prints local time.
         except ValueError:
             continue
         found.append(_Job(job, name, wall_ns_of(began)))

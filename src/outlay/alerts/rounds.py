@@ -1,7 +1,7 @@
-"""One round of alerts: rules are evaluated, what is new is sent once, what failed is retried.
+"""Rounds of alerts: evaluate the rules, send new alerts once, retry failed deliveries.
 
-What was told stands in ``alerts.json`` in the outlay home, written before the first delivery and
-after each, so that a round that is killed tells nothing twice but the message it was sending.
+The state is ``alerts.json`` in the outlay home, written before the first delivery and after each,
+so that a killed round repeats at most the message that it was sending.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from pathlib import Path
 
 import msgspec
 
-from outlay.alerts.delivery import AlertMessage, DeliveryFailed, deliver, message_time
+from outlay.alerts.delivery import AlertMessage, DeliveryFailed, deliver
 from outlay.alerts.evaluation import BusyMark, RaisedAlert, evaluate_rules
 from outlay.alerts.evidence import Evidence, EvidenceReader
 from outlay.alerts.rules import AlertSettings, WatchRule, read_alert_settings
-from outlay.clock import SYSTEM, Clock
+from outlay.clock import SYSTEM, Clock, utc_text
 from outlay.decoding import BadDocument, read_document
 from outlay.errors import Finding, OutlayError
 from outlay.files import write_whole
@@ -29,11 +29,11 @@ from outlay.guard.rental.watch import known_logs
 from outlay.store import open_store, outlay_home
 
 _KEPT_NS = 86_400 * 10**9
-"""What could not be delivered for a day is lost, and counted."""
+"""After a day of failed deliveries a message is dropped, and counted as lost."""
 
 
 class Undelivered(msgspec.Struct, frozen=True, kw_only=True):
-    """A message that a target has yet to take."""
+    """A message that is not delivered yet."""
 
     target: str
     message: AlertMessage
@@ -43,7 +43,13 @@ class Undelivered(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AlertState(msgspec.Struct, frozen=True, kw_only=True):
-    """What stands, since when; what waits; and what became of the rest."""
+    """The state between rounds.
+
+    Attributes:
+        standing: When each active alert was first seen, by key.
+        digests: When each digest was last sent.
+        trouble: The last delivery error.
+    """
 
     standing: dict[str, int] = {}
     waiting: tuple[Undelivered, ...] = ()
@@ -56,34 +62,29 @@ class AlertState(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlertRound:
-    """What holds now, what of it is new, and what is kept for the next round."""
+    """The result of a round.
+
+    Attributes:
+        sent: The new alerts, without implied ones.
+    """
 
     alerts: tuple[RaisedAlert, ...]
-    told: tuple[RaisedAlert, ...]
-    book: AlertState
+    sent: tuple[RaisedAlert, ...] = ()
+    state: AlertState
     findings: tuple[Finding, ...] = ()
 
 
 def state_path() -> Path:
-    """Return where the book of alerts is."""
+    """Return the path of the state file."""
     return outlay_home() / "alerts.json"
 
 
 def read_state() -> AlertState:
-    """Return the book of alerts; an empty one where there is none that can be read."""
+    """Return the state; an empty one if the file is missing or damaged."""
     try:
         return read_document(state_path(), AlertState)
     except (OSError, BadDocument):
         return AlertState()
-
-
-def look(settings: AlertSettings, evidence: Evidence) -> AlertRound:
-    """Return what holds, without telling anybody or keeping anything."""
-    book = read_state()
-    evaluated = evaluate_rules(settings.rules, evidence, book.marks)
-    told = tuple(each for each in evaluated.alerts if each.key not in book.standing)
-    findings = (*evidence.findings, *_troubles(book))
-    return AlertRound(alerts=evaluated.alerts, told=told, book=book, findings=findings)
 
 
 def run_round(
@@ -94,21 +95,23 @@ def run_round(
     digest: Callable[[WatchRule], str] | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> AlertRound | None:
-    """Evaluate, send and keep; None when another process is at it.
+    """Evaluate, send, and write the state; None if another process holds the lock.
 
-    A line for standard error goes to ``say``; ``digest`` makes the page that a digest rule sends.
+    ``say`` prints a line to standard error; ``digest`` makes the page of a digest rule.
     """
-    with _only_one() as ours:
-        if not ours:
+    with _lock() as is_ours:
+        if not is_ours:
             return None
         before = read_state()
         evaluated = evaluate_rules(settings.rules, evidence, before.marks)
         now_ns = evidence.t_ns
         new = [each for each in evaluated.alerts if each.key not in before.standing]
-        told = tuple(each for each in new if not each.implied)
-        messages = [(each.to, _message(each, evidence)) for each in told]
+        sent = tuple(each for each in new if not each.implied)
+        messages = [(each.to, _message(each, evidence)) for each in sent]
         findings = list(evidence.findings)
-        pages = [] if digest is None else _pages(settings.rules, before, now_ns, digest, findings)
+        pages = (
+            [] if digest is None else _due_digests(settings.rules, before, now_ns, digest, findings)
+        )
         messages += [(rule.to, _digest_message(rule, evidence, page)) for rule, page in pages]
         waiting = [
             Undelivered(target=name, message=message, since_ns=now_ns)
@@ -116,21 +119,21 @@ def run_round(
             for name in to
         ]
         standing = {each.key: before.standing.get(each.key, now_ns) for each in evaluated.alerts}
-        book = msgspec.structs.replace(
+        state = msgspec.structs.replace(
             before,
             standing=standing,
             waiting=(*before.waiting, *waiting),
             marks=dict(evaluated.marks),
             digests=before.digests | {_digest_key(rule): now_ns for rule, _ in pages},
         )
-        _keep(book)
-        book = _deliver(book, settings, now_ns, say, environ)
-        findings += _troubles(book)
-        return AlertRound(alerts=evaluated.alerts, told=told, book=book, findings=tuple(findings))
+        _write_state(state)
+        state = _deliver(state, settings, now_ns, say, environ)
+        findings += _troubles(state)
+        return AlertRound(alerts=evaluated.alerts, sent=sent, state=state, findings=tuple(findings))
 
 
 class AlertWatch:
-    """Evaluates the rules of ``outlay.toml`` round after round; edits of the file count at once."""
+    """Evaluates the rules of ``outlay.toml`` in rounds; each round reads the file again."""
 
     def __init__(
         self,
@@ -147,11 +150,11 @@ class AlertWatch:
         self._read_paths: tuple[Path, ...] = ()
 
     def round(self) -> AlertRound | None:
-        """Evaluate, send and keep; None without rules, or when another process is at it.
+        """Evaluate, send, and write the state; None without rules, or if another process does it.
 
         Raises:
             SettingsUnusable: ``outlay.toml`` cannot be read.
-            InvalidValue: A rule or a target says something that cannot be used.
+            InvalidValue: A rule or a target is invalid.
         """
         settings = read_alert_settings()
         if not settings.rules:
@@ -166,20 +169,20 @@ class AlertWatch:
         return done
 
     def run_in_thread(self, every_s: float) -> None:
-        """Go round after round in a thread of its own, as long as the process lives."""
+        """Run rounds in a daemon thread."""
 
-        def go_round() -> None:
+        def run_rounds() -> None:
             while True:
                 try:
                     self.round()
-                except (OutlayError, OSError) as error:  # Said once a round; the rest goes on.
+                except (OutlayError, OSError) as error:  # Printed each round; the thread continues.
                     self._say(str(error))
                 self._clock.sleep(every_s)
 
-        threading.Thread(target=go_round, name="outlay-alerts", daemon=True).start()
+        threading.Thread(target=run_rounds, name="outlay-alerts", daemon=True).start()
 
     def _digest(self, rule: WatchRule) -> str:
-        """Return the page of the time since the last one, in Markdown."""
+        """Return the digest of the rule's interval, in Markdown."""
         from outlay.report.digest import digest_document, read_digest  # Loads what gives advice.
         from outlay.report.document import to_markdown
 
@@ -189,8 +192,11 @@ class AlertWatch:
         return to_markdown(digest_document(digest))
 
     def look(self) -> AlertRound:
-        """Return what holds, and tell nobody."""
-        return look(read_alert_settings(), self._evidence())
+        """Return the active alerts; sends and writes nothing."""
+        evidence, state = self._evidence(), read_state()
+        found = evaluate_rules(read_alert_settings().rules, evidence, state.marks).alerts
+        findings = (*evidence.findings, *_troubles(state))
+        return AlertRound(alerts=found, state=state, findings=findings)
 
     def _evidence(self) -> Evidence:
         paths = self._log_paths()
@@ -201,22 +207,22 @@ class AlertWatch:
 
 
 def _deliver(
-    book: AlertState,
+    state: AlertState,
     settings: AlertSettings,
     now_ns: int,
     say: Callable[[str], None],
     environ: Mapping[str, str] | None,
 ) -> AlertState:
-    """Try every message that waits, and keep the book after each."""
-    waiting, book = book.waiting, msgspec.structs.replace(book, waiting=(), trouble="")
-    failed: set[str] = set()  # A target that failed is not asked again in the same round.
+    """Try every undelivered message, writing the state after each."""
+    waiting, state = state.waiting, msgspec.structs.replace(state, waiting=(), trouble="")
+    failed: set[str] = set()  # A failed target is not tried again in the same round.
     for place, each in enumerate(waiting, 1):
         left: tuple[Undelivered, ...] = ()
         trouble, delivered, lost = "", 0, 0
         target = settings.targets.get(each.target)
         if target is None or now_ns - each.since_ns > _KEPT_NS:
             lost = 1
-            trouble = each.trouble or f"there is no target {each.target} any more"
+            trouble = each.trouble or f"target {each.target} no longer exists"
         elif target.name in failed:
             left = (each,)
         else:
@@ -227,17 +233,17 @@ def _deliver(
                 failed.add(target.name)
                 trouble = str(error)
                 left = (msgspec.structs.replace(each, tries=each.tries + 1, trouble=trouble),)
-        book = msgspec.structs.replace(
-            book, waiting=(*book.waiting, *left), delivered=book.delivered + delivered,
-            lost=book.lost + lost, trouble=trouble or book.trouble,
+        state = msgspec.structs.replace(
+            state, waiting=(*state.waiting, *left), delivered=state.delivered + delivered,
+            lost=state.lost + lost, trouble=trouble or state.trouble,
         )  # fmt: skip
-        _keep(msgspec.structs.replace(book, waiting=(*book.waiting, *waiting[place:])))
-    return book
+        _write_state(msgspec.structs.replace(state, waiting=(*state.waiting, *waiting[place:])))
+    return state
 
 
 def _message(alert: RaisedAlert, evidence: Evidence) -> AlertMessage:
     return AlertMessage(
-        at=message_time(evidence.t_ns), when=alert.when, key=alert.key, severity=alert.severity,
+        at=utc_text(evidence.t_ns), when=alert.when, key=alert.key, severity=alert.severity,
         text=alert.text, subject=alert.subject, value=alert.value, limit=alert.limit,
         heads=evidence.heads,
     )  # fmt: skip
@@ -247,54 +253,54 @@ def _digest_key(rule: WatchRule) -> str:
     return f"{rule.lasting} {' '.join(rule.to)}"
 
 
-def _pages(
+def _due_digests(
     rules: Sequence[WatchRule],
-    book: AlertState,
+    state: AlertState,
     now_ns: int,
     digest: Callable[[WatchRule], str],
     findings: list[Finding],
 ) -> list[tuple[WatchRule, str]]:
-    """Return the digests whose time has come; one that cannot be made is tried again next time."""
+    """Return the digests that are due; one that fails is a finding, and retried next round."""
     found = []
     for rule in rules:
-        last_ns = book.digests.get(_digest_key(rule))
+        last_ns = state.digests.get(_digest_key(rule))
         is_due = last_ns is None or now_ns - last_ns >= rule.lasting.ns
         if rule.when != "digest" or not is_due:
             continue
         try:
             found.append((rule, digest(rule)))
-        except (OutlayError, OSError) as error:  # It holds up no alert.
+        except (OutlayError, OSError) as error:  # Alerts are sent anyway.
             findings.append(Finding(source="digest", message=str(error), severity="warning"))
     return found
 
 
 def _digest_message(rule: WatchRule, evidence: Evidence, page: str) -> AlertMessage:
     return AlertMessage(
-        at=message_time(evidence.t_ns), when="digest", key=_digest_key(rule), severity="digest",
+        at=utc_text(evidence.t_ns), when="digest", key=_digest_key(rule), severity="digest",
         text=f"what was spent in the last {rule.lasting}", subject="", heads=evidence.heads,
         body=page,
     )  # fmt: skip
 
 
-def _troubles(book: AlertState) -> tuple[Finding, ...]:
+def _troubles(state: AlertState) -> tuple[Finding, ...]:
     found = []
-    if book.waiting:
-        message = f"{len(book.waiting)} not delivered yet, tried again every round: {book.trouble}"
+    if state.waiting:
+        message = f"{len(state.waiting)} not delivered yet, retried every round: {state.trouble}"
         found.append(Finding(source="alerts", message=message, severity="warning"))
-    if book.lost:
-        message = f"{book.lost} were lost: not delivered within a day"
+    if state.lost:
+        message = f"{state.lost} were lost: not delivered within a day"
         found.append(Finding(source="alerts", message=message, severity="warning"))
     return tuple(found)
 
 
-def _keep(book: AlertState) -> None:
+def _write_state(state: AlertState) -> None:
     state_path().parent.mkdir(parents=True, exist_ok=True)
-    write_whole(state_path(), msgspec.json.encode(book), private=True)
+    write_whole(state_path(), msgspec.json.encode(state), private=True)
 
 
 @contextlib.contextmanager
-def _only_one() -> Iterator[bool]:
-    """Yield whether this is the only process at it; others leave the round to it."""
+def _lock() -> Iterator[bool]:
+    """Yield whether this process got the lock."""
     outlay_home().mkdir(parents=True, exist_ok=True)
     descriptor = os.open(
         outlay_home() / "alerts.lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600

@@ -1,6 +1,6 @@
-"""The ``[alerts]`` of ``outlay.toml`` as checked values: rules, and where alerts go.
+"""The ``[alerts]`` table of ``outlay.toml``: rules and targets, parsed and checked.
 
-The file holds no secret: the address of a webhook is the name of a variable.
+The file holds no secret: a webhook's address is in an environment variable, which the file names.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ When = Literal[
 ]  # fmt: skip
 Shape = Literal["json", "slack", "discord"]
 
-# What each rule takes, and what it is unless the file says otherwise; None must be said.
+# The keys of each rule with their defaults; None is required.
 _TAKES: dict[When, dict[str, object]] = {
     "budget": {"at": ["50%", "75%", "90%", "100%"]},
     "forecast": {},
@@ -46,7 +46,7 @@ _PERCENTAGE = 'a percentage above 0, such as "75%"'
 
 
 class SettingsUnusable(OutlayError):
-    """``outlay.toml`` cannot be read or understood."""
+    """``outlay.toml`` cannot be read or parsed."""
 
     exit_code = 2
 
@@ -56,13 +56,14 @@ class SettingsUnusable(OutlayError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatchRule:
-    """One rule, checked.
+    """One rule.
 
     Attributes:
-        percents: The thresholds, ascending, of rules that have some.
-        lasting: How long it must hold; of a digest, how long between two.
-        rate: Per hour, of ``burn``.
-        gpu: Of ``price_drop``: the GPU's name, or "" for every one.
+        percents: Thresholds, ascending.
+        lasting: How long the condition must hold; of ``digest``, the interval.
+        rate: The limit per hour of ``burn``.
+        gpu: Of ``price_drop``: part of the GPU's name; "" for all.
+        to: Names of targets.
     """
 
     when: When
@@ -74,7 +75,7 @@ class WatchRule:
 
     @property
     def terms(self) -> str:
-        """The rule in a few words: what tells it from another one with the same ``when``."""
+        """``when`` and its parameters: what identifies the rule in keys of alerts."""
         percents = (f"{percent.normalize():f}%" for percent in self.percents)
         stated = [*percents, *(map(str, filter(None, (self.lasting, self.rate)))), self.gpu]
         return " ".join([self.when, *filter(None, stated)])
@@ -82,10 +83,10 @@ class WatchRule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlertTarget:
-    """Somebody who is told: standard error, a file, a webhook, or what apprise reaches.
+    """Where alerts are sent: standard error, a file, a webhook, or an apprise service.
 
     Attributes:
-        address: The file, or the name of the variable that holds the address.
+        address: The file, or the name of the environment variable with the address.
     """
 
     name: str
@@ -96,7 +97,7 @@ class AlertTarget:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlertSettings:
-    """The rules and the targets, by name."""
+    """The rules, and the targets by name."""
 
     rules: tuple[WatchRule, ...] = ()
     targets: Mapping[str, AlertTarget]
@@ -115,7 +116,7 @@ class _Alerts(msgspec.Struct, forbid_unknown_fields=True):
     to: dict[str, _Target] = {}
 
 
-class _SettingsFile(msgspec.Struct):  # Other tables are others' business.
+class _SettingsFile(msgspec.Struct):  # Other tables belong to other packages.
     alerts: _Alerts = msgspec.field(default_factory=_Alerts)
 
 
@@ -123,11 +124,11 @@ STDERR = AlertTarget(name="stderr", kind="stderr")
 
 
 def read_alert_settings(path: Path | None = None) -> AlertSettings:
-    """Return the rules of a file (default: the user's ``outlay.toml``); none where there is none.
+    """Return the rules of a file (default: the user's ``outlay.toml``); none without a file.
 
     Raises:
-        SettingsUnusable: It cannot be read, or is no TOML of this form.
-        InvalidValue: A rule or a target says something that cannot be used.
+        SettingsUnusable: The file cannot be read or parsed.
+        InvalidValue: A rule or a target is invalid.
     """
     path = settings_path() if path is None else path
     try:
@@ -160,8 +161,8 @@ def _target(name: str, stated: _Target) -> AlertTarget:
     ((kind, address),) = chosen.items()
     if kind in ("webhook", "apprise"):
         variable = _VARIABLE.fullmatch(str(address))
-        if variable is None:  # What was seen may be the secret itself: it is not repeated.
-            expected = 'a variable such as "$TEAM_WEBHOOK": a secret has no place in the file'
+        if variable is None:  # The value may be the secret itself: it is not shown.
+            expected = 'a variable such as "$TEAM_WEBHOOK"; the file must not hold the secret'
             raise InvalidValue(f"{where} {kind}", "an address", expected)
         address = variable[1]
     return AlertTarget(
@@ -186,7 +187,7 @@ def _rule(
     given = {**takes, **stated}
     if missing := [key for key, value in given.items() if value is None]:
         raise InvalidValue(f"{where} ({when})", None, f"{missing[0]} = ...")
-    to = _texts(given.get("to", list(targets)))
+    to = tuple(map(str, _list(given.get("to", list(targets)))))
     for name in to:
         if name not in targets:
             raise InvalidValue(f"{where} to", name, choices(targets))
@@ -204,10 +205,6 @@ def _rule(
 
 def _list(value: object) -> list[object]:
     return value if isinstance(value, list) else [value]
-
-
-def _texts(value: object) -> tuple[str, ...]:
-    return tuple(map(str, _list(value)))
 
 
 def _percentage(value: object, where: str) -> Decimal:

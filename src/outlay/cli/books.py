@@ -177,9 +177,9 @@ def _live_table(running: Sequence[RunReading], now_ns: int) -> RenderableType:
         "run",
         ">steps",
         ">goodput",
-        ">for",
-        ">cost so far",
-        ">per hour",
+        ">wall time",
+        ">cost",
+        ">burn per hour",
         ">budget left",
         "last seen",
     )
@@ -233,7 +233,7 @@ def _cells(run: RunRow | RunFigures, now_ns: int) -> Sequence[str]:
 
 
 def _print_running(running: list[RunFigures], now_ns: int) -> None:
-    columns = ("run", ">steps", ">for", ">cost so far", ">per hour", "last seen")
+    columns = ("run", ">steps", ">wall time", ">cost", ">burn per hour", "last seen")
     print_rows(columns, [_running_cells(figures, now_ns) for figures in running])
 
 

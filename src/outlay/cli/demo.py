@@ -184,7 +184,7 @@ class _Demo:
             if subject.facts is not None:
                 micros = ph.added(micros, subject.facts.phase_micros)
         parts = {name: Money(micros[name]) for name in ph.in_order(micros) if micros[name]}
-        table = new_table("phase", ">cost", ">share")
+        table = new_table("phase", ">cost", ">share of cost")
         for phase, cost in parts.items():
             table.add_row(phase, money_text(cost, 6), f"{cost.micros / captured.micros:.1%}")
         table.add_section()

@@ -79,7 +79,7 @@ def bar_of(rows: list[PhaseRow]) -> Text:
 
 
 def _phase_table(summary: GoodputSummary) -> RenderableType:
-    table = new_table("phase", ">time", ">share", ">cost")
+    table = new_table("phase", ">time", ">share of time", ">cost")
     for row in summary.phases:
         name = Text.assemble(("█ ", of_phase(row.phase)), row.phase)
         table.add_row(name, duration_text(row.ns), f"{row.share:.1%}", _money(row.cost))

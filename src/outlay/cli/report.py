@@ -107,7 +107,8 @@ def show_web(
     Example: outlay web --no-open
     """
     try:
-        from outlay.web.server import ServerAddress, WebServer, metrics_route, serve
+        from outlay.web.access import ServerAddress
+        from outlay.web.server import WebServer, metrics_route, serve
     except ImportError as error:
         raise MissingExtra("outlay web", "web") from error
     from outlay.alerts.rounds import AlertWatch

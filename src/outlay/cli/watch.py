@@ -126,7 +126,7 @@ def _show_check(log_paths: tuple[Path, ...], *, as_json: bool) -> int:
         print_json(
             {
                 "rented": rented, "installed": _is_installed(), "alerts": alerts.alerts,
-                "undelivered": len(alerts.book.waiting), "lost": alerts.book.lost,
+                "undelivered": len(alerts.state.waiting), "lost": alerts.state.lost,
                 "findings": findings,
             }
         )  # fmt: skip

@@ -1,27 +1,33 @@
-"""Cost forecasts: the next runs of a model, and the rest of a live run. Pure.
+"""Cost forecasts: a model's next runs, the rest of a live run, a month's total. Pure.
 
 Each has an interval that contains the true figure with the stated probability if the future has the
 same distribution as the past. Planned runs are a bootstrap of past ones. A small sample
 underestimates its spread and the uncertainty of its mean; a factor drawn from the chi-square
-distribution of the variance widens the draws, as in a predictive t interval. The rest of a run is a
-ratio estimate over its past intervals, with a predictive t interval.
+distribution of the variance widens the draws, as in a predictive t interval. The rest of a run
+(over past intervals) or a month (over days) is a ratio estimate with a predictive t interval.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
+from outlay.clock import utc_datetime
+from outlay.cost.charges import month_window
 from outlay.errors import InvalidValue
 from outlay.goodput.follower import RunView
 from outlay.rates import NS_PER_HOUR
 from outlay.units.money import MICROS
 from outlay.units.shown import counted
+
+if TYPE_CHECKING:
+    from outlay.cost.spending import Spending, Unit
 
 # Progress of a live run
 
@@ -412,3 +418,35 @@ def paces_of(
     return [
         Pace(s1 - s0, (t1 - t0) / 1e9, c1 - c0) for (t0, s0, c0), (t1, s1, c1) in pairwise(rows)
     ]
+
+
+# The total of the present month.
+
+PAST_DAYS = 28
+_DAY_NS = 86_400 * 10**9
+
+
+def forecast_month(spending: Spending, now_ns: int) -> dict[Unit, Estimate]:
+    """Return the total of the present UTC month in micro-units, by currency and kind.
+
+    It is what is booked in the month so far, plus the rest of the month at the daily cost of the
+    last ``PAST_DAYS`` full days (fewer where the books begin later). Nothing of a currency that was
+    first spent today.
+    """
+    month = month_window(utc_datetime(now_ns).strftime("%Y-%m"))
+    today, found = now_ns // _DAY_NS, {}
+    for unit in spending.units():
+        items = [(each.booked_ns // _DAY_NS, each.cost.micros) for each in spending.of_unit(unit)]
+        first = max(min(day for day, _ in items), today - PAST_DAYS)
+        paces = [
+            Pace(steps=1, seconds=86_400, cost=sum(micros for day, micros in items if day == each))
+            for each in range(first, today)
+        ]
+        rest = forecast_rest(paces, (month.end_ns - now_ns) / _DAY_NS)
+        if rest is not None:
+            spent = sum(micros for day, micros in items if day >= month.start_ns // _DAY_NS)
+            low, high = (
+                None if end is None else spent + end for end in (rest.cost.low, rest.cost.high)
+            )
+            found[unit] = replace(rest.cost, point=spent + rest.cost.point, low=low, high=high)
+    return found

@@ -1,1 +1,1 @@
-"""A small real training, and what is needed to show all of outlay on it in a minute."""
+"""The demo: a small real training, and the sweep, faults and overhead test around it."""

@@ -1,11 +1,10 @@
 """A small real training: a NumPy MLP that learns two interleaved spirals, recorded by outlay.
 
-Run it again in the same directory and it goes on from its last checkpoint:
+Run again in the same directory, it resumes from its last checkpoint:
 
     python -m outlay.demo.mlp --dir runs/spirals --steps 600
 
-Told to give its machine back (SIGTERM or SIGUSR2, as clusters send them), it saves a checkpoint and
-leaves.
+On a preemption notice (SIGTERM or SIGUSR2) it saves a checkpoint and exits.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ CHECKPOINT_EVERY = 100
 
 
 def spirals(count: int, turns: float, seed: int) -> tuple[Floats, Floats]:
-    """Return points on two interleaved spirals and which of the two each is on (0 or 1)."""
+    """Return points on two interleaved spirals, and the spiral of each (0 or 1)."""
     random = np.random.default_rng(seed)
     label = random.integers(0, 2, count)
     radius = np.sqrt(random.uniform(0.05, 1, count))
@@ -37,7 +36,7 @@ def spirals(count: int, turns: float, seed: int) -> tuple[Floats, Floats]:
 
 
 def batches(points: Floats, labels: Floats, seed: int) -> Iterator[tuple[Floats, Floats]]:
-    """Yield random batches without end."""
+    """Yield random batches forever."""
     random = np.random.default_rng(seed)
     while True:
         chosen = random.integers(0, len(points), BATCH)
@@ -56,7 +55,7 @@ class Mlp:
         self.velocity = [np.zeros_like(p) for p in self.parameters()]
 
     def parameters(self) -> list[Floats]:
-        """Return everything that is learned."""
+        """Return weights and biases."""
         return [*self.weights, *self.biases]
 
     def forward(self, points: Floats) -> list[Floats]:
@@ -88,17 +87,17 @@ class Mlp:
         return float(-np.log(np.maximum(likelihood, 1e-12)).mean())
 
     def accuracy(self, points: Floats, labels: Floats) -> float:
-        """Return the share of points that are put on the right spiral."""
+        """Return the share of correctly classified points."""
         return float(((self.forward(points)[-1][:, 0] > 0.5) == (labels > 0.5)).mean())
 
     def save(self, path: Path) -> None:
-        """Write a checkpoint; a reader sees the old one or the new one, never half of it."""
+        """Write a checkpoint atomically."""
         draft = path.with_suffix(".draft.npz")
         np.savez(draft, *self.parameters(), *self.velocity)
         draft.replace(path)
 
     def load(self, path: Path) -> None:
-        """Go back to a checkpoint."""
+        """Restore a checkpoint."""
         with np.load(path) as saved:
             arrays = [saved[name] for name in saved.files]
         for current, stored in zip([*self.parameters(), *self.velocity], arrays, strict=True):
@@ -121,7 +120,7 @@ class Training:
         run.on_preemption(self._save)
 
     def train(self, *, steps: int, kill_at: int | None) -> None:
-        """Train up to ``steps`` steps in all, or until the budget ends."""
+        """Train up to ``steps`` steps in total, or until the budget ends."""
         run, data = self._run, batches(self._points, self._labels, seed=self._run.resume_step)
         for batch in run.steps(data, samples=len_first):
             loss = self._model.step(*batch)
@@ -137,7 +136,7 @@ class Training:
             self._evaluate()
 
     def _evaluate(self) -> None:
-        """Measure the accuracy, unless that would not be paid for any more."""
+        """Measure the accuracy, unless the budget has no room for it."""
         if not self._run.allows("evaluation"):
             self._run.note("evaluation skipped: it no longer fits the budget")
             return
@@ -151,17 +150,17 @@ class Training:
 
 
 def len_first(batch: tuple[Floats, Floats]) -> int:
-    """Return how many samples a batch has."""
+    """Return the number of samples in a batch."""
     return len(batch[0])
 
 
 def main() -> None:
-    """Train as the command line says."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--dir", type=Path, required=True)
     parser.add_argument("--steps", type=int, default=1000, help="when to stop")
     parser.add_argument("--price", help='per GPU-hour, such as "1.50 USD/h"')
-    parser.add_argument("--kill-at", type=int, help="die of SIGKILL in this step")
+    parser.add_argument("--kill-at", type=int, help="kill itself with SIGKILL in this step")
     parser.add_argument("--hidden", type=int, default=64, help="units of a hidden layer")
     parser.add_argument("--learning-rate", type=float, default=0.3)
     parser.add_argument("--turns", type=float, default=2.5, help="the more, the harder to learn")

@@ -1,4 +1,4 @@
-"""The demo's grid, what goes wrong in it for real, and what the bookkeeping costs a step."""
+"""The demo's grid, its injected faults, and the measured overhead of recording."""
 
 from __future__ import annotations
 
@@ -18,34 +18,34 @@ from outlay.ledger.segments import id_from_name
 from outlay.runs.figures import read_figures
 from outlay.units import Money
 
-# The demo's grid: three sizes of network, two seeds each, for the same money.
+# The grid: three sizes of network, two seeds each, with equal budgets.
 
 PRICE: Final = "3600 USD/h"
 JOBS: Final = 2
 LEAST: Final = Money(2_000_000)
-"""What a run needs: a second or two of it goes by before its first step."""
+"""The smallest budget of a run: start-up takes one or two seconds."""
 TARGET: Final = "target_metric: accuracy, target_value: 0.9"
 
 
 @dataclass(frozen=True, slots=True)
 class DemoMoney:
-    """What the demo may spend: ``limit`` is that of each of its six runs."""
+    """The demo's amounts; ``limit`` is the budget of each of its six runs."""
 
     limit: Money
 
     @property
     def ceiling(self) -> Money:
-        """What all of it may cost: room for the six, for what goes wrong, and for no seventh."""
+        """The ceiling: room for the six runs and their faults, but not for the seventh."""
         return self.limit * 20
 
     @property
     def too_much(self) -> Money:
-        """What the seventh run asks for; what the six spend leaves less."""
+        """The budget of the seventh run: more than the six leave."""
         return self.limit * 18
 
     @property
     def fault_at(self) -> Money:
-        """After what a run is killed, or loses its machine: early, as a new start costs too."""
+        """The cost at which a fault is injected: early, because the restart costs too."""
         return Money(self.limit.micros // 5, self.limit.currency)
 
 
@@ -73,12 +73,12 @@ grid:
 """
 
 
-# What goes wrong in the demo, for real: a run is killed, another has to give its machine back.
+# Faults: one run is killed, another is preempted.
 
 
 @dataclass(slots=True)
 class Fault:
-    """A signal that a run is sent once its steps have cost so much."""
+    """A signal that is sent to a run once its steps have cost ``spent``."""
 
     run: str
     number: signal.Signals
@@ -88,7 +88,7 @@ class Fault:
 
 @dataclass(slots=True)
 class FaultInjector:
-    """Sends the signals when it is their time."""
+    """Sends the signals when they are due."""
 
     root: Path
     planned: Sequence[Fault]
@@ -112,7 +112,7 @@ class FaultInjector:
 
 
 def _send(run_dir: Path, number: signal.Signals) -> bool:
-    """Send a signal to the process that trains; say whether there was one."""
+    """Signal the training process; return whether there was one."""
     for path in reversed(segment_paths(run_dir)):
         writer = id_from_name(path)
         if writer is not None and writer.rank != SUPERVISOR:
@@ -122,14 +122,14 @@ def _send(run_dir: Path, number: signal.Signals) -> bool:
     return False
 
 
-# What the bookkeeping itself costs a step, measured on this machine.
+# Overhead of recording
 
 STEPS = 5_000
 ROUNDS = 5
 
 
 def recording_ns_per_step(directory: Path, clock: Clock = SYSTEM) -> int:
-    """Return how much longer an empty loop takes when its steps are recorded; the best of five."""
+    """Return the extra time per step of a recorded empty loop; the best of five."""
     with outlay.run("overhead", dir=directory) as run:
         recorded = min(_loop_ns(run.steps(range(STEPS)), clock) for _ in range(ROUNDS))
     bare = min(_loop_ns(range(STEPS), clock) for _ in range(ROUNDS))

@@ -1,4 +1,4 @@
-"""Charts as values: what they show, before anybody draws them. Pages draw SVG, papers pictures."""
+"""Charts as values, before drawing: ``svg`` draws them for pages, ``pictures`` for papers. Pure."""
 
 from __future__ import annotations
 
@@ -11,10 +11,8 @@ from typing import Final
 
 from outlay.goodput import phases as ph
 
-# One colour for each phase, the same in every report, on light and on dark.
-#
-# After the palettes of Okabe and Ito (2008) and of Paul Tol, which colour-blind readers can tell
-# apart; the words beside a chart say the same again.
+# Colours of phases on light and dark pages: the colour-blind-safe palettes of Okabe and Ito (2008)
+# and of Paul Tol. Legends and labels repeat in words what the colours show.
 
 _PHASES: Final = {
     ph.STEP: "#009e73",
@@ -35,52 +33,50 @@ _PHASES: Final = {
 }
 _CUSTOM: Final = "#44aa99"
 COLOURS: Final = 7
-"""Looks that differ by colour; further ones differ by their dashes, too."""
+"""Line styles that differ by colour alone; further ones also differ by their dashes."""
 
 
 def of_phase(phase: str) -> str:
-    """Return the colour of a phase; those that a user named share one."""
+    """Return the colour of a phase; all custom phases share one."""
     return _PHASES.get(phase, _CUSTOM)
 
 
 def day_text(days: float) -> str:
-    """Return a day since 1970 as an axis shows it."""
+    """Format a number of days since 1970 as an axis label."""
     return datetime.fromtimestamp(days * 86400, UTC).strftime("%b %d")
 
 
 def time_unit(longest_s: float) -> tuple[int, str]:
-    """Return how many seconds an axis counts by, and what that is called."""
+    """Return the unit for a time axis: its length in seconds, and its name."""
     units = ((86400, "days"), (3600, "hours"), (60, "minutes"))
     return next((unit for unit in units if longest_s >= 2 * unit[0]), (1, "seconds"))
 
 
-# Round values for an axis: steps of 1, 2 or 5 times a power of ten, each with its label.
-#
-# Ticks are exact decimals, so that two of them never read the same, and an axis begins and ends
-# with one: values that are all positive get no negative tick.
+# Axis ticks: multiples of 1, 2 or 5 times a power of ten. They are exact decimals, so that no two
+# labels are equal. An axis begins and ends with a tick; positive values get no negative tick.
 
 _STEPS: Final = (1, 2, 5, 10)
 _SCALES: Final = ((12, "T"), (9, "B"), (6, "M"), (3, "k"))
 _WORTH: Final = Decimal("0.85")
-"""What of an axis a finer step may leave, for more ticks to be worth it."""
+"""A finer step is used if it shortens the axis below this share of its length."""
 _LONGEST: Final = 6
-"""Zeros that a label may show before it is written with a power of ten, or a letter for one."""
+"""Most zeros in a label; beyond that it gets a power of ten, or a letter for one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """A round value and how it is written."""
+    """A value on an axis and its label."""
 
     value: float
     label: str
 
 
 def ticks(values: Sequence[float], *, about: int = 6) -> list[Tick]:
-    """Return two ticks or more, evenly spaced, the first and last around all values.
+    """Return two ticks or more, evenly spaced, that enclose all values.
 
     Args:
         values: Finite numbers, at least one.
-        about: How many ticks are wished for; there may be two more.
+        about: The desired number of ticks; there may be two more.
     """
     low, high = _span(min(values), max(values))
     wished = (high - low) / (about - 1)
@@ -91,13 +87,12 @@ def ticks(values: Sequence[float], *, about: int = 6) -> list[Tick]:
 
 
 def _multiples(low: float, high: float, step: Decimal) -> list[Decimal]:
-    """Return the multiples of a step from below all values to above them, two at least."""
     first, last = _floor(low, step), -_floor(-high, step)
     return [step * number for number in range(first, max(last, first + 1) + 1)]
 
 
 def _span(low: float, high: float) -> tuple[float, float]:
-    """Return the ends of what is to be shown; values that hardly differ get room around them."""
+    """Return the range to show; nearly equal values are widened by a tenth."""
     widest = max(abs(low), abs(high))
     if high - low > widest * 1e-9:
         return low, high
@@ -107,18 +102,17 @@ def _span(low: float, high: float) -> tuple[float, float]:
 
 
 def _step(wished: float) -> Decimal:
-    """Return the smallest round step that is at least the wished one."""
+    """Return the smallest round step that is at least ``wished``."""
     power = Decimal(1).scaleb(math.floor(math.log10(wished)))
     return next(factor * power for factor in _STEPS if float(factor * power) >= wished * (1 - 1e-9))
 
 
 def _floor(value: float, step: Decimal) -> int:
-    """Return the last multiple of the step at or below a value, as a number of steps."""
     return math.floor(Decimal(repr(value)) / step)
 
 
 def _labels(values: Sequence[Decimal]) -> list[str]:
-    """Return exact decimals as text, all on one scale."""
+    """Format ticks, all with the same power of ten."""
     highest = max(abs(value) for value in values).adjusted()
     lowest = min(int(value.as_tuple().exponent) for value in values)
     for power, letter in _SCALES:
@@ -136,7 +130,7 @@ def _plain(value: Decimal) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
-    """A run in a plane; those of the same look have one colour."""
+    """A run in a plane; points of the same ``look`` have the same colour."""
 
     x: float
     y: float
@@ -147,7 +141,7 @@ class Point:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Curve:
-    """A run's metric along an axis; those of the same look are drawn alike, None is its own."""
+    """A metric along an axis; curves of the same ``look`` have the same style, None is unique."""
 
     label: str
     points: tuple[tuple[float, float], ...]
@@ -156,7 +150,7 @@ class Curve:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bar:
-    """One part of a whole; ``ends`` are those of its interval, where it is an estimate."""
+    """One part of a sum; ``ends`` is the interval of an estimate."""
 
     label: str
     value: float
@@ -166,7 +160,7 @@ class Bar:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChartStretch:
-    """One attempt of a run in time; ``mark`` where it did not end well."""
+    """One attempt of a run in time, in seconds; ``mark`` says how it failed."""
 
     row: str
     start: float
@@ -176,7 +170,7 @@ class ChartStretch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IntervalRow:
-    """One configuration: its runs, their mean, and half of the mean's interval where known."""
+    """One configuration: the values of its runs, their mean, half the mean's interval."""
 
     label: str
     values: tuple[float, ...]
@@ -186,7 +180,7 @@ class IntervalRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StripPart:
-    """A stretch of a run in which the phases had the same shares; in seconds since its start."""
+    """A part of a run with constant shares of phases, in seconds since the run's start."""
 
     start: float
     end: float
@@ -195,7 +189,7 @@ class StripPart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Titled:
-    """What every chart may have: a name for files, a title, and what it rests on."""
+    """What all charts have: a file name, a title, and a note on the source of the figures."""
 
     name: str = ""
     title: str = ""
@@ -204,7 +198,7 @@ class _Titled:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plane(_Titled):
-    """Runs as points: what they got against what they used; ``labels`` as of a line chart."""
+    """A scatter plot of runs; ``labels`` as in ``LineChart``."""
 
     x_title: str
     y_title: str
@@ -217,7 +211,7 @@ class LineChart(_Titled):
     """Values along an axis.
 
     Attributes:
-        labels: What the looks of the curves stand for, in their order; empty for one curve.
+        labels: The legend: a label for each ``look``, in order; empty for one curve.
         in_days: Whether the horizontal axis counts days since 1970, shown as dates.
     """
 
@@ -253,10 +247,10 @@ class IntervalChart(_Titled):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PhaseStrip(_Titled):
-    """A run from left to right, split into the phases that filled it.
+    """The phases of a run over time, stacked.
 
     Attributes:
-        phases: In the order in which they are stacked, each with what the legend says of it.
+        phases: In stacking order, each with its text in the legend.
         attempts: When each attempt began, in seconds since the first.
     """
 

@@ -1,4 +1,4 @@
-"""Some runs beside each other: figures, metrics on one axis, phases, how their setups differ."""
+"""The comparison of runs: figures, metrics on one axis, phases, and differing settings. Pure."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ def compare_document(
     link: Callable[[str], str] = lambda _: "",
     hide: Callable[[str], str] = str,
 ) -> Document:
-    """Return some runs side by side.
+    """Return the comparison of runs.
 
     Args:
-        readings: The runs, one at least.
-        axis: What their metrics are drawn along.
-        link: Returns where a run is shown, by its id; "" for nowhere.
-        hide: Takes names of people out of a text, where they are not to be shown.
+        readings: The runs, at least one.
+        axis: The horizontal axis of the metrics.
+        link: Returns the address of a run's page, by its id; "" for none.
+        hide: Removes names of people from a text.
     """
     labels = _labels(readings)
     return Document(
@@ -52,7 +52,7 @@ def compare_document(
 
 
 def _labels(readings: Sequence[RunReading]) -> list[str]:
-    """Return what runs are called on one page, each its own."""
+    """Return unique names of runs: the id is added where names are equal."""
     names = [reading.view.name or reading.run_id for reading in readings]
     return [
         name if names.count(name) == 1 else f"{name} ({reading.run_id[:8]})"
@@ -78,12 +78,12 @@ def _overview(
 
 
 def percent_cell(share: float | None) -> Cell:
-    """Return a share of a whole; nothing where it is not known."""
+    """Return a share, in percent; empty where it is unknown."""
     return Cell(text="" if share is None else f"{share:.1%}", value=share, is_number=True)
 
 
 def metric_cell(name: str | None, value: float | None) -> Cell:
-    """Return the metric that tells most, with its name."""
+    """Return the leading metric's name and last value."""
     if name is None or value is None:
         return Cell(text="")
     return Cell(text=f"{name} {value:.4g}", value=value)
@@ -98,7 +98,6 @@ def _metrics(labels: Sequence[str], readings: Sequence[RunReading], axis: Axis) 
 
 
 def _phases(labels: Sequence[str], readings: Sequence[RunReading]) -> Table:
-    """Return each phase's share of every run's time."""
     shares = [{row.phase: row for row in reading.goodput.phases} for reading in readings]
     order = dict.fromkeys(phase for found in shares for phase in found)
     rows = [[phase, *(_phase_cell(found.get(phase)) for found in shares)] for phase in order]
@@ -115,7 +114,6 @@ def _phase_cell(row: PhaseRow | None) -> Cell:
 def _differences(
     labels: Sequence[str], readings: Sequence[RunReading], hide: Callable[[str], str]
 ) -> Block:
-    """Return the settings in which the runs differ."""
     every = [_settings(reading, hide) for reading in readings]
     names = dict.fromkeys(name for found in every for name in found)
     rows = [
@@ -124,7 +122,7 @@ def _differences(
         if len({found.get(name) for found in every}) > 1
     ]
     if not rows:
-        return NoteBlock("They were set up alike, as far as is known.")
+        return NoteBlock("No recorded setting differs.")
     return Table(("setting", *labels), rows)
 
 

@@ -1,7 +1,7 @@
-"""The week on a page: who spent what on which model, what of it was productive, what to do.
+"""``outlay digest``: spending of a period by user, model and phase, the month's forecast, advice.
 
-Every amount is from the one reading of all that was spent, cut to the period: a training that began
-before it counts with the part that lies in it. Currencies and kinds stand side by side.
+Amounts come from ``read_spending``, cut to the period: of a training that began earlier, the part
+inside the period counts. Currencies and kinds are never added.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from sqlalchemy import Engine
 
 from outlay.advise.recommendation import OptimizationRecommendation, merged, of_kind
 from outlay.advise.run_advice import advise_run
-from outlay.clock import utc_datetime, utc_text
+from outlay.clock import utc_text
 from outlay.cost.book import CostBook, budgeted
-from outlay.cost.charges import month_window
 from outlay.cost.compare import percent_used
+from outlay.cost.forecast import PAST_DAYS, Estimate, forecast_month
 from outlay.cost.spending import Spending, SpendItem, Unit
 from outlay.errors import Finding, OutlayError
 from outlay.export.live_runs import GuardReading, read_guards
@@ -31,20 +31,19 @@ from outlay.runs.sacct_import import IN_NO_RUN as REST_OF_JOB
 from outlay.runs.spending import read_spending, refresh_books
 from outlay.store.runs import RunRow, list_runs
 from outlay.units import Money
-from outlay.units.quantity import duration_text
-from outlay.units.shown import amount_text, kind_suffix, money_text
+from outlay.units.shown import amount_text, decimals_of, kind_suffix, money_text, range_text
 
 NEAR_PERCENT = 75
-"""From here on a budget or a ceiling is near its end."""
+"""Used share of a budget or ceiling from which the digest lists it."""
 ADVICE = 3
 _ADVISED_RUNS = 50
 IN_NO_RUN, UNKNOWN = "in no run", "not recorded"
-"""What stands in the place of a phase: rented without a run; a run that recorded no step."""
+"""In place of a phase: rented without a run; a run that recorded no step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpentPart:
-    """What one phase of somebody's spending cost in the period."""
+    """What one phase of a user's runs of a model cost in the period."""
 
     user: str
     model: str
@@ -55,7 +54,7 @@ class SpentPart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LimitLine:
-    """A budget or a ceiling, and how much of it is used."""
+    """A budget or a ceiling, and the amount used."""
 
     name: str
     used: Money
@@ -69,7 +68,7 @@ class LimitLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SavingLine:
-    """The same advice for several runs: what all of them save, and the one that saves most."""
+    """The same advice for several runs: total savings, and the run that saves most."""
 
     saves: float
     runs: int
@@ -78,10 +77,10 @@ class SavingLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Digest:
-    """What was spent in a period, and what should be known about it.
+    """Spending of a period.
 
     Attributes:
-        months: What this month will have cost at the period's pace, an estimate, by unit.
+        months: Forecast of the present month's total, in micro-units, by unit.
         heads: The hash of the last line of each spend log.
     """
 
@@ -89,17 +88,17 @@ class Digest:
     parts: tuple[SpentPart, ...]
     dead: tuple[RunRow, ...]
     limits: tuple[LimitLine, ...]
-    months: dict[Unit, Money]
+    months: dict[Unit, Estimate]
     advice: tuple[SavingLine, ...]
     heads: dict[str, str]
     findings: tuple[Finding, ...]
 
     def totals(self) -> dict[Unit, Money]:
-        """Return what was spent in all, by unit."""
+        """Return the total by unit."""
         return {unit: _sum(self.parts, unit) for unit in sorted({p.unit for p in self.parts})}
 
     def by_phase(self, unit: Unit) -> dict[str, Money]:
-        """Return what was spent by phase, the productive one first, then the dearest."""
+        """Return the cost by phase: steps first, then by cost, descending."""
         names = {part.phase for part in self.parts if part.unit == unit}
         sums = {n: _sum((p for p in self.parts if p.phase == n), unit) for n in names}
         order = sorted(sums.items(), key=lambda row: (row[0] != ph.STEP, -row[1].micros, row[0]))
@@ -107,7 +106,7 @@ class Digest:
 
 
 def read_digest(store: Engine, log_paths: Sequence[Path], period: Window, now_ns: int) -> Digest:
-    """Return the digest of a period; ``log_paths`` are the spend logs whose ceilings are shown."""
+    """Return the digest of a period, with the ceilings of the spend logs in ``log_paths``."""
     findings = refresh_books(store, now_ns)
     reading = read_spending(store, now_ns, damage=findings)
     spending = reading.spending
@@ -122,7 +121,7 @@ def read_digest(store: Engine, log_paths: Sequence[Path], period: Window, now_ns
         parts=parts,
         dead=tuple(row for row in seen if row.status == "dead"),
         limits=tuple(_limits(CostBook(store), guards)),
-        months=_month_ahead(spending, parts, period, now_ns),
+        months=forecast_month(spending, now_ns),
         advice=tuple(_advice(views)),
         heads={str(guard.log_path): guard.head for guard in guards},
         findings=(*findings, *spending.unpriced_finding()),
@@ -163,8 +162,9 @@ def _parts(
         micros, weights = _inside(spend, window), {_kind_of(spend): 1}
         view = views.get(spend.run_id) if spend.source == "ledger" else None
         found = None if view is None else view.break_down(window)
-        if found is not None and found.cost is not None and window != _whole(spend):
-            micros = found.cost.micros  # Exactly, whatever the price did meanwhile.
+        is_part = window.length_ns < spend.end_ns - spend.start_ns
+        if found is not None and found.cost is not None and is_part:
+            micros = found.cost.micros  # Exact even if the price changed within the run.
         if view is not None and view.account.work.steps and spend.model != REST_OF_JOB:
             assert found is not None
             costs = found.cost_by_phase.items()
@@ -175,12 +175,8 @@ def _parts(
             )
 
 
-def _whole(spend: SpendItem) -> Window:
-    return Window(spend.start_ns, spend.end_ns)
-
-
 def _inside(spend: SpendItem, window: Window) -> int:
-    """Return what of an amount lies in a window: all of it, or by time."""
+    """Return the part of an amount inside a window, in proportion to time."""
     whole_ns, inside_ns = spend.end_ns - spend.start_ns, window.length_ns
     if inside_ns >= whole_ns:
         return spend.cost.micros
@@ -207,26 +203,11 @@ def _limits(book: CostBook, guards: Sequence[GuardReading]) -> Iterator[LimitLin
             yield LimitLine(name=f"{each.scope} in {guard.log_path}", used=used, limit=each.limit)
 
 
-def _month_ahead(
-    spending: Spending, parts: Sequence[SpentPart], period: Window, now_ns: int
-) -> dict[Unit, Money]:
-    """Return this month's cost so far, and the rest of the month at the period's pace."""
-    month = month_window(utc_datetime(now_ns).strftime("%Y-%m"))
-    so_far = tuple(_parts(spending.spends, {}, Window(month.start_ns, now_ns)))
-    left_ns, length_ns = month.end_ns - now_ns, max(period.length_ns, 1)
-    units = sorted({part.unit for part in (*so_far, *parts)})
-    return {
-        unit: _sum(so_far, unit)
-        + Money(_sum(parts, unit).micros * left_ns // length_ns, unit.currency)
-        for unit in units
-    }
-
-
 def _advice(views: dict[str, RunView]) -> list[SavingLine]:
-    """Return the recommendations with the largest savings, over the dearest runs."""
-    dearest = sorted(views.values(), key=_cost_of, reverse=True)[:_ADVISED_RUNS]
+    """Return the recommendations with the largest total savings, from the costliest runs."""
+    costliest = sorted(views.values(), key=_cost_of, reverse=True)[:_ADVISED_RUNS]
     alike: dict[tuple[str, str, str], list[OptimizationRecommendation]] = {}
-    for each in of_kind(merged(e for view in dearest for e in advise_run(view)), "saving"):
+    for each in of_kind(merged(e for view in costliest for e in advise_run(view)), "saving"):
         alike.setdefault((each.category, each.action, each.currency), []).append(each)
     lines = [
         SavingLine(saves=sum(e.estimated_savings for e in group), runs=len(group), best=group[0])
@@ -244,26 +225,26 @@ def _cost_of(view: RunView) -> int:
 
 
 _WIDE = (
-    "Who spent what", "Near their end", "Runs that look dead", "What would save most", "In doubt",
+    "Who spent what", "Near the limit", "Runs that look dead", "What would save most", "Warnings",
     "Spend logs",
 )  # fmt: skip
 
 
 def digest_document(digest: Digest) -> Document:
-    """Return a digest as a page; text, Markdown and HTML say the same."""
+    """Return a digest as a page; text, Markdown and HTML have the same content."""
     start, end = utc_text(digest.period.start_ns)[:16], utc_text(digest.period.end_ns)[:16]
     return Document(
         title=f"What was spent from {start} to {end} UTC",
         verdict=_verdict(digest),
         sections=sections(
             [
-                ("Who spent what", _who(digest)),
-                ("What became of it", _what(digest)),
-                ("This month", _ahead(digest)),
-                ("Near their end", _near(digest)),
+                ("Who spent what", _owners(digest)),
+                ("By phase", _phases(digest)),
+                ("This month", month_blocks(digest.months)),
+                ("Near the limit", _near(digest)),
                 ("Runs that look dead", _dead(digest)),
                 ("What would save most", _savings(digest)),
-                ("In doubt", (NoteBlock(str(finding)) for finding in digest.findings)),
+                ("Warnings", (NoteBlock(str(finding)) for finding in digest.findings)),
                 ("Spend logs", _heads(digest)),
             ],
             whole=_WIDE,
@@ -279,21 +260,21 @@ def _verdict(digest: Digest) -> str:
     for unit, total in totals.items():
         productive = money_text(digest.by_phase(unit).get(ph.STEP, total * 0))
         spent = _amount(total, unit).text
-        parts.append(f"{spent} were spent, of which {productive} on steps that last")
+        parts.append(f"{spent} were spent, of which {productive} on productive steps")
     return f"{'; '.join(parts)}. Amounts are estimates until a bill confirms them."
 
 
-def _amount(money: Money, unit: Unit) -> Cell:
-    """Return an amount for people, rounded; that of another kind than cash says so."""
-    text = f"{money_text(money)}{kind_suffix(unit.kind)}"
+def _amount(money: Money, unit: Unit, decimals: int | None = None) -> Cell:
+    """Return a rounded amount, with its kind where that is not cash."""
+    text = f"{money_text(money, decimals)}{kind_suffix(unit.kind)}"
     return Cell(text=text, value=money, title=str(money), is_number=True)
 
 
 def _share(percent: float, digits: int) -> Cell:
-    return Cell(text=f"{percent:.{digits}f} %", value=percent, is_number=True)
+    return Cell(text=f"{percent:.{digits}f}%", value=percent, is_number=True)
 
 
-def _who(digest: Digest) -> Iterator[Block]:
+def _owners(digest: Digest) -> Iterator[Block]:
     owners: dict[tuple[str, str, Unit], list[SpentPart]] = {}
     for part in digest.parts:
         owners.setdefault((part.user, part.model, part.unit), []).append(part)
@@ -304,7 +285,9 @@ def _who(digest: Digest) -> Iterator[Block]:
         unknown = _sum((p for p in parts if p.phase == UNKNOWN), unit)
         whole = _sum(parts, unit)
         wasted = whole - productive - idle - unknown
-        cells = [_amount(money, unit) for money in (whole, productive, wasted, idle, unknown)]
+        decimals = decimals_of([whole])
+        amounts = (whole, productive, wasted, idle, unknown)
+        cells = [_amount(money, unit, decimals) for money in amounts]
         rows.append((whole.micros, (user or "unknown", model, *cells)))
     if rows:
         rows.sort(key=lambda row: -row[0])
@@ -313,23 +296,28 @@ def _who(digest: Digest) -> Iterator[Block]:
         yield Table(headings[:shown], tuple(cells[:shown] for _, cells in rows))
 
 
-def _what(digest: Digest) -> Iterator[Block]:
+def _phases(digest: Digest) -> Iterator[Block]:
     for unit, total in digest.totals().items():
+        phases, decimals = digest.by_phase(unit), decimals_of([total])
         rows = tuple(
-            (phase, _amount(money, unit), _share(percent_used(money, total), 1))
-            for phase, money in digest.by_phase(unit).items()
+            (phase, _amount(money, unit, decimals), _share(percent_used(money, total), 1))
+            for phase, money in phases.items()
         )
-        yield Table(("phase", "spent", "share"), rows)
+        yield Table(("phase", "spent", "share of cost"), rows)
 
 
-def _ahead(digest: Digest) -> Iterator[Block]:
-    for unit, money in digest.months.items():
-        label = f"by the end of the month, at the pace of these {_days(digest)}"
-        yield Figure(label, money, _amount(money, unit).text, "estimated")
-
-
-def _days(digest: Digest) -> str:
-    return duration_text(digest.period.length_ns)
+def month_blocks(months: dict[Unit, Estimate]) -> list[Block]:
+    """Return what the present month will cost, with the interval; nothing without an estimate."""
+    found: list[Block] = []
+    for unit, total in months.items():
+        point = Money(round(total.point), unit.currency)
+        text = _amount(point, unit).text
+        if total.low is not None and total.high is not None:
+            low, high = (Money(round(end), unit.currency) for end in (total.low, total.high))
+            text += f" ({range_text(low, high)} {unit.currency}, {total.confidence:.0%})"
+        found.append(Figure("by the end of the month", point, text, "estimated"))
+    note = f"Spent so far, and the rest at the daily cost of the last {PAST_DAYS} days, or fewer."
+    return [*found, NoteBlock(note)] if found else []
 
 
 def _near(digest: Digest) -> Iterator[Block]:
@@ -364,4 +352,4 @@ def _heads(digest: Digest) -> Iterator[Block]:
     if digest.heads:
         rows = tuple((path, head) for path, head in digest.heads.items())
         yield Table(("log", "hash of its last line"), rows)
-        yield NoteBlock("outlay guard verify --expect HASH shows whether lines were taken back.")
+        yield NoteBlock("outlay guard verify --expect HASH shows whether lines were removed.")

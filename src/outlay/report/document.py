@@ -1,4 +1,4 @@
-"""What a report is made of, and how it is rendered: a page in the browser, and Markdown. Pure."""
+"""Reports as values: sections of figures, tables, charts, notes; as HTML and Markdown. Pure."""
 
 from __future__ import annotations
 
@@ -13,21 +13,17 @@ from outlay.report.charts import Chart
 from outlay.units import Money
 from outlay.units.shown import number_text
 
-# What a report is made of, before anybody decides how it is shown.
-#
-# Every figure says how it is known: ``measured`` by the run itself; ``stated``, where measured time
-# is paid for at a price that somebody typed; ``estimated`` from measurements; or ``assumed``, since
-# nobody measured it.
-
 Known = Literal["measured", "stated", "estimated", "assumed"]
+"""How a figure is known: measured by the run; stated: measured time at a price that a user typed;
+estimated: computed from measurements; assumed: not measured by anything."""
 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One number: what it is of, its value, how people read it, and how it is known.
+    """One labelled number: its value, its text, and how it is known.
 
     Attributes:
-        leads: Whether it is among the few that a reader looks for first.
+        leads: Whether it is among the few headline figures.
     """
 
     label: str
@@ -42,7 +38,7 @@ class Table:
     """Rows under headings; cells are text, numbers, amounts, or ``html.Cell``.
 
     Attributes:
-        total: Which row sums up those before it.
+        total: The index of the row with the total.
     """
 
     headings: Sequence[str]
@@ -53,7 +49,7 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class ChartBlock:
-    """A chart; charts one after another stand side by side where there is room."""
+    """A chart; consecutive ones are shown side by side where there is room."""
 
     chart: Chart
     grade: Known = "measured"
@@ -61,7 +57,7 @@ class ChartBlock:
 
 @dataclass(frozen=True, slots=True)
 class NoteBlock:
-    """A sentence, or a few under a title of their own."""
+    """A paragraph, with an optional title."""
 
     text: str
     title: str = ""
@@ -76,7 +72,7 @@ class Section:
     """Blocks under a title; consecutive figures are shown together.
 
     Attributes:
-        is_half: Whether it may stand beside another one where there is room.
+        is_half: Whether it may be placed beside another section.
     """
 
     title: str
@@ -86,7 +82,7 @@ class Section:
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """A whole report: a title, a verdict in a sentence, and sections."""
+    """A report: title, one-sentence verdict, sections."""
 
     title: str
     verdict: str
@@ -108,23 +104,23 @@ class Document:
 def sections(
     found: Iterable[tuple[str, Iterable[Block]]], whole: Container[str] = ()
 ) -> tuple[Section, ...]:
-    """Return the sections that have anything to say; but for the ``whole``, side by side."""
+    """Return the non-empty sections; those in ``whole`` take the full width."""
     filled = ((title, tuple(blocks)) for title, blocks in found)
     return tuple(Section(title, blocks, title not in whole) for title, blocks in filled if blocks)
 
 
-# A report as a page in the browser, and as Markdown; both say the same.
+# HTML and Markdown, with the same content except charts.
 
 
 def to_html(document: Document) -> str:
-    """Return one page that opens offline."""
+    """Return one page without references to other files."""
     return html.whole_page(document.title, document.verdict, sections_html(document.sections))
 
 
 def sections_html(found: Iterable[Section]) -> Iterator[str]:
-    """Yield sections as parts of a page."""
+    """Yield sections as HTML."""
     for is_half, group in groupby(found, key=lambda each: each.is_half):
-        drawn = (html.section(each.title, *_html(each)) for each in group)
+        drawn = (html.section(e.title, blocks_html(e.blocks, e.title)) for e in group)
         if is_half:
             yield f'<div class="columns">{"".join(drawn)}</div>'
         else:
@@ -132,7 +128,7 @@ def sections_html(found: Iterable[Section]) -> Iterator[str]:
 
 
 def to_markdown(document: Document) -> str:
-    """Return the same without its charts, and without sections that have nothing else."""
+    """Return Markdown without charts, and without sections that have only charts."""
     lines = [f"# {markdown_text(document.title)}", ""]
     if document.verdict:
         lines += [markdown_text(document.verdict), ""]
@@ -142,38 +138,35 @@ def to_markdown(document: Document) -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _html(section: Section) -> Iterator[str]:
-    for kind, group in groupby(section.blocks, key=type):
-        blocks = list(group)
+def blocks_html(blocks: Iterable[Block], title: str = "") -> str:
+    """Return a section's blocks as HTML; consecutive figures and charts are grouped."""
+    parts = []
+    for kind, group in groupby(blocks, key=type):
+        drawn = "".join(_block_html(title, block) for block in group)
         if kind is Figure:
-            yield figures_html(block for block in blocks if isinstance(block, Figure))
+            drawn = f'<dl class="figures">{drawn}</dl>'
         elif kind is ChartBlock:
-            yield f'<div class="two">{"".join(_block_html(section, one) for one in blocks)}</div>'
-        else:
-            yield from (_block_html(section, one) for one in blocks)
+            drawn = f'<div class="two">{drawn}</div>'
+        parts.append(drawn)
+    return "".join(parts)
 
 
-def _block_html(section: Section, block: Block) -> str:
+def _block_html(section_title: str, block: Block) -> str:
     match block:
         case ChartBlock(chart, grade):
-            is_named = chart.title and chart.title != section.title
+            is_named = chart.title and chart.title != section_title
             said = f"<h3>{html_text(chart.title)}{_mark(grade)}</h3>" if is_named else ""
             return f"<div>{said}{html.chart(chart)}</div>"
         case Table(headings, rows, grade, total):
             note = html.note(f"{grade.capitalize()}.") if _mark(grade) else ""
-            named = section.title if len(headings) > 2 else f"{section.title}: {headings[0]}"
+            named = section_title if len(headings) > 2 else f"{section_title}: {headings[0]}"
             return html.table(headings, rows, total=total, caption=named) + note
         case NoteBlock(text, title):
             return (f"<h3>{html_text(title)}</h3>" if title else "") + html.note(text)
         case Figure():
-            return figures_html([block])
+            return _figure_html(block)
         case _:
             assert_never(block)
-
-
-def figures_html(figures: Iterable[Figure]) -> str:
-    """Return figures side by side."""
-    return f'<dl class="figures">{"".join(map(_figure_html, figures))}</dl>'
 
 
 def _figure_html(figure: Figure) -> str:
@@ -186,7 +179,7 @@ def _figure_html(figure: Figure) -> str:
 
 
 def _mark(grade: Known) -> str:
-    """Return how a figure is known where it is in doubt; that prices are stated is said once."""
+    """Return the label of estimated and assumed figures; the page explains stated prices once."""
     return f' <span class="grade">{grade}</span>' if grade in ("estimated", "assumed") else ""
 
 

@@ -1,10 +1,10 @@
-"""Reports of runs and sweeps on disk, in the forms that were asked for."""
+"""Reports of runs and sweeps as files: HTML, Markdown, CSV, LaTeX, pictures."""
 
 from __future__ import annotations
 
 import io
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
@@ -25,12 +25,10 @@ from outlay.sweep.aggregate.rows import columns_of
 from outlay.sweep.state.manifest import read_events, read_manifest
 from outlay.sweep.state.outcomes import Event
 
-# Everything that is known about one sweep, read once for its reports.
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepAccount:
-    """A sweep as it stands."""
+    """A sweep, read once for its reports."""
 
     root: Path
     summary: Aggregate
@@ -38,38 +36,36 @@ class SweepAccount:
 
     @property
     def reports(self) -> Path:
-        """Where its reports go unless told otherwise."""
+        """The default directory of its reports."""
         return self.root / "reports"
 
     @property
     def verdict(self) -> str:
-        """Which configuration was best, and how sure that is."""
+        """Which configuration was best, and how certain that is."""
         return verdict(self.summary.subjects, self.summary.rows)
 
     def document(self, link: Link = lambda _: "") -> Document:
-        """Return the sweep's report; ``link`` leads to its runs."""
+        """Return the sweep's report; ``link`` returns the address of a run's page."""
         found = self.summary
         return sweep_document(
             found.name, found.subjects, found.rows, self.events, head=found.head, link=link
         )
 
     def charts(self) -> list[Chart]:
-        """Return the charts of that page, before any drawing."""
+        """Return the charts of that report."""
         return charts_of(self.summary.subjects, self.summary.rows, self.events)
 
 
 def read_sweep(root: Path, now_ns: int, *, allow_missing: bool = False) -> SweepAccount:
-    """Read a sweep for its reports; ``allow_missing`` goes on when a completed run misses files.
+    """Read a sweep for its reports.
 
     Raises:
-        NotASweep: There is none.
-        IncompleteRuns: Completed runs miss what is required; names all of it.
+        NotASweep: The directory holds no sweep.
+        IncompleteRuns: Completed runs lack required files, unless ``allow_missing``; names them.
     """
     summary = aggregate(root, now_ns, allow_missing=allow_missing)
     return SweepAccount(root=root, summary=summary, events=read_events(root))
 
-
-# Reports on disk, in the forms that were asked for: HTML, Markdown, PNG.
 
 Form = Literal["html", "md", "png"]
 PICTURES: Final = "pictures"
@@ -81,39 +77,40 @@ def write_page(
     """Write ``report.html``, ``report.md`` and, with ``draw``, ``report.png``; return the files.
 
     Raises:
-        MissingExtra: A picture is wanted, and matplotlib is not installed; nothing is written.
+        MissingExtra: "png" is asked for, and matplotlib is not installed; nothing is written.
     """
     directory.mkdir(parents=True, exist_ok=True)
     pictures = []
     if "png" in forms:
         pictures = [directory / "report.png"]
         draw(pictures[0])
-    texts: Mapping[Form, Callable[[], str]] = {
-        "html": lambda: to_html(document),
-        "md": lambda: to_markdown(document),
-    }
-    return _written(directory, forms, texts) + pictures
+    return _write_texts(document, directory, forms) + pictures
 
 
 def write_sweep_report(account: SweepAccount, directory: Path, forms: Sequence[Form]) -> list[Path]:
-    """Write a sweep's report likewise, but each chart as a PNG of its own; return the files.
+    """Write a sweep's report, each chart as its own PNG; return the files.
 
     Raises:
-        MissingExtra: Pictures are wanted, and matplotlib is not installed; nothing is written.
+        MissingExtra: "png" is asked for, and matplotlib is not installed; nothing is written.
     """
     directory.mkdir(parents=True, exist_ok=True)
     pictures = []
     if "png" in forms:
         pictures = write_pictures(account.charts(), directory / PICTURES, ["png"])
-    texts: Mapping[Form, Callable[[], str]] = {
-        "html": lambda: to_html(account.document(_links(account, directory))),
-        "md": lambda: to_markdown(account.document()),
-    }
-    return _written(directory, forms, texts) + pictures
+    return _write_texts(account.document(_links(account, directory)), directory, forms) + pictures
+
+
+def _write_texts(document: Document, directory: Path, forms: Sequence[Form]) -> list[Path]:
+    written = []
+    for form, render in (("html", to_html), ("md", to_markdown)):
+        if form in forms:
+            written.append(directory / f"report.{form}")
+            write_whole(written[-1], render(document).encode())
+    return written
 
 
 def _links(account: SweepAccount, directory: Path) -> Link:
-    """Return where a page in a directory finds the reports of runs that have one."""
+    """Return links relative to ``directory`` to the runs' reports that exist."""
     dirs = {s.run.id: account.root / s.run.run_dir for s in account.summary.subjects}
 
     def link(run: str) -> str:
@@ -124,7 +121,7 @@ def _links(account: SweepAccount, directory: Path) -> Link:
 
 
 def setup_of(run_dir: Path) -> RunSetup:
-    """Return what a sweep knows of how a run was started; nothing of a run outside one."""
+    """Return how a sweep started a run; an empty setup for a run outside a sweep."""
     try:
         manifest = read_manifest(run_dir.absolute().parent)
     except (OutlayError, OSError):
@@ -138,24 +135,12 @@ def setup_of(run_dir: Path) -> RunSetup:
     return RunSetup()
 
 
-def _written(
-    directory: Path, forms: Sequence[Form], texts: Mapping[Form, Callable[[], str]]
-) -> list[Path]:
-    """Write what is text; return the files."""
-    wanted = {directory / f"report.{form}": texts[form] for form in forms if form in texts}
-    for path, text in wanted.items():
-        write_whole(path, text().encode())
-    return list(wanted)
-
-
-# All reports of a sweep on disk, as ``outlay sweep report`` documents them.
-#
-# The table, the Markdown page, the HTML page, the table for a paper, and pictures where wanted.
+# All reports of a sweep: what ``outlay sweep report`` writes.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepFiles:
-    """Where a sweep's reports are."""
+    """The paths of a sweep's reports."""
 
     csv: Path
     markdown: Path
@@ -165,7 +150,7 @@ class SweepFiles:
 
     @property
     def written(self) -> dict[str, Path]:
-        """The reports by their form, without pictures."""
+        """The reports by format, without pictures."""
         return {
             "html": self.html, "markdown": self.markdown, "csv": self.csv, "latex": self.latex,
         }  # fmt: skip
@@ -174,10 +159,10 @@ class SweepFiles:
 def write_sweep_files(
     account: SweepAccount, directory: Path, now_ns: int, pictures: Sequence[str] = ()
 ) -> SweepFiles:
-    """Write every report of a sweep, and each chart as files of these formats.
+    """Write every report of a sweep, and each chart in the formats ``pictures``.
 
     Raises:
-        MissingExtra: Pictures are wanted, and matplotlib is not installed.
+        MissingExtra: ``pictures`` is not empty, and matplotlib is not installed.
     """
     directory.mkdir(parents=True, exist_ok=True)
     rows, document = account.summary.rows, account.document(_links(account, directory))
@@ -203,7 +188,7 @@ def write_sweep_files(
 
 
 def _free_name(directory: Path, stem: str) -> Path:
-    """Return a name that no file has: an earlier table is never overwritten."""
+    """Return an unused name: an earlier table is never overwritten."""
     path, number = directory / f"{stem}.csv", 1
     while path.exists():
         path, number = directory / f"{stem}_{number}.csv", number + 1

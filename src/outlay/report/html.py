@@ -1,6 +1,6 @@
-"""The shell of every page and its small parts: tables, notes, legends, colours. Pure.
+"""HTML of pages: the document, sections, notes, tables. Pure.
 
-Whatever came from a log is escaped here or in ``svg``.
+Text from logs is escaped here or in ``svg``.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from outlay.units.shown import decimals_of, figure_text, money_text, number_text
 
 @cache
 def asset(name: str) -> str:
-    """Return the style sheet or the script that every page shares."""
+    """Return the style sheet or the script of all pages."""
     return (files("outlay.report") / name).read_text(encoding="utf-8")
 
 
@@ -32,7 +32,7 @@ HEAD: Final = (
 
 
 def whole_page(title: str, verdict: str, parts: Iterable[str]) -> str:
-    """Return a page as HTML without any reference to the outside."""
+    """Return a page as HTML without references to other files."""
     return (
         f"{HEAD}<title>{html_text(title)}</title><style>{asset('style.css')}</style></head><body>"
         f"<main>{top(title, verdict)}{''.join(parts)}</main>"
@@ -41,29 +41,29 @@ def whole_page(title: str, verdict: str, parts: Iterable[str]) -> str:
 
 
 def top(title: str, verdict: str, crumbs: str = "") -> str:
-    """Return the title of a page and what a reader in a hurry should know."""
+    """Return the title of a page and its verdict."""
     said = f'<p class="verdict">{html_text(verdict)}</p>' if verdict else ""
     return f"{crumbs}<h1>{html_text(title)}</h1>{said}"
 
 
 def section(title: str, *parts: str) -> str:
-    """Return a part of a page under its heading."""
+    """Return a section with its heading."""
     return f"<section><h2>{html_text(title)}</h2>{''.join(parts)}</section>"
 
 
 def note(text: str) -> str:
-    """Return a line that says what a chart or table rests on."""
+    """Return a small-print paragraph."""
     return f'<p class="note">{html_text(text)}</p>'
 
 
 def empty(text: str, command: str = "") -> str:
-    """Return what stands where there is nothing to show yet: why, and what to do."""
+    """Return the text of an empty section: why, and which command fills it."""
     shown = f" <code>{html_text(command)}</code>" if command else ""
     return f'<p class="empty">{html_text(text)}{shown}</p>'
 
 
 def chart(found: Chart) -> str:
-    """Return a chart with its legend, and where it is read out: below, or over it while needed."""
+    """Return a chart with its legend and its read-out: below it, or over it while hovering."""
     key, below = svg.legend(found), note(found.note) if found.note else ""
     if ends := svg.last_values(found):
         key = f'<div class="foot">{key}<p class="readout">{html_text(ends)}</p></div>'
@@ -77,22 +77,21 @@ def chart(found: Chart) -> str:
 _HINT: Final = "← → read it"
 
 
-# Cells of a table. Text is left, numbers are right; money has equal decimals within a column.
+# Tables. Text is aligned left, numbers right; money has equal decimals within a column.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """A cell with more to it than its text.
+    """A cell with more than text.
 
     Attributes:
-        value: What a program is given of it.
-        href: Where it leads.
-        title: What is said on hovering over it.
-        chip: A status, which has a colour of its own.
-        share: How much of a bar is full, 0 to 1 and beyond; None for no bar.
-        mark: How it is known, where that is not as usual.
-        is_number: Whether it stands right.
-        check: The name of a box to tick, for choosing rows.
+        value: The value in JSON.
+        title: The tooltip.
+        chip: A status, which sets the colour.
+        share: The filled part of a bar, 0 to 1 or more; None for no bar.
+        mark: How the figure is known, such as "estimated".
+        is_number: Whether it is aligned right.
+        check: The value of a checkbox that selects the row.
     """
 
     text: str
@@ -109,7 +108,7 @@ class Cell:
 def amount(
     money: Money | None, none: str = "no price", mark: str = "", *, kind: str = "cash"
 ) -> Cell | Money:
-    """Return an amount for a table, with its kind where that is not cash; a word for none."""
+    """Return an amount for a table, with its kind unless cash; ``none`` without an amount."""
     if money is None:
         return Cell(text=none, is_number=True)
     shown = money if kind == "cash" else Money(money.micros, f"{money.currency} {kind}")
@@ -125,13 +124,13 @@ def table(
     total: int | None = None,
     caption: str = "",
 ) -> str:
-    """Return a table; numbers align right, and a wide one scrolls by itself.
+    """Return a table; a wide one scrolls horizontally.
 
     Args:
-        headings: A heading that sorts is a cell with a link; its chip says in which direction.
+        headings: One that sorts is a cell with a link; its chip is the direction.
         cells: Rows of text, numbers, amounts and cells.
-        total: Which row sums up those before it.
-        caption: What the table is, for those who cannot see what stands around it.
+        total: The index of the row with the total.
+        caption: For screen readers.
     """
     rows = list(cells)
     columns = list(zip(*rows, strict=True)) if rows else []
@@ -172,7 +171,8 @@ def _cell(value: object, is_right: bool, decimals: int) -> str:  # noqa: FBT001 
             shown = f'{number} <span class="unit">{html_text(value.currency)}</span>'
             return f'<td{align} title="{value}">{shown}</td>'
         case Cell():
-            return f"<td{align}{_title(value)}>{_inside(value)}</td>"
+            title = f' title="{html_text(value.title)}"' if value.title else ""
+            return f"<td{align}{title}>{_inside(value)}</td>"
         case bool() | None | str():
             text = "" if value is None else str(value)
             long = ' class="text"' if len(text) > 40 and not is_right else align
@@ -181,10 +181,6 @@ def _cell(value: object, is_right: bool, decimals: int) -> str:  # noqa: FBT001 
             return f"<td{align}>{number_text(value)}</td>"
         case _:
             return f"<td{align}>{html_text(str(value))}</td>"
-
-
-def _title(cell: Cell) -> str:
-    return f' title="{html_text(cell.title)}"' if cell.title else ""
 
 
 def _inside(cell: Cell) -> str:
@@ -205,7 +201,7 @@ def _inside(cell: Cell) -> str:
 
 
 def share_bar(share: float) -> str:
-    """Return a bar that is full to a share; one that is passed has another colour."""
+    """Return a bar filled to a share; above 1 it has another colour."""
     width = max(0.0, min(share, 1.0)) * 100
     over = " over" if share > 1 else ""
     return (

@@ -1,5 +1,5 @@
-// What a page does beyond showing itself: read-outs in charts, legends that toggle, filters that apply.
-// It works the same in a report that is a file, and needs no library.
+// Read-outs of charts, legends that hide lines, filters that apply on change, connection state.
+// It works the same in a report file, and needs no library.
 (() => {
   "use strict";
   const off = new Set();
@@ -55,7 +55,7 @@
       shown.map((one) => `${one.label} ${short(valueAt(chart, "y", 1 - one.best[1]))}`).join(", "));
   };
 
-  // The read-out of a chart whose parts say what they are: bars, stretches of time, rows.
+  // The read-out of a chart whose parts have texts: bars, stretches of time, rows.
   const readPart = (chart, part) => {
     for (const other of chart.querySelectorAll(".said")) other.classList.remove("said");
     part.classList.add("said");
@@ -106,7 +106,7 @@
     if (form && event.target.type !== "search" && event.target.type !== "text") form.requestSubmit();
   });
 
-  // Hide again what was hidden before the page was updated.
+  // After an update, hide again the lines that were hidden.
   const prepare = () => {
     for (const item of document.querySelectorAll("button.key")) {
       const chart = chartBeside(item);

@@ -1,4 +1,7 @@
-"""Charts of sweeps and runs as files; needs matplotlib (extra ``report``)."""
+"""Charts as PNG, SVG and PDF files, drawn with matplotlib (extra ``report``).
+
+The same figures give the same bytes: files hold neither dates nor random ids.
+"""
 
 from __future__ import annotations
 
@@ -23,17 +26,12 @@ from outlay.report.charts import (
     ticks,
     time_unit,
 )
-from outlay.report.cost_charts import money_bars
-from outlay.report.run_charts import phase_strip, step_times
+from outlay.report.run_charts import money_bars, phase_strip, step_times
 from outlay.report.run_document import verdict
 from outlay.runs.reading import RunReading
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-
-# The charts of a sweep as files for papers and slides: PNG, SVG and PDF.
-#
-# The same figures give the same bytes: neither the date nor a random number enters a file.
 
 FORMATS: Final = ("png", "svg", "pdf")
 _PALETTE: Final = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#b8860b", "#56b4e9", "#000000")
@@ -57,10 +55,10 @@ _METADATA: Final[dict[str, dict[str, Any]]] = {
 
 
 def read_formats(text: str) -> tuple[str, ...]:
-    """Return formats from a text such as ``png,pdf``, each once.
+    """Parse formats such as ``png,pdf``; duplicates are dropped.
 
     Raises:
-        InvalidValue: One of them is not known.
+        InvalidValue: A format is unknown.
     """
     names = [name.strip().lower() for name in text.split(",")]
     for name in names:
@@ -90,7 +88,7 @@ def write_pictures(charts: Sequence[Chart], directory: Path, formats: Sequence[s
 
 @contextmanager
 def _style() -> Iterator[None]:
-    """Draw in the style of all pictures: what a user has set for other plots changes nothing."""
+    """Draw in outlay's style, whatever the user's matplotlibrc says."""
     try:
         import matplotlib as mpl
     except ImportError:
@@ -171,7 +169,7 @@ def _lines(axes: Axes, chart: LineChart) -> None:
 
 
 def _frame(axes: Axes, chart: Plane | LineChart, points: Sequence[tuple[float, float]]) -> None:
-    """Put round ticks on both axes, and say what they count."""
+    """Set ticks and titles of both axes."""
     across, up = (ticks(values) for values in _columns(points))
     in_days = isinstance(chart, LineChart) and chart.in_days
     labels = [day_text(tick.value) if in_days else tick.label for tick in across]
@@ -247,11 +245,11 @@ def _scale(axes: Axes, values: Sequence[float], title: str) -> None:
     axes.set_xlabel(title)
 
 
-# Charts below each other in one picture, for slides and chats.
+# Several charts in one picture
 
 
 def save_charts(charts: Sequence[Chart], path: Path, *, title: str = "") -> None:
-    """Write charts as one PNG.
+    """Write charts as one PNG, one below the other.
 
     Raises:
         MissingExtra: matplotlib is not installed.
@@ -271,7 +269,7 @@ def save_charts(charts: Sequence[Chart], path: Path, *, title: str = "") -> None
 
 
 def save_picture(run: RunReading, path: Path) -> None:
-    """Write a run's phases, money and step times as a PNG.
+    """Write a run's phases, cost and step times as a PNG.
 
     Raises:
         MissingExtra: matplotlib is not installed.

@@ -1,9 +1,9 @@
-"""The charts of one run: phases over time, metrics, step times, what a kill would undo. Pure."""
+"""Charts of runs: phases over time, metrics, step times, work at risk, cost; GPU prices. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 import numpy as np
 
@@ -12,19 +12,37 @@ from outlay.goodput.attempt import AttemptTimeline
 from outlay.goodput.follower import RunView
 from outlay.goodput.timeline import Timeline
 from outlay.rates import kind_of_cost
-from outlay.report.charts import Curve, LineChart, PhaseStrip, StripPart, time_unit
+from outlay.report.charts import (
+    Bar,
+    Curve,
+    LineChart,
+    PhaseStrip,
+    Plane,
+    Point,
+    StripPart,
+    Waterfall,
+    time_unit,
+)
 from outlay.sweep.aggregate.rows import unit_of
+from outlay.units import Money
 from outlay.units.money import MICROS
+from outlay.units.shown import decimals_of, money_text
+
+if TYPE_CHECKING:
+    from outlay.cost.compare import Candidate
+    from outlay.prices.recording import Series
+    from outlay.prices.series import PricePoint
 
 Axis = Literal["steps", "time", "dollars"]
 AXES: Final[tuple[Axis, ...]] = ("steps", "time", "dollars")
 _COLUMNS: Final = 160
 _POINTS: Final = 240
 _MOST_CHECKPOINTS: Final = 200
+_DAY_NS: Final = 86_400 * 10**9
 
 
 def phase_strip(timeline: Timeline, phases: Sequence[tuple[str, str]]) -> PhaseStrip:
-    """Return the run from left to right; ``phases`` in their order, with what is said of each."""
+    """Return the run's phases over time; ``phases`` in stacking order, with their legend text."""
     start_ns, whole_ns = timeline.start_ns, timeline.end_ns - timeline.start_ns
     parts: list[StripPart] = []
     for index in range(_COLUMNS):
@@ -47,10 +65,9 @@ def phase_strip(timeline: Timeline, phases: Sequence[tuple[str, str]]) -> PhaseS
 
 
 def step_times(timeline: Timeline) -> LineChart | None:
-    """Return the own time of steps by their order of execution; None of fewer than two.
+    """Return the own time of steps in order of execution; None with fewer than two.
 
-    A long run is drawn in groups of steps: the median and the longest of each, so that no stall is
-    lost between two points.
+    A long run is grouped: the median and the longest step of each group, so that every stall shows.
     """
     own = np.concatenate([each.own_times() for each in _attempt_timelines(timeline)]) / 1e9
     if len(own) < 2:
@@ -72,9 +89,9 @@ def step_times(timeline: Timeline) -> LineChart | None:
 
 
 def at_risk(timeline: Timeline) -> LineChart | None:
-    """Return how much work a kill would have undone at each moment.
+    """Return the work that a kill would have undone at each moment, since the last checkpoint.
 
-    None without a checkpoint, and with so many that no eye could tell their teeth apart.
+    None without a checkpoint, and with too many to be told apart in the chart.
     """
     attempts = _attempt_timelines(timeline)
     count = sum(len(attempt.checkpoints) for attempt in attempts)
@@ -88,7 +105,7 @@ def at_risk(timeline: Timeline) -> LineChart | None:
         for number, points in enumerate(teeth, 1)
     )
     return LineChart(
-        title="What a kill would have undone, moment by moment", x_title=x_title,
+        title="Work at risk: what a kill would have undone", x_title=x_title,
         y_title=f"{y_unit} of work not yet safe", curves=curves,
         labels=tuple(curve.label for curve in curves) if len(curves) > 1 else (),
     )  # fmt: skip
@@ -113,13 +130,14 @@ def _attempt_timelines(timeline: Timeline) -> list[AttemptTimeline]:
     return [stretch.timeline for stretch in timeline.stretches if stretch.timeline is not None]
 
 
-# Metrics along steps, time or money.
+# Metrics over steps, time or cost.
 
 
 def metric_points(view: RunView, name: str, axis: Axis) -> list[tuple[float, float]]:
-    """Return a metric along an axis; none where the run has no price and dollars are asked for.
+    """Return a metric along an axis; empty for dollars if the run has no price.
 
-    Steps are counted by the training, time in seconds and money in currency units since the start.
+    Steps are numbered by the training; time is in seconds and money in currency units since the
+    start.
     """
     series = view.account.series(name, most=_POINTS)
     start_ns, rates = view.timeline.start_ns, view.rates
@@ -135,9 +153,9 @@ def metric_points(view: RunView, name: str, axis: Axis) -> list[tuple[float, flo
 
 
 def metric_charts(runs: Mapping[str, RunView], axis: Axis, most: int) -> Iterator[LineChart]:
-    """Yield each metric of one run, or of several on one axis, by what the runs are called.
+    """Yield a chart for each metric, of one run or of several on one axis; ``runs`` by name.
 
-    Money of two currencies, or paid and shown back, shares no axis: it has a chart for each.
+    Amounts of two currencies, or of cash and showback, get separate charts.
     """
     names = dict.fromkeys(name for view in runs.values() for name in view.account.metric_names())
     looks = {label: look for look, label in enumerate(runs)}
@@ -163,7 +181,72 @@ def metric_charts(runs: Mapping[str, RunView], axis: Axis, most: int) -> Iterato
 
 
 def _unit(view: RunView, axis: Axis) -> str:
-    """Return what an axis counts for a run."""
+    """Return the unit of an axis for a run."""
     if axis != "dollars" or view.rates is None:
         return axis
     return unit_of(view.rates.currency, kind_of_cost(view.timeline.attempts))
+
+
+# Cost and prices. Amounts of two currencies, or of cash and showback, get separate charts.
+
+
+def money_bars(
+    parts: Mapping[str, Money],
+    *,
+    title: str,
+    name: str = "",
+    note: str = "",
+    intervals: Mapping[str, tuple[Money, Money]] | None = None,
+) -> Waterfall:
+    """Return amounts of one currency as parts of their sum; there is at least one."""
+    decimals = decimals_of(parts.values())
+    ends = {label: (low.micros, high.micros) for label, (low, high) in (intervals or {}).items()}
+    bars = (
+        Bar(label=label, value=m.micros, text=money_text(m, decimals), ends=ends.get(label))
+        for label, m in parts.items()
+    )
+    currency = next(iter(parts.values())).currency
+    return Waterfall(name=name, title=title, x_title=currency, bars=tuple(bars), note=note)
+
+
+def accuracy_against_cost(
+    candidates: Sequence[Candidate], front: Sequence[Candidate], *, title: str
+) -> list[Plane]:
+    """Return runs by cost and accuracy, those on the Pareto front joined by a line."""
+    units = dict.fromkeys(unit_of(each.currency, each.kind) for each in candidates)
+    return [
+        Plane(
+            title=title, x_title=unit, y_title="accuracy",
+            points=tuple(
+                Point(x=each.cost, y=each.metric, label=each.name, on_front=each in front)
+                for each in candidates
+                if unit_of(each.currency, each.kind) == unit
+            ),
+        )
+        for unit in units
+    ]  # fmt: skip
+
+
+def price_history(points: Sequence[PricePoint], *, title: str) -> list[LineChart]:
+    """Return prices over time, a line for each series; a price holds until the next point."""
+    found: dict[str, dict[Series, list[tuple[float, float]]]] = {}
+    for point in sorted(points, key=lambda point: point.at_ns):
+        line = found.setdefault(point.price.currency, {}).setdefault(point.series, [])
+        day = point.at_ns / _DAY_NS
+        line += [(day, line[-1][1])] if line else []
+        line.append((day, float(point.price.amount)))
+    return [
+        LineChart(
+            title=title, x_title="day (UTC)", y_title=f"{currency} per GPU-hour", in_days=True,
+            curves=tuple(
+                Curve(label=_series_name(series), points=tuple(line), look=look)
+                for look, (series, line) in enumerate(lines.items())
+            ),
+            labels=tuple(map(_series_name, lines)),
+        )
+        for currency, lines in found.items()
+    ]  # fmt: skip
+
+
+def _series_name(series: Series) -> str:
+    return f"{series.provider} {series.machine} {series.label}"

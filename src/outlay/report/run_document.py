@@ -1,4 +1,4 @@
-"""A run's report: verdict, charts, time and money, what was run, what to change. Pure."""
+"""A run's report: verdict, charts, time and cost, setup, advice. Pure."""
 
 from __future__ import annotations
 
@@ -30,28 +30,32 @@ from outlay.report.run_charts import Axis, at_risk, metric_charts, phase_strip, 
 from outlay.runs.reading import RunReading
 from outlay.units import Money
 from outlay.units.quantity import duration_text
-from outlay.units.shown import counted, money_text, unit_cost_text
+from outlay.units.shown import counted, kind_suffix, money_text, unit_cost_text
 
-# A run in a few sentences: what it got for its money, where the rest went, how it ended.
+# The verdict
 
 
 def verdict(run: RunReading) -> str:
-    """Return what a reader in a hurry should know."""
+    """Return the run in a few sentences: duration, cost, goodput, largest loss, how it ended."""
     summary = run.goodput
     if not summary.wall_ns:
-        return "Nothing happened yet: the run has no wall time."
+        return "Nothing is recorded yet: the run has no wall time."
     state = "So far" if summary.alive else "In all"
-    price = "no price" if summary.cost is None else money_text(summary.cost)
+    price = "no price" if summary.cost is None else _cost_text(run, summary.cost)
     spent = f"{state} {duration_text(summary.wall_ns)} of wall time, {price}"
     if summary.goodput is None:
-        got = "; no steps were recorded, so nobody knows how much of it was productive."
+        got = "; no steps were recorded, so the productive share is unknown."
     else:
-        got = f", {summary.goodput:.1%} of it productive. {_loss(summary)}"
+        got = f"; {summary.goodput:.1%} of the time was productive. {_loss(summary)}"
     return f"{spent}{got}{_stop(run)}{_end(run)}"
 
 
+def _cost_text(run: RunReading, money: Money) -> str:
+    return f"{money_text(money)}{kind_suffix(run.cost.kind)}"
+
+
 def _loss(summary: GoodputSummary) -> str:
-    """Say what cost most besides the steps that count."""
+    """Return the costliest phase besides productive steps."""
     losses = [row for row in summary.phases if row.phase != ph.STEP]
     if not losses:
         return "Nothing was lost."
@@ -69,7 +73,7 @@ def _worth(row: PhaseRow) -> tuple[int, int]:
 
 
 def _end(run: RunReading) -> str:
-    """Say how a run ended that is over and not done."""
+    """Return how a run ended, unless it completed or still runs."""
     end = run.view.timeline.attempts[-1].end
     if run.goodput.alive or (end is not None and end.status == "completed"):
         return ""
@@ -87,23 +91,23 @@ def _stop(run: RunReading) -> str:
     return " It is within its budget."
 
 
-# A run's report: what became of its time and money, how sure that is, and what to change.
+# The report
 
 _MOST_ROWS: Final = 20
 _MOST_METRICS: Final = 12
 _ESTIMATES: Final = (
-    "Amounts are time multiplied by a price. Measured: by the run's own log, at a price that a "
-    "source of offers asked. Stated: measured time at a price that somebody typed. Estimated: "
-    "computed from measurements. Assumed: nobody measured it."
+    "Amounts are time multiplied by a price. Measured: time from the run's log, at a price from a "
+    "vendor's offer. Stated: measured time at a price that a user typed. Estimated: computed from "
+    "measurements. Assumed: not measured by anything."
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSetup:
-    """What a run was started with, as far as others than its log know it.
+    """How a run was started, from sources other than its log.
 
     Attributes:
-        hide: Takes names of people out of a text, where they are not to be shown.
+        hide: Removes names of people from a text.
     """
 
     command: Sequence[str] = ()
@@ -118,7 +122,7 @@ _NO_SETUP: Final = RunSetup()
 def run_document(
     run: RunReading, setup: RunSetup = _NO_SETUP, axes: Sequence[Axis] = ("steps", "dollars")
 ) -> Document:
-    """Return a run's report; ``axes`` are what its metrics are drawn along."""
+    """Return a run's report; ``axes`` are the horizontal axes of its metrics."""
     identity = run.view.identity
     return Document(
         title=identity.name or identity.model or identity.run_id,
@@ -137,7 +141,7 @@ def run_document(
                 ("Checkpoints", _checkpoints(run)),
                 ("What to change", _advice(run)),
                 ("What was run", _setup(run, setup)),
-                ("What the figures rest on", _ground(run)),
+                ("How the figures are known", _ground(run)),
             ],
             whole=("The run", "Timeline", "Metrics", "Attempts")
             + (("Reliability",) if run.goodput.disruptions else ()),
@@ -148,17 +152,17 @@ def run_document(
 def _run(run: RunReading) -> Iterator[Block]:
     summary, cost = run.goodput, run.cost
     if summary.cost is not None:
-        text = money_text(summary.cost)
+        text = _cost_text(run, summary.cost)
         yield Figure("cost", summary.cost, text, _cost_grade(run), leads=True)
     burn = run.view.burn_micros_per_hour
     if burn and summary.cost is not None:
         per_hour = Money(burn, summary.cost.currency)
-        yield Figure("costs now", per_hour, f"{money_text(per_hour)}/h", leads=True)
+        yield Figure("burn per hour", per_hour, _cost_text(run, per_hour), leads=True)
     if summary.goodput is not None:
         yield Figure("goodput", summary.goodput, f"{summary.goodput:.1%}", leads=True)
     yield Figure("wall time", summary.wall_ns, duration_text(summary.wall_ns), leads=True)
     if cost.steps:
-        yield Figure("steps executed", cost.steps, f"{cost.steps:,}", leads=True)
+        yield Figure("steps", run.figures.steps, f"{run.figures.steps:,}", leads=True)
     if cost.accuracy is not None:
         yield Figure("best accuracy", cost.accuracy, f"{cost.accuracy:.4g}", leads=True)
     yield Figure("status", run.status, run.status)
@@ -169,6 +173,9 @@ def _run(run: RunReading) -> Iterator[Block]:
     if summary.assumed:
         yield Figure("of which assumed", summary.assumed, str(summary.assumed), "assumed")
     yield Figure("GPU time", cost.gpu_ns, duration_text(cost.gpu_ns))
+    if cost.steps != run.figures.steps:
+        text = f"{cost.steps:,}, repeated ones included"
+        yield Figure("steps executed", cost.steps, text)
     if cost.tokens:
         yield Figure("tokens", cost.tokens, f"{cost.tokens:,}")
     if cost.samples:
@@ -181,17 +188,16 @@ def _run(run: RunReading) -> Iterator[Block]:
 
 
 def _metrics(run: RunReading, axes: Sequence[Axis]) -> Iterator[Block]:
-    """Yield what the training reported, along each axis."""
     names = run.view.account.metric_names()
     drawn = [list(metric_charts({"": run.view}, axis, _MOST_METRICS)) for axis in axes]
-    for charts in zip_longest(*drawn):  # The axes of a metric stand beside each other.
+    for charts in zip_longest(*drawn):  # A metric's axes are side by side.
         yield from (ChartBlock(chart) for chart in charts if chart is not None)
     if len(names) > _MOST_METRICS:
         yield NoteBlock(f"The first {_MOST_METRICS} of {len(names):,} metrics are shown.")
 
 
 def _attempt_rows(run: RunReading) -> Iterator[Block]:
-    """Yield when each attempt ran, where, and how it ended; one alone is told with the run."""
+    """Yield the attempts, where there are several: when, where, and how each ended."""
     attempts = run.view.timeline.attempts
     if len(attempts) < 2:
         return
@@ -207,7 +213,7 @@ def _attempt_rows(run: RunReading) -> Iterator[Block]:
 
 
 def _setup(run: RunReading, setup: RunSetup) -> Iterator[Block]:
-    """Yield what was run, where and by whom: what is needed to run it again."""
+    """Yield what is needed to run it again: command, commit, host, parameters, versions."""
     header = run.view.timeline.attempts[-1].header
     command = shlex.join(setup.command or run.command)
     stated = {
@@ -232,7 +238,7 @@ def _setup(run: RunReading, setup: RunSetup) -> Iterator[Block]:
 
 
 def parameters_of(run: RunReading, setup: RunSetup) -> dict[str, object]:
-    """Return what a run was configured with; a setting inside another one as ``outer.inner``."""
+    """Return a run's parameters; a nested one as ``outer.inner``."""
     return dict(_flat({**setup.configuration, **run.config}, ""))
 
 
@@ -245,7 +251,7 @@ def _flat(settings: Mapping[str, object], above: str) -> Iterator[tuple[str, obj
 
 
 def _guard(run: RunReading) -> Iterator[Block]:
-    """Yield what the guard said last of its money; its head is what `guard verify` can expect."""
+    """Yield the guard's last note; it has the head for ``outlay guard verify --expect``."""
     segments = run.view.account.segments.values()
     notes = (note for segment in segments for note in segment.notes)
     said = [note for note in notes if note.text.startswith("guard: ") and "; head " in note.text]
@@ -299,7 +305,6 @@ def _limit(bound: Bound, used: int, currency: str) -> tuple[object, ...]:
 
 
 def _timeline(run: RunReading) -> Iterator[Block]:
-    """Yield the run from left to right: its phases, and where its attempts began."""
     rows = run.goodput.phases
     if rows:
         phases = [(row.phase, f"{row.share:.1%}") for row in rows]
@@ -331,7 +336,7 @@ def _phase_cells(ns: int, share: float, cost: Money | None) -> tuple[object, ...
 def _units(run: RunReading) -> Iterator[Block]:
     whole = run.cost.cost
     if whole is None:
-        yield NoteBlock("The run has no price: start it with price=, or set one in the grid.")
+        yield NoteBlock("The run has no price. Start it with price=, or set a price in the grid.")
         return
     for unit, each in run.cost.unit_costs().items():
         if each is not None:
@@ -340,7 +345,7 @@ def _units(run: RunReading) -> Iterator[Block]:
 
 
 def _cost_grade(run: RunReading) -> Known:
-    """Money is as sure as the weakest thing it rests on."""
+    """Return how the cost is known: as well as its least certain part."""
     if run.goodput.assumptions:
         return "assumed"
     return "measured" if all(price.offer for price in run.cost.prices) else "stated"
@@ -350,7 +355,7 @@ def _steps(run: RunReading) -> Iterator[Block]:
     summary = run.goodput
     chart = step_times(run.view.timeline)
     if chart is None:
-        none = "No steps were recorded: busy or idle is known, productive is not."
+        none = "No steps were recorded, so the productive share is unknown."
         yield NoteBlock("One step was recorded: too few to compare." if run.cost.steps else none)
         return
     yield ChartBlock(chart)
@@ -430,4 +435,4 @@ def _ground(run: RunReading) -> Iterator[Block]:
     for finding in run.goodput.findings:
         yield NoteBlock(f"{finding.severity.capitalize()}: {finding}")
     if not run.goodput.findings:
-        yield NoteBlock("Nothing is wrong with the log.")
+        yield NoteBlock("No problems were found in the log.")

@@ -1,7 +1,7 @@
-"""Charts as inline SVG that fills its column at any width, with round values on its axes. Pure.
+"""Charts as inline SVG that fills its column at any width. Pure.
 
-Places are shares of the plot, so that text and strokes keep their size however wide it is; what is
-around the plot lies in the picture's padding, which the style sheet gives.
+Coordinates are percentages of the plot, so that text and strokes keep their size at any width; axis
+labels are in the SVG's padding, which the style sheet sets.
 """
 
 from __future__ import annotations
@@ -33,38 +33,38 @@ from outlay.report.charts import (
 from outlay.units.quantity import duration_text
 from outlay.units.shown import number_text
 
-# Drawing. Colours are classes that the page's style sheet gives (the Okabe-Ito palette, which
-# colour-blind readers can tell apart); shapes and labels say the same again.
+# Colours are classes of the style sheet: the Okabe-Ito palette, which is colour-blind safe. Shapes
+# and labels repeat what the colours show.
 
 _ROW: Final = 24
 _FITTING: Final = 20
 _LABELLED: Final = 24
-"""Points up to which each may have its name beside it."""
+"""The most points that get a name beside them."""
 _WIDE, _HIGH = 560.0, 190.0
-"""Pixels that a plot has about, to tell which names would lie on each other."""
+"""The approximate size of a plot in pixels, to find names that would overlap."""
 _NAMED_ATTEMPTS: Final = 8
 _ROOM: Final = 30
-"""Letters below an axis for which a phone has room; with more, every second label is left out."""
+"""Characters that fit below an axis on a phone; beyond that every second label is hidden there."""
 _XMLNS: Final = 'xmlns="http://www.w3.org/2000/svg"'
 
 
 class _Axes:
-    """Where values of a chart lie, as shares of the plot; each axis begins and ends with a tick."""
+    """Maps values to shares of the plot, 0 to 1; each axis begins and ends with a tick."""
 
     def __init__(self, xs: Sequence[float], ys: Sequence[float], *, in_days: bool = False) -> None:
         self._in_days = in_days
         self._xs, self._ys = ticks(xs), ticks(ys)
 
     def x(self, value: float) -> float:
-        """Return how far right a value lies, 0 to 1."""
+        """Return the share from the left."""
         return _share(value, self._xs)
 
     def y(self, value: float) -> float:
-        """Return how far down a value lies, 0 to 1."""
+        """Return the share from the top."""
         return 1 - _share(value, self._ys)
 
     def data(self, x_title: str) -> str:
-        """Return what a script needs to turn places into values: both ends of each axis."""
+        """Return the ends of both axes as attributes, with which the script computes values."""
         xs, ys = self._xs, self._ys
         days = ' data-days="1"' if self._in_days else ""
         return (
@@ -73,7 +73,7 @@ class _Axes:
         )
 
     def frame(self, x_title: str, y_title: str) -> str:
-        """Return the axes with round values on each."""
+        """Return rules, tick labels and titles."""
         up = (
             f'<line class="rule" x2="100%" y1="{_percent(self.y(tick.value))}" '
             f'y2="{_percent(self.y(tick.value))}"/><text class="tick" dx="-7" dy="4" '
@@ -95,7 +95,6 @@ class _Axes:
 
 
 def _share(value: float, scale: Sequence[Tick]) -> float:
-    """Return how far along a scale a value lies, 0 to 1."""
     first, last = scale[0].value, scale[-1].value
     return (value - first) / (last - first)
 
@@ -105,7 +104,6 @@ def _percent(share: float) -> str:
 
 
 def _below(share: float, label: str, y: str = "100%", kind: str = "tick") -> str:
-    """Return a tick's label below the plot."""
     return (
         f'<text class="{kind}" x="{_percent(share)}" y="{y}" dy="18" text-anchor="middle">'
         f"{html_text(label)}</text>"
@@ -113,7 +111,7 @@ def _below(share: float, label: str, y: str = "100%", kind: str = "tick") -> str
 
 
 def draw(chart: Chart) -> str:
-    """Return a chart as SVG that names itself to screen readers and can be focused."""
+    """Return a chart as SVG with an ARIA label, focusable by keyboard."""
     match chart:
         case Plane():
             return _scatter(chart)
@@ -139,7 +137,7 @@ def _picture(kind: str, title: str, body: str, more: str = "") -> str:
 
 
 def _plot(axes: _Axes, chart: Plane | LineChart, lines: str, marks: str = "") -> str:
-    """Return axes with lines in them, which stretch with the plot, and marks, which do not."""
+    """Return axes with lines, which stretch with the plot, and marks, which do not."""
     stretched = (
         '<svg viewBox="0 0 1000 1000" preserveAspectRatio="none" width="100%" height="100%">'
         f"{lines}</svg>"
@@ -154,7 +152,6 @@ def _path(points: Sequence[tuple[float, float]], axes: _Axes) -> str:
 
 
 def _curves(chart: LineChart) -> str:
-    """Return values along an axis, a line each."""
     every = [point for line in chart.curves for point in line.points]
     axes = _Axes([x for x, _ in every], [y for _, y in every], in_days=chart.in_days)
     return _plot(axes, chart, "".join(_line(i, c, axes) for i, c in enumerate(chart.curves)))
@@ -175,7 +172,7 @@ def _stroke(look: int) -> str:
 
 
 def _scatter(chart: Plane) -> str:
-    """Return runs in a plane, with a line through those that nothing beats."""
+    """Return points, with a line through the Pareto front."""
     points = chart.points
     axes = _Axes([p.x for p in points], [p.y for p in points])
     front = sorted((p.x, p.y) for p in points if p.on_front)
@@ -195,7 +192,7 @@ def _mark(point: Point, axes: _Axes) -> str:
 
 
 def _names(points: Sequence[Point], axes: _Axes) -> str:
-    """Return the names of points beside them; one that would lie on something is left out."""
+    """Return names beside points; one that would overlap another mark is left out."""
     places = [(axes.x(p.x) * _WIDE, axes.y(p.y) * _HIGH) for p in points]
     taken = [(x - 7, x + 7, y) for x, y in places]
     drawn = []
@@ -219,7 +216,7 @@ def _names(points: Sequence[Point], axes: _Axes) -> str:
     return "".join(drawn)
 
 
-# Rows: a name left of the plot, something at its height in it.
+# Charts of rows: a name at the left, a bar or marks in the plot.
 
 
 def _rows(title: str, count: int, body: str) -> str:
@@ -227,7 +224,7 @@ def _rows(title: str, count: int, body: str) -> str:
 
 
 def _name(text: str, row: int) -> str:
-    """Return a row's name, shortened at its end where it would not fit."""
+    """Return a row's name, truncated to fit."""
     return (
         f'<text class="tick" dx="-8" y="{_ROW * row + 16}" text-anchor="end">'
         f"<title>{html_text(text)}</title>{html_text(_fitting(text))}</text>"
@@ -239,7 +236,6 @@ def _fitting(text: str) -> str:
 
 
 def _scale(scale: Sequence[Tick], count: int, title: str) -> str:
-    """Return a horizontal axis below rows."""
     foot = _ROW * count + 4
     lines = (
         f'<line class="rule" x1="{_percent(_share(tick.value, scale))}" y2="{foot}" '
@@ -262,13 +258,13 @@ def _bar(kind: str, start: float, end: float, row: int) -> str:
 
 
 def _said(text: str, body: str) -> str:
-    """Return a part of a chart that is read out as it stands."""
+    """Return a part of a chart with its read-out text."""
     said = html_text(text)
     return f'<g data-said="{said}"><title>{said}</title>{body}</g>'
 
 
 def _waterfall(chart: Waterfall) -> str:
-    """Return the parts of a whole as bars, each beginning where the last ended."""
+    """Return the parts of a sum as bars, each beginning where the last ended."""
     whole = sum(part.value for part in chart.bars) or 1.0
     at, rows = 0.0, []
     for row, part in enumerate(chart.bars):
@@ -290,7 +286,7 @@ def _waterfall(chart: Waterfall) -> str:
 
 
 def _gantt(chart: SpanChart) -> str:
-    """Return runs over time, a row each; attempts that ended badly bear a cross."""
+    """Return runs over time, a row each; attempts that failed have a cross."""
     stretches = chart.stretches
     rows = {row: number for number, row in enumerate(dict.fromkeys(one.row for one in stretches))}
     divisor, unit = time_unit(max(one.end for one in stretches))
@@ -314,7 +310,6 @@ def _gantt(chart: SpanChart) -> str:
 
 
 def _intervals(chart: IntervalChart) -> str:
-    """Return configurations with their runs, their mean and its interval."""
     ends = [end for row in chart.rows for end in (*row.values, *_ends(row))]
     scale = ticks(ends)
 
@@ -343,7 +338,6 @@ def _ends(row: IntervalRow) -> tuple[float, float]:
 
 
 def _strip(chart: PhaseStrip) -> str:
-    """Return a run from left to right, each stretch split into the phases that filled it."""
     whole = chart.seconds or 1.0
     parts = "".join(_strip_part(part, whole) for part in chart.parts)
     divisor, unit = time_unit(whole)
@@ -379,11 +373,11 @@ def _strip_part(part: StripPart, whole: float) -> str:
     return _said(f"{begin} to {end}: {shares}", "".join(rects))
 
 
-# Legends: what the looks, or the colours, of a chart stand for.
+# Legends
 
 
 def legend(chart: Chart) -> str:
-    """Return what a chart's looks stand for, each a switch; of phases, their colours and shares."""
+    """Return a legend: buttons that hide lines; of phases, colours and shares."""
     match chart:
         case Plane() | LineChart() if chart.labels:
             items = (
@@ -412,7 +406,7 @@ def _sample(look: int, *, is_dot: bool) -> str:
 
 
 def last_values(chart: Chart) -> str:
-    """Return where the few curves of a chart end, shown until something is pointed at."""
+    """Return the last values of up to three curves: the read-out before any hovering."""
     if not isinstance(chart, LineChart) or len(chart.curves) > 3:
         return ""
     ends = [(curve.label, curve.points[-1][1]) for curve in chart.curves if curve.points]

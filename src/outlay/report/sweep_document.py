@@ -1,4 +1,4 @@
-"""A sweep's report: its charts, its document, its LaTeX table. Pure."""
+"""A sweep's report: charts, document, LaTeX table. Pure."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from outlay.report.charts import (
     SpanChart,
     Waterfall,
 )
-from outlay.report.cost_charts import money_bars
 from outlay.report.document import Block, ChartBlock, Document, NoteBlock, Table, sections
 from outlay.report.html import Cell
+from outlay.report.run_charts import money_bars
 from outlay.sweep.aggregate.comparison import (
     Replicates,
     fairness,
@@ -38,11 +38,9 @@ from outlay.sweep.state.outcomes import Event
 from outlay.units import Money
 from outlay.units.shown import amount_text, money_of, money_text
 
-# The configurations of a sweep as a LaTeX table for a paper.
-
 
 def latex_table(rows: Sequence[Row]) -> str:
-    """Return a booktabs table: a line per configuration, means over seeds and their intervals."""
+    """Return a booktabs table: a row per configuration, means over seeds and their intervals."""
     metric = latex_text(_metric(rows))
     lines = [
         r"\begin{tabular}{lrrr}",
@@ -60,24 +58,22 @@ def latex_table(rows: Sequence[Row]) -> str:
     return "\n".join([*lines, r"\bottomrule", r"\end{tabular}"]) + "\n"
 
 
-# What the charts of a sweep show: points, lines, parts and spans of time, before any drawing.
-#
-# The page draws them as SVG, and papers get them as pictures; both show the same figures.
+# Charts
 
 _AXES: Final = (
     ("cost", "cost"), ("wall_minutes", "minutes"), ("tokens", "tokens"), ("energy_Wh", "Wh"),
 )  # fmt: skip
 _ALIKE: Final = 0.05
-"""Runs that used the same but for this share of it are not told apart by what they used."""
-_FRONT: Final = "Measured, a point per run. The line joins those that no cheaper run equals."
+"""Values within this share of each other count as equal: such an axis shows nothing."""
+_FRONT: Final = "Measured, a point per run. The line joins the runs that no cheaper run equals."
 _SPREAD: Final = "Estimated: a run's dollars are spread evenly over its wall time."
-_CROSS: Final = "A cross: it failed, was ended or killed."
+_CROSS: Final = "A cross: the attempt failed, was ended or killed."
 
 
 def charts_of(
     subjects: Sequence[Subject], rows: Sequence[Row], events: Sequence[Event]
 ) -> list[Chart]:
-    """Return every chart that there are figures for."""
+    """Return every chart for which there are figures."""
     return [
         *_ranking_chart(subjects, rows),
         *_against(subjects, rows),
@@ -88,7 +84,7 @@ def charts_of(
 
 
 def _against(subjects: Sequence[Subject], rows: Sequence[Row]) -> Iterator[Plane]:
-    """Yield the metric against dollars, time, tokens and energy, where they were measured."""
+    """Yield the metric against cost, time, tokens and energy, where measured."""
     target = next((s.target for s in subjects if s.target.metric), None)
     if target is None:
         return
@@ -103,7 +99,7 @@ def _against(subjects: Sequence[Subject], rows: Sequence[Row]) -> Iterator[Plane
             if not any(values) or _is_drawn(values, drawn):
                 continue
             drawn.append(values)
-            # Budgets made the charges equal: what differs is how long each took to start.
+            # Equal charges mean a budget: the costs differ only by start-up time.
             if not _are_alike(values) and not _are_alike(charged):
                 yield _plane(target, column, mine, unit, used)
 
@@ -113,12 +109,12 @@ def _unit(row: Row) -> str:
 
 
 def _are_alike(values: Sequence[float]) -> bool:
-    """Say whether an axis would show nothing: what a budget made equal."""
+    """Return whether all values are about equal, as a budget makes them."""
     return len(values) > 1 and max(values) - min(values) <= _ALIKE * max(values)
 
 
 def _is_drawn(values: Sequence[float], before: Sequence[Sequence[float]]) -> bool:
-    """Say whether another axis shows the same but for its unit, as time does at one price."""
+    """Return whether another axis is proportional, as time is to cost at one price."""
     return any(
         len(values) == len(other)
         and all(other)
@@ -129,7 +125,7 @@ def _is_drawn(values: Sequence[float], before: Sequence[Sequence[float]]) -> boo
 
 
 def _ranking_chart(subjects: Sequence[Subject], rows: Sequence[Row]) -> Iterator[IntervalChart]:
-    """Yield the configurations with their intervals, where there are several."""
+    """Yield the configurations with their intervals, if there are several."""
     found = ranked(subjects, rows)
     values: dict[str, float] = {row["run_id"]: row.get("accuracy_value", 0.0) for row in rows}
     if len(found) > 1:
@@ -146,12 +142,11 @@ def _ranking_chart(subjects: Sequence[Subject], rows: Sequence[Row]) -> Iterator
 
 
 def _metric(rows: Sequence[Row]) -> str:
-    """Return what the runs are compared by."""
+    """Return the name of the metric that runs are compared by."""
     return next((str(r["accuracy_metric"]) for r in rows if r.get("accuracy_metric")), "metric")
 
 
 def _plane(target: Target, column: str, rows: Sequence[Row], unit: _Unit, used: str) -> Plane:
-    """Return the metric of runs against one thing that they used."""
     pairs = [(row[column], row["accuracy_value"]) for row in rows]
     sign = -1 if target.direction == "max" else 1
     front = non_dominated([(x, sign * y) for x, y in pairs])
@@ -188,7 +183,7 @@ def _learning(subjects: Sequence[Subject], rows: Sequence[Row]) -> Iterator[Line
 
 
 def _path(subject: Subject) -> list[tuple[float, float]]:
-    """Return a run's metric along what it had cost by then."""
+    """Return a run's metric over its cost up to that moment."""
     facts = subject.facts
     if facts is None or not facts.cost_micros or not facts.wall_ns:
         return []
@@ -217,22 +212,21 @@ def _waterfall(subjects: Sequence[Subject]) -> Iterator[Waterfall]:
 
 @dataclass(frozen=True, slots=True)
 class _Unit:
-    """What an axis counts; of money there may be several, by currency and kind, each an axis."""
+    """The unit of an axis; ``several`` if charts in other currencies or kinds exist."""
 
     name: str
     several: bool
 
     def in_name(self, text: str) -> str:
-        """Return a chart's name, with the unit where another chart has the same name."""
+        """Return a chart's file name, with the unit if there are several."""
         return f"{text}_{self.name.lower().replace(' ', '_')}" if self.several else text
 
     def in_title(self, text: str) -> str:
-        """Return a chart's title likewise."""
+        """Return a chart's title, with the unit if there are several."""
         return f"{text} ({self.name})" if self.several else text
 
 
 def _units(names: Iterable[str | None]) -> list[_Unit]:
-    """Return every unit once."""
     found = list(dict.fromkeys(name or "" for name in names))
     return [_Unit(name, len(found) > 1) for name in found]
 
@@ -253,7 +247,7 @@ def _over_time(events: Iterable[Event]) -> Iterator[SpanChart]:
 
 
 def _attempts(events: Iterable[Event]) -> Iterator[ChartStretch]:
-    """Yield every attempt that has ended, in seconds."""
+    """Yield the attempts that have ended, in seconds."""
     begun: dict[str, int] = {}
     for event in events:
         if event.status == "running":
@@ -264,10 +258,10 @@ def _attempts(events: Iterable[Event]) -> Iterator[ChartStretch]:
             yield ChartStretch(row=event.run, start=start_ns / 1e9, end=event.t_ns / 1e9, mark=mark)
 
 
-# A sweep as a document: verdict, ranking, charts, tables, and what they rest on.
+# The document
 
 Link = Callable[[str], str]
-"""Where a run of a sweep is shown, by its id; empty for nowhere."""
+"""Returns the address of a run's page, by its id; "" for none."""
 
 
 def sweep_document(
@@ -279,7 +273,7 @@ def sweep_document(
     head: str = "",
     link: Link = lambda _: "",
 ) -> Document:
-    """Return a sweep's report; it refers to nothing outside but its runs."""
+    """Return a sweep's report; it links to nothing but its runs."""
     drawn = [c for c in charts_of(subjects, rows, events) if not isinstance(c, IntervalChart)]
     return Document(
         title=name,
@@ -290,15 +284,15 @@ def sweep_document(
                 *((chart.title, [ChartBlock(chart)]) for chart in drawn),
                 ("How equal the budgets were", _fairness(rows)),
                 ("Runs", _runs(subjects, rows, link)),
-                ("What the figures rest on", _ground(subjects, head)),
+                ("How the figures are known", _ground(subjects, head)),
             ],
-            whole=("Runs", "What the figures rest on"),
+            whole=("Runs", "How the figures are known"),
         ),
     )
 
 
 def _ranking(subjects: Sequence[Subject], rows: Sequence[Row]) -> Iterator[Block]:
-    """Yield the configurations, the best first; those of equal mean share a place."""
+    """Yield the configurations, best first; equal means share a place."""
     found = ranked(subjects, rows)
     if not found:
         return
@@ -310,7 +304,9 @@ def _ranking(subjects: Sequence[Subject], rows: Sequence[Row]) -> Iterator[Block
         )
         for place, one in enumerate(found)
     ]  # fmt: skip
-    yield Table(("place", "configuration", "runs", _metric(rows), "lead", "mean cost"), cells)
+    yield Table(
+        ("place", "configuration", "runs", _metric(rows), "against the best", "mean cost"), cells
+    )
     yield from map(ChartBlock, _ranking_chart(subjects, rows))
     yield NoteBlock(_INTERVAL)
 
@@ -338,10 +334,10 @@ def _fairness(rows: Sequence[Row]) -> Iterator[Block]:
 
 
 def _runs(subjects: Sequence[Subject], rows: Sequence[Row], link: Link) -> Iterator[Block]:
-    """Yield every run; columns of which nothing is known are left out."""
+    """Yield every run; empty columns are left out."""
     if not rows:
         return
-    empty = {"assumed_cost": (None, 0.0)}
+    empty = {"assumed_cost": (None, 0.0), "world_size": (None, 1)}
     shown = [
         name
         for name in _SHOWN
@@ -353,7 +349,7 @@ def _runs(subjects: Sequence[Subject], rows: Sequence[Row], link: Link) -> Itera
         [_run_cell(column, row, subject, link, usual) for column in shown]
         for row, subject in zip(rows, subjects, strict=True)
     ]
-    named = {"run_id": "run", "accuracy_value": _metric(rows), "accuracy_best": "best"}
+    named = _HEADINGS | {"accuracy_value": _metric(rows)}
     yield Table([named.get(column, column.replace("_", " ")) for column in shown], cells)
     yield NoteBlock(_AMOUNTS)
 
@@ -380,14 +376,20 @@ _SHOWN: Final = (
     "planned_cost", "cost", "assumed_cost", "charged_cost", "goodput", "energy_Wh", "world_size",
     "ips_mean", "step_time_ms", "bytes_per_step", "errors",
 )  # fmt: skip
+_HEADINGS: Final = {
+    "run_id": "run", "accuracy_best": "best", "time_to_target_min": "minutes to target",
+    "energy_Wh": "energy (Wh)", "ips_mean": "items per second", "step_time_ms": "step time (ms)",
+}  # fmt: skip
 _MOST_RANKED: Final = 40
 _AMOUNTS: Final = (
-    "Cost: from the start of a run's first process to the end of its last, all attempts, as its "
-    "ceiling captured it. Planned cost: what its budget or timeout foresaw. Charged cost: what its "
-    "own budget charged; the rest of the cost is start-up and what the budget leaves out. "
-    "Assumed cost: what of the cost in its log no record says that it was to be paid."
+    "Cost: from the start of a run's first process to the end of its last, all attempts, as "
+    "captured by the guard. Planned cost: from its budget or timeout. Charged cost: the part that "
+    "its own budget counts; the rest is start-up and what the budget leaves out. Assumed cost: the "
+    "part of the cost for which no record says whether it is billed."
 )
-_HEAD: Final = "Head of the spend log: {}. `outlay guard verify --expect` finds what is gone since."
+_HEAD: Final = (
+    "Head of the spend log: {}. `outlay guard verify --expect` finds lines removed since."
+)
 _INTERVAL: Final = "Mean of the last value ± half of its 95 % interval over seeds."
 
 
@@ -398,13 +400,14 @@ def _ground(subjects: Sequence[Subject], head: str) -> Iterator[Block]:
     logs = sum(facts.source == "ledger" for facts in figures)
     yield NoteBlock(
         f"Measured: {len(figures)} of {len(subjects)} runs, {logs} by their own logs and "
-        f"{len(figures) - logs} by CSV files. Throughput is everything over all the time; the "
-        "metric's value is the last one. Estimated: what a learning curve cost at each point. "
+        f"{len(figures) - logs} by CSV files. Items per second and step time are means over the "
+        "whole wall time; the metric's value is the last one. Estimated: the cost at each point of "
+        "a learning curve. "
         f"Assumed: {'; '.join(assumed) or 'nothing'}."
     )
     yield from (NoteBlock(f"Finding: {text}") for facts in figures for text in facts.findings)
     if left_out:
         skipped = ", ".join(left_out)
-        yield NoteBlock(f"Skipped, since they no longer fitted the ceiling: {skipped}.")
+        yield NoteBlock(f"Skipped, because the ceiling had no room for them: {skipped}.")
     if head:
         yield NoteBlock(_HEAD.format(head))

@@ -1,16 +1,20 @@
-"""Who may see the pages: a token once, then a cookie; this host alone; reading alone.
+"""Access to the pages: where the server listens, the token, the cookie, and read-only requests.
 
-Loopback keeps other machines out, and neither other users of this one nor pages of other sites in
-the same browser. Against the users stands the token, against the sites the check of the Host header
-(a name that is rebound to 127.0.0.1 is not ours) and a cookie that no other site's request carries.
+Loopback keeps out other machines, but not other users of this machine, nor pages of other sites in
+the same browser. The token keeps out other users. The check of the Host header (against DNS
+rebinding to 127.0.0.1) and the SameSite cookie keep out other sites.
 """
 
 from __future__ import annotations
 
 import hmac
+import os
 import secrets
-from collections.abc import Iterable, MutableMapping
+import socket
+import stat
+from collections.abc import MutableMapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final
 from urllib.parse import parse_qsl, urlencode
 
@@ -18,7 +22,9 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from outlay.errors import InvalidValue
 from outlay.export.prometheus import is_authorized
+from outlay.files import read_own
 
 TOKEN: Final = "token"  # noqa: S105 - the name of a parameter
 LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1"})
@@ -38,16 +44,16 @@ _HEADERS: Final = {
 
 
 def new_token() -> str:
-    """Return what nobody guesses."""
+    """Return a random token."""
     return secrets.token_urlsafe(24)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Access:
-    """Who is let in: those that state the token, under one of the names of this server.
+    """Checks requests: the token or the cookie, the Host header, the method.
 
     Attributes:
-        cookie: What later requests carry instead; a program bears the token in each.
+        cookie: The value that a browser gets in exchange for the token.
     """
 
     token: str
@@ -55,11 +61,11 @@ class Access:
     cookie: str = field(default_factory=new_token)
 
     def refusal(self, request: Request) -> Response | None:
-        """Return the answer to a request that is not let in; None for one that is."""
+        """Return the response to a refused request; None if it is allowed."""
         if request.method not in ("GET", "HEAD"):
-            return _plain("These pages are read-only: GET alone.", 405)
+            return _plain("These pages are read-only: use GET.", 405)
         if _host_name(request.headers.get("host", "")) not in self.hosts:
-            return _plain("This server is not called that.", 421)
+            return _plain("The Host header does not name this server.", 421)
         if len(request.url.query) > _LONGEST_QUERY:
             return _plain("The query is too long.", 414)
         given = request.query_params.get(TOKEN)
@@ -69,10 +75,10 @@ class Access:
             return None
         if is_authorized(request.headers.get("authorization"), self.token):
             return None  # A program, such as Prometheus.
-        return _plain("Open the address that `outlay web` printed: it lets this browser in.", 401)
+        return _plain("Open the address that `outlay web` printed: it has the token.", 401)
 
     def _exchange(self, request: Request, given: str) -> Response:
-        """Answer a token with a cookie, at the same address without the token."""
+        """Set the cookie and redirect to the same address without the token."""
         if not _same(given, self.token):
             return _plain("This token is not the one that `outlay web` printed.", 403)
         pairs = parse_qsl(request.url.query, keep_blank_values=True)
@@ -88,7 +94,6 @@ def _same(given: str, expected: str) -> bool:
 
 
 def _host_name(host: str) -> str:
-    """Return the name in a Host header, without its port."""
     if host.startswith("["):
         return host[1:].partition("]")[0].lower()
     return host.partition(":")[0].lower()
@@ -99,14 +104,14 @@ def _plain(text: str, status: int) -> Response:
 
 
 class AccessMiddleware:
-    """Lets requests through that may pass, and puts the same headers on every answer."""
+    """Refuses requests without access, and adds the security headers to every response."""
 
     def __init__(self, app: ASGIApp, access: Access) -> None:
         self._app = app
         self._access = access
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
+        """Handle one request."""
         if scope["type"] != "http":
             return
         refusal = self._access.refusal(Request(scope))
@@ -114,15 +119,94 @@ class AccessMiddleware:
 
 
 def _with_headers(send: Send) -> Send:
-    """Return a sender that adds the headers of every answer."""
-
     async def send_with(message: MutableMapping[str, Any] | Message) -> None:
         if message["type"] == "http.response.start":
-            message["headers"] = [*message["headers"], *_encoded(_HEADERS.items())]
+            added = ((name.encode(), value.encode()) for name, value in _HEADERS.items())
+            message["headers"] = [*message["headers"], *added]
         await send(message)
 
     return send_with
 
 
-def _encoded(headers: Iterable[tuple[str, str]]) -> list[tuple[bytes, bytes]]:
-    return [(name.encode(), value.encode()) for name, value in headers]
+# Where the server listens
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerAddress:
+    """Where the server listens, and the source of its token.
+
+    Attributes:
+        unix_socket: A file instead of a port: on a login node all users share loopback.
+        token_file: Holds the token; required to listen beyond loopback.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 0
+    unix_socket: Path | None = None
+    token_file: Path | None = None
+
+    def token(self) -> str:
+        """Return the token: that of the file, else a random one.
+
+        Raises:
+            InvalidValue: It listens beyond loopback without a token file, or others may read the
+                file, or the token is too short.
+        """
+        if self.token_file is None:
+            if self.host not in LOOPBACK:
+                expected = "127.0.0.1, or --token-file FILE beside it"
+                raise InvalidValue("--host", self.host, expected)
+            return new_token()
+        if stat.S_IMODE(self.token_file.stat().st_mode) & 0o077:
+            expected = "a file that nobody else may read (chmod 600)"
+            raise InvalidValue("--token-file", str(self.token_file), expected)
+        token = read_own(self.token_file).decode(errors="replace").strip()
+        if len(token) < _SHORTEST_TOKEN:
+            expected = f"a file with {_SHORTEST_TOKEN} characters or more in it"
+            raise InvalidValue("--token-file", str(self.token_file), expected)
+        return token
+
+    def listen(self) -> socket.socket:
+        """Return the listening socket."""
+        if self.unix_socket is not None:
+            return _unix_socket(self.unix_socket)
+        family = socket.AF_INET6 if ":" in self.host else socket.AF_INET
+        return socket.create_server((self.host, self.port), family=family)
+
+    def url(self, listening: socket.socket, token: str) -> str:
+        """Return the address to open; of a Unix socket, that of the forwarded port."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        port = self.port or FORWARDED
+        if self.unix_socket is None:
+            port = listening.getsockname()[1]
+        else:
+            host = "localhost"
+        return f"http://{host}:{port}/?token={token}"
+
+    def forwarding(self) -> str:
+        """Return the ssh command that forwards a Unix socket to the user's own machine."""
+        if self.unix_socket is None:
+            return ""
+        path = self.unix_socket.absolute()
+        return f"ssh -N -L {self.port or FORWARDED}:{path} {socket.gethostname()}"
+
+
+FORWARDED: Final = 8642
+_SHORTEST_TOKEN: Final = 16
+
+
+def _unix_socket(path: Path) -> socket.socket:
+    """Return a socket file with mode 600; replaces one that no server listens on."""
+    listening = socket.socket(socket.AF_UNIX)
+    if path.is_socket():
+        with socket.socket(socket.AF_UNIX) as other:
+            if other.connect_ex(str(path)) == 0:
+                raise InvalidValue("--unix-socket", str(path), "a path that no server listens on")
+        path.unlink()
+    before = os.umask(0o177)
+    try:
+        listening.bind(str(path))
+    finally:
+        os.umask(before)
+    listening.listen()
+    return listening

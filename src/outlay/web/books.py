@@ -1,8 +1,8 @@
-"""What the pages read: registered runs, sweeps and spend logs, each looked at once for all pages.
+"""The data of the pages: registered runs and sweeps, cached for all open pages.
 
-A run that is looked at again costs what its log grew by. However many pages are open, a run is
-looked at no more often than every ``PERIOD_NS``; readers that nobody asked for are dropped. All of
-it happens in one thread: a view is of a fold that the next look lets grow.
+A run's log is followed: a second reading parses only what was appended. However many pages are
+open, a run is read at most every ``PERIOD_NS``; idle readers are dropped. All of it happens in one
+thread: a RunView refers to an account that the next reading extends in place.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -23,7 +23,7 @@ from outlay.runs.collect import Burn, log_stamp, refresh_registered, sum_burns
 from outlay.runs.figures import RunFigures
 from outlay.runs.reading import RunReading
 from outlay.store import open_store, outlay_home
-from outlay.store.runs import RunFilter, RunRow, count_runs, get, list_runs, run_dirs, values_of
+from outlay.store.runs import RunFilter, RunRow, get, list_runs, run_dirs, values_of
 from outlay.sweep.state.manifest import JOURNAL, is_sweep
 from outlay.units import Money
 from outlay.web.page import People
@@ -32,21 +32,21 @@ if TYPE_CHECKING:
     from sqlalchemy import Engine
 
 PERIOD_NS: Final = 1_500_000_000
-"""How long a look is good for, so that a step is on the page within two seconds."""
+"""How long a reading is cached, so that a step is on the page within two seconds."""
 _REGISTER_NS: Final = 10_000_000_000
 _IDLE_NS: Final = 60_000_000_000
 _MOST_ANSWERS: Final = 16
 _MOST_PEOPLE: Final = 10_000
 _MOST_OPEN: Final = 64
 _MOST_BYTES: Final = 600_000_000
-"""Of logs whose readers are kept, but for the one that is asked for."""
+"""The most log bytes of kept readers, not counting the newest one."""
 
 
 Answer = TypeVar("Answer")
 
 
 class UnknownRun(OutlayError):
-    """A page was asked for about something that is not registered."""
+    """The run or sweep of a page is not registered."""
 
     def __init__(self, kind: str, name: str) -> None:
         super().__init__(
@@ -56,7 +56,7 @@ class UnknownRun(OutlayError):
 
 @dataclass(slots=True)
 class _RunLook:
-    """A run's reader, and what its last look gave."""
+    """A run's follower and its last reading."""
 
     follower: GoodputFollower
     reading: RunReading
@@ -66,13 +66,13 @@ class _RunLook:
 
 
 class AnswerCache:
-    """The last few answers that took long, by what they are about."""
+    """Caches a few slow answers; the oldest is dropped."""
 
     def __init__(self) -> None:
         self._answers: OrderedDict[Hashable, Any] = OrderedDict()
 
     def get(self, key: Hashable, make: Callable[[], Answer]) -> Answer:
-        """Return an answer, made now unless it is known; the oldest one goes."""
+        """Return the cached answer, else make it."""
         if key not in self._answers:
             self._answers[key] = make()
             if len(self._answers) > _MOST_ANSWERS:
@@ -82,7 +82,7 @@ class AnswerCache:
 
 
 class BookReader:
-    """Everything that pages show, read when it is asked for and kept for a moment."""
+    """Reads what pages show on demand, and caches it briefly."""
 
     def __init__(self, *, clock: Clock = SYSTEM, people: People | None = None) -> None:
         self.clock = clock
@@ -104,7 +104,7 @@ class BookReader:
     # Runs
 
     def refresh(self) -> None:
-        """Register what is new; at once for a run that left a notice, else now and then."""
+        """Register new runs: at once if the inbox changed, else every ten seconds."""
         now_ns, inbox = self.clock.monotonic_ns(), inbox_stamp()
         if now_ns - self._registered_ns < _REGISTER_NS and inbox == self._inbox:
             return
@@ -113,18 +113,18 @@ class BookReader:
         self.findings = collected.findings
         if self.people.hidden:
             for user in values_of(self.store, "user", limit=_MOST_PEOPLE):
-                self.people.name(user)  # From here on it is no name in any text.
+                self.people.name(user)  # Hidden in every text from here on.
         self._drop_idle()
 
     def _figures(self, run_dir: Path, now_ns: int) -> RunFigures:
-        del now_ns  # Every look has its own present.
+        del now_ns  # Each reading has its own present.
         return self.reading(run_dir).figures
 
     def reading(self, run_dir: Path | str) -> RunReading:
-        """Return a run as it stands, or stood a moment ago.
+        """Return a run's reading, at most ``PERIOD_NS`` old.
 
         Raises:
-            NotARun: There is no run log.
+            NotARun: The directory has no run log.
         """
         name, now_ns = str(run_dir), self.clock.monotonic_ns()
         look = self._looks.get(name)
@@ -133,12 +133,6 @@ class BookReader:
         look.asked_ns = now_ns
         self._looks.move_to_end(name)
         return look.reading
-
-    def shown_figures(self, reading: RunReading) -> RunFigures:
-        """Return a run at a glance, without the names of people where they are hidden."""
-        figures = reading.figures
-        user, run_dir = self.people.name(figures.user), self.people.text(figures.dir)
-        return replace(figures, user=user, dir=run_dir)
 
     def _is_stale(self, look: _RunLook, run_dir: str, now_ns: int) -> bool:
         if now_ns - look.looked_ns < PERIOD_NS:
@@ -159,7 +153,7 @@ class BookReader:
         return found
 
     def _drop_excess(self) -> None:
-        """Drop the readers that were asked for longest ago, when there are too many."""
+        """Drop the least recently used readers beyond the limits."""
         while len(self._looks) > 1 and (
             len(self._looks) > _MOST_OPEN or sum(map(_bytes_of, self._looks.values())) > _MOST_BYTES
         ):
@@ -172,11 +166,11 @@ class BookReader:
 
     @property
     def open_readers(self) -> int:
-        """How many runs have a reader in memory."""
+        """How many run readers are in memory."""
         return len(self._looks)
 
     def running(self) -> list[RunReading]:
-        """Return the runs that go on, the latest started first; one that cannot be read is told."""
+        """Return the running runs, latest start first; unreadable ones are left out."""
         self.refresh()
         found = []
         for row in list_runs(self.store, RunFilter(status="running")):
@@ -189,7 +183,7 @@ class BookReader:
         return found
 
     def spent_since(self, since_ns: int) -> list[Burn]:
-        """Return what runs have cost since an instant, each currency and kind by itself."""
+        """Return what runs have cost since an instant, by currency and kind."""
         self.refresh()
         rows = list_runs(self.store, RunFilter(since_ns=since_ns, is_priced=True))
         costs = ((row.kind, self._cost_since(row, since_ns)) for row in rows)
@@ -197,7 +191,7 @@ class BookReader:
         return sum_burns(Burn(kind, money) for kind, money in known)  # type: ignore[arg-type]
 
     def _cost_since(self, row: RunRow, since_ns: int) -> Money | None:
-        """Return a run's cost since an instant; of one that began before and ended, read once."""
+        """Return a run's cost since an instant; cached for a run that has ended."""
         if row.status != "running" and row.started_ns >= since_ns:
             return row.cost
         key = (row.run_id, row.log_bytes, since_ns)
@@ -213,7 +207,7 @@ class BookReader:
         return cost
 
     def row(self, run_id: str) -> RunRow:
-        """Return a registered run; the only way from an address to a directory.
+        """Return a registered run; no other lookup turns a request into a directory.
 
         Raises:
             UnknownRun: It is not registered.
@@ -227,22 +221,18 @@ class BookReader:
         return found
 
     def rows(self, wanted: RunFilter, *, sort: str, limit: int, offset: int) -> list[RunRow]:
-        """Return a page of registered runs; those that run, as they stand."""
+        """Return a page of registered runs."""
         self.refresh()
         return list_runs(self.store, wanted, limit=limit, offset=offset, sort=sort)
 
-    def count(self, wanted: RunFilter) -> int:
-        """Return how many runs a filter leaves."""
-        return count_runs(self.store, wanted)
-
     def stamp(self, run_dirs: list[str]) -> object:
-        """Return what changes when one of these runs, or the list of runs, does."""
+        """Return a value that changes with one of these runs or the list of runs."""
         return (inbox_stamp(), self._registered_ns, *(log_stamp(each) for each in run_dirs))
 
     # Sweeps
 
     def sweeps(self) -> dict[str, Path]:
-        """Return the sweeps that registered runs belong to, by their ids."""
+        """Return the sweeps of registered runs, by id."""
         at_ns, found = self._roots
         if self.clock.monotonic_ns() - at_ns > _REGISTER_NS:
             self.refresh()
@@ -252,7 +242,7 @@ class BookReader:
         return found
 
     def sweep_root(self, name: str) -> Path:
-        """Return where a sweep is.
+        """Return the directory of a sweep.
 
         Raises:
             UnknownRun: No registered run belongs to it.
@@ -263,17 +253,17 @@ class BookReader:
         return root
 
     def sweep(self, root: Path) -> SweepAccount:
-        """Return a sweep as it stands; read again when its journal or a log of its runs grew."""
+        """Return a sweep; read again when its journal or a run log grew."""
         key = (str(root), self.sweep_stamp(root))
         return self.cache.get(key, lambda: read_sweep(root, self.now_ns, allow_missing=True))
 
     def ids_in(self, root: Path) -> dict[str, str]:
-        """Return the ids of registered runs in a sweep, by their directories."""
+        """Return the ids of registered runs in a sweep, by directory."""
         rows = list_runs(self.store, RunFilter(below=str(root)))
         return {row.dir: row.run_id for row in rows}
 
     def sweep_stamp(self, root: Path) -> object:
-        """Return what changes when a sweep does."""
+        """Return a value that changes with the sweep."""
         logs = [log_stamp(path) for path in sorted(root.iterdir()) if path.is_dir()]
         try:
             size = (root / JOURNAL).stat().st_size
@@ -283,7 +273,7 @@ class BookReader:
 
 
 def inbox_stamp() -> FileStamp | None:
-    """Return what changes when a run asks to be registered."""
+    """Return a value that changes when a run asks to be registered."""
     return stamp_of(f"{outlay_home()}/inbox", suffix=".json")
 
 
@@ -292,5 +282,5 @@ def _bytes_of(look: _RunLook) -> int:
 
 
 def sweep_id(root: Path) -> str:
-    """Return what a sweep is called in an address."""
+    """Return the id of a sweep in addresses."""
     return hashlib.sha256(str(root).encode(errors="surrogateescape")).hexdigest()[:12]

@@ -1,8 +1,9 @@
-"""Guard: ceilings, holds, the spend log as a journal with what ``verify`` says of it; prices."""
+"""The guard page (ceilings, holds, journal, ``verify``) and the prices page."""
 
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Sequence
 from decimal import Decimal
 from pathlib import Path
@@ -18,9 +19,9 @@ from outlay.guard.spend_log import Verification
 from outlay.prices.book import PriceBook
 from outlay.prices.series import points
 from outlay.report import html
-from outlay.report.cost_charts import price_history
-from outlay.report.document import Figure, figures_html
+from outlay.report.document import Figure, blocks_html
 from outlay.report.html import Cell
+from outlay.report.run_charts import price_history
 from outlay.store.runs import list_runs
 from outlay.sweep.run.money import SPEND_LOG
 from outlay.units import Money
@@ -33,20 +34,27 @@ _DAY_NS: Final = 86_400 * 10**9
 _PRICED_DAYS: Final = 30
 _MOST_PRICES: Final = 100
 
-# Which spend logs there are, and how their ceilings stand
+# Spend logs and their ceilings
 
 
-def spend_logs(books: BookReader) -> list[Path]:
-    """Return the spend logs that are known here: named, rented under, and those of sweeps."""
+def spend_logs(books: BookReader) -> dict[str, Path]:
+    """Return the known spend logs: the environment's, of rentals, and of sweeps.
+
+    A log's name is the last two parts of its path, or the path where these are not unique.
+    """
     named = [Path(os.environ.get("OUTLAY_SPEND_LOG", _HERE))]
     sweeps = [root / SPEND_LOG for root in books.sweeps().values()]
     found = [path / _HERE if path.is_dir() else path for path in (*named, *known_logs(), *sweeps)]
-    return list(dict.fromkeys(path.absolute() for path in found if path.is_file()))
+    paths = dict.fromkeys(path.absolute() for path in found if path.is_file())
+    shown = books.people.text
+    names = {path: shown("/".join(path.parts[-2:])) for path in paths}
+    count = Counter(names.values())
+    return {name if count[name] == 1 else shown(str(path)): path for path, name in names.items()}
 
 
 def log_stamps(books: BookReader) -> object:
-    """Return what changes when a spend log does."""
-    return tuple(map(_stamp, spend_logs(books)))
+    """Return a value that changes with any spend log."""
+    return tuple(map(_stamp, spend_logs(books).values()))
 
 
 def _stamp(path: Path) -> FileStamp | None:
@@ -58,26 +66,21 @@ def _stamp(path: Path) -> FileStamp | None:
 
 
 def standings_of_logs(books: BookReader) -> tuple[list[tuple[str, ScopeStanding]], list[Finding]]:
-    """Return how every ceiling stands, by the log that it is of, and what is in doubt."""
+    """Return the standing of every ceiling, with its log, and findings."""
     found: list[tuple[str, ScopeStanding]] = []
     findings: list[Finding] = []
-    for path in spend_logs(books):
+    for name, path in spend_logs(books).items():
         try:
             guard = BudgetGuard.of_log(path, clock=books.clock)
-            found += ((books.people.text(short(path)), each) for each in guard.standings())
+            found += ((name, each) for each in guard.standings())
             findings += guard.findings()
         except OutlayError as error:
             findings.append(Finding(source=str(path), message=str(error)))
     return found, findings
 
 
-def short(path: Path) -> str:
-    """Return the end of a path that tells it apart."""
-    return "/".join(path.parts[-2:])
-
-
 def standing_rows(standings: Sequence[tuple[str, ScopeStanding]]) -> list[list[object]]:
-    """Return how ceilings stand, for a table."""
+    """Return ceilings as rows of a table."""
     rows: list[list[object]] = []
     for log, each in standings:
         used = each.captured + each.held
@@ -94,31 +97,31 @@ def standing_rows(standings: Sequence[tuple[str, ScopeStanding]]) -> list[list[o
 
 
 def guard_stamp(ask: PageQuery, books: BookReader) -> object:
-    """Return what changes when the page does."""
+    """Return the page's stamp."""
     return (ask.get("log"), log_stamps(books))
 
 
 def guard_page(ask: PageQuery, books: BookReader) -> Page:
-    """Return the ceilings, the open holds and the journal of one spend log."""
-    logs = {short(path): path for path in spend_logs(books)}
+    """Return the guard page of one spend log."""
+    logs = spend_logs(books)
     if not logs:
         return _nothing()
     name = ask.one_of("log", logs, next(iter(logs)))
     guard, findings = _open(logs[name], books)
     verification = _verified(guard, books)
     lines = list(guard.log.lines())
-    standings = _standings(guard, findings)
+    standings = () if findings and not guard.ceilings.whole else guard.standings()
     journal = [_journal_row(number, line, books) for number, line in enumerate(lines, 1)]
     holds = guard.holds()
     parts = [
         _choice(ask, list(logs), name),
-        html.section("Spend log", figures_html(_about(guard, verification, len(lines), books))),
+        html.section("Spend log", blocks_html(_about(guard, verification, len(lines), books))),
         *ceiling_parts([(name, each) for each in standings]),
         _holds(holds, books),
         html.section(
             "Journal",
             html.table(_HEADINGS, journal[::-1][:_JOURNAL], caption="Journal"),
-            html.note(f"The newest first; {len(journal):,} lines in all, the CSV has them all."),
+            html.note(f"Newest first, {_JOURNAL} at most; the CSV has all {len(journal):,} lines."),
         ),
         *findings_list([*findings, *verification.findings], books.people),
     ]
@@ -134,14 +137,14 @@ def guard_page(ask: PageQuery, books: BookReader) -> Page:
 
 
 def _nothing() -> Page:
-    said = "No spend log is known here. A ceiling that no launch may pass begins with"
+    said = "No spend log is known. Set a ceiling for all launches with"
     command = "outlay guard init DIR --ceiling 50"
     parts = [html.section("Spend log", html.empty(said, command))]
     return Page(title="Guard", tab="Guard", parts=parts, document={"log": None})
 
 
 def _open(path: Path, books: BookReader) -> tuple[BudgetGuard, list[Finding]]:
-    """Return the guard of a log; one that states no ceiling can still be read."""
+    """Return the guard of a log; without a readable ceiling, one of 0 and a finding."""
     try:
         guard = BudgetGuard.of_log(path, clock=books.clock)
     except OutlayError as error:
@@ -150,12 +153,8 @@ def _open(path: Path, books: BookReader) -> tuple[BudgetGuard, list[Finding]]:
     return guard, list(guard.findings())
 
 
-def _standings(guard: BudgetGuard, findings: list[Finding]) -> tuple[ScopeStanding, ...]:
-    return () if findings and not guard.ceilings.whole else guard.standings()
-
-
 def _verified(guard: BudgetGuard, books: BookReader) -> Verification:
-    """Return what ``outlay guard verify`` says; the same log is checked once."""
+    """Return the result of ``outlay guard verify``; cached until the log changes."""
     key = (str(guard.log_path), _stamp(guard.log_path))
     return books.cache.get(
         key,
@@ -172,29 +171,29 @@ def _choice(ask: PageQuery, names: Sequence[str], chosen: str) -> str:
 def _about(guard: BudgetGuard, found: Verification, lines: int, books: BookReader) -> list[Figure]:
     sound = "sound" if found.sound else "NOT SOUND"
     return [
-        Figure("verify says", found.sound, sound, leads=True),
+        Figure("verified", found.sound, sound, leads=True),
         Figure("lines", lines, f"{lines:,}, {found.chained:,} chained", leads=True),
-        Figure("head", found.head, found.head or "none: no line carries a hash"),
+        Figure("head", found.head, found.head or "none: no line has a hash"),
         Figure("file", str(guard.log_path), books.people.text(str(guard.log_path))),
     ]
 
 
 def ceiling_parts(standings: Sequence[tuple[str, ScopeStanding]]) -> list[str]:
-    """Return how ceilings stand, as a part of a page; nothing where there are none."""
+    """Return ceilings as a section; empty without any."""
     if not standings:
         return []
     rows, headings = standing_rows(standings), list(_STANDING)
     if len({log for log, _ in standings}) == 1:
         rows, headings = [row[1:] for row in rows], headings[1:]
-    return [html.section("Against the ceilings", html.table(headings, rows, caption="Ceilings"))]
+    return [html.section("Ceilings", html.table(headings, rows, caption="Ceilings"))]
 
 
-_STANDING: Final = ("log", "scope", "used", "spent", "held", "free", "ceiling")
+_STANDING: Final = ("log", "scope", "share used", "spent", "held", "free", "ceiling")
 
 
 def _holds(holds: Sequence[Hold], books: BookReader) -> str:
     if not holds:
-        return html.section("Open holds", html.empty("Nothing is held: every hold was settled."))
+        return html.section("Open holds", html.empty("No hold is open."))
     rows = []
     for hold in holds:
         rental = hold.rental
@@ -234,11 +233,11 @@ def _csv_row(number: int, line: AnyLine, books: BookReader) -> dict[str, object]
     }  # fmt: skip
 
 
-# Prices: what is asked now, and what was asked before
+# Prices
 
 
 def prices_stamp(ask: PageQuery, books: BookReader) -> object:
-    """Return what changes when the page does: it is made again at the next full look."""
+    """Return the page's stamp."""
     del books
     return (ask.get("gpu"),)
 
@@ -256,9 +255,9 @@ def prices_page(ask: PageQuery, books: BookReader) -> Page:
         ]
         for offer in offers
     ]  # fmt: skip
-    headings = ["GPU", "vendor", "tier", "GPUs", "a GPU-hour", "region"]
+    headings = ["GPU", "vendor", "tier", "GPUs", "per GPU-hour", "region"]
     if not rows:
-        said = "No prices are loaded. Ask the vendors that need no account with"
+        said = "No prices are loaded. Fetch those of vendors that need no account with"
         parts = [html.section("Prices", html.empty(said, "outlay prices fetch"))]
     else:
         if not any(offer.region for offer in offers):
@@ -280,7 +279,7 @@ def prices_page(ask: PageQuery, books: BookReader) -> Page:
 
 
 def _history(gpu: str, books: BookReader) -> list[str]:
-    """Return the price of a GPU over the last days: a line for each vendor, a chart a currency."""
+    """Return a GPU's prices over the last days: a line for each vendor, a chart per currency."""
     found = points(books.store, gpu=gpu, since_ns=books.now_ns - _PRICED_DAYS * _DAY_NS)
     charts = price_history(found, title=f"{gpu}, last {_PRICED_DAYS} days")
     return [html.section(chart.title, html.chart(chart)) for chart in charts]

@@ -1,4 +1,4 @@
-"""Money: a month by who pays, against ceilings; in no run, wasted by cause, what is to come."""
+"""The money page: a month's spending by owner, ceilings, waste by phase, and forecasts."""
 
 from __future__ import annotations
 
@@ -12,45 +12,45 @@ import msgspec
 from outlay.clock import utc_datetime
 from outlay.cost.allocation import UNTAGGED
 from outlay.cost.charges import month_window
-from outlay.cost.forecast import Pace, forecast_rest, forecast_runs
+from outlay.cost.forecast import forecast_month, forecast_runs
 from outlay.cost.machines import MachineCost, cost_of_machine, read_machines
 from outlay.cost.spending import Spending, SpendItem, Subtotal, Unit, owner_by
 from outlay.errors import Finding, InvalidValue, OutlayError
 from outlay.escaping import html_text
 from outlay.goodput import phases as ph
+from outlay.goodput.timeline import Window
 from outlay.guard.balance import ScopeStanding
 from outlay.guard.entries import WHOLE
 from outlay.report import html
-from outlay.report.document import Figure, figures_html
+from outlay.report.digest import month_blocks
+from outlay.report.document import Figure, blocks_html
 from outlay.report.html import Cell, amount
 from outlay.runs.spending import SpendingReading, read_spending, refresh_books
 from outlay.store.runs import RunFilter, list_runs
 from outlay.units import Money
 from outlay.units.money import sum_by_currency
-from outlay.units.shown import money_of, money_text, range_text
+from outlay.units.shown import counted, kind_suffix, money_of, money_text, range_text
 from outlay.web.books import BookReader
 from outlay.web.guard import ceiling_parts, log_stamps, standings_of_logs
 from outlay.web.page import Page, PageQuery, columns_of, findings_list
 
 BY: Final = ("user", "model", "project", "team")
 IN_NO_RUN: Final = "in no run"
-_DAY_NS: Final = 86_400 * 10**9
-_PAST_DAYS: Final = 28
 _MOST_TAGS: Final = 20
 _READ_AT_ONCE: Final = 25
 _READ: Final = 100
-"""Logs that are read to say what was wasted: those of the dearest runs of the month."""
+"""The most logs that are read for what was wasted: those of the month's costliest runs."""
 
 
 def money_stamp(ask: PageQuery, books: BookReader) -> object:
-    """Return what changes when the page does."""
+    """Return the page's stamp."""
     del ask
     books.refresh()
     return (books.stamp([]), log_stamps(books))
 
 
 def money_page(ask: PageQuery, books: BookReader) -> Page:
-    """Return what a month cost."""
+    """Return the spending of a month."""
     month, by = _month(ask, books), _by(ask)
     reading, findings = _read(books)
     window = month_window(month)
@@ -64,14 +64,14 @@ def money_page(ask: PageQuery, books: BookReader) -> Page:
         _choices(month, by, spending),
         html.section(
             f"{month} (UTC)",
-            figures_html(_lead(spending, standings, owned)),
-            *_month_end(month, reading.spending, books),
+            blocks_html(_lead(spending, standings, owned)),
+            _month_end(month, reading.spending, books),
         ),
         columns_of(
             [
                 *(groups or [_nothing(month)]),
                 *_machines(owned),
-                *_wasted(ask, spending, books),
+                *_wasted(ask, spending, window, books),
                 *_next_runs(reading),
             ]
         ),
@@ -91,7 +91,7 @@ def money_page(ask: PageQuery, books: BookReader) -> Page:
 
 
 def _read(books: BookReader) -> tuple[SpendingReading, list[Finding]]:
-    """Return all that was spent; the same answer until a run or a log is registered anew."""
+    """Return all spending; cached until a run is registered or a spend log changes."""
     books.refresh()
     key = ("spending", books.stamp([]), log_stamps(books))
 
@@ -122,7 +122,7 @@ def _by(ask: PageQuery) -> str:
 
 
 def _owner_of(by: str) -> Callable[[SpendItem], str]:
-    """Return who pays; what a rental cost while no run was on it stays apart."""
+    """Return who pays; the cost of a rental without a run is listed apart."""
     owner = owner_by(by)
 
     def found(spend: SpendItem) -> str:
@@ -132,7 +132,7 @@ def _owner_of(by: str) -> Callable[[SpendItem], str]:
 
 
 def _group(unit: Unit, owners: dict[tuple[str, Unit], Subtotal], by: str, books: BookReader) -> str:
-    """Return who pays for what was spent in one currency and kind; the parts sum to the whole."""
+    """Return a table of owners in one currency and kind, with the total."""
     found = [(owner, total) for (owner, of), total in owners.items() if of == unit]
     whole = Money(sum(total.cost.micros for _, total in found), unit.currency)
     assumed = Money(sum(total.assumed.micros for _, total in found), unit.currency)
@@ -146,7 +146,7 @@ def _group(unit: Unit, owners: dict[tuple[str, Unit], Subtotal], by: str, books:
     gpu_us = sum(total.gpu_us for _, total in found)
     runs = sum(total.runs for _, total in found)
     rows.append(["total", _share(whole, whole), runs, _hours(gpu_us), whole, assumed])
-    headings = [by, "share", "runs", "GPU-hours", "cost", "of it assumed"]
+    headings = [by, "share", "runs", "GPU-hours", "cost", "assumed"]
     if not assumed:
         headings, rows = headings[:-1], [row[:-1] for row in rows]
     table = html.table(headings, rows, total=len(found), caption=f"{unit} by {by}")
@@ -177,7 +177,7 @@ def _share(part: Money, whole: Money) -> Cell:
 
 
 def _choices(month: str, by: str, spending: Spending) -> str:
-    """Return the form: which month, and who pays: a user, a model, or the value of a tag."""
+    """Return the form: the month, and the owner: user, model, or the value of a tag."""
     names = dict.fromkeys(tag for spend in spending.spends for tag in spend.tags)
     tags = [f"tag:{tag}" for tag in names if tag not in BY][:_MOST_TAGS]
     options = "".join(
@@ -195,9 +195,9 @@ def _choices(month: str, by: str, spending: Spending) -> str:
 def _lead(
     spending: Spending, standings: Sequence[tuple[str, ScopeStanding]], owned: Sequence[MachineCost]
 ) -> list[Figure]:
-    """Return what was spent, what of it was in no run, and what is held."""
+    """Return what was spent, rented without a run, and is held."""
     found = [
-        Figure(f"spent, {unit}", total.cost, money_text(total.cost), leads=True)
+        Figure("spent", total.cost, f"{money_text(total.cost)}{kind_suffix(unit.kind)}", leads=True)
         for unit, total in spending.totals().items()
     ]
     outside = [spend for spend in spending.spends if spend.source == "rental"]
@@ -205,7 +205,7 @@ def _lead(
         found.append(Figure("rented, in no run", money, money_text(money), leads=True))
     for machine in owned:
         label = f"{machine.machine.host}, owned, {IN_NO_RUN}"
-        text = f"{money_text(machine.in_no_run)} {machine.machine.price.kind}"
+        text = f"{money_text(machine.in_no_run)}{kind_suffix(machine.machine.price.kind)}"
         found.append(Figure(label, machine.in_no_run, text, leads=True))
     held = (each.held for _, each in standings if each.scope == WHOLE)
     for money in sum_by_currency(held):
@@ -214,41 +214,20 @@ def _lead(
 
 
 def _nothing(month: str) -> str:
-    said = f"Nothing that is registered here cost anything in {month}. A run has a cost once it has"
+    said = f"Nothing registered here cost anything in {month}. To record a cost, state a price:"
     command = 'outlay exec --price "1.50 USD/h" -- python train.py'
-    return html.section("Nothing yet", html.empty(f"{said} a price:", command))
+    return html.section("Nothing yet", html.empty(said, command))
 
 
-def _month_end(month: str, spending: Spending, books: BookReader) -> list[str]:
-    """Return what the present month will have cost if the days to come are like the last ones."""
-    window = month_window(month)
-    if not window.start_ns <= books.now_ns < window.end_ns:
-        return []
-    today, found = books.now_ns // _DAY_NS, []
-    for unit in spending.units():
-        items = [(each.booked_ns // _DAY_NS, each.cost.micros) for each in spending.of_unit(unit)]
-        first = max(min(day for day, _ in items), today - _PAST_DAYS)
-        daily = [float(sum(m for day, m in items if day == each)) for each in range(first, today)]
-        spent = sum(micros for day, micros in items if day >= window.start_ns // _DAY_NS)
-        paces = [Pace(steps=1, seconds=86_400, cost=micros) for micros in daily]
-        rest = forecast_rest(paces, (window.end_ns - books.now_ns) / _DAY_NS)
-        if rest is not None:
-            ahead = rest.cost
-            text = money_text(Money(round(spent + ahead.point), unit.currency))
-            if ahead.low is not None and ahead.high is not None:
-                ends = (round(spent + max(end, 0)) for end in (ahead.low, ahead.high))
-                shown = range_text(*(Money(end, unit.currency) for end in ends))
-                text += f" ({shown} {unit.currency}, {ahead.confidence:.0%})"
-            label = f"by the end of the month, {unit}"
-            found.append(Figure(label, None, text, "estimated"))
-    if not found:
-        return []
-    note = f"Estimated from what each of the last days cost, {_PAST_DAYS} at most."
-    return [figures_html(found), html.note(note)]
+def _month_end(month: str, spending: Spending, books: BookReader) -> str:
+    """Return the forecast of the digest if it is the present month."""
+    if month != utc_datetime(books.now_ns).strftime("%Y-%m"):
+        return ""
+    return blocks_html(month_blocks(forecast_month(spending, books.now_ns)))
 
 
 def _owned(month: str, books: BookReader, findings: list[Finding]) -> list[MachineCost]:
-    """Return what owned nodes cost in the month; a list of them that is damaged is a finding."""
+    """Return what owned nodes cost in the month; a damaged list of them is a finding."""
     try:
         stated = read_machines().values()
     except InvalidValue as error:
@@ -267,7 +246,7 @@ def _owned(month: str, books: BookReader, findings: list[Finding]) -> list[Machi
 
 
 def _machines(owned: Sequence[MachineCost]) -> list[str]:
-    """Return what owned nodes cost, and what of it lies in no run."""
+    """Return what owned nodes cost, in runs and in no run."""
     if not owned:
         return []
     rows = [
@@ -285,7 +264,7 @@ def _machines(owned: Sequence[MachineCost]) -> list[str]:
 
 
 def _next_runs(reading: SpendingReading) -> list[str]:
-    """Return what one more run of each model would cost, with its interval."""
+    """Return the forecast cost of the next run of each model."""
     history: dict[tuple[str, str], list[float]] = defaultdict(list)
     for report in reading.reports:
         history[report.model, report.currency].append(float(report.cost.amount))
@@ -294,7 +273,7 @@ def _next_runs(reading: SpendingReading) -> list[str]:
         estimate = forecast_runs(costs, 1)
         if estimate is None:
             continue
-        ends = "too few runs for one"
+        ends = "too few runs"
         if estimate.low is not None and estimate.high is not None:
             low, high = (money_of(end, currency) for end in (estimate.low, estimate.high))
             ends = f"{range_text(low, high)} {currency}"
@@ -307,23 +286,23 @@ def _next_runs(reading: SpendingReading) -> list[str]:
     return [html.section("What the next run would cost", table)]
 
 
-# What was wasted
+# Waste
 
 
-def _wasted(ask: PageQuery, spending: Spending, books: BookReader) -> list[str]:
-    """Return what the month's runs cost beyond their steps, by cause, from their logs."""
-    dearest = _dearest(spending.spends)
-    if not dearest:
+def _wasted(ask: PageQuery, spending: Spending, month: Window, books: BookReader) -> list[str]:
+    """Return what runs cost in the month besides productive steps, by phase, from their logs."""
+    costliest = _costliest(spending.spends)
+    if not costliest:
         return []
-    if len(dearest) > _READ_AT_ONCE and not ask.get("wasted"):
+    if len(costliest) > _READ_AT_ONCE and not ask.get("wasted"):
         link = html_text(ask.address(wasted="1"))
-        said = f"Read the logs of the {min(len(dearest), _READ):,} dearest runs"
-        return [html.section("Wasted, by cause", f'<p><a href="{link}">{said}</a></p>')]
+        said = f"Read the logs of the {min(len(costliest), _READ):,} costliest runs"
+        return [html.section("Wasted, by phase", f'<p><a href="{link}">{said}</a></p>')]
     causes: dict[tuple[Unit, str], int] = defaultdict(int)
     whole: dict[Unit, int] = defaultdict(int)
     read = 0
-    for run_id in dearest[:_READ]:
-        parts = _by_phase(run_id, books)
+    for run_id in costliest[:_READ]:
+        parts = _by_phase(run_id, month, books)
         read += bool(parts)
         for (unit, phase), micros in parts.items():
             whole[unit] += micros
@@ -337,12 +316,12 @@ def _wasted(ask: PageQuery, spending: Spending, books: BookReader) -> list[str]:
     ]  # fmt: skip
     if not rows:
         return []
-    note = f"Of {read:,} runs that cost anything this month, over their whole time, by their logs."
-    table = html.table(("cause", "of their cost", "cost"), rows, caption="Wasted")
-    return [html.section("Wasted, by cause", table, html.note(note))]
+    note = f"From the logs of {counted(read, 'run')}: their cost in this month."
+    table = html.table(("phase", "share of cost", "cost"), rows, caption="Wasted")
+    return [html.section("Wasted, by phase", table, html.note(note))]
 
 
-def _dearest(spends: Sequence[SpendItem]) -> list[str]:
+def _costliest(spends: Sequence[SpendItem]) -> list[str]:
     sums: dict[str, int] = defaultdict(int)
     for spend in spends:
         if spend.source == "ledger":
@@ -350,13 +329,14 @@ def _dearest(spends: Sequence[SpendItem]) -> list[str]:
     return sorted(sums, key=lambda run_id: -sums[run_id])
 
 
-def _by_phase(run_id: str, books: BookReader) -> dict[tuple[Unit, str], int]:
-    """Return what each phase of a run cost; nothing of one whose log cannot be read."""
+def _by_phase(run_id: str, month: Window, books: BookReader) -> dict[tuple[Unit, str], int]:
+    """Return the cost of each phase of a run in the month; empty if its log cannot be read."""
     try:
-        cost = books.reading(books.row(run_id).dir).cost
+        reading = books.reading(books.row(run_id).dir)
     except (OutlayError, OSError):
         return {}
     return {
-        (Unit(money.currency, cost.kind), phase): money.micros
-        for phase, money in cost.by_phase.items()
+        (Unit(money.currency, reading.cost.kind), phase): money.micros
+        for phase, money in reading.view.break_down(month).cost_by_phase.items()
+        if money
     }

@@ -1,4 +1,4 @@
-"""Now: the machines that are paid for, the runs on them, what they cost, and what is wrong."""
+"""The start page: machines that cost money now, the runs on them, burn rate, and findings."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from outlay.guard.rental.watch import RentedHold, known_logs, living_rentals
 from outlay.ledger.price import Kind
 from outlay.report import html
 from outlay.report.compared_runs import metric_cell, percent_cell
-from outlay.report.document import Figure, figures_html
+from outlay.report.document import Figure, blocks_html
 from outlay.report.html import Cell, amount
 from outlay.runs.collect import Burn, dead_runs, findings_in, sum_burns, total_burn
 from outlay.runs.figures import RunFigures
@@ -29,13 +29,12 @@ from outlay.web.page import Page, PageQuery, findings_list, run_href
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MachineView:
-    """Something that costs by the hour, whether or not a run is on it.
+    """A machine that costs by the hour, with or without a run.
 
     Attributes:
         kind: ``rental``, ``job`` (of Slurm) or ``node``.
-        runs: The runs on it; none is what to look at.
-        deadline: When it is ended; empty where nothing ends it.
-        watcher: Who ends it then.
+        deadline: When it is ended; empty for never.
+        watcher: The process that ends it.
     """
 
     kind: str
@@ -51,7 +50,7 @@ class MachineView:
 def machines(
     rented: Sequence[RentedHold], owned: Iterable[OwnedMachine], running: Sequence[RunReading]
 ) -> list[MachineView]:
-    """Return what is paid for now: rentals first, then owned nodes, then where else runs are."""
+    """Return the machines: rentals first, then owned nodes, then other hosts of runs."""
     left = list(running)
     found = []
     for each in rented:
@@ -100,7 +99,7 @@ def _instance(reading: RunReading) -> str:
 
 
 def now_stamp(ask: PageQuery, books: BookReader) -> object:
-    """Return what changes when the page does."""
+    """Return the page's stamp."""
     del ask
     books.refresh()
     running = list_runs(books.store, RunFilter(status="running"))
@@ -108,7 +107,7 @@ def now_stamp(ask: PageQuery, books: BookReader) -> object:
 
 
 def now_page(ask: PageQuery, books: BookReader) -> Page:
-    """Return what goes on now."""
+    """Return the start page."""
     del ask
     running = books.running()
     figures = [reading.figures for reading in running]
@@ -116,16 +115,15 @@ def now_page(ask: PageQuery, books: BookReader) -> Page:
     rented, errors = living_rentals(known_logs(), clock=books.clock)
     owned, unread = _owned(books.now_ns)
     places = machines(rented, owned, running)
-    burn, today = _burn(places), books.spent_since(_midnight_ns(books.now_ns))
+    burn, today = _burn(places), books.spent_since(books.now_ns - books.now_ns % _DAY_NS)
     standings, doubts = standings_of_logs(books)
-    findings = _once(
-        [
-            *errors, *unread, *doubts, *books.findings, *findings_in([*figures, *dead]),
-            *dead_runs(dead), *_lately(books),
-        ]
-    )  # fmt: skip
+    found = [
+        *errors, *unread, *doubts, *books.findings, *findings_in([*figures, *dead]),
+        *dead_runs(dead), *_lately(books),
+    ]  # fmt: skip
+    findings = sorted(dict.fromkeys(found), key=lambda each: each.severity != "error")
     parts = [
-        f"<section>{figures_html(_lead((burn, today), running, places, findings))}</section>",
+        f"<section>{blocks_html(_lead((burn, today), running, places, findings))}</section>",
         _machines(places, books),
         _runs(running, books),
         *findings_list(findings, books.people),
@@ -133,7 +131,7 @@ def now_page(ask: PageQuery, books: BookReader) -> Page:
     ]
     rows = [_csv_row(each, books) for each in figures]
     return Page(
-        title="Now", tab="Now", parts=parts, columns=list(rows[0]) if rows else _COLUMNS, rows=rows,
+        title="Now", tab="Now", parts=parts, columns=_COLUMNS, rows=rows,
         document={
             "machines": places, "running": figures, "burn_per_hour": burn, "today": today,
             "findings": findings,
@@ -145,11 +143,14 @@ def now_page(ask: PageQuery, books: BookReader) -> Page:
 _MOST_DEAD = 20
 _MOST_RECENT = 200
 _DAY_NS = 86_400 * 10**9
-_COLUMNS = ("run", "status", "user", "host", "steps", "wall_s", "cost", "currency")
+_COLUMNS = (
+    "run", "run_id", "status", "user", "host", "steps", "goodput", "wall_s", "cost", "currency",
+    "started",
+)  # fmt: skip
 
 
 def _owned(now_ns: int) -> tuple[list[OwnedMachine], list[Finding]]:
-    """Return the owned nodes that cost something now, and what is wrong with the list of them."""
+    """Return the owned nodes of the present, and findings about the list of them."""
     try:
         stated = read_machines().values()
     except InvalidValue as error:
@@ -158,12 +159,8 @@ def _owned(now_ns: int) -> tuple[list[OwnedMachine], list[Finding]]:
     return list(there), []
 
 
-def _midnight_ns(now_ns: int) -> int:
-    return now_ns - now_ns % _DAY_NS
-
-
 def _lately(books: BookReader) -> list[Finding]:
-    """Return what is wrong with runs of the last day: damaged logs, and runs that failed."""
+    """Return findings about runs of the last day: damaged logs, and failures."""
     recent = RunFilter(since_ns=books.now_ns - _DAY_NS)
     rows = list_runs(books.store, recent, limit=_MOST_RECENT)
     failed = [
@@ -174,26 +171,21 @@ def _lately(books: BookReader) -> list[Finding]:
     return [*findings_in(rows), *failed]
 
 
-def _once(findings: Sequence[Finding]) -> list[Finding]:
-    return sorted(dict.fromkeys(findings), key=lambda each: each.severity != "error")
-
-
 def _lead(
     spent: tuple[Sequence[Burn], Sequence[Burn]],
     running: Sequence[RunReading],
     places: Sequence[MachineView],
     findings: Sequence[Finding],
 ) -> list[Figure]:
-    """Return the few figures that a reader looks for first."""
     empty = sum(not place.runs for place in places)
     wrong = sum(each.severity == "error" for each in findings)
     burn, today = (", ".join(map(_burn_text, each)) or "nothing" for each in spent)
     return [
-        Figure("burn rate per hour", spent[0], burn, leads=True),
+        Figure("burn per hour", spent[0], burn, leads=True),
         Figure("spent by runs today (UTC)", spent[1], today, leads=True),
         Figure("running", len(running), f"{len(running)}", leads=True),
         Figure("machines", len(places), f"{len(places)}", leads=True),
-        Figure("without a run", empty, f"{empty}", leads=True),
+        Figure("machines without a run", empty, f"{empty}", leads=True),
         Figure("errors", wrong, f"{wrong}", leads=True),
     ]
 
@@ -204,17 +196,17 @@ def _burn_text(burn: Burn) -> str:
 
 def _machines(places: Sequence[MachineView], books: BookReader) -> str:
     if not places:
-        said = "Nothing is rented and nothing runs. Start something with"
+        said = "Nothing is rented and nothing is running. Start a run with"
         return html.section("Machines", html.empty(said, "outlay exec -- python train.py"))
     rows = [
         [
             Cell(text=place.kind, chip=place.kind), place.name, books.people.name(place.owner),
             _inside(place), _per_hour(place),
-            place.deadline[:16].replace("T", " ") or "no deadline", place.watcher or "nobody",
+            place.deadline[:16].replace("T", " ") or "no deadline", place.watcher or "none",
         ]
         for place in places
     ]  # fmt: skip
-    headings = ("", "machine", "owner", "run on it", "per hour", "ends at (UTC)", "watched by")
+    headings = ("", "machine", "owner", "run on it", "burn per hour", "ends at (UTC)", "watched by")
     return html.section("Machines", html.table(headings, rows, caption="Machines"))
 
 
@@ -227,7 +219,7 @@ def _inside(place: MachineView) -> Cell:
 
 
 def _burn(places: Iterable[MachineView]) -> list[Burn]:
-    """Return what machines cost per hour; where no price of one is known, what its runs do."""
+    """Return the burn of machines; of one without a known price, that of its runs."""
     return sum_burns(
         burn
         for place in places
@@ -251,8 +243,8 @@ def _runs(running: Sequence[RunReading], books: BookReader) -> str:
         return ""
     rows = [_row(reading, books) for reading in running]
     headings = (
-        "run", "user", "steps", "goodput", "metric", "for", "cost so far", "per hour", "budget",
-        "last sign",
+        "run", "user", "steps", "goodput", "metric", "wall time", "cost", "burn per hour", "budget",
+        "last seen",
     )  # fmt: skip
     return html.section("Runs", html.table(headings, rows, caption="Running"))
 
@@ -266,13 +258,14 @@ def _row(reading: RunReading, books: BookReader) -> list[object]:
         books.people.name(figures.user), figures.steps,
         percent_cell(figures.goodput), metric_cell(figures.metric, figures.metric_value),
         Cell(text=duration_text(figures.wall_ns), is_number=True),
-        amount(figures.cost, kind=figures.kind), amount(per_hour), budget_cell(reading),
+        amount(figures.cost, kind=figures.kind), amount(per_hour, kind=figures.kind),
+        budget_cell(reading),
         ago_text(books.now_ns - figures.last_seen_ns),
     ]  # fmt: skip
 
 
 def budget_cell(reading: RunReading) -> Cell:
-    """Return how much of its tightest limit a run has used."""
+    """Return the used share of a run's tightest limit."""
     report, used = reading.budget, reading.budget_used
     if report is None or used is None:
         return Cell(text="none")

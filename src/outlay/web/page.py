@@ -1,4 +1,4 @@
-"""What a view is asked for, what it answers, and the frame around every page. Pure."""
+"""A page's query, its content and its frame; shared parts; hiding names of people. Pure."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _CONFIG: Final = '{"includeIndicatorCSS":false,"history":false,"extensions":"sse
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageQuery:
-    """What was asked for: the view's address, what follows it, and the query.
+    """A request for a page.
 
     Attributes:
-        path: The address without the form, such as ``/runs``.
-        name: What the address names: a run's or a sweep's id.
-        query: Parameters in their order; a name may stand several times.
+        path: The path without the form, such as ``/runs``.
+        name: The id of the run or sweep in the path.
+        query: Parameters in order; a name may occur several times.
     """
 
     path: str
@@ -43,7 +43,7 @@ class PageQuery:
         return list(dict.fromkeys(value for key, value in self.query if key == name))
 
     def one_of(self, name: str, allowed: Iterable[str], default: str) -> str:
-        """Return a parameter if it is one of some values, else the default."""
+        """Return a parameter if it is allowed, else the default."""
         return found if (found := self.get(name)) in set(allowed) else default
 
     def number(self, name: str, default: int, *, most: int) -> int:
@@ -52,7 +52,7 @@ class PageQuery:
         return max(1, min(int(text), most)) if text.isdecimal() and len(text) < 10 else default
 
     def address(self, form: str = "", **changes: str) -> str:
-        """Return the address of the same view with other parameters; an empty one is left out."""
+        """Return the address with changed parameters; empty ones are left out."""
         kept = [(key, value) for key, value in self.query if key not in changes]
         query = urlencode([(k, v) for k, v in [*kept, *changes.items()] if v])
         path = self.path if self.path != "/" or not form else "/now"
@@ -61,14 +61,14 @@ class PageQuery:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
-    """One view, before it is put into a frame.
+    """The content of a page.
 
     Attributes:
         parts: HTML below the verdict.
-        document: The same for programs.
-        columns: The names of the columns, and ``rows`` their cells, where the view is a table.
-        lives: Whether the page may change while it is open.
-        crumbs: The way to it, HTML.
+        document: The JSON form.
+        columns: The columns of the CSV form, and ``rows`` their cells; empty for none.
+        lives: Whether the page is updated while open.
+        crumbs: Breadcrumbs, HTML.
     """
 
     title: str
@@ -83,7 +83,7 @@ class Page:
 
 
 def inside(page: Page) -> str:
-    """Return what is in the frame: what a live page is sent again."""
+    """Return the page without its frame: what a live update replaces."""
     return html.top(page.title, page.verdict, page.crumbs) + "".join(page.parts)
 
 
@@ -119,7 +119,7 @@ def _forms(page: Page, ask: PageQuery) -> str:
     )
 
 
-# Small parts that several views have.
+# Parts of several pages
 
 
 def run_href(run_id: str) -> str:
@@ -128,12 +128,12 @@ def run_href(run_id: str) -> str:
 
 
 def chip(status: str) -> Cell:
-    """Return a status as a cell."""
+    """Return a status as a coloured cell."""
     return Cell(text=status, value=status, chip=status)
 
 
 def findings_list(findings: Sequence[Finding], people: People) -> list[str]:
-    """Return findings as a part of a page; nothing where there is none."""
+    """Return findings as a section; empty without any."""
     if not findings:
         return []
     title, shown = "What is wrong", people.text
@@ -151,26 +151,23 @@ _MOST_FINDINGS: Final = 30
 
 
 def columns_of(parts: Iterable[str]) -> str:
-    """Return sections side by side where there is room; nothing where there are none."""
+    """Return sections in columns; empty without any."""
     drawn = "".join(parts)
     return f'<div class="columns">{drawn}</div>' if drawn else ""
 
 
 def tabs(label: str, choices: Mapping[str, str], chosen: str) -> str:
-    """Return links of which one is chosen; the keys are addresses."""
+    """Return links, one of them marked; the keys are addresses."""
+    current = {chosen: ' aria-current="true"'}
     items = "".join(
-        f'<a href="{html_text(address)}"{_current(name == chosen)}>{html_text(name)}</a>'
+        f'<a href="{html_text(address)}"{current.get(name, "")}>{html_text(name)}</a>'
         for address, name in choices.items()
     )
     return f'<nav class="tabs" aria-label="{html_text(label)}">{items}</nav>'
 
 
-def _current(is_chosen: bool) -> str:  # noqa: FBT001 - a detail of the line above
-    return ' aria-current="true"' if is_chosen else ""
-
-
 def select(name: str, label: str, choices: Iterable[str], chosen: str) -> str:
-    """Return a list to choose one value from, or none."""
+    """Return a drop-down of the choices and "any"."""
     values = ["", *choices]
     if chosen not in values:
         values.append(chosen)
@@ -182,7 +179,7 @@ def select(name: str, label: str, choices: Iterable[str], chosen: str) -> str:
     return f'<label>{html_text(label)}<select name="{name}">{options}</select></label>'
 
 
-# Names of people, shown or hidden. No file is changed.
+# Hiding names of people on pages; files are not changed.
 
 _NUMBERED: Final = re.compile(r"user \d+")
 _PERSONS: Final = ("user", "owner")
@@ -191,20 +188,20 @@ _HOME: Final = re.compile(r"(?<=/home/)[^/\s]+|(?<=/Users/)[^/\s]+")
 
 
 class People:
-    """Hides names of people where that was asked for; the same person has one number."""
+    """Replaces users by "user 1", "user 2", … if ``hidden``; each keeps the same number."""
 
     def __init__(self, *, hidden: bool) -> None:
         self.hidden = hidden
         self._numbers: dict[str, int] = {}
 
     def name(self, user: str) -> str:
-        """Return how a user is called on a page."""
+        """Return a user's name or number."""
         if not self.hidden or not user or _NUMBERED.fullmatch(user):
             return user
         return f"user {self._numbers.setdefault(user, len(self._numbers) + 1)}"
 
     def text(self, text: str) -> str:
-        """Return a path or a command without the names of those in whose homes it is."""
+        """Return a text without known users and names in home directories."""
         if not self.hidden:
             return text
         shown = _HOME.sub(lambda found: self.name(found[0]).replace(" ", "-"), text)
@@ -213,11 +210,11 @@ class People:
         return shown
 
     def plain(self, value: Any, key: str = "") -> Any:
-        """Return what JSON holds, without names of people: users, paths and messages.
+        """Return a JSON value without names of people: users, paths and messages.
 
         Args:
             value: Text, a number, or a list or dict of such.
-            key: What the value is called.
+            key: The key of the value.
         """
         match value:
             case dict():
@@ -232,5 +229,5 @@ class People:
                 return value
 
     def user_of(self, shown: str) -> str:
-        """Return the user that a page calls so, for a filter that names it."""
+        """Return the user behind a shown name, for filters."""
         return next((user for user in self._numbers if self.name(user) == shown), shown)

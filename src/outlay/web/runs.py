@@ -1,8 +1,10 @@
-"""Runs: filter, sort, choose columns; and some of them beside each other."""
+"""Pages of runs and sweeps: the lists, one run, the comparison of runs, one sweep."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Final
 
 from outlay.clock import parse_moment, utc_text
@@ -10,13 +12,20 @@ from outlay.errors import InvalidValue, OutlayError
 from outlay.escaping import html_text
 from outlay.report import html
 from outlay.report.compared_runs import compare_document, metric_cell, percent_cell
-from outlay.report.document import sections_html
+from outlay.report.document import Document, sections_html
+from outlay.report.files import setup_of
 from outlay.report.html import Cell, amount
 from outlay.report.run_charts import AXES, Axis
+from outlay.report.run_document import run_document
 from outlay.runs.collect import row_of
-from outlay.store.runs import SORTED_BY, RunFilter, RunRow, values_of
-from outlay.units.shown import ago_text
-from outlay.web.books import BookReader
+from outlay.runs.reading import RunReading
+from outlay.store.runs import SORTED_BY, RunFilter, RunRow, count_runs, values_of
+from outlay.sweep.aggregate.rows import columns_of
+from outlay.sweep.state.manifest import SweepManifest, captured, counts, planned, read_manifest
+from outlay.sweep.state.setup import holder_of
+from outlay.units import Money
+from outlay.units.shown import ago_text, counted
+from outlay.web.books import BookReader, sweep_id
 from outlay.web.page import Page, PageQuery, chip, run_href, select, tabs
 
 PAGE: Final = 100
@@ -33,7 +42,7 @@ _STATUSES: Final = ("running", "completed", "failed", "preempted", "cancelled", 
 
 
 def wanted_by(ask: PageQuery, books: BookReader) -> RunFilter:
-    """Return which runs a query asks for; a date that cannot be read asks for nothing else."""
+    """Return the filter of a query; an invalid date is ignored."""
     tag, equals, value = ask.get("tag").partition("=")
     return RunFilter(
         text=ask.get("q")[:200], status=ask.get("status") or None, model=ask.get("model") or None,
@@ -53,7 +62,7 @@ def _moment(ask: PageQuery, name: str, books: BookReader) -> int | None:
 
 
 def runs_stamp(ask: PageQuery, books: BookReader) -> object:
-    """Return what changes when the page does."""
+    """Return the page's stamp."""
     books.refresh()
     wanted = wanted_by(ask, books)
     rows = books.rows(wanted, sort=_sort(ask), limit=PAGE, offset=_offset(ask))
@@ -65,7 +74,7 @@ def runs_page(ask: PageQuery, books: BookReader) -> Page:
     wanted = wanted_by(ask, books)
     rows = books.rows(wanted, sort=_sort(ask), limit=PAGE, offset=_offset(ask))
     rows = [_current(row, books) for row in rows]
-    count = len(rows) if _offset(ask) == 0 and len(rows) < PAGE else books.count(wanted)
+    count = len(rows) if _offset(ask) == 0 and len(rows) < PAGE else count_runs(books.store, wanted)
     columns = [name for name in COLUMNS if name in (ask.every("col") or _USUAL)]
     table = [_cells(row, columns, books) for row in rows]
     parts = [_filters(ask, columns, books), _listed(ask, columns, table, count)]
@@ -78,8 +87,8 @@ def runs_page(ask: PageQuery, books: BookReader) -> Page:
 
 def _verdict(count: int, wanted: RunFilter) -> str:
     if wanted == RunFilter():
-        return f"{count:,} registered." if count else ""
-    return f"{count:,} of the registered runs."
+        return f"{counted(count, 'registered run')}." if count else ""
+    return f"{counted(count, 'registered run')} with this filter."
 
 
 def _sort(ask: PageQuery) -> str:
@@ -92,7 +101,7 @@ def _offset(ask: PageQuery) -> int:
 
 
 def _current(row: RunRow, books: BookReader) -> RunRow:
-    """Return a row as the run stands, where it runs; an ended one is as it was registered."""
+    """Return a row from a fresh reading if the run is running."""
     if row.status != "running":
         return row
     try:
@@ -122,7 +131,6 @@ def _cells(row: RunRow, columns: Sequence[str], books: BookReader) -> list[objec
 
 
 def _filters(ask: PageQuery, columns: Sequence[str], books: BookReader) -> str:
-    """Return the form; every choice is a parameter of the address."""
     models, users = (_values(name, books) for name in ("model", "user"))
     users = [books.people.name(user) for user in users]
     boxes = "".join(
@@ -147,7 +155,7 @@ def _filters(ask: PageQuery, columns: Sequence[str], books: BookReader) -> str:
 
 
 def _values(column: str, books: BookReader) -> list[str]:
-    """Return what a column holds, as of when runs were last registered."""
+    """Return the distinct values of a column, as of the last refresh."""
     key = (column, books.stamp([]))
     return books.cache.get(key, lambda: values_of(books.store, column, limit=_CHOICES))
 
@@ -163,20 +171,22 @@ def _listed(
     ask: PageQuery, columns: Sequence[str], rows: Sequence[Sequence[object]], count: int
 ) -> str:
     if not rows:
-        said = "No run is like that." if ask.query else "No runs are registered. Register some with"
-        return html.section("Runs", html.empty(said, "" if ask.query else "outlay import runs DIR"))
+        if ask.query:
+            return html.section("Runs", html.empty("No run matches the filter."))
+        said = "No runs are registered. Register some with"
+        return html.section("Runs", html.empty(said, "outlay import runs DIR"))
     shown = {"name": "run", "status": "status"} | {name: COLUMNS[name] for name in columns}
-    headings = ["choose", *(_heading(ask, name, title) for name, title in shown.items())]
+    headings = ["select", *(_heading(ask, name, title) for name, title in shown.items())]
     table = html.table(headings, rows, caption="Runs")
     chosen = (
-        '<form id="chosen" action="/compare"><p class="pages"><button>Compare the chosen</button>'
-        f"{_pager(ask, count)}</p></form>"
+        '<form id="chosen" action="/compare"><p class="pages">'
+        f"<button>Compare selected runs</button>{_pager(ask, count)}</p></form>"
     )
     return f"<section>{table}{chosen}</section>"
 
 
 def _heading(ask: PageQuery, name: str, title: str) -> str | Cell:
-    """Return a heading that sorts by its column, the other way round the second time."""
+    """Return a heading that sorts by its column; a second click reverses the order."""
     if name not in SORTED_BY:
         return title
     sort = _sort(ask)
@@ -187,7 +197,7 @@ def _heading(ask: PageQuery, name: str, title: str) -> str | Cell:
 
 def _pager(ask: PageQuery, count: int) -> str:
     page, pages = _offset(ask) // PAGE + 1, -(-count // PAGE)
-    links = [(page - 1, "Earlier page", page > 1), (page + 1, "Next page", page < pages)]
+    links = [(page - 1, "Previous page", page > 1), (page + 1, "Next page", page < pages)]
     drawn = "".join(
         f'<a href="{html_text(ask.address(page=str(number)))}">{text}</a>'
         for number, text, there in links
@@ -216,33 +226,196 @@ def _csv_row(row: RunRow, books: BookReader) -> dict[str, object]:
     }
 
 
-# Some runs beside each other
+# Comparison
 
 
 def compare_stamp(ask: PageQuery, books: BookReader) -> object:
-    """Return what changes when the page does."""
+    """Return the page's stamp."""
     rows = [books.row(run) for run in ask.every("run")[:_MOST_COMPARED]]
     return books.stamp([row.dir for row in rows])
 
 
 def compare_page(ask: PageQuery, books: BookReader) -> Page:
-    """Return chosen runs: curves on one axis, phases side by side, how they were set up."""
+    """Return the comparison of the selected runs."""
     chosen = ask.every("run")[:_MOST_COMPARED]
     readings = [books.reading(books.row(run).dir) for run in chosen]
-    axis: Axis = next(each for each in AXES if each == ask.one_of("axis", AXES, "steps"))
+    axis = _axis(ask)
     crumbs = '<p class="crumbs"><a href="/runs">Runs</a></p>'
     if not readings:
-        parts = [html.section("Compare", html.empty("Choose runs in the list, then compare them."))]
+        parts = [html.section("Compare", html.empty("Select runs in the list, then compare them."))]
         return Page(title="Compare", tab="Runs", parts=parts, crumbs=crumbs, document=[])
     for reading in readings:
-        books.people.name(reading.figures.user)  # Known from here on, and hidden in every text.
+        books.people.name(reading.figures.user)  # Hidden in every text from here on.
     document = compare_document(readings, axis, link=run_href, hide=books.people.text)
-    parts = [
-        tabs("Axis", {ask.address(axis=each): f"over {each}" for each in AXES}, f"over {axis}"),
-        *sections_html(document.sections),
-    ]
     return Page(
-        title=document.title, tab="Runs", parts=parts, crumbs=crumbs, columns=_CSV,
+        title=document.title, tab="Runs", crumbs=crumbs, columns=_CSV,
+        parts=_with_axis_tabs(document, ask),
         rows=[_csv_row(row_of(r.figures, None, books.now_ns), books) for r in readings],
-        document=list(map(books.shown_figures, readings)),
+        document=[reading.figures for reading in readings],
     )  # fmt: skip
+
+
+def _axis(ask: PageQuery) -> Axis:
+    return next((each for each in AXES if each == ask.get("axis")), "steps")
+
+
+def _with_axis_tabs(document: Document, ask: PageQuery) -> list[str]:
+    """Return a document's sections, with links in its metrics that choose the axis."""
+    choices = {ask.address(axis=each): f"over {each}" for each in AXES}
+    links = tabs("Axis of the metrics", choices, f"over {_axis(ask)}")
+    heading = "<section><h2>Metrics</h2>"
+    return [p.replace(heading, heading + links, 1) for p in sections_html(document.sections)]
+
+
+# One run
+
+
+def run_stamp(ask: PageQuery, books: BookReader) -> object:
+    """Return the page's stamp."""
+    row = books.row(ask.name)
+    return (books.stamp([row.dir]), books.reading(row.dir).status)
+
+
+def run_page(ask: PageQuery, books: BookReader) -> Page:
+    """Return a run's report."""
+    row = books.row(ask.name)
+    reading = books.reading(row.dir)
+    books.people.name(row.user)
+    key = (row.run_id, _axis(ask), id(reading))
+
+    def make() -> Document:
+        setup = replace(setup_of(Path(row.dir)), hide=books.people.text)
+        return run_document(reading, setup, [_axis(ask)])
+
+    document = books.cache.get(key, make)
+    return Page(
+        title=document.title, tab="Runs", verdict=document.verdict,
+        parts=_with_axis_tabs(document, ask), crumbs=_crumbs(Path(row.dir), books),
+        columns=("section", "label", "value", "text", "grade"),
+        rows=[
+            {
+                "section": title, "label": f.label, "value": f.value, "text": f.text,
+                "grade": f.grade,
+            }
+            for title, f in document.figures()
+        ],
+        document=_document(reading, document),
+    )  # fmt: skip
+
+
+def _crumbs(run_dir: Path, books: BookReader) -> str:
+    sweep = sweep_id(run_dir.parent)
+    inside = sweep in books.sweeps()
+    link = f' · <a href="/sweep/{sweep}">its sweep</a>' if inside else ""
+    return f'<p class="crumbs"><a href="/runs">Runs</a>{link}</p>'
+
+
+def _document(reading: RunReading, document: Document) -> dict[str, object]:
+    return {
+        "title": document.title, "verdict": document.verdict,
+        "figures": reading.figures, "goodput": reading.goodput, "cost": reading.cost,
+        "command": reading.command,
+        "budget": None if reading.budget is None else reading.budget.document(),
+        "advice": reading.advice, "href": run_href(reading.run_id),
+        "config": reading.config,
+    }  # fmt: skip
+
+
+# Sweeps
+
+
+def sweeps_stamp(ask: PageQuery, books: BookReader) -> object:
+    """Return the page's stamp."""
+    del ask
+    return tuple(map(books.sweep_stamp, books.sweeps().values()))
+
+
+def sweeps_page(ask: PageQuery, books: BookReader) -> Page:
+    """Return the sweeps that registered runs belong to."""
+    del ask
+    found = [(name, root, _read(root)) for name, root in books.sweeps().items()]
+    if not found:
+        said = "No sweep is registered. Start one with"
+        parts = [html.section("Sweeps", html.empty(said, "outlay sweep run grid.yaml"))]
+        return Page(title="Sweeps", tab="Sweeps", parts=parts, document=[])
+    rows = [_row(name, root, manifest, books) for name, root, manifest in found]
+    headings = ("sweep", "runs", "completed", "running", "planned", "spent", "ceiling", "directory")
+    documents = [_sweep_about(name, root, manifest, books) for name, root, manifest in found]
+    return Page(
+        title="Sweeps", tab="Sweeps", columns=list(documents[0]), rows=documents,
+        parts=[html.section("Sweeps", html.table(headings, rows, caption="Sweeps"))],
+        document=documents,
+    )  # fmt: skip
+
+
+def _read(root: Path) -> SweepManifest | None:
+    try:
+        return read_manifest(root)
+    except (OutlayError, OSError):
+        return None
+
+
+def _row(name: str, root: Path, manifest: SweepManifest | None, books: BookReader) -> list[object]:
+    place = books.people.text(str(root))
+    if manifest is None:
+        return [Cell(text=root.name, href=f"/sweep/{name}"), *[None] * 6, place]
+    by_status = counts(manifest)
+    title = str(manifest.about.get("name") or root.name)
+    return [
+        Cell(text=title, href=f"/sweep/{name}"), len(manifest.runs), by_status.get("completed", 0),
+        by_status.get("running", 0), _sum(planned(manifest)), _sum(captured(manifest)),
+        str(manifest.about.get("ceiling") or "none"), place,
+    ]  # fmt: skip
+
+
+def _sum(amounts: list[Money]) -> object:
+    return amounts[0] if len(amounts) == 1 else ", ".join(map(str, amounts))
+
+
+def _sweep_about(
+    name: str, root: Path, manifest: SweepManifest | None, books: BookReader
+) -> dict[str, object]:
+    known = {} if manifest is None else counts(manifest)
+    return {
+        "sweep": root.name, "id": name, "directory": books.people.text(str(root)),
+        "runs": 0 if manifest is None else len(manifest.runs),
+        "counts": ", ".join(f"{count} {status}" for status, count in known.items()),
+        "spent": ", ".join(map(str, [] if manifest is None else captured(manifest))),
+    }  # fmt: skip
+
+
+def sweep_stamp(ask: PageQuery, books: BookReader) -> object:
+    """Return the page's stamp."""
+    return books.sweep_stamp(books.sweep_root(ask.name))
+
+
+def sweep_page(ask: PageQuery, books: BookReader) -> Page:
+    """Return a sweep's report."""
+    root = books.sweep_root(ask.name)
+    account = books.sweep(root)
+    summary = account.summary
+    dirs = {subject.run.id: root / subject.run.run_dir for subject in summary.subjects}
+    ids = books.ids_in(root)
+
+    def link(run: str) -> str:
+        return run_href(ids[str(dirs[run])]) if str(dirs[run]) in ids else ""
+
+    document = account.document(link)
+    return Page(
+        title=document.title, tab="Sweeps", verdict=document.verdict,
+        parts=[_progress(root), *sections_html(document.sections)],
+        crumbs='<p class="crumbs"><a href="/sweeps">Sweeps</a></p>',
+        columns=columns_of(summary.rows), rows=summary.rows,
+        document={"name": summary.name, "verdict": document.verdict, "runs": summary.rows},
+    )  # fmt: skip
+
+
+def _progress(root: Path) -> str:
+    """Return the number of runs by status, and which process runs the sweep."""
+    manifest = _read(root)
+    if manifest is None:
+        return ""
+    said = ", ".join(f"{count} {status}" for status, count in counts(manifest).items())
+    holder = holder_of(root)
+    by = f"Process {holder} runs it." if holder else "It is not running."
+    return html.note(f"{said}. {by}")

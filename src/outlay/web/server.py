@@ -1,21 +1,17 @@
-"""The server: its routes, and how it begins and ends. Everything is read in one thread.
+"""The web server: views, routes, live updates, start and shutdown.
 
-``VIEWS`` are its pages; whoever adds an endpoint hands its route to ``build_app``.
+Pages are made in one thread. ``build_app`` takes further routes.
 """
 
 from __future__ import annotations
 
 import asyncio
 import io
-import os
-import socket
-import stat
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
-from pathlib import Path
 from types import FrameType
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote
@@ -28,21 +24,19 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import BaseRoute, Route
 
-from outlay.errors import InvalidValue, OutlayError
+from outlay.errors import OutlayError
 from outlay.escaping import html_text, json_text, terminal_text, write_csv
 from outlay.export.live_runs import LiveRuns
 from outlay.export.prometheus import CONTENT_TYPE, exposition
-from outlay.files import read_own
 from outlay.report import html
-from outlay.web import guard, money, now, reports, runs
-from outlay.web.access import LOOPBACK, Access, AccessMiddleware, new_token
-from outlay.web.books import BookReader, UnknownRun
-from outlay.web.live import LivePages
+from outlay.web import guard, money, now, runs
+from outlay.web.access import LOOPBACK, Access, AccessMiddleware, ServerAddress
+from outlay.web.books import PERIOD_NS, BookReader, UnknownRun
 from outlay.web.page import Page, PageQuery, frame, inside
 
 
 class View(NamedTuple):
-    """How a page is made, and what changes when it would be another."""
+    """A page, and its stamp: a value that changes when the page would."""
 
     page: Callable[[PageQuery, BookReader], Page]
     stamp: Callable[[PageQuery, BookReader], object]
@@ -54,29 +48,118 @@ VIEWS: Final = {
     "/money": View(money.money_page, money.money_stamp),
     "/runs": View(runs.runs_page, runs.runs_stamp),
     "/compare": View(runs.compare_page, runs.compare_stamp),
-    "/run/": View(reports.run_page, reports.run_stamp),
-    "/sweeps": View(reports.sweeps_page, reports.sweeps_stamp),
-    "/sweep/": View(reports.sweep_page, reports.sweep_stamp),
+    "/run/": View(runs.run_page, runs.run_stamp),
+    "/sweeps": View(runs.sweeps_page, runs.sweeps_stamp),
+    "/sweep/": View(runs.sweep_page, runs.sweep_stamp),
     "/guard": View(guard.guard_page, guard.guard_stamp),
     "/prices": View(guard.prices_page, guard.prices_stamp),
 }
-"""Views by their addresses; one that ends in a slash is followed by a name."""
-FORMS: Final = (".json", ".csv")
+"""Views by path; a path that ends in a slash is followed by an id."""
+_FORM_TYPES: Final = {".json": "application/json", ".csv": "text/csv; charset=utf-8"}
 _SCRIPTS: Final = ("htmx.min.js", "hx-sse.min.js")
 _TYPES: Final = {"style.css": "text/css", "live.js": "text/javascript"}
 
 
+# Live pages: server-sent events
+
+Make = Callable[[PageQuery, object], Awaitable[tuple[object, str | None]]]
+"""Returns a page's stamp, and its HTML, or None if the stamp equals the given one."""
+
+_TICK_S: Final = PERIOD_NS / 1e9
+_AT_LEAST_EVERY: Final = 7
+"""Polls after which a page is made again with an unchanged stamp: durations and ages grow."""
+_ALIVE: Final = ": still here\n\n"
+
+
+@dataclass(slots=True)
+class _Channel:
+    """One address with its open streams."""
+
+    readers: set[asyncio.Queue[str]] = field(default_factory=set)
+    task: asyncio.Task[None] | None = None
+    last: str = ""
+
+
+class LivePages:
+    """Polls every open page and streams changes; one poll serves all readers of an address."""
+
+    def __init__(self, make: Make) -> None:
+        self._make = make
+        self._channels: dict[PageQuery, _Channel] = {}
+        self._closing = False
+
+    @property
+    def streams(self) -> int:
+        """How many streams are open."""
+        return sum(len(channel.readers) for channel in self._channels.values())
+
+    def close(self) -> None:
+        """End all streams, so that the server can shut down."""
+        self._closing = True
+        for channel in self._channels.values():
+            for reader in channel.readers:
+                reader.put_nowait("")
+
+    async def stream(self, ask: PageQuery) -> AsyncIterator[str]:
+        """Yield a page as server-sent events when it changes, until the client disconnects."""
+        queue: asyncio.Queue[str] = asyncio.Queue()
+        channel = self._channels.setdefault(ask, _Channel())
+        channel.readers.add(queue)
+        if channel.task is None:
+            channel.task = asyncio.create_task(self._follow(ask, channel))
+        elif channel.last:
+            queue.put_nowait(channel.last)
+        try:
+            yield _ALIVE
+            while not self._closing:
+                while queue.qsize() > 1:  # A slow reader gets only the newest page.
+                    queue.get_nowait()
+                text = await queue.get()
+                if text:
+                    yield text
+        finally:
+            channel.readers.discard(queue)
+            if not channel.readers and channel.task is not None:
+                channel.task.cancel()
+                self._channels.pop(ask, None)
+
+    async def _follow(self, ask: PageQuery, channel: _Channel) -> None:
+        stamp: object = None
+        polls = 0
+        while channel.readers and not self._closing:
+            polls += 1
+            is_due = polls % _AT_LEAST_EVERY == 0
+            stamp, made = await self._make(ask, None if is_due else stamp)
+            text = channel.last if made is None else _event(made)
+            if text != channel.last:
+                channel.last = text
+                for reader in channel.readers:
+                    reader.put_nowait(text)
+            elif is_due:
+                for reader in channel.readers:
+                    reader.put_nowait(_ALIVE)
+            await asyncio.sleep(_TICK_S)
+
+
+def _event(text: str) -> str:
+    lines = "".join(f"data: {line}\n" for line in text.splitlines())
+    return f"{lines}\n"
+
+
+# The application
+
+
 class WebServer:
-    """The pages as an application; keeps what they read."""
+    """Serves the pages; keeps the open readers between requests."""
 
     def __init__(self, books: BookReader) -> None:
         self.books = books
         self.live = LivePages(self._make_again)
-        # One thread: a view is of a fold that the next look lets grow.
+        # One thread: a RunView refers to an account that the next poll extends in place.
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="outlay-web")
 
     def routes(self) -> list[BaseRoute]:
-        """Return what is served."""
+        """Return the routes of pages, assets, events and health."""
         return [
             Route("/assets/{name}", _asset),
             Route("/health.json", self._health),
@@ -85,10 +168,10 @@ class WebServer:
         ]
 
     def read(self, ask: PageQuery) -> Page:
-        """Make a page; called in the one thread that reads.
+        """Make a page; called in the reading thread.
 
         Raises:
-            UnknownRun: Nothing is registered under that name.
+            UnknownRun: No run or sweep of that id is registered.
         """
         return _view_of(ask).page(ask, self.books)
 
@@ -100,7 +183,8 @@ class WebServer:
         if ask is None:
             return _missing("There is no such page.")
         try:
-            return _answer(await self._in_thread(self._render, ask, form), form)
+            text = await self._in_thread(self._render, ask, form)
+            return Response(text, media_type=_FORM_TYPES.get(form, "text/html"))
         except UnknownRun as error:
             return _missing(str(error))
         except (OutlayError, OSError) as error:
@@ -125,7 +209,7 @@ class WebServer:
         return people.plain(msgspec.to_builtins(page.document, enc_hook=str))
 
     async def _health(self, request: Request) -> Response:
-        """Answer how many pages are open, and how many runs have a reader in memory."""
+        """Return the number of open streams and of run readers in memory."""
         del request
         found = {"streams": self.live.streams, "readers": self.books.open_readers}
         return Response(msgspec.json.encode(found), media_type="application/json")
@@ -140,18 +224,18 @@ class WebServer:
         try:
             found: tuple[object, str | None] = await self._in_thread(self._changed, ask, stamp)
         except (OutlayError, OSError) as error:
-            return None, html.top("Not to be read now", self.books.people.text(str(error)))
+            return None, html.top("This cannot be shown", self.books.people.text(str(error)))
         return found
 
     def _changed(self, ask: PageQuery, stamp: object) -> tuple[object, str | None]:
-        now = _view_of(ask).stamp(ask, self.books)
-        return now, None if stamp is not None and now == stamp else inside(self.read(ask))
+        new = _view_of(ask).stamp(ask, self.books)
+        return new, None if stamp is not None and new == stamp else inside(self.read(ask))
 
 
 def _ask_of(path: str, request: Request) -> tuple[PageQuery | None, str]:
-    """Return what an address asks for, and in which form; None for no view."""
+    """Parse an address: the query and the form (".json", ".csv"); None for an unknown path."""
     query = tuple(request.query_params.multi_items())
-    form = next((each for each in FORMS if path.endswith(each)), "")
+    form = next((each for each in _FORM_TYPES if path.endswith(each)), "")
     plain = path.removesuffix(form) or "/"
     if (plain in VIEWS and not plain.endswith("/")) or plain == "/":
         return PageQuery(path=plain, query=query), form
@@ -168,11 +252,6 @@ def _view_of(ask: PageQuery) -> View:
     return VIEWS[ask.path[: ask.path.index("/", 1) + 1]]
 
 
-def _answer(text: str, form: str) -> Response:
-    types = {".json": "application/json", ".csv": "text/csv; charset=utf-8"}
-    return Response(text, media_type=types.get(form, "text/html"))
-
-
 def _missing(text: str) -> Response:
     return PlainTextResponse(f"{terminal_text(text)}\n", 404)
 
@@ -184,10 +263,9 @@ def _error_page(ask: PageQuery, text: str) -> str:
 
 @cache
 def asset_text(name: str) -> str:
-    """Return the style sheet of all pages and reports, or the script.
+    """Return the style sheet, or the script.
 
-    The script is one file: htmx looks at the page as soon as it can, and has to know its extension
-    by then.
+    The script is one file, because htmx needs its extension when it first scans the page.
     """
     if name == "style.css":
         return html.asset(name)
@@ -197,7 +275,7 @@ def asset_text(name: str) -> str:
 
 
 def metrics_route(live: LiveRuns, user_shown: Callable[[str], str]) -> BaseRoute:
-    """Return ``/metrics``: live runs and ceilings as Prometheus reads them, with a bearer token."""
+    """Return ``/metrics``: live runs and ceilings for Prometheus, with a bearer token."""
 
     async def metrics(request: Request) -> Response:
         del request
@@ -215,96 +293,13 @@ async def _asset(request: Request) -> Response:
 
 
 def build_app(web: WebServer, access: Access, more: Sequence[BaseRoute] = ()) -> Starlette:
-    """Return the application; ``more`` routes come first."""
+    """Return the application; ``more`` routes take precedence."""
     middleware = [Middleware(AccessMiddleware, access=access)]
     return Starlette(routes=[*more, *web.routes()], middleware=middleware)
 
 
-# Where it listens
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServerAddress:
-    """Where the server listens, and who may come.
-
-    Attributes:
-        unix_socket: A file instead of a port: on a login node, loopback belongs to everybody.
-        token_file: Holds the token; needed to listen beyond loopback.
-    """
-
-    host: str = "127.0.0.1"
-    port: int = 0
-    unix_socket: Path | None = None
-    token_file: Path | None = None
-
-    def token(self) -> str:
-        """Return the token that lets a browser in.
-
-        Raises:
-            InvalidValue: It listens beyond loopback without a token file, or the file is no secret.
-        """
-        if self.token_file is None:
-            if self.host not in LOOPBACK:
-                expected = "127.0.0.1, or --token-file FILE beside it"
-                raise InvalidValue("--host", self.host, expected)
-            return new_token()
-        if stat.S_IMODE(self.token_file.stat().st_mode) & 0o077:
-            expected = "a file that nobody else may read (chmod 600)"
-            raise InvalidValue("--token-file", str(self.token_file), expected)
-        token = read_own(self.token_file).decode(errors="replace").strip()
-        if len(token) < _SHORTEST_TOKEN:
-            expected = f"a file with {_SHORTEST_TOKEN} characters or more in it"
-            raise InvalidValue("--token-file", str(self.token_file), expected)
-        return token
-
-    def listen(self) -> socket.socket:
-        """Return the socket, listening."""
-        if self.unix_socket is not None:
-            return _unix_socket(self.unix_socket)
-        family = socket.AF_INET6 if ":" in self.host else socket.AF_INET
-        return socket.create_server((self.host, self.port), family=family)
-
-    def url(self, listening: socket.socket, token: str) -> str:
-        """Return the address to open; of a Unix socket, that of its forwarded port."""
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        port = self.port or FORWARDED
-        if self.unix_socket is None:
-            port = listening.getsockname()[1]
-        else:
-            host = "localhost"
-        return f"http://{host}:{port}/?token={token}"
-
-    def forwarding(self) -> str:
-        """Return the command that brings a Unix socket to the user's own machine."""
-        if self.unix_socket is None:
-            return ""
-        path = self.unix_socket.absolute()
-        return f"ssh -N -L {self.port or FORWARDED}:{path} {socket.gethostname()}"
-
-
-FORWARDED: Final = 8642
-_SHORTEST_TOKEN: Final = 16
-
-
-def _unix_socket(path: Path) -> socket.socket:
-    """Return a socket file that its owner alone can open, in place of one that nobody serves."""
-    listening = socket.socket(socket.AF_UNIX)
-    if path.is_socket():
-        with socket.socket(socket.AF_UNIX) as other:
-            if other.connect_ex(str(path)) == 0:
-                raise InvalidValue("--unix-socket", str(path), "a path that no server listens on")
-        path.unlink()
-    before = os.umask(0o177)
-    try:
-        listening.bind(str(path))
-    finally:
-        os.umask(before)
-    listening.listen()
-    return listening
-
-
 class _Uvicorn(uvicorn.Server):
-    """Ends its streams first, so that Ctrl-C does not wait for them."""
+    """Closes the streams first, so that Ctrl-C does not wait for them."""
 
     def __init__(self, config: uvicorn.Config, live: LivePages) -> None:
         super().__init__(config)
@@ -321,7 +316,7 @@ def serve(
     announce: Callable[[str], None],
     more: Sequence[BaseRoute] = (),
 ) -> None:
-    """Serve until a signal ends it; ``announce`` is told the address once it can be opened."""
+    """Serve until a signal; ``announce`` gets the address once it can be opened."""
     token = place.token()
     with place.listen() as listening:
         access = Access(token=token, hosts=LOOPBACK | {place.host.lower()})

@@ -89,7 +89,19 @@ def _plain(digest: Digest) -> dict[str, object]:
             }
             for part in digest.parts
         ],
-        "month": {str(unit): money for unit, money in digest.months.items()},
+        "month": {
+            str(unit): Money(round(total.point), unit.currency)
+            for unit, total in digest.months.items()
+        },
+        "month_interval": {
+            str(unit): {
+                "low": Money(round(total.low), unit.currency),
+                "high": Money(round(total.high), unit.currency),
+                "confidence": total.confidence,
+            }
+            for unit, total in digest.months.items()
+            if total.low is not None and total.high is not None
+        },
         "limits": [
             {"name": e.name, "used": e.used, "limit": e.limit, "percent": e.percent}
             for e in digest.limits

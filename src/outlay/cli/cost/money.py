@@ -183,8 +183,8 @@ def _save_forecast(
     png: Path, name: str, parts: dict[str, Money], ends: tuple[float | None, float | None]
 ) -> None:
     """Draw what was spent and, as the last part, what is to come, with the ends of its interval."""
-    from outlay.report.cost_charts import money_bars
     from outlay.report.pictures import save_charts
+    from outlay.report.run_charts import money_bars
 
     label, currency = list(parts)[-1], next(iter(parts.values())).currency
     low, high = (None if end is None else money_of(end, currency) for end in ends)

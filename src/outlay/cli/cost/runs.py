@@ -117,8 +117,8 @@ def summary(png: Png = None, as_of: AsOf = None, as_json: AsJson = False) -> Non
 
 def _save_summary(models: Mapping[str, ModelComparison], png: Path) -> None:
     """Draw what models cost; each currency and kind by itself."""
-    from outlay.report.cost_charts import money_bars
     from outlay.report.pictures import save_charts
+    from outlay.report.run_charts import money_bars
 
     found: dict[Unit, dict[str, Money]] = {}
     for name, each in models.items():
@@ -279,8 +279,8 @@ def compare_models(
     front = pareto_front(candidates)
     models = {name: compare(found) for name, found in by_model(rows).items()}
     if png is not None:
-        from outlay.report.cost_charts import accuracy_against_cost
         from outlay.report.pictures import save_charts
+        from outlay.report.run_charts import accuracy_against_cost
 
         must_be_drawable(png, candidates, "a run with an accuracy")
         save_charts(accuracy_against_cost(candidates, front, title=model or "All runs"), png)

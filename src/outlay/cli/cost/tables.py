@@ -188,7 +188,7 @@ def assumed_suffix(assumed: Money | None) -> str:
 
 def run_table(cost: RunCost) -> Table:
     """Return where a run's money went, by phase."""
-    table = new_table("phase", ">cost", ">share")
+    table = new_table("phase", ">cost", ">share of cost")
     for name, money in cost.by_phase.items():
         share = money.micros / cost.cost.micros if cost.cost else 0.0
         table.add_row(name, str(money), f"{share:.1%}")
