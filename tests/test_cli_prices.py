@@ -185,7 +185,7 @@ def test_history_is_plotted_and_drawn(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("vendors")
 def test_history_of_what_was_never_seen_says_so() -> None:
     outlay("prices", "fetch")
-    assert "No price of H100 was seen in the last 30d" in outlay("prices", "history", "H100")
+    assert "No price of H100 was recorded in the last 30d" in outlay("prices", "history", "H100")
 
 
 @pytest.mark.usefixtures("vendors")
@@ -219,7 +219,7 @@ def test_prices_of_long_ago_are_left_out_of_the_cheapest_and_that_is_said(tmp_pa
     path.write_text(json.dumps({"H100|acme": [[2.0, "2024-01-01T00:00:00+00:00"]]}))
     outlay("prices", "import", str(path))
     said = " ".join(outlay("prices", "cheapest", "--gpu", "H100").split())
-    assert "1 offer last seen more than 30d00h ago left out" in said
+    assert "1 offer last seen more than 30d00h ago ignored" in said
     older = outlay_json("prices", "cheapest", "--max-age", "9999d")["offers"]
     assert [one["provider"] for one in older] == ["acme"]
     assert len(outlay_json("prices", "list")["offers"]) == 1
@@ -271,7 +271,7 @@ def test_a_file_that_cannot_be_written_is_an_error_that_names_it(tmp_path: Path)
         ["prices", "export", str(taken / "h.json")],
         ["prices", "history", "RTX3090", "--png", str(taken / "h.png")],
     ):
-        with pytest.raises(InvalidValue, match="can be written"):
+        with pytest.raises(InvalidValue, match="a writable path"):
             outlay(*words)
 
 

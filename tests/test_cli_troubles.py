@@ -12,7 +12,7 @@ import pytest
 
 from command_line import Outcome, outlay
 from ledgers import Segment, dollars
-from outlay.cli.app import _is_behind, main
+from outlay.cli.app import _was_caused_by, main
 from outlay.cli.output import with_shown_paths
 
 REFUSES_FILES = Path("/sys/outlay")  # A file system on which nobody can make a directory.
@@ -135,10 +135,10 @@ def test_ctrl_c_is_answered_with_a_word(empty: Path) -> None:
 
 def test_an_interrupt_is_found_behind_the_exit_that_it_became() -> None:
     ended = SystemExit(130)
-    assert not _is_behind(KeyboardInterrupt, ended)
+    assert not _was_caused_by(KeyboardInterrupt, ended)
     ended.__context__ = RuntimeError()
     ended.__context__.__cause__ = KeyboardInterrupt()
-    assert _is_behind(KeyboardInterrupt, ended)
+    assert _was_caused_by(KeyboardInterrupt, ended)
 
 
 @pytest.mark.parametrize(

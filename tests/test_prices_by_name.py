@@ -466,8 +466,8 @@ class TestKinds:
         assert said["totals"] == {"USD": 16.0}
         assert said["showback_totals"] == {"USD": 8.0}
         shown = in_process("cost", "summary").out
-        assert "In all: 16.00 USD\n" in shown
-        assert "In all: 8.00 USD showback\n" in shown
+        assert "Total: 16.00 USD\n" in shown
+        assert "Total: 8.00 USD showback\n" in shown
         assert "24.00" not in shown
 
     @pytest.mark.usefixtures("both")

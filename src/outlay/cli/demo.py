@@ -1,4 +1,4 @@
-"""``outlay demo``: the whole of outlay on a small real training, in about half a minute."""
+"""``outlay demo``: all features on a small real training, in about half a minute."""
 
 from __future__ import annotations
 
@@ -13,7 +13,15 @@ import typer
 
 from outlay.advise.run_advice import advise_run, floor_of
 from outlay.cli.advise import print_advice
-from outlay.cli.output import AsJson, console, new_table, print_json, print_title
+from outlay.cli.output import (
+    AsJson,
+    console,
+    new_table,
+    print_json,
+    print_sentence,
+    print_title,
+    shown_path,
+)
 from outlay.cli.sweep.commands import print_plan
 from outlay.cli.sweep.live import show_while
 from outlay.clock import SYSTEM
@@ -49,37 +57,35 @@ MARK = ".outlay-demo"
 _SWEEP = "sweep"
 
 
-class NotOurs(OutlayError):
-    """The demo would have to overwrite what it did not write."""
+class NotADemo(OutlayError):
+    """The directory holds files that the demo did not write."""
 
     exit_code = 2
 
     def __init__(self, directory: Path) -> None:
-        super().__init__(f"{directory} exists and is not from the demo; name another with --dir")
+        super().__init__(f"{directory} exists and is not from the demo; choose another with --dir")
 
 
 def show_demo(
     directory: Annotated[
         Path,
-        typer.Option(
-            "--dir", metavar="DIR", help="Where everything goes; an earlier demo is replaced."
-        ),
+        typer.Option("--dir", metavar="DIR", help="Where to write; an earlier demo is replaced."),
     ] = Path("demo-runs"),
     limit: Annotated[
-        str, typer.Option(help="What each run may spend, in USD; a dollar buys a second.")
+        str, typer.Option(help="Budget of each run, in USD; a dollar pays for a second.")
     ] = "8 USD",
     as_json: AsJson = False,
 ) -> None:
     """Show all of outlay on a small real training.
 
-    Plan, guard, faults, ranking, dollars, advice. Needs no GPU, no account and no network,
-    takes less than a minute, and writes to one directory.
+    Plan, guard, faults, ranking, cost, advice. Needs no GPU, account or network, takes less than
+    a minute, and writes to one directory.
 
     Example: outlay demo
     """
     money = DemoMoney(_dollars(limit))
     plan = _prepare(directory, money)
-    # Leave the user's books alone.
+    # Keep the demo out of the user's own outlay home.
     os.environ["OUTLAY_HOME"] = str((directory / "home").absolute())
     demo = _Demo(directory, plan, money, quiet=as_json)
     demo.show_plan()
@@ -95,7 +101,7 @@ def show_demo(
 
 
 def _dollars(limit: str) -> Money:
-    """Return what each run may spend; for less the runs would end before they have begun."""
+    """Parse the budget of each run; with less, runs would stop before their first step."""
     money = Money.parse(limit, name="--limit")
     if money.currency != LEAST.currency or money < LEAST:
         raise InvalidValue("--limit", limit, f'{LEAST} or more, such as "8 USD"')
@@ -103,10 +109,10 @@ def _dollars(limit: str) -> Money:
 
 
 def _prepare(directory: Path, money: DemoMoney) -> SweepPlan:
-    """Make room, write the grid, and return its plan."""
+    """Empty the directory, write the grid, and return its plan."""
     if directory.exists() and any(directory.iterdir()):
         if not (directory / MARK).exists():
-            raise NotOurs(directory)
+            raise NotADemo(directory)
         shutil.rmtree(directory)
     directory.mkdir(parents=True, exist_ok=True)
     (directory / MARK).touch()
@@ -116,7 +122,7 @@ def _prepare(directory: Path, money: DemoMoney) -> SweepPlan:
 
 
 class _Demo:
-    """The demo, step by step; ``results`` is what it found, for programs."""
+    """The demo, step by step; ``results`` is its JSON document."""
 
     def __init__(self, directory: Path, plan: SweepPlan, money: DemoMoney, *, quiet: bool) -> None:
         self._root = directory / _SWEEP
@@ -132,14 +138,14 @@ class _Demo:
         }
 
     def show_plan(self) -> None:
-        """Show what there is to run, and that it is too much."""
-        self._title(f"1. The plan: equal money for each, at an invented price of {PRICE}")
+        """Show the plan, which exceeds the ceiling."""
+        self._title(f"1. The plan: the same budget for each, at an invented price of {PRICE}")
         if not self._quiet:
             print_plan(self._plan)
 
     def run_sweep(self) -> None:
-        """Run the sweep, during which one run is killed and one is preempted."""
-        self._title(f"2. Running, {JOBS} at a time; one run is killed, one loses its machine")
+        """Run the sweep; kill one run and preempt another."""
+        self._title(f"2. Running, {JOBS} at a time; one run is killed, one is preempted")
         faults = FaultInjector(
             self._root,
             [
@@ -152,15 +158,15 @@ class _Demo:
             self._print(f"{run}: refused by the ceiling of {self._money.ceiling}.")
         states = result.manifest.states
         for fault in faults.planned:
-            after = f"{states[fault.run].attempts} attempts, going on from its last checkpoint"
-            what = f"got {fault.number.name}; {after}" if fault.happened else "ended too early"
+            after = f"{states[fault.run].attempts} attempts, resumed from its last checkpoint"
+            what = f"got {fault.number.name}; {after}" if fault.happened else "ended before it"
             self._print(f"{fault.run}: {what}.")
         self.results["counts"] = result.counts
         self.results["attempts"] = {run: state.attempts for run, state in states.items()}
 
     def show_ranking(self) -> SweepAccount:
-        """Compare configurations for the same dollars."""
-        self._title("3. Which is best for the same dollars")
+        """Compare configurations on the same budget."""
+        self._title("3. Which is best for the same money")
         account = read_sweep(self._root, SYSTEM.wall_ns(), allow_missing=True)
         table = new_table("configuration", ">runs", ">accuracy, 95 % interval", ">mean cost")
         found = ranked(account.summary.subjects, account.summary.rows)
@@ -175,8 +181,8 @@ class _Demo:
         return account
 
     def show_costs(self, account: SweepAccount) -> None:
-        """Show where every dollar went that the guard captured."""
-        self._title("4. Where the dollars went")
+        """Show what the guard captured, by phase."""
+        self._title("4. Where the money went")
         books = BudgetGuard.of_log(self._root / SPEND_LOG).log.books()
         captured = Money(books.captured())
         micros: dict[str, int] = {}
@@ -193,8 +199,8 @@ class _Demo:
         self.results |= {"captured": captured, "dollars": parts, "held": books.held()}
 
     def show_advice(self) -> None:
-        """Say what to change about the run that was killed, and what that would save."""
-        self._title(f"5. What the advisor would change about {self._killed}, which was killed")
+        """Show what to change about the killed run, and what that would save."""
+        self._title(f"5. Advice on {self._killed}, which was killed")
         view = self._view(self._killed)
         found = advise_run(view)
         if not self._quiet:
@@ -202,16 +208,16 @@ class _Demo:
         self.results["advice"] = found
 
     def verify_spend_log(self) -> None:
-        """Check the guard's ledger, line by line."""
-        self._title("6. The guard's books")
+        """Verify every line of the spend log."""
+        self._title("6. The spend log")
         verification = BudgetGuard.of_log(self._root / SPEND_LOG).verify()
-        state = "every line sound" if verification.sound else "NOT SOUND"
-        self._print(f"{self._root / SPEND_LOG}: {verification.lines} lines, {state}")
+        state = "all valid" if verification.sound else "NOT SOUND"
+        self._print(f"{shown_path(self._root / SPEND_LOG)}: {verification.lines} lines, {state}")
         self.results["guard_sound"] = verification.sound
 
     def measure_overhead(self) -> None:
-        """Measure what recording costs, against the steps that were recorded."""
-        self._title("7. What the bookkeeping itself takes")
+        """Measure the overhead of recording a step."""
+        self._title("7. Overhead of recording")
         own_ns = recording_ns_per_step(self._dir / "overhead")
         typical = self._view(self._plan.runs[0].id).timeline.typical
         share = None if typical is None else own_ns / typical.step_ns
@@ -219,12 +225,12 @@ class _Demo:
         if typical is not None:
             part = f", {share:.2%} of a {duration_text(typical.step_ns)} step"
         of_100_ms = f"{own_ns / 1e8:.4%}"
-        self._print(f"{duration_text(own_ns)} a step{part}; of a step of 100 ms it is {of_100_ms}.")
+        self._print(f"{duration_text(own_ns)} per step{part}; {of_100_ms} of a step of 100 ms.")
         self.results["bookkeeping_share"] = share
 
     def write_reports(self, sweep: SweepAccount) -> None:
-        """Write the reports, and name them and the next command."""
-        self._title("Look, and try it on your own script")
+        """Write the reports; print their paths and the next command."""
+        self._title("Reports, and the next command")
         files = write_sweep_files(sweep, sweep.reports, SYSTEM.wall_ns())
         run_dir = self._root / self._killed
         run = read_run(run_dir)
@@ -244,7 +250,7 @@ class _Demo:
 
             result = start(self._plan, self._root, SweepOptions(jobs=JOBS, watch=look))
         if result.cancelled:
-            console.print("The demo was interrupted; its runs were ended, their books are closed.")
+            console.print("The demo was interrupted; its runs were ended and their cost recorded.")
             raise typer.Exit(130)
         return result
 
@@ -265,5 +271,9 @@ class _Demo:
             print_title(text)
 
     def _print(self, what: object) -> None:
-        if not self._quiet:
-            console.print(what, soft_wrap=isinstance(what, str))
+        if self._quiet:
+            return
+        if isinstance(what, str):
+            print_sentence(what)
+        else:
+            console.print(what)

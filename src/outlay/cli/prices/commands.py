@@ -1,4 +1,4 @@
-"""``outlay prices``: what a GPU costs, where, now and before."""
+"""``outlay prices``: offers, their history, and the prices of a cluster's partitions."""
 
 from __future__ import annotations
 
@@ -13,18 +13,19 @@ from outlay.cli.prices.offers import (
     export_prices,
     fetch_prices,
     import_prices,
+    offer_json,
     offer_table,
-    priced,
     series_table,
+    show_survey,
     writing_to,
 )
-from outlay.cli.prices.survey import app as partition_app
-from outlay.cli.prices.survey import show_survey
 from outlay.clock import SYSTEM, as_utc, utc_text, wall_ns_of
 from outlay.errors import Finding, InvalidValue
+from outlay.ledger import Price
 from outlay.prices.book import MAX_AGE_NS, PriceBook, look_up, must_be_loaded
 from outlay.prices.catalog import Query
 from outlay.prices.chart import cheapest_over_time, text_chart
+from outlay.prices.current import rate_text, read_rate, read_rates, set_rate
 from outlay.prices.offer import Tier
 from outlay.prices.series import alerts, points
 from outlay.rates import NS_PER_HOUR
@@ -37,46 +38,50 @@ app = typer.Typer(help="What a GPU costs, now and before.", no_args_is_help=True
 app.command("fetch")(fetch_prices)
 
 Gpu = Annotated[
-    str | None, typer.Option("--gpu", help="A card or a family, such as H100 or A100-80GB.")
+    str | None, typer.Option("--gpu", help="A GPU model or family, such as H100 or A100-80GB.")
 ]
 Count = Annotated[int | None, typer.Option("--count", min=1, help="GPUs in one offer.")]
-Spot = Annotated[bool | None, typer.Option("--spot/--on-demand", help="Only these terms.")]
-MaxPrice = Annotated[str | None, typer.Option(help='Per GPU-hour at most, such as "2.50 USD/h".')]
-MaxTotal = Annotated[
-    str | None, typer.Option(help='For the whole offer at most, such as "20 USD/h".')
+Spot = Annotated[
+    bool | None, typer.Option("--spot/--on-demand", help="Only spot, or only on-demand.")
 ]
-MinMemory = Annotated[int | None, typer.Option(min=1, help="GB of one GPU, at least.")]
-Region = Annotated[str | None, typer.Option(help="Text in the region's name.")]
-Provider = Annotated[str | None, typer.Option(help="Only this provider's.")]
-Nvlink = Annotated[bool, typer.Option("--nvlink", help="Only GPUs known to be joined by NVLink.")]
+MaxPrice = Annotated[
+    str | None, typer.Option(help='Highest price per GPU-hour, such as "2.50 USD/h".')
+]
+MaxTotal = Annotated[
+    str | None, typer.Option(help='Highest price of the whole offer, such as "20 USD/h".')
+]
+MinMemory = Annotated[int | None, typer.Option(min=1, help="Least memory of one GPU, in GB.")]
+Region = Annotated[str | None, typer.Option(help="Only regions whose name contains this.")]
+Provider = Annotated[str | None, typer.Option(help="Only this provider.")]
+Nvlink = Annotated[bool, typer.Option("--nvlink", help="Only GPUs known to have NVLink.")]
 MaxAge = Annotated[
     str | None,
     typer.Option(
-        help="Leave out what was last seen longer ago, such as 7d; default: 30d of cheapest, "
-        "any age of list. What was stated by hand holds."
+        help="Ignore offers last seen longer ago, such as 7d; default: 30d for cheapest, no limit "
+        "for list. Prices set by hand are never ignored."
     ),
 ]
 At = Annotated[
     str | None,
     typer.Option(
-        help="As of an instant instead of now: 2026-01-31T12:00+01:00; without a zone it is UTC."
+        help="As of this instant instead of now: 2026-01-31T12:00+01:00; without a zone, UTC."
     ),
 ]
 
 
 @app.command("set")
 def set_price(
-    gpu: Annotated[str, typer.Argument(help="A card, such as A100-80GB.")],
+    gpu: Annotated[str, typer.Argument(help="A GPU model, such as A100-80GB.")],
     price: Annotated[str, typer.Argument(help='Per GPU-hour, such as "1.50 USD/h".')],
-    provider: Annotated[str, typer.Option(help="Whose price it is.")] = "own",
+    provider: Annotated[str, typer.Option(help="Provider of the offer.")] = "own",
     count: Annotated[int, typer.Option(min=1, help="GPUs in one offer.")] = 1,
-    tier: Annotated[Tier, typer.Option(help="On which terms.")] = Tier.ON_DEMAND,
+    tier: Annotated[Tier, typer.Option(help="Terms of the offer.")] = Tier.ON_DEMAND,
     instance: Annotated[
-        str | None, typer.Option("--id", help="The instance or offer that it is the price of.")
+        str | None, typer.Option("--id", help="Id of the instance or offer.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """State a price by hand: a contract, a quote, the rate of your own cluster.
+    """Set a price by hand: a contract, a quote, the rate of your own cluster.
 
     Example: outlay prices set A100-80GB "1.10 USD/h" --provider cluster --count 8
     """
@@ -94,7 +99,7 @@ def set_price(
     book.record([snapshot])
     book.publish()
     if as_json:
-        print_json([priced(offer) for offer in snapshot.offers])
+        print_json([offer_json(offer) for offer in snapshot.offers])
     else:
         console.print(offer_table(list(snapshot.offers), SYSTEM.wall_ns()))
 
@@ -116,10 +121,10 @@ def show_offers(
     limit: Annotated[int | None, typer.Option(min=1, hidden=True)] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show offers: all of them, or as ``cheapest`` those that are not known to be sold out."""
+    """Show offers; called as ``cheapest``, only those not known to be sold out."""
     query = Query(
-        gpu=gpu, gpu_count=count, tier=_tier(spot), max_price=_ceiling(max_price, "--max-price"),
-        max_total_price=_ceiling(max_total, "--max-total"), min_memory_gb=min_memory,
+        gpu=gpu, gpu_count=count, tier=_tier(spot), max_price=_hourly(max_price, "--max-price"),
+        max_total_price=_hourly(max_total, "--max-total"), min_memory_gb=min_memory,
         region=region, provider=provider, nvlink=nvlink, rentable=context.info_name == "cheapest",
     )  # fmt: skip
     _show(open_store(), query, limit or rows, max_age, at, as_json=as_json)
@@ -139,14 +144,14 @@ app.command(
 
 @app.command("history")
 def history(
-    gpu: Annotated[str, typer.Argument(help="A card or a family, such as H100 or A100-80GB.")],
+    gpu: Annotated[str, typer.Argument(help="A GPU model or family, such as H100 or A100-80GB.")],
     provider: Provider = None,
     spot: Spot = None,
     since: Annotated[str, typer.Option(help="How far back, such as 30d.")] = "30d",
     png: Png = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show how a GPU's price moved: the cheapest offer of each snapshot.
+    """Show a GPU's price over time: the cheapest offer of each snapshot.
 
     Example: outlay prices history H100 --provider runpod --since 90d --png h100.png
     """
@@ -167,7 +172,7 @@ def history(
         print_json({"points": found, "findings": damage})
         return
     if not found:
-        console.print(f"No price of {gpu} was seen in the last {since}.")
+        console.print(f"No price of {gpu} was recorded in the last {since}.")
     else:
         chart = text_chart(cheapest_over_time(found), width=min(console.width, 100))
         console.print(chart, soft_wrap=True)
@@ -226,7 +231,7 @@ def stats(as_json: AsJson = False) -> None:
     table = new_table("provider", "gpu", ">now, $/GPU-h", ">24 h average", ">24 h trend")
     for key, now in sorted(figures["current_prices"].items()):
         provider, _, gpu = key.rpartition(":")
-        day = ("-", "-")  # Nobody looked at it in them.
+        day = ("-", "-")  # No price in the last 24 hours.
         if (average := figures["average_prices_24h"].get(key)) is not None:
             day = (f"{average:.4f}", f"{figures['price_trends_24h'][key]:+.1f} %")
         table.add_row(provider, gpu, f"{now:.4f}", *day)
@@ -243,7 +248,69 @@ def stats(as_json: AsJson = False) -> None:
 app.command("import")(import_prices)
 app.command("export")(export_prices)
 app.command("survey")(show_survey)
+
+
+# ``outlay prices partition``.
+
+partition_app = typer.Typer(help="What a GPU-hour costs on each partition.", no_args_is_help=True)
 app.add_typer(partition_app, name="partition")
+
+Partition = Annotated[str, typer.Argument(metavar="PARTITION", help="As Slurm names it.")]
+
+
+@partition_app.command("set")
+def set_partition(
+    partition: Partition,
+    rate: Annotated[
+        str,
+        typer.Argument(
+            metavar="RATE",
+            help='Per GPU-hour, such as "1.20 USD/h"; showback unless followed by "cash".',
+        ),
+    ],
+    as_json: AsJson = False,
+) -> None:
+    """Set the price of a GPU-hour on a partition, for future sweeps and imported jobs.
+
+    Example: outlay prices partition set gpu-a100 "1.20 USD/h"
+    """
+    _show_rates(set_rate(partition, read_rate(rate, partition, name="RATE")), as_json=as_json)
+
+
+@partition_app.command("remove")
+def remove_partition(partition: Partition, as_json: AsJson = False) -> None:
+    """Remove a partition's rate; runs already priced with it do not change.
+
+    Example: outlay prices partition remove gpu-a100
+    """
+    _show_rates(set_rate(partition, None), as_json=as_json)
+
+
+@partition_app.command("show")
+def show_rates(as_json: AsJson = False) -> None:
+    """Show every partition that has a rate.
+
+    Example: outlay prices partition show
+    """
+    _show_rates(read_rates(), as_json=as_json)
+
+
+def _show_rates(rates: dict[str, Price], *, as_json: bool) -> None:
+    if as_json:
+        print_json({name: rate_text(rate) for name, rate in rates.items()})
+        return
+    if not rates:
+        console.print(
+            'No partition has a rate. Set one with: outlay prices partition set gpu "1.20 USD/h"'
+        )
+        return
+    table = new_table("partition", ">per GPU-hour", "kind")
+    for name, rate in rates.items():
+        table.add_row(name, str(rate.rate), rate.kind)
+    console.print(table)
+
+
+# Lookups.
 
 
 def _show(
@@ -258,17 +325,20 @@ def _show(
         store, query, limit=limit, since_ns=since_ns, at_ns=None if at is None else now_ns
     )
     if as_json:
-        rows = [priced(offer) for offer in found.offers]
+        rows = [offer_json(offer) for offer in found.offers]
         figures = {"searched": found.searched, "too_old": found.too_old}
         print_json({"offers": rows} | figures | {"findings": found.findings})
         return
     if found.offers:
         console.print(offer_table(found.offers, now_ns))
     else:
-        console.print(f"No offer matches; {found.searched:,} loaded offers were looked through.")
+        console.print(f"No offer matches; {found.searched:,} loaded offers were searched.")
     if found.too_old and oldest_ns is not None:
-        said = f"{counted(found.too_old, 'offer')} last seen more than {duration_text(oldest_ns)}"
-        console.print(f"{said} ago left out: outlay prices fetch, or --max-age")
+        count = counted(found.too_old, "offer")
+        console.print(
+            f"{count} last seen more than {duration_text(oldest_ns)} ago ignored; "
+            "run outlay prices fetch, or set --max-age"
+        )
     print_findings(found.findings)
 
 
@@ -276,7 +346,7 @@ def _tier(spot: bool | None) -> Tier | None:
     return None if spot is None else Tier.SPOT if spot else Tier.ON_DEMAND
 
 
-def _ceiling(text: str | None, option: str) -> Money | None:
+def _hourly(text: str | None, option: str) -> Money | None:
     return None if text is None else Rate.parse(text, name=option).per_hour
 
 
