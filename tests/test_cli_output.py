@@ -113,6 +113,24 @@ def test_forty_columns_hold_every_figure_in_one_piece(
         assert "0.005 USD" in shown
 
 
+@pytest.mark.usefixtures("narrow")
+def test_sentences_wrap_at_forty_columns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with run("line", dir="r", price="3.6 USD/h"):
+        pass
+    log = ("--log", tmp_path / "money" / "spend.jsonl")
+    for words in (
+        ["guard", "authorize", "lab02-tp-spinup", "3 USD", "--ceiling", "5", *log],
+        ["guard", "record", "lab02-tp-spinup", "2 USD", *log],
+        ["guard", "verify", *log],
+        ["log", "r"],
+        ["digest"],
+        ["digest", "--log", log[1]],
+    ):
+        shown = outlay(*words)
+        assert max(map(len, shown.splitlines())) <= 40, words
+
+
 def test_a_table_folds_its_widest_text_before_it_gives_up_its_rows(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
