@@ -137,7 +137,9 @@ def print_advice(found: list[OptimizationRecommendation], floor: Money | None) -
     for each in savings:
         _print_one(each)
     if savings:
-        console.print(f"Up to {_total_text(found)} in total; overlapping savings are counted once.")
+        totals = total_savings(found).items()
+        text = ", ".join(amount_text(total, currency) for currency, total in totals)
+        console.print(f"Up to {text} in total; overlapping savings are counted once.")
     else:
         console.print(nothing_above(floor))
     for kind, heading in _HEADINGS.items():
@@ -159,11 +161,6 @@ def _print_one(each: OptimizationRecommendation) -> None:
     for line in lines:
         print_indented(line)
     console.print()
-
-
-def _total_text(found: list[OptimizationRecommendation]) -> str:
-    totals = total_savings(found)
-    return ", ".join(amount_text(total, currency) for currency, total in totals.items())
 
 
 def _speeds(texts: list[str]) -> dict[str, float]:
@@ -202,13 +199,12 @@ class _Advice:
     priced: bool = False
     floor: Money | None = None
 
-    def add_findings(self, view: RunView, directory: Path) -> None:
-        self.findings += view.findings
-        if view.rates is not None:
-            self.priced = True
-            return
-        message = f"has no price, so no saving can be computed; {_STATE_A_PRICE}"
-        self.findings.append(Finding(source=str(directory), message=message, severity="warning"))
+
+def _unpriced(view: RunView, directory: Path) -> list[Finding]:
+    if view.rates is not None:
+        return []
+    message = f"has no price, so no saving can be computed; {_STATE_A_PRICE}"
+    return [Finding(source=str(directory), message=message, severity="warning")]
 
 
 def _advise(dirs: list[Path], around: Circumstances, *, strict: bool) -> _Advice:
@@ -218,7 +214,8 @@ def _advise(dirs: list[Path], around: Circumstances, *, strict: bool) -> _Advice
         try:
             view = read_view(directory, SYSTEM.wall_ns())
             advice.found += optimizer.advise_view(view, around)
-            advice.add_findings(view, directory)
+            advice.findings += [*view.findings, *_unpriced(view, directory)]
+            advice.priced |= view.rates is not None
             advice.floor = floor_of(view) if len(dirs) == 1 else None
         except (OutlayError, OSError) as error:
             if strict:

@@ -75,7 +75,8 @@ def overview(*, as_json: bool) -> None:
         print_json({"running": running, **said, "rented": rented, "findings": findings})
         return
     if running:
-        _print_running(running, now_ns)
+        columns = ("run", ">steps", ">for", ">cost so far", ">per hour", "last seen")
+        print_rows(columns, [_running_cells(figures, now_ns) for figures in running])
         console.print(f"\nBurning now: {', '.join(map(str, burn)) or 'no price'}")
     elif not rented:
         console.print("Nothing is running. Start with: outlay exec -- python train.py")
@@ -172,16 +173,8 @@ def _live_row(reading: RunReading, now_ns: int) -> dict[str, object]:
 def _live_table(running: Sequence[RunReading], now_ns: int) -> RenderableType:
     if not running:
         return Text("Nothing is running. Start with: outlay exec -- python train.py")
-    table = new_table(
-        "run",
-        ">steps",
-        ">goodput",
-        ">for",
-        ">cost so far",
-        ">per hour",
-        ">budget left",
-        "last seen",
-    )
+    columns = ("run", ">steps", ">goodput", ">for", ">cost so far", ">per hour", ">budget left")
+    table = new_table(*columns, "last seen")
     for reading in running:
         figures = reading.figures
         name, steps, wall, cost, per_hour, seen = _running_cells(figures, now_ns)
@@ -229,11 +222,6 @@ def _cells(run: RunRow | RunFigures, now_ns: int) -> Sequence[str]:
         run.name, run.status, str(run.attempts), f"{run.steps:,}", _cost(run),
         ago_text(now_ns - run.last_seen_ns), shown_path(run.dir),
     )  # fmt: skip
-
-
-def _print_running(running: list[RunFigures], now_ns: int) -> None:
-    columns = ("run", ">steps", ">for", ">cost so far", ">per hour", "last seen")
-    print_rows(columns, [_running_cells(figures, now_ns) for figures in running])
 
 
 def _running_cells(figures: RunFigures, now_ns: int) -> Sequence[str]:

@@ -102,14 +102,9 @@ def _epoch_of(view: RunView) -> dict[str, str]:
 def _limits_table(report: BudgetReport) -> object:
     table = new_table("limit", ">used", ">of", ">left", ">share")
     for bound in report.budget.bounds_known:
-        text, used = bound.dimension.text, bound.used(report.used)
-        table.add_row(
-            bound.dimension.key,
-            text(used),
-            text(bound.limit),
-            text(bound.left(report.used)),
-            f"{used / bound.limit:.1%}",
-        )
+        used, left = bound.used(report.used), bound.left(report.used)
+        amounts = map(bound.dimension.text, (used, bound.limit, left))
+        table.add_row(bound.dimension.key, *amounts, f"{used / bound.limit:.1%}")
     return table
 
 

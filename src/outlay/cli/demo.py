@@ -16,6 +16,7 @@ from outlay.cli.advise import print_advice
 from outlay.cli.output import (
     AsJson,
     console,
+    errors,
     new_table,
     print_json,
     print_sentence,
@@ -87,17 +88,13 @@ def show_demo(
     plan = _prepare(directory, money)
     # Keep the demo out of the user's own outlay home.
     os.environ["OUTLAY_HOME"] = str((directory / "home").absolute())
-    demo = _Demo(directory, plan, money, quiet=as_json)
-    demo.show_plan()
-    demo.run_sweep()
-    account = demo.show_ranking()
-    demo.show_costs(account)
-    demo.show_advice()
-    demo.verify_spend_log()
-    demo.measure_overhead()
-    demo.write_reports(account)
+    console.quiet = as_json
+    try:
+        results = _Demo(directory, plan, money).run()
+    finally:
+        console.quiet = False
     if as_json:
-        print_json(demo.results)
+        print_json(results)
 
 
 def _dollars(limit: str) -> Money:
@@ -124,12 +121,11 @@ def _prepare(directory: Path, money: DemoMoney) -> SweepPlan:
 class _Demo:
     """The demo, step by step; ``results`` is its JSON document."""
 
-    def __init__(self, directory: Path, plan: SweepPlan, money: DemoMoney, *, quiet: bool) -> None:
+    def __init__(self, directory: Path, plan: SweepPlan, money: DemoMoney) -> None:
         self._root = directory / _SWEEP
         self._dir = directory
         self._plan = plan
         self._money = money
-        self._quiet = quiet
         self._killed, self._preempted = plan.runs[1].id, plan.runs[2].id
         self.results: dict[str, object] = {
             "dir": directory,
@@ -137,15 +133,23 @@ class _Demo:
             "ceiling": money.ceiling,
         }
 
+    def run(self) -> dict[str, object]:
+        self.show_plan()
+        self.run_sweep()
+        account = self.show_ranking()
+        self.show_costs(account)
+        self.show_advice()
+        self.verify_spend_log()
+        self.measure_overhead()
+        self.write_reports(account)
+        return self.results
+
     def show_plan(self) -> None:
-        """Show the plan, which exceeds the ceiling."""
-        self._title(f"1. The plan: the same budget for each, at an invented price of {PRICE}")
-        if not self._quiet:
-            print_plan(self._plan)
+        print_title(f"1. The plan: the same budget for each, at an invented price of {PRICE}")
+        print_plan(self._plan)
 
     def run_sweep(self) -> None:
-        """Run the sweep; kill one run and preempt another."""
-        self._title(f"2. Running, {JOBS} at a time; one run is killed, one is preempted")
+        print_title(f"2. Running, {JOBS} at a time; one run is killed, one is preempted")
         faults = FaultInjector(
             self._root,
             [
@@ -155,34 +159,32 @@ class _Demo:
         )
         result = self._sweep(faults)
         for run in result.of_status("skipped"):
-            self._print(f"{run}: refused by the ceiling of {self._money.ceiling}.")
+            print_sentence(f"{run}: refused by the ceiling of {self._money.ceiling}.")
         states = result.manifest.states
         for fault in faults.planned:
             after = f"{states[fault.run].attempts} attempts, resumed from its last checkpoint"
             what = f"got {fault.number.name}; {after}" if fault.happened else "ended before it"
-            self._print(f"{fault.run}: {what}.")
+            print_sentence(f"{fault.run}: {what}.")
         self.results["counts"] = result.counts
         self.results["attempts"] = {run: state.attempts for run, state in states.items()}
 
     def show_ranking(self) -> SweepAccount:
-        """Compare configurations on the same budget."""
-        self._title("3. Which is best for the same money")
+        print_title("3. Which is best for the same money")
         account = read_sweep(self._root, SYSTEM.wall_ns(), allow_missing=True)
         table = new_table("configuration", ">runs", ">accuracy, 95 % interval", ">mean cost")
         found = ranked(account.summary.subjects, account.summary.rows)
         for one in found:
             cost = "" if one.cost is None else amount_text(one.cost, one.currency or "")
             table.add_row(one.label, str(len(one.runs)), str(one), cost)
-        self._print(table)
-        self._print(account.verdict)
-        self._print(f"{self._skipped_evaluations()} evaluations were skipped: no budget was left.")
-        self.results["ranking"] = found
-        self.results["skipped_evaluations"] = self._skipped_evaluations()
+        console.print(table)
+        print_sentence(account.verdict)
+        skipped = self._skipped_evaluations()
+        print_sentence(f"{skipped} evaluations were skipped: no budget was left.")
+        self.results |= {"ranking": found, "skipped_evaluations": skipped}
         return account
 
     def show_costs(self, account: SweepAccount) -> None:
-        """Show what the guard captured, by phase."""
-        self._title("4. Where the money went")
+        print_title("4. Where the money went")
         books = BudgetGuard.of_log(self._root / SPEND_LOG).log.books()
         captured = Money(books.captured())
         micros: dict[str, int] = {}
@@ -195,29 +197,25 @@ class _Demo:
             table.add_row(phase, money_text(cost, 6), f"{cost.micros / captured.micros:.1%}")
         table.add_section()
         table.add_row("captured by the guard", money_text(captured, 6), "100.0%", style="bold")
-        self._print(table)
+        console.print(table)
         self.results |= {"captured": captured, "dollars": parts, "held": books.held()}
 
     def show_advice(self) -> None:
-        """Show what to change about the killed run, and what that would save."""
-        self._title(f"5. Advice on {self._killed}, which was killed")
+        print_title(f"5. Advice on {self._killed}, which was killed")
         view = self._view(self._killed)
         found = advise_run(view)
-        if not self._quiet:
-            print_advice(found, floor_of(view))
+        print_advice(found, floor_of(view))
         self.results["advice"] = found
 
     def verify_spend_log(self) -> None:
-        """Verify every line of the spend log."""
-        self._title("6. The spend log")
+        print_title("6. The spend log")
         verification = BudgetGuard.of_log(self._root / SPEND_LOG).verify()
         state = "all valid" if verification.sound else "NOT SOUND"
-        self._print(f"{shown_path(self._root / SPEND_LOG)}: {verification.lines} lines, {state}")
+        print_sentence(f"{shown_path(self._root / SPEND_LOG)}: {verification.lines} lines, {state}")
         self.results["guard_sound"] = verification.sound
 
     def measure_overhead(self) -> None:
-        """Measure the overhead of recording a step."""
-        self._title("7. Overhead of recording")
+        print_title("7. Overhead of recording")
         own_ns = recording_ns_per_step(self._dir / "overhead")
         typical = self._view(self._plan.runs[0].id).timeline.typical
         share = None if typical is None else own_ns / typical.step_ns
@@ -225,24 +223,23 @@ class _Demo:
         if typical is not None:
             part = f", {share:.2%} of a {duration_text(typical.step_ns)} step"
         of_100_ms = f"{own_ns / 1e8:.4%}"
-        self._print(f"{duration_text(own_ns)} per step{part}; {of_100_ms} of a step of 100 ms.")
+        print_sentence(f"{duration_text(own_ns)} per step{part}; {of_100_ms} of a step of 100 ms.")
         self.results["bookkeeping_share"] = share
 
     def write_reports(self, sweep: SweepAccount) -> None:
-        """Write the reports; print their paths and the next command."""
-        self._title("Reports, and the next command")
+        print_title("Reports, and the next command")
         files = write_sweep_files(sweep, sweep.reports, SYSTEM.wall_ns())
         run_dir = self._root / self._killed
         run = read_run(run_dir)
         (page,) = write_page(run_document(run), run_dir, ["html"], partial(save_picture, run))
-        self._print(f"the sweep        {files.html}\nthe killed run   {page}")
+        print_sentence(f"the sweep        {files.html}\nthe killed run   {page}")
         home = self._dir / "home"
-        self._print(f"all of it, live  OUTLAY_HOME={home} outlay web")
-        self._print('next             outlay exec --price "1.50 USD/h" -- python your_train.py')
+        print_sentence(f"all of it, live  OUTLAY_HOME={home} outlay web")
+        print_sentence('next             outlay exec --price "1.50 USD/h" -- python your_train.py')
         self.results["reports"] = [files.html, page]
 
     def _sweep(self, faults: FaultInjector) -> Result:
-        with show_while(quiet=self._quiet) as watch:
+        with show_while(quiet=console.quiet) as watch:
 
             def look(harness: Harness) -> None:
                 watch(harness)
@@ -250,7 +247,7 @@ class _Demo:
 
             result = start(self._plan, self._root, SweepOptions(jobs=JOBS, watch=look))
         if result.cancelled:
-            console.print("The demo was interrupted; its runs were ended and their cost recorded.")
+            errors.print("The demo was interrupted; its runs were ended and their cost recorded.")
             raise typer.Exit(130)
         return result
 
@@ -265,15 +262,3 @@ class _Demo:
             for segment in self._view(run.id).account.shown()
             for note in segment.notes
         )
-
-    def _title(self, text: str) -> None:
-        if not self._quiet:
-            print_title(text)
-
-    def _print(self, what: object) -> None:
-        if self._quiet:
-            return
-        if isinstance(what, str):
-            print_sentence(what)
-        else:
-            console.print(what)

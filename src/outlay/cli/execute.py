@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from outlay.advise.recommendation import total_savings
-from outlay.cli.output import AsJson, errors, print_json, print_sentence, shown_path
+from outlay.cli.output import AsJson, UserCommand, errors, print_json, print_sentence, shown_path
 from outlay.clock import SYSTEM
 from outlay.errors import InvalidValue
 from outlay.runs.exec import ExecResult, execute
@@ -22,9 +22,7 @@ from outlay.units.shown import counted, money_of, money_text
 
 
 def show_exec(
-    command: Annotated[
-        list[str] | None, typer.Argument(metavar="-- CMD...", help="The command and its arguments.")
-    ] = None,
+    command: UserCommand = None,
     price: Annotated[
         str | None, typer.Option(help='Per GPU-hour, such as "1.50 USD/h", lambda:8xH100 or auto.')
     ] = None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, NoReturn
@@ -82,8 +83,7 @@ def bar_of(rows: list[PhaseRow]) -> Text:
 def _phase_table(summary: GoodputSummary) -> RenderableType:
     table = new_table("phase", ">time", ">share", ">cost")
     for row in summary.phases:
-        name = Text.assemble(("█ ", of_phase(row.phase)), row.phase)
-        table.add_row(name, duration_text(row.ns), f"{row.share:.1%}", _money(row.cost))
+        table.add_row(Text.assemble(("█ ", of_phase(row.phase)), row.phase), *_cells(row))
     table.add_section()
     wall, cost = duration_text(summary.wall_ns), _money(summary.cost)
     table.add_row("  total", wall, "100.0%", cost, style="bold")
@@ -165,11 +165,8 @@ def _difference_table(first: GoodputSummary, second: GoodputSummary) -> Renderab
     rows = ({row.phase: row for row in summary.phases} for summary in (first, second))
     in_first, in_second = rows
     for phase in {**in_first, **in_second}:
-        a, b = in_first.get(phase), in_second.get(phase)
-        table.add_row(
-            phase, _time(a), _time(b), _share(a), _share(b),
-            _money(a.cost) if a else "-", _money(b.cost) if b else "-",
-        )  # fmt: skip
+        pairs = zip(_cells(in_first.get(phase)), _cells(in_second.get(phase)), strict=True)
+        table.add_row(phase, *(cell for pair in pairs for cell in pair))
     table.add_section()
     table.add_row(
         "total", duration_text(first.wall_ns), duration_text(second.wall_ns), "", "",
@@ -182,15 +179,16 @@ def _money(cost: Money | None) -> str:
     return "no price" if cost is None else str(cost)
 
 
-def _time(row: PhaseRow | None) -> str:
-    return "-" if row is None else duration_text(row.ns)
+def _cells(row: PhaseRow | None) -> Sequence[str]:
+    """Return time, share and cost of a phase; "-" where a run does not have it."""
+    if row is None:
+        return ("-", "-", "-")
+    return (duration_text(row.ns), f"{row.share:.1%}", _money(row.cost))
 
 
-def _share(row: PhaseRow | None) -> str:
-    return "-" if row is None else f"{row.share:.1%}"
+app = typer.Typer(cls=DefaultGroup, help="How much of a run was productive.", no_args_is_help=True)
 
-
-# ``outlay goodput deviation``.
+_WATCH_S = 2.0
 
 
 def show_deviation(
@@ -226,11 +224,6 @@ def show_deviation(
             table.add_row(str(row.step), duration_text(row.own_ns), off)
         console.print(table)
     print_findings(view.findings)
-
-
-app = typer.Typer(cls=DefaultGroup, help="How much of a run was productive.", no_args_is_help=True)
-
-_WATCH_S = 2.0
 
 
 @app.command(DEFAULT, hidden=True)
@@ -281,14 +274,25 @@ def show(
         other = "--json" if as_json else "--fail-under"
         raise InvalidValue("--watch", other, "one of the two, since --watch never ends")
     model = _model_flops(flops_per_token, peak_flops)
-    query = _GoodputQuery(
-        since=since, until=until, last=window, exclude=tuple(exclude or ()),
-        lengths=_lengths(rolling, every), model=model,
-    )  # fmt: skip
+    lengths = _lengths(rolling, every)
     follower = GoodputFollower(run)
+
+    def read() -> _GoodputAnswer:
+        """Return the answer as of now: "2h" (ago) is another instant each time."""
+        now_ns = SYSTEM.wall_ns()
+        view = follower.view(now_ns)
+        within = _parse_window(view, since=since, until=until, last=window, now_ns=now_ns)
+        left_out = tuple(
+            _parse_interval(text, name="--exclude", now_ns=now_ns) for text in exclude or ()
+        )
+        summary = summarise(view, within, exclusions=left_out, model=model)
+        if lengths is None:
+            return _GoodputAnswer(summary, None)
+        return _GoodputAnswer(summary, roll(view, *lengths, within=within, exclusions=left_out))
+
     if watch:
-        _watch(query, follower)
-    answer = query.run(follower)
+        _watch(read)
+    answer = read()
     if as_json:
         print_json(answer.document())
     else:
@@ -297,46 +301,14 @@ def show(
     _check_floor(answer.summary, fail_under)
 
 
-def _watch(query: _GoodputQuery, follower: GoodputFollower) -> NoReturn:
+def _watch(read: Callable[[], _GoodputAnswer]) -> NoReturn:
     """Refresh the result until interrupted."""
     with Live(console=console, auto_refresh=False) as live:
         while True:
-            answer = query.run(follower)
+            answer = read()
             wrong = (Text(f"{each.severity} {each}") for each in answer.summary.findings)
             live.update(Group(answer.rendered(), *wrong), refresh=True)
             SYSTEM.sleep(_WATCH_S)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _GoodputQuery:
-    """The options as typed, since "2h" (ago) is another instant each time they are evaluated.
-
-    Attributes:
-        lengths: Length and distance of rolling windows, in ns; None for no windows.
-    """
-
-    since: str | None
-    until: str | None
-    last: str | None
-    exclude: tuple[str, ...]
-    lengths: tuple[int, int] | None
-    model: ModelFlops | None
-
-    def run(self, follower: GoodputFollower) -> _GoodputAnswer:
-        now_ns = SYSTEM.wall_ns()
-        view = follower.view(now_ns)
-        window = _parse_window(
-            view, since=self.since, until=self.until, last=self.last, now_ns=now_ns
-        )
-        left_out = tuple(
-            _parse_interval(text, name="--exclude", now_ns=now_ns) for text in self.exclude
-        )
-        summary = summarise(view, window, exclusions=left_out, model=self.model)
-        if self.lengths is None:
-            return _GoodputAnswer(summary, None)
-        return _GoodputAnswer(
-            summary, roll(view, *self.lengths, within=window, exclusions=left_out)
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -386,6 +358,7 @@ def _parse_window(
 
 
 def _lengths(rolling: str | None, every: str | None) -> tuple[int, int] | None:
+    """Return length and distance of rolling windows in ns; None for no windows."""
     if rolling is None:
         if every is not None:
             raise InvalidValue("--every", every, "--rolling LENGTH as well")

@@ -18,6 +18,7 @@ from outlay.cli.output import (
     AsJson,
     DefaultGroup,
     RunDir,
+    SpendLogs,
     console,
     errors,
     must_be_directory,
@@ -151,10 +152,7 @@ def show_prometheus(
         Path | None,
         typer.Option(metavar="FILE", help="File with the bearer token that scrapers must send."),
     ] = None,
-    log: Annotated[
-        list[Path] | None,
-        typer.Option(metavar="PATH", help="A spend log; default: every one known on this machine."),
-    ] = None,
+    log: SpendLogs = None,
     as_json: AsJson = False,
 ) -> None:
     """Export live runs and ceilings as Prometheus metrics: served, in a file, or printed.

@@ -125,8 +125,7 @@ def print_findings(findings: Iterable[Finding], to: Console = console) -> None:
     """Print each finding on its own line."""
     for finding in findings:
         style = "red" if finding.severity == "error" else "yellow"
-        text = one_line(str(finding)).removeprefix(f"{Path.cwd()}/")
-        print_problem(finding.severity, style, text, to)
+        print_problem(finding.severity, style, one_line(str(finding)), to)
 
 
 def print_problem(kind: str, style: str, text: str, to: Console) -> None:
@@ -147,11 +146,8 @@ def print_path(path: Path) -> None:
 
 
 def print_indented(text: str) -> None:
-    """Print indented text; on a terminal, its wrapped lines are indented, too."""
-    if console.width < _UNBOUNDED:
-        console.print(Padding(text, (0, 0, 0, 2), expand=False))
-    else:
-        console.print(f"  {text}", soft_wrap=True)
+    """Print text with every line indented, wrapped ones included."""
+    console.print(Padding(text, (0, 0, 0, 2), expand=False))
 
 
 def print_title(text: str) -> None:
@@ -164,7 +160,7 @@ def print_title(text: str) -> None:
 
 def shown_path(path: str | Path) -> str:
     """Return a path relative to this directory if it is below it."""
-    return str(path).removeprefix(f"{Path.cwd()}/")
+    return with_shown_paths(str(path))
 
 
 def with_shown_paths(text: str) -> str:
@@ -174,6 +170,12 @@ def with_shown_paths(text: str) -> str:
     except OSError:  # The directory was removed.
         return text
     return re.sub(rf"(?<![\w./~-]){re.escape(here)}/(?=[^\s/])", "", text) if here else text
+
+
+def print_head(head: str) -> None:
+    """Print the head of a spend log, for a later `guard verify --expect`; nothing without one."""
+    if head:
+        console.print(f"head {head[:SHOWN_DIGITS]}")
 
 
 def short_id(run_id: str) -> str:
@@ -322,6 +324,15 @@ def fits(table: Table) -> bool:
 
 RunDir = Annotated[Path, typer.Argument(metavar="RUN", help="The run's directory.")]
 Model = Annotated[str, typer.Argument(metavar="MODEL", help="A model's name.")]
+UserCommand = Annotated[
+    list[str] | None, typer.Argument(metavar="-- CMD...", help="The command and its arguments.")
+]
+SpendLogs = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--log", metavar="PATH", help="A spend log; default: every one known on this machine."
+    ),
+]
 Png = Annotated[
     Path | None,
     typer.Option(metavar="FILE", help="Also write a chart to this file; needs the extra `report`."),

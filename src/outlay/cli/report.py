@@ -17,6 +17,7 @@ import typer
 from outlay.cli.output import (
     AsJson,
     SafeConsole,
+    SpendLogs,
     console,
     new_console,
     new_table,
@@ -234,10 +235,7 @@ def show_digest(
     output: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write to this file instead of printing.")
     ] = None,
-    log: Annotated[
-        list[Path] | None,
-        typer.Option(metavar="PATH", help="A spend log; default: every one known on this machine."),
-    ] = None,
+    log: SpendLogs = None,
     as_json: AsJson = False,
 ) -> None:
     """Show the week on one page.

@@ -18,6 +18,7 @@ from outlay.cli.guard.log import correct_captures
 from outlay.cli.guard.options import DEFAULT_LOG, minute_of, say
 from outlay.cli.output import (
     AsJson,
+    SpendLogs,
     console,
     new_table,
     print_findings,
@@ -41,17 +42,13 @@ _POLL = Duration(30 * 10**9)
 
 
 def show_watch(
-    log: Annotated[
-        list[Path] | None,
-        typer.Option(metavar="PATH", help="A spend log; default: every one known on this machine."),
-    ] = None,
+    log: SpendLogs = None,
     every: Annotated[str, typer.Option(help="Time between two rounds.")] = "1m",
     once: Annotated[
         bool, typer.Option("--once", help="Run one round and exit, as from cron.")
     ] = False,
     check: Annotated[
-        bool,
-        typer.Option("--check", help="Only show rentals, problems and active alerts."),
+        bool, typer.Option("--check", help="Only show rentals, problems and active alerts.")
     ] = False,
     install: Annotated[
         bool, typer.Option("--install", help="Keep it running: a systemd user unit, else cron.")

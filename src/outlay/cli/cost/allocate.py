@@ -40,8 +40,7 @@ def allocate_cost(
     by: Annotated[str, typer.Option(help="The owner: user, model, team, project or tag:NAME.")],
     month: Annotated[str, typer.Option(help="The month in UTC, such as 2026-10.")],
     bill: Annotated[
-        str | None,
-        typer.Option(help='The invoice, such as "900 USD"; its part in no run is idle.'),
+        str | None, typer.Option(help='The invoice, such as "900 USD"; its part in no run is idle.')
     ] = None,
     shared: Annotated[
         list[str] | None, typer.Option(help="An owner whose cost the others pay; repeatable.")

@@ -19,7 +19,7 @@ from outlay.cli.cost.tables import (
     open_books,
 )
 from outlay.cli.output import AsJson, console, new_table, print_findings, print_json
-from outlay.cli.prices.offers import VENDORS, fetch_sources, print_some_findings
+from outlay.cli.prices.offers import VENDORS, fetch_sources, print_some_findings, store_prices
 from outlay.compat.cost_module.analyzer import CostAnalyzer
 from outlay.compat.cost_module.gpu_price import GPUPrice
 from outlay.compat.cost_module.optimizer import CostOptimizer
@@ -111,9 +111,7 @@ def _set_budget(model: str, amount: str) -> None:
 
 def _fetched(books: CostBooks) -> tuple[Section, list[Finding]]:
     snapshots = fetch_sources(VENDORS)
-    book = PriceBook(books.store)
-    book.record(snapshots)
-    book.publish()
+    store_prices(books.store, snapshots)
     keep_cost_files()
     values = {one.source: None if one.failed else len(one.offers) for one in snapshots}
 

@@ -43,7 +43,7 @@ from outlay.cli.output import (
 from outlay.clock import SYSTEM, parse_moment, utc_text
 from outlay.cost.book import CostRow
 from outlay.cost.compare import ModelComparison, by_model, candidates_of, compare, pareto_front
-from outlay.cost.spending import Spending, SpendItem, Subtotal, Unit, spend_of
+from outlay.cost.spending import Spending, Subtotal, Unit, spend_of
 from outlay.ledger.price import Kind, typed_price
 from outlay.store import open_store
 from outlay.units import Money
@@ -86,7 +86,7 @@ def summary(png: Png = None, as_of: AsOf = None, as_json: AsJson = False) -> Non
     rows, rentals = books.reports(), books.rentals()
     findings = [*books.findings, *books.unpriced()]
     models = {name: compare(found) for name, found in by_model(rows).items()}
-    totals = _totals(rows, rentals)
+    totals = Spending(spends=(*map(spend_of, rows), *rentals)).totals()
     if png is not None:
         must_be_drawable(png, models, "a cost")
         _save_summary(models, png)
@@ -345,12 +345,6 @@ def roi(model: Model, as_json: AsJson = False) -> None:
 
 def _amounts(totals: Mapping[Unit, Subtotal], kind: Kind) -> dict[str, float]:
     return {u.currency: float(t.cost.amount) for u, t in totals.items() if u.kind == kind}
-
-
-def _totals(rows: Sequence[CostRow], rentals: Sequence[SpendItem]) -> dict[Unit, Subtotal]:
-    """Return total spending by currency and kind."""
-    spends = tuple(spend_of(row) for row in rows)
-    return Spending(spends=(*spends, *rentals)).totals()
 
 
 app.command("forecast")(money.show_forecast)

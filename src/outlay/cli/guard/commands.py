@@ -15,15 +15,7 @@ from rich.text import Text
 
 from outlay.cli.guard import log as guard_log
 from outlay.cli.guard import spend as guard_spend
-from outlay.cli.guard.options import (
-    DEFAULT_LOG,
-    Ceiling,
-    Lab,
-    Log,
-    open_guard,
-    read_rate,
-    watched,
-)
+from outlay.cli.guard.options import DEFAULT_LOG, Ceiling, Lab, Log, open_guard, read_rate, watched
 from outlay.cli.output import AsJson, WrappingCommand, console, print_json, print_sentence
 from outlay.clock import SYSTEM, utc_text
 from outlay.errors import InvalidValue, Refused
@@ -222,8 +214,7 @@ def show_preflight(
     label: Annotated[str, typer.Option(help="The operation to be launched.")],
     estimate: Annotated[str, typer.Option(help='Its expected cost, such as "2.10 USD".')],
     rate: Annotated[
-        str | None,
-        typer.Option(help='Price of all of it, such as "0.70 USD/h" or lambda:8xH100.'),
+        str | None, typer.Option(help='Price of all of it, such as "0.70 USD/h" or lambda:8xH100.')
     ] = None,
     lab: Lab = None,
     vendor: Annotated[

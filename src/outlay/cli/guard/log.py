@@ -13,12 +13,12 @@ from rich.text import Text
 
 from outlay.cli.guard.options import DEFAULT_LOG, Ceiling, Log, minute_of, open_guard
 from outlay.cli.output import (
-    SHOWN_DIGITS,
     AsJson,
     console,
     fits,
     new_table,
     print_findings,
+    print_head,
     print_json,
     print_sentence,
     shown_path,
@@ -90,7 +90,7 @@ def show_verify(
         sound = "sound" if verification.sound else "NOT SOUND"
         chained = f"{verification.chained} of {verification.lines} lines chained"
         print_sentence(f"{shown_path(guard.log_path)}: {sound}, {chained}")
-        _print_head(verification.head)
+        print_head(verification.head)
         print_findings(verification.findings)
     raise typer.Exit(0 if verification.sound else Refused.exit_code)
 
@@ -117,7 +117,7 @@ def show_accept(
         print_json({"log": os.fspath(guard.log_path), "head": guard.head})
         return
     print_sentence(f"{shown_path(guard.log_path)}: accepted as it is")
-    _print_head(guard.head)
+    print_head(guard.head)
 
 
 def show_set_ceiling(
@@ -237,14 +237,8 @@ def print_status(guard: BudgetGuard, *, as_json: bool) -> None:
     if rentals:
         console.print()
         console.print(_rentals_table(rentals))
-    _print_head(guard.head)
+    print_head(guard.head)
     print_findings(findings)
-
-
-def _print_head(head: str) -> None:
-    """Print the head, for a later `verify --expect`."""
-    if head:
-        console.print(f"head {head[:SHOWN_DIGITS]}")
 
 
 def _scopes_table(standings: tuple[ScopeStanding, ...], *, bars: bool) -> Table:

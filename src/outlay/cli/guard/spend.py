@@ -24,6 +24,7 @@ from outlay.cli.guard.options import (
 )
 from outlay.cli.output import (
     AsJson,
+    UserCommand,
     console,
     new_table,
     print_findings,
@@ -61,6 +62,7 @@ MaxHours = Annotated[
     str | None, typer.Option("--max-hours", help='The longest it may run: 3 for hours, or "90m".')
 ]
 Limit = Annotated[str | None, typer.Option(help='The most it may cost, such as "20 USD".')]
+Pause = Annotated[str, typer.Option(help="Time between two polls of the vendor.")]
 Poll = Annotated[str, typer.Option(help="How often the watcher polls the vendor.")]
 ListCommand = Annotated[
     str | None,
@@ -81,9 +83,7 @@ TerminateCommand = Annotated[
 def show_run(
     label: Label,
     rate: RateOption,
-    command: Annotated[
-        list[str] | None, typer.Argument(metavar="-- CMD...", help="The command and its arguments.")
-    ] = None,
+    command: UserCommand = None,
     limit: Limit = None,
     max_hours: MaxHours = None,
     most_rate: MostRate = None,
@@ -189,7 +189,7 @@ def show_reap(
     ] = False,
     vendor: VendorName = None,
     list_command: ListCommand = None,
-    pause: Annotated[str, typer.Option(help="Time between two polls of the vendor.")] = "5s",
+    pause: Pause = "5s",
     log: Log = DEFAULT_LOG,
     as_json: AsJson = False,
 ) -> None:
@@ -253,7 +253,7 @@ def _adoptable(guard: BudgetGuard, hold_id: str) -> Hold:
 
 def show_down(
     label: Annotated[str, typer.Argument(help="The operation whose rentals to end.")],
-    pause: Annotated[str, typer.Option(help="Time between two polls of the vendor.")] = "5s",
+    pause: Pause = "5s",
     rounds: Annotated[int, typer.Option(help="Number of polls before giving up.")] = 60,
     log: Log = DEFAULT_LOG,
     as_json: AsJson = False,
@@ -280,14 +280,8 @@ def _show_census(census: Census, *, as_json: bool) -> None:
         return
     table = new_table("vendor", "name", "id", "state", "operation", "ends at")
     for row in census.rows:
-        table.add_row(
-            row.vendor,
-            row.name,
-            row.id,
-            row.state,
-            row.label,
-            minute_of(row.deadline) if row.deadline else "",
-        )
+        ends = minute_of(row.deadline) if row.deadline else ""
+        table.add_row(row.vendor, row.name, row.id, row.state, row.label, ends)
     console.print(table if census.rows else "nothing is rented")
     print_findings(census.findings)
 

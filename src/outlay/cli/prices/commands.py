@@ -6,7 +6,6 @@ from datetime import datetime
 from typing import Annotated
 
 import typer
-from sqlalchemy import Engine
 
 from outlay.cli.output import AsJson, Png, console, new_table, print_findings, print_json
 from outlay.cli.prices.offers import (
@@ -17,6 +16,7 @@ from outlay.cli.prices.offers import (
     offer_table,
     series_table,
     show_survey,
+    store_prices,
     writing_to,
 )
 from outlay.clock import SYSTEM, as_utc, utc_text, wall_ns_of
@@ -95,9 +95,7 @@ def set_price(
     snapshot = fetch(source)
     if not snapshot.offers:
         raise InvalidValue("PRICE", price, snapshot.findings[0].message)
-    book = PriceBook(open_store())
-    book.record([snapshot])
-    book.publish()
+    store_prices(open_store(), [snapshot])
     if as_json:
         print_json([offer_json(offer) for offer in snapshot.offers])
     else:
@@ -127,7 +125,27 @@ def show_offers(
         max_total_price=_hourly(max_total, "--max-total"), min_memory_gb=min_memory,
         region=region, provider=provider, nvlink=nvlink, rentable=context.info_name == "cheapest",
     )  # fmt: skip
-    _show(open_store(), query, limit or rows, max_age, at, as_json=as_json)
+    now_ns = SYSTEM.wall_ns() if at is None else _instant(at)
+    oldest_ns = MAX_AGE_NS if query.rentable else None
+    if max_age is not None:
+        oldest_ns = Duration.parse(max_age, name="--max-age").ns
+    since_ns = None if oldest_ns is None else now_ns - oldest_ns
+    at_ns = None if at is None else now_ns
+    found = look_up(open_store(), query, limit=limit or rows, since_ns=since_ns, at_ns=at_ns)
+    if as_json:
+        offers = [offer_json(offer) for offer in found.offers]
+        figures = {"searched": found.searched, "too_old": found.too_old}
+        print_json({"offers": offers} | figures | {"findings": found.findings})
+        return
+    if found.offers:
+        console.print(offer_table(found.offers, now_ns))
+    else:
+        console.print(f"No offer matches; {found.searched:,} loaded offers were searched.")
+    if found.too_old and oldest_ns is not None:
+        count, age = counted(found.too_old, "offer"), duration_text(oldest_ns)
+        console.print(f"{count} last seen more than {age} ago ignored")
+        console.print("Refresh with outlay prices fetch, or set --max-age")
+    print_findings(found.findings)
 
 
 app.command(
@@ -308,38 +326,6 @@ def _show_rates(rates: dict[str, Price], *, as_json: bool) -> None:
     for name, rate in rates.items():
         table.add_row(name, str(rate.rate), rate.kind)
     console.print(table)
-
-
-# Lookups.
-
-
-def _show(
-    store: Engine, query: Query, limit: int, max_age: str | None, at: str | None, *, as_json: bool
-) -> None:
-    now_ns = SYSTEM.wall_ns() if at is None else _instant(at)
-    oldest_ns = MAX_AGE_NS if query.rentable else None
-    if max_age is not None:
-        oldest_ns = Duration.parse(max_age, name="--max-age").ns
-    since_ns = None if oldest_ns is None else now_ns - oldest_ns
-    found = look_up(
-        store, query, limit=limit, since_ns=since_ns, at_ns=None if at is None else now_ns
-    )
-    if as_json:
-        rows = [offer_json(offer) for offer in found.offers]
-        figures = {"searched": found.searched, "too_old": found.too_old}
-        print_json({"offers": rows} | figures | {"findings": found.findings})
-        return
-    if found.offers:
-        console.print(offer_table(found.offers, now_ns))
-    else:
-        console.print(f"No offer matches; {found.searched:,} loaded offers were searched.")
-    if found.too_old and oldest_ns is not None:
-        count = counted(found.too_old, "offer")
-        console.print(
-            f"{count} last seen more than {duration_text(oldest_ns)} ago ignored; "
-            "run outlay prices fetch, or set --max-age"
-        )
-    print_findings(found.findings)
 
 
 def _tier(spot: bool | None) -> Tier | None:

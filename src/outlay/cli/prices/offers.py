@@ -10,6 +10,7 @@ from typing import Annotated, Any, Final
 import typer
 from rich.progress import Progress, SpinnerColumn, TextColumn
 from rich.table import Table
+from sqlalchemy import Engine
 
 from outlay.cli.cost.tables import keep_cost_files
 from outlay.cli.output import (
@@ -162,11 +163,9 @@ def fetch_prices(
 
     Example: outlay prices fetch --source vast --source runpod
     """
-    store = open_store()
-    book = PriceBook(store, rules=AlertRules.parse(drop, surge))
+    store, rules = open_store(), AlertRules.parse(drop, surge)
     snapshots = fetch_sources(source or VENDORS)
-    book.record(snapshots)
-    book.publish()
+    store_prices(store, snapshots, rules)
     keep_cost_files()
     instants = {snapshot.fetched_ns for snapshot in snapshots}
     raised = [alert for alert in alerts(store, since_ns=min(instants)) if alert.at_ns in instants]
@@ -185,6 +184,15 @@ def fetch_prices(
             console.print(f"{counted(len(raised), 'price alert')}: outlay prices alerts")
     if all(one.failed for one in snapshots):
         raise typer.Exit(1)
+
+
+def store_prices(
+    store: Engine, snapshots: Sequence[Snapshot], rules: AlertRules | None = None
+) -> None:
+    """Record snapshots and publish the current offers."""
+    book = PriceBook(store, rules=rules)
+    book.record(snapshots)
+    book.publish()
 
 
 def fetch_sources(names: Sequence[str]) -> list[Snapshot]:
@@ -235,9 +243,7 @@ def _import_catalog(path: Path, *, as_json: bool) -> None:
     snapshot = fetch(source)
     if snapshot.failed:
         raise SourceFailed(source.name, snapshot.findings[0].message)
-    book = PriceBook(open_store())
-    book.record([snapshot])
-    book.publish()
+    store_prices(open_store(), [snapshot])
     if as_json:
         print_json(_snapshot_json(snapshot))
         return
@@ -297,9 +303,7 @@ def show_survey(
         raise InvalidValue("--vendors", vendors, f"names separated by commas: {','.join(VENDORS)}")
     snapshots = _offline_snapshots(names) if offline else fetch_sources(names)
     if not offline:
-        book = PriceBook(open_store())
-        book.record(snapshots)
-        book.publish()
+        store_prices(open_store(), snapshots)
     result = survey(snapshots, gpus=gpus, taken_ns=SYSTEM.wall_ns(), only=gpu or ())
     path = None if output is None else output / SURVEY_FILE
     if path is not None:

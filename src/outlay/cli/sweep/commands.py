@@ -10,11 +10,11 @@ from typing import Annotated, Final
 import typer
 
 from outlay.cli.output import (
-    SHOWN_DIGITS,
     AsJson,
     console,
     new_table,
     print_findings,
+    print_head,
     print_json,
     print_path,
     print_sentence,
@@ -112,8 +112,7 @@ Detach = Annotated[
     bool, typer.Option("--detach", help="Exit once all runs are submitted to the cluster.")
 ]
 Gpus = Annotated[
-    str | None,
-    typer.Option(help="GPUs to use, such as 0,1,2,3; default: all visible ones."),
+    str | None, typer.Option(help="GPUs to use, such as 0,1,2,3; default: all visible ones.")
 ]
 EnableSweeps = Annotated[bool, typer.Option("--enable-sweeps", hidden=True)]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Start without asking.")]
@@ -171,8 +170,7 @@ def show_resume(
         bool, typer.Option("--retry-failed", help="Also rerun failed runs.")
     ] = False,
     grid: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="The grid file, if it was moved."),
+        Path | None, typer.Option(metavar="FILE", help="The grid file, if it was moved.")
     ] = None,
     yes: Yes = False,
     enable_sweeps: EnableSweeps = False,
@@ -212,7 +210,7 @@ def show_status(directory: SweepDir, as_json: AsJson = False) -> None:
     running = f"run by {holder}" if holder else "not running"
     console.print()
     print_sentence(f"{standing(manifest, now_ns, standings)}; {running}")
-    _print_head(directory)
+    print_head(head_of(directory))
 
 
 @app.command("cancel")
@@ -303,12 +301,6 @@ def _ask(plan: SweepPlan) -> None:
         raise NotAcknowledged
 
 
-def _print_head(root: Path) -> None:
-    """Print the spend log's head, for a later `guard verify --expect`."""
-    if head := head_of(root):
-        console.print(f"head {head[:SHOWN_DIGITS]}")
-
-
 def _conclude(result: Result, *, as_json: bool) -> None:
     """Print the result and exit with its code."""
     failed = result.of_status("error", "cancelled", "preempted")
@@ -325,7 +317,7 @@ def _conclude(result: Result, *, as_json: bool) -> None:
     else:
         print_findings(result.findings)
         print_sentence(standing(result.manifest, SYSTEM.wall_ns()))
-        _print_head(result.root)
+        print_head(head_of(result.root))
         command = "status" if result.of_status("running") else "report"
         print_sentence(f"Show it with: outlay sweep {command} {shown_path(result.root)}")
     if result.cancelled:

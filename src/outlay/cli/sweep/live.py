@@ -23,13 +23,7 @@ from outlay.sweep.engines.base import TaskStanding, jobs_in, ran_ns
 from outlay.sweep.run.detached import Detached
 from outlay.sweep.run.harness import Harness
 from outlay.sweep.run.money import head_of
-from outlay.sweep.state.manifest import (
-    ManifestRun,
-    SweepManifest,
-    captured,
-    planned,
-    runs_of_kind,
-)
+from outlay.sweep.state.manifest import ManifestRun, SweepManifest, captured, planned, runs_of_kind
 from outlay.sweep.state.outcomes import RunState
 from outlay.units import Money
 from outlay.units.money import MICROS, sum_by_currency
