@@ -142,8 +142,8 @@ def show_offers(
     else:
         console.print(f"No offer matches; {found.searched:,} loaded offers were searched.")
     if found.too_old and oldest_ns is not None:
-        count, age = counted(found.too_old, "offer"), duration_text(oldest_ns)
-        console.print(f"{count} last seen more than {age} ago ignored")
+        ignored, age = counted(found.too_old, "offer"), duration_text(oldest_ns)
+        console.print(f"{ignored} last seen more than {age} ago ignored")
         console.print("Refresh with outlay prices fetch, or set --max-age")
     print_findings(found.findings)
 
