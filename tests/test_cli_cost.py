@@ -108,7 +108,7 @@ def test_an_unknown_model_names_the_known() -> None:
 
 
 @pytest.mark.usefixtures("runs")
-def test_compare_shows_what_nothing_beats(tmp_path: Path) -> None:
+def test_compare_shows_runs_that_no_other_dominates(tmp_path: Path) -> None:
     picture = tmp_path / "front.png"
     shown, plain = both("cost", "compare", "--model", "bert-base")
     assert "no other is better in everything" in shown.out
@@ -156,7 +156,7 @@ def test_forecast_of_planned_runs_has_an_interval(tmp_path: Path) -> None:
     assert picture.exists()
 
 
-def test_a_backtest_says_how_forecasts_fared_on_the_models_own_history() -> None:
+def test_a_backtest_shows_the_error_on_the_models_own_history() -> None:
     analyzer = CostAnalyzer()
     for index, cost in enumerate([10, 11, 9, 10, 11, 10]):
         analyzer.analyze_training_run(costing(cost, f"r{index}"))
@@ -319,7 +319,7 @@ class TestAllocate:
 
 
 @pytest.mark.usefixtures("runs")
-def test_budgets_are_set_and_shown_and_thresholds_told_once() -> None:
+def test_budgets_are_set_and_shown_and_thresholds_alert_once() -> None:
     first = outlay("cost", "budget", "set", "bert-base", "9 USD")
     assert "alert The budget of bert-base is being used up" in first.out
     shown, plain = both("cost", "budget", "status")

@@ -1,4 +1,4 @@
-"""How every command speaks: text as it is, quietly where nobody listens, completed by a shell."""
+"""Output of every command: literal text, widths, pipes, ASCII terminals, shell completion."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def wide(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def named(tmp_path: Path) -> Path:
-    """A run, its span and its directory that are all called so."""
+    """A run whose name, span and directory hold what rich would interpret."""
     clock = ManualClock()
     run_dir = tmp_path / "a[" / "b] [red]c :100:"
     budget = iso_tokens(50)

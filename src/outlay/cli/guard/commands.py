@@ -214,7 +214,8 @@ def show_preflight(
     label: Annotated[str, typer.Option(help="The operation to be launched.")],
     estimate: Annotated[str, typer.Option(help='Its expected cost, such as "2.10 USD".')],
     rate: Annotated[
-        str | None, typer.Option(help='Price of all of it, such as "0.70 USD/h" or lambda:8xH100.')
+        str | None,
+        typer.Option(help='Total price per hour, such as "0.70 USD/h" or lambda:8xH100.'),
     ] = None,
     lab: Lab = None,
     vendor: Annotated[

@@ -52,7 +52,7 @@ from outlay.units.numbers import exact_decimal
 
 Label = Annotated[str, typer.Option(help="Name of the operation, such as lab02-train.")]
 RateOption = Annotated[
-    str, typer.Option("--rate", help='Price of all of it, such as "0.70 USD/h" or lambda:8xH100.')
+    str, typer.Option("--rate", help='Total price per hour, such as "0.70 USD/h" or lambda:8xH100.')
 ]
 MostRate = Annotated[
     str | None,
