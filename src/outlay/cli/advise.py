@@ -37,12 +37,9 @@ _STATE_A_PRICE = 'set one: outlay.run(price="1.50 USD/h"), or the variable OUTLA
 
 
 def show_advice(
-    run: Annotated[
-        Path | None, typer.Argument(metavar="[RUN]", help="The run's directory.")
-    ] = None,
+    run: Annotated[Path | None, typer.Argument(metavar="[RUN]", help="A run's directory.")] = None,
     model: Annotated[
-        str | None,
-        typer.Option(help=f"Advise on the newest {_NEWEST_RUNS} runs of a model instead."),
+        str | None, typer.Option(help=f"Instead: the newest {_NEWEST_RUNS} runs of a model.")
     ] = None,
     speed: Annotated[
         list[str] | None,
@@ -56,9 +53,7 @@ def show_advice(
     spot_mttf: Annotated[
         str, typer.Option(help="Mean time until a spot machine is preempted.")
     ] = f"{SPOT_MTTF_HOURS:g}h",
-    deadline: Annotated[
-        str | None, typer.Option(help='The longest such a run may take, such as "48h".')
-    ] = None,
+    deadline: Annotated[str | None, typer.Option(help='Longest time for the run: "48h".')] = None,
     max_age: Annotated[
         str, typer.Option(help="Ignore prices last seen longer ago than this.")
     ] = f"{MAX_AGE_NS // 86_400_000_000_000}d",

@@ -103,9 +103,7 @@ def show_runs(
     everything: Annotated[
         bool, typer.Option("--all", help=f"Every run, not just the newest {NEWEST}.")
     ] = False,
-    watch: Annotated[
-        bool, typer.Option("--watch", help="Show running runs, refreshed until Ctrl-C.")
-    ] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Show running runs until Ctrl-C.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """List runs: status, steps, cost, last seen.

@@ -69,12 +69,9 @@ class NotADemo(OutlayError):
 
 def show_demo(
     directory: Annotated[
-        Path,
-        typer.Option("--dir", metavar="DIR", help="Where to write; an earlier demo is replaced."),
+        Path, typer.Option("--dir", metavar="DIR", help="Where to write; replaces an earlier demo.")
     ] = Path("demo-runs"),
-    limit: Annotated[
-        str, typer.Option(help="Budget of each run, in USD; a dollar pays for a second.")
-    ] = "8 USD",
+    limit: Annotated[str, typer.Option(help="Budget of each run; a dollar is a second.")] = "8 USD",
     as_json: AsJson = False,
 ) -> None:
     """Show all of outlay on a small real training.

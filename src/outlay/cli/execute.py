@@ -29,12 +29,9 @@ def show_exec(
     gpus: Annotated[
         str | None, typer.Option(help="GPUs of the whole run, or a share of one: 8, 0.5, 1/7.")
     ] = None,
-    name: Annotated[
-        str | None, typer.Option(help="Name of the run; default: the one the program sets.")
-    ] = None,
+    name: Annotated[str | None, typer.Option(help="Run name; default: the program's.")] = None,
     directory: Annotated[
-        Path | None,
-        typer.Option("--dir", metavar="DIR", help="Where to record; reuse it to resume a run."),
+        Path | None, typer.Option("--dir", metavar="DIR", help="Run directory; reuse it to resume.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:

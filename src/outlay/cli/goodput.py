@@ -230,13 +230,10 @@ def show_deviation(
 def show(
     run: RunDir,
     since: Annotated[
-        str | None,
-        typer.Option(help='Start, such as "2026-11-15T20:00Z", or "2h" for 2 hours ago.'),
+        str | None, typer.Option(help='Start: "2026-11-15T20:00Z", or "2h" for 2 hours ago.')
     ] = None,
     until: Annotated[str | None, typer.Option(help="End, in the same form.")] = None,
-    window: Annotated[
-        str | None, typer.Option(help='Only the last part of the run, such as "1h".')
-    ] = None,
+    window: Annotated[str | None, typer.Option(help='Only the last part, such as "1h".')] = None,
     exclude: Annotated[
         list[str] | None,
         typer.Option(
@@ -247,21 +244,16 @@ def show(
         str | None, typer.Option(help='Also show rolling windows of this length, such as "1h".')
     ] = None,
     every: Annotated[
-        str | None,
-        typer.Option(help="With --rolling: time between window starts; default: their length."),
+        str | None, typer.Option(help="With --rolling: their distance; default: their length.")
     ] = None,
-    watch: Annotated[
-        bool, typer.Option("--watch", help="Refresh every two seconds until Ctrl-C.")
-    ] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Refresh until Ctrl-C.")] = False,
     fail_under: Annotated[
         float | None, typer.Option(help="Exit 3 when goodput is under this many percent.")
     ] = None,
     flops_per_token: Annotated[
         float | None, typer.Option(help="FLOPs per token, about 6 per parameter; for MFU.")
     ] = None,
-    peak_flops: Annotated[
-        float | None, typer.Option(help="Peak FLOPs per second of one GPU; for MFU.")
-    ] = None,
+    peak_flops: Annotated[float | None, typer.Option(help="Peak FLOP/s of a GPU; for MFU.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Show a run's goodput and its badput by cause, in time and money.
@@ -389,9 +381,7 @@ def diff(
 
 @app.command("import")
 def import_log(
-    payloads: Annotated[
-        Path, typer.Argument(metavar="PAYLOADS.jsonl", help="One logged payload per line.")
-    ],
+    payloads: Annotated[Path, typer.Argument(metavar="PAYLOADS.jsonl", help="A payload per line.")],
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="Where to write the run log.")],
     as_json: AsJson = False,
 ) -> None:

@@ -114,7 +114,7 @@ def show_csv(
     run: RunDir,
     output: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Where to write the files; default: the run's directory."),
+        typer.Option(metavar="DIR", help="Where to write; default: the run's directory."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -133,24 +133,19 @@ def show_csv(
 
 @export_app.command("prometheus")
 def show_prometheus(
-    port: Annotated[
-        int | None, typer.Option(metavar="N", help="Serve /metrics on this port.")
-    ] = None,
+    port: Annotated[int | None, typer.Option(metavar="N", help="Serve /metrics on a port.")] = None,
     textfile: Annotated[
         Path | None,
         typer.Option(
             metavar="FILE", help="Write this .prom file for node_exporter's textfile collector."
         ),
     ] = None,
-    every: Annotated[
-        str | None, typer.Option(help="Rewrite the file at this interval, such as 30s.")
-    ] = None,
+    every: Annotated[str | None, typer.Option(help="Interval of rewriting, such as 30s.")] = None,
     host: Annotated[
         str, typer.Option(help="Address to listen on; one beyond loopback needs --token-file.")
     ] = LOOPBACK,
     token_file: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="File with the bearer token that scrapers must send."),
+        Path | None, typer.Option(metavar="FILE", help="File with the scrapers' bearer token.")
     ] = None,
     log: SpendLogs = None,
     as_json: AsJson = False,
@@ -221,9 +216,7 @@ import_app = typer.Typer(help="Register runs recorded elsewhere.", no_args_is_he
 
 @import_app.command("runs")
 def import_runs(
-    directories: Annotated[
-        list[Path], typer.Argument(metavar="DIR...", help="Directories to search for runs.")
-    ],
+    directories: Annotated[list[Path], typer.Argument(metavar="DIR...", help="Where to search.")],
     as_json: AsJson = False,
 ) -> None:
     """Register every run below directories.
@@ -247,8 +240,7 @@ def import_runs(
 def import_sacct(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="Output of sacct --parsable2.")],
     timezone: Annotated[
-        str | None,
-        typer.Option(help="Time zone of the file, such as Europe/Paris; default: this machine's."),
+        str | None, typer.Option(help="Of the file, such as Europe/Paris; default: this machine's.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -276,8 +268,7 @@ def import_sacct(
 @import_app.command("wandb")
 def import_wandb(
     directories: Annotated[
-        list[Path] | None,
-        typer.Argument(metavar="[DIR]...", help="Directories to search for offline runs."),
+        list[Path] | None, typer.Argument(metavar="[DIR]...", help="Where to find offline runs.")
     ] = None,
     project: Annotated[
         str | None, typer.Option(metavar="ENTITY/PROJECT", help="Fetch a project's runs from W&B.")
@@ -285,12 +276,8 @@ def import_wandb(
     price: Annotated[
         str | None, typer.Option(help='Per GPU-hour, such as "2.50 USD/h" or lambda:8xH100.')
     ] = None,
-    gpus: Annotated[
-        int | None, typer.Option(min=1, help="GPUs of each run; default: as W&B recorded.")
-    ] = None,
-    model: Annotated[
-        str | None, typer.Option(help="Model name; default: from the configuration.")
-    ] = None,
+    gpus: Annotated[int | None, typer.Option(min=1, help="GPUs per run; default: W&B's.")] = None,
+    model: Annotated[str | None, typer.Option(help="Model name; default: from its config.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Convert W&B runs into run logs: history, steps, runtime, GPU load; report what is missing.

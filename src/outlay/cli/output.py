@@ -334,8 +334,7 @@ SpendLogs = Annotated[
     ),
 ]
 Png = Annotated[
-    Path | None,
-    typer.Option(metavar="FILE", help="Also write a chart to this file; needs the extra `report`."),
+    Path | None, typer.Option(metavar="FILE", help="Also write a chart; needs the extra `report`.")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 

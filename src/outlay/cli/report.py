@@ -112,8 +112,7 @@ def show_web(
         ),
     ] = None,
     token_file: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="File with the token; default: a new token each time."),
+        Path | None, typer.Option(metavar="FILE", help="File with the token; default: a new token.")
     ] = None,
     hide_people: Annotated[
         bool, typer.Option("--hide-people", help="Show numbers instead of users' names.")
@@ -226,9 +225,7 @@ def _run_json(run: RunReading, document: Document) -> dict[str, Any]:
 
 
 def show_digest(
-    since: Annotated[
-        str, typer.Option(help="Start: how long ago, such as 7d, or an instant.")
-    ] = "7d",
+    since: Annotated[str, typer.Option(help="Start: an instant, or how long ago: 7d.")] = "7d",
     form: Annotated[
         Literal["text", "markdown", "html"], typer.Option("--format", help="Output format.")
     ] = "text",

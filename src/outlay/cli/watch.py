@@ -44,9 +44,7 @@ _POLL = Duration(30 * 10**9)
 def show_watch(
     log: SpendLogs = None,
     every: Annotated[str, typer.Option(help="Time between two rounds.")] = "1m",
-    once: Annotated[
-        bool, typer.Option("--once", help="Run one round and exit, as from cron.")
-    ] = False,
+    once: Annotated[bool, typer.Option("--once", help="One round, as from cron.")] = False,
     check: Annotated[
         bool, typer.Option("--check", help="Only show rentals, problems and active alerts.")
     ] = False,

@@ -58,15 +58,13 @@ def allocate_cost(
         ),
     ] = None,
     provider: Annotated[
-        str | None,
-        typer.Option(help="With --focus: provider of the machines; default: from the prices."),
+        str | None, typer.Option(help="With --focus: the provider; default: from the prices.")
     ] = None,
     account: Annotated[
         str | None, typer.Option(help="With --focus: the billing account; default: unknown.")
     ] = None,
     kind: Annotated[
-        Kind | None,
-        typer.Option(help="Kind of cost to allocate; default: cash, if any run was paid in cash."),
+        Kind | None, typer.Option(help="Kind of cost; default: cash if any run was paid in cash.")
     ] = None,
     as_of: AsOf = None,
     as_json: AsJson = False,

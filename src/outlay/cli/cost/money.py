@@ -51,8 +51,7 @@ def show_forecast(
         Path | None, typer.Option(metavar="RUN", help="Forecast the rest of this run instead.")
     ] = None,
     steps: Annotated[
-        int | None,
-        typer.Option(min=1, help="With --run: total number of steps; default: up to its budget."),
+        int | None, typer.Option(min=1, help="With --run: total steps; default: up to its budget.")
     ] = None,
     backtest: Annotated[
         bool,
@@ -239,12 +238,8 @@ app = typer.Typer(help="The most to spend on all runs of a model.", no_args_is_h
 
 @app.command("set")
 def set_budget(
-    model: Annotated[
-        str, typer.Argument(metavar="MODEL", help="A model's name; it needs no run yet.")
-    ],
-    limit: Annotated[
-        str, typer.Argument(metavar="AMOUNT", help='The ceiling, such as "1000 USD".')
-    ],
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="A model; it may have no run.")],
+    limit: Annotated[str, typer.Argument(metavar="AMOUNT", help='Ceiling, such as "1000 USD".')],
     as_json: AsJson = False,
 ) -> None:
     """Set a model's ceiling: it alerts at 50, 75, 90 and 100 % and stops nothing.

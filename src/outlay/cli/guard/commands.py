@@ -46,8 +46,7 @@ LAUNCH = "Before and after a launch"
 CORRECT = "Correct the spend log"
 
 Confirm = Annotated[
-    list[str] | None,
-    typer.Option("--confirm", help="Name of a check that you made yourself; repeatable."),
+    list[str] | None, typer.Option("--confirm", help="Name of a check that you made; repeatable.")
 ]
 
 
@@ -77,13 +76,10 @@ def show_record(
     label: Annotated[str, typer.Argument(help="The operation, as authorised.")],
     amount: Annotated[
         str | None,
-        typer.Argument(metavar="[AMOUNT]", help='What it cost, such as "2.10 USD"; or --rate.'),
+        typer.Argument(metavar="[AMOUNT]", help='Its cost, such as "2.10 USD"; or --rate.'),
     ] = None,
     rate: Annotated[
-        str | None,
-        typer.Option(
-            help='Charge the time since its preflight at this rate, such as "0.70 USD/h".'
-        ),
+        str | None, typer.Option(help='Charge the time since its preflight at "0.70 USD/h".')
     ] = None,
     hold: Annotated[
         str | None, typer.Option(help="Id of the hold to settle; default: the oldest of the label.")
@@ -149,10 +145,7 @@ def show_correct(
 
 def show_init(
     directory: Annotated[
-        Path,
-        typer.Argument(
-            metavar="DIR", help="Where to write the plan; the spend log goes there, too."
-        ),
+        Path, typer.Argument(metavar="DIR", help="Where to write; the log goes there, too.")
     ],
     ceiling: Annotated[str, typer.Option(help="The hard ceiling, such as 5.")],
     lab: Annotated[
@@ -214,8 +207,7 @@ def show_preflight(
     label: Annotated[str, typer.Option(help="The operation to be launched.")],
     estimate: Annotated[str, typer.Option(help='Its expected cost, such as "2.10 USD".')],
     rate: Annotated[
-        str | None,
-        typer.Option(help='Total price per hour, such as "0.70 USD/h" or lambda:8xH100.'),
+        str | None, typer.Option(help='Total price per hour: "0.70 USD/h" or lambda:8xH100.')
     ] = None,
     lab: Lab = None,
     vendor: Annotated[

@@ -72,9 +72,7 @@ def correct_captures(guard: BudgetGuard) -> list[Finding]:
 
 
 def show_verify(
-    expect: Annotated[
-        str, typer.Option(metavar="HASH", help="A head shown by an earlier report.")
-    ] = "",
+    expect: Annotated[str, typer.Option(metavar="HASH", help="Head in an earlier report.")] = "",
     log: Log = DEFAULT_LOG,
     as_json: AsJson = False,
 ) -> None:
@@ -159,14 +157,10 @@ def show_history(
 
 
 def show_reconcile(
-    hold: Annotated[
-        str | None, typer.Argument(metavar="[HOLD]", help="The id of a hold to settle.")
-    ] = None,
+    hold: Annotated[str | None, typer.Argument(metavar="[HOLD]", help="A hold to settle.")] = None,
     actual: Annotated[str | None, typer.Option(help='What it cost, such as "1.20 USD".')] = None,
     void: Annotated[str | None, typer.Option(help="Why nothing was spent on it.")] = None,
-    as_held: Annotated[
-        bool, typer.Option("--as-held", help="Record the whole hold as spent (assumed).")
-    ] = False,
+    as_held: Annotated[bool, typer.Option("--as-held", help="Assume it was all spent.")] = False,
     log: Log = DEFAULT_LOG,
     as_json: AsJson = False,
 ) -> None:

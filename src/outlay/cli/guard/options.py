@@ -31,8 +31,7 @@ Log = Annotated[
     ),
 ]
 Ceiling = Annotated[
-    str | None,
-    typer.Option(help="The hard ceiling; default: from the manifest, else the last in the log."),
+    str | None, typer.Option(help="The hard ceiling; default: of the manifest, else of the log.")
 ]
 Lab = Annotated[
     str | None,
@@ -40,9 +39,7 @@ Lab = Annotated[
         "--project", "--lab", metavar="NAME", help="The project that pays; default: from the label."
     ),
 ]
-VendorName = Annotated[
-    str | None, typer.Option(help=f"A vendor with built-in commands: {', '.join(PRESETS)}.")
-]
+VendorName = Annotated[str | None, typer.Option(help=f"One of {', '.join(PRESETS)}.")]
 
 
 def open_guard(log: Path, ceiling: str | None, *, lenient: bool = False) -> BudgetGuard:

@@ -55,8 +55,7 @@ RateOption = Annotated[
     str, typer.Option("--rate", help='Total price per hour, such as "0.70 USD/h" or lambda:8xH100.')
 ]
 MostRate = Annotated[
-    str | None,
-    typer.Option("--most-rate", help='Refuse a --rate above this, such as "2.50 USD/h".'),
+    str | None, typer.Option("--most-rate", help='Refuse a higher --rate, such as "2.50 USD/h".')
 ]
 MaxHours = Annotated[
     str | None, typer.Option("--max-hours", help='The longest it may run: 3 for hours, or "90m".')
@@ -87,13 +86,11 @@ def show_run(
     limit: Limit = None,
     max_hours: MaxHours = None,
     most_rate: MostRate = None,
-    slice: Annotated[
-        str, typer.Option(help="How much time each extension of the hold pays for.")
-    ] = "5m",
+    slice: Annotated[str, typer.Option(help="Time that an extension of the hold pays for.")] = "5m",
     notice: Annotated[str, typer.Option(help="Time from SIGTERM to SIGKILL.")] = "30s",
     directory: Annotated[
         Path | None,
-        typer.Option("--dir", metavar="DIR", help="Directory of its run log; default: a new one."),
+        typer.Option("--dir", metavar="DIR", help="Its run directory; default: a new one."),
     ] = None,
     lab: Lab = None,
     log: Log = DEFAULT_LOG,
@@ -128,9 +125,7 @@ def show_run(
 def show_rent(
     label: Label,
     rate: RateOption,
-    create: Annotated[
-        str, typer.Option(metavar="COMMAND", help="Command that creates it; must contain {name}.")
-    ],
+    create: Annotated[str, typer.Option(metavar="COMMAND", help="Creation command, with {name}.")],
     vendor: VendorName = None,
     list_command: ListCommand = None,
     terminate_command: TerminateCommand = None,
@@ -141,9 +136,7 @@ def show_rent(
     max_hours: MaxHours = None,
     most_rate: MostRate = None,
     margin: Annotated[str, typer.Option(help="Terminate this long before the deadline.")] = "2m",
-    settle: Annotated[
-        str, typer.Option(help="How long to search for it if --create failed.")
-    ] = "60s",
+    settle: Annotated[str, typer.Option(help="Search time if --create failed.")] = "60s",
     poll: Poll = "30s",
     lab: Lab = None,
     log: Log = DEFAULT_LOG,
@@ -184,8 +177,7 @@ def show_rent(
 
 def show_reap(
     terminate: Annotated[
-        bool,
-        typer.Option("--terminate", help="End our overdue rentals, settle those that are gone."),
+        bool, typer.Option("--terminate", help="End overdue rentals, settle those that are gone.")
     ] = False,
     vendor: VendorName = None,
     list_command: ListCommand = None,
@@ -212,8 +204,7 @@ def show_reap(
 
 def show_adopt(
     hold: Annotated[
-        str | None,
-        typer.Argument(metavar="[HOLD]", help="Id of a rental's hold; default: all orphans."),
+        str | None, typer.Argument(metavar="[HOLD]", help="A rental's hold; default: all orphans.")
     ] = None,
     poll: Poll = "30s",
     log: Log = DEFAULT_LOG,

@@ -37,19 +37,11 @@ from outlay.units.shown import counted
 app = typer.Typer(help="What a GPU costs, now and before.", no_args_is_help=True)
 app.command("fetch")(fetch_prices)
 
-Gpu = Annotated[
-    str | None, typer.Option("--gpu", help="A GPU model or family, such as H100 or A100-80GB.")
-]
+Gpu = Annotated[str | None, typer.Option("--gpu", help="A GPU or family, such as H100, A100-80GB.")]
 Count = Annotated[int | None, typer.Option("--count", min=1, help="GPUs in one offer.")]
-Spot = Annotated[
-    bool | None, typer.Option("--spot/--on-demand", help="Only spot, or only on-demand.")
-]
-MaxPrice = Annotated[
-    str | None, typer.Option(help='Highest price per GPU-hour, such as "2.50 USD/h".')
-]
-MaxTotal = Annotated[
-    str | None, typer.Option(help='Highest price of the whole offer, such as "20 USD/h".')
-]
+Spot = Annotated[bool | None, typer.Option("--spot/--on-demand", help="Only this kind of offer.")]
+MaxPrice = Annotated[str | None, typer.Option(help='Most per GPU-hour, such as "2.50 USD/h".')]
+MaxTotal = Annotated[str | None, typer.Option(help='Most for the whole offer, such as "20 USD/h".')]
 MinMemory = Annotated[int | None, typer.Option(min=1, help="Least memory of one GPU, in GB.")]
 Region = Annotated[str | None, typer.Option(help="Only regions whose name contains this.")]
 Provider = Annotated[str | None, typer.Option(help="Only this provider.")]
@@ -76,9 +68,7 @@ def set_price(
     provider: Annotated[str, typer.Option(help="Provider of the offer.")] = "own",
     count: Annotated[int, typer.Option(min=1, help="GPUs in one offer.")] = 1,
     tier: Annotated[Tier, typer.Option(help="Terms of the offer.")] = Tier.ON_DEMAND,
-    instance: Annotated[
-        str | None, typer.Option("--id", help="Id of the instance or offer.")
-    ] = None,
+    instance: Annotated[str | None, typer.Option("--id", help="Instance or offer id.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Set a price by hand: a contract, a quote, the rate of your own cluster.

@@ -149,12 +149,8 @@ def fetch_prices(
             help="Source: runpod, lambda, vast (default: these) or gpuhunt:PROVIDER; repeatable."
         ),
     ] = None,
-    drop: Annotated[
-        float, typer.Option(help="Alert if a price falls by more than this percent.")
-    ] = 10,
-    surge: Annotated[
-        float, typer.Option(help="Alert if a price rises by more than this percent.")
-    ] = 20,
+    drop: Annotated[float, typer.Option(help="Alert on a fall by more than this percent.")] = 10,
+    surge: Annotated[float, typer.Option(help="Alert on a rise by more than this percent.")] = 20,
     as_json: AsJson = False,
 ) -> None:
     """Fetch prices from vendors in parallel and store them.

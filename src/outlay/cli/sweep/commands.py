@@ -108,12 +108,8 @@ Jobs = Annotated[
         "--jobs", "-j", min=1, help="Runs at the same time; default: one here, all on a cluster."
     ),
 ]
-Detach = Annotated[
-    bool, typer.Option("--detach", help="Exit once all runs are submitted to the cluster.")
-]
-Gpus = Annotated[
-    str | None, typer.Option(help="GPUs to use, such as 0,1,2,3; default: all visible ones.")
-]
+Detach = Annotated[bool, typer.Option("--detach", help="Exit once the cluster has all runs.")]
+Gpus = Annotated[str | None, typer.Option(help="GPUs to use: 0,1,2,3; default: all visible.")]
 EnableSweeps = Annotated[bool, typer.Option("--enable-sweeps", hidden=True)]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Start without asking.")]
 SweepDir = Annotated[Path, typer.Argument(metavar="DIR", help="The sweep's directory.")]
@@ -169,9 +165,7 @@ def show_resume(
     retry_failed: Annotated[
         bool, typer.Option("--retry-failed", help="Also rerun failed runs.")
     ] = False,
-    grid: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="The grid file, if it was moved.")
-    ] = None,
+    grid: Annotated[Path | None, typer.Option(metavar="FILE", help="The grid, if moved.")] = None,
     yes: Yes = False,
     enable_sweeps: EnableSweeps = False,
     jobs: Jobs = None,
@@ -217,8 +211,7 @@ def show_status(directory: SweepDir, as_json: AsJson = False) -> None:
 def show_cancel(
     directory: SweepDir,
     runs: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="RUN...", help="Runs to end; default: all of them."),
+        list[str] | None, typer.Argument(metavar="RUN...", help="Runs to end; default: all.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -242,14 +235,12 @@ def show_cancel(
 @app.command("aggregate", hidden=True)
 def show_sweep_report(
     directory: Annotated[
-        Path | None,
-        typer.Argument(metavar="[DIR]", help="The sweep's directory; default: this one."),
+        Path | None, typer.Argument(metavar="[DIR]", help="Its directory; default: this one.")
     ] = None,
     root: Annotated[Path | None, typer.Option("--root", hidden=True)] = None,
     manifest: Annotated[Path | None, typer.Option("--manifest", hidden=True)] = None,
     output: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="Where to write the reports; default: DIR/reports."),
+        Path | None, typer.Option(metavar="DIR", help="Where to write; default: DIR/reports.")
     ] = None,
     enable_aggregator: Annotated[bool, typer.Option("--enable-aggregator", hidden=True)] = False,
     allow_missing: Annotated[
