@@ -1,4 +1,4 @@
-"""Running the command line: as users do, in a process of its own, or quicker in this one."""
+"""Run the command line in a process of its own, or faster in this one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A real terminal of 80 columns for a command to run in: typed into, read from, waited for."""
+"""A pseudo-terminal of any width to run a command in: type, read, wait."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command line as a whole: what it loads, and that its help is the commands' own."""
+"""The command line as a whole: lazy loading, completion, and help that matches the commands."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def loaded_by(*arguments: str | Path, **environment: str) -> set[str]:
 
 
 def completing(words: str) -> dict[str, str]:
-    """Return the environment in which bash asks how these words could go on."""
+    """Return the environment in which bash asks for completions of these words."""
     place = str(len(words.split(" ")) - 1)
     return {"_OUTLAY_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": place}
 

@@ -1,4 +1,4 @@
-"""The books on the command line: overview, runs, collect, ledger."""
+"""``outlay``, ``outlay runs``, ``outlay log`` and ``outlay import runs``."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_the_overview_shows_what_runs_and_what_it_burns(tmp_path: Path) -> None:
     assert shown["burn_per_hour"] == [{"micros": 12_000_000, "currency": "USD"}]
 
 
-def test_a_run_that_died_is_what_is_wrong(tmp_path: Path) -> None:
+def test_the_overview_reports_a_dead_run(tmp_path: Path) -> None:
     program = """
         import os, signal, sys, outlay
         run = outlay.run("bert", dir=sys.argv[1])
@@ -100,7 +100,7 @@ def test_cat_prints_every_record_with_its_kind(finished: Path) -> None:
     assert kinds == ["attempt_started", "step", "step", "step", "attempt_ended"]
 
 
-def test_cat_says_what_is_wrong_beside_its_json(finished: Path) -> None:
+def test_cat_prints_findings_beside_its_json(finished: Path) -> None:
     (segment,) = (finished / "ledger").glob("*.jsonl")
     segment.write_bytes(segment.read_bytes() + b"no record\n")
     shown = outlay("ledger", "cat", finished, "--json")

@@ -1,4 +1,4 @@
-"""``outlay budget``: how a budget stands, and what another one would mean."""
+"""``outlay budget``: how much is used, and what another budget would allow."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def finished(tmp_path: Path, clock: ManualClock) -> Path:
     return tmp_path
 
 
-def test_show_says_what_was_used_of_each_limit_and_why_it_stopped(finished: Path) -> None:
+def test_show_has_the_use_of_each_limit_and_the_stop_reason(finished: Path) -> None:
     shown = invoke("show", str(finished))
     assert "max_tokens" in shown
     assert "50 tok" in shown
@@ -49,14 +49,14 @@ def test_show_as_json_has_the_keys_of_the_document(finished: Path) -> None:
     assert shown["status"] == "completed"
 
 
-def test_show_names_what_nothing_measured_where_the_document_is_gone(finished: Path) -> None:
+def test_show_names_unmeasured_limits_without_the_document(finished: Path) -> None:
     (finished / "budget.json").unlink()
     shown = json.loads(invoke("show", str(finished), "--json"))
     assert {"comm_bytes", "flops"} <= set(shown["unmeasured"])
     assert "cost_usd" not in shown["unmeasured"]
 
 
-def test_show_knows_the_epoch_that_a_loader_told(tmp_path: Path) -> None:
+def test_show_has_the_epoch_length_of_the_loader(tmp_path: Path) -> None:
     with outlay.run("net", dir=tmp_path, budget=outlay.iso_epochs(2)) as run:
         list(run.steps(range(4)))
     shown = json.loads(invoke("show", str(tmp_path), "--json"))
@@ -64,7 +64,7 @@ def test_show_knows_the_epoch_that_a_loader_told(tmp_path: Path) -> None:
     assert shown["remaining"]["max_epochs"] == 1
 
 
-def test_show_forecasts_a_run_that_goes_on(tmp_path: Path) -> None:
+def test_show_forecasts_a_running_run(tmp_path: Path) -> None:
     with outlay.run("net", dir=tmp_path, budget=outlay.iso_tokens(50)) as run:
         for _ in run.steps(range(4), tokens=5):
             pass
@@ -74,7 +74,7 @@ def test_show_forecasts_a_run_that_goes_on(tmp_path: Path) -> None:
     assert shown["forecast"]["basis"] == "estimated"
 
 
-def test_plan_says_what_a_budget_means_at_a_measured_pace(finished: Path) -> None:
+def test_plan_estimates_a_budget_at_the_measured_pace(finished: Path) -> None:
     arguments = ("plan", "--mode", "iso_time", "--limit", "2h", "--from", str(finished))
     planned = json.loads(invoke(*arguments, "--json"))
     assert planned["steps"] == 3600
@@ -128,7 +128,7 @@ def test_plan_refuses_what_was_not_measured(finished: Path) -> None:
         invoke("plan", "--mode", "energy_cap", "--limit", "5 Wh", "--from", str(finished))
 
 
-def test_a_run_without_a_budget_is_said_to_have_none(tmp_path: Path) -> None:
+def test_a_run_without_a_budget_is_refused(tmp_path: Path) -> None:
     with outlay.run("net", dir=tmp_path) as run:
         list(run.steps(range(3)))
     with pytest.raises(InvalidValue, match="started with a budget"):

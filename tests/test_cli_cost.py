@@ -108,10 +108,10 @@ def test_an_unknown_model_names_the_known() -> None:
 
 
 @pytest.mark.usefixtures("runs")
-def test_compare_shows_what_nothing_beats(tmp_path: Path) -> None:
+def test_compare_shows_runs_that_no_other_dominates(tmp_path: Path) -> None:
     picture = tmp_path / "front.png"
     shown, plain = both("cost", "compare", "--model", "bert-base")
-    assert "Nothing beats" in shown.out
+    assert "no other is better in everything" in shown.out
     assert [point["name"] for point in plain.json["front"]] == ["b"]
     assert outlay("cost", "compare", "--png", picture).code == 0
     assert picture.read_bytes().startswith(b"\x89PNG")
@@ -156,13 +156,13 @@ def test_forecast_of_planned_runs_has_an_interval(tmp_path: Path) -> None:
     assert picture.exists()
 
 
-def test_a_backtest_says_how_forecasts_fared_on_the_models_own_history() -> None:
+def test_a_backtest_shows_the_error_on_the_models_own_history() -> None:
     analyzer = CostAnalyzer()
     for index, cost in enumerate([10, 11, 9, 10, 11, 10]):
         analyzer.analyze_training_run(costing(cost, f"r{index}"))
     shown, plain = both("cost", "forecast", "bert-base", "1", "--backtest")
     assert "2 forecasts of 1 run of bert-base" in shown.out
-    assert "2 of 2 intervals of 80% held" in shown.out
+    assert "2 of 2 intervals of 80% contained" in shown.out
     assert (plain.json["coverage"], plain.json["forecasts"]) == (1.0, 2)
     assert plain.json["error"] < plain.json["naive_error"]
     short, _ = both("cost", "forecast", "bert-base", "9", "--backtest")
@@ -171,7 +171,7 @@ def test_a_backtest_says_how_forecasts_fared_on_the_models_own_history() -> None
 
 def test_forecast_of_the_rest_of_a_run(runs: Path) -> None:
     shown, plain = both("cost", "forecast", "--run", runs / "a", "--steps", "20")
-    assert "10 steps to go: 1h00m" in shown.out
+    assert "10 steps left: 1h00m" in shown.out
     assert plain.json["rest"]["cost"]["point"] == pytest.approx(3.6)
 
 
@@ -196,7 +196,7 @@ def test_forecast_of_a_run_without_a_price_is_not_drawn(tmp_path: Path) -> None:
 def test_a_picture_of_nothing_is_refused(tmp_path: Path, command: tuple[str, ...]) -> None:
     picture = tmp_path / "nothing.png"
     found = outlay("cost", *command, "--png", picture)
-    assert (found.code, "to draw, and none is known" in found.err) == (2, True)
+    assert (found.code, "to draw; none is known" in found.err) == (2, True)
     assert not picture.exists()
 
 
@@ -236,7 +236,7 @@ def _spoilt(run_dir: Path) -> Path:
 def test_a_run_without_a_price_gets_advice_on_that(tmp_path: Path) -> None:
     free = _unpriced(tmp_path / "run")
     shown, plain = both("advise", free)
-    assert "Without a price nothing can be said" in shown.out
+    assert "Savings cannot be computed without a price" in shown.out
     assert "Nothing worth changing" not in shown.out
     assert "OUTLAY_PRICE" in shown.out.replace("\n", " ")
     assert plain.json["findings"][0]["source"] == str(free)
@@ -315,11 +315,11 @@ class TestAllocate:
     @pytest.mark.usefixtures("runs")
     def test_of_a_month_without_runs_is_nothing(self) -> None:
         found = outlay("cost", "allocate", "--by", "user", "--month", "2020-01")
-        assert "Nothing was spent" in found.out
+        assert "No spending is known" in found.out
 
 
 @pytest.mark.usefixtures("runs")
-def test_budgets_are_set_and_shown_and_thresholds_told_once() -> None:
+def test_budgets_are_set_and_shown_and_thresholds_alert_once() -> None:
     first = outlay("cost", "budget", "set", "bert-base", "9 USD")
     assert "alert The budget of bert-base is being used up" in first.out
     shown, plain = both("cost", "budget", "status")
@@ -487,5 +487,5 @@ def test_files_are_not_imported_from_a_directory_that_is_not_there(tmp_path: Pat
 
 
 def test_what_advice_saves_in_all_has_its_currency(runs: Path) -> None:
-    assert re.search(r"In all up to [\d.]+ USD; ", outlay("advise", runs / "a").out)
+    assert re.search(r"Up to [\d.]+ USD in total; ", outlay("advise", runs / "a").out)
     assert list(outlay("advise", runs / "a", "--json").json["total_savings"]) == ["USD"]

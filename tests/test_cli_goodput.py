@@ -1,4 +1,4 @@
-"""``outlay goodput``: what it shows, what it compares, and how it gates."""
+"""``outlay goodput``: tables, windows, comparison and exit codes."""
 
 from __future__ import annotations
 

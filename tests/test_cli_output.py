@@ -1,4 +1,4 @@
-"""How every command speaks: text as it is, quietly where nobody listens, completed by a shell."""
+"""Output of every command: literal text, widths, pipes, ASCII terminals, shell completion."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def wide(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def named(tmp_path: Path) -> Path:
-    """A run, its span and its directory that are all called so."""
+    """A run whose name, span and directory hold what rich would interpret."""
     clock = ManualClock()
     run_dir = tmp_path / "a[" / "b] [red]c :100:"
     budget = iso_tokens(50)
@@ -111,6 +111,24 @@ def test_forty_columns_hold_every_figure_in_one_piece(
     assert max(map(len, shown.splitlines())) <= 40
     if words[0] in ("runs", "goodput", "cost"):
         assert "0.005 USD" in shown
+
+
+@pytest.mark.usefixtures("narrow")
+def test_sentences_wrap_at_forty_columns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with run("line", dir="r", price="3.6 USD/h"):
+        pass
+    log = ("--log", tmp_path / "money" / "spend.jsonl")
+    for words in (
+        ["guard", "authorize", "lab02-tp-spinup", "3 USD", "--ceiling", "5", *log],
+        ["guard", "record", "lab02-tp-spinup", "2 USD", *log],
+        ["guard", "verify", *log],
+        ["log", "r"],
+        ["digest"],
+        ["digest", "--log", log[1]],
+    ):
+        shown = outlay(*words)
+        assert max(map(len, shown.splitlines())) <= 40, words
 
 
 def test_a_table_folds_its_widest_text_before_it_gives_up_its_rows(

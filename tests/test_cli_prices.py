@@ -1,4 +1,4 @@
-"""``outlay prices`` and ``outlay survey``: what they say, at what width, with which exit code."""
+"""``outlay prices`` and ``outlay survey``: output, widths and exit codes."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ def test_offers_are_filtered(filters: list[str], count: int) -> None:
 
 
 @pytest.mark.usefixtures("vendors")
-def test_no_match_says_how_much_was_looked_through() -> None:
+def test_no_match_states_how_many_offers_were_searched() -> None:
     outlay("prices", "fetch")
     assert "No offer matches; 17 loaded offers" in outlay("prices", "cheapest", "--gpu", "H100")
 
@@ -183,9 +183,9 @@ def test_history_is_plotted_and_drawn(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("vendors")
-def test_history_of_what_was_never_seen_says_so() -> None:
+def test_history_of_an_unknown_gpu_says_so() -> None:
     outlay("prices", "fetch")
-    assert "No price of H100 was seen in the last 30d" in outlay("prices", "history", "H100")
+    assert "No price of H100 was recorded in the last 30d" in outlay("prices", "history", "H100")
 
 
 @pytest.mark.usefixtures("vendors")
@@ -214,12 +214,12 @@ def test_a_tier_stated_by_hand_leaves_the_others_as_they_are() -> None:
     assert outlay_json("prices", "stats")["price_trends_24h"] == {"own:A100-80GB": 0.0}
 
 
-def test_prices_of_long_ago_are_left_out_of_the_cheapest_and_that_is_said(tmp_path: Path) -> None:
+def test_cheapest_ignores_old_prices_and_says_so(tmp_path: Path) -> None:
     path = tmp_path / "price_history.json"
     path.write_text(json.dumps({"H100|acme": [[2.0, "2024-01-01T00:00:00+00:00"]]}))
     outlay("prices", "import", str(path))
     said = " ".join(outlay("prices", "cheapest", "--gpu", "H100").split())
-    assert "1 offer last seen more than 30d00h ago left out" in said
+    assert "1 offer last seen more than 30d00h ago ignored" in said
     older = outlay_json("prices", "cheapest", "--max-age", "9999d")["offers"]
     assert [one["provider"] for one in older] == ["acme"]
     assert len(outlay_json("prices", "list")["offers"]) == 1
@@ -228,7 +228,7 @@ def test_prices_of_long_ago_are_left_out_of_the_cheapest_and_that_is_said(tmp_pa
     assert "-" in outlay("prices", "stats")
 
 
-def test_a_history_goes_in_and_out(tmp_path: Path) -> None:
+def test_a_history_is_imported_and_exported(tmp_path: Path) -> None:
     history = {"H100|acme": [[2.5, "2026-01-01T00:00:00+00:00"]]}
     (tmp_path / "in.json").write_text(json.dumps(history))
     assert "1 prices added" in outlay("prices", "import", str(tmp_path / "in.json"))
@@ -271,7 +271,7 @@ def test_a_file_that_cannot_be_written_is_an_error_that_names_it(tmp_path: Path)
         ["prices", "export", str(taken / "h.json")],
         ["prices", "history", "RTX3090", "--png", str(taken / "h.png")],
     ):
-        with pytest.raises(InvalidValue, match="can be written"):
+        with pytest.raises(InvalidValue, match="a writable path"):
             outlay(*words)
 
 

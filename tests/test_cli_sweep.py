@@ -1,4 +1,4 @@
-"""``outlay sweep status`` beside files that something else wrote."""
+"""``outlay sweep status`` with ``budget.json`` files written by other programs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command line where nothing is right: a clear sentence and the right exit code each time."""
+"""Missing, damaged or read-only input, Ctrl-C, closed pipes: a clear message and exit code."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 from command_line import Outcome, outlay
 from ledgers import Segment, dollars
-from outlay.cli.app import _is_behind, main
+from outlay.cli.app import _was_caused_by, main
 from outlay.cli.output import with_shown_paths
 
 REFUSES_FILES = Path("/sys/outlay")  # A file system on which nobody can make a directory.
@@ -40,9 +40,7 @@ def in_a_sentence(done: Outcome, *codes: int) -> None:
 
 
 @pytest.mark.parametrize("command", [[], ["runs"], ["cost", "summary"]])
-def test_where_there_is_nothing_yet_it_says_so_and_what_to_do(
-    empty: Path, command: list[str]
-) -> None:
+def test_without_data_commands_say_what_to_do(empty: Path, command: list[str]) -> None:
     del empty
     done = outlay(*command)
     in_a_sentence(done, 0)
@@ -50,7 +48,7 @@ def test_where_there_is_nothing_yet_it_says_so_and_what_to_do(
 
 
 @pytest.mark.parametrize("command", [["prices", "list"], ["prices", "stats"]])
-def test_prices_that_were_never_loaded_are_not_called_none(empty: Path, command: list[str]) -> None:
+def test_prices_that_were_never_loaded_are_an_error(empty: Path, command: list[str]) -> None:
     del empty
     done = outlay(*command)
     in_a_sentence(done, 1)
@@ -66,7 +64,7 @@ def test_a_wrong_path_is_named(empty: Path, command: list[str]) -> None:
 
 
 @pytest.mark.parametrize("command", A_RUN, ids=" ".join)
-def test_a_corrupt_ledger_is_answered_from_what_is_left_or_refused(
+def test_a_corrupt_ledger_is_read_as_far_as_possible_or_refused(
     empty: Path, command: list[str]
 ) -> None:
     segment = Segment(about={"price": dollars(3.6)})
@@ -103,7 +101,7 @@ def test_a_ledger_of_garbage_alone_is_refused_in_a_sentence(
     ],
     ids=lambda command: " ".join(command[:2]),
 )
-def test_where_nothing_may_be_written_the_place_is_named(empty: Path, command: list[str]) -> None:
+def test_a_read_only_place_is_named(empty: Path, command: list[str]) -> None:
     Segment().step(1.0).end().write(empty / "run")
     done = outlay(*command)
     in_a_sentence(done, 1, 3)
@@ -118,7 +116,7 @@ def test_a_program_is_run_even_where_nothing_can_be_recorded(empty: Path) -> Non
     assert "cannot record" in done.err
 
 
-def test_ctrl_c_is_answered_with_a_word(empty: Path) -> None:
+def test_ctrl_c_prints_a_message(empty: Path) -> None:
     """Right after its first line the demo is still planning, or already running; both must say."""
     showing = subprocess.Popen(
         [sys.executable, "-u", "-m", "outlay", "demo", "--dir", str(empty / "demo")],
@@ -133,18 +131,18 @@ def test_ctrl_c_is_answered_with_a_word(empty: Path) -> None:
     assert "Traceback" not in said
 
 
-def test_an_interrupt_is_found_behind_the_exit_that_it_became() -> None:
+def test_an_interrupt_is_found_in_the_exception_chain() -> None:
     ended = SystemExit(130)
-    assert not _is_behind(KeyboardInterrupt, ended)
+    assert not _was_caused_by(KeyboardInterrupt, ended)
     ended.__context__ = RuntimeError()
     ended.__context__.__cause__ = KeyboardInterrupt()
-    assert _is_behind(KeyboardInterrupt, ended)
+    assert _was_caused_by(KeyboardInterrupt, ended)
 
 
 @pytest.mark.parametrize(
     "words", [["--version"], ["--help"], ["runs"], ["runs", "--json"]], ids=str
 )
-def test_a_reader_that_goes_away_ends_a_command_quietly(words: list[str]) -> None:
+def test_a_closed_pipe_ends_a_command_quietly(words: list[str]) -> None:
     read_end, write_end = os.pipe()
     os.close(read_end)
     done = subprocess.run(
@@ -188,7 +186,9 @@ def test_ctrl_c_while_commands_are_loaded_leaves_no_traceback(
 
 
 @pytest.mark.parametrize("limit", ["8 EUR", "0 USD", "0.2 USD", "some"])
-def test_a_demo_for_too_little_or_another_currency_is_not_begun(empty: Path, limit: str) -> None:
+def test_a_demo_with_too_small_a_budget_or_another_currency_is_refused(
+    empty: Path, limit: str
+) -> None:
     done = outlay("demo", "--limit", limit)
     in_a_sentence(done, 2)
     assert "--limit" in done.err

@@ -283,8 +283,8 @@ def test_a_cost_says_that_nobody_saw_the_begin_or_the_end(tmp_path: Path) -> Non
     shown = cost_json(tmp_path)
     assert (shown["begin"], shown["end"]) == ("record", "last_sign")
     said = in_process("cost", str(tmp_path)).out
-    assert "begins with its first record" in said
-    assert "ends with its last sign of life" in said
+    assert "starts at its first record" in said
+    assert "ends at its last sign of life" in said
 
 
 def test_a_log_of_before_costs_what_it_did() -> None:

@@ -470,8 +470,8 @@ class TestKinds:
         assert said["totals"] == {"USD": 16.0}
         assert said["showback_totals"] == {"USD": 8.0}
         shown = in_process("cost", "summary").out
-        assert "In all: 16.00 USD\n" in shown
-        assert "In all: 8.00 USD showback\n" in shown
+        assert "Total: 16.00 USD\n" in shown
+        assert "Total: 8.00 USD showback\n" in shown
         assert "24.00" not in shown
 
     @pytest.mark.usefixtures("both")
@@ -484,7 +484,7 @@ class TestKinds:
         words = ("cost", "allocate", "--by", "user", "--month", "2001-09", *more, "--json")
         said = in_process(*words).json
         assert [each["total"]["micros"] for each in said["totals"]] == [total * 10**6]
-        assert any(f"{other} of 1 runs is not counted" in f["message"] for f in said["findings"])
+        assert any(f"{other} of 1 runs is not part of" in f["message"] for f in said["findings"])
 
     def test_where_nothing_was_paid_in_cash_showback_is_allocated(self, tmp_path: Path) -> None:
         hour_long_run(tmp_path / "owned", Price(1_000_000, kind="showback"))

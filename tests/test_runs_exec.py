@@ -74,7 +74,7 @@ def test_without_advice_the_last_line_names_the_smallest_saving_considered(tmp_p
 
 def test_without_a_price_the_last_line_says_how_to_state_one(tmp_path: Path) -> None:
     shown = outlay("exec", "--dir", tmp_path / "r", "--", "true").err
-    assert "no price (say --price)" in shown.splitlines()[-1]
+    assert "no price (set --price)" in shown.splitlines()[-1]
 
 
 @pytest.mark.parametrize(("program", "code"), [("no-such-program", 127), ("./not-executable", 126)])

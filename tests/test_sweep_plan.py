@@ -442,7 +442,7 @@ def test_plan_shows_runs_and_what_they_should_cost(grid_file: Path, tmp_path: Pa
     assert shown.code == 0
     assert re.search(r"001_small_00 +lr=0.1 +iso_time 30m00s +8 +30m00s +6.00 USD", shown.out)
     assert "2 runs: 1h00m of training, 12.00 USD (estimated)" in shown.out
-    assert "not all of them will fit" in shown.out
+    assert "not enough for all" in shown.out
     assert sorted(tmp_path.iterdir()) == [grid_file]
 
 
@@ -457,7 +457,7 @@ def test_plan_shows_commands_that_fit_80_columns_and_a_shell_reads(grid_file: Pa
     shown = outlay("sweep", "plan", grid_file)
     assert "hf_abcdefgh" not in shown.out
     blocks = shown.out.split("\n\n")
-    assert blocks[1].startswith("Commands; {sweep} stands for the sweep's directory")
+    assert blocks[1].startswith("Commands ({sweep} is the sweep's directory)")
     written = [block.partition("\n")[::2] for block in blocks[2:4]]
     assert max(len(line) for _, text in written for line in text.splitlines()) <= 80
     planned = outlay("sweep", "plan", grid_file, "--json").json["runs"]

@@ -239,7 +239,7 @@ def test_the_next_command_names_a_stray_exec_and_records_it_again(
     pid = start_exec(escape, tmp_path)
     kill_both(escape)
     shown = outlay("runs", tmp_path / "r")
-    assert f"process {pid} ({sys.executable}) still runs" in shown.err
+    assert f"process {pid} ({sys.executable}) is still running" in shown.err
     until(lambda: records(tmp_path / "r", Heartbeat), "the heir to record")
     assert alive(pid)
     assert row(tmp_path)["status"] == "running"

@@ -1,4 +1,4 @@
-"""The command line: parse, call, show. No arithmetic lives here."""
+"""The command line: parse, call, show. It computes nothing itself."""
 
 from outlay.cli.app import main
 

@@ -1,4 +1,4 @@
-"""``outlay advise``: what to change about a run or a model, and what that saves."""
+"""``outlay advise``: what to change about a run or a model, and what it saves."""
 
 from __future__ import annotations
 
@@ -32,39 +32,37 @@ from outlay.store.runs import RunFilter, list_runs
 from outlay.units import Duration, Money
 from outlay.units.shown import amount_text
 
-_NEWEST = 10
-_STATE_A_PRICE = 'state one: outlay.run(price="1.50 USD/h"), or OUTLAY_PRICE around the command'
+_NEWEST_RUNS = 10
+_STATE_A_PRICE = 'set one: outlay.run(price="1.50 USD/h"), or the variable OUTLAY_PRICE'
 
 
 def show_advice(
-    run: Annotated[
-        Path | None, typer.Argument(metavar="[RUN]", help="The run's directory.")
+    run: Annotated[Path | None, typer.Argument(metavar="[RUN]", help="A run's directory.")] = None,
+    model: Annotated[
+        str | None, typer.Option(help=f"Instead: the newest {_NEWEST_RUNS} runs of a model.")
     ] = None,
-    model: Annotated[str | None, typer.Option(help="Instead: the latest runs of a model.")] = None,
     speed: Annotated[
         list[str] | None,
         typer.Option(
-            help="How fast another GPU is, the present one being 1, such as H100=2.2; repeatable."
+            help="Speed of another GPU relative to the present one, such as H100=2.2; repeatable."
         ),
     ] = None,
     evaluations: Annotated[
-        int | None, typer.Option(min=1, help="How many times the run will evaluate in all.")
+        int | None, typer.Option(min=1, help="How many evaluations the run will make in total.")
     ] = None,
     spot_mttf: Annotated[
-        str, typer.Option(help="Mean time until a spot machine is taken back.")
+        str, typer.Option(help="Mean time until a spot machine is preempted.")
     ] = f"{SPOT_MTTF_HOURS:g}h",
-    deadline: Annotated[
-        str | None, typer.Option(help='How long a run like this may take, such as "48h".')
-    ] = None,
+    deadline: Annotated[str | None, typer.Option(help='Longest time for the run: "48h".')] = None,
     max_age: Annotated[
-        str, typer.Option(help="Leave out prices that were last seen longer ago.")
+        str, typer.Option(help="Ignore prices last seen longer ago than this.")
     ] = f"{MAX_AGE_NS // 86_400_000_000_000}d",
     as_json: AsJson = False,
 ) -> None:
-    """Say what to change, and what it saves.
+    """Show what to change and what it saves.
 
-    With how sure that is, and on what evidence. Compute is compared with the prices that were
-    last fetched; those that were stated by hand hold at any age.
+    Each recommendation has a confidence and its evidence. Other GPUs are compared at the prices
+    last fetched; prices set by hand are used at any age.
 
     Example: outlay advise runs/001 --speed H100=2.2 --deadline 48h
     """
@@ -101,7 +99,7 @@ def show_advice(
     if advice.priced:
         print_advice(found, advice.floor)
     else:
-        console.print("Without a price nothing can be said about what a change would save.")
+        console.print("Savings cannot be computed without a price.")
     for line in missing:
         console.print(line)
     print_findings(findings)
@@ -112,27 +110,31 @@ def _hours(text: str, name: str) -> float:
 
 
 def _too_old(book: PriceBook, offers: Sequence[Offer], max_age: str) -> list[Finding]:
-    """Return that older prices were not used; nothing where there are none."""
+    """Return a finding if prices were ignored because of their age."""
     count = len(book.cheapest_rentable()) - len(offers)
     if count <= 0:
         return []
-    message = f"{count:,} were last seen more than {max_age} ago and not used: outlay prices fetch"
+    message = (
+        f"{count:,} were last seen more than {max_age} ago and ignored: run outlay prices fetch"
+    )
     return [Finding(source="prices", message=message, severity="warning")]
 
 
 _HEADINGS: dict[AdviceKind, str] = {
-    "trade": "Cheaper and worse: none of it is in the total",
-    "observation": "Money that bought little; what of it can be had back is not known yet",
+    "trade": "Cheaper but worse; not in the total",
+    "observation": "Money that bought little; how much can be saved is not known yet",
 }
 
 
 def print_advice(found: list[OptimizationRecommendation], floor: Money | None) -> None:
-    """Show savings, then what trades quality for money, then what was seen beside."""
+    """Print savings, then trades of quality for money, then observations."""
     savings = of_kind(found, "saving")
     for each in savings:
         _print_one(each)
     if savings:
-        console.print(f"In all up to {_in_all(found)}; what saves the same money counts once.")
+        totals = total_savings(found).items()
+        text = ", ".join(amount_text(total, currency) for currency, total in totals)
+        console.print(f"Up to {text} in total; overlapping savings are counted once.")
     else:
         console.print(nothing_above(floor))
     for kind, heading in _HEADINGS.items():
@@ -150,16 +152,10 @@ def _print_one(each: OptimizationRecommendation) -> None:
     lines += [f"evidence: {text}" for text in each.evidence]
     lines += [f"assumed: {text}" for text in each.assumptions]
     lines += [f"risk: {text}" for text in each.risks]
-    lines += [f"to know better: {text}" for text in each.needed]
+    lines += [f"to be more certain: {text}" for text in each.needed]
     for line in lines:
         print_indented(line)
     console.print()
-
-
-def _in_all(found: list[OptimizationRecommendation]) -> str:
-    """Return what can be saved in all, by currency."""
-    totals = total_savings(found)
-    return ", ".join(amount_text(total, currency) for currency, total in totals.items())
 
 
 def _speeds(texts: list[str]) -> dict[str, float]:
@@ -178,7 +174,7 @@ def _speeds(texts: list[str]) -> dict[str, float]:
 def _runs_of(model: str) -> list[Path]:
     store = open_store()
     refresh_registered(store, SYSTEM.wall_ns())
-    rows = list_runs(store, RunFilter(model=model), limit=_NEWEST)
+    rows = list_runs(store, RunFilter(model=model), limit=_NEWEST_RUNS)
     if not rows:
         raise InvalidValue("--model", model, "a model with registered runs: outlay import runs DIR")
     return [Path(row.dir) for row in rows]
@@ -186,9 +182,11 @@ def _runs_of(model: str) -> list[Path]:
 
 @dataclass(slots=True)
 class _Advice:
-    """What was found in some runs; ``priced`` says whether any of them has a price.
+    """Advice on some runs.
 
-    ``floor`` is below which nothing is said about the one run that was asked about.
+    Attributes:
+        priced: Whether any of the runs has a price.
+        floor: The smallest saving that is reported; only for a single run.
     """
 
     found: list[OptimizationRecommendation] = field(default_factory=list)
@@ -196,23 +194,23 @@ class _Advice:
     priced: bool = False
     floor: Money | None = None
 
-    def look_at(self, view: RunView, directory: Path) -> None:
-        self.findings += view.findings
-        if view.rates is not None:
-            self.priced = True
-            return
-        message = f"has no price, so that no saving can be computed; {_STATE_A_PRICE}"
-        self.findings.append(Finding(source=str(directory), message=message, severity="warning"))
+
+def _unpriced(view: RunView, directory: Path) -> list[Finding]:
+    if view.rates is not None:
+        return []
+    message = f"has no price, so no saving can be computed; {_STATE_A_PRICE}"
+    return [Finding(source=str(directory), message=message, severity="warning")]
 
 
 def _advise(dirs: list[Path], around: Circumstances, *, strict: bool) -> _Advice:
-    """Advise on runs; of several, one that cannot be read does not stop the others."""
+    """Advise on runs; unless ``strict``, a run that cannot be read becomes a finding."""
     optimizer, advice = CostOptimizer(), _Advice()
     for directory in dirs:
         try:
             view = read_view(directory, SYSTEM.wall_ns())
             advice.found += optimizer.advise_view(view, around)
-            advice.look_at(view, directory)
+            advice.findings += [*view.findings, *_unpriced(view, directory)]
+            advice.priced |= view.rates is not None
             advice.floor = floor_of(view) if len(dirs) == 1 else None
         except (OutlayError, OSError) as error:
             if strict:

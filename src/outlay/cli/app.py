@@ -1,4 +1,4 @@
-"""The ``outlay`` command: what it consists of, and its exit codes.
+"""The ``outlay`` command: its table of commands, lazy loading, and exit codes.
 
 Exit codes: 0 done, 1 failed, 2 wrong usage, 3 refused by a guard or budget.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from typing import Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 import typer.main
@@ -19,25 +19,28 @@ from outlay.cli.output import AsJson, WrappingCommand, errors, print_problem
 from outlay.errors import OutlayError
 from outlay.store import outlay_home
 
-# What a user wants to do, in the order in which it comes up.
+if TYPE_CHECKING:
+    from outlay.proc.strays import StrayFamily
+
+# Help panels, in the order in which they are shown.
 RECORD = "Record"
 LOOK = "Look"
 DECIDE = "Decide"
 HOLD = "Hold"
 ACCOUNT = "Account"
 
-PIPE_CLOSED = 141  # As a shell gives it: 128 and SIGPIPE.
-INTERRUPTED = "interrupted; what was written so far stays"
+PIPE_CLOSED = 141  # As a shell reports it: 128 + SIGPIPE.
+INTERRUPTED = "interrupted; everything written so far is kept"
 
 
 class CommandEntry(NamedTuple):
-    """A command or a group of commands, as far as ``--help`` and completion show it.
+    """A command or a group of commands, as ``--help`` and completion show it.
 
     Attributes:
-        target: Where it is defined below ``outlay.cli``: ``module:function``, or the Typer app.
-        panel: The panel of the help that it stands in; "" for a former name, which no help shows.
-        help: The first paragraph of the command's own help, which a test holds it to.
-        wraps: Whether its last argument is a command line of the user's.
+        target: ``module:function`` or ``module:app`` below ``outlay.cli``.
+        panel: The help panel; "" for a former name, which is hidden.
+        help: The first paragraph of the command's own help; a test compares the two.
+        wraps: Whether its last argument is a command line of the user.
     """
 
     name: str
@@ -47,34 +50,36 @@ class CommandEntry(NamedTuple):
     wraps: bool = False
 
     def load(self) -> Any:
-        """Import the command."""
+        """Import the command function or Typer app."""
         module, _, attribute = self.target.partition(":")
         return getattr(importlib.import_module(f"outlay.cli.{module}"), attribute)
 
 
-# A command is a line. A former name is a line, too: it is understood, and shown nowhere.
+# One entry per command. Former names still work and are hidden.
 ENTRIES = (
-    CommandEntry("exec", "execute:show_exec", RECORD, "Run a command, record what it took.", True),
+    CommandEntry(
+        "exec", "execute:show_exec", RECORD, "Run a command, record its time and cost.", True
+    ),
     CommandEntry("demo", "demo:show_demo", RECORD, "Show all of outlay on a small real training."),
     CommandEntry("runs", "books:show_runs", LOOK, "List runs: status, steps, cost, last seen."),
     CommandEntry("report", "report:show_report", LOOK, "Write one page about a run or a sweep."),
     CommandEntry("web", "report:show_web", LOOK, "Show runs, money and sweeps in a browser, live."),
     CommandEntry("goodput", "goodput:app", LOOK, "How much of a run was productive."),
-    CommandEntry("cost", "cost.runs:app", LOOK, "What runs and models cost, and will cost."),
-    CommandEntry("budget", "budget:budget", LOOK, "When a run must stop, and how much is left."),
+    CommandEntry("cost", "cost.runs:app", LOOK, "What runs and models cost and will cost."),
+    CommandEntry("budget", "budget:budget", LOOK, "When a run must stop and how much is left."),
     CommandEntry("log", "importing:log_app", LOOK, "Read and check a run's log."),
-    CommandEntry("advise", "advise:show_advice", DECIDE, "Say what to change, and what it saves."),
+    CommandEntry("advise", "advise:show_advice", DECIDE, "Show what to change and what it saves."),
     CommandEntry("prices", "prices.commands:app", DECIDE, "What a GPU costs, now and before."),
     CommandEntry("sweep", "sweep.commands:app", DECIDE, "Compare configurations on equal budgets."),
-    CommandEntry("guard", "guard.commands:app", HOLD, "Ask before spending; end what is rented."),
-    CommandEntry("watch", "watch:show_watch", HOLD, "End rentals in time, send alerts."),
-    CommandEntry("digest", "cost.digest:show_digest", ACCOUNT, "Show the week on a page."),
-    CommandEntry(
-        "import", "importing:import_app", ACCOUNT, "Register what was recorded elsewhere."
-    ),
+    CommandEntry("guard", "guard.commands:app", HOLD, "Check before spending; end rentals."),
+    CommandEntry("watch", "watch:show_watch", HOLD, "End rentals on time, send alerts."),
+    CommandEntry("digest", "report:show_digest", ACCOUNT, "Show the week on one page."),
+    CommandEntry("import", "importing:import_app", ACCOUNT, "Register runs recorded elsewhere."),
     CommandEntry("export", "importing:export_app", ACCOUNT, "Write files for other tools."),
-    CommandEntry("survey", "prices.survey:show_survey", "", "Compare vendors, and pick one."),
-    CommandEntry("rates", "prices.survey:app", "", "What a GPU-hour costs on each partition."),
+    CommandEntry("survey", "prices.offers:show_survey", "", "Compare vendors and pick one."),
+    CommandEntry(
+        "rates", "prices.commands:partition_app", "", "What a GPU-hour costs on each partition."
+    ),
     CommandEntry("ledger", "importing:log_app", "", "Read and check a run's log."),
     CommandEntry("collect", "importing:import_runs", "", "Register every run below directories."),
     CommandEntry("cost-report", "cost.report:show_cost_report", "", "Show costs and prices."),
@@ -82,19 +87,19 @@ ENTRIES = (
 
 
 class _Unloaded(TyperCommand):
-    """A command by name and help alone, which is what ``--help`` and completion need of it."""
+    """A command with only a name and help, which is all ``--help`` and completion need."""
 
 
 class _LazyCommands(TyperGroup):
-    """The commands of ``ENTRIES``, in that order; resolving one loads its module, and no other."""
+    """The commands of ``ENTRIES``, in that order; resolving one imports its module only."""
 
     def list_commands(self, ctx: Any) -> list[str]:
-        """Return the names as ``ENTRIES`` has them; typer would put groups behind the others."""
+        """Return the names in the order of ``ENTRIES``; typer would put groups last."""
         del ctx
         return [entry.name for entry in ENTRIES]
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Load the command that is called, or whose arguments are completed, and return it."""
+        """Load and return the command that is called or whose arguments are completed."""
         if isinstance(self.commands.get(args[0]), _Unloaded):
             (entry,) = (entry for entry in ENTRIES if entry.name == args[0])
             self.commands[entry.name] = _load(entry)
@@ -102,7 +107,6 @@ class _LazyCommands(TyperGroup):
 
 
 def _load(entry: CommandEntry) -> Any:
-    """Import a command and return it as its group holds it."""
     alone = typer.Typer()
     _add(alone, entry)
     return typer.main.get_group(alone).commands[entry.name]
@@ -118,11 +122,7 @@ def _add(app: typer.Typer, entry: CommandEntry) -> None:
 
 
 def build(*, loaded: bool = False) -> typer.Typer:
-    """Return the command line.
-
-    Args:
-        loaded: With every command's module; else each is loaded when it is called.
-    """
+    """Return the command line; ``loaded`` imports every command now instead of when called."""
     app = typer.Typer(
         name="outlay",
         cls=_LazyCommands,
@@ -139,12 +139,12 @@ def build(*, loaded: bool = False) -> typer.Typer:
             app.command(
                 entry.name, cls=_Unloaded, help=entry.help, rich_help_panel=entry.panel,
                 hidden=not entry.panel,
-            )(_nothing)  # fmt: skip
+            )(_placeholder)  # fmt: skip
     return app
 
 
-def _nothing() -> None:
-    """Stand for a command that is not loaded; it is replaced before it is called."""
+def _placeholder() -> None:
+    """Replaced by ``_LazyCommands.resolve_command`` before it is called."""
 
 
 def _print_version(value: bool) -> None:
@@ -161,9 +161,9 @@ def overview(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Keep the books of ML training: what a run may spend, what it spent, what it got for it.
+    """Keep the books of ML training: what a run may spend, what it spent, what it achieved.
 
-    Without a command: what is running now, what it burns per hour, and what is wrong.
+    Without a command: what is running now, its cost per hour, and what is wrong.
     """
     del version
     if context.invoked_subcommand is None:
@@ -173,7 +173,7 @@ def overview(
 
 
 def main() -> None:
-    """Run the command line; end quietly where its reader has gone away (``outlay … | head``)."""
+    """Run the command line; exit quietly when the reader closed the pipe (``outlay … | head``)."""
     try:
         try:
             _run()
@@ -184,20 +184,20 @@ def main() -> None:
         seen = ended.__context__ if isinstance(ended, SystemExit) else ended
         if not isinstance(seen, BrokenPipeError):
             raise
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # Python flushes it once more.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # Python flushes stdout again on exit.
         sys.exit(PIPE_CLOSED)
 
 
 def _run() -> None:
-    """Run a command; whatever the user can mend becomes one line and its exit code."""
+    """Run a command; errors that the user can fix become one line and an exit code."""
     try:
-        _look_for_strays()
+        _settle_strays()
         build()()
     except OutlayError as error:
         _print_error(str(error))
         sys.exit(error.exit_code)
     except SystemExit as ended:
-        if _is_behind(KeyboardInterrupt, ended):
+        if _was_caused_by(KeyboardInterrupt, ended):
             errors.print(INTERRUPTED)
         raise
     except KeyboardInterrupt:  # Before typer took over.
@@ -205,29 +205,68 @@ def _run() -> None:
         sys.exit(130)
     except OSError as error:
         if error.filename is None:
-            raise  # It says nothing that a user could mend.
+            raise  # Nothing in it helps the user.
         _print_error(f"{error.filename}: {error.strerror}")
         sys.exit(1)
 
 
-def _look_for_strays() -> None:
-    """Deal with commands whose supervisor and keeper were both killed."""
+def _settle_strays() -> None:
+    """Report commands whose supervisor and keeper were both killed.
+
+    A command of ``outlay exec`` is recorded again; any other is ended.
+    """
+    kept = outlay_home() / "kept"
     try:
-        kept = any(os.scandir(outlay_home() / "kept"))
+        if not any(os.scandir(kept)):
+            return
     except OSError:
         return
-    if kept:
-        from outlay.cli.strays import deal_with_strays
+    from outlay.proc.strays import find_strays
 
-        deal_with_strays()
+    for stray in find_strays(kept):
+        errors.print(f"outlay: {_settle_stray(stray)}", soft_wrap=True)
 
 
-def _is_behind(kind: type[BaseException], ended: BaseException) -> bool:
-    """Say whether an exception is behind an end; typer makes an exit without a message of it."""
-    behind: BaseException | None = ended
-    while behind is not None and not isinstance(behind, kind):
-        behind = behind.__cause__ or behind.__context__
-    return behind is not None
+def _settle_stray(stray: StrayFamily) -> str:
+    """Take over or end one stray family; return the message for the user."""
+    from outlay.proc.identity import command_line
+
+    about = stray.record.about
+    # Only the program's name: its arguments may hold a secret.
+    what = ", ".join(f"process {p.pid} ({command_line(p.pid)[0]})" for p in stray.alive)
+    killed = "its supervisor and its keeper were killed"
+    match about.get("kind"):
+        case "exec":
+            from outlay.runs.exec import take_over
+
+            take_over(stray)
+            return f"{what} is still running, {killed}. Recording resumed in {about['run_dir']}."
+        case "guard":
+            hold = f"was still running under hold {about['hold']}"
+            return f"{what} {hold}: {killed}. {_capture_stray(stray)}"
+        case _:
+            stray.end()
+            stray.forget()
+            root = about.get("root", "")
+            return f"{what} of the sweep in {root} was still running: {killed}. It was ended."
+
+
+def _capture_stray(stray: StrayFamily) -> str:
+    from outlay.guard.supervise import settle_stray
+
+    try:
+        actual = settle_stray(stray)
+    except OutlayError as error:
+        return f"It was ended; its cost could not be recorded: {error}"
+    return "It was ended." if actual is None else f"It was ended; {actual} recorded for it."
+
+
+def _was_caused_by(kind: type[BaseException], ended: BaseException) -> bool:
+    """Return whether ``kind`` is in the exception chain; typer turns an interrupt into an exit."""
+    cause: BaseException | None = ended
+    while cause is not None and not isinstance(cause, kind):
+        cause = cause.__cause__ or cause.__context__
+    return cause is not None
 
 
 def _print_error(text: str) -> None:
@@ -235,7 +274,7 @@ def _print_error(text: str) -> None:
 
 
 def __getattr__(name: str) -> Any:
-    """Return ``app``, the whole command line, for those who look at all of it."""
+    """Return ``app``: the command line with every command loaded."""
     if name != "app":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return build(loaded=True)

@@ -1,4 +1,4 @@
-"""The books themselves: which runs there are, and how they stand."""
+"""``outlay`` without a command, and ``outlay runs``: what is running, and all known runs."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from outlay.cli.output import (
     print_json,
     print_json_line,
     print_rows,
+    print_sentence,
     shown_path,
 )
 from outlay.clock import SYSTEM
@@ -52,8 +53,8 @@ WATCH_S = 2.0
 
 
 def overview(*, as_json: bool) -> None:
-    """Show what runs now, what it burns per hour, and what is wrong."""
-    from outlay.guard.rental.watch import (  # A listing of runs needs no guard.
+    """Show what is running, its cost per hour, and what is wrong."""
+    from outlay.guard.rental.watch import (  # Not needed by ``outlay runs``.
         known_logs,
         living_rentals,
     )
@@ -62,7 +63,7 @@ def overview(*, as_json: bool) -> None:
     collected = refresh_registered(store, now_ns)
     running = [figures for figures in collected.figures if figures.status == "running"]
     dead = stored_runs(store, RunFilter(status="dead"))
-    # What the log of a dead run says stands in its row: it need not have been read again.
+    # Findings of dead runs come from their rows: their logs are not read again.
     others = [figures for figures in collected.figures if figures.status != "dead"]
     findings = [*collected.findings, *findings_in([*others, *dead]), *dead_runs(dead)]
     rented, errors = living_rentals(known_logs())
@@ -74,7 +75,8 @@ def overview(*, as_json: bool) -> None:
         print_json({"running": running, **said, "rented": rented, "findings": findings})
         return
     if running:
-        _print_running(running, now_ns)
+        columns = ("run", ">steps", ">wall time", ">cost", ">burn per hour", "last seen")
+        print_rows(columns, [_running_cells(figures, now_ns) for figures in running])
         console.print(f"\nBurning now: {', '.join(map(str, burn)) or 'no price'}")
     elif not rented:
         console.print("Nothing is running. Start with: outlay exec -- python train.py")
@@ -85,33 +87,29 @@ def overview(*, as_json: bool) -> None:
 
 
 def _print_rented(rented: Sequence[RentedHold]) -> None:
-    """Show rentals, whether or not a run is on them."""
     for each in rented:
         rental = each.hold.rental
         assert rental is not None
-        console.print(
+        print_sentence(
             f"Rented: {each.hold.resource or rental.name} for {each.hold.op_label}, {rental.rate}, "
-            f"ends at {rental.deadline[:16].replace('T', ' ')}Z ({each.log_path})",
-            soft_wrap=True,
-        )  # fmt: skip
+            f"ends at {rental.deadline[:16].replace('T', ' ')}Z ({each.log_path})"
+        )
 
 
 def show_runs(
     directory: Annotated[
-        Path | None, typer.Argument(metavar="[DIR]", help="Only runs at or below this directory.")
+        Path | None, typer.Argument(metavar="[DIR]", help="Only runs in or below this directory.")
     ] = None,
     everything: Annotated[
         bool, typer.Option("--all", help=f"Every run, not just the newest {NEWEST}.")
     ] = False,
-    watch: Annotated[
-        bool, typer.Option("--watch", help="Show the runs that go on, live, until Ctrl-C.")
-    ] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Show running runs until Ctrl-C.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """List runs: status, steps, cost, last seen.
 
-    With --watch: what runs now, with its rate, goodput, budget and last sign of life, every two
-    seconds; with --json one line of JSON each time.
+    With --watch: the running ones with cost per hour, goodput, budget left and last sign of life,
+    every two seconds; with --json one line of JSON each time.
 
     Example: outlay runs experiments/
     """
@@ -134,30 +132,30 @@ def show_runs(
 
 
 def _watch(directory: Path | None, *, as_json: bool) -> None:
-    """Show what runs again and again; a look costs what the logs grew by."""
-    from outlay.web.books import BookReader  # Needs nothing of the extra `web`.
+    """Refresh the running runs until interrupted; each round reads only new records."""
+    from outlay.web.books import BookReader  # Does not need the extra `web`.
 
     books = BookReader()
     below = "" if directory is None else f"{directory.absolute()}/"
 
-    def look() -> list[RunReading]:
+    def read() -> list[RunReading]:
         return [r for r in books.running() if f"{r.view.dir}/".startswith(below)]
 
     if as_json:
         while True:
-            print_json_line([_watched(reading, books.now_ns) for reading in look()])
+            print_json_line([_live_row(reading, books.now_ns) for reading in read()])
             sys.stdout.flush()
             SYSTEM.sleep(WATCH_S)
     from rich.live import Live
 
     with Live(console=console, auto_refresh=False) as live:
         while True:
-            live.update(_live_table(look(), books.now_ns), refresh=True)
+            live.update(_live_table(read(), books.now_ns), refresh=True)
             SYSTEM.sleep(WATCH_S)
 
 
-def _watched(reading: RunReading, now_ns: int) -> dict[str, object]:
-    """Return what the live table shows of a run, for programs."""
+def _live_row(reading: RunReading, now_ns: int) -> dict[str, object]:
+    """Return a row of the live table as JSON."""
     figures, used = reading.figures, reading.budget_used
     return {
         "run_id": figures.run_id, "name": figures.name, "steps": figures.steps,
@@ -173,16 +171,8 @@ def _watched(reading: RunReading, now_ns: int) -> dict[str, object]:
 def _live_table(running: Sequence[RunReading], now_ns: int) -> RenderableType:
     if not running:
         return Text("Nothing is running. Start with: outlay exec -- python train.py")
-    table = new_table(
-        "run",
-        ">steps",
-        ">goodput",
-        ">wall time",
-        ">cost",
-        ">burn per hour",
-        ">budget left",
-        "last seen",
-    )
+    columns = ("run", ">steps", ">goodput", ">wall time", ">cost", ">burn per hour", ">budget left")
+    table = new_table(*columns, "last seen")
     for reading in running:
         figures = reading.figures
         name, steps, wall, cost, per_hour, seen = _running_cells(figures, now_ns)
@@ -190,11 +180,11 @@ def _live_table(running: Sequence[RunReading], now_ns: int) -> RenderableType:
         left = _budget_left(reading)
         table.add_row(name, steps, goodput, wall, cost, per_hour, left, seen)
     burn = ", ".join(map(str, total_burn([reading.figures for reading in running])))
-    return Group(table, Text(f"\nBurning now: {burn or 'no price'}. Ctrl-C ends the list."))
+    return Group(table, Text(f"\nBurning now: {burn or 'no price'}. Stop with Ctrl-C."))
 
 
 def _budget_left(reading: RunReading) -> str:
-    """Return what is left of the limit that ends first, as a share; below 0 once it is passed."""
+    """Return the share left of the limit used most; negative once it is exceeded."""
     report, used = reading.budget, reading.budget_used
     if report is None or used is None:
         return "no budget"
@@ -230,11 +220,6 @@ def _cells(run: RunRow | RunFigures, now_ns: int) -> Sequence[str]:
         run.name, run.status, str(run.attempts), f"{run.steps:,}", _cost(run),
         ago_text(now_ns - run.last_seen_ns), shown_path(run.dir),
     )  # fmt: skip
-
-
-def _print_running(running: list[RunFigures], now_ns: int) -> None:
-    columns = ("run", ">steps", ">wall time", ">cost", ">burn per hour", "last seen")
-    print_rows(columns, [_running_cells(figures, now_ns) for figures in running])
 
 
 def _running_cells(figures: RunFigures, now_ns: int) -> Sequence[str]:

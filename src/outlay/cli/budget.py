@@ -1,4 +1,4 @@
-"""When a run must stop: how its budget stands, and what another one would mean."""
+"""``outlay budget``: how much of a run's budget is used, and what another would allow."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from outlay.goodput.follower import RunView, read_view
 from outlay.units.quantity import duration_text
 
 budget = typer.Typer(
-    cls=DefaultGroup, help="When a run must stop, and how much is left.", no_args_is_help=True
+    cls=DefaultGroup, help="When a run must stop and how much is left.", no_args_is_help=True
 )
 
 
 @budget.command(DEFAULT, hidden=True)
 def show(run: RunDir, as_json: AsJson = False) -> None:
-    """Show what a run may use, what it used, and when it will stop.
+    """Show a run's limits, how much of each is used, and when it will stop.
 
     Example: outlay budget runs/001
     """
@@ -58,11 +58,12 @@ def plan(
     mode: Annotated[str, typer.Option(help=f"What is limited: {', '.join(MODES)}.")],
     limit: Annotated[str, typer.Option(help='How much, such as "2h", "50k" or "5 USD".')],
     run: Annotated[
-        Path, typer.Option("--from", metavar="RUN", help="A run whose pace and price to assume.")
+        Path,
+        typer.Option("--from", metavar="RUN", help="The measured run to take pace and price from."),
     ],
     as_json: AsJson = False,
 ) -> None:
-    """Show what a budget would mean in steps, tokens and dollars, judged by a measured run.
+    """Estimate a budget in steps, tokens and money from a measured run.
 
     Example: outlay budget plan --mode iso_time --limit 2h --from runs/001
     """
@@ -101,14 +102,9 @@ def _epoch_of(view: RunView) -> dict[str, str]:
 def _limits_table(report: BudgetReport) -> object:
     table = new_table("limit", ">used", ">of", ">left", ">share")
     for bound in report.budget.bounds_known:
-        text, used = bound.dimension.text, bound.used(report.used)
-        table.add_row(
-            bound.dimension.key,
-            text(used),
-            text(bound.limit),
-            text(bound.left(report.used)),
-            f"{used / bound.limit:.1%}",
-        )
+        used, left = bound.used(report.used), bound.left(report.used)
+        amounts = map(bound.dimension.text, (used, bound.limit, left))
+        table.add_row(bound.dimension.key, *amounts, f"{used / bound.limit:.1%}")
     return table
 
 
@@ -125,7 +121,7 @@ def _verdict(report: BudgetReport, view: RunView) -> str:
     if view.status != "running":
         return f"No limit was reached; the run is {view.status}."
     if report.forecast is None:
-        return "Running; no step was measured yet."
+        return "Running; no step has been measured yet."
     ahead = report.forecast
     return (
         f"Running; will stop at {ahead.bound.dimension.key} in about "

@@ -1,4 +1,4 @@
-"""``outlay demo``: the whole of outlay on a small real training, in about half a minute."""
+"""``outlay demo``: all features on a small real training, in about half a minute."""
 
 from __future__ import annotations
 
@@ -13,7 +13,16 @@ import typer
 
 from outlay.advise.run_advice import advise_run, floor_of
 from outlay.cli.advise import print_advice
-from outlay.cli.output import AsJson, console, new_table, print_json, print_title
+from outlay.cli.output import (
+    AsJson,
+    console,
+    errors,
+    new_table,
+    print_json,
+    print_sentence,
+    print_title,
+    shown_path,
+)
 from outlay.cli.sweep.commands import print_plan
 from outlay.cli.sweep.live import show_while
 from outlay.clock import SYSTEM
@@ -49,53 +58,44 @@ MARK = ".outlay-demo"
 _SWEEP = "sweep"
 
 
-class NotOurs(OutlayError):
-    """The demo would have to overwrite what it did not write."""
+class NotADemo(OutlayError):
+    """The directory holds files that the demo did not write."""
 
     exit_code = 2
 
     def __init__(self, directory: Path) -> None:
-        super().__init__(f"{directory} exists and is not from the demo; name another with --dir")
+        super().__init__(f"{directory} exists and is not from the demo; choose another with --dir")
 
 
 def show_demo(
     directory: Annotated[
-        Path,
-        typer.Option(
-            "--dir", metavar="DIR", help="Where everything goes; an earlier demo is replaced."
-        ),
+        Path, typer.Option("--dir", metavar="DIR", help="Where to write; replaces an earlier demo.")
     ] = Path("demo-runs"),
-    limit: Annotated[
-        str, typer.Option(help="What each run may spend, in USD; a dollar buys a second.")
-    ] = "8 USD",
+    limit: Annotated[str, typer.Option(help="Budget of each run; a dollar is a second.")] = "8 USD",
     as_json: AsJson = False,
 ) -> None:
     """Show all of outlay on a small real training.
 
-    Plan, guard, faults, ranking, dollars, advice. Needs no GPU, no account and no network,
-    takes less than a minute, and writes to one directory.
+    Plan, guard, faults, ranking, cost, advice. Needs no GPU, account or network, takes less than
+    a minute, and writes to one directory.
 
     Example: outlay demo
     """
     money = DemoMoney(_dollars(limit))
     plan = _prepare(directory, money)
-    # Leave the user's books alone.
+    # Keep the demo out of the user's own outlay home.
     os.environ["OUTLAY_HOME"] = str((directory / "home").absolute())
-    demo = _Demo(directory, plan, money, quiet=as_json)
-    demo.show_plan()
-    demo.run_sweep()
-    account = demo.show_ranking()
-    demo.show_costs(account)
-    demo.show_advice()
-    demo.verify_spend_log()
-    demo.measure_overhead()
-    demo.write_reports(account)
+    console.quiet = as_json
+    try:
+        results = _Demo(directory, plan, money).run()
+    finally:
+        console.quiet = False
     if as_json:
-        print_json(demo.results)
+        print_json(results)
 
 
 def _dollars(limit: str) -> Money:
-    """Return what each run may spend; for less the runs would end before they have begun."""
+    """Parse the budget of each run; with less, runs would stop before their first step."""
     money = Money.parse(limit, name="--limit")
     if money.currency != LEAST.currency or money < LEAST:
         raise InvalidValue("--limit", limit, f'{LEAST} or more, such as "8 USD"')
@@ -103,10 +103,10 @@ def _dollars(limit: str) -> Money:
 
 
 def _prepare(directory: Path, money: DemoMoney) -> SweepPlan:
-    """Make room, write the grid, and return its plan."""
+    """Empty the directory, write the grid, and return its plan."""
     if directory.exists() and any(directory.iterdir()):
         if not (directory / MARK).exists():
-            raise NotOurs(directory)
+            raise NotADemo(directory)
         shutil.rmtree(directory)
     directory.mkdir(parents=True, exist_ok=True)
     (directory / MARK).touch()
@@ -116,14 +116,13 @@ def _prepare(directory: Path, money: DemoMoney) -> SweepPlan:
 
 
 class _Demo:
-    """The demo, step by step; ``results`` is what it found, for programs."""
+    """The demo, step by step; ``results`` is its JSON document."""
 
-    def __init__(self, directory: Path, plan: SweepPlan, money: DemoMoney, *, quiet: bool) -> None:
+    def __init__(self, directory: Path, plan: SweepPlan, money: DemoMoney) -> None:
         self._root = directory / _SWEEP
         self._dir = directory
         self._plan = plan
         self._money = money
-        self._quiet = quiet
         self._killed, self._preempted = plan.runs[1].id, plan.runs[2].id
         self.results: dict[str, object] = {
             "dir": directory,
@@ -131,15 +130,23 @@ class _Demo:
             "ceiling": money.ceiling,
         }
 
+    def run(self) -> dict[str, object]:
+        self.show_plan()
+        self.run_sweep()
+        account = self.show_ranking()
+        self.show_costs(account)
+        self.show_advice()
+        self.verify_spend_log()
+        self.measure_overhead()
+        self.write_reports(account)
+        return self.results
+
     def show_plan(self) -> None:
-        """Show what there is to run, and that it is too much."""
-        self._title(f"1. The plan: equal money for each, at an invented price of {PRICE}")
-        if not self._quiet:
-            print_plan(self._plan)
+        print_title(f"1. The plan: the same budget for each, at an invented price of {PRICE}")
+        print_plan(self._plan)
 
     def run_sweep(self) -> None:
-        """Run the sweep, during which one run is killed and one is preempted."""
-        self._title(f"2. Running, {JOBS} at a time; one run is killed, one loses its machine")
+        print_title(f"2. Running, {JOBS} at a time; one run is killed, one is preempted")
         faults = FaultInjector(
             self._root,
             [
@@ -149,34 +156,32 @@ class _Demo:
         )
         result = self._sweep(faults)
         for run in result.of_status("skipped"):
-            self._print(f"{run}: refused by the ceiling of {self._money.ceiling}.")
+            print_sentence(f"{run}: refused by the ceiling of {self._money.ceiling}.")
         states = result.manifest.states
         for fault in faults.planned:
-            after = f"{states[fault.run].attempts} attempts, going on from its last checkpoint"
-            what = f"got {fault.number.name}; {after}" if fault.happened else "ended too early"
-            self._print(f"{fault.run}: {what}.")
+            after = f"{states[fault.run].attempts} attempts, resumed from its last checkpoint"
+            what = f"got {fault.number.name}; {after}" if fault.happened else "ended before it"
+            print_sentence(f"{fault.run}: {what}.")
         self.results["counts"] = result.counts
         self.results["attempts"] = {run: state.attempts for run, state in states.items()}
 
     def show_ranking(self) -> SweepAccount:
-        """Compare configurations for the same dollars."""
-        self._title("3. Which is best for the same dollars")
+        print_title("3. Which is best for the same money")
         account = read_sweep(self._root, SYSTEM.wall_ns(), allow_missing=True)
         table = new_table("configuration", ">runs", ">accuracy, 95 % interval", ">mean cost")
         found = ranked(account.summary.subjects, account.summary.rows)
         for one in found:
             cost = "" if one.cost is None else amount_text(one.cost, one.currency or "")
             table.add_row(one.label, str(len(one.runs)), str(one), cost)
-        self._print(table)
-        self._print(account.verdict)
-        self._print(f"{self._skipped_evaluations()} evaluations were skipped: no budget was left.")
-        self.results["ranking"] = found
-        self.results["skipped_evaluations"] = self._skipped_evaluations()
+        console.print(table)
+        print_sentence(account.verdict)
+        skipped = self._skipped_evaluations()
+        print_sentence(f"{skipped} evaluations were skipped: no budget was left.")
+        self.results |= {"ranking": found, "skipped_evaluations": skipped}
         return account
 
     def show_costs(self, account: SweepAccount) -> None:
-        """Show where every dollar went that the guard captured."""
-        self._title("4. Where the dollars went")
+        print_title("4. Where the money went")
         books = BudgetGuard.of_log(self._root / SPEND_LOG).log.books()
         captured = Money(books.captured())
         micros: dict[str, int] = {}
@@ -189,29 +194,25 @@ class _Demo:
             table.add_row(phase, money_text(cost, 6), f"{cost.micros / captured.micros:.1%}")
         table.add_section()
         table.add_row("captured by the guard", money_text(captured, 6), "100.0%", style="bold")
-        self._print(table)
+        console.print(table)
         self.results |= {"captured": captured, "dollars": parts, "held": books.held()}
 
     def show_advice(self) -> None:
-        """Say what to change about the run that was killed, and what that would save."""
-        self._title(f"5. What the advisor would change about {self._killed}, which was killed")
+        print_title(f"5. Advice on {self._killed}, which was killed")
         view = self._view(self._killed)
         found = advise_run(view)
-        if not self._quiet:
-            print_advice(found, floor_of(view))
+        print_advice(found, floor_of(view))
         self.results["advice"] = found
 
     def verify_spend_log(self) -> None:
-        """Check the guard's ledger, line by line."""
-        self._title("6. The guard's books")
+        print_title("6. The spend log")
         verification = BudgetGuard.of_log(self._root / SPEND_LOG).verify()
-        state = "every line sound" if verification.sound else "NOT SOUND"
-        self._print(f"{self._root / SPEND_LOG}: {verification.lines} lines, {state}")
+        state = "all valid" if verification.sound else "NOT SOUND"
+        print_sentence(f"{shown_path(self._root / SPEND_LOG)}: {verification.lines} lines, {state}")
         self.results["guard_sound"] = verification.sound
 
     def measure_overhead(self) -> None:
-        """Measure what recording costs, against the steps that were recorded."""
-        self._title("7. What the bookkeeping itself takes")
+        print_title("7. Overhead of recording")
         own_ns = recording_ns_per_step(self._dir / "overhead")
         typical = self._view(self._plan.runs[0].id).timeline.typical
         share = None if typical is None else own_ns / typical.step_ns
@@ -219,24 +220,23 @@ class _Demo:
         if typical is not None:
             part = f", {share:.2%} of a {duration_text(typical.step_ns)} step"
         of_100_ms = f"{own_ns / 1e8:.4%}"
-        self._print(f"{duration_text(own_ns)} a step{part}; of a step of 100 ms it is {of_100_ms}.")
+        print_sentence(f"{duration_text(own_ns)} per step{part}; {of_100_ms} of a step of 100 ms.")
         self.results["bookkeeping_share"] = share
 
     def write_reports(self, sweep: SweepAccount) -> None:
-        """Write the reports, and name them and the next command."""
-        self._title("Look, and try it on your own script")
+        print_title("Reports, and the next command")
         files = write_sweep_files(sweep, sweep.reports, SYSTEM.wall_ns())
         run_dir = self._root / self._killed
         run = read_run(run_dir)
         (page,) = write_page(run_document(run), run_dir, ["html"], partial(save_picture, run))
-        self._print(f"the sweep        {files.html}\nthe killed run   {page}")
+        print_sentence(f"the sweep        {files.html}\nthe killed run   {page}")
         home = self._dir / "home"
-        self._print(f"all of it, live  OUTLAY_HOME={home} outlay web")
-        self._print('next             outlay exec --price "1.50 USD/h" -- python your_train.py')
+        print_sentence(f"all of it, live  OUTLAY_HOME={home} outlay web")
+        print_sentence('next             outlay exec --price "1.50 USD/h" -- python your_train.py')
         self.results["reports"] = [files.html, page]
 
     def _sweep(self, faults: FaultInjector) -> Result:
-        with show_while(quiet=self._quiet) as watch:
+        with show_while(quiet=console.quiet) as watch:
 
             def look(harness: Harness) -> None:
                 watch(harness)
@@ -244,7 +244,7 @@ class _Demo:
 
             result = start(self._plan, self._root, SweepOptions(jobs=JOBS, watch=look))
         if result.cancelled:
-            console.print("The demo was interrupted; its runs were ended, their books are closed.")
+            errors.print("The demo was interrupted; its runs were ended and their cost recorded.")
             raise typer.Exit(130)
         return result
 
@@ -259,11 +259,3 @@ class _Demo:
             for segment in self._view(run.id).account.shown()
             for note in segment.notes
         )
-
-    def _title(self, text: str) -> None:
-        if not self._quiet:
-            print_title(text)
-
-    def _print(self, what: object) -> None:
-        if not self._quiet:
-            console.print(what, soft_wrap=isinstance(what, str))

@@ -1,4 +1,4 @@
-"""``outlay exec``: wrap any command."""
+"""``outlay exec``: run any command as a recorded run."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from outlay.advise.recommendation import total_savings
-from outlay.cli.output import AsJson, errors, print_json, shown_path
+from outlay.cli.output import AsJson, UserCommand, errors, print_json, print_sentence, shown_path
 from outlay.clock import SYSTEM
 from outlay.errors import InvalidValue
 from outlay.runs.exec import ExecResult, execute
@@ -22,46 +22,40 @@ from outlay.units.shown import counted, money_of, money_text
 
 
 def show_exec(
-    command: Annotated[
-        list[str] | None, typer.Argument(metavar="-- CMD...", help="The command and its arguments.")
-    ] = None,
+    command: UserCommand = None,
     price: Annotated[
         str | None, typer.Option(help='Per GPU-hour, such as "1.50 USD/h", lambda:8xH100 or auto.')
     ] = None,
     gpus: Annotated[
         str | None, typer.Option(help="GPUs of the whole run, or a share of one: 8, 0.5, 1/7.")
     ] = None,
-    name: Annotated[
-        str | None, typer.Option(help="What to call the run; default: what it calls itself.")
-    ] = None,
+    name: Annotated[str | None, typer.Option(help="Run name; default: the program's.")] = None,
     directory: Annotated[
-        Path | None,
-        typer.Option("--dir", metavar="DIR", help="Where to record; reuse it to resume a run."),
+        Path | None, typer.Option("--dir", metavar="DIR", help="Run directory; reuse it to resume.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Run a command, record what it took.
+    """Run a command, record its time and cost.
 
-    Wall time, attempts, GPU load, cost; with steps also goodput and what could be saved.
+    Shows wall time, attempts, GPU load and cost; with recorded steps also goodput and savings.
 
     Example: outlay exec --price "1.50 USD/h" --gpus 8 -- python train.py --lr 3e-4
     """
     if not command:
         raise InvalidValue("CMD", "nothing", "a command after --, such as -- python train.py")
     arguments = Arguments(
-        model=None, name=name, program=_name_of(command), dir=directory, gpus=gpus, price=price
+        model=None, name=name, program=_program_name(command), dir=directory, gpus=gpus, price=price
     )
     result = execute(command, resolve(arguments, os.environ, SYSTEM.wall_ns()))
     if as_json:
         print_json({"exit_code": result.exit_code, "run": result.figures})
     elif result.figures is not None:
-        lines = _summary(result.figures, result)
-        errors.print("\n".join(lines), soft_wrap=True)
+        print_sentence("\n".join(_summary(result.figures, result)), errors)
     raise typer.Exit(result.exit_code)
 
 
-def _name_of(command: list[str]) -> str:
-    """Return what a command is called: of Python, the script or module that it runs."""
+def _program_name(command: list[str]) -> str:
+    """Return the program's name; for Python, the script or module that it runs."""
     program = Path(command[0]).name
     match command[1:]:
         case ["-m", module, *_] if program.startswith("python"):
@@ -91,13 +85,13 @@ def _summary(figures: RunFigures, result: ExecResult) -> list[str]:
 
 
 def last_line(run: RunReading, directory: str) -> str:
-    """Return what a run cost, how much of it was productive, and what of it advice would save."""
+    """Return one line with the run's cost, goodput and avoidable cost."""
     cost, goodput = run.cost.cost, run.goodput.goodput
     shares = "goodput unknown (no steps were recorded)"
     if goodput is not None:
         shares = f"goodput {goodput:.1%}"
     if cost is None:
-        return f"outlay: no price (say --price), {shares}, avoidable unknown"
+        return f"outlay: no price (set --price), {shares}, avoidable unknown"
     savings = total_savings(run.advice).items()
     saved = ", ".join(str(money_of(amount, unit)) for unit, amount in savings)
     if saved:

@@ -1,7 +1,8 @@
-"""``outlay goodput``: how much of a run was productive, and where the rest went."""
+"""``outlay goodput``: how much of a run was productive, and where the rest of its time went."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, NoReturn
@@ -11,7 +12,6 @@ from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from outlay.cli.moments import parse_interval, parse_window
 from outlay.cli.output import (
     DEFAULT,
     AsJson,
@@ -22,13 +22,15 @@ from outlay.cli.output import (
     new_table,
     print_findings,
     print_json,
+    print_sentence,
 )
-from outlay.clock import SYSTEM, utc_text
+from outlay.clock import MOMENT, SYSTEM, parse_moment, utc_text
 from outlay.errors import InvalidValue, Refused
 from outlay.goodput.follower import (
     GoodputFollower,
     GoodputSummary,
     PhaseRow,
+    RunView,
     WindowRow,
     ideal_of,
     roll,
@@ -36,18 +38,18 @@ from outlay.goodput.follower import (
 )
 from outlay.goodput.importing import import_payloads
 from outlay.goodput.throughput import ModelFlops, StepTimes, worst_steps
+from outlay.goodput.timeline import Window
 from outlay.rates import share_out
 from outlay.report.charts import of_phase
 from outlay.units import Duration, Money
 from outlay.units.quantity import duration_text
 
-# How a run's goodput looks in a terminal.
+# Rendering.
 
 _BAR_WIDTH = 100
 
 
-def render(summary: GoodputSummary) -> RenderableType:
-    """Return the summary for a terminal of any width."""
+def _render(summary: GoodputSummary) -> RenderableType:
     parts: list[RenderableType] = [_headline(summary)]
     if summary.phases:
         parts += [bar_of(summary.phases), _phase_table(summary), Text("")]
@@ -69,7 +71,7 @@ def _headline(summary: GoodputSummary) -> Text:
 
 
 def bar_of(rows: list[PhaseRow]) -> Text:
-    """Return one line in which every phase has its share; none that exists is invisible."""
+    """Return a stacked bar of the phases; each has at least one character."""
     width = min(console.width, _BAR_WIDTH)
     beyond_one = share_out(max(width - len(rows), 0), {row.phase: row.ns for row in rows})
     bar = Text()
@@ -81,16 +83,14 @@ def bar_of(rows: list[PhaseRow]) -> Text:
 def _phase_table(summary: GoodputSummary) -> RenderableType:
     table = new_table("phase", ">time", ">share of time", ">cost")
     for row in summary.phases:
-        name = Text.assemble(("█ ", of_phase(row.phase)), row.phase)
-        table.add_row(name, duration_text(row.ns), f"{row.share:.1%}", _money(row.cost))
+        table.add_row(Text.assemble(("█ ", of_phase(row.phase)), row.phase), *_cells(row))
     table.add_section()
     wall, cost = duration_text(summary.wall_ns), _money(summary.cost)
     table.add_row("  total", wall, "100.0%", cost, style="bold")
     return table
 
 
-def window_table(rows: list[WindowRow]) -> RenderableType:
-    """Return rolling windows, a row each."""
+def _window_table(rows: list[WindowRow]) -> RenderableType:
     table = new_table("from", "to", ">wall time", ">goodput", "most badput", ">cost")
     for row in rows:
         goodput = "-" if row.goodput is None else f"{row.goodput:.1%}"
@@ -102,7 +102,7 @@ def window_table(rows: list[WindowRow]) -> RenderableType:
 
 
 def _details(summary: GoodputSummary) -> list[str]:
-    # A part was asked for, and these are known of all of it alone.
+    # With a window, these figures still cover the whole run.
     of_all = " (whole run)" if summary.of_whole_run else ""
     lines = [_reliability(summary), _progress(summary) + of_all]
     if summary.slices is not None:
@@ -126,7 +126,7 @@ def _details(summary: GoodputSummary) -> list[str]:
             f"steps        {typical} typical (host time), {summary.stalls} stalled{of_all}"
         )
     for phase, ns in summary.beside.items():
-        lines.append(f"beside       {phase} {duration_text(ns)}, overlapped with training")
+        lines.append(f"overlapped   {phase} {duration_text(ns)}, in parallel with training")
     if summary.idle_ns:
         lines.append(f"idle         {duration_text(summary.idle_ns)} after completed attempts")
     for row in summary.ranks[:5]:
@@ -152,24 +152,21 @@ def _reliability(summary: GoodputSummary) -> str:
 def _progress(summary: GoodputSummary) -> str:
     progress = summary.progress
     if progress.last_step is None:
-        return "progress     no steps recorded: busy or idle is known, productive is not"
+        return "progress     no steps recorded: productive time is unknown"
     since = "the start" if progress.committed_step is None else f"step {progress.committed_step}"
     risk = duration_text(progress.at_risk_ns)
     cost = "" if progress.at_risk_cost is None else f" ({progress.at_risk_cost})"
     return f"progress     step {progress.last_step}; at risk since {since}: {risk}{cost}"
 
 
-def difference_table(first: GoodputSummary, second: GoodputSummary) -> RenderableType:
-    """Return two runs side by side, a row for each phase that either has."""
+def _difference_table(first: GoodputSummary, second: GoodputSummary) -> RenderableType:
+    """Return two runs side by side, a row per phase of either."""
     table = new_table("phase", ">time A", ">time B", ">share A", ">share B", ">cost A", ">cost B")
     rows = ({row.phase: row for row in summary.phases} for summary in (first, second))
     in_first, in_second = rows
     for phase in {**in_first, **in_second}:
-        a, b = in_first.get(phase), in_second.get(phase)
-        table.add_row(
-            phase, _time(a), _time(b), _share(a), _share(b),
-            _money(a.cost) if a else "-", _money(b.cost) if b else "-",
-        )  # fmt: skip
+        pairs = zip(_cells(in_first.get(phase)), _cells(in_second.get(phase)), strict=True)
+        table.add_row(phase, *(cell for pair in pairs for cell in pair))
     table.add_section()
     table.add_row(
         "total", duration_text(first.wall_ns), duration_text(second.wall_ns), "", "",
@@ -182,26 +179,27 @@ def _money(cost: Money | None) -> str:
     return "no price" if cost is None else str(cost)
 
 
-def _time(row: PhaseRow | None) -> str:
-    return "-" if row is None else duration_text(row.ns)
+def _cells(row: PhaseRow | None) -> Sequence[str]:
+    """Return time, share and cost of a phase; "-" where a run does not have it."""
+    if row is None:
+        return ("-", "-", "-")
+    return (duration_text(row.ns), f"{row.share:.1%}", _money(row.cost))
 
 
-def _share(row: PhaseRow | None) -> str:
-    return "-" if row is None else f"{row.share:.1%}"
+app = typer.Typer(cls=DefaultGroup, help="How much of a run was productive.", no_args_is_help=True)
 
-
-# ``outlay goodput deviation``: how far a run's steps are from the ideal one.
+_WATCH_S = 2.0
 
 
 def show_deviation(
     run: RunDir,
     worst: Annotated[int, typer.Option(min=1, help="How many steps to show.")] = 10,
     ideal: Annotated[
-        str | None, typer.Option(help='What a step should take, such as "250ms"; else measured.')
+        str | None, typer.Option(help='The ideal step time, such as "250ms"; default: measured.')
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show the ideal step time and the steps that were farthest from it.
+    """Show the ideal step time and the steps that deviate most from it.
 
     Example: outlay goodput deviation runs/001 --worst 20
     """
@@ -228,42 +226,34 @@ def show_deviation(
     print_findings(view.findings)
 
 
-app = typer.Typer(cls=DefaultGroup, help="How much of a run was productive.", no_args_is_help=True)
-
-_WATCH_S = 2.0
-
-
 @app.command(DEFAULT, hidden=True)
 def show(
     run: RunDir,
     since: Annotated[
-        str | None,
-        typer.Option(help='From when, such as "2026-11-15T20:00Z", or "2h" for 2 hours ago.'),
+        str | None, typer.Option(help='Start: "2026-11-15T20:00Z", or "2h" for 2 hours ago.')
     ] = None,
-    until: Annotated[str | None, typer.Option(help="Until when, likewise.")] = None,
-    window: Annotated[
-        str | None, typer.Option(help='Only the last part of it, such as "1h".')
-    ] = None,
+    until: Annotated[str | None, typer.Option(help="End, in the same form.")] = None,
+    window: Annotated[str | None, typer.Option(help='Only the last part, such as "1h".')] = None,
     exclude: Annotated[
         list[str] | None,
-        typer.Option(metavar="FROM..TO", help='What to leave out, such as "2h..1h"; repeatable.'),
+        typer.Option(
+            metavar="FROM..TO", help='An interval to exclude, such as "2h..1h"; repeatable.'
+        ),
     ] = None,
     rolling: Annotated[
-        str | None, typer.Option(help='Also show windows of this length, such as "1h".')
+        str | None, typer.Option(help='Also show rolling windows of this length, such as "1h".')
     ] = None,
     every: Annotated[
-        str | None, typer.Option(help="With --rolling: how far apart; default: their length.")
+        str | None, typer.Option(help="With --rolling: their distance; default: their length.")
     ] = None,
-    watch: Annotated[bool, typer.Option("--watch", help="Keep showing it, live.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Refresh until Ctrl-C.")] = False,
     fail_under: Annotated[
         float | None, typer.Option(help="Exit 3 when goodput is under this many percent.")
     ] = None,
     flops_per_token: Annotated[
-        float | None, typer.Option(help="FLOPs a token takes, about 6 per parameter; for MFU.")
+        float | None, typer.Option(help="FLOPs per token, about 6 per parameter; for MFU.")
     ] = None,
-    peak_flops: Annotated[
-        float | None, typer.Option(help="FLOPs per second of one GPU at its peak; for MFU.")
-    ] = None,
+    peak_flops: Annotated[float | None, typer.Option(help="Peak FLOP/s of a GPU; for MFU.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Show a run's goodput and its badput by cause, in time and money.
@@ -274,16 +264,27 @@ def show(
         raise InvalidValue("--fail-under", fail_under, "a percentage, 0 to 100")
     if watch and (as_json or fail_under is not None):
         other = "--json" if as_json else "--fail-under"
-        raise InvalidValue("--watch", other, "one of the two: watching has no end to answer at")
+        raise InvalidValue("--watch", other, "one of the two, since --watch never ends")
     model = _model_flops(flops_per_token, peak_flops)
-    question = _Question(
-        since=since, until=until, last=window, exclude=tuple(exclude or ()),
-        lengths=_lengths(rolling, every), model=model,
-    )  # fmt: skip
+    lengths = _lengths(rolling, every)
     follower = GoodputFollower(run)
+
+    def read() -> _GoodputAnswer:
+        """Return the answer as of now: "2h" (ago) is another instant each time."""
+        now_ns = SYSTEM.wall_ns()
+        view = follower.view(now_ns)
+        within = _parse_window(view, since=since, until=until, last=window, now_ns=now_ns)
+        left_out = tuple(
+            _parse_interval(text, name="--exclude", now_ns=now_ns) for text in exclude or ()
+        )
+        summary = summarise(view, within, exclusions=left_out, model=model)
+        if lengths is None:
+            return _GoodputAnswer(summary, None)
+        return _GoodputAnswer(summary, roll(view, *lengths, within=within, exclusions=left_out))
+
     if watch:
-        _watch(question, follower)
-    answer = question.ask(follower)
+        _watch(read)
+    answer = read()
     if as_json:
         print_json(answer.document())
     else:
@@ -292,52 +293,19 @@ def show(
     _check_floor(answer.summary, fail_under)
 
 
-def _watch(question: _Question, follower: GoodputFollower) -> NoReturn:
-    """Show the answer again and again, until somebody interrupts."""
+def _watch(read: Callable[[], _GoodputAnswer]) -> NoReturn:
+    """Refresh the result until interrupted."""
     with Live(console=console, auto_refresh=False) as live:
         while True:
-            answer = question.ask(follower)
+            answer = read()
             wrong = (Text(f"{each.severity} {each}") for each in answer.summary.findings)
             live.update(Group(answer.rendered(), *wrong), refresh=True)
             SYSTEM.sleep(_WATCH_S)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Question:
-    """What is asked about a run, as it was typed: how long ago "2h" is changes as time goes on.
-
-    Attributes:
-        lengths: How long rolling windows are and how far apart, in ns; None without any.
-    """
-
-    since: str | None
-    until: str | None
-    last: str | None
-    exclude: tuple[str, ...]
-    lengths: tuple[int, int] | None
-    model: ModelFlops | None
-
-    def ask(self, follower: GoodputFollower) -> _GoodputAnswer:
-        """Return the answer as of now."""
-        now_ns = SYSTEM.wall_ns()
-        view = follower.view(now_ns)
-        window = parse_window(
-            view, since=self.since, until=self.until, last=self.last, now_ns=now_ns
-        )
-        left_out = tuple(
-            parse_interval(text, name="--exclude", now_ns=now_ns) for text in self.exclude
-        )
-        summary = summarise(view, window, exclusions=left_out, model=self.model)
-        if self.lengths is None:
-            return _GoodputAnswer(summary, None)
-        return _GoodputAnswer(
-            summary, roll(view, *self.lengths, within=window, exclusions=left_out)
-        )
-
-
 @dataclass(frozen=True, slots=True)
 class _GoodputAnswer:
-    """What was asked about a run; ``windows`` is None when nobody asked for rolling ones."""
+    """A summary; ``windows`` is None unless rolling windows were asked for."""
 
     summary: GoodputSummary
     windows: list[WindowRow] | None
@@ -349,14 +317,43 @@ class _GoodputAnswer:
         return found if self.windows is None else found | {"rolling": self.windows}
 
     def rendered(self) -> RenderableType:
-        shown = render(self.summary)
-        return shown if self.windows is None else Group(shown, "", window_table(self.windows))
+        shown = _render(self.summary)
+        return shown if self.windows is None else Group(shown, "", _window_table(self.windows))
+
+
+def _parse_interval(text: str, *, name: str, now_ns: int) -> Window:
+    """Parse ``FROM..TO``; each end is an instant or how long ago."""
+    begin, dots, end = (part.strip() for part in text.partition(".."))
+    if not (begin and dots and end):
+        raise InvalidValue(name, text, f'FROM..TO, such as "2h..1h"; each end is {MOMENT}')
+    start_ns = parse_moment(begin, name=name, now_ns=now_ns)
+    end_ns = parse_moment(end, name=name, now_ns=now_ns)
+    if end_ns < start_ns:
+        raise InvalidValue(name, text, "an end that is not before the start")
+    return Window(start_ns, end_ns)
+
+
+def _parse_window(
+    view: RunView, *, since: str | None, until: str | None, last: str | None, now_ns: int
+) -> Window | None:
+    """Return the window that the options select; None for the whole run."""
+    since_ns = None if since is None else parse_moment(since, name="--since", now_ns=now_ns)
+    until_ns = None if until is None else parse_moment(until, name="--until", now_ns=now_ns)
+    if last is not None:
+        if since_ns is not None:
+            raise InvalidValue("--window", last, "either --window or --since, not both")
+        end_ns = now_ns if until_ns is None else until_ns
+        return view.window(end_ns - Duration.parse(last, name="--window").ns, end_ns)
+    if since_ns is None and until_ns is None:
+        return None
+    return view.window(since_ns, until_ns)
 
 
 def _lengths(rolling: str | None, every: str | None) -> tuple[int, int] | None:
+    """Return length and distance of rolling windows in ns; None for no windows."""
     if rolling is None:
         if every is not None:
-            raise InvalidValue("--every", every, "--rolling LENGTH beside it")
+            raise InvalidValue("--every", every, "--rolling LENGTH as well")
         return None
     length_ns = Duration.parse(rolling, name="--rolling").ns
     return length_ns, length_ns if every is None else Duration.parse(every, name="--every").ns
@@ -377,20 +374,18 @@ def diff(
     if as_json:
         print_json({"a": summaries[0], "b": summaries[1]})
         return
-    console.print(difference_table(*summaries))
+    console.print(_difference_table(*summaries))
     for summary in summaries:
         print_findings(summary.findings)
 
 
 @app.command("import")
 def import_log(
-    payloads: Annotated[
-        Path, typer.Argument(metavar="PAYLOADS.jsonl", help="One logged payload per line.")
-    ],
-    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Where to make the run log.")],
+    payloads: Annotated[Path, typer.Argument(metavar="PAYLOADS.jsonl", help="A payload per line.")],
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Where to write the run log.")],
     as_json: AsJson = False,
 ) -> None:
-    """Make a run log of payloads that ml-goodput-measurement logged.
+    """Convert payloads logged by ml-goodput-measurement into a run log.
 
     Example: outlay goodput import payloads.jsonl runs/imported
     """
@@ -398,7 +393,7 @@ def import_log(
     if as_json:
         print_json({"dir": directory, "findings": findings})
         return
-    console.print(f"Imported. Look at it with: outlay goodput {directory}", soft_wrap=True)
+    print_sentence(f"Imported. Show it with: outlay goodput {directory}")
     print_findings(findings)
 
 
@@ -415,7 +410,7 @@ def _check_floor(summary: GoodputSummary, floor_percent: float | None) -> None:
     if floor_percent is None:
         return
     goodput = summary.goodput
-    # Not a hundred times as much on the left: 0.29 * 100 is less than 29.
+    # Divide the right side: 0.29 * 100 is less than 29 in floats.
     if goodput is None or goodput < floor_percent / 100:
         shown = "is unknown, which" if goodput is None else f"{goodput:.1%}"
         errors.print(f"goodput {shown} is under {floor_percent:g}%")

@@ -1,4 +1,4 @@
-"""``outlay log``, ``outlay import`` and ``outlay export``: logs of this and of other tools."""
+"""``outlay log``, ``outlay import`` and ``outlay export``: run logs in and out."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from outlay.cli.output import (
     AsJson,
     DefaultGroup,
     RunDir,
+    SpendLogs,
     console,
     errors,
     must_be_directory,
@@ -25,6 +26,8 @@ from outlay.cli.output import (
     print_findings,
     print_json,
     print_json_line,
+    print_path,
+    print_sentence,
 )
 from outlay.clock import SYSTEM, utc_datetime, utc_text
 from outlay.decoding import LARGEST_TABLE, BadDocument, read_text
@@ -45,7 +48,7 @@ from outlay.units.money import sum_by_currency
 from outlay.units.quantity import duration_text
 from outlay.units.shown import counted
 
-# ``outlay log``: what a run recorded.
+# ``outlay log``.
 
 log_app = typer.Typer(cls=DefaultGroup, help="Read and check a run's log.", no_args_is_help=True)
 
@@ -53,7 +56,7 @@ log_app = typer.Typer(cls=DefaultGroup, help="Read and check a run's log.", no_a
 @log_app.command("cat", hidden=True)
 @log_app.command(DEFAULT, hidden=True)
 def print_log(run: RunDir, as_json: AsJson = False) -> None:
-    """Print a run's records, segment after segment; with --json one object per line.
+    """Print a run's records, segment by segment; with --json one object per line.
 
     Example: outlay log runs/001 --json
     """
@@ -67,7 +70,7 @@ def print_log(run: RunDir, as_json: AsJson = False) -> None:
 
 @log_app.command("verify")
 def verify(run: RunDir, as_json: AsJson = False) -> None:
-    """Check every line of a run's log; exit 1 when something is wrong.
+    """Check every line of a run's log; exit 1 if one is damaged.
 
     Example: outlay log verify runs/001
     """
@@ -79,7 +82,7 @@ def verify(run: RunDir, as_json: AsJson = False) -> None:
         print_json(document | {"findings": log.findings})
     else:
         for kind, seen in sorted(unknown.items()):
-            console.print(f"{counted(seen, 'record')} of a kind that is not known here: {kind}")
+            console.print(f"{counted(seen, 'record')} of unknown kind: {kind}")
         print_findings(log.findings)
         verdict = counted(len(log.findings), "finding") if log.findings else "all good"
         segments = counted(len(log.segments), "segment")
@@ -97,10 +100,10 @@ def _print_record(rank: int, record: Record, *, as_json: bool) -> None:
     when = utc_text(fields.pop("t_ns"))
     fields.pop("seq")
     text = " ".join(f"{name}={value}" for name, value in fields.items())
-    console.print(f"{when}  r{rank}  {kind_of(record):<20} {text}", soft_wrap=True)
+    print_sentence(f"{when}  r{rank}  {kind_of(record):<20} {text}")
 
 
-# Results in the forms that other tools read.
+# ``outlay export``.
 
 LOOPBACK = "127.0.0.1"
 export_app = typer.Typer(help="Write files for other tools.", no_args_is_help=True)
@@ -111,7 +114,7 @@ def show_csv(
     run: RunDir,
     output: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Where the files go; default: the run's directory."),
+        typer.Option(metavar="DIR", help="Where to write; default: the run's directory."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -124,45 +127,42 @@ def show_csv(
         print_json({"files": exported.files, "findings": exported.findings})
         return
     for path in exported.files:
-        console.print(str(path), soft_wrap=True)
+        print_path(path)
     print_findings(exported.findings)
 
 
 @export_app.command("prometheus")
 def show_prometheus(
-    port: Annotated[
-        int | None, typer.Option(metavar="N", help="Serve /metrics on this port of --host.")
-    ] = None,
+    port: Annotated[int | None, typer.Option(metavar="N", help="Serve /metrics on a port.")] = None,
     textfile: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Replace this file, for node_exporter's collector."),
+        typer.Option(
+            metavar="FILE", help="Write this .prom file for node_exporter's textfile collector."
+        ),
     ] = None,
-    every: Annotated[
-        str | None, typer.Option(help="Write the file again and again, such as 30s.")
-    ] = None,
-    host: Annotated[str, typer.Option(help="Beyond this machine only with a token.")] = LOOPBACK,
+    every: Annotated[str | None, typer.Option(help="Interval of rewriting, such as 30s.")] = None,
+    host: Annotated[
+        str, typer.Option(help="Address to listen on; one beyond loopback needs --token-file.")
+    ] = LOOPBACK,
     token_file: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Who scrapes must bear the token in it.")
+        Path | None, typer.Option(metavar="FILE", help="File with the scrapers' bearer token.")
     ] = None,
-    log: Annotated[
-        list[Path] | None,
-        typer.Option(metavar="PATH", help="A spend log; default: all that this machine rented by."),
-    ] = None,
+    log: SpendLogs = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show live runs and ceilings as Prometheus reads them: served, kept in a file, or printed.
+    """Export live runs and ceilings as Prometheus metrics: served, in a file, or printed.
 
     Example: outlay export prometheus --port 9464
     """
     live = LiveRuns(open_store(), tuple(log) if log else known_logs())
     if port is not None:
         if textfile is not None:
-            raise InvalidValue("--textfile", str(textfile), "either --port or --textfile")
+            raise InvalidValue("--textfile", str(textfile), "either --port or --textfile, not both")
         _serve((host, port), live, None if token_file is None else read_token(token_file))
     elif textfile is not None:
-        _keep_textfile(textfile, live, every)
+        _write_textfile(textfile, live, every)
     elif every is not None:
-        raise InvalidValue("--every", every, "a --textfile FILE beside it")
+        raise InvalidValue("--every", every, "--textfile FILE as well")
     else:
         reading = live.read()
         if as_json:
@@ -173,31 +173,32 @@ def show_prometheus(
         print_findings(reading.findings, to=errors)
 
 
-def _keep_textfile(path: Path, live: LiveRuns, every: str | None) -> None:
+def _write_textfile(path: Path, live: LiveRuns, every: str | None) -> None:
+    """Write the file once, or at an interval until interrupted."""
     if path.suffix != ".prom":
-        raise InvalidValue("--textfile", str(path), "a name that ends in .prom, as the collector's")
+        raise InvalidValue("--textfile", str(path), "a name that ends in .prom, for the collector")
     if every is None:
         reading = live.read()
         write_textfile(path, reading)
         print_findings(reading.findings, to=errors)
         return
     pause_s = Duration.parse(every, name="--every").seconds
-    said = ""
+    reported = ""
     while True:
         try:
             write_textfile(path, live.read())
-            said = ""
-        except (OutlayError, OSError) as error:  # The next one may be written; said once.
-            if str(error) != said:
-                said = str(error)
-                errors.print(said, soft_wrap=True, markup=False)
+            reported = ""
+        except (OutlayError, OSError) as error:  # Retry; print the same error only once.
+            if str(error) != reported:
+                reported = str(error)
+                print_sentence(reported, errors)
         SYSTEM.sleep(pause_s)
 
 
 def _serve(address: tuple[str, int], live: LiveRuns, token: str | None) -> None:
     host, _ = address
     if token is None and host not in (LOOPBACK, "localhost", "::1"):
-        raise InvalidValue("--host", host, f"{LOOPBACK}, or a --token-file for whoever reaches it")
+        raise InvalidValue("--host", host, f"{LOOPBACK}, or --token-file as well")
     try:
         server = MetricsServer(address, live.read, token)
     except (OSError, OverflowError) as error:
@@ -208,21 +209,19 @@ def _serve(address: tuple[str, int], live: LiveRuns, token: str | None) -> None:
         server.serve_forever()
 
 
-# Runs and jobs that were recorded elsewhere.
+# ``outlay import``.
 
-import_app = typer.Typer(help="Register what was recorded elsewhere.", no_args_is_help=True)
+import_app = typer.Typer(help="Register runs recorded elsewhere.", no_args_is_help=True)
 
 
 @import_app.command("runs")
 def import_runs(
-    directories: Annotated[
-        list[Path], typer.Argument(metavar="DIR...", help="Directories that hold runs.")
-    ],
+    directories: Annotated[list[Path], typer.Argument(metavar="DIR...", help="Where to search.")],
     as_json: AsJson = False,
 ) -> None:
     """Register every run below directories.
 
-    Any number of times, with the same result.
+    Repeating it changes nothing.
 
     Example: outlay import runs experiments/ /mnt/shared/runs
     """
@@ -241,18 +240,17 @@ def import_runs(
 def import_sacct(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="Output of sacct --parsable2.")],
     timezone: Annotated[
-        str | None,
-        typer.Option(help="Of the times in it, such as Europe/Paris; default: this machine's."),
+        str | None, typer.Option(help="Of the file, such as Europe/Paris; default: this machine's.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Register a cluster's jobs as runs, priced by partition; settle those that used outlay.
+    """Register Slurm jobs as runs, priced by partition; settle runs that outlay recorded.
 
     Example: outlay import sacct october.txt --timezone UTC
     """
     accounts = read_accounts(_text(file), source=str(file), zone=_zone(timezone))
     done = import_jobs(open_store(), accounts.jobs, read_rates(), SYSTEM.wall_ns())
-    findings = [*accounts.findings, *done.findings, *_doubts(file, accounts, done)]
+    findings = [*accounts.findings, *done.findings, *_omissions(file, accounts, done)]
     rows = _by_partition(done)
     if as_json:
         print_json(
@@ -263,33 +261,28 @@ def import_sacct(
             }
         )  # fmt: skip
         return
-    _print(rows, done)
+    _print_jobs(rows, done)
     print_findings(findings)
 
 
 @import_app.command("wandb")
 def import_wandb(
     directories: Annotated[
-        list[Path] | None,
-        typer.Argument(metavar="[DIR]...", help="Directories below which offline runs lie."),
+        list[Path] | None, typer.Argument(metavar="[DIR]...", help="Where to find offline runs.")
     ] = None,
     project: Annotated[
-        str | None, typer.Option(metavar="ENTITY/PROJECT", help="Ask W&B for a project's runs.")
+        str | None, typer.Option(metavar="ENTITY/PROJECT", help="Fetch a project's runs from W&B.")
     ] = None,
     price: Annotated[
-        str | None, typer.Option(help='Of a GPU-hour: "2.50 USD/h", or a name: lambda:8xH100.')
+        str | None, typer.Option(help='Per GPU-hour, such as "2.50 USD/h" or lambda:8xH100.')
     ] = None,
-    gpus: Annotated[
-        int | None, typer.Option(min=1, help="How many each run had; default: what W&B saw.")
-    ] = None,
-    model: Annotated[
-        str | None, typer.Option(help="What was trained; default: by the configuration.")
-    ] = None,
+    gpus: Annotated[int | None, typer.Option(min=1, help="GPUs per run; default: W&B's.")] = None,
+    model: Annotated[str | None, typer.Option(help="Model name; default: from its config.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make run logs of what W&B holds: history, steps, runtime, GPU load; what is missing is said.
+    """Convert W&B runs into run logs: history, steps, runtime, GPU load; report what is missing.
 
-    Run it again to go on, or to take in what is new: the same runs give the same books.
+    Repeat it to resume, or to import new runs; runs already imported stay the same.
 
     Example: outlay import wandb ~/project/wandb --price "2.50 USD/h"
     """
@@ -317,18 +310,18 @@ def import_wandb(
         print_json(done)
     else:
         console.print(
-            f"Imported {counted(len(done.imported), 'run')}, {done.unchanged} were known already, "
+            f"Imported {counted(len(done.imported), 'run')}, {done.unchanged} unchanged, "
             f"{len(done.failed)} failed."
         )
         for what, count in done.missing.items():
-            console.print(f"Not in W&B for {counted(count, 'run')}: {what}", soft_wrap=True)
+            print_sentence(f"Not in W&B for {counted(count, 'run')}: {what}")
         print_findings([*done.failed, *done.findings])
     if done.failed:
         raise typer.Exit(1)
 
 
 def _old_price(stated: str | None) -> Price | None:
-    """Return the price of runs that were trained somewhere else."""
+    """Parse ``--price``; refuse ``auto``, since the runs were not on this machine."""
     if stated is None:
         return None
     if stated.strip().lower().startswith("auto"):
@@ -348,7 +341,7 @@ def _api_runs(project: str) -> Any:
     try:
         import wandb
     except ImportError:
-        raise MissingExtra("asking W&B for runs", "wandb") from None
+        raise MissingExtra("fetching runs from W&B", "wandb") from None
     return wandb.Api().runs(project)
 
 
@@ -367,20 +360,20 @@ def _zone(name: str | None) -> ZoneInfo | None:
         raise InvalidValue("--timezone", name, "a time zone such as Europe/Paris") from None
 
 
-def _doubts(file: Path, accounts: Accounts, done: ImportedJobs) -> list[Finding]:
-    """Return what the figures leave out."""
+def _omissions(file: Path, accounts: Accounts, done: ImportedJobs) -> list[Finding]:
+    """Return findings on jobs without a price and jobs that have not ended."""
     messages = [
         f'no price on {name}: outlay prices partition set {name} "1.20 USD/h", and import again'
         for name in done.unpriced
     ]
     if accounts.unfinished:
-        messages.append(f"not ended yet: {accounts.unfinished}; import again later")
+        messages.append(f"{counted(accounts.unfinished, 'job')} not ended yet; import again later")
     return [Finding(source=str(file), message=text, severity="warning") for text in messages]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Partition:
-    """What the jobs of one partition used; their cost is one amount per currency."""
+    """Totals of the jobs of one partition; ``cost`` has an amount per currency."""
 
     partition: str
     jobs: int
@@ -389,7 +382,7 @@ class _Partition:
 
 
 def _by_partition(done: ImportedJobs) -> list[_Partition]:
-    """Return every partition, the one with most GPU-hours first."""
+    """Return totals by partition, most GPU-hours first."""
     pairs = list(zip(done.jobs, done.figures, strict=True))
     rows = []
     for name in dict.fromkeys(job.partition for job in done.jobs):
@@ -406,23 +399,23 @@ def _by_partition(done: ImportedJobs) -> list[_Partition]:
     return sorted(rows, key=lambda row: -row.gpu_hours)
 
 
-def _print(rows: list[_Partition], done: ImportedJobs) -> None:
+def _print_jobs(rows: list[_Partition], done: ImportedJobs) -> None:
     table = new_table("partition", ">jobs", ">GPU-hours", ">cost")
     for row in rows:
         money = ", ".join(map(str, row.cost)) or "no price"
         table.add_row(row.partition, str(row.jobs), f"{row.gpu_hours:,.2f}", money)
     console.print(table)
-    recorded = f"; {done.recorded} had recorded themselves" if done.recorded else ""
-    console.print(f"\nRegistered {counted(len(done.jobs), 'job')}{recorded}.", soft_wrap=True)
+    recorded = f"; {done.recorded} already had run logs" if done.recorded else ""
+    print_sentence(f"\nRegistered {counted(len(done.jobs), 'job')}{recorded}.")
     if done.settled:
         more_ns = sum(each.difference_ns for each in done.settled)
         sign = "more" if more_ns >= 0 else "less"
-        console.print(
-            f"Settled {counted(len(done.settled), 'job')} by the accounts' times: "
-            f"{duration_text(abs(more_ns))} {sign} than by their logs.", soft_wrap=True,
-        )  # fmt: skip
+        print_sentence(
+            f"Settled {counted(len(done.settled), 'job')} by sacct's times: "
+            f"{duration_text(abs(more_ns))} {sign} than in their logs."
+        )
     if done.withdrawn:
-        console.print(f"Withdrew {done.withdrawn} that had been imported beside their own logs.")
+        console.print(f"Removed {done.withdrawn} imported earlier that have logs of their own.")
     if done.jobs:
         month = f"{utc_datetime(done.jobs[-1].stays[-1].end_ns):%Y-%m}"
-        console.print(f"Share them out with: outlay cost allocate --by user --month {month}")
+        console.print(f"Allocate the cost with: outlay cost allocate --by user --month {month}")

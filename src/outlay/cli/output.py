@@ -1,4 +1,4 @@
-"""How every command speaks: tables, JSON, errors; and the options that many share."""
+"""Output of every command: tables, JSON, findings, errors; and the options that many share."""
 
 from __future__ import annotations
 
@@ -31,31 +31,30 @@ from typer.core import TyperCommand, TyperGroup
 from outlay.errors import Finding, InvalidValue
 from outlay.escaping import ascii_json, ascii_text, json_text, one_line, terminal_text
 
-# How every command speaks: tables for people, JSON for programs, one line for an error.
 
-
-# Text is shown as it is: the name of a run, a span or an offer may hold "[/]" or ":100:", which
-# rich would take for a style or a picture.
 class SafeConsole(Console):
-    """A console on which text is seen and never obeyed, whoever wrote it."""
+    """A console that shows text literally: no control sequences, markup or emoji codes.
+
+    The name of a run, a span or an offer may hold "[/]" or ":100:", which rich would interpret.
+    """
 
     @property  # type: ignore[misc]  # rich's has a setter, which nothing here uses.
     def size(self) -> ConsoleDimensions:
-        """Return the terminal's size; what is no terminal, and has no COLUMNS, never wraps."""
+        """Return the terminal's size; unbounded width without a terminal and COLUMNS."""
         size = super().size
         bounded = self.is_terminal or self._width is not None
         return size if bounded else ConsoleDimensions(_UNBOUNDED, size.height)
 
     def render_str(self, text: str, **options: Any) -> Text:
-        """Return text as rich handles it; what a terminal would obey is made visible first."""
+        """Return text as rich handles it, with control characters made visible."""
         return super().render_str(terminal_text(text), **options)
 
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
     ) -> Iterable[Segment]:
-        """Yield what is written; text that came here by another way is made visible, too.
+        """Yield segments with control characters made visible, also in text that skips render_str.
 
-        Control segments are rich's own (a live table moves the cursor): no text becomes one.
+        Control segments are rich's own (a live table moves the cursor); text never becomes one.
         """
         only_ascii = not _shows_unicode(self.encoding)
         for segment in super().render(renderable, options):
@@ -68,30 +67,30 @@ class SafeConsole(Console):
 
 
 _UNBOUNDED = 10_000
-SHOWN_DIGITS = 12  # Of a hash; as many find it again.
+SHOWN_DIGITS = 12  # Of a hash; enough to identify it.
 
 
 def new_console(file: TextIO | None = None, *, stderr: bool = False) -> SafeConsole:
-    """Return a console on a stream, on which nothing in text has a meaning."""
+    """Return a console on a stream that shows text literally."""
     return SafeConsole(file=file, stderr=stderr, highlight=False, markup=False, emoji=False)
 
 
 console = new_console()
 errors = new_console(stderr=True)
 
-_LAID_OUT = 100  # Rows.
-_LEAST_WIDTH = 12  # Of a column that is folded.
+_MAX_TABLE_ROWS = 100  # Longer tables are printed as plain lines.
+_MIN_FOLDED_WIDTH = 12
 
 
 def print_json(value: object) -> None:
     """Print one indented JSON document; structs, dataclasses and paths included."""
     encoded = msgspec.json.format(_encoded(value), indent=2)
     sys.stdout.write(_json_for(sys.stdout, encoded.decode()) + "\n")
-    sys.stdout.flush()  # Now, where a reader that went away is answered without a traceback.
+    sys.stdout.flush()  # Here, where ``main`` handles a closed pipe.
 
 
 def print_json_line(value: object) -> None:
-    """Print one JSON object on a line of its own, for streams of them."""
+    """Print one JSON object on one line, for JSON Lines."""
     sys.stdout.write(_json_for(sys.stdout, _encoded(value).decode()) + "\n")
 
 
@@ -106,7 +105,7 @@ def _shows_unicode(encoding: str) -> bool:
 def _encoded(value: object) -> bytes:
     try:
         return msgspec.json.encode(value, enc_hook=str)
-    except UnicodeEncodeError:  # A path need not be Unicode, and JSON is.
+    except UnicodeEncodeError:  # A path may hold bytes that are not Unicode.
         return msgspec.json.encode(_visible(msgspec.to_builtins(value, enc_hook=str)))
 
 
@@ -123,35 +122,36 @@ def _visible(value: object) -> object:
 
 
 def print_findings(findings: Iterable[Finding], to: Console = console) -> None:
-    """Show what is wrong in the data, beside whatever was shown before."""
+    """Print each finding on its own line."""
     for finding in findings:
         style = "red" if finding.severity == "error" else "yellow"
-        text = one_line(str(finding)).removeprefix(f"{Path.cwd()}/")
-        print_problem(finding.severity, style, text, to)
+        print_problem(finding.severity, style, one_line(str(finding)), to)
 
 
 def print_problem(kind: str, style: str, text: str, to: Console) -> None:
-    """Print what is wrong, wrapped where a terminal needs it, its paths as one types them here."""
+    """Print an error or finding: wrapped on a terminal, with paths relative to this directory."""
     text = with_shown_paths(text)
     to.print(Text.assemble((kind, style), f" {text}"), soft_wrap=not to.is_terminal)
 
 
-def print_sentence(text: str, to: Console | None = None) -> None:
-    """Print a sentence: broken between words on a terminal, on one line for whoever reads on."""
+def print_sentence(text: str, to: Console | None = None, *, style: str | None = None) -> None:
+    """Print text: wrapped between words on a terminal, on one line elsewhere."""
     to = to or console
-    to.print(text, soft_wrap=not to.is_terminal)
+    to.print(text, style=style, soft_wrap=not to.is_terminal)
+
+
+def print_path(path: Path) -> None:
+    """Print a path on a line of its own, never broken, so that it can be copied."""
+    console.print(shown_path(path), soft_wrap=True)
 
 
 def print_indented(text: str) -> None:
-    """Print text below a title; where lines have a width, every line of it is indented."""
-    if console.width < _UNBOUNDED:
-        console.print(Padding(text, (0, 0, 0, 2), expand=False))
-    else:
-        console.print(f"  {text}", soft_wrap=True)
+    """Print text with every line indented, wrapped ones included."""
+    console.print(Padding(text, (0, 0, 0, 2), expand=False))
 
 
 def print_title(text: str) -> None:
-    """Print the title of a part: with a line to the terminal's edge, or alone where it has none."""
+    """Print a section title; on a terminal, with a rule to its right edge."""
     if console.is_terminal:
         console.rule(text, align="left")
     else:
@@ -159,29 +159,35 @@ def print_title(text: str) -> None:
 
 
 def shown_path(path: str | Path) -> str:
-    """Return a path as a person here would type it: relative where it lies below."""
-    return str(path).removeprefix(f"{Path.cwd()}/")
+    """Return a path relative to this directory if it is below it."""
+    return with_shown_paths(str(path))
 
 
 def with_shown_paths(text: str) -> str:
-    """Return text in which every path that lies below this directory is relative."""
+    """Return text with every path below this directory made relative."""
     try:
         here = str(Path.cwd()).rstrip("/")
-    except OSError:  # The directory is gone, and nothing lies below it.
+    except OSError:  # The directory was removed.
         return text
     return re.sub(rf"(?<![\w./~-]){re.escape(here)}/(?=[^\s/])", "", text) if here else text
 
 
+def print_head(head: str) -> None:
+    """Print the head of a spend log, for a later `guard verify --expect`; nothing without one."""
+    if head:
+        console.print(f"head {head[:SHOWN_DIGITS]}")
+
+
 def short_id(run_id: str) -> str:
-    """Return enough of an id that outlay made up; what a person made up stays as it is."""
+    """Shorten an id that outlay generated; return one that a person chose unchanged."""
     return run_id[:SHOWN_DIGITS] if re.fullmatch(r"[0-9a-f]{32}", run_id) else run_id
 
 
 class FittingTable(Table):
-    """A table whose figures are never broken.
+    """A table that never wraps figures.
 
-    One that is wider than the terminal loses its empty columns and folds headers and text; where
-    that is not enough, every row becomes a list of its fields.
+    If it is wider than the terminal, it drops empty columns and folds headers and text; if that is
+    not enough, it shows each row as a list of fields.
     """
 
     def __init__(self) -> None:
@@ -194,7 +200,7 @@ class FittingTable(Table):
         super().add_row(*cells, **options)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Yield the table in the form that fits."""
+        """Yield the table, narrowed or as lists of fields if the terminal requires it."""
         wide = options.update(width=_UNBOUNDED)
         natural = [
             max(Measurement.get(console, wide, cell).maximum for cell in (c.header, *c.cells))
@@ -210,7 +216,7 @@ class FittingTable(Table):
     def _narrow_widths(
         self, console: Console, wide: ConsoleOptions, room: int
     ) -> dict[int, int] | None:
-        """Return the columns that are not empty and their widths, figures whole; None: no room."""
+        """Return the widths of non-empty columns by index; None if figures do not fit."""
         widths: dict[int, int] = {}
         for at, column in enumerate(self.columns):
             cells = list(column.cells)
@@ -221,7 +227,7 @@ class FittingTable(Table):
         texts = [at for at in widths if self.columns[at].justify == "left"]
         for at in sorted(texts, key=lambda at: -widths[at]):
             excess = _total(widths.values()) - room
-            widths[at] -= max(0, min(excess, widths[at] - _LEAST_WIDTH))
+            widths[at] -= max(0, min(excess, widths[at] - _MIN_FOLDED_WIDTH))
         return widths if _total(widths.values()) <= room else None
 
     def _narrowed(self, widths: dict[int, int]) -> Table:
@@ -251,12 +257,11 @@ class FittingTable(Table):
 
 
 def _total(widths: Collection[int]) -> int:
-    """Return how wide columns are beside each other."""
     return sum(widths) + 2 * (len(widths) - 1)
 
 
 def new_table(*columns: str) -> FittingTable:
-    """Return an empty table in the house style; columns that start with ">" align right."""
+    """Return an empty table; columns whose name starts with ">" are right-aligned."""
     table = FittingTable()
     for column in columns:
         justify: JustifyMethod = "right" if column.startswith(">") else "left"
@@ -265,11 +270,11 @@ def new_table(*columns: str) -> FittingTable:
 
 
 def print_rows(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print a table; one that is longer than any screen as plain lines, however wide they are.
+    """Print a table; a long one as plain lines, which may be wider than the terminal.
 
-    Laying out a cell takes rich ten times as long as everything else that is done for a row.
+    Layout by rich takes ten times as long per cell as everything else together.
     """
-    if len(rows) <= _LAID_OUT:
+    if len(rows) <= _MAX_TABLE_ROWS:
         table = new_table(*columns)
         for row in rows:
             table.add_row(*row)
@@ -287,7 +292,7 @@ def print_rows(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
 
 def _pad(cells: Sequence[str], *, right: bool) -> list[str]:
-    """Return the cells of a column at the width of the widest; ``right`` aligns them there."""
+    """Pad the cells of a column to the width of the widest; ``right`` aligns right."""
     widths = [len(cell) if cell.isascii() else cell_len(cell) for cell in cells]
     width = max(widths)
     spaces = [" " * (width - each) for each in widths]
@@ -297,73 +302,83 @@ def _pad(cells: Sequence[str], *, right: bool) -> list[str]:
 
 
 def must_exist(path: Path, *, name: str) -> None:
-    """Refuse a path that is not there."""
+    """Raise InvalidValue if a path does not exist."""
     if not path.exists():
         raise InvalidValue(name, str(path), "a file that exists (no such file or directory)")
 
 
 def must_be_directory(directory: Path, *, name: str = "DIR") -> None:
-    """Refuse a directory that is not there, or is a file."""
+    """Raise InvalidValue if a path is not an existing directory."""
     if not directory.is_dir():
         problem = "it is a file" if directory.exists() else "no such directory"
         raise InvalidValue(name, str(directory), f"an existing directory ({problem})")
 
 
 def fits(table: Table) -> bool:
-    """Return whether the terminal is wide enough to show a table without wrapping any cell."""
-    wide = console.options.update(width=10_000)
+    """Return whether the terminal can show a table without wrapping a cell."""
+    wide = console.options.update(width=_UNBOUNDED)
     return console.measure(table, options=wide).maximum <= console.width
 
 
-# What many commands take, each with one name, one sentence and one place in the help.
+# Shared arguments and options.
 
 RunDir = Annotated[Path, typer.Argument(metavar="RUN", help="The run's directory.")]
 Model = Annotated[str, typer.Argument(metavar="MODEL", help="A model's name.")]
+UserCommand = Annotated[
+    list[str] | None, typer.Argument(metavar="-- CMD...", help="The command and its arguments.")
+]
+SpendLogs = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--log", metavar="PATH", help="A spend log; default: every one known on this machine."
+    ),
+]
 Png = Annotated[
-    Path | None,
-    typer.Option(metavar="FILE", help="Also draw a picture into it; needs the extra `report`."),
+    Path | None, typer.Option(metavar="FILE", help="Also write a chart; needs the extra `report`.")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 
 
-# Two forms of commands: around a command of the user's, and a group that is also a command, such as
-# ``outlay goodput RUN`` beside ``outlay goodput diff``.
+# Command classes.
 
 DEFAULT = "show"
 
 
 class WrappingCommand(TyperCommand):
-    """A command whose last argument is a command line of the user's, with options of its own."""
+    """A command whose last argument is a command line of the user, with its own options."""
 
     allow_interspersed_args = False
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse, and refuse options behind the user's command that could be meant for either."""
+        """Parse; without ``--``, refuse options after the user's command as ambiguous."""
         given = list(args)
         rest = super().parse_args(ctx, args)
         command = ctx.params.get("command") or []
         before = given[: len(given) - len(command)]
         if before[-1:] != ["--"] and any(word.startswith("-") for word in command):
             typed = shlex.join([*ctx.command_path.split(), *before, "--", *command])
-            ctx.fail(f"Put -- before the command, so that its options are its own: {typed}")
+            ctx.fail(f"Put -- before the command to keep its options apart: {typed}")
         return rest
 
 
 class DefaultGroup(TyperGroup):
-    """Runs its hidden ``show`` command when the first word names none of its commands."""
+    """A group with a default command, such as ``outlay goodput RUN`` beside ``goodput diff``.
+
+    It runs its hidden ``show`` command if the first word is not one of its commands.
+    """
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Insert the default command where none is named."""
+        """Insert the default command if none is named."""
         if args and args[0] not in self.commands and args[0] != "--help":
             args.insert(0, DEFAULT)
         return super().parse_args(ctx, args)
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
-        """Return how the default command is called, and that there are others."""
+        """Return the usage of the default command, and that there are others."""
         return [*self.commands[DEFAULT].collect_usage_pieces(ctx), "| COMMAND [ARGS]..."]
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        """Show the help of the default command, and the names of the others."""
+        """Show the help of the default command and list the others."""
         shown = copy(self)
         shown.params, shown.help = self.commands[DEFAULT].params, self.commands[DEFAULT].help
         TyperGroup.format_help(shown, ctx, formatter)

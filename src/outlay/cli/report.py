@@ -1,4 +1,4 @@
-"""``outlay report``: one page about a run or a sweep; ``outlay web``: all pages, live."""
+"""Pages: ``outlay report`` of runs and sweeps, ``outlay digest`` of a period, ``outlay web``."""
 
 from __future__ import annotations
 
@@ -8,29 +8,51 @@ import webbrowser
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from io import StringIO
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
-from outlay.cli.output import AsJson, console, print_findings, print_json, print_sentence
-from outlay.clock import SYSTEM
-from outlay.errors import Finding, MissingExtra
+from outlay.cli.output import (
+    AsJson,
+    SafeConsole,
+    SpendLogs,
+    console,
+    new_console,
+    new_table,
+    print_findings,
+    print_json,
+    print_path,
+    print_sentence,
+)
+from outlay.clock import SYSTEM, parse_moment
+from outlay.errors import Finding, InvalidValue, MissingExtra
+from outlay.files import write_whole
+from outlay.goodput.timeline import Window
+from outlay.guard.rental.watch import known_logs
 from outlay.report.compared_runs import compare_document
-from outlay.report.document import Document
+from outlay.report.digest import Digest, digest_document, read_digest
+from outlay.report.document import Document, Figure, NoteBlock, Table, to_html, to_markdown
 from outlay.report.files import Form, read_sweep, setup_of, write_page, write_sweep_report
+from outlay.report.html import Cell
 from outlay.report.pictures import save_charts, save_picture
 from outlay.report.run_document import run_document
 from outlay.runs.reading import RunReading, read_run
+from outlay.store import open_store
 from outlay.sweep.run.detached import catch_up
 from outlay.sweep.state.manifest import is_sweep
+from outlay.units import Money
 
 _ALERTS_EVERY_S = 60.0
 
 
 def show_report(
     paths: Annotated[
-        list[Path], typer.Argument(metavar="RUN|SWEEP...", help="Its directory; or several runs'.")
+        list[Path],
+        typer.Argument(
+            metavar="RUN|SWEEP...", help="Directory of a run or sweep, or of several runs."
+        ),
     ],
     html: Annotated[bool, typer.Option("--html", help="Write report.html (the default).")] = False,
     md: Annotated[bool, typer.Option("--md", help="Write report.md.")] = False,
@@ -38,21 +60,22 @@ def show_report(
         bool,
         typer.Option(
             "--png",
-            help="Write report.png, of a sweep its charts in pictures/; needs the extra `report`.",
+            help="Write report.png; for a sweep, charts in pictures/. Needs the extra `report`.",
         ),
     ] = False,
     output: Annotated[
         Path | None,
         typer.Option(
-            metavar="DIR", help="Where to write; default: RUN, SWEEP/reports, or here for several."
+            metavar="DIR",
+            help="Where to write; default: RUN, SWEEP/reports, or this directory for several runs.",
         ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Write one page about a run or a sweep.
 
-    What it got for its time and money, and how sure that is; several runs are compared on one
-    page. With --json alone nothing is written.
+    Results, time, cost, and how certain each figure is; several runs are compared on one page.
+    With --json alone no file is written.
 
     Example: outlay report runs/001 --html --md
     """
@@ -71,26 +94,25 @@ def show_report(
     if report.verdict:
         print_sentence(report.verdict)
     for file in report.files:
-        console.print(str(file), soft_wrap=True)
+        print_path(file)
 
 
 def show_web(
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 for a free one.")] = 0,
     no_open: Annotated[bool, typer.Option("--no-open", help="Do not open a browser.")] = False,
     host: Annotated[
-        str, typer.Option(help="Where to listen; beyond loopback needs --token-file.")
+        str, typer.Option(help="Address to listen on; one beyond loopback needs --token-file.")
     ] = "127.0.0.1",
     unix_socket: Annotated[
         Path | None,
         typer.Option(
             metavar="PATH",
-            help="Listen on a socket file that only you can open: for login nodes, where loopback "
-            "is shared.",
+            help="Listen on a socket file that only you can open: for login nodes, where other "
+            "users reach loopback.",
         ),
     ] = None,
     token_file: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Holds the token; default: a new one each time."),
+        Path | None, typer.Option(metavar="FILE", help="File with the token; default: a new token.")
     ] = None,
     hide_people: Annotated[
         bool, typer.Option("--hide-people", help="Show numbers instead of users' names.")
@@ -99,10 +121,10 @@ def show_web(
 ) -> None:
     """Show runs, money and sweeps in a browser, live.
 
-    Read-only, on this machine alone, until Ctrl-C. The address holds a token that lets one browser
-    in; --unix-socket is for login nodes, where loopback is shared.
+    Read-only, reachable from this machine only, until Ctrl-C. The URL holds a token that admits one
+    browser; use --unix-socket on login nodes, where other users reach loopback.
 
-    /metrics is for Prometheus, which bears the token. Alert rules in outlay.toml are evaluated.
+    Prometheus scrapes /metrics with the token as bearer. Alert rules in outlay.toml are evaluated.
 
     Example: outlay web --no-open
     """
@@ -114,8 +136,6 @@ def show_web(
     from outlay.alerts.rounds import AlertWatch
     from outlay.cli.guard.options import say
     from outlay.export.live_runs import LiveRuns
-    from outlay.guard.rental.watch import known_logs
-    from outlay.store import open_store
     from outlay.web.books import BookReader
     from outlay.web.page import People
 
@@ -127,7 +147,7 @@ def show_web(
             return
         if unix_socket is not None:
             console.print(f"On your own machine: {place.forwarding()}", soft_wrap=True)
-        console.print(f"{url}\nCtrl-C ends it.", soft_wrap=True)
+        console.print(f"{url}\nStop with Ctrl-C.", soft_wrap=True)
         if not no_open and unix_socket is None and has_display(os.environ):
             webbrowser.open(url)
 
@@ -139,13 +159,13 @@ def show_web(
 
 
 def has_display(environ: Mapping[str, str]) -> bool:
-    """Say whether a browser has somewhere to open a window; over ssh it has not."""
+    """Return whether a browser can open a window; over ssh it cannot."""
     return sys.platform == "darwin" or any(map(environ.get, ("DISPLAY", "WAYLAND_DISPLAY")))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Report:
-    """What is shown of a report: its verdict and files to people, a document to programs."""
+    """Output of ``outlay report``; ``document`` is its JSON."""
 
     verdict: str
     files: Sequence[Path]
@@ -200,3 +220,119 @@ def _run_json(run: RunReading, document: Document) -> dict[str, Any]:
         "advice": run.advice,
         "config": run.config,
     }  # fmt: skip
+
+
+# ``outlay digest``: what a period cost, for reading, as Markdown, or as HTML.
+
+
+def show_digest(
+    since: Annotated[str, typer.Option(help="Start: an instant, or how long ago: 7d.")] = "7d",
+    form: Annotated[
+        Literal["text", "markdown", "html"], typer.Option("--format", help="Output format.")
+    ] = "text",
+    output: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write to this file instead of printing.")
+    ] = None,
+    log: SpendLogs = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show the week on one page.
+
+    Cost by user and model; productive, wasted by cause, and in no run; dead runs; budgets and
+    ceilings near their limit; the month's forecast; the largest savings.
+
+    Example: outlay digest --since 7d --format html --output week.html
+    """
+    now_ns = SYSTEM.wall_ns()
+    start_ns = parse_moment(since, name="--since", now_ns=now_ns)
+    if start_ns >= now_ns:
+        raise InvalidValue("--since", since, "an instant in the past")
+    logs = tuple(log) if log else known_logs()
+    digest = read_digest(open_store(), logs, Window(start_ns, now_ns), now_ns)
+    document = digest_document(digest)
+    if as_json:
+        print_json(_digest_json(digest))
+    elif output is not None:
+        write_whole(output, _render(document, form).encode())
+        print_path(output)
+    elif form == "text":
+        _print_document(document, console)
+    else:
+        typer.echo(_render(document, form), nl=False)
+
+
+def _render(document: Document, form: str) -> str:
+    if form == "text":
+        page = StringIO()
+        _print_document(document, new_console(page))
+        return page.getvalue()
+    return to_html(document) if form == "html" else to_markdown(document)
+
+
+def _digest_json(digest: Digest) -> dict[str, object]:
+    return {
+        "period": digest.period,
+        "totals": {str(unit): money for unit, money in digest.totals().items()},
+        "by_phase": {str(unit): digest.by_phase(unit) for unit in digest.totals()},
+        "parts": [
+            {
+                "user": part.user, "model": part.model, "phase": part.phase,
+                "micros": part.micros, "currency": part.unit.currency, "kind": part.unit.kind,
+            }
+            for part in digest.parts
+        ],
+        "month": {
+            str(unit): Money(round(total.point), unit.currency)
+            for unit, total in digest.months.items()
+        },
+        "month_interval": {
+            str(unit): {
+                "low": Money(round(total.low), unit.currency),
+                "high": Money(round(total.high), unit.currency),
+                "confidence": total.confidence,
+            }
+            for unit, total in digest.months.items()
+            if total.low is not None and total.high is not None
+        },
+        "limits": [
+            {"name": e.name, "used": e.used, "limit": e.limit, "percent": e.percent}
+            for e in digest.limits
+        ],
+        "dead": digest.dead,
+        "advice": [
+            {"saves": line.saves, "runs": line.runs, "best": line.best.to_dict()}
+            for line in digest.advice
+        ],
+        "heads": digest.heads,
+        "findings": digest.findings,
+    }  # fmt: skip
+
+
+def _print_document(document: Document, to: SafeConsole) -> None:
+    print_sentence(document.title, to, style="bold")
+    print_sentence(document.verdict, to)
+    for section in document.sections:
+        print_sentence(f"\n{section.title}", to, style="bold")
+        for place, block in enumerate(section.blocks):
+            match block:
+                case Table(headings, rows, grade):
+                    columns = list(zip(*rows, strict=True))
+                    marks = (">" if any(map(_is_number, cells)) else "" for cells in columns)
+                    table = new_table(*(m + h for m, h in zip(marks, headings, strict=True)))
+                    for row in rows:
+                        table.add_row(*(c.text if isinstance(c, Cell) else str(c) for c in row))
+                    if place:
+                        to.print()
+                    to.print(table)
+                    if grade != "measured":
+                        to.print(f"{grade.capitalize()}.")
+                case Figure(label, _, text, grade):
+                    print_sentence(f"{label}: {text} ({grade})", to)
+                case NoteBlock(text):
+                    print_sentence(text, to)
+                case _:
+                    pass
+
+
+def _is_number(cell: object) -> bool:
+    return cell.is_number if isinstance(cell, Cell) else isinstance(cell, int | Money)

@@ -1,4 +1,4 @@
-"""``outlay watch``: the one background process: it ends rentals in time, and tells alerts."""
+"""``outlay watch``: the background process that ends rentals on time and sends alerts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,16 @@ from outlay.alerts.rounds import AlertWatch
 from outlay.alerts.rules import read_alert_settings
 from outlay.cli.guard.log import correct_captures
 from outlay.cli.guard.options import DEFAULT_LOG, minute_of, say
-from outlay.cli.output import AsJson, console, new_table, print_findings, print_json, print_sentence
+from outlay.cli.output import (
+    AsJson,
+    SpendLogs,
+    console,
+    new_table,
+    print_findings,
+    print_json,
+    print_problem,
+    print_sentence,
+)
 from outlay.clock import SYSTEM
 from outlay.errors import Finding, InvalidValue, OutlayError, Refused
 from outlay.escaping import one_line
@@ -38,26 +47,22 @@ _POLL = Duration(30 * 10**9)
 
 
 def show_watch(
-    log: Annotated[
-        list[Path] | None,
-        typer.Option(metavar="PATH", help="A spend log; default: all that this machine rented by."),
-    ] = None,
-    every: Annotated[str, typer.Option(help="How long between two rounds.")] = "1m",
+    log: SpendLogs = None,
+    every: Annotated[str, typer.Option(help="Time between two rounds.")] = "1m",
     once: Annotated[bool, typer.Option("--once", help="One round, as from cron.")] = False,
     check: Annotated[
-        bool,
-        typer.Option("--check", help="Only say what is rented, what is wrong, which alerts stand."),
+        bool, typer.Option("--check", help="Only show rentals, problems and active alerts.")
     ] = False,
     install: Annotated[
         bool, typer.Option("--install", help="Keep it running: a systemd user unit, else cron.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """End rentals in time, send alerts.
+    """End rentals on time, send alerts.
 
-    Ends what is overdue, settles what is gone, replaces watchers that died, and evaluates the
-    alert rules in outlay.toml. --check ends nothing and sends nothing; it exits 3 if a rental is
-    overdue, unwatched or unknown, or if an alert of severity error is active.
+    Ends overdue rentals, settles those that are gone, replaces dead watchers, and evaluates the
+    alert rules in outlay.toml. --check ends and sends nothing; it exits 3 if a rental is overdue,
+    unwatched or unknown, or if an alert of severity error is active.
 
     Example: outlay watch --install
     """
@@ -73,18 +78,18 @@ def show_watch(
     alerts = AlertWatch(say, log_paths=lambda: given or known_logs())
     while True:
         for path in given or known_logs():
-            tend(path)
+            _tend(path)
         try:
             alerts.round()
-        except (OutlayError, OSError) as error:  # Rules that can't be used end no rental late.
+        except (OutlayError, OSError) as error:  # Bad rules must not delay the end of a rental.
             say(str(error))
         if once:
             return
         SYSTEM.sleep(pause_s)
 
 
-def tend(log_path: Path, *, pause_s: float = 5.0) -> None:
-    """Reap under one log, and give every orphan a watcher; what goes wrong is said."""
+def _tend(log_path: Path) -> None:
+    """Reap the rentals of one log and give every orphan a watcher; report errors."""
     try:
         guard = BudgetGuard.of_log(log_path)
         for corrected in correct_captures(guard):
@@ -95,11 +100,11 @@ def tend(log_path: Path, *, pause_s: float = 5.0) -> None:
         census = reaper.census()
         for finding in census.findings:
             say(str(finding))
-        reaper.reap(census, pause_s=pause_s)
+        reaper.reap(census, pause_s=5.0)
         for orphan in reaper.orphans():
             start_watcher(log_path, orphan, os.environ, _POLL)
             say(f"hold {orphan.id} ({orphan.op_label}) has a new watcher")
-    except (OutlayError, OSError) as error:  # One log that can't be used hides no other.
+    except (OutlayError, OSError) as error:  # Other logs are still handled.
         say(f"{log_path}: {error}")
 
 
@@ -142,18 +147,17 @@ def _show_check(log_paths: tuple[Path, ...], *, as_json: bool) -> int:
         for alert in alerts.alerts:
             if not alert.implied:
                 style = "red" if alert.severity == "error" else "yellow"
-                console.print(f"alert {alert.when} ", style=style, end="")
-                console.print(one_line(alert.text), soft_wrap=True)
+                print_problem(f"alert {alert.when}", style, one_line(alert.text), console)
         print_findings(findings)
     severities = {each.severity for each in findings} | {each.severity for each in alerts.alerts}
     return Refused.exit_code if "error" in severities else 0
 
 
-# -- keeping it running -----------------------------------------------------------------------
+# ``--install``: a systemd user unit or a crontab line.
 
 
 def _install() -> None:
-    """Install a systemd user unit; else a line in the crontab; else print that line."""
+    """Install a systemd user unit, else a crontab line; raise InstallFailed without either."""
     if _run(["systemctl", "--user", "show-environment"]) is not None:
         path = _unit_path()
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -161,21 +165,21 @@ def _install() -> None:
         for command in (["daemon-reload"], ["enable", "--now", UNIT]):
             if _run(["systemctl", "--user", *command]) is None:
                 raise InstallFailed(f"systemctl --user {' '.join(command)} failed; see {path}")
-        console.print(f"{path} runs", soft_wrap=True)
-        print_sentence(_needed())
+        print_sentence(f"{path} is running")
+        print_sentence(_variables_hint())
         return
     line, table = _cron_line(), _run(["crontab", "-l"])
     if shutil.which("crontab") is None:
-        raise InstallFailed(f"there is neither a systemd of yours nor cron here; run {line}")
+        raise InstallFailed(f"neither a systemd user session nor cron is available; run {line}")
     lines = [each for each in (table or "").splitlines() if not each.endswith(f"# {UNIT}")]
     if _run(["crontab", "-"], stdin="\n".join([*lines, line, ""])) is None:
-        raise InstallFailed(f"crontab refused it; the line is: {line}")
-    console.print(f"crontab: {line}", soft_wrap=True, highlight=False)
-    print_sentence(_needed())
+        raise InstallFailed(f"crontab refused this line: {line}")
+    console.print(f"crontab: {line}", soft_wrap=True)
+    print_sentence(_variables_hint())
 
 
 class InstallFailed(OutlayError):
-    """Nothing here keeps a process running, or it refused to."""
+    """Neither systemd nor cron is available, or it refused."""
 
 
 def _is_installed() -> bool:
@@ -193,17 +197,17 @@ def _keys_path() -> Path:
     return outlay_home().absolute() / "watch.env"
 
 
-def _needed() -> str:
-    """Return which variables it needs, by name, and where they go."""
+def _variables_hint() -> str:
+    """Return which variables the service needs and which file to put them into."""
     targets = read_alert_settings().targets.values()
     names = sorted({each.address for each in targets if each.kind in ("webhook", "apprise")})
     names += ["OUTLAY_STORE"] if "OUTLAY_STORE" in os.environ else []
     more = f", and {', '.join(names)}," if names else ""
-    return f'Keys that vendors need{more} go into {_keys_path()}, each as NAME="value".'
+    return f'Put the API keys of vendors{more} into {_keys_path()}, each as NAME="value".'
 
 
 def _variables() -> dict[str, str]:
-    """Return what it is started with; no secret is among them."""
+    """Return the service's environment; it contains no secrets."""
     config = os.environ.get("OUTLAY_CONFIG")
     return {
         "OUTLAY_HOME": str(outlay_home().absolute()),
@@ -213,10 +217,10 @@ def _variables() -> dict[str, str]:
 
 
 def _unit_text() -> str:
-    """Return the unit; watchers that it starts outlive its own restart (KillMode=process)."""
+    """Return the unit file; KillMode=process lets rental watchers survive a restart."""
     variables = " ".join(f'"{name}={value}"' for name, value in _variables().items())
     return f"""[Unit]
-Description=outlay: end rentals in time, tell alerts
+Description=outlay: end rentals on time, send alerts
 
 [Service]
 ExecStart={sys.executable} -m outlay watch
@@ -240,7 +244,7 @@ def _cron_line() -> str:
 
 
 def _run(command: list[str], *, stdin: str = "") -> str | None:
-    """Return what a program prints; None where it is missing or fails."""
+    """Return a program's output; None if it is missing or fails."""
     try:
         done = subprocess.run(
             command, input=stdin, capture_output=True, text=True, check=False, timeout=30

@@ -1,4 +1,4 @@
-"""``outlay cost allocate``: who pays for a month, in each currency."""
+"""``outlay cost allocate``: a month's cost by owner, for each currency."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _CSV_COLUMNS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bill:
-    """One currency's part of a month: who pays what of it, and what belongs to nobody."""
+    """A month's cost in one currency: its allocation to owners, and the idle rest."""
 
     unit: Unit
     allocation: Allocation
@@ -37,40 +37,39 @@ class Bill:
 
 
 def allocate_cost(
-    by: Annotated[str, typer.Option(help="Who pays: user, model, team, project or tag:NAME.")],
-    month: Annotated[str, typer.Option(help="Which month, in UTC, such as 2026-10.")],
+    by: Annotated[str, typer.Option(help="The owner: user, model, team, project or tag:NAME.")],
+    month: Annotated[str, typer.Option(help="The month in UTC, such as 2026-10.")],
     bill: Annotated[
-        str | None,
-        typer.Option(help='The invoice, such as "900 USD"; what no run used of it is idle.'),
+        str | None, typer.Option(help='The invoice, such as "900 USD"; its part in no run is idle.')
     ] = None,
     shared: Annotated[
-        list[str] | None, typer.Option(help="An owner whose cost the others share; repeatable.")
+        list[str] | None, typer.Option(help="An owner whose cost the others pay; repeatable.")
     ] = None,
     spread: Annotated[
-        Spread, typer.Option(help="How idle and shared cost are spread.")
+        Spread, typer.Option(help="How to spread idle and shared cost.")
     ] = Spread.PROPORTIONAL,
     csv: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Also write the table to it.")
+        Path | None, typer.Option(metavar="FILE", help="Also write the table to this CSV file.")
     ] = None,
     focus: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Also write FOCUS 1.2 rows to it, one per attempt."),
+        typer.Option(
+            metavar="FILE", help="Also write FOCUS 1.2 rows to this file, one per attempt."
+        ),
     ] = None,
     provider: Annotated[
-        str | None,
-        typer.Option(help="With --focus: who provides the machines; default: whom prices name."),
+        str | None, typer.Option(help="With --focus: the provider; default: from the prices.")
     ] = None,
     account: Annotated[
         str | None, typer.Option(help="With --focus: the billing account; default: unknown.")
     ] = None,
     kind: Annotated[
-        Kind | None,
-        typer.Option(help="What is shared out; default: cash, where any run was paid for in cash."),
+        Kind | None, typer.Option(help="Kind of cost; default: cash if any run was paid in cash.")
     ] = None,
     as_of: AsOf = None,
     as_json: AsJson = False,
 ) -> None:
-    """Share out a month's cost by user, team, project or tag; the parts sum to the bill.
+    """Allocate a month's cost to users, models, teams, projects or tags; the parts sum to the bill.
 
     Each attempt of a run is charged to its own user, tags and month.
 
@@ -100,8 +99,8 @@ def allocate_cost(
         _write_focus(focus, found, bills, common, owner_of)
     if as_json:
         totals = [{"total": b.allocation.total, "assumed": b.allocation.assumed} for b in bills]
-        said = {"month": month, "as_of": as_of, "kind": chosen}
-        print_json(said | {"rows": rows, "totals": totals, "findings": findings})
+        document = {"month": month, "as_of": as_of, "kind": chosen}
+        print_json(document | {"rows": rows, "totals": totals, "findings": findings})
         return
     _print(bills, month)
     print_findings(findings)
@@ -117,7 +116,7 @@ def _kind_of(found: Spending) -> Kind:
 
 
 def _units(found: Spending, kind: Kind, invoice: Money | None) -> list[Unit]:
-    """Return the currencies to share out: that of the invoice, and those that were spent in."""
+    """Return the currencies to allocate: those spent, and that of the invoice."""
     spent = [unit for unit in found.units() if unit.kind == kind]
     billed = [] if invoice is None else [Unit(invoice.currency, kind)]
     return sorted({*spent, *billed})
@@ -162,12 +161,12 @@ def _bill(
 
 
 def _of_other_kinds(found: Spending, chosen: Kind) -> list[Finding]:
-    """Return what is of the other kind, which nobody adds: each currency in one line."""
+    """Return a finding per currency on cost of the other kind, which is never added."""
     return [
         Finding(
             source="runs",
-            message=f"{sums.cost} {unit.kind} of {sums.runs:,} runs is not counted among {chosen}; "
-            f"--kind {unit.kind} shares it out",
+            message=f"{sums.cost} {unit.kind} of {sums.runs:,} runs is not part of {chosen}; "
+            f"allocate it with --kind {unit.kind}",
             severity="warning",
         )
         for unit, sums in found.totals().items()
@@ -201,7 +200,7 @@ def _rows(result: Allocation) -> list[dict[str, object]]:
 
 def _print(bills: Sequence[Bill], month: str) -> None:
     if not any(bill.allocation.rows for bill in bills):
-        console.print(f"Nothing was spent in {month} that is known here.")
+        console.print(f"No spending is known in {month}.")
         return
     assumed = [ASSUMED] if any(bill.allocation.assumed for bill in bills) else []
     parts = ("direct", "shared", "idle")

@@ -18,7 +18,16 @@ from outlay.cli.cost.tables import (
     open_books,
     parse_as_of,
 )
-from outlay.cli.output import AsJson, Png, console, must_be_directory, print_findings, print_json
+from outlay.cli.output import (
+    AsJson,
+    Png,
+    console,
+    must_be_directory,
+    print_findings,
+    print_json,
+    print_problem,
+    print_sentence,
+)
 from outlay.clock import SYSTEM
 from outlay.errors import InvalidValue
 from outlay.units import Money
@@ -30,31 +39,31 @@ if TYPE_CHECKING:
     from outlay.cost.forecast import Rest
     from outlay.goodput.follower import RunView
 
-# ``outlay cost forecast``: what planned runs of a model will cost, or the rest of a live run.
+# ``outlay cost forecast``.
 
 
 def show_forecast(
     model: Annotated[str | None, typer.Argument(metavar="[MODEL]", help="A model's name.")] = None,
     runs: Annotated[
-        int | None, typer.Argument(metavar="[RUNS]", min=0, help="How many runs are planned.")
+        int | None, typer.Argument(metavar="[RUNS]", min=0, help="Number of planned runs.")
     ] = None,
     run: Annotated[
-        Path | None, typer.Option(metavar="RUN", help="Instead: the rest of this run.")
+        Path | None, typer.Option(metavar="RUN", help="Forecast the rest of this run instead.")
     ] = None,
     steps: Annotated[
-        int | None,
-        typer.Option(min=1, help="With --run: how many steps in all; default: to its budget."),
+        int | None, typer.Option(min=1, help="With --run: total steps; default: up to its budget.")
     ] = None,
     backtest: Annotated[
         bool,
         typer.Option(
-            "--backtest", help="Instead: how such forecasts fared on the model's own history."
+            "--backtest",
+            help="Show the error of such forecasts on the model's own history instead.",
         ),
     ] = False,
     png: Png = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show what planned runs of a model will cost, or the rest of a live run.
+    """Forecast the cost of planned runs of a model, or of the rest of a live run.
 
     Example: outlay cost forecast bert-base 5
     """
@@ -69,7 +78,7 @@ def show_forecast(
     if model is None or runs is None:
         raise InvalidValue("forecast", model, "MODEL and RUNS, or --run RUN")
     if steps is not None:
-        raise InvalidValue("--steps", steps, "--run RUN beside it")
+        raise InvalidValue("--steps", steps, "--run RUN as well")
     from outlay.compat.cost_module.analyzer import CostAnalyzer
 
     findings, analyzer = open_books().findings, CostAnalyzer()
@@ -101,22 +110,22 @@ def _show_backtest(model: str, runs: int, *, as_json: bool) -> None:
         return
     ahead = counted(runs, "run")
     if not found.forecasts or found.error is None or found.naive_error is None:
-        console.print(f"{model}: too few runs to forecast {ahead} and see what followed.")
+        console.print(f"{model}: too few runs to test a forecast of {ahead}.")
     else:
         console.print(
             f"{found.forecasts} forecasts of {ahead} of {model}, each from the runs before"
         )
         console.print(
-            f"mean error {found.error:.1%} of what was spent; "
-            f"as much as the last run: {found.naive_error:.1%}"
+            f"mean error {found.error:.1%} of the actual cost; "
+            f"repeating the last run's cost: {found.naive_error:.1%}"
         )
         held = f"{found.held} of {found.with_interval}"
-        console.print(f"{held} intervals of {found.confidence:.0%} held what was spent")
+        console.print(f"{held} intervals of {found.confidence:.0%} contained the actual cost")
     print_findings(findings)
 
 
 def forecast_lines(found: dict[str, Any]) -> list[str]:
-    """Return a model's forecast, for reading."""
+    """Return a model's forecast as lines of text."""
     currency = found["currency"]
     if found["estimated_total"] is None:
         return [f"{found['model_name']}: {found['note']}"]
@@ -134,7 +143,7 @@ def forecast_lines(found: dict[str, Any]) -> list[str]:
 
 
 def _budget_forecast(found: dict[str, Any]) -> str:
-    """Return how the budget will stand after the planned runs, which is not how it stands."""
+    """Return the state of the budget after the planned runs."""
     match found["budget_status"]:
         case "OVER":
             over = amount(found["overage"], found["currency"])
@@ -158,11 +167,11 @@ def _show_rest(run: Path, steps: int | None, png: Path | None, *, as_json: bool)
         _save_rest(rest, view, png)
     if as_json:
         currency = None if view.rates is None else view.rates.currency
-        said = {"target_steps": target, "rest": rest, "currency": currency}
-        print_json(said | {"findings": findings})
+        document = {"target_steps": target, "rest": rest, "currency": currency}
+        print_json(document | {"findings": findings})
         return
     if rest is None:
-        console.print("No step was recorded yet: nothing to go by.")
+        console.print("No step has been recorded yet: no forecast is possible.")
     else:
         for line in _rest_lines(rest, view):
             console.print(line)
@@ -174,7 +183,7 @@ def _save_rest(rest: Rest | None, view: RunView, png: Path) -> None:
 
     spent = cost_of(view).cost
     if rest is None or spent is None:
-        raise InvalidValue("--png", str(png), "a run with a price and a step: this one lacks one")
+        raise InvalidValue("--png", str(png), "a run with a price and at least one step")
     parts = {"spent": spent, "to go": money_of(rest.cost.point, spent.currency)}
     _save_forecast(png, view.identity.name, parts, (rest.cost.low, rest.cost.high))
 
@@ -182,7 +191,7 @@ def _save_rest(rest: Rest | None, view: RunView, png: Path) -> None:
 def _save_forecast(
     png: Path, name: str, parts: dict[str, Money], ends: tuple[float | None, float | None]
 ) -> None:
-    """Draw what was spent and, as the last part, what is to come, with the ends of its interval."""
+    """Draw the parts; ``ends`` is the interval of the last one, the forecast."""
     from outlay.report.pictures import save_charts
     from outlay.report.run_charts import money_bars
 
@@ -198,7 +207,9 @@ def _target(view: RunView) -> int:
     report = budget_report(view)
     ahead = None if report is None else report.forecast
     if ahead is None:
-        raise InvalidValue("--steps", None, "how far the run goes: it has no budget to go to")
+        raise InvalidValue(
+            "--steps", None, "the total number of steps, since the run has no budget"
+        )
     return ahead.at_step
 
 
@@ -207,7 +218,7 @@ def _rest_lines(rest: Rest, view: RunView) -> list[str]:
     between = ""
     if low is not None and high is not None:
         between = f" ({_time(low)} to {_time(high)})"
-    lines = [f"{rest.steps_left:,.0f} steps to go: {_time(rest.seconds.point)}{between}"]
+    lines = [f"{rest.steps_left:,.0f} steps left: {_time(rest.seconds.point)}{between}"]
     if view.rates is not None:
         currency = view.rates.currency
         shown = interval(rest.cost.low, rest.cost.high, currency)
@@ -220,18 +231,18 @@ def _time(seconds: float) -> str:
     return duration_text(round(seconds * 1e9))
 
 
-# ``outlay cost ceiling``: what may be spent on all runs of a model together.
+# ``outlay cost ceiling``.
 
-app = typer.Typer(help="What may be spent on all runs of a model.", no_args_is_help=True)
+app = typer.Typer(help="The most to spend on all runs of a model.", no_args_is_help=True)
 
 
 @app.command("set")
 def set_budget(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="A model; it may have no run yet.")],
-    limit: Annotated[str, typer.Argument(metavar="AMOUNT", help='How much, such as "1000 USD".')],
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="A model; it may have no run.")],
+    limit: Annotated[str, typer.Argument(metavar="AMOUNT", help='Ceiling, such as "1000 USD".')],
     as_json: AsJson = False,
 ) -> None:
-    """Set a model's ceiling: alerts come at 50, 75, 90 and 100 %; nothing is stopped by it.
+    """Set a model's ceiling: it alerts at 50, 75, 90 and 100 % and stops nothing.
 
     Example: outlay cost ceiling set bert-base "1000 USD"
     """
@@ -256,29 +267,28 @@ def _show(only: str | None = None, *, as_of: str | None = None, as_json: bool) -
     books = open_books(parse_as_of(as_of))
     rows = [row for row in budget_rows(books) if only in (None, row.model)]
     analyzer = CostAnalyzer()
-    told = rows if as_of is None else []  # A look back tells nobody anything new.
-    alerts = [alert for row in told if (alert := analyzer.check_budget(row.model))]
+    checked = rows if as_of is None else []  # The past raises no alerts.
+    alerts = [alert for row in checked if (alert := analyzer.check_budget(row.model))]
     findings = [*books.findings, *(each for row in rows for each in books.unpriced(row.model))]
     if as_json:
         print_json({"budgets": rows, "alerts": alerts, "as_of": as_of, "findings": findings})
         return
     if not rows:
-        console.print('No model has a ceiling: outlay cost ceiling set MODEL "1000 USD"')
+        console.print('No model has a ceiling. Set one: outlay cost ceiling set MODEL "1000 USD"')
     else:
         console.print(budget_table(rows))
     for alert in alerts:
-        console.print("alert ", style="yellow", end="")
-        console.print(alert.message)
+        print_problem("alert", "yellow", alert.message, console)
     print_findings(findings)
 
 
 # ``outlay cost import`` and ``export``: the files of a cost report script.
 
-Files = Annotated[Path, typer.Argument(metavar="DIR", help="The directory of the files.")]
+Files = Annotated[Path, typer.Argument(metavar="DIR", help="Directory of the files.")]
 
 
 def import_files(directory: Files, as_json: AsJson = False) -> None:
-    """Import cost_history.json, budgets.json and recommendations.json; again with no effect.
+    """Import cost_history.json, budgets.json and recommendations.json; repeating changes nothing.
 
     Example: outlay cost import ~/.context/training
     """
@@ -294,7 +304,7 @@ def import_files(directory: Files, as_json: AsJson = False) -> None:
 
 
 def export_files(directory: Files, as_json: AsJson = False) -> None:
-    """Write cost_history.json, budgets.json and recommendations.json, keeping what they hold.
+    """Write cost_history.json, budgets.json and recommendations.json, keeping their entries.
 
     Example: outlay cost export ~/.context/training
     """
@@ -313,5 +323,5 @@ def _show_exchanged(done: Exchanged, recommendations: int, where: str, *, as_jso
         print_json(asdict(done) | {"recommendations": recommendations})
         return
     counts = f"{done.reports:,} reports, {done.budgets:,} budgets"
-    console.print(f"{counts} and {recommendations:,} recommendations {where}", soft_wrap=True)
+    print_sentence(f"{counts} and {recommendations:,} recommendations {where}")
     print_findings(done.findings)

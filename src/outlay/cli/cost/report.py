@@ -1,4 +1,4 @@
-"""``outlay cost-report``: one command with the flags of a cost report script."""
+"""``outlay cost-report``: the flags of a cost report script in one command."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from outlay.cli.cost.tables import (
     open_books,
 )
 from outlay.cli.output import AsJson, console, new_table, print_findings, print_json
-from outlay.cli.prices.offers import VENDORS, ask, print_some_findings
+from outlay.cli.prices.offers import VENDORS, fetch_sources, print_some_findings, store_prices
 from outlay.compat.cost_module.analyzer import CostAnalyzer
 from outlay.compat.cost_module.gpu_price import GPUPrice
 from outlay.compat.cost_module.optimizer import CostOptimizer
@@ -29,23 +29,23 @@ from outlay.prices.book import PriceBook, anything_loaded, require_loaded
 from outlay.units.shown import money_text
 
 Section = tuple[Any, Callable[[], None]]
-"""A part of the report: its values for a program, and how to show them to a person."""
+"""A part of the report: its JSON value, and the function that prints it."""
 
 
 def show_cost_report(
     summary: Annotated[bool, typer.Option("--summary", help="Models, prices and budgets.")] = False,
     fetch_prices: Annotated[
-        bool, typer.Option("--fetch-prices", help="Ask vendors for their prices first.")
+        bool, typer.Option("--fetch-prices", help="Fetch prices from vendors first.")
     ] = False,
     prices: Annotated[bool, typer.Option("--prices", help="Show the cheapest prices.")] = False,
-    model: Annotated[str | None, typer.Option(help="Show what a model cost and bought.")] = None,
+    model: Annotated[str | None, typer.Option(help="Show a model's cost and accuracy.")] = None,
     recommendations: Annotated[
         bool, typer.Option("--recommendations", help="Show the advice of the last 24 hours.")
     ] = False,
-    budget: Annotated[bool, typer.Option("--budget", help="Show how budgets stand.")] = False,
+    budget: Annotated[bool, typer.Option("--budget", help="Show the state of budgets.")] = False,
     forecast: Annotated[
         tuple[str, str] | None,
-        typer.Option(metavar="MODEL RUNS", help="Show what planned runs of a model will cost."),
+        typer.Option(metavar="MODEL RUNS", help="Forecast the cost of planned runs of a model."),
     ] = None,
     set_budget: Annotated[
         tuple[str, str] | None, typer.Option(metavar="MODEL AMOUNT", help="Set a model's budget.")
@@ -54,11 +54,11 @@ def show_cost_report(
 ) -> None:
     """Show costs and prices.
 
-    With flags also budgets, advice, a forecast; without any, the summary.
+    Flags select sections: budgets, advice, a forecast; without any, the summary.
 
     Example: outlay cost-report --forecast bert-base 5
     """
-    asked = any((fetch_prices, prices, model, recommendations, budget, forecast, set_budget))
+    selected = any((fetch_prices, prices, model, recommendations, budget, forecast, set_budget))
     sections: dict[str, Section] = {}
     books = open_books()
     from_vendors: list[Finding] = []
@@ -66,15 +66,15 @@ def show_cost_report(
         _set_budget(*set_budget)
     if fetch_prices:
         sections["fetched"], from_vendors = _fetched(books)
-    if summary or not asked:
+    if summary or not selected:
         sections["models"] = _models(books)
-    if prices or summary or not asked:
-        sections["prices"] = _prices(books, demanded=prices and not fetch_prices)
+    if prices or summary or not selected:
+        sections["prices"] = _prices(books, required=prices and not fetch_prices)
     if model is not None:
         sections["model"] = _model(books, model)
     if recommendations:
         sections["recommendations"] = _recommendations(books)
-    if budget or set_budget is not None or summary or not asked:
+    if budget or set_budget is not None or summary or not selected:
         sections["budgets"] = _budgets(books)
     if forecast is not None:
         sections["forecast"] = _forecast(*forecast)
@@ -93,10 +93,9 @@ def show_cost_report(
 
 
 class BadNumber(OutlayError):
-    """A number that cannot be read.
+    """A number that cannot be parsed.
 
-    The script whose flags this command has exits with 1 then, and so does the command, where
-    another of outlay's would exit with 2.
+    The exit code is 1, as in the script with these flags; other outlay commands exit with 2.
     """
 
     def __init__(self, flag: str, seen: str, expected: str) -> None:
@@ -111,17 +110,15 @@ def _set_budget(model: str, amount: str) -> None:
 
 
 def _fetched(books: CostBooks) -> tuple[Section, list[Finding]]:
-    snapshots = ask(VENDORS)
-    book = PriceBook(books.store)
-    book.record(snapshots)
-    book.publish()
+    snapshots = fetch_sources(VENDORS)
+    store_prices(books.store, snapshots)
     keep_cost_files()
     values = {one.source: None if one.failed else len(one.offers) for one in snapshots}
 
     def show() -> None:
         for one in snapshots:
-            said = "not loaded" if one.failed else f"{len(one.offers):,} offers"
-            console.print(f"{one.source}: {said}")
+            result = "not loaded" if one.failed else f"{len(one.offers):,} offers"
+            console.print(f"{one.source}: {result}")
 
     return (values, show), [finding for one in snapshots for finding in one.findings]
 
@@ -135,14 +132,14 @@ def _models(books: CostBooks) -> Section:
     return models, show
 
 
-def _prices(books: CostBooks, *, demanded: bool) -> Section:
-    """Return the cheapest prices; None for a program when none were ever loaded.
+def _prices(books: CostBooks, *, required: bool) -> Section:
+    """Return the cheapest prices, None if none were ever loaded.
 
     Raises:
-        NothingLoaded: None were, and they are what was asked for.
+        NothingLoaded: None were loaded, and they are ``required``.
     """
     book = PriceBook(books.store)
-    if demanded:
+    if required:
         require_loaded(book)
     loaded = anything_loaded(book)
     offers = book.cheapest_rentable()
@@ -153,7 +150,7 @@ def _prices(books: CostBooks, *, demanded: bool) -> Section:
             console.print("No prices are known: outlay cost-report --fetch-prices")
             return
         if not offers:
-            console.print("Nothing can be rented at the prices that were loaded.")
+            console.print("None of the loaded offers can be rented.")
             return
         table = new_table("gpu", "provider", "terms", ">per GPU-hour")
         for offer in offers[:20]:

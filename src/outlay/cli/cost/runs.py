@@ -1,6 +1,6 @@
-"""``outlay cost``: what runs and models cost, what they will cost, and what that bought.
+"""``outlay cost``: cost of runs, models and machines, and what it achieved.
 
-What opens a log or draws a picture is imported where it is used: a summary does neither.
+Modules that read logs or draw charts are imported where used: a summary needs neither.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ from outlay.cli.output import (
 from outlay.clock import SYSTEM, parse_moment, utc_text
 from outlay.cost.book import CostRow
 from outlay.cost.compare import ModelComparison, by_model, candidates_of, compare, pareto_front
-from outlay.cost.spending import Spending, SpendItem, Subtotal, Unit, spend_of
+from outlay.cost.spending import Spending, Subtotal, Unit, spend_of
 from outlay.ledger.price import Kind, typed_price
 from outlay.store import open_store
 from outlay.units import Money
 from outlay.units.shown import counted, kind_suffix, money_of
 
 app = typer.Typer(
-    cls=DefaultGroup, help="What runs and models cost, and will cost.", no_args_is_help=True
+    cls=DefaultGroup, help="What runs and models cost and will cost.", no_args_is_help=True
 )
 app.add_typer(money.app, name="ceiling")
 app.add_typer(money.app, name="budget", hidden=True)
@@ -58,7 +58,7 @@ app.add_typer(money.app, name="budget", hidden=True)
 
 @app.command(DEFAULT, hidden=True)
 def show(run: RunDir, as_json: AsJson = False) -> None:
-    """Show what a run cost: by phase, and per step, sample, token and point of accuracy.
+    """Show a run's cost by phase, and per step, sample, token and point of accuracy.
 
     Example: outlay cost runs/001
     """
@@ -78,7 +78,7 @@ def show(run: RunDir, as_json: AsJson = False) -> None:
 
 @app.command("summary")
 def summary(png: Png = None, as_of: AsOf = None, as_json: AsJson = False) -> None:
-    """Show what every model cost so far.
+    """Show the cost of every model so far.
 
     Example: outlay cost summary --png cost.png
     """
@@ -86,7 +86,7 @@ def summary(png: Png = None, as_of: AsOf = None, as_json: AsJson = False) -> Non
     rows, rentals = books.reports(), books.rentals()
     findings = [*books.findings, *books.unpriced()]
     models = {name: compare(found) for name, found in by_model(rows).items()}
-    totals = _totals(rows, rentals)
+    totals = Spending(spends=(*map(spend_of, rows), *rentals)).totals()
     if png is not None:
         must_be_drawable(png, models, "a cost")
         _save_summary(models, png)
@@ -110,13 +110,13 @@ def summary(png: Png = None, as_of: AsOf = None, as_json: AsJson = False) -> Non
         for each in Spending(spends=tuple(rentals)).totals().values():
             console.print(f"\nRented, in no run: {each.cost}")
         for unit, total in totals.items():
-            said = f"{amount(float(total.cost.amount), unit.currency)}{kind_suffix(unit.kind)}"
-            console.print(f"\nIn all: {said}{assumed_suffix(total.assumed)}")
+            cost = f"{amount(float(total.cost.amount), unit.currency)}{kind_suffix(unit.kind)}"
+            console.print(f"\nTotal: {cost}{assumed_suffix(total.assumed)}")
     print_findings(findings)
 
 
 def _save_summary(models: Mapping[str, ModelComparison], png: Path) -> None:
-    """Draw what models cost; each currency and kind by itself."""
+    """Draw cost by model, one chart per currency and kind."""
     from outlay.report.pictures import save_charts
     from outlay.report.run_charts import money_bars
 
@@ -131,7 +131,7 @@ def _save_summary(models: Mapping[str, ModelComparison], png: Path) -> None:
 
 @app.command("model")
 def show_model(model: Model, as_of: AsOf = None, as_json: AsJson = False) -> None:
-    """Show the runs of a model: what each cost and reached.
+    """Show the runs of a model with their cost and accuracy.
 
     Example: outlay cost model bert-base
     """
@@ -142,8 +142,8 @@ def show_model(model: Model, as_of: AsOf = None, as_json: AsJson = False) -> Non
     models = {name: compare(found) for name, found in by_model(rows).items()}
     findings = [*books.findings, *books.unpriced(model)]
     if as_json:
-        said = {"model": model, "as_of": as_of, "figures": models, "runs": rows}
-        print_json(said | {"findings": findings})
+        document = {"model": model, "as_of": as_of, "figures": models, "runs": rows}
+        print_json(document | {"findings": findings})
         return
     console.print(comparison_table(models))
     console.print()
@@ -163,10 +163,10 @@ def _run_cells(row: CostRow, *, with_assumed: bool) -> Sequence[str]:
 
 
 machines = typer.Typer(
-    help="Nodes that you own: what they cost, in runs and in no run.", no_args_is_help=True
+    help="Your own nodes: their cost, in runs and in no run.", no_args_is_help=True
 )
 app.add_typer(machines, name="machines")
-Host = Annotated[str, typer.Argument(metavar="HOST", help="A node, as its runs record it.")]
+Host = Annotated[str, typer.Argument(metavar="HOST", help="Host name, as recorded by its runs.")]
 
 
 @machines.command("set")
@@ -176,14 +176,14 @@ def set_machine(
         str,
         typer.Argument(
             metavar="PRICE",
-            help='Of the whole machine, such as "12 USD/h"; showback, unless "cash" follows.',
+            help='Of the whole machine, such as "12 USD/h"; showback unless followed by "cash".',
         ),
     ],
-    since: Annotated[str, typer.Option(help="From when on it costs: an instant, or how long ago.")],
-    until: Annotated[str | None, typer.Option(help="When it was given away.")] = None,
+    since: Annotated[str, typer.Option(help="Start of the cost: an instant, or how long ago.")],
+    until: Annotated[str | None, typer.Option(help="End of the cost, in the same form.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """State what a node that you own costs, from when on.
+    """Set the price of a node that you own, and since when.
 
     Example: outlay cost machines set node7 "12 USD/h" --since 2026-11-01
     """
@@ -203,7 +203,7 @@ def set_machine(
 
 @machines.command("remove")
 def remove_machine(host: Host, as_json: AsJson = False) -> None:
-    """Forget a machine; what its runs cost stays as it is.
+    """Remove a machine; the cost of its runs does not change.
 
     Example: outlay cost machines remove node7
     """
@@ -215,7 +215,7 @@ def remove_machine(host: Host, as_json: AsJson = False) -> None:
 
 @machines.command("show")
 def show_machines(as_json: AsJson = False) -> None:
-    """Show what every machine has cost by now, and what of that lies in no run.
+    """Show every machine's cost up to now, in runs and in no run.
 
     Example: outlay cost machines show
     """
@@ -263,13 +263,11 @@ def show_machines(as_json: AsJson = False) -> None:
 
 @app.command("compare")
 def compare_models(
-    model: Annotated[
-        str | None, typer.Option(help="Compare the runs of this model instead of models.")
-    ] = None,
+    model: Annotated[str | None, typer.Option(help="Compare only the runs of this model.")] = None,
     png: Png = None,
     as_json: AsJson = False,
 ) -> None:
-    """Compare runs: which of them nothing beats in accuracy, cost, time and energy.
+    """Compare runs by accuracy, cost, time and energy; show those that no other run dominates.
 
     Example: outlay cost compare --model bert-base --png front.png
     """
@@ -291,7 +289,7 @@ def compare_models(
     if models:
         console.print(comparison_table(models))
     if front:
-        console.print("\nNothing beats", style="bold")
+        console.print("\nBest runs: no other is better in everything", style="bold")
         assumed = [ASSUMED] if any(each.assumed for each in front) else []
         table = new_table("run", ">accuracy", ">cost", *assumed, ">hours", ">Wh")
         for each in front:
@@ -309,7 +307,7 @@ def compare_models(
 
 @app.command("roi")
 def roi(model: Model, as_json: AsJson = False) -> None:
-    """Show what a model's runs cost and what accuracy that bought.
+    """Show what a model's runs cost and the accuracy gained.
 
     Example: outlay cost roi bert-base
     """
@@ -347,12 +345,6 @@ def roi(model: Model, as_json: AsJson = False) -> None:
 
 def _amounts(totals: Mapping[Unit, Subtotal], kind: Kind) -> dict[str, float]:
     return {u.currency: float(t.cost.amount) for u, t in totals.items() if u.kind == kind}
-
-
-def _totals(rows: Sequence[CostRow], rentals: Sequence[SpendItem]) -> dict[Unit, Subtotal]:
-    """Return what was spent in all, in each currency and kind."""
-    spends = tuple(spend_of(row) for row in rows)
-    return Spending(spends=(*spends, *rentals)).totals()
 
 
 app.command("forecast")(money.show_forecast)

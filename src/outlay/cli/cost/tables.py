@@ -1,4 +1,4 @@
-"""How costs look in a terminal, and where the commands about cost get their books from."""
+"""What the ``outlay cost`` commands share: their options, data source and tables."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ AsOf = Annotated[
     str | None,
     typer.Option(
         metavar="INSTANT",
-        help="What was known then, such as 2026-11-01 (UTC) or 2026-11-01T09:00+01:00.",
+        help="Use only what was known then, such as 2026-11-01 (UTC) or 2026-11-01T09:00+01:00.",
     ),
 ]
 
 
 def parse_as_of(text: str | None) -> int | None:
-    """Return the instant that ``--as-of`` names; a bare date begins at midnight UTC."""
+    """Parse ``--as-of``; a bare date is midnight UTC."""
     if text is None:
         return None
     return parse_moment(text, name="--as-of", now_ns=SYSTEM.wall_ns())
@@ -58,10 +58,10 @@ def parse_as_of(text: str | None) -> int | None:
 
 @dataclass(frozen=True, kw_only=True)
 class CostBooks:
-    """The store with every registered run's report up to date, and what could not be read.
+    """The store with up-to-date reports of all registered runs, and findings from reading them.
 
     Attributes:
-        as_of_ns: What was recorded later does not count; None for all that is known.
+        as_of_ns: Ignore what was recorded later; None for no limit.
     """
 
     store: Engine
@@ -72,20 +72,20 @@ class CostBooks:
 
     @cached_property
     def reading(self) -> SpendingReading:
-        """All that was spent, by attempt and month; what is in doubt joins the findings."""
+        """All spending by attempt and month; its findings are added to ``findings``."""
         found = read_spending(self.store, self.now_ns, as_of_ns=self.as_of_ns, damage=self.findings)
         self.findings.extend(found.spending.findings)
         return found
 
     def reports(self, model: str | None = None) -> list[CostRow]:
-        """Return the reports of all runs, or those of a model, oldest first."""
+        """Return the reports of all runs or of a model, oldest first."""
         if self.as_of_ns is None:
             return self.book.reports(model)
         found = self.reading.reports
         return [replace(row, charges=None) for row in found if model in (None, row.model)]
 
     def rentals(self) -> list[SpendItem]:
-        """Return what rentals cost in no run."""
+        """Return the cost of rentals while in no run."""
         if self.as_of_ns is not None:
             spends = self.reading.spending.spends
             return [spend for spend in spends if spend.source == "rental"]
@@ -94,7 +94,7 @@ class CostBooks:
         return found
 
     def unpriced(self, model: str | None = None) -> list[Finding]:
-        """Return the one finding that some runs, or some of a model, have no price."""
+        """Return a finding if runs have no price; ``model`` limits them."""
         runs = list_runs(self.store, RunFilter(model=model, is_priced=False))
         until_ns = self.now_ns if self.as_of_ns is None else self.as_of_ns
         known = tuple(run for run in runs if run.started_ns <= until_ns)
@@ -102,10 +102,10 @@ class CostBooks:
 
 
 def keep_cost_files() -> None:
-    """Take over the files of ``~/.context/training``, and bring them up to date; if it exists."""
+    """Import the files of ``~/.context/training`` and update them, if the directory exists."""
     if data_directory(None) is None:
         return
-    from outlay.compat.cost_module.analyzer import CostAnalyzer  # Few users have that directory.
+    from outlay.compat.cost_module.analyzer import CostAnalyzer  # Rarely needed.
     from outlay.compat.cost_module.optimizer import CostOptimizer
     from outlay.compat.cost_module.tracker import GPUPriceTracker
 
@@ -114,7 +114,7 @@ def keep_cost_files() -> None:
 
 
 def open_books(as_of_ns: int | None = None) -> CostBooks:
-    """Open the store, and derive the reports of runs that changed."""
+    """Open the store and update the reports of runs that changed."""
     keep_cost_files()
     store, now_ns = open_store(), SYSTEM.wall_ns()
     findings = refresh_books(store, now_ns)
@@ -134,38 +134,38 @@ class UnknownModel(OutlayError):
 
     def __init__(self, model: str, known: Iterable[str]) -> None:
         names = ", ".join(sorted(set(known)))
-        others = f"; known are {names}" if names else ""
+        others = f"; known models: {names}" if names else ""
         super().__init__(
-            f"no cost of {model!r} is known{others}. outlay import runs DIR adds runs."
+            f"no cost of {model!r} is known{others}. Register runs with: outlay import runs DIR"
         )
 
 
 def must_be_drawable(png: Path, found: object, wanted: str) -> None:
-    """Refuse to draw nothing: whoever asked for a picture would look for it in vain."""
+    """Raise InvalidValue if there is nothing to draw."""
     if not found:
-        expected = f"{wanted} to draw, and none is known: outlay import runs DIR adds runs"
+        expected = f"{wanted} to draw; none is known. Register runs with: outlay import runs DIR"
         raise InvalidValue("--png", str(png), expected)
 
 
 def amount(value: float | None, currency: str) -> str:
-    """Return an amount as people read it."""
+    """Return an amount as text; "-" for None."""
     return "-" if value is None else amount_text(value, currency)
 
 
 def interval(low: float | None, high: float | None, currency: str) -> str:
-    """Return an interval as people read it; "" where there is none."""
+    """Return " (low to high CURRENCY)"; "" without an interval."""
     if low is None or high is None:
         return ""
     return f" ({range_text(money_of(low, currency), money_of(high, currency))} {currency})"
 
 
 def score(value: float | None) -> str:
-    """Return an accuracy as people read it."""
+    """Return an accuracy as text; "-" for None."""
     return "-" if value is None else f"{value:.4f}"
 
 
 def comparison_table(models: dict[str, ModelComparison]) -> Table:
-    """Return one row for each model."""
+    """Return one row per model."""
     assumed = [ASSUMED] if any(figures.assumed_cost for figures in models.values()) else []
     table = new_table(
         "model", ">runs", ">total", *assumed, ">per run", ">GPU-hours", ">accuracy", ">best"
@@ -182,12 +182,12 @@ def comparison_table(models: dict[str, ModelComparison]) -> Table:
 
 
 def assumed_suffix(assumed: Money | None) -> str:
-    """Return what is written behind a sum: what of it is assumed, where anything is."""
+    """Return the suffix of a total that states its assumed part; "" if none is."""
     return f", of which assumed {assumed}" if assumed else ""
 
 
 def run_table(cost: RunCost) -> Table:
-    """Return where a run's money went, by phase."""
+    """Return a run's cost by phase."""
     table = new_table("phase", ">cost", ">share of cost")
     for name, money in cost.by_phase.items():
         share = money.micros / cost.cost.micros if cost.cost else 0.0
@@ -202,7 +202,7 @@ def run_table(cost: RunCost) -> Table:
 
 
 def unit_lines(cost: RunCost) -> list[str]:
-    """Return what a run's units cost, one line each."""
+    """Return wall time, cost per unit, prices and assumptions, one line each."""
     currency = "" if cost.cost is None else cost.cost.currency
     lines = [f"wall time {duration_text(cost.wall_ns)}, {cost.gpu_ns / 3.6e12:,.2f} GPU-hours"]
     for unit, value in cost.unit_costs().items():
@@ -210,19 +210,19 @@ def unit_lines(cost: RunCost) -> list[str]:
             lines.append(f"per {unit.replace('_', ' ')}: {unit_cost_text(value, currency)}")
     lines += [f"price {price.text} per GPU: {price.origin}" for price in cost.prices]
     if cost.begin == "record":
-        lines.append("begins with its first record: what came before is not known to be its own")
+        lines.append("starts at its first record: earlier time is not known to belong to it")
     if cost.end == "last_sign":
-        lines.append("ends with its last sign of life: nobody recorded its end")
+        lines.append("ends at its last sign of life: it recorded no end")
     return [*lines, *(f"assumed: {text}" for text in cost.assumptions)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BudgetRow:
-    """How a model's budget stands.
+    """State of a model's budget.
 
     Attributes:
-        assumed: What of the spent money is assumed.
-        not_counted: What was paid in another currency, or is of another kind.
+        assumed: The assumed part of ``spent``.
+        not_counted: Cost in another currency or of another kind.
     """
 
     model: str
@@ -236,7 +236,7 @@ class BudgetRow:
 
 
 def budget_rows(books: CostBooks) -> list[BudgetRow]:
-    """Return how every model's budget stands."""
+    """Return the state of every model's budget."""
     rows = []
     for model, budget in books.book.budgets().items():
         found = budgeted(books.reports(model), budget.limit.currency)
@@ -256,7 +256,7 @@ def budget_rows(books: CostBooks) -> list[BudgetRow]:
 
 
 def budget_table(rows: list[BudgetRow]) -> Table:
-    """Return how every model's ceiling stands, for reading."""
+    """Return one row per budget."""
     assumed = [ASSUMED] if any(row.assumed for row in rows) else []
     beside = [">not counted"] if any(row.not_counted for row in rows) else []
     table = new_table("scope", ">spent", *assumed, ">of", ">left", ">share", "status", *beside)

@@ -13,13 +13,15 @@ from rich.text import Text
 
 from outlay.cli.guard.options import DEFAULT_LOG, Ceiling, Log, minute_of, open_guard
 from outlay.cli.output import (
-    SHOWN_DIGITS,
     AsJson,
     console,
     fits,
     new_table,
     print_findings,
+    print_head,
     print_json,
+    print_sentence,
+    shown_path,
 )
 from outlay.clock import SYSTEM
 from outlay.cost.book import CostBook
@@ -39,7 +41,7 @@ _BAR_WIDTH = 20
 
 
 def show_status(log: Log = DEFAULT_LOG, ceiling: Ceiling = None, as_json: AsJson = False) -> None:
-    """Show every scope's limit, what was spent and held, and the open holds.
+    """Show limit, spent and held of every scope, and the open holds.
 
     Example: outlay guard status --log experiments/35-cloud-budget/spend.jsonl
     """
@@ -49,9 +51,9 @@ def show_status(log: Log = DEFAULT_LOG, ceiling: Ceiling = None, as_json: AsJson
 
 
 def correct_captures(guard: BudgetGuard) -> list[Finding]:
-    """Add to the log what ranks recorded after the captures of their runs; return what was added.
+    """Append corrections for time that ranks recorded after their run was captured.
 
-    A log that is not ours to write is left as it is: `guard verify` says what is missing in it.
+    A log that cannot be written stays as it is: `guard verify` reports what is missing.
     """
     spent = guard.log.books().captured()
     lines = guard.log.lines()
@@ -70,13 +72,11 @@ def correct_captures(guard: BudgetGuard) -> list[Finding]:
 
 
 def show_verify(
-    expect: Annotated[
-        str, typer.Option(metavar="HASH", help="The head that an earlier report shows.")
-    ] = "",
+    expect: Annotated[str, typer.Option(metavar="HASH", help="Head in an earlier report.")] = "",
     log: Log = DEFAULT_LOG,
     as_json: AsJson = False,
 ) -> None:
-    """Check that no line was changed, removed or moved, and every decision; exit 3 if one is wrong.
+    """Check that no line was changed, removed or moved, and every decision; exit 3 on an error.
 
     Example: outlay guard verify --expect 3f9c0d52a1b7
     """
@@ -87,25 +87,25 @@ def show_verify(
     else:
         sound = "sound" if verification.sound else "NOT SOUND"
         chained = f"{verification.chained} of {verification.lines} lines chained"
-        console.print(f"{guard.log_path}: {sound}, {chained}", soft_wrap=True)
-        _print_head(verification.head)
+        print_sentence(f"{shown_path(guard.log_path)}: {sound}, {chained}")
+        print_head(verification.head)
         print_findings(verification.findings)
     raise typer.Exit(0 if verification.sound else Refused.exit_code)
 
 
 def _registered_runs() -> dict[str, Path]:
-    """Return where the runs are that this machine knows, by their ids."""
+    """Return the directories of the registered runs by run id."""
     store = open_store()
     refresh_registered(store, SYSTEM.wall_ns())
     return {row.run_id: Path(row.dir) for row in list_runs(store, RunFilter())}
 
 
 def show_accept(
-    reason: Annotated[str, typer.Option(help="Why it is right as it is now.")],
+    reason: Annotated[str, typer.Option(help="Why the log is right as it is.")],
     log: Log = DEFAULT_LOG,
     as_json: AsJson = False,
 ) -> None:
-    """Accept a spend log that was restored or changed; a line says who and why.
+    """Accept a spend log that was restored or changed; a line records who and why.
 
     Example: outlay guard accept --reason "the disk was restored from the backup of Monday"
     """
@@ -114,17 +114,17 @@ def show_accept(
     if as_json:
         print_json({"log": os.fspath(guard.log_path), "head": guard.head})
         return
-    console.print(f"{guard.log_path}: accepted as it is", soft_wrap=True)
-    _print_head(guard.head)
+    print_sentence(f"{shown_path(guard.log_path)}: accepted as it is")
+    print_head(guard.head)
 
 
 def show_set_ceiling(
     amount: Annotated[str, typer.Argument(help='The new ceiling, such as "8 USD".')],
-    reason: Annotated[str, typer.Option(help="Why it is changed.")],
+    reason: Annotated[str, typer.Option(help="Why it changes.")],
     log: Log = DEFAULT_LOG,
     as_json: AsJson = False,
 ) -> None:
-    """Raise or lower the ceiling, in the manifest if there is one; a line says who and why.
+    """Raise or lower the ceiling, also in the manifest if there is one; a line records who and why.
 
     Example: outlay guard set-ceiling "8 USD" --reason "agreed with the team on Monday"
     """
@@ -157,18 +157,14 @@ def show_history(
 
 
 def show_reconcile(
-    hold: Annotated[
-        str | None, typer.Argument(metavar="[HOLD]", help="The id of a hold to settle.")
-    ] = None,
+    hold: Annotated[str | None, typer.Argument(metavar="[HOLD]", help="A hold to settle.")] = None,
     actual: Annotated[str | None, typer.Option(help='What it cost, such as "1.20 USD".')] = None,
     void: Annotated[str | None, typer.Option(help="Why nothing was spent on it.")] = None,
-    as_held: Annotated[
-        bool, typer.Option("--as-held", help="Record all of it as spent; an assumption.")
-    ] = False,
+    as_held: Annotated[bool, typer.Option("--as-held", help="Assume it was all spent.")] = False,
     log: Log = DEFAULT_LOG,
     as_json: AsJson = False,
 ) -> None:
-    """List holds that nobody may be left to settle, or settle one.
+    """List holds that may have no process left to settle them, or settle one.
 
     Example: outlay guard reconcile 1f0a2b3c4d5e --actual "1.20 USD"
     """
@@ -184,13 +180,13 @@ def show_reconcile(
         return
     for found, why in stale:
         held = f"{found.amount} for {found.op_label} since {minute_of(found.ts)}"
-        console.print(f"hold {found.id}: {held}; {why}", soft_wrap=True)
+        print_sentence(f"hold {found.id}: {held}; {why}")
     if not stale:
-        console.print("every hold has somebody to settle it")
+        console.print("no hold needs to be settled by hand")
 
 
 def _why_open(hold: Hold, now_ns: int) -> str:
-    """Return why nobody may be left to settle a hold; "" where somebody is."""
+    """Return why a hold may never be settled by itself; "" if it will be."""
     unknown = "what it pays for is unknown" if hold.state == "unknown" else ""
     return why_stale(hold, now_ns) or unknown
 
@@ -235,14 +231,8 @@ def print_status(guard: BudgetGuard, *, as_json: bool) -> None:
     if rentals:
         console.print()
         console.print(_rentals_table(rentals))
-    _print_head(guard.head)
+    print_head(guard.head)
     print_findings(findings)
-
-
-def _print_head(head: str) -> None:
-    """Show the hash by which a later `verify --expect` tells whether a line was removed since."""
-    if head:
-        console.print(f"head {head[:SHOWN_DIGITS]}")
 
 
 def _scopes_table(standings: tuple[ScopeStanding, ...], *, bars: bool) -> Table:
@@ -263,9 +253,9 @@ def _holds_table(holds: tuple[Hold, ...]) -> object:
 
 
 def _shares_of(hold: Hold) -> dict[str, Money]:
-    """Return what a rental has cost up to now, how much of that lies in runs, and the rest.
+    """Return a rental's cost up to now, the part of it in runs, and the rest.
 
-    What lies in no run is negative where runs on it claim more than it costs.
+    The rest is negative if runs on the rental claim more than it costs.
     """
     if hold.rental is None:
         return {}
@@ -287,9 +277,9 @@ def _rentals_table(holds: list[Hold]) -> Table:
 
 
 def _bar(row: ScopeStanding) -> Text:
-    """Return spent, held and free as a bar; a limit that was passed fills it in red."""
+    """Return a bar of spent, held and free; red if the limit is exceeded."""
     limit = max(row.limit.micros, 1)
-    # Corrections may leave less than nothing spent: a bar has no room left of its beginning.
+    # Corrections can make the spent amount negative.
     spent = max(0, min(_BAR_WIDTH, -(-row.captured.micros * _BAR_WIDTH // limit)))
     held = min(_BAR_WIDTH - spent, -(-row.held.micros * _BAR_WIDTH // limit))
     over = row.remaining < Money(0, row.limit.currency)

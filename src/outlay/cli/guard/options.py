@@ -1,4 +1,4 @@
-"""What the commands of ``outlay guard`` share: their options, and how they open a log."""
+"""Options of the ``outlay guard`` commands, and how they open a spend log."""
 
 from __future__ import annotations
 
@@ -31,21 +31,15 @@ Log = Annotated[
     ),
 ]
 Ceiling = Annotated[
-    str | None, typer.Option(help="The hard ceiling; default: the manifest's, else the log's last.")
+    str | None, typer.Option(help="The hard ceiling; default: of the manifest, else of the log.")
 ]
 Lab = Annotated[
     str | None,
     typer.Option(
-        "--project", "--lab", metavar="NAME", help="The project that pays; default: the label's."
+        "--project", "--lab", metavar="NAME", help="The project that pays; default: from the label."
     ),
 ]
-VendorName = Annotated[
-    str | None, typer.Option(help=f"Whose commands are known: {', '.join(PRESETS)}.")
-]
-Confirm = Annotated[
-    list[str] | None,
-    typer.Option("--confirm", help="A check that you have made, by its name; repeatable."),
-]
+VendorName = Annotated[str | None, typer.Option(help=f"One of {', '.join(PRESETS)}.")]
 
 
 def open_guard(log: Path, ceiling: str | None, *, lenient: bool = False) -> BudgetGuard:
@@ -53,11 +47,11 @@ def open_guard(log: Path, ceiling: str | None, *, lenient: bool = False) -> Budg
 
     Args:
         log: The log, or the directory it is in.
-        ceiling: The ceiling, or None for the one that the manifest or the log states.
-        lenient: For reading only: a log that can't be trusted, or states no ceiling, still opens.
+        ceiling: None takes it from the manifest or the log.
+        lenient: Read only: also open a log that is damaged or states no ceiling.
 
     Raises:
-        CeilingUnusable: Nothing states a ceiling.
+        CeilingUnusable: No ceiling is stated.
         InvalidValue: There is no log to read.
     """
     path = log / DEFAULT_LOG if log.is_dir() else log
@@ -80,11 +74,11 @@ def open_guard(log: Path, ceiling: str | None, *, lenient: bool = False) -> Budg
 
 
 def read_rate(text: str, *, name: str, currency: str) -> Rate:
-    """Return what all of something costs per hour: typed, or the whole offer that is named.
+    """Parse the hourly price of everything rented: an amount, or the name of an offer.
 
     Raises:
-        InvalidValue: It cannot be used, or is showback: a guard holds cash alone.
-        PriceFileUnusable: It is a name, and the known prices cannot be read.
+        InvalidValue: It is no price, or is showback: a guard holds only cash.
+        PriceFileUnusable: It is a name, and the price file cannot be read.
     """
     if not is_price_name(text):
         return _cash(typed_price(text, name=name, source="argument", currency=currency), name).rate
@@ -104,23 +98,23 @@ def read_rate(text: str, *, name: str, currency: str) -> Rate:
 
 def _cash(price: Price, name: str) -> Price:
     if price.kind != "cash":
-        expected = 'a price in cash, since a guard holds cash alone; "cash" behind it says so'
+        expected = 'a cash price, since a guard holds only cash; append "cash" to mark it so'
         raise InvalidValue(name, price.text, expected)
     return price
 
 
 def say(text: str) -> None:
-    """Tell a person something while a command runs; standard output is the command's own."""
-    with suppress(OSError):  # Nobody reads it any more; what costs money still has to be ended.
+    """Print a message on stderr while a command runs; stdout belongs to the command."""
+    with suppress(OSError):  # A closed stderr must not stop the end of a rental.
         sys.stderr.write(f"outlay: {terminal_text(text)}\n")
         sys.stderr.flush()
 
 
 def watched(vendor: str | None) -> tuple[Vendor, ...]:
-    """Return a vendor to be looked at, if one was named."""
+    """Return the vendor's preset as a tuple, empty without a name."""
     return (preset(vendor),) if vendor else ()
 
 
 def minute_of(ts: str) -> str:
-    """Return an instant of the spend log as people read it, to the minute."""
+    """Shorten a timestamp of the spend log to the minute."""
     return f"{ts[:16].replace('T', ' ')}Z"

@@ -1,4 +1,4 @@
-"""``outlay guard run | rent | adopt | reap | down``: spending below a ceiling."""
+"""``outlay guard run | rent | reap | adopt | down``: spending below a ceiling."""
 
 from __future__ import annotations
 
@@ -22,7 +22,15 @@ from outlay.cli.guard.options import (
     say,
     watched,
 )
-from outlay.cli.output import AsJson, console, new_table, print_findings, print_json
+from outlay.cli.output import (
+    AsJson,
+    UserCommand,
+    console,
+    new_table,
+    print_findings,
+    print_json,
+    print_sentence,
+)
 from outlay.clock import SYSTEM
 from outlay.errors import InvalidValue, Refused
 from outlay.guard.balance import Hold
@@ -41,27 +49,31 @@ from outlay.runs.options import Arguments, resolve
 from outlay.units import Duration, Money, Rate
 from outlay.units.quantity import exact_decimal
 
-Label = Annotated[str, typer.Option(help="What the spend is called, such as lab02-train.")]
+Label = Annotated[str, typer.Option(help="Name of the operation, such as lab02-train.")]
 RateOption = Annotated[
-    str, typer.Option("--rate", help='What all of it costs, such as "0.70 USD/h" or lambda:8xH100.')
+    str, typer.Option("--rate", help='Total price per hour, such as "0.70 USD/h" or lambda:8xH100.')
 ]
 MostRate = Annotated[
-    str | None,
-    typer.Option("--most-rate", help='Refuse a --rate above this, such as "2.50 USD/h".'),
+    str | None, typer.Option("--most-rate", help='Refuse a higher --rate, such as "2.50 USD/h".')
 ]
 MaxHours = Annotated[
-    str | None, typer.Option("--max-hours", help='The longest it may cost money: 3, or "90m".')
+    str | None, typer.Option("--max-hours", help='The longest it may run: 3 for hours, or "90m".')
 ]
-Limit = Annotated[str | None, typer.Option(help='What it may cost, such as "20 USD".')]
-Poll = Annotated[str, typer.Option(help="How often the watcher asks the vendor.")]
+Limit = Annotated[str | None, typer.Option(help='The most it may cost, such as "20 USD".')]
+Pause = Annotated[str, typer.Option(help="Time between two polls of the vendor.")]
+Poll = Annotated[str, typer.Option(help="How often the watcher polls the vendor.")]
 ListCommand = Annotated[
     str | None,
-    typer.Option("--list", metavar="COMMAND", help="Prints everything that runs, as JSON."),
+    typer.Option(
+        "--list", metavar="COMMAND", help="Command that prints everything running, as JSON."
+    ),
 ]
 TerminateCommand = Annotated[
     str | None,
     typer.Option(
-        "--terminate", metavar="COMMAND", help="Ends {id} for good; never merely stops it."
+        "--terminate",
+        metavar="COMMAND",
+        help="Command that terminates {id}; stopping it is not enough.",
     ),
 ]
 
@@ -69,24 +81,22 @@ TerminateCommand = Annotated[
 def show_run(
     label: Label,
     rate: RateOption,
-    command: Annotated[
-        list[str] | None, typer.Argument(metavar="-- CMD...", help="The command and its arguments.")
-    ] = None,
+    command: UserCommand = None,
     limit: Limit = None,
     max_hours: MaxHours = None,
     most_rate: MostRate = None,
-    slice: Annotated[str, typer.Option(help="How much time is paid for at once.")] = "5m",
-    notice: Annotated[str, typer.Option(help="How long it has from SIGTERM to SIGKILL.")] = "30s",
+    slice: Annotated[str, typer.Option(help="Time that an extension of the hold pays for.")] = "5m",
+    notice: Annotated[str, typer.Option(help="Time from SIGTERM to SIGKILL.")] = "30s",
     directory: Annotated[
         Path | None,
-        typer.Option("--dir", metavar="DIR", help="Where its run log goes; default: a new one."),
+        typer.Option("--dir", metavar="DIR", help="Its run directory; default: a new one."),
     ] = None,
     lab: Lab = None,
     log: Log = DEFAULT_LOG,
     ceiling: Ceiling = None,
     as_json: AsJson = False,
 ) -> None:
-    """Run a command that is the spend: it ends when its money or its time does.
+    """Run a command below the ceiling; it is ended when its money or time runs out.
 
     Example: outlay guard run --label lab02 --rate "0.70 USD/h" --max-hours 3 -- python train.py
     """
@@ -114,25 +124,25 @@ def show_run(
 def show_rent(
     label: Label,
     rate: RateOption,
-    create: Annotated[str, typer.Option(metavar="COMMAND", help="Creates it, with {name} in it.")],
+    create: Annotated[str, typer.Option(metavar="COMMAND", help="Creation command, with {name}.")],
     vendor: VendorName = None,
     list_command: ListCommand = None,
     terminate_command: TerminateCommand = None,
     id_from: Annotated[
-        str | None, typer.Option(help="Where creation prints the id, such as json:.id.")
+        str | None, typer.Option(help="Where the output of --create has the id, such as json:.id.")
     ] = None,
     limit: Limit = None,
     max_hours: MaxHours = None,
     most_rate: MostRate = None,
-    margin: Annotated[str, typer.Option(help="Termination begins this early.")] = "2m",
-    settle: Annotated[str, typer.Option(help="How long to look for a failed creation.")] = "60s",
+    margin: Annotated[str, typer.Option(help="Terminate this long before the deadline.")] = "2m",
+    settle: Annotated[str, typer.Option(help="Search time if --create failed.")] = "60s",
     poll: Poll = "30s",
     lab: Lab = None,
     log: Log = DEFAULT_LOG,
     ceiling: Ceiling = None,
     as_json: AsJson = False,
 ) -> None:
-    """Rent something that bills on by itself, with a watcher that ends it in time.
+    """Rent something that is billed until terminated, with a watcher that ends it on time.
 
     Example: outlay guard rent --label lab02 --limit "20 USD" --rate "0.70 USD/h" --vendor runpod
     --create 'runpodctl pod create --name {name} --gpu-id "NVIDIA GeForce RTX 4090"'
@@ -158,28 +168,25 @@ def show_rent(
     if as_json:
         print_json(hold)
         return
-    console.print(
-        f"{hold.rental.name} is {hold.resource}; hold {hold.id}: {hold.amount}. It is told to end "
-        f"at {hold.rental.deadline[:19]}Z, or now with `outlay guard down {label}`.",
-        soft_wrap=True,
-    )  # fmt: skip
+    print_sentence(
+        f"{hold.rental.name} is {hold.resource}; hold {hold.id}: {hold.amount}. It is terminated "
+        f"at {hold.rental.deadline[:19]}Z, or now with `outlay guard down {label}`."
+    )
 
 
 def show_reap(
     terminate: Annotated[
-        bool, typer.Option("--terminate", help="End what is overdue and ours, settle what is gone.")
+        bool, typer.Option("--terminate", help="End overdue rentals, settle those that are gone.")
     ] = False,
     vendor: VendorName = None,
     list_command: ListCommand = None,
-    pause: Annotated[
-        str, typer.Option(help="How long to wait between two looks at the vendor.")
-    ] = "5s",
+    pause: Pause = "5s",
     log: Log = DEFAULT_LOG,
     as_json: AsJson = False,
 ) -> None:
-    """Compare what vendors run with the spend log; safe to run from cron, any number of times.
+    """Compare what runs at vendors with the spend log; safe to repeat, as from cron.
 
-    Exits 3 while something of ours is overdue or lost, or a vendor does not answer.
+    Exits 3 if a rental of ours is overdue or lost, or a vendor does not answer.
 
     Example: outlay guard reap --terminate
     """
@@ -196,13 +203,13 @@ def show_reap(
 
 def show_adopt(
     hold: Annotated[
-        str | None, typer.Argument(metavar="[HOLD]", help="The hold of one; default: all orphans.")
+        str | None, typer.Argument(metavar="[HOLD]", help="A rental's hold; default: all orphans.")
     ] = None,
     poll: Poll = "30s",
     log: Log = DEFAULT_LOG,
     as_json: AsJson = False,
 ) -> None:
-    """Give a rental whose watcher is dead a new one, here.
+    """Start a new watcher here for rentals whose watcher is dead.
 
     Example: outlay guard adopt 1f0a2b3c4d5e
     """
@@ -218,9 +225,7 @@ def show_adopt(
         print_json(adopted)
         return
     for each in adopted:
-        console.print(
-            f"hold {each.id} ({each.op_label}) is watched by {each.watcher}", soft_wrap=True
-        )
+        print_sentence(f"hold {each.id} ({each.op_label}) is watched by {each.watcher}")
     if not adopted:
         console.print("every rental has a watcher")
 
@@ -237,22 +242,20 @@ def _adoptable(guard: BudgetGuard, hold_id: str) -> Hold:
 
 
 def show_down(
-    label: Annotated[str, typer.Argument(help="The operation whose rented things to end.")],
-    pause: Annotated[
-        str, typer.Option(help="How long to wait between two looks at the vendor.")
-    ] = "5s",
-    rounds: Annotated[int, typer.Option(help="How often to look before giving up.")] = 60,
+    label: Annotated[str, typer.Argument(help="The operation whose rentals to end.")],
+    pause: Pause = "5s",
+    rounds: Annotated[int, typer.Option(help="Number of polls before giving up.")] = 60,
     log: Log = DEFAULT_LOG,
     as_json: AsJson = False,
 ) -> None:
-    """End everything that was rented for an operation, and wait until it is gone.
+    """End all rentals of an operation and wait until they are gone.
 
     Example: outlay guard down lab02-train
     """
     guard, pause_s = open_guard(log, None), Duration.parse(pause, name="--pause").seconds
     holds = [hold for hold in guard.holds() if hold.op_label == label and hold.rental]
     if not holds:
-        expected = "an operation with something rented; `outlay guard status` lists them"
+        expected = "an operation with a rental; `outlay guard status` lists them"
         raise InvalidValue("LABEL", label, expected)
     reaper = Reaper(guard, os.environ, say=say)
     gone = {hold.id: reaper.end(hold, rounds=rounds, pause_s=pause_s) for hold in holds}
@@ -267,20 +270,14 @@ def _show_census(census: Census, *, as_json: bool) -> None:
         return
     table = new_table("vendor", "name", "id", "state", "operation", "ends at")
     for row in census.rows:
-        table.add_row(
-            row.vendor,
-            row.name,
-            row.id,
-            row.state,
-            row.label,
-            minute_of(row.deadline) if row.deadline else "",
-        )
+        ends = minute_of(row.deadline) if row.deadline else ""
+        table.add_row(row.vendor, row.name, row.id, row.state, row.label, ends)
     console.print(table if census.rows else "nothing is rented")
     print_findings(census.findings)
 
 
 def _rate(rate: str, most: str | None, currency: str) -> Rate:
-    """Return what all of it costs per hour, unless that is more than is wanted."""
+    """Parse ``--rate``; refuse one above ``--most-rate``."""
     per_hour = read_rate(rate, name="--rate", currency=currency)
     highest = None if most is None else read_rate(most, name="--most-rate", currency=currency)
     check_rate(per_hour, highest)
@@ -288,7 +285,7 @@ def _rate(rate: str, most: str | None, currency: str) -> Rate:
 
 
 def _longest(rate: Rate, limit: str | None, max_hours: str | None) -> Duration | None:
-    """Return the longest that something may cost money: what the limit pays for, or the hours."""
+    """Return the shorter of the hours and the time that the limit pays for."""
     ends = [] if max_hours is None else [_hours(max_hours)]
     if limit is not None:
         paid_ns = Terms(rate=rate).paid_ns(_limit(rate, limit))
@@ -301,7 +298,7 @@ def _limit(rate: Rate, text: str) -> Money:
 
 
 def _rental_limit(rate: Rate, limit: str | None, max_hours: str | None, margin: Duration) -> Money:
-    """Return what a rental may cost: the limit; without one, its longest time and its ending."""
+    """Return the limit, or the cost of the longest time and the margin."""
     if limit is not None:
         return _limit(rate, limit)
     if max_hours is None:
@@ -310,7 +307,7 @@ def _rental_limit(rate: Rate, limit: str | None, max_hours: str | None, margin: 
 
 
 def _hours(text: str) -> Duration:
-    """Return "3" as three hours; "90m" and "1h30m" as they say."""
+    """Parse a number of hours, or a duration such as "90m"."""
     try:
         hours = exact_decimal(text, name="--max-hours", expected="hours")
     except InvalidValue:
@@ -321,23 +318,27 @@ def _hours(text: str) -> Duration:
 def _vendor(
     name: str | None, list_command: str | None, terminate: str | None, id_from: str | None
 ) -> Vendor:
-    """Return the vendor's commands: a preset, our own, or a preset with some of our own."""
+    """Return the vendor's commands: a preset, the user's own, or a mix."""
     if not name and not (list_command and terminate):
         raise InvalidValue("--vendor", name, "--vendor, or both --list and --terminate")
     vendor = preset(name) if name else Vendor(name="own", list=(), terminate=())
     if list_command:
-        # Our own command prints what it prints: a bare array, and it reads nothing.
+        # The user's command prints a bare array and reads no input.
         own = split_command(list_command, name="--list")
         vendor = msgspec.structs.replace(vendor, list=own, items="", stdin="")
     if terminate:
-        words = split_command(terminate, name="--terminate")
-        vendor = msgspec.structs.replace(vendor, terminate=words)
+        vendor = msgspec.structs.replace(
+            vendor, terminate=split_command(terminate, name="--terminate")
+        )
     return msgspec.structs.replace(vendor, id_from=id_from) if id_from else vendor
 
 
 def _lister(name: str | None, list_command: str | None) -> tuple[Vendor, ...]:
-    """Return a vendor that is listed and never changed, if one was named."""
+    """Return a vendor that is only listed, as a tuple; empty without a name."""
     if list_command:
-        words = split_command(list_command, name="--list")
-        return (Vendor(name=name or "own", list=words, terminate=()),)
+        return (
+            Vendor(
+                name=name or "own", list=split_command(list_command, name="--list"), terminate=()
+            ),
+        )
     return watched(name)

@@ -1,4 +1,4 @@
-"""``outlay prices``: what a GPU costs, where, now and before."""
+"""``outlay prices``: offers, their history, and the prices of a cluster's partitions."""
 
 from __future__ import annotations
 
@@ -6,24 +6,25 @@ from datetime import datetime
 from typing import Annotated
 
 import typer
-from sqlalchemy import Engine
 
 from outlay.cli.output import AsJson, Png, console, new_table, print_findings, print_json
 from outlay.cli.prices.offers import (
     export_prices,
     fetch_prices,
     import_prices,
+    offer_json,
     offer_table,
-    priced,
     series_table,
+    show_survey,
+    store_prices,
     writing_to,
 )
-from outlay.cli.prices.survey import app as partition_app
-from outlay.cli.prices.survey import show_survey
 from outlay.clock import SYSTEM, as_utc, utc_text, wall_ns_of
 from outlay.errors import Finding, InvalidValue
-from outlay.prices.book import MAX_AGE_NS, PriceBook, fetch, require_loaded, search_offers
+from outlay.ledger import Price
+from outlay.prices.book import MAX_AGE_NS, PriceBook, require_loaded, search_offers
 from outlay.prices.catalog import Query
+from outlay.prices.current import rate_text, read_rate, read_rates, set_rate
 from outlay.prices.offer import Tier
 from outlay.prices.series import alerts, cheapest_over_time, points, text_chart
 from outlay.rates import NS_PER_HOUR
@@ -35,50 +36,45 @@ from outlay.units.shown import counted
 app = typer.Typer(help="What a GPU costs, now and before.", no_args_is_help=True)
 app.command("fetch")(fetch_prices)
 
-Gpu = Annotated[
-    str | None, typer.Option("--gpu", help="A card or a family, such as H100 or A100-80GB.")
-]
+Gpu = Annotated[str | None, typer.Option("--gpu", help="A GPU or family, such as H100, A100-80GB.")]
 Count = Annotated[int | None, typer.Option("--count", min=1, help="GPUs in one offer.")]
-Spot = Annotated[bool | None, typer.Option("--spot/--on-demand", help="Only these terms.")]
-MaxPrice = Annotated[str | None, typer.Option(help='Per GPU-hour at most, such as "2.50 USD/h".')]
-MaxTotal = Annotated[
-    str | None, typer.Option(help='For the whole offer at most, such as "20 USD/h".')
-]
-MinMemory = Annotated[int | None, typer.Option(min=1, help="GB of one GPU, at least.")]
-Region = Annotated[str | None, typer.Option(help="Text in the region's name.")]
-Provider = Annotated[str | None, typer.Option(help="Only this provider's.")]
-Nvlink = Annotated[bool, typer.Option("--nvlink", help="Only GPUs known to be joined by NVLink.")]
+Spot = Annotated[bool | None, typer.Option("--spot/--on-demand", help="Only this kind of offer.")]
+MaxPrice = Annotated[str | None, typer.Option(help='Most per GPU-hour, such as "2.50 USD/h".')]
+MaxTotal = Annotated[str | None, typer.Option(help='Most for the whole offer, such as "20 USD/h".')]
+MinMemory = Annotated[int | None, typer.Option(min=1, help="Least memory of one GPU, in GB.")]
+Region = Annotated[str | None, typer.Option(help="Only regions whose name contains this.")]
+Provider = Annotated[str | None, typer.Option(help="Only this provider.")]
+Nvlink = Annotated[bool, typer.Option("--nvlink", help="Only GPUs known to have NVLink.")]
 MaxAge = Annotated[
     str | None,
     typer.Option(
-        help="Leave out what was last seen longer ago, such as 7d; default: 30d of cheapest, "
-        "any age of list. What was stated by hand holds."
+        help="Ignore offers last seen longer ago, such as 7d; default: 30d for cheapest, no limit "
+        "for list. Prices set by hand are never ignored."
     ),
 ]
 At = Annotated[
     str | None,
     typer.Option(
-        help="As of an instant instead of now: 2026-01-31T12:00+01:00; without a zone it is UTC."
+        help="As of this instant instead of now: 2026-01-31T12:00+01:00; without a zone, UTC."
     ),
 ]
 
 
 @app.command("set")
 def set_price(
-    gpu: Annotated[str, typer.Argument(help="A card, such as A100-80GB.")],
+    gpu: Annotated[str, typer.Argument(help="A GPU model, such as A100-80GB.")],
     price: Annotated[str, typer.Argument(help='Per GPU-hour, such as "1.50 USD/h".')],
-    provider: Annotated[str, typer.Option(help="Whose price it is.")] = "own",
+    provider: Annotated[str, typer.Option(help="Provider of the offer.")] = "own",
     count: Annotated[int, typer.Option(min=1, help="GPUs in one offer.")] = 1,
-    tier: Annotated[Tier, typer.Option(help="On which terms.")] = Tier.ON_DEMAND,
-    instance: Annotated[
-        str | None, typer.Option("--id", help="The instance or offer that it is the price of.")
-    ] = None,
+    tier: Annotated[Tier, typer.Option(help="Terms of the offer.")] = Tier.ON_DEMAND,
+    instance: Annotated[str | None, typer.Option("--id", help="Instance or offer id.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """State a price by hand: a contract, a quote, the rate of your own cluster.
+    """Set a price by hand: a contract, a quote, the rate of your own cluster.
 
     Example: outlay prices set A100-80GB "1.10 USD/h" --provider cluster --count 8
     """
+    from outlay.prices.book import fetch
     from outlay.prices.sources.catalogs import ManualSource
 
     rate = Rate.parse(price, name="PRICE")
@@ -88,11 +84,9 @@ def set_price(
     snapshot = fetch(source)
     if not snapshot.offers:
         raise InvalidValue("PRICE", price, snapshot.findings[0].message)
-    book = PriceBook(open_store())
-    book.record([snapshot])
-    book.publish()
+    store_prices(open_store(), [snapshot])
     if as_json:
-        print_json([priced(offer) for offer in snapshot.offers])
+        print_json([offer_json(offer) for offer in snapshot.offers])
     else:
         console.print(offer_table(list(snapshot.offers), SYSTEM.wall_ns()))
 
@@ -114,13 +108,33 @@ def show_offers(
     limit: Annotated[int | None, typer.Option(min=1, hidden=True)] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show offers: all of them, or as ``cheapest`` those that are not known to be sold out."""
+    """Show offers; called as ``cheapest``, only those not known to be sold out."""
     query = Query(
-        gpu=gpu, gpu_count=count, tier=_tier(spot), max_price=_ceiling(max_price, "--max-price"),
-        max_total_price=_ceiling(max_total, "--max-total"), min_memory_gb=min_memory,
+        gpu=gpu, gpu_count=count, tier=_tier(spot), max_price=_hourly(max_price, "--max-price"),
+        max_total_price=_hourly(max_total, "--max-total"), min_memory_gb=min_memory,
         region=region, provider=provider, nvlink=nvlink, rentable=context.info_name == "cheapest",
     )  # fmt: skip
-    _show(open_store(), query, limit or rows, max_age, at, as_json=as_json)
+    now_ns = SYSTEM.wall_ns() if at is None else _instant(at)
+    oldest_ns = MAX_AGE_NS if query.rentable else None
+    if max_age is not None:
+        oldest_ns = Duration.parse(max_age, name="--max-age").ns
+    since_ns = None if oldest_ns is None else now_ns - oldest_ns
+    at_ns = None if at is None else now_ns
+    found = search_offers(open_store(), query, limit=limit or rows, since_ns=since_ns, at_ns=at_ns)
+    if as_json:
+        offers = [offer_json(offer) for offer in found.offers]
+        figures = {"searched": found.searched, "too_old": found.too_old}
+        print_json({"offers": offers} | figures | {"findings": found.findings})
+        return
+    if found.offers:
+        console.print(offer_table(found.offers, now_ns))
+    else:
+        console.print(f"No offer matches; {found.searched:,} loaded offers were searched.")
+    if found.too_old and oldest_ns is not None:
+        ignored, age = counted(found.too_old, "offer"), duration_text(oldest_ns)
+        console.print(f"{ignored} last seen more than {age} ago ignored")
+        console.print("Refresh with outlay prices fetch, or set --max-age")
+    print_findings(found.findings)
 
 
 app.command(
@@ -137,14 +151,14 @@ app.command(
 
 @app.command("history")
 def history(
-    gpu: Annotated[str, typer.Argument(help="A card or a family, such as H100 or A100-80GB.")],
+    gpu: Annotated[str, typer.Argument(help="A GPU model or family, such as H100 or A100-80GB.")],
     provider: Provider = None,
     spot: Spot = None,
     since: Annotated[str, typer.Option(help="How far back, such as 30d.")] = "30d",
     png: Png = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show how a GPU's price moved: the cheapest offer of each snapshot.
+    """Show a GPU's price over time: the cheapest offer of each snapshot.
 
     Example: outlay prices history H100 --provider runpod --since 90d --png h100.png
     """
@@ -165,7 +179,7 @@ def history(
         print_json({"points": found, "findings": damage})
         return
     if not found:
-        console.print(f"No price of {gpu} was seen in the last {since}.")
+        console.print(f"No price of {gpu} was recorded in the last {since}.")
     else:
         chart = text_chart(cheapest_over_time(found), width=min(console.width, 100))
         console.print(chart, soft_wrap=True)
@@ -224,7 +238,7 @@ def stats(as_json: AsJson = False) -> None:
     table = new_table("provider", "gpu", ">now, $/GPU-h", ">24 h average", ">24 h trend")
     for key, now in sorted(figures["current_prices"].items()):
         provider, _, gpu = key.rpartition(":")
-        day = ("-", "-")  # Nobody looked at it in them.
+        day = ("-", "-")  # No price in the last 24 hours.
         if (average := figures["average_prices_24h"].get(key)) is not None:
             day = (f"{average:.4f}", f"{figures['price_trends_24h'][key]:+.1f} %")
         table.add_row(provider, gpu, f"{now:.4f}", *day)
@@ -241,40 +255,73 @@ def stats(as_json: AsJson = False) -> None:
 app.command("import")(import_prices)
 app.command("export")(export_prices)
 app.command("survey")(show_survey)
+
+
+# ``outlay prices partition``.
+
+partition_app = typer.Typer(help="What a GPU-hour costs on each partition.", no_args_is_help=True)
 app.add_typer(partition_app, name="partition")
 
+Partition = Annotated[str, typer.Argument(metavar="PARTITION", help="As Slurm names it.")]
 
-def _show(
-    store: Engine, query: Query, limit: int, max_age: str | None, at: str | None, *, as_json: bool
+
+@partition_app.command("set")
+def set_partition(
+    partition: Partition,
+    rate: Annotated[
+        str,
+        typer.Argument(
+            metavar="RATE",
+            help='Per GPU-hour, such as "1.20 USD/h"; showback unless followed by "cash".',
+        ),
+    ],
+    as_json: AsJson = False,
 ) -> None:
-    now_ns = SYSTEM.wall_ns() if at is None else _instant(at)
-    oldest_ns = MAX_AGE_NS if query.rentable else None
-    if max_age is not None:
-        oldest_ns = Duration.parse(max_age, name="--max-age").ns
-    since_ns = None if oldest_ns is None else now_ns - oldest_ns
-    found = search_offers(
-        store, query, limit=limit, since_ns=since_ns, at_ns=None if at is None else now_ns
-    )
+    """Set the price of a GPU-hour on a partition, for future sweeps and imported jobs.
+
+    Example: outlay prices partition set gpu-a100 "1.20 USD/h"
+    """
+    _show_rates(set_rate(partition, read_rate(rate, partition, name="RATE")), as_json=as_json)
+
+
+@partition_app.command("remove")
+def remove_partition(partition: Partition, as_json: AsJson = False) -> None:
+    """Remove a partition's rate; runs already priced with it do not change.
+
+    Example: outlay prices partition remove gpu-a100
+    """
+    _show_rates(set_rate(partition, None), as_json=as_json)
+
+
+@partition_app.command("show")
+def show_rates(as_json: AsJson = False) -> None:
+    """Show every partition that has a rate.
+
+    Example: outlay prices partition show
+    """
+    _show_rates(read_rates(), as_json=as_json)
+
+
+def _show_rates(rates: dict[str, Price], *, as_json: bool) -> None:
     if as_json:
-        rows = [priced(offer) for offer in found.offers]
-        figures = {"searched": found.searched, "too_old": found.too_old}
-        print_json({"offers": rows} | figures | {"findings": found.findings})
+        print_json({name: rate_text(rate) for name, rate in rates.items()})
         return
-    if found.offers:
-        console.print(offer_table(found.offers, now_ns))
-    else:
-        console.print(f"No offer matches; {found.searched:,} loaded offers were looked through.")
-    if found.too_old and oldest_ns is not None:
-        said = f"{counted(found.too_old, 'offer')} last seen more than {duration_text(oldest_ns)}"
-        console.print(f"{said} ago left out: outlay prices fetch, or --max-age")
-    print_findings(found.findings)
+    if not rates:
+        console.print(
+            'No partition has a rate. Set one with: outlay prices partition set gpu "1.20 USD/h"'
+        )
+        return
+    table = new_table("partition", ">per GPU-hour", "kind")
+    for name, rate in rates.items():
+        table.add_row(name, str(rate.rate), rate.kind)
+    console.print(table)
 
 
 def _tier(spot: bool | None) -> Tier | None:
     return None if spot is None else Tier.SPOT if spot else Tier.ON_DEMAND
 
 
-def _ceiling(text: str | None, option: str) -> Money | None:
+def _hourly(text: str | None, option: str) -> Money | None:
     return None if text is None else Rate.parse(text, name=option).per_hour
 
 

@@ -1,4 +1,4 @@
-"""Offers as tables, JSON rows and files; vendors asked for theirs."""
+"""Offers fetched from vendors, imported, exported and surveyed; their tables and JSON."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Annotated, Any, Final
 import typer
 from rich.progress import Progress, SpinnerColumn, TextColumn
 from rich.table import Table
+from sqlalchemy import Engine
 
 from outlay.cli.cost.tables import keep_cost_files
 from outlay.cli.output import (
@@ -20,21 +21,24 @@ from outlay.cli.output import (
     new_table,
     print_findings,
     print_json,
+    print_sentence,
 )
-from outlay.clock import utc_text
+from outlay.clock import SYSTEM, utc_text
 from outlay.compat.cost_module.price_history import export_history, history_file, import_history
 from outlay.errors import Finding, InvalidValue
+from outlay.guard.checklist import SURVEY_FILE
 from outlay.prices.alerts import AlertRules, change_percent
-from outlay.prices.book import PriceBook, fetch, fetch_all
-from outlay.prices.offer import Offer, Snapshot, SourceFailed
+from outlay.prices.book import PriceBook
+from outlay.prices.offer import Offer, Snapshot
 from outlay.prices.recording import Series
 from outlay.prices.series import PricePoint, alerts
+from outlay.prices.survey import Survey, as_markdown, justification, survey
 from outlay.store import open_store
 from outlay.units import Money
 from outlay.units.quantity import duration_text
 from outlay.units.shown import counted
 
-# Offers and price series as tables, JSON rows and files.
+# Tables and JSON.
 
 FINDINGS_SHOWN = 10
 _NVLINK = {True: "yes", False: "no", None: ""}
@@ -43,16 +47,16 @@ _WIDE = 110
 
 @contextmanager
 def writing_to(option: str, path: Path) -> Iterator[None]:
-    """Turn a file that cannot be written into an error that names the option and the path."""
+    """Turn an OSError into an InvalidValue that names the option and the path."""
     try:
         yield
     except OSError as error:
-        expected = f"a place that can be written ({error.strerror})"
+        expected = f"a writable path ({error.strerror})"
         raise InvalidValue(option, str(path), expected) from None
 
 
 def offer_table(offers: Sequence[Offer], now_ns: int) -> Table:
-    """Return offers as a table; a narrow terminal gets the columns that matter most."""
+    """Return offers as a table; a narrow terminal gets fewer columns."""
     wide = console.width >= _WIDE
     extra = ("region", ">left", "id") if wide else ()
     table = new_table(
@@ -76,14 +80,13 @@ def offer_table(offers: Sequence[Offer], now_ns: int) -> Table:
     return table
 
 
-def priced(offer: Offer) -> dict[str, Any]:
-    """Return every field of an offer, and its price per GPU, for JSON."""
+def offer_json(offer: Offer) -> dict[str, Any]:
+    """Return every field of an offer and its price per GPU."""
     row = {name: getattr(offer, name) for name in offer.__struct_fields__}
     return row | {"price_per_gpu": offer.price_per_gpu}
 
 
-def summary(snapshot: Snapshot) -> dict[str, object]:
-    """Return what a fetch brought, for JSON."""
+def _snapshot_json(snapshot: Snapshot) -> dict[str, object]:
     return {
         "source": snapshot.source,
         "fetched_ns": snapshot.fetched_ns,
@@ -94,7 +97,7 @@ def summary(snapshot: Snapshot) -> dict[str, object]:
 
 
 def series_table(points: Sequence[PricePoint]) -> Table:
-    """Return one row per series: first, last, lowest and highest price."""
+    """Return one row per series: last, lowest and highest price, and the change."""
     by_series: dict[Series, list[PricePoint]] = {}
     for point in points:
         by_series.setdefault(point.series, []).append(point)
@@ -123,18 +126,18 @@ def series_table(points: Sequence[PricePoint]) -> Table:
 
 
 def print_some_findings(findings: Sequence[Finding]) -> None:
-    """Show the first findings, and how many there are in all."""
+    """Print the first findings and the number of the others."""
     print_findings(findings[:FINDINGS_SHOWN])
     if len(findings) > FINDINGS_SHOWN:
         console.print(f"... and {len(findings) - FINDINGS_SHOWN:,} more like these")
 
 
 def _amount(money: Money) -> str:
-    """Return an amount for a column in dollars; another currency is named in its cell."""
+    """Return an amount without "USD"; other currencies are named."""
     return str(money).removesuffix(" USD")
 
 
-# ``outlay prices fetch``: vendors asked for their prices, all at once.
+# ``outlay prices fetch``.
 
 VENDORS: Final = ("runpod", "lambda", "vast")
 
@@ -142,28 +145,28 @@ VENDORS: Final = ("runpod", "lambda", "vast")
 def fetch_prices(
     source: Annotated[
         list[str] | None,
-        typer.Option(help="Whom to ask: runpod, lambda, vast or gpuhunt:PROVIDER; repeatable."),
+        typer.Option(
+            help="Source: runpod, lambda, vast (default: these) or gpuhunt:PROVIDER; repeatable."
+        ),
     ] = None,
-    drop: Annotated[float, typer.Option(help="Alert on a fall of more than this percent.")] = 10,
-    surge: Annotated[float, typer.Option(help="Alert on a rise of more than this percent.")] = 20,
+    drop: Annotated[float, typer.Option(help="Alert on a fall by more than this percent.")] = 10,
+    surge: Annotated[float, typer.Option(help="Alert on a rise by more than this percent.")] = 20,
     as_json: AsJson = False,
 ) -> None:
-    """Ask vendors for their prices, all at once, and keep the answers.
+    """Fetch prices from vendors in parallel and store them.
 
-    Keys come from RUNPOD_API_KEY, LAMBDA_API_KEY and VAST_API_KEY.
+    API keys come from RUNPOD_API_KEY, LAMBDA_API_KEY and VAST_API_KEY.
 
     Example: outlay prices fetch --source vast --source runpod
     """
-    store = open_store()
-    book = PriceBook(store, rules=AlertRules.parse(drop, surge))
-    snapshots = ask(source or VENDORS)
-    book.record(snapshots)
-    book.publish()
+    store, rules = open_store(), AlertRules.parse(drop, surge)
+    snapshots = fetch_sources(source or VENDORS)
+    store_prices(store, snapshots, rules)
     keep_cost_files()
     instants = {snapshot.fetched_ns for snapshot in snapshots}
     raised = [alert for alert in alerts(store, since_ns=min(instants)) if alert.at_ns in instants]
     if as_json:
-        print_json({"snapshots": [summary(one) for one in snapshots], "alerts": raised})
+        print_json({"snapshots": [_snapshot_json(one) for one in snapshots], "alerts": raised})
     else:
         table = new_table("source", ">offers", ">quarantined", "result")
         for one in snapshots:
@@ -179,21 +182,31 @@ def fetch_prices(
         raise typer.Exit(1)
 
 
-def ask(names: Sequence[str]) -> list[Snapshot]:
-    """Fetch sources by name, showing which are still being waited for."""
-    # Loaded here: an HTTP client is of no use to the commands that only read the store.
+def store_prices(
+    store: Engine, snapshots: Sequence[Snapshot], rules: AlertRules | None = None
+) -> None:
+    """Record snapshots and publish the current offers."""
+    book = PriceBook(store, rules=rules)
+    book.record(snapshots)
+    book.publish()
+
+
+def fetch_sources(names: Sequence[str]) -> list[Snapshot]:
+    """Fetch sources by name, with a spinner for each pending one."""
+    # Imported here: commands that only read the store need no HTTP client.
+    from outlay.prices.book import fetch_all
     from outlay.prices.sources.vendors import sources_named
 
     sources = sources_named(names)
     columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False))
     with Progress(*columns, console=errors, transient=True) as progress:
-        tasks = {one.name: progress.add_task(f"asking {one.name}", total=1) for one in sources}
+        tasks = {one.name: progress.add_task(f"fetching {one.name}", total=1) for one in sources}
         return fetch_all(
             sources, on_done=lambda snapshot: progress.update(tasks[snapshot.source], completed=1)
         )
 
 
-# ``outlay prices import`` and ``export``: price histories and catalogs as files.
+# ``outlay prices import`` and ``export``.
 
 
 def import_prices(
@@ -214,22 +227,22 @@ def import_prices(
     if as_json:
         print_json(imported)
         return
-    console.print(f"{imported.added:,} prices added, {imported.known:,} known before.")
+    console.print(f"{imported.added:,} prices added, {imported.known:,} already known.")
     print_some_findings(imported.findings)
 
 
 def _import_catalog(path: Path, *, as_json: bool) -> None:
+    from outlay.prices.book import fetch
+    from outlay.prices.offer import SourceFailed
     from outlay.prices.sources.catalogs import CsvSource
 
     source = CsvSource(path.expanduser())
     snapshot = fetch(source)
     if snapshot.failed:
         raise SourceFailed(source.name, snapshot.findings[0].message)
-    book = PriceBook(open_store())
-    book.record([snapshot])
-    book.publish()
+    store_prices(open_store(), [snapshot])
     if as_json:
-        print_json(summary(snapshot))
+        print_json(_snapshot_json(snapshot))
         return
     console.print(f"{len(snapshot.offers):,} offers of {source.provider}.")
     print_some_findings(snapshot.findings)
@@ -239,7 +252,7 @@ def export_prices(
     path: Annotated[Path, typer.Argument(help="Where to write price_history.json.")],
     as_json: AsJson = False,
 ) -> None:
-    """Write every price to a price_history.json, keeping what stands in it already.
+    """Write every price to a price_history.json, keeping the entries it already has.
 
     Example: outlay prices export price_history.json
     """
@@ -249,5 +262,97 @@ def export_prices(
     if as_json:
         print_json({"prices": count, "path": target, "findings": damage})
         return
-    console.print(f"{count:,} prices in {target}", soft_wrap=True)
+    print_sentence(f"{count:,} prices in {target}")
     print_some_findings(damage)
+
+
+# ``outlay prices survey``.
+
+
+def show_survey(
+    gpus: Annotated[int, typer.Option(min=1, help="GPUs in one machine.")] = 2,
+    vendors: Annotated[
+        str, typer.Option(help="Vendors to compare, separated by commas.")
+    ] = ",".join(VENDORS),
+    gpu: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Compare this GPU model instead of the usual ones, such as H100; repeatable."
+        ),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", metavar="DIR", help=f"Also write {SURVEY_FILE} there."),
+    ] = None,
+    offline: Annotated[
+        bool, typer.Option("--offline", help="Fetch nothing; plan with the placeholder price.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Compare vendors and pick one.
+
+    For a short job: the cheapest spot offer with NVLink, else a single node.
+
+    Example: outlay prices survey --gpus 2 --vendors runpod,lambda,vast -o experiments/cloud-budget
+    """
+    names = [name.strip() for name in vendors.split(",") if name.strip()]
+    if not names:
+        raise InvalidValue("--vendors", vendors, f"names separated by commas: {','.join(VENDORS)}")
+    snapshots = _offline_snapshots(names) if offline else fetch_sources(names)
+    if not offline:
+        store_prices(open_store(), snapshots)
+    result = survey(snapshots, gpus=gpus, taken_ns=SYSTEM.wall_ns(), only=gpu or ())
+    path = None if output is None else output / SURVEY_FILE
+    if path is not None:
+        with writing_to("--output", path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(as_markdown(result), encoding="utf-8")
+    if as_json:
+        print_json(_survey_json(result, path))
+        return
+    offers = [offer for row in result.rows for offer in row.offers]
+    if offers:
+        console.print(offer_table(offers, result.taken_ns))
+        console.print()
+    console.print(justification(result).replace("**", ""))
+    print_some_findings(result.findings)
+    if path is not None:
+        print_sentence(f"Written: {path}")
+
+
+def _offline_snapshots(names: list[str]) -> list[Snapshot]:
+    now_ns = SYSTEM.wall_ns()
+    return [
+        Snapshot(
+            source=name,
+            fetched_ns=now_ns,
+            findings=(Finding(source=name, message="not loaded: --offline"),),
+            failed=True,
+        )
+        for name in names
+    ]
+
+
+def _survey_json(result: Survey, path: Path | None) -> dict[str, object]:
+    plan = result.placeholder
+    return {
+        "gpus": result.gpus,
+        "taken_ns": result.taken_ns,
+        "rule": result.rule,
+        "pick": None if result.pick is None else offer_json(result.pick),
+        "placeholder": None
+        if plan is None
+        else {"per_gpu": plan.per_gpu, "cost": plan.cost, "ceiling": plan.ceiling},
+        "justification": justification(result),
+        "vendors": [
+            {
+                "vendor": row.vendor,
+                "fitting": row.fitting,
+                "problem": row.problem,
+                "offers": [offer_json(offer) for offer in row.offers],
+            }
+            for row in result.rows
+        ],
+        "findings": result.findings,
+        "path": path,
+    }

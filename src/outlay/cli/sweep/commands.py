@@ -10,12 +10,13 @@ from typing import Annotated, Final
 import typer
 
 from outlay.cli.output import (
-    SHOWN_DIGITS,
     AsJson,
     console,
     new_table,
     print_findings,
+    print_head,
     print_json,
+    print_path,
     print_sentence,
     shown_path,
 )
@@ -50,13 +51,13 @@ from outlay.sweep.state.setup import holder_of
 from outlay.units.quantity import duration_text
 from outlay.units.shown import counted
 
-# How a sweep's plan looks before anything is started.
+# The plan as a table.
 
 _INDENT: Final = "  "
 
 
 def print_plan(plan: SweepPlan, *, commands: bool = False) -> None:
-    """Print a plan as people read it, and every run's command where that is wanted."""
+    """Print a plan and, with ``commands``, the command of every run."""
     table = new_table("run", "parameters", "budget", ">GPUs", ">time", ">cost")
     redact = plan.redactor(os.environ)
     for run in plan.runs:
@@ -76,7 +77,7 @@ def print_plan(plan: SweepPlan, *, commands: bool = False) -> None:
 
 
 def _print_commands(plan: SweepPlan, redact: Redactor) -> None:
-    print_sentence(f"Commands; {SWEEP_MARK} stands for the sweep's directory:")
+    print_sentence(f"Commands ({SWEEP_MARK} is the sweep's directory):")
     for run in plan.runs:
         lines = command_lines(planned_command(plan, run, redact), console.width - len(_INDENT))
         text = "\n".join(f"{_INDENT}{line}" for line in lines)
@@ -92,11 +93,11 @@ def _total(plan: SweepPlan) -> str:
         money = "costs that cannot be added (several currencies, or cash and showback)"
     room = "" if ceiling is None else f", ceiling {ceiling}"
     if ceiling is not None and cost is not None and cost.currency == ceiling.currency:
-        room += ": all of them fit" if cost <= ceiling else ": not all of them will fit"
+        room += ": enough for all" if cost <= ceiling else ": not enough for all"
     return f"{counted(len(plan.runs), 'run')}: {time}, {money}{room}"
 
 
-# The commands.
+# Commands.
 
 app = typer.Typer(help="Compare configurations on equal budgets.", no_args_is_help=True)
 
@@ -107,13 +108,8 @@ Jobs = Annotated[
         "--jobs", "-j", min=1, help="Runs at the same time; default: one here, all on a cluster."
     ),
 ]
-Detach = Annotated[
-    bool, typer.Option("--detach", help="Leave when a cluster has every run; look again later.")
-]
-Gpus = Annotated[
-    str | None,
-    typer.Option(help="GPUs to share out, such as 0,1,2,3; default: those visible here."),
-]
+Detach = Annotated[bool, typer.Option("--detach", help="Exit once the cluster has all runs.")]
+Gpus = Annotated[str | None, typer.Option(help="GPUs to use: 0,1,2,3; default: all visible.")]
 EnableSweeps = Annotated[bool, typer.Option("--enable-sweeps", hidden=True)]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Start without asking.")]
 SweepDir = Annotated[Path, typer.Argument(metavar="DIR", help="The sweep's directory.")]
@@ -121,7 +117,7 @@ SweepDir = Annotated[Path, typer.Argument(metavar="DIR", help="The sweep's direc
 
 @app.command("plan")
 def show_plan(grid: GridFile, as_json: AsJson = False) -> None:
-    """Show the runs of a grid, their budgets, hours, dollars and commands; start nothing.
+    """Show the runs of a grid with budget, time, cost and command; start nothing.
 
     Example: outlay sweep plan configs/sweeps/example_iso_time.yaml
     """
@@ -143,13 +139,13 @@ def show_run(
     directory: Annotated[
         Path | None,
         typer.Option(
-            "--dir", metavar="DIR", help="Where to record the sweep; default: what the grid says."
+            "--dir", metavar="DIR", help="The sweep's directory; default: as the grid states."
         ),
     ] = None,
     output_dir: Annotated[Path | None, typer.Option("--output-dir", hidden=True)] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Run every run of a grid, after a yes; exits 1 when one failed, 3 when one did not fit.
+    """Run a grid after confirmation; exit 1 if a run failed, 3 if the ceiling refused one.
 
     Example: outlay sweep run grid.yaml --yes --jobs 4
     """
@@ -167,12 +163,9 @@ def show_run(
 def show_resume(
     directory: SweepDir,
     retry_failed: Annotated[
-        bool, typer.Option("--retry-failed", help="Also run again what failed.")
+        bool, typer.Option("--retry-failed", help="Also rerun failed runs.")
     ] = False,
-    grid: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="The grid, where it was moved; default: where it was."),
-    ] = None,
+    grid: Annotated[Path | None, typer.Option(metavar="FILE", help="The grid, if moved.")] = None,
     yes: Yes = False,
     enable_sweeps: EnableSweeps = False,
     jobs: Jobs = None,
@@ -180,9 +173,9 @@ def show_resume(
     gpus: Gpus = None,
     as_json: AsJson = False,
 ) -> None:
-    """Resume a sweep: run what is not done, never what is.
+    """Resume a sweep: run everything that has not completed.
 
-    Its start was the yes, so that none is asked for; the flags of ``run`` may be repeated.
+    Asks for no confirmation; the flags of ``run`` are accepted.
 
     Example: outlay sweep resume runs/demo --retry-failed
     """
@@ -196,7 +189,7 @@ def show_resume(
 
 @app.command("status")
 def show_status(directory: SweepDir, as_json: AsJson = False) -> None:
-    """Show how the runs of a sweep stand, running or not.
+    """Show the status of a sweep and its runs.
 
     Example: outlay sweep status runs/demo
     """
@@ -211,19 +204,18 @@ def show_status(directory: SweepDir, as_json: AsJson = False) -> None:
     running = f"run by {holder}" if holder else "not running"
     console.print()
     print_sentence(f"{standing(manifest, now_ns, standings)}; {running}")
-    _print_head(directory)
+    print_head(head_of(directory))
 
 
 @app.command("cancel")
 def show_cancel(
     directory: SweepDir,
     runs: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="RUN...", help="Runs to end; default: all of them."),
+        list[str] | None, typer.Argument(metavar="RUN...", help="Runs to end; default: all.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Cancel a sweep or some of its runs: SIGTERM, and what they cost is recorded.
+    """Cancel a sweep or some of its runs with SIGTERM; their cost is recorded.
 
     Example: outlay sweep cancel runs/demo 003_lr_01
     """
@@ -234,42 +226,40 @@ def show_cancel(
         console.print(f"Sent SIGINT to process {ended.harness}; a second cancel forces it.")
     elif ended.jobs:
         stand = standing(read_manifest(directory), SYSTEM.wall_ns())
-        console.print(f"Cancelled {ended.jobs} on the cluster; now {stand}.")
+        print_sentence(f"Cancelled {counted(ended.jobs, 'job')} on the cluster; now {stand}.")
     else:
-        console.print("The sweep is not running; nothing was left running.")
+        console.print("The sweep is not running; there was nothing to end.")
 
 
 @app.command("report")
 @app.command("aggregate", hidden=True)
 def show_sweep_report(
     directory: Annotated[
-        Path | None,
-        typer.Argument(metavar="[DIR]", help="The sweep's directory; default: this one."),
+        Path | None, typer.Argument(metavar="[DIR]", help="Its directory; default: this one.")
     ] = None,
     root: Annotated[Path | None, typer.Option("--root", hidden=True)] = None,
     manifest: Annotated[Path | None, typer.Option("--manifest", hidden=True)] = None,
     output: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="Where the reports go; default: DIR/reports."),
+        Path | None, typer.Option(metavar="DIR", help="Where to write; default: DIR/reports.")
     ] = None,
     enable_aggregator: Annotated[bool, typer.Option("--enable-aggregator", hidden=True)] = False,
     allow_missing: Annotated[
-        bool, typer.Option("--allow-missing", help="Go on when a completed run misses files.")
+        bool, typer.Option("--allow-missing", help="Continue if a completed run lacks files.")
     ] = False,
     pictures: Annotated[
         str | None,
         typer.Option(
             metavar="FORMATS",
-            help="Also draw the charts as files, such as png,svg,pdf; needs the extra `report`.",
+            help="Also write charts, such as png,svg,pdf; needs the extra `report`.",
         ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Summarise a sweep: a CSV with a row per run, and a page that says which was best.
+    """Summarise a sweep: a CSV with a row per run, and a page with the ranking.
 
     Example: outlay sweep report runs/demo --pictures png,pdf
     """
-    # Here: the other commands of a sweep draw nothing, and need not wait for what draws.
+    # Imported here: the other commands need no charts.
     from outlay.report.files import read_sweep, write_sweep_files
     from outlay.report.pictures import read_formats
 
@@ -278,7 +268,7 @@ def show_sweep_report(
     chosen = directory or root or (manifest.parent if manifest else Path())
     findings, now_ns = catch_up(chosen).findings, SYSTEM.wall_ns()
     if not as_json:
-        print_findings(findings)  # Now: they may say why what follows cannot be done.
+        print_findings(findings)  # First, since they may explain an error below.
     account = read_sweep(chosen, now_ns, allow_missing=allow_missing)
     files = write_sweep_files(account, output or account.reports, now_ns, formats)
     if as_json:
@@ -290,11 +280,11 @@ def show_sweep_report(
         return
     print_sentence(account.verdict)
     for path in (*files.written.values(), *files.pictures):
-        console.print(str(path), soft_wrap=True)
+        print_path(path)
 
 
 def _ask(plan: SweepPlan) -> None:
-    """Show the plan on a terminal and ask; without one, refuse."""
+    """Show the plan and ask for confirmation; refuse without a terminal."""
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise NotAcknowledged
     print_plan(plan)
@@ -302,14 +292,8 @@ def _ask(plan: SweepPlan) -> None:
         raise NotAcknowledged
 
 
-def _print_head(root: Path) -> None:
-    """Show by which hash `guard verify --expect` finds later what was removed from its money."""
-    if head := head_of(root):
-        console.print(f"head {head[:SHOWN_DIGITS]}")
-
-
 def _conclude(result: Result, *, as_json: bool) -> None:
-    """Say how the sweep went, and exit with what that means."""
+    """Print the result and exit with its code."""
     failed = result.of_status("error", "cancelled", "preempted")
     skipped = result.of_status("skipped")
     if as_json:
@@ -324,10 +308,9 @@ def _conclude(result: Result, *, as_json: bool) -> None:
     else:
         print_findings(result.findings)
         print_sentence(standing(result.manifest, SYSTEM.wall_ns()))
-        _print_head(result.root)
+        print_head(head_of(result.root))
         command = "status" if result.of_status("running") else "report"
-        then = f"outlay sweep {command} {shown_path(result.root)}"
-        console.print(f"Look at it with: {then}", soft_wrap=True)
+        print_sentence(f"Show it with: outlay sweep {command} {shown_path(result.root)}")
     if result.cancelled:
         raise typer.Exit(130)
     if failed:

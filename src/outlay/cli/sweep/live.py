@@ -1,4 +1,4 @@
-"""How a sweep looks while it runs: a live table on a terminal, a line per change elsewhere."""
+"""Status of a sweep: a live table on a terminal, a line per change elsewhere, JSON."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rich.text import Text
 
 from outlay.budget.display import read_document
 from outlay.budget.limits import currency_in, total_key
-from outlay.cli.output import console, new_table
+from outlay.cli.output import console, new_table, print_sentence
 from outlay.clock import SYSTEM
 from outlay.guard.lease import Terms
 from outlay.ledger.price import KINDS, Kind
@@ -23,13 +23,7 @@ from outlay.sweep.engines.base import TaskStanding, jobs_in, ran_ns
 from outlay.sweep.run.detached import Detached
 from outlay.sweep.run.harness import Harness
 from outlay.sweep.run.money import head_of
-from outlay.sweep.state.manifest import (
-    ManifestRun,
-    SweepManifest,
-    captured,
-    planned,
-    runs_of_kind,
-)
+from outlay.sweep.state.manifest import ManifestRun, SweepManifest, captured, planned, runs_of_kind
 from outlay.sweep.state.outcomes import RunState
 from outlay.units import Money
 from outlay.units.money import MICROS, sum_by_currency
@@ -38,33 +32,33 @@ from outlay.units.quantity import duration_text
 _REFRESH_NS = 500_000_000
 _ROWS = 30
 _TOTALS = {"max_minutes": "time_minutes"}
-"""What the total of a limit is called, where that is not its key without ``max_``."""
+"""Names of totals that are not the limit's name without ``max_``."""
 
 
 @contextmanager
 def show_while(*, quiet: bool) -> Iterator[Callable[[Harness], None]]:
-    """Show a sweep while it runs; yields what the harness calls at every look."""
+    """Show a sweep while it runs; yields the callback for the harness."""
     if quiet:
         yield lambda _: None
     elif console.is_terminal:
         with Live(console=console, auto_refresh=False) as live:
-            shown = _Table(live)
-            yield shown.look
-            shown.leave()
+            shown = _LiveStatus(live)
+            yield shown.update
+            shown.finish()
     else:
-        yield _StatusLines().look
+        yield _StatusLines().update
 
 
-class _Table:
-    """Redraws the table, not more often than an eye can follow."""
+class _LiveStatus:
+    """Redraws the table at most twice a second."""
 
     def __init__(self, live: Live) -> None:
         self._live = live
         self._next_ns = 0
         self._table: Table | None = None
 
-    def look(self, harness: Harness) -> None:
-        """Draw how things stand."""
+    def update(self, harness: Harness) -> None:
+        """Redraw the table if it is due."""
         now_ns = SYSTEM.monotonic_ns()
         if now_ns >= self._next_ns or not harness.active:
             self._next_ns = now_ns + _REFRESH_NS
@@ -74,8 +68,8 @@ class _Table:
             line = Text(standing(manifest, SYSTEM.wall_ns(), standings))
             self._live.update(Group(self._table, line), refresh=True)
 
-    def leave(self) -> None:
-        """Leave the table on the screen, without the status line below it."""
+    def finish(self) -> None:
+        """Keep the table on the screen without the status line."""
         if self._table is not None:
             self._live.update(self._table, refresh=True)
 
@@ -86,8 +80,8 @@ class _StatusLines:
     def __init__(self) -> None:
         self._seen: dict[str, tuple[str, int]] | None = None
 
-    def look(self, harness: Harness) -> None:
-        """Print what has changed; what an earlier harness did is no news."""
+    def update(self, harness: Harness) -> None:
+        """Print changes; runs completed by an earlier harness are not reported."""
         if self._seen is None:
             earlier = harness.manifest.states.items()
             self._seen = {
@@ -100,19 +94,16 @@ class _StatusLines:
             if state.status != "pending" and self._seen.get(run) != now:
                 self._seen[run] = now
                 tail = f": {state.reason}" if state.reason else ""
-                console.print(f"{run} {state.status}{tail}", soft_wrap=True)
+                print_sentence(f"{run} {state.status}{tail}")
 
 
 Standings = Mapping[str, TaskStanding]
-"""What a cluster says of running runs, by id."""
-_NOT_ASKED: Final[Standings] = {}
+"""The cluster's status of running runs, by run id."""
+_NO_STANDINGS: Final[Standings] = {}
 
 
 def status_document(looked: Detached, now_ns: int, harness: int | None) -> dict[str, Any]:
-    """Return how a sweep and its runs stand, under the documented names.
-
-    ``harness`` is the process that runs it, if there is one.
-    """
+    """Return the status of a sweep and its runs as JSON; ``harness`` is the pid that runs it."""
     manifest = looked.manifest
     jobs = jobs_in(manifest.root)
     return {
@@ -129,7 +120,7 @@ def status_document(looked: Detached, now_ns: int, harness: int | None) -> dict[
 
 
 def totals_document(manifest: SweepManifest) -> dict[str, list[Money]]:
-    """Return what a sweep was planned to cost and has cost; cash and showback each by itself."""
+    """Return planned and actual cost, for cash and for showback."""
     return {
         "planned": planned(manifest),
         "spent": captured(manifest),
@@ -143,24 +134,24 @@ def _run_document(
 ) -> dict[str, Any]:
     manifest, stands = looked.manifest, looked.standing.get(run, TaskStanding())
     static, state = manifest.runs[run], manifest.state(run)
-    going_ns, cost = _going_ns(manifest, run, now_ns), state.cost_micros
+    current_ns, cost = _current_ns(manifest, run, now_ns), state.cost_micros
     return {
         "id": run,
         "status": _status(manifest, run, looked.standing),
         "job": stands.job or jobs.get(state.ticket) or None,
         "attempts": state.attempts,
-        "elapsed_s": (state.elapsed_ns + going_ns) / 1e9,
+        "elapsed_s": (state.elapsed_ns + current_ns) / 1e9,
         "planned": static.predicted_cost,
         "cost": None if cost is None else Money(cost, state.currency),
         "cost_kind": None if cost is None else static.kind_of_cost(state),
-        "running": _going_cost(static, going_ns) if state.status == "running" else None,
+        "running": _current_cost(static, current_ns) if state.status == "running" else None,
         "charged": charged_of(manifest, run),
         "reason": stands.text or state.reason,
     }
 
 
 def _status(manifest: SweepManifest, run: str, standings: Standings) -> str:
-    """Return the status of a run; ``queued`` while it waits in a cluster's queue."""
+    """Return the status of a run; ``queued`` while its job waits in the cluster's queue."""
     return "queued" if run in standings and standings[run].queued else manifest.state(run).status
 
 
@@ -168,11 +159,11 @@ def _tally(manifest: SweepManifest, standings: Standings) -> dict[str, int]:
     return dict(Counter(_status(manifest, run, standings) for run in manifest.runs))
 
 
-def standing(manifest: SweepManifest, now_ns: int, standings: Standings = _NOT_ASKED) -> str:
-    """Return in a line how many runs stand how, and every amount of the sweep under its name.
+def standing(manifest: SweepManifest, now_ns: int, standings: Standings = _NO_STANDINGS) -> str:
+    """Return one line with the number of runs by status and the sweep's amounts.
 
-    Planned is what was foreseen; captured (without a ceiling: cost) what the attempts that have
-    ended cost; running what the others should have cost by now.
+    "planned" is the predicted cost; "captured" ("cost" without a ceiling) the cost of ended
+    attempts; "running" the estimated cost of running attempts up to now.
     """
     counted = sorted(_tally(manifest, standings).items())
     tally = ", ".join(f"{count} {status}" for status, count in counted)
@@ -181,21 +172,21 @@ def standing(manifest: SweepManifest, now_ns: int, standings: Standings = _NOT_A
         return f"{tally}; no price"
     ceiling = manifest.about.get("ceiling")
     words = []
-    for kind in KINDS:  # Side by side, and never added.
+    for kind in KINDS:  # Cash and showback are never added.
         running = _running(manifest, now_ns, kind)
-        said = "" if kind == "cash" else f"{kind} "
+        prefix = "" if kind == "cash" else f"{kind} "
         name_of_cost = "captured" if ceiling else "cost"
         amounts = [("planned", planned(manifest, kind)), (name_of_cost, ended[kind])]
-        words += [f"{said}{name} {_sum(amount)}" for name, amount in amounts if amount]
-        words += [f"{said}running ~{_sum(running)}"] if running else []
+        words += [f"{prefix}{name} {_sum(amount)}" for name, amount in amounts if amount]
+        words += [f"{prefix}running ~{_sum(running)}"] if running else []
     words += [f"ceiling {ceiling}"] if ceiling else []
     one_kind = [] if all(ended.values()) else ended["cash"] or ended["showback"]
-    difference = _difference(manifest, one_kind) if one_kind else ""
+    difference = _uncharged(manifest, one_kind) if one_kind else ""
     return f"{tally}; {', '.join(words) or 'nothing planned'}{difference}"
 
 
-def _difference(manifest: SweepManifest, ended: list[Money]) -> str:
-    """Say what the runs' budgets charged of their cost, and what the rest is, once all is over."""
+def _uncharged(manifest: SweepManifest, ended: list[Money]) -> str:
+    """Return how much of the cost budgets charged, once no run is running; "" if all of it."""
     charged = sum_by_currency(
         charge for run in manifest.runs if (charge := charged_of(manifest, run))
     )
@@ -203,11 +194,13 @@ def _difference(manifest: SweepManifest, ended: list[Money]) -> str:
         return ""
     if charged == ended:
         return ""
-    return f"; budgets charged {_sum(charged)}, the rest is what they do not charge, such as ending"
+    return (
+        f"; budgets charged {_sum(charged)}, the rest is cost they do not charge, such as shutdown"
+    )
 
 
 def charged_of(manifest: SweepManifest, run: str) -> Money | None:
-    """Return what a run's own budget has charged, as it last wrote it; None where it did not."""
+    """Return what a run's budget charged, from its last ``budget.json``; None without one."""
     document = read_document(manifest.root / manifest.runs[run].run_dir) or {}
     totals, limits = document.get("totals"), document.get("limits")
     currency = currency_in(limits if isinstance(limits, dict) else ())
@@ -218,14 +211,13 @@ def charged_of(manifest: SweepManifest, run: str) -> Money | None:
 
 
 def _running(manifest: SweepManifest, now_ns: int, kind: Kind = "cash") -> list[Money]:
-    """Return what running attempts should have cost by now, of one kind of price."""
-    going = ((run, _going_ns(manifest, run.id, now_ns)) for run in runs_of_kind(manifest, kind))
-    return sum_by_currency(cost for run, ns in going if ns and (cost := _going_cost(run, ns)))
+    """Return the estimated cost of running attempts up to now, of one kind of price."""
+    times = ((run, _current_ns(manifest, run.id, now_ns)) for run in runs_of_kind(manifest, kind))
+    return sum_by_currency(cost for run, ns in times if ns and (cost := _current_cost(run, ns)))
 
 
-def _going_cost(run: ManifestRun, going_ns: int) -> Money | None:
-    rate = run.rate
-    return None if rate is None else Terms(rate=rate).cost(going_ns)
+def _current_cost(run: ManifestRun, current_ns: int) -> Money | None:
+    return None if run.rate is None else Terms(rate=run.rate).cost(current_ns)
 
 
 def _sum(amounts: list[Money]) -> str:
@@ -233,19 +225,19 @@ def _sum(amounts: list[Money]) -> str:
 
 
 def status_table(manifest: SweepManifest, now_ns: int, standings: Standings) -> Table:
-    """Return the runs of a sweep: those that run or failed first when they are many."""
+    """Return the runs of a sweep; of many, the running and failed ones first."""
     table = new_table("run", "status", ">time", ">budget used", ">planned", ">cost", "reason")
     names = list(manifest.runs)
     if len(names) > _ROWS:
-        dull = ("pending", "completed")
-        names.sort(key=lambda run: manifest.state(run).status in dull)
+        last = ("pending", "completed")
+        names.sort(key=lambda run: manifest.state(run).status in last)
     for run in names[:_ROWS]:
         static, state = manifest.runs[run], manifest.state(run)
-        going_ns = _going_ns(manifest, run, now_ns)
+        current_ns = _current_ns(manifest, run, now_ns)
         table.add_row(
-            run, _status(manifest, run, standings), _time(state.elapsed_ns + going_ns),
+            run, _status(manifest, run, standings), _time(state.elapsed_ns + current_ns),
             _budget_used(manifest.root / static.run_dir), static.predicted_cost or "",
-            _cost(state, static, going_ns),
+            _cost(state, static, current_ns),
             standings.get(run, TaskStanding()).text or state.reason,
         )  # fmt: skip
     if len(names) > _ROWS:
@@ -257,8 +249,8 @@ def _time(ns: int) -> str:
     return duration_text(ns) if ns else ""
 
 
-def _going_ns(manifest: SweepManifest, run: str, now_ns: int) -> int:
-    """Return how long a running attempt has run, without its time in a cluster's queue."""
+def _current_ns(manifest: SweepManifest, run: str, now_ns: int) -> int:
+    """Return the elapsed time of a running attempt, without its time in the queue; else 0."""
     state = manifest.state(run)
     if state.status != "running" or state.started_ns is None:
         return 0
@@ -266,18 +258,18 @@ def _going_ns(manifest: SweepManifest, run: str, now_ns: int) -> int:
     return ran_ns(engine, directory, state.ticket, since_ns=state.started_ns, now_ns=now_ns)
 
 
-def _cost(state: RunState, run: ManifestRun, going_ns: int) -> str:
-    """Return what a run has cost; of a running attempt, what it should have by now."""
-    so_far = _going_cost(run, going_ns)
+def _cost(state: RunState, run: ManifestRun, current_ns: int) -> str:
+    """Return the cost of a run; with "~" the estimate up to now of one that is running."""
+    so_far = _current_cost(run, current_ns)
     if state.status == "running" and so_far is not None:
         return f"~{Money(so_far.micros + (state.cost_micros or 0), so_far.currency)}"
     return "" if state.cost_micros is None else str(Money(state.cost_micros, state.currency))
 
 
 def _budget_used(run_dir: Path) -> str:
-    """Return how much of the fullest limit a run has used, as it last wrote it down.
+    """Return the share of the limit used most, from the run's ``budget.json``.
 
-    Whatever else stands in that file, which a training of any kind may have written, is left out.
+    Any program may have written that file: values of unexpected types are ignored.
     """
     document = read_document(run_dir) or {}
     limits, totals = document.get("limits"), document.get("totals")
