@@ -143,4 +143,4 @@ def test_a_record_in_flight_at_a_kill_is_not_reported_as_lost(tmp_path: Path) ->
     (finding,) = read_run(tmp_path).findings
     run.close()
     assert finding.severity == "warning"
-    assert "threads were recording" in finding.message
+    assert "threads were writing" in finding.message
