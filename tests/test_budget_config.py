@@ -38,6 +38,11 @@ def test_a_yaml_file_reads_as_its_text(tmp_path: Path) -> None:
     assert read_budget(file) == read_budget(str(file)) == iso_tokens(50_000)
 
 
+def test_a_mistyped_mode_is_answered_with_the_modes() -> None:
+    with pytest.raises(InvalidValue, match="'iso_toknes'; expected one of .*iso_tokens"):
+        read_budget("iso_toknes=3")
+
+
 def test_a_disabled_block_is_no_budget_whatever_else_it_says() -> None:
     assert read_budget(DOCUMENTED.replace("enabled: true", "enabled: false")) is None
     assert read_budget({"enabled": False, "mode": "iso_time", "max_minutes": None}) is None

@@ -40,6 +40,12 @@ def test_show_has_the_use_of_each_limit_and_the_stop_reason(finished: Path) -> N
     assert "Stopped by max_tokens: 50 tok of 50 tok used" in shown
 
 
+def test_cost_is_not_called_charged_without_a_limit_on_money(finished: Path) -> None:
+    shown = invoke("show", str(finished))
+    (training,) = (line for line in shown.splitlines() if line.startswith("training  "))
+    assert training.endswith("not limited")
+
+
 def test_show_as_json_has_the_keys_of_the_document(finished: Path) -> None:
     shown = json.loads(invoke("show", str(finished), "--json"))
     document = json.loads((finished / "budget.json").read_text())

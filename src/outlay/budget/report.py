@@ -46,6 +46,7 @@ from outlay.budget.usage import (
 from outlay.errors import Finding, InvalidValue
 from outlay.goodput.follower import RunView
 from outlay.goodput.steps import undone_steps
+from outlay.units import Money
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +70,15 @@ class BudgetReport:
     unmeasured: tuple[str, ...] = ()
     cost: CostParts | None = None
     findings: tuple[Finding, ...] = ()
+
+    def cost_rows(self) -> list[tuple[str, Money, str]]:
+        """Return each part's label, cost, and whether a limit on money counts it."""
+        if self.cost is None:
+            return []
+        rows = self.cost.rows(self.budget.charge_cost, self.budget.currency)
+        if self.budget.limits_money:
+            return rows
+        return [(label, cost, "not limited") for label, cost, _ in rows]
 
     def document(self) -> dict[str, Any]:
         """Return the report for JSON: the keys of ``budget.json``, and what is left."""

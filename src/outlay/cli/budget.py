@@ -10,7 +10,6 @@ import typer
 from outlay.budget.limits import MODES, dimension_for
 from outlay.budget.report import BudgetReport, budget_report, plan_from
 from outlay.budget.terms import Budget
-from outlay.budget.usage import CostParts
 from outlay.cli.output import (
     DEFAULT,
     AsJson,
@@ -48,7 +47,7 @@ def show(run: RunDir, as_json: AsJson = False) -> None:
         if spent_ns:
             console.print(f"{name}: {duration_text(spent_ns)}")
     if report.cost is not None:
-        console.print(_cost_table(report, report.cost))
+        console.print(_cost_table(report))
     print_sentence(_verdict(report, view))
     print_findings(report.findings)
 
@@ -108,9 +107,9 @@ def _limits_table(report: BudgetReport) -> object:
     return table
 
 
-def _cost_table(report: BudgetReport, cost: CostParts) -> object:
+def _cost_table(report: BudgetReport) -> object:
     table = new_table("part of the cost", ">cost", "budget")
-    for name, part, charged in cost.rows(report.budget.charge_cost, report.budget.currency):
+    for name, part, charged in report.cost_rows():
         table.add_row(name, str(part), charged)
     return table
 

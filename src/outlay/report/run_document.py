@@ -278,8 +278,7 @@ def _budget(run: RunReading) -> Iterator[Block]:
     budget = report.budget
     limits = [_limit(b, b.used(report.used), budget.currency) for b in budget.bounds_known]
     yield Table(("limit", "share", "used", "of", "left"), limits)
-    if report.cost is not None:
-        parts = report.cost.rows(budget.charge_cost, budget.currency)
+    if parts := report.cost_rows():
         yield Table(("part of the cost", "cost", "budget"), parts)
     if report.stop_reason is not None:
         yield Figure("stopped by", report.stop_reason, report.stop_reason)
