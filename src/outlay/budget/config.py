@@ -114,7 +114,7 @@ def _from_block(block: Mapping[str, Any], *, name: str) -> Budget | None:
         return DISABLED  # A change to nothing.
     for key in block:
         if key not in _BLOCK_KEYS and not is_limit_key(key):
-            known = MODES if key.startswith("iso_") else (*_BLOCK_KEYS, *SHOWN_KEYS)
+            known = MODES if str(key).startswith("iso_") else (*_BLOCK_KEYS, *SHOWN_KEYS)
             raise InvalidValue(f"{name} key", key, choices(known))
     if "mode" not in block:
         raise InvalidValue(f"{name} mode", None, choices(MODES))
