@@ -287,7 +287,7 @@ def test_a_writer_elsewhere_is_noticed(source: str) -> None:
 SOURCES = sorted((ROOT / "src").rglob("*.py"))
 ROOMS = [path for path in SOURCES if path.name != "__init__.py"]
 LONGEST, MOST_IN_A_FOLDER, LEAST_MEDIAN = 450, 14, 100
-MOST_MODULES, MOST_LINES = 290, 55_000
+MOST_MODULES, MOST_LINES = 260, 54_000
 
 
 def lines_of(path: Path) -> int:
