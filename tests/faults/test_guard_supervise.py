@@ -283,6 +283,7 @@ def test_when_the_supervisor_is_frozen_its_family_dies_once_the_paid_time_is_ove
     finally:
         supervisor.send_signal(signal.SIGCONT)
         supervisor.wait()
+    assert supervisor.returncode == 3
     assert BudgetGuard(1000, tmp_path / "spend.jsonl", environ={}).holds() == ()
 
 
