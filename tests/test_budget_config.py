@@ -39,7 +39,7 @@ def test_a_yaml_file_reads_as_its_text(tmp_path: Path) -> None:
 
 
 def test_a_mistyped_mode_is_answered_with_the_modes() -> None:
-    with pytest.raises(InvalidValue, match="'iso_toknes'; expected one of .*iso_tokens"):
+    with pytest.raises(InvalidValue, match=r"'iso_toknes'; expected one of .*iso_tokens"):
         read_budget("iso_toknes=3")
 
 
