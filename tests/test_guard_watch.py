@@ -198,6 +198,13 @@ class TestInstalling:
         calls = (tmp_path / "calls").read_text().splitlines()
         assert calls[-2:] == ["--user daemon-reload", "--user enable --now outlay-watch.service"]
 
+    def test_as_json_it_names_what_was_installed(self, programs: Path, tmp_path: Path) -> None:
+        self.program(programs / "systemctl", "exit 0")
+        shown = in_process("watch", "--install", "--json").json
+        unit = tmp_path / "config" / "systemd" / "user" / "outlay-watch.service"
+        assert (shown["unit"], shown["crontab"]) == (str(unit), None)
+        assert Path(shown["variables"]).name == "watch.env"
+
     def test_without_systemd_one_line_of_the_crontab_is_replaced(
         self, programs: Path, tmp_path: Path
     ) -> None:

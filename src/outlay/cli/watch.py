@@ -73,7 +73,7 @@ def show_watch(
     if check:
         raise typer.Exit(_show_check(given or known_logs(), as_json=as_json))
     if install:
-        _install()
+        _show_install(as_json=as_json)
         return
     alerts = AlertWatch(say, log_paths=lambda: given or known_logs())
     while True:
@@ -156,8 +156,24 @@ def _show_check(log_paths: tuple[Path, ...], *, as_json: bool) -> int:
 # ``--install``: a systemd user unit or a crontab line.
 
 
-def _install() -> None:
-    """Install a systemd user unit, else a crontab line; raise InstallFailed without either."""
+def _show_install(*, as_json: bool) -> None:
+    unit, line = _install()
+    if as_json:
+        print_json({"unit": unit, "crontab": line, "variables": _keys_path()})
+        return
+    if unit is not None:
+        print_sentence(f"{unit} is running")
+    else:
+        console.print(f"crontab: {line}", soft_wrap=True)
+    print_sentence(_variables_hint())
+
+
+def _install() -> tuple[Path | None, str | None]:
+    """Install a systemd user unit, else a crontab line; return the unit's path, or the line.
+
+    Raises:
+        InstallFailed: Neither is available, or it refused.
+    """
     if _run(["systemctl", "--user", "show-environment"]) is not None:
         path = _unit_path()
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -165,17 +181,14 @@ def _install() -> None:
         for command in (["daemon-reload"], ["enable", "--now", UNIT]):
             if _run(["systemctl", "--user", *command]) is None:
                 raise InstallFailed(f"systemctl --user {' '.join(command)} failed; see {path}")
-        print_sentence(f"{path} is running")
-        print_sentence(_variables_hint())
-        return
+        return path, None
     line, table = _cron_line(), _run(["crontab", "-l"])
     if shutil.which("crontab") is None:
         raise InstallFailed(f"neither a systemd user session nor cron is available; run {line}")
     lines = [each for each in (table or "").splitlines() if not each.endswith(f"# {UNIT}")]
     if _run(["crontab", "-"], stdin="\n".join([*lines, line, ""])) is None:
         raise InstallFailed(f"crontab refused this line: {line}")
-    console.print(f"crontab: {line}", soft_wrap=True)
-    print_sentence(_variables_hint())
+    return None, line
 
 
 class InstallFailed(OutlayError):
