@@ -16,7 +16,7 @@ from statistics import fmean
 from timing import Figure, compare, machine, row, verdict
 
 from outlay.compat.cost_module.analyzer import CostAnalyzer
-from outlay.cost.book import CostBook, CostRow
+from outlay.cost.cost_book import CostBook, CostRow
 from outlay.store import open_store
 
 RUNS, MODELS, REPEATS = 10_000, 20, 5

@@ -20,8 +20,8 @@ from outlay.clock import SYSTEM, utc_datetime
 from outlay.export.gcp import GCPOptions
 from outlay.export.monitor import GoodputMonitor
 from outlay.export.sinks import JsonLinesFile
+from outlay.goodput.goodput_recorder import Entry, EntryInfo, LocalRunLog
 from outlay.goodput.readings import GoodputReader
-from outlay.goodput.recorder import Entry, EntryInfo, LocalRunLog
 from outlay.ledger import SegmentId, Step, encode_line, ledger_dir
 
 STEPS = 1_000_000

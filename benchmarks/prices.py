@@ -30,10 +30,10 @@ from gpuhunt._internal.catalog import OFFLINE_PROVIDERS, ProviderCatalog
 from outlay.clock import ManualClock
 from outlay.compat.cost_module.price_history import import_history
 from outlay.compat.cost_module.tracker import GPUPriceTracker
-from outlay.prices.book import PriceBook, fetch, search_offers
 from outlay.prices.catalog import Catalog, Query
 from outlay.prices.gpus import SPECS
 from outlay.prices.offer import Offer, Snapshot, Tier
+from outlay.prices.price_book import PriceBook, fetch, search_offers
 from outlay.prices.sources.catalogs import CsvSource
 from outlay.store import open_store
 from outlay.units import Money

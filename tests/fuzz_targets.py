@@ -29,7 +29,7 @@ from outlay.goodput.importing import GoodputCache, import_payloads
 from outlay.guard.ceilings import read_manifest as read_guard_manifest
 from outlay.guard.chain import START, scan
 from outlay.guard.chain import parse_slots as parse_head
-from outlay.guard.rental.vendors import PRESETS, parse_id, parse_listing
+from outlay.guard.rental.vendor_commands import PRESETS, parse_id, parse_listing
 from outlay.ledger import Metric, Note, RunIdentity, read_identity, read_run
 from outlay.ledger.segments import run_file
 from outlay.prices.current import rates_file, read_rates
@@ -41,8 +41,8 @@ from outlay.runs.figures import read_figures
 from outlay.runs.sacct import read_accounts
 from outlay.store import outlay_home
 from outlay.sweep.aggregate.aggregator import read_artefacts
-from outlay.sweep.engines.slurm.allocation import NAME as TIMES
-from outlay.sweep.engines.slurm.allocation import read_times
+from outlay.sweep.engines.slurm.job_spec import NAME as TIMES
+from outlay.sweep.engines.slurm.job_spec import read_times
 from outlay.sweep.engines.slurm.queue import Batch, read_batches
 from outlay.sweep.grid.files import plan_file
 from outlay.sweep.state.manifest import JOURNAL, read_events, read_manifest

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 from outlay.clock import ManualClock, utc_datetime
 from outlay.goodput.calculator import GoodputCalculator
-from outlay.goodput.recorder import Entry, EntryInfo
+from outlay.goodput.goodput_recorder import Entry, EntryInfo
 
 START_S = 1_700_000_000
 

@@ -25,13 +25,13 @@ from outlay.alerts.delivery import AlertMessage, deliver
 from outlay.alerts.rounds import AlertRound, AlertWatch, read_state, state_path
 from outlay.alerts.rules import AlertTarget, When
 from outlay.clock import ManualClock
-from outlay.cost.book import CostBook
+from outlay.cost.cost_book import CostBook
 from outlay.guard.balance import Hold
 from outlay.guard.budget_guard import BudgetGuard
 from outlay.guard.entries import Rental, Vendor, timestamp
 from outlay.ledger import Heartbeat
-from outlay.prices.book import PriceBook
 from outlay.prices.offer import Snapshot
+from outlay.prices.price_book import PriceBook
 from outlay.runs.collect import collect
 from outlay.store import open_store
 from outlay.units import Money

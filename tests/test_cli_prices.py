@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from fake_vendor import Answer, FakeVendor, as_json, serving
 from outlay.cli.app import app, main
 from outlay.errors import InvalidValue, OutlayError
-from outlay.prices.book import NothingLoaded
+from outlay.prices.price_book import NothingLoaded
 from vendor_shapes import (
     lambda_answer,
     runpod_answer,

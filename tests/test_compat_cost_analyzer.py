@@ -13,8 +13,8 @@ import outlay
 from outlay.clock import ManualClock
 from outlay.compat.cost_module.analyzer import CostAnalyzer
 from outlay.compat.cost_module.training import TrainingCostReport, TrainingMetrics
-from outlay.cost.book import CostBook, CostRow
 from outlay.cost.compare import BudgetAlert
+from outlay.cost.cost_book import CostBook, CostRow
 from outlay.errors import InvalidValue
 from outlay.store import open_store
 

@@ -23,8 +23,8 @@ from outlay.compat.cost_module.price_history import (
     read_history,
 )
 from outlay.compat.cost_module.tracker import GPUPriceTracker
-from outlay.prices.book import PriceBook
 from outlay.prices.offer import Snapshot, Tier
+from outlay.prices.price_book import PriceBook
 from outlay.prices.series import alerts
 from outlay.store import open_store
 

@@ -19,8 +19,8 @@ from outlay.clock import ManualClock, utc_datetime
 from outlay.compat.cost_module.gpu_price import GPUPrice, PriceAlert, PriceHistory
 from outlay.compat.cost_module.tracker import GPUPriceTracker
 from outlay.errors import InvalidValue
-from outlay.prices.book import PriceBook
 from outlay.prices.offer import Snapshot
+from outlay.prices.price_book import PriceBook
 from outlay.prices.sources.http import VendorSource
 from outlay.prices.sources.vendors import VAST
 from outlay.store import open_store

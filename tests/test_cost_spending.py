@@ -14,15 +14,15 @@ import pytest
 from ledgers import HOUR, START_NS, Segment, dollars
 from outlay.compat.cost_module.analyzer import CostAnalyzer
 from outlay.compat.cost_module.training import TrainingMetrics
-from outlay.cost.book import CostRow
 from outlay.cost.charges import charges_of, month_window
+from outlay.cost.cost_book import CostRow
 from outlay.cost.spending import IN_NO_RUN, Spending, Unit, owner_by, spending_of
 from outlay.errors import InvalidValue
 from outlay.goodput.follower import read_view
 from outlay.goodput.timeline import Window
 from outlay.guard.entries import Captured, Held, Noted, Rental, Vendor
 from outlay.runs.collect import collect
-from outlay.runs.spending import in_no_run, read_spending, refresh_books, rented_by
+from outlay.runs.spending_reader import in_no_run, read_spending, refresh_books, rented_by
 from outlay.store import RunRow, open_store
 from outlay.units import Money
 

@@ -16,7 +16,7 @@ from outlay.cli.app import app
 from outlay.cli.output import DEFAULT
 from outlay.ledger import AttemptStarted, KnownRecord, Price, PriceChanged, encode_line, read_run
 from outlay.store import StoreTooNew, open_store, outlay_home, schema
-from outlay.store.engine import writing
+from outlay.store.connection import writing
 from papers import ROOT
 from surface import DATA, surface
 

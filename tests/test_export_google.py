@@ -22,9 +22,9 @@ from outlay.errors import InvalidValue
 from outlay.export.cloud import CloudLogger, CloudMonitoringSink
 from outlay.export.gcp import GCPOptions, accelerator_type, completed, metadata, project_id
 from outlay.goodput.calculator import GoodputCalculator
+from outlay.goodput.goodput_recorder import GoodputRecorder
 from outlay.goodput.phases import BadputParts, BadputType
 from outlay.goodput.readings import DeviationReading, GoodputReading, WindowReading
-from outlay.goodput.recorder import GoodputRecorder
 from outlay.goodput.timeline import SliceEfficiency
 
 T_NS = START_S * 10**9 + 5

@@ -29,8 +29,8 @@ from outlay.export.gcp import GCPOptions
 from outlay.export.monitor import GoodputMonitor, ProcessUploader
 from outlay.export.sinks import JsonLinesFile
 from outlay.export.uploads import TALLY_BYTES, Tally, encode_tally
+from outlay.goodput.goodput_recorder import GoodputRecorder, LocalRunLog
 from outlay.goodput.readings import DeviationReading, GoodputReading, Reading
-from outlay.goodput.recorder import GoodputRecorder, LocalRunLog
 from waiting import until
 
 SOON_S = 60.0

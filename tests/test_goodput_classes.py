@@ -440,7 +440,7 @@ def test_only_rank_0_writes_by_default(monkeypatch: pytest.MonkeyPatch, private_
 
 def test_a_checkpoint_makes_progress_committed(tmp_path: Path) -> None:
     from outlay.goodput.follower import GoodputFollower
-    from outlay.goodput.recorder import LocalRunLog
+    from outlay.goodput.goodput_recorder import LocalRunLog
     from outlay.goodput.timeline import progress
 
     recorder = GoodputRecorder("job", "log", True, LocalRunLog("job", tmp_path))

@@ -21,8 +21,8 @@ from outlay.cost.run_cost import cost_of
 from outlay.errors import InvalidValue
 from outlay.goodput.calculator import GoodputCalculator
 from outlay.goodput.follower import GoodputFollower, read_view
+from outlay.goodput.goodput_recorder import GoodputRecorder, LocalRunLog, run_dir_of_job
 from outlay.goodput.importing import GoodputCache, import_payloads
-from outlay.goodput.recorder import GoodputRecorder, LocalRunLog, run_dir_of_job
 from outlay.ledger import AttemptStarted, Payload, SegmentId, read_run
 from outlay.sweep.aggregate.aggregator import read_ledger
 

@@ -11,7 +11,7 @@ import pytest
 
 from outlay.errors import InvalidValue
 from outlay.guard.rental.rental import expand, run_command, split_command
-from outlay.guard.rental.vendors import (
+from outlay.guard.rental.vendor_commands import (
     PRESETS,
     ListedMachine,
     UnreadableReply,

@@ -335,7 +335,7 @@ def test_a_receiver_decodes_a_run_in_units_at_its_instant(
 def test_a_reading_that_a_receiver_refuses_is_lost(
     receiver: Receiver, tmp_path: Path, clock: ManualClock
 ) -> None:
-    from outlay.export.trackers import OtlpRefused, OtlpSink
+    from outlay.export.tracker_sinks import OtlpRefused, OtlpSink
 
     receiver.answer = 400
     with outlay.run("m", dir=tmp_path / "run", clock=clock):

@@ -21,7 +21,7 @@ from outlay.compat.cost_module.analyzer import CostAnalyzer
 from outlay.compat.cost_module.training import TrainingMetrics
 from outlay.runs.collect import collect
 from outlay.runs.reading import read_run
-from outlay.runs.spending import read_spending, refresh_books
+from outlay.runs.spending_reader import read_spending, refresh_books
 from outlay.store import open_store
 from outlay.units import Money
 

@@ -12,7 +12,7 @@ from outlay import plugins
 from outlay.errors import InvalidValue
 from outlay.export.gcp import GCPOptions
 from outlay.export.sinks import PluginSink, open_sink
-from outlay.prices.book import fetch
+from outlay.prices.price_book import fetch
 from outlay.prices.sources.vendors import sources_named
 from outlay.sweep.engines.base import engine_named
 from outlay.sweep.grid.files import plan_file

@@ -20,10 +20,10 @@ from offer_builder import offer
 from outlay.clock import ManualClock
 from outlay.errors import Finding, InvalidValue
 from outlay.prices.alerts import AlertKind, AlertRules
-from outlay.prices.book import NothingLoaded, PriceBook, SourceState, search_offers
 from outlay.prices.catalog import Query
 from outlay.prices.gpus import matching_names
 from outlay.prices.offer import Offer, Snapshot, Tier, cheapest_first
+from outlay.prices.price_book import NothingLoaded, PriceBook, SourceState, search_offers
 from outlay.prices.series import Alert, PricePoint, alerts, current_points, points
 from outlay.prices.sources.vendors import parse_vast
 from outlay.store import open_store

@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 from fake_vendor import Answer, FakeVendor, serving
 from outlay.clock import ManualClock
 from outlay.errors import InvalidValue, MissingExtra
-from outlay.prices.book import fetch, fetch_all
 from outlay.prices.offer import SourceFailed, Tier, read_price
+from outlay.prices.price_book import fetch, fetch_all
 from outlay.prices.sources.catalogs import CsvSource, GpuhuntSource, ManualSource, parse_csv
 from outlay.prices.sources.vendors import sources_named
 from outlay.units import Money, Rate

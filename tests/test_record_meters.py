@@ -24,7 +24,7 @@ from outlay.record.meters.energy import (
     detect_energy,
     nvml_devices,
 )
-from outlay.record.meters.steps import FlopsPerToken, count_tokens, counted_by_torch
+from outlay.record.meters.step_meters import FlopsPerToken, count_tokens, counted_by_torch
 
 TWO, THREE = np.zeros((2, 8)), np.zeros((3, 8))
 

@@ -12,7 +12,7 @@ from command_line import in_process
 from ledgers import HOUR, Segment, dollars
 from outlay.alerts.rounds import AlertWatch
 from outlay.clock import ManualClock
-from outlay.cost.book import CostBook
+from outlay.cost.cost_book import CostBook
 from outlay.cost.spending import SpendItem
 from outlay.goodput.timeline import Window
 from outlay.guard.budget_guard import BudgetGuard
@@ -21,7 +21,7 @@ from outlay.report.document import to_html, to_markdown
 from outlay.runs.collect import collect
 from outlay.store import open_store
 from outlay.units import Money
-from outlay.web.books import BookReader
+from outlay.web.book_reader import BookReader
 from outlay.web.money import money_page
 from outlay.web.page import PageQuery
 

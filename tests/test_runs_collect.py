@@ -20,7 +20,7 @@ from outlay.runs.collect import collect, refresh_registered
 from outlay.runs.directories import leave_notice, notices
 from outlay.store import open_store, schema
 from outlay.store import opening as migrations
-from outlay.store.engine import connect, writing
+from outlay.store.connection import connect, writing
 from outlay.store.opening import store_url
 
 LATER = ManualClock(START_NS + 30 * 24 * HOUR)

@@ -16,7 +16,7 @@ from outlay import run
 from outlay.errors import InvalidValue, MissingExtra
 from outlay.store import StoreTooNew, StoreUnavailable, open_store, outlay_home, runs, schema
 from outlay.store import opening as migrations
-from outlay.store.engine import connect, writing
+from outlay.store.connection import connect, writing
 from outlay.store.opening import store_url
 
 

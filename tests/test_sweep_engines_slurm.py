@@ -21,7 +21,14 @@ from outlay.decoding import read_document
 from outlay.errors import InvalidValue, MissingExtra
 from outlay.proc.strays import ExitRecord, exit_path
 from outlay.sweep.engines.base import Ended, Task
-from outlay.sweep.engines.slurm.allocation import (
+from outlay.sweep.engines.slurm.engine import SlurmEngine
+from outlay.sweep.engines.slurm.job_options import (
+    SlurmOptions,
+    SlurmRequest,
+    slurm_options,
+    submitit_parameters,
+)
+from outlay.sweep.engines.slurm.job_spec import (
     EventKind,
     JobAllocation,
     JobEvent,
@@ -34,13 +41,6 @@ from outlay.sweep.engines.slurm.allocation import (
     record_sign_of_life,
     rendezvous_port,
     spec_path,
-)
-from outlay.sweep.engines.slurm.engine import SlurmEngine
-from outlay.sweep.engines.slurm.options import (
-    SlurmOptions,
-    SlurmRequest,
-    slurm_options,
-    submitit_parameters,
 )
 from outlay.sweep.engines.slurm.poller import Poller, Submitted, conclude, may_be_late
 from outlay.sweep.engines.slurm.queue import (

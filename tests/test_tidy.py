@@ -323,6 +323,14 @@ def test_a_class_name_means_one_thing() -> None:
     assert not [name for name, count in names.items() if count > 1]
 
 
+def test_a_module_name_means_one_thing() -> None:
+    # Commands and pages are named after their subject, and ``compat`` after other tools' modules.
+    own = [path for path in ROOMS if not {"cli", "web", "compat"} & set(path.parts)]
+    names = Counter(path.stem for path in own if path.stem != "__main__")
+    everywhere = {"errors", "files", "gate"}  # What a package has of its own under the same name.
+    assert {name for name, count in names.items() if count > 1} <= everywhere
+
+
 def test_no_modules_import_each_other_in_a_circle() -> None:
     graph = grimp.build_graph("outlay")
     remaining = {name: graph.find_modules_directly_imported_by(name) for name in graph.modules}

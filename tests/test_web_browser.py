@@ -15,7 +15,7 @@ from hostile import TEXTS, good_run
 from ledgers import Segment, dollars
 from outlay.guard.budget_guard import BudgetGuard
 from outlay.ledger import Metric, Note
-from outlay.web.books import sweep_id
+from outlay.web.book_reader import sweep_id
 from sweep_on_disk import Sweep
 from web_server import HOSTILE, Served, chromium, serving, training
 

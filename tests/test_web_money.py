@@ -15,7 +15,7 @@ from outlay.report.run_document import run_document
 from outlay.runs.collect import collect
 from outlay.runs.reading import read_run
 from outlay.store import open_store
-from outlay.web.books import BookReader
+from outlay.web.book_reader import BookReader
 from outlay.web.guard import guard_page
 from outlay.web.money import money_page
 from outlay.web.now import now_page

@@ -41,13 +41,13 @@ if TYPE_CHECKING:
     from outlay.export.monitor import GoodputMonitor
     from outlay.export.sinks import CsvFile, JsonLinesFile, PluginSink
     from outlay.goodput.calculator import GoodputCalculator
+    from outlay.goodput.goodput_recorder import GoodputRecorder
     from outlay.goodput.importing import GoodputCache
     from outlay.goodput.phases import BadputType, GoodputType
-    from outlay.goodput.recorder import GoodputRecorder
     from outlay.guard.budget_guard import BudgetGuard
     from outlay.guard.errors import BudgetGuardExceeded
     from outlay.guard.gate import Guarding
-    from outlay.record.meters.steps import FlopsPerToken, counted_by_torch
+    from outlay.record.meters.step_meters import FlopsPerToken, counted_by_torch
     from outlay.runs.collect import list_runs
     from outlay.runs.live import Run
     from outlay.runs.reading import RunReading, read_run
@@ -87,11 +87,11 @@ _NAMES = {
     "goodput.calculator": ("GoodputCalculator",),
     "goodput.importing": ("GoodputCache",),
     "goodput.phases": ("BadputType", "GoodputType"),
-    "goodput.recorder": ("GoodputRecorder",),
+    "goodput.goodput_recorder": ("GoodputRecorder",),
     "guard.budget_guard": ("BudgetGuard",),
     "guard.errors": ("BudgetGuardExceeded",),
     "guard.gate": ("Guarding",),
-    "record.meters.steps": ("FlopsPerToken", "counted_by_torch"),
+    "record.meters.step_meters": ("FlopsPerToken", "counted_by_torch"),
     "runs.collect": ("list_runs",),
     "runs.live": ("Run",),
     "runs.reading": ("RunReading", "read_run"),

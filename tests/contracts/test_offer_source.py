@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 from fake_vendor import Answer, as_json, serving
 from outlay.clock import ManualClock
-from outlay.prices.book import fetch
 from outlay.prices.offer import OfferSource, Parsed, Snapshot, SourceFailed
+from outlay.prices.price_book import fetch
 from outlay.prices.sources.http import HttpVendor, RetryPolicy, VendorSource
 from outlay.prices.sources.vendors import LAMBDA, RUNPOD, VAST
 from vendor_shapes import lambda_answer, runpod_answer, vast_answer

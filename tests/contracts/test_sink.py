@@ -29,7 +29,7 @@ from outlay.export.sinks import (
     TensorBoard,
     open_sink,
 )
-from outlay.export.trackers import WandbSink
+from outlay.export.tracker_sinks import WandbSink
 from outlay.runs.reading import RunReader
 from readings import deviation, goodput
 

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from sqlalchemy import URL, Engine
 
 from outlay.store import RunRow, StoreUnavailable, open_store, runs, schema
-from outlay.store.engine import writing
+from outlay.store.connection import writing
 from outlay.store.runs import RunFilter
 from outlay.units import Money
 

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from outlay.compat.cost_module.training import TrainingMetrics
 from outlay.cost.allocation import Charge, Pool, Spread, allocate
-from outlay.cost.book import CostRow
 from outlay.cost.compare import Candidate, compare, pareto_front, total_of
+from outlay.cost.cost_book import CostRow
 from outlay.rates import share_out
 from outlay.units import Money
 from outlay.units.money import per

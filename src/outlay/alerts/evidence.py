@@ -17,7 +17,7 @@ from sqlalchemy import Engine
 
 from outlay.budget.report import budget_report
 from outlay.clock import SYSTEM, Clock, wall_ns_of
-from outlay.cost.book import CostBook, refresh_reports
+from outlay.cost.cost_book import CostBook, refresh_reports
 from outlay.cost.forecast import rest_of
 from outlay.errors import Finding, OutlayError
 from outlay.export.live_runs import LiveReading, LiveRuns

@@ -65,7 +65,7 @@ from outlay.ledger import (
     Step,
 )
 from outlay.record import Recorder
-from outlay.record.meters.steps import count_tokens
+from outlay.record.meters.step_meters import count_tokens
 from outlay.record.recorder import Count, Writer
 
 # Charges of a running attempt: use, time on other clocks, money

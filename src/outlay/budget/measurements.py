@@ -19,7 +19,7 @@ from outlay.rates import units_of
 from outlay.record.facts import is_first_of_node
 from outlay.record.meters.collectives import CollectiveMeter
 from outlay.record.meters.energy import Quality, detect_energy
-from outlay.record.meters.steps import StepMeters
+from outlay.record.meters.step_meters import StepMeters
 from outlay.units import Money, Rate
 from outlay.units.quantity import MILLIJOULES_PER_WH
 

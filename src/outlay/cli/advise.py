@@ -24,8 +24,8 @@ from outlay.clock import SYSTEM
 from outlay.compat.cost_module.optimizer import CostOptimizer
 from outlay.errors import Finding, InvalidValue, OutlayError
 from outlay.goodput.follower import RunView, read_view
-from outlay.prices.book import MAX_AGE_NS, PriceBook
 from outlay.prices.offer import Offer
+from outlay.prices.price_book import MAX_AGE_NS, PriceBook
 from outlay.runs.collect import refresh_registered
 from outlay.store import open_store
 from outlay.store.runs import RunFilter, list_runs

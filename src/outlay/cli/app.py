@@ -61,7 +61,7 @@ ENTRIES = (
         "exec", "execute:show_exec", RECORD, "Run a command, record its time and cost.", True
     ),
     CommandEntry("demo", "demo:show_demo", RECORD, "Show all of outlay on a small real training."),
-    CommandEntry("runs", "books:show_runs", LOOK, "List runs: status, steps, cost, last seen."),
+    CommandEntry("runs", "runs:show_runs", LOOK, "List runs: status, steps, cost, last seen."),
     CommandEntry("report", "report:show_report", LOOK, "Write one page about a run or a sweep."),
     CommandEntry("web", "report:show_web", LOOK, "Show runs, money and sweeps in a browser, live."),
     CommandEntry("goodput", "goodput:app", LOOK, "How much of a run was productive."),
@@ -167,9 +167,9 @@ def overview(
     """
     del version
     if context.invoked_subcommand is None:
-        from outlay.cli import books
+        from outlay.cli import runs
 
-        books.overview(as_json=as_json)
+        runs.overview(as_json=as_json)
 
 
 def main() -> None:

@@ -136,7 +136,7 @@ def show_web(
     from outlay.alerts.rounds import AlertWatch
     from outlay.cli.guard.options import say
     from outlay.export.live_runs import LiveRuns
-    from outlay.web.books import BookReader
+    from outlay.web.book_reader import BookReader
     from outlay.web.page import People
 
     place = ServerAddress(host=host, port=port, unix_socket=unix_socket, token_file=token_file)

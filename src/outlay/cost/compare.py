@@ -23,7 +23,7 @@ from outlay.units.quantity import MILLIJOULES_PER_WH
 from outlay.units.shown import dollar_text, money_of
 
 if TYPE_CHECKING:
-    from outlay.cost.book import CostRow
+    from outlay.cost.cost_book import CostRow
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Literal, NamedTuple
 
-from outlay.cost.book import CostRow
 from outlay.cost.charges import AttemptCharge, month_edges
+from outlay.cost.cost_book import CostRow
 from outlay.errors import Finding, InvalidValue
 from outlay.ledger.price import Kind
 from outlay.store.runs import RunRow

@@ -17,7 +17,7 @@ from outlay.errors import InvalidValue, MissingExtra
 from outlay.export.background import Background, Limits, Outcome
 from outlay.export.gcp import NOTHING_SAYS, GCPOptions, completed, plain_channel, project_id
 from outlay.export.scalars import PREFIX, RESOURCE, FinishedReading, MetricSeries, time_series
-from outlay.goodput.recorder import Entry, EntryInfo, plain
+from outlay.goodput.goodput_recorder import Entry, EntryInfo, plain
 
 # Google Cloud Logging, through Google's client
 #

@@ -40,7 +40,7 @@ from outlay.export.uploads import (
     Windows,
     sum_tallies,
 )
-from outlay.goodput.recorder import GoodputLogger, LocalRunLog, run_dir_of_job
+from outlay.goodput.goodput_recorder import GoodputLogger, LocalRunLog, run_dir_of_job
 from outlay.record import facts
 
 # Uploaders in a process or a thread

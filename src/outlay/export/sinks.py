@@ -145,11 +145,11 @@ def open_sink(destination: Destination) -> Sink:
         case JsonLinesFile(path):
             return JsonLinesSink(Path(path))
         case MlflowRun(run_id, tracking_uri):
-            from outlay.export.trackers import MlflowSink
+            from outlay.export.tracker_sinks import MlflowSink
 
             return MlflowSink(run_id, tracking_uri)
         case OtlpEndpoint(endpoint):
-            from outlay.export.trackers import OtlpSink
+            from outlay.export.tracker_sinks import OtlpSink
 
             return OtlpSink(endpoint)
         case PluginSink(name, options):

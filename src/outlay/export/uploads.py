@@ -24,8 +24,8 @@ from outlay.decoding import decode
 from outlay.export.background import Background, Limits
 from outlay.export.scalars import FinishedReading
 from outlay.export.sinks import BorrowedSink, Destination, Sink, destination_name, open_sink
+from outlay.goodput.goodput_recorder import GoodputLogger, LocalRunLog
 from outlay.goodput.readings import GoodputReader, Reading
-from outlay.goodput.recorder import GoodputLogger, LocalRunLog
 from outlay.runs.reading import RunReader
 
 _log = logging.getLogger("outlay")

@@ -26,6 +26,13 @@ from outlay.goodput.follower import (
     slices_used,
     view_of,
 )
+from outlay.goodput.goodput_recorder import (
+    Entry,
+    EntryInfo,
+    GoodputLogger,
+    LocalRunLog,
+    run_dir_of_job,
+)
 from outlay.goodput.importing import GoodputCache, GoodputInfo, StepInfo
 from outlay.goodput.phases import (
     SECONDS,
@@ -35,7 +42,6 @@ from outlay.goodput.phases import (
     badput_parts,
     percent_of,
 )
-from outlay.goodput.recorder import Entry, EntryInfo, GoodputLogger, LocalRunLog, run_dir_of_job
 from outlay.goodput.reliability import count_disruptions
 from outlay.goodput.throughput import StepTimes, step_deviation
 from outlay.goodput.timeline import Breakdown, SliceEfficiency, TimelineBuilder, Window

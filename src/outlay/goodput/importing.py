@@ -19,8 +19,8 @@ from outlay.account.payload_parsing import instant_of, ns_of_seconds, parse_even
 from outlay.decoding import BadDocument, Decoder, decode_as_python, read_document, read_file
 from outlay.errors import Finding, InvalidValue
 from outlay.files import draft_of, open_own, seal_of, write_whole
+from outlay.goodput.goodput_recorder import Entry, EntryInfo, plain
 from outlay.goodput.phases import BadputParts
-from outlay.goodput.recorder import Entry, EntryInfo, plain
 from outlay.ledger import (
     AttemptStarted,
     Payload,

@@ -18,7 +18,7 @@ from typing import Any, ParamSpec, TypeVar
 from outlay.clock import SYSTEM, Clock
 from outlay.errors import Refused
 from outlay.ledger import EndStatus
-from outlay.record.meters.steps import count_tokens
+from outlay.record.meters.step_meters import count_tokens
 from outlay.runs.live import Run
 from outlay.runs.starting import run as start_run
 

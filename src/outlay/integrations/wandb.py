@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from outlay.errors import MissingExtra
-from outlay.export.trackers import WandbSink
+from outlay.export.tracker_sinks import WandbSink
 from outlay.integrations.trackers import EVERY, FINISH_S, TrackerAttachment
 from outlay.runs.live import Run
 

@@ -26,7 +26,7 @@ from outlay.decoding import BadDocument, convert
 from outlay.errors import Finding, InvalidValue
 from outlay.prices.alerts import AlertRules
 from outlay.prices.offer import Offer, Snapshot, Tier, terms_label
-from outlay.store.engine import LARGEST, insert_rows
+from outlay.store.connection import LARGEST, insert_rows
 from outlay.store.schema import (
     price_alerts,
     price_offers,

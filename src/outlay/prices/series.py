@@ -14,9 +14,9 @@ from outlay.clock import utc_text
 from outlay.decoding import convert
 from outlay.errors import Finding
 from outlay.prices.alerts import AlertKind, change_percent
-from outlay.prices.book import latest_snapshots
 from outlay.prices.gpus import matching_names
 from outlay.prices.offer import Tier
+from outlay.prices.price_book import latest_snapshots
 from outlay.prices.recording import (
     MACHINE_COLUMNS,
     SERIES_COLUMNS,
@@ -25,7 +25,7 @@ from outlay.prices.recording import (
     read_rows,
     series_cells,
 )
-from outlay.store.engine import LARGEST
+from outlay.store.connection import LARGEST
 from outlay.store.schema import price_alerts, price_points, price_series
 from outlay.units import Money
 from outlay.units.money import MICROS

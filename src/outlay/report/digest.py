@@ -15,8 +15,8 @@ from sqlalchemy import Engine
 from outlay.advise.recommendation import OptimizationRecommendation, merged, of_kind
 from outlay.advise.run_advice import advise_run
 from outlay.clock import utc_text
-from outlay.cost.book import CostBook, budgeted
 from outlay.cost.compare import percent_used
+from outlay.cost.cost_book import CostBook, budgeted
 from outlay.cost.forecast import PAST_DAYS, Estimate, forecast_month
 from outlay.cost.spending import Spending, SpendItem, Unit
 from outlay.errors import Finding, OutlayError
@@ -28,7 +28,7 @@ from outlay.rates import share_out
 from outlay.report.document import Block, Document, Figure, NoteBlock, Table, sections
 from outlay.report.html import Cell
 from outlay.runs.sacct_import import IN_NO_RUN as REST_OF_JOB
-from outlay.runs.spending import read_spending, refresh_books
+from outlay.runs.spending_reader import read_spending, refresh_books
 from outlay.store.runs import RunRow, list_runs
 from outlay.units import Money
 from outlay.units.shown import amount_text, decimals_of, kind_suffix, money_text, range_text

@@ -33,7 +33,7 @@ from outlay.sweep.aggregate.comparison import (
     verdict,
 )
 from outlay.sweep.aggregate.rows import Row, Subject, in_time, unit_of
-from outlay.sweep.grid.reading import Target
+from outlay.sweep.grid.parsing import Target
 from outlay.sweep.state.outcomes import Event
 from outlay.units import Money
 from outlay.units.shown import amount_text, money_of, money_text

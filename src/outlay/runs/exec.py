@@ -32,9 +32,9 @@ from outlay.record.lock import RankLock
 from outlay.record.machine import SlurmJob
 from outlay.record.meters.energy import NvmlSource, Quality, worst_quality
 from outlay.record.supervision import SupervisedRun, Supervision
+from outlay.runs.attempt_start import in_free_directory
 from outlay.runs.directories import leave_notice
 from outlay.runs.figures import RunFigures, read_figures
-from outlay.runs.opening import in_free_directory
 from outlay.runs.options import RunOptions
 from outlay.runs.preemption import JobEndWatch
 from outlay.store import outlay_home

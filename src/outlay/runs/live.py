@@ -26,10 +26,10 @@ from outlay.ledger import EndStatus, gpu_count_of
 from outlay.rates import rate_of
 from outlay.record import Recorder, Span, StepTimer, facts
 from outlay.record.machine import SlurmJob
-from outlay.record.meters.steps import StepMeters
+from outlay.record.meters.step_meters import StepMeters
 from outlay.record.recorder import Count, DrivenLoop, HeartbeatThread
+from outlay.runs.attempt_start import open_attempt, refuse_showback
 from outlay.runs.figures import figures_of
-from outlay.runs.opening import open_attempt, refuse_showback
 from outlay.runs.options import RunOptions, gpu_count, parse_price, warn_of_old_price
 from outlay.runs.preemption import JobEndWatch, TerminationWatch, ask_state
 

@@ -13,7 +13,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from outlay.store.engine import StoreUnavailable
+    from outlay.store.connection import StoreUnavailable
     from outlay.store.home import outlay_home
     from outlay.store.opening import StoreTooNew, open_store
     from outlay.store.runs import RunRow
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _MODULES = {
     "RunRow": "outlay.store.runs",
     "StoreTooNew": "outlay.store.opening",
-    "StoreUnavailable": "outlay.store.engine",
+    "StoreUnavailable": "outlay.store.connection",
     "open_store": "outlay.store.opening",
     "outlay_home": "outlay.store.home",
 }

@@ -32,7 +32,7 @@ from sqlalchemy.schema import CreateColumn
 from outlay.clock import SYSTEM, Clock
 from outlay.errors import InvalidValue, MissingExtra, OutlayError
 from outlay.store import schema
-from outlay.store.engine import StoreUnavailable, connect, writing
+from outlay.store.connection import StoreUnavailable, connect, writing
 from outlay.store.home import outlay_home
 
 # Migrations, forward only

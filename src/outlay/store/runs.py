@@ -25,7 +25,7 @@ from sqlalchemy import (
 
 from outlay.decoding import BadDocument, convert
 from outlay.errors import Finding
-from outlay.store.engine import is_damaged, upsert, writing
+from outlay.store.connection import is_damaged, upsert, writing
 from outlay.store.schema import runs
 from outlay.units import Money
 

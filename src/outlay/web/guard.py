@@ -16,16 +16,16 @@ from outlay.guard.budget_guard import BudgetGuard
 from outlay.guard.entries import AnyLine, line_kind, micros_of
 from outlay.guard.rental.watch import known_logs
 from outlay.guard.spend_log import Verification
-from outlay.prices.book import PriceBook
+from outlay.prices.price_book import PriceBook
 from outlay.prices.series import points
 from outlay.report import html
 from outlay.report.document import Figure, blocks_html
 from outlay.report.html import Cell
 from outlay.report.run_charts import price_history
 from outlay.store.runs import list_runs
-from outlay.sweep.run.money import SPEND_LOG
+from outlay.sweep.run.settlement import SPEND_LOG
 from outlay.units import Money
-from outlay.web.books import BookReader
+from outlay.web.book_reader import BookReader
 from outlay.web.page import Page, PageQuery, chip, columns_of, findings_list, tabs
 
 _HERE: Final = Path("spend.jsonl")

@@ -25,12 +25,12 @@ from outlay.report import html
 from outlay.report.digest import month_blocks
 from outlay.report.document import Figure, blocks_html
 from outlay.report.html import Cell, amount
-from outlay.runs.spending import SpendingReading, read_spending, refresh_books
+from outlay.runs.spending_reader import SpendingReading, read_spending, refresh_books
 from outlay.store.runs import RunFilter, list_runs
 from outlay.units import Money
 from outlay.units.money import sum_by_currency
 from outlay.units.shown import counted, kind_suffix, money_of, money_text, range_text
-from outlay.web.books import BookReader
+from outlay.web.book_reader import BookReader
 from outlay.web.guard import ceiling_parts, log_stamps, standings_of_logs
 from outlay.web.page import Page, PageQuery, columns_of, findings_list
 

@@ -22,7 +22,7 @@ from outlay.store.runs import RunFilter, list_runs
 from outlay.units import Money, Rate
 from outlay.units.quantity import duration_text
 from outlay.units.shown import ago_text, kind_suffix, money_text
-from outlay.web.books import BookReader
+from outlay.web.book_reader import BookReader
 from outlay.web.guard import ceiling_parts, log_stamps, standings_of_logs
 from outlay.web.page import Page, PageQuery, findings_list, run_href
 

@@ -25,7 +25,7 @@ from outlay.sweep.state.manifest import SweepManifest, captured, counts, planned
 from outlay.sweep.state.setup import holder_of
 from outlay.units import Money
 from outlay.units.shown import ago_text, counted
-from outlay.web.books import BookReader, sweep_id
+from outlay.web.book_reader import BookReader, sweep_id
 from outlay.web.page import Page, PageQuery, chip, run_href, select, tabs
 
 PAGE: Final = 100

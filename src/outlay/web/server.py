@@ -31,7 +31,7 @@ from outlay.export.prometheus import CONTENT_TYPE, exposition
 from outlay.report import html
 from outlay.web import guard, money, now, runs
 from outlay.web.access import LOOPBACK, Access, AccessMiddleware, ServerAddress
-from outlay.web.books import PERIOD_NS, BookReader, UnknownRun
+from outlay.web.book_reader import PERIOD_NS, BookReader, UnknownRun
 from outlay.web.page import Page, PageQuery, frame, inside
 
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from outlay.cli.advise import print_advice
-from outlay.cli.cost.money import forecast_lines
+from outlay.cli.cost.forecasts import forecast_lines
 from outlay.cli.cost.tables import (
     CostBooks,
     UnknownModel,
@@ -25,7 +25,7 @@ from outlay.compat.cost_module.gpu_price import GPUPrice
 from outlay.compat.cost_module.optimizer import CostOptimizer
 from outlay.cost.compare import by_model, compare
 from outlay.errors import Finding, InvalidValue, OutlayError
-from outlay.prices.book import PriceBook, anything_loaded, require_loaded
+from outlay.prices.price_book import PriceBook, anything_loaded, require_loaded
 from outlay.units.shown import money_text
 
 Section = tuple[Any, Callable[[], None]]

@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from outlay.cli.cost import allocate, money
+from outlay.cli.cost import allocate, forecasts
 from outlay.cli.cost.tables import (
     ASSUMED,
     AsOf,
@@ -41,8 +41,8 @@ from outlay.cli.output import (
     short_id,
 )
 from outlay.clock import SYSTEM, parse_moment, utc_text
-from outlay.cost.book import CostRow
 from outlay.cost.compare import ModelComparison, by_model, candidates_of, compare, pareto_front
+from outlay.cost.cost_book import CostRow
 from outlay.cost.spending import Spending, Subtotal, Unit, spend_of
 from outlay.ledger.price import Kind, typed_price
 from outlay.store import open_store
@@ -52,8 +52,8 @@ from outlay.units.shown import counted, kind_suffix, money_of
 app = typer.Typer(
     cls=DefaultGroup, help="What runs and models cost and will cost.", no_args_is_help=True
 )
-app.add_typer(money.app, name="ceiling")
-app.add_typer(money.app, name="budget", hidden=True)
+app.add_typer(forecasts.app, name="ceiling")
+app.add_typer(forecasts.app, name="budget", hidden=True)
 
 
 @app.command(DEFAULT, hidden=True)
@@ -347,7 +347,7 @@ def _amounts(totals: Mapping[Unit, Subtotal], kind: Kind) -> dict[str, float]:
     return {u.currency: float(t.cost.amount) for u, t in totals.items() if u.kind == kind}
 
 
-app.command("forecast")(money.show_forecast)
+app.command("forecast")(forecasts.show_forecast)
 app.command("allocate")(allocate.allocate_cost)
-app.command("import")(money.import_files)
-app.command("export")(money.export_files)
+app.command("import")(forecasts.import_files)
+app.command("export")(forecasts.export_files)

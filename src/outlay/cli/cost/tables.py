@@ -16,11 +16,11 @@ from sqlalchemy import Engine
 from outlay.cli.output import new_table
 from outlay.clock import SYSTEM, parse_moment
 from outlay.compat.cost_module.data_directory import data_directory
-from outlay.cost.book import CostBook, CostRow, budgeted
 from outlay.cost.compare import ModelComparison, highest_reached, percent_used
+from outlay.cost.cost_book import CostBook, CostRow, budgeted
 from outlay.cost.spending import Spending, SpendItem
 from outlay.errors import Finding, InvalidValue, OutlayError
-from outlay.runs.spending import SpendingReading, read_rentals, read_spending, refresh_books
+from outlay.runs.spending_reader import SpendingReading, read_rentals, read_spending, refresh_books
 from outlay.store import open_store
 from outlay.store.runs import RunFilter, list_runs
 from outlay.units import Money

@@ -24,7 +24,7 @@ from outlay.cli.output import (
     shown_path,
 )
 from outlay.clock import SYSTEM
-from outlay.cost.book import CostBook
+from outlay.cost.cost_book import CostBook
 from outlay.errors import Finding, InvalidValue, OutlayError, Refused
 from outlay.guard.balance import Hold, ScopeStanding
 from outlay.guard.budget_guard import BudgetGuard
@@ -32,7 +32,7 @@ from outlay.guard.captures import correct_late
 from outlay.guard.entries import AnyLine, Captured, line_kind
 from outlay.guard.locking import why_stale
 from outlay.runs.collect import refresh_registered
-from outlay.runs.spending import charges_on, refresh_books
+from outlay.runs.spending_reader import charges_on, refresh_books
 from outlay.store import open_store
 from outlay.store.runs import RunFilter, list_runs
 from outlay.units import Money

@@ -17,7 +17,7 @@ from outlay.guard.budget_guard import BudgetGuard
 from outlay.guard.ceilings import manifest_path, read_manifest
 from outlay.guard.entries import Vendor
 from outlay.guard.errors import CeilingUnusable
-from outlay.guard.rental.vendors import PRESETS, preset
+from outlay.guard.rental.vendor_commands import PRESETS, preset
 from outlay.guard.spend_log import FileSpendLog
 from outlay.ledger.price import Price, is_price_name, typed_price
 from outlay.record import facts

@@ -22,10 +22,10 @@ from outlay.cli.prices.offers import (
 from outlay.clock import SYSTEM, as_utc, utc_text, wall_ns_of
 from outlay.errors import Finding, InvalidValue
 from outlay.ledger import Price
-from outlay.prices.book import MAX_AGE_NS, PriceBook, require_loaded, search_offers
 from outlay.prices.catalog import Query
 from outlay.prices.current import rate_text, read_rate, read_rates, set_rate
 from outlay.prices.offer import Tier
+from outlay.prices.price_book import MAX_AGE_NS, PriceBook, require_loaded, search_offers
 from outlay.prices.series import alerts, cheapest_over_time, points, text_chart
 from outlay.rates import NS_PER_HOUR
 from outlay.store import open_store
@@ -74,7 +74,7 @@ def set_price(
 
     Example: outlay prices set A100-80GB "1.10 USD/h" --provider cluster --count 8
     """
-    from outlay.prices.book import fetch
+    from outlay.prices.price_book import fetch
     from outlay.prices.sources.catalogs import ManualSource
 
     rate = Rate.parse(price, name="PRICE")

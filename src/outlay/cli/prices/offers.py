@@ -28,8 +28,8 @@ from outlay.compat.cost_module.price_history import export_history, history_file
 from outlay.errors import Finding, InvalidValue
 from outlay.guard.checklist import SURVEY_FILE
 from outlay.prices.alerts import AlertRules, change_percent
-from outlay.prices.book import PriceBook
 from outlay.prices.offer import Offer, Snapshot
+from outlay.prices.price_book import PriceBook
 from outlay.prices.recording import Series
 from outlay.prices.series import PricePoint, alerts
 from outlay.prices.survey import Survey, as_markdown, justification, survey
@@ -194,7 +194,7 @@ def store_prices(
 def fetch_sources(names: Sequence[str]) -> list[Snapshot]:
     """Fetch sources by name, with a spinner for each pending one."""
     # Imported here: commands that only read the store need no HTTP client.
-    from outlay.prices.book import fetch_all
+    from outlay.prices.price_book import fetch_all
     from outlay.prices.sources.vendors import sources_named
 
     sources = sources_named(names)
@@ -232,8 +232,8 @@ def import_prices(
 
 
 def _import_catalog(path: Path, *, as_json: bool) -> None:
-    from outlay.prices.book import fetch
     from outlay.prices.offer import SourceFailed
+    from outlay.prices.price_book import fetch
     from outlay.prices.sources.catalogs import CsvSource
 
     source = CsvSource(path.expanduser())

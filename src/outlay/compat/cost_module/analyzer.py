@@ -26,7 +26,6 @@ from outlay.compat.cost_module.data_directory import (
     write_json,
 )
 from outlay.compat.cost_module.training import TrainingCostReport, TrainingMetrics
-from outlay.cost.book import CostBook, CostRow, ModelBudget
 from outlay.cost.compare import (
     PERCENTS,
     BudgetAlert,
@@ -39,6 +38,7 @@ from outlay.cost.compare import (
     reached,
     return_on_investment,
 )
+from outlay.cost.cost_book import CostBook, CostRow, ModelBudget
 from outlay.cost.forecast import Backtest, Estimate, backtest, forecast_runs
 from outlay.decoding import convert
 from outlay.errors import Finding, InvalidValue, OutlayError

@@ -29,7 +29,7 @@ from outlay.errors import Finding, InvalidValue
 from outlay.goodput.follower import RunView, read_view
 from outlay.rates import NS_PER_HOUR
 from outlay.store import open_store
-from outlay.store.engine import upsert, writing
+from outlay.store.connection import upsert, writing
 from outlay.store.schema import recommendations
 
 # Import and export of the cost module's file

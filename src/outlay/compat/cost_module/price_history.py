@@ -20,8 +20,8 @@ from outlay.compat.cost_module.data_directory import price_file, write_json
 from outlay.compat.cost_module.gpu_price import TRACKED, GPUPrice
 from outlay.decoding import BadDocument, read_document
 from outlay.errors import Finding, InvalidValue, OutlayError
-from outlay.prices.book import PriceBook
 from outlay.prices.offer import Offer, Snapshot
+from outlay.prices.price_book import PriceBook
 from outlay.prices.series import points
 
 _Histories = dict[str, list[tuple[float, datetime]]]

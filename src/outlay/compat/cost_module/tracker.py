@@ -23,8 +23,8 @@ from outlay.compat.cost_module.gpu_price import TRACKED, GPUPrice, PriceAlert, P
 from outlay.compat.cost_module.price_history import append_price, export_history, import_history
 from outlay.errors import Finding
 from outlay.prices.alerts import AlertRules
-from outlay.prices.book import PriceBook, fetch
 from outlay.prices.offer import Offer, OfferSource, Snapshot, Tier
+from outlay.prices.price_book import PriceBook, fetch
 from outlay.prices.recording import Series, machine_of, series_of
 from outlay.prices.series import PricePoint, alerts, current_points, points, windows
 from outlay.prices.sources.http import VendorSource

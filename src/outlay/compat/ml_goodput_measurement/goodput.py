@@ -14,8 +14,8 @@ from outlay.goodput.calculator import (
     JobGoodput,
     WorkloadMetricDetails,
 )
+from outlay.goodput.goodput_recorder import GoodputLogger, GoodputRecorder
 from outlay.goodput.phases import BadputType, GoodputType
-from outlay.goodput.recorder import GoodputLogger, GoodputRecorder
 
 __all__ = [
     "BadputType",

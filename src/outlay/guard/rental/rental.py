@@ -24,7 +24,7 @@ from outlay.files import write_whole
 from outlay.guard.balance import Hold
 from outlay.guard.budget_guard import BudgetGuard
 from outlay.guard.entries import Rental, Vendor, parse_timestamp
-from outlay.guard.rental.vendors import ListedMachine, UnreadableReply, parse_listing
+from outlay.guard.rental.vendor_commands import ListedMachine, UnreadableReply, parse_listing
 from outlay.units import Money
 
 # Vendor commands: no shell, a timeout, secrets from the environment only.

@@ -24,7 +24,7 @@ from outlay.guard.rental.rental import (
     list_machines,
     run_command,
 )
-from outlay.guard.rental.vendors import UnreadableReply, check_id_from, parse_id
+from outlay.guard.rental.vendor_commands import UnreadableReply, check_id_from, parse_id
 from outlay.units import Duration, Money, Rate
 
 MARGIN = Duration(120 * 10**9)

@@ -28,7 +28,7 @@ from outlay.guard.budget_guard import BudgetGuard
 from outlay.guard.entries import Vendor
 from outlay.guard.locking import has_ended, this_process
 from outlay.guard.rental.rental import Tenancy, list_machines
-from outlay.guard.rental.vendors import ListedMachine
+from outlay.guard.rental.vendor_commands import ListedMachine
 from outlay.proc.identity import MARK_VARIABLE
 from outlay.store import outlay_home
 from outlay.units import Duration

@@ -10,7 +10,7 @@ from typing import Final
 
 from outlay.budget.limits import COST, cost_in, currency_in
 from outlay.sweep.aggregate.rows import Row, Subject, unit_of
-from outlay.sweep.grid.reading import NO_TARGET
+from outlay.sweep.grid.parsing import NO_TARGET
 from outlay.units.shown import amount_text
 
 # Student's t at 97.5 % for 1, 2, 3, ... degrees of freedom; beyond, the last is slightly wide.

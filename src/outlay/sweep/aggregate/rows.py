@@ -12,7 +12,7 @@ import msgspec
 
 from outlay.budget.limits import currency_in, total_key
 from outlay.ledger.price import Kind
-from outlay.sweep.grid.reading import Target, usual_direction
+from outlay.sweep.grid.parsing import Target, usual_direction
 from outlay.sweep.state.manifest import ManifestRun
 from outlay.sweep.state.outcomes import RunState
 from outlay.units.quantity import MILLIJOULES_PER_WH

@@ -202,10 +202,10 @@ ENGINES: Final = {
     "process": EngineEntry(make="outlay.sweep.engines.process:ProcessEngine"),
     "slurm": EngineEntry(
         make="outlay.sweep.engines.slurm.engine:SlurmEngine",
-        options="outlay.sweep.engines.slurm.options:read_options",
+        options="outlay.sweep.engines.slurm.job_options:read_options",
         scheduled=True,
         jobs="outlay.sweep.engines.slurm.queue:jobs_in",
-        ran_ns="outlay.sweep.engines.slurm.allocation:ran_so_far_ns",
+        ran_ns="outlay.sweep.engines.slurm.job_spec:ran_so_far_ns",
     ),
     "torchrun": EngineEntry(make="outlay.sweep.engines.process:TorchrunEngine"),
 }

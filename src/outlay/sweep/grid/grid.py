@@ -19,8 +19,8 @@ from outlay.prices.names import parse_name
 from outlay.runs.options import gpu_count
 from outlay.sweep.engines.base import EngineOptions
 from outlay.sweep.errors import InvalidGrid
-from outlay.sweep.grid import reading as readers
-from outlay.sweep.grid.reading import (
+from outlay.sweep.grid import parsing as readers
+from outlay.sweep.grid.parsing import (
     ALIASES,
     BUDGET_KEYS,
     NO_TARGET,

@@ -9,7 +9,7 @@ from typing import Final
 
 from outlay.budget.config import as_text
 from outlay.ledger.price import handed_on
-from outlay.sweep.grid.reading import budget_overrides, filled, flags, literal, placeholders
+from outlay.sweep.grid.parsing import budget_overrides, filled, flags, literal, placeholders
 from outlay.sweep.plan.plan import PlannedRun, SweepPlan
 
 LOG_NAME: Final = "sweep.log"

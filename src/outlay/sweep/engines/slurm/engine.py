@@ -11,7 +11,7 @@ import msgspec
 
 from outlay.clock import SYSTEM, Clock
 from outlay.sweep.engines.base import Ended, Task, TaskStanding
-from outlay.sweep.engines.slurm.allocation import read_times
+from outlay.sweep.engines.slurm.job_spec import read_times
 from outlay.sweep.engines.slurm.poller import Poller, Submitted
 from outlay.sweep.engines.slurm.queue import Batch, JobStatuses, Slurm, read_batches, run_of
 from outlay.sweep.engines.slurm.submission import SubmissionQueue, check_available

@@ -36,7 +36,7 @@ from outlay.proc.identity import (
 )
 from outlay.proc.strays import ExitRecord, exit_path, shell_code, write_exit
 from outlay.record.supervision import Supervision
-from outlay.sweep.engines.slurm.allocation import (
+from outlay.sweep.engines.slurm.job_spec import (
     HIDDEN_WORD,
     EventKind,
     JobAllocation,

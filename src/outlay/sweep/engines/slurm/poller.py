@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from outlay.clock import Clock
 from outlay.proc.strays import ExitRecord, read_exit
 from outlay.sweep.engines.base import Ended, How
-from outlay.sweep.engines.slurm.allocation import JobTimes, read_times
+from outlay.sweep.engines.slurm.job_spec import JobTimes, read_times
 from outlay.sweep.engines.slurm.queue import UNKNOWN, Batch, JobStatus, JobStatuses, Slurm
 
 if TYPE_CHECKING:

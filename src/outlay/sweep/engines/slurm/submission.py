@@ -26,14 +26,14 @@ from outlay.errors import MissingExtra, OutlayError
 from outlay.files import write_whole
 from outlay.record.redaction import REDACTED, STANDS_FOR, Redactor, is_secret_name
 from outlay.sweep.engines.base import Ended, Task
-from outlay.sweep.engines.slurm.allocation import (
+from outlay.sweep.engines.slurm.job_options import SlurmRequest, slurm_options, submitit_parameters
+from outlay.sweep.engines.slurm.job_spec import (
     HIDDEN_WORD,
     JobSpec,
     placeholder,
     spec_path,
     write_spec_list,
 )
-from outlay.sweep.engines.slurm.options import SlurmRequest, slurm_options, submitit_parameters
 from outlay.sweep.engines.slurm.poller import Poller, Submitted
 from outlay.sweep.engines.slurm.queue import (
     Batch,

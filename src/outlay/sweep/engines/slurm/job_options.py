@@ -9,8 +9,8 @@ from typing import Any, Final
 
 from outlay.errors import InvalidValue
 from outlay.sweep.engines.base import EngineOptions
-from outlay.sweep.grid import reading as readers
-from outlay.sweep.grid.reading import Block
+from outlay.sweep.grid import parsing as readers
+from outlay.sweep.grid.parsing import Block
 from outlay.units import Duration
 
 MINUTE_NS: Final = 60 * 10**9

@@ -14,7 +14,7 @@ from outlay.cost.charges import AttemptCharge, charges_of
 from outlay.decoding import BadDocument, convert
 from outlay.errors import Finding, OutlayError
 from outlay.ledger.price import Kind
-from outlay.store.engine import is_damaged, upsert, writing
+from outlay.store.connection import is_damaged, upsert, writing
 from outlay.store.runs import RunRow, rows_from
 from outlay.store.schema import budget_alerts, cost_reports, model_budgets, runs
 from outlay.units import Money

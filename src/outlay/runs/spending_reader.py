@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from outlay.clock import utc_text, wall_ns_of
-from outlay.cost.book import CostBook, CostRow, refresh_reports, report_of
 from outlay.cost.charges import AttemptCharge, month_edges
+from outlay.cost.cost_book import CostBook, CostRow, refresh_reports, report_of
 from outlay.cost.spending import IN_NO_RUN, Spending, SpendItem, spending_of
 from outlay.errors import Finding, OutlayError
 from outlay.runs.collect import refresh_registered

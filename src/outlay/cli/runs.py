@@ -133,7 +133,7 @@ def show_runs(
 
 def _watch(directory: Path | None, *, as_json: bool) -> None:
     """Refresh the running runs until interrupted; each round reads only new records."""
-    from outlay.web.books import BookReader  # Does not need the extra `web`.
+    from outlay.web.book_reader import BookReader  # Does not need the extra `web`.
 
     books = BookReader()
     below = "" if directory is None else f"{directory.absolute()}/"

@@ -41,7 +41,7 @@ from outlay.prices.recording import (
     report_damage,
     series_key,
 )
-from outlay.store.engine import LARGEST, writing
+from outlay.store.connection import LARGEST, writing
 from outlay.store.schema import price_offers, price_series, price_snapshots
 from outlay.units.quantity import NS_PER_HOUR
 
