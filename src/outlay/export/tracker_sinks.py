@@ -65,15 +65,16 @@ class WandbSink:
     def _write_run(self, reading: RunReading) -> None:
         axis = f"{PREFIX}cost_{reading.currency_suffix}"
         cost = reading.values.get(axis)
+        if cost is not None and cost < max(self._cost, _number(self._run.summary, axis)):
+            return  # Cost is an axis and must not decrease; a later reading was logged already.
+        self._log(reading.step, reading.values)
+        self._run.summary.update(reading.values | reading.facts)
         if cost is not None:
-            if cost < max(self._cost, _number(self._run.summary, axis)):
-                return  # Cost is an axis and must not decrease; a later reading was logged already.
             if not self._cost:
+                # After the log: W&B gives a metric whose axis has no value yet the value 0.
                 for pattern in self._against_cost:
                     self._run.define_metric(pattern, step_metric=axis)
             self._cost = cost
-        self._log(reading.step, reading.values)
-        self._run.summary.update(reading.values | reading.facts)
 
     def _define(self) -> None:
         if not self._is_defined:
