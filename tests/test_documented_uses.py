@@ -1,4 +1,4 @@
-"""What documents promise of fields, flags and variables, seen through what a user calls."""
+"""Documented fields, flags and variables, tested through public functions and commands."""
 
 from __future__ import annotations
 
@@ -217,18 +217,16 @@ def test_a_program_is_told_the_documented_variables(nodes: list[dict[str, Any]])
         assert (told["HYDRA_FULL_ERROR"], told["MFCL_AMP_DTYPE"]) == ("1", "bf16")
 
 
-def planned(tmp_path: Path, **entry: Any) -> dict[str, Any]:
-    """Return the one run of a plan, as the command line shows it."""
-    (tmp_path / "grid.json").write_text(json.dumps({"grid": [entry]}))
+def planned_commands(tmp_path: Path, entries: list[dict[str, Any]]) -> list[list[str]]:
+    """Return the commands of a plan with one run per entry, as the command line shows them."""
+    (tmp_path / "grid.json").write_text(json.dumps({"grid": entries}))
     shown = command("sweep", "plan", tmp_path / "grid.json", "--json")
     assert shown.code == 0, shown.err
-    run: dict[str, Any] = shown.json["runs"][0]
-    return run
+    return [run["command"] for run in shown.json["runs"]]
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "override"),
-    [
+def test_a_parameter_becomes_its_documented_override(tmp_path: Path) -> None:
+    documented = [
         ("model", "resnet18", "model=resnet18"),
         ("method", "simclr", "method=simclr"),
         ("batch_size", 128, "data.batch_size=128"),
@@ -238,36 +236,32 @@ def planned(tmp_path: Path, **entry: Any) -> dict[str, Any]:
         ("amp_dtype", "fp32", "train.loss_fp32=true"),
         ("world_size", 4, "--nproc_per_node=4"),
         ("optim.lr", 0.1, "optim.lr=0.1"),
-    ],
-)
-def test_a_parameter_becomes_its_documented_override(
-    tmp_path: Path, name: str, value: object, override: str
-) -> None:
-    run = planned(tmp_path, params={name: value})
-    assert override in run["command"]
-    assert "--standalone" in run["command"]
+    ]
+    commands = planned_commands(tmp_path, [{"params": {name: v}} for name, v, _ in documented])
+    for (*_, override), words in zip(documented, commands, strict=True):
+        assert {override, "--standalone"} <= set(words)
 
 
-@pytest.mark.parametrize(
-    ("mode", "limit", "override"),
-    [
-        ("iso_time", 2.5, "max_minutes=2.5"),
-        ("iso_tokens", 50_000, "max_tokens=50000"),
-        ("iso_epochs", 3, "max_epochs=3"),
-        ("comm_cap", 1000, "max_comm_bytes=1000"),
-        ("energy_cap", 1.5, "max_energy_Wh=1.5"),
-    ],
-)
+CAPS = {"max_comm_bytes": 1000, "max_energy_Wh": 1.5, "steps_per_epoch": 10}
+
+
 @pytest.mark.parametrize("is_named", [True, False])
-def test_a_budget_becomes_its_documented_overrides(
-    tmp_path: Path, mode: str, limit: float, override: str, *, is_named: bool
-) -> None:
-    key = override.partition("=")[0] if is_named else "limit"
-    caps = {"max_comm_bytes": 1000, "max_energy_Wh": 1.5, "steps_per_epoch": 10}
-    stated = {each: cap for each, cap in caps.items() if f"{each}={cap}" != override}
-    run = planned(tmp_path, budget={"mode": mode, key: limit} | stated)
-    names = [override, "enabled=true", *(f"{each}={cap}" for each, cap in stated.items())]
-    assert {f"runtime.budget.{each}" for each in names} <= set(run["command"])
+def test_a_budget_becomes_its_documented_overrides(tmp_path: Path, *, is_named: bool) -> None:
+    documented = [
+        ("iso_time", 2.5, "max_minutes"),
+        ("iso_tokens", 50_000, "max_tokens"),
+        ("iso_epochs", 3, "max_epochs"),
+        ("comm_cap", 1000, "max_comm_bytes"),
+        ("energy_cap", 1.5, "max_energy_Wh"),
+    ]
+    entries = []
+    for mode, limit, key in documented:
+        caps = {name: cap for name, cap in CAPS.items() if name != key}
+        entries.append({"budget": {"mode": mode, key if is_named else "limit": limit} | caps})
+    commands = planned_commands(tmp_path, entries)
+    for (_, limit, key), words in zip(documented, commands, strict=True):
+        expected = {"enabled": "true", key: limit} | CAPS
+        assert {f"runtime.budget.{name}={value}" for name, value in expected.items()} <= set(words)
 
 
 def test_the_log_of_a_run_has_both_of_its_streams(nodes: list[dict[str, Any]]) -> None:

@@ -1,7 +1,7 @@
-"""The examples and commands of the documents that outlay takes over from, one after the other.
+"""The examples and commands in the documents of the tools that outlay replaces.
 
-Only an import line or the name of a module is another. What stands in other files: the snippets of
-cost analysis in test_cost_snippets, those of goodput in test_compat_document.
+Only import lines and names of modules differ. The snippets of cost analysis are in
+test_cost_snippets, those of goodput in test_compat_document.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import pytest
 from hydra import compose, initialize_config_dir
 
 import outlay
+from command_line import Outcome, run_module
 from fake_vendor import as_json, serving
 from test_cost_snippets import QUICK_START
 from test_cost_snippets import run as run_snippet
@@ -75,24 +76,23 @@ def test_the_tracker_is_a_public_class() -> None:
 
 
 @pytest.fixture(scope="module")
-def cost_environ(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """The environment of a user who has run the quick start."""
+def cost_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The outlay home of a user who has run the quick start."""
     home = tmp_path_factory.mktemp("cost")
     with serving(as_json(vast_answer())) as vendor, pytest.MonkeyPatch.context() as patch:
         patch.setenv("OUTLAY_HOME", str(home))
         patch.setenv("OUTLAY_VAST_URL", vendor.url)
         run_snippet(QUICK_START)
-    return {"OUTLAY_HOME": str(home)}
+    return home
 
 
-def cost_report(environ: dict[str, str], *flags: str) -> subprocess.CompletedProcess[str]:
+def cost_report(home: Path, patch: pytest.MonkeyPatch, *flags: str) -> Outcome:
     """Run ``python -m MODULE FLAGS``, where the document has the path of a script."""
     with serving(as_json(vast_answer())) as vendor:
-        urls = {f"OUTLAY_{name}_URL": vendor.url for name in ("VAST", "RUNPOD", "LAMBDA")}
-        return subprocess.run(
-            [sys.executable, "-m", "outlay.compat.cost_module", *flags],
-            capture_output=True, text=True, check=False, env=os.environ | environ | urls,
-        )  # fmt: skip
+        patch.setenv("OUTLAY_HOME", str(home))
+        for name in ("VAST", "RUNPOD", "LAMBDA"):
+            patch.setenv(f"OUTLAY_{name}_URL", vendor.url)
+        return run_module("outlay.compat.cost_module", *flags)
 
 
 @pytest.mark.parametrize(
@@ -110,11 +110,11 @@ def cost_report(environ: dict[str, str], *flags: str) -> subprocess.CompletedPro
     ids=lambda each: each[0] if isinstance(each, list) else "",
 )
 def test_a_flag_of_the_cost_report_script(
-    cost_environ: dict[str, str], flags: list[str], shown: str
+    cost_home: Path, monkeypatch: pytest.MonkeyPatch, flags: list[str], shown: str
 ) -> None:
-    done = cost_report(cost_environ, *flags)
-    assert done.returncode == 0, done.stderr
-    assert shown in done.stdout
+    done = cost_report(cost_home, monkeypatch, *flags)
+    assert done.code == 0, done.err
+    assert shown in done.out
 
 
 # -- sweeps ---------------------------------------------------------------------------------------
