@@ -293,16 +293,6 @@ def test_a_log_that_was_written_by_hand_is_what_every_process_goes_by(tmp_path: 
     assert log.read_text().startswith(BY_HAND)
 
 
-def test_the_variable_goes_before_the_ceiling_of_the_code(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("LYNX_CLOUD_BUDGET_USD", "2")
-    guard = outlay.BudgetGuard(5.0, tmp_path / "spend.jsonl")
-    assert guard.remaining == 2.0
-    with pytest.raises(outlay.BudgetGuardExceeded):
-        guard.authorize("a", 2.5)
-
-
 def test_the_manifest_of_a_plan_has_the_day_of_the_survey(tmp_path: Path) -> None:
     words = ("--ceiling", "5", "--lab", "02=3", "--vendor", "runpod", "--survey-date", "2026-11-15")
     made = command("guard", "init", tmp_path, *words, "--survey-price", "runpod=0.34")

@@ -66,12 +66,6 @@ def test_a_budget_that_is_not_enabled_leaves_training_as_it_was(tmp_path: Path) 
     assert not (run_dir / "budget.json").exists()
 
 
-def test_the_tracker_is_a_public_class() -> None:
-    from outlay import BudgetTracker
-
-    assert BudgetTracker("iso_tokens", {"max_tokens": 50_000, "max_minutes": None}).totals
-
-
 # -- cost -----------------------------------------------------------------------------------------
 
 
