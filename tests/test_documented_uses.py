@@ -36,7 +36,7 @@ METRICS = TrainingMetrics(
 )  # fmt: skip
 
 
-def test_every_field_of_a_price_is_there_after_a_restart() -> None:
+def test_every_field_of_a_price_survives_a_restart() -> None:
     price = GPUPrice(
         "A100", "vast.ai", 1.4142135, availability=3, cuda_version="12.4", vram_gb=80,
         instance_id="i-17", region="eu-west", timestamp=datetime(2026, 1, 2, tzinfo=UTC),
@@ -58,7 +58,7 @@ def test_a_history_has_every_price_that_was_tracked() -> None:
     assert history.get_trend() == -50.0
 
 
-def test_every_field_of_metrics_is_there_after_a_restart() -> None:
+def test_every_field_of_metrics_survives_a_restart() -> None:
     CostAnalyzer().analyze_training_run(METRICS)
     assert CostAnalyzer().cost_history["my_run_001"].metrics == METRICS
     assert set(CostAnalyzer().get_cost_comparison()) == {"bert-base"}
@@ -75,7 +75,7 @@ def test_every_figure_of_a_report_follows_from_its_metrics() -> None:
     assert (report.metrics, report.timestamp) == (METRICS, METRICS.timestamp)
 
 
-def test_every_field_of_advice_is_there_after_a_restart() -> None:
+def test_every_field_of_advice_survives_a_restart() -> None:
     given = CostOptimizer().recommend_compute_tier("A100", 2.0, 100.0, {"H100": (3.0, 300.0)})
     assert given is not None
     assert given.category == "compute"
@@ -86,7 +86,7 @@ def test_every_field_of_advice_is_there_after_a_restart() -> None:
     assert CostOptimizer().recommendations == [given]
 
 
-def test_advice_is_asked_for_by_age_and_by_confidence() -> None:
+def test_advice_is_filtered_by_age_and_by_confidence() -> None:
     def advice(title: str, confidence: float, hours: float) -> OptimizationRecommendation:
         at = utc_now() - timedelta(hours=hours)
         return OptimizationRecommendation(
@@ -105,7 +105,7 @@ def test_advice_is_asked_for_by_age_and_by_confidence() -> None:
 @pytest.mark.parametrize(
     ("budget", "status", "overage"), [(300, "OK", 0.0), (240, "WARNING", 0.0), (200, "OVER", 20.5)]
 )
-def test_a_forecast_says_how_the_budget_will_stand(
+def test_a_forecast_has_the_status_of_the_budget(
     budget: float, status: str, overage: float
 ) -> None:
     CostAnalyzer().analyze_training_run(METRICS)
@@ -185,7 +185,7 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     return found
 
 
-def test_two_nodes_of_an_entry_meet_and_are_told_what_they_are(nodes: list[dict[str, Any]]) -> None:
+def test_two_nodes_of_an_entry_rendezvous_and_get_their_ranks(nodes: list[dict[str, Any]]) -> None:
     assert [told["NNODES"] for told in nodes] == ["2", "2"]
     assert [told["NODE_RANK"] for told in nodes] == ["0", "1"]
     assert [told["WORLD_SIZE"] for told in nodes] == ["2", "2"]
@@ -207,7 +207,7 @@ def test_every_key_of_a_grids_root_reaches_the_program(nodes: list[dict[str, Any
         assert {"a=1", "lr=0.1"} <= set(told["argv"])
 
 
-def test_a_program_is_told_the_documented_variables(nodes: list[dict[str, Any]]) -> None:
+def test_a_program_gets_the_documented_variables(nodes: list[dict[str, Any]]) -> None:
     for rank, told in enumerate(nodes):
         assert told["MFCL_SWEEP_RUN_ID"] == "001_wide"
         assert Path(told["MFCL_SWEEP_RUN_DIR"]).parts[-2:] == (f"node{rank}", "001_wide")
@@ -278,7 +278,7 @@ BY_HAND = (
 )
 
 
-def test_a_log_that_was_written_by_hand_is_what_every_process_goes_by(tmp_path: Path) -> None:
+def test_every_process_counts_a_log_that_was_written_by_hand(tmp_path: Path) -> None:
     log = tmp_path / "spend.jsonl"
     log.write_text(BY_HAND)
     program = (
@@ -293,7 +293,7 @@ def test_a_log_that_was_written_by_hand_is_what_every_process_goes_by(tmp_path: 
     assert log.read_text().startswith(BY_HAND)
 
 
-def test_the_manifest_of_a_plan_has_the_day_of_the_survey(tmp_path: Path) -> None:
+def test_the_manifest_of_a_plan_has_the_date_of_the_survey(tmp_path: Path) -> None:
     words = ("--ceiling", "5", "--lab", "02=3", "--vendor", "runpod", "--survey-date", "2026-11-15")
     made = command("guard", "init", tmp_path, *words, "--survey-price", "runpod=0.34")
     assert made.code == 0, made.err
@@ -335,7 +335,7 @@ def test_the_plan_of_the_document_has_its_files_and_figures(
 # -- goodput ---------------------------------------------------------------------------------------
 
 
-def test_a_save_on_a_signal_is_a_save_like_any_other(tmp_path: Path) -> None:
+def test_a_save_on_a_signal_counts_as_checkpoint_save(tmp_path: Path) -> None:
     with outlay.run("model", dir=tmp_path) as run:
 
         def save() -> None:

@@ -168,7 +168,7 @@ def test_a_sweep_is_run_by_its_documented_command(sweep: Path) -> None:
     assert runs[0]["env"]["MFCL_AMP_DTYPE"] == "bf16"
 
 
-def test_a_sweep_is_summed_up_by_its_documented_command(sweep: Path) -> None:
+def test_a_sweep_is_summarised_by_its_documented_command(sweep: Path) -> None:
     (table,) = (sweep / "reports").glob("summary_*.csv")
     with table.open() as stream:
         row, _ = csv.DictReader(stream)
@@ -235,7 +235,7 @@ MANIFEST = """
 """
 
 
-def test_the_manifest_as_it_stands_holds_a_vendors_command_to_its_ceiling(
+def test_the_documented_manifest_limits_a_vendors_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from outlay import BudgetGuard, BudgetGuardExceeded
