@@ -15,6 +15,7 @@ import pytest
 
 import outlay
 from command_line import outlay as command
+from command_line import python
 from outlay import (
     CostAnalyzer,
     CostOptimizer,
@@ -285,8 +286,7 @@ def test_every_process_counts_a_log_that_was_written_by_hand(tmp_path: Path) -> 
         "import sys; from outlay import BudgetGuard; guard = BudgetGuard(5.0, sys.argv[1]); "
         "guard.authorize('b', 1.0); print(guard.total_spent, guard.remaining)"
     )
-    words = [sys.executable, "-c", program, str(log)]
-    assert subprocess.check_output(words, text=True) == "1.5 2.5\n"
+    assert python(program, log).out == "1.5 2.5\n"
     shown = command("guard", "status", "--log", log, "--ceiling", "5", "--json").json
     amounts = [shown["scopes"][0][name]["micros"] for name in ("spent", "held", "remaining")]
     assert amounts == [1_500_000, 1_000_000, 2_500_000]

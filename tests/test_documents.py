@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import csv
 import json
-import os
 import re
 import subprocess
 import sys
@@ -19,6 +18,7 @@ from hydra import compose, initialize_config_dir
 
 import outlay
 from command_line import Outcome, run_module
+from command_line import outlay as command
 from fake_vendor import as_json, serving
 from test_cost_snippets import QUICK_START
 from test_cost_snippets import run as run_snippet
@@ -203,18 +203,18 @@ def test_the_lab():
 
 @pytest.mark.parametrize("is_testing", [True, False])
 def test_the_guards_own_test_runs_and_its_mode_writes_no_file(
-    tmp_path: Path, *, is_testing: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_testing: bool
 ) -> None:
     test = tmp_path / "tests" / "minitrain" / "test_budget_guard.py"
     test.parent.mkdir(parents=True)
     (tmp_path / "experiments" / "35-cloud-budget").mkdir(parents=True)
     test.write_text(GUARD_TEST)
-    mode = {"BUDGET_GUARD_TEST_MODE": "1"} if is_testing else {}
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "tests/minitrain/test_budget_guard.py", "-q"],
-        cwd=tmp_path, env=os.environ | mode, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout
+    monkeypatch.chdir(tmp_path)
+    if is_testing:
+        monkeypatch.setenv("BUDGET_GUARD_TEST_MODE", "1")
+    done = run_module("pytest", "tests/minitrain/test_budget_guard.py", "-q")
+    assert done.code == 0, done.out
+    assert "1 passed" in done.out
     log = tmp_path / "experiments" / "35-cloud-budget" / "spend.jsonl"
     assert log.exists() is not is_testing
 
@@ -251,8 +251,7 @@ def test_the_documented_manifest_limits_a_vendors_command(
     guard.record_actual("lab02-tp-spinup", 2.10)
     with pytest.raises(BudgetGuardExceeded):
         guard.authorize("lab02-tp-spinup", 1.00)  # The lab has 3.00, of which 2.10 are spent.
-    shown = module("outlay", "guard", "status", "--log", str(directory), "--json", cwd=tmp_path)
-    scopes = json.loads(shown.stdout)["scopes"]
+    scopes = command("guard", "status", "--log", directory, "--json").json["scopes"]
     assert [each["remaining"]["micros"] for each in scopes] == [2_900_000, 900_000, 2_000_000]
     lines = [json.loads(line) for line in (directory / "spend.jsonl").read_text().splitlines()]
     assert {"ts", "op_label", "estimated", "currency"} <= set(lines[0])
