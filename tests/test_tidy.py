@@ -358,6 +358,14 @@ def test_every_module_that_a_page_names_exists() -> None:
     assert missing == []
 
 
+def test_every_name_that_the_architecture_places_in_a_module_is_there() -> None:
+    text = text_of(ROOT / "docs" / "ARCHITECTURE.md")
+    placed = re.findall(r"`(\w+)`,? in `([\w/]+\.py)`", text)
+    assert len(placed) >= 8
+    sources = {name: text_of(ROOT / "src/outlay" / name) for _, name in placed}
+    assert [pair for pair in placed if not re.search(rf"\b{pair[0]}\b", sources[pair[1]])] == []
+
+
 def test_the_five_walks_have_their_stated_length_and_are_connected() -> None:
     text = text_of(ROOT / "docs" / "ARCHITECTURE.md")
     walks = re.findall(r"^\d\. \*\*.*?\*\* \((\d+)\): (.*?)(?=^\d\. |^## )", text, re.M | re.S)
