@@ -1,5 +1,5 @@
-# Two commands are enough: `make demo` shows outlay at work, `make test` proves it.
-# Both start from python3, pip and make alone, and reuse .venv on the next call.
+# `make demo` shows outlay on a small training, `make test` runs all tests and checks.
+# Both need only python3, pip and make, and reuse .venv on the next call.
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -25,12 +25,12 @@ lint: .venv/.dev-installed
 types: .venv/.dev-installed
 	$(BIN)/mypy
 
-# Three at a time on two cores: tests of clusters and of watchers wait more than they work.
+# Three workers on two cores: tests of clusters and of watchers mostly wait.
 unit: .venv/.dev-installed
 	$(BIN)/coverage erase
 	$(BIN)/python -m pytest -n 3 --dist loadgroup $(PYTEST_ARGS)
 
-# Not part of `check`: under coverage the tests of the pure zone take as long as all of them without.
+# Not part of `check`: with coverage, the tests of the pure modules take as long as all tests without.
 coverage: .venv/.dev-installed
 	$(BIN)/python tools/pure-coverage
 
@@ -38,7 +38,7 @@ coverage: .venv/.dev-installed
 fuzz: .venv/.dev-installed
 	FUZZ_EXAMPLES=$(FUZZ_EXAMPLES) $(BIN)/python -m pytest -n 2 tests/fuzz $(PYTEST_ARGS)
 
-# Needs the network, and fails where it could ask about nothing.
+# Needs the network, and fails if no package could be queried.
 audit: .venv/.dev-installed
 	$(BIN)/pip install --quiet 'pip-audit>=2.7'
 	$(BIN)/python tools/audit
@@ -47,18 +47,18 @@ docs: .venv/.dev-installed
 	$(BIN)/python tools/write-cli-reference
 	$(BIN)/python tools/write-api-reference
 
-# Pages with a search, in site/, that open offline.
+# Searchable pages in site/ that open offline.
 site: .venv/.docs-installed docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
 
-# A wheel and a source distribution, and the demo from that wheel in an empty environment.
+# A wheel and a source distribution; the demo runs from that wheel in an empty environment.
 dist: .venv/.dev-installed
 	rm -rf dist
 	$(BIN)/python -m build --outdir dist .
 	PYTHON=$(PYTHON) tools/try-wheel
 
-# What uses the libraries of the core and of light extras, with the lowest versions that outlay allows,
-# and with the newest.
+# Tests that use the libraries of the core and of light extras: with the lowest allowed versions, and with
+# the newest.
 VERSION_TESTS ?= tests/laws tests/test_account_*.py tests/test_advise_formulas.py tests/test_budget_config.py \
   tests/test_budget_gate.py tests/test_budget_tracker.py tests/test_cli_*.py tests/test_compat_[cp]*.py \
   tests/test_cost_*.py tests/test_decoding.py tests/test_dependencies.py tests/test_documents.py \
@@ -74,8 +74,8 @@ test-lowest:
 	.venv-lowest/bin/pip install --quiet -c .venv-lowest/constraints.txt -e '.[dev,energy,postgres]'
 	.venv-lowest/bin/python -m pytest -n 2 --dist loadgroup $(VERSION_TESTS) $(PYTEST_ARGS)
 
-# Hydra pins OmegaConf below its newest: what composes with Hydra runs with the one that pip resolves, and
-# then the newest is put in its place for the others.
+# Hydra requires an OmegaConf below the newest: tests with Hydra run with the version that pip resolves, the
+# others with the newest.
 test-newest:
 	$(PYTHON) -m venv .venv-newest
 	.venv-newest/bin/pip install --quiet --upgrade --upgrade-strategy eager -e '.[dev,energy,postgres]'

@@ -52,10 +52,15 @@ def outlay(*arguments: str | Path, columns: int = 80, **environment: str) -> Out
 
 
 def python(code: str, *arguments: str | Path) -> Outcome:
-    """Run ``python -c`` with the arguments in a process of its own, to which outlay is loaded."""
+    """Run ``python -c`` with the arguments in a forked process that has imported outlay."""
     words = list(map(str, arguments))
     environ = dict(os.environ)
     return _fork_server().run({"arguments": words, "environ": environ, "code": code})
+
+
+def run_module(name: str, *arguments: str | Path) -> Outcome:
+    """Run ``python -m NAME`` like ``python``, in a process that has imported outlay."""
+    return python(f"import runpy\nrunpy.run_module({name!r}, run_name='__main__')", *arguments)
 
 
 def _started(words: list[str], environ: dict[str, str]) -> Outcome:

@@ -210,13 +210,20 @@ def tags(config: Config, below: str) -> set[str]:
 
 
 @pytest.mark.usefixtures("cloud")
-@pytest.mark.parametrize("more", [{}, {"pathway_enabled": True}], ids=["plain", "pathways"])
-def test_the_goodput_uploader(config: Config, more: dict[str, Any]) -> None:
+def test_the_goodput_uploader(config: Config) -> None:
+    """The plain one and that for Pathways, side by side."""
     train(config)
-    goodput_monitor = monitor_of(config, **more)
-    goodput_monitor.start_goodput_uploader()
-    goodput_monitor.stop_goodput_uploader()
-    assert {"goodput/goodput", "badput/tpu_initialization"} <= tags(config, "goodput")
+    plain = monitor_of(config)
+    config.tensorboard_dir += "-pathways"
+    pathways = monitor_of(config, pathway_enabled=True)
+    for goodput_monitor in (plain, pathways):
+        goodput_monitor.start_goodput_uploader()
+    for goodput_monitor in (plain, pathways):
+        goodput_monitor.stop_goodput_uploader()
+    uploaded = tags(config, "goodput")
+    assert {"goodput/goodput", "badput/tpu_initialization"} <= uploaded
+    config.tensorboard_dir = config.tensorboard_dir.removesuffix("-pathways")
+    assert tags(config, "goodput") == uploaded
 
 
 def test_uploads_to_the_cloud_are_the_default(config: Config, cloud: Monitoring) -> None:

@@ -69,7 +69,7 @@ def test_fields_have_the_documented_order_and_defaults(model: Any) -> None:
 
 
 @pytest.mark.parametrize("model", FIELDS, ids=lambda model: model.__name__)
-def test_a_time_left_out_is_now_in_utc(model: Any) -> None:
+def test_the_default_timestamp_is_now_in_utc(model: Any) -> None:
     stands_in = {"str": "x", "int": 1, "float": 1.0}
     types = {field.name: str(field.type) for field in dataclasses.fields(model)}
     needed = [stands_in[types[n]] for n, value in FIELDS[model].items() if value is NEEDED]

@@ -101,7 +101,7 @@ def test_the_integration_runs(capsys: pytest.CaptureFixture[str]) -> None:
     assert names["alert"] is None
 
 
-def test_the_integration_tells_of_a_budget_that_is_used_up(
+def test_the_integration_prints_a_budget_alert(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     run(

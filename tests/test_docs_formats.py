@@ -1,6 +1,6 @@
-"""What pages say of files agrees with the code: every key and column, and no other.
+"""The described keys and columns of files are those in the code.
 
-The spend log's part of it is the subject of test_guard_docs.
+The spend log is tested in test_guard_docs.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from typing import Any
 
 import msgspec
 import pytest
-from sqlalchemy import Table
 
 import outlay
+from outlay.budget.fold import DROPPED
 from outlay.cli.sweep.live import status_document
 from outlay.clock import ManualClock
 from outlay.cost.focus import COLUMNS as FOCUS_COLUMNS
@@ -27,7 +27,7 @@ from outlay.export.sinks import COLUMNS as UPLOAD_COLUMNS
 from outlay.goodput.phases import BadputType
 from outlay.goodput.readings import DeviationReading, GoodputReading, Reading, WindowReading
 from outlay.goodput.timeline import SliceEfficiency
-from outlay.ledger import KnownRecord, Price, RunIdentity
+from outlay.ledger import BudgetEvent, KnownRecord, Price, RunIdentity
 from outlay.prices.names import Quote
 from outlay.proc.strays import ExitRecord
 from outlay.record.facts import PERSONAL
@@ -50,7 +50,7 @@ RECORDS = [*KnownRecord.__args__, Price, RunIdentity]
 
 
 def named(text: str) -> set[str]:
-    """Return every name that stands in code marks."""
+    """Return every name in code marks."""
     return set(re.findall(r"`([^`]+)`", text))
 
 
@@ -59,17 +59,29 @@ def heading_of(record: type[msgspec.Struct]) -> str:
 
 
 def section_of(record: type[msgspec.Struct]) -> str:
-    """Return what stands under the heading that names a record, alone or with another."""
+    """Return the section whose heading names a record, alone or with another."""
     parts = re.split(r"^#{2,4} ", FORMATS, flags=re.MULTILINE)
     (found,) = (part for part in parts if f"`{heading_of(record)}`" in part.splitlines()[0])
     return found
 
 
-@pytest.mark.parametrize("record", RECORDS, ids=heading_of)
-def test_every_field_of_a_record_is_documented(record: type[msgspec.Struct]) -> None:
+def undocumented_fields(record: type[msgspec.Struct]) -> set[str]:
     cells = [cell for row in rows(section_of(record)) for cell in row[:2]]
     documented = {name for cell in cells for name in cell.split(", ")}
-    assert set(record.__struct_fields__) - {"seq", "t_ns"} <= documented
+    return set(record.__struct_fields__) - {"seq", "t_ns"} - documented
+
+
+def test_every_field_of_every_record_is_documented() -> None:
+    found = {heading_of(record): undocumented_fields(record) for record in RECORDS}
+    assert {heading: names for heading, names in found.items() if names} == {}
+
+
+def test_every_event_of_a_budget_is_documented() -> None:
+    package = Path(outlay.__file__).parent / "budget"
+    source = "".join(path.read_text() for path in package.glob("*.py"))
+    events = set(re.findall(r'_event\("(\w+)"', source)) | {"set", "changed", DROPPED}
+    assert len(events) >= 7
+    assert events <= named(section_of(BudgetEvent))
 
 
 def test_no_field_is_documented_that_records_do_not_have() -> None:
@@ -124,12 +136,12 @@ def test_the_keys_of_a_grid_are_described_with_where_they_may_stand(
     assert {key for cell in here for key in cell.split(", ")} == {*keys, *blocks}
 
 
-def test_what_a_grid_may_ask_of_a_cluster_is_described_and_nothing_else() -> None:
+def test_the_keys_for_a_cluster_are_described_and_no_other() -> None:
     text = under(page("howto/slurm.md"), "What a grid may ask for")
     assert first_cells(text) - {"key of slurm"} == set(SLURM_KEYS)
 
 
-def test_what_is_said_of_a_sweeps_status_is_described_and_nothing_else(tmp_path: Path) -> None:
+def test_the_keys_of_a_sweeps_status_are_described_and_no_other(tmp_path: Path) -> None:
     sweep_manifest(tmp_path)
     status = status_document(Detached(read_manifest(tmp_path), ManualClock()), 0, None)
     of_sweep, of_run = under(FORMATS, "Status of a sweep").split("Each of `runs`")
@@ -142,13 +154,10 @@ def test_the_keys_of_a_sweeps_journal_are_described_and_no_other() -> None:
     assert first_cells(text) - {"field"} == set(Event.__struct_fields__)
 
 
-@pytest.mark.parametrize(
-    "keys",
-    [kind.__struct_fields__ for kind in (Batch, JobSpec, JobEvent)]
-    + [tuple(field.name for field in fields(ExitRecord))],
-)
-def test_the_keys_of_a_clusters_files_are_described(keys: tuple[str, ...]) -> None:
-    assert set(keys) <= named(under(FORMATS, "Jobs on a cluster"))
+def test_the_keys_of_a_clusters_files_are_described() -> None:
+    keys = {field.name for field in fields(ExitRecord)}
+    keys |= {key for kind in (Batch, JobSpec, JobEvent) for key in kind.__struct_fields__}
+    assert keys <= named(under(FORMATS, "Jobs on a cluster"))
 
 
 def test_the_columns_of_a_summary_are_described_and_no_other() -> None:
@@ -156,9 +165,8 @@ def test_the_columns_of_a_summary_are_described_and_no_other() -> None:
     assert documented == {*FIRST, *TOTALS, "limit_<key>", "param_<name>"}
 
 
-@pytest.mark.parametrize("columns", [TIMINGS, COMMS, ENERGY])
-def test_the_columns_of_a_run_as_csv_are_described(columns: tuple[str, ...]) -> None:
-    assert set(columns) <= named(under(FORMATS, "A run as CSV"))
+def test_the_columns_of_a_run_as_csv_are_described() -> None:
+    assert {*TIMINGS, *COMMS, *ENERGY} <= named(under(FORMATS, "A run as CSV"))
 
 
 def test_the_columns_of_an_allocation_are_described() -> None:
@@ -199,11 +207,11 @@ def test_the_labels_of_google_clouds_series_are_described() -> None:
     assert {label for one in series() for label in one.labels} <= named(text)
 
 
-@pytest.mark.parametrize("table", schema.metadata.tables.values(), ids=str)
-def test_every_table_of_the_store_and_its_columns_are_documented(table: Table) -> None:
-    store = FORMATS.split("### Store")[1].split("\n## ")[0]
-    names = [table.name, *(column.name for column in table.columns)]
-    assert [name for name in names if f"`{name}`" not in store] == []
+def test_every_table_of_the_store_and_its_columns_are_documented() -> None:
+    store = named(FORMATS.split("### Store")[1].split("\n## ")[0])
+    tables = schema.metadata.tables.values()
+    assert {table.name for table in tables} <= store
+    assert {column.name for table in tables for column in table.columns} <= store
 
 
 def test_every_personal_fact_is_listed_with_the_switch() -> None:

@@ -1,6 +1,6 @@
-"""The reference pages agree with the code: each says all that there is, and nothing that is not.
+"""The reference pages, ARCHITECTURE, the README and the glossary agree with the code.
 
-Files and records are the subject of test_docs_formats.
+Files and records are tested in test_docs_formats.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import re
 import runpy
 import tomllib
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import typer.main
@@ -30,12 +30,12 @@ def test_a_written_reference_is_up_to_date(name: str) -> None:
     assert page(f"reference/{name}.md") == tool["reference"](), "run `make docs`"
 
 
-def test_the_api_reference_lists_properties_that_are_cached() -> None:
+def test_the_api_reference_lists_cached_properties() -> None:
     assert "\n- `cost: RunCost`: " in page("reference/api.md")
 
 
 def commands(command: Any, path: str) -> Iterator[tuple[str, Any]]:
-    """Yield every command that is shown somewhere: a former name is not."""
+    """Yield every command with its path, without former names."""
     if command.hidden and not path.endswith(f" {DEFAULT}"):
         return
     yield path, command
@@ -43,26 +43,37 @@ def commands(command: Any, path: str) -> Iterator[tuple[str, Any]]:
         yield from commands(child, f"{path} {name}")
 
 
-@pytest.mark.parametrize(("path", "command"), list(commands(typer.main.get_command(app), "outlay")))
 class TestEveryCommand:
-    def test_is_documented(self, path: str, command: Any) -> None:
-        assert command.hidden or f"\n## `{path}`\n" in page("reference/cli.md")
+    COMMANDS: ClassVar = dict(commands(typer.main.get_command(app), "outlay"))
+    LEAVES: ClassVar = {path: c for path, c in COMMANDS.items() if not hasattr(c, "commands")}
 
-    def test_has_a_help_text(self, path: str, command: Any) -> None:
-        assert command.help, path
+    def test_is_documented(self) -> None:
+        reference = page("reference/cli.md")
+        shown = [path for path, command in self.COMMANDS.items() if not command.hidden]
+        assert len(shown) > 50
+        assert [path for path in shown if f"\n## `{path}`\n" not in reference] == []
 
-    def test_shows_an_example_unless_it_is_a_group(self, path: str, command: Any) -> None:
-        typed = path.removesuffix(
-            f" {DEFAULT}"
-        )  # What a group does when no command of it is named.
-        assert hasattr(command, "commands") or f"Example: {typed}" in command.help
+    def test_has_a_help_text(self) -> None:
+        assert [path for path, command in self.COMMANDS.items() if not command.help] == []
 
-    def test_speaks_json_unless_it_is_a_group(self, path: str, command: Any) -> None:
-        options = [text for parameter in command.params for text in parameter.opts]
-        assert hasattr(command, "commands") or "--json" in options, path
+    def test_shows_an_example_unless_it_is_a_group(self) -> None:
+        # A group's default command is typed without its name.
+        typed = {path: path.removesuffix(f" {DEFAULT}") for path in self.LEAVES}
+        lacking = [
+            path for path, command in self.LEAVES.items()
+            if f"Example: {typed[path]}" not in command.help
+        ]  # fmt: skip
+        assert lacking == []
+
+    def test_has_the_option_json_unless_it_is_a_group(self) -> None:
+        options = {
+            path: {text for parameter in command.params for text in parameter.opts}
+            for path, command in self.LEAVES.items()
+        }
+        assert [path for path, found in options.items() if "--json" not in found] == []
 
 
-def test_every_variable_the_code_names_is_documented_and_no_other() -> None:
+def test_the_page_of_variables_lists_those_in_the_code_and_no_other() -> None:
     named = {v for path in SOURCES for v in re.findall(r"\bOUTLAY_[A-Z_]+\b", path.read_text())}
     documented = {n for n in first_cells(page("reference/environment.md")) if n.startswith("OUT")}
     assert documented == named
@@ -116,7 +127,7 @@ def test_every_dependency_was_decided_on() -> None:
     assert {name for name in named if f"`{name}`" not in decisions} == set()
 
 
-def test_the_readme_goes_from_the_first_command_to_what_outlay_cannot_do() -> None:
+def test_the_readme_has_its_sections_in_order() -> None:
     readme = (ROOT / "README.md").read_text()
     before, *sections = re.split(r"^## ", readme, flags=re.MULTILINE)
     assert "<picture>" in before

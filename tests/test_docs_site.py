@@ -1,4 +1,4 @@
-"""The site that `make site` builds: links lead somewhere, nothing is loaded from elsewhere."""
+"""The site of `make site`: links have targets, pages fit, and nothing is loaded from elsewhere."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ def index(site: Path) -> str:
     return (site / "index.html").read_text()
 
 
-def test_its_first_page_is_the_readme(site: Path) -> None:
+def test_the_first_page_is_the_readme(site: Path) -> None:
     assert "outlay keeps the books of ML training" in index(site)
 
 
-def test_it_loads_nothing_from_elsewhere(site: Path) -> None:
+def test_no_page_refers_to_scripts_styles_or_pictures_elsewhere(site: Path) -> None:
     for page in site.rglob("*.html"):
         assert not LOADED.findall(page.read_text()), page
 
@@ -63,28 +63,25 @@ def browser() -> Iterator[Browser]:
         opened.close()
 
 
-@pytest.mark.parametrize("width", [390, 1280])
-@pytest.mark.parametrize(
-    "name", ["index", "tutorial", "cheatsheet", "four-numbers", "howto/moving"]
-)
-def test_a_page_fits_the_window_with_its_pictures_and_asks_nobody(
-    site: Path, browser: Browser, name: str, width: int
+def test_pages_fit_the_window_with_their_pictures_and_load_nothing_from_elsewhere(
+    site: Path, browser: Browser
 ) -> None:
-    page = browser.new_page(viewport={"width": width, "height": 900})
-    asked: list[str] = []
-    page.on("request", lambda request: asked.append(request.url))
-    page.goto((site / f"{name}.html").as_uri(), wait_until="load")
-    assert {url.partition(":")[0] for url in asked} <= {"file", "data", "blob"}
-    assert page.evaluate("document.documentElement.scrollWidth") == width
-    pictures = page.evaluate("[...document.images].map(each => each.naturalWidth)")
-    assert all(pictures), pictures
-    assert bool(pictures) == (name == "index")
+    page = browser.new_page()
+    requests: list[str] = []
+    page.on("request", lambda request: requests.append(request.url))
+    for name in ("index", "tutorial", "cheatsheet", "four-numbers", "howto/moving"):
+        for width in (390, 1280):
+            page.set_viewport_size({"width": width, "height": 900})
+            page.goto((site / f"{name}.html").as_uri(), wait_until="load")
+            assert page.evaluate("document.documentElement.scrollWidth") == width, name
+            pictures = page.evaluate("[...document.images].map(each => each.naturalWidth)")
+            assert all(pictures), (name, pictures)
+            assert bool(pictures) == (name == "index")
+    assert {url.partition(":")[0] for url in requests} <= {"file", "data", "blob"}
     page.close()
 
 
-def test_its_search_answers_on_a_page_that_was_opened_from_disk(
-    site: Path, browser: Browser
-) -> None:
+def test_search_works_on_a_page_that_was_opened_from_disk(site: Path, browser: Browser) -> None:
     page = browser.new_page()
     page.goto((site / "howto" / "slurm.html").as_uri())
     page.wait_for_function("typeof __index !== 'undefined'")
@@ -95,7 +92,7 @@ def test_its_search_answers_on_a_page_that_was_opened_from_disk(
     page.close()
 
 
-def test_every_page_stands_in_its_contents(site: Path) -> None:
+def test_every_page_is_in_the_navigation(site: Path) -> None:
     listed = set(re.findall(r'<a href="([\w/.-]+\.html)" class="md-nav__link', index(site)))
     built = {path.relative_to(site).as_posix() for path in site.rglob("*.html")}
     decisions = {path for path in built if path.startswith("adr/0")}  # Their own page lists them.

@@ -1,11 +1,11 @@
-"""What the documents show is run: Python blocks; `outlay` and `python` commands in console blocks.
+"""Code in the documents runs: Python blocks; `outlay` and `python` commands in console blocks.
 
-The blocks of a page run in order in one empty directory, so that a command may look at what the
-Python above it recorded. An HTML comment right before a Python block can say ``before`` and then
-lines that run ahead of it (what a reader has and the page does not show), or ``needs: NAME`` for a
-module that may be missing: then the block is skipped, and fails where CI=true. A block of any
-language with ``file: NAME`` before it is what a reader saves under that name. Processes are forked
-from one that has imported outlay; the README and the tutorial are followed in fresh ones, too.
+The blocks of a page run in order in one empty directory, so that a command can use what the Python
+above it recorded. An HTML comment right before a Python block can be ``before`` and lines to run
+ahead of it (which the page does not show), or ``needs: NAME`` for a module that may be missing:
+then the block is skipped, and fails if CI=true. A block of any language with ``file: NAME`` before
+it is saved under that name. Processes are forked from one that has imported outlay; the README and
+the tutorial run in fresh processes, in test_docs_tutorial.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ def runnable(path: Path) -> list[Block]:
     return [b for b in found if b.language in ("python", "console") or b.comment.startswith(FILE)]
 
 
-# The tutorial is followed in an environment of its own.
-PAGES = [path for path in markdown_files() if runnable(path) and path.name != "tutorial.md"]
+IN_FRESH_PROCESSES = {ROOT / "README.md", ROOT / "docs" / "tutorial.md"}
+PAGES = [path for path in markdown_files() if runnable(path) and path not in IN_FRESH_PROCESSES]
 
 
 def missing_module(block: Block) -> str | None:
@@ -89,10 +89,6 @@ def complaint_about(block: Block, directory: Path) -> str | None:
             if done.code != 0:
                 return f"line {block.line}: exit code {done.code}\n{done.err}"
     return None
-
-
-def test_the_readme_shows_how_outlay_is_used() -> None:
-    assert any(b.language == "python" for b in runnable(ROOT / "README.md"))
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))

@@ -1,7 +1,7 @@
-"""A new user's path, followed in a fresh environment: the README and the tutorial, as printed.
+"""The README and the tutorial run as printed, in a fresh virtual environment.
 
-The environment is empty but for outlay and what it shares with this one, so that nothing has to be
-downloaded. Every command is typed into a shell, in the order of the page, in one empty directory.
+The environment shares installed packages with this one, so that nothing is downloaded. Every
+command runs in a shell, in the order of the page, in one empty directory.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def environ(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 
 class Follower:
-    """Someone who does what a page says; ``printed`` has what each command printed."""
+    """Runs the blocks of pages; ``printed`` has the output of each command."""
 
     def __init__(self, directory: Path, environ: dict[str, str]) -> None:
         self.directory = directory
@@ -71,7 +71,7 @@ class Follower:
 
 def _whole(block: Block) -> str:
     before = block.comment[len(BEFORE) :] if block.comment.startswith(BEFORE) else ""
-    return f"{before}\n{block.text}"
+    return f"import warnings\nwarnings.simplefilter('error')\n{before}\n{block.text}"
 
 
 @pytest.fixture(scope="module")
@@ -91,7 +91,7 @@ def pattern_of(line: str) -> str:
     return re.sub(r"\d[\d.]*", r"[\\d.]+", re.escape(line).replace(r"\.", "."))
 
 
-def test_the_readme_can_be_followed(environ: dict[str, str], tmp_path: Path) -> None:
+def test_the_readme_runs_as_printed(environ: dict[str, str], tmp_path: Path) -> None:
     follower = Follower(tmp_path, environ)
     follower.follow(ROOT / "README.md")
     readme = (ROOT / "README.md").read_text()
@@ -99,9 +99,7 @@ def test_the_readme_can_be_followed(environ: dict[str, str], tmp_path: Path) -> 
     assert re.fullmatch(pattern_of(shown), last_line(follower, "runs/wrapped"))
 
 
-def test_the_readme_shows_the_refusal_that_its_next_command_gets(
-    environ: dict[str, str], tmp_path: Path
-) -> None:
+def test_the_readme_shows_the_real_refusal(environ: dict[str, str], tmp_path: Path) -> None:
     readme = (ROOT / "README.md").read_text()
     first, second = re.findall(r"^\$ (outlay guard authorize .*)$", readme, re.MULTILINE)
     (error,) = re.findall(r"^error: .*$", readme, re.MULTILINE)
@@ -112,7 +110,7 @@ def test_the_readme_shows_the_refusal_that_its_next_command_gets(
     assert (done.returncode, done.stderr) == (3, f"{error}\n")
 
 
-def test_a_script_that_knows_nothing_of_outlay_has_a_cost_and_no_goodput(
+def test_a_script_without_outlay_has_a_cost_and_no_goodput(
     tutorial: Follower,
 ) -> None:
     page = (ROOT / "docs" / "tutorial.md").read_text()
@@ -120,7 +118,7 @@ def test_a_script_that_knows_nothing_of_outlay_has_a_cost_and_no_goodput(
     assert re.fullmatch(pattern_of(shown), last_line(tutorial, "runs/plain"))
 
 
-def test_three_lines_in_it_make_its_goodput_known(tutorial: Follower) -> None:
+def test_a_script_with_recorded_steps_has_a_goodput(tutorial: Follower) -> None:
     assert re.search(r"goodput [\d.]+%", last_line(tutorial, "runs/linear"))
 
 
@@ -134,7 +132,7 @@ def test_every_run_of_the_sweep_was_paid_for_below_its_ceiling(tutorial: Followe
     assert re.search(r"whole +1\.00 USD +0\.\d+ USD +0\.00 USD", status)
 
 
-def test_the_page_says_which_configuration_was_best(tutorial: Follower) -> None:
+def test_the_report_shows_the_best_configuration(tutorial: Follower) -> None:
     page = tutorial.directory / "runs/rates/reports/report.html"
     assert "rate=0.05" in page.read_text()
     assert (tutorial.directory / "runs/linear/report.html").exists()

@@ -1,14 +1,13 @@
-"""The examples and commands of the documents that outlay takes over from, one after the other.
+"""The examples and commands in the documents of the tools that outlay replaces.
 
-Only an import line or the name of a module is another. What stands in other files: the snippets of
-cost analysis in test_cost_snippets, those of goodput in test_compat_document.
+Only import lines and names of modules differ. The snippets of cost analysis are in
+test_cost_snippets, those of goodput in test_compat_document.
 """
 
 from __future__ import annotations
 
 import csv
 import json
-import os
 import re
 import subprocess
 import sys
@@ -18,6 +17,8 @@ import pytest
 from hydra import compose, initialize_config_dir
 
 import outlay
+from command_line import Outcome, run_module
+from command_line import outlay as command
 from fake_vendor import as_json, serving
 from test_cost_snippets import QUICK_START
 from test_cost_snippets import run as run_snippet
@@ -65,34 +66,27 @@ def test_a_budget_that_is_not_enabled_leaves_training_as_it_was(tmp_path: Path) 
     assert not (run_dir / "budget.json").exists()
 
 
-def test_the_tracker_is_a_public_class() -> None:
-    from outlay import BudgetTracker
-
-    assert BudgetTracker("iso_tokens", {"max_tokens": 50_000, "max_minutes": None}).totals
-
-
 # -- cost -----------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
-def cost_environ(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """The environment of a user who has run the quick start."""
+def cost_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The outlay home of a user who has run the quick start."""
     home = tmp_path_factory.mktemp("cost")
     with serving(as_json(vast_answer())) as vendor, pytest.MonkeyPatch.context() as patch:
         patch.setenv("OUTLAY_HOME", str(home))
         patch.setenv("OUTLAY_VAST_URL", vendor.url)
         run_snippet(QUICK_START)
-    return {"OUTLAY_HOME": str(home)}
+    return home
 
 
-def cost_report(environ: dict[str, str], *flags: str) -> subprocess.CompletedProcess[str]:
+def cost_report(home: Path, patch: pytest.MonkeyPatch, *flags: str) -> Outcome:
     """Run ``python -m MODULE FLAGS``, where the document has the path of a script."""
     with serving(as_json(vast_answer())) as vendor:
-        urls = {f"OUTLAY_{name}_URL": vendor.url for name in ("VAST", "RUNPOD", "LAMBDA")}
-        return subprocess.run(
-            [sys.executable, "-m", "outlay.compat.cost_module", *flags],
-            capture_output=True, text=True, check=False, env=os.environ | environ | urls,
-        )  # fmt: skip
+        patch.setenv("OUTLAY_HOME", str(home))
+        for name in ("VAST", "RUNPOD", "LAMBDA"):
+            patch.setenv(f"OUTLAY_{name}_URL", vendor.url)
+        return run_module("outlay.compat.cost_module", *flags)
 
 
 @pytest.mark.parametrize(
@@ -110,11 +104,11 @@ def cost_report(environ: dict[str, str], *flags: str) -> subprocess.CompletedPro
     ids=lambda each: each[0] if isinstance(each, list) else "",
 )
 def test_a_flag_of_the_cost_report_script(
-    cost_environ: dict[str, str], flags: list[str], shown: str
+    cost_home: Path, monkeypatch: pytest.MonkeyPatch, flags: list[str], shown: str
 ) -> None:
-    done = cost_report(cost_environ, *flags)
-    assert done.returncode == 0, done.stderr
-    assert shown in done.stdout
+    done = cost_report(cost_home, monkeypatch, *flags)
+    assert done.code == 0, done.err
+    assert shown in done.out
 
 
 # -- sweeps ---------------------------------------------------------------------------------------
@@ -174,7 +168,7 @@ def test_a_sweep_is_run_by_its_documented_command(sweep: Path) -> None:
     assert runs[0]["env"]["MFCL_AMP_DTYPE"] == "bf16"
 
 
-def test_a_sweep_is_summed_up_by_its_documented_command(sweep: Path) -> None:
+def test_a_sweep_is_summarised_by_its_documented_command(sweep: Path) -> None:
     (table,) = (sweep / "reports").glob("summary_*.csv")
     with table.open() as stream:
         row, _ = csv.DictReader(stream)
@@ -209,18 +203,18 @@ def test_the_lab():
 
 @pytest.mark.parametrize("is_testing", [True, False])
 def test_the_guards_own_test_runs_and_its_mode_writes_no_file(
-    tmp_path: Path, *, is_testing: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_testing: bool
 ) -> None:
     test = tmp_path / "tests" / "minitrain" / "test_budget_guard.py"
     test.parent.mkdir(parents=True)
     (tmp_path / "experiments" / "35-cloud-budget").mkdir(parents=True)
     test.write_text(GUARD_TEST)
-    mode = {"BUDGET_GUARD_TEST_MODE": "1"} if is_testing else {}
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "tests/minitrain/test_budget_guard.py", "-q"],
-        cwd=tmp_path, env=os.environ | mode, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout
+    monkeypatch.chdir(tmp_path)
+    if is_testing:
+        monkeypatch.setenv("BUDGET_GUARD_TEST_MODE", "1")
+    done = run_module("pytest", "tests/minitrain/test_budget_guard.py", "-q")
+    assert done.code == 0, done.out
+    assert "1 passed" in done.out
     log = tmp_path / "experiments" / "35-cloud-budget" / "spend.jsonl"
     assert log.exists() is not is_testing
 
@@ -241,7 +235,7 @@ MANIFEST = """
 """
 
 
-def test_the_manifest_as_it_stands_holds_a_vendors_command_to_its_ceiling(
+def test_the_documented_manifest_limits_a_vendors_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from outlay import BudgetGuard, BudgetGuardExceeded
@@ -257,8 +251,7 @@ def test_the_manifest_as_it_stands_holds_a_vendors_command_to_its_ceiling(
     guard.record_actual("lab02-tp-spinup", 2.10)
     with pytest.raises(BudgetGuardExceeded):
         guard.authorize("lab02-tp-spinup", 1.00)  # The lab has 3.00, of which 2.10 are spent.
-    shown = module("outlay", "guard", "status", "--log", str(directory), "--json", cwd=tmp_path)
-    scopes = json.loads(shown.stdout)["scopes"]
+    scopes = command("guard", "status", "--log", directory, "--json").json["scopes"]
     assert [each["remaining"]["micros"] for each in scopes] == [2_900_000, 900_000, 2_000_000]
     lines = [json.loads(line) for line in (directory / "spend.jsonl").read_text().splitlines()]
     assert {"ts", "op_label", "estimated", "currency"} <= set(lines[0])

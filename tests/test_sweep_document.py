@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import csv
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from command_line import run_module
 from ledgers import Segment
 from outlay.sweep.grid.grid import read_grid
 from outlay.sweep.plan.launch import Place, command_of, environment_of
@@ -44,13 +42,6 @@ def sweep(tmp_path: Path) -> Sweep:
     return Sweep(tmp_path)
 
 
-def aggregate(*words: str | Path, **environ: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "outlay.sweep.aggregate", *map(str, words)],
-        capture_output=True, text=True, check=False, env=os.environ | environ,
-    )  # fmt: skip
-
-
 def test_a_grid_takes_every_documented_key_of_its_root_and_its_entries() -> None:
     plan = make_plan(read_grid(EVERY_KEY, source="grid.yaml", default_name="grid"))
     (run,) = plan.runs
@@ -73,8 +64,9 @@ def test_the_summary_has_every_documented_column(sweep: Sweep) -> None:
             budget={"limits": {"max_minutes": 2}},
         )
     )  # fmt: skip
-    done = aggregate("--enable-aggregator", "--root", sweep.root, "--allow-missing")
-    assert done.returncode == 0, done.stderr
+    words = ("--enable-aggregator", "--root", sweep.root, "--allow-missing")
+    done = run_module("outlay.sweep.aggregate", *words)
+    assert done.code == 0, done.err
     (table,) = (sweep.root / "reports").glob("summary_*.csv")
     with table.open() as stream:
         (row,) = csv.DictReader(stream)
@@ -96,11 +88,13 @@ def test_the_summary_has_every_documented_column(sweep: Sweep) -> None:
 
 
 def test_the_aggregator_takes_a_manifest_an_output_and_a_variable(
-    sweep: Sweep, tmp_path: Path
+    sweep: Sweep, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sweep.add("001_a", status="error")
+    monkeypatch.setenv("MFCL_SWEEP_AGGREGATOR", "1")
     manifest, output = sweep.root / "sweep_manifest.json", tmp_path / "elsewhere"
-    done = aggregate("--manifest", manifest, "--output", output, MFCL_SWEEP_AGGREGATOR="1")
-    assert done.returncode == 0, done.stderr
+    words = ("--manifest", manifest, "--output", output)
+    done = run_module("outlay.sweep.aggregate", *words)
+    assert done.code == 0, done.err
     assert (output / "summary.md").exists()
     assert not (sweep.root / "reports").exists()

@@ -1,14 +1,18 @@
-"""The repository is tidy: pages whose links lead somewhere, files that speak of the project alone.
+"""Rules for all files: links, paths, docstrings, size, names, imports, and who may decode or write.
 
-Whether the reference pages agree with the code is the subject of test_docs_reference.
+Each rule is one test that lists every offender. That the reference pages agree with the code is
+tested in test_docs_reference.
 """
 
 from __future__ import annotations
 
 import ast
 import re
+import tokenize
 import tomllib
 from collections import Counter
+from collections.abc import Iterable, Set
+from functools import cache
 from pathlib import Path
 from statistics import median
 
@@ -18,7 +22,9 @@ import pytest
 import outlay
 from papers import ROOT, anchors, headings, links, markdown_files, project_files
 
-# Written so that this file does not hold what it looks for.
+pytestmark = pytest.mark.xdist_group("tidy")  # One process reads the files and the import graph.
+
+# Written so that this file does not contain what it looks for.
 DEVELOPER_PATH = re.compile(
     r"(?<![\w.~$}-])/(?:home|Users|root|work|workspaces?|builds)/[\w.-]+|\b[A-Z]:\\+Users\\"
 )
@@ -34,6 +40,7 @@ REGISTRY_HOSTS = [
         ("download", "pytorch", "org"),
     )
 ]
+SOURCES = sorted((ROOT / "src").rglob("*.py"))
 RELEASE = re.compile(r"(\d+)\.(\d+)\.(\d+) — (\d{4}-\d{2}-\d{2})")
 
 
@@ -41,8 +48,14 @@ def name_of(path: Path) -> str:
     return str(path.relative_to(ROOT))
 
 
+@cache
 def text_of(path: Path) -> str:
     return path.read_text(errors="replace")
+
+
+@cache
+def anchors_of(path: Path) -> set[str]:
+    return anchors(text_of(path))
 
 
 def modules() -> list[Path]:
@@ -50,30 +63,30 @@ def modules() -> list[Path]:
 
 
 def broken_links(path: Path) -> list[str]:
-    """Return the links of a page that lead nowhere; other sites are not asked."""
+    """Return the links of a page whose target does not exist; other sites are not checked."""
     broken = []
     for link in links(text_of(path)):
         if re.match(r"[a-z]+:", link):
             continue
         target, _, fragment = link.partition("#")
         to = (path.parent / target).resolve() if target else path
-        if not to.exists() or (fragment and fragment not in anchors(text_of(to))):
+        if not to.exists() or (fragment and fragment not in anchors_of(to)):
             broken.append(link)
     return broken
 
 
 def test_the_project_has_pages_and_modules() -> None:
-    """The tests below look at lists; an empty one would make them say nothing."""
+    """On an empty list the tests below would pass."""
     assert len(markdown_files()) >= 10
     assert len(modules()) >= 40
 
 
-@pytest.mark.parametrize("path", markdown_files(), ids=name_of)
-def test_links_lead_somewhere(path: Path) -> None:
-    assert broken_links(path) == []
+def test_every_link_has_a_target() -> None:
+    broken = {name_of(path): broken_links(path) for path in markdown_files()}
+    assert {name: found for name, found in broken.items() if found} == {}
 
 
-def test_a_link_to_a_missing_file_or_heading_is_noticed(tmp_path: Path) -> None:
+def test_a_link_to_a_missing_file_or_heading_is_found(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text(
         "# One heading\n[a](#one-heading) [b](#two) [c](gone.md) [d](page.md#three)\n"
@@ -82,37 +95,49 @@ def test_a_link_to_a_missing_file_or_heading_is_noticed(tmp_path: Path) -> None:
     assert broken_links(page) == ["#two", "gone.md", "page.md#three"]
 
 
-def test_pages_have_one_title_and_it_comes_first() -> None:
+def test_every_page_begins_with_its_title() -> None:
     untitled = [name_of(p) for p in markdown_files() if not text_of(p).startswith("# ")]
     assert untitled == []
 
 
-@pytest.mark.parametrize("path", project_files(), ids=name_of)
-def test_no_file_names_a_developers_machine_or_a_package_registry(path: Path) -> None:
-    text = text_of(path)
-    assert [found[0] for found in DEVELOPER_PATH.finditer(text)] == []
-    assert [host for host in REGISTRY_HOSTS if host in text] == []
+def machine_names(text: str) -> list[str]:
+    """Return the paths of a developer's machine and the hosts of package registries in a text."""
+    paths = [found[0] for found in DEVELOPER_PATH.finditer(text)]
+    return paths + [host for host in REGISTRY_HOSTS if host in text]
 
 
-@pytest.mark.parametrize(
-    ("text", "is_one"),
-    [
-        ("/".join(["", "home", "ada", "outlay"]), True),
-        ("cd " + "/".join(["", "Users", "ada"]), True),
-        ('"' + "/".join(["", "root", ".cache"]), True),
-        ("\\".join(["C:", "Users", "ada"]), True),
-        ("https://example.org/home/page", False),
-        ("$HOME/work/runs", False),
-        ("runs/work/001", False),
-    ],
-)
-def test_what_counts_as_a_developers_path(text: str, is_one: bool) -> None:
-    assert bool(DEVELOPER_PATH.search(text)) is is_one
+def test_no_file_names_a_developers_machine_or_a_package_registry() -> None:
+    named = {name_of(path): machine_names(text_of(path)) for path in project_files()}
+    assert {name: found for name, found in named.items() if found} == {}
 
 
-@pytest.mark.parametrize("path", modules(), ids=name_of)
-def test_every_module_says_what_it_is(path: Path) -> None:
-    assert ast.get_docstring(ast.parse(text_of(path)))
+def test_what_counts_as_a_developers_path_or_a_registry() -> None:
+    found = [
+        "/".join(["", "home", "ada", "outlay"]),
+        "cd " + "/".join(["", "Users", "ada"]),
+        '"' + "/".join(["", "root", ".cache"]),
+        "\\".join(["C:", "Users", "ada"]),
+        f"https://{REGISTRY_HOSTS[0]}/simple",
+    ]
+    allowed = ["https://example.org/home/page", "$HOME/work/runs", "runs/work/001"]
+    assert [text for text in found if not machine_names(text)] == []
+    assert [text for text in allowed if machine_names(text)] == []
+
+
+def has_docstring(path: Path) -> bool:
+    """Return whether a module begins with a string, without parsing the rest of it."""
+    skipped = {tokenize.ENCODING, tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE}
+    with path.open("rb") as stream:
+        tokens = tokenize.tokenize(stream.readline)
+        first = next(token for token in tokens if token.type not in skipped)
+    return first.type == tokenize.STRING and first.string.strip("\"'").strip() != ""
+
+
+def test_every_module_has_a_docstring(tmp_path: Path) -> None:
+    assert [name_of(path) for path in modules() if not has_docstring(path)] == []
+    for source in ("x = 1\n", "", '""""""\n', "# Comment\nimport os\n"):
+        (tmp_path / "module.py").write_text(source)
+        assert not has_docstring(tmp_path / "module.py")
 
 
 def test_public_names_can_be_imported_and_are_sorted() -> None:
@@ -120,21 +145,13 @@ def test_public_names_can_be_imported_and_are_sorted() -> None:
     assert list(outlay.__all__) == sorted(outlay.__all__)
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "Checkpointing",
-        "Circumstances",
-        "CsvFile",
-        "JsonLinesFile",
-        "PluginSink",
-        "measured_memory",
-        "noise_scale",
-    ],
-)
-def test_what_public_methods_are_given_has_a_public_name(name: str) -> None:
-    assert name in outlay.__all__
-    assert getattr(outlay, name).__module__.startswith("outlay.")
+def test_types_of_public_arguments_are_public() -> None:
+    names = {
+        "Checkpointing", "Circumstances", "CsvFile", "JsonLinesFile", "PluginSink",
+        "measured_memory", "noise_scale",
+    }  # fmt: skip
+    assert names <= set(outlay.__all__)
+    assert all(getattr(outlay, name).__module__.startswith("outlay.") for name in names)
 
 
 def test_the_package_and_the_project_have_one_version() -> None:
@@ -152,7 +169,7 @@ def changelog_versions(text: str) -> list[str]:
     return re.findall(r"^## (.+)$", text, re.MULTILINE)
 
 
-def test_the_changelog_begins_with_what_is_unreleased() -> None:
+def test_the_changelog_begins_with_unreleased() -> None:
     text = text_of(ROOT / "CHANGELOG.md")
     assert headings(text)[0] == "Changelog"
     assert changelog_versions(text)[0] == "Unreleased"
@@ -166,10 +183,10 @@ def test_releases_are_dated_and_the_newest_comes_first() -> None:
     assert numbers == sorted(set(numbers), reverse=True)
 
 
-def test_every_version_says_what_happened_to_file_formats() -> None:
+def test_every_version_has_a_section_on_file_formats() -> None:
     versions = text_of(ROOT / "CHANGELOG.md").split("\n## ")[1:]
-    silent = [text.splitlines()[0] for text in versions if "\n### File formats\n" not in text]
-    assert silent == []
+    lacking = [text.splitlines()[0] for text in versions if "\n### File formats\n" not in text]
+    assert lacking == []
 
 
 def test_decisions_are_numbered_without_gaps_and_listed() -> None:
@@ -178,15 +195,15 @@ def test_decisions_are_numbered_without_gaps_and_listed() -> None:
     assert links(text_of(ROOT / "docs/adr/README.md")) == [page.name for page in pages]
 
 
-@pytest.mark.parametrize(
-    "path", sorted((ROOT / "docs" / "adr").glob("[0-9]*.md")), ids=lambda path: path.name[:4]
-)
-def test_a_decision_has_its_number_a_status_and_what_speaks_against_it(path: Path) -> None:
-    text = text_of(path)
-    assert text.startswith(f"# {int(path.name[:4])}. ")
-    assert re.search(r"^Status: (accepted|replaced by .+), \d{4}-\d{2}\.$", text, re.MULTILINE)
-    assert {"Decision", "What speaks against it"} <= set(headings(text))
+def test_every_decision_has_a_number_a_status_and_its_sections() -> None:
+    for path in sorted((ROOT / "docs" / "adr").glob("[0-9]*.md")):
+        text = text_of(path)
+        assert text.startswith(f"# {int(path.name[:4])}. "), path
+        assert re.search(r"^Status: (accepted|replaced by .+), \d{4}-\d{2}\.$", text, re.M), path
+        assert {"Question", "Decision", "Drawbacks"} <= set(headings(text)), path
 
+
+# Which modules may decode documents, and which may write for people
 
 DECODERS = {
     ("msgspec", "convert"), ("json", "decode"), ("json", "Decoder"), ("json", "loads"),
@@ -197,46 +214,49 @@ DECODERS = {
     ("gzip", "decompress"), ("gzip", "open"),
 }  # fmt: skip
 MAY_DECODE = {
-    "src/outlay/decoding.py",  # The edge itself.
+    "src/outlay/decoding.py",  # Decodes all documents.
     "src/outlay/ledger/codec.py",  # The run log's own codec, which checks every line's checksum.
-    # It runs without packages, and reads what a process of outlay of the same user wrote.
+    # It runs without packages, and reads what another process of outlay of the same user wrote.
     "src/outlay/proc/keeper_process.py",
 }
 
 
-def decoder_calls(source: str) -> list[str]:
-    """Return the calls of a module that turn bytes or text into values."""
+def calls(source: str, functions: Set[tuple[str, str]]) -> list[str]:
+    """Return which of these functions, each a module and a name, a source uses or imports."""
+    if not any(owner in source and name in source for owner, name in functions):
+        return []  # Spares most modules the parsing.
     found = []
     for node in ast.walk(ast.parse(source)):
         match node:
             case ast.Attribute(attr=name, value=ast.Name(id=owner) | ast.Attribute(attr=owner)):
-                if (owner, name) in DECODERS:
-                    found.append(f"{owner}.{name}")
+                found += [f"{owner}.{name}"] if (owner, name) in functions else []
             case ast.ImportFrom(module=str(module), names=names):
-                owner = module.rpartition(".")[2]
-                found += [f"{owner}.{n.name}" for n in names if (owner, n.name) in DECODERS]
+                owners = {module, module.rpartition(".")[2]}
+                found += [
+                    f"{o}.{n.name}" for n in names for o in owners if (o, n.name) in functions
+                ]
             case _:
                 pass
     return found
 
 
-def test_bytes_become_values_at_one_edge() -> None:
-    calls = {name_of(p): decoder_calls(text_of(p)) for p in (ROOT / "src").rglob("*.py")}
-    assert {name for name, found in calls.items() if found} == MAY_DECODE
+def modules_that_call(functions: Set[tuple[str, str]]) -> set[str]:
+    return {name_of(path) for path in SOURCES if calls(text_of(path), functions)}
 
 
-@pytest.mark.parametrize(
-    "source",
-    [
+def test_documents_are_decoded_only_in_the_listed_modules() -> None:
+    assert modules_that_call(DECODERS) == MAY_DECODE
+
+
+def test_a_decoder_is_found_however_it_is_imported() -> None:
+    sources = [
         "import msgspec\nmsgspec.json.decode(b'')",
         "import json\njson.loads('1')",
         "from json import loads\nloads('1')",
         "import yaml\nyaml.safe_load('a')",
         "d = msgspec.json.Decoder(int).decode",
-    ],
-)
-def test_a_decoder_elsewhere_is_noticed(source: str) -> None:
-    assert decoder_calls(source)
+    ]
+    assert [source for source in sources if not calls(source, DECODERS)] == []
 
 
 WRITERS = {
@@ -244,48 +264,33 @@ WRITERS = {
     ("console", "Console"), ("stdout", "write"), ("stderr", "write"), ("typer", "secho"),
 }  # fmt: skip
 MAY_WRITE = {
-    "src/outlay/escaping.py",  # The edge itself.
-    "src/outlay/cli/output.py",  # The terminal: its console escapes whatever it is given.
-    "src/outlay/budget/display.py",  # Shows amounts of a budget, and no text of anybody.
-    "src/outlay/cli/guard/options.py",  # These three escape the line that they write.
+    "src/outlay/escaping.py",  # Escapes all text.
+    "src/outlay/cli/output.py",  # The terminal: its console escapes everything.
+    "src/outlay/budget/display.py",  # Amounts of a budget, no text from outside.
+    "src/outlay/cli/guard/options.py",  # These two escape the line that they write.
     "src/outlay/guard/rental/watch.py",
-    "src/outlay/proc/keeper_process.py",  # Numbers of processes.
+    "src/outlay/proc/keeper_process.py",  # Process ids.
     "src/outlay/guard/budget_guard.py",  # A constant.
     "src/outlay/sweep/aggregate/__main__.py",  # A constant.
 }
 
 
-def writer_calls(source: str) -> list[str]:
-    """Return what a module uses to put text where people see it."""
-    found = []
-    for node in ast.walk(ast.parse(source)):
-        match node:
-            case ast.Attribute(attr=name, value=ast.Name(id=owner) | ast.Attribute(attr=owner)):
-                found += [f"{owner}.{name}"] if (owner, name) in WRITERS else []
-            case ast.ImportFrom(module=str(module), names=names):
-                found += [f"{module}.{n.name}" for n in names if (module, n.name) in WRITERS]
-            case _:
-                pass
-    return found
+def test_text_is_written_for_people_only_in_the_listed_modules() -> None:
+    assert modules_that_call(WRITERS) == MAY_WRITE
 
 
-def test_text_reaches_people_at_one_edge() -> None:
-    calls = {name_of(p): writer_calls(text_of(p)) for p in (ROOT / "src").rglob("*.py")}
-    assert {name for name, found in calls.items() if found} == MAY_WRITE
+def test_a_writer_is_found_however_it_is_imported() -> None:
+    sources = [
+        "import csv\ncsv.writer(f)",
+        "from html import escape",
+        "import sys\nsys.stdout.write('x')",
+    ]
+    assert [source for source in sources if not calls(source, WRITERS)] == []
 
 
-@pytest.mark.parametrize(
-    "source",
-    ["import csv\ncsv.writer(f)", "from html import escape", "import sys\nsys.stdout.write('x')"],
-)
-def test_a_writer_elsewhere_is_noticed(source: str) -> None:
-    assert writer_calls(source)
+# Size and names of modules and classes
 
-
-# Rooms: how many modules, how long, and that a class name means one thing
-
-SOURCES = sorted((ROOT / "src").rglob("*.py"))
-ROOMS = [path for path in SOURCES if path.name != "__init__.py"]
+MODULES = [path for path in SOURCES if path.name != "__init__.py"]
 LONGEST, MOST_IN_A_FOLDER, LEAST_MEDIAN = 450, 14, 100
 MOST_MODULES, MOST_LINES = 260, 54_000
 
@@ -294,60 +299,74 @@ def lines_of(path: Path) -> int:
     return sum(1 for line in text_of(path).splitlines() if line.strip())
 
 
-@pytest.mark.parametrize("path", ROOMS, ids=name_of)
-def test_no_module_is_too_long_to_read_at_once(path: Path) -> None:
-    assert lines_of(path) <= LONGEST
+def test_no_module_is_too_long() -> None:
+    lengths = {name_of(path): lines_of(path) for path in MODULES}
+    assert {name: length for name, length in lengths.items() if length > LONGEST} == {}
 
 
-def test_no_folder_has_more_modules_than_a_reader_can_overlook() -> None:
-    folders = Counter(path.parent.relative_to(ROOT).as_posix() for path in ROOMS)
+def test_no_folder_has_too_many_modules() -> None:
+    folders = Counter(path.parent.relative_to(ROOT).as_posix() for path in MODULES)
     assert not {name: count for name, count in folders.items() if count > MOST_IN_A_FOLDER}
 
 
-def test_modules_are_few_and_most_of_them_are_more_than_a_paragraph() -> None:
-    assert len(ROOMS) <= MOST_MODULES
-    assert sum(map(lines_of, ROOMS)) <= MOST_LINES
-    assert median(map(lines_of, ROOMS)) >= LEAST_MEDIAN
+def test_number_total_and_median_length_of_modules_are_within_limits() -> None:
+    assert len(MODULES) <= MOST_MODULES
+    assert sum(map(lines_of, MODULES)) <= MOST_LINES
+    assert median(map(lines_of, MODULES)) >= LEAST_MEDIAN
+
+
+def repeated(names: Iterable[str]) -> set[str]:
+    return {name for name, count in Counter(names).items() if count > 1}
 
 
 def test_a_class_name_means_one_thing() -> None:
-    # What other tools call their classes is theirs to say: ``compat`` repeats it. Every framework's
-    # callback is an OutlayCallback, as its users look for it.
+    # ``compat`` has the names of other tools, and every framework's callback is an OutlayCallback.
     own = [path for path in SOURCES if not {"compat", "integrations"} & set(path.parts)]
-    names = Counter(
-        node.name
-        for path in own
-        for node in ast.walk(ast.parse(text_of(path)))
-        if isinstance(node, ast.ClassDef)
-    )
-    assert not [name for name, count in names.items() if count > 1]
+    defined = re.compile(r"^ *class (\w+)", re.MULTILINE)
+    assert repeated(name for path in own for name in defined.findall(text_of(path))) == set()
 
 
 def test_a_module_name_means_one_thing() -> None:
     # Commands and pages are named after their subject, and ``compat`` after other tools' modules.
-    own = [path for path in ROOMS if not {"cli", "web", "compat"} & set(path.parts)]
-    names = Counter(path.stem for path in own if path.stem != "__main__")
-    everywhere = {"errors", "files", "gate"}  # What a package has of its own under the same name.
-    assert {name for name, count in names.items() if count > 1} <= everywhere
+    own = [path for path in MODULES if not {"cli", "web", "compat"} & set(path.parts)]
+    shared = {"errors", "files", "gate"}  # The same part of several packages.
+    assert repeated(path.stem for path in own if path.stem != "__main__") <= shared
 
 
-def test_no_modules_import_each_other_in_a_circle() -> None:
-    graph = grimp.build_graph("outlay")
+@cache
+def import_graph() -> grimp.ImportGraph:
+    return grimp.build_graph("outlay")
+
+
+def test_there_is_no_import_cycle() -> None:
+    graph = import_graph()
     remaining = {name: graph.find_modules_directly_imported_by(name) for name in graph.modules}
     while leaves := [name for name, found in remaining.items() if not found & remaining.keys()]:
         for name in leaves:
             del remaining[name]
-    assert not remaining, f"in or above a circle: {sorted(remaining)}"
+    assert not remaining, f"in or above a cycle: {sorted(remaining)}"
 
 
-def test_every_module_that_the_architecture_names_exists() -> None:
-    found = re.findall(r"`((?:[a-z_]+/)+[a-z_]+\.py)`", text_of(ROOT / "docs" / "ARCHITECTURE.md"))
-    named = [name for name in found if not name.startswith(("tests/", "outlay/"))]
-    assert len(named) > 60
-    assert not [name for name in named if not (ROOT / "src" / "outlay" / name).is_file()]
+def test_every_module_that_a_page_names_exists() -> None:
+    pages = [path for path in markdown_files() if path.name != "CHANGELOG.md"]
+    missing = [
+        f"{name_of(path)}: {name}"
+        for path in pages
+        for name in re.findall(r"`((?:[a-z_]+/)+[a-z_]+\.py)`", text_of(path))
+        if not any((root / name).is_file() for root in (ROOT, ROOT / "src", ROOT / "src/outlay"))
+    ]
+    assert missing == []
 
 
-def test_the_walks_of_a_reader_are_as_short_as_promised() -> None:
+def test_every_name_that_the_architecture_places_in_a_module_is_there() -> None:
+    text = text_of(ROOT / "docs" / "ARCHITECTURE.md")
+    placed = re.findall(r"`(\w+)`,? in `([\w/]+\.py)`", text)
+    assert len(placed) >= 8
+    sources = {name: text_of(ROOT / "src/outlay" / name) for _, name in placed}
+    assert [pair for pair in placed if not re.search(rf"\b{pair[0]}\b", sources[pair[1]])] == []
+
+
+def test_the_five_walks_have_their_stated_length_and_are_connected() -> None:
     text = text_of(ROOT / "docs" / "ARCHITECTURE.md")
     walks = re.findall(r"^\d\. \*\*.*?\*\* \((\d+)\): (.*?)(?=^\d\. |^## )", text, re.M | re.S)
     stated = [int(count) for count, _ in walks]
@@ -355,7 +374,7 @@ def test_the_walks_of_a_reader_are_as_short_as_promised() -> None:
     assert [len(set(each)) for each in modules] == stated
     most = [15, 20, 15, 12, 9]
     assert all(count <= limit for count, limit in zip(stated, most, strict=True))
-    graph = grimp.build_graph("outlay")
+    graph = import_graph()
     for walk in modules:
         names = {f"outlay.{name.removesuffix('.py').replace('/', '.')}" for name in walk}
         apart = {name for name in names if not _neighbours(graph, name) & (names - {name})}
@@ -363,7 +382,7 @@ def test_the_walks_of_a_reader_are_as_short_as_promised() -> None:
 
 
 def _neighbours(graph: grimp.ImportGraph, name: str) -> set[str]:
-    """Return what a module imports and who imports it; of a package, what it takes from where."""
+    """Return what a module imports, what imports it, and what the packages among them import."""
     found = graph.find_modules_directly_imported_by(name) | graph.find_modules_that_directly_import(
         name
     )

@@ -1,10 +1,10 @@
-"""An unattended research loop: propose, rent, measure, end, again, until a ceiling says stop.
+"""An unattended research loop: propose, rent, measure, end, repeat, until a limit is reached.
 
     python loop.py loop.toml
 
-It may be killed at any line and started again. It keeps no state of its own: what was rented and
-spent stands in the spend log, what came of it in ``results.jsonl``. An experiment that was rented
-and has no result was lost; it counts, and is not repeated.
+It may be killed at any line and restarted. It has no state of its own: rentals and spending are in
+the spend log, results in ``results.jsonl``. An experiment with a rental and no result is lost; it
+counts, and is not repeated.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ REFUSED = 3
 
 @dataclass(frozen=True)
 class Booked:
-    """What the spend log says was rented: how many times, and for how many hours at most."""
+    """Rentals in the spend log: their number, and their maximum hours."""
 
     runs: int
     hours: float
 
 
 def booked(guard: BudgetGuard, day: str = "") -> Booked:
-    """Count every rental at its longest time: whether it ended sooner is nobody's promise."""
+    """Return the rentals of a day or of all days, each with its maximum time."""
     rentals = [hold.rental for hold in guard.log.books().rentals.values() if hold.rental]
     counted = [rental for rental in rentals if rental.started.startswith(day)]
     spans = [_when(rental.deadline) - _when(rental.started) for rental in counted]
@@ -46,7 +46,7 @@ def _when(text: str) -> datetime:
 
 
 def why_stop(guard: BudgetGuard, limits: dict[str, Any]) -> str:
-    """Return which ceiling of runs or hours the next experiment would pass; or nothing."""
+    """Return the limit on runs or hours that the next experiment would exceed, or nothing."""
     now = datetime.now(UTC)  # noqa: TID251 - a user's program, which has no clock of outlay's
     whole, today = booked(guard), booked(guard, now.date().isoformat())
     hours = limits["hours_per_run"]
@@ -68,7 +68,7 @@ def outlay(*words: str) -> subprocess.CompletedProcess[str]:
 
 
 def tidy(log: Path) -> None:
-    """End what an earlier life of this loop left running; its watchers would do it later."""
+    """End the rentals of an earlier process of this loop; their watchers would do it later."""
     for hold in BudgetGuard.of_log(log).holds():
         if hold.rental is not None:
             outlay("guard", "down", hold.op_label, "--pause", "1s", "--log", str(log))
@@ -99,7 +99,7 @@ def rent(label: str, settings: dict[str, Any]) -> dict[str, Any] | int:
 def measure(
     hold: dict[str, Any], config: dict[str, float], settings: dict[str, Any]
 ) -> float | None:
-    """Run the experiment on the machine; None where it failed, or the machine died."""
+    """Run the experiment on the machine; None if it failed or the machine died."""
     environ = {**os.environ, "OUTLAY_HOLD": f"{hold['id']}@{Path(settings['log']).absolute()}"}
     command = [word.format(id=hold["resource"], **config) for word in settings["command"]]
     done = subprocess.run(command, env=environ, stdout=subprocess.PIPE, text=True, check=False)
@@ -110,13 +110,13 @@ def measure(
 
 
 def read_results(path: Path) -> list[dict[str, Any]]:
-    """Return what is known; a last line that was cut off was never a result."""
+    """Return all results, without a torn last line."""
     lines = path.read_text().split("\n")[:-1] if path.exists() else []
     return [json.loads(line) for line in lines if line]
 
 
 def append_result(path: Path, result: dict[str, Any]) -> None:
-    """Append one result, on disk before this returns; first mend a line that was cut off."""
+    """Append one result and fsync; first remove a torn last line."""
     with path.open("ab+") as file:
         file.seek(0)
         whole = file.read()
@@ -127,7 +127,7 @@ def append_result(path: Path, result: dict[str, Any]) -> None:
 
 
 def main() -> int:
-    """Loop until a ceiling says stop; 0 then, 1 where renting keeps failing."""
+    """Loop until a limit is reached; return 0 then, or 1 if renting keeps failing."""
     settings = tomllib.loads(Path(sys.argv[1]).read_text())
     log, results, failures = Path(settings["log"]), Path(settings["results"]), 0
     tidy(log)

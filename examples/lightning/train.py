@@ -4,7 +4,7 @@
     python train.py 2                                 # two
     outlay report runs/lightning
 
-Stop it at any point and run the same command again: it goes on from its last checkpoint, with what
+Stop it at any point and run the same command again: it resumes from its last checkpoint, with what
 is left of the budget.
 """
 
@@ -24,7 +24,7 @@ ROOT = Path("runs/lightning")
 
 
 class Classifier(lightning.LightningModule):
-    """Says on which side of a plane a point lies."""
+    """Classifies points by their side of a plane."""
 
     def __init__(self, width: int = 32) -> None:
         super().__init__()

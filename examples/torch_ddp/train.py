@@ -1,10 +1,10 @@
-"""A small DDP training that stops where its budget says, and resumes where it stopped.
+"""A small DDP training that stops when its budget is used up, and resumes where it stopped.
 
     torchrun --nproc-per-node 2 train.py runtime.budget.enabled=true \
         runtime.budget.mode=iso_tokens runtime.budget.max_tokens=50_000
 
 Two augmented views of every sample are trained on, with gradient accumulation. Interrupt it and run
-the same command again: it goes on from its last checkpoint with what is left of the budget.
+the same command again: it resumes from its last checkpoint with what is left of the budget.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Training:
                 self.run.budget.load_state_dict(saved["budget"])
 
     def save(self) -> None:
-        """Write a checkpoint; rank 0 does, and tells the log when it is safe."""
+        """Write a checkpoint on rank 0, and record that it is committed."""
         if dist.get_rank() != 0:
             return
         with self.run.span("checkpoint_save"):
@@ -79,7 +79,7 @@ class Training:
         self.run.checkpoint_committed()
 
     def evaluate(self) -> None:
-        """Measure accuracy on fresh points, unless that would take more than is left."""
+        """Measure accuracy on fresh points, if the budget allows it."""
         if not self.run.allows("evaluation"):
             return
         with self.run.span("evaluation"), torch.no_grad():

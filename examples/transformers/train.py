@@ -4,7 +4,7 @@
     torchrun --nproc-per-node 2 train.py              # two
     outlay report runs/transformers
 
-Stop it at any point and run the same command again: it goes on from its last checkpoint, with what
+Stop it at any point and run the same command again: it resumes from its last checkpoint, with what
 is left of the budget.
 """
 
