@@ -22,8 +22,8 @@ def header(run_dir: Path) -> AttemptStarted:
     return first
 
 
-def gather(**environ: str) -> facts.Facts:
-    return facts.gather(environ, outlay_version="1")
+def gather(**environ: str) -> AttemptStarted:
+    return facts.gather(environ)
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ def test_versions_are_those_of_libraries_already_loaded() -> None:
     import numpy as np
 
     assert gather().versions["numpy"] == np.__version__
-    assert gather().versions["outlay"] == "1"
+    assert gather().versions["outlay"] == outlay.__version__
 
 
 def test_the_commit_is_read_from_gits_files(tmp_path: Path) -> None:

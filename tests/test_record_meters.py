@@ -238,7 +238,7 @@ def test_what_a_ring_sends_follows_from_payload_and_group(
 
 
 def test_meters_load_neither_torch_nor_numpy_nor_nvml() -> None:
-    modules = ("collectives", "energy", "steps")
+    modules = ("collectives", "energy", "step_meters")
     imports = "; ".join(f"import outlay.record.meters.{name}" for name in modules)
     heavy = "[name for name in ('torch', 'numpy', 'pynvml') if name in sys.modules]"
     program = f"import sys; {imports}; print({heavy})"

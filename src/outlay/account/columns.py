@@ -207,10 +207,6 @@ class StepColumns:
         keys = [column for column in reversed(columns) if column.dtype != object]
         return self.take(np.lexsort((*keys, self.end)))
 
-    def head(self, length: int) -> StepColumns:
-        """Return the first ``length`` records."""
-        return StepColumns(*(column[:length] for column in self.all()))
-
     def bounds(self, begin_ns: int, first: int, beyond: int) -> tuple[Ints, Ints, Ints]:
         """Return wait starts, starts and ends of records ``[first, beyond)``, without overlaps.
 
@@ -224,7 +220,7 @@ class StepColumns:
         waits = self.start[first:beyond] - self.wait[first:beyond]
         return np.minimum(np.maximum(waits, previous), starts), starts, ends
 
-    def take(self, indices: Ints) -> StepColumns:
+    def take(self, indices: Ints | slice) -> StepColumns:
         """Return the records at ``indices``, in that order."""
         return StepColumns(*(column[indices] for column in self.all()))
 

@@ -150,7 +150,7 @@ class SegmentAccount:
         steps = steps.in_order()
         unchanged = int(np.searchsorted(self._end.values, steps.end[0]))
         if unchanged < self.step_count:
-            later = StepColumns(*(column[unchanged:] for column in self.steps.all()))
+            later = self.steps.take(slice(unchanged, None))
             steps = StepColumns.joined([later, steps]).in_order()
             for column in self._columns:
                 column.truncate(unchanged)
@@ -217,7 +217,7 @@ class SegmentAccount:
         cut.spans, cut.overlapped, cut.open = self.spans, self.overlapped, self.open
         cut.checkpoints = [c for c in self.checkpoints if c.t_ns < end_ns]
         _, starts, _ = self.steps.bounds(self.life.segment.start_ns, 0, self.step_count)
-        steps = self.steps.head(int(np.searchsorted(starts, end_ns)))
+        steps = self.steps.take(slice(int(np.searchsorted(starts, end_ns))))
         if len(steps.end):
             cut.add_steps(replace(steps, end=np.minimum(steps.end, end_ns)))
         cut.life.last_sign_ns = min(self.life.last_sign_ns, end_ns)
