@@ -339,8 +339,7 @@ class Recorder:
 
     def metric(self, name: str, value: float, step: int | None = None) -> None:
         """Record a number about the training, such as ``metric("accuracy", 0.91)``."""
-        if not isinstance(name, str) or not name.strip():
-            raise InvalidValue("metric", name, "a name that is not empty")
+        _check_name(name)
         number = self.step_number if step is None else step
         try:
             value = float(value)
@@ -419,6 +418,11 @@ class Recorder:
         step, self._left = self._left, None
         if step is not None:
             self.end_step(step)
+
+
+def _check_name(name: object) -> None:
+    if not isinstance(name, str) or not name.strip():
+        raise InvalidValue("metric", name, "a name that is not empty")
 
 
 def _count(count: Count, batch: object) -> int:
