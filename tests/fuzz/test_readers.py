@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import os
 import random
-import tempfile
 from pathlib import Path
 
 import pytest
@@ -16,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fuzz_targets import TARGETS, mutated
+from ledgers import scratch_dir
 from outlay.errors import OutlayError
 
 EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "190"))  # Times the targets: 5,000.
@@ -23,14 +23,14 @@ KEPT = sorted((Path(__file__).parent / "kept").glob("*/*"))
 
 
 def read(name: str, raw: bytes) -> None:
-    with tempfile.TemporaryDirectory() as where, contextlib.suppress(OutlayError):
+    with scratch_dir() as where, contextlib.suppress(OutlayError):
         TARGETS[name].read(raw, Path(where))
 
 
 @pytest.mark.parametrize("name", [*TARGETS])
 def test_good_input_is_read(name: str) -> None:
     for seed in TARGETS[name].seeds:
-        with tempfile.TemporaryDirectory() as where:
+        with scratch_dir() as where:
             if name != "vendor listing":  # Good for one vendor is another's damage.
                 TARGETS[name].read(seed, Path(where))
 
