@@ -374,20 +374,14 @@ class Spans:
         """Return all spans, followed by ``more``."""
         done = len(self._columns[0])
         for column, values in zip(self._columns, self._rows(self._intervals[done:]), strict=True):
-            column.extend(np.array(values, dtype=np.int64))
+            column.extend(values)
         every = [column.values for column in self._columns]
         if more:
-            every = [
-                np.concatenate([column, np.array(values, dtype=np.int64)])
-                for column, values in zip(every, self._rows(more), strict=True)
-            ]
+            added = self._rows(more)
+            every = [np.concatenate(both) for both in zip(every, added, strict=True)]
         return SpanColumns(tuple(self._names), *every)
 
-    def _rows(self, spans: Sequence[SpanInterval]) -> tuple[list[int], ...]:
+    def _rows(self, spans: Sequence[SpanInterval]) -> list[Ints]:
         names = [self._names.setdefault(span.name, len(self._names)) for span in spans]
-        return (
-            [span.begin_ns for span in spans],
-            [span.order for span in spans],
-            [span.end_ns for span in spans],
-            names,
-        )
+        columns = (map(attrgetter(name), spans) for name in ("begin_ns", "order", "end_ns"))
+        return [np.fromiter(values, dtype=np.int64) for values in (*columns, names)]
