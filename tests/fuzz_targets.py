@@ -300,5 +300,8 @@ def mutated(seed: bytes, source: random.Random) -> bytes:
     """Return good bytes after one change or a few."""
     raw = seed
     for _ in range(source.choice((1, 1, 1, 2, 3, 8))):
-        raw = edited(raw, source.randrange(56), source.random(), source.choice(TOKENS))
+        token = (
+            source.choice(TOKENS) if source.randrange(4) else source.randbytes(source.randrange(7))
+        )
+        raw = edited(raw, source.randrange(56), source.random(), token)
     return raw

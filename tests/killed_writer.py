@@ -1,6 +1,7 @@
-"""A program that forks writers, kills each at a random moment, and says what they acknowledged.
+"""A program that forks writers, kills each at a random moment, and prints what they acknowledged.
 
-It imports once and forks, so that hundreds of kills take seconds.
+It imports once and forks, and spreads the writers over several runs, since the start of an attempt
+reads the earlier ones: so hundreds of kills take seconds.
 """
 
 from __future__ import annotations
@@ -11,14 +12,17 @@ import os
 import random
 import signal
 import sys
+from pathlib import Path
 
 from outlay.clock import SYSTEM
 from outlay.runs.starting import run
 
 NUMBER_BYTES = 8
+ATTEMPTS_PER_RUN = 20
+LONGEST_LIFE_S = 0.006
 
 
-def record_until_killed(run_dir: str, life: int, acknowledge: int) -> None:
+def record_until_killed(run_dir: Path, life: int, acknowledge: int) -> None:
     """Record steps, metrics and notes; after each call that returned, write its number."""
     recorded = run("m", dir=run_dir, tags={"life": str(life)})
     for number in itertools.count():
@@ -33,7 +37,7 @@ def record_until_killed(run_dir: str, life: int, acknowledge: int) -> None:
         os.write(acknowledge, number.to_bytes(NUMBER_BYTES))
 
 
-def live_and_die(run_dir: str, life: int, delay_s: float) -> int:
+def fork_and_kill(run_dir: Path, life: int, delay_s: float) -> int:
     """Fork a writer, kill it, and return the last number it acknowledged."""
     ours, theirs = os.pipe()
     child = os.fork()
@@ -50,7 +54,10 @@ def live_and_die(run_dir: str, life: int, delay_s: float) -> int:
 
 
 if __name__ == "__main__":
-    moment = random.Random(sys.argv[2])
-    delays = [moment.uniform(0, 0.015) for _ in range(int(sys.argv[3]))]
-    lives = [live_and_die(sys.argv[1], life, delay) for life, delay in enumerate(delays)]
-    sys.stdout.write(json.dumps(lives))
+    root, moment = Path(sys.argv[1]), random.Random(sys.argv[2])
+    delays = [moment.uniform(0, LONGEST_LIFE_S) for _ in range(int(sys.argv[3]))]
+    acknowledged = [
+        fork_and_kill(root / str(life // ATTEMPTS_PER_RUN), life, delay)
+        for life, delay in enumerate(delays)
+    ]
+    sys.stdout.write(json.dumps(acknowledged))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import msgspec
@@ -32,6 +34,16 @@ from outlay.ledger import (
 START_NS = 1_700_000_000_000_000_000
 SECOND = 1_000_000_000
 HOUR = 3600 * SECOND
+
+
+def scratch_dir() -> TemporaryDirectory[str]:
+    """Return a directory for one example of a law, in memory where there is a tmpfs.
+
+    Hypothesis gives all examples of a test the same ``tmp_path``, and removing a directory from a
+    disk can take milliseconds.
+    """
+    memory = Path("/dev/shm")
+    return TemporaryDirectory(dir=memory if os.access(memory, os.W_OK) else None)
 
 
 def ns(seconds: float) -> int:

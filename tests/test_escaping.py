@@ -147,9 +147,9 @@ def test_no_command_lets_an_escape_through(
 
 
 def test_the_listing_and_the_overview_of_registered_runs_are_safe(hostile_run: Path) -> None:
-    outlay("collect", hostile_run)
+    in_process("collect", hostile_run)
     for command in (["runs"], [], ["cost", "summary"], ["runs", "--json"]):
-        ended = outlay(*command)
+        ended = in_process(*command)
         assert ended.code == 0
         assert ESCAPE not in ended.out + ended.err
 

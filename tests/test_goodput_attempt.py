@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ledgers import SECOND, START_NS, Segment, ns, numbered
-from outlay.account.run import Committed, SegmentAccount
+from outlay.account.run import SegmentAccount
 from outlay.goodput.attempt import AttemptTimeline, OwnTimes
 from outlay.goodput.steps import Typical
 from outlay.ledger import SpanBegun, SpanEnded
@@ -110,7 +110,8 @@ def test_how_far_an_attempt_got() -> None:
     timeline = attempt(Segment().step(1).step(2, count=3).checkpoint())
     assert timeline.furthest_step == 3
     assert timeline.first_step_end_ns == START_NS + SECOND
-    assert timeline.checkpoints == (Committed(START_NS + 3 * SECOND, 3),)
+    (committed,) = timeline.checkpoints
+    assert (committed.t_ns, committed.step) == (START_NS + 3 * SECOND, 3)
 
 
 def test_an_attempt_without_steps_got_nowhere() -> None:

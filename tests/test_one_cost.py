@@ -12,7 +12,7 @@ import pytest
 from msgspec.structs import replace as replace_fields
 
 from amounts import assert_one_cost, captured_in, logged_cost
-from command_line import in_process, outlay
+from command_line import in_process, outlay, python
 from outlay import BudgetGuard
 from outlay import run as begin_run
 from outlay.errors import NOT_FOUND
@@ -190,7 +190,7 @@ def test_a_run_that_guards_itself_captures_its_cost_to_its_last_record(tmp_path:
         "    for _ in run.steps(range(3)): pass\n"
     )
     for _ in range(2):
-        subprocess.run([sys.executable, "-c", script], check=True)
+        assert python(script).code == 0
     cost = logged_cost(run_dir)
     assert captured_in(log, "m") == cost > 0
     phases = {row["phase"] for row in in_process("goodput", run_dir, "--json").json["phases"]}
@@ -216,6 +216,7 @@ def capture_of(log: Path) -> Captured:
 
 
 def guard_run(tmp_path: Path) -> Captured:
+    """Run a command under the guard, and return what was captured for it."""
     log = tmp_path / "spend.jsonl"
     done = outlay(
         "guard", "run", "--label", "lab02-x", "--rate", "36 USD/h", "--ceiling", "5", "--log", log,
@@ -223,6 +224,24 @@ def guard_run(tmp_path: Path) -> Captured:
     )  # fmt: skip
     assert done.code == 0, done.err
     return capture_of(log)
+
+
+@pytest.fixture(scope="module")
+def guarded_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A spend log, the run that it captures, and the home in which the run is registered."""
+    directory = tmp_path_factory.mktemp("guarded")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OUTLAY_HOME", str(directory / "home"))
+        guard_run(directory)
+        assert in_process("guard", "verify", "--log", directory / "spend.jsonl").code == 0
+    return directory
+
+
+@pytest.fixture
+def guarded(guarded_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Captured:
+    """The capture of a run that this test only reads."""
+    monkeypatch.setenv("OUTLAY_HOME", str(guarded_dir / "home"))
+    return capture_of(guarded_dir / "spend.jsonl")
 
 
 def record_anew(log: Path, captured: Captured, actual: Money) -> BudgetGuard:
@@ -233,26 +252,26 @@ def record_anew(log: Path, captured: Captured, actual: Money) -> BudgetGuard:
     return guard
 
 
-def test_a_capture_below_what_the_run_log_costs_is_found(tmp_path: Path) -> None:
-    captured, log = guard_run(tmp_path), tmp_path / "other" / "spend.jsonl"
-    assert outlay("guard", "verify", "--log", tmp_path / "spend.jsonl").code == 0
-    less = Money(micros_of(captured.actual) - 1)
-    record_anew(log, captured, less)
-    done = outlay("guard", "verify", "--log", log, "--json")
+def test_a_capture_below_what_the_run_log_costs_is_found(guarded: Captured, tmp_path: Path) -> None:
+    log, less = tmp_path / "spend.jsonl", Money(micros_of(guarded.actual) - 1)
+    record_anew(log, guarded, less)
+    done = in_process("guard", "verify", "--log", log, "--json")
     assert done.code == 3
     (finding,) = done.json["findings"]
     assert finding["line"] == 2
     assert finding["message"].startswith(f"it captures {less}; ")
-    assert finding["message"].endswith(f"says {Money(micros_of(captured.actual))}")
+    assert finding["message"].endswith(f"says {Money(micros_of(guarded.actual))}")
 
 
-def test_a_capture_that_was_corrected_to_what_the_run_log_costs_is_sound(tmp_path: Path) -> None:
-    captured, log = guard_run(tmp_path), tmp_path / "other" / "spend.jsonl"
-    guard = record_anew(log, captured, Money(micros_of(captured.actual) - 5))
+def test_a_capture_that_was_corrected_to_what_the_run_log_costs_is_sound(
+    guarded: Captured, tmp_path: Path
+) -> None:
+    log = tmp_path / "spend.jsonl"
+    guard = record_anew(log, guarded, Money(micros_of(guarded.actual) - 5))
     guard.correct("lab02-x", amount_of(4), "not enough")
-    assert outlay("guard", "verify", "--log", log).code == 3
+    assert in_process("guard", "verify", "--log", log).code == 3
     guard.correct("lab02-x", amount_of(1), "the rest")
-    assert outlay("guard", "verify", "--log", log).code == 0
+    assert in_process("guard", "verify", "--log", log).code == 0
 
 
 def test_what_an_earlier_attempt_cost_without_a_guard_is_nobodys_shortfall(tmp_path: Path) -> None:
@@ -262,7 +281,7 @@ def test_what_an_earlier_attempt_cost_without_a_guard_is_nobodys_shortfall(tmp_p
     assert unguarded.code == 0
     captured = guard_run(tmp_path)
     assert micros_of(captured.actual) < logged_cost(tmp_path / "run")
-    assert outlay("guard", "verify", "--log", tmp_path / "spend.jsonl").code == 0
+    assert in_process("guard", "verify", "--log", tmp_path / "spend.jsonl").code == 0
 
 
 def test_captures_of_sweeps_and_of_runs_that_guard_themselves_name_their_runs(
@@ -300,16 +319,18 @@ def test_a_rank_that_records_after_an_unsupervised_capture_yields_a_correction(
 
     before = micros_of(capture_of(log).actual)
     for _ in range(2):  # Corrected once, however often somebody looks.
-        assert outlay("guard", "status", "--log", log).code == 0
+        assert in_process("guard", "status", "--log", log).code == 0
         assert captured_in(log, "bert") == logged_cost(tmp_path / "run")
     (line,) = (line for line in FileSpendLog(log).lines() if isinstance(line, Corrected))
     assert micros_of(line.actual) == captured_in(log, "bert") - before
     assert "after the capture" in line.reason
-    assert outlay("guard", "verify", "--log", log).code == 0
+    assert in_process("guard", "verify", "--log", log).code == 0
 
 
-def test_a_capture_that_is_too_low_for_another_reason_is_left_to_verify(tmp_path: Path) -> None:
-    captured, log = guard_run(tmp_path), tmp_path / "other" / "spend.jsonl"
-    record_anew(log, captured, Money(micros_of(captured.actual) - 1))
-    assert outlay("guard", "status", "--log", log).code == 0
-    assert outlay("guard", "verify", "--log", log).code == 3
+def test_a_capture_that_is_too_low_for_another_reason_is_left_to_verify(
+    guarded: Captured, tmp_path: Path
+) -> None:
+    log = tmp_path / "spend.jsonl"
+    record_anew(log, guarded, Money(micros_of(guarded.actual) - 1))
+    assert in_process("guard", "status", "--log", log).code == 0
+    assert in_process("guard", "verify", "--log", log).code == 3

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 import outlay
 import scripts
-from command_line import in_process
+from command_line import in_process, python
 from outlay.ledger import AttemptStarted, read_run
 from outlay.record import facts
 
@@ -22,8 +23,8 @@ def header(run_dir: Path) -> AttemptStarted:
     return first
 
 
-def gather(**environ: str) -> facts.Facts:
-    return facts.gather(environ, outlay_version="1")
+def gather(**environ: str) -> AttemptStarted:
+    return facts.gather(environ)
 
 
 @pytest.mark.parametrize(
@@ -107,7 +108,7 @@ def test_versions_are_those_of_libraries_already_loaded() -> None:
     import numpy as np
 
     assert gather().versions["numpy"] == np.__version__
-    assert gather().versions["outlay"] == "1"
+    assert gather().versions["outlay"] == outlay.__version__
 
 
 def test_the_commit_is_read_from_gits_files(tmp_path: Path) -> None:
@@ -156,18 +157,16 @@ def test_bytes_that_are_no_text_do_not_stop_a_run(
 
 
 def test_a_deleted_working_directory_does_not_stop_a_run(tmp_path: Path) -> None:
-    program = """
-        import os, sys
-        import outlay
-        os.mkdir(sys.argv[1]); os.chdir(sys.argv[1]); os.rmdir(sys.argv[1])
-        with outlay.run("m", dir=sys.argv[2]):
-            pass
-    """
-    done = scripts.finish(program, tmp_path / "gone", tmp_path / "run")
-    assert (done.returncode, done.stderr) == (0, "")
+    code = (
+        "import os, sys, outlay\n"
+        "os.mkdir(sys.argv[1]); os.chdir(sys.argv[1]); os.rmdir(sys.argv[1])\n"
+        "with outlay.run('m', dir=sys.argv[2]): pass\n"
+    )
+    done = python(code, tmp_path / "gone", tmp_path / "run")
+    assert (done.code, done.err) == (0, "")
 
 
-TRAINED = """
+TRAINING_SCRIPT = """
 import multiprocessing
 import sys
 
@@ -180,54 +179,61 @@ def train(directory):
 
 
 if __name__ == "__main__":
-    directory, *methods = sys.argv[1:3]
-    if methods[0] == "here":
+    directory, method, *_ = sys.argv[1:]
+    if method == "here":
         train(directory)
     else:
-        child = multiprocessing.get_context(methods[0]).Process(target=train, args=(directory,))
-        child.start()
-        child.join()
+        for method in multiprocessing.get_all_start_methods():
+            context = multiprocessing.get_context(method)
+            child = context.Process(target=train, args=(f"{directory}/{method}",))
+            child.start()
+            child.join()
 """
 
 
-def trained(tmp_path: Path, *words: str, flags: tuple[str, ...] = (), **environ: str) -> list[str]:
-    """Return the command that a script's run has recorded, from the script's name on."""
-    (tmp_path / "train.py").write_text(TRAINED)
+def run_script(tmp_path: Path, *words: str, flags: tuple[str, ...] = (), **environ: str) -> Path:
+    """Run a training script with these arguments; return the directory that it is given."""
+    (tmp_path / "train.py").write_text(TRAINING_SCRIPT)
     command = [sys.executable, *flags, "train.py", str(tmp_path / "run"), *words]
     subprocess.run(
         command, cwd=tmp_path, env=os.environ | environ, check=True, timeout=120,
         stdin=subprocess.DEVNULL,
     )  # fmt: skip
-    recorded = list(header(tmp_path / "run").command)
-    return recorded[recorded.index("train.py") + 2 :] if recorded else []
+    return tmp_path / "run"
 
 
-def test_the_command_of_a_training_is_recorded_without_secrets(tmp_path: Path) -> None:
-    words = ("here", "--lr", "0.1", "--token", "S3CRET", "--tag=hidden word")
-    shown = trained(tmp_path, *words, MY_PASSWORD="hidden word")
-    assert shown == ["here", "--lr", "0.1", "--token", "<redacted>", "--tag=<redacted>"]
-    log = b"".join(path.read_bytes() for path in tmp_path.rglob("*.jsonl"))
-    assert b"S3CRET" not in log
-    assert b"hidden" not in log
+def arguments_of(command: Sequence[str]) -> list[str]:
+    """Return a recorded command from the argument after the directory on."""
+    return list(command[command.index("train.py") + 2 :])
 
 
-def test_a_report_shows_the_command_of_a_script_without_its_secret(tmp_path: Path) -> None:
-    trained(tmp_path, "here", "--lr", "0.1", "--token", "S3CRET")
-    assert in_process("report", str(tmp_path / "run"), "--html").code == 0
-    page = (tmp_path / "run" / "report.html").read_text()
-    assert f"train.py {tmp_path / 'run'} here --lr 0.1 --token" in page
-    assert "S3CRET" not in page
+def test_the_command_of_a_script_is_recorded_and_reported_without_secrets(tmp_path: Path) -> None:
+    words = ("here", "--lr", "0.1", "--token", "S3CRET", "--tag=hush word")
+    run_dir = run_script(tmp_path, *words, MY_PASSWORD="hush word")
+    shown = ["here", "--lr", "0.1", "--token", "<redacted>", "--tag=<redacted>"]
+    assert arguments_of(header(run_dir).command) == shown
+    assert in_process("report", run_dir, "--html").code == 0
+    page = (run_dir / "report.html").read_text()
+    assert f"train.py {run_dir} here --lr 0.1 --token" in page
+    written = b"".join(path.read_bytes() for path in tmp_path.rglob("*.jsonl")) + page.encode()
+    assert b"S3CRET" not in written
+    assert b"hush word" not in written
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
-def test_a_process_of_multiprocessing_has_the_command_of_its_parent(
-    tmp_path: Path, method: str
-) -> None:
-    assert trained(tmp_path, method, "--lr", "0.1") == [method, "--lr", "0.1"]
+def test_a_process_of_multiprocessing_has_the_command_of_its_parent(tmp_path: Path) -> None:
+    run_dir = run_script(tmp_path, "children", "--lr", "0.1")
+    recorded = {path.name: arguments_of(header(path).command) for path in run_dir.iterdir()}
+    methods = ["fork", "spawn", "forkserver"]
+    assert recorded == {method: ["children", "--lr", "0.1"] for method in methods}
 
 
-def test_with_identity_off_no_command_is_recorded(tmp_path: Path) -> None:
-    assert trained(tmp_path, "here", "--lr", "0.1", OUTLAY_RECORD_IDENTITY="0") == []
+def test_at_a_prompt_there_is_no_command(tmp_path: Path) -> None:
+    assert header(run_script(tmp_path, "here", flags=("-i",))).command == ()
+
+
+def test_with_identity_off_no_command_is_recorded() -> None:
+    environ = {"OUTLAY_RECORD_IDENTITY": "0"}
+    assert facts.gather(environ, ["python", "train.py", "--lr", "0.1"]).command == ()
 
 
 def test_a_process_that_was_not_started_to_train_has_no_command(tmp_path: Path) -> None:
@@ -236,40 +242,33 @@ def test_a_process_that_was_not_started_to_train_has_no_command(tmp_path: Path) 
     assert header(tmp_path).command == ()
 
 
-def test_at_a_prompt_there_is_no_command(tmp_path: Path) -> None:
-    assert trained(tmp_path, "here", flags=("-i",)) == []
+def test_a_long_command_is_cut_and_marked() -> None:
+    command = facts.gather({}, ["python", "train.py", "x" * 3_000, *["data"] * 1_000]).command
+    assert (command[2], command[-2:]) == ("x" * 2_000 + "…", ("data", "…"))
+    assert len(command) == 201
 
 
-def test_a_command_without_end_is_cut_and_says_so(tmp_path: Path) -> None:
-    shown = trained(tmp_path, "here", "x" * 3_000, *["data"] * 1_000)
-    assert (shown[1], shown[-2:]) == ("x" * 2_000 + "…", ["data", "…"])
-    assert len(header(tmp_path / "run").command) == 201
+def test_bytes_of_a_command_that_are_no_text_are_escaped() -> None:
+    assert facts.gather({}, ["train.py", os.fsdecode(b"caf\xe9")]).command[1] == "caf\\udce9"
 
 
-def test_bytes_of_a_command_that_are_no_text_do_not_stop_a_run(tmp_path: Path) -> None:
-    assert trained(tmp_path, "here", os.fsdecode(b"caf\xe9")) == ["here", "caf\\udce9"]
+def test_imports_load_only_the_standard_library_and_msgspec() -> None:
+    program = """
+        import sys
+        before = set(sys.modules)
 
+        def print_loaded():
+            names = {name.partition(".")[0] for name in set(sys.modules) - before}
+            print(sorted(names - set(sys.stdlib_module_names)))
 
-LOADED = """
-    import sys
-    {allowed}
-    before = set(sys.modules)
-    {imported}
-    names = {{name.partition(".")[0] for name in set(sys.modules) - before}}
-    print(sorted(names - set(sys.stdlib_module_names)))
-"""
-
-
-def test_recording_loads_the_standard_library_and_msgspec_only() -> None:
-    imports = LOADED.format(
-        allowed="import msgspec", imported="import outlay.record, outlay.ledger"
-    )
-    assert scripts.finish(imports).stdout == "['outlay']\n"
-
-
-def test_importing_outlay_loads_nothing_but_itself() -> None:
-    imports = LOADED.format(allowed="", imported="import outlay")
-    assert scripts.finish(imports).stdout == "['outlay']\n"
+        import outlay
+        print_loaded()
+        import msgspec
+        before |= set(sys.modules)
+        import outlay.record, outlay.ledger
+        print_loaded()
+    """
+    assert scripts.finish(program).stdout == "['outlay']\n['outlay']\n"
 
 
 def test_a_whole_run_loads_no_heavy_library(tmp_path: Path) -> None:

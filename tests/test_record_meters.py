@@ -24,7 +24,7 @@ from outlay.record.meters.energy import (
     detect_energy,
     nvml_devices,
 )
-from outlay.record.meters.step_meters import FlopsPerToken, count_tokens, counted_by_torch
+from outlay.record.meters.step_meters import FlopsPerToken, count_tokens
 
 TWO, THREE = np.zeros((2, 8)), np.zeros((3, 8))
 
@@ -214,11 +214,6 @@ def test_a_model_without_parameters_is_refused(parameters: Any) -> None:
         FlopsPerToken.six_per_parameter(parameters)
 
 
-def test_torch_counts_the_flops_of_a_matrix_product() -> None:
-    a, b = torch.ones(3, 5), torch.ones(5, 7)
-    assert counted_by_torch(lambda: a @ b) == 2 * 3 * 5 * 7
-
-
 @pytest.mark.parametrize(
     ("operation", "group_size", "sent"),
     [
@@ -238,7 +233,7 @@ def test_what_a_ring_sends_follows_from_payload_and_group(
 
 
 def test_meters_load_neither_torch_nor_numpy_nor_nvml() -> None:
-    modules = ("collectives", "energy", "steps")
+    modules = ("collectives", "energy", "step_meters")
     imports = "; ".join(f"import outlay.record.meters.{name}" for name in modules)
     heavy = "[name for name in ('torch', 'numpy', 'pynvml') if name in sys.modules]"
     program = f"import sys; {imports}; print({heavy})"
@@ -258,9 +253,10 @@ def test_flops_reach_the_log_of_a_run_without_a_budget(tmp_path: Path) -> None:
     assert [step.flops for step in steps] == [60, 60]
 
 
-def test_what_torch_counted_gives_the_flops_of_every_step(tmp_path: Path) -> None:
+def test_flops_counted_by_torch_are_those_of_every_step(tmp_path: Path) -> None:
     a, b = torch.ones(4, 5), torch.ones(5, 7)
     counted = outlay.counted_by_torch(lambda: a @ b)
+    assert counted == 2 * 4 * 5 * 7
     with outlay.run("m", dir=tmp_path, budget=outlay.iso_flops(3 * counted)) as run:
         run.meters.flops = outlay.FlopsPerToken(counted // 4)
         assert len(list(run.steps(range(10), tokens=4))) == 3

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sqlite3
-import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -11,6 +10,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Engine, MetaData, func, insert, select, text
 
+import scripts
 from command_line import in_process
 from outlay import run
 from outlay.errors import InvalidValue, MissingExtra
@@ -152,33 +152,30 @@ def test_opening_waits_for_a_locked_new_file(private_home: Path) -> None:
 
 def test_processes_that_open_a_new_store_at_once_all_succeed(private_home: Path) -> None:
     program = """
-import sys
-from outlay.store import RunRow, open_store, runs
-print("ready", flush=True)
-sys.stdin.readline()
-me = sys.argv[1]
-row = dict(dir="/", model="m", name=me, status="running", attempts=1, steps=0, tokens=0)
-store = open_store()
-runs.register(store, [RunRow(run_id=me, started_ns=0, last_seen_ns=0, updated_ns=0, **row)])
-"""
-    workers = [
-        subprocess.Popen(
-            [sys.executable, "-c", program, str(number)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for number in range(8)
-    ]
-    for worker in workers:
-        assert worker.stdout is not None
-        assert worker.stdout.readline() == "ready\n"
-    for worker in workers:
-        assert worker.stdin is not None
-        worker.stdin.write("go\n")
-        worker.stdin.flush()
-    assert [worker.communicate()[1] for worker in workers] == [""] * 8
+        import os, sys
+        from outlay.store import RunRow, open_store, runs
+
+        def register(me):
+            os.read(start, 1)
+            row = dict(dir="/", model="m", name=me, status="running", attempts=1, steps=0, tokens=0)
+            times = dict(started_ns=0, last_seen_ns=0, updated_ns=0)
+            runs.register(open_store(), [RunRow(run_id=me, **row, **times)])
+
+        start, ready = os.pipe()
+        children = []
+        for number in range(8):
+            child = os.fork()
+            if child == 0:
+                os.close(ready)
+                register(str(number))
+                os._exit(0)
+            children.append(child)
+        os.close(start)
+        os.close(ready)  # Ends the read in every child at once.
+        sys.exit(any(os.waitpid(child, 0)[1] for child in children))
+    """
+    done = scripts.finish(program)
+    assert (done.returncode, done.stderr) == (0, "")
     assert (private_home / "outlay.db").is_file()
     with open_store().begin() as connection:
         assert connection.scalar(select(func.count()).select_from(schema.runs)) == 8

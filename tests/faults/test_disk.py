@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import outlay
-from ledgers import START_NS, Segment
+from ledgers import START_NS, Segment, scratch_dir
 from outlay.clock import ManualClock
 from outlay.ledger import (
     AttemptEnded,
@@ -26,6 +26,7 @@ from outlay.ledger import (
     Metric,
     SegmentWriter,
     Step,
+    ledger_dir,
     read_run,
 )
 from outlay.ledger import writer as writer_module
@@ -228,19 +229,19 @@ outcomes = st.none() | st.integers(min_value=1, max_value=300) | st.just(WHOLE)
 @given(script=st.lists(outcomes, max_size=12), appended=st.integers(min_value=14, max_value=20))
 @settings(max_examples=300, deadline=None)
 def test_however_the_disk_fails_records_and_losses_add_up(
-    script: list[int | None], appended: int, tmp_path_factory: pytest.TempPathFactory
+    script: list[int | None], appended: int
 ) -> None:
-    run_dir = tmp_path_factory.mktemp("flaky")
     clock = ManualClock(START_NS)
     header = Segment()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(writer_module, "os", FlakyOs([WHOLE, *script]))
-        path = run_dir / "ledger" / header.id.file_name
-        writer = SegmentWriter(path, header.header, clock)
-        for number in range(appended):
-            writer.append(Step(t_ns=clock.wall_ns(), step=number, dur_ns=1))
-            clock.sleep(1)
-    log = read_run(run_dir)
+    with scratch_dir() as folder:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(writer_module, "os", FlakyOs([WHOLE, *script]))
+            path = ledger_dir(Path(folder)) / header.id.file_name
+            writer = SegmentWriter(path, header.header, clock)
+            for number in range(appended):
+                writer.append(Step(t_ns=clock.wall_ns(), step=number, dur_ns=1))
+                clock.sleep(1)
+        log = read_run(Path(folder))
     steps = [record for record in log.records if isinstance(record, Step)]
     assert len(steps) + writer.lost == appended
     assert sum(gap.lost for gap in log.records if isinstance(gap, Gap)) == writer.lost

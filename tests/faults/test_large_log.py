@@ -42,7 +42,7 @@ def write_log(run_dir: Path, megabytes: int) -> int:
     return 1 + 2 * seq
 
 
-@pytest.mark.parametrize("megabytes", [200, pytest.param(1024, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("megabytes", [100, pytest.param(1024, marks=pytest.mark.slow)])
 def test_a_large_log_is_followed_in_bounded_memory(tmp_path: Path, megabytes: int) -> None:
     written = write_log(tmp_path, megabytes)
     done = scripts.finish(FOLLOW, tmp_path)

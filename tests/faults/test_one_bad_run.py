@@ -13,17 +13,18 @@ from hostile import DAMAGES, good_run
 from outlay import run
 from outlay.errors import InvalidValue
 
-GOOD = 100
+GOOD = 40
 
 
-@pytest.fixture
-def runs(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("runs")
     for number in range(GOOD):
-        good_run(tmp_path / "runs" / f"good-{number:03d}", f"good-{number:03d}")
+        good_run(directory / f"good-{number:03d}", f"good-{number:03d}")
     for name, damage in DAMAGES.items():
-        damage(good_run(tmp_path / "runs" / f"bad-{name}", f"bad-{name}"))
-    good_run(tmp_path / "runs" / os.fsdecode(b"bad-caf\xe9"), "bad-latin")
-    return tmp_path / "runs"
+        damage(good_run(directory / f"bad-{name}", f"bad-{name}"))
+    good_run(directory / os.fsdecode(b"bad-caf\xe9"), "bad-latin")
+    return directory
 
 
 def good_in(rows: list[dict[str, object]]) -> int:
@@ -38,12 +39,12 @@ def test_every_listing_shows_the_good_and_names_the_damaged(runs: Path) -> None:
     listed = outlay("runs", runs, "--all", "--json")
     assert good_in(listed.json["runs"]) == GOOD
     assert named(listed.out) == set(DAMAGES)
-    collected = outlay("collect", runs, "--json")
+    collected = in_process("collect", runs, "--json")
     assert collected.json["registered"] >= GOOD
     assert named(collected.out) >= {"fifo", "not-utf8", "metric-of-words"}
-    assert good_in(outlay("runs", "--all", "--json").json["runs"]) == GOOD
+    assert good_in(in_process("runs", "--all", "--json").json["runs"]) == GOOD
     for command in (["runs", str(runs)], ["runs"], [], ["cost", "summary"]):
-        assert outlay(*command).code == 0
+        assert in_process(*command).code == 0
 
 
 TOTALS = [

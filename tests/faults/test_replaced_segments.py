@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 import outlay
+from command_line import python
 from outlay.errors import RunInUse
 from outlay.ledger import Metric, Note, SpanBegun, Step, read_run, segment_paths
 from outlay.record.lock import RankLock, is_held
@@ -60,10 +59,7 @@ def test_copying_the_run_does_not_let_a_second_writer_in(tmp_path: Path) -> None
             "try:\n    outlay.run('m', dir=sys.argv[1])\n"
             "except outlay.errors.RunInUse:\n    sys.exit(7)\n"
         )
-        ended = subprocess.run(
-            [sys.executable, "-c", other, str(tmp_path / "run")], check=False, timeout=60
-        )
-    assert ended.returncode == 7
+        assert python(other, tmp_path / "run").code == 7
 
 
 def test_a_lock_is_held_until_it_is_released_and_by_one_alone(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from zlib import crc32
@@ -14,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import ledger_strategies as some
-from ledgers import START_NS, Segment, numbered, to_lines
+from ledgers import START_NS, Segment, numbered, scratch_dir, to_lines
 from outlay.ledger import (
     KnownRecord,
     LedgerReader,
@@ -49,11 +48,6 @@ def drain(reader: LedgerReader, into: Log) -> Log:
 
 def in_order(log: Log) -> Log:
     return {segment: sorted(log[segment], key=lambda record: record.seq) for segment in log}
-
-
-# A directory per example: hypothesis gives all examples of a test the same tmp_path.
-def fresh_dir() -> tempfile.TemporaryDirectory[str]:
-    return tempfile.TemporaryDirectory(prefix="outlay-law-")
 
 
 @pytest.mark.parametrize("kind", some.KINDS, ids=lambda kind: kind.__name__)
@@ -118,7 +112,7 @@ def test_a_bad_line_among_good_ones_is_one_complaint(
 
 
 @given(
-    records=st.lists(some.gapless, max_size=8),
+    records=st.lists(some.later, max_size=8),
     cuts=st.lists(st.integers(min_value=0), max_size=5),
 )
 @settings(max_examples=60, deadline=None)
@@ -126,7 +120,7 @@ def test_following_a_growing_file_gives_what_reading_it_at_once_gives(
     records: list[KnownRecord], cuts: list[int]
 ) -> None:
     segment = segment_of(records)
-    with fresh_dir() as folder:
+    with scratch_dir() as folder:
         path = segment.write(Path(folder))
         whole = path.read_bytes()
         ends = sorted(cut % (len(whole) + 1) for cut in cuts)
@@ -141,7 +135,7 @@ def test_following_a_growing_file_gives_what_reading_it_at_once_gives(
 
 
 @given(
-    logs=st.lists(st.lists(some.gapless, max_size=4), min_size=2, max_size=4),
+    logs=st.lists(st.lists(some.later, max_size=4), min_size=2, max_size=4),
     order=st.randoms(use_true_random=False),
 )
 @settings(max_examples=60, deadline=None)
@@ -151,7 +145,7 @@ def test_neither_the_order_nor_the_names_of_files_matter(
     segments = [segment_of(records, start=i, pid=i) for i, records in enumerate(logs)]
     names = [f"{number}.jsonl" for number in range(len(segments))]
     order.shuffle(names)  # type: ignore[attr-defined]
-    with fresh_dir() as named, fresh_dir() as renamed:
+    with scratch_dir() as named, scratch_dir() as renamed:
         for segment, name in zip(segments, names, strict=True):
             segment.write(Path(named))
             segment.write(Path(renamed), name=name)
@@ -163,7 +157,7 @@ def test_neither_the_order_nor_the_names_of_files_matter(
 @settings(max_examples=40, deadline=None)
 def test_copies_of_a_file_change_nothing(records: list[KnownRecord], copies: int) -> None:
     segment = segment_of(records)
-    with fresh_dir() as folder:
+    with scratch_dir() as folder:
         path = segment.write(Path(folder))
         alone = read_run(Path(folder))
         for number in range(copies):
@@ -172,7 +166,7 @@ def test_copies_of_a_file_change_nothing(records: list[KnownRecord], copies: int
 
 
 @given(
-    records=st.lists(some.gapless, min_size=1, max_size=6),
+    records=st.lists(some.later, min_size=1, max_size=6),
     kept=st.lists(st.booleans(), min_size=7, max_size=7),
     swap=st.booleans(),
 )
@@ -184,7 +178,7 @@ def test_two_files_that_complete_each_other_read_as_one(
     header, *lines = to_lines(segment.records)
     first = [line for line, keep in zip(lines, kept, strict=False) if keep]
     second = [line for line, keep in zip(lines, kept, strict=False) if not keep]
-    with fresh_dir() as folder:
+    with scratch_dir() as folder:
         directory = ledger_dir(Path(folder))
         directory.mkdir()
         (directory / "a.jsonl").write_bytes(b"".join([header, *(second if swap else first)]))
@@ -195,7 +189,7 @@ def test_two_files_that_complete_each_other_read_as_one(
 
 
 @given(
-    logs=st.lists(st.lists(some.gapless, max_size=4), min_size=1, max_size=3),
+    logs=st.lists(st.lists(some.later, max_size=4), min_size=1, max_size=3),
     split=st.integers(min_value=0),
 )
 @settings(max_examples=40, deadline=None)
@@ -203,7 +197,7 @@ def test_replaying_a_prefix_and_then_the_rest_is_replaying_all(
     logs: list[list[KnownRecord]], split: int
 ) -> None:
     segments = [segment_of(records, start=i, pid=i) for i, records in enumerate(logs)]
-    with fresh_dir() as folder:
+    with scratch_dir() as folder:
         files = {path: path.read_bytes() for s in segments for path in [s.write(Path(folder))]}
         for path, whole in files.items():
             path.write_bytes(whole[: split % (len(whole) + 1)])

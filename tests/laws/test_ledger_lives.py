@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import random
-import tempfile
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ledgers import scratch_dir
 from outlay.ledger import (
     SUPERVISOR,
     AttemptEnded,
@@ -72,7 +72,7 @@ def written(records: list[KnownRecord]) -> bytes:
 )  # fmt: skip
 def test_lives_are_those_of_the_whole_fold(seed: int, steps: list[int], damage: str) -> None:
     chance = random.Random(seed)
-    with tempfile.TemporaryDirectory() as directory, pytest.MonkeyPatch.context() as patch:
+    with scratch_dir() as directory, pytest.MonkeyPatch.context() as patch:
         patch.setattr(lives, "WHOLE_BYTES", 2000)
         patch.setattr(lives, "TAIL_BYTES", 1000)
         patch.setattr(lives, "_BLOCK_BYTES", 777)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import stat
-import tempfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from command_line import in_process, outlay
+from ledgers import scratch_dir
 from outlay import run
 from outlay.clock import ManualClock
 from outlay.sweep.grid.grid import read_grid
@@ -89,7 +89,7 @@ def test_no_secret_is_written(
 ) -> None:
     words = [form.format(secret).replace("{", "{{").replace("}", "}}") for form, secret in spoken]
     plan = plan_of(stated, words, flags)
-    with tempfile.TemporaryDirectory() as root:
+    with scratch_dir() as root:
         content, modes = written(plan, inherited, Path(root))
     every = [*inherited.values(), *stated.values(), *(s for _, s in spoken), *flags.values()]
     assert [secret for secret in every if secret.encode() in content] == []
@@ -110,7 +110,7 @@ def test_what_is_no_secret_is_kept(env: dict[str, str]) -> None:
     plan = plan_of(env, ["--lr", "0.1", "data.root=/x"], {})
     place = Place(directory="/s/r", port=1)
     assert env.items() <= environment_of(plan.runs[0], place).items()
-    with tempfile.TemporaryDirectory() as root:
+    with scratch_dir() as root:
         content, _ = written(plan, {}, Path(root))
     assert b'"--lr","0.1","data.root=/x"' in content
     assert [v for v in env.values() if v.encode() not in content] == []

@@ -207,10 +207,6 @@ class StepColumns:
         keys = [column for column in reversed(columns) if column.dtype != object]
         return self.take(np.lexsort((*keys, self.end)))
 
-    def head(self, length: int) -> StepColumns:
-        """Return the first ``length`` records."""
-        return StepColumns(*(column[:length] for column in self.all()))
-
     def bounds(self, begin_ns: int, first: int, beyond: int) -> tuple[Ints, Ints, Ints]:
         """Return wait starts, starts and ends of records ``[first, beyond)``, without overlaps.
 
@@ -224,7 +220,7 @@ class StepColumns:
         waits = self.start[first:beyond] - self.wait[first:beyond]
         return np.minimum(np.maximum(waits, previous), starts), starts, ends
 
-    def take(self, indices: Ints) -> StepColumns:
+    def take(self, indices: Ints | slice) -> StepColumns:
         """Return the records at ``indices``, in that order."""
         return StepColumns(*(column[indices] for column in self.all()))
 
@@ -378,20 +374,14 @@ class Spans:
         """Return all spans, followed by ``more``."""
         done = len(self._columns[0])
         for column, values in zip(self._columns, self._rows(self._intervals[done:]), strict=True):
-            column.extend(np.array(values, dtype=np.int64))
+            column.extend(values)
         every = [column.values for column in self._columns]
         if more:
-            every = [
-                np.concatenate([column, np.array(values, dtype=np.int64)])
-                for column, values in zip(every, self._rows(more), strict=True)
-            ]
+            added = self._rows(more)
+            every = [np.concatenate(both) for both in zip(every, added, strict=True)]
         return SpanColumns(tuple(self._names), *every)
 
-    def _rows(self, spans: Sequence[SpanInterval]) -> tuple[list[int], ...]:
+    def _rows(self, spans: Sequence[SpanInterval]) -> list[Ints]:
         names = [self._names.setdefault(span.name, len(self._names)) for span in spans]
-        return (
-            [span.begin_ns for span in spans],
-            [span.order for span in spans],
-            [span.end_ns for span in spans],
-            names,
-        )
+        columns = (map(attrgetter(name), spans) for name in ("begin_ns", "order", "end_ns"))
+        return [np.fromiter(values, dtype=np.int64) for values in (*columns, names)]

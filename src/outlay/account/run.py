@@ -49,23 +49,6 @@ _NO_STEP = -(2**62)
 
 
 @dataclass(frozen=True, slots=True)
-class OpenSpan:
-    """A span whose end has not been recorded."""
-
-    begin_ns: int
-    name: str
-    overlapped: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Committed:
-    """A committed checkpoint: all steps up to and including ``step`` were safe at ``t_ns``."""
-
-    t_ns: int
-    step: int
-
-
-@dataclass(frozen=True, slots=True)
 class MetricPoint:
     """One value of a metric."""
 
@@ -107,6 +90,7 @@ class SegmentAccount:
 
     Attributes:
         spans: Closed spans of the stepping thread; ``overlapped``: those beside training.
+        open: Spans whose end has not been recorded, by the number of their begin.
         beat_energy_mj: Energy outside of steps, from heartbeats; so is ``gpu_busy_ns``.
         revision: Incremented by every fold, as a cache key.
     """
@@ -114,8 +98,8 @@ class SegmentAccount:
     def __init__(self, segment: SegmentId) -> None:
         self.life = SegmentLife(segment)
         self.spans, self.overlapped = Spans(), Spans()
-        self.open: dict[int, OpenSpan] = {}
-        self.checkpoints: list[Committed] = []
+        self.open: dict[int, SpanBegun] = {}
+        self.checkpoints: list[CheckpointCommitted] = []
         self.metrics: dict[str, MetricColumns] = {}
         self.budget_events: list[BudgetEvent] = []
         self.notes: list[Note] = []
@@ -150,7 +134,7 @@ class SegmentAccount:
         steps = steps.in_order()
         unchanged = int(np.searchsorted(self._end.values, steps.end[0]))
         if unchanged < self.step_count:
-            later = StepColumns(*(column[unchanged:] for column in self.steps.all()))
+            later = self.steps.take(slice(unchanged, None))
             steps = StepColumns.joined([later, steps]).in_order()
             for column in self._columns:
                 column.truncate(unchanged)
@@ -204,6 +188,14 @@ class SegmentAccount:
             return -1
         return int(self.steps.number[-1] + self.steps.count[-1]) - 1
 
+    def open_spans(self, end_ns: int) -> list[SpanInterval]:
+        """Return the spans of the stepping thread without a recorded end, as ending at one."""
+        return [
+            SpanInterval(span.t_ns, order, end_ns, span.name)
+            for order, span in self.open.items()
+            if not span.overlapped
+        ]
+
     def pop_rewritten_from(self) -> int:
         """Return the first record whose times changed since the last call, for a cache of them."""
         rewritten, self._rewritten_from = self._rewritten_from, self.step_count
@@ -217,7 +209,7 @@ class SegmentAccount:
         cut.spans, cut.overlapped, cut.open = self.spans, self.overlapped, self.open
         cut.checkpoints = [c for c in self.checkpoints if c.t_ns < end_ns]
         _, starts, _ = self.steps.bounds(self.life.segment.start_ns, 0, self.step_count)
-        steps = self.steps.head(int(np.searchsorted(starts, end_ns)))
+        steps = self.steps.take(slice(int(np.searchsorted(starts, end_ns))))
         if len(steps.end):
             cut.add_steps(replace(steps, end=np.minimum(steps.end, end_ns)))
         cut.life.last_sign_ns = min(self.life.last_sign_ns, end_ns)
@@ -234,9 +226,8 @@ class SegmentAccount:
     def _fold_one(self, record: Record) -> None:
         match record:
             case SpanBegun():
-                span = OpenSpan(record.t_ns, record.name, record.overlapped)
-                self.open[record.seq] = span
-                self._invalidate_after(span, record.t_ns)
+                self.open[record.seq] = record
+                self._invalidate_after(record, record.t_ns)
                 if record.seq in self._unmatched_ends:
                     self._close(record.seq, self._unmatched_ends.pop(record.seq))
             case SpanEnded() if record.begun in self.open:
@@ -249,7 +240,7 @@ class SegmentAccount:
                 self.beat_energy_mj += record.energy_mj
                 self.gpu_busy_ns += record.gpu_busy_ns
             case CheckpointCommitted():
-                self.checkpoints.append(Committed(record.t_ns, record.step))
+                self.checkpoints.append(record)
             case BudgetEvent():
                 self.budget_events.append(record)
             case Note():
@@ -259,11 +250,11 @@ class SegmentAccount:
 
     def _close(self, seq: int, end_ns: int) -> None:
         span = self.open.pop(seq)
-        interval = SpanInterval(span.begin_ns, seq, end_ns, span.name)
+        interval = SpanInterval(span.t_ns, seq, end_ns, span.name)
         (self.overlapped if span.overlapped else self.spans).append(interval)
         self._invalidate_after(span, end_ns)
 
-    def _invalidate_after(self, span: OpenSpan, t_ns: int) -> None:
+    def _invalidate_after(self, span: SpanBegun, t_ns: int) -> None:
         """Mark own times as changed for steps that end after a span's begin or end at ``t_ns``."""
         if span.overlapped or not self._rewritten_from:
             return

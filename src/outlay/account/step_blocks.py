@@ -75,13 +75,14 @@ class _Number:
 
 @dataclass(frozen=True, slots=True)
 class StepLines:
-    """Lines of one shape: the values of their digit groups, by group and line."""
+    """Lines of one shape: their indices in the block, and the values of their digit groups."""
 
     shape: StepShape
+    indices: Ints
     groups: Words
 
     def __len__(self) -> int:
-        return len(self.groups[0])
+        return len(self.indices)
 
     def values(self, name: str) -> Ints:
         """Return the numbers of a field, one per line; its default if the lines lack the field."""
@@ -147,12 +148,12 @@ class StepShape:
         width = rows.shape[1]
         return np.asarray((rows & self._fixed[:width]) == self._line[:width])
 
-    def read(self, rows: Bytes) -> tuple[Bools, StepLines]:
-        """Return which of the matching rows have valid numbers and checksums, and those rows."""
+    def read(self, rows: Bytes) -> tuple[Bools, Words]:
+        """Return which of the matching rows have valid numbers and checksums, and their groups."""
         groups, good = self._groups(rows)
         good &= self._have_valid_crc(rows, groups)
         good &= self._have_valid_numbers(groups)
-        return good, StepLines(self, groups if good.all() else groups[:, good])
+        return good, groups if good.all() else groups[:, good]
 
     def _groups(self, rows: Bytes) -> tuple[Words, Bools]:
         """Return the value of each group of digits, by group, and which rows have only digits."""
@@ -257,14 +258,6 @@ class StepBlock(BulkRecords):
 
 
 @dataclass(frozen=True, slots=True)
-class _ShapedLines:
-    """Lines of one shape, and their indices in the block."""
-
-    indices: Ints
-    lines: StepLines
-
-
-@dataclass(frozen=True, slots=True)
 class _OtherLines:
     """Lines that the codec decoded one by one: their indices and records."""
 
@@ -343,7 +336,7 @@ def decode_steps(block: bytes) -> Decoded:
 def _decode_in_bulk(block: bytes) -> Decoded | None:
     """Return the records of a block; None if anything in it is unusual, or nothing is in bulk."""
     lines = _Lines(block)
-    bulk: list[_ShapedLines] = []
+    bulk: list[StepLines] = []
     left: list[Ints] = []
     for indices in lines.by_length():
         shaped, remaining = _match_shapes(lines, indices)
@@ -352,7 +345,7 @@ def _decode_in_bulk(block: bytes) -> Decoded | None:
     if not bulk:
         return None
     rest = _OtherLines.decode(lines, np.sort(np.concatenate(left)))
-    first_seq = int(bulk[0].lines.values("seq")[0] - bulk[0].indices[0])
+    first_seq = int(bulk[0].values("seq")[0] - bulk[0].indices[0])
     if rest is None or not _are_consecutive(bulk, rest, first_seq):
         return None
     others = rest.others
@@ -360,9 +353,9 @@ def _decode_in_bulk(block: bytes) -> Decoded | None:
     return Decoded(found, [], first_seq=first_seq, rare=others)
 
 
-def _match_shapes(lines: _Lines, indices: Ints) -> tuple[list[_ShapedLines], Ints]:
+def _match_shapes(lines: _Lines, indices: Ints) -> tuple[list[StepLines], Ints]:
     """Return the steps among lines of one length by shape, and the indices of the other lines."""
-    found: list[_ShapedLines] = []
+    found: list[StepLines] = []
     for _ in range(_MAX_SHAPES):
         if len(indices) < _MIN_LINES:
             break
@@ -374,25 +367,25 @@ def _match_shapes(lines: _Lines, indices: Ints) -> tuple[list[_ShapedLines], Int
         matches = shape.match(rows)
         if not matches.any():
             break
-        good, shaped = shape.read(rows if matches.all() else rows[matches])
-        if not len(shaped):
+        good, groups = shape.read(rows if matches.all() else rows[matches])
+        if not good.any():
             break
         matches[matches] = good
-        found.append(_ShapedLines(indices if matches.all() else indices[matches], shaped))
+        found.append(StepLines(shape, indices if matches.all() else indices[matches], groups))
         indices = indices[~matches]
     return found, indices
 
 
-def _are_consecutive(bulk: Sequence[_ShapedLines], rest: _OtherLines, first_seq: int) -> bool:
+def _are_consecutive(bulk: Sequence[StepLines], rest: _OtherLines, first_seq: int) -> bool:
     """Return whether the sequence numbers of all lines are consecutive."""
     if [record.seq - first_seq for record in rest.records] != rest.indices:
         return False
-    return all((each.lines.values("seq") - each.indices == first_seq).all() for each in bulk)
+    return all((each.values("seq") - each.indices == first_seq).all() for each in bulk)
 
 
-def _join_steps(bulk: Sequence[_ShapedLines], rest: dict[int, Step]) -> StepColumns:
+def _join_steps(bulk: Sequence[StepLines], rest: dict[int, Step]) -> StepColumns:
     """Return all steps in the order of their lines; ``rest`` is by index of the line."""
-    parts = [(each.indices, StepColumns.read(each.lines.values)) for each in bulk]
+    parts = [(each.indices, StepColumns.read(each.values)) for each in bulk]
     if rest:
         parts.append((np.array([*rest]), StepColumns.of([*rest.values()])))
     parts.sort(key=lambda part: int(part[0][0]))  # Usually enough to have all in order.

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from msgspec.structs import astuple, replace
 
-from outlay.account.columns import Ints, SpanInterval, total
+from outlay.account.columns import Ints, total
 from outlay.account.run import RunAccount, SegmentAccount
 from outlay.budget import statements as snapshots
 from outlay.budget.display import read_document
@@ -318,12 +318,7 @@ def _clock_charges(segment: SegmentAccount) -> tuple[list[ClockCharge], list[Clo
 
     Of nested spans the outermost counts. An open one lasts to the last sign of life.
     """
-    last_ns = segment.life.last_sign_ns
-    still_open = [
-        SpanInterval(span.begin_ns, order, last_ns, span.name)
-        for order, span in segment.open.items()
-        if not span.overlapped
-    ]
+    still_open = segment.open_spans(segment.life.last_sign_ns)
     found: tuple[list[ClockCharge], list[ClockCharge]] = ([], [])
     until_ns = 0
     for span in sorted([*segment.spans, *still_open], key=lambda span: span.order):

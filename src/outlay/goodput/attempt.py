@@ -21,9 +21,10 @@ from typing import NamedTuple
 import numpy as np
 
 from outlay.account.columns import Column, Ints, SpanColumns, SpanInterval, Spans, cumulative
-from outlay.account.run import Committed, SegmentAccount
+from outlay.account.run import SegmentAccount
 from outlay.goodput import phases as ph
 from outlay.goodput.steps import SlowSteps, Typical, Undone, UndoneTime, undone_steps
+from outlay.ledger import CheckpointCommitted
 
 # The span of each instant: overlapping spans, flattened.
 #
@@ -65,12 +66,7 @@ _EMPTY = Cover(Spans().columns())
 
 def segment_cover(segment: SegmentAccount, start_ns: int, end_ns: int) -> Cover:
     """Return the cover of a window by a process's spans; open spans last until its end."""
-    still_open = [
-        SpanInterval(span.begin_ns, order, end_ns, span.name)
-        for order, span in segment.open.items()
-        if not span.overlapped
-    ]
-    return cover_of(segment.spans, still_open, start_ns, end_ns)
+    return cover_of(segment.spans, segment.open_spans(end_ns), start_ns, end_ns)
 
 
 def cover_of(spans: Spans, still_open: Sequence[SpanInterval], start_ns: int, end_ns: int) -> Cover:
@@ -219,7 +215,7 @@ class AttemptTimeline:
         header = segment.life.header
         self._has_process_start = header is not None and header.nodes > 0
         self._steps = segment.steps
-        self.checkpoints: Sequence[Committed] = tuple(segment.checkpoints)
+        self.checkpoints: Sequence[CheckpointCommitted] = tuple(segment.checkpoints)
         self._cover = segment_cover(segment, start_ns, end_ns)
         self._own, self._waited = times.before()
         self._only_grows = segment.only_grows

@@ -19,12 +19,12 @@ from pathlib import Path
 from typing import Any, Protocol, SupportsIndex
 from urllib.parse import quote
 
-from outlay._version import __version__
+from msgspec.structs import replace
+
 from outlay.clock import SYSTEM, Clock, utc_datetime, wall_ns_of
 from outlay.errors import InvalidValue
 from outlay.ledger import (
     AttemptEnded,
-    AttemptStarted,
     LedgerReader,
     Payload,
     Price,
@@ -160,24 +160,23 @@ class LocalRunLog:
         return bool(entry.get("job_name", self.job_name) == self.job_name)
 
     def _new_segment(self) -> SegmentWriter:
-        about = facts.gather(os.environ, outlay_version=__version__)
+        about = facts.gather(os.environ)
         now_ns = self._clock.wall_ns()
         identity = RunIdentity(
             run_id=uuid.uuid4().hex, model=self.job_name, name=self.job_name, created_ns=now_ns
         )
         with contextlib.suppress(OSError):  # The writer gets the same error and reports it.
             identity = claim_identity(self.run_dir, identity)
-        header = AttemptStarted(
+        header = replace(
+            about,
             t_ns=now_ns,
             run_id=identity.run_id,
             model=identity.model,
             name=identity.name,
             gpus=self._gpus,
             price=self._price,
-            **{name: getattr(about, name) for name in facts.Facts.__slots__},
         )
-        segment = SegmentId(now_ns, about.rank, about.host, about.pid)
-        path = ledger_dir(self.run_dir) / segment.file_name
+        path = ledger_dir(self.run_dir) / SegmentId.of(header).file_name
         return SegmentWriter(path, header, self._clock)
 
 

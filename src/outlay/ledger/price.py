@@ -72,8 +72,6 @@ class Price(msgspec.Struct, frozen=True, omit_defaults=True):
 class _StrictPrice(Price, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """A price that a launcher passes to the process it starts; every field is checked."""
 
-    micros_per_hour: Annotated[int, msgspec.Meta(ge=0, le=2**62)]
-
 
 def is_price_name(value: object) -> bool:
     """Return whether a value is a price name, such as ``lambda:8xH100`` or ``auto``."""
@@ -127,4 +125,4 @@ def _decode_price(text: str, name: str) -> Price:
         price = decode(text, _StrictPrice)
     except BadDocument as error:
         raise InvalidValue(name, text, f"a price as a JSON object ({error})") from None
-    return Price(*(getattr(price, field) for field in Price.__struct_fields__))
+    return Price(**msgspec.structs.asdict(price))

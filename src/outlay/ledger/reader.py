@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
 from pathlib import Path
-from typing import BinaryIO, Final
+from typing import BinaryIO, Final, NamedTuple
 
 from outlay.decoding import BadDocument, open_regular
 from outlay.errors import Finding, NotARun
@@ -341,14 +341,11 @@ def last_committed_step(run_dir: Path) -> int | None:
     for path in sorted(newest_first, key=_rank):
         try:
             with _map(path) as log:
-                found = _find_last(
-                    log, _CHECKPOINT, lambda record: isinstance(record, CheckpointCommitted)
-                )
+                for found in _find_backwards(log, _CHECKPOINT):
+                    if isinstance(found.record, CheckpointCommitted):
+                        return found.record.step
         except (OSError, ValueError):  # An empty file cannot be mapped.
             continue
-        if found is not None:
-            assert isinstance(found.record, CheckpointCommitted)
-            return found.record.step
     return None
 
 
@@ -383,21 +380,18 @@ def _last_statement(
     *,
     back_bytes: int,
 ) -> LastStatement | None:
-    found = _find_last(
-        log, _STATEMENT, lambda record: isinstance(record, BudgetStatement) and is_valid(record)
-    )
-    if found is None:
-        return None
-    statement = found.record
-    assert isinstance(statement, BudgetStatement)
-    before = log[max(0, found.begin - back_bytes) : found.begin]
-    uncovered = [line[0] for line in _SEQ.finditer(before) if int(line[1]) >= statement.covers]
-    swapped = tuple(decode_block(b"".join(uncovered)).records)
-    return LastStatement(SegmentId.of(header), header, statement, found.end, swapped)
+    for found in _find_backwards(log, _STATEMENT):
+        statement = found.record
+        if not isinstance(statement, BudgetStatement) or not is_valid(statement):
+            continue
+        before = log[max(0, found.begin - back_bytes) : found.begin]
+        uncovered = [line[0] for line in _SEQ.finditer(before) if int(line[1]) >= statement.covers]
+        swapped = tuple(decode_block(b"".join(uncovered)).records)
+        return LastStatement(SegmentId.of(header), header, statement, found.end, swapped)
+    return None
 
 
-@dataclass(frozen=True, slots=True)
-class _Found:
+class _Found(NamedTuple):
     """A record, and the byte range of its line."""
 
     record: Record
@@ -405,15 +399,14 @@ class _Found:
     end: int
 
 
-def _find_last(log: mmap.mmap, mark: bytes, wanted: Callable[[Record], bool]) -> _Found | None:
+def _find_backwards(log: mmap.mmap, mark: bytes) -> Iterator[_Found]:
+    """Yield the records of lines with a mark, the last line first."""
     at = log.rfind(mark)
     while at >= 0:
         begin, end = log.rfind(b"\n", 0, at) + 1, log.find(b"\n", at) + 1
         for record in decode_block(log[begin:end]).records if end else ():
-            if wanted(record):
-                return _Found(record, begin, end)
+            yield _Found(record, begin, end)
         at = log.rfind(mark, 0, begin)
-    return None
 
 
 def _header(log: mmap.mmap) -> AttemptStarted | None:

@@ -12,10 +12,11 @@ import os
 import platform
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from outlay._version import __version__
+from outlay.ledger.records import AttemptStarted
 from outlay.record import machine
 
 PERSONAL = ("user", "host", "boot_id", "init_start", "instance_id", "slurm_account", "command")
@@ -26,40 +27,17 @@ _NO = ("0", "false", "off", "no")
 _VERSIONED = ("torch", "jax", "tensorflow", "numpy", "lightning", "transformers")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
-    """Who started a process and where; the names are those of ``attempt_started``."""
+def gather(environ: Mapping[str, str], command: Sequence[str] | None = None) -> AttemptStarted:
+    """Return a header with the facts of this process alone, at instant 0.
 
-    rank: int
-    world_size: int
-    pid: int
-    host: str
-    boot_id: str
-    user: str
-    launch: str
-    slurm_job: str
-    slurm_account: str
-    slurm_partition: str
-    instance_id: str
-    git_commit: str
-    versions: dict[str, str]
-    nodes: int
-    node: int
-    node_gpus: int
-    init_start: str
-    slurm_restart: str
-    command: tuple[str, ...]
-
-
-def gather(
-    environ: Mapping[str, str], *, outlay_version: str, command: Sequence[str] | None = None
-) -> Facts:
-    """Return the facts of this process; ``command`` is what it starts, if not its own."""
+    ``command`` is what it starts, if not its own.
+    """
     command = command_of(machine.own_command() if command is None else command, environ)
     environ = {name: _clean(value) for name, value in environ.items()}
     personal = records_identity(environ)
     job = machine.SlurmJob.of(environ)
-    return Facts(
+    return AttemptStarted(
+        t_ns=0,
         rank=rank(environ),
         world_size=world_size(environ),
         pid=os.getpid(),
@@ -72,7 +50,7 @@ def gather(
         slurm_partition=environ.get("SLURM_JOB_PARTITION", ""),
         instance_id=instance_id(environ) if personal else "",
         git_commit=git_commit(_working_directory()),
-        versions={"python": platform.python_version(), "outlay": outlay_version} | _versions(),
+        versions={"python": platform.python_version(), "outlay": __version__} | _versions(),
         nodes=machine.node_count(environ),
         node=machine.node_number(environ),
         node_gpus=machine.node_gpus(environ).count,

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Final
 
 from outlay.errors import RunInUse
 from outlay.files import open_own
-from outlay.ledger import RunIdentity, claim_identity, ledger_dir
-from outlay.record.facts import Facts, boot_id
+from outlay.ledger import AttemptStarted, RunIdentity, claim_identity, ledger_dir
+from outlay.record.facts import boot_id
 
 if TYPE_CHECKING:
     from outlay.ledger import Attempt  # Would load the modules that read logs.
@@ -84,7 +84,7 @@ class RankLock:
 
 
 def claim_rank(
-    run_dir: Path, proposal: RunIdentity, about: Facts, *, exclusive: bool = True
+    run_dir: Path, proposal: RunIdentity, about: AttemptStarted, *, exclusive: bool = True
 ) -> tuple[str, RankLock | None]:
     """Claim a run's directory for a rank; return the run's id and the rank's lock.
 

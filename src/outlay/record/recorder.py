@@ -149,6 +149,7 @@ class StepTimer:
     energy_mj = 0
     flops = 0
     count = 1
+    _wait_ns = 0
 
     def __init__(self, recorder: Recorder, tokens: int, samples: int) -> None:
         self._recorder = recorder
@@ -160,7 +161,7 @@ class StepTimer:
         self._begun_ns = self._recorder.monotonic_ns()
         return self
 
-    def __exit__(self, exc_type: type[BaseException] | None, *exc_info: object) -> None:
+    def __exit__(self, exc_type: type[BaseException] | None = None, *exc_info: object) -> None:
         if exc_type is not None:
             return  # A failed step does not count; its time is `other`.
         recorder = self._recorder
@@ -170,6 +171,7 @@ class StepTimer:
                 t_ns=ended_ns + recorder.wall_offset_ns,
                 step=self.number,
                 dur_ns=ended_ns - self._begun_ns,
+                wait_ns=self._wait_ns,
                 tokens=self.tokens,
                 samples=self.samples,
                 comm_bytes=self.comm_bytes,
@@ -209,8 +211,8 @@ class Recorder:
         self.stop_reason: str | None = None
         self.gates: list[Gate] = []
         self.bad_metrics = 0
-        self._fill_step: FillStep | None = None
-        self._observe: Observe | None = None
+        self._fill_steps: list[FillStep] = []
+        self._observers: list[Observe] = []
         self._stepping_thread = threading.get_ident()
         self._left: Step | None = None
         self._end_ns: int | None = None
@@ -233,11 +235,9 @@ class Recorder:
         if gate is not None:
             self.gates.append(gate)
         if fill_step is not None:
-            earlier = self._fill_step
-            self._fill_step = _fill_both(earlier, fill_step) if earlier else fill_step
+            self._fill_steps.append(fill_step)
         if observe is not None:
-            before = self._observe
-            self._observe = _observe_both(before, observe) if before else observe
+            self._observers.append(observe)
 
     def now_ns(self) -> int:
         """Return the present time on the attempt's axis, in UTC nanoseconds.
@@ -314,13 +314,12 @@ class Recorder:
 
     def end_step(self, step: Step) -> None:
         """Write a step that ran to its end, and call the gates."""
-        if self._fill_step is not None:
-            step = self._fill_step(step)
+        for fill_step in self._fill_steps:
+            step = fill_step(step)
         self._write(step)
         self.next_step = step.step + step.count
-        if self.gates:
-            for gate in self.gates:
-                self.stop_reason = gate.after_step(step) or self.stop_reason
+        for gate in self.gates:
+            self.stop_reason = gate.after_step(step) or self.stop_reason
 
     def span(self, name: str, *, overlapped: bool = False) -> Span:
         """Return a span, for ``with`` or as a decorator.
@@ -388,8 +387,8 @@ class Recorder:
 
     def _write(self, record: KnownRecord) -> int:
         seq = self.writer.append(record)
-        if self._observe is not None:
-            self._observe(record, seq)
+        for observe in self._observers:
+            observe(record, seq)
         return seq
 
     def close(self, status: EndStatus, reason: str = "", exit_code: int | None = None) -> None:
@@ -421,18 +420,6 @@ class Recorder:
             self.end_step(step)
 
 
-def _fill_both(first: FillStep, second: FillStep) -> FillStep:
-    return lambda step: second(first(step))
-
-
-def _observe_both(first: Observe, second: Observe) -> Observe:
-    def observe(record: KnownRecord, seq: int) -> None:
-        first(record, seq)
-        second(record, seq)
-
-    return observe
-
-
 def _check_name(name: object) -> None:
     if not isinstance(name, str) or not name.strip():
         raise InvalidValue("metric", name, "a name that is not empty")
@@ -453,9 +440,7 @@ class DrivenLoop:
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
         self._phase: int | None = None
-        self._number: int | None = None
-        self._begun_ns = 0
-        self._wait_ns = 0
+        self._step: StepTimer | None = None
 
     def begin_step(self, wait_ns: int) -> int:
         """Begin the next step after waiting ``wait_ns`` for its data; return its number.
@@ -464,10 +449,10 @@ class DrivenLoop:
         """
         if self._phase is not None:
             self.end_phase()
-        self._number = self._recorder.begin_step()
-        self._wait_ns = _check_count("wait_ns", wait_ns)
-        self._begun_ns = self._recorder.monotonic_ns()
-        return self._number
+        step = StepTimer(self._recorder, tokens=0, samples=0)
+        step._wait_ns = _check_count("wait_ns", wait_ns)
+        self._step = step.__enter__()
+        return step.number
 
     def end_step(self, tokens: int, samples: int, count: int = 1) -> None:
         """Record the step that was begun, or ``count`` steps that ran as one.
@@ -475,22 +460,13 @@ class DrivenLoop:
         Raises:
             InvalidValue: No step was begun, or an amount is below zero.
         """
-        recorder, number = self._recorder, self._number
-        ended_ns = recorder.monotonic_ns()
-        if number is None:
+        step, self._step = self._step, None
+        if step is None:
             raise InvalidValue("end_step", None, "a call of begin_step() before it")
-        self._number = None
-        recorder.end_step(
-            Step(
-                t_ns=ended_ns + recorder.wall_offset_ns,
-                step=number,
-                dur_ns=ended_ns - self._begun_ns,
-                wait_ns=self._wait_ns,
-                tokens=_check_count("tokens", tokens),
-                samples=_check_count("samples", samples),
-                count=_check_count("count", count) or 1,
-            )
-        )
+        step.tokens = _check_count("tokens", tokens)
+        step.samples = _check_count("samples", samples)
+        step.count = _check_count("count", count) or 1
+        step.__exit__()
 
     def begin_phase(self, name: str) -> None:
         """End the open phase and begin another."""

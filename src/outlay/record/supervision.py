@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
-from outlay._version import __version__
+from msgspec.structs import replace
+
 from outlay.clock import SYSTEM, Clock
 from outlay.ledger import (
     SUPERVISOR,
@@ -101,16 +102,15 @@ class Supervision:
         self, what: SupervisedRun, environ: Mapping[str, str], *, exclusive: bool
     ) -> AttemptStarted:
         """Claim the run's directory and return the segment's first record."""
-        about = facts.gather(environ, outlay_version=__version__, command=what.command)
+        about = facts.gather(environ, what.command)
         about = replace(about, rank=SUPERVISOR, world_size=what.world_size or about.world_size)
         name = what.name if what.is_named else ""  # The program may set one.
         proposal = RunIdentity(run_id=self.run_id, model="", name=name, created_ns=self.start_ns)
         self.run_id, self._lock = claim_rank(what.run_dir, proposal, about, exclusive=exclusive)
-        header = AttemptStarted(
-            t_ns=self.start_ns, run_id=self.run_id, name=what.name,
+        header = replace(
+            about, t_ns=self.start_ns, run_id=self.run_id, name=what.name,
             gpu=what.gpu, gpus=what.gpus, gpus_source=what.gpus_source,
             price=what.price, stopped_machine_price=what.stopped_price,
-            **{name: getattr(about, name) for name in facts.Facts.__slots__},
         )  # fmt: skip
         self.segment = SegmentId.of(header)
         return header

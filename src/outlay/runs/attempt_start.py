@@ -14,7 +14,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeVar
 
-from outlay._version import __version__
+from msgspec.structs import replace as replace_fields
+
 from outlay.budget.terms import DISABLED, Budget
 from outlay.clock import Clock, since_boot_ns
 from outlay.errors import InvalidValue, RunInUse
@@ -83,8 +84,8 @@ def open_attempt(options: RunOptions, clock: Clock) -> Opening:
         return Opening(
             options=options, run_id=uuid.uuid4().hex, recorder=recorder, tracker=tracker
         )  # fmt: skip
-    about = facts.gather(os.environ, outlay_version=__version__)
-    about = replace(about, rank=options.place.rank, world_size=options.place.world_size)
+    about = facts.gather(os.environ)
+    about = replace_fields(about, rank=options.place.rank, world_size=options.place.world_size)
     return in_free_directory(options, lambda chosen: _open(chosen, about, clock))
 
 
@@ -103,7 +104,7 @@ def in_free_directory(options: RunOptions, begin: Callable[[RunOptions], Begun])
     raise AssertionError("the last of the default directories is unique to this run")
 
 
-def _open(options: RunOptions, about: facts.Facts, clock: Clock) -> Opening:
+def _open(options: RunOptions, about: AttemptStarted, clock: Clock) -> Opening:
     start_ns = clock.wall_ns()
     wall_offset_ns, boot_ns = start_ns - clock.monotonic_ns(), since_boot_ns(clock)
     started = _process_start(start_ns, boot_ns)
@@ -161,9 +162,10 @@ def _process_start(now_ns: int, boot_ns: int | None) -> ProcessStart:
 
 
 def _header_of(
-    options: RunOptions, about: facts.Facts, run_id: str, start_ns: int, started: ProcessStart
+    options: RunOptions, about: AttemptStarted, run_id: str, start_ns: int, started: ProcessStart
 ) -> AttemptStarted:
-    return AttemptStarted(
+    return replace_fields(
+        about,
         t_ns=start_ns,
         run_id=run_id,
         model=options.model,
@@ -177,7 +179,6 @@ def _header_of(
         config=options.config,
         process_start_ns=started.own_ns,
         agent_start_ns=started.agent_ns,
-        **{name: getattr(about, name) for name in facts.Facts.__slots__},
     )
 
 

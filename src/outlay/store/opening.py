@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from sqlalchemy import (
     URL,
-    Boolean,
     Column,
     Connection,
     Engine,
     Executable,
     Index,
     MetaData,
-    String,
     Table,
     UniqueConstraint,
     func,
@@ -71,16 +70,19 @@ class Migration:
     fills: tuple[Executable, ...] = ()
 
 
+def _copies(table: Table, without: Collection[str]) -> list[Column[Any]]:
+    """Return copies of a table's columns, without those of some names."""
+    return [
+        Column(column.name, column.type, primary_key=column.primary_key, nullable=column.nullable)
+        for column in table.columns
+        if column.name not in without
+    ]
+
+
 _PRICE_SERIES_2 = Table(
     "price_series",
     MetaData(),
-    Column("id", schema.price_series.c.id.type, primary_key=True),
-    Column("source", String, nullable=False),
-    Column("provider", String, nullable=False),
-    Column("gpu", String, nullable=False),
-    Column("tier", String, nullable=False),
-    Column("community", Boolean, nullable=False),
-    Column("currency", String, nullable=False),
+    *_copies(schema.price_series, without=["gpu_count"]),
     UniqueConstraint("source", "provider", "gpu", "tier", "community", "currency"),
 )
 
@@ -179,13 +181,7 @@ def _before_later_migrations(table: Table, version: int) -> Table:
     return Table(
         table.name,
         MetaData(),
-        *(
-            Column(
-                column.name, column.type, primary_key=column.primary_key, nullable=column.nullable
-            )
-            for column in table.columns
-            if column.name not in added
-        ),
+        *_copies(table, without=added),
         *(Index(i.name, *i.columns.keys()) for i in table.indexes if i.name not in indexes),
     )
 

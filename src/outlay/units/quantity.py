@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 from datetime import timedelta
 from decimal import Context, Decimal, InvalidOperation
+from functools import total_ordering
 from typing import ClassVar, Self
 
 from outlay.errors import InvalidValue, UnitMismatch
@@ -67,6 +68,7 @@ def whole(number: Decimal, *, name: str, seen: object, expected: str) -> int:
     return int(number)
 
 
+@total_ordering
 @dataclass(frozen=True, slots=True)
 class Quantity:
     """A whole number of one unit; adds and compares only with its own kind."""
@@ -92,15 +94,6 @@ class Quantity:
 
     def __lt__(self, other: Self) -> bool:
         return self.value < self._value_of(other)
-
-    def __le__(self, other: Self) -> bool:
-        return self.value <= self._value_of(other)
-
-    def __gt__(self, other: Self) -> bool:
-        return self.value > self._value_of(other)
-
-    def __ge__(self, other: Self) -> bool:
-        return self.value >= self._value_of(other)
 
     def __bool__(self) -> bool:
         return self.value != 0

@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from outlay._version import __version__
 from outlay.budget.limits import cost_in
 from outlay.clock import Clock, utc_datetime
 from outlay.errors import Finding, InvalidValue
@@ -193,7 +192,7 @@ def check_predictable(plan: SweepPlan, *, finished: bool) -> None:
 
 
 def _about(plan: SweepPlan, environ: Mapping[str, str], now_ns: int, cwd: Path) -> dict[str, Any]:
-    here = facts.gather(environ, outlay_version=__version__)
+    here = facts.gather(environ)
     inherited = environ if facts.records_identity(environ) else {}
     return _grid_fields(plan) | {
         "schema": SCHEMA,
