@@ -19,6 +19,8 @@ from outlay.prices.gpus import matching_names
 from outlay.prices.offer import Offer, Tier
 from outlay.units.shown import amount_text
 
+SAVE_HOURS = 1 / 60
+RESTART_HOURS = 1 / 12
 _SPEED_ERROR = 0.1  # Relative standard deviation of a speed measured elsewhere.
 _SHORTEST_HOURS = 1e-9
 
@@ -63,8 +65,8 @@ class ComputeJob:
     work: float
     memory_gb: float | None = None
     deadline_hours: float | None = None
-    save_hours: float = 1 / 60
-    restart_hours: float = 1 / 12
+    save_hours: float = SAVE_HOURS
+    restart_hours: float = RESTART_HOURS
     currency: str = "USD"
     per: str = ""
 
