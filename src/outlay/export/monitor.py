@@ -17,7 +17,7 @@ import threading
 from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import IO, Protocol
+from typing import IO
 
 import msgspec
 
@@ -50,19 +50,6 @@ from outlay.record import facts
 # only it can write.
 
 MARGIN_S = 0.5  # How long a process may take to exit after its timeout.
-
-
-class Uploader(Protocol):
-    """Uploads until it is stopped."""
-
-    def tally(self) -> Tally:
-        """Return what was uploaded and lost so far."""
-
-    def stop(self, timeout_s: float, *, final: bool) -> None:
-        """Stop within the timeout, after a last upload if ``final``."""
-
-    def detach(self) -> None:
-        """Let it end by itself, without waiting."""
 
 
 class ProcessUploader:
@@ -113,9 +100,8 @@ class ProcessUploader:
         self._process.stdin.close()
         self.tally()
         self._output.close()
-        self._process.returncode = (
-            self._process.poll() or 0
-        )  # Popen must not warn that nobody waited.
+        # Popen must not warn that nobody waited.
+        self._process.returncode = self._process.poll() or 0
 
     def _send(self, text: bytes) -> None:
         assert self._process.stdin is not None
@@ -159,6 +145,7 @@ class ThreadUploader:
         self._uploads.finish(self._finish_s, final=self._final)
 
 
+Uploader = ProcessUploader | ThreadUploader
 _log = logging.getLogger("outlay")
 FLUSH_TIMEOUT_S = 10.0
 _CACHE_VARIABLE = "ML_GOODPUT_CACHE_DIR"
