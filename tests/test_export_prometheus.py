@@ -263,7 +263,7 @@ def test_the_series_of_a_run_end_with_it(lab: Lab) -> None:
     assert "outlay_run_" not in lab.page()
 
 
-def test_a_log_that_cannot_be_read_is_counted_and_hides_nothing(lab: Lab) -> None:
+def test_an_unreadable_log_is_counted_and_runs_are_still_shown(lab: Lab) -> None:
     lab.log_path.write_text("{not a line\n")
     page = lab.page()
     assert "outlay_unreadable{} 1.0" in page

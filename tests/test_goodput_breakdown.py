@@ -104,11 +104,11 @@ def test_a_span_cannot_pass_for_a_phase_that_is_measured(name: str, phase: str) 
     assert ph.phase_of_span(name) == phase
 
 
-def test_setting_money_aside_rounds_up() -> None:
+def test_round_units_up_rounds_up() -> None:
     assert [round_units_up(units) for units in (0, 1, NS_PER_HOUR)] == [0, 1, 1]
 
 
-def test_a_view_knows_its_ranks_and_what_they_used() -> None:
+def test_a_view_has_its_ranks_and_their_work() -> None:
     found = view(Segment().step(1, tokens=5).step(1, tokens=7).end())
     assert found.account.work.tokens == 12
     assert [row.steps for row in found.ranks()] == [2]

@@ -1,4 +1,4 @@
-"""The documented classes: what they are called with, what they answer, and that it is true."""
+"""The documented classes: their arguments and results."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def whole_percent(goodput: float, breakdown: dict[BadputType, float | dict[str, 
     return math.fsum(parts)
 
 
-# Where the reference library is wrong: logs of known truth
+# Where the reference library is wrong
 
 
 def test_a_restart_at_the_next_step_is_a_disruption_with_its_downtime() -> None:
@@ -121,7 +121,7 @@ def test_a_calculator_restarted_over_its_cache_reads_on(tmp_path: Path) -> None:
     assert log.given == len(log.entries)
 
 
-def test_a_log_that_keeps_no_account_is_not_cached_again_and_again(tmp_path: Path) -> None:
+def test_a_logger_without_positions_is_not_cached(tmp_path: Path) -> None:
     class Plain(MemoryLog):
         def read_cloud_logging_entries(self, *_: object, **__: object) -> Any:
             return self.entries
@@ -133,7 +133,7 @@ def test_a_log_that_keeps_no_account_is_not_cached_again_and_again(tmp_path: Pat
     assert GoodputCache("job", tmp_path).is_cache_empty()
 
 
-def test_a_cache_that_cannot_be_written_costs_no_answer_and_no_entry(
+def test_a_cache_that_cannot_be_written_loses_no_result_and_no_entry(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def full(*_: object) -> None:
@@ -153,7 +153,7 @@ def test_a_cache_that_cannot_be_written_costs_no_answer_and_no_entry(
     assert GoodputCache("job", tmp_path).get_cached_entries() == log.entries
 
 
-def test_the_cache_tells_what_the_last_query_found(
+def test_the_cache_returns_the_results_of_the_last_query(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cache = GoodputCache("job", tmp_path)
@@ -195,7 +195,7 @@ def test_deviation_of_steps_below_a_second() -> None:
     assert deviation[20] == pytest.approx(1.0)
 
 
-# What the calculator answers
+# Results of the calculator
 
 
 def restarted_job() -> Job:
@@ -267,7 +267,7 @@ def test_interval_details() -> None:
     assert details["interval_size"] == 10
 
 
-def test_interval_details_are_empty_where_there_is_nothing_to_tell() -> None:
+def test_interval_details_outside_the_job_are_empty() -> None:
     details = restarted_job().calculator(now=63).get_interval_metric_details(at(-10), at(-5))
     assert details == {"interval_goodput": {}, "interval_badput": {}, "interval_size": 5}
 
@@ -373,7 +373,7 @@ def test_a_bucket_for_the_cache_is_refused() -> None:
         GoodputCalculator("job", "log", gcs_path="gs://bucket")
 
 
-def test_a_reused_name_is_a_finding_and_the_rest_between_is_not_counted() -> None:
+def test_a_reused_name_is_a_finding_and_the_idle_time_between_is_not_counted() -> None:
     job = Job().start(0).steps(0, 10, at=0).end(10).start(1000).steps(10, 10, at=1000).end(1010)
     calculator = job.calculator(now=1010)
     assert calculator.get_job_goodput().goodput == 100
@@ -453,7 +453,7 @@ def test_a_checkpoint_makes_progress_committed(tmp_path: Path) -> None:
     assert (found.committed_step, found.committed_ns, found.at_risk_ns) == (5, 6e9, 4e9)
 
 
-def test_a_datetime_without_a_zone_is_local_time_and_said_once(
+def test_a_datetime_without_a_zone_is_local_time_with_one_warning(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     log = MemoryLog()

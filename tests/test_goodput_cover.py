@@ -1,4 +1,4 @@
-"""Which span holds an instant: the one begun last of those that are open."""
+"""The span of each instant: of the open spans, the one that began last."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ some_spans = st.lists(
 
 
 @given(intervals=some_spans, still_open=st.integers(0, 6))
-def test_a_cover_holds_what_is_painted(
+def test_a_cover_agrees_with_every_instant(
     intervals: list[tuple[int, int, str]], still_open: int
 ) -> None:
     picture = painted(*intervals)
@@ -100,7 +100,7 @@ def test_a_cover_holds_what_is_painted(
 
 
 @given(batches=st.lists(some_spans, max_size=4))
-def test_spans_that_are_added_between_looks_are_seen(
+def test_spans_can_be_added_between_queries(
     batches: list[list[tuple[int, int, str]]],
 ) -> None:
     growing, every = Spans(), list[SpanInterval]()

@@ -1,4 +1,4 @@
-"""Payloads become the same timeline as native records, whatever order and shape they come in."""
+"""Payloads give the same timeline as native records, in any order and shape."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_an_entry_that_is_no_object_is_a_finding(entry: object) -> None:
     assert findings_of([entry]) == ["an entry is no JSON object"]
 
 
-def test_the_first_load_of_an_attempt_holds_training_up_and_later_ones_do_not() -> None:
+def test_only_the_first_load_of_an_attempt_blocks_training() -> None:
     job = Job().start(0).span("data_loading", 0, 2).step(0, 2).span("data_loading", 2.5, 2.7)
     job.step(1, 3).end(4)
     assert seconds_of(job) == {"data_loading": 2, "step": 2}
@@ -124,7 +124,7 @@ def test_the_first_load_of_an_attempt_holds_training_up_and_later_ones_do_not() 
     assert [(span.end_ns - span.begin_ns) / SECOND for span in fold.overlapped] == [0.2]
 
 
-def test_the_first_load_of_every_attempt_holds_training_up() -> None:
+def test_the_first_load_of_every_attempt_blocks_training() -> None:
     job = Job()
     for attempt in range(4):
         begin = 100.0 * attempt
@@ -160,7 +160,7 @@ def test_a_custom_event_may_be_called_like_a_phase() -> None:
     assert seconds_of(job) == {"custom:checkpoint_save": 2, "other": 2}
 
 
-def test_an_elastic_wait_is_told_by_its_type() -> None:
+def test_an_elastic_wait_has_the_phase_of_its_type() -> None:
     job = Job().start(0)
     for kind, begin in (("slice_down_wait", 1), ("WAIT_FOR_SCALE_UP", 5)):
         job.add(elastic_wait_event_type=kind, elastic_wait_start_time=START_S + begin)
@@ -180,7 +180,7 @@ def save(step: int, begin: float | None, seconds: float | None) -> dict[str, obj
     }
 
 
-def test_a_checkpoint_save_holds_up_the_step_it_falls_in() -> None:
+def test_a_checkpoint_save_blocks_the_step_it_falls_in() -> None:
     job = Job().start(0).steps(0, 5, at=0)
     job.payloads.append(save(4, 4.5, 3.0))
     job.steps(5, 5, at=8).end(13)
@@ -195,7 +195,7 @@ def test_hosts_that_report_the_same_save_do_not_multiply_it() -> None:
     assert seconds_of(job)["checkpoint_save"] == 3
 
 
-def test_a_save_without_a_begin_lies_where_it_was_told() -> None:
+def test_a_save_without_a_begin_is_placed_by_its_order_in_the_log() -> None:
     job = Job().start(0).steps(0, 5, at=0)
     job.payloads.append(save(4, None, 3.0))
     job.steps(5, 5, at=8).end(13)
@@ -289,7 +289,7 @@ BAD = [
 
 
 @pytest.mark.parametrize("bad", BAD, ids=repr)
-def test_a_bad_payload_is_one_finding_and_takes_nothing_else_down(bad: Any) -> None:
+def test_a_bad_payload_is_one_finding_and_affects_nothing_else(bad: Any) -> None:
     good = Job().start(0).steps(0, 5, at=0).end(5)
     job = Job()
     job.payloads = [*good.payloads[:4], bad, *good.payloads[4:]]
@@ -298,12 +298,12 @@ def test_a_bad_payload_is_one_finding_and_takes_nothing_else_down(bad: Any) -> N
     assert [finding.line for finding in findings] == [5]
 
 
-def test_findings_of_one_kind_are_told_once_with_their_number() -> None:
+def test_findings_of_one_kind_are_reported_once_with_their_number() -> None:
     assert findings_of([{"hello": 1}] * 3) == ["an entry is of no known kind (and 2 more like it)"]
 
 
 @given(st.integers(0, 4_000_000_000_000_000))
-def test_a_recorded_microsecond_comes_back(micros: int) -> None:
+def test_microseconds_round_trip(micros: int) -> None:
     assert ns_of_seconds(micros / 1e6) == micros * 1000
 
 
