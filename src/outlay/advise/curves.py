@@ -88,10 +88,9 @@ class Family:
         axis: The nodes of the measured instants, then the queried instants.
         measured: The number of measured instants.
         shapes: Logarithms of the shape parameters, one row per shape.
-        basis: Orthonormal columns at the blocks of measured instants: one (blocks, k) matrix per
-            shape.
-        ahead: From coordinates in the basis to the curve at the queried instants.
-        trend: From coordinates to the trend, for a form that is ``only_falling``; else None.
+        basis: Functions that are orthonormal at the blocks of measured instants, with their values
+            there: one (k, blocks) matrix per shape. The last one grows with the last term.
+        ahead: The values of the same functions at the queried instants.
     """
 
     form: Form
@@ -100,7 +99,6 @@ class Family:
     shapes: Floats
     basis: Floats
     ahead: Floats
-    trend: Floats | None
 
     def near(self, shape: int, part: float) -> Family:
         """Return shapes about one, itself included, at a part of the grid's steps."""
@@ -130,22 +128,28 @@ def _on_grid(form: Form, axis: Floats, measured: int) -> Family:
 
 
 def _prepared(form: Form, axis: Floats, measured: int, shapes: Floats) -> Family:
-    beside = form.columns(axis, *np.exp(shapes.T[:, :, None]))
-    columns = np.stack([np.ones_like(beside[0]), *beside], axis=2)
-    known = int(_nodes_per_block(block_sizes(measured)).sum())
-    # Scaled to find flat columns; a column of zeros remains, and its shape is dropped below.
-    columns = columns / np.maximum(np.abs(columns[:, :known]).max(axis=1, keepdims=True), 1e-300)
-    basis, triangle = np.linalg.qr(curve_in_blocks(columns[:, :known], measured))
-    usable = np.abs(np.diagonal(triangle, axis1=1, axis2=2)).min(axis=1) > _FLAT
-    inverse = np.linalg.inv(triangle[usable])
+    """Orthonormalise the terms of each shape (Gram-Schmidt); shapes with flat terms are dropped."""
+    terms = form.columns(axis, *np.exp(shapes.T[:, :, None]))
+    known, blocks = len(nodes_of(measured)), len(block_sizes(measured))
+    usable = np.ones(len(shapes), dtype=np.bool_)
+    functions: list[Floats] = []
+    for term in (np.ones_like(terms[0]), *terms):
+        scaled = term / np.maximum(np.abs(term[:, :known]).max(axis=1, keepdims=True), 1e-300)
+        at_blocks = curve_in_blocks(scaled[:, :known, None], measured)[:, :, 0]
+        rest = np.concatenate([at_blocks, scaled[:, known:]], axis=1)
+        for other in functions:
+            rest -= (rest * other)[:, :blocks].sum(axis=1, keepdims=True) * other
+        norm = np.sqrt((rest[:, :blocks] ** 2).sum(axis=1))
+        usable &= norm > _FLAT
+        functions.append(rest / np.maximum(norm, _FLAT)[:, None])
+    every = np.stack(functions, axis=1)[usable]
     return Family(
         form=form,
         axis=axis,
         measured=measured,
         shapes=shapes[usable],
-        basis=basis[usable],
-        ahead=columns[usable, known:] @ inverse,
-        trend=inverse[:, -1, :] if form.only_falling else None,
+        basis=np.ascontiguousarray(every[:, :, :blocks]),
+        ahead=every[:, :, blocks:],
     )
 
 
@@ -181,15 +185,13 @@ def in_blocks(values: Floats) -> Floats:
 
 def nodes_of(count: int) -> NDArray[np.intp]:
     """Return the indices of the nodes of ``count`` values: a few per block, evenly spaced."""
+    if count <= MOST:
+        return np.arange(count)
     sizes = block_sizes(count)
-    nodes = _nodes_per_block(sizes)
+    nodes = np.minimum(sizes, _NODES)
     place = np.arange(nodes.sum()) - np.repeat(np.cumsum(nodes) - nodes, nodes)
     starts = np.repeat(np.cumsum(sizes) - sizes, nodes)
     return starts + ((place + 0.5) * np.repeat(sizes / nodes, nodes)).astype(np.intp)
-
-
-def _nodes_per_block(sizes: NDArray[np.intp]) -> NDArray[np.intp]:
-    return np.minimum(sizes, _NODES)
 
 
 def curve_in_blocks(curve: Floats, count: int) -> Floats:
@@ -200,7 +202,7 @@ def curve_in_blocks(curve: Floats, count: int) -> Floats:
     if count <= MOST:
         return curve
     sizes = block_sizes(count)
-    return _means(curve, _nodes_per_block(sizes)) * np.sqrt(sizes)[:, None]
+    return _means(curve, np.minimum(sizes, _NODES)) * np.sqrt(sizes)[:, None]
 
 
 def _means(values: Floats, sizes: NDArray[np.intp]) -> Floats:
@@ -290,9 +292,6 @@ def _refine(family: Family, y: Floats) -> Family:
         shapes=np.concatenate([grid.shapes for grid in grids]),
         basis=np.concatenate([grid.basis for grid in grids]),
         ahead=np.concatenate([grid.ahead for grid in grids]),
-        trend=None
-        if family.trend is None
-        else np.concatenate([grid.trend for grid in grids if grid.trend is not None]),
     )
 
 
@@ -315,9 +314,8 @@ def _fit(family: Family, values: Floats, noise_floor: float = 0.0) -> _Fit:
     coordinates = _coordinates(family, values)
     squares = (values**2).sum(axis=0)
     errors = squares - (coordinates**2).sum(axis=1)
-    if family.trend is not None:
-        trend = (family.trend[:, :, None] * coordinates).sum(axis=1)
-        errors = np.where(trend > 0, squares, errors)
+    if family.form.only_falling:
+        errors = np.where(coordinates[:, -1] > 0, squares, errors)
     best = errors.argmin(axis=0)
     each = np.arange(values.shape[1])
     # Rounding may make the error of an exact fit negative.
@@ -331,8 +329,8 @@ def _coordinates(family: Family, values: Floats) -> Floats:
     In pieces below the size at which BLAS libraries use threads: for such small products waiting
     for other threads takes far longer than the work.
     """
-    count, instants, k = family.basis.shape
-    rows = family.basis.transpose(0, 2, 1).reshape(count * k, instants)
+    count, k, blocks = family.basis.shape
+    rows = family.basis.reshape(count * k, blocks)
     found = np.empty((count * k, values.shape[1]))
     step = max(1, _SINGLE_THREADED // rows.size)
     for first in range(0, values.shape[1], step):
@@ -348,7 +346,7 @@ def _choose(
     Without Akaike's correction for small samples: with few values that leaves only the simplest
     family, where the uncertainty about the shape is largest.
     """
-    count = table[0].basis.shape[1]
+    count = table[0].basis.shape[2]
     parameters = np.array([family.form.parameters for family in table], dtype=np.float64)
     logs = -count / 2 * np.log(errors / count) - parameters[:, None]
     # The maximum with Gumbel noise is a draw in proportion to the weights.
@@ -366,7 +364,7 @@ def _resample(
     """Return resampled measurements, one column per draw, and the noise of each column."""
     fits = [_fit(family, y[:, None], noise_floor) for family in table]
     columns = [
-        family.basis[fit.shapes[0]] @ fit.coordinates[0]
+        fit.coordinates[0] @ family.basis[fit.shapes[0]]
         for family, fit in zip(table, fits, strict=True)
     ]
     fitted = np.stack(columns, axis=1)
@@ -399,8 +397,8 @@ def _curves(
     found = np.empty((len(chosen), asked))
     for index, (family, fit) in enumerate(zip(table, fits, strict=True)):
         mine = np.flatnonzero(chosen == index)
-        matrices = family.ahead[fit.shapes[mine]]
-        found[mine] = (matrices @ fit.coordinates[mine, :, None])[:, :, 0]
+        functions = family.ahead[fit.shapes[mine]]
+        found[mine] = (fit.coordinates[mine, None, :] @ functions)[:, 0]
     return found
 
 
