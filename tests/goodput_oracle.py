@@ -168,13 +168,12 @@ class ExpectedTimeline:
 
     def micros(self, *windows: range) -> dict[str, Fraction]:
         """Return the exact micro-dollars of each phase in disjoint windows."""
-        found: dict[str, Fraction] = {}
+        rates: dict[str, int] = {}
         for t in _instants(windows):
             if t in self.phase_at:
-                amount = Fraction(self.rate_at.get(t, 0), NS_PER_HOUR)
                 phase = self.phase_at[t]
-                found[phase] = found.get(phase, Fraction(0)) + amount
-        return found
+                rates[phase] = rates.get(phase, 0) + self.rate_at.get(t, 0)
+        return {phase: Fraction(rate, NS_PER_HOUR) for phase, rate in rates.items()}
 
 
 def expected_timeline(

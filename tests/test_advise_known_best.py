@@ -17,7 +17,16 @@ from outlay.advise.run_advice import advise_run
 from outlay.advise.stopping import EpochPrice, advise_epoch_count
 from outlay.cost.run_cost import cost_of
 from outlay.goodput.follower import read_view
-from training_worlds import HEALTHY, TRIALS, Trial, best_remedy, random_world, write_log
+from training_worlds import (
+    HEALTHY,
+    TRIALS,
+    Trial,
+    best_remedy,
+    random_world,
+    seconds_of,
+    simulate,
+    write_log,
+)
 
 FACTOR = 1.3
 
@@ -145,6 +154,13 @@ def test_random_worlds_get_the_best_of_all_simulated_changes(tmp_path: Path) -> 
     assert len(missed) <= 3, missed
     # The number of failures, and so the loss, is random: a third of the savings may be off.
     assert len(off) <= 6, off
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_the_duration_of_a_training_is_the_sum_of_its_events(seed: int) -> None:
+    world = random_world(seed)
+    events = simulate(world, seed)
+    assert seconds_of(world, seed) == pytest.approx(sum(e.seconds + e.wait for e in events))
 
 
 @pytest.mark.parametrize("name", HEALTHY)

@@ -13,7 +13,7 @@ from outlay.goodput import steps as module
 from outlay.goodput.steps import SlowSteps
 from outlay.ledger import SegmentId
 
-own_times = st.lists(st.integers(0, 1000), max_size=20)
+own_times = st.lists(st.integers(0, 1000), max_size=10)
 
 
 def cumulative(own: list[int]) -> Ints:
@@ -21,7 +21,7 @@ def cumulative(own: list[int]) -> Ints:
 
 
 @given(
-    queries=st.lists(st.tuples(own_times, st.integers(0, 1000)), max_size=8),
+    queries=st.lists(st.tuples(own_times, st.integers(0, 1000)), max_size=4),
     counts=st.lists(st.integers(1, 5), min_size=1, max_size=7),
     many=st.sampled_from([0, 3, 1024]),
 )
@@ -52,8 +52,12 @@ def test_steps_whose_times_changed_are_checked_again(
 
 @given(
     batches=st.lists(
-        st.lists(st.tuples(st.integers(0, 30), st.integers(0, 40), st.integers(1, 3)), min_size=1),
-        max_size=5,
+        st.lists(
+            st.tuples(st.integers(0, 30), st.integers(0, 40), st.integers(1, 3)),
+            min_size=1,
+            max_size=5,
+        ),
+        max_size=4,
     )
 )
 def test_a_fold_knows_whether_numbers_only_grow_and_which_is_least(

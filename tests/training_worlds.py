@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ledgers import START_NS, Segment, dollars
 from offer_builder import offer
@@ -73,6 +74,11 @@ class World:
     samples: int = 0
     metrics: dict[str, float] = field(default_factory=dict, hash=False)
 
+    @property
+    def wait_s(self) -> float:
+        """The time that a step waits for its batch."""
+        return max(0.0, self.load_s - self.step_s) if self.prefetch else self.load_s
+
     def cost(self, seeds: int = 1) -> float:
         """Return the cost of the whole training, as the mean over seeds."""
         whole = replace(self, stop_after=None)
@@ -81,8 +87,32 @@ class World:
 
 @functools.cache
 def seconds_of(world: World, seed: int) -> float:
-    """Return the duration of the training, with down time."""
-    return sum(event.seconds + event.wait for event in simulate(world, seed))
+    """Return the duration of the training, with down time: the sum over ``simulate``."""
+    generator = np.random.default_rng(seed)
+    first, total_s = 0, 0.0
+    while True:
+        uptime_s = generator.exponential(world.mttf_s)
+        numbers, step_s = _steps(world, generator, first)
+        is_saved = (numbers + 1) % world.save_every == 0
+        eval_s = np.where((numbers + 1) % world.eval_every == 0, world.eval_s, 0.0)
+        each_s = world.wait_s + step_s + np.where(is_saved, world.save_s, 0.0) + eval_s
+        end_s = world.start_s + np.cumsum(each_s)
+        attempt_s = float(end_s[-1]) if len(end_s) else world.start_s
+        if attempt_s <= uptime_s:
+            return total_s + attempt_s
+        total_s += uptime_s + world.down_s
+        safe = numbers[is_saved & (end_s - eval_s <= uptime_s)]
+        first = int(safe[-1]) + 1 if len(safe) else first
+
+
+def _steps(
+    world: World, generator: np.random.Generator, first: int
+) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Return the numbers and the seconds of the steps of an attempt that is not killed."""
+    last = world.steps if world.stop_after is None else world.stop_after
+    numbers = np.arange(first, last)
+    seconds = world.step_s * (1 + world.jitter * generator.standard_normal(len(numbers)))
+    return numbers, seconds + np.where(numbers == first, world.compile_s, 0.0)
 
 
 def simulate(world: World, seed: int) -> Iterator[Event]:
@@ -91,7 +121,7 @@ def simulate(world: World, seed: int) -> Iterator[Event]:
     safe = 0
     while True:
         yield Event("attempt")
-        left = generator.exponential(world.mttf_s) if world.mttf_s < math.inf else math.inf
+        left = generator.exponential(world.mttf_s)
         for event in _attempt(world, generator, safe):
             left -= event.seconds + event.wait
             if left < 0:  # The event that was interrupted is not recorded.
@@ -106,12 +136,9 @@ def simulate(world: World, seed: int) -> Iterator[Event]:
 
 def _attempt(world: World, generator: np.random.Generator, first: int) -> Iterator[Event]:
     yield Event("span", world.start_s, name="accelerator_init")
-    last = world.steps if world.stop_after is None else world.stop_after
-    wait = max(0.0, world.load_s - world.step_s) if world.prefetch else world.load_s
-    for number in range(first, last):
-        extra = world.compile_s if number == first else 0.0
-        own = world.step_s * (1 + world.jitter * generator.standard_normal())
-        yield Event("step", own + extra, wait=wait, number=number)
+    numbers, seconds = _steps(world, generator, first)
+    for number, step_s in zip(numbers.tolist(), seconds.tolist(), strict=True):
+        yield Event("step", step_s, wait=world.wait_s, number=number)
         if (number + 1) % world.save_every == 0:
             yield Event("span", world.save_s, name="checkpoint_save")
             yield Event("checkpoint", number=number)

@@ -21,8 +21,10 @@ from outlay.ledger import KnownRecord, Record, encode_line, ledger_dir
 
 small = histories()
 real = histories(tick_ns=731_337_919)  # About 0.7 s, for runs of minutes; not a round number.
-thorough = settings(max_examples=300, deadline=None)
+thorough = settings(max_examples=200, deadline=None)
 quick = settings(max_examples=120, deadline=None)
+# A seed: a draw from Hypothesis for each choice takes longer than the choice.
+chances = st.integers(0, 2**32).map(random.Random)
 
 
 def view_at_once(history: History) -> RunView:
@@ -106,23 +108,24 @@ def _assert_costs(
 
 @given(small)
 @thorough
-def test_the_oracle_agrees_on_the_whole_run(history: History) -> None:
-    _assert_agrees(view_at_once(history), expected_of(history), [])
+def test_the_oracle_agrees_on_the_whole_run_and_its_typical_step(history: History) -> None:
+    view, expected = view_at_once(history), expected_of(history)
+    _assert_agrees(view, expected, [])
+    typical = view.timeline.typical
+    assert (None if typical is None else typical.step_ns) == expected.typical
 
 
 @given(small, st.data())
 @thorough
-def test_the_oracle_agrees_on_any_window(history: History, data: st.DataObject) -> None:
+def test_the_oracle_agrees_on_windows_and_exclusions(history: History, data: st.DataObject) -> None:
     view, expected = view_at_once(history), expected_of(history)
-    for start, end in pairwise(cuts(view, data, 4)):
+    edges = cuts(view, data, 4)
+    for start, end in pairwise(edges):
         _assert_agrees(view, expected, [Window(start, end)])
-
-
-@given(small)
-@quick
-def test_the_oracle_agrees_on_what_is_typical(history: History) -> None:
-    typical = view_at_once(history).timeline.typical
-    assert (None if typical is None else typical.step_ns) == expected_of(history).typical
+    window = everything(view)
+    exclusions = (Window(edges[0], edges[2]), Window(edges[1], edges[3]))
+    kept = [range(window.start_ns, edges[0]), range(edges[3], window.end_ns)]
+    assert view.break_down(window, exclusions=exclusions).phases == expected.phases(*kept)
 
 
 @given(small)
@@ -132,20 +135,6 @@ def test_the_oracle_agrees_on_every_single_instant(history: History) -> None:
     window = everything(view)
     for t in range(window.start_ns, window.end_ns):
         assert view.timeline.between(t, t + 1) == expected.phases(range(t, t + 1))
-
-
-@given(small, st.data())
-@quick
-def test_the_oracle_agrees_where_intervals_are_excluded(
-    history: History, data: st.DataObject
-) -> None:
-    view, expected = view_at_once(history), expected_of(history)
-    edges = cuts(view, data, 4)
-    exclusions = [Window(edges[0], edges[2]), Window(edges[1], edges[3])]
-    window = everything(view)
-    found = view.break_down(window, exclusions=tuple(exclusions))
-    kept = [range(window.start_ns, edges[0]), range(edges[3], window.end_ns)]
-    assert found.phases == expected.phases(*kept)
 
 
 # Partition --------------------------------------------------------------------------------------
@@ -211,7 +200,7 @@ def test_exclusions_leave_the_instants_outside_them(
 # Replay -----------------------------------------------------------------------------------------
 
 
-@given(small | real, st.randoms(use_true_random=False))
+@given(small | real, chances)
 @thorough
 def test_folding_a_prefix_and_then_the_rest_equals_folding_all(
     history: History, chance: random.Random
@@ -230,7 +219,7 @@ def test_folding_a_prefix_and_then_the_rest_equals_folding_all(
     assert figures(_build(builder, history)) == figures(view_at_once(history))
 
 
-@given(small | real, st.randoms(use_true_random=False))
+@given(small | real, chances)
 @thorough
 def test_order_of_arrival_does_not_matter(history: History, chance: random.Random) -> None:
     builder = TimelineBuilder()
@@ -243,7 +232,7 @@ def test_order_of_arrival_does_not_matter(history: History, chance: random.Rando
     assert figures(_build(builder, history)) == figures(view_at_once(history))
 
 
-@given(small | real, st.randoms(use_true_random=False))
+@given(small | real, chances)
 @quick
 def test_a_view_does_not_change_when_more_records_are_folded(
     history: History, chance: random.Random
@@ -267,7 +256,7 @@ def _lines(records: Sequence[Record]) -> bytes:
     return b"".join(encode_line(record, record.seq) for record in known)
 
 
-@given(real, st.randoms(use_true_random=False))
+@given(real, chances)
 @settings(max_examples=60, deadline=None)
 def test_following_a_growing_log_equals_reading_it_at_the_end(
     tmp_path_factory: pytest.TempPathFactory, history: History, chance: random.Random
