@@ -10,7 +10,7 @@ from goodput_log import Job, MemoryLog
 from outlay.export import uploads
 from outlay.export.sinks import CsvFile, Destination
 from outlay.export.uploads import Goodput, Question, StepDeviation, Tally, Upload, Uploads, Windows
-from outlay.goodput.readings import DeviationReading, GoodputReading, Reading, WindowReading
+from outlay.goodput.readings import DeviationReading, Reading, WindowReading
 
 SOON_S = 60.0
 AGES_S = 10**9  # The jobs of these tests are of the past.
@@ -69,13 +69,6 @@ def test_a_steps_deviation_is_read_once(sink: Memory) -> None:
     uploads_of_job.finish(SOON_S, final=True)
     steps = [list(r.deviations_s) for r in sink.readings if isinstance(r, DeviationReading)]
     assert steps == [list(range(10)), [10, 11, 12], []]
-
-
-def test_badput_percentages_are_left_out_unless_wanted(sink: Memory) -> None:
-    for breakdown in (False, True):
-        loop(Goodput(breakdown=breakdown), job()).finish(SOON_S, final=True)
-    shares = [bool(r.badput_percent) for r in sink.readings if isinstance(r, GoodputReading)]
-    assert shares == [False, True]
 
 
 def test_a_window_without_job_time_does_not_stop_the_others(sink: Memory) -> None:

@@ -7,7 +7,7 @@ import pytest
 from ledgers import SECOND, START_NS, Segment, dollars, numbered
 from outlay.goodput import phases as ph
 from outlay.goodput.follower import RunView, view_of
-from outlay.goodput.timeline import TimelineBuilder, Window, without
+from outlay.goodput.timeline import TimelineBuilder, Window
 from outlay.rates import NS_PER_HOUR, round_units, round_units_up
 from outlay.units import Money
 
@@ -65,29 +65,6 @@ def test_phases_cost_what_the_rates_say_of_their_windows() -> None:
 def steps_at_a_price() -> Segment:
     """Five seconds at 7 dollars an hour, then at 11."""
     return Segment(about={"price": dollars(7)}).step(2).price(11).step(3).end()
-
-
-@pytest.mark.parametrize(
-    ("exclusions", "kept"),
-    [
-        ([], [(0, 10)]),
-        ([(2, 4)], [(0, 2), (4, 10)]),
-        ([(6, 8), (2, 4)], [(0, 2), (4, 6), (8, 10)]),
-        ([(2, 6), (4, 8)], [(0, 2), (8, 10)]),
-        ([(2, 8), (4, 6)], [(0, 2), (8, 10)]),
-        ([(-5, 3)], [(3, 10)]),
-        ([(7, 15)], [(0, 7)]),
-        ([(-5, 15)], []),
-        ([(20, 30)], [(0, 10)]),
-        ([(8, 2)], [(0, 10)]),
-        ([(5, 5)], [(0, 10)]),
-    ],
-)
-def test_exclusions_are_cut_out(
-    exclusions: list[tuple[int, int]], kept: list[tuple[int, int]]
-) -> None:
-    found = without(Window(0, 10), [Window(*pair) for pair in exclusions])
-    assert found == [Window(*pair) for pair in kept]
 
 
 @pytest.mark.parametrize(

@@ -49,21 +49,6 @@ def whole_percent(goodput: float, breakdown: dict[BadputType, float | dict[str, 
 # Where the reference library is wrong
 
 
-def test_a_restart_at_the_next_step_is_a_disruption_with_its_downtime() -> None:
-    job = Job().start(0).steps(0, 101, at=0).start(3700).steps(100, 100, at=3700).end(3800)
-    calculator = job.calculator(now=3800)
-    assert calculator.get_job_goodput().goodput == pytest.approx(200 / 3800 * 100)
-    assert calculator.get_job_goodput_details()["disruption_count"] == 1
-    assert badput(calculator, RECOVERY) == 3600
-
-
-def test_a_window_does_not_shrink_to_what_was_logged() -> None:
-    calculator = Job().start(0).steps(0, 601, at=0).calculator(now=3600)
-    answer = calculator.get_job_goodput_interval(at(0), at(3600))
-    assert answer.goodput == pytest.approx(600 / 3600 * 100)
-    assert answer.total_job_time == 3600
-
-
 def test_a_window_inside_an_outage_is_zero_percent() -> None:
     job = Job().start(0).steps(0, 11, at=0).start(3600).steps(10, 11, at=3600).end(3611)
     answer = job.calculator(now=3611).get_job_goodput_interval(at(1000), at(2000))
@@ -172,20 +157,6 @@ def test_the_cache_returns_the_results_of_the_last_query(
     assert set(steps.step_deviations.values()) == {0}
     calculator.get_step_deviation(configured_ideal_step_time=3)
     assert cache.get_step_info() != steps
-
-
-def test_an_entry_delivered_twice_is_no_disruption() -> None:
-    job = Job().start(0).steps(0, 11, at=0).end(11)
-    job.payloads.insert(5, job.payloads[5])
-    assert job.calculator(now=11).get_job_goodput_details()["disruption_count"] == 0
-    assert job.calculator(now=11).get_job_goodput().goodput == 100
-
-
-def test_a_save_killed_half_way_does_not_stop_the_answer() -> None:
-    job = Job().start(0).steps(0, 11, at=0).add(event_type="save", step=10)
-    calculator = job.end(11).calculator(now=11)
-    assert calculator.get_job_goodput().goodput == 100
-    assert "without a duration" in calculator.findings[0].message
 
 
 def test_deviation_of_steps_below_a_second() -> None:

@@ -59,27 +59,6 @@ def test_a_span_cut_at_the_start_keeps_its_place_among_others() -> None:
     assert painted((3, 9, "a"), (1, 9, "b"), start=5) == "aaaa."
 
 
-def test_the_time_before_each_instant_is_what_spans_held() -> None:
-    cover = covered((1, 4, "a"), (6, 8, "b"))
-    instants = np.arange(0, 11, dtype=np.int64)
-    assert cover.before(instants).tolist() == [0, 0, 1, 2, 3, 3, 3, 4, 5, 5, 5]
-
-
-def test_without_spans_nothing_is_held() -> None:
-    cover = covered()
-    assert cover.before(np.array([1, 5], dtype=np.int64)).tolist() == [0, 0]
-    assert cover.phases_before(5) == {}
-
-
-def test_each_phase_has_its_own_time() -> None:
-    cover = covered((1, 9, "a"), (3, 6, "b"))
-    assert [cover.phases_before(t) for t in (0, 4, 10)] == [
-        {"custom:a": 0, "custom:b": 0},
-        {"custom:a": 2, "custom:b": 1},
-        {"custom:a": 5, "custom:b": 3},
-    ]
-
-
 some_spans = st.lists(
     st.tuples(st.integers(-2, 12), st.integers(-2, 12), st.sampled_from("abc")), max_size=6
 )

@@ -125,15 +125,6 @@ def test_only_the_first_load_of_an_attempt_blocks_training() -> None:
     assert [(span.end_ns - span.begin_ns) / SECOND for span in fold.overlapped] == [0.2]
 
 
-def test_the_first_load_of_every_attempt_blocks_training() -> None:
-    job = Job()
-    for attempt in range(4):
-        begin = 100.0 * attempt
-        job.start(begin).span("data_loading", begin, begin + 2)
-        job.steps(attempt * 5, 6, at=begin + 2)
-    assert seconds_of(job)["data_loading"] == 8
-
-
 @pytest.mark.parametrize(
     ("stem", "phase"),
     [
@@ -145,15 +136,6 @@ def test_the_first_load_of_every_attempt_blocks_training() -> None:
 def test_spans_are_counted_under_their_phase(stem: str, phase: str) -> None:
     job = Job().start(0).span(stem, 0, 3).steps(0, 3, at=3).end(6)
     assert seconds_of(job) == {phase: 3, "step": 3}
-
-
-def test_overlapping_custom_events_count_once() -> None:
-    job = Job().start(0)
-    job.add(custom_badput_event_type="a", custom_badput_event_start_time=START_S + 1)
-    job.custom("b", 2, 8)
-    job.add(custom_badput_event_type="a", custom_badput_event_end_time=START_S + 9)
-    job.end(10)
-    assert seconds_of(job) == {"custom:a": 2, "custom:b": 6, "other": 2}
 
 
 def test_a_custom_event_may_be_called_like_a_phase() -> None:
