@@ -191,7 +191,9 @@ def nodes_of(count: int) -> NDArray[np.intp]:
     nodes = np.minimum(sizes, _NODES)
     place = np.arange(nodes.sum()) - np.repeat(np.cumsum(nodes) - nodes, nodes)
     starts = np.repeat(np.cumsum(sizes) - sizes, nodes)
-    return starts + ((place + 0.5) * np.repeat(sizes / nodes, nodes)).astype(np.intp)
+    offsets = ((place + 0.5) * np.repeat(sizes / nodes, nodes)).astype(np.intp)
+    found: NDArray[np.intp] = starts + offsets
+    return found
 
 
 def curve_in_blocks(curve: Floats, count: int) -> Floats:
