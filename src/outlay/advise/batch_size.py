@@ -339,7 +339,7 @@ def advise_batch_size(
     The batch is that of one rank, which must fit in one GPU; the gradient noise scale is of the
     samples of all ranks.
     """
-    header, durations = _header(view), _durations(view.account)
+    header, durations = view.timeline.attempts[-1].header, _durations(view.account)
     speeds = _speeds(durations)
     gpu_gb, parameters = _memory_gb(header), last_reported(view.account, PARAMETERS)
     if gpu_gb is None or parameters is None or not speeds:
@@ -363,7 +363,7 @@ def advise_batch_size(
 
 def unmeasured(view: RunView) -> list[str]:
     """Return the figures that advice on batch size and dataset lacks, and how to log them."""
-    header, account = _header(view), view.account
+    header, account = view.timeline.attempts[-1].header, view.account
     lacks = [
         ("batch size", "the number of samples of a step", "run.steps(loader, samples=len)",
          account.work.samples > 0),
@@ -385,10 +385,6 @@ def unmeasured(view: RunView) -> list[str]:
 def _epochs_known(account: RunAccount) -> bool:
     reported = account.metric_names()
     return steps_per_epoch(account) is not None or any(name in reported for name in EPOCHS)
-
-
-def _header(view: RunView) -> AttemptStarted:
-    return view.timeline.attempts[-1].header
 
 
 def _memory_gb(header: AttemptStarted) -> int | None:

@@ -475,7 +475,8 @@ def slice_efficiency(
     if not wall_ns or not known_ns:
         return None
     productive = sum(
-        _productive_ns(timeline, piece) * (1.0 if slices is None else slices.active / slices.total)
+        timeline.between(piece.start_ns, piece.end_ns).get(ph.STEP, 0)
+        * (1.0 if slices is None else slices.active / slices.total)
         for piece, slices in pieces
     )
     return SliceEfficiency(
@@ -484,10 +485,6 @@ def slice_efficiency(
         available=sum(p.length_ns * s.available / s.total for p, s in known) / known_ns,
         known_ns=known_ns,
     )
-
-
-def _productive_ns(timeline: Timeline, window: Window) -> int:
-    return timeline.between(window.start_ns, window.end_ns).get(ph.STEP, 0)
 
 
 def _pieces(
