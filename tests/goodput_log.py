@@ -1,4 +1,4 @@
-"""A goodput log in memory, and a way to write one in a few words."""
+"""A goodput log in memory, and a builder for its entries."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def at(second: float) -> datetime:
 
 
 class MemoryLog:
-    """A logger that keeps entries in a list and counts how many it gave away."""
+    """A logger that keeps entries in a list and counts how many were read."""
 
     def __init__(self, entries: Iterable[Entry] = ()) -> None:
         self.entries = list(entries)

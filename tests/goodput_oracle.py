@@ -1,7 +1,7 @@
-"""The phase and the price of every instant of a run: by brute force, from the rules alone.
+"""The expected phase and price of every instant of a run, by brute force from the rules.
 
-It looks at each nanosecond by itself, so it is only for histories of a few hundred of them. It
-shares no code with outlay: records are read as plain values, and money is a ``Fraction``.
+Every nanosecond is decided by itself, so histories must be a few hundred nanoseconds long. No code
+is shared with outlay: records are read as plain values, and money is a ``Fraction``.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from outlay.ledger import (
     Step,
 )
 
-SPANS_WITH_A_NAME = {
+SPAN_PHASES = {
     "accelerator_init",
     "training_prep",
     "data_loading",
@@ -46,7 +46,7 @@ Segments = Mapping[SegmentId, Sequence[Record]]
 
 @dataclass
 class Process:
-    """One segment, as plain facts."""
+    """One segment."""
 
     id: SegmentId
     records: Sequence[Record]
@@ -94,7 +94,7 @@ class Executed:
 
 @dataclass
 class Node:
-    """A machine that took part: since when, until when, with how much of the run."""
+    """A machine of an attempt: its first and last instant, its processes and GPUs."""
 
     name: str
     start: int
@@ -105,8 +105,8 @@ class Node:
 
 
 @dataclass
-class Try:
-    """One attempt: a leader whose records count, and others who only show that it was alive."""
+class ExpectedAttempt:
+    """One attempt: the process whose records count, and others that only show signs of life."""
 
     leader: Process
     others: list[Process]
@@ -116,7 +116,7 @@ class Try:
     supervisors: list[Process] = field(default_factory=list)
     nodes: list[Node] = field(default_factory=list)
     steps: list[Executed] = field(default_factory=list)
-    held: dict[int, str] = field(default_factory=dict)
+    span_phase: dict[int, str] = field(default_factory=dict)
 
     @property
     def end(self) -> AttemptEnded | None:
@@ -125,15 +125,15 @@ class Try:
 
     @property
     def header(self) -> AttemptStarted:
-        """What the leader said at its start; a price that it did not know, its supervisor's."""
+        """The leader's header; a price that it lacks is its supervisor's."""
         header = self.leader.header
-        for said in (supervisor.header for supervisor in self.supervisors):
-            if header.price is None and said.price is not None:
+        for other in (supervisor.header for supervisor in self.supervisors):
+            if header.price is None and other.price is not None:
                 header = msgspec.structs.replace(
-                    header, price=said.price, gpus=said.gpus, gpus_source=said.gpus_source
+                    header, price=other.price, gpus=other.gpus, gpus_source=other.gpus_source
                 )
             if header.stopped_machine_price is None:
-                stopped = said.stopped_machine_price
+                stopped = other.stopped_machine_price
                 header = msgspec.structs.replace(header, stopped_machine_price=stopped)
         return header
 
@@ -143,10 +143,10 @@ class Try:
 
 
 @dataclass
-class Truth:
-    """The phase and the micro-dollars per hour of every instant of a run that is known."""
+class ExpectedTimeline:
+    """The phase, and the micro-dollars per hour, of every instant of a run."""
 
-    tries: list[Try]
+    attempts: list[ExpectedAttempt]
     phase_at: dict[int, str]
     rate_at: dict[int, int]
     start: int
@@ -154,7 +154,7 @@ class Truth:
     typical: int | None
 
     def phases(self, *windows: range) -> dict[str, int]:
-        """Return the nanoseconds of each phase in disjoint windows, idle time left out."""
+        """Return the nanoseconds of each phase in disjoint windows, without idle time."""
         found: dict[str, int] = {}
         for t in _instants(windows):
             phase = self.phase_at.get(t, IDLE)
@@ -163,191 +163,194 @@ class Truth:
         return found
 
     def idle(self, *windows: range) -> int:
-        """Return the nanoseconds of rest after completed attempts."""
+        """Return the idle nanoseconds after completed attempts."""
         return sum(self.phase_at.get(t) == IDLE for t in _instants(windows))
 
     def micros(self, *windows: range) -> dict[str, Fraction]:
         """Return the exact micro-dollars of each phase in disjoint windows."""
-        found: dict[str, Fraction] = {}
+        rates: dict[str, int] = {}
         for t in _instants(windows):
             if t in self.phase_at:
-                amount = Fraction(self.rate_at.get(t, 0), NS_PER_HOUR)
                 phase = self.phase_at[t]
-                found[phase] = found.get(phase, Fraction(0)) + amount
-        return found
+                rates[phase] = rates.get(phase, 0) + self.rate_at.get(t, 0)
+        return {phase: Fraction(rate, NS_PER_HOUR) for phase, rate in rates.items()}
 
 
-def tell_the_truth(segments: Segments, now: int, *, alive: bool | None, dead_after: int) -> Truth:
+def expected_timeline(
+    segments: Segments, now: int, *, alive: bool | None, dead_after: int
+) -> ExpectedTimeline:
     """Return the phase and the price of every instant from the first start to ``now``."""
-    tries = _tries(segments)
-    last = tries[-1]
+    attempts = _attempts(segments)
+    last = attempts[-1]
     if alive is None:
         alive = now - last.last_sign <= dead_after
     if alive and last.end is None:
-        # The clock may have been read before the log: what was recorded has happened.
+        # The clock may have been read before the log; later records still count.
         last.last_sign = max(now, last.last_sign)
         for node in last.nodes:
             node.end = node.end if node.ended else last.last_sign
-    for one in tries:
-        one.held = _held_by_spans(one)
-        one.steps = _executed(one)
-    _undo([step for one in tries for step in one.steps])
-    typical = _typical(tries)
+    for attempt in attempts:
+        attempt.span_phase = _span_phases(attempt)
+        attempt.steps = _executed(attempt)
+    _mark_redone([step for attempt in attempts for step in attempt.steps])
+    typical = _typical(attempts)
     until = max(now, last.last_sign)
     phase_at: dict[int, str] = {}
-    for one, following in zip(tries, [*tries[1:], None], strict=True):
+    for attempt, following in zip(attempts, [*attempts[1:], None], strict=True):
         gap_end = until if following is None else following.start
-        for t in range(one.last_sign, gap_end):
-            phase_at[t] = IDLE if one.completed else "recovery"
-        phase_at |= _phases_of(one, typical)
-    rate_at = _rates(tries, until)
+        for t in range(attempt.last_sign, gap_end):
+            phase_at[t] = IDLE if attempt.completed else "recovery"
+        phase_at |= _phases_of(attempt, typical)
+    rate_at = _rates(attempts, until)
     usual = None if typical is None else typical[0]
-    return Truth(tries, phase_at, rate_at, tries[0].start, last.last_sign, usual)
+    return ExpectedTimeline(attempts, phase_at, rate_at, attempts[0].start, last.last_sign, usual)
 
 
 # Attempts ---------------------------------------------------------------------------------------
 
 
-def _tries(segments: Segments) -> list[Try]:
+def _attempts(segments: Segments) -> list[ExpectedAttempt]:
     processes = [Process(segment, segments[segment]) for segment in sorted(segments)]
     ranks = {process.rank for process in processes}
     timeline_rank = min(ranks - {-1} or ranks)
     leaders = [process for process in processes if process.rank == timeline_rank]
-    watched: dict[int, list[Process]] = {}
+    companions: dict[int, list[Process]] = {}
     opened: dict[int, int] = {}
-    paid_by: dict[int, list[Process]] = {}
+    priced_by: dict[int, list[Process]] = {}
     if timeline_rank != -1:
-        watchers = [process for process in processes if process.rank == -1]
-        for watcher, later in zip_longest(watchers, watchers[1:]):
-            until = _watching_until(watcher, later)
-            seen = [n for n, p in enumerate(leaders) if watcher.start <= p.start <= until]
+        supervisors = [process for process in processes if process.rank == -1]
+        for supervisor, later in zip_longest(supervisors, supervisors[1:]):
+            until = _supervised_until(supervisor, later)
+            seen = [n for n, p in enumerate(leaders) if supervisor.start <= p.start <= until]
             seen = [n for n in seen if leaders[n].rank != -1]
             for n in seen:
-                paid_by.setdefault(n, []).append(watcher)
+                priced_by.setdefault(n, []).append(supervisor)
             if seen:
-                # The first that it saw begins with it; the last shows its signs of life and end.
-                opened[seen[0]] = min(opened.get(seen[0], watcher.start), watcher.start)
-                watched.setdefault(seen[-1], []).append(watcher)
+                # Its first attempt begins with it; its signs of life and end count for its last.
+                opened[seen[0]] = min(opened.get(seen[0], supervisor.start), supervisor.start)
+                companions.setdefault(seen[-1], []).append(supervisor)
             else:
-                leaders.append(watcher)
+                leaders.append(supervisor)
     for process in [process for process in processes if process.rank not in (-1, timeline_rank)]:
         launch = process.header.launch
         together = [
             n for n, p in enumerate(leaders) if launch and p.header.launch == launch
         ] or range(len(leaders))
-        # The nearest start; of two that are as near, the leader that is named first.
+        # The nearest start; of two equally near, the first leader.
         nearest = sorted((abs(leaders[n].start - process.start), n) for n in together)[0][1]
-        watched.setdefault(nearest, []).append(process)
-    tries = [
-        _try(leader, watched.get(n, []), opened.get(n, leader.start))
+        companions.setdefault(nearest, []).append(process)
+    attempts = [
+        _attempt(leader, companions.get(n, []), opened.get(n, leader.start))
         for n, leader in enumerate(leaders)
     ]
-    for n, one in enumerate(tries):
-        one.supervised = n in opened or one.leader.rank == -1
-        one.supervisors = paid_by.get(n, [])
-    tries.sort(key=lambda one: one.start)
-    for earlier, one in zip([None, *tries], tries, strict=False):
-        _place_on_nodes(one, earlier)
-    for one, following in pairwise(tries):
-        one.last_sign = min(one.last_sign, following.start)
-        for node in one.nodes:
-            node.end = min(node.end, one.last_sign)
-    return tries
+    for n, attempt in enumerate(attempts):
+        attempt.supervised = n in opened or attempt.leader.rank == -1
+        attempt.supervisors = priced_by.get(n, [])
+    attempts.sort(key=lambda attempt: attempt.start)
+    for earlier, attempt in zip([None, *attempts], attempts, strict=False):
+        _set_nodes(attempt, earlier)
+    for attempt, following in pairwise(attempts):
+        attempt.last_sign = min(attempt.last_sign, following.start)
+        for node in attempt.nodes:
+            node.end = min(node.end, attempt.last_sign)
+    return attempts
 
 
-def _place_on_nodes(one: Try, earlier: Try | None) -> None:
-    """Find the machines of an attempt that says so, and begin it with the first process of all."""
-    if not one.leader.header.nodes:
+def _set_nodes(attempt: ExpectedAttempt, earlier: ExpectedAttempt | None) -> None:
+    """Set the nodes of an attempt that recorded them, and its start: that of its first process."""
+    if not attempt.leader.header.nodes:
         return
-    training = [one.leader, *(other for other in one.others if other.rank != -1)]
-    watchers = [other for other in one.others if other.rank == -1]
+    training = [attempt.leader, *(other for other in attempt.others if other.rank != -1)]
+    supervisors = [other for other in attempt.others if other.rank == -1]
     where = {id(p): p.header.host or f"node {p.header.node}" for p in training}
     for name in dict.fromkeys(where.values()):
         here = [process for process in training if where[id(process)] == name]
-        first = one.leader in here
-        start = min(_began(process, earlier) for process in here)
+        first = attempt.leader in here
+        start = min(_process_start(process, earlier) for process in here)
         if earlier is not None:
-            start = max(start, min(earlier.last_sign, one.leader.start))
-        signs = [process.last_sign for process in [*here, *(watchers if first else [])]]
-        reaped = first and any(watcher.end for watcher in watchers)
-        one.nodes.append(
+            start = max(start, min(earlier.last_sign, attempt.leader.start))
+        signs = [process.last_sign for process in [*here, *(supervisors if first else [])]]
+        reaped = first and any(supervisor.end for supervisor in supervisors)
+        attempt.nodes.append(
             Node(
                 name,
-                one.start if first and one.supervised else start,
+                attempt.start if first and attempt.supervised else start,
                 max([start, *signs]),
                 reaped or all(process.end for process in here),
                 len(here),
                 max(Fraction(process.header.node_gpus) for process in here),
             )
         )
-    one.start = min(node.start for node in one.nodes)
+    attempt.start = min(node.start for node in attempt.nodes)
 
 
-def _began(process: Process, earlier: Try | None) -> int:
-    said = process.header
-    began = said.process_start_ns or process.start
-    if said.agent_start_ns and (earlier is None or earlier.leader.start <= said.agent_start_ns):
-        began = said.agent_start_ns
+def _process_start(process: Process, earlier: ExpectedAttempt | None) -> int:
+    header = process.header
+    began = header.process_start_ns or process.start
+    if header.agent_start_ns and (earlier is None or earlier.leader.start <= header.agent_start_ns):
+        began = header.agent_start_ns
     return min(began, process.start)
 
 
-def _watching_until(watcher: Process, later: Process | None) -> int:
-    """Return the last instant at which a supervisor still watches, as far as anybody can tell."""
-    if watcher.end is not None:
-        return watcher.last_sign
-    dead = watcher.last_sign + TEN_MINUTES
+def _supervised_until(supervisor: Process, later: Process | None) -> int:
+    """Return the last instant at which a supervisor is not known to be dead or replaced."""
+    if supervisor.end is not None:
+        return supervisor.last_sign
+    dead = supervisor.last_sign + TEN_MINUTES
     replaced = dead if later is None else later.start - 1
-    return max(watcher.last_sign, min(dead, replaced))
+    return max(supervisor.last_sign, min(dead, replaced))
 
 
-def _try(leader: Process, others: list[Process], start: int) -> Try:
+def _attempt(leader: Process, others: list[Process], start: int) -> ExpectedAttempt:
     others = sorted(others, key=lambda other: other.id)
-    return Try(leader, others, start, max(p.last_sign for p in [leader, *others]))
+    return ExpectedAttempt(leader, others, start, max(p.last_sign for p in [leader, *others]))
 
 
 # Inside an attempt ------------------------------------------------------------------------------
 
 
-def _held_by_spans(one: Try) -> dict[int, str]:
-    """Return the phase of each instant that a span holds: of those open, the last begun."""
-    ends = {r.begun: r.t_ns for r in one.leader.records if isinstance(r, SpanEnded)}
-    begun = [r for r in one.leader.records if isinstance(r, SpanBegun) and not r.overlapped]
-    held: dict[int, str] = {}
+def _span_phases(attempt: ExpectedAttempt) -> dict[int, str]:
+    """Return the phase of each instant in a span: that of the open span that began last."""
+    ends = {r.begun: r.t_ns for r in attempt.leader.records if isinstance(r, SpanEnded)}
+    begun = [r for r in attempt.leader.records if isinstance(r, SpanBegun) and not r.overlapped]
+    span_phase: dict[int, str] = {}
     for span in sorted(begun, key=lambda record: (record.t_ns, record.seq)):
-        named = span.name in SPANS_WITH_A_NAME or span.name.startswith("custom:")
-        for t in range(span.t_ns, ends.get(span.seq, one.last_sign)):
-            held[t] = span.name if named else f"custom:{span.name}"
-    return held
+        named = span.name in SPAN_PHASES or span.name.startswith("custom:")
+        for t in range(span.t_ns, ends.get(span.seq, attempt.last_sign)):
+            span_phase[t] = span.name if named else f"custom:{span.name}"
+    return span_phase
 
 
-def _executed(one: Try) -> list[Executed]:
-    """Return the steps in order of their ends; each begins when the one before it is over."""
-    records = [record for record in one.leader.records if isinstance(record, Step)]
+def _executed(attempt: ExpectedAttempt) -> list[Executed]:
+    """Return the steps in order of their ends; each begins when the previous one has ended."""
+    records = [record for record in attempt.leader.records if isinstance(record, Step)]
     records.sort(key=lambda r: (r.t_ns, r.step, r.t_ns - r.dur_ns, r.wait_ns, r.count))
     steps: list[Executed] = []
-    free_from = one.leader.start
+    free_from = attempt.leader.start
     for record in records:
         start = max(record.t_ns - record.dur_ns, free_from)
         wait_start = max(record.t_ns - record.dur_ns - record.wait_ns, free_from)
-        if one.last_sign < one.leader.last_sign and start >= one.last_sign:
-            break  # Another attempt had begun before this step did.
-        end = min(record.t_ns, one.last_sign)
+        if attempt.last_sign < attempt.leader.last_sign and start >= attempt.last_sign:
+            break  # Another attempt began before this step.
+        end = min(record.t_ns, attempt.last_sign)
         steps.append(
             Executed(record.step, record.count, range(wait_start, start), range(start, end))
         )
-        steps[-1].own = [t for t in steps[-1].run if t not in one.held]
+        steps[-1].own = [t for t in steps[-1].run if t not in attempt.span_phase]
         free_from = max(free_from, end)
     return steps
 
 
-def _undo(in_order: Sequence[Executed]) -> None:
+def _mark_redone(in_order: Sequence[Executed]) -> None:
     for place, step in enumerate(in_order):
         step.redone_from = min((later.number for later in in_order[place + 1 :]), default=None)
 
 
-def _typical(tries: Iterable[Try]) -> tuple[int, int] | None:
-    """Return the usual own time of one step, and how much of it is too much."""
-    times = sorted(len(step.own) // step.count for one in tries for step in one.steps[1:])
+def _typical(attempts: Iterable[ExpectedAttempt]) -> tuple[int, int] | None:
+    """Return the typical own time of a step, and the time beyond which a step stalls."""
+    times = sorted(
+        len(step.own) // step.count for attempt in attempts for step in attempt.steps[1:]
+    )
     if len(times) < 3:
         return None
     half = len(times) // 2
@@ -357,15 +360,15 @@ def _typical(tries: Iterable[Try]) -> tuple[int, int] | None:
     return median, max(median + 10 * spread, 2 * median)
 
 
-def _phases_of(one: Try, typical: tuple[int, int] | None) -> dict[int, str]:
-    phases = dict.fromkeys(range(one.start, one.last_sign), "other")
-    if one.leader.header.nodes:
-        phases |= dict.fromkeys(range(one.start, one.leader.start), "program_startup")
-    for place, step in enumerate(one.steps):
+def _phases_of(attempt: ExpectedAttempt, typical: tuple[int, int] | None) -> dict[int, str]:
+    phases = dict.fromkeys(range(attempt.start, attempt.last_sign), "other")
+    if attempt.leader.header.nodes:
+        phases |= dict.fromkeys(range(attempt.start, attempt.leader.start), "program_startup")
+    for place, step in enumerate(attempt.steps):
         phases |= dict.fromkeys(step.wait, "data_loading")
         phases |= zip(step.own, _own_phases(step, typical, is_first=place == 0), strict=True)
-    phases |= one.held
-    return {t: phase for t, phase in phases.items() if one.start <= t < one.last_sign}
+    phases |= attempt.span_phase
+    return {t: phase for t, phase in phases.items() if attempt.start <= t < attempt.last_sign}
 
 
 def _own_phases(step: Executed, typical: tuple[int, int] | None, *, is_first: bool) -> list[str]:
@@ -389,82 +392,86 @@ def _own_phases(step: Executed, typical: tuple[int, int] | None, *, is_first: bo
 # Money ------------------------------------------------------------------------------------------
 
 
-def _rates(tries: Sequence[Try], until: int) -> dict[int, int]:
-    prices = [_prices_of(one) for one in tries]
-    currency = next((price.currency for of_try in prices for _, price, _ in of_try), None)
+def _rates(attempts: Sequence[ExpectedAttempt], until: int) -> dict[int, int]:
+    prices = [_prices_of(attempt) for attempt in attempts]
+    currency = next((price.currency for of_attempt in prices for _, price, _ in of_attempt), None)
     rate_at: dict[int, int] = {}
-    for one, of_try, following in zip(tries, prices, [*tries[1:], None], strict=True):
-        in_force = [entry for entry in of_try if entry[1].currency == currency]
+    for attempt, of_attempt, following in zip(attempts, prices, [*attempts[1:], None], strict=True):
+        in_force = [entry for entry in of_attempt if entry[1].currency == currency]
         for since, price, gpus in in_force:
-            for t in range(since, one.last_sign):
-                rate_at[t] = round(price.micros_per_hour * _gpus_at(one, gpus, t))
-        if in_force and not one.completed:
-            rate = _rate_between(one, following, in_force[-1][1], in_force[-1][2])
-            for t in range(one.last_sign, until if following is None else following.start):
+            for t in range(since, attempt.last_sign):
+                rate_at[t] = round(price.micros_per_hour * _gpus_at(attempt, gpus, t))
+        if in_force and not attempt.completed:
+            rate = _rate_between(attempt, following, in_force[-1][1], in_force[-1][2])
+            for t in range(attempt.last_sign, until if following is None else following.start):
                 rate_at[t] = rate
     return rate_at
 
 
-def _weights(one: Try) -> list[Fraction]:
-    """Return how the run's GPUs are spread: as they were found everywhere, else by processes."""
-    found = [node.gpus for node in one.nodes]
-    if one.header.gpus_source not in ("visible", "slurm", "driver"):
-        return [Fraction(node.processes) for node in one.nodes]
+def _weights(attempt: ExpectedAttempt) -> list[Fraction]:
+    """Return the GPUs of each node: as detected on every node, else by number of processes."""
+    found = [node.gpus for node in attempt.nodes]
+    if attempt.header.gpus_source not in ("visible", "slurm", "driver"):
+        return [Fraction(node.processes) for node in attempt.nodes]
     if min(found) == 0:
-        return [Fraction(node.processes) for node in one.nodes]
-    missing = max(one.header.nodes - len(one.nodes), 0)
+        return [Fraction(node.processes) for node in attempt.nodes]
+    missing = max(attempt.header.nodes - len(attempt.nodes), 0)
     return [found[0] * (1 + missing), *found[1:]]
 
 
-def _all_gpus(one: Try, gpus: int | str) -> Fraction:
-    header = one.header
-    if one.nodes and header.gpus_source in ("visible", "slurm") and gpus == header.gpus:
-        return sum(_weights(one), Fraction(0))
+def _all_gpus(attempt: ExpectedAttempt, gpus: int | str) -> Fraction:
+    header = attempt.header
+    if attempt.nodes and header.gpus_source in ("visible", "slurm") and gpus == header.gpus:
+        return sum(_weights(attempt), Fraction(0))
     return Fraction(gpus)
 
 
-def _slices_left(one: Try, t: int) -> Fraction:
-    changes = [record for record in one.leader.records if isinstance(record, SlicesChanged)]
-    seen = [change for change in changes if change.t_ns <= t and one.nodes]
+def _slices_left(attempt: ExpectedAttempt, t: int) -> Fraction:
+    changes = [record for record in attempt.leader.records if isinstance(record, SlicesChanged)]
+    seen = [change for change in changes if change.t_ns <= t and attempt.nodes]
     seen.sort(key=lambda change: (change.t_ns, change.seq))
     return Fraction(seen[-1].available, seen[-1].total) if seen else Fraction(1)
 
 
-def _gpus_at(one: Try, gpus: int | str, t: int) -> Fraction:
-    if not one.nodes:
+def _gpus_at(attempt: ExpectedAttempt, gpus: int | str, t: int) -> Fraction:
+    if not attempt.nodes:
         return Fraction(gpus)
-    weights = _weights(one)
-    pairs = zip(one.nodes, weights, strict=True)
+    weights = _weights(attempt)
+    pairs = zip(attempt.nodes, weights, strict=True)
     there = sum((w for node, w in pairs if node.start <= t < node.end), Fraction(0))
-    return _all_gpus(one, gpus) * there / sum(weights) * _slices_left(one, t)
+    return _all_gpus(attempt, gpus) * there / sum(weights) * _slices_left(attempt, t)
 
 
-def _prices_of(one: Try) -> list[tuple[int, Price, int | str]]:
-    header = one.header
+def _prices_of(attempt: ExpectedAttempt) -> list[tuple[int, Price, int | str]]:
+    header = attempt.header
     first: list[tuple[int, Price, int | str]] = []
     if header.price is not None:
-        first = [(one.start, header.price, header.gpus)]
-    changes = [record for record in one.leader.records if isinstance(record, PriceChanged)]
+        first = [(attempt.start, header.price, header.gpus)]
+    changes = [record for record in attempt.leader.records if isinstance(record, PriceChanged)]
     changes.sort(key=lambda change: (change.t_ns, change.seq))
     return first + [(change.t_ns, change.price, change.gpus) for change in changes]
 
 
-def _rate_between(one: Try, following: Try | None, price: Price, gpus: int | str) -> int:
-    before = one.header
+def _rate_between(
+    attempt: ExpectedAttempt, following: ExpectedAttempt | None, price: Price, gpus: int | str
+) -> int:
+    before = attempt.header
     after = None if following is None else following.leader.header
-    whole = round(price.micros_per_hour * _all_gpus(one, gpus) * _slices_left(one, one.last_sign))
-    if one.nodes:
+    whole = round(
+        price.micros_per_hour * _all_gpus(attempt, gpus) * _slices_left(attempt, attempt.last_sign)
+    )
+    if attempt.nodes:
         stopped = before.stopped_machine_price
         if stopped is not None and stopped.currency == price.currency:
             return stopped.micros_per_hour
-    if one.end is not None and one.end.status == "preempted":
+    if attempt.end is not None and attempt.end.status == "preempted":
         return 0
     if after and _requeued(before, after):
         return 0
-    if one.nodes:
+    if attempt.nodes:
         if following is None or not following.nodes:
-            return whole  # Measured or assumed: only the same boot could tell, and either is paid.
-        return 0 if _elsewhere(before, following.leader.header) else whole
+            return whole  # Measured or assumed: charged in either case.
+        return 0 if _on_another_machine(before, following.leader.header) else whole
     if after and before.boot_id and before.boot_id == after.boot_id:
         return whole
     if before.stopped_price is not None and before.stopped_price.currency == price.currency:
@@ -472,8 +479,8 @@ def _rate_between(one: Try, following: Try | None, price: Price, gpus: int | str
     return whole
 
 
-def _elsewhere(before: AttemptStarted, after: AttemptStarted) -> bool:
-    """The next attempt was on another machine, as far as both say."""
+def _on_another_machine(before: AttemptStarted, after: AttemptStarted) -> bool:
+    """Return whether both headers show that the next attempt ran on another machine."""
     if "" not in (before.instance_id, after.instance_id):
         return before.instance_id != after.instance_id
     if (before.slurm_job, after.slurm_job) != ("", ""):
@@ -486,7 +493,7 @@ def _elsewhere(before: AttemptStarted, after: AttemptStarted) -> bool:
 
 
 def _requeued(before: AttemptStarted, after: AttemptStarted) -> bool:
-    """Slurm started the job again, which is not what torchrun does when it restarts workers."""
+    """Return whether Slurm started the job again, as opposed to torchrun restarting workers."""
     if not before.slurm_job or before.slurm_job != after.slurm_job:
         return False
     if before.slurm_restart and after.slurm_restart:

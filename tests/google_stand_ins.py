@@ -1,7 +1,6 @@
 """Google's services on loopback: Monitoring and Logging over gRPC, the metadata service over HTTP.
 
-They speak the official messages. What they cannot do, they refuse; what they are told to do wrong,
-they do wrong.
+They speak the official messages, reject what they do not implement, and fail as a test configures.
 """
 
 from __future__ import annotations
@@ -27,39 +26,39 @@ from google.cloud.logging_v2.types import (
 from google.cloud.monitoring_v3.types import CreateTimeSeriesRequest
 from google.protobuf.empty_pb2 import Empty
 
-from outlay.export import cloud as cloud_logging
-from outlay.export import cloud as cloud_monitoring
+from outlay.export.cloud import LOGGING_ENDPOINT, MONITORING_ENDPOINT
 
 INFO = 200  # Of google.logging.type.LogSeverity.
-PAGE = 3  # Few, so that reading goes over pages.
+PAGE = 3  # Small, so that tests read several pages.
+REJECTED = "rejected by the stand-in"
 
 
 @dataclass
-class Mood:
-    """How a service answers: well, with an error code, or not at all."""
+class Fault:
+    """How a service fails: with a status code (so often; -1: always), or without an answer."""
 
-    refuses_with: grpc.StatusCode | None = None
-    refusals: int = -1
+    status: grpc.StatusCode | None = None
+    times: int = -1
     hangs: bool = False
-    let_go: threading.Event = field(default_factory=threading.Event)
+    released: threading.Event = field(default_factory=threading.Event)
 
-    def meet(self, context: Any) -> None:
+    def apply(self, context: Any) -> None:
         if self.hangs:
-            self.let_go.wait()
-        if self.refuses_with is not None and self.refusals != 0:
-            self.refusals -= 1
-            context.abort(self.refuses_with, "not today")
+            self.released.wait()
+        if self.status is not None and self.times != 0:
+            self.times -= 1
+            context.abort(self.status, REJECTED)
 
 
 @dataclass
 class Monitoring:
     """Keeps the points that were created."""
 
-    mood: Mood = field(default_factory=Mood)
+    fault: Fault = field(default_factory=Fault)
     requests: list[Any] = field(default_factory=list)
 
     def create(self, request: Any, context: Any) -> Empty:
-        self.mood.meet(context)
+        self.fault.apply(context)
         self.requests.append(request)
         return Empty()
 
@@ -80,14 +79,14 @@ class Monitoring:
 
 @dataclass
 class Logging:
-    """Keeps entries, and finds those that a filter asks for."""
+    """Keeps entries, and lists those that match a filter."""
 
-    mood: Mood = field(default_factory=Mood)
+    fault: Fault = field(default_factory=Fault)
     entries: list[Any] = field(default_factory=list)
     filters: list[str] = field(default_factory=list)
 
     def write(self, request: Any, context: Any) -> Any:
-        self.mood.meet(context)
+        self.fault.apply(context)
         known = {entry.insert_id for entry in self.entries}
         for entry in request.entries:
             if entry.insert_id not in known:
@@ -96,7 +95,7 @@ class Logging:
         return WriteLogEntriesResponse()
 
     def list(self, request: Any, context: Any) -> Any:
-        self.mood.meet(context)
+        self.fault.apply(context)
         assert request.order_by == "timestamp asc"
         self.filters.append(request.filter)
         wanted = [entry for entry in self.entries if matches(request.filter, entry)]
@@ -108,7 +107,7 @@ class Logging:
 
 
 def matches(text: str, entry: Any) -> bool:
-    """Say whether an entry is what a filter of ``a AND b AND (c OR (d AND e))`` asks for."""
+    """Return whether an entry matches a filter of the form ``a AND b AND (c OR (d AND e))``."""
     terms: dict[str, Callable[[str], bool]] = {
         "logName=": lambda value: value == entry.log_name,
         "severity=": lambda value: value == "INFO" and entry.severity == INFO,
@@ -145,17 +144,16 @@ def _handlers(service: str, methods: dict[str, tuple[Any, Any, Any]]) -> Any:
 
 
 @contextmanager
-def serve(handlers: Sequence[Any], moods: Sequence[Mood]) -> Iterator[str]:
+def serve(handlers: Any, fault: Fault) -> Iterator[str]:
     """Serve on loopback, and yield the endpoint."""
     server = grpc.server(ThreadPoolExecutor(max_workers=8))
-    server.add_generic_rpc_handlers(tuple(handlers))
+    server.add_generic_rpc_handlers((handlers,))
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
     try:
         yield f"127.0.0.1:{port}"
     finally:
-        for mood in moods:
-            mood.let_go.set()
+        fault.released.set()
         server.stop(grace=None).wait()
 
 
@@ -179,19 +177,19 @@ def logging_handlers(service: Logging) -> Any:
 
 @contextmanager
 def monitoring_on_loopback(monkeypatch: pytest.MonkeyPatch) -> Iterator[Monitoring]:
-    """Let Cloud Monitoring be a service on loopback."""
+    """Replace Cloud Monitoring by a service on loopback."""
     service = Monitoring()
-    with serve([monitoring_handlers(service)], [service.mood]) as endpoint:
-        monkeypatch.setenv(cloud_monitoring.MONITORING_ENDPOINT, endpoint)
+    with serve(monitoring_handlers(service), service.fault) as endpoint:
+        monkeypatch.setenv(MONITORING_ENDPOINT, endpoint)
         yield service
 
 
 @contextmanager
 def logging_on_loopback(monkeypatch: pytest.MonkeyPatch) -> Iterator[Logging]:
-    """Let Cloud Logging be a service on loopback."""
+    """Replace Cloud Logging by a service on loopback."""
     service = Logging()
-    with serve([logging_handlers(service)], [service.mood]) as endpoint:
-        monkeypatch.setenv(cloud_logging.LOGGING_ENDPOINT, endpoint)
+    with serve(logging_handlers(service), service.fault) as endpoint:
+        monkeypatch.setenv(LOGGING_ENDPOINT, endpoint)
         yield service
 
 

@@ -1,8 +1,8 @@
 """Random histories of a run: attempts, rollbacks, hangs, spans that cross, ranks, prices, losses.
 
-A history is told in ticks, small integers, so that a brute-force oracle can walk over them; the
-same history stretched by ``tick_ns`` is one of realistic length. Hypothesis chooses how long it is
-and the seed of the chance that fills it: a draw per field would cost more than the test.
+Times are small integers of ticks, so that a brute-force oracle can visit each of them; stretched by
+``tick_ns``, the same history has a realistic length. Hypothesis draws only the size and the seed of
+a history: a draw per field would take longer than the test.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ LAUNCHES = ("", "slurm-42-0", "slurm-42-1", "torchelastic-x-0", "torchelastic-x-
 
 @dataclass(frozen=True)
 class History:
-    """The records of a run by segment, and the moment at which somebody asks."""
+    """The records of a run by segment, and the arguments of a query."""
 
     segments: dict[SegmentId, list[Record]]
     now_ns: int
@@ -68,7 +68,7 @@ class _Timed:
 def histories(tick_ns: int = 1) -> st.SearchStrategy[History]:
     """Return any history; every duration in it is a multiple of ``tick_ns``."""
     return st.builds(
-        lambda seed, attempts, steps, spans: _Teller(
+        lambda seed, attempts, steps, spans: _HistoryGenerator(
             random.Random(seed), tick_ns, steps, spans
         ).history(attempts),
         seed=st.integers(0, 2**63),
@@ -79,8 +79,8 @@ def histories(tick_ns: int = 1) -> st.SearchStrategy[History]:
 
 
 @dataclass(frozen=True)
-class _Teller:
-    """Tells one history: at most so many steps and spans in each attempt."""
+class _HistoryGenerator:
+    """Generates one history, with at most so many steps and spans in each attempt."""
 
     chance: random.Random
     tick_ns: int
@@ -88,7 +88,7 @@ class _Teller:
     spans: int
 
     def history(self, attempts: int) -> History:
-        """Return the attempts one after the other, some with company."""
+        """Return attempts one after the other, some with a second rank or a supervisor."""
         segments: dict[SegmentId, list[Record]] = {}
         start = self._up_to(10) + 10
         for pid in range(1, attempts + 1):
@@ -110,7 +110,7 @@ class _Teller:
         )
 
     def _process(self, start: int, *, rank: int, pid: int) -> tuple[SegmentId, list[Record]]:
-        """One process that steps, with spans anywhere, and perhaps no last word."""
+        """One process with steps, spans anywhere, and perhaps no recorded end."""
         at = _Axis(self.tick_ns)
         timed = [_Timed(record) for record in self._steps(start, at)]
         last = max([start, *(entry.record.t_ns // self.tick_ns for entry in timed)])
@@ -130,7 +130,7 @@ class _Teller:
         header = AttemptStarted(
             t_ns=at(start), rank=rank, pid=pid, **self._about(), **self._origin(start, at)
         )
-        # Losing a record in the middle is what a full disk does; the header always arrives.
+        # A full disk loses records in the middle; the header is always written.
         lost = {self.chance.randint(1, 40) for _ in range(self._up_to(2))}
         return _id(header), [r for r in _numbered(header, timed) if r.seq not in lost]
 
@@ -146,7 +146,7 @@ class _Teller:
         return _id(header), _numbered(header, timed)
 
     def _steps(self, start: int, at: _Axis) -> Iterator[Step]:
-        """Steps that mostly take a few ticks; some hang, some go back, some claim to overlap."""
+        """Steps of mostly a few ticks; some hang, some roll back, some overlap others."""
         now, number, usual = start, self._up_to(4), self._up_to(5)
         for _ in range(self._up_to(self.steps)):
             count = self.chance.choice([1, 1, 1, 2, 3])
@@ -156,12 +156,12 @@ class _Teller:
             if kind == 0:
                 duration += self.chance.randint(10, 40)  # A hang.
             if kind == 1:
-                number = self._up_to(number + 3)  # A rollback, or steps that nobody recorded.
+                number = self._up_to(number + 3)  # A rollback, or steps that were not recorded.
             now += self.chance.choice([0, 0, 1, 3]) + wait + duration
             if kind == 2:
-                duration += self._up_to(8)  # It says it began before the last one ended.
+                duration += self._up_to(8)  # Recorded as begun before the last one ended.
             if kind == 3:
-                now = max(now - self._up_to(6), start)  # It says it ended before the last one did.
+                now = max(now - self._up_to(6), start)  # Recorded as ended before the last one.
             durations = {"dur_ns": at.length(duration), "wait_ns": at.length(wait)}
             yield Step(t_ns=at(now), step=number, count=count, **durations)
             number += count
@@ -177,7 +177,7 @@ class _Teller:
         return [begun, _Timed(SpanEnded(t_ns=end, begun=-1), begins=begun)]
 
     def _about(self) -> dict[str, Any]:
-        """What decides about money: the price, the GPUs, and whose machine it is."""
+        """The price, the GPUs and the machine."""
         return {
             "price": None if self._once_in(3) else self._price(),
             "stopped_price": self._price() if self._once_in(3) else None,
@@ -188,7 +188,7 @@ class _Teller:
         }
 
     def _origin(self, start: int, at: _Axis) -> dict[str, Any]:
-        """Where the process is and since when; half of them are of before that was recorded."""
+        """The node and start of the process; half of the logs are from before that was recorded."""
         if self._once_in(2):
             return {}
         before = start - 6 if start > 6 else start
@@ -232,7 +232,7 @@ class _Axis:
     tick_ns: int
 
     def __call__(self, tick: int) -> int:
-        """Return the instant of a tick, not on the spot: clocks are never round."""
+        """Return the instant of a tick, with an offset: clocks are never round."""
         return tick * self.tick_ns + (tick * 7919) % self.tick_ns
 
     def length(self, ticks: int) -> int:
@@ -245,7 +245,7 @@ def _id(header: AttemptStarted) -> SegmentId:
 
 
 def _numbered(header: AttemptStarted, timed: Sequence[_Timed]) -> list[Record]:
-    """Return the records in the order of time, each with its place in the log."""
+    """Return the records in the order of time, each with its sequence number."""
     ordered = sorted(timed, key=lambda entry: entry.record.t_ns)
     place = {id(entry): seq for seq, entry in enumerate(ordered, 1)}
     records: list[Record] = [msgspec.structs.replace(header, seq=0)]

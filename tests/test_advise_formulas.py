@@ -1,4 +1,4 @@
-"""The formulas behind advice, held against published figures and independent oracles."""
+"""The formulas of advice, compared with published figures and independent oracles."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class TestCheckpointInterval:
         assert expected_ratio(Reliability(save=1, mttf=1, restart=1e6), 1) == math.inf
 
     @pytest.mark.parametrize("wrong", [{"mttf": 0.0}, {"save": -1.0}, {"restart": math.inf}])
-    def test_times_that_cannot_be_are_refused(self, wrong: dict[str, float]) -> None:
+    def test_invalid_times_are_refused(self, wrong: dict[str, float]) -> None:
         with pytest.raises(InvalidValue, match=next(iter(wrong))):
             Reliability(**({"save": 1.0, "mttf": 1.0} | wrong))
 
@@ -92,7 +92,7 @@ def test_throughput_is_recovered_from_measurements() -> None:
 @pytest.mark.parametrize(
     ("epochs", "worth"), [(1, 1.0), (2, 0.984), (4, 0.931), (8, 0.828), (16, 0.661), (40, 0.379)]
 )
-def test_repeated_data_loses_its_worth(epochs: int, worth: float) -> None:
+def test_the_value_of_repeated_data_decays(epochs: int, worth: float) -> None:
     assert effective_data(1e9, epochs) / (1e9 * epochs) == pytest.approx(worth, abs=5e-4)
 
 
@@ -146,61 +146,61 @@ def learning_curve(
 EPOCHS, CURVES, STATED, KINDS = 60, 200, 0.05, 8
 
 
-@pytest.mark.timeout(900)  # Minutes on a machine that does other things, too.
+@pytest.mark.timeout(900)  # Minutes on a busy machine.
 def test_on_200_noisy_curves_false_stops_are_rarer_than_stated() -> None:
-    """Looked at every fifth epoch; false where the true curve's peak ahead measured better."""
+    """Checked every fifth epoch; false if the measurement at the true peak ahead is better."""
     g, stops, false = np.random.default_rng(11), 0, 0
-    going_on = [learning_curve(g, index % KINDS, EPOCHS) for index in range(CURVES)]
-    for seen in range(10, EPOCHS, 5):  # All at the same epoch: families are prepared for it once.
+    running = [learning_curve(g, index % KINDS, EPOCHS) for index in range(CURVES)]
+    for seen in range(10, EPOCHS, 5):  # All curves at the same epoch: families are prepared once.
         left = EPOCHS - seen
-        looked_at, going_on = going_on, []
-        for curve, true in looked_at:
+        checked, running = running, []
+        for curve, true in checked:
             if (
                 not is_level(curve[:seen], left, 0.001)
                 and probability_of_beating(curve[:seen], left, margin=0.001, draws=300) >= STATED
             ):
-                going_on.append((curve, true))
+                running.append((curve, true))
                 continue
             stops += 1
             peak = max(range(seen, EPOCHS), key=true.__getitem__)
             false += curve[peak] > max(curve[:seen]) + 0.001
     assert false / CURVES <= STATED
-    assert stops >= CURVES // 4  # It does stop: never to stop would be no rule.
+    assert stops >= CURVES // 4  # A rule that never stops has no false stops.
 
 
 def covered(kind: int, *, seen: int, count: int) -> float:
-    """Return how many 80 % intervals hold the measurement twice as far as the curve was seen."""
-    g, held = np.random.default_rng(5 + kind), 0
+    """Return the share of 80 % intervals that contain the measurement at twice the length."""
+    g, inside = np.random.default_rng(5 + kind), 0
     for _ in range(count):
         curve, _ = learning_curve(g, kind, 2 * seen)
         draws = draw_curves(curve[:seen], [2.0 * seen], draws=300)
         ahead = draws.curve[:, 0] + draws.noise * np.random.default_rng(1).standard_normal(300)
         low, high = np.quantile(ahead, [0.1, 0.9])
-        held += bool(low <= curve[-1] <= high)
-    return held / count
+        inside += bool(low <= curve[-1] <= high)
+    return inside / count
 
 
-def test_intervals_of_curves_hold_what_they_promise() -> None:
-    """Of each kind of curve, also of those that are of no family; and of all together."""
+def test_intervals_have_their_nominal_coverage() -> None:
+    """For each kind of curve, also those of no fitted family, and for all together."""
     each = [covered(kind, seen=20, count=100) for kind in range(KINDS)]
     assert min(each) >= 0.70
     assert 0.75 <= sum(each) / KINDS <= 0.90
 
 
 @pytest.mark.parametrize("seen", [5, 8])
-def test_intervals_of_short_curves_are_no_narrower_than_they_promise(seen: int) -> None:
+def test_intervals_of_short_curves_have_at_least_their_nominal_coverage(seen: int) -> None:
     each = [covered(kind, seen=seen, count=40) for kind in range(KINDS)]
     assert sum(each) / KINDS >= 0.80
 
 
 @pytest.mark.parametrize("kind", [0, 1, 4])
-def test_a_curve_without_noise_is_continued_as_it_goes_on(kind: int) -> None:
+def test_a_curve_without_noise_is_extrapolated(kind: int) -> None:
     _, true = learning_curve(np.random.default_rng(3), kind, 60)
     found = draw_curves(true[:30], [60.0]).curve
     assert float(np.median(found)) == pytest.approx(true[59], abs=0.01)
 
 
-def test_every_family_is_looked_at() -> None:
+def test_every_family_is_fitted() -> None:
     assert len(families_at((1.0, 2.0, 3.0, 4.0), (5.0,), 4)) == FAMILIES
 
 
@@ -223,7 +223,7 @@ class TestMemory:
         assert memory.measured
 
     @given(st.integers(1, 10**12), st.floats(1, 300))
-    def test_what_is_said_to_fit_fits(self, parameters: int, gpu_gb: float) -> None:
+    def test_the_largest_batch_fits_in_memory(self, parameters: int, gpu_gb: float) -> None:
         memory = estimated_memory(parameters)
         batch = memory.largest_batch(gpu_gb)
         assert batch == 0 or memory.fixed_bytes + batch * memory.bytes_per_sample <= gpu_gb * GB

@@ -1,4 +1,4 @@
-"""Batch size and dataset advice from a run's own log, and what the log must hold for it."""
+"""Batch size and dataset advice from a run's log, and the figures that it needs."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_a_batch_beyond_the_noise_scale_is_not_made_larger(tmp_path: Path) -> No
     assert advice(run, "batch_size") is None
 
 
-def test_a_run_that_tried_one_batch_size_is_advised_with_care(tmp_path: Path) -> None:
+def test_one_batch_size_gives_an_assumed_recommendation(tmp_path: Path) -> None:
     found = advice(logged(tmp_path, {32: 24.0}, parameters=PARAMETERS), "batch_size")
     assert found is not None
     assert found.grade == "assumed"
@@ -92,7 +92,7 @@ def test_four_passes_are_nearly_as_good_as_fresh_data(tmp_path: Path) -> None:
     assert advice(logged(tmp_path, {32: 24.0}, epochs=4), "dataset") is None
 
 
-def test_passes_that_are_given_up_are_a_trade_and_no_saving() -> None:
+def test_fewer_passes_are_a_trade_and_no_saving() -> None:
     found = recommend_fewer_passes(40, 200.0, 1.0)
     assert found is not None
     assert found.kind == "trade"
@@ -101,7 +101,7 @@ def test_passes_that_are_given_up_are_a_trade_and_no_saving() -> None:
     assert total_savings([found]) == {}
 
 
-def test_passes_that_cost_nothing_are_left_alone() -> None:
+def test_passes_without_cost_get_no_recommendation() -> None:
     assert recommend_fewer_passes(40, 0.0, 1.0) is None
 
 
@@ -123,7 +123,7 @@ def observed(run_dir: Path, category: str) -> OptimizationRecommendation:
     return found
 
 
-def test_gpus_that_are_idle_are_pointed_out_with_what_they_cost(tmp_path: Path) -> None:
+def test_idle_gpus_are_an_observation_with_their_cost(tmp_path: Path) -> None:
     run = Segment(about={"price": dollars(36), "run_id": "r"})
     for _ in range(10):
         run.after(360).add(Heartbeat(t_ns=run.now_ns, gpu_busy_ns=18 * SECOND))
@@ -134,7 +134,7 @@ def test_gpus_that_are_idle_are_pointed_out_with_what_they_cost(tmp_path: Path) 
     assert found.grade == "measured"
 
 
-def test_a_low_mfu_is_pointed_out(tmp_path: Path) -> None:
+def test_a_low_mfu_is_an_observation(tmp_path: Path) -> None:
     run = Segment(about={"price": dollars(36), "gpu": "H100", "run_id": "r"})
     for _ in range(10):
         run.step(360, tokens=3_600_000)
@@ -142,7 +142,7 @@ def test_a_low_mfu_is_pointed_out(tmp_path: Path) -> None:
     assert observed(tmp_path, "mfu").title == "Steps use 6.1% of what the GPUs can do"
 
 
-def test_an_mfu_that_the_run_reports_is_believed(tmp_path: Path) -> None:
+def test_a_reported_mfu_is_used(tmp_path: Path) -> None:
     run = Segment(about={"price": dollars(36), "run_id": "r"})
     for _ in range(10):
         run.step(360)
@@ -150,7 +150,7 @@ def test_an_mfu_that_the_run_reports_is_believed(tmp_path: Path) -> None:
     assert advice(tmp_path, "mfu") is None
 
 
-def test_time_outside_every_span_is_pointed_out_and_no_saving(tmp_path: Path) -> None:
+def test_time_outside_spans_is_an_observation(tmp_path: Path) -> None:
     run = Segment(about={"price": dollars(36), "run_id": "r"})
     for _ in range(10):
         run.step(270).after(90)
@@ -158,7 +158,7 @@ def test_time_outside_every_span_is_pointed_out_and_no_saving(tmp_path: Path) ->
     assert observed(tmp_path, "other").at_stake == pytest.approx(9.0)
 
 
-def test_checkpoints_are_as_far_apart_as_the_report_says(tmp_path: Path) -> None:
+def test_the_checkpoint_interval_is_that_of_the_report(tmp_path: Path) -> None:
     """Work that was lost and repeated does not make the interval longer."""
     run = Segment(about={"price": dollars(36), "run_id": "r"})
     for number in range(40):
@@ -176,7 +176,7 @@ def test_checkpoints_are_as_far_apart_as_the_report_says(tmp_path: Path) -> None
     assert checkpoint_spacing(read_view(tmp_path, again.now_ns).timeline) == 240 * SECOND
 
 
-def test_a_run_without_anything_to_change_is_told_above_which_amount(tmp_path: Path) -> None:
+def test_no_advice_states_the_smallest_saving_that_is_reported(tmp_path: Path) -> None:
     run = Segment(about={"price": dollars(36), "run_id": "r"})
     for _ in range(10):
         run.step(360)
@@ -186,14 +186,14 @@ def test_a_run_without_anything_to_change_is_told_above_which_amount(tmp_path: P
     assert command("advise", tmp_path, "--json").json["nothing_below"]["micros"] == 360_000
 
 
-def test_what_a_run_did_not_log_is_named_with_the_call_that_logs_it(tmp_path: Path) -> None:
+def test_missing_figures_are_listed_with_the_call_that_logs_them(tmp_path: Path) -> None:
     Segment(about={"price": dollars(36)}).step(10).end().write(tmp_path)
     said = CostOptimizer(clock=ManualClock()).what_to_measure(tmp_path)
     assert [line.split(":")[0] for line in said] == ["batch size"] * 4 + ["dataset"]
     assert 'say it with run.metric("gradient_noise_scale", value)' in said[3]
 
 
-def test_a_run_that_logged_everything_is_told_nothing(tmp_path: Path) -> None:
+def test_a_run_that_logged_everything_lacks_no_figure(tmp_path: Path) -> None:
     metrics: dict[str, Any] = {"parameters": 1e8, "gradient_noise_scale": 900.0, "epochs": 2}
     run = logged(tmp_path, {32: 24.0}, **metrics)
     assert CostOptimizer(clock=ManualClock()).what_to_measure(run) == []
@@ -210,7 +210,7 @@ def test_the_calls_that_are_named_log_what_is_missing(tmp_path: Path) -> None:
     assert CostOptimizer().what_to_measure(tmp_path) == []
 
 
-def test_the_command_says_what_was_not_measured(tmp_path: Path) -> None:
+def test_the_command_lists_figures_that_were_not_measured(tmp_path: Path) -> None:
     Segment(about={"price": dollars(36)}).step(10).end().write(tmp_path)
     assert (
         "dataset: the number of passes over the data is not known"

@@ -1,4 +1,4 @@
-"""Advice held against trainings whose best change, and what it saves, are known by simulation."""
+"""Advice on simulated trainings, whose best change and its saving are known."""
 
 from __future__ import annotations
 
@@ -17,13 +17,22 @@ from outlay.advise.run_advice import advise_run
 from outlay.advise.stopping import EpochPrice, advise_epoch_count
 from outlay.cost.run_cost import cost_of
 from outlay.goodput.follower import read_view
-from training_worlds import HEALTHY, TRIALS, Trial, best_remedy, drawn_world, write_log
+from training_worlds import (
+    HEALTHY,
+    TRIALS,
+    Trial,
+    best_remedy,
+    random_world,
+    seconds_of,
+    simulate,
+    write_log,
+)
 
 FACTOR = 1.3
 
 
 def advise(trial: Trial, run_dir: Path) -> tuple[list[OptimizationRecommendation], float]:
-    """Return what is said about a trial's log, and what the log says that it cost."""
+    """Return the recommendations for a trial's log, and the cost of the run."""
     now_ns = write_log(trial.world, run_dir) if trial.log is None else trial.log(run_dir)
     view = read_view(run_dir, now_ns)
     cost = cost_of(view).cost
@@ -32,81 +41,85 @@ def advise(trial: Trial, run_dir: Path) -> tuple[list[OptimizationRecommendation
 
 
 @pytest.fixture(scope="module")
-def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Answer]:
-    """What is said first about each trial, with what is true."""
+def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, TrialResult]:
+    """The result of each trial, by its name."""
     found = {}
     for trial in TRIALS:
         advice, cost = advise(trial, tmp_path_factory.mktemp("trial"))
-        found[trial.name] = Answer(trial, advice, cost)
+        found[trial.name] = TrialResult(trial, advice, cost)
     return found
 
 
-class Answer:
-    """The advice on one trial beside the truth about it."""
+class TrialResult:
+    """The savings that were recommended for one trial, and the true saving."""
 
     def __init__(self, trial: Trial, advice: list[OptimizationRecommendation], cost: float) -> None:
         savings = of_kind(advice, "saving")
         self.first = savings[0] if savings else None
-        self.truth = trial.truth()
+        self.true_saving = trial.saving()
         self.savings, self.cost = savings, cost
-        self.right = (
+        self.is_best_first = (
             self.first is not None
             and self.first.category == trial.category
-            and trial.word in self.first.title
+            and trial.title in self.first.title
         )
 
     def __repr__(self) -> str:
-        said = None if self.first is None else (self.first.title, self.first.estimated_savings)
-        return f"{said}, truly {self.truth:.2f}"
+        first = None if self.first is None else (self.first.title, self.first.estimated_savings)
+        return f"{first}, true saving {self.true_saving:.2f}"
 
     @property
-    def close(self) -> bool:
-        """Whether what is said to be saved is within a factor of the truth."""
-        if not self.right or self.first is None:
+    def is_close(self) -> bool:
+        """Whether the estimated saving is within a factor of the true one."""
+        if not self.is_best_first or self.first is None:
             return False
-        return self.truth / FACTOR <= self.first.estimated_savings <= self.truth * FACTOR
+        saved = self.true_saving
+        return saved / FACTOR <= self.first.estimated_savings <= saved * FACTOR
 
     @property
-    def held(self) -> bool:
-        """Whether the interval holds the truth."""
-        if not self.right or self.first is None:
+    def is_in_interval(self) -> bool:
+        """Whether the interval contains the true saving."""
+        if not self.is_best_first or self.first is None:
             return False
-        low, high = self.first.savings_low, self.first.savings_high
-        return low is not None and high is not None and low - 1e-4 <= self.truth <= high + 1e-4
+        low, high, saved = self.first.savings_low, self.first.savings_high, self.true_saving
+        return low is not None and high is not None and low - 1e-4 <= saved <= high + 1e-4
 
 
-def test_the_best_change_is_named_first_in_eighteen_of_twenty(answers: dict[str, Answer]) -> None:
-    wrong = {name: answer for name, answer in answers.items() if not answer.right}
-    assert len(answers) == 20
+def test_the_best_change_comes_first_in_eighteen_of_twenty(
+    results: dict[str, TrialResult],
+) -> None:
+    wrong = {name: result for name, result in results.items() if not result.is_best_first}
+    assert len(results) == 20
     assert len(wrong) <= 2, wrong
 
 
-def test_what_it_saves_is_within_a_factor_of_the_truth_in_fifteen(
-    answers: dict[str, Answer],
+def test_the_saving_is_within_a_factor_of_the_true_one_in_fifteen(
+    results: dict[str, TrialResult],
 ) -> None:
-    off = {name: answer for name, answer in answers.items() if not answer.close}
+    off = {name: result for name, result in results.items() if not result.is_close}
     assert len(off) <= 5, off
 
 
-def test_four_in_five_intervals_hold_the_truth(answers: dict[str, Answer]) -> None:
-    missed = {name: answer for name, answer in answers.items() if not answer.held}
+def test_four_in_five_intervals_contain_the_true_saving(results: dict[str, TrialResult]) -> None:
+    missed = {name: result for name, result in results.items() if not result.is_in_interval}
     assert len(missed) <= 4, missed
 
 
 def test_every_interval_has_a_width_and_ends_between_zero_and_the_cost(
-    answers: dict[str, Answer],
+    results: dict[str, TrialResult],
 ) -> None:
-    for name, answer in answers.items():
-        for each in answer.savings:
+    for name, result in results.items():
+        for each in result.savings:
             assert each.savings_low is not None, name
             assert each.savings_high is not None, name
-            most = max(answer.cost, answer.truth * FACTOR)  # A live run is yet to cost the rest.
+            # The rest of a live run is not in its cost yet.
+            most = max(result.cost, result.true_saving * FACTOR)
             assert 0 <= each.savings_low < each.savings_high <= most, (name, each)
             assert each.savings_low <= each.estimated_savings <= each.savings_high, (name, each)
 
 
-def test_no_saving_is_called_measured(answers: dict[str, Answer]) -> None:
-    assert {each.grade for answer in answers.values() for each in answer.savings} <= {
+def test_no_saving_has_the_grade_measured(results: dict[str, TrialResult]) -> None:
+    assert {each.grade for result in results.values() for each in result.savings} <= {
         "estimated",
         "assumed",
     }
@@ -117,35 +130,41 @@ def test_no_saving_is_called_measured(answers: dict[str, Answer]) -> None:
     [t for t in TRIALS if not t.around and t.log is None],
     ids=lambda trial: trial.name,
 )
-def test_what_is_called_the_best_change_is_the_best_of_all_that_can_be_done(trial: Trial) -> None:
+def test_the_change_of_a_trial_is_the_best_of_all_changes(trial: Trial) -> None:
     best, saved = best_remedy(trial.world)
-    assert best == (trial.category, trial.word)
-    assert saved == pytest.approx(trial.truth())
+    assert best == (trial.category, trial.title)
+    assert saved == pytest.approx(trial.saving())
 
 
-def test_worlds_drawn_by_chance_are_told_what_a_trial_of_everything_says(tmp_path: Path) -> None:
-    """Nobody chose these to fit: which change is best, and what it saves, is found by trying."""
+def test_random_worlds_get_the_best_of_all_simulated_changes(tmp_path: Path) -> None:
     wrong, off, missed = [], [], []
     for seed in range(18):
-        world = drawn_world(seed)
-        (category, word), truth = best_remedy(world)
+        world = random_world(seed)
+        (category, title_part), saved = best_remedy(world)
         view = read_view(tmp_path / str(seed), write_log(world, tmp_path / str(seed), seed=seed))
         first = next(iter(of_kind(advise_run(view), "saving")), None)
-        if first is None or first.category != category or word not in first.title:
+        if first is None or first.category != category or title_part not in first.title:
             wrong.append(seed)
             continue
         assert first.savings_low is not None
         assert first.savings_high is not None
-        off += [] if truth / FACTOR <= first.estimated_savings <= truth * FACTOR else [seed]
-        missed += [] if first.savings_low <= truth + 1e-4 <= first.savings_high + 2e-4 else [seed]
+        off += [] if saved / FACTOR <= first.estimated_savings <= saved * FACTOR else [seed]
+        missed += [] if first.savings_low <= saved + 1e-4 <= first.savings_high + 2e-4 else [seed]
     assert len(wrong) <= 1, wrong
     assert len(missed) <= 3, missed
-    # How often a run failed is chance, and so is what it lost by that: a third may be off.
+    # The number of failures, and so the loss, is random: a third of the savings may be off.
     assert len(off) <= 6, off
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_the_duration_of_a_training_is_the_sum_of_its_events(seed: int) -> None:
+    world = random_world(seed)
+    events = simulate(world, seed)
+    assert seconds_of(world, seed) == pytest.approx(sum(e.seconds + e.wait for e in events))
+
+
 @pytest.mark.parametrize("name", HEALTHY)
-def test_a_healthy_training_is_told_nothing(name: str, tmp_path: Path) -> None:
+def test_a_healthy_training_gets_no_saving(name: str, tmp_path: Path) -> None:
     view = read_view(tmp_path, write_log(HEALTHY[name], tmp_path))
     assert of_kind(advise_run(view), "saving") == []
 
@@ -192,7 +211,7 @@ def test_no_saving_makes_the_metric_worse_than_it_states(
     count: int,
     noise: float,
 ) -> None:
-    """The true curve after as many epochs as are advised, against where it was going to end."""
+    """Compares the true curve after the recommended number of epochs with its end."""
     g = np.random.default_rng(seed)
     true = shape(g)
     values = [true(t) + noise * g.standard_normal() for t in range(1, count + 1)]

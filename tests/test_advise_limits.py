@@ -1,4 +1,4 @@
-"""What advice refuses to count with, and where it rightly says nothing."""
+"""Invalid arguments of advice, and cases in which there is nothing to recommend."""
 
 from __future__ import annotations
 
@@ -65,20 +65,20 @@ from outlay.ledger import Metric
         lambda: forecast_rest([Pace(1, 1, 1)], -1),
     ],
 )
-def test_what_cannot_be_counted_with_is_refused(refused: Callable[[], object]) -> None:
+def test_invalid_arguments_are_refused(refused: Callable[[], object]) -> None:
     with pytest.raises(InvalidValue):
         refused()
 
 
-def test_saves_that_take_longer_than_failures_stay_away_have_an_interval() -> None:
+def test_saves_longer_than_the_mttf_have_an_interval() -> None:
     assert optimal_interval(Reliability(save=1e6, mttf=1)) == 1
 
 
-def test_nothing_ahead_beats_nothing() -> None:
+def test_without_epochs_ahead_the_probability_is_zero() -> None:
     assert probability_of_beating([0.1, 0.2, 0.3, 0.4], 0) == 0.0
 
 
-def test_a_part_of_the_dataset_that_cannot_be_is_named() -> None:
+def test_an_invalid_part_of_the_dataset_is_named() -> None:
     with pytest.raises(InvalidValue, match=r"validation_accuracy_curve: got \{0: 0.5\}"):
         recommend_dataset_size(1000, {0: 0.5, 1000: 0.9}, 100.0, 1.0)
 
@@ -101,7 +101,7 @@ def test_an_interval_that_never_ends_could_save_everything() -> None:
     assert found.estimated_savings == 100
 
 
-def test_a_restart_longer_than_failures_stay_away_changes_no_interval() -> None:
+def test_a_restart_longer_than_the_mttf_does_not_change_the_interval() -> None:
     """A day in the queue after a minute of training."""
     measured = Checkpointing(
         interval=600, save=1, restart=86_400, mttf=60, mttf_low=30, mttf_high=120, cost=100
@@ -111,18 +111,18 @@ def test_a_restart_longer_than_failures_stay_away_changes_no_interval() -> None:
     assert "every 10.3s of training" in found.title
 
 
-def test_where_no_interval_is_ever_got_through_none_saves_anything() -> None:
+def test_no_interval_is_recommended_if_none_would_complete() -> None:
     measured = Checkpointing(
         interval=50, save=1e5, restart=1, mttf=10, mttf_low=5, mttf_high=20, cost=100
     )
     assert recommend_checkpoint_interval(measured) is None
 
 
-def test_badput_of_a_cent_is_not_worth_a_word() -> None:
+def test_negligible_badput_gets_no_recommendation() -> None:
     assert recommend_badput({"step": 1.0, "data_loading": 0.01}, {}) is None
 
 
-def test_a_move_to_spot_says_what_it_risks() -> None:
+def test_a_move_to_spot_lists_its_risks() -> None:
     now = Option(name="now", price_per_hour=3, speed=1)
     spot = Option(name="spot", price_per_hour=1, speed=1, mttf_hours=12)
     found = recommend_compute_tier(now, [spot], ComputeJob(work=10), least_saving=1)

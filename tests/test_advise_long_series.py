@@ -1,4 +1,4 @@
-"""Losses logged at every step: long series are thinned, and say what they would say whole."""
+"""Losses logged at every step: long series are reduced to blocks, with the same results."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_a_series_of_ordinary_length_is_left_as_it_is() -> None:
     assert nodes_of(MOST).tolist() == list(range(MOST))
 
 
-def test_the_nodes_of_a_curve_stand_for_all_of_it() -> None:
+def test_blocks_of_a_curve_are_computed_from_its_nodes() -> None:
     curve: Floats = STEPS**-0.7
     nodes = curve_in_blocks(curve[nodes_of(LONG), None], LONG)[:, 0]
     assert nodes == pytest.approx(in_blocks(curve), rel=1e-3)
@@ -65,7 +65,7 @@ def test_instants_asked_about_reach_from_the_first_to_the_last(first: int, last:
     assert len(asked) <= MOST
 
 
-def test_a_long_curve_without_noise_goes_on_as_it_did() -> None:
+def test_a_long_curve_without_noise_is_extrapolated() -> None:
     found = draw_curves((0.9 - 0.5 * STEPS**-0.4).tolist(), [2.0 * LONG]).curve
     assert float(np.median(found)) == pytest.approx(0.9 - 0.5 * (2 * LONG) ** -0.4, abs=1e-4)
 
@@ -80,12 +80,12 @@ def test_a_long_run_that_still_learns_is_not_stopped_by_its_luckiest_step() -> N
     assert probability_of_beating(learning.tolist(), LONG, margin=0.001) > 0.5
 
 
-def test_a_long_plateau_is_beaten_by_nothing() -> None:
+def test_a_long_plateau_is_unlikely_to_be_beaten() -> None:
     plateau = 0.5 - 2.0 * np.exp(-STEPS / 100) - 1e-5 * STEPS + NOISE / 10
     assert probability_of_beating(plateau.tolist(), LONG, margin=0.001) < 0.05
 
 
-def test_a_million_steps_ahead_are_looked_at_as_quickly_as_a_few() -> None:
+def test_a_million_steps_ahead_are_extrapolated() -> None:
     plateau = 0.5 - 2.0 * np.exp(-STEPS / 100) - 1e-5 * STEPS + NOISE / 10
     assert probability_of_beating(plateau.tolist(), 10**6, margin=0.001, draws=100) < 0.05
 

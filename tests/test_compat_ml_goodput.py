@@ -16,6 +16,7 @@ import pytest
 
 from goodput_log import START_S, Job, MemoryLog, at
 from google_stand_ins import (
+    REJECTED,
     Logging,
     Monitoring,
     logging_on_loopback,
@@ -172,7 +173,7 @@ def test_a_gcs_path_is_ignored_with_a_warning(caplog: pytest.LogCaptureFixture) 
     assert "not in gs://bucket/dir" in caplog.text
 
 
-def test_a_logger_with_the_two_documented_methods_is_enough() -> None:
+def test_a_logger_needs_only_the_two_documented_methods() -> None:
     class Log:
         def __init__(self) -> None:
             self.entries: list[dict[str, Any]] = []
@@ -219,7 +220,7 @@ def test_the_ideal_step_time_leaves_anomalies_out_and_takes_short_steps() -> Non
     assert goodput_utils.compute_ideal_step_time([]) is None
 
 
-def test_anomalous_steps_are_told_apart() -> None:
+def test_anomalous_steps_are_separated() -> None:
     times = [1.0, 1.25, 0.75, 1.0, 60.0]
     split = goodput_utils.get_anomalous_and_normal_step_times(times)
     assert split == ([60.0], [1.0, 1.25, 0.75, 1.0])
@@ -300,7 +301,7 @@ def test_an_elastic_recorder_writes_the_documented_payloads() -> None:
     assert ("job_name", "elastic_reinit_end_time") in keys
 
 
-def test_waits_and_starts_anew_are_badput_of_their_own() -> None:
+def test_waits_and_reinitialisation_have_their_own_badput_types() -> None:
     clock = ManualClock((START_S + 28) * 10**9)
     calculator = goodput_elastic.ElasticGoodputCalculator("job", "log", elastic_log(), clock=clock)
     badput = calculator.get_job_goodput_details()["badput_time"]
@@ -357,7 +358,7 @@ def test_saves_are_averaged_over_hosts_and_summed_over_steps() -> None:
 
 
 @pytest.mark.parametrize(("kind", "total"), [("local", 1), ("persistent", 8)])
-def test_storage_is_told_apart(kind: str, total: float) -> None:
+def test_local_and_persistent_saves_are_separated(kind: str, total: float) -> None:
     calculator = checkpoints(save(1, "gs://b", 3), save(1, "/local", 1), save(2, "gs://b", 5))
     found = calculator.calculate_save_operation_checkpoint_manager_blocking_time(kind)
     assert found.total_checkpoint_manager_blocking_time == total
@@ -443,7 +444,7 @@ def test_metrics_of_ones_own_are_sent(cloud: Monitoring) -> None:
     assert (cloud.value("loss", a="b"), cloud.value("epoch")) == (0.5, 3)
 
 
-def test_a_series_ends_when_it_is_told(cloud: Monitoring) -> None:
+def test_a_series_ends_at_the_given_instant(cloud: Monitoring) -> None:
     sender = gcp_metrics.GCPMetrics("p")
     kind = gcp_metrics.ValueType.INT
     series = sender.create_time_series("m", 1, kind, {}, "global", {}, 1_700_000_000, 250_000_000)
@@ -453,7 +454,7 @@ def test_a_series_ends_when_it_is_told(cloud: Monitoring) -> None:
 
 
 def test_rejected_metrics_are_logged(cloud: Monitoring, caplog: pytest.LogCaptureFixture) -> None:
-    cloud.mood.refuses_with = grpc.StatusCode.PERMISSION_DENIED
+    cloud.fault.status = grpc.StatusCode.PERMISSION_DENIED
     kind = gcp_metrics.ValueType.DOUBLE
     gcp_metrics.GCPMetrics("p").send_metrics([metric("loss", math.pi, kind)])
-    assert "not today" in caplog.text
+    assert REJECTED in caplog.text

@@ -1,4 +1,4 @@
-"""Work in the background: in order, never in the way, and every loss counted."""
+"""Background work: in order, never blocking the caller, every loss counted."""
 
 from __future__ import annotations
 
@@ -34,24 +34,24 @@ def test_a_batch_fills_up_while_it_lingers() -> None:
 
 
 def test_work_that_hangs_blocks_neither_offer_nor_the_end() -> None:
-    let_go, begun = threading.Event(), threading.Event()
+    released, started = threading.Event(), threading.Event()
 
     def hang(_: Sequence[int]) -> None:
-        begun.set()
-        let_go.wait(60)
+        started.set()
+        released.wait(60)
 
     background = Background("work", hang, Limits(waiting=5))
     background.offer(0)
-    assert begun.wait(SOON_S)
+    assert started.wait(SOON_S)
     for item in range(20):
         background.offer(item)
     assert not background.drain(0.01)
     background.abandon()
     assert background.outcome.lost == 21
-    let_go.set()
+    released.set()
     background.offer(0)
     assert background.drain(SOON_S)
-    assert background.outcome.done == 1, "what was given up is not done as well"
+    assert background.outcome.done == 1, "an abandoned item is not counted as done"
 
 
 def test_a_failure_is_counted_and_logged_once(caplog: pytest.LogCaptureFixture) -> None:

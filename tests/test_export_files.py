@@ -1,4 +1,4 @@
-"""Readings and logs as files: whole or not there, and in the unit that their columns say."""
+"""Readings and logs as files: written whole or not at all, in the units of their columns."""
 
 from __future__ import annotations
 

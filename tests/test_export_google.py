@@ -11,6 +11,7 @@ import pytest
 
 from goodput_log import START_S, Job, at
 from google_stand_ins import (
+    REJECTED,
     Logging,
     Monitoring,
     logging_on_loopback,
@@ -50,8 +51,8 @@ READING = GoodputReading(
 
 
 @pytest.fixture(autouse=True)
-def nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    """This machine is not on Google Cloud, and nobody asks the real service about that."""
+def not_on_google_cloud(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a metadata service."""
     monkeypatch.setenv("GCE_METADATA_HOST", "127.0.0.1:9")
 
 
@@ -143,13 +144,13 @@ def test_step_deviation_is_one_number(monitoring: Monitoring) -> None:
 def test_an_error_of_the_service_is_raised_at_once(
     code: grpc.StatusCode, monitoring: Monitoring
 ) -> None:
-    monitoring.mood.refuses_with = code
-    with pytest.raises(Exception, match="not today"):
+    monitoring.fault.status = code
+    with pytest.raises(Exception, match=REJECTED):
         upload(READING)
     assert monitoring.requests == []
 
 
-# Who this machine is
+# Metadata of this machine
 
 
 MACHINE = {
@@ -287,7 +288,7 @@ def test_an_interval_bounds_what_is_read() -> None:
     ("retention", "found"),
     [(None, [0, 8, 29]), (timedelta(days=7), [29]), (timedelta(hours=1), [])],
 )
-def test_a_log_is_read_thirty_days_back_unless_said(
+def test_a_log_is_read_thirty_days_back_by_default(
     retention: timedelta | None, found: list[int]
 ) -> None:
     day_ns = 24 * 3600 * 10**9
@@ -304,8 +305,8 @@ def test_a_log_is_read_thirty_days_back_unless_said(
     assert [entry["step_count"] for entry in entries] == found
 
 
-def test_a_batch_that_is_refused_once_is_sent_again(log: Logging) -> None:
-    log.mood.refuses_with, log.mood.refusals = grpc.StatusCode.UNAVAILABLE, 1
+def test_a_batch_that_is_rejected_once_is_sent_again(log: Logging) -> None:
+    log.fault.status, log.fault.times = grpc.StatusCode.UNAVAILABLE, 1
     writer = logger()
     writer.write_cloud_logging_entry({"job_name": "bert", "step_count": 1})
     writer.flush()
@@ -313,8 +314,8 @@ def test_a_batch_that_is_refused_once_is_sent_again(log: Logging) -> None:
     assert writer.outcome.lost == 0
 
 
-def test_a_service_that_keeps_refusing_only_loses_entries(log: Logging) -> None:
-    log.mood.refuses_with = grpc.StatusCode.PERMISSION_DENIED
+def test_a_service_that_keeps_rejecting_only_loses_entries(log: Logging) -> None:
+    log.fault.status = grpc.StatusCode.PERMISSION_DENIED
     writer = logger()
     writer.write_cloud_logging_entry({"job_name": "bert", "step_count": 1})
     writer.flush()
@@ -323,7 +324,7 @@ def test_a_service_that_keeps_refusing_only_loses_entries(log: Logging) -> None:
 
 
 def test_flushing_a_service_that_hangs_ends_in_time(log: Logging) -> None:
-    log.mood.hangs = True
+    log.fault.hangs = True
     writer = logger(background_grace_period_s=0.05)
     writer.write_cloud_logging_entry({"job_name": "bert", "step_count": 1})
     writer.flush()

@@ -1,4 +1,4 @@
-"""GoodputMonitor: beside training, never in its way, and honest about what it lost."""
+"""GoodputMonitor: uploads beside training, never blocks it, and counts what it lost."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 import outlay
 from goodput_log import Job, MemoryLog
-from google_stand_ins import Monitoring, logging_on_loopback, monitoring_on_loopback
+from google_stand_ins import REJECTED, Monitoring, logging_on_loopback, monitoring_on_loopback
 from outlay.clock import SYSTEM
 from outlay.compat.ml_goodput_measurement.monitoring_elastic import ElasticGoodputMonitor
 from outlay.errors import InvalidValue
 from outlay.export.cloud import CloudLogger
 from outlay.export.gcp import GCPOptions
-from outlay.export.monitor import GoodputMonitor, ProcessUploader
+from outlay.export.monitor import GoodputMonitor, ProcessUploader, ThreadUploader
 from outlay.export.sinks import JsonLinesFile
-from outlay.export.uploads import TALLY_BYTES, Tally, encode_tally
+from outlay.export.uploads import TALLY_BYTES, Tally, Upload, encode_tally
 from outlay.goodput.goodput_recorder import GoodputRecorder, LocalRunLog
 from outlay.goodput.readings import DeviationReading, GoodputReading, Reading
 from waiting import until
 
 SOON_S = 60.0
-# What stop says of a sink that never answers. Had it waited, there would be an error of the sink.
+# The error of a sink that never answers. Had stop waited, it would be an error of the sink itself.
 GIVEN_UP = ("there was no time left for it", "the uploader ended with -9")
 PROGRAM = Path(__file__).parent / "programs" / "monitored.py"
 NO_CLOUD = GCPOptions(enable_gcp_goodput_metrics=False, enable_gcp_step_deviation_metrics=False)
@@ -42,8 +42,8 @@ CLOUD = GCPOptions("p", "l")
 
 
 @pytest.fixture(autouse=True)
-def nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    """This machine is not on Google Cloud, and nobody asks the real service about that."""
+def not_on_google_cloud(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a metadata service."""
     monkeypatch.setenv("GCE_METADATA_HOST", "127.0.0.1:9")
 
 
@@ -51,6 +51,16 @@ def nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
 def cloud(monkeypatch: pytest.MonkeyPatch) -> Iterator[Monitoring]:
     with monitoring_on_loopback(monkeypatch) as service:
         yield service
+
+
+@pytest.fixture
+def in_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run uploaders in threads: for behaviour that does not depend on processes."""
+
+    def start(upload: Upload, finish_s: float) -> ThreadUploader:
+        return ThreadUploader(upload, finish_s, None)
+
+    monkeypatch.setattr("outlay.export.monitor.ProcessUploader", start)
 
 
 def train(run_dir: Path, steps: int = 20) -> None:
@@ -110,6 +120,7 @@ def test_tensorboard_shows_goodput_badput_and_step_deviation(tmp_path: Path) -> 
     assert steps == list(range(20))
 
 
+@pytest.mark.usefixtures("in_threads")
 def test_without_the_breakdown_badput_is_not_in_tensorboard(tmp_path: Path) -> None:
     train(tmp_path / "run")
     watching = monitor(tmp_path / "run", tensorboard_dir=tmp_path / "tb")
@@ -131,6 +142,7 @@ def test_uploads_go_on_while_the_job_runs(tmp_path: Path) -> None:
     assert watching.tally.lost == 0
 
 
+@pytest.mark.usefixtures("in_threads")
 def test_the_cloud_gets_goodput_windows_and_deviation_at_once(
     tmp_path: Path, cloud: Monitoring
 ) -> None:
@@ -153,11 +165,12 @@ def test_the_cloud_gets_goodput_windows_and_deviation_at_once(
     assert watching.tally.lost == 0
 
 
+@pytest.mark.usefixtures("in_threads")
 @pytest.mark.parametrize("code", [grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.UNAVAILABLE])
-def test_refused_uploads_are_counted_and_logged_and_other_sinks_continue(
+def test_rejected_uploads_are_counted_and_other_sinks_continue(
     code: grpc.StatusCode, tmp_path: Path, cloud: Monitoring, caplog: pytest.LogCaptureFixture
 ) -> None:
-    cloud.mood.refuses_with = code
+    cloud.fault.status = code
     train(tmp_path / "run")
     output = tmp_path / "out.jsonl"
     watching = monitor(tmp_path / "run", gcp_options=CLOUD, sinks=[JsonLinesFile(str(output))])
@@ -165,13 +178,14 @@ def test_refused_uploads_are_counted_and_logged_and_other_sinks_continue(
     with caplog.at_level(logging.WARNING, "outlay"):
         watching.stop_goodput_uploader()
     assert watching.tally.lost >= 1
-    assert "not today" in watching.tally.trouble
+    assert REJECTED in watching.tally.trouble
     assert re.search(r"readings and lost \d+; last error:", caplog.text)
     assert rows(output)
 
 
+@pytest.mark.usefixtures("in_threads")
 def test_a_sink_that_hangs_does_not_block_stopping(tmp_path: Path, cloud: Monitoring) -> None:
-    cloud.mood.hangs = True
+    cloud.fault.hangs = True
     train(tmp_path / "run")
     output = tmp_path / "out.jsonl"
     watching = monitor(
@@ -187,6 +201,7 @@ def test_a_sink_that_hangs_does_not_block_stopping(tmp_path: Path, cloud: Monito
     assert watching.tally.trouble in GIVEN_UP
 
 
+@pytest.mark.usefixtures("in_threads")
 def test_outside_google_cloud_an_error_is_logged_and_training_continues(tmp_path: Path) -> None:
     train(tmp_path / "run")
     watching = monitor(tmp_path / "run", gcp_options=GCPOptions())
@@ -226,6 +241,7 @@ def test_step_deviation_must_be_included_to_be_uploaded(
     assert "include_step_deviation is not set" in caplog.text
 
 
+@pytest.mark.usefixtures("in_threads")
 def test_either_cloud_upload_can_be_switched_off(tmp_path: Path, cloud: Monitoring) -> None:
     train(tmp_path / "run")
     options = GCPOptions("p", "l", enable_gcp_goodput_metrics=False)
@@ -238,6 +254,7 @@ def test_either_cloud_upload_can_be_switched_off(tmp_path: Path, cloud: Monitori
     assert names == {"step_time_deviation"}
 
 
+@pytest.mark.usefixtures("in_threads")
 def test_an_uploader_may_be_started_before_the_first_record(tmp_path: Path) -> None:
     watching = monitor(tmp_path / "run", tensorboard_dir=tmp_path / "tb")
     watching.start_goodput_uploader()
@@ -247,7 +264,8 @@ def test_an_uploader_may_be_started_before_the_first_record(tmp_path: Path) -> N
     assert watching.tally.lost == 0
 
 
-def test_starting_twice_and_stopping_twice_are_harmless(tmp_path: Path) -> None:
+@pytest.mark.usefixtures("in_threads")
+def test_starting_or_stopping_twice_has_no_effect(tmp_path: Path) -> None:
     watching = monitor(tmp_path / "run", tensorboard_dir=tmp_path / "tb")
     watching.start_goodput_uploader()
     watching.start_goodput_uploader()
@@ -256,7 +274,7 @@ def test_starting_twice_and_stopping_twice_are_harmless(tmp_path: Path) -> None:
     assert watching.tally.lost == 0
 
 
-def test_a_log_that_only_this_process_can_read_is_watched_by_a_thread(tmp_path: Path) -> None:
+def test_a_log_that_only_this_process_can_read_is_uploaded_by_a_thread(tmp_path: Path) -> None:
     log = MemoryLog(Job("job").start(0).steps(0, 11, at=0).end(11).payloads)
     output = tmp_path / "out.jsonl"
     watching = monitor(tmp_path, cloud_logger=log, sinks=[JsonLinesFile(str(output))])
@@ -349,7 +367,8 @@ def test_a_log_in_the_cloud_is_watched_by_a_process(
     assert (tmp_path / "cache" / "job_timeline.jsonl").exists()
 
 
-def test_an_elastic_monitor_uploads_how_slices_are_used(tmp_path: Path, cloud: Monitoring) -> None:
+@pytest.mark.usefixtures("in_threads")
+def test_an_elastic_monitor_uploads_slice_efficiency(tmp_path: Path, cloud: Monitoring) -> None:
     with outlay.run("model", dir=tmp_path / "run") as run:
         run.set_slices(1, 4, 2)
         for _ in range(5):
@@ -419,7 +438,7 @@ def test_a_tally_always_has_the_same_length(trouble: str) -> None:
     assert (found.uploaded, found.lost) == (10**12, 10**12)
 
 
-# Bad ends
+# Trainings that are killed, or exit without stopping the monitor
 
 
 def start(run_dir: Path, output: Path, end: str, steps: int = 5) -> subprocess.Popen[str]:
@@ -447,7 +466,7 @@ def test_a_training_that_does_not_stop_its_monitor_exits_at_once(tmp_path: Path)
 
 
 def test_a_sink_that_hangs_does_not_disturb_the_exit(tmp_path: Path, cloud: Monitoring) -> None:
-    cloud.mood.hangs = True
+    cloud.fault.hangs = True
     with start(tmp_path / "run", tmp_path / "out.jsonl", "cloud stop") as process:
         text, _ = process.communicate(timeout=SOON_S)
     assert process.returncode == 0
@@ -457,9 +476,10 @@ def test_a_sink_that_hangs_does_not_disturb_the_exit(tmp_path: Path, cloud: Moni
     assert trouble in GIVEN_UP
 
 
-# -- as the library that it replaces -----------------------------------------------------------
+# As in ml-goodput-measurement
 
 
+@pytest.mark.usefixtures("in_threads")
 def test_stopping_what_was_never_started_uploads_once(tmp_path: Path) -> None:
     train(tmp_path)
     goodput, deviation = JsonLinesFile(f"{tmp_path}/g.jsonl"), JsonLinesFile(f"{tmp_path}/d.jsonl")
@@ -469,6 +489,7 @@ def test_stopping_what_was_never_started_uploads_once(tmp_path: Path) -> None:
     assert [row["step"] for row in rows(tmp_path / "d.jsonl")] == list(range(20))
 
 
+@pytest.mark.usefixtures("in_threads")
 def test_a_skipped_flush_and_a_second_stop_upload_nothing(tmp_path: Path) -> None:
     train(tmp_path)
     sink = JsonLinesFile(f"{tmp_path}/g.jsonl")
@@ -482,6 +503,7 @@ def test_a_skipped_flush_and_a_second_stop_upload_nothing(tmp_path: Path) -> Non
     assert len(rows(tmp_path / "g.jsonl")) == 1
 
 
+@pytest.mark.usefixtures("in_threads")
 def test_the_environments_cache_directory_overrides_the_argument(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -502,12 +524,12 @@ def test_the_environments_cache_directory_overrides_the_argument(
     assert not (tmp_path / "no").exists()
 
 
-@pytest.mark.parametrize(("stated", "said"), [("120", "not copied"), ("soon", "not a number")])
+@pytest.mark.parametrize(("stated", "message"), [("120", "not copied"), ("soon", "not a number")])
 def test_the_interval_of_copies_to_a_bucket_is_accepted_with_a_warning(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture,
-    stated: str, said: str,
+    stated: str, message: str,
 ) -> None:  # fmt: skip
     monkeypatch.setenv("ML_GOODPUT_GCS_SYNC_INTERVAL_SECONDS", stated)
     monitor(tmp_path)
     assert f"ML_GOODPUT_GCS_SYNC_INTERVAL_SECONDS={stated}" in caplog.text
-    assert said in caplog.text
+    assert message in caplog.text

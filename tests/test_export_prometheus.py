@@ -100,12 +100,12 @@ def prometheus(
     program = shutil.which("prometheus") or missing("prometheus is not installed")
     home = tmp_path_factory.mktemp("prometheus")
     (home / "token").write_text("sesame\n")
-    reading = shared_lab.live.read()  # Once: the scrapes go on while other tests have other homes.
+    reading = shared_lab.live.read()  # Once: other tests have other homes while it is scraped.
     server = MetricsServer(("127.0.0.1", 0), lambda: reading, read_token(home / "token"))
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
     port = server.server_address[1]
     (home / "prometheus.yml").write_text(
-        "scrape_configs: [{job_name: outlay, scrape_interval: 1s, "
+        "scrape_configs: [{job_name: outlay, scrape_interval: 200ms, scrape_timeout: 200ms, "
         f"authorization: {{credentials_file: {home}/token}}, "
         f"static_configs: [{{targets: ['127.0.0.1:{port}']}}]}}]"
     )
@@ -263,7 +263,7 @@ def test_the_series_of_a_run_end_with_it(lab: Lab) -> None:
     assert "outlay_run_" not in lab.page()
 
 
-def test_a_log_that_cannot_be_read_is_counted_and_hides_nothing(lab: Lab) -> None:
+def test_an_unreadable_log_is_counted_and_runs_are_still_shown(lab: Lab) -> None:
     lab.log_path.write_text("{not a line\n")
     page = lab.page()
     assert "outlay_unreadable{} 1.0" in page
@@ -292,7 +292,7 @@ def test_a_failed_scrape_says_why_and_the_next_one_succeeds() -> None:
         return LiveReading(t_ns=1, runs=(), guards=(), findings=())
 
     with MetricsServer(("127.0.0.1", 0), read) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         url = f"http://127.0.0.1:{server.server_address[1]}/metrics"
         answers = [httpx2.get(url, trust_env=False) for _ in range(2)]
         server.shutdown()

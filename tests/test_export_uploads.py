@@ -1,4 +1,4 @@
-"""One uploader's loop: what it asks, what it hands on, what it counts."""
+"""One uploader's loop: what it reads, passes to sinks and counts."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from goodput_log import Job, MemoryLog
 from outlay.export import uploads
 from outlay.export.sinks import CsvFile, Destination
 from outlay.export.uploads import Goodput, Question, StepDeviation, Tally, Upload, Uploads, Windows
-from outlay.goodput.readings import DeviationReading, GoodputReading, Reading, WindowReading
+from outlay.goodput.readings import DeviationReading, Reading, WindowReading
 
 SOON_S = 60.0
 AGES_S = 10**9  # The jobs of these tests are of the past.
 
 
 class Memory:
-    """A sink that keeps readings; it cannot be opened the first so many times."""
+    """A sink that keeps readings; opening it fails ``failures`` times."""
 
-    def __init__(self, refusals: int = 0) -> None:
+    def __init__(self, failures: int = 0) -> None:
         self.readings: list[Reading] = []
         self.closed = False
-        self.refusals = refusals
+        self.failures = failures
 
     def open(self, _: Destination) -> Memory:
-        if self.refusals:
-            self.refusals -= 1
+        if self.failures:
+            self.failures -= 1
             raise ConnectionError("not yet")
         return self
 
@@ -62,28 +62,23 @@ def job() -> MemoryLog:
 
 def test_a_steps_deviation_is_read_once(sink: Memory) -> None:
     log = job()
-    asking = loop(StepDeviation(), log)
-    asking.once()
+    uploads_of_job = loop(StepDeviation(), log)
+    uploads_of_job.once()
     log.entries += Job().steps(11, 3, at=11).payloads
-    asking.once()
-    asking.finish(SOON_S, final=True)
-    told = [list(r.deviations_s) for r in sink.readings if isinstance(r, DeviationReading)]
-    assert told == [list(range(10)), [10, 11, 12], []]
-
-
-def test_badput_percentages_are_left_out_unless_wanted(sink: Memory) -> None:
-    for breakdown in (False, True):
-        loop(Goodput(breakdown=breakdown), job()).finish(SOON_S, final=True)
-    shares = [bool(r.badput_percent) for r in sink.readings if isinstance(r, GoodputReading)]
-    assert shares == [False, True]
+    uploads_of_job.once()
+    uploads_of_job.finish(SOON_S, final=True)
+    steps = [list(r.deviations_s) for r in sink.readings if isinstance(r, DeviationReading)]
+    assert steps == [list(range(10)), [10, 11, 12], []]
 
 
 def test_a_window_without_job_time_does_not_stop_the_others(sink: Memory) -> None:
-    asking = loop(Windows(sizes_s=(1, AGES_S)), MemoryLog([*job().entries, *ended().entries]))
-    asking.finish(SOON_S, final=True)
+    uploads_of_job = loop(
+        Windows(sizes_s=(1, AGES_S)), MemoryLog([*job().entries, *ended().entries])
+    )
+    uploads_of_job.finish(SOON_S, final=True)
     sizes = [r.window_s for r in sink.readings if isinstance(r, WindowReading)]
     assert sizes == [AGES_S]
-    assert asking.tally == Tally(uploaded=1)
+    assert uploads_of_job.tally == Tally(uploaded=1)
 
 
 def ended() -> MemoryLog:
@@ -91,33 +86,33 @@ def ended() -> MemoryLog:
 
 
 def test_a_sink_that_cannot_be_opened_is_opened_again(sink: Memory) -> None:
-    sink.refusals = 2
-    asking = loop(Goodput(), job())
+    sink.failures = 2
+    uploads_of_job = loop(Goodput(), job())
     for _ in range(2):
-        asking.once()
-    asking.finish(SOON_S, final=True)
-    assert asking.tally == Tally(uploaded=1, lost=2, trouble="ConnectionError: not yet")
+        uploads_of_job.once()
+    uploads_of_job.finish(SOON_S, final=True)
+    assert uploads_of_job.tally == Tally(uploaded=1, lost=2, trouble="ConnectionError: not yet")
 
 
 def test_nothing_logged_yet_is_no_loss(sink: Memory) -> None:
-    asking = loop(Goodput(), MemoryLog())
-    asking.finish(SOON_S, final=True)
-    assert asking.tally == Tally()
+    uploads_of_job = loop(Goodput(), MemoryLog())
+    uploads_of_job.finish(SOON_S, final=True)
+    assert uploads_of_job.tally == Tally()
     assert sink.readings == []
 
 
 def test_without_a_final_upload_nothing_is_read(sink: Memory) -> None:
-    asking = loop(Goodput(), job())
-    asking.once()
-    asking.finish(SOON_S, final=False)
+    uploads_of_job = loop(Goodput(), job())
+    uploads_of_job.once()
+    uploads_of_job.finish(SOON_S, final=False)
     assert len(sink.readings) == 1
     assert sink.closed
 
 
 def test_it_reads_at_intervals_until_it_is_stopped(sink: Memory) -> None:
     stop = threading.Event()
-    asking = loop(Goodput(), job(), interval_s=0.001)
+    uploads_of_job = loop(Goodput(), job(), interval_s=0.001)
     rounds = iter([True, True, True, False])
-    asking.run(stop, keep_running=lambda: next(rounds))
-    asking.finish(SOON_S, final=False)
+    uploads_of_job.run(stop, keep_running=lambda: next(rounds))
+    uploads_of_job.finish(SOON_S, final=False)
     assert len(sink.readings) == 3

@@ -1,4 +1,4 @@
-"""One attempt: how its own time is split, in the order in which it passed."""
+"""One attempt: the split of own time, in order of time."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_a_record_of_several_steps_is_held_to_as_many_typical_ones() -> None:
     assert seconds_before(timeline, 12) == {"program_startup": 1, "step": 8, "stall": 3}
 
 
-def test_without_anything_typical_nothing_is_split() -> None:
+def test_without_a_typical_step_nothing_is_split() -> None:
     assert seconds_before(attempt(Segment().step(9).step(1), None), 10) == {"step": 10}
 
 
@@ -101,12 +101,12 @@ def test_an_end_without_a_beginning_is_ignored() -> None:
 
 
 @pytest.mark.parametrize(("step", "seconds"), [(-1, 0), (0, 1), (1, 3), (4, 3), (5, 6)])
-def test_when_an_attempt_got_past_a_step(step: int, seconds: int) -> None:
+def test_start_of_the_step_after_another(step: int, seconds: int) -> None:
     timeline = attempt(Segment().step(1).step(2).step(3, number=5))
     assert timeline.start_of_step_after(step) == START_NS + seconds * SECOND
 
 
-def test_how_far_an_attempt_got() -> None:
+def test_progress_of_an_attempt() -> None:
     timeline = attempt(Segment().step(1).step(2, count=3).checkpoint())
     assert timeline.furthest_step == 3
     assert timeline.first_step_end_ns == START_NS + SECOND
@@ -114,7 +114,7 @@ def test_how_far_an_attempt_got() -> None:
     assert (committed.t_ns, committed.step) == (START_NS + 3 * SECOND, 3)
 
 
-def test_an_attempt_without_steps_got_nowhere() -> None:
+def test_an_attempt_without_steps_has_no_progress() -> None:
     timeline = attempt(Segment().heartbeat(after=4))
     assert timeline.furthest_step == -1
     assert timeline.first_step_end_ns == START_NS + 4 * SECOND

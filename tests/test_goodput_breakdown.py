@@ -7,7 +7,7 @@ import pytest
 from ledgers import SECOND, START_NS, Segment, dollars, numbered
 from outlay.goodput import phases as ph
 from outlay.goodput.follower import RunView, view_of
-from outlay.goodput.timeline import TimelineBuilder, Window, without
+from outlay.goodput.timeline import TimelineBuilder, Window
 from outlay.rates import NS_PER_HOUR, round_units, round_units_up
 from outlay.units import Money
 
@@ -68,29 +68,6 @@ def steps_at_a_price() -> Segment:
 
 
 @pytest.mark.parametrize(
-    ("exclusions", "kept"),
-    [
-        ([], [(0, 10)]),
-        ([(2, 4)], [(0, 2), (4, 10)]),
-        ([(6, 8), (2, 4)], [(0, 2), (4, 6), (8, 10)]),
-        ([(2, 6), (4, 8)], [(0, 2), (8, 10)]),
-        ([(2, 8), (4, 6)], [(0, 2), (8, 10)]),
-        ([(-5, 3)], [(3, 10)]),
-        ([(7, 15)], [(0, 7)]),
-        ([(-5, 15)], []),
-        ([(20, 30)], [(0, 10)]),
-        ([(8, 2)], [(0, 10)]),
-        ([(5, 5)], [(0, 10)]),
-    ],
-)
-def test_exclusions_are_cut_out(
-    exclusions: list[tuple[int, int]], kept: list[tuple[int, int]]
-) -> None:
-    found = without(Window(0, 10), [Window(*pair) for pair in exclusions])
-    assert found == [Window(*pair) for pair in kept]
-
-
-@pytest.mark.parametrize(
     ("name", "phase"),
     [
         ("checkpoint_save", "checkpoint_save"),
@@ -104,11 +81,11 @@ def test_a_span_cannot_pass_for_a_phase_that_is_measured(name: str, phase: str) 
     assert ph.phase_of_span(name) == phase
 
 
-def test_setting_money_aside_rounds_up() -> None:
+def test_round_units_up_rounds_up() -> None:
     assert [round_units_up(units) for units in (0, 1, NS_PER_HOUR)] == [0, 1, 1]
 
 
-def test_a_view_knows_its_ranks_and_what_they_used() -> None:
+def test_a_view_has_its_ranks_and_their_work() -> None:
     found = view(Segment().step(1, tokens=5).step(1, tokens=7).end())
     assert found.account.work.tokens == 12
     assert [row.steps for row in found.ranks()] == [2]

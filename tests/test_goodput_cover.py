@@ -1,4 +1,4 @@
-"""Which span holds an instant: the one begun last of those that are open."""
+"""The span of each instant: of the open spans, the one that began last."""
 
 from __future__ import annotations
 
@@ -59,34 +59,13 @@ def test_a_span_cut_at_the_start_keeps_its_place_among_others() -> None:
     assert painted((3, 9, "a"), (1, 9, "b"), start=5) == "aaaa."
 
 
-def test_the_time_before_each_instant_is_what_spans_held() -> None:
-    cover = covered((1, 4, "a"), (6, 8, "b"))
-    instants = np.arange(0, 11, dtype=np.int64)
-    assert cover.before(instants).tolist() == [0, 0, 1, 2, 3, 3, 3, 4, 5, 5, 5]
-
-
-def test_without_spans_nothing_is_held() -> None:
-    cover = covered()
-    assert cover.before(np.array([1, 5], dtype=np.int64)).tolist() == [0, 0]
-    assert cover.phases_before(5) == {}
-
-
-def test_each_phase_has_its_own_time() -> None:
-    cover = covered((1, 9, "a"), (3, 6, "b"))
-    assert [cover.phases_before(t) for t in (0, 4, 10)] == [
-        {"custom:a": 0, "custom:b": 0},
-        {"custom:a": 2, "custom:b": 1},
-        {"custom:a": 5, "custom:b": 3},
-    ]
-
-
 some_spans = st.lists(
     st.tuples(st.integers(-2, 12), st.integers(-2, 12), st.sampled_from("abc")), max_size=6
 )
 
 
 @given(intervals=some_spans, still_open=st.integers(0, 6))
-def test_a_cover_holds_what_is_painted(
+def test_a_cover_agrees_with_every_instant(
     intervals: list[tuple[int, int, str]], still_open: int
 ) -> None:
     picture = painted(*intervals)
@@ -100,7 +79,7 @@ def test_a_cover_holds_what_is_painted(
 
 
 @given(batches=st.lists(some_spans, max_size=4))
-def test_spans_that_are_added_between_looks_are_seen(
+def test_spans_can_be_added_between_queries(
     batches: list[list[tuple[int, int, str]]],
 ) -> None:
     growing, every = Spans(), list[SpanInterval]()

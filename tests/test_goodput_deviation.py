@@ -61,15 +61,6 @@ def test_the_ideal_of_a_run_is_that_of_a_list(own: list[int]) -> None:
     )
 
 
-@given(st.integers(1, 10**10), st.integers(3, 50))
-def test_the_ideal_scales_with_the_length_of_steps(length: int, count: int) -> None:
-    pattern = np.array([100 + index % 3 for index in range(count)], dtype=np.int64)
-    short = ideal_step_ns(SortedTimes().extended_by(pattern))
-    long = ideal_step_ns(SortedTimes().extended_by(length * pattern))
-    assert short is not None
-    assert long == pytest.approx(short * length, rel=1e-12)
-
-
 def test_deviation_is_absolute_and_by_step() -> None:
     assert step_deviation(times(1.0, 1.5, 0.75), 1e9) == {0: 0.0, 1: 0.5, 2: 0.25}
 

@@ -55,13 +55,13 @@ def test_windows_are_weighted_by_themselves(tmp_path: Path) -> None:
     assert (found.goodput, found.stepping) == (0.25, 0.25)
 
 
-def test_without_counts_there_is_nothing_to_tell(tmp_path: Path) -> None:
+def test_without_counts_there_is_no_efficiency(tmp_path: Path) -> None:
     clock = ManualClock()
     start_ns = elastic_run(tmp_path, clock)
     assert efficiency(tmp_path, clock, Window(start_ns, start_ns + 10 * SECOND)) is None
 
 
 @pytest.mark.parametrize("counts", [(3, 2), (-1, 2), (0, 0), (2, 4, 1), (2, 4, 5)])
-def test_counts_that_cannot_be_are_refused(counts: tuple[int, ...], tmp_path: Path) -> None:
+def test_invalid_counts_are_refused(counts: tuple[int, ...], tmp_path: Path) -> None:
     with outlay.run("model", dir=tmp_path) as run, pytest.raises(InvalidValue, match="slices"):
         run.set_slices(*counts)

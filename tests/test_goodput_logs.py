@@ -69,7 +69,7 @@ def test_an_entry_that_names_no_job_is_this_jobs(tmp_path: Path) -> None:
     assert log.read_cloud_logging_entries()[0] == [{"job_start_time": 1.0}]
 
 
-def test_reading_goes_on_where_it_stopped(tmp_path: Path) -> None:
+def test_reading_continues_after_the_last_entry(tmp_path: Path) -> None:
     clock = ManualClock()
     log = LocalRunLog("job", tmp_path, clock=clock)
     for payload in Job().start(0).steps(0, 2, at=0).payloads:
@@ -143,7 +143,7 @@ def test_a_priced_job_has_a_cost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert str(cost) == "0.02 USD"
 
 
-def test_a_cost_report_tells_a_job_as_its_goodput_does(
+def test_the_cost_report_of_a_job_agrees_with_its_goodput(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OUTLAY_PRICE", "3.60 USD/h")
@@ -152,7 +152,7 @@ def test_a_cost_report_tells_a_job_as_its_goodput_does(
     assert (str(found.cost), list(found.by_phase), found.steps) == ("0.01 USD", ["step"], 10)
 
 
-def test_a_sweep_compares_a_job_as_its_goodput_tells_it(tmp_path: Path) -> None:
+def test_sweep_figures_of_a_job_agree_with_its_goodput(tmp_path: Path) -> None:
     written(Job().start(0).steps(0, 10, at=0).end(20), tmp_path)
     found = read_ledger(tmp_path, NOW_NS)
     assert found is not None
@@ -196,7 +196,7 @@ def test_a_process_that_records_natively_too_counts_once(
 # Importing
 
 
-def test_imported_payloads_answer_like_the_log_they_came_from(tmp_path: Path) -> None:
+def test_imported_payloads_give_the_figures_of_their_log(tmp_path: Path) -> None:
     job = Job().start(0).steps(0, 21, at=0).start(50).steps(15, 10, at=50).end(60)
     findings = import_payloads(jsonl(tmp_path / "p.jsonl", [*job.payloads]), tmp_path / "run")
     assert findings == []
@@ -299,7 +299,7 @@ def test_uploaders_of_one_job_share_a_cache(tmp_path: Path) -> None:
     assert sorted(entry["step_count"] for entry in kept) == sorted([*range(50)] * 4)
 
 
-def test_what_the_cache_remembers(tmp_path: Path) -> None:
+def test_a_reopened_cache_has_its_entries_and_position(tmp_path: Path) -> None:
     cache = GoodputCache("a/b", tmp_path)
     assert cache.is_cache_empty()
     assert cache.get_last_entry_info() is None
@@ -314,7 +314,7 @@ def test_what_the_cache_remembers(tmp_path: Path) -> None:
     assert GoodputCache("a/b", tmp_path).is_cache_empty()
 
 
-def test_a_damaged_mark_means_reading_anew(tmp_path: Path) -> None:
+def test_a_damaged_position_is_ignored(tmp_path: Path) -> None:
     cache = GoodputCache("job", tmp_path)
     cache.update_last_entry_info((at(1), "id"))
     (tmp_path / "job_metadata.json").write_text("{")

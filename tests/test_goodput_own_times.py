@@ -1,4 +1,4 @@
-"""Slow steps that are remembered are those that a look at every step finds."""
+"""Cached slow steps equal those that a search over all steps finds."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from outlay.goodput import steps as module
 from outlay.goodput.steps import SlowSteps
 from outlay.ledger import SegmentId
 
-own_times = st.lists(st.integers(0, 1000), max_size=20)
+own_times = st.lists(st.integers(0, 1000), max_size=10)
 
 
 def cumulative(own: list[int]) -> Ints:
@@ -21,17 +21,17 @@ def cumulative(own: list[int]) -> Ints:
 
 
 @given(
-    looks=st.lists(st.tuples(own_times, st.integers(0, 1000)), max_size=8),
+    queries=st.lists(st.tuples(own_times, st.integers(0, 1000)), max_size=4),
     counts=st.lists(st.integers(1, 5), min_size=1, max_size=7),
     many=st.sampled_from([0, 3, 1024]),
 )
-def test_a_growing_attempts_slow_steps_are_found_at_every_look(
-    looks: list[tuple[list[int], int]], counts: list[int], many: int
+def test_slow_steps_of_a_growing_attempt_are_found_at_every_query(
+    queries: list[tuple[list[int], int]], counts: list[int], many: int
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "_SLACK", many)
         slow, own = SlowSteps(), list[int]()
-        for more, bound in looks:
+        for more, bound in queries:
             own += more
             count = np.resize(np.array(counts, dtype=np.int64), len(own))
             expected = [i for i, time in enumerate(own) if time > bound * count[i]]
@@ -39,7 +39,7 @@ def test_a_growing_attempts_slow_steps_are_found_at_every_look(
 
 
 @given(before=own_times, after=own_times, place=st.integers(0, 25), bound=st.integers(0, 1000))
-def test_steps_whose_times_changed_are_looked_at_again(
+def test_steps_whose_times_changed_are_checked_again(
     before: list[int], after: list[int], place: int, bound: int
 ) -> None:
     slow = SlowSteps()
@@ -52,8 +52,12 @@ def test_steps_whose_times_changed_are_looked_at_again(
 
 @given(
     batches=st.lists(
-        st.lists(st.tuples(st.integers(0, 30), st.integers(0, 40), st.integers(1, 3)), min_size=1),
-        max_size=5,
+        st.lists(
+            st.tuples(st.integers(0, 30), st.integers(0, 40), st.integers(1, 3)),
+            min_size=1,
+            max_size=5,
+        ),
+        max_size=4,
     )
 )
 def test_a_fold_knows_whether_numbers_only_grow_and_which_is_least(

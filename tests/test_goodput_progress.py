@@ -1,4 +1,4 @@
-"""How much of a run's progress a kill would take back."""
+"""Progress that is committed, and progress that a kill would undo."""
 
 from __future__ import annotations
 

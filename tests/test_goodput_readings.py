@@ -1,4 +1,4 @@
-"""What an upload says: the calculator's numbers, from one look; deviations told once."""
+"""Readings have the calculator's numbers; deviations are reported once."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_a_window_ends_now() -> None:
     assert reading.window_s == 20
 
 
-def test_a_window_after_the_job_has_nothing_to_tell() -> None:
+def test_a_window_after_the_job_has_no_job_time() -> None:
     with pytest.raises(NoJobTime):
         reader(restarted_job(), 1000).read_window(20)
 
@@ -50,7 +50,7 @@ def test_deviations_are_those_of_the_calculator() -> None:
     assert reading.deviations_s == restarted_job().calculator(now=63).get_step_deviation()
 
 
-def test_deviations_are_told_beyond_a_step() -> None:
+def test_deviations_start_after_a_given_step() -> None:
     job = Job().start(0).steps(0, 10, at=0).step(10, 12).end(13)
     reading = reader(job, 13).read_deviation(after_step=8)
     assert reading.deviations_s == {9: 2.0, 10: 0.0}

@@ -1,4 +1,4 @@
-"""What running a step again undoes."""
+"""Steps that are undone when a step is executed again."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def shares(found: Undone, records: int) -> list[float]:
         pytest.param([0, 4, 2], [4, 4, 1], None, [0.5, 0, 1], id="inside, within a record"),
     ],
 )
-def test_what_a_later_execution_leaves(
+def test_a_later_execution_undoes_earlier_ones(
     numbers: list[int], counts: list[int], redone_from: int | None, kept: list[float]
 ) -> None:
     assert shares(undone(numbers, counts, redone_from), len(numbers)) == kept

@@ -1,4 +1,4 @@
-"""Tokens per second, and how much of what the GPUs could do the model needed."""
+"""Tokens per second, and model FLOPs utilisation."""
 
 from __future__ import annotations
 
@@ -110,17 +110,17 @@ def test_a_record_of_several_steps_is_no_slow_rank(tmp_path: Path) -> None:
     assert {(row.median_step_ns, row.median_wait_ns) for row in rows} == {(SECOND, SECOND // 2)}
 
 
-def test_without_a_description_of_the_model_nothing_is_claimed(tmp_path: Path) -> None:
+def test_without_model_flops_there_is_no_mfu(tmp_path: Path) -> None:
     assert summary(tmp_path, None).mfu is None
 
 
-def test_the_command_shows_it_when_both_figures_are_given(tmp_path: Path) -> None:
+def test_the_command_shows_mfu_when_both_figures_are_given(tmp_path: Path) -> None:
     write_run(tmp_path)
     done = outlay("goodput", tmp_path, "--flops-per-token", "6e9", "--peak-flops", "1e12")
     assert "MFU          30.0% of wall time, 60.0% while productive" in done.out
 
 
-def test_the_command_tells_it_of_a_part(tmp_path: Path) -> None:
+def test_the_command_shows_it_for_a_window(tmp_path: Path) -> None:
     write_run(tmp_path)
     flops = ("--flops-per-token", "6e9", "--peak-flops", "1e12")
     done = outlay("goodput", tmp_path, "--since", "2023-11-14T22:13:25Z", *flops)
@@ -135,6 +135,6 @@ def test_one_figure_alone_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("peak", [0, -1.0, float("nan"), float("inf")])
-def test_a_gpu_that_cannot_be_is_refused(peak: float) -> None:
+def test_an_invalid_peak_is_refused(peak: float) -> None:
     with pytest.raises(InvalidValue, match="peak_flops"):
         ModelFlops(per_token=6e9, peak=peak)

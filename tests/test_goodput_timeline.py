@@ -1,4 +1,4 @@
-"""A timeline that is built again and again while records arrive in any order."""
+"""A timeline that is rebuilt while records arrive in any order."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_steps_of_a_rank_that_led_for_a_while_do_not_stay_typical() -> None:
     assert typical.step_ns == SECOND
 
 
-def test_a_span_learnt_of_late_takes_its_time_from_the_steps() -> None:
+def test_a_late_span_takes_its_time_from_the_steps() -> None:
     segment = steps(Segment(), 5, 2)
     segment.add(SpanBegun(t_ns=START_NS + 3 * SECOND, name="evaluation"))
     segment.add(SpanEnded(t_ns=START_NS + 4 * SECOND, begun=6)).end()
@@ -74,7 +74,7 @@ def test_other_ranks_only_show_that_the_attempt_was_alive() -> None:
     assert whole(timeline) == {"step": 3, "other": 5}
 
 
-def test_of_attempts_that_overlap_the_later_holds() -> None:
+def test_the_later_of_overlapping_attempts_counts() -> None:
     builder = TimelineBuilder()
     fold(builder, steps(Segment(), 10, 1).end("failed"))
     later = Segment(start=4, about={"pid": 8}).step(1, number=2)
@@ -82,7 +82,7 @@ def test_of_attempts_that_overlap_the_later_holds() -> None:
     assert whole(built(builder)) == {"step": 7, "wasted_progress": 2}
 
 
-def test_who_is_known_to_be_alive_is_alive() -> None:
+def test_alive_can_be_stated() -> None:
     builder = TimelineBuilder()
     fold(builder, steps(Segment(), 3, 1))
     now_ns = START_NS + 9000 * SECOND
@@ -94,7 +94,9 @@ def test_who_is_known_to_be_alive_is_alive() -> None:
 
 
 @pytest.mark.parametrize(("longer_ns", "alive"), [(0, True), (1, False)])
-def test_silence_means_life_for_ten_minutes_and_no_longer(longer_ns: int, alive: bool) -> None:
+def test_an_attempt_is_dead_after_ten_minutes_without_a_sign_of_life(
+    longer_ns: int, alive: bool
+) -> None:
     builder = TimelineBuilder()
     fold(builder, steps(Segment(), 3, 1))
     timeline = builder.build(START_NS + 3 * SECOND + DEAD_AFTER_NS + longer_ns)
@@ -116,7 +118,7 @@ def test_a_present_before_the_last_record_does_not_cut_the_run() -> None:
     assert whole(built(builder, now=1)) == {"step": 3}
 
 
-def test_before_the_start_nothing_has_passed() -> None:
+def test_no_time_passed_before_the_start() -> None:
     builder = TimelineBuilder()
     fold(builder, steps(Segment(), 3, 1))
     assert built(builder).before(START_NS - 1) == {}

@@ -1,4 +1,4 @@
-"""Histories that are easily misread, each with the answer that anybody can check by hand."""
+"""Histories that are easily misread, each with a result that can be checked by hand."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def restarted(at: float, pid: int = 8, *, number: int = 0, seconds: float = 1.0)
     return Segment(start=at, about={"pid": pid}).step(seconds, number=number)
 
 
-# A library that is widely used gets these wrong -------------------------------------------------
+# Where ml-goodput-measurement is wrong -----------------------------------------------------------
 
 
 def test_a_clean_restart_at_the_next_step_is_a_disruption_of_an_hour(run_dir: Path) -> None:
@@ -107,7 +107,7 @@ def test_overlapping_spans_share_their_time(run_dir: Path) -> None:
 
 
 @pytest.mark.parametrize("restart", [False, True], ids=["same follower", "new follower"])
-def test_a_log_that_has_grown_is_read_on(run_dir: Path, restart: bool) -> None:
+def test_a_grown_log_is_read_further(run_dir: Path, restart: bool) -> None:
     segment = steps(Segment(), 10, 1.0)
     segment.write(run_dir)
     follower = GoodputFollower(run_dir)
@@ -178,7 +178,7 @@ def test_a_crash_on_a_machine_that_stayed_up_adds_its_full_price(run_dir: Path) 
     assert found.assumptions == ()
 
 
-def test_a_gap_that_nobody_explains_is_charged_and_said_to_be_assumed(run_dir: Path) -> None:
+def test_an_unexplained_gap_is_charged_as_an_assumption(run_dir: Path) -> None:
     view = _requeue(run_dir, {}, {})
     assert view.break_down().cost_by_phase["recovery"].micros == 400_000_000
     assert len(view.break_down().assumptions) == 1
@@ -252,7 +252,7 @@ def test_a_window_must_not_end_before_it_starts(run_dir: Path) -> None:
         view.window(START_NS + SECOND, START_NS)
 
 
-def test_a_window_is_bounded_by_the_run_where_nothing_is_said(run_dir: Path) -> None:
+def test_missing_bounds_of_a_window_are_those_of_the_run(run_dir: Path) -> None:
     view = view_of(run_dir, steps(Segment(), 3, 1.0))
     assert view.window(end_ns=START_NS + SECOND) == window(0, 1)
     assert view.window(START_NS + SECOND) == window(1, 3)
@@ -287,7 +287,7 @@ IMPOSSIBLE = {
 
 @pytest.mark.parametrize("many", [2, 300], ids=["read one by one", "read in bulk"])
 @pytest.mark.parametrize("record", IMPOSSIBLE.values(), ids=IMPOSSIBLE)
-def test_a_number_that_cannot_be_is_a_finding_with_its_line(
+def test_an_out_of_range_number_is_a_finding_with_its_line(
     run_dir: Path, record: KnownRecord, many: int
 ) -> None:
     segment = steps(Segment().step(1.0, count=2).add(record), many, 1.0)
@@ -297,9 +297,7 @@ def test_a_number_that_cannot_be_is_a_finding_with_its_line(
 
 
 @pytest.mark.parametrize("again", [0, 2**62 - 2])
-def test_numbers_at_the_edge_of_what_can_be_take_no_time_from_others(
-    run_dir: Path, again: int
-) -> None:
+def test_the_largest_step_numbers_take_no_time_from_others(run_dir: Path, again: int) -> None:
     most = 2**62 - 1
     first = steps(Segment(), 5, 1.0).step(1.0, number=most, count=most)
     view = view_of(run_dir, first.step(1.0, number=10, count=most), restarted(9, number=again))

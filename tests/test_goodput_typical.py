@@ -1,4 +1,4 @@
-"""What is typical of own times, held to the definition of median and of MAD."""
+"""The typical step equals the definition by median and MAD."""
 
 from __future__ import annotations
 

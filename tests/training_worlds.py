@@ -1,8 +1,8 @@
-"""Trainings that are simulated second by second, so that the best change and its worth are known.
+"""Simulated trainings, for which the best change and its saving are known.
 
-A world says how a training behaves. The same simulation writes its log, which is all that advice
-sees, and says what the training costs after a change, which is the truth about that change. Nothing
-of outlay's arithmetic is used for the truth.
+A world describes a training. The same simulation writes its log, which is all that advice sees, and
+computes its cost before and after a change, which gives the true saving of that change. The true
+saving uses none of outlay's arithmetic.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ledgers import START_NS, Segment, dollars
 from offer_builder import offer
@@ -26,7 +27,7 @@ MACHINE = {"run_id": "r", "model": "m", "gpu": "H100", "instance_id": "i-1", "bo
 
 
 class Event(NamedTuple):
-    """Something that takes time: a ``span``, a ``step``; or an instant of the training's life."""
+    """Something that takes time (``span``, ``step``, ``killed``), or an instant."""
 
     kind: str
     seconds: float = 0.0
@@ -37,20 +38,20 @@ class Event(NamedTuple):
 
 
 def power_law(step: float) -> float:
-    """A loss that never stops falling."""
+    """A loss that keeps falling."""
     return 1.7 + 6.0 * math.pow(step, -0.28)
 
 
 @dataclass(frozen=True, kw_only=True)
 class World:
-    """A training: seconds of each part, how often they come, how it learns, what an hour costs.
+    """A training: duration and frequency of its parts, its loss, its price per hour.
 
     Attributes:
-        load_s: To load a batch; in front of the step, unless it is prefetched.
+        load_s: Time to load a batch; before the step, unless it is prefetched.
         save_every: Steps between two checkpoints; ``eval_every`` likewise.
         mttf_s: Mean uptime until it is killed.
-        down_s: From a kill until the machine, which is paid on, starts it again.
-        stop_after: Steps after which the log is looked at; the training would go on.
+        down_s: From a kill until the restart, on a machine that is still paid for.
+        stop_after: Steps after which the log is read; the training continues.
     """
 
     steps: int = 900
@@ -73,28 +74,57 @@ class World:
     samples: int = 0
     metrics: dict[str, float] = field(default_factory=dict, hash=False)
 
+    @property
+    def wait_s(self) -> float:
+        """The time that a step waits for its batch."""
+        return max(0.0, self.load_s - self.step_s) if self.prefetch else self.load_s
+
     def cost(self, seeds: int = 1) -> float:
-        """Return what the whole training costs, on average over what may happen to it."""
+        """Return the cost of the whole training, as the mean over seeds."""
         whole = replace(self, stop_after=None)
         return self.price / 3600 * float(np.mean([seconds_of(whole, s) for s in range(seeds)]))
 
 
 @functools.cache
 def seconds_of(world: World, seed: int) -> float:
-    """Return how long the training takes, its machine's down time included."""
-    return sum(event.seconds + event.wait for event in happen(world, seed))
+    """Return the duration of the training, with down time: the sum over ``simulate``."""
+    generator = np.random.default_rng(seed)
+    first, total_s = 0, 0.0
+    while True:
+        uptime_s = generator.exponential(world.mttf_s)
+        numbers, step_s = _steps(world, generator, first)
+        is_saved = (numbers + 1) % world.save_every == 0
+        eval_s = np.where((numbers + 1) % world.eval_every == 0, world.eval_s, 0.0)
+        each_s = world.wait_s + step_s + np.where(is_saved, world.save_s, 0.0) + eval_s
+        end_s = world.start_s + np.cumsum(each_s)
+        attempt_s = float(end_s[-1]) if len(end_s) else world.start_s
+        if attempt_s <= uptime_s:
+            return total_s + attempt_s
+        total_s += uptime_s + world.down_s
+        safe = numbers[is_saved & (end_s - eval_s <= uptime_s)]
+        first = int(safe[-1]) + 1 if len(safe) else first
 
 
-def happen(world: World, seed: int) -> Iterator[Event]:
-    """Yield what happens, in order of time."""
+def _steps(
+    world: World, generator: np.random.Generator, first: int
+) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Return the numbers and the seconds of the steps of an attempt that is not killed."""
+    last = world.steps if world.stop_after is None else world.stop_after
+    numbers = np.arange(first, last)
+    seconds = world.step_s * (1 + world.jitter * generator.standard_normal(len(numbers)))
+    return numbers, seconds + np.where(numbers == first, world.compile_s, 0.0)
+
+
+def simulate(world: World, seed: int) -> Iterator[Event]:
+    """Yield the events of the training, in order of time."""
     generator = np.random.default_rng(seed)
     safe = 0
     while True:
         yield Event("attempt")
-        left = generator.exponential(world.mttf_s) if world.mttf_s < math.inf else math.inf
+        left = generator.exponential(world.mttf_s)
         for event in _attempt(world, generator, safe):
             left -= event.seconds + event.wait
-            if left < 0:  # What was under way when it was killed is in no record.
+            if left < 0:  # The event that was interrupted is not recorded.
                 yield Event("killed", event.seconds + event.wait + left + world.down_s)
                 break
             if event.kind == "checkpoint":
@@ -106,12 +136,9 @@ def happen(world: World, seed: int) -> Iterator[Event]:
 
 def _attempt(world: World, generator: np.random.Generator, first: int) -> Iterator[Event]:
     yield Event("span", world.start_s, name="accelerator_init")
-    last = world.steps if world.stop_after is None else world.stop_after
-    wait = max(0.0, world.load_s - world.step_s) if world.prefetch else world.load_s
-    for number in range(first, last):
-        extra = world.compile_s if number == first else 0.0
-        own = world.step_s * (1 + world.jitter * generator.standard_normal())
-        yield Event("step", own + extra, wait=wait, number=number)
+    numbers, seconds = _steps(world, generator, first)
+    for number, step_s in zip(numbers.tolist(), seconds.tolist(), strict=True):
+        yield Event("step", step_s, wait=world.wait_s, number=number)
         if (number + 1) % world.save_every == 0:
             yield Event("span", world.save_s, name="checkpoint_save")
             yield Event("checkpoint", number=number)
@@ -122,10 +149,10 @@ def _attempt(world: World, generator: np.random.Generator, first: int) -> Iterat
 
 
 def write_log(world: World, run_dir: Path, seed: int = 0) -> int:
-    """Write the log of the training as it happened; return when it was last heard of, in ns."""
+    """Write the log of the training; return the time of its last record, in ns."""
     about = MACHINE | {"price": dollars(world.price)}
     segment, now_ns = None, START_NS
-    for event in happen(world, seed):
+    for event in simulate(world, seed):
         if event.kind == "attempt":
             segment = Segment(start=(now_ns - START_NS) / 1e9, about=about)
         assert segment is not None
@@ -154,28 +181,28 @@ def write_log(world: World, run_dir: Path, seed: int = 0) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class Trial:
-    """A training with one thing wrong, the change that mends it, and what that truly saves.
+    """A training with one problem, the best change to it, and the saving of that change.
 
     Attributes:
-        category: Of the best recommendation; and a word that its title holds.
-        truth: What the change saves, by simulation.
+        category: Of the best recommendation; ``title`` is a part of its title.
+        saving: The saving of the change, by simulation.
     """
 
     name: str
     world: World
     category: str
-    word: str
-    truth: Callable[[], float]
+    title: str
+    saving: Callable[[], float]
     around: dict[str, Any] = field(default_factory=dict)
     log: Callable[[Path], int] | None = None
 
     def circumstances(self) -> Circumstances:
-        """What advice knows beside the log."""
+        """Facts that the log does not have."""
         return Circumstances(**self.around)
 
 
 def _changed(world: World, seeds: int = 1, **changes: Any) -> Callable[[], float]:
-    """Return a simulation of what the changes save."""
+    """Return a function that simulates the saving of changes."""
     return lambda: world.cost(seeds) - replace(world, **changes).cost(seeds)
 
 
@@ -199,8 +226,9 @@ def _shorter(world: World) -> Callable[[], float]:
     return lambda: world.cost() - replace(world, steps=_enough(world)).cost()
 
 
-# The best interval between checkpoints, by trying: what the simulation says, not a formula.
 def _best_interval(world: World, seeds: int) -> Callable[[], float]:
+    """Return a function that simulates the saving of the best of ten checkpoint intervals."""
+
     def saved() -> float:
         tried = [replace(world, save_every=n) for n in (5, 10, 20, 30, 45, 60, 90, 150, 300, 450)]
         return world.cost(seeds) - min(each.cost(seeds) for each in tried)
@@ -209,7 +237,7 @@ def _best_interval(world: World, seeds: int) -> Callable[[], float]:
 
 
 def _on_spot(world: World, price: float, mttf_s: float) -> Callable[[], float]:
-    """Return what a spot machine saves that is taken back now and then, and saves as is best."""
+    """Return a function that simulates the saving of a spot machine with the best interval."""
 
     def saved() -> float:
         spot = replace(world, price=price, mttf_s=mttf_s, down_s=0.0)
@@ -234,7 +262,7 @@ class Batches:
         return (batch + self.half) / self.peak
 
     def hours(self, batch: int) -> float:
-        """Hours to learn the same: 1.5 million samples with tiny batches, more with larger."""
+        """Hours to reach the same loss: 1.5 million samples with tiny batches, more with larger."""
         samples = 1.5e6 * (1 + batch / self.critical)
         return samples / batch * self.step_s(batch) / 3600
 
@@ -254,7 +282,7 @@ class Batches:
         return run.now_ns
 
     def saved(self) -> float:
-        """What the best of the sizes that were tried, or twice the largest, saves."""
+        """Return the saving of the best batch size up to twice the largest that was tried."""
         sizes = [2**n for n in range(11) if 2**n <= 2 * max(self.tried)]
         return 3.0 * (self.hours(self.batch) - min(map(self.hours, sizes)))
 
@@ -283,8 +311,7 @@ _SMALL = Batches(half=60, critical=4000, batch=16, tried=(16, 32, 64))
 _TINY = Batches(half=20, critical=600, batch=8, tried=(8, 16, 32))
 
 
-# What can be done about any world, each as far as it usually goes, whatever is wrong with it; by
-# what advice calls it.
+# Changes that apply to any world, by category and title part of the recommendation.
 REMEDIES: dict[tuple[str, str], Callable[[World], dict[str, Any]]] = {
     ("badput", "data_loading"): lambda _: {"prefetch": True},
     ("badput", "evaluation"): lambda world: {"eval_every": 2 * world.eval_every},
@@ -297,7 +324,7 @@ _INTERVAL = ("checkpoint", "checkpoint")
 
 
 def best_remedy(world: World) -> tuple[tuple[str, str], float]:
-    """Return what saves most of all that can be done about a world, and how much, by simulation."""
+    """Return the change that saves most in a world, and its saving, by simulation."""
     seeds = 1 if world.mttf_s == math.inf else 20
     before = world.cost(seeds)
     saved = {
@@ -309,8 +336,8 @@ def best_remedy(world: World) -> tuple[tuple[str, str], float]:
     return best, saved[best]
 
 
-def drawn_world(seed: int) -> World:
-    """Return a world with one thing wrong, drawn by chance: which thing, and how much of it."""
+def random_world(seed: int) -> World:
+    """Return a world with one random problem of random size."""
     g = np.random.default_rng(1000 + seed)
     world = World(step_s=g.uniform(10, 60), steps=int(g.integers(600, 1500)))
     every = int(g.integers(4, 12))
@@ -334,46 +361,46 @@ def _rest(world: World) -> Callable[[], float]:
 
 TRIALS = [
     *(
-        Trial(name=f"waits for data {n}", world=world, category="badput", word="data_loading",
-              truth=_changed(world, prefetch=True))
+        Trial(name=f"waits for data {n}", world=world, category="badput", title="data_loading",
+              saving=_changed(world, prefetch=True))
         for n, world in enumerate(_LOADS, 1)
     ),
     *(
-        Trial(name=f"saves too often {n}", world=world, category="checkpoint", word="checkpoint",
-              truth=_best_interval(world, 1 if world.mttf_s == math.inf else 20))
+        Trial(name=f"saves too often {n}", world=world, category="checkpoint", title="checkpoint",
+              saving=_best_interval(world, 1 if world.mttf_s == math.inf else 20))
         for n, world in enumerate(_OFTEN, 1)
     ),
-    Trial(name="saves too seldom", world=_SELDOM, category="checkpoint", word="checkpoint",
-          truth=_best_interval(_SELDOM, 20)),
-    Trial(name="evaluates too often", world=_EVALUATING, category="badput", word="evaluation",
-          truth=_changed(_EVALUATING, eval_every=20)),
+    Trial(name="saves too seldom", world=_SELDOM, category="checkpoint", title="checkpoint",
+          saving=_best_interval(_SELDOM, 20)),
+    Trial(name="evaluates too often", world=_EVALUATING, category="badput", title="evaluation",
+          saving=_changed(_EVALUATING, eval_every=20)),
     Trial(name="compiles at each start", world=_COMPILING, category="badput",
-          word="program_startup", truth=_changed(_COMPILING, 20, compile_s=60.0)),
-    Trial(name="is down for long", world=_DOWN, category="badput", word="recovery",
-          truth=_changed(_DOWN, 20, down_s=60.0)),
+          title="program_startup", saving=_changed(_COMPILING, 20, compile_s=60.0)),
+    Trial(name="is down for long", world=_DOWN, category="badput", title="recovery",
+          saving=_changed(_DOWN, 20, down_s=60.0)),
     Trial(name="saves while training waits", world=_SAVING, category="badput",
-          word="checkpoint_save", truth=_changed(_SAVING, 20, save_s=8.0)),
+          title="checkpoint_save", saving=_changed(_SAVING, 20, save_s=8.0)),
     *(
         Trial(name=f"converged long before its end {n}", world=world, category="epochs",
-              word="evaluations instead of", truth=_shorter(world))
+              title="evaluations instead of", saving=_shorter(world))
         for n, world in enumerate(_CONVERGED, 1)
     ),
-    Trial(name="runs on a plateau", world=_LIVE, category="early_stopping", word="Stop",
-          truth=_rest(_LIVE), around={"total_evaluations": 30}),
-    Trial(name="overfits", world=_OVERFIT, category="early_stopping", word="Stop",
-          truth=_rest(_OVERFIT), around={"total_evaluations": 30}),
-    Trial(name="is cheaper elsewhere", world=_PLAIN, category="compute", word="acme",
-          truth=_changed(_PLAIN, price=1.9), around={"offers": [offer("1.90"), offer("2.60")]}),
-    Trial(name="could run on spot", world=_PLAIN, category="compute", word="spot",
-          truth=_on_spot(_PLAIN, 1.2, 6 * 3600),
+    Trial(name="runs on a plateau", world=_LIVE, category="early_stopping", title="Stop",
+          saving=_rest(_LIVE), around={"total_evaluations": 30}),
+    Trial(name="overfits", world=_OVERFIT, category="early_stopping", title="Stop",
+          saving=_rest(_OVERFIT), around={"total_evaluations": 30}),
+    Trial(name="is cheaper elsewhere", world=_PLAIN, category="compute", title="acme",
+          saving=_changed(_PLAIN, price=1.9), around={"offers": [offer("1.90"), offer("2.60")]}),
+    Trial(name="could run on spot", world=_PLAIN, category="compute", title="spot",
+          saving=_on_spot(_PLAIN, 1.2, 6 * 3600),
           around={"offers": [offer("1.20", tier=Tier.SPOT)]}),
-    Trial(name="is cheaper on a faster GPU", world=_PLAIN, category="compute", word="B200",
-          truth=_changed(_PLAIN, price=5.0, step_s=40 / 2.5, eval_s=8 / 2.5),
+    Trial(name="is cheaper on a faster GPU", world=_PLAIN, category="compute", title="B200",
+          saving=_changed(_PLAIN, price=5.0, step_s=40 / 2.5, eval_s=8 / 2.5),
           around={"offers": [offer("5.00", gpu="B200", memory_gb=180)], "speeds": {"B200": 2.5}}),
-    Trial(name="has a batch too small", world=_PLAIN, category="batch_size", word="batch size",
-          truth=_SMALL.saved, log=_SMALL.log),
-    Trial(name="has a tiny batch", world=_PLAIN, category="batch_size", word="batch size",
-          truth=_TINY.saved, log=_TINY.log),
+    Trial(name="has a batch too small", world=_PLAIN, category="batch_size", title="batch size",
+          saving=_SMALL.saved, log=_SMALL.log),
+    Trial(name="has a tiny batch", world=_PLAIN, category="batch_size", title="batch size",
+          saving=_TINY.saved, log=_TINY.log),
 ]  # fmt: skip
 
 HEALTHY = {

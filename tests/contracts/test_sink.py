@@ -1,4 +1,4 @@
-"""What every sink must do, whatever is behind it."""
+"""The contract of every sink."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:mlflow")  # 
 
 @dataclass
 class Place:
-    """How a sink is opened, and what its reader finds under a name: steps and values."""
+    """How to open a sink, and to read back the steps and values under a name."""
 
     open: Callable[[], Sink]
     found: Callable[[str], Points]
@@ -82,7 +82,7 @@ def json_lines(directory: Path) -> Place:
 
 
 class WandbRows:
-    """What is used of a W&B run; a real one is read back in test_integrations_trackers."""
+    """The used methods of a W&B run; a real one is read back in test_integrations_trackers."""
 
     def __init__(self) -> None:
         self.rows: list[dict[str, Any]] = []
@@ -207,7 +207,7 @@ def monitoring(monkeypatch: pytest.MonkeyPatch) -> Iterator[Monitoring]:
         yield service
 
 
-def test_the_cloud_is_a_sink_like_any_other(monitoring: Monitoring) -> None:
+def test_cloud_monitoring_is_a_sink(monitoring: Monitoring) -> None:
     options = GCPOptions("p", "l")
     sink = open_sink(CloudMonitoring("job", options))
     sink.write(goodput(3))

@@ -1,6 +1,6 @@
-"""A training that is monitored, for tests that end it in bad ways.
+"""A monitored training that is killed, or exits without stopping its monitor.
 
-Usage: monitored.py RUN_DIR OUTPUT STEPS [stop|leave|wait]
+Usage: monitored.py RUN_DIR OUTPUT STEPS [stop|leave|wait|cloud stop]
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ monitor = GoodputMonitor(
     0.05,
     True,
     gcp_options=GCPOptions("p", "l", enable_gcp_goodput_metrics="cloud" in end),
-    final_flush_timeout_seconds=1,
+    final_flush_timeout_seconds=0.3 if "cloud" in end else 5,
     run_dir=run_dir,
     sinks=[JsonLinesFile(output)],
 )

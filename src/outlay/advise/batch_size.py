@@ -148,16 +148,6 @@ def fit_throughput(measured: Mapping[int, float]) -> BatchThroughput:
     )
 
 
-def hours_to_finish(
-    batch: int, speed: BatchThroughput, *, least_examples: float, critical: float | None
-) -> float:
-    """Return the hours of a training with a batch size.
-
-    ``least_examples`` (E_min) is what it needs with very small batches.
-    """
-    return least_examples * examples_factor(batch, critical) / speed.at(batch) / 3600
-
-
 # The cheapest batch size that fits and still learns from its samples.
 
 _SIZES = tuple(2**power for power in range(17))
@@ -204,117 +194,99 @@ class BatchSituation:
         return now | dict(self.throughputs or {})
 
 
-def recommend_batch_size(now: BatchSituation) -> OptimizationRecommendation | None:
-    """Return a cheaper batch size that fits; None if none is known."""
-    memory = now.memory or estimated_memory(now.parameters)
-    most = memory.largest_batch(now.gpu_gb)
-    if most <= now.batch or now.critical == 0:  # Without noise, more samples do not help.
-        return None
-    if now.throughputs is not None:
-        return _from_measurements(now, memory, most, fit_throughput(now.speeds))
-    return _from_assumptions(now, memory, most)
-
-
 _UNKNOWN_LOSS = (
     "each sample teaches less in a larger batch; how much less is not known without the gradient "
     "noise scale"
 )
 
 
-class _SavedHours(NamedTuple):
-    """Hours that a batch size saves: the estimate and its interval."""
+class _Saving(NamedTuple):
+    """The hours that a batch size saves: the estimate and its interval."""
 
+    batch: int
     low: float
     point: float
     high: float
 
 
-def _candidates(now: BatchSituation, most: int) -> list[int]:
-    return [batch for batch in _SIZES if now.batch < batch <= most]
-
-
-def _from_assumptions(
-    now: BatchSituation, memory: MemoryModel, most: int
-) -> OptimizationRecommendation | None:
-    """Recommend one doubling; another is worth trying only if the first one paid off."""
-    larger = [b for b in _candidates(now, most) if now.critical is None or b <= now.critical]
-    if not larger:
+def recommend_batch_size(now: BatchSituation) -> OptimizationRecommendation | None:
+    """Return a cheaper batch size that fits; None if none is known."""
+    memory = now.memory or estimated_memory(now.parameters)
+    most = memory.largest_batch(now.gpu_gb)
+    if most <= now.batch or now.critical == 0:  # Without noise, more samples do not help.
         return None
-    batch = larger[0]
-    return _build(
-        now,
-        batch,
-        _SavedHours(*(now.hours * (1 - (now.batch / batch) ** e) for e in _EXPONENTS)),
-        grade="assumed",
-        kind="trade" if now.critical is None else "observation",
-        evidence=[_fits(batch, memory, most, now.gpu_gb)],
-        assumptions=[
-            "throughput grows with the batch as B^0.1, at best as B^0.5; it was not measured",
-            *_assumed(now, memory),
-        ],
-        needed=["samples per second at two or more batch sizes (throughputs=)", *_needed(now)],
-    )
-
-
-def _from_measurements(
-    now: BatchSituation, memory: MemoryModel, most: int, speed: BatchThroughput
-) -> OptimizationRecommendation | None:
-    # The fit is not extrapolated beyond twice the largest measured batch.
-    tried = [b for b in _candidates(now, most) if b <= 2 * speed.largest]
-    examples = now.hours * 3600 * speed.at(now.batch)
-    least = examples / examples_factor(now.batch, now.critical)
-
-    def hours(batch: int) -> float:
-        return hours_to_finish(batch, speed, least_examples=least, critical=now.critical)
-
-    best = min(tried, key=hours, default=now.batch)
-    saved = now.hours - hours(best)
-    if best == now.batch or saved <= 0:
+    sizes = [batch for batch in _SIZES if now.batch < batch <= most]
+    speed = None if now.throughputs is None else fit_throughput(now.speeds)
+    found = _assumed_saving(now, sizes) if speed is None else _measured_saving(now, sizes, speed)
+    if found is None:
         return None
-    margin = 1.28 * max(speed.error, 0.02) * 2**0.5 * now.hours
-    return _build(
+    how = "measured" if memory.measured else "estimated"
+    fits = f"batch {found.batch} fits: at most {most} on {now.gpu_gb:g} GB ({how} memory)"
+    assumed, needed = [], []
+    if not memory.measured:
+        assumed.append("a transformer of this size with 512 tokens a sample, Adam, on one GPU")
+    if now.memory is None:
+        needed.append("peak memory at two batch sizes (memory=)")
+    if now.critical is None:
+        assumed.append("larger batches need no more samples to learn the same")
+        needed.append("the gradient noise scale (noise_scale=)")
+    if speed is None:
+        growth = "throughput grows with the batch as B^0.1, at best as B^0.5; it was not measured"
+        return _recommendation(
+            now,
+            found,
+            grade="assumed",
+            kind="trade" if now.critical is None else "observation",
+            evidence=[fits],
+            assumptions=[growth, *assumed],
+            needed=["samples per second at two or more batch sizes (throughputs=)", *needed],
+        )
+    noise = [] if now.critical is None else [f"gradient noise scale {now.critical:.0f}"]
+    return _recommendation(
         now,
-        best,
-        _SavedHours(saved - margin, saved, saved + margin),
+        found,
         grade="estimated",
         kind="trade" if now.critical is None else "saving",
         evidence=[
             f"throughput at {len(now.speeds)} batch sizes up to {speed.largest}",
-            _fits(best, memory, most, now.gpu_gb),
-            *([] if now.critical is None else [f"gradient noise scale {now.critical:.0f}"]),
+            fits,
+            *noise,
         ],
-        assumptions=_assumed(now, memory),
-        needed=_needed(now),
+        assumptions=assumed,
+        needed=needed,
     )
 
 
-def _fits(batch: int, memory: MemoryModel, most: int, gpu_gb: float) -> str:
-    how = "measured" if memory.measured else "estimated"
-    return f"batch {batch} fits: at most {most} on {gpu_gb:g} GB ({how} memory)"
+def _assumed_saving(now: BatchSituation, sizes: Sequence[int]) -> _Saving | None:
+    """Return the saving of one doubling; try another only if the first one paid off."""
+    larger = (b for b in sizes if now.critical is None or b <= now.critical)
+    batch = next(larger, None)
+    if batch is None:
+        return None
+    return _Saving(batch, *(now.hours * (1 - (now.batch / batch) ** e) for e in _EXPONENTS))
 
 
-def _assumed(now: BatchSituation, memory: MemoryModel) -> list[str]:
-    found = []
-    if not memory.measured:
-        found.append("a transformer of this size with 512 tokens a sample, Adam, on one GPU")
-    if now.critical is None:
-        found.append("larger batches need no more samples to learn the same")
-    return found
+def _measured_saving(
+    now: BatchSituation, sizes: Sequence[int], speed: BatchThroughput
+) -> _Saving | None:
+    """Return the largest saving by the fitted throughput."""
+
+    def hours(batch: int) -> float:
+        examples = examples_factor(batch, now.critical) / examples_factor(now.batch, now.critical)
+        return now.hours * examples * speed.at(now.batch) / speed.at(batch)
+
+    # The fit is not extrapolated beyond twice the largest measured batch.
+    best = min((b for b in sizes if b <= 2 * speed.largest), key=hours, default=now.batch)
+    saved = now.hours - hours(best)
+    if best == now.batch or saved <= 0:
+        return None
+    margin = 1.28 * max(speed.error, 0.02) * 2**0.5 * now.hours
+    return _Saving(best, saved - margin, saved, saved + margin)
 
 
-def _needed(now: BatchSituation) -> list[str]:
-    found = []
-    if now.memory is None:
-        found.append("peak memory at two batch sizes (memory=)")
-    if now.critical is None:
-        found.append("the gradient noise scale (noise_scale=)")
-    return found
-
-
-def _build(
+def _recommendation(
     now: BatchSituation,
-    batch: int,
-    hours: _SavedHours,
+    found: _Saving,
     *,
     grade: Grade,
     kind: AdviceKind,
@@ -322,22 +294,22 @@ def _build(
     assumptions: list[str],
     needed: list[str],
 ) -> OptimizationRecommendation | None:
-    low, point, high = (saved * now.price_per_hour for saved in hours)
+    low, point, high = (hours * now.price_per_hour for hours in found[1:])
     all_of_it = now.hours * now.price_per_hour
     if high <= 0 or point < least_saving(all_of_it):
         return None
     probability = 0.9 if low >= 0 else 0.5 + 0.4 * point / (point - low)
-    found = OptimizationRecommendation(
+    advice = OptimizationRecommendation(
         category="batch_size",
-        title=f"Try batch size {batch} instead of {now.batch}",
+        title=f"Try batch size {found.batch} instead of {now.batch}",
         description=(
-            f"A batch of {batch} is expected to save {amount_text(point, now.currency)} of "
+            f"A batch of {found.batch} is expected to save {amount_text(point, now.currency)} of "
             f"{amount_text(all_of_it, now.currency)}."
         ),
         estimated_savings=point,
-        estimated_time_saved=hours.point,
+        estimated_time_saved=found.point,
         confidence=confidence_of(probability, grade),
-        action=f"Set the batch size to {batch} and adapt the learning rate",
+        action=f"Set the batch size to {found.batch} and adapt the learning rate",
         risks=["a larger batch may need another learning rate and warm-up"],
         savings_low=low,
         savings_high=high,
@@ -350,7 +322,7 @@ def _build(
         quality_loss=_UNKNOWN_LOSS if kind == "trade" else "",
         tolerance=0.0 if kind == "saving" else None,
     )
-    return bounded(found, all_of_it)
+    return bounded(advice, all_of_it)
 
 
 # Advice from a run's log, and the figures that the log lacks.
@@ -367,7 +339,7 @@ def advise_batch_size(
     The batch is that of one rank, which must fit in one GPU; the gradient noise scale is of the
     samples of all ranks.
     """
-    header, durations = _header(view), _durations(view.account)
+    header, durations = view.timeline.attempts[-1].header, _durations(view.account)
     speeds = _speeds(durations)
     gpu_gb, parameters = _memory_gb(header), last_reported(view.account, PARAMETERS)
     if gpu_gb is None or parameters is None or not speeds:
@@ -391,7 +363,7 @@ def advise_batch_size(
 
 def unmeasured(view: RunView) -> list[str]:
     """Return the figures that advice on batch size and dataset lacks, and how to log them."""
-    header, account = _header(view), view.account
+    header, account = view.timeline.attempts[-1].header, view.account
     lacks = [
         ("batch size", "the number of samples of a step", "run.steps(loader, samples=len)",
          account.work.samples > 0),
@@ -413,10 +385,6 @@ def unmeasured(view: RunView) -> list[str]:
 def _epochs_known(account: RunAccount) -> bool:
     reported = account.metric_names()
     return steps_per_epoch(account) is not None or any(name in reported for name in EPOCHS)
-
-
-def _header(view: RunView) -> AttemptStarted:
-    return view.timeline.attempts[-1].header
 
 
 def _memory_gb(header: AttemptStarted) -> int | None:

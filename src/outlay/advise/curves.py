@@ -88,10 +88,9 @@ class Family:
         axis: The nodes of the measured instants, then the queried instants.
         measured: The number of measured instants.
         shapes: Logarithms of the shape parameters, one row per shape.
-        basis: Orthonormal columns at the blocks of measured instants: one (blocks, k) matrix per
-            shape.
-        ahead: From coordinates in the basis to the curve at the queried instants.
-        trend: From coordinates to the trend, for a form that is ``only_falling``; else None.
+        basis: Functions that are orthonormal at the blocks of measured instants, with their values
+            there: one (k, blocks) matrix per shape. The last one grows with the last term.
+        ahead: The values of the same functions at the queried instants.
     """
 
     form: Form
@@ -100,23 +99,13 @@ class Family:
     shapes: Floats
     basis: Floats
     ahead: Floats
-    trend: Floats | None
 
-    def refined(self, shape: int, part: float) -> Family:
-        """Return the family with more shapes about one, at a part of the grid's steps."""
+    def near(self, shape: int, part: float) -> Family:
+        """Return shapes about one, itself included, at a part of the grid's steps."""
         steps = [np.log(high / low) / (count - 1) for low, high, count in self.form.bounds]
         offsets = list(itertools.product((-part, 0.0, part), repeat=len(steps)))
-        near = self.shapes[shape] + np.array(offsets) * np.array(steps)
-        more = _prepared(self.form, self.axis, self.measured, near)
-        return replace(
-            self,
-            shapes=np.concatenate([self.shapes, more.shapes]),
-            basis=np.concatenate([self.basis, more.basis]),
-            ahead=np.concatenate([self.ahead, more.ahead]),
-            trend=None
-            if self.trend is None or more.trend is None
-            else np.concatenate([self.trend, more.trend]),
-        )
+        shapes = self.shapes[shape] + np.array(offsets) * np.array(steps)
+        return _prepared(self.form, self.axis, self.measured, shapes)
 
 
 @lru_cache(maxsize=8)
@@ -139,22 +128,28 @@ def _on_grid(form: Form, axis: Floats, measured: int) -> Family:
 
 
 def _prepared(form: Form, axis: Floats, measured: int, shapes: Floats) -> Family:
-    beside = form.columns(axis, *np.exp(shapes.T[:, :, None]))
-    columns = np.stack([np.ones_like(beside[0]), *beside], axis=2)
-    known = len(nodes_of(measured))
-    # Scaled to find flat columns; a column of zeros remains, and its shape is dropped below.
-    columns = columns / np.maximum(np.abs(columns[:, :known]).max(axis=1, keepdims=True), 1e-300)
-    basis, triangle = np.linalg.qr(curve_in_blocks(columns[:, :known], measured))
-    usable = np.abs(np.diagonal(triangle, axis1=1, axis2=2)).min(axis=1) > _FLAT
-    inverse = np.linalg.inv(triangle[usable])
+    """Orthonormalise the terms of each shape (Gram-Schmidt); shapes with flat terms are dropped."""
+    terms = form.columns(axis, *np.exp(shapes.T[:, :, None]))
+    known, blocks = len(nodes_of(measured)), len(block_sizes(measured))
+    usable = np.ones(len(shapes), dtype=np.bool_)
+    functions: list[Floats] = []
+    for term in (np.ones_like(terms[0]), *terms):
+        scaled = term / np.maximum(np.abs(term[:, :known]).max(axis=1, keepdims=True), 1e-300)
+        at_blocks = curve_in_blocks(scaled[:, :known, None], measured)[:, :, 0]
+        rest = np.concatenate([at_blocks, scaled[:, known:]], axis=1)
+        for other in functions:
+            rest -= (rest * other)[:, :blocks].sum(axis=1, keepdims=True) * other
+        norm = np.sqrt((rest[:, :blocks] ** 2).sum(axis=1))
+        usable &= norm > _FLAT
+        functions.append(rest / np.maximum(norm, _FLAT)[:, None])
+    every = np.stack(functions, axis=1)[usable]
     return Family(
         form=form,
         axis=axis,
         measured=measured,
         shapes=shapes[usable],
-        basis=basis[usable],
-        ahead=columns[usable, known:] @ inverse,
-        trend=inverse[:, -1, :] if form.only_falling else None,
+        basis=np.ascontiguousarray(every[:, :, :blocks]),
+        ahead=every[:, :, blocks:],
     )
 
 
@@ -190,13 +185,15 @@ def in_blocks(values: Floats) -> Floats:
 
 def nodes_of(count: int) -> NDArray[np.intp]:
     """Return the indices of the nodes of ``count`` values: a few per block, evenly spaced."""
+    if count <= MOST:
+        return np.arange(count)
     sizes = block_sizes(count)
-    starts = np.cumsum(sizes) - sizes
-    each = [
-        start + (np.arange(nodes) + 0.5) * size / nodes
-        for start, size, nodes in zip(starts, sizes, np.minimum(sizes, _NODES), strict=True)
-    ]
-    return np.concatenate(each).astype(np.intp)
+    nodes = np.minimum(sizes, _NODES)
+    place = np.arange(nodes.sum()) - np.repeat(np.cumsum(nodes) - nodes, nodes)
+    starts = np.repeat(np.cumsum(sizes) - sizes, nodes)
+    offsets = ((place + 0.5) * np.repeat(sizes / nodes, nodes)).astype(np.intp)
+    found: NDArray[np.intp] = starts + offsets
+    return found
 
 
 def curve_in_blocks(curve: Floats, count: int) -> Floats:
@@ -204,6 +201,8 @@ def curve_in_blocks(curve: Floats, count: int) -> Floats:
 
     Its values at the nodes are along the second to last axis.
     """
+    if count <= MOST:
+        return curve
     sizes = block_sizes(count)
     return _means(curve, np.minimum(sizes, _NODES)) * np.sqrt(sizes)[:, None]
 
@@ -278,65 +277,52 @@ def draw_curves(
     y = in_blocks(measured - centre)
     # A family with as many parameters as values would fit them exactly.
     table = tuple(_refine(family, y) for family in table if family.form.parameters < len(y))
-    again = _resample(table, y, noise_floor, draws, generator)
-    fits = _fit(table, again.values, noise_floor)
-    chosen = _choose(fits, table, generator)
-    return CurveDraws(_curves(table, fits, chosen, len(asked)) + centre, again.noise)
+    again, noise = _resample(table, y, noise_floor, draws, generator)
+    fits = [_fit(family, again, noise_floor) for family in table]
+    chosen = _choose(table, np.stack([fit.errors for fit in fits]), generator)
+    return CurveDraws(_curves(table, fits, chosen, len(asked)) + centre, noise)
 
 
 def _refine(family: Family, y: Floats) -> Family:
     """Return a family with finer grids about the best fit."""
+    grids = [family]
     for part in _PARTS if family.form.bounds else ():
-        (best,) = _fit_one(family, y[:, None]).shapes
-        family = family.refined(int(best), part)
-    return family
-
-
-@dataclass(frozen=True, slots=True)
-class _Fits:
-    """The best shape of each family for each column of values.
-
-    Attributes:
-        shapes: Index of the shape: a row per family, a column per column of values.
-        coordinates: Of the fit in that shape's basis, per family: a row per column of values.
-        errors: Residual sum of squares, like ``shapes``.
-    """
-
-    shapes: NDArray[np.intp]
-    coordinates: tuple[Floats, ...]
-    errors: Floats
-
-
-def _fit(table: Sequence[Family], values: Floats, noise_floor: float) -> _Fits:
-    """Fit every family to every column of values."""
-    found = [_fit_one(family, values) for family in table]
-    errors = np.stack([best.errors for best in found])
-    return _Fits(
-        np.stack([best.shapes for best in found]),
-        tuple(best.coordinates for best in found),
-        # Rounding may make the error of an exact fit negative.
-        np.maximum(errors, 0.0) + len(values) * noise_floor**2,
+        (best,) = _fit(grids[-1], y[:, None]).shapes
+        grids.append(grids[-1].near(int(best), part))
+    return replace(
+        family,
+        shapes=np.concatenate([grid.shapes for grid in grids]),
+        basis=np.concatenate([grid.basis for grid in grids]),
+        ahead=np.concatenate([grid.ahead for grid in grids]),
     )
 
 
-class _Best(NamedTuple):
-    """The best shape of one family for each column of values, its coordinates and error."""
+class _Fit(NamedTuple):
+    """The best shape of one family for each column of values.
+
+    Attributes:
+        shapes: Index of the shape.
+        coordinates: Of the fit in that shape's basis, a row per column of values.
+        errors: Residual sum of squares.
+    """
 
     shapes: NDArray[np.intp]
     coordinates: Floats
     errors: Floats
 
 
-def _fit_one(family: Family, values: Floats) -> _Best:
+def _fit(family: Family, values: Floats, noise_floor: float = 0.0) -> _Fit:
+    """Fit a family to every column of values."""
     coordinates = _coordinates(family, values)
     squares = (values**2).sum(axis=0)
     errors = squares - (coordinates**2).sum(axis=1)
-    if family.trend is not None:
-        trend = (family.trend[:, :, None] * coordinates).sum(axis=1)
-        errors = np.where(trend > 0, squares, errors)
+    if family.form.only_falling:
+        errors = np.where(coordinates[:, -1] > 0, squares, errors)
     best = errors.argmin(axis=0)
     each = np.arange(values.shape[1])
-    return _Best(best, coordinates[best, :, each], errors[best, each])
+    # Rounding may make the error of an exact fit negative.
+    least = np.maximum(errors[best, each], 0.0) + len(values) * noise_floor**2
+    return _Fit(best, coordinates[best, :, each], least)
 
 
 def _coordinates(family: Family, values: Floats) -> Floats:
@@ -345,8 +331,8 @@ def _coordinates(family: Family, values: Floats) -> Floats:
     In pieces below the size at which BLAS libraries use threads: for such small products waiting
     for other threads takes far longer than the work.
     """
-    count, instants, k = family.basis.shape
-    rows = family.basis.transpose(0, 2, 1).reshape(count * k, instants)
+    count, k, blocks = family.basis.shape
+    rows = family.basis.reshape(count * k, blocks)
     found = np.empty((count * k, values.shape[1]))
     step = max(1, _SINGLE_THREADED // rows.size)
     for first in range(0, values.shape[1], step):
@@ -354,32 +340,20 @@ def _coordinates(family: Family, values: Floats) -> Floats:
     return found.reshape(count, k, -1)
 
 
-def _log_weights(fits: _Fits, table: Sequence[Family], count: int) -> Floats:
-    """Return the log weights of families: minus half of Akaike's criterion.
-
-    Without its correction for small samples: with few values that leaves only the simplest family,
-    where the uncertainty about the shape is largest.
-    """
-    parameters = np.array([family.form.parameters for family in table], dtype=np.float64)
-    logs: Floats = -count / 2 * np.log(fits.errors / count) - parameters[:, None]
-    return logs
-
-
 def _choose(
-    fits: _Fits, table: Sequence[Family], generator: np.random.Generator
+    table: Sequence[Family], errors: Floats, generator: np.random.Generator
 ) -> NDArray[np.intp]:
-    """Draw a family for every column, in proportion to the weights (Gumbel-max trick)."""
-    logs = _log_weights(fits, table, table[0].basis.shape[1])
+    """Draw a family for every column of errors, in proportion to Akaike weights.
+
+    Without Akaike's correction for small samples: with few values that leaves only the simplest
+    family, where the uncertainty about the shape is largest.
+    """
+    count = table[0].basis.shape[2]
+    parameters = np.array([family.form.parameters for family in table], dtype=np.float64)
+    logs = -count / 2 * np.log(errors / count) - parameters[:, None]
+    # The maximum with Gumbel noise is a draw in proportion to the weights.
     chosen: NDArray[np.intp] = np.argmax(logs + generator.gumbel(size=logs.shape), axis=0)
     return chosen
-
-
-@dataclass(frozen=True, slots=True)
-class _Resampled:
-    """Resampled measurements, one column per draw, and the noise of each column."""
-
-    values: Floats
-    noise: Floats
 
 
 def _resample(
@@ -388,24 +362,24 @@ def _resample(
     noise_floor: float,
     draws: int,
     generator: np.random.Generator,
-) -> _Resampled:
-    fits = _fit(table, y[:, None], noise_floor)
+) -> tuple[Floats, Floats]:
+    """Return resampled measurements, one column per draw, and the noise of each column."""
+    fits = [_fit(family, y[:, None], noise_floor) for family in table]
     columns = [
-        family.basis[shape] @ coordinates[0]
-        for family, (shape,), coordinates in zip(table, fits.shapes, fits.coordinates, strict=True)
+        fit.coordinates[0] @ family.basis[fit.shapes[0]]
+        for family, fit in zip(table, fits, strict=True)
     ]
     fitted = np.stack(columns, axis=1)
     freedom = len(y) - np.array([family.form.parameters for family in table], dtype=np.float64)
     residuals = (y[:, None] - fitted) * np.sqrt(len(y) / freedom)
     residuals -= residuals.mean(axis=0)
-    wide = _Fits(fits.shapes, fits.coordinates, np.broadcast_to(fits.errors, (len(table), draws)))
-    chosen = _choose(wide, table, generator)
+    errors = np.stack([fit.errors for fit in fits])
+    chosen = _choose(table, np.broadcast_to(errors, (len(table), draws)), generator)
     # The noise estimated from few residuals is itself uncertain, as in a predictive t interval.
     scale = np.sqrt(freedom[chosen] / generator.chisquare(freedom[chosen]))
     drawn = residuals[_blocks(len(y), draws, generator), chosen]
     drawn = scale * drawn + noise_floor * generator.standard_normal((len(y), draws))
-    noise = scale * np.sqrt(fits.errors[chosen, 0] / freedom[chosen])
-    return _Resampled(fitted[:, chosen] + drawn, noise)
+    return fitted[:, chosen] + drawn, scale * np.sqrt(errors[chosen, 0] / freedom[chosen])
 
 
 def _blocks(count: int, draws: int, generator: np.random.Generator) -> NDArray[np.intp]:
@@ -419,12 +393,14 @@ def _blocks(count: int, draws: int, generator: np.random.Generator) -> NDArray[n
     return taken.reshape(-1, draws)[:count]
 
 
-def _curves(table: Sequence[Family], fits: _Fits, chosen: NDArray[np.intp], asked: int) -> Floats:
+def _curves(
+    table: Sequence[Family], fits: Sequence[_Fit], chosen: NDArray[np.intp], asked: int
+) -> Floats:
     found = np.empty((len(chosen), asked))
-    for index, family in enumerate(table):
+    for index, (family, fit) in enumerate(zip(table, fits, strict=True)):
         mine = np.flatnonzero(chosen == index)
-        matrices = family.ahead[fits.shapes[index, mine]]
-        found[mine] = (matrices @ fits.coordinates[index][mine, :, None])[:, :, 0]
+        functions = family.ahead[fit.shapes[mine]]
+        found[mine] = (fit.coordinates[mine, None, :] @ functions)[:, 0]
     return found
 
 

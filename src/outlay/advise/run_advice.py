@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from statistics import fmean, median
@@ -13,7 +13,14 @@ from outlay.advise.dataset import recommend_fewer_passes
 from outlay.advise.overhead import Checkpointing, recommend_badput, recommend_checkpoint_interval
 from outlay.advise.recommendation import OptimizationRecommendation, least_saving, merged
 from outlay.advise.stopping import EpochPrice, advise_epoch_count, recommend_early_stopping
-from outlay.advise.tiers import ComputeJob, Option, options_of, recommend_compute_tier
+from outlay.advise.tiers import (
+    RESTART_HOURS,
+    SAVE_HOURS,
+    ComputeJob,
+    Option,
+    options_of,
+    recommend_compute_tier,
+)
 from outlay.cost.run_cost import ACCURACY, LOSS, RunCost, cost_of
 from outlay.goodput import phases as ph
 from outlay.goodput.follower import RunView
@@ -80,7 +87,9 @@ def advise_run(
         recommend_fewer_passes(
             cost.epochs or 0.0, spent.amount, spent.hours, currency=spent.currency
         ),
-        *_observe(view, cost),
+        _idle_gpus(view, cost, spent),
+        _low_mfu(view, spent),
+        _other(cost, spent),
     ]
     least = least_saving(spent.amount)
     return merged(
@@ -133,16 +142,15 @@ def _stopping(
 def _checkpoint_interval(
     view: RunView, cost: RunCost, spent: _Spent
 ) -> OptimizationRecommendation | None:
-    saves, apart_ns = _count_saves(view), checkpoint_spacing(view.timeline)
-    saving_ns = view.break_down().phases.get(ph.CHECKPOINT_SAVE, 0)
-    if not saves or not saving_ns or not apart_ns:
+    save_s, apart_ns = _save_s(view), checkpoint_spacing(view.timeline)
+    if not save_s or not apart_ns:
         return None
     mttf = mean_time_to_failure(view.timeline)
     starts = sum(float(cost.by_phase[name].amount) for name in _STARTS if name in cost.by_phase)
     return recommend_checkpoint_interval(
         Checkpointing(
             interval=apart_ns / 1e9,
-            save=saving_ns / saves / 1e9,
+            save=save_s,
             restart=_restart_s(view),
             mttf=None if mttf.mean_ns is None else mttf.mean_ns / 1e9,
             mttf_low=mttf.low_ns / 1e9,
@@ -164,11 +172,15 @@ def _phases_advised(view: RunView, checkpoints: OptimizationRecommendation | Non
     return known if checkpoints is None else [*known, ph.CHECKPOINT_SAVE]
 
 
-def _count_saves(view: RunView) -> int:
-    return sum(len(attempt.checkpoints) for attempt in view.timeline.attempt_timelines)
+def _save_s(view: RunView) -> float:
+    """Return the mean duration of a checkpoint's save; 0 if unknown."""
+    saves = sum(len(attempt.checkpoints) for attempt in view.timeline.attempt_timelines)
+    saving_ns = view.break_down().phases.get(ph.CHECKPOINT_SAVE, 0)
+    return saving_ns / saves / 1e9 if saves else 0.0
 
 
 def _restart_s(view: RunView) -> float:
+    """Return the mean time from a disruption until training resumed; 0 if unknown."""
     found = disruptions(view.timeline)
     restarts = [d.down_ns + d.init_ns + d.restore_ns + d.startup_ns for d in found]
     return sum(restarts) / len(restarts) / 1e9 if restarts else 0.0
@@ -212,22 +224,13 @@ def _compute(
         work=spent.hours,
         memory_gb=gpu.memory_gb,
         deadline_hours=around.deadline_hours,
+        save_hours=_save_s(view) / 3600 or SAVE_HOURS,
+        restart_hours=_restart_s(view) / 3600 or RESTART_HOURS,
         currency=spent.currency,
         per="for a run like this one",
     )
-    return recommend_compute_tier(
-        current, options, _with_measured_losses(job, view), least_saving=least_saving(spent.amount)
-    )
-
-
-def _with_measured_losses(job: ComputeJob, view: RunView) -> ComputeJob:
-    """Return the job with the save and restart times measured in the run."""
-    saves, saving_ns = _count_saves(view), view.break_down().phases.get(ph.CHECKPOINT_SAVE, 0)
-    if saves and saving_ns:
-        job = replace(job, save_hours=saving_ns / saves / NS_PER_HOUR)
-    if restart_s := _restart_s(view):
-        job = replace(job, restart_hours=restart_s / 3600)
-    return job
+    least = least_saving(spent.amount)
+    return recommend_compute_tier(current, options, job, least_saving=least)
 
 
 # Observations: money that bought little. How much of it could be saved is not known.
@@ -261,29 +264,18 @@ _USUAL_MFU = 0.4
 _LEAST_OTHER = 0.05
 
 
-def _observe(view: RunView, cost: RunCost) -> Iterator[OptimizationRecommendation]:
-    assert cost.cost is not None
-    amount, currency = float(cost.cost.amount), cost.cost.currency
-    for found in (
-        _idle_gpus(view.account.gpu_busy_ns / cost.wall_ns, amount, currency),
-        _low_mfu(view, amount, currency),
-        _other(cost, amount, currency),
-    ):
-        if found is not None:
-            yield found
-
-
-def _idle_gpus(busy: float, amount: float, currency: str) -> OptimizationRecommendation | None:
+def _idle_gpus(view: RunView, cost: RunCost, spent: _Spent) -> OptimizationRecommendation | None:
     """Report the cost of idle GPUs; a busy share of exactly 0 means that it was not sampled."""
+    busy = view.account.gpu_busy_ns / cost.wall_ns
     if not 0 < busy <= 1 - _LEAST_IDLE:
         return None
-    idle = (1 - busy) * amount
+    idle = (1 - busy) * spent.amount
     return OptimizationRecommendation(
         category="idle_gpu",
         title=f"GPUs were idle {1 - busy:.0%} of the time",
         description=(
-            f"They were busy {busy:.0%} of the time, so that {amount_text(idle, currency)} of "
-            f"{amount_text(amount, currency)} paid for idle GPUs."
+            f"They were busy {busy:.0%} of the time, so that {amount_text(idle, spent.currency)} "
+            f"of {amount_text(spent.amount, spent.currency)} paid for idle GPUs."
         ),
         estimated_savings=0.0,
         confidence=1.0,
@@ -291,26 +283,25 @@ def _idle_gpus(busy: float, amount: float, currency: str) -> OptimizationRecomme
         grade="measured",
         evidence=[f"GPUs busy {busy:.1%} of wall time, sampled"],
         needed=["steps and spans (outlay.run), which show what the time was spent on"],
-        currency=currency,
+        currency=spent.currency,
         kind="observation",
         at_stake=idle,
     )
 
 
-def _low_mfu(view: RunView, amount: float, currency: str) -> OptimizationRecommendation | None:
+def _low_mfu(view: RunView, spent: _Spent) -> OptimizationRecommendation | None:
     found = _mfu(view)
     if found is None or not 0 < found < _LOW_MFU:
         return None
-    breakdown = view.break_down()
-    steps = breakdown.cost_by_phase.get(ph.STEP)
-    stake = (1 - found / _USUAL_MFU) * (amount if steps is None else float(steps.amount))
+    steps = view.break_down().cost_by_phase.get(ph.STEP)
+    stake = (1 - found / _USUAL_MFU) * (spent.amount if steps is None else float(steps.amount))
     return OptimizationRecommendation(
         category="mfu",
         title=f"Steps use {found:.1%} of what the GPUs can do",
         description=(
             f"Model FLOPs utilisation while steps run is {found:.1%}; at {_USUAL_MFU:.0%}, which "
-            f"is usual for large models, the same steps would cost {amount_text(stake, currency)} "
-            "less."
+            "is usual for large models, the same steps would cost "
+            f"{amount_text(stake, spent.currency)} less."
         ),
         estimated_savings=0.0,
         confidence=1.0,
@@ -319,7 +310,7 @@ def _low_mfu(view: RunView, amount: float, currency: str) -> OptimizationRecomme
         evidence=[f"MFU {found:.1%} while productive"],
         assumptions=[f"{_USUAL_MFU:.0%} can be reached; small models seldom do"],
         needed=["a profile of a few steps"],
-        currency=currency,
+        currency=spent.currency,
         kind="observation",
         at_stake=stake,
     )
@@ -334,35 +325,32 @@ def _mfu(view: RunView) -> float | None:
     parameters, tokens = last_reported(view.account, PARAMETERS), view.account.work.tokens
     if not header.gpu or parameters is None or not tokens:
         return None
-    peak = PEAK_FLOPS.get(_family(header.gpu))
+    gpu = resolve(header.gpu)
+    peak = PEAK_FLOPS.get(gpu.name if gpu.spec is None else gpu.spec.family)
     if peak is None:
         return None
     model = ModelFlops(per_token=_FLOPS_PER_PARAMETER * parameters, peak=peak)
     return utilisation(tokens, model, view.timeline, [view.whole]).of_productive
 
 
-def _family(gpu: str) -> str:
-    spec = resolve(gpu).spec
-    return resolve(gpu).name if spec is None else spec.family
-
-
-def _other(cost: RunCost, amount: float, currency: str) -> OptimizationRecommendation | None:
+def _other(cost: RunCost, spent: _Spent) -> OptimizationRecommendation | None:
     """Report the cost of time outside of steps and spans."""
     money = cost.by_phase.get(ph.OTHER)
     other = 0.0 if money is None else float(money.amount)
-    if not other or other < _LEAST_OTHER * amount:
+    if not other or other < _LEAST_OTHER * spent.amount:
         return None
+    text = amount_text(other, spent.currency)
     return OptimizationRecommendation(
         category="other",
-        title=f"{other / amount:.0%} of the cost is not accounted for",
-        description=(f"{amount_text(other, currency)} was spent between steps, outside all spans."),
+        title=f"{other / spent.amount:.0%} of the cost is not accounted for",
+        description=f"{text} was spent between steps, outside all spans.",
         estimated_savings=0.0,
         confidence=1.0,
         action="Put spans around the code between steps, to see what it is",
         grade="measured",
-        evidence=[f"other: {amount_text(other, currency)} in {duration_text(cost.wall_ns)}"],
+        evidence=[f"other: {text} in {duration_text(cost.wall_ns)}"],
         needed=['with run.span("logging"): ...'],
-        currency=currency,
+        currency=spent.currency,
         kind="observation",
         at_stake=other,
     )

@@ -19,6 +19,8 @@ from outlay.prices.gpus import matching_names
 from outlay.prices.offer import Offer, Tier
 from outlay.units.shown import amount_text
 
+SAVE_HOURS = 1 / 60
+RESTART_HOURS = 1 / 12
 _SPEED_ERROR = 0.1  # Relative standard deviation of a speed measured elsewhere.
 _SHORTEST_HOURS = 1e-9
 
@@ -63,8 +65,8 @@ class ComputeJob:
     work: float
     memory_gb: float | None = None
     deadline_hours: float | None = None
-    save_hours: float = 1 / 60
-    restart_hours: float = 1 / 12
+    save_hours: float = SAVE_HOURS
+    restart_hours: float = RESTART_HOURS
     currency: str = "USD"
     per: str = ""
 
@@ -174,6 +176,11 @@ def recommend_compute_tier(
     margin = 1.28 * _SPEED_ERROR * best.cost
     low, high = saved - margin, saved + margin
     faster = now.hours - best.hours
+    risks = [] if faster >= 0 else [f"it takes {-faster:.1f} h longer"]
+    assumptions = [f"the throughputs are right within {_SPEED_ERROR:.0%}"]
+    if best.option.mttf_hours is not None:
+        risks.append("it may be taken back at any time")
+        assumptions.append(f"it is taken back every {best.option.mttf_hours:g} h on average")
     found = OptimizationRecommendation(
         category="compute",
         title=f"Move from {current.name} to {best.option.name}",
@@ -185,12 +192,12 @@ def recommend_compute_tier(
         estimated_time_saved=faster,
         confidence=confidence_of(0.9 if low > 0 else 0.6, "estimated"),
         action=f"Rent {best.option.name}",
-        risks=_risks(best, faster),
+        risks=risks,
         savings_low=low,
         savings_high=high,
         grade="estimated",
         evidence=[f"{finish.option.name}: {_takes(finish, job)}" for finish in [now, *usable[:3]]],
-        assumptions=_assumptions(best),
+        assumptions=assumptions,
         needed=["throughput of this training on that GPU"],
         currency=job.currency,
     )
@@ -200,17 +207,3 @@ def recommend_compute_tier(
 def _takes(finish: JobEstimate, job: ComputeJob) -> str:
     seen = f" ({finish.option.seen})" if finish.option.seen else ""
     return f"{finish.hours:.1f} h and {amount_text(finish.cost, job.currency)}{seen}"
-
-
-def _risks(best: JobEstimate, faster: float) -> list[str]:
-    risks = [] if faster >= 0 else [f"it takes {-faster:.1f} h longer"]
-    if best.option.mttf_hours is not None:
-        risks.append("it may be taken back at any time")
-    return risks
-
-
-def _assumptions(best: JobEstimate) -> list[str]:
-    found = [f"the throughputs are right within {_SPEED_ERROR:.0%}"]
-    if best.option.mttf_hours is not None:
-        found.append(f"it is taken back every {best.option.mttf_hours:g} h on average")
-    return found

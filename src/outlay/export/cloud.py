@@ -6,7 +6,6 @@ import atexit
 import json
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import count
 from typing import Any
@@ -30,13 +29,6 @@ RETENTION = timedelta(days=30)  # Cloud Logging's default.
 WAITING = 100_000
 ATTEMPTS = 5
 PAGE = 1000
-
-
-@dataclass(frozen=True, slots=True)
-class _Pending:
-    t_ns: int
-    insert_id: str
-    entry: Entry
 
 
 class CloudLogger:
@@ -77,7 +69,7 @@ class CloudLogger:
         self._clock = clock
         self._client = _client()
         self._ids = (f"{uuid.uuid4().hex[:8]}-{number:010d}" for number in count())
-        self._sending: Background[_Pending] = Background(
+        self._sending: Background[dict[str, Any]] = Background(
             f"Cloud Logging of job {job_name}",
             self._send,
             Limits(
@@ -98,7 +90,14 @@ class CloudLogger:
         """Enqueue an entry; it is sent in the background."""
         if entry is None or entry.get("job_name", self.job_name) != self.job_name:
             return
-        self._sending.offer(_Pending(self._clock.wall_ns(), next(self._ids), plain(entry)))
+        self._sending.offer(
+            {
+                "insert_id": next(self._ids),
+                "timestamp": utc_datetime(self._clock.wall_ns()),
+                "severity": "INFO",
+                "json_payload": plain(entry),
+            }
+        )
 
     def flush(self) -> None:
         """Wait until all entries are sent, at most for the grace period."""
@@ -150,21 +149,12 @@ class CloudLogger:
     def _full_name(self) -> str:
         return f"projects/{self.project_id}/logs/{quote(self.log_name, safe='')}"
 
-    def _send(self, batch: Sequence[_Pending]) -> None:
-        entries = [
-            {
-                "insert_id": pending.insert_id,
-                "timestamp": utc_datetime(pending.t_ns),
-                "severity": "INFO",
-                "json_payload": pending.entry,
-            }
-            for pending in batch
-        ]
+    def _send(self, batch: Sequence[dict[str, Any]]) -> None:
         resource = {"type": "global", "labels": {"project_id": self.project_id}}
         self._client.write_log_entries(
             log_name=self._full_name,
             resource=resource,
-            entries=entries,
+            entries=batch,
             timeout=TIMEOUT_S,
             retry=None,
         )

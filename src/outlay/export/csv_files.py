@@ -14,7 +14,7 @@ from typing import Any, Final
 from outlay.errors import Finding
 from outlay.escaping import write_csv
 from outlay.files import draft_of
-from outlay.ledger import Metric, Record, RunLog, SegmentId, Step, read_run
+from outlay.ledger import Metric, RunLog, SegmentId, Step, read_run
 from outlay.units.quantity import MILLIJOULES_PER_WH
 
 TIMINGS: Final = (
@@ -72,33 +72,21 @@ class _WholeStep:
 
 def _steps(log: RunLog) -> list[_WholeStep]:
     """Return rank 0's steps in time order, each with the work of all ranks."""
-    leading = [s for s in sorted(log.segments) if s.rank <= 0]
     wholes: list[_WholeStep] = []
-    latest: dict[int, _WholeStep] = {}
-    for segment in leading:
-        for record in _of_kind_step(log.segments[segment]):
-            whole = _WholeStep(
-                record.step, record.count, record.t_ns, record.wait_ns, record.dur_ns
-            )
-            wholes.append(whole)
-            latest[record.step] = whole
-            _add(whole, record)
-    for segment in sorted(log.segments):
-        if segment not in leading:
-            for record in _of_kind_step(log.segments[segment]):
-                if record.step in latest:  # Of a repeated step, the last execution.
-                    _add(latest[record.step], record)
+    latest: dict[int, _WholeStep] = {}  # Of a repeated step, the last execution.
+    for segment in sorted(log.segments, key=lambda each: (each.rank > 0, each)):
+        for record in log.segments[segment]:
+            if not isinstance(record, Step):
+                continue
+            if segment.rank <= 0:
+                times = (record.t_ns, record.wait_ns, record.dur_ns)
+                latest[record.step] = _WholeStep(record.step, record.count, *times)
+                wholes.append(latest[record.step])
+            if (whole := latest.get(record.step)) is not None:
+                whole.items += record.samples or record.tokens
+                whole.comm_bytes += record.comm_bytes
+                whole.energy_mj += record.energy_mj
     return wholes
-
-
-def _of_kind_step(records: Iterable[Record]) -> Iterable[Step]:
-    return (record for record in records if isinstance(record, Step))
-
-
-def _add(whole: _WholeStep, record: Step) -> None:
-    whole.items += record.samples or record.tokens
-    whole.comm_bytes += record.comm_bytes
-    whole.energy_mj += record.energy_mj
 
 
 def _timing(one: _WholeStep) -> dict[str, Any]:

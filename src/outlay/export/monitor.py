@@ -14,10 +14,10 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import IO, Protocol
+from typing import IO
 
 import msgspec
 
@@ -50,19 +50,6 @@ from outlay.record import facts
 # only it can write.
 
 MARGIN_S = 0.5  # How long a process may take to exit after its timeout.
-
-
-class Uploader(Protocol):
-    """Uploads until it is stopped."""
-
-    def tally(self) -> Tally:
-        """Return what was uploaded and lost so far."""
-
-    def stop(self, timeout_s: float, *, final: bool) -> None:
-        """Stop within the timeout, after a last upload if ``final``."""
-
-    def detach(self) -> None:
-        """Let it end by itself, without waiting."""
 
 
 class ProcessUploader:
@@ -113,9 +100,8 @@ class ProcessUploader:
         self._process.stdin.close()
         self.tally()
         self._output.close()
-        self._process.returncode = (
-            self._process.poll() or 0
-        )  # Popen must not warn that nobody waited.
+        # Popen must not warn that nobody waited.
+        self._process.returncode = self._process.poll() or 0
 
     def _send(self, text: bytes) -> None:
         assert self._process.stdin is not None
@@ -159,6 +145,7 @@ class ThreadUploader:
         self._uploads.finish(self._finish_s, final=self._final)
 
 
+Uploader = ProcessUploader | ThreadUploader
 _log = logging.getLogger("outlay")
 FLUSH_TIMEOUT_S = 10.0
 _CACHE_VARIABLE = "ML_GOODPUT_CACHE_DIR"
@@ -269,9 +256,7 @@ class GoodputMonitor:
 
     def stop_goodput_uploader(self, skip_final_flush: bool | None = None) -> None:  # noqa: FBT001
         """Stop it after a last upload, unless skipped; if never started, upload once."""
-        if self._flushes_alone("goodput", skip_final_flush):
-            self.start_goodput_uploader()
-        self._stop("goodput", skip_final_flush)
+        self._stop("goodput", skip_final_flush, self.start_goodput_uploader)
 
     def start_step_deviation_uploader(self) -> None:
         """Start uploading the deviation of steps from the ideal step time."""
@@ -287,9 +272,8 @@ class GoodputMonitor:
 
     def stop_step_deviation_uploader(self, skip_final_flush: bool | None = None) -> None:  # noqa: FBT001
         """Stop it after a last upload, unless skipped; if never started, upload once."""
-        if self._deviation and self._flushes_alone("step_deviation", skip_final_flush):
-            self.start_step_deviation_uploader()
-        self._stop("step_deviation", skip_final_flush)
+        start = self.start_step_deviation_uploader if self._deviation else None
+        self._stop("step_deviation", skip_final_flush, start)
 
     def start_rolling_window_goodput_uploader(self, rolling_windows_seconds: Sequence[int]) -> None:
         """Start uploading the goodput of rolling windows, one per length.
@@ -360,16 +344,19 @@ class GoodputMonitor:
             return ThreadUploader(upload, self._finish_s, self._logger, self._local_sinks)
         return ProcessUploader(upload, self._finish_s)
 
-    def _flushes_alone(self, name: str, skip_final_flush: bool | None) -> bool:  # noqa: FBT001
-        """Return whether stopping an uploader that was never started uploads once."""
+    def _stop(
+        self,
+        name: str,
+        skip_final_flush: bool | None,  # noqa: FBT001
+        start: Callable[[], None] | None = None,
+    ) -> None:
+        """Stop an uploader; one that was never started is started first, to upload once."""
         skip = self._skip_final if skip_final_flush is None else skip_final_flush
-        return name not in self._started and not skip
-
-    def _stop(self, name: str, skip_final_flush: bool | None) -> None:  # noqa: FBT001
+        if start is not None and name not in self._started and not skip:
+            start()
         uploader = self._uploaders.pop(name, None)
         if uploader is None:
             return
-        skip = self._skip_final if skip_final_flush is None else skip_final_flush
         uploader.stop(self._finish_s, final=not skip)
         tally = uploader.tally()
         self._ended = sum_tallies([self._ended, tally])

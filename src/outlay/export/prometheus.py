@@ -10,8 +10,7 @@ import hmac
 import http.server
 import re
 import socket
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from outlay.errors import InvalidValue, OutlayError
@@ -23,37 +22,23 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _NOT_IN_A_NAME = re.compile(r"[^a-zA-Z0-9_]")
 
 
-@dataclass(frozen=True, slots=True)
-class _Family:
-    """One metric and its samples."""
-
-    name: str
-    kind: str
-    help: str
-    samples: list[tuple[Mapping[str, str], float]] = field(default_factory=list)
-
-    def lines(self) -> Iterator[str]:
-        yield f"# HELP {self.name} {self.help}"
-        yield f"# TYPE {self.name} {self.kind}"
-        for labels, value in self.samples:
-            text = ",".join(f'{name}="{_escaped(label)}"' for name, label in labels.items())
-            yield f"{self.name}{{{text}}} {value!r}"
-
-
 class _Page:
+    """The lines of each metric, its help and type first."""
+
     def __init__(self) -> None:
-        self._families: dict[str, _Family] = {}
+        self._metrics: dict[str, list[str]] = {}
 
     def add(self, name: str, about: str, labels: Mapping[str, str], value: float | None) -> None:
         """Add a sample; a name that ends in ``_total`` is a counter, any other a gauge."""
         if value is None:
             return
         kind = "counter" if name.endswith("_total") else "gauge"
-        family = self._families.setdefault(name, _Family(name, kind, about))
-        family.samples.append((labels, float(value)))
+        head = [f"# HELP {name} {about}", f"# TYPE {name} {kind}"]
+        texts = ",".join(f'{key}="{_escaped(label)}"' for key, label in labels.items())
+        self._metrics.setdefault(name, head).append(f"{name}{{{texts}}} {float(value)!r}")
 
     def text(self) -> str:
-        return "".join(f"{line}\n" for each in self._families.values() for line in each.lines())
+        return "".join(f"{line}\n" for lines in self._metrics.values() for line in lines)
 
 
 def exposition(reading: LiveReading, user_shown: Callable[[str], str] = str) -> str:

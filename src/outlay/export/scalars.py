@@ -73,11 +73,6 @@ def flat(parts: BadputParts) -> Iterator[tuple[tuple[str, ...], float]]:
             yield (kind.name,), value
 
 
-def overlapped(source: tuple[str, ...]) -> bool:
-    """Return whether a source is data loading beside steps: reported, but no badput."""
-    return source == (BadputType.DATA_LOADING_ASYNC.name,)
-
-
 # Time series of Google Cloud Monitoring
 #
 # Names, labels and units are those that Google lists under ``compute.googleapis.com/workload``:
@@ -139,7 +134,7 @@ def _of_window(reading: WindowReading, about: dict[str, str]) -> Iterator[Metric
 
 def _badput(name: str, parts: BadputParts, about: dict[str, str]) -> Iterator[MetricSeries]:
     for source, value in flat(parts):
-        if not overlapped(source):
+        if source != (BadputType.DATA_LOADING_ASYNC.name,):  # Beside steps: no badput.
             yield MetricSeries(name, value, {**about, "badput_source": ".".join(source)})
 
 

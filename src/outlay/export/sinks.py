@@ -11,9 +11,9 @@ import io
 import os
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol, assert_never
+from typing import Any, Protocol, assert_never
 
 import msgspec
 
@@ -23,7 +23,7 @@ from outlay.decoding import Decoder, csv_records, read_file
 from outlay.errors import InvalidValue, MissingExtra, choices
 from outlay.escaping import write_csv
 from outlay.export.gcp import GCPOptions
-from outlay.export.scalars import STEP_DEVIATION, FinishedReading, Scalar, new_scalars
+from outlay.export.scalars import STEP_DEVIATION, FinishedReading, new_scalars
 
 
 class Sink(Protocol):
@@ -189,11 +189,12 @@ class _FileSink(ABC):
         new, last_step = new_scalars(reading, self._last_step)
         if not new:
             return
+        rows = [{"time": time, **msgspec.to_builtins(scalar)} for scalar in new]
         with self._path.open("ab", buffering=0) as stream:
             fcntl.flock(stream, fcntl.LOCK_EX)  # Several uploaders may share a file.
             end = stream.seek(0, io.SEEK_END)
-            rows = self._rows(time, new, first=end == 0)
-            if stream.write(rows) != len(rows):  # A short write: undo it.
+            text = self._encoded(rows, first=end == 0)
+            if stream.write(text) != len(text):  # A short write: undo it.
                 stream.truncate(end)
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._path))
         self._last_step = last_step
@@ -202,7 +203,7 @@ class _FileSink(ABC):
         """Do nothing: the file is open only while it is written."""
 
     @abstractmethod
-    def _rows(self, time: str, new: Iterable[Scalar], *, first: bool) -> bytes:
+    def _encoded(self, rows: Sequence[dict[str, Any]], *, first: bool) -> bytes:
         """Encode rows; ``first`` if the file is empty and may need a header."""
 
     @abstractmethod
@@ -213,11 +214,9 @@ class _FileSink(ABC):
 class CsvSink(_FileSink):
     """Appends rows to a CSV file with a header."""
 
-    def _rows(self, time: str, new: Iterable[Scalar], *, first: bool) -> bytes:
+    def _encoded(self, rows: Sequence[dict[str, Any]], *, first: bool) -> bytes:
         text = io.StringIO()
-        rows = ([time, s.name, s.value, s.step, s.window_s] for s in new)
-        named = (dict(zip(COLUMNS, row, strict=True)) for row in rows)
-        write_csv(text, COLUMNS, named, header=first)
+        write_csv(text, COLUMNS, rows, header=first)
         return text.getvalue().encode()
 
     def _last_deviation(self) -> int:
@@ -227,24 +226,17 @@ class CsvSink(_FileSink):
             return max((int(step) for step in steps if step and step.isdecimal()), default=-1)
 
 
-class _Line(msgspec.Struct, kw_only=True):
-    time: str
+class _Line(msgspec.Struct):
     name: str
-    value: float
     step: int
-    window_s: int | None = None
 
 
 class JsonLinesSink(_FileSink):
     """Appends one JSON object per line."""
 
-    def _rows(self, time: str, new: Iterable[Scalar], *, first: bool) -> bytes:
+    def _encoded(self, rows: Sequence[dict[str, Any]], *, first: bool) -> bytes:
         del first
-        lines = [
-            _Line(time=time, name=s.name, value=s.value, step=s.step, window_s=s.window_s)
-            for s in new
-        ]
-        return msgspec.json.Encoder().encode_lines(lines)
+        return msgspec.json.Encoder().encode_lines(rows)
 
     def _last_deviation(self) -> int:
         lines = Decoder[_Line](_Line).decode_lines(read_file(self._path, largest=1 << 30))

@@ -94,14 +94,12 @@ class Tally(msgspec.Struct, frozen=True, kw_only=True):
 
 def sum_tallies(tallies: Iterable[Tally]) -> Tally:
     """Add up several tallies, with the last trouble."""
-    whole = Tally()
-    for tally in tallies:
-        whole = Tally(
-            uploaded=whole.uploaded + tally.uploaded,
-            lost=whole.lost + tally.lost,
-            trouble=tally.trouble or whole.trouble,
-        )
-    return whole
+    every = list(tallies)
+    return Tally(
+        uploaded=sum(tally.uploaded for tally in every),
+        lost=sum(tally.lost for tally in every),
+        trouble=next((tally.trouble for tally in reversed(every) if tally.trouble), ""),
+    )
 
 
 def lost_text(name: str, tally: Tally) -> str:
@@ -223,8 +221,8 @@ class Uploads:
 
     def _reads(self) -> list[Callable[[], FinishedReading]]:
         match self._upload.question:
-            case Goodput():
-                return [self._goodput]
+            case Goodput() as question:
+                return [partial(self._goodput, question)]
             case StepDeviation():
                 return [self._deviation]
             case Windows(sizes_s=sizes, slices=slices):
@@ -235,9 +233,7 @@ class Uploads:
             case _:
                 assert_never(self._upload.question)
 
-    def _goodput(self) -> Reading:
-        question = self._upload.question
-        assert isinstance(question, Goodput)
+    def _goodput(self, question: Goodput) -> Reading:
         reading = self._reader.read_goodput(self._upload.ideal_step_time, slices=question.slices)
         return reading if question.breakdown else replace(reading, badput_percent={})
 

@@ -236,11 +236,18 @@ class AttemptTimeline:
         return other
 
     def _set_typical(self, typical: Typical | None) -> None:
-        """Find the startup and the stalls of the steps."""
+        """Find the startup of the first step, and the records that stalled and for how long."""
         self._typical = typical
-        self._startup_ns = self._startup()
-        self.stalled = self._stalled()
-        self._stalls = self._beyond_typical(self.stalled)
+        self._startup_ns, usual_ns = 0, 0
+        self.stalled: Ints = np.empty(0, dtype=np.int64)
+        if typical is not None and self.step_count:
+            usual_ns = typical.step_ns
+            excess_ns = self.own_ns(0) - usual_ns * int(self._steps.count[0])
+            self._startup_ns = excess_ns if excess_ns > 0 else 0
+            late = self._times.beyond(typical.stall_beyond_ns)
+            self.stalled = late[late > 0]  # The excess of the first step is startup.
+        own = self._own[self.stalled + 1] - self._own[self.stalled]
+        self._stalls = own - usual_ns * self._steps.count[self.stalled]
         self._stall_before = cumulative(self._stalls)
         is_undone = self.undone.contains(self.stalled)
         self._undone_stall_before = cumulative(np.where(is_undone, self._stalls, 0))
@@ -325,27 +332,6 @@ class AttemptTimeline:
         if not self._has_process_start:
             return 0
         return max(min(t_ns, self._segment_start_ns) - self.start_ns, 0)
-
-    def _startup(self) -> int:
-        if self._typical is None or not self.step_count:
-            return 0
-        usual_ns = self._typical.step_ns * int(self._steps.count[0])
-        own_ns = self.own_ns(0)
-        return own_ns - usual_ns if own_ns > usual_ns else 0
-
-    def _stalled(self) -> Ints:
-        """Return the indices of the stalled records."""
-        if self._typical is None or self.step_count < 2:
-            return np.empty(0, dtype=np.int64)
-        late = self._times.beyond(self._typical.stall_beyond_ns)
-        return late[late > 0]  # The excess of the first step is startup.
-
-    def _beyond_typical(self, stalled: Ints) -> Ints:
-        """Return by how much each stalled record exceeds the typical time."""
-        if self._typical is None:
-            return stalled
-        own = self._own[stalled + 1] - self._own[stalled]
-        return own - self._typical.step_ns * self._steps.count[stalled]
 
     def _whole_steps_before(self, index: int) -> _Split:
         """Return the split of all records before ``index``, from cumulative sums."""

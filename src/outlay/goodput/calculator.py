@@ -6,13 +6,13 @@ whole. Percentages are of wall time, 0 to 100.
 
 from __future__ import annotations
 
-import functools
+import contextlib
 import logging
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any, Concatenate, NamedTuple, ParamSpec, TypedDict, TypeVar
+from typing import Any, NamedTuple, TypedDict
 
 from outlay.account.payloads import PayloadTranslator
 from outlay.clock import SYSTEM, Clock, utc_datetime, wall_ns_of
@@ -34,14 +34,7 @@ from outlay.goodput.goodput_recorder import (
     run_dir_of_job,
 )
 from outlay.goodput.importing import GoodputCache, GoodputInfo, StepInfo
-from outlay.goodput.phases import (
-    SECONDS,
-    BadputParts,
-    GoodputType,
-    TimeShare,
-    badput_parts,
-    percent_of,
-)
+from outlay.goodput.phases import BadputParts, GoodputType, badput_parts, seconds
 from outlay.goodput.reliability import count_disruptions
 from outlay.goodput.throughput import StepTimes, step_deviation
 from outlay.goodput.timeline import Breakdown, SliceEfficiency, TimelineBuilder, Window
@@ -180,10 +173,6 @@ class LoggerSource:
 
 # Queries of a job.
 
-Job = TypeVar("Job", bound="MeasuredJob")
-Result = TypeVar("Result")
-P = ParamSpec("P")
-
 
 class NoJobTime(OutlayError, ValueError):
     """There is no wall time, and so no share of it."""
@@ -199,19 +188,6 @@ class NoStepTimes(OutlayError, ValueError):
         super().__init__(
             f"job {job_name!r}: no step has a duration yet; a step ends when the next one begins"
         )
-
-
-def synchronized(
-    query: Callable[Concatenate[Job, P], Result],
-) -> Callable[Concatenate[Job, P], Result]:
-    """Serialise the queries of threads: a later view changes the account of an earlier one."""
-
-    @functools.wraps(query)
-    def locked(self: Job, /, *args: P.args, **kwargs: P.kwargs) -> Result:
-        with self._lock:
-            return query(self, *args, **kwargs)
-
-    return locked
 
 
 class MeasuredJob:
@@ -247,26 +223,34 @@ class MeasuredJob:
             retention = max_logs_retention_period
             self._source = LoggerSource(job_name, cloud_logger, self._cache, retention)
 
-    def _view(self) -> RunView:
-        try:
-            view = self._source.view(self._clock.wall_ns())
-        except NotARun as error:
-            raise NoGoodputLogs(self.job_name, error.path) from None
-        for finding in sorted(set(view.findings) - set(self.findings)):
-            _log.warning("job %s: %s", self.job_name, finding)
-        self.findings = view.findings
-        return view
+    @contextlib.contextmanager
+    def _view(self) -> Iterator[RunView]:
+        """Read the job; other threads wait, since a later view changes the account of this one."""
+        with self._lock:
+            try:
+                view = self._source.view(self._clock.wall_ns())
+            except NotARun as error:
+                raise NoGoodputLogs(self.job_name, error.path) from None
+            for finding in sorted(set(view.findings) - set(self.findings)):
+                _log.warning("job %s: %s", self.job_name, finding)
+            self.findings = view.findings
+            yield view
 
     def _percent(
         self, view: RunView, breakdown: Breakdown, where: str
     ) -> tuple[float, BadputParts]:
         if not breakdown.wall_ns:
             raise NoJobTime(self.job_name, where)
-        percent = percent_of(breakdown.wall_ns)
-        parts = self._parts(view, breakdown, percent)
-        return percent.of(breakdown.phases.get(ph.STEP, 0)), parts
 
-    def _parts(self, view: RunView, breakdown: Breakdown, share: TimeShare) -> BadputParts:
+        def percent(ns: int) -> float:
+            return ns * 100 / breakdown.wall_ns
+
+        parts = self._parts(view, breakdown, percent)
+        return percent(breakdown.phases.get(ph.STEP, 0)), parts
+
+    def _parts(
+        self, view: RunView, breakdown: Breakdown, share: Callable[[int], float]
+    ) -> BadputParts:
         loading_ns = overlapped_ns(view, breakdown.windows).get(ph.DATA_LOADING, 0)
         return badput_parts(breakdown.phases, loading_ns, share, pathways=self.using_pathways)
 
@@ -288,7 +272,6 @@ class GoodputCalculator(MeasuredJob):
         InvalidValue: The job has no name, or a ``gcs_path`` was given.
     """
 
-    @synchronized
     def get_job_goodput(
         self,
         include_badput_breakdown: bool = False,  # noqa: FBT001, FBT002 - documented as positional
@@ -300,15 +283,14 @@ class GoodputCalculator(MeasuredJob):
             NoGoodputLogs: Nothing was logged.
             NoJobTime: What was logged takes no time yet.
         """
-        view = self._view()
-        breakdown = view.break_down()
-        goodput, parts = self._percent(view, breakdown, "yet")
-        self._cache_results(view, breakdown, configured_ideal_step_time)
-        return JobGoodput(
-            goodput, parts if include_badput_breakdown else {}, view.timeline.last_step() or 0
-        )
+        with self._view() as view:
+            breakdown = view.break_down()
+            goodput, parts = self._percent(view, breakdown, "yet")
+            self._cache_results(view, breakdown, configured_ideal_step_time)
+            return JobGoodput(
+                goodput, parts if include_badput_breakdown else {}, view.timeline.last_step() or 0
+            )
 
-    @synchronized
     def get_job_goodput_interval(
         self, interval_start: datetime, interval_end: datetime
     ) -> IntervalGoodput:
@@ -320,18 +302,17 @@ class GoodputCalculator(MeasuredJob):
             NoJobTime: The window lies outside the job.
         """
         window = _window(interval_start, interval_end)
-        view = self._view()
-        breakdown = view.break_down(window)
-        goodput, parts = self._percent(view, breakdown, "in the window")
-        return IntervalGoodput(
-            goodput,
-            parts,
-            view.timeline.last_step(window.end_ns) or 0,
-            breakdown.wall_ns / 1e9,
-            count_disruptions(view.timeline, window),
-        )
+        with self._view() as view:
+            breakdown = view.break_down(window)
+            goodput, parts = self._percent(view, breakdown, "in the window")
+            return IntervalGoodput(
+                goodput,
+                parts,
+                view.timeline.last_step(window.end_ns) or 0,
+                breakdown.wall_ns / 1e9,
+                count_disruptions(view.timeline, window),
+            )
 
-    @synchronized
     def get_job_goodput_with_exclusions(
         self,
         exclusion_intervals: Iterable[tuple[datetime, datetime]],
@@ -340,16 +321,15 @@ class GoodputCalculator(MeasuredJob):
     ) -> GoodputWithExclusions:
         """Return the job's goodput without some intervals, which may overlap."""
         exclusions = tuple(_window(start, end) for start, end in exclusion_intervals)
-        view = self._view()
-        breakdown = view.break_down(exclusions=exclusions)
-        goodput, parts = self._percent(view, breakdown, "outside the exclusions")
-        kept_ns = sum(window.length_ns for window in breakdown.windows)
-        excluded_s = (view.whole.length_ns - kept_ns) / 1e9
-        self._cache_results(view, breakdown, configured_ideal_step_time)
-        shown = parts if include_badput_breakdown else {}
-        return GoodputWithExclusions(goodput, shown, view.timeline.last_step() or 0, excluded_s)
+        with self._view() as view:
+            breakdown = view.break_down(exclusions=exclusions)
+            goodput, parts = self._percent(view, breakdown, "outside the exclusions")
+            kept_ns = sum(window.length_ns for window in breakdown.windows)
+            excluded_s = (view.whole.length_ns - kept_ns) / 1e9
+            self._cache_results(view, breakdown, configured_ideal_step_time)
+            shown = parts if include_badput_breakdown else {}
+            return GoodputWithExclusions(goodput, shown, view.timeline.last_step() or 0, excluded_s)
 
-    @synchronized
     def get_step_deviation(
         self, configured_ideal_step_time: float | None = None
     ) -> dict[int, float]:
@@ -359,33 +339,32 @@ class GoodputCalculator(MeasuredJob):
             NoGoodputLogs: Nothing was logged.
             NoStepTimes: No step has a duration yet.
         """
-        steps = self._steps(self._view(), configured_ideal_step_time)
-        if steps is None:
-            raise NoStepTimes(self.job_name)
-        if self._cache is not None:
-            self._cache.update_step_info(steps)
-        return steps.step_deviations
+        with self._view() as view:
+            steps = self._steps(view, configured_ideal_step_time)
+            if steps is None:
+                raise NoStepTimes(self.job_name)
+            if self._cache is not None:
+                self._cache.update_step_info(steps)
+            return steps.step_deviations
 
-    @synchronized
     def get_job_goodput_details(
         self, configured_ideal_step_time: float | None = None
     ) -> WorkloadMetricDetails:
         """Return all figures of the job, in seconds."""
-        view = self._view()
-        breakdown = view.break_down()
-        steps = self._steps(view, configured_ideal_step_time) or StepInfo(0.0, {})
-        return {
-            "goodput_time": {GoodputType.TOTAL: breakdown.phases.get(ph.STEP, 0) / 1e9},
-            "badput_time": self._parts(view, breakdown, SECONDS),
-            "max_productive_step": view.timeline.last_step() or 0,
-            "total_elapsed_time": breakdown.wall_ns / 1e9,
-            "disruption_count": count_disruptions(view.timeline),
-            "step_time_deviation": steps.step_deviations,
-            "ideal_step_time": steps.ideal_step_time,
-            "total_excluded_time": 0.0,
-        }
+        with self._view() as view:
+            breakdown = view.break_down()
+            steps = self._steps(view, configured_ideal_step_time) or StepInfo(0.0, {})
+            return {
+                "goodput_time": {GoodputType.TOTAL: breakdown.phases.get(ph.STEP, 0) / 1e9},
+                "badput_time": self._parts(view, breakdown, seconds),
+                "max_productive_step": view.timeline.last_step() or 0,
+                "total_elapsed_time": breakdown.wall_ns / 1e9,
+                "disruption_count": count_disruptions(view.timeline),
+                "step_time_deviation": steps.step_deviations,
+                "ideal_step_time": steps.ideal_step_time,
+                "total_excluded_time": 0.0,
+            }
 
-    @synchronized
     def get_interval_metric_details(
         self, interval_start: datetime, interval_end: datetime
     ) -> IntervalWorkloadMetricDetails:
@@ -402,13 +381,12 @@ class GoodputCalculator(MeasuredJob):
             "interval_size": size,
         }
 
-    @synchronized
     def get_slice_efficiency(
         self, interval_start: datetime | None = None, interval_end: datetime | None = None
     ) -> SliceEfficiency | None:
         """Return the use of an elastic job's slices; None if they were never counted."""
-        view = self._view()
-        return slices_used(view, [view.window(_ns(interval_start), _ns(interval_end))])
+        with self._view() as view:
+            return slices_used(view, [view.window(_ns(interval_start), _ns(interval_end))])
 
     def sync_to_gcs(self) -> None:
         """Do nothing: the cache is in ``cache_dir``."""
@@ -430,7 +408,7 @@ class GoodputCalculator(MeasuredJob):
             GoodputInfo(
                 total_productive_time=breakdown.phases.get(ph.STEP, 0) / 1e9,
                 total_elapsed_time=breakdown.wall_ns / 1e9,
-                total_unproductive_time=self._parts(view, breakdown, SECONDS),
+                total_unproductive_time=self._parts(view, breakdown, seconds),
                 max_productive_step=last,
                 last_recorded_step=last,
                 last_updated_timestamp=utc_datetime(view.timeline.now_ns),

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 
 from outlay.account.columns import ACCELERATOR_INIT as ACCELERATOR_INIT
 from outlay.account.columns import CHECKPOINT_RESTORE as CHECKPOINT_RESTORE
@@ -118,30 +117,19 @@ BADPUT_OF_PHASE = {
 _ALWAYS_SHOWN = [kind for kind in BadputType if not kind.name.startswith("ELASTIC")]
 
 
-@dataclass(frozen=True, slots=True)
-class TimeShare:
-    """A unit of time in which ``whole_ns`` nanoseconds are ``worth``."""
-
-    worth: int
-    whole_ns: int
-
-    def of(self, ns: int) -> float:
-        """Convert nanoseconds to the unit, rounded once."""
-        return ns * self.worth / self.whole_ns
-
-
-SECONDS = TimeShare(1, 1_000_000_000)
-
-
-def percent_of(wall_ns: int) -> TimeShare:
-    """Return the unit in which ``wall_ns`` nanoseconds are 100."""
-    return TimeShare(100, wall_ns)
+def seconds(ns: int) -> float:
+    """Return nanoseconds in seconds."""
+    return ns / 1e9
 
 
 def badput_parts(
-    phases: Mapping[str, int], overlapped_load_ns: int, share: TimeShare, *, pathways: bool = False
+    phases: Mapping[str, int],
+    overlapped_load_ns: int,
+    share: Callable[[int], float],
+    *,
+    pathways: bool = False,
 ) -> BadputParts:
-    """Return the unproductive phases by badput type.
+    """Return the unproductive phases by badput type; ``share`` converts nanoseconds.
 
     Overlapped data loading is reported as DATA_LOADING_ASYNC, which is not badput. With
     ``pathways`` one controller outlives its workers: a lost worker shows as a stalled step, so
@@ -159,6 +147,6 @@ def badput_parts(
             name = phase.removeprefix("custom:").upper()
             custom[name] = custom.get(name, 0) + ns
     sums[BadputType.DATA_LOADING_ASYNC] = overlapped_load_ns
-    parts: BadputParts = {kind: share.of(ns) for kind, ns in sums.items()}
-    parts[BadputType.CUSTOM_BADPUT_EVENTS] = {name: share.of(ns) for name, ns in custom.items()}
+    parts: BadputParts = {kind: share(ns) for kind, ns in sums.items()}
+    parts[BadputType.CUSTOM_BADPUT_EVENTS] = {name: share(ns) for name, ns in custom.items()}
     return parts

@@ -8,9 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from outlay.goodput import phases as ph
-from outlay.goodput.calculator import MeasuredJob, NoStepTimes, synchronized
+from outlay.goodput.calculator import MeasuredJob, NoStepTimes
 from outlay.goodput.follower import ideal_of, slices_used
-from outlay.goodput.phases import SECONDS, BadputParts
+from outlay.goodput.phases import BadputParts, seconds
 from outlay.goodput.reliability import count_disruptions
 from outlay.goodput.throughput import Spikes, StepTimes, deviations_s, step_deviation
 from outlay.goodput.timeline import SliceEfficiency, Window
@@ -65,7 +65,6 @@ Reading = GoodputReading | WindowReading | DeviationReading
 class GoodputReader(MeasuredJob):
     """Takes readings of a job; arguments as of ``GoodputCalculator``."""
 
-    @synchronized
     def read_goodput(
         self, configured_ideal_step_time: float | None = None, *, slices: bool = False
     ) -> GoodputReading:
@@ -75,24 +74,23 @@ class GoodputReader(MeasuredJob):
             NoGoodputLogs: Nothing was logged.
             NoJobTime: What was logged takes no time yet.
         """
-        view = self._view()
-        breakdown = view.break_down()
-        goodput, parts = self._percent(view, breakdown, "yet")
-        ideal_ns = ideal_of(view, configured_ideal_step_time)
-        return GoodputReading(
-            t_ns=view.timeline.now_ns,
-            goodput_percent=goodput,
-            badput_percent=parts,
-            goodput_s=SECONDS.of(breakdown.phases.get(ph.STEP, 0)),
-            badput_s=self._parts(view, breakdown, SECONDS),
-            elapsed_s=SECONDS.of(breakdown.wall_ns),
-            last_step=view.timeline.last_step() or 0,
-            disruptions=count_disruptions(view.timeline),
-            ideal_step_s=None if ideal_ns is None else ideal_ns / 1e9,
-            slices=slices_used(view, [view.whole]) if slices else None,
-        )
+        with self._view() as view:
+            breakdown = view.break_down()
+            goodput, parts = self._percent(view, breakdown, "yet")
+            ideal_ns = ideal_of(view, configured_ideal_step_time)
+            return GoodputReading(
+                t_ns=view.timeline.now_ns,
+                goodput_percent=goodput,
+                badput_percent=parts,
+                goodput_s=seconds(breakdown.phases.get(ph.STEP, 0)),
+                badput_s=self._parts(view, breakdown, seconds),
+                elapsed_s=seconds(breakdown.wall_ns),
+                last_step=view.timeline.last_step() or 0,
+                disruptions=count_disruptions(view.timeline),
+                ideal_step_s=None if ideal_ns is None else ideal_ns / 1e9,
+                slices=slices_used(view, [view.whole]) if slices else None,
+            )
 
-    @synchronized
     def read_window(self, window_s: int, *, slices: bool = False) -> WindowReading:
         """Return the figures of the last ``window_s`` seconds.
 
@@ -100,21 +98,20 @@ class GoodputReader(MeasuredJob):
             NoGoodputLogs: Nothing was logged.
             NoJobTime: The job has no time in the window.
         """
-        view = self._view()
-        now_ns = view.timeline.now_ns
-        window = Window(now_ns - window_s * 1_000_000_000, now_ns)
-        breakdown = view.break_down(window)
-        goodput, parts = self._percent(view, breakdown, "in the window")
-        return WindowReading(
-            t_ns=now_ns,
-            window_s=window_s,
-            goodput_percent=goodput,
-            badput_percent=parts,
-            last_step=view.timeline.last_step(now_ns) or 0,
-            slices=slices_used(view, [window]) if slices else None,
-        )
+        with self._view() as view:
+            now_ns = view.timeline.now_ns
+            window = Window(now_ns - window_s * 1_000_000_000, now_ns)
+            breakdown = view.break_down(window)
+            goodput, parts = self._percent(view, breakdown, "in the window")
+            return WindowReading(
+                t_ns=now_ns,
+                window_s=window_s,
+                goodput_percent=goodput,
+                badput_percent=parts,
+                last_step=view.timeline.last_step(now_ns) or 0,
+                slices=slices_used(view, [window]) if slices else None,
+            )
 
-    @synchronized
     def read_deviation(
         self, after_step: int = -1, configured_ideal_step_time: float | None = None
     ) -> DeviationReading:
@@ -124,14 +121,14 @@ class GoodputReader(MeasuredJob):
             NoGoodputLogs: Nothing was logged.
             NoStepTimes: No step has a duration yet.
         """
-        view = self._view()
-        ideal_ns = ideal_of(view, configured_ideal_step_time)
-        if ideal_ns is None:
-            raise NoStepTimes(self.job_name)
-        own, spikes = view.timeline.own, Spikes()
-        return DeviationReading(
-            t_ns=view.timeline.now_ns,
-            ideal_step_s=ideal_ns / 1e9,
-            deviations_s=step_deviation(StepTimes.after(own, after_step), ideal_ns),
-            spike_s=spikes.of(deviations_s(StepTimes.latest(own, spikes.steps), ideal_ns)),
-        )
+        with self._view() as view:
+            ideal_ns = ideal_of(view, configured_ideal_step_time)
+            if ideal_ns is None:
+                raise NoStepTimes(self.job_name)
+            own, spikes = view.timeline.own, Spikes()
+            return DeviationReading(
+                t_ns=view.timeline.now_ns,
+                ideal_step_s=ideal_ns / 1e9,
+                deviations_s=step_deviation(StepTimes.after(own, after_step), ideal_ns),
+                spike_s=spikes.of(deviations_s(StepTimes.latest(own, spikes.steps), ideal_ns)),
+            )

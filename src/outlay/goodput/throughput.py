@@ -256,7 +256,11 @@ def ideal_time(times: Values) -> float | None:
 def split_anomalous(times: Values) -> tuple[Floats, Floats]:
     """Return the times that are anomalously long, and the others."""
     numbers = np.asarray(times, dtype=np.float64)
-    anomalous = _anomalous(numbers)
+    if not len(numbers):
+        return numbers, numbers
+    median = np.median(numbers)
+    spread = np.median(np.abs(numbers - median))
+    anomalous = numbers > median + ANOMALOUS_MADS * spread
     return numbers[anomalous], numbers[~anomalous]
 
 
@@ -264,15 +268,6 @@ def anomalous_excess(times: Values) -> float:
     """Return the total excess of the anomalous times over the ideal one."""
     anomalous, usual = split_anomalous(times)
     return float((anomalous - usual.mean()).sum()) if len(anomalous) else 0.0
-
-
-def _anomalous(times: Floats) -> NDArray[np.bool_]:
-    if not len(times):
-        return np.zeros(0, dtype=np.bool_)
-    median = np.median(times)
-    spread = np.median(np.abs(times - median))
-    longer: NDArray[np.bool_] = times > median + ANOMALOUS_MADS * spread
-    return longer
 
 
 def step_deviation(times: StepTimes, ideal_ns: float) -> dict[int, float]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import bisect
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import accumulate, pairwise
 
 import numpy as np
@@ -294,10 +294,10 @@ class Breakdown:
     wall_ns: int
     idle_ns: int
     phases: dict[str, int]
-    cost: Money | None
-    cost_by_phase: dict[str, Money]
-    assumed: Money | None
-    assumptions: tuple[str, ...]
+    cost: Money | None = None
+    cost_by_phase: dict[str, Money] = field(default_factory=dict)
+    assumed: Money | None = None
+    assumptions: tuple[str, ...] = ()
 
     @property
     def goodput(self) -> float | None:
@@ -321,17 +321,22 @@ def break_down(
     phases: dict[str, int] = {}
     for window in windows:
         phases = ph.added(phases, timeline.between(window.start_ns, window.end_ns))
-    micros = {} if rates is None else _micros_by_phase(timeline, rates, windows, phases)
-    return Breakdown(
+    found = Breakdown(
         windows=tuple(windows),
         wall_ns=sum(phases.values()),
         idle_ns=sum(timeline.idle_between(w.start_ns, w.end_ns) for w in windows),
         phases=phases,
-        cost=None if rates is None else Money(sum(micros.values()), rates.currency),
-        cost_by_phase={}
-        if rates is None
-        else {name: Money(amount, rates.currency) for name, amount in micros.items()},
-        assumed=_assumed(rates, windows),
+    )
+    if rates is None:
+        return found
+    by_phase = _cost_by_phase(timeline, rates, windows, phases)
+    assumed = (rates.assumed_between(window.start_ns, window.end_ns) for window in windows)
+    nothing = Money(0, rates.currency)
+    return replace(
+        found,
+        cost=sum(by_phase.values(), start=nothing),
+        cost_by_phase=by_phase,
+        assumed=sum(assumed, start=nothing),
         assumptions=_assumptions(rates, windows),
     )
 
@@ -373,30 +378,18 @@ def rolling(whole: Window, length_ns: int, every_ns: int) -> list[Window]:
     return [Window(end_ns - length_ns, end_ns) for end_ns in reversed(ends)]
 
 
-def _micros_by_phase(
-    timeline: Timeline,
-    rates: RateFunction,
-    windows: Sequence[Window],
-    phases: ph.Phases,
-) -> dict[str, int]:
+def _cost_by_phase(
+    timeline: Timeline, rates: RateFunction, windows: Sequence[Window], phases: ph.Phases
+) -> dict[str, Money]:
     units = dict.fromkeys(ph.in_order(phases), 0)
     for piece in rates.pieces:
         for part in within(windows, piece.start_ns, piece.end_ns):
             for name, ns in timeline.between(part.start_ns, part.end_ns).items():
                 units[name] += piece.units(ns)
-    return apportion(units)
+    return {name: Money(micros, rates.currency) for name, micros in apportion(units).items()}
 
 
-def _assumed(rates: RateFunction | None, windows: Sequence[Window]) -> Money | None:
-    if rates is None:
-        return None
-    parts = (rates.assumed_between(window.start_ns, window.end_ns) for window in windows)
-    return sum(parts, start=Money(0, rates.currency))
-
-
-def _assumptions(rates: RateFunction | None, windows: Sequence[Window]) -> tuple[str, ...]:
-    if rates is None:
-        return ()
+def _assumptions(rates: RateFunction, windows: Sequence[Window]) -> tuple[str, ...]:
     texts = (
         assumption.text
         for assumption in rates.assumptions
@@ -482,7 +475,8 @@ def slice_efficiency(
     if not wall_ns or not known_ns:
         return None
     productive = sum(
-        _productive_ns(timeline, piece) * (1.0 if slices is None else slices.active / slices.total)
+        timeline.between(piece.start_ns, piece.end_ns).get(ph.STEP, 0)
+        * (1.0 if slices is None else slices.active / slices.total)
         for piece, slices in pieces
     )
     return SliceEfficiency(
@@ -491,10 +485,6 @@ def slice_efficiency(
         available=sum(p.length_ns * s.available / s.total for p, s in known) / known_ns,
         known_ns=known_ns,
     )
-
-
-def _productive_ns(timeline: Timeline, window: Window) -> int:
-    return timeline.between(window.start_ns, window.end_ns).get(ph.STEP, 0)
 
 
 def _pieces(
