@@ -15,6 +15,7 @@ import pytest
 import torch
 
 import outlay
+from command_line import python
 from outlay.budget.history import read_history
 from outlay.clock import ManualClock
 from outlay.errors import InvalidValue
@@ -226,24 +227,21 @@ with outlay.run("m", dir=run_dir, budget="iso_cost=1 EUR", price="3.6 EUR/h", cl
 """
 
 
-def spend_euros(run_dir: Path, *deaths: int) -> int:
+def spend_euros(run_dir: Path, *kills: int) -> int:
     """Spend 0.10 EUR a step until 1 EUR is spent; killed after so many steps each, and resumed."""
     second = 1_700_000_000
-    for steps in (*deaths, 1000):
-        done = subprocess.run(
-            [sys.executable, "-c", EUROS, str(run_dir), str(second), str(steps)],
-            env=os.environ | {"OUTLAY_PROGRESS": "0"}, capture_output=True, text=True, check=False,
-        )  # fmt: skip
+    for steps in (*kills, 1000):
+        done = python(EUROS, run_dir, str(second), str(steps))
         second += 100 * steps
-        assert done.returncode == (0 if steps == 1000 else -signal.SIGKILL), done.stderr
-    return int(done.stdout)
+        assert done.code == (0 if steps == 1000 else -signal.SIGKILL), done.err
+    return int(done.out)
 
 
-@pytest.mark.parametrize("deaths", [(), (4,), (3, 0, 5), (9,)])
+@pytest.mark.parametrize("kills", [(), (4,), (3, 0, 5), (9,)])
 def test_a_limit_in_euros_stops_at_the_same_step_however_often_the_run_is_killed(
-    tmp_path: Path, deaths: tuple[int, ...]
+    tmp_path: Path, kills: tuple[int, ...]
 ) -> None:
-    assert spend_euros(tmp_path, *deaths) == 9
+    assert spend_euros(tmp_path, *kills) == 9
     content = document(tmp_path)
     assert content["limits"] == {"max_cost_eur": 1}
     assert content["totals"]["cost_eur"] == 1  # type: ignore[index]

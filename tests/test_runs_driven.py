@@ -6,6 +6,7 @@ import argparse
 import dataclasses
 import logging
 import sys
+import textwrap
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,8 +15,7 @@ import pytest
 from omegaconf import OmegaConf
 
 import outlay
-import scripts
-from command_line import in_process
+from command_line import in_process, python
 from outlay.clock import ManualClock
 from outlay.errors import InvalidValue, RunInUse
 from outlay.ledger import AttemptStarted, Metric, Note, Step, read_run
@@ -321,40 +321,24 @@ def test_the_error_of_a_taken_rank_says_how_to_state_another(tmp_path: Path) -> 
         ("sys.exit('no data')", "failed"),
         ("sys.exit(main())", "completed"),
         ("sys.exit()", "completed"),
-        ("raise ValueError", "failed"),
-        ("", "completed"),
+        ("catch_exit()", "completed"),
     ],
 )
-def test_a_run_without_a_with_block_ends_with_its_programs_status(
+def test_a_run_without_a_with_block_ends_with_the_status_of_sys_exit(
     end: str, status: str, tmp_path: Path
 ) -> None:
-    scripts.finish(
-        f"""
+    program = """
         import sys, outlay
         main = lambda: 0
-        run = outlay.run("m", dir=sys.argv[1])
-        {end}
-        """,
-        tmp_path,
-    )
-    assert outlay.read_run(tmp_path).status == status
-
-
-def test_a_caught_exit_does_not_fail_the_run(tmp_path: Path) -> None:
-    scripts.finish(
-        """
-        import sys, outlay
-        run = outlay.run("m", dir=sys.argv[1])
-        def tries():
+        def catch_exit():
             try:
                 sys.exit(2)
             except SystemExit:
                 pass
-        tries()
-        """,
-        tmp_path,
-    )
-    assert outlay.read_run(tmp_path).status == "completed"
+        run = outlay.run("m", dir=sys.argv[1])
+    """
+    python(f"{textwrap.dedent(program)}{end}", tmp_path)
+    assert outlay.read_run(tmp_path).status == status
 
 
 # Configuration

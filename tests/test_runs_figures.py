@@ -9,6 +9,7 @@ import pytest
 
 import outlay
 import scripts
+from command_line import python
 from ledgers import HOUR, START_NS, Segment, dollars, ns
 from outlay.clock import SYSTEM, ManualClock
 from outlay.errors import NotARun
@@ -82,12 +83,8 @@ def test_another_process_sees_that_a_run_is_running(tmp_path: Path) -> None:
 def test_a_run_killed_on_this_host_is_dead_at_once(tmp_path: Path) -> None:
     if not boot_id():
         missing("this system names no boot")
-    program = """
-        import os, signal, sys, outlay
-        with outlay.run("m", dir=sys.argv[1]):
-            os.kill(os.getpid(), signal.SIGKILL)
-    """
-    scripts.finish(program, tmp_path)
+    program = "import os, sys, outlay; outlay.run('m', dir=sys.argv[1]); os.kill(os.getpid(), 9)"
+    assert python(program, tmp_path).code == -9
     assert read_figures(tmp_path, SYSTEM.wall_ns()).status == "dead"
 
 
