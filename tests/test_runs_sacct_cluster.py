@@ -34,8 +34,8 @@ BOTH = ["--nodes=2", "--ntasks-per-node=1", "--gres=gpu:2"]
 """Two nodes with two GPUs each."""
 LONG = "300"
 """Seconds of a job that something else ends."""
-AGAIN = f"${{SLURM_RESTART_COUNT:+13.}}${{SLURM_RESTART_COUNT:-{LONG}}}"
-"""Seconds of a job that something else ends on its first start: 13.1 on its second."""
+AGAIN = f"${{SLURM_RESTART_COUNT:+5.}}${{SLURM_RESTART_COUNT:-{LONG}}}"
+"""Seconds of a job that something else ends on its first start: 5.1 on its second."""
 
 
 @dataclass(frozen=True)
