@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import scripts
-from command_line import outlay
+from command_line import in_process
 from outlay.goodput.follower import GoodputFollower, RunView
 from outlay.ledger import (
     SUPERVISOR,
@@ -143,7 +143,7 @@ def test_a_supervisors_two_instants_bound_the_attempt(tmp_path: Path) -> None:
     )
     run_dir = tmp_path / "run"
     command = (sys.executable, str(script))
-    shown = outlay(
+    shown = in_process(
         "exec", "--dir", run_dir, "--price", PRICE, "--gpus", "1", "--json", "--", *command
     )
     assert shown.code == 0, shown.err
@@ -168,7 +168,7 @@ def test_the_reap_ends_an_attempt_that_was_killed(tmp_path: Path) -> None:
         "os.kill(os.getpid(), signal.SIGKILL)\n"
     )
     command = (sys.executable, "-c", dies)
-    shown = outlay("exec", "--dir", tmp_path / "r", "--price", PRICE, "--json", "--", *command)
+    shown = in_process("exec", "--dir", tmp_path / "r", "--price", PRICE, "--json", "--", *command)
     assert shown.code == 128 + signal.SIGKILL
     (attempt,) = attempts_of(tmp_path / "r")
     assert attempt.end is not None
@@ -180,8 +180,8 @@ def test_the_reap_ends_an_attempt_that_was_killed(tmp_path: Path) -> None:
 def test_exec_passes_on_gpus_only_if_they_were_stated(tmp_path: Path) -> None:
     records = "import outlay; outlay.run('m').close()"
     command = (sys.executable, "-c", records)
-    outlay("exec", "--dir", tmp_path / "r", "--", *command, CUDA_VISIBLE_DEVICES="0,1")
-    outlay("exec", "--dir", tmp_path / "s", "--gpus", "1/2", "--", *command)
+    in_process("exec", "--dir", tmp_path / "r", "--", *command, CUDA_VISIBLE_DEVICES="0,1")
+    in_process("exec", "--dir", tmp_path / "s", "--gpus", "1/2", "--", *command)
     found, stated = (
         {
             (r.gpus, r.gpus_source)
