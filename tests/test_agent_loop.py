@@ -29,7 +29,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Lab:
     return lab
 
 
-def test_killed_at_any_line_it_keeps_its_ceilings_and_leaves_nothing_running(
+def test_loop_killed_at_any_line_keeps_its_ceilings_and_leaves_nothing_running(
     undisturbed: Lab, tmp_path: Path
 ) -> None:
     lab, rented = Lab(home=tmp_path), line_of("loss = measure(")

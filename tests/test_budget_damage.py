@@ -104,9 +104,7 @@ def test_a_torn_last_line_counts_as_a_step(tmp_path: Path, clock: ManualClock) -
     assert read_history(tmp_path).spend(clock.wall_ns()).progress_below().tokens == 50
 
 
-def test_money_spent_at_a_price_that_is_lost_is_not_given_back(
-    tmp_path: Path, clock: ManualClock
-) -> None:
+def test_money_spent_at_a_lost_price_is_not_refunded(tmp_path: Path, clock: ManualClock) -> None:
     exhausted(tmp_path, clock)
     damage(tmp_path, b'"kind":"attempt_started"')
     spend = read_history(tmp_path).spend(clock.wall_ns())
@@ -114,7 +112,7 @@ def test_money_spent_at_a_price_that_is_lost_is_not_given_back(
 
 
 @pytest.mark.parametrize("lost", [b'"kind":"attempt_started"', b'"event":"set"', step_line(2)])
-def test_euros_that_a_damaged_log_has_lost_are_not_given_back(
+def test_euros_lost_in_a_damaged_log_are_not_refunded(
     tmp_path: Path, clock: ManualClock, lost: bytes
 ) -> None:
     limit = ",max_cost_eur=0.01"

@@ -102,9 +102,7 @@ def test_the_first_limit_to_be_reached_stops_the_run(tmp_path: Path, clock: Manu
     assert written["stop_reason"]["limit_key"] == "max_epochs"
 
 
-def test_the_document_holds_mode_limits_and_totals_for_people_to_read(
-    tmp_path: Path, clock: ManualClock
-) -> None:
+def test_document_holds_mode_limits_and_totals(tmp_path: Path, clock: ManualClock) -> None:
     train(tmp_path, clock, tokens=10, step_s=30, budget=outlay.iso_tokens(40, max_energy_Wh=None))
     written = json.loads((tmp_path / "budget.json").read_text())
     assert (written["mode"], written["limits"]) == ("iso_tokens", {"max_tokens": 40})
@@ -121,7 +119,7 @@ def test_the_document_holds_mode_limits_and_totals_for_people_to_read(
     }
 
 
-def test_what_a_loop_holds_is_the_public_tracker(tmp_path: Path) -> None:
+def test_run_budget_is_the_public_tracker(tmp_path: Path) -> None:
     with outlay.run("m", dir=tmp_path, budget=outlay.iso_tokens(40)) as run:
         assert isinstance(run.budget, outlay.BudgetTracker)
         list(run.steps(range(2), tokens=10))

@@ -132,7 +132,7 @@ def test_at_a_prompt_a_run_begins_when_it_is_called(tmp_path: Path) -> None:
     assert attempts_of(tmp_path)[0].begin == "record"
 
 
-def test_a_supervisors_two_instants_bound_the_attempt(tmp_path: Path) -> None:
+def test_spawn_and_reap_by_a_supervisor_bound_the_attempt(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(
         "import sys, time; time.sleep(0.3)\n"

@@ -66,7 +66,7 @@ def test_the_text_of_an_exception_is_not_recorded(tmp_path: Path) -> None:
     ],
     ids=repr,
 )
-def test_an_attempt_ends_as_its_script_does(
+def test_end_status_follows_the_exception(
     tmp_path: Path, error: BaseException, expected: tuple[str, str]
 ) -> None:
     with pytest.raises(type(error)), outlay.run("m", dir=tmp_path):
@@ -157,7 +157,7 @@ def test_sigterm_ends_the_attempt_and_the_process_dies_of_it(tmp_path: Path) -> 
     assert terminated(tmp_path) == (-signal.SIGTERM, "", ("terminated", "SIGTERM"), [0])
 
 
-def test_a_previous_handler_is_called_and_decides(tmp_path: Path) -> None:
+def test_previous_handler_is_called_and_decides_whether_to_exit(tmp_path: Path) -> None:
     before = "signal.signal(signal.SIGTERM, lambda *_: print('mine'))"
     expected = (0, "mine\nstill here\n", ("terminated", "SIGTERM"), [0, 1, 2])
     assert terminated(tmp_path, before) == expected

@@ -223,7 +223,7 @@ def with_nvml(tmp_path: Path, content: str) -> str:
     return os.pathsep.join([str(fake.parent), os.environ.get("PYTHONPATH", "")])
 
 
-def test_sampled_energy_is_called_estimated(tmp_path: Path) -> None:
+def test_sampled_energy_is_labelled_estimated(tmp_path: Path) -> None:
     without_counter = FAKE_NVML.replace("    global energy\n", "    raise NVMLError\n")
     path = with_nvml(tmp_path, without_counter)
     shown = outlay("exec", "--dir", tmp_path / "r", "--", "true", PYTHONPATH=path)

@@ -283,7 +283,7 @@ def test_a_run_saves_and_stops_one_grace_before_its_jobs_time_is_up() -> None:
 
 
 @pytest.mark.usefixtures("ending_job")
-def test_a_run_that_saves_nothing_stops_before_its_jobs_time_is_up_all_the_same() -> None:
+def test_run_without_a_hook_stops_before_its_jobs_time_is_up() -> None:
     with outlay.run("m") as run:
         assert 0 < train(run) < 2000
     assert "the job's time is up" in (run.stop_reason or "")
@@ -349,15 +349,15 @@ def test_the_signal_that_a_script_asked_for_ends_the_loop(number: signal.Signals
 
 @pytest.mark.usefixtures("job")
 def test_a_signal_that_the_program_handles_is_left_to_it() -> None:
-    heard: list[int] = []
-    before = signal.signal(signal.SIGUSR1, lambda number, _: heard.append(number))
+    received: list[int] = []
+    before = signal.signal(signal.SIGUSR1, lambda number, _: received.append(number))
     try:
         with outlay.run("m") as run:
             os.kill(os.getpid(), signal.SIGUSR1)
             assert len(list(run.steps(range(3)))) == 3
     finally:
         signal.signal(signal.SIGUSR1, before)
-    assert heard == [signal.SIGUSR1]
+    assert received == [signal.SIGUSR1]
 
 
 @pytest.mark.parametrize(

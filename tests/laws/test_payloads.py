@@ -89,7 +89,7 @@ def account_of(chunks: Sequence[Chunk]) -> object:
 
 
 @given(logs(), st.data())
-def test_batches_make_no_difference(payloads: list[Any], data: st.DataObject) -> None:
+def test_result_does_not_depend_on_batches(payloads: list[Any], data: st.DataObject) -> None:
     whole, findings = translated([payloads])
     parts, findings_of_parts = translated(batches_of(payloads, data))
     assert account_of(parts) == account_of(whole)
