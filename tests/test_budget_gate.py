@@ -12,7 +12,6 @@ from typing import TypeGuard
 
 import numpy as np
 import pytest
-import torch
 
 import outlay
 from command_line import python
@@ -380,6 +379,8 @@ def test_unmeasured_totals_are_listed(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_collectives_are_counted_under_any_budget_where_ranks_train_together(
     tmp_path: Path,
 ) -> None:
+    import torch
+
     store = torch.distributed.HashStore()  # type: ignore[attr-defined]
     torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
     try:

@@ -10,11 +10,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch.distributed.checkpoint.state_dict_loader import load as dcp_load
-from torch.distributed.checkpoint.state_dict_saver import save as dcp_save
 
 from outlay.budget.limits import Threshold
 from outlay.budget.statements import BudgetChanged
@@ -542,6 +539,10 @@ def test_updates_from_many_threads_are_all_counted() -> None:
 
 @pytest.mark.filterwarnings("ignore:torch.distributed is disabled:UserWarning")
 def test_state_dict_round_trips_through_torch_checkpoints_of_both_kinds(tmp_path: Path) -> None:
+    import torch
+    from torch.distributed.checkpoint.state_dict_loader import load as dcp_load
+    from torch.distributed.checkpoint.state_dict_saver import save as dcp_save
+
     before = tokens_tracker(10)
     before.update(6, 250.0)
     torch.save(before.state_dict(), tmp_path / "plain.pt")

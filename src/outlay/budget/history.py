@@ -12,13 +12,7 @@ from typing import Any, Final
 from outlay.budget.display import NAME, read_document
 from outlay.budget.fold import RunSpend, SegmentSpend, budget_events, join_attempts, last_stated
 from outlay.budget.limits import CURRENCY, currency_in
-from outlay.budget.statements import (
-    is_valid,
-    last_valid,
-    repair,
-    restore_spend,
-    usage_in,
-)
+from outlay.budget.statements import is_valid, last_valid, repair, restore_spend, usage_in
 from outlay.budget.terms import Budget
 from outlay.budget.tracker import BudgetTracker
 from outlay.budget.usage import ZERO, ProcessSpend, Usage, progress_of, resources_of

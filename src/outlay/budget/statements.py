@@ -97,13 +97,15 @@ def snapshot_of(
 
 
 def _reason_document(reason: StopReason) -> dict[str, Any]:
-    amounts = {"limit": reason.bound.limit, "used": reason.used, "over": reason.over}
     return {
         "limit_key": reason.key,
         "before_step": bool(reason.asked),
         "text": str(reason),
         "unit": reason.bound.dimension.name,
-    } | amounts
+        "limit": reason.bound.limit,
+        "used": reason.used,
+        "over": reason.over,
+    }
 
 
 def check_unchanged(budget: Budget, snapshot: Mapping[str, Any]) -> None:
