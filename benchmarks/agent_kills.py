@@ -2,10 +2,10 @@
 
 Run: python benchmarks/agent_kills.py
 
-Three lives that nobody disturbs (machines to rent; none, since the order is refused as wrong; no
-money) show which lines there are to be killed at. Then the loop is killed before each of them, life
-after life in the same place. After each life the ceilings, the spend log and the pods are looked
-at; in the end nothing may be left running. Exits with 1 where something is wrong.
+Three undisturbed runs of it (machines to rent; none, since the order is refused as wrong; no money)
+show which lines there are to be killed at. Then the loop is killed before each of them, start after
+start in the same directory. After each start the ceilings, the spend log and the pods are checked;
+in the end nothing may be left running. Exits with 1 where something is wrong.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from types import CodeType
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 
-from agent_lab import LOOP, Lab, end_in_peace, kill_at_lines
+from agent_lab import LOOP, Lab, kill_at_lines, run_to_end
 
 WHILE_RENTED = "loss = measure("
 
@@ -46,21 +46,21 @@ def main() -> int:
             ("refused", {"day_usd": "0.5"}),
         ):
             calm = Lab(home=Path(directory) / name / "calm", **about)
-            calm.start(kill_at=rented)  # so that the next life has something to tidy up
+            calm.start(kill_at=rented)  # so that the next start has something to tidy up
             calm.runs = calm.booked() + 3
             calm.start()
             lab = Lab(home=Path(directory) / name / "stormy", **about)
             lines = [line for line in calm.lines() if line not in done]
             try:
                 unreached += kill_at_lines(lab, lines, while_rented=rented)
-                said = end_in_peace(lab).strip()
+                said = run_to_end(lab).strip()
             except AssertionError as error:
                 wrong, said = 1, f"WRONG: {error}"
             done |= set(lines)
-            print(f"{name}: killed before {len(lines)} lines in {lab.lives} lives; then {said}")
+            print(f"{name}: killed before {len(lines)} lines in {lab.starts} starts; then {said}")
     never = sorted(set(lines_of(compile(text, LOOP, "exec"))) - done)
     print(f"{time.perf_counter() - begun:.0f} s; lines that were not reached again: {unreached}")
-    print("lines that no life executed: " + (", ".join(map(str, never)) or "none"))
+    print("lines that no start executed: " + (", ".join(map(str, never)) or "none"))
     return wrong or int(bool(unreached))
 
 

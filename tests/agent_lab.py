@@ -1,4 +1,4 @@
-"""A place for ``examples/agent_loop`` to work in, and to be killed in at any of its lines."""
+"""Runs ``examples/agent_loop`` in a directory with a stand-in vendor; kills it at chosen lines."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from waiting import until
 
 LOOP = ROOT / "examples" / "agent_loop" / "loop.py"
 # Runs the loop; kills it with SIGKILL before a line is executed for the first time, or (0) lets it
-# live and writes down which lines were executed, in the order in which they first were.
+# run to its end. Writes which lines were executed, in the order in which they first were.
 _KILLED = """
 import os, runpy, signal, sys
-path, stop, told = sys.argv.pop(1), int(sys.argv.pop(1)), sys.argv.pop(1)
+path, stop, executed = sys.argv.pop(1), int(sys.argv.pop(1)), sys.argv.pop(1)
 seen = {}
 def line(frame, event, argument):
     if event == "line":
@@ -36,10 +36,10 @@ try:
     runpy.run_path(path, run_name="__main__")
 finally:
     sys.settrace(None)
-    with open(told, "w") as file:
+    with open(executed, "w") as file:
         file.write(" ".join(map(str, seen)))
 """
-# One experiment goes well, one dies with its pod, one prints nonsense, and so on.
+# By turns an experiment succeeds, fails with its pod, and prints nonsense.
 _EXPERIMENT = """
 import json, pathlib, sys
 seen, lr = pathlib.Path(sys.argv[1]), float(sys.argv[2])
@@ -85,7 +85,7 @@ class Lab:
     hours_per_day: float = 1000
     day_usd: str = "10"
     poll: str = "200ms"
-    lives: int = field(default=0, init=False)
+    starts: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
         (self.home / "vendor").mkdir(parents=True)
@@ -98,14 +98,14 @@ class Lab:
         assert done.code == 0, done.err
 
     def start(self, *, kill_at: int = 0) -> subprocess.CompletedProcess[str]:
-        """Live once: to the end, or to the first time that a line would be executed."""
+        """Run the loop to its end, or until a line would be executed for the first time."""
         vendor = f"{sys.executable} -S -E {vendor_stand_in.__file__} {self.home / 'vendor'}"
         text = _SETTINGS.format(
             home=self.home, python=sys.executable, vendor=vendor, runs=self.runs, hours=1000,
             hours_per_day=self.hours_per_day, poll=self.poll,
         )  # fmt: skip
         (self.home / "loop.toml").write_text(text)
-        self.lives += 1
+        self.starts += 1
         command = [sys.executable, "-c", _KILLED, LOOP, kill_at, self.home / "lines", "loop.toml"]
         return subprocess.run(
             list(map(str, command)), cwd=self.home, capture_output=True, text=True, check=False,
@@ -113,7 +113,7 @@ class Lab:
         )  # fmt: skip
 
     def lines(self) -> list[int]:
-        """Return the lines that the last life executed, in the order of their first time."""
+        """Return the lines that the last start executed, in the order of their first time."""
         return list(map(int, (self.home / "lines").read_text().split()))
 
     @property
@@ -135,7 +135,7 @@ class Lab:
     def all_ended(self) -> bool:
         return self.guard.held == 0.0 and not self.pods()
 
-    def troubles(self) -> list[str]:
+    def violations(self) -> list[str]:
         """Return what must not be, wherever the loop was killed."""
         guard, found = self.guard, list[str]()
         found += [str(finding) for finding in guard.verify().findings]
@@ -148,13 +148,13 @@ class Lab:
 
 
 def kill_at_lines(lab: Lab, lines: Sequence[int], *, while_rented: int) -> list[int]:
-    """Kill the loop before each of these lines, life after life; return those it never reached.
+    """Kill the loop before each of these lines, one start per line; return those never reached.
 
     Args:
-        lab: Where; every life goes on where the one before was killed.
+        lab: Where; every start resumes where the one before was killed.
         lines: Of the loop's file.
         while_rented: A line that is reached with something rented: some others are reached only by
-            the life after one that was killed there.
+            the start after one that was killed there.
     """
     unreached = [line for line in lines if not _kill_at(lab, line, while_rented)]
     if unreached and lab.results():
@@ -163,23 +163,23 @@ def kill_at_lines(lab: Lab, lines: Sequence[int], *, while_rented: int) -> list[
 
 
 def _kill_at(lab: Lab, line: int, while_rented: int) -> bool:
-    """Return whether the loop was killed before a line, in its next life or in the one after."""
+    """Return whether the loop was killed before a line, in its next start or in the one after."""
     for before in (None, while_rented):
         if before is not None:
             lab.runs = lab.booked() + 3
             lab.start(kill_at=before)
         lab.runs = lab.booked() + 3
         killed = lab.start(kill_at=line).returncode == -9
-        assert not (found := lab.troubles()), (line, found)
+        assert not (found := lab.violations()), (line, found)
         if killed:
             return True
     return False
 
 
-def end_in_peace(lab: Lab) -> str:
-    """Let the loop live to its end; return what it says, once nothing is rented any more."""
-    lab.runs = lab.booked() + 1
-    said = lab.start().stdout
+def run_to_end(lab: Lab) -> str:
+    """Start the loop with no run left to book; return its output once nothing is rented."""
+    lab.runs = lab.booked()
+    printed = lab.start().stdout
     until(lab.all_ended, what="the last pod to be gone")
-    assert not (found := lab.troubles()), found
-    return said
+    assert not (found := lab.violations()), found
+    return printed

@@ -1,4 +1,4 @@
-"""The unattended loop of ``examples/agent_loop``, killed at its lines, with pods that die.
+"""The unattended loop of ``examples/agent_loop``, killed at its lines, with pods that fail.
 
 Every line is the subject of ``benchmarks/agent_kills.py``.
 """
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from agent_lab import LOOP, Lab, end_in_peace, kill_at_lines
+from agent_lab import LOOP, Lab, kill_at_lines, run_to_end
 
 EVERY = 19
 
@@ -20,29 +20,29 @@ def line_of(text: str) -> int:
     return number
 
 
-def test_killed_at_any_line_it_keeps_its_ceilings_and_leaves_nothing_running(
-    tmp_path: Path,
-) -> None:
-    calm = Lab(home=tmp_path / "calm", runs=1)
-    assert calm.start().stdout == "stopping: runs: 1 of 1 booked\n"
-    lab, rented = Lab(home=tmp_path / "stormy"), line_of("loss = measure(")
-    lines = [*calm.lines()[::EVERY], rented, line_of("append_result(results")]
-    assert kill_at_lines(lab, lines, while_rented=rented) == []
-    assert end_in_peace(lab).startswith("stopping: runs: ")
-    assert any(result["loss"] is not None for result in [*calm.results(), *lab.results()])
-
-
-@pytest.mark.parametrize(
-    ("hours_per_day", "day_usd", "reason"),
-    [
-        (1.2, "10", "stopping: hours_per_day: 1 of 1.2 booked\n"),
-        (10, "0.99", "stopping: the guard refused\n"),
-    ],
-    ids=["hours", "dollars"],
-)
-def test_a_ceiling_ends_the_loop_in_peace(
-    tmp_path: Path, hours_per_day: float, day_usd: str, reason: str
-) -> None:
-    lab = Lab(home=tmp_path, runs=100, hours_per_day=hours_per_day, day_usd=day_usd)
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Lab:
+    """A loop that books one experiment and is then stopped by its hours of the day."""
+    lab = Lab(home=tmp_path_factory.mktemp("undisturbed"), runs=100, hours_per_day=0.6)
     done = lab.start()
-    assert (done.returncode, done.stdout) == (0, reason)
+    assert (done.returncode, done.stdout) == (0, "stopping: hours_per_day: 0.5 of 0.6 booked\n")
+    return lab
+
+
+def test_loop_killed_at_any_line_keeps_its_ceilings_and_leaves_nothing_running(
+    undisturbed: Lab, tmp_path: Path
+) -> None:
+    lab, rented = Lab(home=tmp_path), line_of("loss = measure(")
+    lines = [*undisturbed.lines()[::EVERY], rented, line_of("append_result(results")]
+    assert kill_at_lines(lab, lines, while_rented=rented) == []
+    assert run_to_end(lab).startswith("stopping: runs: ")
+
+
+def test_a_ceiling_of_hours_stops_the_loop_after_its_experiments(undisturbed: Lab) -> None:
+    assert [result["loss"] is not None for result in undisturbed.results()] == [True]
+    assert undisturbed.all_ended()
+
+
+def test_a_ceiling_of_dollars_stops_the_loop_when_the_guard_refuses(tmp_path: Path) -> None:
+    done = Lab(home=tmp_path, runs=100, day_usd="0.99").start()
+    assert (done.returncode, done.stdout) == (0, "stopping: the guard refused\n")

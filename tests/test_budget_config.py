@@ -38,17 +38,17 @@ def test_a_yaml_file_reads_as_its_text(tmp_path: Path) -> None:
     assert read_budget(file) == read_budget(str(file)) == iso_tokens(50_000)
 
 
-def test_a_mistyped_mode_is_answered_with_the_modes() -> None:
+def test_mistyped_mode_is_refused_with_the_valid_ones() -> None:
     with pytest.raises(InvalidValue, match=r"'iso_toknes'; expected one of .*iso_tokens"):
         read_budget("iso_toknes=3")
 
 
-def test_a_disabled_block_is_no_budget_whatever_else_it_says() -> None:
+def test_disabled_block_is_no_budget() -> None:
     assert read_budget(DOCUMENTED.replace("enabled: true", "enabled: false")) is None
     assert read_budget({"enabled": False, "mode": "iso_time", "max_minutes": None}) is None
 
 
-def test_a_whole_configuration_is_disabled_unless_it_says_otherwise() -> None:
+def test_whole_configuration_is_disabled_unless_enabled_is_true() -> None:
     block = {"mode": "iso_time", "max_minutes": 5}
     assert read_budget({"runtime": {"budget": block}}) is None
     assert read_budget({"runtime": {"budget": {**block, "enabled": True}}}) == iso_time("5min")
@@ -115,13 +115,13 @@ def test_a_budget_as_text_reads_back_as_itself(budget: Budget) -> None:
         ("mode: ${", "OUTLAY_BUDGET"),
     ],
 )
-def test_what_states_no_budget_is_refused_by_name(text: str, complaint: str) -> None:
+def test_invalid_budget_text_is_refused_by_name(text: str, complaint: str) -> None:
     with pytest.raises(InvalidValue, match=complaint):
         stated_in_environ({"OUTLAY_BUDGET": text})
 
 
 @pytest.mark.parametrize("value", [3, ["iso_time"], object()])
-def test_what_is_no_budget_at_all_is_refused(value: object) -> None:
+def test_values_of_other_types_are_refused(value: object) -> None:
     with pytest.raises(InvalidValue, match="expected a budget such as"):
         read_budget(value)
 
@@ -134,7 +134,7 @@ def test_omegaconf_interpolations_are_resolved() -> None:
     assert read_budget(config.budget) == iso_tokens(1000)
 
 
-def test_an_interpolation_that_leads_nowhere_is_refused() -> None:
+def test_unresolvable_interpolation_is_refused() -> None:
     config = OmegaConf.create({"budget": {"mode": "iso_tokens", "max_tokens": "${nowhere}"}})
     with pytest.raises(InvalidValue, match="nowhere"):
         read_budget(config)

@@ -20,13 +20,13 @@ def half_used() -> BudgetTracker:
     return tracker
 
 
-def test_a_line_says_what_is_left_and_until_when() -> None:
+def test_budget_line_shows_what_is_left_and_the_forecast() -> None:
     assert budget_line(half_used()) == (
         "budget 50% used, 50 tok left of 100 tok, 59m50s left of 1h00m, about 10.0s (5 steps) to go"
     )
 
 
-def test_a_line_says_which_limit_stopped_the_run() -> None:
+def test_budget_line_names_the_limit_that_stopped_the_run() -> None:
     tracker = half_used()
     for _ in range(5):
         tracker.update(10, 2000.0)
@@ -98,5 +98,5 @@ def test_a_narrow_terminal_shows_the_closest_limit_and_the_time_to_go(clock: Man
     assert "…" not in stream.getvalue()
 
 
-def test_what_is_no_terminal_gets_lines(clock: ManualClock) -> None:
+def test_display_without_a_terminal_is_lines(clock: ManualClock) -> None:
     assert isinstance(display_for(io.StringIO(), clock), BudgetLines)

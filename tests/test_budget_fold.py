@@ -100,7 +100,7 @@ def spend_of(*logs: Log) -> RunSpend:
     return join_attempts(fold_segments(joined), 2**62)
 
 
-def test_ranks_add_their_tokens_and_share_their_time() -> None:
+def test_tokens_add_over_ranks_and_time_is_the_slowest_ranks() -> None:
     spend = spend_of(
         process(1, 0, step(0, 3, seconds=2, tokens=5, comm_bytes=10, energy_mj=7)),
         process(1, 1, step(0, 4, seconds=3, tokens=6, comm_bytes=20, energy_mj=8)),
@@ -156,7 +156,7 @@ def test_an_evaluation_between_steps_takes_nothing_from_them() -> None:
     assert spend.total(charge="training").time_ns == 2 * SECOND
 
 
-def test_of_spans_within_each_other_the_outermost_counts() -> None:
+def test_outermost_of_nested_spans_counts() -> None:
     inner = span("checkpoint_save", 2, 3, seq=2)
     outer = span("evaluation", 1, 5, seq=1)
     spend = spend_of(process(0, 0, outer[0], *inner, outer[1]))

@@ -12,9 +12,9 @@ from typing import TypeGuard
 
 import numpy as np
 import pytest
-import torch
 
 import outlay
+from command_line import python
 from outlay.budget.history import read_history
 from outlay.clock import ManualClock
 from outlay.errors import InvalidValue
@@ -40,9 +40,11 @@ def document(run_dir: Path) -> dict[str, object]:
 
 def test_a_run_without_a_budget_writes_no_document(tmp_path: Path) -> None:
     with outlay.run("m", dir=tmp_path, budget={"enabled": False, "mode": "iso_time"}) as run:
-        assert len(list(run.steps(range(3)))) == 3
+        assert len(list(run.steps(range(3), tokens=5))) == 3
         assert tracker_of(run).remaining == {}
         assert tracker_of(run).totals["steps"] == 3
+        assert tracker_of(run).totals["tokens"] == 15
+        assert not tracker_of(run).should_stop()
         assert run.allows("evaluation")
     assert not (tmp_path / "budget.json").exists()
     assert not events(tmp_path, "set")
@@ -59,7 +61,7 @@ def test_a_budget_of_tokens_stops_before_the_step_that_would_pass_it(tmp_path: P
     assert content["stop_reason"]["over"] == 5  # type: ignore[index]
 
 
-def test_a_loop_of_another_shape_asks_before_each_step(tmp_path: Path) -> None:
+def test_may_step_enforces_the_budget(tmp_path: Path) -> None:
     with outlay.run("m", dir=tmp_path, budget=outlay.iso_tokens(100)) as run:
         steps = 0
         while run.may_step(tokens=7):
@@ -163,7 +165,7 @@ def test_a_price_in_another_currency_changes_nothing_that_is_paid_in_dollars(
         assert run.summary()["outlay/cost"] == 2
 
 
-def test_what_a_run_pays_in_another_currency_is_no_dollars(
+def test_cost_in_another_currency_is_not_counted_in_dollars(
     tmp_path: Path, clock: ManualClock
 ) -> None:
     budget = outlay.iso_tokens(100)
@@ -226,24 +228,21 @@ with outlay.run("m", dir=run_dir, budget="iso_cost=1 EUR", price="3.6 EUR/h", cl
 """
 
 
-def spend_euros(run_dir: Path, *deaths: int) -> int:
+def spend_euros(run_dir: Path, *kills: int) -> int:
     """Spend 0.10 EUR a step until 1 EUR is spent; killed after so many steps each, and resumed."""
     second = 1_700_000_000
-    for steps in (*deaths, 1000):
-        done = subprocess.run(
-            [sys.executable, "-c", EUROS, str(run_dir), str(second), str(steps)],
-            env=os.environ | {"OUTLAY_PROGRESS": "0"}, capture_output=True, text=True, check=False,
-        )  # fmt: skip
+    for steps in (*kills, 1000):
+        done = python(EUROS, run_dir, str(second), str(steps))
         second += 100 * steps
-        assert done.returncode == (0 if steps == 1000 else -signal.SIGKILL), done.stderr
-    return int(done.stdout)
+        assert done.code == (0 if steps == 1000 else -signal.SIGKILL), done.err
+    return int(done.out)
 
 
-@pytest.mark.parametrize("deaths", [(), (4,), (3, 0, 5), (9,)])
+@pytest.mark.parametrize("kills", [(), (4,), (3, 0, 5), (9,)])
 def test_a_limit_in_euros_stops_at_the_same_step_however_often_the_run_is_killed(
-    tmp_path: Path, deaths: tuple[int, ...]
+    tmp_path: Path, kills: tuple[int, ...]
 ) -> None:
-    assert spend_euros(tmp_path, *deaths) == 9
+    assert spend_euros(tmp_path, *kills) == 9
     content = document(tmp_path)
     assert content["limits"] == {"max_cost_eur": 1}
     assert content["totals"]["cost_eur"] == 1  # type: ignore[index]
@@ -280,8 +279,10 @@ def test_documents_in_euros_are_those_in_dollars_with_another_code(
                     clock.advance(3 * SECOND)
             state = tracker_of(run).state_dict()["budget"]
             shown = json.dumps(run.budget and tracker_of(run).remaining)
-        told = json.dumps([event.data for event in read_run(run_dir).records if is_event(event)])
-        seen.append([state, shown, (run_dir / "budget.json").read_text(), told])
+        recorded = json.dumps(
+            [event.data for event in read_run(run_dir).records if is_event(event)]
+        )
+        seen.append([state, shown, (run_dir / "budget.json").read_text(), recorded])
     dollars, euros = seen
     assert [text.replace("eur", "usd").replace("EUR", "USD") for text in euros] == dollars
     assert not any("usd" in text.lower() for text in euros)
@@ -365,9 +366,7 @@ def test_energy_that_could_not_be_read_is_a_finding(
     assert "4 readings of energy failed" in str(document(tmp_path)["findings"])
 
 
-def test_a_total_that_nothing_measured_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unmeasured_totals_are_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("outlay.record.meters.energy.NvmlSource.detect", lambda *_: [])
     monkeypatch.setattr("outlay.record.meters.energy.PowercapSource.detect", lambda: [])
     with outlay.run("m", dir=tmp_path, budget=outlay.iso_tokens(3)) as run:
@@ -380,6 +379,8 @@ def test_a_total_that_nothing_measured_is_named(
 def test_collectives_are_counted_under_any_budget_where_ranks_train_together(
     tmp_path: Path,
 ) -> None:
+    import torch
+
     store = torch.distributed.HashStore()  # type: ignore[attr-defined]
     torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
     try:
@@ -423,7 +424,7 @@ def test_a_limit_on_what_steps_do_not_report_is_refused_at_the_first(
             pass
 
 
-def test_a_negative_number_of_tokens_gives_nothing_back(tmp_path: Path) -> None:
+def test_negative_tokens_are_refused(tmp_path: Path) -> None:
     with (
         pytest.raises(InvalidValue, match="tokens"),
         outlay.run("m", dir=tmp_path, budget=outlay.iso_tokens(60)) as run,
@@ -432,7 +433,7 @@ def test_a_negative_number_of_tokens_gives_nothing_back(tmp_path: Path) -> None:
             pass
 
 
-def test_a_step_that_states_a_negative_amount_gives_nothing_back(tmp_path: Path) -> None:
+def test_negative_amount_of_a_step_is_refused(tmp_path: Path) -> None:
     with outlay.run("m", dir=tmp_path, budget=outlay.iso_tokens(60)) as run:
         step = run.step(tokens=5)
         with pytest.raises(InvalidValue, match="zero or more"), step:
@@ -498,7 +499,7 @@ def test_the_document_is_refreshed_while_the_run_goes_on(
         assert document(tmp_path)["totals"]["tokens"] == 4  # type: ignore[index]
 
 
-def test_a_full_disk_costs_the_document_and_not_the_training(
+def test_full_disk_loses_the_document_and_training_continues(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: ManualClock
 ) -> None:
     with outlay.run("m", dir=tmp_path, budget=outlay.iso_tokens(3), clock=clock) as run:
@@ -513,7 +514,7 @@ def test_a_full_disk_costs_the_document_and_not_the_training(
         assert "No space left on device" in str(tracker_of(run).findings[0])
 
 
-def test_a_log_that_cannot_be_written_does_not_stretch_the_budget(tmp_path: Path) -> None:
+def test_budget_is_enforced_when_the_log_cannot_be_written(tmp_path: Path) -> None:
     with outlay.run("m", dir=tmp_path, budget=outlay.iso_tokens(10)) as run:
         for _ in run.steps(range(100), tokens=1):
             if run.step_number == 3:
@@ -536,7 +537,7 @@ def test_ranks_without_a_group_are_limited_alone_with_a_finding(
             assert "2 ranks cannot communicate" in str(tracker_of(run).findings[0])
 
 
-def test_a_wall_clock_set_back_an_hour_gives_no_time_and_no_money_back(
+def test_wall_clock_set_back_an_hour_refunds_no_time_and_no_money(
     tmp_path: Path, clock: ManualClock
 ) -> None:
     budget = outlay.iso_time("10s", max_cost_usd=1)
@@ -579,7 +580,7 @@ def test_a_snapshot_and_the_log_count_each_unit_once(tmp_path: Path, clock: Manu
             assert tracker_of(run).totals["time_ms"] == 8000
 
 
-def test_going_back_behind_the_attempts_own_start_takes_back_earlier_progress(
+def test_step_before_the_attempts_start_takes_back_earlier_progress(
     tmp_path: Path, clock: ManualClock
 ) -> None:
     budget = outlay.iso_tokens(1000)
@@ -618,7 +619,7 @@ def start(run_dir: Path) -> subprocess.Popen[str]:
     )
 
 
-def test_after_a_kill_nothing_spent_is_forgotten(tmp_path: Path) -> None:
+def test_use_before_a_sigkill_is_counted_on_resume(tmp_path: Path) -> None:
     with start(tmp_path) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
@@ -649,7 +650,9 @@ def test_a_run_that_never_had_a_budget_has_none(tmp_path: Path) -> None:
         assert run.budget is None
 
 
-def test_a_forgotten_budget_still_holds(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_budget_left_out_on_a_restart_still_applies(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     with outlay.run("m", dir=tmp_path, budget="iso_tokens=10") as run:
         assert len(list(run.steps(range(6), tokens=1))) == 6
         run.checkpoint_committed()
@@ -671,14 +674,6 @@ def test_a_budget_is_dropped_only_where_that_is_stated(tmp_path: Path, budget: o
     assert not (tmp_path / "budget.json").exists()
     assert start_again(tmp_path) == 20  # It stays dropped.
     assert outlay.read_run(tmp_path).budget is None
-
-
-def test_a_disabled_budget_is_a_tracker_without_limits(tmp_path: Path) -> None:
-    with outlay.run("m", dir=tmp_path, budget={"mode": "iso_tokens", "enabled": False}) as run:
-        assert run.budget is not None
-        assert len(list(run.steps(range(6), tokens=5))) == 6
-        assert run.budget.totals["tokens"] == 30
-        assert not run.budget.should_stop()
 
 
 def test_a_whole_configuration_that_enables_nothing_drops_nothing(tmp_path: Path) -> None:

@@ -57,11 +57,6 @@ def test_every_mode_requires_its_own_limit(mode: str) -> None:
     assert Budget.of(mode, {**others, key: EXAMPLE[key]}).mode == mode
 
 
-def test_an_unknown_mode_is_refused_with_the_valid_ones() -> None:
-    with pytest.raises(InvalidValue, match=r"iso_toknes.*comm_cap.*iso_tokens"):
-        Budget.of("iso_toknes", {"max_tokens": 5})
-
-
 def test_an_unknown_key_is_refused_with_the_valid_ones() -> None:
     with pytest.raises(InvalidValue, match=r"max_comm_byte.*max_comm_bytes.*steps_per_epoch"):
         Budget.of("iso_tokens", {"max_tokens": 5, "max_comm_byte": 7})
@@ -124,7 +119,7 @@ def test_null_means_not_set() -> None:
         (iso_time("1m", max_cost_usd=5), {"max_minutes": 1, "max_cost_usd": 5}),
     ],
 )
-def test_budgets_are_written_as_people_say_them(budget: Budget, limits: dict[str, float]) -> None:
+def test_limits_are_parsed_with_their_units(budget: Budget, limits: dict[str, float]) -> None:
     assert budget.limits == limits
 
 
@@ -172,17 +167,12 @@ def test_a_limit_in_another_currency_is_another_limit() -> None:
     assert changes == {"max_cost_usd": (5, None), "max_cost_eur": (None, 5)}
 
 
-def test_epochs_of_unknown_length_have_no_bound() -> None:
-    with pytest.raises(InvalidValue, match="steps_per_epoch"):
-        _ = iso_epochs(3).bounds
-
-
-def test_a_stated_epoch_length_beats_the_loaders() -> None:
+def test_stated_epoch_length_precedes_the_loaders() -> None:
     assert iso_epochs(3, steps_per_epoch=10).for_epochs_of(99).steps_per_epoch == 10
     assert iso_epochs(3).for_epochs_of(99).bounds[0].limit == 297
 
 
-def test_half_a_step_never_runs() -> None:
+def test_fraction_of_a_step_is_rounded_down() -> None:
     assert iso_epochs(2.5, steps_per_epoch=3).bounds[0].limit == 7
 
 

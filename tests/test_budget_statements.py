@@ -71,7 +71,7 @@ def test_a_statement_stays_small_however_uneven_the_steps_are(tmp_path: Path) ->
         assert tracker_of(run).totals["tokens"] == sum(sizes[:5001])
 
 
-def test_a_rollback_between_checkpoints_of_uneven_steps_gives_no_token_back(tmp_path: Path) -> None:
+def test_rollback_between_checkpoints_of_uneven_steps_refunds_no_token(tmp_path: Path) -> None:
     sizes = [1 + number * 7 % 1009 for number in range(3 * EVERY)]
     with outlay.run("m", dir=tmp_path, budget=outlay.iso_tokens(10**9)) as run:
         for _ in run.steps(range(3 * EVERY), tokens=lambda step: sizes[step]):
@@ -108,7 +108,7 @@ def test_a_start_reads_only_what_follows_the_last_statement(
     assert 0 < decoded < 5
 
 
-def test_a_start_with_a_past_loads_no_numpy(tmp_path: Path) -> None:
+def test_resumed_start_does_not_import_numpy(tmp_path: Path) -> None:
     program = (
         "import sys, outlay\n"
         "for _ in range(2):\n"
@@ -143,7 +143,7 @@ def test_records_of_other_threads_do_not_disturb_statements(tmp_path: Path) -> N
     ).spend(until_ns).total(charge="all")
 
 
-def test_steps_that_a_full_disk_took_are_in_the_statement_that_follows(
+def test_steps_lost_to_a_full_disk_are_in_the_next_statement(
     tmp_path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write = os.write

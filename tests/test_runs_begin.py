@@ -10,21 +10,20 @@ from pathlib import Path
 import pytest
 
 import scripts
-from command_line import outlay
+from command_line import in_process
 from outlay.goodput.follower import GoodputFollower, RunView
 from outlay.ledger import (
     SUPERVISOR,
     Attempt,
     AttemptEnded,
     AttemptStarted,
-    SegmentLife,
     derive_attempts,
+    read_lives,
     read_run,
 )
 
-NS_PER_DOLLAR = 10**9
-"""At 3600 USD an hour a second costs a dollar, and so a micro-dollar is a thousand nanoseconds."""
 PRICE = "3600 USD/h"
+"""A second costs a dollar, and so a micro-dollar is a thousand nanoseconds."""
 SLOW_IMPORT_NS = 300_000_000
 TRAINS = """
     import sys, time
@@ -38,39 +37,38 @@ TRAINS = """
 
 
 def attempts_of(run_dir: Path) -> list[Attempt]:
-    lives = []
-    for segment, records in read_run(run_dir).segments.items():
-        life = SegmentLife(segment)
-        life.fold(records)
-        lives.append(life)
-    return derive_attempts(lives)
-
-
-def headers_of(run_dir: Path) -> list[AttemptStarted]:
-    return [record for record in read_run(run_dir).records if isinstance(record, AttemptStarted)]
+    return derive_attempts(read_lives(run_dir))
 
 
 def view_of(run_dir: Path) -> RunView:
     return GoodputFollower(run_dir).view(2**62, alive=False)
 
 
-def test_a_run_begins_with_its_process_and_what_came_before_is_startup(tmp_path: Path) -> None:
-    done = scripts.finish(TRAINS, tmp_path)
+@pytest.fixture(scope="module")
+def three_runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """The directories of three runs of one process, in order."""
+    root = tmp_path_factory.mktemp("runs")
+    dirs = [root / name for name in "abc"]
+    done = scripts.finish(TRAINS, *dirs)
     assert done.returncode == 0, done.stderr
-    (attempt,) = attempts_of(tmp_path)
+    return dirs
+
+
+def test_a_run_begins_with_its_process_and_what_came_before_is_startup(
+    three_runs: list[Path],
+) -> None:
+    (attempt,) = attempts_of(three_runs[0])
     assert attempt.begin == "process"
     assert attempt.segment.start_ns - attempt.start_ns > SLOW_IMPORT_NS
-    breakdown = view_of(tmp_path).break_down()
+    breakdown = view_of(three_runs[0]).break_down()
     assert breakdown.phases["program_startup"] >= attempt.segment.start_ns - attempt.start_ns
     assert breakdown.cost is not None
     wall_ns = attempt.last_sign_ns - attempt.start_ns
     assert abs(breakdown.cost.micros - wall_ns / 1000) <= 1
 
 
-def test_only_the_first_run_of_a_process_begins_with_the_process(tmp_path: Path) -> None:
-    dirs = [tmp_path / name for name in "abc"]
-    assert scripts.finish(TRAINS, *dirs).returncode == 0
-    begins = [attempts_of(run_dir)[0].begin for run_dir in dirs]
+def test_only_the_first_run_of_a_process_begins_with_the_process(three_runs: list[Path]) -> None:
+    begins = [attempts_of(run_dir)[0].begin for run_dir in three_runs]
     assert begins == ["process", "record", "record"]
 
 
@@ -90,38 +88,39 @@ def test_a_process_whose_run_was_refused_still_begins_with_its_first_run(tmp_pat
 
 
 CALLED_FROM = """
-    import importlib, pathlib, sys
-    root = pathlib.Path(sys.argv[2])
-    module = root.joinpath(*sys.argv[3].split(".")).with_suffix(".py")
-    module.parent.mkdir(parents=True)
-    for package in module.relative_to(root).parents[:-1]:
-        root.joinpath(package, "__init__.py").touch()
-    module.write_text("def call(function): return function()")
-    sys.path.insert(0, str(root))
+    import importlib, os, pathlib, sys
     import outlay
-    worker = importlib.import_module(sys.argv[3])
-    worker.call(lambda: outlay.run("m", dir=sys.argv[1]).close())
+    root = pathlib.Path(sys.argv[1])
+    sys.path.insert(0, str(root))
+    for name in sys.argv[2:]:
+        module = root.joinpath(*name.split(".")).with_suffix(".py")
+        module.parent.mkdir(parents=True)
+        for package in module.relative_to(root).parents[:-1]:
+            root.joinpath(package, "__init__.py").touch()
+        module.write_text("def call(function): return function()")
+        if os.fork() == 0:
+            importlib.invalidate_caches()
+            caller = importlib.import_module(name)
+            caller.call(lambda: outlay.run("m", dir=root / "runs" / name).close())
+            os._exit(0)
+        os.wait()
 """
-
-
-@pytest.mark.parametrize(
-    ("module", "begin"),
-    [
-        ("ipykernel.zmqshell", "record"),
-        ("IPython.core.interactiveshell", "record"),
-        ("ray._private.worker", "record"),
-        ("distributed.worker", "record"),
-        ("dask.local", "record"),
-        ("optuna.study._optimize", "record"),
-        ("my_training.main", "process"),
-    ],
+SERVERS = (
+    "ipykernel.zmqshell",
+    "IPython.core.interactiveshell",
+    "ray._private.worker",
+    "distributed.worker",
+    "dask.local",
+    "optuna.study._optimize",
 )
-def test_in_a_notebook_or_a_worker_a_run_begins_when_it_is_called(
-    tmp_path: Path, module: str, begin: str
-) -> None:
-    done = scripts.finish(CALLED_FROM, tmp_path / "run", tmp_path / "packages", module)
+
+
+def test_in_a_notebook_or_a_worker_a_run_begins_when_it_is_called(tmp_path: Path) -> None:
+    expected = dict.fromkeys(SERVERS, "record") | {"my_training.main": "process"}
+    done = scripts.finish(CALLED_FROM, tmp_path, *expected)
     assert done.returncode == 0, done.stderr
-    assert attempts_of(tmp_path / "run")[0].begin == begin
+    found = {name: attempts_of(tmp_path / "runs" / name)[0].begin for name in expected}
+    assert found == expected
 
 
 def test_at_a_prompt_a_run_begins_when_it_is_called(tmp_path: Path) -> None:
@@ -133,7 +132,7 @@ def test_at_a_prompt_a_run_begins_when_it_is_called(tmp_path: Path) -> None:
     assert attempts_of(tmp_path)[0].begin == "record"
 
 
-def test_a_supervisors_two_instants_bound_the_attempt(tmp_path: Path) -> None:
+def test_spawn_and_reap_by_a_supervisor_bound_the_attempt(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(
         "import sys, time; time.sleep(0.3)\n"
@@ -144,7 +143,7 @@ def test_a_supervisors_two_instants_bound_the_attempt(tmp_path: Path) -> None:
     )
     run_dir = tmp_path / "run"
     command = (sys.executable, str(script))
-    shown = outlay(
+    shown = in_process(
         "exec", "--dir", run_dir, "--price", PRICE, "--gpus", "1", "--json", "--", *command
     )
     assert shown.code == 0, shown.err
@@ -169,7 +168,7 @@ def test_the_reap_ends_an_attempt_that_was_killed(tmp_path: Path) -> None:
         "os.kill(os.getpid(), signal.SIGKILL)\n"
     )
     command = (sys.executable, "-c", dies)
-    shown = outlay("exec", "--dir", tmp_path / "r", "--price", PRICE, "--json", "--", *command)
+    shown = in_process("exec", "--dir", tmp_path / "r", "--price", PRICE, "--json", "--", *command)
     assert shown.code == 128 + signal.SIGKILL
     (attempt,) = attempts_of(tmp_path / "r")
     assert attempt.end is not None
@@ -181,8 +180,8 @@ def test_the_reap_ends_an_attempt_that_was_killed(tmp_path: Path) -> None:
 def test_exec_passes_on_gpus_only_if_they_were_stated(tmp_path: Path) -> None:
     records = "import outlay; outlay.run('m').close()"
     command = (sys.executable, "-c", records)
-    outlay("exec", "--dir", tmp_path / "r", "--", *command, CUDA_VISIBLE_DEVICES="0,1")
-    outlay("exec", "--dir", tmp_path / "s", "--gpus", "1/2", "--", *command)
+    in_process("exec", "--dir", tmp_path / "r", "--", *command, CUDA_VISIBLE_DEVICES="0,1")
+    in_process("exec", "--dir", tmp_path / "s", "--gpus", "1/2", "--", *command)
     found, stated = (
         {
             (r.gpus, r.gpus_source)
@@ -217,7 +216,8 @@ def test_under_torchrun_the_agent_begins_the_run_and_restarts_begin_by_themselve
     done = subprocess.run(command, capture_output=True, text=True, timeout=150, check=False)
     assert done.returncode == 0, done.stderr
     first, second = attempts_of(tmp_path / "run")
-    headers = headers_of(tmp_path / "run")
+    records = read_run(tmp_path / "run").records
+    headers = [record for record in records if isinstance(record, AttemptStarted)]
     ranks = [h for h in headers if h.launch == first.header.launch]
     restarted = [h for h in headers if h.launch == second.header.launch]
     assert (len(ranks), len(restarted)) == (2, 2)

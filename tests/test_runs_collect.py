@@ -27,7 +27,7 @@ LATER = ManualClock(START_NS + 30 * 24 * HOUR)
 DAY_NS = 24 * HOUR
 
 
-def an_ended_run(run_dir: Path, *, start: float = 0, **about: object) -> Path:
+def write_ended_run(run_dir: Path, *, start: float = 0, **about: object) -> Path:
     facts = {"run_id": run_dir.name, "name": run_dir.name, "model": "bert", "price": dollars(3)}
     Segment(start=start, about=facts | about).step(10).step(10).end().write(run_dir)
     return run_dir
@@ -37,7 +37,7 @@ def register(*run_dirs: Path) -> None:
     collect(open_store(), run_dirs, LATER.wall_ns())
 
 
-def blank(run_dir: Path) -> None:
+def overwrite_log(run_dir: Path) -> None:
     """Make a log unreadable without a change of its size and time."""
     for path in ledger_dir(run_dir).glob("*.jsonl"):
         found = path.stat()
@@ -50,14 +50,14 @@ def listed() -> dict[str, tuple[str, int]]:
 
 
 def test_the_log_of_an_ended_run_is_not_opened_again(tmp_path: Path) -> None:
-    register(an_ended_run(tmp_path / "a"))
-    blank(tmp_path / "a")
+    register(write_ended_run(tmp_path / "a"))
+    overwrite_log(tmp_path / "a")
     assert listed() == {"a": ("completed", 2)}
     assert outlay.list_runs(clock=LATER).findings == ()
 
 
 def test_a_log_that_grew_after_the_end_is_read_again(tmp_path: Path) -> None:
-    register(an_ended_run(tmp_path / "a"))
+    register(write_ended_run(tmp_path / "a"))
     Segment(start=100, about={"run_id": "a"}).step(1).end("failed").write(tmp_path / "a")
     assert listed()["a"][0] == "failed"
 
@@ -65,7 +65,7 @@ def test_a_log_that_grew_after_the_end_is_read_again(tmp_path: Path) -> None:
 def test_an_older_log_that_grew_is_read_when_its_directory_is_collected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    register(an_ended_run(tmp_path / "old"), an_ended_run(tmp_path / "new", start=9_999))
+    register(write_ended_run(tmp_path / "old"), write_ended_run(tmp_path / "new", start=9_999))
     monkeypatch.setattr(collecting, "CHECKED", 1)
     Segment(start=100, about={"run_id": "old"}).step(1).end("failed").write(tmp_path / "old")
     assert listed()["old"][0] == "completed"
@@ -82,7 +82,7 @@ def test_a_run_that_is_started_again_is_read_again(tmp_path: Path) -> None:
 
 
 def test_the_notice_of_a_new_attempt_stays_until_its_log_is_there(tmp_path: Path) -> None:
-    register(an_ended_run(tmp_path / "a"))
+    register(write_ended_run(tmp_path / "a"))
     again_ns = LATER.wall_ns()
     leave_notice("a", tmp_path / "a", again_ns)
     refresh_registered(open_store(), again_ns)
@@ -94,32 +94,32 @@ def test_the_notice_of_a_new_attempt_stays_until_its_log_is_there(tmp_path: Path
 
 
 def test_the_notice_of_an_attempt_that_never_wrote_is_dropped_after_a_day(tmp_path: Path) -> None:
-    register(an_ended_run(tmp_path / "a"))
+    register(write_ended_run(tmp_path / "a"))
     leave_notice("a", tmp_path / "a", LATER.wall_ns())
     refresh_registered(open_store(), LATER.wall_ns() + DAY_NS + 1)
     assert notices() == ([], [])
 
 
-def test_a_dead_run_is_named_without_opening_its_log_again(tmp_path: Path) -> None:
+def test_dead_run_is_reported_without_reopening_its_log(tmp_path: Path) -> None:
     path = Segment(about={"run_id": "d", "name": "d"}).step(1).write(tmp_path / "d")
     path.write_bytes(path.read_bytes() + b"no record\n")
     os.utime(path, ns=(START_NS, START_NS))
     register(tmp_path / "d")
     before = in_process("--json").json["findings"]
-    blank(tmp_path / "d")
+    overwrite_log(tmp_path / "d")
     assert in_process("--json").json["findings"] == before
     assert {finding["severity"] for finding in before} == {"error", "warning"}
 
 
 def test_a_row_with_an_older_figures_version_is_derived_again(tmp_path: Path) -> None:
-    register(an_ended_run(tmp_path / "a"))
+    register(write_ended_run(tmp_path / "a"))
     with writing(open_store()) as connection:
         connection.execute(update(schema.runs).values(steps=77, figures_version=0))
     assert listed() == {"a": ("completed", 2)}
 
 
 def test_a_row_without_a_log_stamp_is_derived_again(tmp_path: Path) -> None:
-    an_ended_run(tmp_path / "a")
+    write_ended_run(tmp_path / "a")
     old = connect(store_url())
     migrations.migrate(old, to=3)
     about = {
@@ -146,21 +146,21 @@ def test_a_row_without_a_log_stamp_is_derived_again(tmp_path: Path) -> None:
 
 
 def test_a_row_stays_when_the_directory_of_its_run_is_gone(tmp_path: Path) -> None:
-    register(an_ended_run(tmp_path / "a"))
+    register(write_ended_run(tmp_path / "a"))
     (tmp_path / "a").rename(tmp_path / "elsewhere")
     assert listed() == {"a": ("completed", 2)}
 
 
 @pytest.mark.parametrize("price", [None, dollars(3)])
 def test_a_summary_of_cost_opens_no_log_again(tmp_path: Path, price: object) -> None:
-    register(an_ended_run(tmp_path / "a", price=price))
+    register(write_ended_run(tmp_path / "a", price=price))
     before = in_process("cost", "summary", "--json").json
-    blank(tmp_path / "a")
+    overwrite_log(tmp_path / "a")
     assert in_process("cost", "summary", "--json").json == before
 
 
 def test_runs_without_a_price_are_counted_in_one_line(tmp_path: Path) -> None:
-    register(*(an_ended_run(tmp_path / f"{i:02d}", price=None) for i in range(12)))
+    register(*(write_ended_run(tmp_path / f"{i:02d}", price=None) for i in range(12)))
     (finding,) = in_process("cost", "summary", "--json").json["findings"]
     assert "12 have no price" in finding["message"]
 
@@ -180,7 +180,7 @@ def test_runs_without_a_price_are_counted_in_one_line(tmp_path: Path) -> None:
     ],
 )
 def test_list_runs_filters(tmp_path: Path, wanted: dict[str, object], names: list[str]) -> None:
-    an_ended_run(tmp_path / "early", user="ada", tags={"team": "nlp"})
+    write_ended_run(tmp_path / "early", user="ada", tags={"team": "nlp"})
     about = {"run_id": "late", "name": "late", "model": "gpt", "user": "bob"}
     late = Segment(start=7_200, about=about | {"tags": {"team": "vision"}})
     late.step(1).end("failed").write(tmp_path / "late")
@@ -191,7 +191,7 @@ def test_list_runs_filters(tmp_path: Path, wanted: dict[str, object], names: lis
 
 
 def test_list_runs_counts_what_the_limit_left_out(tmp_path: Path) -> None:
-    register(*(an_ended_run(tmp_path / str(i), start=i) for i in range(3)))
+    register(*(write_ended_run(tmp_path / str(i), start=i) for i in range(3)))
     some = outlay.list_runs(limit=2, clock=LATER)
     assert ([row.name for row in some], some.left_out) == (["2", "1"], 1)
 
@@ -203,16 +203,16 @@ def test_list_runs_refuses_invalid_arguments(wrong: dict[str, object]) -> None:
 
 
 @pytest.fixture
-def sixty(tmp_path: Path) -> Path:
+def sixty_runs(tmp_path: Path) -> Path:
     for i in range(60):
-        an_ended_run(tmp_path / "runs" / f"{i:03d}", start=i)
+        write_ended_run(tmp_path / "runs" / f"{i:03d}", start=i)
     register(*(tmp_path / "runs").iterdir())
     return tmp_path / "runs"
 
 
 @pytest.mark.parametrize("below", [False, True])
-def test_runs_lists_the_newest_fifty(sixty: Path, *, below: bool) -> None:
-    words = ["runs", *([sixty] if below else [])]
+def test_runs_lists_the_newest_fifty(sixty_runs: Path, *, below: bool) -> None:
+    words = ["runs", *([sixty_runs] if below else [])]
     some = in_process(*words, "--json").json
     assert [row["name"] for row in some["runs"]] == [f"{i:03d}" for i in range(59, 9, -1)]
     assert some["left_out"] == 10
@@ -220,14 +220,14 @@ def test_runs_lists_the_newest_fifty(sixty: Path, *, below: bool) -> None:
 
 
 @pytest.mark.parametrize("below", [False, True])
-def test_runs_lists_everything_when_asked(sixty: Path, *, below: bool) -> None:
-    every = in_process("runs", *([sixty] if below else []), "--all", "--json").json
+def test_runs_lists_everything_when_asked(sixty_runs: Path, *, below: bool) -> None:
+    every = in_process("runs", *([sixty_runs] if below else []), "--all", "--json").json
     assert len(every["runs"]) == 60
     assert every["left_out"] == 0
 
 
 def test_a_long_table_has_a_line_for_each_run(tmp_path: Path) -> None:
-    register(*(an_ended_run(tmp_path / f"run é {i:03d}", start=i) for i in range(120)))
+    register(*(write_ended_run(tmp_path / f"run é {i:03d}", start=i) for i in range(120)))
     head, *lines = in_process("runs", "--all").out.splitlines()
     assert len(lines) == 120
     place = head.index("directory")

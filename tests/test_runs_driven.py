@@ -6,6 +6,7 @@ import argparse
 import dataclasses
 import logging
 import sys
+import textwrap
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,8 +15,7 @@ import pytest
 from omegaconf import OmegaConf
 
 import outlay
-import scripts
-from command_line import in_process
+from command_line import in_process, python
 from outlay.clock import ManualClock
 from outlay.errors import InvalidValue, RunInUse
 from outlay.ledger import AttemptStarted, Metric, Note, Step, read_run
@@ -226,7 +226,7 @@ def test_a_metric_without_a_name_is_refused(tmp_path: Path, name: Any) -> None:
 # Ranks
 
 
-def torch_says(monkeypatch: pytest.MonkeyPatch, rank: int, world_size: int) -> None:
+def set_process_group(monkeypatch: pytest.MonkeyPatch, rank: int, world_size: int) -> None:
     dist = SimpleNamespace(
         is_available=lambda: True,
         is_initialized=lambda: True,
@@ -256,12 +256,12 @@ def test_a_rank_comes_from_the_environment(environ: dict[str, str], place: tuple
 def test_the_rank_comes_from_torch_distributed_if_not_from_the_environment(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    torch_says(monkeypatch, 1, 2)
+    set_process_group(monkeypatch, 1, 2)
     assert find_place({}) == RankPlace(rank=1, world_size=2)
 
 
 def test_processes_inside_one_task_of_slurm_may_be_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
-    torch_says(monkeypatch, 3, 4)
+    set_process_group(monkeypatch, 3, 4)
     for environ in (
         {"SLURM_PROCID": "0", "SLURM_NTASKS": "1", "SLURM_STEP_ID": "0"},
         {"SLURM_PROCID": "0", "SLURM_NTASKS": "8", "SLURM_JOB_ID": "7"},  # A batch script.
@@ -280,7 +280,7 @@ def test_processes_inside_one_task_of_slurm_may_be_ranks(monkeypatch: pytest.Mon
 def test_sources_that_differ_about_the_rank_are_an_error(
     argument: int | None, environ: dict[str, str], sources: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    torch_says(monkeypatch, 1, 2)
+    set_process_group(monkeypatch, 1, 2)
     with pytest.raises(InvalidValue, match=sources):
         find_place(environ, rank=argument)
 
@@ -303,7 +303,7 @@ def test_ranks_that_state_their_place_share_a_directory(tmp_path: Path) -> None:
     assert sorted((header.rank, header.world_size) for header in headers) == [(0, 2), (1, 2)]
 
 
-def test_the_error_of_a_taken_rank_says_how_to_state_another(tmp_path: Path) -> None:
+def test_error_of_a_taken_rank_names_rank_and_world_size(tmp_path: Path) -> None:
     with (
         outlay.run("m", dir=tmp_path),
         pytest.raises(RunInUse, match=r"another rank .*init_process_group.*rank= and world_size="),
@@ -321,40 +321,24 @@ def test_the_error_of_a_taken_rank_says_how_to_state_another(tmp_path: Path) -> 
         ("sys.exit('no data')", "failed"),
         ("sys.exit(main())", "completed"),
         ("sys.exit()", "completed"),
-        ("raise ValueError", "failed"),
-        ("", "completed"),
+        ("catch_exit()", "completed"),
     ],
 )
-def test_a_run_without_a_with_block_ends_with_its_programs_status(
+def test_a_run_without_a_with_block_ends_with_the_status_of_sys_exit(
     end: str, status: str, tmp_path: Path
 ) -> None:
-    scripts.finish(
-        f"""
+    program = """
         import sys, outlay
         main = lambda: 0
-        run = outlay.run("m", dir=sys.argv[1])
-        {end}
-        """,
-        tmp_path,
-    )
-    assert outlay.read_run(tmp_path).status == status
-
-
-def test_a_caught_exit_does_not_fail_the_run(tmp_path: Path) -> None:
-    scripts.finish(
-        """
-        import sys, outlay
-        run = outlay.run("m", dir=sys.argv[1])
-        def tries():
+        def catch_exit():
             try:
                 sys.exit(2)
             except SystemExit:
                 pass
-        tries()
-        """,
-        tmp_path,
-    )
-    assert outlay.read_run(tmp_path).status == "completed"
+        run = outlay.run("m", dir=sys.argv[1])
+    """
+    python(f"{textwrap.dedent(program)}{end}", tmp_path)
+    assert outlay.read_run(tmp_path).status == status
 
 
 # Configuration

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import signal
+import textwrap
 from pathlib import Path
 
 import pytest
 
 import outlay
-import scripts
+from command_line import Outcome, python
 from outlay.ledger import AttemptEnded, Step, read_run
 
 
@@ -23,7 +24,12 @@ def outcome(run_dir: Path) -> tuple[str, str]:
     return ended.status, ended.reason
 
 
-class Mishap(Exception):
+def finish(program: str, *run_dirs: Path) -> Outcome:
+    """Run a Python program given as text in a process of its own, to whatever end."""
+    return python(textwrap.dedent(program), *run_dirs)
+
+
+class TrainingError(Exception):
     """An exception of the training script."""
 
 
@@ -34,17 +40,17 @@ def test_a_run_that_reaches_its_end_is_completed(tmp_path: Path) -> None:
 
 
 def test_an_exception_passes_unchanged_and_is_the_reason(tmp_path: Path) -> None:
-    mishap = Mishap("a secret")
-    with pytest.raises(Mishap) as caught, outlay.run("m", dir=tmp_path):
-        raise mishap
-    assert caught.value is mishap
-    assert mishap.__context__ is None
-    assert outcome(tmp_path) == ("failed", "Mishap")
+    error = TrainingError("a secret")
+    with pytest.raises(TrainingError) as caught, outlay.run("m", dir=tmp_path):
+        raise error
+    assert caught.value is error
+    assert error.__context__ is None
+    assert outcome(tmp_path) == ("failed", "TrainingError")
 
 
 def test_the_text_of_an_exception_is_not_recorded(tmp_path: Path) -> None:
-    with pytest.raises(Mishap), outlay.run("m", dir=tmp_path):
-        raise Mishap("password=hunter2")
+    with pytest.raises(TrainingError), outlay.run("m", dir=tmp_path):
+        raise TrainingError("password=hunter2")
     assert "hunter2" not in str(read_run(tmp_path))
 
 
@@ -60,7 +66,7 @@ def test_the_text_of_an_exception_is_not_recorded(tmp_path: Path) -> None:
     ],
     ids=repr,
 )
-def test_an_attempt_ends_as_its_script_does(
+def test_end_status_follows_the_exception(
     tmp_path: Path, error: BaseException, expected: tuple[str, str]
 ) -> None:
     with pytest.raises(type(error)), outlay.run("m", dir=tmp_path):
@@ -100,7 +106,7 @@ def test_a_script_that_does_not_close_is_completed_at_exit(tmp_path: Path) -> No
         for _ in run.steps("abc"):
             pass
     """
-    assert scripts.finish(program, tmp_path).returncode == 0
+    assert finish(program, tmp_path).code == 0
     assert outcome(tmp_path) == ("completed", "")
 
 
@@ -110,7 +116,7 @@ def test_a_script_that_dies_of_an_exception_without_closing_failed(tmp_path: Pat
         run = outlay.run("m", dir=sys.argv[1])
         raise RuntimeError
     """
-    assert scripts.finish(program, tmp_path).returncode == 1
+    assert finish(program, tmp_path).code == 1
     assert outcome(tmp_path) == ("failed", "RuntimeError")
 
 
@@ -120,7 +126,7 @@ def test_a_script_interrupted_without_closing_is_interrupted(tmp_path: Path) -> 
         run = outlay.run("m", dir=sys.argv[1])
         signal.raise_signal(signal.SIGINT)
     """
-    assert scripts.finish(program, tmp_path).returncode == -signal.SIGINT
+    assert finish(program, tmp_path).code == -signal.SIGINT
     assert outcome(tmp_path) == ("interrupted", "KeyboardInterrupt")
 
 
@@ -141,17 +147,17 @@ LOOP = """
 def terminated(
     tmp_path: Path, before: str = "", within: str = ""
 ) -> tuple[int, str, tuple[str, str], list[int]]:
-    done = scripts.finish(LOOP.format(before=before, within=within), tmp_path)
-    assert done.stderr == ""
+    done = finish(LOOP.format(before=before, within=within), tmp_path)
+    assert done.err == ""
     steps = [record.step for record in read_run(tmp_path).records if isinstance(record, Step)]
-    return done.returncode, done.stdout, outcome(tmp_path), steps
+    return done.code, done.out, outcome(tmp_path), steps
 
 
 def test_sigterm_ends_the_attempt_and_the_process_dies_of_it(tmp_path: Path) -> None:
     assert terminated(tmp_path) == (-signal.SIGTERM, "", ("terminated", "SIGTERM"), [0])
 
 
-def test_a_previous_handler_is_called_and_decides(tmp_path: Path) -> None:
+def test_previous_handler_is_called_and_decides_whether_to_exit(tmp_path: Path) -> None:
     before = "signal.signal(signal.SIGTERM, lambda *_: print('mine'))"
     expected = (0, "mine\nstill here\n", ("terminated", "SIGTERM"), [0, 1, 2])
     assert terminated(tmp_path, before) == expected
@@ -187,7 +193,7 @@ def test_a_loop_that_breaks_on_sigterm_keeps_its_last_step(tmp_path: Path) -> No
                     run.checkpoint_committed()
                     break
     """
-    assert scripts.finish(program, tmp_path).returncode == 0
+    assert finish(program, tmp_path).code == 0
     assert outcome(tmp_path) == ("terminated", "SIGTERM")
     assert [r.step for r in read_run(tmp_path).records if isinstance(r, Step)] == [0, 1]
 
@@ -201,8 +207,8 @@ def test_closing_restores_the_previous_handler(tmp_path: Path, handler: str) -> 
             assert signal.getsignal(signal.SIGTERM) is not {handler}
         assert signal.getsignal(signal.SIGTERM) is {handler}
     """
-    done = scripts.finish(program, tmp_path)
-    assert (done.returncode, done.stderr) == (0, "")
+    done = finish(program, tmp_path)
+    assert (done.code, done.err) == (0, "")
 
 
 def test_a_run_in_another_thread_installs_no_handler(tmp_path: Path) -> None:
@@ -215,8 +221,8 @@ def test_a_run_in_another_thread_installs_no_handler(tmp_path: Path) -> None:
         thread.start()
         thread.join()
     """
-    done = scripts.finish(program, tmp_path)
-    assert (done.returncode, done.stderr) == (0, "")
+    done = finish(program, tmp_path)
+    assert (done.code, done.err) == (0, "")
     assert outcome(tmp_path) == ("completed", "")
 
 
@@ -226,8 +232,8 @@ def test_sigterm_ends_every_run_of_a_process(tmp_path: Path) -> None:
         with outlay.run("m", dir=sys.argv[1]), outlay.run("n", dir=sys.argv[2]):
             signal.raise_signal(signal.SIGTERM)
     """
-    done = scripts.finish(program, tmp_path / "m", tmp_path / "n")
-    assert done.returncode == -signal.SIGTERM
+    done = finish(program, tmp_path / "m", tmp_path / "n")
+    assert done.code == -signal.SIGTERM
     assert outcome(tmp_path / "m") == outcome(tmp_path / "n") == ("terminated", "SIGTERM")
 
 
@@ -239,7 +245,7 @@ def test_a_killed_run_has_no_end(tmp_path: Path) -> None:
                 pass
             os.kill(os.getpid(), signal.SIGKILL)
     """
-    assert scripts.finish(program, tmp_path).returncode == -signal.SIGKILL
+    assert finish(program, tmp_path).code == -signal.SIGKILL
     assert end(tmp_path) is None
     assert len(read_run(tmp_path).records) == 2
 

@@ -41,17 +41,13 @@ with outlay.run("bert") as run:
 """
 
 
-@pytest.mark.parametrize("code", [0, 3])
-def test_the_exit_code_passes_through(tmp_path: Path, code: int) -> None:
-    assert outlay("exec", "--dir", tmp_path / "r", "--", "sh", "-c", f"exit {code}").code == code
-
-
-def test_output_passes_through_untouched(tmp_path: Path) -> None:
-    assert outlay("exec", "--dir", tmp_path / "r", "--", "echo", "hello").out == "hello\n"
+def test_output_and_exit_code_pass_through(tmp_path: Path) -> None:
+    done = outlay("exec", "--dir", tmp_path / "r", "--", "sh", "-c", "echo hello; exit 3")
+    assert (done.out, done.code) == ("hello\n", 3)
 
 
 def test_without_steps_the_last_line_has_the_cost_and_claims_no_goodput(tmp_path: Path) -> None:
-    shown = outlay("exec", "--dir", tmp_path / "r", "--price", "$3/h", "--", "true").err
+    shown = in_process("exec", "--dir", tmp_path / "r", "--price", "$3/h", "--", "true").err
     assert "GPUs" in shown
     shares = r"goodput unknown \(no steps were recorded\), avoidable unknown"
     assert re.fullmatch(rf"outlay: cost \S+ USD, {shares}", shown.splitlines()[-1])
@@ -59,7 +55,7 @@ def test_without_steps_the_last_line_has_the_cost_and_claims_no_goodput(tmp_path
 
 def test_with_steps_the_last_line_has_cost_goodput_and_what_was_avoidable(tmp_path: Path) -> None:
     command = (sys.executable, "-c", WAITING)
-    shown = outlay("exec", "--dir", tmp_path / "r", "--price", "$3000/h", "--", *command).err
+    shown = in_process("exec", "--dir", tmp_path / "r", "--price", "$3000/h", "--", *command).err
     line = r"outlay: cost (\S+) USD, goodput [\d.]+%, avoidable (\S+) USD: outlay advise .*/r"
     found = re.fullmatch(line, shown.splitlines()[-1])
     assert found
@@ -73,7 +69,7 @@ def test_without_advice_the_last_line_names_the_smallest_saving_considered(tmp_p
 
 
 def test_without_a_price_the_last_line_says_how_to_state_one(tmp_path: Path) -> None:
-    shown = outlay("exec", "--dir", tmp_path / "r", "--", "true").err
+    shown = in_process("exec", "--dir", tmp_path / "r", "--", "true").err
     assert "no price (set --price)" in shown.splitlines()[-1]
 
 
@@ -85,7 +81,9 @@ def test_a_command_that_cannot_start_exits_as_in_a_shell(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "not-executable").touch(mode=0o600)
     ceiling = ["--ceiling", "5"] if words[0] == "guard" else []
-    assert outlay(*words, *ceiling, "--", program).code == code
+    done = in_process(*words, *ceiling, "--", program)
+    assert done.code == code
+    assert f"cannot start '{program}'" in done.err
 
 
 @pytest.mark.parametrize("words", [["exec"], ["guard", "run", "--label", "a", "--rate", "1"]])
@@ -97,14 +95,14 @@ def test_options_behind_a_command_without_dashes_are_refused_with_a_hint(words: 
 
 
 def test_a_second_exec_in_the_same_directory_is_another_attempt(tmp_path: Path) -> None:
-    outlay("exec", "--dir", tmp_path / "r", "--", "false")
-    shown = outlay("exec", "--dir", tmp_path / "r", "--json", "--", "true")
+    in_process("exec", "--dir", tmp_path / "r", "--", "false")
+    shown = in_process("exec", "--dir", tmp_path / "r", "--json", "--", "true")
     assert shown.json["run"]["attempts"] == 2
 
 
 def test_a_command_that_records_itself_joins_the_run(tmp_path: Path) -> None:
     command = (sys.executable, "-c", INNER)
-    shown = outlay("exec", "--dir", tmp_path / "r", "--price", "$3/h", "--json", "--", *command)
+    shown = in_process("exec", "--dir", tmp_path / "r", "--price", "$3/h", "--json", "--", *command)
     assert shown.json["run"]["attempts"] == 1
     assert shown.json["run"]["steps"] == 4
     assert shown.json["run"]["model"] == "bert"
@@ -116,25 +114,25 @@ def test_a_run_has_the_users_name_else_the_one_that_its_program_gives_it(
     tmp_path: Path, words: tuple[str, ...], name: str
 ) -> None:
     command = (sys.executable, "-c", INNER)
-    shown = outlay("exec", *words, "--dir", tmp_path / "r", "--", *command).err
+    shown = in_process("exec", *words, "--dir", tmp_path / "r", "--", *command).err
     assert f"outlay: {name} completed" in shown
-    (row,) = outlay("runs", "--json").json["runs"]
+    (row,) = in_process("runs", "--json").json["runs"]
     assert (row["name"], row["model"]) == (name, "bert")
 
 
 def test_the_wrapped_command_is_shown_without_secrets(tmp_path: Path) -> None:
     wrapped = ("sh", "-c", '"$0" -c "$1"', sys.executable, INNER, "--lr", "0.1", "--token", "S3CR")
-    outlay("exec", "--dir", tmp_path / "r", "--", *wrapped)
-    figures = outlay("report", tmp_path / "r", "--json").json["figures"]
+    in_process("exec", "--dir", tmp_path / "r", "--", *wrapped)
+    figures = in_process("report", tmp_path / "r", "--json").json["figures"]
     (command,) = (each["value"] for each in figures if each["label"] == "command")
     assert command == shlex.join([*wrapped[:-1], "<redacted>"])
-    outlay("report", tmp_path / "r")
+    in_process("report", tmp_path / "r")
     assert "S3CR" not in (tmp_path / "r" / "report.html").read_text()
 
 
 def test_with_identity_off_the_wrapped_command_is_left_out(tmp_path: Path) -> None:
-    outlay("exec", "--dir", tmp_path / "r", "--", "true", OUTLAY_RECORD_IDENTITY="0")
-    figures = outlay("report", tmp_path / "r", "--json").json["figures"]
+    in_process("exec", "--dir", tmp_path / "r", "--", "true", OUTLAY_RECORD_IDENTITY="0")
+    figures = in_process("report", tmp_path / "r", "--json").json["figures"]
     assert "command" not in {each["label"] for each in figures}
 
 
@@ -142,7 +140,7 @@ def test_every_start_of_a_command_that_is_restarted_is_an_attempt(tmp_path: Path
     crashing = INNER + "        import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
     restarted = '"$0" -c "$1" || "$0" -c "$2"'
     command = ("sh", "-c", restarted, sys.executable, crashing, INNER)
-    shown = outlay("exec", "--dir", tmp_path / "r", "--json", "--", *command)
+    shown = in_process("exec", "--dir", tmp_path / "r", "--json", "--", *command)
     assert shown.json["run"]["attempts"] == 2
     assert shown.json["run"]["status"] == "completed"
 
@@ -173,23 +171,18 @@ def test_a_signal_reaches_the_command_and_decides_the_status(tmp_path: Path) -> 
 
 def test_a_command_that_another_process_terminates_is_terminated(tmp_path: Path) -> None:
     """As a scheduler does that signals every process of a job, the command before outlay."""
-    outlay("exec", "--dir", tmp_path / "r", "--", "sh", "-c", "kill -TERM $$")
+    in_process("exec", "--dir", tmp_path / "r", "--", "sh", "-c", "kill -TERM $$")
     (end,) = [r for r in read_run(tmp_path / "r").records if isinstance(r, AttemptEnded)]
     assert (end.status, end.reason, end.exit_code) == ("terminated", "SIGTERM", 143)
 
 
-def test_a_command_that_does_not_exist_is_one_clear_line(tmp_path: Path) -> None:
-    failed = outlay("exec", "--dir", tmp_path / "r", "--", "/no/such/program")
-    assert failed.code == 127
-    assert "cannot start '/no/such/program'" in failed.err
-
-
 def test_no_command_is_wrong_usage() -> None:
-    assert outlay("exec").code == 2
+    assert in_process("exec").code == 2
 
 
 def test_disabled_exec_only_runs_the_command(tmp_path: Path) -> None:
-    done = outlay("exec", "--dir", tmp_path / "r", "--", "sh", "-c", "exit 5", OUTLAY_DISABLED="1")
+    command = ("sh", "-c", "exit 5")
+    done = in_process("exec", "--dir", tmp_path / "r", "--", *command, OUTLAY_DISABLED="1")
     assert done.code == 5
     assert not (tmp_path / "r").exists()
 
@@ -198,7 +191,8 @@ def test_disabled_exec_only_runs_the_command(tmp_path: Path) -> None:
 def test_a_bad_option_is_refused_before_anything_starts(
     tmp_path: Path, option: tuple[str, str]
 ) -> None:
-    failed = outlay("exec", "--dir", tmp_path / "r", *option, "--", "touch", tmp_path / "started")
+    command = ("touch", tmp_path / "started")
+    failed = in_process("exec", "--dir", tmp_path / "r", *option, "--", *command)
     assert failed.code == 2
     assert not (tmp_path / "started").exists()
     assert not (tmp_path / "r").exists()
@@ -229,7 +223,7 @@ def with_nvml(tmp_path: Path, content: str) -> str:
     return os.pathsep.join([str(fake.parent), os.environ.get("PYTHONPATH", "")])
 
 
-def test_sampled_energy_is_called_estimated(tmp_path: Path) -> None:
+def test_sampled_energy_is_labelled_estimated(tmp_path: Path) -> None:
     without_counter = FAKE_NVML.replace("    global energy\n", "    raise NVMLError\n")
     path = with_nvml(tmp_path, without_counter)
     shown = outlay("exec", "--dir", tmp_path / "r", "--", "true", PYTHONPATH=path)
@@ -260,6 +254,5 @@ def test_a_run_is_named_after_its_command(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("train.py").touch()
-    assert outlay("exec", "--dir", "r", "--", *command).code == 0
-    (row,) = outlay("runs", "r", "--json").json["runs"]
-    assert row["name"] == name
+    done = in_process("exec", "--dir", "r", "--json", "--", *command)
+    assert (done.code, done.json["run"]["name"]) == (0, name)

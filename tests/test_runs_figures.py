@@ -9,6 +9,7 @@ import pytest
 
 import outlay
 import scripts
+from command_line import python
 from ledgers import HOUR, START_NS, Segment, dollars, ns
 from outlay.clock import SYSTEM, ManualClock
 from outlay.errors import NotARun
@@ -42,8 +43,8 @@ def test_a_directory_without_a_log_has_no_figures(tmp_path: Path) -> None:
     "status", ["completed", "failed", "interrupted", "terminated", "preempted"]
 )
 def test_a_run_that_ended_has_the_status_of_its_end(tmp_path: Path, status: EndStatus) -> None:
-    story = Segment().step(1).end(status)
-    assert figures(tmp_path, story, now=10**6).status == status
+    segment = Segment().step(1).end(status)
+    assert figures(tmp_path, segment, now=10**6).status == status
 
 
 def test_a_run_seen_lately_is_running(tmp_path: Path) -> None:
@@ -82,12 +83,8 @@ def test_another_process_sees_that_a_run_is_running(tmp_path: Path) -> None:
 def test_a_run_killed_on_this_host_is_dead_at_once(tmp_path: Path) -> None:
     if not boot_id():
         missing("this system names no boot")
-    program = """
-        import os, signal, sys, outlay
-        with outlay.run("m", dir=sys.argv[1]):
-            os.kill(os.getpid(), signal.SIGKILL)
-    """
-    scripts.finish(program, tmp_path)
+    program = "import os, sys, outlay; outlay.run('m', dir=sys.argv[1]); os.kill(os.getpid(), 9)"
+    assert python(program, tmp_path).code == -9
     assert read_figures(tmp_path, SYSTEM.wall_ns()).status == "dead"
 
 
@@ -107,18 +104,18 @@ def test_a_record_of_several_steps_counts_them(tmp_path: Path) -> None:
 
 
 def test_tokens_add_up_over_ranks_and_attempts(tmp_path: Path) -> None:
-    stories = [
+    segments = [
         Segment(start=0).step(1, tokens=1),
         Segment(start=0, rank=1).step(1, tokens=10),
         Segment(start=10).step(1, tokens=100, samples=5),
     ]
-    seen = figures(tmp_path, *stories)
+    seen = figures(tmp_path, *segments)
     assert (seen.tokens, seen.samples, seen.attempts) == (111, 5, 2)
 
 
 def test_time_of_steps_is_that_of_the_timeline(tmp_path: Path) -> None:
-    stories = [Segment().step(2, wait=1), Segment(rank=1).step(9, wait=9)]
-    seen = figures(tmp_path, *stories)
+    segments = [Segment().step(2, wait=1), Segment(rank=1).step(9, wait=9)]
+    seen = figures(tmp_path, *segments)
     assert (seen.step_ns, seen.wait_ns) == (ns(2), ns(1))
 
 
@@ -137,12 +134,12 @@ def test_without_a_price_there_is_no_cost(tmp_path: Path) -> None:
     assert (seen.cost, seen.burn_micros_per_hour) == (None, None)
 
 
-def test_a_finished_run_costs_its_hours_and_burns_nothing(tmp_path: Path) -> None:
+def test_finished_run_costs_its_hours_and_has_no_burn_rate(tmp_path: Path) -> None:
     seen = figures(tmp_path, priced().step(2 * H).end(), now=9 * H)
     assert (seen.cost, seen.burn_micros_per_hour) == (Money(8_000_000), 0)
 
 
-def test_a_live_run_costs_until_now_and_burns(tmp_path: Path) -> None:
+def test_live_run_costs_until_now_and_has_a_burn_rate(tmp_path: Path) -> None:
     seen = figures(tmp_path, priced(stopped_price=dollars(0)).step(60), now=120)
     assert seen.cost == Money(round(4_000_000 * 120 / H))
     assert seen.burn_micros_per_hour == 4_000_000
@@ -160,19 +157,21 @@ def test_an_assumption_is_shown(tmp_path: Path) -> None:
     assert len(seen.assumptions) == 1
 
 
-def test_a_run_that_just_started_burns_its_price(tmp_path: Path, clock: ManualClock) -> None:
+def test_run_that_just_started_has_the_burn_rate_of_its_price(
+    tmp_path: Path, clock: ManualClock
+) -> None:
     with outlay.run("m", dir=tmp_path, clock=clock, price="1 USD/h", gpus=4):
         seen = read_figures(tmp_path, clock.wall_ns())
     assert seen.burn_micros_per_hour == 4_000_000
 
 
 def test_a_refresh_reads_only_what_is_new(tmp_path: Path) -> None:
-    story = Segment().step(1, tokens=1)
-    path = story.write(tmp_path)
+    segment = Segment().step(1, tokens=1)
+    path = segment.write(tmp_path)
     follower = GoodputFollower(tmp_path)
     follower.view(START_NS)
-    story.step(1, tokens=10)
-    grown = story.write(tmp_path.parent / "other").read_bytes()
+    segment.step(1, tokens=10)
+    grown = segment.write(tmp_path.parent / "other").read_bytes()
     with path.open("ab") as stream:
         stream.write(grown[path.stat().st_size :])
     assert figures_of(follower.view(START_NS)).tokens == 11
@@ -219,8 +218,8 @@ def test_a_summary_is_flat(tmp_path: Path, clock: ManualClock) -> None:
 
 
 def test_a_lost_identity_is_taken_from_the_first_attempt(tmp_path: Path) -> None:
-    story = Segment(about={"run_id": "r", "model": "m", "name": "n"}).step(1)
-    seen = figures(tmp_path, story)
+    segment = Segment(about={"run_id": "r", "model": "m", "name": "n"}).step(1)
+    seen = figures(tmp_path, segment)
     assert (seen.run_id, seen.model, seen.name) == ("r", "m", "n")
 
 

@@ -1,4 +1,4 @@
-"""Runs ask to be registered by a note, without opening a database."""
+"""Runs are registered by a notice in the inbox, without opening a database."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def home_of_a_fixture() -> Path:
     return Path(os.environ["OUTLAY_HOME"])
 
 
-def test_no_run_of_these_tests_is_noticed_in_the_callers_home(
+def test_runs_of_tests_leave_no_notice_in_the_callers_home(
     home_of_a_fixture: Path, private_home: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     ours = tmp_path_factory.getbasetemp()
@@ -63,7 +63,7 @@ def test_a_notice_that_cannot_be_read_is_dropped(private_home: Path, text: str) 
 
 
 @pytest.mark.parametrize("raw", [b"\xff", b'{"dir": "a\\u0000b"}', b'{"dir": "\xff"}'])
-def test_a_notice_of_bad_bytes_is_named(private_home: Path, raw: bytes) -> None:
+def test_notice_of_bad_bytes_is_a_finding(private_home: Path, raw: bytes) -> None:
     leave_notice("good", Path("/runs/good"))
     (private_home / "inbox" / "bad.json").write_bytes(raw)
     found, findings = notices()
@@ -71,7 +71,7 @@ def test_a_notice_of_bad_bytes_is_named(private_home: Path, raw: bytes) -> None:
     assert [Path(finding.source).name for finding in findings] == ["bad.json"]
 
 
-def test_a_directory_named_like_a_notice_is_named_and_left_alone(private_home: Path) -> None:
+def test_directory_named_like_a_notice_is_a_finding_and_not_deleted(private_home: Path) -> None:
     leave_notice("good", Path("/runs/good"))
     (private_home / "inbox" / "x.json").mkdir()
     found, findings = notices()

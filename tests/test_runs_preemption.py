@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 
 import outlay
+from command_line import python
 from outlay.clock import SYSTEM
 from outlay.runs.figures import read_figures
 from outlay.runs.live import Run
-from scripts import finish, start, wait_for
+from scripts import start, wait_for
 
 
 @pytest.fixture
@@ -78,6 +79,14 @@ with outlay.run("m", dir=sys.argv[1]) as run:
             sys.stdin.readline()
 print("after the loop")
 """
+TWO_NOTICES = """
+import os, signal, sys, outlay
+with outlay.run("m", dir=sys.argv[1]) as run:
+    run.on_preemption(lambda: None)
+    for step in run.steps(range(5)):
+        os.kill(os.getpid(), signal.SIGUSR2)
+os.kill(os.getpid(), signal.SIGUSR2)
+"""
 
 
 def test_a_launchers_signal_ends_a_loop_without_hooks(tmp_path: Path) -> None:
@@ -91,13 +100,5 @@ def test_a_launchers_signal_ends_a_loop_without_hooks(tmp_path: Path) -> None:
 
 
 def test_a_second_notice_does_not_kill_a_run_that_is_ending(tmp_path: Path) -> None:
-    program = """
-    import os, signal, sys, outlay
-    with outlay.run("m", dir=sys.argv[1]) as run:
-        run.on_preemption(lambda: None)
-        for step in run.steps(range(5)):
-            os.kill(os.getpid(), signal.SIGUSR2)
-    os.kill(os.getpid(), signal.SIGUSR2)
-    """
-    done = finish(program, tmp_path / "run")
-    assert done.returncode == 0, done.stderr
+    done = python(TWO_NOTICES, tmp_path / "run")
+    assert done.code == 0, done.err

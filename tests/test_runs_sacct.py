@@ -86,13 +86,13 @@ def test_a_bad_line_is_a_finding_with_its_number_and_stops_no_other(
     assert problem in finding.message
 
 
-def test_a_file_of_another_kind_says_with_which_command_to_write_one() -> None:
+def test_missing_columns_are_refused_with_the_sacct_command() -> None:
     with pytest.raises(InvalidValue, match="sacct --parsable2"):
         read_accounts("JobID|State\n1|RUNNING\n", source="jobs.txt")
 
 
 @pytest.mark.parametrize("text", ["", "Slurm accounting storage is disabled\n"])
-def test_a_cluster_without_accounts_is_explained(text: str) -> None:
+def test_cluster_without_accounts_is_refused_with_advice(text: str) -> None:
     with pytest.raises(InvalidValue, match=r"keeps no accounts.*slurmdbd"):
         read_accounts(text, source="jobs.txt")
 
@@ -165,7 +165,7 @@ def test_importing_twice_changes_nothing_and_a_price_once_given_stays(file: Path
     assert len(outlay("runs", "--json").json["runs"]) == 2
 
 
-def test_jobs_without_a_rate_are_registered_and_say_what_to_set(file: Path) -> None:
+def test_jobs_without_a_rate_are_registered_with_a_hint(file: Path) -> None:
     shown = outlay("import", "sacct", file, "--timezone", "UTC")
     assert 'outlay prices partition set gpu "1.20 USD/h"' in " ".join(shown.out.split())
     assert "no price" in shown.out
@@ -222,7 +222,7 @@ def test_each_start_of_a_job_has_the_gpus_that_it_was_given(tmp_path: Path) -> N
     file.write_text("\n".join([COLUMNS, FIRST, AGAIN.replace("gpu=2", "gpu=6")]))
     outlay("rates", "set", "gpu", "1 USD/h")
     import_file(file)
-    assert [run["cost_micros"] for run in runs_now()] == [8_000_000]
+    assert [run["cost_micros"] for run in listed_runs()] == [8_000_000]
 
 
 def test_nodes_that_an_earlier_import_named_otherwise_are_replaced(
@@ -236,7 +236,7 @@ def test_nodes_that_an_earlier_import_named_otherwise_are_replaced(
     import_file(file)
     (run,) = (private_home / "sacct").iterdir()
     assert [a.header.host for a in derive_attempts(read_lives(run))] == ["n1"]
-    assert [run["cost_micros"] for run in runs_now()] == [9_600_000]
+    assert [run["cost_micros"] for run in listed_runs()] == [9_600_000]
 
 
 @pytest.mark.parametrize("order", [[[AGAIN], [FIRST, AGAIN], [FIRST]], [[FIRST], [AGAIN, FIRST]]])
@@ -248,7 +248,7 @@ def test_accounts_of_parts_of_a_job_count_no_start_twice(
     for lines in order:
         file.write_text("\n".join([COLUMNS, *lines]))
         import_file(file)
-    assert [(run["attempts"], run["cost_micros"]) for run in runs_now()] == [(2, 4_000_000)]
+    assert [(run["attempts"], run["cost_micros"]) for run in listed_runs()] == [(2, 4_000_000)]
 
 
 def test_a_reused_job_number_is_another_job(file: Path) -> None:
@@ -256,7 +256,7 @@ def test_a_reused_job_number_is_another_job(file: Path) -> None:
     import_file(file)
     file.write_text("\n".join([COLUMNS, ONE.replace("2026-10", "2026-11")]))
     import_file(file)
-    assert len(runs_now()) == 2
+    assert len(listed_runs()) == 2
 
 
 # -- jobs that recorded themselves ----------------------------------------------------------
@@ -308,7 +308,7 @@ def import_lines(tmp_path: Path, *lines: str) -> Any:
     return import_file(path)
 
 
-def runs_now() -> Any:
+def listed_runs() -> Any:
     return outlay("runs", "--json").json["runs"]
 
 
@@ -316,7 +316,7 @@ def test_a_job_in_the_inbox_is_known_before_accounts_are_read(tmp_path: Path) ->
     leave_notice("own", own_log(tmp_path / "own", (1, 99)), NOON_NS)
     done = import_lines(tmp_path, line("7", 0, 100))
     assert (done["registered"], done["recorded"]) == (0, 1)
-    assert [run["run_id"] for run in runs_now()] == ["own"]
+    assert [run["run_id"] for run in listed_runs()] == ["own"]
 
 
 @pytest.mark.parametrize("order", ["import", "import collect import", "collect import collect"])
@@ -330,7 +330,7 @@ def test_no_job_is_counted_twice_in_any_order_of_collecting_and_importing(
         else:
             import_lines(tmp_path, line("6_2", 0, 100, raw="8"))
     assert outlay("collect", own).code == 0
-    assert [run["run_id"] for run in runs_now()] == ["own"]
+    assert [run["run_id"] for run in listed_runs()] == ["own"]
 
 
 def test_the_import_of_a_job_that_recorded_itself_is_removed(
@@ -359,7 +359,7 @@ def test_a_job_is_settled_by_its_accounts_and_the_difference_is_named(tmp_path: 
             "settled_ns": 150 * 10**9,
         }
     ]  # fmt: skip
-    (run,) = runs_now()
+    (run,) = listed_runs()
     assert (run["attempts"], run["cost_micros"]) == (2, 4 * 150 * 10**6)
 
 
@@ -410,7 +410,9 @@ def test_attempts_of_one_start_of_a_job_are_bounded_together(tmp_path: Path) -> 
     own = own_log(tmp_path / "own", (10, 30), (40, 80), price="3600 USD/h", slurm_restart="0")
     leave_notice("own", own, NOON_NS)
     import_lines(tmp_path, line("7", 0, 100))
-    assert [(run["attempts"], run["cost_micros"]) for run in runs_now()] == [(2, 4 * 100 * 10**6)]
+    assert [(run["attempts"], run["cost_micros"]) for run in listed_runs()] == [
+        (2, 4 * 100 * 10**6)
+    ]
 
 
 def test_two_starts_of_a_job_in_one_second_are_two_attempts(tmp_path: Path) -> None:
@@ -429,7 +431,7 @@ def test_what_a_log_has_after_the_end_of_its_job_is_a_finding_and_not_charged(
     leave_notice("own", own, NOON_NS)
     import_lines(tmp_path, line("7", 0, 100))
     shown = outlay("goodput", own, "--json").json
-    assert [run["cost_micros"] for run in runs_now()] == [4 * 10**6]
+    assert [run["cost_micros"] for run in listed_runs()] == [4 * 10**6]
     assert any("after its job had ended" in each["message"] for each in shown["findings"])
 
 
@@ -444,9 +446,9 @@ def test_the_log_of_another_job_in_the_same_run_is_no_difference(tmp_path: Path)
 def test_settling_again_changes_nothing(tmp_path: Path) -> None:
     leave_notice("own", own_log(tmp_path / "own", (10, 90), price="1 USD/h"), NOON_NS)
     once = import_lines(tmp_path, line("7", 0, 100))
-    first = runs_now()
+    first = listed_runs()
     assert import_lines(tmp_path, line("7", 0, 100)) == once
-    assert [run["cost_micros"] for run in runs_now()] == [run["cost_micros"] for run in first]
+    assert [run["cost_micros"] for run in listed_runs()] == [run["cost_micros"] for run in first]
 
 
 def test_a_log_without_price_or_gpus_takes_those_of_the_accounts(tmp_path: Path) -> None:
@@ -454,7 +456,7 @@ def test_a_log_without_price_or_gpus_takes_those_of_the_accounts(tmp_path: Path)
     guessed: dict[str, Any] = {"gpus": 1, "gpus_source": "world_size", "node_gpus": 0}
     leave_notice("own", own_log(tmp_path / "own", (10, 90), **guessed), NOON_NS)
     import_lines(tmp_path, line("7", 0, 100, gpus=8, nodes="n[1-2]"))
-    (run,) = runs_now()
+    (run,) = listed_runs()
     assert (run["gpus"], run["cost_micros"]) == (8, 8 * 10**6)
 
 
@@ -469,7 +471,7 @@ def test_every_node_of_a_job_counts_from_its_start_to_its_end(tmp_path: Path) ->
     path.write_bytes(encode_line(header, 0) + encode_line(end, 1))
     leave_notice("own", own, NOON_NS)
     import_lines(tmp_path, line("7", 0, 100, gpus=8, nodes="n[1-2]"))
-    assert [run["cost_micros"] for run in runs_now()] == [8 * 10**6]
+    assert [run["cost_micros"] for run in listed_runs()] == [8 * 10**6]
 
 
 def test_two_runs_of_one_job_keep_their_logs_and_the_rest_is_named(tmp_path: Path) -> None:
@@ -492,8 +494,8 @@ def share_a_job(tmp_path: Path, *, gpus: int = 4) -> None:
 def test_the_rest_of_a_shared_job_is_a_row_of_its_own(tmp_path: Path) -> None:
     share_a_job(tmp_path)
     import_lines(tmp_path, line("7", 0, 100))
-    costs = {run["model"]: 0 for run in runs_now()}
-    for run in runs_now():
+    costs = {run["model"]: 0 for run in listed_runs()}
+    for run in listed_runs():
         costs[run["model"]] += run["cost_micros"] // 10**6
     assert costs == {"m": 10 * 4 * 70, "in no run": 10 * 4 * 30}
 
@@ -501,7 +503,7 @@ def test_the_rest_of_a_shared_job_is_a_row_of_its_own(tmp_path: Path) -> None:
 def test_the_gpus_that_no_run_of_a_job_had_are_in_no_run(tmp_path: Path) -> None:
     share_a_job(tmp_path, gpus=3)
     import_lines(tmp_path, line("7", 0, 100))
-    assert sum(run["cost_micros"] for run in runs_now()) == 10 * 4 * 100 * 10**6
+    assert sum(run["cost_micros"] for run in listed_runs()) == 10 * 4 * 100 * 10**6
 
 
 def test_runs_that_claim_more_gpus_than_their_job_are_a_finding(tmp_path: Path) -> None:
@@ -515,7 +517,7 @@ def test_a_settled_job_that_turns_out_to_be_shared_is_not_counted_twice(tmp_path
     import_lines(tmp_path, line("7", 0, 100))
     own_log(tmp_path / "b", (50, 90), price="36 USD/h")
     assert outlay("collect", tmp_path / "b").code == 0
-    assert sorted(run["cost_micros"] for run in runs_now()) == [1_200_000, 1_600_000]
+    assert sorted(run["cost_micros"] for run in listed_runs()) == [1_200_000, 1_600_000]
 
 
 @pytest.mark.parametrize("order", ["import", "import collect import", "collect import collect"])
@@ -529,7 +531,7 @@ def test_a_shared_job_costs_what_it_had_in_any_order(tmp_path: Path, order: str)
             assert outlay("collect", tmp_path).code == 0
         else:
             import_lines(tmp_path, line("7", 0, 100))
-    assert sum(run["cost_micros"] for run in runs_now()) == 4 * 10**6
+    assert sum(run["cost_micros"] for run in listed_runs()) == 4 * 10**6
 
 
 def test_what_a_guard_captured_by_its_log_stays(tmp_path: Path) -> None:
@@ -559,13 +561,15 @@ def test_nodes_are_counted_as_slurm_lists_them(listed: str, nodes: int) -> None:
         (["rates", "remove", "gpu"], "none has a rate"),
     ],
 )
-def test_what_cannot_be_used_is_refused(file: Path, arguments: list[str], advice: str) -> None:
+def test_invalid_arguments_are_refused_with_advice(
+    file: Path, arguments: list[str], advice: str
+) -> None:
     shown = outlay(*(str(file) if word == "FILE" else word for word in arguments))
     assert shown.code == 2
     assert advice in shown.err
 
 
-def test_rates_are_set_shown_and_forgotten() -> None:
+def test_rates_are_set_shown_and_removed() -> None:
     outlay("rates", "set", "gpu", "1.20 USD/h")
     assert outlay("rates", "set", "cpu", "0.05 EUR/h", "--json").json == {
         "cpu": "0.05 EUR/h", "gpu": "1.20 USD/h",
@@ -583,7 +587,7 @@ def test_rates_are_set_shown_and_forgotten() -> None:
     ]
 
 
-def test_a_rates_file_that_was_damaged_says_so(private_home: Path) -> None:
+def test_damaged_rates_file_is_named_in_the_error(private_home: Path) -> None:
     (private_home / "rates.json").write_text("{")
     shown = outlay("rates", "show")
     assert shown.code == 2

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import os
 import signal
-import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -246,18 +245,23 @@ def test_unreadable_rates_do_not_stop_training(
 # The end of the job's time
 
 
-def now_s() -> int:
-    return SYSTEM.wall_ns() // 10**9
+def end_in_an_hour(job: pytest.MonkeyPatch) -> str:
+    """Return the end of the job's time; set a grace that begins a second from now."""
+    now_ns = SYSTEM.wall_ns()
+    end_s = now_ns // 10**9 + 3600
+    job.setenv("OUTLAY_GRACE", f"{end_s * 1000 - now_ns // 10**6 - 1000}ms")
+    return str(end_s)
 
 
-def in_two_seconds(job: pytest.MonkeyPatch) -> None:
-    """Let the job's time be up in an hour, which is two seconds after its grace begins."""
-    job.setenv("SLURM_JOB_END_TIME", str(now_s() + 3600))
-    job.setenv("OUTLAY_GRACE", f"{3600 - 2}s")
+@pytest.fixture
+def ending_job(job: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """Run inside a job whose grace begins in a second."""
+    job.setenv("SLURM_JOB_END_TIME", end_in_an_hour(job))
+    return job
 
 
 def train(run: Run) -> int:
-    """Train until somebody ends the loop; return how many steps that took."""
+    """Train until the loop is ended; return how many steps that took."""
     count = 0
     for count, _ in enumerate(run.steps(range(2000)), start=1):  # noqa: B007 - counted
         SYSTEM.sleep(0.01)
@@ -268,10 +272,8 @@ def status(run: Run) -> str:
     return read_figures(run.dir, SYSTEM.wall_ns()).status
 
 
-def test_a_run_saves_and_stops_one_grace_before_its_jobs_time_is_up(
-    job: pytest.MonkeyPatch,
-) -> None:
-    in_two_seconds(job)
+@pytest.mark.usefixtures("ending_job")
+def test_a_run_saves_and_stops_one_grace_before_its_jobs_time_is_up() -> None:
     saved: list[int] = []
     with outlay.run("m") as run:
         run.on_preemption(lambda: saved.append(run.step_number))
@@ -280,10 +282,8 @@ def test_a_run_saves_and_stops_one_grace_before_its_jobs_time_is_up(
     assert status(run) == "preempted"
 
 
-def test_a_run_that_saves_nothing_stops_before_its_jobs_time_is_up_all_the_same(
-    job: pytest.MonkeyPatch,
-) -> None:
-    in_two_seconds(job)
+@pytest.mark.usefixtures("ending_job")
+def test_run_without_a_hook_stops_before_its_jobs_time_is_up() -> None:
     with outlay.run("m") as run:
         assert 0 < train(run) < 2000
     assert "the job's time is up" in (run.stop_reason or "")
@@ -292,7 +292,7 @@ def test_a_run_that_saves_nothing_stops_before_its_jobs_time_is_up_all_the_same(
 def put_squeue(job: pytest.MonkeyPatch, directory: Path, script: str) -> None:
     """Put a ``squeue`` in front of the system's."""
     (directory / "bin").mkdir()
-    (directory / "bin" / "squeue").write_text(f"#!{sys.executable}\nimport os, sys\n{script}\n")
+    (directory / "bin" / "squeue").write_text(f"#!/bin/sh\n{script}\n")
     (directory / "bin" / "squeue").chmod(0o755)
     job.setenv("PATH", f"{directory / 'bin'}:{os.environ['PATH']}")
 
@@ -300,8 +300,7 @@ def put_squeue(job: pytest.MonkeyPatch, directory: Path, script: str) -> None:
 def test_without_an_end_in_the_environment_squeue_is_queried(
     job: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    put_squeue(job, tmp_path, f"print('17', {now_s() + 3600})")
-    job.setenv("OUTLAY_GRACE", "3598s")
+    put_squeue(job, tmp_path, f"echo 17 {end_in_an_hour(job)}")
     with outlay.run("m") as run:
         assert 0 < train(run) < 2000
 
@@ -309,11 +308,18 @@ def test_without_an_end_in_the_environment_squeue_is_queried(
 def test_a_job_whose_time_limit_was_extended_continues(
     job: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    put_squeue(job, tmp_path, f"print('17', {now_s() + 7200})")
-    job.setenv("SLURM_JOB_END_TIME", str(now_s() + 3600))
+    answered, end_s = tmp_path / "answered", end_in_an_hour(job)
+    put_squeue(job, tmp_path, f"echo 17 {int(end_s) + 3600}; touch {answered}")
+    job.setenv("SLURM_JOB_END_TIME", end_s)
     job.setenv("OUTLAY_GRACE", "3600s")
+    steps_after = 0
     with outlay.run("m") as run:
-        assert train(run) == 2000
+        for _ in run.steps(itertools.count()):
+            SYSTEM.sleep(0.01)
+            steps_after += answered.exists()
+            if steps_after == 50:
+                break
+    assert (steps_after, run.stop_reason) == (50, None)
 
 
 @pytest.mark.parametrize("text", ["", "0", "Unknown", "-5", "N/A", str(2**40)])
@@ -343,15 +349,15 @@ def test_the_signal_that_a_script_asked_for_ends_the_loop(number: signal.Signals
 
 @pytest.mark.usefixtures("job")
 def test_a_signal_that_the_program_handles_is_left_to_it() -> None:
-    heard: list[int] = []
-    before = signal.signal(signal.SIGUSR1, lambda number, _: heard.append(number))
+    received: list[int] = []
+    before = signal.signal(signal.SIGUSR1, lambda number, _: received.append(number))
     try:
         with outlay.run("m") as run:
             os.kill(os.getpid(), signal.SIGUSR1)
             assert len(list(run.steps(range(3)))) == 3
     finally:
         signal.signal(signal.SIGUSR1, before)
-    assert heard == [signal.SIGUSR1]
+    assert received == [signal.SIGUSR1]
 
 
 @pytest.mark.parametrize(
@@ -366,7 +372,7 @@ def test_a_signal_that_the_program_handles_is_left_to_it() -> None:
 def test_a_cancelled_job_is_not_preempted(
     job: pytest.MonkeyPatch, tmp_path: Path, state: str, ended: str, reason: str
 ) -> None:
-    put_squeue(job, tmp_path, f"if '--states=all' in sys.argv: print('17', '{state}')")
+    put_squeue(job, tmp_path, f'case "$*" in *--states=all*) echo 17 {state};; esac')
     with outlay.run("m") as run:
         run.on_preemption(lambda: None)
         for batch in run.steps(range(10)):
@@ -377,24 +383,23 @@ def test_a_cancelled_job_is_not_preempted(
     assert end.reason == reason
 
 
-@pytest.mark.parametrize("deaf", [True, False], ids=["deaf", "listening"])
+@pytest.mark.parametrize("handles", [False, True], ids=["without-handler", "with-handler"])
 def test_exec_signals_its_command_one_grace_before_the_end(
-    job: pytest.MonkeyPatch, *, deaf: bool
+    ending_job: pytest.MonkeyPatch, *, handles: bool
 ) -> None:
-    in_two_seconds(job)
-    trap = "" if deaf else "trap 'exit 7' USR2; "
+    ending_job.setattr("outlay.runs.exec._SAMPLE_S", 0.1)
+    trap = "trap 'exit 7' USR2; " if handles else ""
     command = ["bash", "-c", f"{trap}for i in $(seq 300); do sleep 0.1; done"]
     result = execute(command, options(os.environ, name="m"))
-    assert result.exit_code == (128 + signal.SIGTERM if deaf else 7)
+    assert result.exit_code == (7 if handles else 128 + signal.SIGTERM)
     assert result.figures is not None
     assert result.figures.status == "preempted"
 
 
-def test_ranks_run_no_collective_unless_asked_to(job: pytest.MonkeyPatch) -> None:
+def test_ranks_run_no_collective_unless_asked_to(ending_job: pytest.MonkeyPatch) -> None:
     """A rank that records alone among several would wait for the others."""
-    in_two_seconds(job)
-    job.setenv("WORLD_SIZE", "2")
-    job.setenv("RANK", "0")
+    ending_job.setenv("WORLD_SIZE", "2")
+    ending_job.setenv("RANK", "0")
     with outlay.run("m") as run:
         assert list(itertools.islice(run.steps(range(5)), 5)) == [0, 1, 2, 3, 4]
         assert run.recorder.gates == []

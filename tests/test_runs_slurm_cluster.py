@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,25 +11,10 @@ import pytest
 
 from command_line import outlay
 from outlay.ledger import Attempt, derive_attempts, read_lives
-from slurm_cluster import Cluster, require_programs
+from slurm_cluster import Cluster
 from waiting import until
 
 pytestmark = pytest.mark.cluster
-TASKS = 200
-
-
-@pytest.fixture
-def wide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
-    """A cluster for large arrays, forty tasks at a time."""
-    require_programs()
-    cluster = Cluster(tmp_path / "cluster", cpus=10, tasks=TASKS + 1)
-    try:
-        cluster.start()
-        for name, value in cluster.environ.items():
-            monkeypatch.setenv(name, value)
-        yield cluster
-    finally:
-        cluster.stop()
 
 
 def submit(cluster: Cluster, program: str, *options: str, then: str = "true") -> str:
@@ -53,27 +37,29 @@ def registered() -> list[Any]:
     return runs
 
 
-def test_two_hundred_array_tasks_that_start_at_once_are_two_hundred_runs(
-    wide: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_tasks_of_two_arrays_that_start_at_once_are_runs_of_their_own(
+    slurm: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Forty tasks, eight at a time."""
     monkeypatch.chdir(tmp_path)
     program = "import outlay\nwith outlay.run('m') as run:\n    list(run.steps(range(3)))\n"
-    submit(wide, program, f"--array=0-{TASKS - 1}", "--output=/dev/null")
-    until(lambda: is_idle(wide), wide.explain)
+    arrays = [submit(slurm, program, "--array=0-19", "--output=/dev/null") for _ in range(2)]
+    until(lambda: is_idle(slurm), slurm.explain)
     runs = registered()
-    assert len({run["run_id"] for run in runs}) == len(runs) == TASKS
+    assert len({run["run_id"] for run in runs}) == len(runs) == 40
     assert {(run["status"], run["steps"]) for run in runs} == {("completed", 3)}
-    together = Counter(run["started_ns"] // 10**9 for run in runs)
-    assert max(together.values()) > 1
-    ends = wide.run("squeue", "--noheader", "--states=all", "--array", "--format=%T").stdout
-    assert Counter(ends.split()) == {"COMPLETED": TASKS}
+    started_in = Counter(run["started_ns"] // 10**9 for run in runs)
+    assert max(started_in.values()) > 1
+    jobs = f"--jobs={','.join(arrays)}"
+    ends = slurm.run("squeue", "--noheader", jobs, "--states=all", "--array", "--format=%T").stdout
+    assert Counter(ends.split()) == {"COMPLETED": 40}
 
 
 TRAINING = """\
 import pathlib, time
 import outlay
 
-with outlay.run("m", budget="iso_tokens=12000") as run:
+with outlay.run("m", budget="iso_tokens=6000") as run:
     run.on_preemption(lambda: run.checkpoint_committed())
     for _ in run.steps(range(1000), tokens=100):
         time.sleep(0.1)
@@ -87,13 +73,13 @@ def attempts_of(job: str) -> list[Attempt]:
     return derive_attempts(read_lives(directory))
 
 
-def test_a_job_out_of_time_saves_stops_a_grace_before_and_goes_on_with_run_and_budget(
+def test_a_job_at_its_time_limit_stops_a_grace_before_and_resumes_run_and_budget(
     slurm: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The job may take a minute and its grace is 50 s: 12 s of training take several starts."""
+    """The job may take a minute and its grace is 54 s: 6 s of training take several starts."""
     monkeypatch.chdir(tmp_path)
     again = "test -e done || scontrol requeue $SLURM_JOB_ID; sleep 60"
-    monkeypatch.setenv("OUTLAY_GRACE", "50s")
+    monkeypatch.setenv("OUTLAY_GRACE", "54s")
     job = submit(slurm, TRAINING, "--time=1", "--requeue", then=again)
     until(lambda: (tmp_path / "done").exists(), slurm.explain)
     slurm.run("scancel", job)
@@ -101,16 +87,16 @@ def test_a_job_out_of_time_saves_stops_a_grace_before_and_goes_on_with_run_and_b
     attempts = attempts_of(job)
     first = attempts[0]
     assert first.end is not None
-    assert (first.end.status, first.end.reason) == ("preempted", "the job's time is up in 50.0s")
+    assert (first.end.status, first.end.reason) == ("preempted", "the job's time is up in 54.0s")
     assert len(attempts) > 1
-    assert (run["status"], run["steps"], run["tokens"]) == ("completed", 120, 12_000)
+    assert (run["status"], run["steps"], run["tokens"]) == ("completed", 60, 6_000)
 
 
-def test_a_run_whose_job_is_cancelled_says_so(
+def test_a_run_whose_job_is_cancelled_ends_terminated(
     slurm: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    job = submit(slurm, TRAINING.replace("12000", "120000"))
+    job = submit(slurm, TRAINING.replace("6000", "60000"))
     until(lambda: list(tmp_path.glob("outlay-runs/*/budget.json")), slurm.explain)
     slurm.run("scancel", job)
     until(lambda: attempts_of(job)[0].end is not None, slurm.explain)

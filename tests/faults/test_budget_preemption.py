@@ -1,4 +1,4 @@
-"""A machine that is taken back: real processes, and what they leave in ``budget.json``."""
+"""Preemption of real processes, and what they leave in ``budget.json``."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ import pytest
 
 from outlay.ledger import AttemptEnded, read_run
 
-# Three hundred steps of ten tokens are over when it says that it is ready.
+# It has done three hundred steps of ten tokens when it prints "ready".
 TRAINING = """
 import os, signal, sys, outlay
 
-def go_on(*_):
-    os.write(1, b"noticed\\n")  # A print may come in the midst of another.
+def continue_training(*_):
+    os.write(1, b"noticed\\n")  # A print may interrupt another.
 
-def say_so(*_):
+def announce(*_):
     run.preempted("SIGUSR1")
-    go_on()
+    continue_training()
 
-def save_and_leave(*_):
+def save_and_exit(*_):
     run.preempted("SIGUSR1")
     sys.exit(3)
 
@@ -63,7 +63,9 @@ def test_an_unhandled_sigterm_writes_the_document_first(tmp_path: Path) -> None:
     assert tokens_in(tmp_path) == 3000
 
 
-@pytest.mark.parametrize(("name", "handler"), [("SIGTERM", "go_on"), ("SIGUSR1", "say_so")])
+@pytest.mark.parametrize(
+    ("name", "handler"), [("SIGTERM", "continue_training"), ("SIGUSR1", "announce")]
+)
 def test_the_document_is_written_with_the_notice_and_survives_the_kill_after_it(
     tmp_path: Path, name: str, handler: str
 ) -> None:
@@ -75,10 +77,10 @@ def test_the_document_is_written_with_the_notice_and_survives_the_kill_after_it(
     assert tokens_in(tmp_path) == 3000
 
 
-def test_a_preempted_run_that_leaves_by_itself_writes_the_document_and_how_it_ended(
+def test_preempted_run_that_exits_by_itself_writes_the_document_and_its_end(
     tmp_path: Path,
 ) -> None:
-    with start(tmp_path, "SIGUSR1", "save_and_leave") as process:
+    with start(tmp_path, "SIGUSR1", "save_and_exit") as process:
         process.send_signal(signal.SIGUSR1)
     assert process.returncode == 3
     assert tokens_in(tmp_path) == 3000

@@ -185,7 +185,7 @@ def report(**changes: object) -> Report:
     return Report(**(known | {"step_ns": 20_000_000} | changes))  # type: ignore[arg-type]
 
 
-def test_agreements_are_spaced_to_cost_a_hundredth_of_the_steps() -> None:
+def test_all_gathers_are_spaced_to_take_a_hundredth_of_the_time() -> None:
     bounds = iso_tokens(10**9).bounds
     verdict = settle([report(agreement_ns=1_000_000)] * 2, 0, bounds)
     assert verdict.steps == 5  # 1 ms for every 100 ms
@@ -197,7 +197,7 @@ def test_a_next_step_larger_than_all_before_counts_as_the_largest() -> None:
     assert settle([larger] * 2, 0, bounds).steps == 4
 
 
-def test_close_to_a_limit_agreements_come_more_often() -> None:
+def test_all_gathers_are_more_frequent_close_to_a_limit() -> None:
     bounds = iso_tokens(260).bounds  # 200 used, 20 a step
     verdict = settle([report(agreement_ns=10**9)] * 2, 0, bounds)
     assert verdict.steps == 3

@@ -127,7 +127,7 @@ class Process:
 
 
 @contextmanager
-def often(every: int) -> Iterator[None]:
+def statements_every(every: int) -> Iterator[None]:
     """Make statements after so many records, so that small logs have several."""
     with (
         mock.patch.object(statement_writer, "EVERY", every),
@@ -211,7 +211,7 @@ def test_replay_by_column_equals_replay_record_by_record(
 def test_replay_from_the_last_statement_equals_replay_of_everything(
     script: list[list[list[Op]]], ends: list[bool], every: int, currency: str
 ) -> None:
-    with tempfile.TemporaryDirectory() as directory, often(every):
+    with tempfile.TemporaryDirectory() as directory, statements_every(every):
         write_run(Path(directory), script, ends, currency)
         assert figures(read_since_statements(Path(directory))) == figures(
             read_history(Path(directory))
@@ -263,7 +263,7 @@ def test_whatever_is_damaged_both_readings_agree(
     hits: list[tuple[str, int, int]],
     currency: str,
 ) -> None:
-    with tempfile.TemporaryDirectory() as directory, often(every):
+    with tempfile.TemporaryDirectory() as directory, statements_every(every):
         run_dir = Path(directory)
         write_run(run_dir, script, ends, currency)
         for hit in hits:
@@ -276,7 +276,7 @@ def test_whatever_is_damaged_both_readings_agree(
 def test_what_is_damaged_before_a_statement_does_not_matter(
     script: list[list[list[Op]]], ends: list[bool], every: int, data: st.DataObject
 ) -> None:
-    with tempfile.TemporaryDirectory() as directory, often(every):
+    with tempfile.TemporaryDirectory() as directory, statements_every(every):
         run_dir = Path(directory)
         write_run(run_dir, script, ends)
         whole = figures(read_history(run_dir))
@@ -296,10 +296,10 @@ def test_what_is_damaged_before_a_statement_does_not_matter(
 
 @settings(max_examples=60, deadline=None)
 @given(st.integers(1, 40), st.integers(1, 12), st.booleans(), st.data())
-def test_a_lost_line_never_gives_budget_back(
+def test_lost_line_never_refunds_budget(
     steps: int, every: int, ended: bool, data: st.DataObject
 ) -> None:
-    with tempfile.TemporaryDirectory() as directory, often(every):
+    with tempfile.TemporaryDirectory() as directory, statements_every(every):
         run_dir = Path(directory)
         write_run(run_dir, [[[("step", 3)] * steps]], [ended])
         true = join_attempts(read_history(run_dir).spends, 10**6 * S).total(charge="all")
@@ -319,7 +319,7 @@ def test_a_lost_line_never_gives_budget_back(
 def test_records_that_threads_wrote_before_a_statement_are_not_lost(
     script: list[list[list[Op]]], every: int, late: int
 ) -> None:
-    with tempfile.TemporaryDirectory() as directory, often(every):
+    with tempfile.TemporaryDirectory() as directory, statements_every(every):
         run_dir = Path(directory)
         write_run(run_dir, script, [True])
         whole = figures(read_history(run_dir))
@@ -341,7 +341,7 @@ runs_of_steps = st.lists(st.tuples(st.integers(0, 9), FLOPS), min_size=1, max_si
 @given(
     runs_of_steps, st.integers(8, 24), st.lists(st.integers(0, 60), max_size=5), st.integers(0, 61)
 )
-def test_an_outline_gives_nothing_back_and_is_exact_where_a_checkpoint_is(
+def test_outline_refunds_nothing_and_is_exact_at_checkpoints(
     sizes: list[tuple[int, int]], most: int, marks: list[int], cut: int
 ) -> None:
     surviving = Surviving()
@@ -367,7 +367,7 @@ def test_merged_steps_may_count_more_than_a_machine_integer_holds() -> None:
 
 
 def test_an_invalid_statement_is_not_used(tmp_path: Path) -> None:
-    with often(4):
+    with statements_every(4):
         write_run(tmp_path, [[[("step", 1)] * 20]], [False])
         whole = figures(read_history(tmp_path))
         (path,) = segment_paths(tmp_path)
@@ -381,13 +381,13 @@ def test_an_invalid_statement_is_not_used(tmp_path: Path) -> None:
 
 
 def test_a_start_decodes_nothing_before_the_last_statement(tmp_path: Path) -> None:
-    with often(8):
+    with statements_every(8):
         write_run(tmp_path, [[[("step", 1)] * 100]], [False])
     (path,) = segment_paths(tmp_path)
-    blind = path.read_bytes().splitlines(keepends=True)
-    last = last_statement(blind)
+    lines = path.read_bytes().splitlines(keepends=True)
+    last = last_statement(lines)
     whole = figures(read_history(tmp_path))
     blanks = [encode_line(Note(t_ns=1), seq) for seq in range(1, last)]
-    path.write_bytes(b"".join([blind[0], *blanks, *blind[last:]]))
-    assert len(decode_block(path.read_bytes()).records) == len(blind)
+    path.write_bytes(b"".join([lines[0], *blanks, *lines[last:]]))
+    assert len(decode_block(path.read_bytes()).records) == len(lines)
     assert figures(read_since_statements(tmp_path)) == whole

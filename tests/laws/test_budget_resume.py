@@ -1,7 +1,7 @@
 """Law: a run that is interrupted anywhere stops where an uninterrupted one does.
 
 Progress limits give the same last step and the same totals; resource totals never fall and count
-each unit once. The oracle below knows nothing of outlay: it replays the script with plain numbers.
+each unit once. The oracle below does not use outlay: it replays the script with plain numbers.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ class Training:
         self.executed: list[int] = []
         self.seen: list[dict[str, int | float]] = []
 
-    def survive(self, deaths: list[int]) -> None:
-        """Train to the end, through one attempt more than there are deaths at most."""
-        for death in deaths:
-            if self.attempt(len(self.executed) + death):
+    def train(self, kills: list[int]) -> None:
+        """Train to the end, through at most one attempt more than there are kills."""
+        for steps in kills:
+            if self.attempt(len(self.executed) + steps):
                 return
         self.attempt(None)
 
@@ -96,14 +96,14 @@ currencies = st.sampled_from(["USD", "EUR"])
     script=scripts,
     max_tokens=st.integers(1, 120),
     checkpoint_every=st.integers(1, 6),
-    deaths=st.lists(st.integers(1, 12), max_size=4),
+    kills=st.lists(st.integers(1, 12), max_size=4),
     currency=currencies,
 )
 def test_interrupted_anywhere_a_run_stops_at_the_same_step_with_the_same_progress(
     script: tuple[list[int], list[int]],
     max_tokens: int,
     checkpoint_every: int,
-    deaths: list[int],
+    kills: list[int],
     currency: str,
 ) -> None:
     sizes, seconds = script
@@ -111,7 +111,7 @@ def test_interrupted_anywhere_a_run_stops_at_the_same_step_with_the_same_progres
     budget = Budget.of("iso_tokens", {"max_tokens": max_tokens, money: 10**6})
     with tempfile.TemporaryDirectory() as directory:
         training = Training(Path(directory), budget, sizes, seconds, checkpoint_every, currency)
-        training.survive(deaths)
+        training.train(kills)
         last = training.seen[-1]
         everything = read_history(training.run_dir).spend(training.clock.wall_ns())
 
@@ -132,14 +132,14 @@ def test_interrupted_anywhere_a_run_stops_at_the_same_step_with_the_same_progres
     script=scripts,
     limit_s=st.integers(1, 60),
     checkpoint_every=st.integers(1, 6),
-    deaths=st.lists(st.integers(1, 12), max_size=4),
+    kills=st.lists(st.integers(1, 12), max_size=4),
     limited=st.sampled_from(["time", "USD", "EUR"]),
 )
 def test_interrupted_anywhere_a_run_passes_its_time_or_money_by_at_most_one_step(
     script: tuple[list[int], list[int]],
     limit_s: int,
     checkpoint_every: int,
-    deaths: list[int],
+    kills: list[int],
     limited: str,
 ) -> None:
     sizes, seconds = script
@@ -152,7 +152,7 @@ def test_interrupted_anywhere_a_run_passes_its_time_or_money_by_at_most_one_step
         key, second, currency = f"cost_{limited.lower()}", micros / 10**6, limited
     with tempfile.TemporaryDirectory() as directory:
         training = Training(Path(directory), budget, sizes, seconds, checkpoint_every, currency)
-        training.survive(deaths)
+        training.train(kills)
     spent = [seconds[step] for step in training.executed]
     assert training.seen[-1][key] == pytest.approx(second * sum(spent))
     assert sum(spent[:-1]) < limit_s

@@ -89,7 +89,7 @@ def account_of(chunks: Sequence[Chunk]) -> object:
 
 
 @given(logs(), st.data())
-def test_batches_make_no_difference(payloads: list[Any], data: st.DataObject) -> None:
+def test_result_does_not_depend_on_batches(payloads: list[Any], data: st.DataObject) -> None:
     whole, findings = translated([payloads])
     for batches in (batches_of(payloads, data), [[payload] for payload in payloads]):
         parts, findings_of_parts = translated(batches)

@@ -15,7 +15,7 @@ of the gathered reports, hence the same on every rank. Worst cases:
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -134,19 +134,15 @@ def settle(
     far = FAR * largest.tokens  # 0 before the first step: then every limit is near.
     near = [bound for bound in summed if not far or bound.left(total) < far]
     slack = 1 if steady else FAR if sums else 2
+    predictable = [bound for bound in bounds if bound.dimension.predictable]
     spaced = [bound for bound in bounds if bound not in near]
     return Verdict(
         base=base,
         others=joint - reports[rank].own,
-        reason=reached(total, bounds) or would_pass(total, step, predictable(bounds)),
+        reason=reached(total, bounds) or would_pass(total, step, predictable),
         steps=_steps_until_next(reports, total, largest, spaced, slack),
         tokens_left=min((bound.left(total) for bound in near), default=None),
     )
-
-
-def predictable(bounds: Iterable[Bound]) -> list[Bound]:
-    """Return the limits of which a step's use is known before it runs."""
-    return [bound for bound in bounds if bound.dimension.predictable]
 
 
 def _steps_until_next(

@@ -41,14 +41,7 @@ from outlay.budget.measurements import (
 from outlay.budget.statements import FORM, RUNS_MAX, Kept, check_unchanged, is_kept, state_of
 from outlay.budget.terms import Budget
 from outlay.budget.tracker import BudgetTracker
-from outlay.budget.usage import (
-    CLOCKS,
-    TRAINING,
-    Charges,
-    ClockCharge,
-    CostParts,
-    Usage,
-)
+from outlay.budget.usage import CLOCKS, TRAINING, Charges, ClockCharge, CostParts, Usage
 from outlay.clock import SYSTEM, Clock
 from outlay.errors import Finding, InvalidValue
 from outlay.ledger import (

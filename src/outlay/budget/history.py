@@ -12,13 +12,7 @@ from typing import Any, Final
 from outlay.budget.display import NAME, read_document
 from outlay.budget.fold import RunSpend, SegmentSpend, budget_events, join_attempts, last_stated
 from outlay.budget.limits import CURRENCY, currency_in
-from outlay.budget.statements import (
-    is_valid,
-    last_valid,
-    repair,
-    restore_spend,
-    usage_in,
-)
+from outlay.budget.statements import is_valid, last_valid, repair, restore_spend, usage_in
 from outlay.budget.terms import Budget
 from outlay.budget.tracker import BudgetTracker
 from outlay.budget.usage import ZERO, ProcessSpend, Usage, progress_of, resources_of
@@ -248,21 +242,22 @@ def _replay_segment(
     else:
         header, statement = last.header, last.statement
     if statement is None:
-        spend, repaired = SegmentSpend(SegmentLife(segment)), repair(records, unplaced)
+        spend = SegmentSpend(SegmentLife(segment))
+        repaired, assumed_steps = repair(records, unplaced)
     else:
         spend = restore_spend(segment, header, statement)
         after = (record for record in records if record.seq >= statement.covers)
         by_seq = {one.seq: one for one in (*after, statement)}
-        repaired = repair(
+        repaired, assumed_steps = repair(
             [by_seq[seq] for seq in sorted(by_seq)],
             unplaced,
             first_seq=statement.covers,
             last=spend.last_step,
             has_totals=any(event.event == "ended" for event in spend.events),
         )
-    spend.fold(repaired.records)
+    spend.fold(repaired)
     spend.finish()
-    return spend, repaired.assumed_steps
+    return spend, assumed_steps
 
 
 def _recorded_totals(

@@ -58,14 +58,10 @@ def step_usage(
     )
 
 
-def _count(value: int, name: str) -> int:
+def _count(value: object, name: str) -> int:
     if type(value) is int and 0 <= value <= PER_STEP_MAX:
         return value
-    return _unusual_count(value, name)
-
-
-def _unusual_count(value: object, name: str) -> int:
-    """Return a count given as a NumPy integer or a whole float, as from a tensor."""
+    # Else it may be a NumPy integer, or a whole float, as from a tensor.
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     try:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
@@ -98,13 +97,15 @@ def snapshot_of(
 
 
 def _reason_document(reason: StopReason) -> dict[str, Any]:
-    amounts = {"limit": reason.bound.limit, "used": reason.used, "over": reason.over}
     return {
         "limit_key": reason.key,
         "before_step": bool(reason.asked),
         "text": str(reason),
         "unit": reason.bound.dimension.name,
-    } | amounts
+        "limit": reason.bound.limit,
+        "used": reason.used,
+        "over": reason.over,
+    }
 
 
 def check_unchanged(budget: Budget, snapshot: Mapping[str, Any]) -> None:
@@ -354,14 +355,6 @@ _AMOUNTS: Final = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class Repaired:
-    """A segment's records with stand-ins for lost steps, and how many steps were assumed."""
-
-    records: list[Record]
-    assumed_steps: int = 0
-
-
 def repair(
     records: Sequence[Record],
     unplaced: int = 0,
@@ -369,8 +362,10 @@ def repair(
     first_seq: int = 1,
     last: Step | None = None,
     has_totals: bool = False,
-) -> Repaired:
+) -> tuple[list[Record], int]:
     """Insert stand-ins where steps are missing, each as large as the larger of its neighbours.
+
+    Returns the records, and how many steps were assumed.
 
     Args:
         records: One segment's, in sequence.
@@ -402,7 +397,7 @@ def repair(
         place = (repaired[-1].seq, repaired[-1].t_ns) if repaired else (first_seq - 1, last.t_ns)
         repaired.append(_stand_in([last], last.step + last.count, at_end, place))
         assumed += at_end
-    return Repaired(repaired, assumed)
+    return repaired, assumed
 
 
 def _lost_steps(last: Step | None, following: Step, missing: int) -> int:

@@ -78,9 +78,10 @@ class Budget:
         given = {key: value for key, value in limits.items() if value is not None}
         steps_per_epoch = given.pop("steps_per_epoch", None)
         _check_limits(mode, given)
+        ordered = sorted(given, key=lambda key: _ORDER.index(_limited(key).name))
         return cls(
             mode=mode,
-            limits={key: _canonical(key, given[key]) for key in sorted(given, key=_place)},
+            limits={key: _canonical(key, given[key]) for key in ordered},
             steps_per_epoch=None if steps_per_epoch is None else read_steps(steps_per_epoch),
             charge=charge or "training",
             charge_cost=charge or "all",
@@ -204,10 +205,6 @@ def _limited(key: str) -> Dimension:
     dimension = dimension_of(key)
     assert dimension is not None
     return dimension
-
-
-def _place(key: str) -> int:
-    return _ORDER.index(_limited(key).name)
 
 
 def _canonical(key: str, value: object) -> int | float:

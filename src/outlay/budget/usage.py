@@ -337,11 +337,13 @@ class CostParts:
         return sum(asdict(self).values())
 
     def charged(self, charge_cost: str) -> int:
-        """Return what a budget is charged: ``all`` but the assumed part, or ``training`` alone."""
-        return self.training if charge_cost == "training" else self.total - self.assumed
+        """Return what a budget is charged."""
+        parts = asdict(self).items()
+        return sum(units for name, units in parts if self.is_charged(name, charge_cost))
 
-    def is_charged(self, name: str, charge_cost: str) -> bool:
-        """Return whether a budget is charged a part."""
+    @staticmethod
+    def is_charged(name: str, charge_cost: str) -> bool:
+        """Return whether a budget is charged a part: of ``all`` none that is merely assumed."""
         return name == "training" if charge_cost == "training" else name != "assumed"
 
     def micros(self) -> dict[str, int]:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, TypeVar
 from msgspec.structs import replace as replace_fields
 
 from outlay.budget.terms import DISABLED, Budget
+from outlay.budget.tracker import BudgetTracker
 from outlay.clock import Clock, since_boot_ns
 from outlay.errors import InvalidValue, RunInUse
 from outlay.ledger import (
@@ -37,13 +38,11 @@ from outlay.record.machine import ProcessStart, process_start
 from outlay.record.recorder import NullWriter
 from outlay.runs.directories import leave_notice
 from outlay.runs.options import RunOptions
+from outlay.runs.preemption import JointStop
 
 if TYPE_CHECKING:
     from outlay.budget.gate import BudgetGate
-    from outlay.budget.tracker import BudgetTracker
     from outlay.guard.gate import GuardGate
-    from outlay.runs.preemption import JointStop
-
 
 _log = logging.getLogger("outlay")
 Begun = TypeVar("Begun")
@@ -80,7 +79,7 @@ def open_attempt(options: RunOptions, clock: Clock) -> Opening:
     if facts.is_disabled(os.environ):
         offset_ns = clock.wall_ns() - clock.monotonic_ns()
         recorder = Recorder(NullWriter(), clock, wall_offset_ns=offset_ns)
-        tracker = None if options.budget is None else _tracker_without_limits(clock)
+        tracker = None if options.budget is None else BudgetTracker.of(DISABLED, clock=clock)
         return Opening(
             options=options, run_id=uuid.uuid4().hex, recorder=recorder, tracker=tracker
         )  # fmt: skip
@@ -211,17 +210,11 @@ def _kept_budget(options: RunOptions, rank: int) -> Budget | None:
     return budget
 
 
-def _tracker_without_limits(clock: Clock) -> BudgetTracker:
-    from outlay.budget.tracker import BudgetTracker
-
-    return BudgetTracker.of(DISABLED, clock=clock)
-
-
 def _unlimited_tracker(options: RunOptions, recorder: Recorder, clock: Clock) -> BudgetTracker:
     """Return a tracker for a disabled budget; an earlier budget of the run is dropped."""
     from outlay.budget.gate import count_without_limits, drop_budget
 
-    tracker = _tracker_without_limits(clock)
+    tracker = BudgetTracker.of(DISABLED, clock=clock)
     count_without_limits(tracker, recorder)
     if options.place.rank == 0:
         drop_budget(options.dir, recorder)
@@ -235,7 +228,6 @@ def _guard_gates(options: RunOptions, clock: Clock) -> tuple[GuardGate | None, J
     if not guarded:
         return None, None
     from outlay.guard.gate import GuardGate, read_guarding
-    from outlay.runs.preemption import JointStop
 
     if asked is not None and price is not None:
         refuse_showback(price)

@@ -203,10 +203,11 @@ def log_stamp(run_dir: Path | str) -> FileStamp | None:
 
 def started_ns(run_dir: Path) -> int:
     """Return when a run was first started, from its segment file names; 0 if unknown."""
-    return min(_starts_ns(run_dir), default=0)
+    return min(starts_ns(run_dir), default=0)
 
 
-def _starts_ns(run_dir: Path) -> list[int]:
+def starts_ns(run_dir: Path) -> list[int]:
+    """Return the starts of a run's processes, from its segment file names."""
     return [segment.start_ns for path in segment_paths(run_dir) if (segment := id_from_name(path))]
 
 
@@ -281,7 +282,7 @@ def _is_settled(notice: InboxNotice, now_ns: int) -> bool:
     """
     if log_stamp(notice.run_dir) is None:
         return _is_gone(notice.run_dir)
-    if notice.started_ns <= max(_starts_ns(notice.run_dir), default=notice.started_ns):
+    if notice.started_ns <= max(starts_ns(notice.run_dir), default=notice.started_ns):
         return True
     return now_ns - notice.started_ns > _NOTICE_KEPT_NS
 

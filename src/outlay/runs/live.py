@@ -31,12 +31,11 @@ from outlay.record.recorder import Count, DrivenLoop, HeartbeatThread
 from outlay.runs.attempt_start import open_attempt, refuse_showback
 from outlay.runs.figures import figures_of
 from outlay.runs.options import RunOptions, gpu_count, parse_price, warn_of_old_price
-from outlay.runs.preemption import JobEndWatch, TerminationWatch, ask_state
+from outlay.runs.preemption import JobEndWatch, PreemptionGate, TerminationWatch, ask_state
 
 if TYPE_CHECKING:
     from outlay.budget.tracker import BudgetTracker
     from outlay.goodput.follower import GoodputFollower, RunView
-    from outlay.runs.preemption import PreemptionGate
 
 _log = logging.getLogger("outlay")
 
@@ -383,8 +382,7 @@ class Run:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        status, reason = _outcome_of(error)
-        self.close(status, reason)
+        self.close(*_outcome_of(error))
 
     def close(
         self, status: EndStatus = "completed", reason: str = "", *, exit_code: int | None = None
@@ -404,8 +402,6 @@ class Run:
             self._heartbeat.stop()
         if self._job_end is not None:
             self._job_end.stop()
-        if self._preemption is not None:
-            self._preemption.remove()
         self._recorder.close(status, reason or self._recorder.stop_reason or "", exit_code)
         self._watch.remove()
         self._exits.remove()
@@ -465,8 +461,6 @@ class Run:
 
     def _preemption_gate(self) -> PreemptionGate:
         if self._preemption is None:
-            from outlay.runs.preemption import PreemptionGate
-
             self._preemption = PreemptionGate(self.rank, self._apply_notice)
             self._recorder.attach(gate=self._preemption)
         return self._preemption
@@ -493,8 +487,7 @@ class Run:
     def _close_at_exit(self) -> None:
         """Close a run that the script left open, with the status of the interpreter's exit."""
         error: Any = getattr(sys, "last_value", None) or self._exits.error
-        status, reason = _outcome_of(error)
-        self.close(status, reason)
+        self.close(*_outcome_of(error))
 
 
 def _outcome_of(error: BaseException | None) -> tuple[EndStatus, str]:

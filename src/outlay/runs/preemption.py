@@ -190,12 +190,13 @@ class PreemptionGate:
         """End the loop after the current step; may be called from any thread."""
         self._notice = self._notice or reason
 
-    def remove(self) -> None:
-        """Restore the previous handlers, unless others were installed since.
+    def finish(self, status: EndStatus) -> None:
+        """Restore the previous signal handlers, unless others were installed since.
 
         After a notice SIGUSR1 and SIGUSR2 are ignored: the process is ending, and a second notice
         must not kill it.
         """
+        del status
         if threading.current_thread() is not threading.main_thread():
             return
         for number, handler in self._previous.items():
@@ -213,11 +214,6 @@ class PreemptionGate:
     def after_step(self, step: Step) -> str | None:
         """Return why no further step may run; with several ranks only ``before_step`` does."""
         return self._stop(self._joint.after_step(step))
-
-    def finish(self, status: EndStatus) -> None:
-        """Restore the signal handlers."""
-        del status
-        self.remove()
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         del frame

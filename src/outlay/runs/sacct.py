@@ -7,8 +7,8 @@ requeued job has one line per start (``--duplicates``).
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime, tzinfo
 from fractions import Fraction
 from itertools import pairwise
@@ -210,17 +210,13 @@ def _job(row: Mapping[str, str], zone: tzinfo | None) -> SacctJob | None:
 
 def read_gpus(resources: str) -> tuple[str, int]:
     """Parse GPU model and count from ``cpu=8,gres/gpu:a100=4,gres/gpu=4,node=1``."""
-    counts = dict(_gpu_counts(resources))
-    typed = {name: count for name, count in counts.items() if name}
-    total = counts.get("", sum(typed.values()))
-    return "+".join(sorted(typed)), total
-
-
-def _gpu_counts(resources: str) -> Iterator[tuple[str, int]]:
+    counts: dict[str, int] = {}
     for item in resources.split(","):
         name, _, count = item.partition("=")
         if name.split(":")[0] == "gres/gpu" and count.isdecimal():
-            yield name.partition(":")[2], int(count)
+            counts[name.partition(":")[2]] = int(count)
+    typed = {name: count for name, count in counts.items() if name}
+    return "+".join(sorted(typed)), counts.get("", sum(typed.values()))
 
 
 def _listed(name: str) -> int:
@@ -239,10 +235,7 @@ def _merged(starts: Sequence[SacctJob]) -> SacctJob:
     """Merge the starts of one job; its other fields are those of the last start."""
     stays = sorted({stay for job in starts for stay in job.stays}, key=lambda stay: stay.start_ns)
     last = max(starts, key=lambda job: job.stays[0].start_ns)
-    return SacctJob(
-        **{name: getattr(last, name) for name in SacctJob.__slots__ if name != "stays"},
-        stays=tuple(stays),
-    )
+    return replace(last, stays=tuple(stays))
 
 
 def _instant(text: str, zone: tzinfo | None) -> int:

@@ -55,6 +55,7 @@ from outlay.runs.collect import (
     jobs_of,
     own_headers,
     refresh_registered,
+    starts_ns,
     withdraw,
 )
 from outlay.runs.figures import RunFigures
@@ -196,8 +197,9 @@ def _reason_not_to_settle(job: SacctJob, directories: list[Path]) -> str:
     if (directory.parent / _SPEND_LOG).exists():
         return "a guard has captured what it cost by its log"
     first_ns, last_ns = job.stays[0].start_ns, job.stays[-1].end_ns
-    starts = [found.start_ns for p in segment_paths(directory) if (found := id_from_name(p))]
-    if not any(first_ns - _A_DAY_NS < start < last_ns + _A_DAY_NS for start in starts):
+    if not any(
+        first_ns - _A_DAY_NS < start_ns < last_ns + _A_DAY_NS for start_ns in starts_ns(directory)
+    ):
         return "it ran on another day; is the time zone right, and the job of this cluster?"
     return ""
 
@@ -309,7 +311,7 @@ def _directory(job: SacctJob, imported: Mapping[str, Sequence[Path]]) -> Path:
     name = f"{job.cluster or 'slurm'}-{job.shown}".replace("/", "-")
     starts = {stay.start_ns for stay in job.stays}
     for directory in imported.get(name, ()):
-        if starts & {s.start_ns for p in segment_paths(directory) if (s := id_from_name(p))}:
+        if not starts.isdisjoint(starts_ns(directory)):
             return directory
     return outlay_home() / SACCT / f"{name}-{job.stays[0].start_ns // 10**9}"
 
