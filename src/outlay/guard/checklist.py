@@ -78,8 +78,6 @@ class LaunchPlan:
     month: Money | None = None
     estimate: LaunchEstimate = LaunchEstimate()
     survey: SurveySummary = SurveySummary()
-    seed: int = 35000
-    hardware_target: str = "to be filled in lab 02"
 
     def __post_init__(self) -> None:
         currency = self.ceiling.currency
@@ -148,8 +146,6 @@ def manifest_text(plan: LaunchPlan, spend_log_path: str = "spend.jsonl") -> str:
     """Return ``manifest.json``: the documented keys."""
     labs = {lab: amount_of(cap.micros) for lab, cap in sorted(plan.labs.items())}
     manifest = CeilingManifest(
-        seed=plan.seed,
-        hardware_target=plan.hardware_target,
         vendor=plan.survey.vendor,
         currency=plan.ceiling.currency,
         ceiling_usd=amount_of(plan.ceiling.micros),

@@ -56,7 +56,6 @@ class RentalOrder:
     margin: Duration = MARGIN
     settle: Duration = SETTLE
     create_timeout: Duration = CREATE_TIMEOUT
-    most_rate: Rate | None = None
 
     def lifetime_ns(self) -> int:
         """Return the time from the order to the deadline.
@@ -169,7 +168,6 @@ def _check(order: RentalOrder, environ: Mapping[str, str]) -> None:
         raise InvalidValue("create", " ".join(order.create), expected)
     if not any("{id}" in word for word in order.vendor.terminate):
         raise InvalidValue("terminate", " ".join(order.vendor.terminate), "{id} in it")
-    check_rate(order.rate, order.most_rate)
     order.lifetime_ns()
     check_id_from(order.vendor.id_from)
     for text in (*order.create, *order.vendor.list, *order.vendor.terminate, order.vendor.stdin):
