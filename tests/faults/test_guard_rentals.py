@@ -1,7 +1,7 @@
 """Something rented: held before it exists, ended at its deadline, settled only when gone.
 
-The vendor is a program that accepts termination and ignores it, fails, hangs, answers late or
-prints garbage.
+The vendor accepts termination and ignores it, fails, hangs, answers late or prints garbage. Where
+the clock is a manual one its program is called in this process, and is started where it is real.
 """
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
 from pathlib import Path
 
@@ -27,7 +26,7 @@ from outlay.guard.budget_guard import BudgetGuard
 from outlay.guard.entries import Captured, Posting, Vendor
 from outlay.guard.errors import BudgetGuardExceeded, RentalAlive, RentalUnattended
 from outlay.guard.locking import this_process
-from outlay.guard.rental.rental import Tenancy, proof_path
+from outlay.guard.rental.rental import Reply, Tenancy, expand, proof_path
 from outlay.guard.rental.renting import (
     CreationFailed,
     RentalOrder,
@@ -70,6 +69,33 @@ class StandIn:
         return sum(line.split()[0] == command for line in lines)
 
 
+def run_in_process(
+    command: Sequence[str],
+    environ: Mapping[str, str],
+    *,
+    stdin: str = "",
+    places: Mapping[str, str] | None = None,
+    timeout_s: float = 60.0,
+) -> Reply:
+    """Call the vendor's program in this process, with the replies of ``run_command``."""
+    assert stdin == ""
+    program, *words = (expand(word, environ, places or {}) for word in command)
+    try:
+        directory, *arguments = words[len(PROGRAM) - 1 :]
+        code, output = vendor_stand_in.answer(Path(directory), *arguments)
+    except vendor_stand_in.Hanging:
+        return Reply("", f"{program} did not answer within {timeout_s:g} s", finished=False)
+    return Reply(output, f"{program} exited with {code}" if code else "")
+
+
+@pytest.fixture
+def clock(clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> ManualClock:
+    """A manual clock, and a vendor that needs no time."""
+    for module in ("rental", "renting"):
+        monkeypatch.setattr(f"outlay.guard.rental.{module}.run_command", run_in_process)
+    return clock
+
+
 @pytest.fixture
 def vendor(tmp_path: Path) -> StandIn:
     directory = tmp_path / "vendor"
@@ -100,10 +126,8 @@ def rented(guard: BudgetGuard, vendor: StandIn, clock: ManualClock, **changes: o
     return rent(guard, wanted, ENVIRON, start_watcher=no_watcher, clock=clock)
 
 
-def watching(guard: BudgetGuard, hold: Hold, clock: ManualClock, *, mode: str = "ok") -> Tenancy:
-    """A watcher that waits briefly for a vendor who hangs, and long for one who is only slow."""
-    timeout_s = 2.0 if mode == "hang" else 60.0
-    return Tenancy(guard=guard, hold=hold, environ=ENVIRON, clock=clock, timeout_s=timeout_s)
+def watching(guard: BudgetGuard, hold: Hold, clock: ManualClock) -> Tenancy:
+    return Tenancy(guard=guard, hold=hold, environ=ENVIRON, clock=clock)
 
 
 def events(guard: BudgetGuard) -> list[str]:
@@ -202,7 +226,7 @@ class TestOrdering:
     ) -> None:
         vendor.behave("create", "hang")
         with pytest.raises(RentalUnknown, match="IT MAY BE RUNNING"):
-            rented(guard, vendor, clock, create_timeout=Duration.parse("1s"))
+            rented(guard, vendor, clock)
         assert guard.held == 20.0
         assert "id is unknown" in str(guard.findings()[0])
 
@@ -308,7 +332,7 @@ class TestTheDeadline:
         self, guard: BudgetGuard, vendor: StandIn, clock: ManualClock, mode: str
     ) -> None:
         vendor.behave("terminate", mode)
-        watch = watching(guard, rented(guard, vendor, clock), clock, mode=mode)
+        watch = watching(guard, rented(guard, vendor, clock), clock)
         clock.advance(10 * HOUR)
         assert all(poll_once(watch) for _ in range(3))
         assert vendor.calls("terminate") == 3
@@ -366,7 +390,7 @@ class TestTheDeadline:
     def test_an_unreadable_list_proves_nothing_and_the_rental_is_still_terminated(
         self, guard: BudgetGuard, vendor: StandIn, clock: ManualClock, mode: str
     ) -> None:
-        watch = watching(guard, rented(guard, vendor, clock), clock, mode=mode)
+        watch = watching(guard, rented(guard, vendor, clock), clock)
         clock.advance(10 * HOUR)
         vendor.behave("list", mode)
         assert all(poll_once(watch) for _ in range(3))
@@ -445,7 +469,7 @@ class TestSettling:
     ) -> None:
         vendor.behave("create", "hang")
         with pytest.raises(RentalUnknown):
-            rented(guard, vendor, clock, create_timeout=Duration.parse("1s"))
+            rented(guard, vendor, clock)
         guard.void(guard.holds()[0], "the console shows nothing")
         assert guard.committed == 0.0
 
@@ -530,7 +554,7 @@ class TestReaping:
         self, guard: BudgetGuard, vendor: StandIn, clock: ManualClock
     ) -> None:
         rented(guard, vendor, clock)
-        subprocess.run([*PROGRAM, vendor.directory, "create", "somebody-elses"], check=True)
+        vendor_stand_in.answer(vendor.directory, "create", "somebody-elses")
         census = Reaper(guard, ENVIRON, clock=clock).census()
         assert [(row.id, row.state) for row in census.rows] == [
             ("pod-1", "running"),
@@ -609,11 +633,13 @@ class TestReaping:
 
 
 class TestTheWatcher:
-    """Real processes and real time."""
+    """Real processes and real time; the deadline is half a second after the order.
+
+    The vendor ignores termination until the test has done what it is about.
+    """
 
     ORDER = """
 import os, sys
-from pathlib import Path
 from outlay.guard.budget_guard import BudgetGuard
 from outlay.guard.entries import Vendor
 from outlay.guard.rental.renting import RentalOrder, rent
@@ -624,87 +650,83 @@ guard = BudgetGuard(50, log)
 vendor = Vendor(name="stand-in", list=(*base, "list"), terminate=(*base, "terminate", "{id}"))
 poll = Duration.parse("100ms")
 order = RentalOrder(label="lab02-tp", limit=Money.parse("6 USD"), rate=Rate.parse("3600 USD/h"),
-              vendor=vendor, create=(*base, "create", "{name}"), margin=Duration.parse("3s"),
+              vendor=vendor, create=(*base, "create", "{name}"), margin=Duration.parse("5500ms"),
               settle=Duration.parse("100ms"))
 rent(guard, order, os.environ,
      start_watcher=lambda hold: start_watcher(guard.log_path, hold, os.environ, poll))
 """
 
-    def order(self, tmp_path: Path, vendor: StandIn) -> subprocess.Popen[bytes]:
-        base = (*PROGRAM, str(vendor.directory))
-        log = str(tmp_path / "books" / "spend.jsonl")
-        return subprocess.Popen([sys.executable, "-c", self.ORDER, log, *base])
+    @pytest.fixture
+    def guard(self, tmp_path: Path) -> BudgetGuard:
+        return BudgetGuard(50, tmp_path / "books" / "spend.jsonl", environ={})
 
-    def settled(self, tmp_path: Path) -> bool:
-        books = BudgetGuard(50, tmp_path / "books" / "spend.jsonl", environ={}).log.books()
-        return len(books.resolved) == 1
+    @pytest.fixture
+    def vendor(self, vendor: StandIn) -> StandIn:
+        vendor.behave("terminate", "ignore")
+        return vendor
 
-    def test_it_outlives_the_command_that_started_it_and_ends_the_thing(
-        self, tmp_path: Path, vendor: StandIn
-    ) -> None:
-        assert self.order(tmp_path, vendor).wait() == 0
-        assert vendor.running() == ["pod-1"]
-        until(lambda: self.settled(tmp_path), what="the watcher to settle")
-        assert vendor.running() == []
+    def start_order(self, guard: BudgetGuard, vendor: StandIn) -> subprocess.Popen[bytes]:
+        words = [str(guard.log_path), *PROGRAM, str(vendor.directory)]
+        return subprocess.Popen([sys.executable, "-c", self.ORDER, *words])
 
-    @pytest.mark.parametrize(
-        "settle",
-        [
-            lambda guard, hold: guard.record_actual("lab02-tp", 0, hold=hold),
-            lambda guard, hold: guard.void(hold, "it never was"),
-            lambda guard, _: append_simple(guard, "lab02-tp"),
-            lambda guard, hold: guard.log.transact(lambda _: Posting((capture_of(hold),), None)),
-        ],
-        ids=["capture", "void", "appended line", "chained line"],
-    )
-    def test_no_written_line_makes_the_watcher_leave_a_live_rental(
-        self,
-        tmp_path: Path,
-        vendor: StandIn,
-        settle: Callable[[BudgetGuard, Hold], None],
-    ) -> None:
-        assert self.order(tmp_path, vendor).wait() == 0
-        guard = BudgetGuard(50, tmp_path / "books" / "spend.jsonl", environ={})
-        with suppress(RentalAlive):
-            settle(guard, guard.holds()[0])
-        said = guard.log_path.parent / f"watch-{next(iter(guard.log.books().rentals))}.log"
-        until(lambda: "verified gone" in said.read_text(), what="the watcher to settle")
-        assert vendor.running() == []
-        assert guard.total_spent > 3
+    def rent(self, guard: BudgetGuard, vendor: StandIn, *, output: str = "") -> Hold:
+        """Rent in this process, with a watcher in its own that writes to ``output``."""
 
-    def test_it_survives_a_hangup_of_its_terminal(self, tmp_path: Path, vendor: StandIn) -> None:
-        assert self.order(tmp_path, vendor).wait() == 0
-        guard = BudgetGuard(50, tmp_path / "books" / "spend.jsonl", environ={})
-        until(lambda: guard.holds()[0].watcher != "", what="the watcher to report")
-        watcher = int(guard.holds()[0].watcher.split(":")[1])
-        os.kill(watcher, signal.SIGHUP)
-        until(lambda: self.settled(tmp_path), what="the watcher to settle")
-
-    def test_it_goes_on_while_there_is_no_room_for_what_it_says(
-        self, tmp_path: Path, vendor: StandIn
-    ) -> None:
-        guard = BudgetGuard(50, tmp_path / "books" / "spend.jsonl", environ={})
-
-        def start_without_room(hold: Hold) -> None:
-            (guard.log_path.parent / f"watch-{hold.id}.log").symlink_to("/dev/full")
+        def start(hold: Hold) -> None:
+            if output:
+                (guard.log_path.parent / f"watch-{hold.id}.log").symlink_to(output)
             start_watcher(guard.log_path, hold, ENVIRON, Duration.parse("100ms"))
 
-        vendor.behave("terminate", "fail")  # which it says, every time
         wanted = order(
             vendor, limit=Money.parse("6 USD"), rate=Rate.parse("3600 USD/h"),
-            margin=Duration.parse("3s"),
+            margin=Duration.parse("5500ms"),
         )  # fmt: skip
-        rent(guard, wanted, ENVIRON, start_watcher=start_without_room)
+        return rent(guard, wanted, ENVIRON, start_watcher=start)
+
+    def signal_watcher(self, guard: BudgetGuard, number: int) -> None:
+        (hold,) = guard.holds()
+        os.kill(int(hold.watcher.split(":")[1]), number)
+
+    def await_settlement(self, guard: BudgetGuard) -> None:
+        until(lambda: len(guard.log.books().resolved) == 1, what="the watcher to settle")
+
+    def test_it_survives_the_ordering_process_and_a_hangup_and_ends_the_rental(
+        self, guard: BudgetGuard, vendor: StandIn
+    ) -> None:
+        assert self.start_order(guard, vendor).wait() == 0
+        self.signal_watcher(guard, signal.SIGHUP)
+        assert vendor.running() == ["pod-1"]
+        vendor.behave("terminate", "ok")
+        self.await_settlement(guard)
+        assert vendor.running() == []
+
+    def test_it_ends_a_rental_whose_hold_other_lines_settle(
+        self, guard: BudgetGuard, vendor: StandIn
+    ) -> None:
+        hold = self.rent(guard, vendor)
+        append_simple(guard, "lab02-tp")
+        guard.log.transact(lambda _: Posting((capture_of(hold),), None))
+        vendor.behave("terminate", "ok")
+        output = guard.log_path.parent / f"watch-{hold.id}.log"
+        until(lambda: "verified gone" in output.read_text(), what="the watcher to settle")
+        assert vendor.running() == []
+        assert guard.total_spent > 0.5
+
+    def test_it_continues_while_its_output_cannot_be_written(
+        self, guard: BudgetGuard, vendor: StandIn
+    ) -> None:
+        vendor.behave("terminate", "fail")  # which is reported every time
+        self.rent(guard, vendor, output="/dev/full")
         until(lambda: vendor.calls("terminate") > 1, what="another termination")
         vendor.behave("terminate", "ok")
-        until(lambda: self.settled(tmp_path), what="the watcher to settle")
+        self.await_settlement(guard)
 
     def test_a_rental_killed_between_creation_and_id_is_found_by_name_and_ended(
-        self, tmp_path: Path, vendor: StandIn
+        self, guard: BudgetGuard, vendor: StandIn
     ) -> None:
         vendor.behave("create", "hang")
-        ordering = self.order(tmp_path, vendor)
-        log = tmp_path / "books" / "spend.jsonl"
+        vendor.behave("terminate", "ok")
+        ordering = self.start_order(guard, vendor)
         calls = vendor.directory / "calls"
         until(lambda: calls.exists() and "create" in calls.read_text(), what="creation to begin")
         ordering.send_signal(signal.SIGKILL)
@@ -712,17 +734,16 @@ rent(guard, order, os.environ,
         name = next(x.split()[1] for x in calls.read_text().splitlines() if "create" in x)
         pod = {"id": "pod-1", "name": name, "hidden": 0, "dying": None}
         (vendor.directory / "pods.json").write_text(json.dumps([pod]))
-        until(lambda: self.settled(tmp_path), what="the watcher to settle")
+        self.await_settlement(guard)
         assert vendor.running() == []
-        assert BudgetGuard(50, log, environ={}).total_spent > 0
+        assert guard.total_spent > 0
 
-    def test_a_watcher_that_was_killed_leaves_it_to_the_reaper(
-        self, tmp_path: Path, vendor: StandIn
+    def test_the_reaper_ends_a_rental_whose_watcher_was_killed(
+        self, guard: BudgetGuard, vendor: StandIn
     ) -> None:
-        assert self.order(tmp_path, vendor).wait() == 0
-        guard = BudgetGuard(50, tmp_path / "books" / "spend.jsonl", environ={})
-        until(lambda: guard.holds()[0].watcher != "", what="the watcher to report")
-        os.kill(int(guard.holds()[0].watcher.split(":")[1]), signal.SIGKILL)
+        self.rent(guard, vendor)
+        self.signal_watcher(guard, signal.SIGKILL)
+        vendor.behave("terminate", "ok")
         reaper = Reaper(guard, ENVIRON)
         until(lambda: reaper.census().rows[0].state == "overdue", what="the deadline")
         assert reaper.end(guard.holds()[0], pause_s=0.05)
