@@ -15,6 +15,7 @@ import pytest
 
 import vendor_stand_in
 from command_line import Outcome, in_process
+from command_line import outlay as in_own_process
 from outlay import run as begin_run
 from outlay.guard.budget_guard import BudgetGuard
 from outlay.guard.ceilings import CeilingManifest, read_manifest
@@ -274,26 +275,19 @@ class TestFlights:
         assert len(last["detail"]["sha256"]) == 64
 
 
-def real(*words: object, **environ: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "outlay", "guard", *map(str, words)],
-        capture_output=True, text=True, env={**os.environ, **environ}, check=False,
-    )  # fmt: skip
-
-
 class TestRunning:
     """Real processes: what they print and how they exit passes through."""
 
-    def run(self, plan: Path, *command: str) -> subprocess.CompletedProcess[str]:
-        return real(
-            "run", "--label", "lab02-x", "--rate", "0.70 USD/h", "--max-hours", "3",
+    def run(self, plan: Path, *command: str) -> Outcome:
+        return in_own_process(
+            "guard", "run", "--label", "lab02-x", "--rate", "0.70 USD/h", "--max-hours", "3",
             "--log", plan, "--", *command,
         )  # fmt: skip
 
     def test_output_and_exit_code_pass_through_and_the_bound_is_stated(self, plan: Path) -> None:
         done = self.run(plan, sys.executable, "-c", "import sys; print('trained'); sys.exit(5)")
-        assert (done.stdout, done.returncode) == ("trained\n", 5)
-        assert "worst overshoot 0.064167 USD (slice 5m00s + notice 30.0s)" in done.stderr
+        assert (done.out, done.code) == ("trained\n", 5)
+        assert "worst overshoot 0.064167 USD (slice 5m00s + notice 30.0s)" in done.err
         assert BudgetGuard.of_log(plan / "spend.jsonl").holds() == ()
 
     def test_it_runs_to_its_end_when_nobody_reads_what_is_said(self, plan: Path) -> None:
@@ -314,12 +308,12 @@ class TestRunning:
     def test_a_ceiling_below_the_first_slice_pays_for_what_fits_it(self, plan: Path) -> None:
         outlay("authorize", "lab02-all", "2.99", "--log", plan)
         done = self.run(plan, sys.executable, "-c", "print('trained')")
-        assert (done.stdout, done.returncode) == ("trained\n", 0)
+        assert (done.out, done.code) == ("trained\n", 0)
 
     def test_no_room_is_exit_3_and_nothing_starts(self, plan: Path) -> None:
         outlay("authorize", "lab02-all", "3", "--log", plan)
         done = self.run(plan, sys.executable, "-c", "print('trained')")
-        assert (done.stdout, done.returncode) == ("", 3)
+        assert (done.out, done.code) == ("", 3)
 
 
 class TestRenting:

@@ -285,14 +285,14 @@ class TestARun:
             assert list(run.steps(range(3))) == [0, 1, 2]
 
     def test_it_stops_cleanly_when_the_money_ends(self, tmp_path: Path) -> None:
-        guard = BudgetGuard(4, tmp_path / "spend.jsonl", environ={})
+        guard = BudgetGuard("2.20", tmp_path / "spend.jsonl", environ={})
         guarding = self.guarding(guard)
         with outlay.run("bert", dir=tmp_path / "run", price=self.PRICE, guard=guarding) as run:
             for _ in run.steps(endless()):
                 threading.Event().wait(0.02)
             assert "whole" in (run.stop_reason or "")
         assert guard.holds() == ()
-        assert guard.total_spent <= 4.0 + 2.0
+        assert guard.total_spent <= 2.2 + 2.0
 
     def test_a_run_that_is_killed_leaves_its_hold(self, guard: BudgetGuard, tmp_path: Path) -> None:
         script = (

@@ -19,10 +19,10 @@ from outlay.guard import locking
 from outlay.guard.budget_guard import BudgetGuard
 from outlay.guard.errors import BudgetGuardExceeded, SpendLogUnusable
 
-THREADS = 1_000
+THREADS = 500
 
 
-def test_of_a_thousand_guards_in_threads_every_one_is_answered(tmp_path: Path) -> None:
+def test_every_guard_of_five_hundred_threads_is_answered(tmp_path: Path) -> None:
     path, answers = tmp_path / "spend.jsonl", Counter[str]()
     start = threading.Event()
 
@@ -70,8 +70,8 @@ def test_a_waiter_does_not_time_out_while_others_write(
 ) -> None:
     path = tmp_path / "spend.jsonl"
     BudgetGuard(5, path, environ={}).authorize("a", 1)
-    monkeypatch.setattr("outlay.guard.spend_log._LOCK_TIMEOUT_S", 1.5)
-    with locked(path, "for _ in range(20): time.sleep(0.1); os.utime(file)"):
+    monkeypatch.setattr("outlay.guard.spend_log._LOCK_TIMEOUT_S", 0.75)
+    with locked(path, "for _ in range(20): time.sleep(0.05); os.utime(file)"):
         assert BudgetGuard(5, path, environ={}).held == 1.0
 
 
