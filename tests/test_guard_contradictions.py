@@ -102,7 +102,7 @@ def seal_of(torn_from: int, torn_bytes: int) -> Sealed:
     )
 
 
-def test_a_seal_that_names_the_torn_bytes_is_good() -> None:
+def test_a_seal_that_names_the_torn_bytes_is_valid() -> None:
     entry = seal_of(len(WRITTEN), len(TORN))
     found = scan("log", chained_behind_torn(entry), START)
     assert [line for _, line in found.lines] == [held("h"), entry]

@@ -1,4 +1,4 @@
-"""Rentals that nobody watches: shown wherever money is, given a new watcher, ended, joined to runs.
+"""Rentals without a watcher: shown with every figure, watched again, ended, joined by runs.
 
 Watchers are real processes, the vendor a program on this machine.
 """
@@ -29,7 +29,7 @@ from waiting import until
 
 
 class Bench:
-    """A spend log, a vendor that runs here, and what was rented from it."""
+    """A test bench: a spend log, a vendor that runs here, and what was rented from it."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -60,9 +60,12 @@ class Bench:
             _, pid, start = hold.watcher.split(":")
             send(Process(int(pid), int(start)), signal.SIGKILL)
             until(partial(has_ended, hold.watcher), what="the watcher to die")
-        until(lambda: not self.is_asked(), what="the vendor's commands that it had started")
+        until(
+            lambda: not self.has_running_commands(),
+            what="the vendor's commands that it had started",
+        )
 
-    def is_asked(self) -> bool:
+    def has_running_commands(self) -> bool:
         """Whether a command of the vendor runs; one that is slow to start outlives its watcher."""
         directory = str(self.directory / "vendor")
         return any(directory in command_line(pid) for pid in all_processes())
@@ -87,7 +90,7 @@ def orphan(bench: Bench) -> Bench:
     return bench
 
 
-def test_its_watcher_is_known_by_its_start_time_when_renting_returns(bench: Bench) -> None:
+def test_the_watcher_is_recorded_with_its_start_time_when_renting_returns(bench: Bench) -> None:
     assert bench.rent().code == 0
     _, pid, start = bench.hold.watcher.split(":")
     process = read_process(int(pid))
@@ -335,7 +338,7 @@ class TestTheSameOptions:
         assert (said.code, "--max-hours" in said.err) == (2, True)
 
 
-def test_the_hold_can_be_told_to_the_machine(bench: Bench) -> None:
+def test_the_creation_command_may_contain_the_hold_id(bench: Bench) -> None:
     assert bench.rent("--create", f"{bench.vendor} create {{name}} {{hold}}").code == 0
     calls = (bench.directory / "vendor" / "calls").read_text().splitlines()
     (created,) = (line for line in calls if line.startswith("create"))

@@ -38,7 +38,7 @@ def sound(path: Path) -> bool:
     return FileSpendLog(path).verify().sound
 
 
-def forget_what_was_seen() -> None:
+def forget_seen_heads() -> None:
     """Be a machine that has seen no log yet."""
     shutil.rmtree(outlay_home() / "heads", ignore_errors=True)
 
@@ -137,7 +137,7 @@ def test_a_log_without_its_head_is_refused_and_not_called_sound(
     log_path: Path, left: bytes | None
 ) -> None:
     head_path(log_path).unlink() if left is None else head_path(log_path).write_bytes(left)
-    forget_what_was_seen()
+    forget_seen_heads()
     verification = FileSpendLog(log_path).verify()
     assert not verification.sound
     assert "spend.head, which should be beside it, is missing" in str(verification.findings[0])
@@ -225,7 +225,7 @@ class TestTornTails:
         for size in range(1, len(torn) - 1):
             path.write_bytes(acknowledged + torn[:size])
             head_path(path).write_bytes(head)
-            forget_what_was_seen()  # What is cut off while being written, nobody has seen.
+            forget_seen_heads()  # What is cut off while being written, nobody has seen.
             fresh = BudgetGuard(20, path, environ={})
             assert fresh.held == 1.0
             fresh.authorize("c", 3)
@@ -243,7 +243,7 @@ class TestTornTails:
         guard.authorize("b", 2)
         path.write_bytes(path.read_bytes()[:-1])
         head_path(path).write_bytes(head)
-        forget_what_was_seen()
+        forget_seen_heads()
         fresh = BudgetGuard(20, path, environ={})
         assert fresh.held == 3.0
         fresh.authorize("c", 1)

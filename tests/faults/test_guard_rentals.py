@@ -180,7 +180,7 @@ class TestOrdering:
         assert guard.committed == 0.0
 
     @pytest.mark.parametrize("mode", ["garbage", "fail-but-did", "empty"])
-    def test_an_id_that_was_not_told_is_found_by_the_name(
+    def test_an_id_that_creation_did_not_print_is_found_by_name(
         self, guard: BudgetGuard, vendor: StandIn, clock: ManualClock, mode: str
     ) -> None:
         vendor.behave("create", mode)
@@ -199,11 +199,11 @@ class TestOrdering:
             rent(guard, order(vendor), ENVIRON, start_watcher=list_breaks, clock=clock)
         assert guard.held == 20.0
 
-    def test_an_id_that_the_log_does_not_take_is_told_all_the_same(
+    def test_an_id_that_cannot_be_recorded_is_returned_and_reported(
         self, guard: BudgetGuard, vendor: StandIn, clock: ManualClock
     ) -> None:
         def log_breaks(_: Hold) -> None:
-            spoil(guard)
+            corrupt_log(guard)
 
         said: list[str] = []
         hold = rent(
@@ -255,7 +255,7 @@ class TestOrdering:
             {"create": ("make", "{name}", "$NOT_SET_ANYWHERE")},
         ],
     )
-    def test_what_could_not_be_ended_is_refused_before_money_is_held(
+    def test_an_order_that_could_not_be_ended_is_refused_before_money_is_held(
         self, guard: BudgetGuard, vendor: StandIn, clock: ManualClock, changes: dict[str, object]
     ) -> None:
         with pytest.raises(InvalidValue):
@@ -279,7 +279,7 @@ def capture_of(hold: Hold) -> Captured:
     )  # fmt: skip
 
 
-def spoil(guard: BudgetGuard) -> bytes:
+def corrupt_log(guard: BudgetGuard) -> bytes:
     """Make the log unusable; return what it was."""
     sound = guard.log_path.read_bytes()
     guard.log_path.write_bytes(sound + b"nonsense\n")
@@ -300,7 +300,7 @@ class TestTheDeadline:
         assert poll_once(watch)
         assert vendor.running() == ["pod-1"]
 
-    def test_at_it_the_thing_is_ended_and_settled_once_it_is_gone(
+    def test_at_it_the_rental_is_ended_and_settled_once_it_is_gone(
         self, guard: BudgetGuard, vendor: StandIn, clock: ManualClock
     ) -> None:
         hold = rented(guard, vendor, clock)
@@ -347,7 +347,7 @@ class TestTheDeadline:
     ) -> None:
         watch = watching(guard, rented(guard, vendor, clock), clock)
         clock.advance(10 * HOUR)
-        sound = spoil(guard)
+        sound = corrupt_log(guard)
         assert poll_once(watch)
         assert vendor.running() == []
         guard.log_path.write_bytes(sound)
@@ -355,7 +355,7 @@ class TestTheDeadline:
             pass
         assert guard.total_spent == 20.0
 
-    def test_what_is_not_listed_yet_and_refused_to_end_is_not_called_gone(
+    def test_a_rental_that_is_not_listed_yet_and_not_ended_is_not_gone(
         self, guard: BudgetGuard, vendor: StandIn, clock: ManualClock
     ) -> None:
         vendor.behave("create", "late:50")
@@ -364,7 +364,7 @@ class TestTheDeadline:
         assert not Reaper(guard, ENVIRON, clock=clock).end(hold, rounds=4)
         assert guard.held == 20.0
 
-    def test_a_clock_before_the_order_makes_nothing_free(
+    def test_a_clock_before_the_order_charges_what_is_held(
         self, guard: BudgetGuard, vendor: StandIn, clock: ManualClock
     ) -> None:
         hold = rented(guard, vendor, clock)
@@ -401,7 +401,7 @@ class TestTheDeadline:
             pass
         assert guard.held == 0.0
 
-    def test_one_empty_listing_is_not_believed(
+    def test_one_empty_listing_settles_nothing(
         self, guard: BudgetGuard, vendor: StandIn, clock: ManualClock
     ) -> None:
         watch = watching(guard, rented(guard, vendor, clock), clock)
@@ -413,7 +413,7 @@ class TestTheDeadline:
         assert poll_once(watch)
         assert guard.held == 20.0
 
-    def test_a_new_thing_that_is_not_listed_yet_is_not_called_gone(
+    def test_a_new_rental_that_is_not_listed_yet_is_not_gone(
         self, guard: BudgetGuard, vendor: StandIn, clock: ManualClock
     ) -> None:
         vendor.behave("create", "late:4")
@@ -464,7 +464,7 @@ class TestSettling:
         assert guard.record_actual("lab02-tp", 1).hold == ""
         assert (guard.held, guard.total_spent) == (20.0, 1.0)
 
-    def test_one_that_was_never_seen_may_be_released_by_a_person(
+    def test_a_rental_that_was_never_listed_may_be_voided(
         self, guard: BudgetGuard, vendor: StandIn, clock: ManualClock
     ) -> None:
         vendor.behave("create", "hang")
@@ -512,7 +512,7 @@ class TestUnattended:
         assert guard.extend(running, 1).amount == Money.parse("2 USD")
         assert guard.authorize("lab03-other", 1).lab == "03"
 
-    def test_a_key_that_was_granted_before_is_granted_still(
+    def test_a_key_granted_before_still_returns_its_hold(
         self, guard: BudgetGuard, vendor: StandIn, clock: ManualClock
     ) -> None:
         before = guard.authorize("lab02-train", 1, key="once")
@@ -539,7 +539,7 @@ class TestUnattended:
         guard.note("watched", hold=hold, detail={"watcher": this_process()})
         assert guard.authorize("lab02-more", 1).lab == "02"
 
-    def test_once_it_is_gone_its_lab_goes_on(
+    def test_its_lab_is_unblocked_once_it_is_gone(
         self, guard: BudgetGuard, vendor: StandIn, clock: ManualClock
     ) -> None:
         hold = rented(guard, vendor, clock)
@@ -596,7 +596,7 @@ class TestReaping:
         assert "IS STILL THERE" in said[-1]
         assert guard.held == 20.0
 
-    def test_what_its_watcher_settled_first_is_still_said_to_be_gone(
+    def test_a_rental_that_its_watcher_settled_is_reported_gone(
         self, guard: BudgetGuard, vendor: StandIn, clock: ManualClock
     ) -> None:
         hold = rented(guard, vendor, clock)
@@ -762,7 +762,7 @@ def test_a_watcher_that_cannot_start_orders_nothing(
     assert (guard.committed, vendor.running()) == (0.0, [])
 
 
-def test_the_watcher_says_when_it_fails_to_start(
+def test_a_watcher_that_fails_to_start_raises(
     guard: BudgetGuard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hold = guard.authorize("a", 1)

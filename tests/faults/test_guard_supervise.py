@@ -1,4 +1,4 @@
-"""A supervised command: it ends when the money does, whoever dies first."""
+"""A supervised command ends with its money, whichever process dies first."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_a_command_that_ends_by_itself_costs_its_time(guard: BudgetGuard) -> Non
     assert guard.holds() == ()
 
 
-def test_a_command_ended_by_a_signal_exits_as_a_shell_would_say(guard: BudgetGuard) -> None:
+def test_a_command_ended_by_a_signal_has_a_shells_exit_code(guard: BudgetGuard) -> None:
     killed = supervise(guard, terms(), *python("import os; os.kill(os.getpid(), 9)"))
     assert killed.exit_code == 128 + 9
 
@@ -132,7 +132,7 @@ def test_a_ceiling_below_the_first_slice_pays_for_a_command_that_fits_it(tmp_pat
     assert guard.holds() == ()
 
 
-SAVES_WHEN_TOLD = (
+SAVES_ON_SIGTERM = (
     "import pathlib, signal, sys; "
     "signal.signal(15, lambda *_: (pathlib.Path(sys.argv[1]).write_text('saved'), sys.exit(0))); "
     "signal.pause()"
@@ -141,7 +141,7 @@ SAVES_WHEN_TOLD = (
 
 def test_a_sigterm_handler_runs_while_there_is_money_for_saving(tmp_path: Path) -> None:
     guard, saved = BudgetGuard(6, tmp_path / "spend.jsonl", environ={}), tmp_path / "saved"
-    outcome = supervise(guard, terms("1s", "5s"), *python(SAVES_WHEN_TOLD, str(saved)))
+    outcome = supervise(guard, terms("1s", "5s"), *python(SAVES_ON_SIGTERM, str(saved)))
     assert saved.read_text() == "saved"
     assert outcome.exit_code == 3
     assert "whole" in outcome.stopped_because
@@ -159,7 +159,7 @@ def test_when_its_longest_time_ends_so_does_the_command_and_it_is_warned_of(
     assert outcome.actual <= short.cost(2 * 10**9) + short.overshoot()
 
 
-TELLS_ITS_NUMBER = (
+WRITES_ITS_PID = (
     "import os, signal, sys; open(sys.argv[1], 'w').write(str(os.getpid())); signal.pause()"
 )
 
@@ -185,15 +185,15 @@ class BreaksOnce:
 def test_when_the_supervisor_fails_the_command_ends_and_the_hold_stays(
     guard: BudgetGuard, tmp_path: Path
 ) -> None:
-    told = tmp_path / "pid"
-    supervisor = Supervisor(guard, "lab02-x", terms("60s"), clock=BreaksOnce(told))
+    pid_file = tmp_path / "pid"
+    supervisor = Supervisor(guard, "lab02-x", terms("60s"), clock=BreaksOnce(pid_file))
     with pytest.raises(RuntimeError, match="a bug"):
-        supervisor.run(python(TELLS_ITS_NUMBER, str(told)), ENVIRON)
-    assert not alive(int(told.read_text()))
+        supervisor.run(python(WRITES_ITS_PID, str(pid_file)), ENVIRON)
+    assert not alive(int(pid_file.read_text()))
     assert [hold.op_label for hold in guard.holds()] == ["lab02-x"]
 
 
-def test_a_command_goes_on_when_nobody_listens_any_more(guard: BudgetGuard) -> None:
+def test_a_closed_terminal_does_not_stop_the_command(guard: BudgetGuard) -> None:
     def gone(_: str) -> None:
         raise BrokenPipeError
 
@@ -223,7 +223,7 @@ def test_a_family_that_ignores_every_signal_is_killed_after_the_notice(tmp_path:
 
 
 @pytest.mark.timeout(60)
-def test_what_is_gone_by_the_time_that_the_end_is_seen_is_not_waited_for(
+def test_leftovers_that_end_with_the_command_are_not_waited_for(
     guard: BudgetGuard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wait = ProcessSupervisor.wait
@@ -292,7 +292,7 @@ def test_a_signal_to_the_supervisor_reaches_the_command_and_the_spend_is_recorde
     assert guard.held == 0.0
 
 
-def test_what_runs_below_extends_the_same_hold_and_opens_none(tmp_path: Path) -> None:
+def test_a_nested_supervisor_joins_the_hold(tmp_path: Path) -> None:
     log = tmp_path / "spend.jsonl"
     inner = python(SUPERVISED, "1s", "1s", str(log), *python("import sys; sys.exit(4)"))
     guard = BudgetGuard(1000, log, environ={})

@@ -204,7 +204,7 @@ def row(tmp_path: Path) -> dict[str, object]:
     return dict(found)
 
 
-def test_a_command_goes_on_and_is_recorded_when_exec_is_killed(
+def test_a_command_continues_and_is_recorded_when_exec_is_killed(
     escape: Escape, tmp_path: Path
 ) -> None:
     pid = start_exec(escape, tmp_path)

@@ -167,7 +167,7 @@ TestGuardAgainstReference = GuardAgainstReference.TestCase
 
 
 @given(st.integers(min_value=-(10**18) + 1, max_value=10**18 - 1))
-def test_amounts_come_back_from_the_log_as_they_went_in(amount: int) -> None:
+def test_amounts_round_trip_through_the_log(amount: int) -> None:
     assert micros_of(amount_of(amount)) == amount
 
 

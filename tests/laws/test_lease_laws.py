@@ -47,7 +47,7 @@ class Operation:
 
     Attributes:
         lags: How late each look comes; together within the reaction.
-        deaf: Whether it runs on through its notice.
+        ignores_notice: Whether it runs on through its notice.
         lasts_ns: When it ends by itself; None for never.
     """
 
@@ -55,7 +55,7 @@ class Operation:
     lease: Lease
     clock: ManualClock
     lags: list[int]
-    deaf: bool = True
+    ignores_notice: bool = True
     lasts_ns: int | None = None
     true_units: int = 0
     stopped: bool = False
@@ -80,15 +80,15 @@ class Operation:
         while isinstance(act := self.lease.next_action(now_ns), Extend):
             assert act.more.micros > 0
             granted = self.log.grant(act.more)
-            told = self.lease.extended(self.log.held, now_ns)
-            self.lease = told if granted else self.lease.refused("no room", now_ns)
+            extended = self.lease.extended(self.log.held, now_ns)
+            self.lease = extended if granted else self.lease.refused("no room", now_ns)
             assert self.log.free.micros >= 0
         match act:
             case GiveNotice():
                 self._assert_that_it_does_not_fit(now_ns)
                 self.stopped = True
                 self.lease = self.lease.noticed(now_ns)
-                self.over = self.over or not self.deaf
+                self.over = self.over or not self.ignores_notice
                 return self.lease.end_ns
             case End():
                 self.over = True
@@ -152,10 +152,10 @@ shares = st.lists(st.floats(0, 1), max_size=6)
 
 @given(terms(), rooms_s, shares, st.booleans())
 def test_what_does_not_fit_is_stopped_in_time_and_costs_no_more_than_the_ceiling(
-    terms: Terms, room_s: int, shares: list[float], deaf: bool
+    terms: Terms, room_s: int, shares: list[float], ignores_notice: bool
 ) -> None:
     log = Log(terms.cost(room_s * SECOND))
-    operation = opened(terms, log, late(terms, shares), deaf=deaf)
+    operation = opened(terms, log, late(terms, shares), ignores_notice=ignores_notice)
     if operation is None:
         assert log.ceiling <= terms.cost(terms.notice.ns)
         return
