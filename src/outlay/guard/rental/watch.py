@@ -50,10 +50,10 @@ class CensusRow:
     vendor: str
     name: str
     id: str
-    hold: str
-    label: str
+    hold: str = ""
+    label: str = ""
     state: State
-    deadline: str
+    deadline: str = ""
 
     @property
     def needs_ending(self) -> bool:
@@ -156,13 +156,10 @@ class Reaper:
             if state is not None:
                 rows.append(self._row(place, state, matches))
         rows += [
-            CensusRow(
-                vendor=vendor.name, name=item.name, id=item.id, hold="", label="",
-                state="stranger", deadline="",
-            )
+            CensusRow(vendor=vendor.name, name=item.name, id=item.id, state="stranger")
             for item in listed
             if item.id not in ours
-        ]  # fmt: skip
+        ]
         return rows
 
     def _state(self, place: Tenancy, matches: list[ListedMachine]) -> State | None:
