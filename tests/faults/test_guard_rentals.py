@@ -26,12 +26,15 @@ from outlay.guard.budget_guard import BudgetGuard
 from outlay.guard.entries import Captured, Posting, Vendor
 from outlay.guard.errors import BudgetGuardExceeded, RentalAlive, RentalUnattended
 from outlay.guard.locking import this_process
-from outlay.guard.rental.rental import Reply, Tenancy, expand, proof_path
-from outlay.guard.rental.renting import (
+from outlay.guard.rental.rental import (
     CreationFailed,
     RentalOrder,
     RentalUnknown,
+    Reply,
+    Tenancy,
     VendorUnusable,
+    expand,
+    proof_path,
     rent,
 )
 from outlay.guard.rental.watch import Reaper, poll_once, start_watcher
@@ -91,8 +94,7 @@ def run_in_process(
 @pytest.fixture
 def clock(clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> ManualClock:
     """A manual clock, and a vendor that needs no time."""
-    for module in ("rental", "renting"):
-        monkeypatch.setattr(f"outlay.guard.rental.{module}.run_command", run_in_process)
+    monkeypatch.setattr("outlay.guard.rental.rental.run_command", run_in_process)
     return clock
 
 
@@ -642,7 +644,7 @@ class TestTheWatcher:
 import os, sys
 from outlay.guard.budget_guard import BudgetGuard
 from outlay.guard.entries import Vendor
-from outlay.guard.rental.renting import RentalOrder, rent
+from outlay.guard.rental.rental import RentalOrder, rent
 from outlay.guard.rental.watch import start_watcher
 from outlay.units import Duration, Money, Rate
 log, *base = sys.argv[1:]

@@ -13,8 +13,7 @@ from outlay.guard.budget_guard import BudgetGuard
 from outlay.guard.entries import Rental, Vendor, parse_timestamp
 from outlay.guard.errors import BudgetGuardExceeded
 from outlay.guard.lease import RETRY_NS, End, Extend, GiveNotice, GoOn, Lease, Terms
-from outlay.guard.rental.rental import Tenancy
-from outlay.guard.rental.renting import RentalOrder, rental_of
+from outlay.guard.rental.rental import RentalOrder, Tenancy, rental_of
 from outlay.guard.spend_log import MemorySpendLog
 from outlay.rates import cost_at_most
 from outlay.units import Duration, Money, Rate
