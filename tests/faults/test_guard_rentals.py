@@ -154,8 +154,8 @@ class TestOrdering:
         self, guard: BudgetGuard, vendor: StandIn, clock: ManualClock
     ) -> None:
         hold = rented(guard, vendor, clock)
-        place = Tenancy(guard=guard, hold=hold, environ=ENVIRON, clock=clock)
-        assert place.left_ns == 10 * HOUR - 120 * 10**9
+        tenancy = Tenancy(guard=guard, hold=hold, environ=ENVIRON, clock=clock)
+        assert tenancy.left_ns == 10 * HOUR - 120 * 10**9
 
     def test_without_room_nothing_is_created(
         self, guard: BudgetGuard, vendor: StandIn, clock: ManualClock

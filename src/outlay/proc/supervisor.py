@@ -88,7 +88,7 @@ class ProcessSupervisor:
     Args:
         terms: What the keeper does without orders.
         own_session: Whether commands get a session of their own, without our terminal.
-        replaces: Whether a killed keeper is replaced and its commands go on; otherwise they end.
+        replaces: Whether a killed keeper is replaced and its commands continue; otherwise they end.
         about: Describes the family in its record, for when it becomes a stray.
     """
 

@@ -276,7 +276,7 @@ class Tenancy:
 
     def _terminate(self) -> None:
         vendor = self.rental.vendor
-        reply: Reply = run_command(
+        reply = run_command(
             vendor.terminate, self.environ, stdin=vendor.stdin,
             places={"id": self.hold.resource}, timeout_s=self.timeout_s,
         )  # fmt: skip
@@ -401,14 +401,14 @@ def rent(
     except OSError as error:
         guard.release_rental(hold, "nothing was ordered: its watcher could not be started")
         raise VendorUnusable(f"the watcher could not be started: {error}") from error
-    place = Tenancy(guard=guard, hold=hold, environ=environ, clock=clock, say=say)
+    tenancy = Tenancy(guard=guard, hold=hold, environ=environ, clock=clock, say=say)
     reply = run_command(
         order.create, environ, stdin=order.vendor.stdin,
-        places={"name": place.rental.name, "hold": hold.id},
+        places={"name": tenancy.rental.name, "hold": hold.id},
         timeout_s=order.create_timeout.seconds,
     )  # fmt: skip
-    _record_creation(place, order, reply)
-    return place.hold
+    _record_creation(tenancy, order, reply)
+    return tenancy.hold
 
 
 def check_rate(rate: Rate, most: Rate | None) -> None:
@@ -445,37 +445,39 @@ def rental_of(order: RentalOrder, now_ns: int) -> Rental:
     )
 
 
-def _record_creation(place: Tenancy, order: RentalOrder, reply: Reply) -> None:
+def _record_creation(tenancy: Tenancy, order: RentalOrder, reply: Reply) -> None:
     """Record the id that creation printed; else find the machine by name, or mark it unknown."""
     problem = reply.problem
     if not problem:
         try:
-            place.record_id(parse_id(order.vendor.id_from, reply.output, place.rental.name))
+            tenancy.record_id(parse_id(order.vendor.id_from, reply.output, tenancy.rental.name))
         except UnreadableReply as error:
             problem = str(error)
         else:
             return
-    if _found_by_name(place, order.settle):
-        place.say(f"{place.rental.name}: {problem}; found by its name as {place.hold.resource}")
+    if _found_by_name(tenancy, order.settle):
+        tenancy.say(
+            f"{tenancy.rental.name}: {problem}; found by its name as {tenancy.hold.resource}"
+        )
         return
-    seen_not_to_be = place.sightings.absent >= CONFIRMATIONS
+    seen_not_to_be = tenancy.sightings.absent >= CONFIRMATIONS
     if reply.problem and reply.finished and seen_not_to_be:
         proof = f"creation failed: {problem}; the vendor lists no such name"
-        place.guard.release_rental(place.hold, proof)
-        raise CreationFailed(place.rental.name, problem)
-    place.note_if_possible("unknown", problem=problem)
-    raise RentalUnknown(place.hold, place.rental.name, problem)
+        tenancy.guard.release_rental(tenancy.hold, proof)
+        raise CreationFailed(tenancy.rental.name, problem)
+    tenancy.note_if_possible("unknown", problem=problem)
+    raise RentalUnknown(tenancy.hold, tenancy.rental.name, problem)
 
 
-def _found_by_name(place: Tenancy, settle: Duration) -> bool:
-    deadline_ns = place.clock.monotonic_ns() + settle.ns
+def _found_by_name(tenancy: Tenancy, settle: Duration) -> bool:
+    deadline_ns = tenancy.clock.monotonic_ns() + settle.ns
     while True:
-        place.poll()
-        if place.hold.resource:
+        tenancy.poll()
+        if tenancy.hold.resource:
             return True
-        if place.clock.monotonic_ns() >= deadline_ns:
+        if tenancy.clock.monotonic_ns() >= deadline_ns:
             return False
-        place.clock.sleep(min(5.0, settle.seconds / 5))
+        tenancy.clock.sleep(min(5.0, settle.seconds / 5))
 
 
 class RateTooHigh(Refused):
