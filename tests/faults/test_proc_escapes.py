@@ -1,4 +1,4 @@
-"""What tries to get away from its keeper, and who is killed meanwhile: real processes."""
+"""Processes that try to escape their keeper while supervisor or keeper are killed: all are real."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def cgroup(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 class Escape:
-    """One command that tries to get away, and the supervisor that started it."""
+    """One command that tries to escape, and the supervisor that started it."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -182,7 +182,7 @@ def test_the_next_command_names_ends_and_bills_a_stray_command(
     assert guard.holds() == ()
 
 
-# -- outlay exec: training is not disturbed, and its books go on -------------------------------
+# -- outlay exec: training is not disturbed, and still recorded -------------------------------
 
 WAITS = "import os, sys, time\nopen(sys.argv[1], 'w').write(str(os.getpid()))\n"
 WAITS += "while not os.path.exists(sys.argv[2]): time.sleep(0.02)\nsys.exit(7)"

@@ -12,7 +12,7 @@ from outlay.clock import ManualClock, wall_ns_of
 from outlay.guard.budget_guard import BudgetGuard
 from outlay.guard.entries import Rental, Vendor, parse_timestamp
 from outlay.guard.errors import BudgetGuardExceeded
-from outlay.guard.lease import RETRY_NS, End, Extend, GiveNotice, Continue, Lease, Terms
+from outlay.guard.lease import RETRY_NS, Continue, End, Extend, GiveNotice, Lease, Terms
 from outlay.guard.rental.rental import RentalOrder, Tenancy, rental_of
 from outlay.guard.spend_log import MemorySpendLog
 from outlay.rates import cost_at_most

@@ -18,7 +18,7 @@ from outlay.guard.balance import Hold
 from outlay.guard.budget_guard import BudgetGuard
 from outlay.guard.entries import RunPart
 from outlay.guard.errors import BudgetGuardExceeded, RentalEnds
-from outlay.guard.lease import SLICE, End, Extend, GiveNotice, Continue, Lease, Terms
+from outlay.guard.lease import SLICE, Continue, End, Extend, GiveNotice, Lease, Terms
 from outlay.units import Duration, Money, Rate
 
 # The hold of one operation. The process that opens it captures it; its children join and extend it.

@@ -1,9 +1,9 @@
 """The lease: a state machine that holds money in slices while an operation runs. Pure.
 
-The hold pays for the time up to the notice and for the notice itself, so that SIGTERM is sent
-while there is still money for stopping it. Before that the lease asks for whatever room is
-left, however little: an operation that fits with its notice is never stopped. ``Leaseholder`` asks
-the guard; the supervisor sends the signals.
+The hold pays for the time up to the notice and for the notice itself, so that SIGTERM is sent while
+there is still money for stopping. Before that the lease asks for whatever room is left, however
+little: an operation that fits with its notice is never stopped. ``Leaseholder`` asks the guard; the
+supervisor sends the signals.
 """
 
 from __future__ import annotations
