@@ -103,18 +103,18 @@ class Storm:
                     self._take(selector, key, chance)
 
     def _start(self, selector: selectors.BaseSelector, share: int, chance: random.Random) -> None:
-        words = [
-            sys.executable,
-            __file__,
-            "--work",
-            self.path,
-            self.ceiling,
-            share,
-            chance.randrange(10**9),
-        ]
-        worker = subprocess.Popen(list(map(str, words)), stdout=subprocess.PIPE)
-        assert worker.stdout is not None
-        selector.register(worker.stdout, selectors.EVENT_READ, (worker, share, bytearray()))
+        """Fork a worker, which has outlay imported and a guard of its own."""
+        seed, (reading, writing) = chance.randrange(10**9), os.pipe()
+        worker = os.fork()
+        if not worker:
+            try:
+                os.dup2(writing, 1)
+                work(self.path, str(self.ceiling), share, seed)
+                os._exit(0)
+            finally:
+                os._exit(1)
+        os.close(writing)
+        selector.register(reading, selectors.EVENT_READ, (worker, share, bytearray()))
 
     def _take(
         self, selector: selectors.BaseSelector, key: selectors.SelectorKey, chance: random.Random
@@ -124,17 +124,17 @@ class Storm:
             said += data
             if chance.randrange(KILLED_EVERY) == 0:
                 self.killed += 1
-                worker.send_signal(signal.SIGKILL)
+                os.kill(worker, signal.SIGKILL)
             if self.fills and chance.randrange(FILLED_EVERY) == 0:
                 self._fill()
             return
-        selector.unregister(key.fileobj)
-        worker.wait()
-        worker.stdout.close()
+        selector.unregister(key.fd)
+        os.close(key.fd)
+        code = os.waitstatus_to_exitcode(os.waitpid(worker, 0)[1])
         *whole, _cut_off = said.split(b"\n")
         self.answers += map(json.loads, whole)
-        if worker.returncode not in (0, -signal.SIGKILL):
-            raise SystemExit(f"a worker ended with {worker.returncode}")
+        if code not in (0, -signal.SIGKILL):
+            raise SystemExit(f"a worker ended with {code}")
         if len(whole) < share:
             self._start(selector, share - len(whole), chance)
 
@@ -228,7 +228,4 @@ def main(operations: int) -> int:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["--work"]:
-        work(Path(sys.argv[2]), sys.argv[3], int(sys.argv[4]), int(sys.argv[5]))
-    else:
-        sys.exit(main(int(sys.argv[1]) if len(sys.argv) > 1 else OPERATIONS))
+    sys.exit(main(int(sys.argv[1]) if len(sys.argv) > 1 else OPERATIONS))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import functools
 import json
 import os
@@ -48,14 +49,27 @@ def outlay(*arguments: str | Path, columns: int = 80, **environment: str) -> Out
     words = list(map(str, arguments))
     if any(not name.startswith(("OUTLAY_", "MFCL_")) for name in environment):
         return _started(words, environ)
-    return _fork_server().run({"arguments": words, "environ": environ})
+    return _fork_server().run(_request(*words) | {"environ": environ})
 
 
 def python(code: str, *arguments: str | Path) -> Outcome:
     """Run ``python -c`` with the arguments in a forked process that has imported outlay."""
-    words = list(map(str, arguments))
-    environ = dict(os.environ)
-    return _fork_server().run({"arguments": words, "environ": environ, "code": code})
+    return _fork_server().run(_request(*arguments) | {"code": code})
+
+
+def start_outlay(*arguments: str | Path) -> Background:
+    """Start ``python -m outlay`` in a session of its own; its output is that of the tests."""
+    return _fork_server().start(_request(*arguments) | {"own_session": True})
+
+
+def start_python(code: str, *arguments: str | Path) -> Background:
+    """Start ``python -c`` in the same way."""
+    return _fork_server().start(_request(*arguments) | {"own_session": True, "code": code})
+
+
+def _request(*arguments: str | Path) -> dict[str, object]:
+    words, environ = list(map(str, arguments)), dict(os.environ)
+    return {"arguments": words, "environ": environ, "cwd": str(Path.cwd()), "own_session": False}
 
 
 def run_module(name: str, *arguments: str | Path) -> Outcome:
@@ -75,6 +89,29 @@ def _started(words: list[str], environ: dict[str, str]) -> Outcome:
     return Outcome(done.returncode, done.stdout, done.stderr)
 
 
+class Background:
+    """A command that was started, to be signalled and waited for."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        self._answers = connection.makefile()
+        self.pid = int(self._answers.readline())
+        self.returncode: int | None = None
+
+    def send_signal(self, number: int) -> None:
+        """Signal it, unless it has ended."""
+        if self.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, number)
+
+    def wait(self) -> int:
+        """Return its exit code, negative after a signal."""
+        if self.returncode is None:
+            self.returncode = int(self._answers.readline())
+            self._connection.close()
+        return self.returncode
+
+
 class ForkServer:
     """The near end of ``fork_server.py``, which ends with this process."""
 
@@ -90,21 +127,23 @@ class ForkServer:
         )  # fmt: skip
         atexit.register(self._process.kill)
 
+    def start(self, request: dict[str, object], out: int = 1, err: int = 2) -> Background:
+        """Start a command whose output goes to these files."""
+        connection = self._connected()
+        sent = json.dumps(request).encode() + b"\n"
+        first = socket.send_fds(connection, [sent], [out, err])
+        connection.sendall(sent[first:])
+        return Background(connection)
+
     def run(self, request: dict[str, object]) -> Outcome:
         """Run a command and return how it went."""
-        request |= {"cwd": str(Path.cwd())}
         with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
-            with self._connected() as connection:
-                sent = json.dumps(request).encode() + b"\n"
-                first = socket.send_fds(connection, [sent], [out.fileno(), err.fileno()])
-                connection.sendall(sent[first:])
-                answers = connection.makefile()
-                process = int(answers.readline())
-                try:
-                    code = int(answers.readline())
-                except TimeoutError:
-                    os.kill(process, signal.SIGKILL)
-                    raise
+            started = self.start(request, out.fileno(), err.fileno())
+            try:
+                code = started.wait()
+            except TimeoutError:
+                started.send_signal(signal.SIGKILL)
+                raise
             texts = [(file.seek(0), file.read().decode())[1] for file in (out, err)]
         return Outcome(code, *texts)
 

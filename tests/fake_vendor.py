@@ -1,4 +1,4 @@
-"""A vendor on the loopback interface that answers what a test tells it to, bad days included."""
+"""An HTTP server on loopback that sends the responses of a test, faulty ones included."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Asked:
 
 @dataclass
 class FakeVendor:
-    """Gives its answers in order, the last one again and again; or by path, where told to."""
+    """Sends its answers in order and repeats the last one; or chooses them by path."""
 
     url: str
     answers: list[Answer]
@@ -99,7 +99,7 @@ def serving(*answers: Answer) -> Iterator[FakeVendor]:
         do_GET = do_POST = _reply  # noqa: N815  (the names that http.server looks for)
 
         def log_message(self, format: str, *args: object) -> None:
-            """Say nothing."""
+            """Log nothing."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     vendor.url = f"http://127.0.0.1:{server.server_port}"

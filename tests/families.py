@@ -1,4 +1,4 @@
-"""Looking at the processes of a test from outside: who lives, and who keeps them."""
+"""The processes of a test, seen from outside: which are alive, and their keepers."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
 """Forks a process for each command line: what it would import first is imported once for all.
 
 Started by ``command_line.outlay`` as ``python fork_server.py SOCKET``. A request is one JSON line
-with the arguments, the whole environment, the directory, and the code where that is not outlay's;
-the files for its output come with it. The answer is the process's id, then its exit code.
+with the arguments, the whole environment, the directory, whether it gets a session of its own, and
+the code where that is not outlay's; the files for its output come with it. The answer is the
+process's id, then its exit code.
 """
 
 from __future__ import annotations
@@ -63,6 +64,8 @@ def handle(connection: socket.socket) -> int:
 
 def become_command(request: dict[str, object], files: list[int]) -> None:
     """Turn this process into ``python -m outlay``, or ``python -c CODE``, as a shell starts it."""
+    if request["own_session"]:
+        os.setsid()
     os.environ.clear()
     os.environ.update(request["environ"])  # type: ignore[call-overload]
     os.chdir(str(request["cwd"]))

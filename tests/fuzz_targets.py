@@ -251,7 +251,7 @@ TARGETS: dict[str, Target] = {
     ),
     "spend log": Target(
         [(DATA / "spend-log-v1" / "spend.jsonl").read_bytes()],
-        lambda raw, _: scan("spend.jsonl", raw, START, None),
+        lambda raw, _: scan("spend.jsonl", raw, START),
     ),
     "spend head": Target(
         [(DATA / "spend-log-v1" / "spend.head").read_bytes()],

@@ -27,7 +27,7 @@ def guard(tmp_path: Path) -> BudgetGuard:
 
 
 @pytest.fixture(params=["one digit", "rounds down", "forgives"])
-def careless_host(request: pytest.FixtureRequest) -> Iterator[None]:
+def decimal_context_of_caller(request: pytest.FixtureRequest) -> Iterator[None]:
     """A program that sets its thread's decimal context as it likes."""
     with decimal.localcontext() as context:
         if request.param == "one digit":
@@ -61,7 +61,7 @@ def careless_host(request: pytest.FixtureRequest) -> Iterator[None]:
         lambda guard, text: guard.accept(text),
     ],
 )
-def test_what_is_no_text_is_refused_before_anything_is_written(
+def test_arguments_that_are_no_text_are_refused_before_writing(
     guard: BudgetGuard, call: Callable[[BudgetGuard, Any], object], text: Any
 ) -> None:
     with pytest.raises(InvalidValue):
@@ -70,17 +70,15 @@ def test_what_is_no_text_is_refused_before_anything_is_written(
 
 
 @pytest.mark.parametrize("name", ["spend.head", "manifest.json", "/", "nul\0byte", None, 7])
-def test_what_cannot_be_a_log_is_refused_before_anything_is_written(
-    tmp_path: Path, name: Any
-) -> None:
+def test_paths_that_cannot_be_a_log_are_refused_before_writing(tmp_path: Path, name: Any) -> None:
     path = tmp_path / name if isinstance(name, str) else name
     with pytest.raises(InvalidValue, match="log_path"):
         BudgetGuard(5, path, environ={})
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.usefixtures("careless_host")
-class TestADecimalContextOfItsOwn:
+@pytest.mark.usefixtures("decimal_context_of_caller")
+class TestCallersDecimalContext:
     """The host program's precision changes no amount."""
 
     def test_no_more_is_granted_than_the_ceiling(self, tmp_path: Path) -> None:
@@ -112,7 +110,7 @@ class TestADecimalContextOfItsOwn:
 
 
 @pytest.fixture
-def restless_threads() -> Iterator[None]:
+def short_switch_interval() -> Iterator[None]:
     """Let threads take turns after every few instructions."""
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
@@ -120,8 +118,8 @@ def restless_threads() -> Iterator[None]:
     sys.setswitchinterval(before)
 
 
-@pytest.mark.usefixtures("restless_threads")
-def test_threads_may_look_at_a_guard_that_others_use(tmp_path: Path) -> None:
+@pytest.mark.usefixtures("short_switch_interval")
+def test_threads_query_a_guard_while_another_writes(tmp_path: Path) -> None:
     guard = BudgetGuard(10**6, tmp_path / "spend.jsonl", environ={})
     troubles, done = list[BaseException](), threading.Event()
 
@@ -147,7 +145,7 @@ def test_threads_may_look_at_a_guard_that_others_use(tmp_path: Path) -> None:
     assert troubles == []
 
 
-def test_the_books_that_are_handed_out_do_not_change(guard: BudgetGuard) -> None:
+def test_returned_books_are_a_copy(guard: BudgetGuard) -> None:
     hold = guard.authorize("a", 1)
     books = guard.log.books()
     guard.authorize("a", 2)

@@ -110,12 +110,12 @@ def test_a_hold_resolves_once(guard: BudgetGuard) -> None:
         guard.void("nonsense", "never was")
 
 
-def test_a_voided_hold_sets_its_money_free(guard: BudgetGuard) -> None:
+def test_voiding_a_hold_releases_its_amount(guard: BudgetGuard) -> None:
     guard.void(guard.authorize("a", 5), "never started")
     assert guard.remaining == 5.0
 
 
-def test_an_extension_grows_the_same_hold_and_is_judged(guard: BudgetGuard) -> None:
+def test_an_extension_grows_the_same_hold_within_the_ceiling(guard: BudgetGuard) -> None:
     hold = guard.extend(guard.authorize("a", 2), 2)
     assert hold.amount == outlay.Money(4_000_000)
     with pytest.raises(BudgetGuardExceeded):
@@ -163,7 +163,7 @@ def test_a_correction_takes_nothing_back_that_another_lab_spent(log_path: Path) 
         guard.correct("lab02-a", -2, "typing error")
 
 
-def test_spend_is_recorded_even_while_the_ceiling_cannot_be_understood(log_path: Path) -> None:
+def test_spend_is_recorded_while_the_ceiling_is_unusable(log_path: Path) -> None:
     environ = {"OUTLAY_CEILING_USD": "5"}
     guard = BudgetGuard(5, log_path, environ=environ)
     guard.authorize("a", 3)
@@ -172,7 +172,7 @@ def test_spend_is_recorded_even_while_the_ceiling_cannot_be_understood(log_path:
     assert guard.total_spent == 2.0
 
 
-def test_the_same_key_gives_the_same_hold_and_sets_aside_once(guard: BudgetGuard) -> None:
+def test_a_repeated_key_returns_the_same_hold_and_holds_once(guard: BudgetGuard) -> None:
     first = guard.authorize("a", 3, key="launch-7")
     assert guard.authorize("a", 3, key="launch-7") == first
     assert guard.held == 3.0
@@ -228,7 +228,7 @@ def test_a_retried_key_returns_the_hold_as_granted_even_once_it_is_resolved(
 
 
 @pytest.mark.parametrize("amount", [-1, math.nan, math.inf, True, "three", None, "3 EUR", 1e13])
-def test_what_is_no_amount_is_refused_before_anything_is_written(
+def test_invalid_amounts_are_refused_before_writing(
     guard: BudgetGuard, log_path: Path, amount: object
 ) -> None:
     with pytest.raises(InvalidValue, match="estimated_usd"):
@@ -256,24 +256,24 @@ def test_digits_beyond_a_micro_unit_of_a_correction_count_as_spent(guard: Budget
 
 
 @pytest.mark.parametrize("difference", [math.nan, "much", 1e13, "-1e99", True])
-def test_what_is_no_difference_is_refused(guard: BudgetGuard, difference: object) -> None:
+def test_invalid_differences_are_refused(guard: BudgetGuard, difference: object) -> None:
     guard.record_actual("a", 2)
     with pytest.raises(InvalidValue, match="difference_usd"):
         guard.correct("a", difference, "typing error")
 
 
-def test_an_extension_answers_with_the_hold_as_it_was_extended(
+def test_an_extension_returns_the_hold_as_extended(
     guard: BudgetGuard, log_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hold, another = guard.authorize("a", 2), BudgetGuard(5, log_path, environ={})
     transact = guard.log.transact
 
-    def then_somebody_settles_it(decide: Any) -> Any:
+    def settle_after_the_transaction(decide: Any) -> Any:
         answer = transact(decide)
         another.record_actual("a", 1)
         return answer
 
-    monkeypatch.setattr(guard.log, "transact", then_somebody_settles_it)
+    monkeypatch.setattr(guard.log, "transact", settle_after_the_transaction)
     assert guard.extend(hold, 1).amount == outlay.Money(3_000_000)
 
 
@@ -290,12 +290,12 @@ def test_if_the_least_does_not_fit_nothing_is_held(guard: BudgetGuard) -> None:
     assert guard.held == 4.0
 
 
-def test_an_extension_takes_what_room_there_is(guard: BudgetGuard) -> None:
+def test_an_extension_holds_what_fits(guard: BudgetGuard) -> None:
     hold = guard.authorize("a", Decimal("4.999999"))
     assert guard.extend(hold, 3, least_usd=Decimal("0.000001")).amount == outlay.Money(5_000_000)
 
 
-def test_the_same_key_gives_the_same_hold_although_less_was_granted(guard: BudgetGuard) -> None:
+def test_a_repeated_key_returns_a_partly_granted_hold(guard: BudgetGuard) -> None:
     guard.authorize("a", 4)
     first = guard.authorize("b", 3, least_usd=1, key="launch-7")
     assert guard.authorize("b", 3, least_usd=1, key="launch-7") == first
@@ -332,7 +332,7 @@ class TestScopes:
             guard.authorize("lab02-b", 1.5)
         assert guard.held == 2.0
 
-    def test_a_lab_that_nobody_budgeted_gets_nothing(self, log_path: Path) -> None:
+    def test_a_lab_without_a_cap_may_spend_nothing_beside_capped_ones(self, log_path: Path) -> None:
         write_manifest(log_path)
         with pytest.raises(BudgetGuardExceeded, match="project 07"):
             BudgetGuard(5, log_path, environ={}).authorize("lab07-a", 0.01)
@@ -343,14 +343,12 @@ class TestScopes:
         with pytest.raises(BudgetGuardExceeded, match="project 03"):
             guard.authorize("lab03-reading", 0.01)
 
-    def test_every_scope_that_is_short_is_named(self, log_path: Path) -> None:
+    def test_the_refusal_names_every_exceeded_scope(self, log_path: Path) -> None:
         guard = BudgetGuard(5, log_path, caps={"02": 1}, day_usd=2, month_usd=3, environ={})
         with pytest.raises(BudgetGuardExceeded, match=r"whole.*project 02.*day .*month "):
             guard.authorize("lab02-a", 6)
 
-    def test_a_days_cap_is_free_again_the_next_day(
-        self, log_path: Path, clock: ManualClock
-    ) -> None:
+    def test_a_day_cap_counts_anew_the_next_day(self, log_path: Path, clock: ManualClock) -> None:
         guard = BudgetGuard(5, log_path, day_usd=2, clock=clock, environ={})
         guard.authorize("a", 2)
         with pytest.raises(BudgetGuardExceeded, match="day"):
@@ -378,7 +376,7 @@ class TestScopes:
         with pytest.raises(BudgetGuardExceeded, match="day"):
             guard.extend(hold, 0.01)
 
-    def test_a_clock_set_back_does_not_open_yesterdays_money_again(
+    def test_a_clock_set_back_does_not_reopen_an_earlier_day(
         self, log_path: Path, clock: ManualClock
     ) -> None:
         guard = BudgetGuard(5, log_path, day_usd=2, clock=clock, environ={})
@@ -391,7 +389,7 @@ class TestScopes:
 class TestTheCeiling:
     """Where it comes from, and that doubt refuses."""
 
-    def test_one_of_less_than_nothing_is_refused(self, log_path: Path) -> None:
+    def test_a_negative_ceiling_is_refused(self, log_path: Path) -> None:
         with pytest.raises(CeilingUnusable, match="zero or more"):
             BudgetGuard(outlay.Money(-1), log_path, environ={})
 
@@ -404,17 +402,17 @@ class TestTheCeiling:
         with pytest.raises(CeilingUnusable, match="one cap for project 02"):
             BudgetGuard(5, log_path, environ={})
 
-    def test_a_ceiling_in_a_manifest_that_nobody_knows_fails_closed(self, log_path: Path) -> None:
+    def test_an_unknown_ceiling_key_of_a_manifest_fails_closed(self, log_path: Path) -> None:
         write_manifest(log_path, ceiling_per_day=1)
         with pytest.raises(CeilingUnusable, match=r"'ceiling_per_day'.*ceiling_per_day_usd"):
             BudgetGuard(5, log_path, environ={})
 
-    def test_other_keys_of_a_manifest_are_the_users_own(self, log_path: Path) -> None:
+    def test_unknown_keys_of_a_manifest_are_ignored(self, log_path: Path) -> None:
         write_manifest(log_path, team="nlp")
         assert BudgetGuard(5, log_path, environ={}).remaining == 5.0
 
     @pytest.mark.parametrize("ask", ["remaining", "authorize", "record_actual"])
-    def test_one_in_another_currency_than_the_log_fails_closed(
+    def test_another_currency_than_that_of_the_log_fails_closed(
         self, guard: BudgetGuard, log_path: Path, ask: str
     ) -> None:
         guard.record_actual("a", 1)
@@ -444,7 +442,7 @@ class TestTheCeiling:
         with pytest.raises(CeilingUnusable, match="one value"):
             BudgetGuard(5, log_path, environ=environ)
 
-    def test_two_overrides_that_agree_are_one(self, log_path: Path) -> None:
+    def test_two_equal_overrides_are_accepted(self, log_path: Path) -> None:
         environ = {"LYNX_CLOUD_BUDGET_USD": "4", "OUTLAY_CEILING_USD": "4.00"}
         assert BudgetGuard(5, log_path, environ=environ).remaining == 4.0
 
@@ -461,7 +459,7 @@ class TestTheCeiling:
         assert "raised from 5.00 to 8.00 by ceiling_usd" in str(later.findings()[0])
 
     @pytest.mark.parametrize("first", ["record_actual", "note"])
-    def test_a_raise_is_recorded_whatever_is_written_first_under_it(
+    def test_a_raise_is_recorded_before_the_first_line_under_it(
         self, log_path: Path, first: str
     ) -> None:
         BudgetGuard(5, log_path, environ={}).authorize("a", 1)
@@ -478,7 +476,7 @@ class TestTheCeiling:
         later.authorize("b", 1)
         assert later.findings() == ()
 
-    def test_every_line_records_the_ceiling_it_was_judged_by(
+    def test_every_line_records_the_ceiling_in_force(
         self, guard: BudgetGuard, log_path: Path
     ) -> None:
         hold = guard.authorize("a", 1)
@@ -493,7 +491,7 @@ class TestTheCeiling:
     @pytest.mark.parametrize(
         "changes", [{"ceiling_usd": -1}, {"ceiling_per_lab": {"02": "x"}}, {"currency": "EUR"}]
     )
-    def test_a_manifest_that_makes_no_sense_fails_closed(
+    def test_an_invalid_manifest_fails_closed(
         self, log_path: Path, changes: dict[str, object]
     ) -> None:
         write_manifest(log_path, **changes)
@@ -516,7 +514,7 @@ class TestTestMode:
 class TestTheDocumentsForm:
     """Lines as the document writes them, by hand or by another program."""
 
-    def test_they_count_and_later_lines_cover_them(self, log_path: Path) -> None:
+    def test_simple_lines_count_and_later_hashes_cover_them(self, log_path: Path) -> None:
         log_path.write_text(
             '{"ts": "2026-11-01T10:00:00", "op_label": "lab02-a", "estimated": 2.0, '
             '"currency": "USD"}\n'
@@ -532,9 +530,7 @@ class TestTheDocumentsForm:
         log_path.write_text(log_path.read_text().replace('"actual": 1.5', '"actual": 0.5'))
         assert "hash does not match" in str(guard.verify().findings[0])
 
-    def test_one_that_comes_again_after_it_was_settled_is_a_hold_of_its_own(
-        self, log_path: Path
-    ) -> None:
+    def test_a_simple_estimate_after_a_settled_one_is_a_new_hold(self, log_path: Path) -> None:
         line = '{"ts": "2026-11-01", "op_label": "a", "%s": 2.0, "currency": "USD"}\n'
         log_path.write_text("".join(line % key for key in ("estimated", "actual", "estimated")))
         guard = BudgetGuard(5, log_path, environ={})
@@ -571,7 +567,7 @@ class TestTheDocumentsForm:
             '{"ts": "2026-11-01", "op_label": "a", "actual": 1, "currency": "EUR", "x": 1}',
         ],
     )
-    def test_one_that_makes_no_sense_refuses_with_its_number(
+    def test_an_invalid_simple_line_is_refused_with_its_number(
         self, guard: BudgetGuard, log_path: Path, line: str
     ) -> None:
         guard.authorize("a", 1)
@@ -580,7 +576,7 @@ class TestTheDocumentsForm:
         with pytest.raises(Refused, match="line 2"):
             guard.authorize("b", 1)
 
-    def test_a_hold_with_its_time_in_seconds_can_be_looked_at(self, log_path: Path) -> None:
+    def test_a_simple_line_may_state_its_time_in_seconds(self, log_path: Path) -> None:
         log_path.write_text('{"ts": 1793527200, "op_label": "lab02-a", "estimated": 2.0}\n')
         (hold,) = BudgetGuard(5, log_path, environ={}).holds()
         assert hold.ts == "2026-11-01T10:00:00.000000Z"
@@ -601,7 +597,7 @@ def test_standings_list_every_scope_with_a_limit(log_path: Path, clock: ManualCl
     assert rows == {"whole": "4.00 USD", "project 02": "2.00 USD", "day 2023-11-14": "3.00 USD"}
 
 
-def test_the_answer_is_a_refusal_the_command_line_knows(guard: BudgetGuard) -> None:
+def test_a_refusal_has_exit_code_3(guard: BudgetGuard) -> None:
     with pytest.raises(BudgetGuardExceeded) as caught:
         guard.authorize("a", 6)
     assert caught.value.exit_code == 3

@@ -59,7 +59,7 @@ def test_a_link_from_another_directory_leads_to_the_same_manifest(
     assert list(elsewhere.iterdir()) == [elsewhere / link.relative_to(elsewhere).parts[0]]
 
 
-def test_a_live_guard_sees_a_manifest_that_was_tightened(log_path: Path) -> None:
+def test_an_open_guard_applies_a_tightened_manifest(log_path: Path) -> None:
     guard = BudgetGuard(5, log_path, environ={})
     guard.authorize("a", 1)
     write_manifest(log_path, ceiling_usd=2)
@@ -68,7 +68,7 @@ def test_a_live_guard_sees_a_manifest_that_was_tightened(log_path: Path) -> None
     assert guard.remaining == 1.0
 
 
-def test_a_live_guard_sees_an_edit_that_leaves_size_and_times_as_they_were(log_path: Path) -> None:
+def test_an_open_guard_applies_an_edit_with_the_same_size_and_times(log_path: Path) -> None:
     guard, path = BudgetGuard(5, log_path, environ={}), log_path.parent / "manifest.json"
     guard.authorize("a", 1)
     before, text = path.stat(), path.read_text()
@@ -83,14 +83,14 @@ def test_a_live_guard_sees_an_edit_that_leaves_size_and_times_as_they_were(log_p
         guard.authorize("b", 1)
 
 
-def test_a_live_guard_sees_a_cap_that_was_added(log_path: Path) -> None:
+def test_an_open_guard_applies_an_added_cap(log_path: Path) -> None:
     guard = BudgetGuard(5, log_path, environ={})
     write_manifest(log_path, ceiling_per_day_usd=1)
     with pytest.raises(BudgetGuardExceeded, match="day"):
         guard.authorize("b", 2)
 
 
-def test_a_manifest_that_stops_making_sense_refuses_a_live_guard(log_path: Path) -> None:
+def test_an_open_guard_refuses_once_the_manifest_is_invalid(log_path: Path) -> None:
     guard = BudgetGuard(5, log_path, environ={})
     (log_path.parent / "manifest.json").write_text("{")
     with pytest.raises(CeilingUnusable, match=r"manifest\.json"):
@@ -110,7 +110,7 @@ def test_a_variable_tightens_a_manifest(log_path: Path, variable: str) -> None:
     assert BudgetGuard(5, log_path, environ={variable: "1"}).remaining == 1.0
 
 
-def test_a_variable_goes_before_the_constructor_where_there_is_no_manifest(tmp_path: Path) -> None:
+def test_a_variable_overrides_the_constructor_without_a_manifest(tmp_path: Path) -> None:
     guard = BudgetGuard(5, tmp_path / "spend.jsonl", environ={"OUTLAY_CEILING_USD": "20"})
     assert guard.remaining == 20.0
 
@@ -124,7 +124,7 @@ def test_caps_in_code_do_not_loosen_those_of_a_manifest(log_path: Path) -> None:
         guard.authorize("lab04-a", 1)
 
 
-def test_caps_that_share_no_lab_with_the_manifests_leave_nothing(log_path: Path) -> None:
+def test_caps_without_a_common_lab_allow_nothing(log_path: Path) -> None:
     write_manifest(log_path, ceiling_per_lab={"02": 1})
     guard = BudgetGuard(5, log_path, caps={"03": 1}, environ={})
     for label in ("lab02-a", "lab03-a", "a"):
@@ -159,12 +159,12 @@ class TestSetting:
         assert guard.verify().findings == ()
         assert "agreed on Monday" in str(guard.findings()[0])
 
-    def test_a_live_guard_of_the_log_sees_it(self, log_path: Path) -> None:
+    def test_an_open_guard_of_the_log_applies_it(self, log_path: Path) -> None:
         live = BudgetGuard.of_log(log_path, environ={})
         self.set_ceiling(log_path, "8")
         assert live.remaining == 8.0
 
-    def test_code_that_says_less_stays_below(self, log_path: Path) -> None:
+    def test_a_lower_ceiling_in_code_still_applies(self, log_path: Path) -> None:
         live = BudgetGuard(5, log_path, environ={})
         self.set_ceiling(log_path, "8")
         assert live.remaining == 5.0
@@ -176,14 +176,14 @@ class TestSetting:
         assert BudgetGuard.of_log(path, environ={}).remaining == 3.0
         assert len(events(path)) == 1
 
-    def test_lowering_is_a_line_and_no_doubt(self, log_path: Path) -> None:
+    def test_lowering_is_a_line_and_no_finding(self, log_path: Path) -> None:
         assert self.set_ceiling(log_path, "4") == 0
         guard = BudgetGuard.of_log(log_path, environ={})
         assert (guard.remaining, guard.findings()) == (4.0, ())
         assert events(log_path)[0]["event"] == "ceiling-lowered"
 
     @pytest.mark.parametrize(("amount", "reason"), [("8", " "), ("lots", "x"), ("5", "x")])
-    def test_nonsense_changes_nothing(self, log_path: Path, amount: str, reason: str) -> None:
+    def test_invalid_input_changes_nothing(self, log_path: Path, amount: str, reason: str) -> None:
         assert self.set_ceiling(log_path, amount, reason) != 0
         assert manifest_of(log_path)["ceiling_usd"] == 5.0
         assert not log_path.exists() or log_path.read_bytes() == b""

@@ -15,6 +15,7 @@ import pytest
 
 import vendor_stand_in
 from command_line import Outcome, in_process
+from command_line import outlay as in_own_process
 from outlay import run as begin_run
 from outlay.guard.budget_guard import BudgetGuard
 from outlay.guard.ceilings import CeilingManifest, read_manifest
@@ -155,9 +156,7 @@ class TestTheBooks:
         assert "spend.jsonl:1:" in said.out
 
     @pytest.mark.parametrize("command", ["verify", "history"])
-    def test_a_log_that_is_not_there_is_not_called_sound(
-        self, tmp_path: Path, command: str
-    ) -> None:
+    def test_a_missing_log_is_an_error(self, tmp_path: Path, command: str) -> None:
         said = outlay(command, "--log", tmp_path / "gone.jsonl")
         assert said.code == 2
         assert "a spend log that exists" in said.out
@@ -167,14 +166,12 @@ class TestTheBooks:
         assert "2.00 USD" in outlay("history", "--log", plan).out
 
     @pytest.mark.parametrize("how", [("--actual", "1"), ("--void", "no pod"), ("--as-held",)])
-    def test_settling_no_hold_in_particular_is_refused(
-        self, plan: Path, how: tuple[str, ...]
-    ) -> None:
+    def test_settling_without_a_hold_id_is_refused(self, plan: Path, how: tuple[str, ...]) -> None:
         said = outlay("reconcile", *how, "--log", plan)
         assert said.code == 2
         assert "the id of a hold" in said.out
 
-    def test_more_taken_back_than_spent_leaves_an_empty_bar(self, plan: Path) -> None:
+    def test_a_negative_total_shows_an_empty_bar(self, plan: Path) -> None:
         outlay("correct", "lab02-a", "--reason", "bill", "--log", plan, "--", "-1")
         assert f" {'·' * 20}\n" in outlay("status", "--log", plan).out
 
@@ -233,7 +230,7 @@ class TestFlights:
         assert said.code == 3
         assert "project 03 has 0.00 USD of 0.00 USD left" in said.out
 
-    def test_a_lab_that_nobody_budgeted_has_nothing(self, plan: Path) -> None:
+    def test_a_lab_without_a_cap_has_nothing(self, plan: Path) -> None:
         said = self.preflight(plan, *self.confirmations(), "--lab", "07")
         assert said.code == 3
         assert "project 07 has 0.00 USD of 0.00 USD left" in said.out
@@ -274,29 +271,22 @@ class TestFlights:
         assert len(last["detail"]["sha256"]) == 64
 
 
-def real(*words: object, **environ: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "outlay", "guard", *map(str, words)],
-        capture_output=True, text=True, env={**os.environ, **environ}, check=False,
-    )  # fmt: skip
-
-
 class TestRunning:
     """Real processes: what they print and how they exit passes through."""
 
-    def run(self, plan: Path, *command: str) -> subprocess.CompletedProcess[str]:
-        return real(
-            "run", "--label", "lab02-x", "--rate", "0.70 USD/h", "--max-hours", "3",
+    def run(self, plan: Path, *command: str) -> Outcome:
+        return in_own_process(
+            "guard", "run", "--label", "lab02-x", "--rate", "0.70 USD/h", "--max-hours", "3",
             "--log", plan, "--", *command,
         )  # fmt: skip
 
     def test_output_and_exit_code_pass_through_and_the_bound_is_stated(self, plan: Path) -> None:
         done = self.run(plan, sys.executable, "-c", "import sys; print('trained'); sys.exit(5)")
-        assert (done.stdout, done.returncode) == ("trained\n", 5)
-        assert "worst overshoot 0.064167 USD (slice 5m00s + notice 30.0s)" in done.stderr
+        assert (done.out, done.code) == ("trained\n", 5)
+        assert "worst overshoot 0.064167 USD (slice 5m00s + notice 30.0s)" in done.err
         assert BudgetGuard.of_log(plan / "spend.jsonl").holds() == ()
 
-    def test_it_runs_to_its_end_when_nobody_reads_what_is_said(self, plan: Path) -> None:
+    def test_a_closed_stderr_does_not_stop_the_command(self, plan: Path) -> None:
         reader, writer = os.pipe()
         os.close(reader)
         words = ["--label", "lab02-x", "--rate", "0.70 USD/h", "--log", str(plan)]
@@ -314,12 +304,12 @@ class TestRunning:
     def test_a_ceiling_below_the_first_slice_pays_for_what_fits_it(self, plan: Path) -> None:
         outlay("authorize", "lab02-all", "2.99", "--log", plan)
         done = self.run(plan, sys.executable, "-c", "print('trained')")
-        assert (done.stdout, done.returncode) == ("trained\n", 0)
+        assert (done.out, done.code) == ("trained\n", 0)
 
     def test_no_room_is_exit_3_and_nothing_starts(self, plan: Path) -> None:
         outlay("authorize", "lab02-all", "3", "--log", plan)
         done = self.run(plan, sys.executable, "-c", "print('trained')")
-        assert (done.stdout, done.returncode) == ("", 3)
+        assert (done.out, done.code) == ("", 3)
 
 
 class TestRenting:
@@ -411,13 +401,13 @@ class TestTheHeadInReports:
         assert said.json["head"] == BudgetGuard.of_log(log).head
         self.assert_expected(log, json.dumps(said.json["head"]))
 
-    def test_everything_that_tells_of_a_sweep_names_it(self, tmp_path: Path) -> None:
+    def test_every_report_of_a_sweep_names_it(self, tmp_path: Path) -> None:
         grid, root = tmp_path / "grid.json", tmp_path / "sweep"
         grid.write_text(json.dumps(self.GRID))
-        told = in_process("sweep", "run", grid, "--output-dir", root, "--yes", "--json")
-        assert told.code == 0, told.err
+        swept = in_process("sweep", "run", grid, "--output-dir", root, "--yes", "--json")
+        assert swept.code == 0, swept.err
         head = BudgetGuard.of_log(root / "spend.jsonl").head
-        assert told.json["head"] == head
+        assert swept.json["head"] == head
         assert in_process("sweep", "status", root, "--json").json["head"] == head
         assert f"head {head[:12]}\n" in in_process("sweep", "status", root).out
         summary = in_process("sweep", "aggregate", root, "--allow-missing", "--json").json
@@ -429,7 +419,7 @@ class TestTheHeadInReports:
     def test_a_sweep_without_a_ceiling_names_none(self, tmp_path: Path) -> None:
         grid, root = tmp_path / "grid.json", tmp_path / "sweep"
         grid.write_text(json.dumps({k: v for k, v in self.GRID.items() if k != "ceiling"}))
-        told = in_process("sweep", "run", grid, "--output-dir", root, "--yes", "--json")
-        assert told.json["head"] == ""
+        swept = in_process("sweep", "run", grid, "--output-dir", root, "--yes", "--json")
+        assert swept.json["head"] == ""
         assert not (root / "spend.jsonl").exists()
         assert "head" not in in_process("sweep", "status", root).out

@@ -89,7 +89,7 @@ TORN = b'{"kind":"hold","ts":"20\n'
 
 def chained_behind_torn(entry: AnyEntry) -> bytes:
     """Return a log with a torn line, and behind it an entry whose hash covers it."""
-    before = scan("log", WRITTEN, START, None)
+    before = scan("log", WRITTEN, START)
     hasher = before.link.hasher.copy()
     hasher.update(TORN)
     after = replace(before, link=replace(before.link, hasher=hasher))
@@ -102,9 +102,9 @@ def seal_of(torn_from: int, torn_bytes: int) -> Sealed:
     )
 
 
-def test_a_seal_that_names_the_torn_bytes_is_good() -> None:
+def test_a_seal_that_names_the_torn_bytes_is_valid() -> None:
     entry = seal_of(len(WRITTEN), len(TORN))
-    found = scan("log", chained_behind_torn(entry), START, None)
+    found = scan("log", chained_behind_torn(entry), START)
     assert [line for _, line in found.lines] == [held("h"), entry]
 
 
@@ -115,7 +115,7 @@ def test_a_seal_that_names_the_torn_bytes_is_good() -> None:
 )
 def test_a_torn_line_that_no_seal_names_is_refused_with_its_number(entry: AnyEntry) -> None:
     with pytest.raises(SpendLogAltered, match="line 2: it is broken and was never sealed"):
-        scan("log", chained_behind_torn(entry), START, None)
+        scan("log", chained_behind_torn(entry), START)
 
 
 @pytest.mark.parametrize("field", ["estimated", "actual"])

@@ -45,7 +45,7 @@ def gate_of(guard: BudgetGuard, clock: ManualClock, **environ: str) -> GuardGate
 
 
 class TestTheGate:
-    def test_the_first_slice_and_the_stopping_are_held_at_once(
+    def test_the_first_slice_and_the_grace_are_held_at_the_start(
         self, guard: BudgetGuard, clock: ManualClock
     ) -> None:
         gate_of(guard, clock)
@@ -80,7 +80,7 @@ class TestTheGate:
         gate.settle()
         assert guard.total_spent == 130.0
 
-    def test_what_room_is_left_is_held_however_little(
+    def test_a_remainder_of_one_micro_unit_is_held(
         self, tmp_path: Path, clock: ManualClock
     ) -> None:
         guard = BudgetGuard(120.000001, tmp_path / "spend.jsonl", clock=clock, environ={})
@@ -100,7 +100,7 @@ class TestTheGate:
         gate.settle()
         assert guard.total_spent == 29.0
 
-    def test_a_ceiling_that_pays_for_nothing_but_the_stopping_lets_nothing_start(
+    def test_a_ceiling_that_pays_only_for_stopping_starts_nothing(
         self, tmp_path: Path, clock: ManualClock
     ) -> None:
         guard = BudgetGuard(20, tmp_path / "spend.jsonl", clock=clock, environ={})
@@ -108,7 +108,7 @@ class TestTheGate:
             gate_of(guard, clock)
         assert guard.committed == 0.0
 
-    def test_below_a_hold_what_room_is_left_is_taken_too(
+    def test_a_joined_hold_is_extended_by_what_fits(
         self, tmp_path: Path, clock: ManualClock
     ) -> None:
         guard = BudgetGuard(80, tmp_path / "spend.jsonl", clock=clock, environ={})
@@ -116,7 +116,7 @@ class TestTheGate:
         gate_of(guard, clock, **{HOLD_VARIABLE: f"{hold.id}@{guard.log_path}"})
         assert guard.held == 80.0
 
-    def test_below_a_hold_that_pays_for_nothing_but_the_stopping_nothing_starts(
+    def test_a_joined_hold_that_pays_only_for_stopping_starts_nothing(
         self, tmp_path: Path, clock: ManualClock
     ) -> None:
         guard = BudgetGuard(20, tmp_path / "spend.jsonl", clock=clock, environ={})
@@ -124,7 +124,7 @@ class TestTheGate:
         with pytest.raises(BudgetGuardExceeded):
             gate_of(guard, clock, **{HOLD_VARIABLE: f"{hold.id}@{guard.log_path}"})
 
-    def test_when_the_log_breaks_training_goes_on_and_then_stops_with_that_reason(
+    def test_when_the_log_fails_training_continues_and_then_stops_with_that_reason(
         self, guard: BudgetGuard, clock: ManualClock
     ) -> None:
         gate = gate_of(guard, clock)
@@ -139,19 +139,19 @@ class TestTheGate:
         gate.renew()
         assert gate.stop_reason() is None
 
-    def test_a_log_that_cannot_take_the_end_leaves_the_hold_and_raises_nothing(
+    def test_a_failed_capture_leaves_the_hold_and_raises_nothing(
         self, guard: BudgetGuard, clock: ManualClock
     ) -> None:
-        gate, told = gate_of(guard, clock), list[str]()
-        gate.begin(told.append)
+        gate, notes = gate_of(guard, clock), list[str]()
+        gate.begin(notes.append)
         sound = guard.log_path.read_bytes()
         guard.log_path.write_bytes(sound + b"nonsense\n")
         gate.settle()
-        assert "the hold stays open" in told[-1]
+        assert "the hold stays open" in notes[-1]
         guard.log_path.write_bytes(sound)
         assert guard.held == 120.0
 
-    def test_another_price_counts_from_when_it_was_set(
+    def test_a_changed_price_counts_from_its_change(
         self, guard: BudgetGuard, clock: ManualClock
     ) -> None:
         gate = gate_of(guard, clock)
@@ -163,7 +163,7 @@ class TestTheGate:
         gate.settle()
         assert guard.total_spent == 60.0
 
-    def test_a_price_that_the_hold_cannot_pay_is_held_for_at_once(
+    def test_a_higher_price_extends_the_hold_at_once(
         self, guard: BudgetGuard, clock: ManualClock
     ) -> None:
         gate = gate_of(guard, clock)
@@ -171,7 +171,7 @@ class TestTheGate:
         assert gate.stop_reason() is None
         assert guard.held == 840.0
 
-    def test_what_runs_below_a_hold_extends_it_and_leaves_it_to_its_opener(
+    def test_a_joined_hold_is_extended_and_not_captured(
         self, guard: BudgetGuard, clock: ManualClock
     ) -> None:
         hold = guard.authorize("sweep-trial", 50)
@@ -181,9 +181,7 @@ class TestTheGate:
         gate.settle()
         assert kinds(guard) == ["hold", "extend"]
 
-    def test_a_hold_that_is_settled_already_lets_nothing_run_below_it(
-        self, guard: BudgetGuard, clock: ManualClock
-    ) -> None:
+    def test_a_settled_hold_cannot_be_joined(self, guard: BudgetGuard, clock: ManualClock) -> None:
         hold = guard.authorize("sweep-trial", 50)
         guard.record_actual("sweep-trial", 1)
         with pytest.raises(HoldResolved):
@@ -248,17 +246,17 @@ class TestARun:
             outlay.run("bert", dir=tmp_path / "run", price=self.PRICE, guard=guard)
         assert guard.committed == 0.0
 
-    def test_a_path_is_a_guard_too(self, tmp_path: Path) -> None:
+    def test_the_path_of_a_log_is_accepted_as_guard(self, tmp_path: Path) -> None:
         BudgetGuard(1000, tmp_path / "spend.jsonl", environ={}).authorize("before", 1)
         with outlay.run("bert", dir=tmp_path / "run", price=self.PRICE, guard=tmp_path):
             pass
         assert BudgetGuard.of_log(tmp_path / "spend.jsonl").total_spent > 0
 
-    def test_something_else_is_no_guard(self, tmp_path: Path) -> None:
+    def test_another_type_is_refused_as_guard(self, tmp_path: Path) -> None:
         with pytest.raises(InvalidValue, match="guard"):
             outlay.run("bert", dir=tmp_path / "run", price=self.PRICE, guard=5)
 
-    def test_other_ranks_say_nothing_to_the_log(
+    def test_only_rank_0_writes_to_the_log(
         self, guard: BudgetGuard, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setenv("RANK", "1")
@@ -267,7 +265,7 @@ class TestARun:
             assert list(run.steps(range(3))) == [0, 1, 2]
         assert not guard.log_path.exists()
 
-    def test_it_joins_the_hold_of_whoever_launched_it(
+    def test_it_joins_the_hold_of_its_launcher(
         self, guard: BudgetGuard, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         hold = guard.authorize("trial-7", 500)
@@ -276,7 +274,7 @@ class TestARun:
             pass
         assert kinds(guard) == ["hold"]
 
-    def test_under_a_launchers_hold_a_run_without_a_price_leaves_the_money_to_it(
+    def test_without_a_price_a_launchers_hold_is_not_joined(
         self, guard: BudgetGuard, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         hold = guard.authorize("trial-7", 500)
@@ -285,14 +283,14 @@ class TestARun:
             assert list(run.steps(range(3))) == [0, 1, 2]
 
     def test_it_stops_cleanly_when_the_money_ends(self, tmp_path: Path) -> None:
-        guard = BudgetGuard(4, tmp_path / "spend.jsonl", environ={})
+        guard = BudgetGuard("2.20", tmp_path / "spend.jsonl", environ={})
         guarding = self.guarding(guard)
         with outlay.run("bert", dir=tmp_path / "run", price=self.PRICE, guard=guarding) as run:
             for _ in run.steps(endless()):
                 threading.Event().wait(0.02)
             assert "whole" in (run.stop_reason or "")
         assert guard.holds() == ()
-        assert guard.total_spent <= 4.0 + 2.0
+        assert guard.total_spent <= 2.2 + 2.0
 
     def test_a_run_that_is_killed_leaves_its_hold(self, guard: BudgetGuard, tmp_path: Path) -> None:
         script = (
@@ -305,7 +303,7 @@ class TestARun:
         assert subprocess.run(words, check=False).returncode == -signal.SIGKILL
         assert guard.held == 360.0
 
-    def test_a_higher_price_is_extended_for_sooner(
+    def test_a_higher_price_brings_the_extension_forward(
         self, guard: BudgetGuard, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         hold = guard.authorize("trial-7", 500)  # minutes at the first price, seconds at the next
@@ -392,14 +390,14 @@ class BoundedGroup:
         return [payload]
 
 
-def test_a_long_reason_fits_what_ranks_can_tell_each_other(clock: ManualClock) -> None:
+def test_a_long_reason_is_cut_to_the_payload_of_an_all_gather(clock: ManualClock) -> None:
     gate = JointStop(lambda: "資" * 900, find_group=BoundedGroup, clock=clock)
-    told = gate.before_step(tokens=0, samples=0)
-    assert told is not None
-    assert set(told) == {"資"}
+    reason = gate.before_step(tokens=0, samples=0)
+    assert reason is not None
+    assert set(reason) == {"資"}
 
 
-def test_durations_of_a_guarding_are_read_as_people_write_them(guard: BudgetGuard) -> None:
+def test_durations_of_a_guarding_are_parsed_from_text(guard: BudgetGuard) -> None:
     guarding = Guarding(guard=guard, slice="10m", grace="2m")
     assert guarding.slice == Duration(600 * 10**9)
     assert guarding.grace == Duration(120 * 10**9)

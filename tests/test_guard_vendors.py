@@ -168,11 +168,11 @@ def test_a_zero_byte_in_a_command_is_a_problem_and_no_exception() -> None:
 
 
 def test_a_command_that_hangs_is_left_even_if_a_child_holds_its_output(tmp_path: Path) -> None:
-    told = tmp_path / "pid"
-    leaves = ("sh", "-c", "setsid sleep 600 & echo $! > $TOLD; sleep 600")
-    reply = run_command(leaves, {**os.environ, "TOLD": str(told)}, timeout_s=5.0)
+    pid_file = tmp_path / "pid"
+    leaves = ("sh", "-c", "setsid sleep 600 & echo $! > $PID_FILE; sleep 600")
+    reply = run_command(leaves, {**os.environ, "PID_FILE": str(pid_file)}, timeout_s=1.0)
     assert (reply.finished, "did not answer" in reply.problem) == (False, True)
-    os.kill(int(told.read_text()), signal.SIGKILL)  # raises if it were not there any more
+    os.kill(int(pid_file.read_text()), signal.SIGKILL)  # raises if it were not there any more
 
 
 def test_what_a_failing_command_prints_is_not_repeated() -> None:

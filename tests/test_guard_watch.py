@@ -1,10 +1,11 @@
-"""Rentals that nobody watches: shown wherever money is, given a new watcher, ended, joined to runs.
+"""Rentals without a watcher: shown with every figure, watched again, ended, joined by runs.
 
 Watchers are real processes, the vendor a program on this machine.
 """
 
 from __future__ import annotations
 
+import re
 import signal
 import stat
 import sys
@@ -16,19 +17,19 @@ import pytest
 
 import outlay as package
 import vendor_stand_in
-from command_line import Outcome, in_process, outlay
+from command_line import Outcome, in_process
 from outlay.clock import SYSTEM
 from outlay.guard.balance import Hold
 from outlay.guard.budget_guard import BudgetGuard
 from outlay.guard.locking import has_ended
-from outlay.guard.rental.watch import known_logs
+from outlay.guard.rental.watch import Reaper, known_logs
 from outlay.proc.identity import Process, all_processes, command_line, read_process, send
 from outlay.units import Money
 from waiting import until
 
 
 class Bench:
-    """A spend log, a vendor that runs here, and what was rented from it."""
+    """A test bench: a spend log, a vendor that runs here, and what was rented from it."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -37,7 +38,7 @@ class Bench:
         self.vendor = f"{sys.executable} -S -E {vendor_stand_in.__file__} {directory / 'vendor'}"
 
     def rent(self, *words: str, limit: str = "2 USD", rate: str = "0.70 USD/h") -> Outcome:
-        return outlay(
+        return in_process(
             "guard", "rent", "--label", "lab02-pod", "--limit", limit, "--rate", rate,
             "--create", f"{self.vendor} create {{name}}", "--list", f"{self.vendor} list",
             "--terminate", f"{self.vendor} terminate {{id}}", "--poll", "100ms",
@@ -50,7 +51,8 @@ class Bench:
 
     @property
     def hold(self) -> Hold:
-        (hold,) = self.guard.holds()
+        """The hold of the rental."""
+        (hold,) = self.guard.log.books().rentals.values()
         return hold
 
     def kill_watcher(self) -> None:
@@ -58,9 +60,12 @@ class Bench:
             _, pid, start = hold.watcher.split(":")
             send(Process(int(pid), int(start)), signal.SIGKILL)
             until(partial(has_ended, hold.watcher), what="the watcher to die")
-        until(lambda: not self.is_asked(), what="the vendor's commands that it had started")
+        until(
+            lambda: not self.has_running_commands(),
+            what="the vendor's commands that it had started",
+        )
 
-    def is_asked(self) -> bool:
+    def has_running_commands(self) -> bool:
         """Whether a command of the vendor runs; one that is slow to start outlives its watcher."""
         directory = str(self.directory / "vendor")
         return any(directory in command_line(pid) for pid in all_processes())
@@ -85,7 +90,7 @@ def orphan(bench: Bench) -> Bench:
     return bench
 
 
-def test_its_watcher_is_known_by_its_start_time_when_renting_returns(bench: Bench) -> None:
+def test_the_watcher_is_recorded_with_its_start_time_when_renting_returns(bench: Bench) -> None:
     assert bench.rent().code == 0
     _, pid, start = bench.hold.watcher.split(":")
     process = read_process(int(pid))
@@ -94,45 +99,35 @@ def test_its_watcher_is_known_by_its_start_time_when_renting_returns(bench: Benc
 
 
 class TestADeadWatcher:
-    def test_status_calls_it_an_error(self, orphan: Bench) -> None:
+    def test_every_view_of_rentals_shows_the_error_and_ends_nothing(self, orphan: Bench) -> None:
         status = in_process("guard", "status", "--log", orphan.log, "--json").json
         (finding,) = status["findings"]
         assert finding["severity"] == "error"
-        assert "its watcher" in finding["message"]
-        assert "is dead" in finding["message"]
+        assert re.search("its watcher .* is dead", finding["message"])
+        stale = in_process("guard", "reconcile", "--log", orphan.log).out
+        assert "is dead" in stale
+        assert "no hold needs to be settled by hand" not in stale
+        overview = in_process().out
+        assert "Nothing is running" not in overview
+        assert "Rented: pod-1 for lab02-pod" in overview
+        assert "is dead" in overview
+        check = in_process("watch", "--check", "--json", XDG_CONFIG_HOME=str(orphan.directory))
+        assert check.code == 3
+        assert [each["hold"]["resource"] for each in check.json["rented"]] == ["pod-1"]
+        assert orphan.running()
 
-    def test_reconcile_lists_it(self, orphan: Bench) -> None:
-        said = in_process("guard", "reconcile", "--log", orphan.log).out
-        assert "is dead" in said
-        assert "no hold needs to be settled by hand" not in said
-
-    @pytest.mark.usefixtures("orphan")
-    def test_the_overview_shows_the_rental_and_the_error(self) -> None:
-        said = in_process()
-        assert "Nothing is running" not in said.out
-        assert "Rented: pod-1 for lab02-pod" in said.out
-        assert "is dead" in said.out
-
-    def test_nothing_more_is_authorised_in_its_lab(self, orphan: Bench) -> None:
+    def test_its_lab_is_blocked_until_it_is_adopted(self, orphan: Bench) -> None:
         refused = in_process("guard", "authorize", "lab02-more", "1", "--log", orphan.log)
         assert (refused.code, "guard adopt" in refused.err) == (3, True)
         assert in_process("guard", "authorize", "lab03-x", "1", "--log", orphan.log).code == 0
-
-    def test_check_exits_3_and_ends_nothing(self, orphan: Bench) -> None:
-        said = in_process("watch", "--check", "--json", XDG_CONFIG_HOME=str(orphan.directory))
-        assert said.code == 3
-        assert [each["hold"]["resource"] for each in said.json["rented"]] == ["pod-1"]
-        assert orphan.running()
-
-    def test_adopting_it_clears_the_error(self, orphan: Bench) -> None:
         before = orphan.hold.watcher
-        said = in_process("guard", "adopt", orphan.hold.id, "--log", orphan.log)
-        assert said.code == 0, said.err
+        adopted = in_process("guard", "adopt", orphan.hold.id, "--log", orphan.log)
+        assert adopted.code == 0, adopted.err
         assert orphan.hold.watcher not in ("", before)
         assert orphan.guard.findings() == ()
         assert in_process("guard", "authorize", "lab02-more", "1", "--log", orphan.log).code == 0
 
-    def test_one_that_is_watched_is_not_adopted(self, bench: Bench) -> None:
+    def test_a_watched_rental_is_not_adopted(self, bench: Bench) -> None:
         assert bench.rent().code == 0
         refused = in_process("guard", "adopt", bench.hold.id, "--log", bench.log)
         assert refused.code == 2
@@ -150,7 +145,7 @@ class TestAnOverdueRental:
         """Past its deadline, with a vendor that ignored the watcher until that was killed."""
         mode = bench.directory / "vendor" / "terminate.mode"
         mode.write_text("ignore")
-        assert bench.rent("--margin", "5900ms", limit="6 USD", rate="3600 USD/h").code == 0
+        assert bench.rent("--margin", "900ms", limit="1 USD", rate="3600 USD/h").code == 0
         bench.kill_watcher()
         mode.write_text("ok")
         until(
@@ -160,12 +155,18 @@ class TestAnOverdueRental:
         return bench
 
     def test_its_cost_grows_in_every_figure(self, overdue: Bench) -> None:
-        until(lambda: overdue.guard.held > 6, what="more than was held to be spent")
+        until(lambda: overdue.guard.held > 1, what="more than was held to be spent")
         status = in_process("guard", "status", "--log", overdue.log, "--json").json
-        assert Money(**status["scopes"][0]["held"]) > Money.parse("6 USD")
+        assert Money(**status["scopes"][0]["held"]) > Money.parse("1 USD")
 
-    def test_outlay_watch_terminates_and_settles_it(self, overdue: Bench) -> None:
-        said = outlay("watch", "--once")
+    def test_outlay_watch_terminates_and_settles_it(
+        self, overdue: Bench, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        reap = Reaper.reap
+        monkeypatch.setattr(
+            Reaper, "reap", lambda reaper, census, **_: reap(reaper, census, pause_s=0.05)
+        )
+        said = in_process("watch", "--once")
         assert said.code == 0
         assert "verified gone" in said.err
         assert not overdue.running()
@@ -225,7 +226,7 @@ class TestInstalling:
         assert "-m outlay watch --once" in said.err
 
 
-TRAIN = "import time; time.sleep(0.3)"
+TRAIN = "import time; time.sleep(0.05)"
 
 
 class TestARunOnIt:
@@ -237,47 +238,40 @@ class TestARunOnIt:
     def guard_run(self, bench: Bench, variable: str, value: str) -> Outcome:
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv(variable, value)
-            return outlay(
+            return in_process(
                 "guard", "run", "--label", "lab02-train", "--rate", "0.70 USD/h", "--log",
                 bench.log, "--dir", bench.directory / "run", "--", sys.executable, "-c", TRAIN,
             )  # fmt: skip
 
-    def test_guard_run_opens_and_captures_nothing(self, bench: Bench) -> None:
-        assert bench.rent().code == 0
-        before = self.lines(bench)
-        assert self.guard_run(bench, "RUNPOD_POD_ID", "pod-1").code == 0
-        assert self.lines(bench) == before
-        assert (bench.guard.held, bench.guard.total_spent) == (2.0, 0.0)
-
-    def test_a_hold_that_is_named_is_joined_and_not_extended(self, bench: Bench) -> None:
-        assert bench.rent().code == 0
-        named = f"{bench.hold.id}@{bench.log}"
-        assert self.guard_run(bench, "OUTLAY_HOLD", named).code == 0
-        assert (bench.guard.held, bench.guard.total_spent) == (2.0, 0.0)
-
-    def test_a_run_inside_opens_and_captures_nothing(
+    def test_no_run_on_it_holds_or_captures_money(
         self, bench: Bench, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         assert bench.rent().code == 0
         before = self.lines(bench)
+        assert self.guard_run(bench, "RUNPOD_POD_ID", "pod-1").code == 0
+        assert self.guard_run(bench, "OUTLAY_HOLD", f"{bench.hold.id}@{bench.log}").code == 0
         monkeypatch.setenv("RUNPOD_POD_ID", "pod-1")
-        directory = bench.directory / "run"
+        directory = bench.directory / "inside"
         with package.run("m", dir=directory, price="0.70 USD/h", gpus=1, guard=bench.guard) as run:
             for _ in run.steps(range(2)):
                 SYSTEM.sleep(0.01)
         assert self.lines(bench) == before
+        assert (bench.guard.held, bench.guard.total_spent) == (2.0, 0.0)
 
     def test_on_another_machine_it_is_held_and_captured(self, bench: Bench) -> None:
         assert bench.rent().code == 0
         assert self.guard_run(bench, "RUNPOD_POD_ID", "pod-2").code == 0
         assert bench.guard.total_spent > 0
 
-    def test_a_run_ends_before_the_machine_does(self, bench: Bench) -> None:
-        assert bench.rent("--max-hours", "20s").code == 0
-        said = outlay(
+    def test_a_run_ends_before_the_machine_does(
+        self, bench: Bench, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        (bench.directory / "vendor" / "terminate.mode").write_text("ignore")
+        assert bench.rent("--max-hours", "2s").code == 0
+        monkeypatch.setenv("RUNPOD_POD_ID", "pod-1")
+        said = in_process(
             "guard", "run", "--label", "lab02-train", "--rate", "0.70 USD/h", "--log", bench.log,
             "--notice", "100ms", "--", sys.executable, "-c", "import time; time.sleep(60)",
-            RUNPOD_POD_ID="pod-1",
         )  # fmt: skip
         assert (said.code, "pays for this machine" in said.err) == (3, True)
 
@@ -300,7 +294,7 @@ class TestARunOnIt:
 class TestTheSameOptions:
     def run(self, bench: Bench, *words: str, seconds: float = 60) -> Outcome:
         program = f"import time; time.sleep({seconds})"
-        return outlay(
+        return in_process(
             "guard", "run", "--label", "a", "--rate", "3600 USD/h", "--log", bench.log,
             "--ceiling", "50", "--notice", "100ms", "--slice", "1s", *words,
             "--", sys.executable, "-c", program,
@@ -327,7 +321,7 @@ class TestTheSameOptions:
         assert bench.rent("--most-rate", "0.70 USD/h").code == 0
 
     def test_hours_alone_are_the_limit_of_a_rental(self, bench: Bench) -> None:
-        said = outlay(
+        said = in_process(
             "guard", "rent", "--label", "lab02-pod", "--rate", "0.60 USD/h", "--max-hours", "1",
             "--create", f"{bench.vendor} create {{name}}", "--list", f"{bench.vendor} list",
             "--terminate", f"{bench.vendor} terminate {{id}}", "--log", bench.log,
@@ -337,14 +331,14 @@ class TestTheSameOptions:
         assert bench.hold.amount == Money.parse("0.62 USD")  # an hour, and the margin of 2 minutes
 
     def test_a_rental_needs_one_of_them(self, bench: Bench) -> None:
-        said = outlay(
+        said = in_process(
             "guard", "rent", "--label", "a", "--rate", "0.60 USD/h", "--create", "x {name}",
             "--vendor", "runpod", "--log", bench.log, "--ceiling", "50",
         )  # fmt: skip
         assert (said.code, "--max-hours" in said.err) == (2, True)
 
 
-def test_the_hold_can_be_told_to_the_machine(bench: Bench) -> None:
+def test_the_creation_command_may_contain_the_hold_id(bench: Bench) -> None:
     assert bench.rent("--create", f"{bench.vendor} create {{name}} {{hold}}").code == 0
     calls = (bench.directory / "vendor" / "calls").read_text().splitlines()
     (created,) = (line for line in calls if line.startswith("create"))

@@ -40,11 +40,11 @@ def ask(path: Path) -> None:
     BudgetGuard(5, path, environ={}).authorize("more", 2)
 
 
-def be_another_machine() -> None:
+def forget_seen_heads() -> None:
     shutil.rmtree(outlay_home() / "heads", ignore_errors=True)
 
 
-def write_anew(path: Path, entries: Iterable[AnyEntry]) -> None:
+def rewrite(path: Path, entries: Iterable[AnyEntry]) -> None:
     """Write a log and its head as if these entries were all there ever was."""
     blob = link_entries(NOTHING, entries, ts=TS).blob
     path.write_bytes(blob)
@@ -62,27 +62,27 @@ def delete_both(path: Path) -> None:
 
 
 def roll_back_both(path: Path) -> None:
-    write_anew(path, entries_of(path)[:1])
+    rewrite(path, entries_of(path)[:1])
 
 
-def write_anew_with_less(path: Path) -> None:
+def rewrite_with_less(path: Path) -> None:
     first, second = entries_of(path)
-    write_anew(path, [first, msgspec.structs.replace(second, estimated=Decimal("0.01"))])
+    rewrite(path, [first, msgspec.structs.replace(second, estimated=Decimal("0.01"))])
 
 
-def write_anew_and_longer(path: Path) -> None:
+def rewrite_longer(path: Path) -> None:
     entries = [msgspec.structs.replace(entry, estimated=Decimal(0)) for entry in entries_of(path)]
     more = [msgspec.structs.replace(entries[0], hold=f"{number:012x}") for number in range(5)]
-    write_anew(path, [*entries, *more])
+    rewrite(path, [*entries, *more])
 
 
-DEEDS = [delete_both, roll_back_both, write_anew_with_less, write_anew_and_longer]
+CHANGES = [delete_both, roll_back_both, rewrite_with_less, rewrite_longer]
 
 
-@pytest.mark.parametrize("deed", DEEDS)
-def test_a_log_behind_what_this_machine_has_seen_is_refused(log_path: Path, deed: object) -> None:
-    assert callable(deed)
-    deed(log_path)
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_log_behind_what_this_machine_has_seen_is_refused(log_path: Path, change: object) -> None:
+    assert callable(change)
+    change(log_path)
     for _ in range(2):
         with pytest.raises(SpendLogRolledBack, match="outlay guard accept --reason"):
             ask(log_path)
@@ -90,10 +90,10 @@ def test_a_log_behind_what_this_machine_has_seen_is_refused(log_path: Path, deed
         _ = BudgetGuard(5, log_path, environ={}).remaining
 
 
-@pytest.mark.parametrize("deed", DEEDS)
-def test_verify_says_so_with_exit_code_3(log_path: Path, deed: object) -> None:
-    assert callable(deed)
-    deed(log_path)
+@pytest.mark.parametrize("change", CHANGES)
+def test_verify_exits_with_3(log_path: Path, change: object) -> None:
+    assert callable(change)
+    change(log_path)
     assert in_process("guard", "verify", "--log", log_path).code == 3
 
 
@@ -104,14 +104,14 @@ def test_a_refused_log_is_left_as_it_is(log_path: Path) -> None:
     assert list(log_path.parent.iterdir()) == []
 
 
-def test_the_message_says_that_git_does_this_too(log_path: Path) -> None:
+def test_the_message_names_git_as_a_cause(log_path: Path) -> None:
     roll_back_both(log_path)
     with pytest.raises(SpendLogRolledBack, match=r"kept in git.*checkout of an older commit"):
         ask(log_path)
 
 
 def test_reading_the_log_remembers_what_was_seen(log_path: Path) -> None:
-    be_another_machine()
+    forget_seen_heads()
     assert in_process("guard", "status", "--log", log_path).code == 0
     roll_back_both(log_path)
     with pytest.raises(SpendLogRolledBack):
@@ -133,7 +133,7 @@ def test_a_hard_link_elsewhere_has_no_head_and_is_refused(log_path: Path, tmp_pa
         ask(other)
 
 
-def test_a_home_that_cannot_be_written_remembers_nothing_and_disturbs_nobody(
+def test_a_home_that_cannot_be_written_is_no_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "file").write_text("")
@@ -151,7 +151,7 @@ class TestTheManifest:
         path = tmp_path / "spend.jsonl"
         (tmp_path / "manifest.json").write_text(MANIFEST)
         BudgetGuard(5, path, environ={}).authorize("a", 4)
-        be_another_machine()
+        forget_seen_heads()
         return path
 
     def test_it_keeps_every_other_key_as_it_was(self, log_path: Path) -> None:
@@ -160,11 +160,11 @@ class TestTheManifest:
         assert first == ("spend.jsonl", FileSpendLog(log_path).head())
         assert manifest == json.loads(MANIFEST)
 
-    @pytest.mark.parametrize("deed", [delete_both, write_anew_and_longer])
-    def test_a_restarted_log_is_refused(self, log_path: Path, deed: object) -> None:
-        assert callable(deed)
-        deed(log_path)
-        be_another_machine()
+    @pytest.mark.parametrize("change", [delete_both, rewrite_longer])
+    def test_a_restarted_log_is_refused(self, log_path: Path, change: object) -> None:
+        assert callable(change)
+        change(log_path)
+        forget_seen_heads()
         with pytest.raises(SpendLogRolledBack, match=r"manifest\.json names another first line"):
             ask(log_path)
 
@@ -172,7 +172,7 @@ class TestTheManifest:
         delete_both(log_path)
         BudgetGuard(5, log_path, environ={}).accept("started over")
         ask(log_path)
-        be_another_machine()
+        forget_seen_heads()
         ask(log_path)
 
     def test_a_second_log_beside_it_has_a_first_line_of_its_own(self, log_path: Path) -> None:
@@ -205,21 +205,21 @@ class TestExpecting:
         assert in_process(*words, old).code == 0
         assert in_process(*words, old[:12]).code == 0
 
-    @pytest.mark.parametrize("deed", DEEDS[1:])
-    def test_a_rollback_shows_on_a_machine_that_never_saw_the_log(
-        self, log_path: Path, deed: object
+    @pytest.mark.parametrize("change", CHANGES[1:])
+    def test_a_rollback_is_detected_on_a_machine_that_never_saw_the_log(
+        self, log_path: Path, change: object
     ) -> None:
-        assert callable(deed)
+        assert callable(change)
         old = self.head(log_path)
-        deed(log_path)
-        be_another_machine()
+        change(log_path)
+        forget_seen_heads()
         assert in_process("guard", "verify", "--log", log_path).code == 0
         said = in_process("guard", "verify", "--log", log_path, "--expect", old)
         assert said.code == 3
         assert "rolled back or rewritten" in said.out + said.err
 
     @pytest.mark.parametrize("hash_", ["abc", "not a hash at all"])
-    def test_what_is_no_hash_is_a_wrong_argument(self, log_path: Path, hash_: str) -> None:
+    def test_an_invalid_hash_is_a_wrong_argument(self, log_path: Path, hash_: str) -> None:
         assert in_process("guard", "verify", "--log", log_path, "--expect", hash_).code == 2
 
 
@@ -237,10 +237,10 @@ class TestAccepting:
         assert "the file ends at byte" in line["detail"]["found"]
         assert line["detail"]["instead_of"] == lost
 
-    @pytest.mark.parametrize("deed", DEEDS)
-    def test_the_log_is_usable_and_sound_again(self, log_path: Path, deed: object) -> None:
-        assert callable(deed)
-        deed(log_path)
+    @pytest.mark.parametrize("change", CHANGES)
+    def test_the_log_is_usable_and_sound_again(self, log_path: Path, change: object) -> None:
+        assert callable(change)
+        change(log_path)
         BudgetGuard(5, log_path, environ={}).accept("restored")
         ask(log_path)
         assert FileSpendLog(log_path).verify().sound
@@ -264,27 +264,25 @@ class TestAccepting:
         in_process("guard", "accept", "--reason", "restored", "--log", log_path)
         assert BudgetGuard.of_log(log_path, environ={}).remaining == 4.0
 
-    def test_a_process_that_saw_what_was_given_up_goes_on(self, log_path: Path) -> None:
+    def test_a_process_that_saw_the_lost_lines_accepts_the_log(self, log_path: Path) -> None:
         live = BudgetGuard(5, log_path, environ={})
         assert live.held == 4.0
         roll_back_both(log_path)
         BudgetGuard(5, log_path, environ={}).accept("restored")
         assert live.held == 1.0
 
-    def test_another_machine_that_saw_more_than_was_given_up_still_refuses(
-        self, log_path: Path
-    ) -> None:
+    def test_a_machine_that_saw_further_lines_still_refuses(self, log_path: Path) -> None:
         kept = log_path.read_bytes(), head_path(log_path).read_bytes()
         BudgetGuard(5, log_path, environ={}).authorize("c", 1)
         seen = shutil.copytree(outlay_home() / "heads", outlay_home() / "other")
         roll_back_both(log_path)
-        be_another_machine()
+        forget_seen_heads()
         log_path.write_bytes(kept[0])
         head_path(log_path).write_bytes(kept[1])
         assert BudgetGuard(5, log_path, environ={}).held == 4.0
         roll_back_both(log_path)
         BudgetGuard(5, log_path, environ={}).accept("restored")
-        be_another_machine()
+        forget_seen_heads()
         seen.rename(outlay_home() / "heads")
         with pytest.raises(SpendLogRolledBack):
             ask(log_path)
@@ -307,13 +305,13 @@ class TestAccepting:
             BudgetGuard(5, log_path, environ={}).accept("please")
 
 
-class TestDecisionsAgain:
+class TestRecheckedDecisions:
     """Verify judges every hold again, under the policy that its own line states."""
 
     def verify(self, path: Path, entries: Iterable[AnyEntry]) -> list[tuple[int, str]]:
         path.parent.mkdir(exist_ok=True, parents=True)
-        write_anew(path, entries)
-        be_another_machine()
+        rewrite(path, entries)
+        forget_seen_heads()
         findings = FileSpendLog(path).verify().findings
         return [(finding.line, finding.message) for finding in findings]
 

@@ -11,8 +11,8 @@ from outlay.guard.entries import Held, Noted, micros_of
 from outlay.guard.spend_log import FileSpendLog
 
 PROCESSES = 64
-AUTHORISATIONS = 10_000
-CEILING_CENTS = 4_321
+AUTHORISATIONS = 3_000
+CEILING_CENTS = 1_433
 PRICE_CENTS = 7
 
 # Forked from one process, so that outlay is imported once; each has a guard of its own.
@@ -22,7 +22,7 @@ from outlay.guard.budget_guard import BudgetGuard
 from outlay.guard.errors import BudgetGuardExceeded
 
 def race(path, tries, start):
-    guard, won = BudgetGuard("43.21", path), 0
+    guard, won = BudgetGuard("14.33", path), 0
     os.read(start, 1)
     for _ in range(tries):
         try:

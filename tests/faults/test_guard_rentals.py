@@ -1,7 +1,7 @@
 """Something rented: held before it exists, ended at its deadline, settled only when gone.
 
-The vendor is a program that accepts termination and ignores it, fails, hangs, answers late or
-prints garbage.
+The vendor accepts termination and ignores it, fails, hangs, answers late or prints garbage. Where
+the clock is a manual one its program is called in this process, and is started where it is real.
 """
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
 from pathlib import Path
 
@@ -27,12 +26,15 @@ from outlay.guard.budget_guard import BudgetGuard
 from outlay.guard.entries import Captured, Posting, Vendor
 from outlay.guard.errors import BudgetGuardExceeded, RentalAlive, RentalUnattended
 from outlay.guard.locking import this_process
-from outlay.guard.rental.rental import Tenancy, proof_path
-from outlay.guard.rental.renting import (
+from outlay.guard.rental.rental import (
     CreationFailed,
     RentalOrder,
     RentalUnknown,
+    Reply,
+    Tenancy,
     VendorUnusable,
+    expand,
+    proof_path,
     rent,
 )
 from outlay.guard.rental.watch import Reaper, poll_once, start_watcher
@@ -70,6 +72,32 @@ class StandIn:
         return sum(line.split()[0] == command for line in lines)
 
 
+def run_in_process(
+    command: Sequence[str],
+    environ: Mapping[str, str],
+    *,
+    stdin: str = "",
+    places: Mapping[str, str] | None = None,
+    timeout_s: float = 60.0,
+) -> Reply:
+    """Call the vendor's program in this process, with the replies of ``run_command``."""
+    assert stdin == ""
+    program, *words = (expand(word, environ, places or {}) for word in command)
+    try:
+        directory, *arguments = words[len(PROGRAM) - 1 :]
+        code, output = vendor_stand_in.answer(Path(directory), *arguments)
+    except vendor_stand_in.Hanging:
+        return Reply("", f"{program} did not answer within {timeout_s:g} s", finished=False)
+    return Reply(output, f"{program} exited with {code}" if code else "")
+
+
+@pytest.fixture
+def clock(clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> ManualClock:
+    """A manual clock, and a vendor that needs no time."""
+    monkeypatch.setattr("outlay.guard.rental.rental.run_command", run_in_process)
+    return clock
+
+
 @pytest.fixture
 def vendor(tmp_path: Path) -> StandIn:
     directory = tmp_path / "vendor"
@@ -100,10 +128,8 @@ def rented(guard: BudgetGuard, vendor: StandIn, clock: ManualClock, **changes: o
     return rent(guard, wanted, ENVIRON, start_watcher=no_watcher, clock=clock)
 
 
-def watching(guard: BudgetGuard, hold: Hold, clock: ManualClock, *, mode: str = "ok") -> Tenancy:
-    """A watcher that waits briefly for a vendor who hangs, and long for one who is only slow."""
-    timeout_s = 2.0 if mode == "hang" else 60.0
-    return Tenancy(guard=guard, hold=hold, environ=ENVIRON, clock=clock, timeout_s=timeout_s)
+def watching(guard: BudgetGuard, hold: Hold, clock: ManualClock) -> Tenancy:
+    return Tenancy(guard=guard, hold=hold, environ=ENVIRON, clock=clock)
 
 
 def events(guard: BudgetGuard) -> list[str]:
@@ -128,8 +154,8 @@ class TestOrdering:
         self, guard: BudgetGuard, vendor: StandIn, clock: ManualClock
     ) -> None:
         hold = rented(guard, vendor, clock)
-        place = Tenancy(guard=guard, hold=hold, environ=ENVIRON, clock=clock)
-        assert place.left_ns == 10 * HOUR - 120 * 10**9
+        tenancy = Tenancy(guard=guard, hold=hold, environ=ENVIRON, clock=clock)
+        assert tenancy.left_ns == 10 * HOUR - 120 * 10**9
 
     def test_without_room_nothing_is_created(
         self, guard: BudgetGuard, vendor: StandIn, clock: ManualClock
@@ -156,7 +182,7 @@ class TestOrdering:
         assert guard.committed == 0.0
 
     @pytest.mark.parametrize("mode", ["garbage", "fail-but-did", "empty"])
-    def test_an_id_that_was_not_told_is_found_by_the_name(
+    def test_an_id_that_creation_did_not_print_is_found_by_name(
         self, guard: BudgetGuard, vendor: StandIn, clock: ManualClock, mode: str
     ) -> None:
         vendor.behave("create", mode)
@@ -175,11 +201,11 @@ class TestOrdering:
             rent(guard, order(vendor), ENVIRON, start_watcher=list_breaks, clock=clock)
         assert guard.held == 20.0
 
-    def test_an_id_that_the_log_does_not_take_is_told_all_the_same(
+    def test_an_id_that_cannot_be_recorded_is_returned_and_reported(
         self, guard: BudgetGuard, vendor: StandIn, clock: ManualClock
     ) -> None:
         def log_breaks(_: Hold) -> None:
-            spoil(guard)
+            corrupt_log(guard)
 
         said: list[str] = []
         hold = rent(
@@ -202,7 +228,7 @@ class TestOrdering:
     ) -> None:
         vendor.behave("create", "hang")
         with pytest.raises(RentalUnknown, match="IT MAY BE RUNNING"):
-            rented(guard, vendor, clock, create_timeout=Duration.parse("1s"))
+            rented(guard, vendor, clock)
         assert guard.held == 20.0
         assert "id is unknown" in str(guard.findings()[0])
 
@@ -231,7 +257,7 @@ class TestOrdering:
             {"create": ("make", "{name}", "$NOT_SET_ANYWHERE")},
         ],
     )
-    def test_what_could_not_be_ended_is_refused_before_money_is_held(
+    def test_an_order_that_could_not_be_ended_is_refused_before_money_is_held(
         self, guard: BudgetGuard, vendor: StandIn, clock: ManualClock, changes: dict[str, object]
     ) -> None:
         with pytest.raises(InvalidValue):
@@ -255,7 +281,7 @@ def capture_of(hold: Hold) -> Captured:
     )  # fmt: skip
 
 
-def spoil(guard: BudgetGuard) -> bytes:
+def corrupt_log(guard: BudgetGuard) -> bytes:
     """Make the log unusable; return what it was."""
     sound = guard.log_path.read_bytes()
     guard.log_path.write_bytes(sound + b"nonsense\n")
@@ -276,7 +302,7 @@ class TestTheDeadline:
         assert poll_once(watch)
         assert vendor.running() == ["pod-1"]
 
-    def test_at_it_the_thing_is_ended_and_settled_once_it_is_gone(
+    def test_at_it_the_rental_is_ended_and_settled_once_it_is_gone(
         self, guard: BudgetGuard, vendor: StandIn, clock: ManualClock
     ) -> None:
         hold = rented(guard, vendor, clock)
@@ -308,7 +334,7 @@ class TestTheDeadline:
         self, guard: BudgetGuard, vendor: StandIn, clock: ManualClock, mode: str
     ) -> None:
         vendor.behave("terminate", mode)
-        watch = watching(guard, rented(guard, vendor, clock), clock, mode=mode)
+        watch = watching(guard, rented(guard, vendor, clock), clock)
         clock.advance(10 * HOUR)
         assert all(poll_once(watch) for _ in range(3))
         assert vendor.calls("terminate") == 3
@@ -323,7 +349,7 @@ class TestTheDeadline:
     ) -> None:
         watch = watching(guard, rented(guard, vendor, clock), clock)
         clock.advance(10 * HOUR)
-        sound = spoil(guard)
+        sound = corrupt_log(guard)
         assert poll_once(watch)
         assert vendor.running() == []
         guard.log_path.write_bytes(sound)
@@ -331,7 +357,7 @@ class TestTheDeadline:
             pass
         assert guard.total_spent == 20.0
 
-    def test_what_is_not_listed_yet_and_refused_to_end_is_not_called_gone(
+    def test_a_rental_that_is_not_listed_yet_and_not_ended_is_not_gone(
         self, guard: BudgetGuard, vendor: StandIn, clock: ManualClock
     ) -> None:
         vendor.behave("create", "late:50")
@@ -340,7 +366,7 @@ class TestTheDeadline:
         assert not Reaper(guard, ENVIRON, clock=clock).end(hold, rounds=4)
         assert guard.held == 20.0
 
-    def test_a_clock_before_the_order_makes_nothing_free(
+    def test_a_clock_before_the_order_charges_what_is_held(
         self, guard: BudgetGuard, vendor: StandIn, clock: ManualClock
     ) -> None:
         hold = rented(guard, vendor, clock)
@@ -366,7 +392,7 @@ class TestTheDeadline:
     def test_an_unreadable_list_proves_nothing_and_the_rental_is_still_terminated(
         self, guard: BudgetGuard, vendor: StandIn, clock: ManualClock, mode: str
     ) -> None:
-        watch = watching(guard, rented(guard, vendor, clock), clock, mode=mode)
+        watch = watching(guard, rented(guard, vendor, clock), clock)
         clock.advance(10 * HOUR)
         vendor.behave("list", mode)
         assert all(poll_once(watch) for _ in range(3))
@@ -377,7 +403,7 @@ class TestTheDeadline:
             pass
         assert guard.held == 0.0
 
-    def test_one_empty_listing_is_not_believed(
+    def test_one_empty_listing_settles_nothing(
         self, guard: BudgetGuard, vendor: StandIn, clock: ManualClock
     ) -> None:
         watch = watching(guard, rented(guard, vendor, clock), clock)
@@ -389,7 +415,7 @@ class TestTheDeadline:
         assert poll_once(watch)
         assert guard.held == 20.0
 
-    def test_a_new_thing_that_is_not_listed_yet_is_not_called_gone(
+    def test_a_new_rental_that_is_not_listed_yet_is_not_gone(
         self, guard: BudgetGuard, vendor: StandIn, clock: ManualClock
     ) -> None:
         vendor.behave("create", "late:4")
@@ -440,12 +466,12 @@ class TestSettling:
         assert guard.record_actual("lab02-tp", 1).hold == ""
         assert (guard.held, guard.total_spent) == (20.0, 1.0)
 
-    def test_one_that_was_never_seen_may_be_released_by_a_person(
+    def test_a_rental_that_was_never_listed_may_be_voided(
         self, guard: BudgetGuard, vendor: StandIn, clock: ManualClock
     ) -> None:
         vendor.behave("create", "hang")
         with pytest.raises(RentalUnknown):
-            rented(guard, vendor, clock, create_timeout=Duration.parse("1s"))
+            rented(guard, vendor, clock)
         guard.void(guard.holds()[0], "the console shows nothing")
         assert guard.committed == 0.0
 
@@ -488,7 +514,7 @@ class TestUnattended:
         assert guard.extend(running, 1).amount == Money.parse("2 USD")
         assert guard.authorize("lab03-other", 1).lab == "03"
 
-    def test_a_key_that_was_granted_before_is_granted_still(
+    def test_a_key_granted_before_still_returns_its_hold(
         self, guard: BudgetGuard, vendor: StandIn, clock: ManualClock
     ) -> None:
         before = guard.authorize("lab02-train", 1, key="once")
@@ -515,7 +541,7 @@ class TestUnattended:
         guard.note("watched", hold=hold, detail={"watcher": this_process()})
         assert guard.authorize("lab02-more", 1).lab == "02"
 
-    def test_once_it_is_gone_its_lab_goes_on(
+    def test_its_lab_is_unblocked_once_it_is_gone(
         self, guard: BudgetGuard, vendor: StandIn, clock: ManualClock
     ) -> None:
         hold = rented(guard, vendor, clock)
@@ -530,7 +556,7 @@ class TestReaping:
         self, guard: BudgetGuard, vendor: StandIn, clock: ManualClock
     ) -> None:
         rented(guard, vendor, clock)
-        subprocess.run([*PROGRAM, vendor.directory, "create", "somebody-elses"], check=True)
+        vendor_stand_in.answer(vendor.directory, "create", "somebody-elses")
         census = Reaper(guard, ENVIRON, clock=clock).census()
         assert [(row.id, row.state) for row in census.rows] == [
             ("pod-1", "running"),
@@ -572,7 +598,7 @@ class TestReaping:
         assert "IS STILL THERE" in said[-1]
         assert guard.held == 20.0
 
-    def test_what_its_watcher_settled_first_is_still_said_to_be_gone(
+    def test_a_rental_that_its_watcher_settled_is_reported_gone(
         self, guard: BudgetGuard, vendor: StandIn, clock: ManualClock
     ) -> None:
         hold = rented(guard, vendor, clock)
@@ -609,14 +635,16 @@ class TestReaping:
 
 
 class TestTheWatcher:
-    """Real processes and real time."""
+    """Real processes and real time; the deadline is half a second after the order.
+
+    The vendor ignores termination until the test has done what it is about.
+    """
 
     ORDER = """
 import os, sys
-from pathlib import Path
 from outlay.guard.budget_guard import BudgetGuard
 from outlay.guard.entries import Vendor
-from outlay.guard.rental.renting import RentalOrder, rent
+from outlay.guard.rental.rental import RentalOrder, rent
 from outlay.guard.rental.watch import start_watcher
 from outlay.units import Duration, Money, Rate
 log, *base = sys.argv[1:]
@@ -624,87 +652,83 @@ guard = BudgetGuard(50, log)
 vendor = Vendor(name="stand-in", list=(*base, "list"), terminate=(*base, "terminate", "{id}"))
 poll = Duration.parse("100ms")
 order = RentalOrder(label="lab02-tp", limit=Money.parse("6 USD"), rate=Rate.parse("3600 USD/h"),
-              vendor=vendor, create=(*base, "create", "{name}"), margin=Duration.parse("3s"),
+              vendor=vendor, create=(*base, "create", "{name}"), margin=Duration.parse("5500ms"),
               settle=Duration.parse("100ms"))
 rent(guard, order, os.environ,
      start_watcher=lambda hold: start_watcher(guard.log_path, hold, os.environ, poll))
 """
 
-    def order(self, tmp_path: Path, vendor: StandIn) -> subprocess.Popen[bytes]:
-        base = (*PROGRAM, str(vendor.directory))
-        log = str(tmp_path / "books" / "spend.jsonl")
-        return subprocess.Popen([sys.executable, "-c", self.ORDER, log, *base])
+    @pytest.fixture
+    def guard(self, tmp_path: Path) -> BudgetGuard:
+        return BudgetGuard(50, tmp_path / "books" / "spend.jsonl", environ={})
 
-    def settled(self, tmp_path: Path) -> bool:
-        books = BudgetGuard(50, tmp_path / "books" / "spend.jsonl", environ={}).log.books()
-        return len(books.resolved) == 1
+    @pytest.fixture
+    def vendor(self, vendor: StandIn) -> StandIn:
+        vendor.behave("terminate", "ignore")
+        return vendor
 
-    def test_it_outlives_the_command_that_started_it_and_ends_the_thing(
-        self, tmp_path: Path, vendor: StandIn
-    ) -> None:
-        assert self.order(tmp_path, vendor).wait() == 0
-        assert vendor.running() == ["pod-1"]
-        until(lambda: self.settled(tmp_path), what="the watcher to settle")
-        assert vendor.running() == []
+    def start_order(self, guard: BudgetGuard, vendor: StandIn) -> subprocess.Popen[bytes]:
+        words = [str(guard.log_path), *PROGRAM, str(vendor.directory)]
+        return subprocess.Popen([sys.executable, "-c", self.ORDER, *words])
 
-    @pytest.mark.parametrize(
-        "settle",
-        [
-            lambda guard, hold: guard.record_actual("lab02-tp", 0, hold=hold),
-            lambda guard, hold: guard.void(hold, "it never was"),
-            lambda guard, _: append_simple(guard, "lab02-tp"),
-            lambda guard, hold: guard.log.transact(lambda _: Posting((capture_of(hold),), None)),
-        ],
-        ids=["capture", "void", "appended line", "chained line"],
-    )
-    def test_no_written_line_makes_the_watcher_leave_a_live_rental(
-        self,
-        tmp_path: Path,
-        vendor: StandIn,
-        settle: Callable[[BudgetGuard, Hold], None],
-    ) -> None:
-        assert self.order(tmp_path, vendor).wait() == 0
-        guard = BudgetGuard(50, tmp_path / "books" / "spend.jsonl", environ={})
-        with suppress(RentalAlive):
-            settle(guard, guard.holds()[0])
-        said = guard.log_path.parent / f"watch-{next(iter(guard.log.books().rentals))}.log"
-        until(lambda: "verified gone" in said.read_text(), what="the watcher to settle")
-        assert vendor.running() == []
-        assert guard.total_spent > 3
+    def rent(self, guard: BudgetGuard, vendor: StandIn, *, output: str = "") -> Hold:
+        """Rent in this process, with a watcher in its own that writes to ``output``."""
 
-    def test_it_survives_a_hangup_of_its_terminal(self, tmp_path: Path, vendor: StandIn) -> None:
-        assert self.order(tmp_path, vendor).wait() == 0
-        guard = BudgetGuard(50, tmp_path / "books" / "spend.jsonl", environ={})
-        until(lambda: guard.holds()[0].watcher != "", what="the watcher to report")
-        watcher = int(guard.holds()[0].watcher.split(":")[1])
-        os.kill(watcher, signal.SIGHUP)
-        until(lambda: self.settled(tmp_path), what="the watcher to settle")
-
-    def test_it_goes_on_while_there_is_no_room_for_what_it_says(
-        self, tmp_path: Path, vendor: StandIn
-    ) -> None:
-        guard = BudgetGuard(50, tmp_path / "books" / "spend.jsonl", environ={})
-
-        def start_without_room(hold: Hold) -> None:
-            (guard.log_path.parent / f"watch-{hold.id}.log").symlink_to("/dev/full")
+        def start(hold: Hold) -> None:
+            if output:
+                (guard.log_path.parent / f"watch-{hold.id}.log").symlink_to(output)
             start_watcher(guard.log_path, hold, ENVIRON, Duration.parse("100ms"))
 
-        vendor.behave("terminate", "fail")  # which it says, every time
         wanted = order(
             vendor, limit=Money.parse("6 USD"), rate=Rate.parse("3600 USD/h"),
-            margin=Duration.parse("3s"),
+            margin=Duration.parse("5500ms"),
         )  # fmt: skip
-        rent(guard, wanted, ENVIRON, start_watcher=start_without_room)
+        return rent(guard, wanted, ENVIRON, start_watcher=start)
+
+    def signal_watcher(self, guard: BudgetGuard, number: int) -> None:
+        (hold,) = guard.holds()
+        os.kill(int(hold.watcher.split(":")[1]), number)
+
+    def await_settlement(self, guard: BudgetGuard) -> None:
+        until(lambda: len(guard.log.books().resolved) == 1, what="the watcher to settle")
+
+    def test_it_survives_the_ordering_process_and_a_hangup_and_ends_the_rental(
+        self, guard: BudgetGuard, vendor: StandIn
+    ) -> None:
+        assert self.start_order(guard, vendor).wait() == 0
+        self.signal_watcher(guard, signal.SIGHUP)
+        assert vendor.running() == ["pod-1"]
+        vendor.behave("terminate", "ok")
+        self.await_settlement(guard)
+        assert vendor.running() == []
+
+    def test_it_ends_a_rental_whose_hold_other_lines_settle(
+        self, guard: BudgetGuard, vendor: StandIn
+    ) -> None:
+        hold = self.rent(guard, vendor)
+        append_simple(guard, "lab02-tp")
+        guard.log.transact(lambda _: Posting((capture_of(hold),), None))
+        vendor.behave("terminate", "ok")
+        output = guard.log_path.parent / f"watch-{hold.id}.log"
+        until(lambda: "verified gone" in output.read_text(), what="the watcher to settle")
+        assert vendor.running() == []
+        assert guard.total_spent > 0.5
+
+    def test_it_continues_while_its_output_cannot_be_written(
+        self, guard: BudgetGuard, vendor: StandIn
+    ) -> None:
+        vendor.behave("terminate", "fail")  # which is reported every time
+        self.rent(guard, vendor, output="/dev/full")
         until(lambda: vendor.calls("terminate") > 1, what="another termination")
         vendor.behave("terminate", "ok")
-        until(lambda: self.settled(tmp_path), what="the watcher to settle")
+        self.await_settlement(guard)
 
     def test_a_rental_killed_between_creation_and_id_is_found_by_name_and_ended(
-        self, tmp_path: Path, vendor: StandIn
+        self, guard: BudgetGuard, vendor: StandIn
     ) -> None:
         vendor.behave("create", "hang")
-        ordering = self.order(tmp_path, vendor)
-        log = tmp_path / "books" / "spend.jsonl"
+        vendor.behave("terminate", "ok")
+        ordering = self.start_order(guard, vendor)
         calls = vendor.directory / "calls"
         until(lambda: calls.exists() and "create" in calls.read_text(), what="creation to begin")
         ordering.send_signal(signal.SIGKILL)
@@ -712,17 +736,16 @@ rent(guard, order, os.environ,
         name = next(x.split()[1] for x in calls.read_text().splitlines() if "create" in x)
         pod = {"id": "pod-1", "name": name, "hidden": 0, "dying": None}
         (vendor.directory / "pods.json").write_text(json.dumps([pod]))
-        until(lambda: self.settled(tmp_path), what="the watcher to settle")
+        self.await_settlement(guard)
         assert vendor.running() == []
-        assert BudgetGuard(50, log, environ={}).total_spent > 0
+        assert guard.total_spent > 0
 
-    def test_a_watcher_that_was_killed_leaves_it_to_the_reaper(
-        self, tmp_path: Path, vendor: StandIn
+    def test_the_reaper_ends_a_rental_whose_watcher_was_killed(
+        self, guard: BudgetGuard, vendor: StandIn
     ) -> None:
-        assert self.order(tmp_path, vendor).wait() == 0
-        guard = BudgetGuard(50, tmp_path / "books" / "spend.jsonl", environ={})
-        until(lambda: guard.holds()[0].watcher != "", what="the watcher to report")
-        os.kill(int(guard.holds()[0].watcher.split(":")[1]), signal.SIGKILL)
+        self.rent(guard, vendor)
+        self.signal_watcher(guard, signal.SIGKILL)
+        vendor.behave("terminate", "ok")
         reaper = Reaper(guard, ENVIRON)
         until(lambda: reaper.census().rows[0].state == "overdue", what="the deadline")
         assert reaper.end(guard.holds()[0], pause_s=0.05)
@@ -741,7 +764,7 @@ def test_a_watcher_that_cannot_start_orders_nothing(
     assert (guard.committed, vendor.running()) == (0.0, [])
 
 
-def test_the_watcher_says_when_it_fails_to_start(
+def test_a_watcher_that_fails_to_start_raises(
     guard: BudgetGuard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hold = guard.authorize("a", 1)

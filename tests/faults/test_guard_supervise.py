@@ -1,16 +1,16 @@
-"""A supervised command: it ends when the money does, whoever dies first."""
+"""A supervised command ends with its money, whichever process dies first."""
 
 from __future__ import annotations
 
 import json
 import os
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from command_line import Background, start_python
 from families import alive, keepers_of
 from outlay.clock import SYSTEM
 from outlay.guard.budget_guard import BudgetGuard
@@ -95,35 +95,35 @@ def test_a_command_that_ends_by_itself_costs_its_time(guard: BudgetGuard) -> Non
     assert guard.holds() == ()
 
 
-def test_a_command_ended_by_a_signal_exits_as_a_shell_would_say(guard: BudgetGuard) -> None:
+def test_a_command_ended_by_a_signal_has_a_shells_exit_code(guard: BudgetGuard) -> None:
     killed = supervise(guard, terms(), *python("import os; os.kill(os.getpid(), 9)"))
     assert killed.exit_code == 128 + 9
 
 
 def test_a_long_command_has_its_hold_extended(guard: BudgetGuard) -> None:
-    lasting = python("import threading; threading.Event().wait(2.5)")
-    outcome = supervise(guard, terms(), *lasting)
+    lasting = python("import threading; threading.Event().wait(1.1)")
+    outcome = supervise(guard, terms("500ms", "500ms"), *lasting)
     assert outcome.exit_code == 0
-    assert outcome.actual > terms().opening()
+    assert outcome.actual > terms("500ms", "500ms").opening()
 
 
 def test_when_the_money_ends_so_does_the_command(tmp_path: Path) -> None:
-    guard = BudgetGuard(4, tmp_path / "spend.jsonl", environ={})
+    guard = BudgetGuard(2, tmp_path / "spend.jsonl", environ={})
     said: list[str] = []
     outcome = supervise(guard, terms(), *python("import signal; signal.pause()"), said=said)
     assert outcome.exit_code == 3
     assert "whole" in outcome.stopped_because
-    assert outcome.actual <= Money.parse("4 USD") + terms().overshoot()
+    assert outcome.actual <= Money.parse("2 USD") + terms().overshoot()
     assert any("no more money" in line for line in said)
     assert any("50 % of its time or money used" in line for line in said)
 
 
 def test_a_command_that_fits_its_ceiling_finishes(tmp_path: Path) -> None:
-    guard = BudgetGuard("7.50", tmp_path / "spend.jsonl", environ={})
-    lasting = python("import threading; threading.Event().wait(4.5)")
-    outcome = supervise(guard, terms("3s", "2s"), *lasting)
+    guard = BudgetGuard("3.70", tmp_path / "spend.jsonl", environ={})
+    lasting = python("import threading; threading.Event().wait(1.7)")
+    outcome = supervise(guard, terms("2s", "1s"), *lasting)  # more is held after a second
     assert (outcome.exit_code, outcome.stopped_because) == (0, "")
-    assert guard.total_spent > 4.5
+    assert guard.total_spent > 1.7
 
 
 def test_a_ceiling_below_the_first_slice_pays_for_a_command_that_fits_it(tmp_path: Path) -> None:
@@ -132,7 +132,7 @@ def test_a_ceiling_below_the_first_slice_pays_for_a_command_that_fits_it(tmp_pat
     assert guard.holds() == ()
 
 
-SAVES_WHEN_TOLD = (
+SAVES_ON_SIGTERM = (
     "import pathlib, signal, sys; "
     "signal.signal(15, lambda *_: (pathlib.Path(sys.argv[1]).write_text('saved'), sys.exit(0))); "
     "signal.pause()"
@@ -140,8 +140,8 @@ SAVES_WHEN_TOLD = (
 
 
 def test_a_sigterm_handler_runs_while_there_is_money_for_saving(tmp_path: Path) -> None:
-    guard, saved = BudgetGuard(8, tmp_path / "spend.jsonl", environ={}), tmp_path / "saved"
-    outcome = supervise(guard, terms("1s", "5s"), *python(SAVES_WHEN_TOLD, str(saved)))
+    guard, saved = BudgetGuard(6, tmp_path / "spend.jsonl", environ={}), tmp_path / "saved"
+    outcome = supervise(guard, terms("1s", "5s"), *python(SAVES_ON_SIGTERM, str(saved)))
     assert saved.read_text() == "saved"
     assert outcome.exit_code == 3
     assert "whole" in outcome.stopped_because
@@ -151,15 +151,15 @@ def test_when_its_longest_time_ends_so_does_the_command_and_it_is_warned_of(
     guard: BudgetGuard,
 ) -> None:
     said: list[str] = []
-    short = terms(most="3s", notice="1s", slice="1s")
+    short = terms(most="2s", notice="1s", slice="1s")
     outcome = supervise(guard, short, *python("import signal; signal.pause()"), said=said)
-    assert "longest time of 3.0s" in outcome.stopped_because
+    assert "longest time of 2.0s" in outcome.stopped_because
     warned = [line.split(" ")[0] for line in said if "time or money used" in line]
     assert warned == ["50", "75", "90"]
-    assert outcome.actual <= short.cost(3 * 10**9) + short.overshoot()
+    assert outcome.actual <= short.cost(2 * 10**9) + short.overshoot()
 
 
-TELLS_ITS_NUMBER = (
+WRITES_ITS_PID = (
     "import os, signal, sys; open(sys.argv[1], 'w').write(str(os.getpid())); signal.pause()"
 )
 
@@ -185,15 +185,15 @@ class BreaksOnce:
 def test_when_the_supervisor_fails_the_command_ends_and_the_hold_stays(
     guard: BudgetGuard, tmp_path: Path
 ) -> None:
-    told = tmp_path / "pid"
-    supervisor = Supervisor(guard, "lab02-x", terms("60s"), clock=BreaksOnce(told))
+    pid_file = tmp_path / "pid"
+    supervisor = Supervisor(guard, "lab02-x", terms("60s"), clock=BreaksOnce(pid_file))
     with pytest.raises(RuntimeError, match="a bug"):
-        supervisor.run(python(TELLS_ITS_NUMBER, str(told)), ENVIRON)
-    assert not alive(int(told.read_text()))
+        supervisor.run(python(WRITES_ITS_PID, str(pid_file)), ENVIRON)
+    assert not alive(int(pid_file.read_text()))
     assert [hold.op_label for hold in guard.holds()] == ["lab02-x"]
 
 
-def test_a_command_goes_on_when_nobody_listens_any_more(guard: BudgetGuard) -> None:
+def test_a_closed_terminal_does_not_stop_the_command(guard: BudgetGuard) -> None:
     def gone(_: str) -> None:
         raise BrokenPipeError
 
@@ -216,27 +216,14 @@ def test_a_program_that_does_not_exist_releases_its_hold(guard: BudgetGuard) -> 
 
 
 def test_a_family_that_ignores_every_signal_is_killed_after_the_notice(tmp_path: Path) -> None:
-    guard = BudgetGuard(4, tmp_path / "spend.jsonl", environ={})
+    guard = BudgetGuard(3, tmp_path / "spend.jsonl", environ={})
     outcome = supervise(guard, terms(), *python(STUBBORN_FAMILY, str(tmp_path)))
     assert outcome.exit_code == 3
     assert [pid for pid in family(tmp_path) if alive(pid)] == []
 
 
-def test_what_a_command_leaves_behind_is_ended(guard: BudgetGuard, tmp_path: Path) -> None:
-    leaves = (
-        "import subprocess, sys; sleeper = [sys.executable, '-c', "
-        "\"import os, sys, signal; open(sys.argv[1], 'w').write(str(os.getpid())); "
-        'signal.pause()", sys.argv[1]]; subprocess.Popen(sleeper, start_new_session=True);'
-        "import pathlib, threading\n"
-        "while not pathlib.Path(sys.argv[1]).exists(): threading.Event().wait(0.01)"
-    )
-    outcome = supervise(guard, terms(), *python(leaves, str(tmp_path / "orphan")))
-    assert outcome.exit_code == 0
-    assert not alive(int((tmp_path / "orphan").read_text()))
-
-
 @pytest.mark.timeout(60)
-def test_what_is_gone_by_the_time_that_the_end_is_seen_is_not_waited_for(
+def test_leftovers_that_end_with_the_command_are_not_waited_for(
     guard: BudgetGuard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wait = ProcessSupervisor.wait
@@ -254,28 +241,15 @@ def test_what_is_gone_by_the_time_that_the_end_is_seen_is_not_waited_for(
     assert not any("left processes behind" in text for text in said)
 
 
-def start_supervisor(tmp_path: Path, *command: str, slice: str = "60s") -> subprocess.Popen[bytes]:
-    log = str(tmp_path / "spend.jsonl")
-    words = [sys.executable, "-c", SUPERVISED, slice, "1s", log, *command]
+def start_supervisor(tmp_path: Path, *command: str, slice: str = "60s") -> Background:
     # In a session of its own: a stopped member of an orphaned group makes the kernel hang up all.
-    return subprocess.Popen(words, start_new_session=True)
-
-
-def test_when_the_supervisor_is_killed_its_family_dies_and_the_hold_stays(tmp_path: Path) -> None:
-    supervisor = start_supervisor(tmp_path, *python(STUBBORN_FAMILY, str(tmp_path)))
-    pids = family(tmp_path)
-    supervisor.send_signal(signal.SIGKILL)
-    supervisor.wait()
-    until(lambda: not any(map(alive, pids)), what="the family to die")
-    guard = BudgetGuard(1000, tmp_path / "spend.jsonl", environ={})
-    assert guard.held == 61.0
-    assert guard.total_spent == 0.0
+    return start_python(SUPERVISED, slice, "1s", tmp_path / "spend.jsonl", *command)
 
 
 def test_when_the_supervisor_is_frozen_its_family_dies_once_the_paid_time_is_over(
     tmp_path: Path,
 ) -> None:
-    supervisor = start_supervisor(tmp_path, *python(STUBBORN_FAMILY, str(tmp_path)), slice="2s")
+    supervisor = start_supervisor(tmp_path, *python(STUBBORN_FAMILY, str(tmp_path)), slice="1s")
     pids = family(tmp_path)
     supervisor.send_signal(signal.SIGSTOP)
     try:
@@ -318,7 +292,7 @@ def test_a_signal_to_the_supervisor_reaches_the_command_and_the_spend_is_recorde
     assert guard.held == 0.0
 
 
-def test_what_runs_below_extends_the_same_hold_and_opens_none(tmp_path: Path) -> None:
+def test_a_nested_supervisor_joins_the_hold(tmp_path: Path) -> None:
     log = tmp_path / "spend.jsonl"
     inner = python(SUPERVISED, "1s", "1s", str(log), *python("import sys; sys.exit(4)"))
     guard = BudgetGuard(1000, log, environ={})

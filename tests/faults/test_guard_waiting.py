@@ -1,4 +1,4 @@
-"""Waiting for a spend log: whoever waits is answered, and only locks that lock are trusted."""
+"""Waiting for the lock of a spend log, and file systems whose locks do not exclude others."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from outlay.guard import locking
 from outlay.guard.budget_guard import BudgetGuard
 from outlay.guard.errors import BudgetGuardExceeded, SpendLogUnusable
 
-THREADS = 1_000
+THREADS = 500
 
 
-def test_of_a_thousand_guards_in_threads_every_one_is_answered(tmp_path: Path) -> None:
+def test_every_guard_of_five_hundred_threads_is_answered(tmp_path: Path) -> None:
     path, answers = tmp_path / "spend.jsonl", Counter[str]()
     start = threading.Event()
 
@@ -70,12 +70,12 @@ def test_a_waiter_does_not_time_out_while_others_write(
 ) -> None:
     path = tmp_path / "spend.jsonl"
     BudgetGuard(5, path, environ={}).authorize("a", 1)
-    monkeypatch.setattr("outlay.guard.spend_log._LOCK_TIMEOUT_S", 1.5)
-    with locked(path, "for _ in range(20): time.sleep(0.1); os.utime(file)"):
+    monkeypatch.setattr("outlay.guard.spend_log._LOCK_TIMEOUT_S", 0.75)
+    with locked(path, "for _ in range(20): time.sleep(0.05); os.utime(file)"):
         assert BudgetGuard(5, path, environ={}).held == 1.0
 
 
-def test_a_waiter_that_timed_out_blocks_nobody(
+def test_a_waiter_that_timed_out_does_not_block_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "spend.jsonl"
@@ -91,7 +91,7 @@ def test_a_waiter_that_timed_out_blocks_nobody(
     assert BudgetGuard(5, path, environ={}).held == 2.0
 
 
-def test_a_thread_that_hangs_in_its_turn_refuses_the_others_after_a_while(
+def test_a_thread_that_hangs_in_its_turn_refuses_others_after_the_timeout(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("outlay.guard.spend_log._LOCK_TIMEOUT_S", 0.2)
@@ -116,7 +116,7 @@ def test_a_thread_that_hangs_in_its_turn_refuses_the_others_after_a_while(
     assert guard.authorize("b", 1).amount.micros == 1_000_000
 
 
-def test_where_no_thread_can_be_started_it_waits_all_the_same(
+def test_without_a_new_thread_the_lock_is_polled(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "spend.jsonl"
@@ -130,7 +130,7 @@ def test_where_no_thread_can_be_started_it_waits_all_the_same(
         assert BudgetGuard(5, path, environ={}).held == 1.0
 
 
-def test_a_fork_in_the_middle_of_a_use_keeps_no_lock(tmp_path: Path) -> None:
+def test_a_process_forked_during_a_query_keeps_no_lock(tmp_path: Path) -> None:
     guard = BudgetGuard(5, tmp_path / "spend.jsonl", environ={})
     guard.authorize("a", 1)
     reader, writer = os.pipe()
@@ -170,7 +170,7 @@ MOUNTS = """\
         ("fuse.gcsfuse", "user_id=0"),
     ],
 )
-def test_where_locks_reach_no_other_machine_nothing_is_authorised(
+def test_nothing_is_authorised_where_locks_are_local(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, options: str
 ) -> None:
     pretend_mount(tmp_path, monkeypatch, kind, options)
@@ -188,7 +188,7 @@ def test_where_locks_reach_no_other_machine_nothing_is_authorised(
         ("lustre", "flock"),
     ],
 )
-def test_where_locks_reach_every_machine_it_is_used(
+def test_a_file_system_with_shared_locks_is_accepted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, options: str
 ) -> None:
     pretend_mount(tmp_path, monkeypatch, kind, options)
@@ -206,7 +206,7 @@ def pretend_mount(
     monkeypatch.setattr(locking, "MOUNTS", mounts)
 
 
-def test_a_lock_that_keeps_nobody_out_is_noticed(
+def test_a_lock_that_excludes_nobody_is_detected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def granted(_file: int, _kind: int) -> None:

@@ -1,4 +1,4 @@
-"""What tries to get away from its keeper, and who is killed meanwhile: real processes."""
+"""Processes that try to escape their keeper while supervisor or keeper are killed: all are real."""
 
 from __future__ import annotations
 
@@ -6,14 +6,13 @@ import contextlib
 import fcntl
 import os
 import signal
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from command_line import outlay
+from command_line import Background, in_process, outlay, start_outlay
 from families import alive, keepers_of
 from outlay.guard.budget_guard import BudgetGuard
 from outlay.ledger import AttemptEnded, AttemptStarted, Heartbeat, Record, read_run
@@ -33,23 +32,22 @@ def cgroup(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 class Escape:
-    """One command that tries to get away, and the supervisor that started it."""
+    """One command that tries to escape, and the supervisor that started it."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.lock = directory / "lock"
         self.ready = directory / "ready"
-        self.supervisor: subprocess.Popen[bytes] | None = None
+        self.supervisor: Background | None = None
 
     def command(self, mode: str, *more: str) -> list[str]:
         return [sys.executable, str(PROGRAM), mode, str(self.lock), str(self.ready), *more]
 
-    def start(self, *words: str) -> subprocess.Popen[bytes]:
-        """Start outlay in the background; return once the command is where it wants to be."""
+    def start(self, *words: str) -> Background:
+        """Start outlay in the background; return once the command has detached."""
         # In a session of its own: a stopped member of an orphaned group makes the kernel hang up
-        # the whole group, the tests included.
-        command = [sys.executable, "-m", "outlay", *words]
-        self.supervisor = subprocess.Popen(command, start_new_session=True)
+        # the whole group.
+        self.supervisor = start_outlay(*words)
         until(lambda: self.ready.exists() and self.ready.read_text(), "the command to start")
         return self.supervisor
 
@@ -75,7 +73,7 @@ def escape(tmp_path: Path) -> Iterator[Escape]:
     one = Escape(tmp_path)
     yield one
     if one.supervisor is not None:
-        one.supervisor.kill()
+        one.supervisor.send_signal(signal.SIGKILL)
         one.supervisor.wait()
     if not one.is_gone():  # A test failed: leave nothing behind that it started.
         for stat in Path("/proc").glob("[0-9]*/fd/*"):
@@ -88,7 +86,7 @@ def escape(tmp_path: Path) -> Iterator[Escape]:
 
 def guard_run(tmp_path: Path, *more: str) -> tuple[str, ...]:
     log = str(tmp_path / "spend.jsonl")
-    terms = ("--rate", "3600 USD/h", "--notice", "1s", "--slice", "60s", "--ceiling", "1000")
+    terms = ("--rate", "3600 USD/h", "--notice", "200ms", "--slice", "60s", "--ceiling", "1000")
     return ("guard", "run", "--label", "lab02", *terms, "--log", log, *more, "--")
 
 
@@ -97,7 +95,7 @@ def guard_run(tmp_path: Path, *more: str) -> tuple[str, ...]:
 def test_what_a_command_leaves_behind_ends_with_it(
     escape: Escape, tmp_path: Path, mode: str
 ) -> None:
-    done = outlay(*guard_run(tmp_path), *escape.command(mode))
+    done = in_process(*guard_run(tmp_path), *escape.command(mode))
     assert done.code == 0, done.err
     assert escape.is_gone()
     assert "left processes behind" in done.err
@@ -109,8 +107,10 @@ def test_no_process_escapes_when_the_supervisor_is_killed(
     escape: Escape, tmp_path: Path, mode: str
 ) -> None:
     supervisor = escape.start(*guard_run(tmp_path), *escape.command(mode, "stay"))
-    supervisor.kill()
+    supervisor.send_signal(signal.SIGKILL)
     until(escape.is_gone, "the escaped process to die")
+    guard = BudgetGuard(1000, tmp_path / "spend.jsonl", environ={})
+    assert (guard.held, guard.total_spent) == (60.2, 0.0)
 
 
 @pytest.mark.usefixtures("cgroup")
@@ -118,7 +118,7 @@ def test_a_stopped_keeper_is_woken_when_the_supervisor_dies(escape: Escape, tmp_
     supervisor = escape.start(*guard_run(tmp_path), *escape.command("double-fork", "stay"))
     supervisor.send_signal(signal.SIGSTOP)  # So that it is not the supervisor who wakes it.
     os.kill(escape.keeper(), signal.SIGSTOP)
-    supervisor.kill()
+    supervisor.send_signal(signal.SIGKILL)
     until(escape.is_gone, "the command to die")
 
 
@@ -130,7 +130,7 @@ def test_a_keeper_that_is_killed_leaves_its_command_to_the_supervisor(
     os.kill(first, signal.SIGKILL)
     until(lambda: set(keepers_of(supervisor.pid)) - {first}, "another keeper")
     assert not escape.is_gone()
-    supervisor.terminate()
+    supervisor.send_signal(signal.SIGTERM)
     assert supervisor.wait() == 128 + signal.SIGTERM
     assert escape.is_gone()
     guard = BudgetGuard(1000, tmp_path / "spend.jsonl", environ={})
@@ -143,7 +143,7 @@ def test_the_watcher_of_a_rental_outlives_the_command_that_rented(
     escape: Escape, tmp_path: Path
 ) -> None:
     """Stood in for by a process with the watcher's name among its words."""
-    done = outlay(*guard_run(tmp_path), *escape.command("watcher"))
+    done = in_process(*guard_run(tmp_path), *escape.command("watcher"))
     assert done.code == 0, done.err
     watcher = int(escape.ready.read_text())
     assert alive(watcher)
@@ -182,7 +182,7 @@ def test_the_next_command_names_ends_and_bills_a_stray_command(
     assert guard.holds() == ()
 
 
-# -- outlay exec: training is not disturbed, and its books go on -------------------------------
+# -- outlay exec: training is not disturbed, and still recorded -------------------------------
 
 WAITS = "import os, sys, time\nopen(sys.argv[1], 'w').write(str(os.getpid()))\n"
 WAITS += "while not os.path.exists(sys.argv[2]): time.sleep(0.02)\nsys.exit(7)"
@@ -204,12 +204,12 @@ def row(tmp_path: Path) -> dict[str, object]:
     return dict(found)
 
 
-def test_a_command_goes_on_and_is_recorded_when_exec_is_killed(
+def test_a_command_continues_and_is_recorded_when_exec_is_killed(
     escape: Escape, tmp_path: Path
 ) -> None:
     pid = start_exec(escape, tmp_path)
     assert escape.supervisor is not None
-    escape.supervisor.kill()
+    escape.supervisor.send_signal(signal.SIGKILL)
     until(lambda: records(tmp_path / "r", Heartbeat), "the heir to record")
     assert alive(pid)
     assert row(tmp_path)["status"] == "running"

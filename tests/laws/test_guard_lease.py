@@ -24,7 +24,7 @@ def terms(draw: st.DrawFn) -> Terms:
 
 
 @given(terms(), st.integers(min_value=0, max_value=100 * HOUR))
-def test_stopping_when_told_to_never_costs_more_than_is_held(terms: Terms, elapsed: int) -> None:
+def test_stopping_at_the_notice_never_costs_more_than_is_held(terms: Terms, elapsed: int) -> None:
     held = terms.opening()
     held += terms.extension(held, elapsed)
     stop_ns = terms.stop_ns(held)
@@ -76,14 +76,14 @@ def test_the_longest_run_ends_with_the_money_or_the_time_whichever_is_first() ->
     assert terms.longest_ns(Money.parse("4 USD")) == 3 * HOUR
 
 
-def test_a_free_thing_is_never_stopped_for_money() -> None:
+def test_at_a_rate_of_zero_money_never_stops_it() -> None:
     terms = Terms(rate=Rate.parse("0 USD/h"))
     assert terms.stop_ns(terms.opening()) is None
     assert terms.ask_ns(terms.opening()) is None
 
 
 @pytest.mark.parametrize(("slice", "most"), [("0s", None), ("5m", "30s"), ("5m", "10s")])
-def test_terms_that_make_no_sense_are_refused(slice: str, most: str | None) -> None:
+def test_invalid_terms_are_refused(slice: str, most: str | None) -> None:
     with pytest.raises(InvalidValue):
         Terms(
             rate=Rate.parse("1 USD/h"),

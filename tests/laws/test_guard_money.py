@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from hypothesis import given, settings
@@ -16,7 +17,7 @@ from outlay.guard.budget_guard import BudgetGuard
 from outlay.guard.chain import NOTHING, START, ScanResult, link_entries, scan
 from outlay.guard.entries import SCHEMA, AnyEntry, Noted, Simple, amount_of, micros_of
 from outlay.guard.errors import BudgetGuardExceeded, HoldResolved
-from outlay.guard.spend_log import FileSpendLog
+from outlay.guard.spend_log import FileSpendLog, MemorySpendLog
 
 CEILING, LAB_CAP, DAY_CAP = 5_000_000, 3_000_000, 4_000_000
 micros = st.integers(min_value=0, max_value=6_000_000)
@@ -64,6 +65,8 @@ class GuardAgainstReference(RuleBasedStateMachine):
 
     @initialize()
     def start(self) -> None:
+        self.fsync = mock.patch("os.fsync")  # Durability is the subject of the faults.
+        self.fsync.start()
         self.directory = tempfile.TemporaryDirectory()
         self.path = Path(self.directory.name) / "spend.jsonl"
         self.clock = ManualClock()
@@ -72,6 +75,7 @@ class GuardAgainstReference(RuleBasedStateMachine):
         self.restart()
 
     def teardown(self) -> None:
+        self.fsync.stop()
         self.directory.cleanup()
 
     def day(self) -> int:
@@ -105,7 +109,7 @@ class GuardAgainstReference(RuleBasedStateMachine):
     def extend(self, data: st.DataObject, asked: int) -> None:
         if not self.reference.holds:
             return
-        key = data.draw(st.sampled_from(sorted(self.reference.holds)))
+        key = data.draw(st.sampled_from(list(self.reference.holds)))
         hold = self.reference.holds[key]
         if self.reference.fits(hold.label, hold.day, asked):
             self.guard.extend(key, amount_of(asked))
@@ -125,7 +129,7 @@ class GuardAgainstReference(RuleBasedStateMachine):
     def void(self, data: st.DataObject) -> None:
         if not self.reference.holds:
             return
-        key = data.draw(st.sampled_from(sorted(self.reference.holds)))
+        key = data.draw(st.sampled_from(list(self.reference.holds)))
         self.guard.void(key, "not needed")
         del self.reference.holds[key]
         with pytest.raises(HoldResolved):
@@ -137,7 +141,7 @@ class GuardAgainstReference(RuleBasedStateMachine):
             return
         ts = "2026-11-15T10:00:00Z"
         note = Noted(v=SCHEMA, ts=ts, op_label="x", currency="USD", event="moves no money")
-        blob = link_entries(scan("log", self.path.read_bytes(), START, None), [note], ts=ts).blob
+        blob = link_entries(scan("log", self.path.read_bytes(), START), [note], ts=ts).blob
         with self.path.open("ab") as file:
             file.write(blob[: data.draw(st.integers(min_value=1, max_value=len(blob)))])
         self.restart()
@@ -153,8 +157,7 @@ class GuardAgainstReference(RuleBasedStateMachine):
     @invariant()
     def a_fresh_reading_agrees_with_the_kept_fold(self) -> None:
         fresh, kept = FileSpendLog(self.path).books(), self.guard.log.books()
-        assert fresh.balances == kept.balances
-        assert fresh.open == kept.open
+        assert vars(fresh) == vars(kept)
 
 
 GuardAgainstReference.TestCase.settings = settings(
@@ -164,21 +167,20 @@ TestGuardAgainstReference = GuardAgainstReference.TestCase
 
 
 @given(st.integers(min_value=-(10**18) + 1, max_value=10**18 - 1))
-def test_amounts_come_back_from_the_log_as_they_went_in(amount: int) -> None:
+def test_amounts_round_trip_through_the_log(amount: int) -> None:
     assert micros_of(amount_of(amount)) == amount
 
 
 @st.composite
 def written_entries(draw: st.DrawFn) -> tuple[AnyEntry, ...]:
     """Whatever a guard writes when asked at random."""
-    with tempfile.TemporaryDirectory() as directory:
-        guard = BudgetGuard(10, Path(directory) / "spend.jsonl", environ={})
-        for label, asked in draw(st.lists(st.tuples(labels, micros), max_size=8)):
-            try:
-                guard.authorize(label, amount_of(asked))
-            except BudgetGuardExceeded:
-                guard.record_actual(label, amount_of(asked // 2))
-        return tuple(line for line in guard.log.lines() if not isinstance(line, Simple))
+    guard = BudgetGuard(10, "spend.jsonl", environ={}, log=MemorySpendLog())
+    for label, asked in draw(st.lists(st.tuples(labels, micros), max_size=8)):
+        try:
+            guard.authorize(label, amount_of(asked))
+        except BudgetGuardExceeded:
+            guard.record_actual(label, amount_of(asked // 2))
+    return tuple(line for line in guard.log.lines() if not isinstance(line, Simple))
 
 
 @settings(max_examples=40, deadline=None)
@@ -189,8 +191,8 @@ def test_reading_a_prefix_and_then_the_rest_equals_reading_all(
     empty = ScanResult(lines=(), link=START, torn=b"", findings=())
     blob = link_entries(empty, entries, ts="2026-11-15T10:00:00Z").blob if entries else b""
     cut = data.draw(st.integers(min_value=0, max_value=len(blob)))
-    first = scan("log", blob[:cut], START, None)
-    rest = scan("log", blob[first.link.offset :], first.link, None)
+    first = scan("log", blob[:cut], START)
+    rest = scan("log", blob[first.link.offset :], first.link)
     assert [line for _, line in (*first.lines, *rest.lines)] == list(entries)
 
 

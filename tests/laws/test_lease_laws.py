@@ -12,9 +12,8 @@ from outlay.clock import ManualClock, wall_ns_of
 from outlay.guard.budget_guard import BudgetGuard
 from outlay.guard.entries import Rental, Vendor, parse_timestamp
 from outlay.guard.errors import BudgetGuardExceeded
-from outlay.guard.lease import RETRY_NS, End, Extend, GiveNotice, GoOn, Lease, Terms
-from outlay.guard.rental.rental import Tenancy
-from outlay.guard.rental.renting import RentalOrder, rental_of
+from outlay.guard.lease import RETRY_NS, Continue, End, Extend, GiveNotice, Lease, Terms
+from outlay.guard.rental.rental import RentalOrder, Tenancy, rental_of
 from outlay.guard.spend_log import MemorySpendLog
 from outlay.rates import cost_at_most
 from outlay.units import Duration, Money, Rate
@@ -47,7 +46,7 @@ class Operation:
 
     Attributes:
         lags: How late each look comes; together within the reaction.
-        deaf: Whether it runs on through its notice.
+        ignores_notice: Whether it runs on through its notice.
         lasts_ns: When it ends by itself; None for never.
     """
 
@@ -55,7 +54,7 @@ class Operation:
     lease: Lease
     clock: ManualClock
     lags: list[int]
-    deaf: bool = True
+    ignores_notice: bool = True
     lasts_ns: int | None = None
     true_units: int = 0
     stopped: bool = False
@@ -80,20 +79,20 @@ class Operation:
         while isinstance(act := self.lease.next_action(now_ns), Extend):
             assert act.more.micros > 0
             granted = self.log.grant(act.more)
-            told = self.lease.extended(self.log.held, now_ns)
-            self.lease = told if granted else self.lease.refused("no room", now_ns)
+            extended = self.lease.extended(self.log.held, now_ns)
+            self.lease = extended if granted else self.lease.refused("no room", now_ns)
             assert self.log.free.micros >= 0
         match act:
             case GiveNotice():
                 self._assert_that_it_does_not_fit(now_ns)
                 self.stopped = True
                 self.lease = self.lease.noticed(now_ns)
-                self.over = self.over or not self.deaf
+                self.over = self.over or not self.ignores_notice
                 return self.lease.end_ns
             case End():
                 self.over = True
                 return None
-            case GoOn(until_ns):
+            case Continue(until_ns):
                 return until_ns
 
     def _assert_that_it_does_not_fit(self, now_ns: int) -> None:
@@ -152,10 +151,10 @@ shares = st.lists(st.floats(0, 1), max_size=6)
 
 @given(terms(), rooms_s, shares, st.booleans())
 def test_what_does_not_fit_is_stopped_in_time_and_costs_no_more_than_the_ceiling(
-    terms: Terms, room_s: int, shares: list[float], deaf: bool
+    terms: Terms, room_s: int, shares: list[float], ignores_notice: bool
 ) -> None:
     log = Log(terms.cost(room_s * SECOND))
-    operation = opened(terms, log, late(terms, shares), deaf=deaf)
+    operation = opened(terms, log, late(terms, shares), ignores_notice=ignores_notice)
     if operation is None:
         assert log.ceiling <= terms.cost(terms.notice.ns)
         return
@@ -235,7 +234,7 @@ def test_room_that_others_give_back_is_taken_before_anything_is_stopped(
 def test_a_refused_extension_is_retried_within_a_second(terms: Terms, after_ns: int) -> None:
     lease = Lease.opened(terms, terms.opening(), 0)
     ask_ns = lease.next_action(0)
-    assert isinstance(ask_ns, GoOn)
+    assert isinstance(ask_ns, Continue)
     assert ask_ns.until_ns is not None
     refused = lease.refused("no", ask_ns.until_ns)
     again = refused.next_action(ask_ns.until_ns + after_ns)
@@ -271,7 +270,7 @@ def test_the_lease_of_a_rental_is_never_extended_and_gives_notice_at_its_deadlin
     lease = Lease.opened(
         Terms(rate=order.rate, most=longest, notice=order.margin), order.limit, 0
     )  # fmt: skip
-    assert isinstance(lease.next_action(now_ns), GiveNotice if now_ns >= life_ns else GoOn)
+    assert isinstance(lease.next_action(now_ns), GiveNotice if now_ns >= life_ns else Continue)
     assert lease.spent(longest.ns) <= order.limit
 
 
@@ -296,8 +295,8 @@ def test_whatever_is_rented_captured_and_held_stay_within_the_ceiling(
         deadline_ns = wall_ns_of(parse_timestamp(rental.deadline))
         assert deadline_ns - started_ns(rental) <= order.lifetime_ns()
         lives_ns = int(part * (order.lifetime_ns() + order.margin.ns))
-        place = Tenancy(guard=guard, hold=hold, environ={}, clock=clock)
-        leaving.append((started_ns(rental) + lives_ns, place, order))
+        tenancy = Tenancy(guard=guard, hold=hold, environ={}, clock=clock)
+        leaving.append((started_ns(rental) + lives_ns, tenancy, order))
     assert let_pass(clock, guard, leaving, 3 * DAY_NS) == []
     assert guard.held == 0
 
@@ -314,13 +313,13 @@ def let_pass(
 ) -> list[tuple[int, Tenancy, RentalOrder]]:
     """Let time pass, and what leaves meanwhile be settled; return what is still there."""
     until_ns, left = clock.wall_ns() + pause_ns, list[tuple[int, Tenancy, RentalOrder]]()
-    for at_ns, place, order in sorted(leaving, key=lambda each: each[0]):
+    for at_ns, tenancy, order in sorted(leaving, key=lambda each: each[0]):
         if at_ns > until_ns:
-            left.append((at_ns, place, order))
+            left.append((at_ns, tenancy, order))
             continue
         clock.advance(max(at_ns - clock.wall_ns(), 0))
         assert guard.remaining >= 0
-        cost = guard.settle_rental(place.hold, place.cost(), "seen to be gone")
+        cost = guard.settle_rental(tenancy.hold, tenancy.cost(), "seen to be gone")
         assert cost is not None
         assert cost <= order.limit
         assert guard.remaining >= 0

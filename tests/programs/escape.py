@@ -1,4 +1,4 @@
-"""A command that leaves a process behind, in one of the ways in which processes get away.
+"""A command that leaves a process behind, in one of the ways to escape supervision.
 
 Usage: escape.py MODE LOCK READY [stay]
 

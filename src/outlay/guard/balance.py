@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from copy import copy
 from dataclasses import dataclass, field, replace
-from decimal import Decimal
-from typing import NamedTuple, assert_never
+from typing import assert_never
 
 from outlay.clock import wall_ns_of
 from outlay.errors import Finding
@@ -39,6 +38,7 @@ RAISED = "ceiling-raised"
 ACCEPTED = "accepted"
 """The event of the note that accepts a log which is behind what was seen."""
 RENTAL_STATES = ("created", "unknown", "terminating", "gone")
+_SIMPLE = "simple-"  # begins the ids of other programs' holds; the guard's own are hexadecimal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,28 +93,6 @@ class Hold:
         return max(self.amount, self.rental.cost_until(now_ns))
 
 
-@dataclass(slots=True)
-class Balance:
-    """Spent and held in one scope, in micro-units."""
-
-    captured: int = 0
-    held: int = 0
-
-
-class PayingScope(NamedTuple):
-    """The lab and day of a payment."""
-
-    lab: str
-    day: str
-
-
-class DatedLine(NamedTuple):
-    """The UTC day and label of a line."""
-
-    day: str
-    op_label: str
-
-
 def stated_day(line: AnyLine) -> str:
     """Return the UTC day of a line's timestamp."""
     return day_of(line.ts) if isinstance(line, Simple) else line.ts[:10]
@@ -125,7 +103,8 @@ class Books:
 
     def __init__(self) -> None:
         self.currency: str | None = None
-        self.balances: defaultdict[Scope, Balance] = defaultdict(Balance)
+        self.captured_in = Counter[Scope]()
+        self.held_in = Counter[Scope]()  # the same scopes, in micro-units as well
         self.open: dict[str, Hold] = {}
         self.rentals: dict[str, Hold] = {}
         self.resolved: dict[str, str] = {}
@@ -135,12 +114,8 @@ class Books:
         self.raised: list[Noted] = []
         self.accepted: list[Noted] = []
         self.given_up: set[str] = set()
-        self.last_dated = DatedLine("", "")
-        self.last_paid: dict[str, PayingScope] = {}
-        self._open_by_label: defaultdict[str, dict[str, None]] = defaultdict(dict)
-        self._hold_of_key: dict[str, Hold] = {}
-        self._simple: set[str] = set()
-        self._open_rentals: dict[str, None] = {}
+        self.last_dated = ("", "")  # the latest day of any line, and the line's label
+        self.last_paid: dict[str, tuple[str, str]] = {}  # lab and day, by label
         self.paid_for: dict[str, int] = {}  # by a rental's hold, in micro-units
 
     def copy(self) -> Books:
@@ -149,26 +124,22 @@ class Books:
         for name, value in vars(self).items():
             if isinstance(value, dict | list | set):
                 setattr(other, name, value.copy())
-        for scope, balance in self.balances.items():
-            other.balances[scope] = replace(balance)
-        for label, holds in self._open_by_label.items():
-            other._open_by_label[label] = holds.copy()
         return other
 
     def captured(self, scope: Scope = WHOLE) -> int:
         """Return the spend of a scope, corrections included, in micro-units."""
-        return self.balances[scope].captured if scope in self.balances else 0
+        return self.captured_in[scope]
 
     def held(self, scope: Scope = WHOLE, *, at_ns: int | None = None) -> int:
         """Return the sum of a scope's open holds, in micro-units.
 
         With ``at_ns``, including what rentals have cost by then beyond their holds.
         """
-        held = self.balances[scope].held if scope in self.balances else 0
-        if at_ns is None or not self._open_rentals:
-            return held
-        inside = (h for h in self.open_rentals() if scope in scopes_of(h.lab, h.day))
-        return held + sum((hold.cost_at(at_ns) - hold.amount).micros for hold in inside)
+        held = self.held_in[scope]
+        if at_ns is not None:
+            inside = (h for h in self.open_rentals() if scope in scopes_of(h.lab, h.day))
+            held += sum((hold.cost_at(at_ns) - hold.amount).micros for hold in inside)
+        return held
 
     def committed(self, scope: Scope = WHOLE, *, at_ns: int) -> int:
         """Return spent plus held in a scope at ``at_ns``, in micro-units."""
@@ -176,11 +147,11 @@ class Books:
 
     def open_rentals(self) -> tuple[Hold, ...]:
         """Return the open holds of rentals, oldest first."""
-        return tuple(self.open[hold_id] for hold_id in self._open_rentals)
+        return tuple(hold for hold in self.rentals.values() if hold.id in self.open)
 
     def oldest_open(self, op_label: str) -> Hold | None:
         """Return the label's oldest open hold that is not a rental's."""
-        holds = map(self.open.__getitem__, self._open_by_label.get(op_label, ()))
+        holds = (hold for hold in self.open.values() if hold.op_label == op_label)
         return next((hold for hold in holds if hold.rental is None), None)
 
     def hold(self, hold_id: str) -> Hold:
@@ -196,10 +167,6 @@ class Books:
             raise UnknownHold(hold_id)
         return self.open[hold_id]
 
-    def granted(self, key: str) -> Hold:
-        """Return the hold of an idempotency key, as it was granted."""
-        return self._hold_of_key[key]
-
     def apply(self, line: AnyLine) -> None:
         """Add one line.
 
@@ -207,7 +174,7 @@ class Books:
             Inconsistent: It contradicts the lines before it.
         """
         self._check_currency(line)
-        self.last_dated = max(self.last_dated, DatedLine(stated_day(line), line.op_label))
+        self.last_dated = max(self.last_dated, (stated_day(line), line.op_label))
         try:
             self._apply_entry(line)
         except (UnknownHold, HoldResolved) as error:
@@ -251,41 +218,30 @@ class Books:
 
     def _add_to_scopes(self, lab: str, day: str, *, captured: int = 0, held: int = 0) -> None:
         for scope in scopes_of(lab, day):
-            balance = self.balances[scope]
-            balance.captured += captured
-            balance.held += held
+            self.captured_in[scope] += captured
+            self.held_in[scope] += held
 
     def _open(self, line: Held) -> None:
         if line.hold in self.open or line.hold in self.resolved:
             raise Inconsistent(f"hold {line.hold} is opened a second time")
         self._advance_day(line.day)
-        hold = Hold.opened_by(line)
-        self._add_open(hold)
+        self._add_open(Hold.opened_by(line))
         if line.key:
             self.grants[line.key] = line
-            self._hold_of_key[line.key] = hold
 
     def _add_open(self, hold: Hold) -> None:
         self._add_to_scopes(hold.lab, hold.day, held=hold.amount.micros)
         self._store_hold(hold)
-        self._open_by_label[hold.op_label][hold.id] = None
-
-    def _oldest_simple(self, op_label: str) -> Hold | None:
-        holds = map(self.open.__getitem__, self._open_by_label.get(op_label, ()))
-        return next((hold for hold in holds if hold.id in self._simple), None)
 
     def _store_hold(self, hold: Hold) -> None:
         """Store an open hold; a rental's is remembered after it is resolved."""
         self.open[hold.id] = hold
         if hold.rental is not None:
             self.rentals[hold.id] = hold
-            self._open_rentals[hold.id] = None
 
     def _resolve(self, hold: Hold, how: str) -> None:
         self._add_to_scopes(hold.lab, hold.day, held=-hold.amount.micros)
         del self.open[hold.id]
-        self._open_rentals.pop(hold.id, None)
-        del self._open_by_label[hold.op_label][hold.id]
         self.resolved[hold.id] = how
 
     def _capture(self, line: Captured) -> None:
@@ -295,13 +251,13 @@ class Books:
                 self.paid_for[line.hold] = micros_of(line.actual)
         else:
             self._advance_day(line.day)
-        self._add_spend(line.op_label, PayingScope(line.lab, line.day), line.actual)
+        self._add_spend(line, line.lab, line.day)
         if line.key:
             self.grants[line.key] = line
 
-    def _add_spend(self, op_label: str, paid: PayingScope, actual: Decimal | None) -> None:
-        self._add_to_scopes(paid.lab, paid.day, captured=micros_of(actual))
-        self.last_paid[op_label] = paid
+    def _add_spend(self, line: Captured | Simple, lab: str, day: str) -> None:
+        self._add_to_scopes(lab, day, captured=micros_of(line.actual))
+        self.last_paid[line.op_label] = (lab, day)
 
     def _note(self, line: Noted) -> None:
         if line.event == RAISED:
@@ -327,24 +283,22 @@ class Books:
 
         Its date does not advance the day: it is not from outlay's clock.
         """
-        day = day_of(line.ts)
+        lab, day = lab_of(line.op_label), day_of(line.ts)
         if line.actual is None:
-            number = len(self.open) + len(self.resolved)
-            amount = Money(micros_of(line.estimated), line.currency)
-            ts = timestamp(wall_ns_of(parse_timestamp(line.ts)))
-            hold = Hold(
-                id=f"simple-{number}", op_label=line.op_label, lab=lab_of(line.op_label),
-                day=day, amount=amount, ts=ts,
+            self._add_open(
+                Hold(
+                    id=f"{_SIMPLE}{len(self.open) + len(self.resolved)}", op_label=line.op_label,
+                    lab=lab, day=day, amount=Money(micros_of(line.estimated), line.currency),
+                    ts=timestamp(wall_ns_of(parse_timestamp(line.ts))),
+                )
             )  # fmt: skip
-            self._simple.add(hold.id)
-            self._add_open(hold)
             return
-        settled = self._oldest_simple(line.op_label)
-        lab = lab_of(line.op_label)
+        holds = (hold for hold in self.open.values() if hold.op_label == line.op_label)
+        settled = next((hold for hold in holds if hold.id.startswith(_SIMPLE)), None)
         if settled is not None:
             self._resolve(settled, f"captured at {line.ts}")
             lab, day = settled.lab, settled.day
-        self._add_spend(line.op_label, PayingScope(lab, day), line.actual)
+        self._add_spend(line, lab, day)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -353,12 +307,16 @@ class Ceilings:
 
     Attributes:
         labs: A cap per lab. Once there is one, a lab without a cap may spend nothing.
+        by: What set the ceiling of the whole: ``ceiling_usd``, a variable, or ``manifest.json``.
+        over: The caller's ceiling, if a variable overrides it.
     """
 
     whole: Money
     labs: Mapping[str, Money] = field(default_factory=dict)
     day: Money | None = None
     month: Money | None = None
+    by: str = "ceiling_usd"
+    over: Money | None = None
 
     def tightened_by(self, other: Ceilings) -> Ceilings:
         """Return the tighter of each limit; where both cap labs, a lab needs a cap in both."""
@@ -376,6 +334,8 @@ class Ceilings:
             labs=shared or self.labs or other.labs,
             day=tighter(self.day, other.day),
             month=tighter(self.month, other.month),
+            by=other.by if other.whole <= self.whole else self.by,
+            over=self.over,
         )
 
     def of(self, scope: Scope) -> Money | None:
@@ -390,20 +350,6 @@ class Ceilings:
             case "lab":
                 nothing = Money(0, self.whole.currency)
                 return self.labs.get(scope.name, nothing) if self.labs else None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BindingCeilings:
-    """The ceilings in force.
-
-    Attributes:
-        by: What set the ceiling of the whole: ``ceiling_usd``, a variable, or ``manifest.json``.
-        over: The caller's ceiling, if a variable overrides it.
-    """
-
-    ceilings: Ceilings
-    by: str
-    over: Money | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -456,7 +402,7 @@ def standings(
 ) -> tuple[ScopeStanding, ...]:
     """Return every scope that has a limit, the whole first; ``lab`` is included even if unused."""
     asked = () if lab is None else (lab,)
-    spent_in = {scope.name for scope in books.balances if scope.kind == "lab"}
+    spent_in = {scope.name for scope in books.held_in if scope.kind == "lab"}
     labs = sorted({*ceilings.labs, *spent_in, *asked})
     scopes = (
         WHOLE,
@@ -484,10 +430,10 @@ def balance_findings(
         f"{noted.detail['found'] or 'its last day lay ahead'}{_why(noted)}"
         for noted in books.accepted
     ]
+    day, label = books.last_dated
     ahead = []
-    if books.last_dated.day > today:
-        line = books.last_dated
-        ahead = [f"a line of {line.op_label!r} is dated {line.day}, which lies ahead of {today}"]
+    if day > today:
+        ahead = [f"a line of {label!r} is dated {day}, which lies ahead of {today}"]
     lost = [
         f"hold {hold.id} ({hold.op_label}) pays for a rental whose id is unknown; "
         "find it with `outlay guard reap`"

@@ -20,7 +20,6 @@ from outlay.clock import SYSTEM, Clock, wall_ns_of
 from outlay.errors import Finding
 from outlay.guard import decisions
 from outlay.guard.balance import (
-    BindingCeilings,
     Books,
     Ceilings,
     Hold,
@@ -58,7 +57,6 @@ from outlay.guard.entries import (
     read_label,
     read_reason,
     read_text,
-    timestamp,
 )
 from outlay.guard.errors import CeilingUnusable
 from outlay.guard.locking import this_process, why_unattended
@@ -120,7 +118,7 @@ class BudgetGuard:
             day=parse_cap(day_usd, where="day_usd", currency=currency),
             month=parse_cap(month_usd, where="month_usd", currency=currency),
         )
-        self._binding()
+        _ = self.ceilings  # refuses a setting that can't be parsed
         self.log = self._default_log() if log is None else log
 
     @classmethod
@@ -149,18 +147,14 @@ class BudgetGuard:
             return MemorySpendLog()
         return FileSpendLog(self.log_path, clock=self._clock)
 
-    def _binding(self) -> BindingCeilings:
-        """Return the ceilings in force; a decision reads them under the lock."""
+    @property
+    def ceilings(self) -> Ceilings:
+        """The limits in force now, from the caller, the environment and the manifest."""
         manifest = manifest_ceilings(self._manifest_path, self.currency)
         given = self._given
         if manifest is not None and self._follows_manifest:
             given = replace(given, whole=manifest.whole)
         return resolve_ceilings(given, manifest, self._environ)
-
-    @property
-    def ceilings(self) -> Ceilings:
-        """The limits in force now, from the caller, the environment and the manifest."""
-        return self._binding().ceilings
 
     # -- holds ------------------------------------------------------------------------------
 
@@ -204,15 +198,13 @@ class BudgetGuard:
             rental=rental,
         )
         if not self._used:
-            self._binding()  # refuses an unusable ceiling before a log is created
-
-        def decide(books: Books) -> Posting[Hold]:
-            binding = self._binding()
-            moment, unattended = self._moment(binding), self._unattended(books)
-            limits = binding.ceilings
-            return decisions.authorize(books, moment, limits, request, unattended=unattended)
-
-        return self._transact(decide)
+            _ = self.ceilings  # refuses an unusable ceiling before a log is created
+        return self._transact(
+            lambda books, now: decisions.authorize(
+                books, now, request, unattended=self._unattended(books)
+            ),
+            needs_ceiling=True,
+        )
 
     def extend(self, hold: Hold | str, more_usd: object, *, least_usd: object = None) -> Hold:
         """Hold more for the same operation, under the same limits as a new hold.
@@ -225,13 +217,10 @@ class BudgetGuard:
         """
         more = self._amount(more_usd, "more_usd")
         least = None if least_usd is None else self._amount(least_usd, "least_usd")
-
-        def decide(books: Books) -> Posting[Hold]:
-            binding = self._binding()
-            moment = self._moment(binding)
-            return decisions.extend(books, moment, binding.ceilings, _id(hold), more, least)
-
-        return self._transact(decide)
+        return self._transact(
+            lambda books, now: decisions.extend(books, now, _id(hold), more, least),
+            needs_ceiling=True,
+        )
 
     # -- spend ------------------------------------------------------------------------------
 
@@ -264,7 +253,7 @@ class BudgetGuard:
             basis=read_text(basis, name="basis"),
             part=part,
         )
-        return self._transact(lambda books: decisions.record(books, self._now(), spend))
+        return self._transact(lambda books, now: decisions.record(books, now, spend))
 
     def void(self, hold: Hold | str, reason: str) -> None:
         """Release a hold on which nothing was spent.
@@ -274,17 +263,17 @@ class BudgetGuard:
             RentalAlive: It pays for a rental that is not verified gone.
         """
         text, hold_id = read_reason(reason), _id(hold)
-        self._transact(lambda books: decisions.void(books, self._now(), hold_id, text))
+        self._transact(lambda books, now: decisions.void(books, now, hold_id, text))
 
     def settle_rental(self, hold: Hold, cost: Money, proof: str) -> Money | None:
         """Record that a rental is gone; return its cost, or None if that was done before."""
         return self._transact(
-            lambda books: decisions.settle_rental(books, self._now(), hold, cost=cost, proof=proof)
+            lambda books, now: decisions.settle_rental(books, now, hold, cost=cost, proof=proof)
         )
 
     def release_rental(self, hold: Hold, proof: str) -> None:
         """Release the hold of a rental that was never created, with the proof of that."""
-        self._transact(lambda books: decisions.release_rental(books, self._now(), hold.id, proof))
+        self._transact(lambda books, now: decisions.release_rental(books, now, hold.id, proof))
 
     def correct(
         self, op_label: str, difference_usd: object, reason: str, *, spent: Money | None = None
@@ -299,8 +288,8 @@ class BudgetGuard:
         label, text = read_label(op_label), read_reason(reason)
         more = read_difference(difference_usd, name="difference_usd", currency=self.currency)
         self._transact(
-            lambda books: decisions.correct(
-                books, self._now(), label, more, reason=text, expected=spent
+            lambda books, now: decisions.correct(
+                books, now, label, more, reason=text, expected=spent
             )
         )
 
@@ -316,11 +305,7 @@ class BudgetGuard:
         label = hold.op_label if hold else read_text(op_label, name="op_label")
         hold_id, event = hold.id if hold else "", read_text(event, name="event")
         text = read_detail(detail)
-        self._transact(
-            lambda books: decisions.note(
-                books, self._now(), label, event, hold=hold_id, detail=text
-            )
-        )
+        self._transact(lambda _, now: decisions.note(now, label, event, hold=hold_id, detail=text))
 
     def set_ceiling(self, ceiling_usd: object, reason: str) -> None:
         """Change the ceiling, with a note of who did it and why.
@@ -336,14 +321,11 @@ class BudgetGuard:
         after = parse_limit(ceiling_usd, where="ceiling_usd", currency=self.currency)
         path = self._manifest_path
 
-        def decide(books: Books) -> Posting[None]:
-            binding = self._binding()
-            manifest = manifest_ceilings(path, self.currency)
-            before = manifest.whole if manifest else binding.ceilings.whole
-            moment = self._moment(binding)
-            return decisions.set_ceiling(books, moment, before, after, by=_user(), reason=text)
+        def decide(_: Books, now: decisions.Moment) -> Posting[None]:
+            before = (manifest_ceilings(path, self.currency) or now.ceilings).whole
+            return decisions.set_ceiling(now, before, after, by=_user(), reason=text)
 
-        self._transact(decide)
+        self._transact(decide, needs_ceiling=True)
         try:
             changed = write_ceiling(path, after)
         except OSError as error:
@@ -364,7 +346,7 @@ class BudgetGuard:
         text = read_reason(reason)
 
         def entry(books: Books, missing: tuple[MissingLine, ...]) -> Noted:
-            now = replace(self._moment(None), currency=books.currency or self.currency)
+            now = replace(self._now(), limits=None, currency=books.currency or self.currency)
             return decisions.accept(books, now, missing, by=_user(), reason=text)
 
         self.log.accept(entry)
@@ -467,35 +449,44 @@ class BudgetGuard:
         return self._look(lambda books: books.committed(at_ns=self._clock.wall_ns()))
 
     def _look(self, ask: Callable[[Books], Answer]) -> Answer:
-        return self.log.look(lambda books: ask(self._in_our_currency(books)))
+        def look(books: Books) -> Answer:
+            self._check_currency(books)
+            return ask(books)
 
-    def _transact(self, decide: Callable[[Books], Posting[Answer]]) -> Answer:
-        answer = self.log.transact(lambda books: decide(self._in_our_currency(books)))
+        return self.log.look(look)
+
+    def _transact(
+        self,
+        decide: Callable[[Books, decisions.Moment], Posting[Answer]],
+        *,
+        needs_ceiling: bool = False,
+    ) -> Answer:
+        """Decide under the lock; ``needs_ceiling`` refuses while that is unusable."""
+
+        def post(books: Books) -> Posting[Answer]:
+            self._check_currency(books)
+            now = self._now(needs_ceiling=needs_ceiling)
+            return decisions.noting_raise(books, now, decide(books, now))
+
+        answer = self.log.transact(post)
         self._used = True
         return answer
 
-    def _in_our_currency(self, books: Books) -> Books:
+    def _check_currency(self, books: Books) -> None:
         if books.currency not in (None, self.currency):
             expected = f"amounts in {self.currency}, as the ceiling is"
             raise CeilingUnusable(str(self.log_path), books.currency, expected)
-        return books
 
-    def _now(self) -> decisions.Moment:
+    def _now(self, *, needs_ceiling: bool = False) -> decisions.Moment:
         """Return the present; spend is recorded even while the ceiling is unusable."""
+        limits = None
         try:
-            return self._moment(self._binding())
+            limits = self.ceilings
         except CeilingUnusable:
-            return self._moment(None)
-
-    def _moment(self, binding: BindingCeilings | None) -> decisions.Moment:
-        now_ns = self._clock.wall_ns()
+            if needs_ceiling:
+                raise
         return decisions.Moment(
-            wall_ns=now_ns,
-            ts=timestamp(now_ns),
-            currency=self.currency,
-            ceiling=binding.ceilings.whole if binding else None,
-            by=binding.by if binding else "",
-            over=binding.over if binding else None,
+            wall_ns=self._clock.wall_ns(), currency=self.currency, limits=limits
         )
 
     def _amount(self, value: object, name: str) -> Money:

@@ -19,7 +19,7 @@ import msgspec
 from outlay.decoding import BadDocument, Decoder
 from outlay.errors import InvalidValue, choices
 from outlay.files import read_own, write_whole
-from outlay.guard.balance import BindingCeilings, Books, Ceilings
+from outlay.guard.balance import Books, Ceilings
 from outlay.guard.entries import amount_of, lab_of
 from outlay.guard.errors import CeilingUnusable
 from outlay.guard.locking import read_small
@@ -188,12 +188,13 @@ def _parse_ceilings(raw: bytes, where: str, currency: str) -> Ceilings:
         labs=parse_lab_caps(manifest.ceiling_per_lab, where=labs, currency=currency),
         day=parse_cap(manifest.ceiling_per_day_usd, where=day, currency=currency),
         month=parse_cap(manifest.ceiling_per_month_usd, where=month, currency=currency),
+        by=MANIFEST_NAME,
     )
 
 
 def resolve_ceilings(
     given: Ceilings, manifest: Ceilings | None, environ: Mapping[str, str]
-) -> BindingCeilings:
+) -> Ceilings:
     """Return the ceilings in force: the environment overrides ``given``, the manifest tightens."""
     found = {
         name: parse_limit(environ[name], where=name, currency=given.whole.currency)
@@ -202,11 +203,7 @@ def resolve_ceilings(
     }
     if len(set(found.values())) > 1:
         raise CeilingUnusable(" and ".join(found), [str(x) for x in found.values()], "one value")
-    chosen, by, over = given, "ceiling_usd", None
     if found:
         by, whole = next(iter(found.items()))
-        chosen, over = replace(given, whole=whole), given.whole
-    if manifest is None:
-        return BindingCeilings(ceilings=chosen, by=by, over=over)
-    by = MANIFEST_NAME if manifest.whole <= chosen.whole else by
-    return BindingCeilings(ceilings=chosen.tightened_by(manifest), by=by, over=over)
+        given = replace(given, whole=whole, by=by, over=given.whole)
+    return given if manifest is None else given.tightened_by(manifest)

@@ -6,7 +6,6 @@ import hashlib
 import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 import msgspec
 
@@ -80,19 +79,6 @@ _OUR_START = b'{"kind":"'
 GENESIS = hashlib.sha256(b"outlay spend log").hexdigest()
 
 
-class Hasher(Protocol):
-    """A ``hashlib`` object."""
-
-    def update(self, data: bytes, /) -> None:
-        """Hash more bytes."""
-
-    def copy(self) -> Hasher:
-        """Return an independent copy."""
-
-    def hexdigest(self) -> str:
-        """Return the hash so far."""
-
-
 @dataclass(frozen=True, slots=True)
 class Head:
     """The end offset and hash of the last acknowledged line: a lower bound of the log."""
@@ -121,7 +107,7 @@ class Link:
     lines: int
     ended: bool
     first: str
-    hasher: Hasher
+    hasher: hashlib._Hash
 
 
 def _link_after(digest: str, *, covered: int, lines: int, ended: bool, first: str) -> Link:
@@ -132,7 +118,7 @@ def _link_after(digest: str, *, covered: int, lines: int, ended: bool, first: st
     )  # fmt: skip
 
 
-def _hash_on(link: Link, raw: bytes) -> Hasher:
+def _hash_on(link: Link, raw: bytes) -> hashlib._Hash:
     hasher = link.hasher.copy()
     hasher.update(raw)
     return hasher
@@ -290,7 +276,7 @@ class _Scan:
             self.missing.append(MissingLine(hash=head.hash, line=self.number, problem=problem))
 
 
-def scan(path: str, data: bytes, link: Link, heads: Iterable[Head] | None = None) -> ScanResult:
+def scan(path: str, data: bytes, link: Link, heads: Iterable[Head] = ()) -> ScanResult:
     """Decode ``data``, the bytes from ``link.offset`` on, checking every line against the chain.
 
     ``heads`` are lines that were acknowledged or seen; those before ``link.covered`` are ignored.
@@ -298,7 +284,7 @@ def scan(path: str, data: bytes, link: Link, heads: Iterable[Head] | None = None
     Raises:
         SpendLogAltered: A line was edited, removed or moved.
     """
-    state = _Scan(path, link, heads or ())
+    state = _Scan(path, link, heads)
     lines = []
     for raw, ended in _split(data):
         number = state.number

@@ -54,17 +54,11 @@ class LaunchEstimate:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SurveySummary:
-    """The result of a survey: the vendor picked, the date, and each price per GPU-hour."""
-
-    vendor: str = "<chosen>"
-    date: str = ""
-    prices: dict[str, str | float] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchPlan:
     """A ceiling and its caps per lab, per UTC day and per UTC month.
+
+    Attributes:
+        survey_prices: Each vendor's price per GPU-hour, as of ``survey_date``.
 
     Raises:
         InvalidValue: The caps and the buffer exceed the ceiling, or a cap is negative or in another
@@ -77,9 +71,9 @@ class LaunchPlan:
     day: Money | None = None
     month: Money | None = None
     estimate: LaunchEstimate = LaunchEstimate()
-    survey: SurveySummary = SurveySummary()
-    seed: int = 35000
-    hardware_target: str = "to be filled in lab 02"
+    vendor: str = "<chosen>"
+    survey_date: str = ""
+    survey_prices: dict[str, str | float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         currency = self.ceiling.currency
@@ -148,15 +142,13 @@ def manifest_text(plan: LaunchPlan, spend_log_path: str = "spend.jsonl") -> str:
     """Return ``manifest.json``: the documented keys."""
     labs = {lab: amount_of(cap.micros) for lab, cap in sorted(plan.labs.items())}
     manifest = CeilingManifest(
-        seed=plan.seed,
-        hardware_target=plan.hardware_target,
-        vendor=plan.survey.vendor,
+        vendor=plan.vendor,
         currency=plan.ceiling.currency,
         ceiling_usd=amount_of(plan.ceiling.micros),
         ceiling_per_lab={**labs, BUFFER: amount_of(plan.buffer.micros)},
         spend_log_path=spend_log_path,
-        vendor_snapshot_date=plan.survey.date,
-        vendor_snapshot_prices=plan.survey.prices,
+        vendor_snapshot_date=plan.survey_date,
+        vendor_snapshot_prices=plan.survey_prices,
         ceiling_per_day_usd=None if plan.day is None else amount_of(plan.day.micros),
         ceiling_per_month_usd=None if plan.month is None else amount_of(plan.month.micros),
     )
@@ -219,7 +211,7 @@ def _reasoning(plan: LaunchPlan) -> str:
         if e.assumed
         else "The price per GPU-hour was stated when this page was written."
     )
-    survey = f" See {SURVEY_FILE} for the vendors compared." if plan.survey.prices else ""
+    survey = f" See {SURVEY_FILE} for the vendors compared." if plan.survey_prices else ""
     return f"Lab {plan.paying_lab}: {sum_text}; {room}. {source}{survey}"
 
 

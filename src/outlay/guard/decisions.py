@@ -1,6 +1,7 @@
 """The guard's decisions: what each request appends to the log, and its answer. Pure.
 
-Each function takes the fold as it is under the lock; if it raises, nothing is written.
+They take the fold as it is under the lock; if one raises, nothing is written. What each raises is
+stated by the method of ``BudgetGuard`` that calls it.
 """
 
 from __future__ import annotations
@@ -17,7 +18,6 @@ from outlay.guard.balance import (
     Books,
     Ceilings,
     Hold,
-    PayingScope,
     ScopeStanding,
     room,
     shortfalls,
@@ -27,6 +27,7 @@ from outlay.guard.chain import MissingLine
 from outlay.guard.entries import (
     SCHEMA,
     WHOLE,
+    Answer,
     AnyLine,
     Captured,
     Corrected,
@@ -42,6 +43,7 @@ from outlay.guard.entries import (
     lab_of,
     micros_of,
     scopes_of,
+    timestamp,
 )
 from outlay.guard.errors import (
     BudgetGuardExceeded,
@@ -65,21 +67,27 @@ class Stamp(TypedDict):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moment:
-    """The time of a decision, and the ceiling in force.
+    """The time of a decision, and the limits in force.
 
     Attributes:
         currency: Of the ceiling and of every line.
-        ceiling: None if it can't be parsed; spend is recorded all the same.
-        by: What set the ceiling: ``ceiling_usd``, a variable, or ``manifest.json``.
-        over: The caller's ceiling, if a variable overrides it.
+        limits: None if they can't be parsed; spend is recorded all the same.
     """
 
     wall_ns: int
-    ts: str
     currency: str
-    ceiling: Money | None
-    by: str
-    over: Money | None
+    limits: Ceilings | None
+
+    @property
+    def ts(self) -> str:
+        """The time as lines state it."""
+        return timestamp(self.wall_ns)
+
+    @property
+    def ceilings(self) -> Ceilings:
+        """The limits in force, without which no money is held."""
+        assert self.limits is not None
+        return self.limits
 
     def day(self, books: Books) -> str:
         """Return the UTC day on which money counts: never before the log's latest."""
@@ -87,7 +95,7 @@ class Moment:
 
     def stamp(self, op_label: str) -> Stamp:
         """Return the shared fields of a line about an operation."""
-        ceiling = None if self.ceiling is None else amount_of(self.ceiling.micros)
+        ceiling = None if self.limits is None else amount_of(self.limits.whole.micros)
         return {
             "v": SCHEMA,
             "ts": self.ts,
@@ -95,6 +103,19 @@ class Moment:
             "currency": self.currency,
             "ceiling": ceiling,
         }
+
+
+def noting_raise(books: Books, moment: Moment, posting: Posting[Answer]) -> Posting[Answer]:
+    """Return a posting that first notes a ceiling above that of the last line, if there is one."""
+    limits, before = moment.limits, books.ceiling_micros
+    if before is None and limits is not None and limits.over is not None:
+        before = limits.over.micros
+    if not posting.entries or limits is None or before is None or limits.whole.micros <= before:
+        return posting
+    after = amount_of(limits.whole.micros)
+    detail = {"from": str(amount_of(before)), "to": str(after), "by": limits.by}
+    raised = Noted(**moment.stamp(""), event=RAISED, detail=detail)
+    return Posting((raised, *posting.entries), posting.answer)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,27 +139,21 @@ class HoldRequest:
 def authorize(
     books: Books,
     moment: Moment,
-    ceilings: Ceilings,
     request: HoldRequest,
     *,
-    unattended: Mapping[str, str] | None = None,
+    unattended: Mapping[str, str],
 ) -> Posting[Hold]:
     """Open a hold, or return the one that the same key was granted before.
 
     ``unattended`` maps the holds of unattended rentals to the reason; each blocks its own lab.
-
-    Raises:
-        RentalUnattended: A rental of the same lab is overdue or unwatched.
-        BudgetGuardExceeded: It does not fit.
-        KeyReused: The key was used for another request.
     """
     if request.key in books.grants:
         return Posting((), _earlier_grant(books, request))
     day, lab = moment.day(books), request.lab
-    for hold_id, why in (unattended or {}).items():
+    for hold_id, why in unattended.items():
         if (other := books.open[hold_id]).lab == lab:
             raise RentalUnattended(lab, hold_id, other.op_label, why)
-    amount = _fitting(books, moment, ceilings, (lab, day), request.amount, request.least)
+    amount = _fitting(books, moment, (lab, day), request.amount, request.least)
     held = Held(
         **moment.stamp(request.op_label),
         estimated=amount_of(amount.micros),
@@ -148,37 +163,28 @@ def authorize(
         key=request.key,
         rental=request.rental,
         by=request.by,
-        caps=_caps(ceilings, lab, day),
+        caps=_caps(moment.ceilings, lab, day),
     )
-    return Posting((*_ceiling_raised(books, moment), held), Hold.opened_by(held))
+    return Posting((held,), Hold.opened_by(held))
 
 
 def extend(
-    books: Books,
-    moment: Moment,
-    ceilings: Ceilings,
-    hold_id: str,
-    more: Money,
-    least: Money | None = None,
+    books: Books, moment: Moment, hold_id: str, more: Money, least: Money | None
 ) -> Posting[Hold]:
     """Extend an open hold; the extension counts on the hold's own day.
 
     If ``more`` does not fit, what fits is held, but no less than ``least``.
-
-    Raises:
-        BudgetGuardExceeded: It does not fit.
-        UnknownHold, HoldResolved: There is no such open hold.
     """
     hold = books.hold(hold_id)
-    more = _fitting(books, moment, ceilings, (hold.lab, hold.day), more, least)
+    more = _fitting(books, moment, (hold.lab, hold.day), more, least)
     extended = Extended(
         **moment.stamp(hold.op_label),
         estimated=amount_of(more.micros),
         hold=hold.id,
-        caps=_caps(ceilings, hold.lab, hold.day),
+        caps=_caps(moment.ceilings, hold.lab, hold.day),
     )
     grown = replace(hold, amount=hold.amount + more)
-    return Posting((*_ceiling_raised(books, moment), extended), grown)
+    return Posting((extended,), grown)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -194,13 +200,7 @@ class Spend:
 
 
 def record(books: Books, moment: Moment, spend: Spend) -> Posting[Captured]:
-    """Capture spend, and resolve its hold if there is one.
-
-    Raises:
-        UnknownHold, HoldResolved: The named hold is not open.
-        RentalAlive: It pays for a rental that is not verified gone.
-        KeyReused: The key was used for another request.
-    """
+    """Capture spend, and resolve its hold if there is one."""
     if spend.key in books.grants:
         return Posting((), _earlier_capture(books, spend))
     if spend.hold is None:
@@ -218,18 +218,13 @@ def record(books: Books, moment: Moment, spend: Spend) -> Posting[Captured]:
         basis=spend.basis,
         part=spend.part,
     )
-    return Posting((*_ceiling_raised(books, moment), captured), captured)
+    return Posting((captured,), captured)
 
 
 def void(books: Books, moment: Moment, hold_id: str, reason: str) -> Posting[None]:
-    """Release an open hold.
-
-    Raises:
-        UnknownHold, HoldResolved: There is no such open hold.
-        RentalAlive: It pays for a rental that is not verified gone.
-    """
+    """Release an open hold."""
     voided = _voided(moment, _settleable(books, hold_id), reason)
-    return Posting((*_ceiling_raised(books, moment), voided), None)
+    return Posting((voided,), None)
 
 
 def _voided(moment: Moment, hold: Hold, reason: str) -> Voided:
@@ -267,27 +262,24 @@ def settle_rental(
         return Posting((), None)
     gone = _gone(moment, hold, proof, resource=seen.resource)
     if hold.id in books.open:
-        paid: Captured | Corrected = Captured(
+        captured = Captured(
             **moment.stamp(hold.op_label), actual=amount_of(cost.micros),
             estimated=amount_of(hold.amount.micros), hold=hold.id, lab=hold.lab, day=hold.day,
             basis="estimated",
         )  # fmt: skip
-        return Posting((*_ceiling_raised(books, moment), gone, paid), cost)
-    rest = cost.micros - books.paid_for.get(hold.id, 0)
-    if rest <= 0:
-        return Posting((*_ceiling_raised(books, moment), gone), Money(0, cost.currency))
-    paid = Corrected(
+        return Posting((gone, captured), cost)
+    rest = max(cost.micros - books.paid_for.get(hold.id, 0), 0)
+    corrected = Corrected(
         **moment.stamp(hold.op_label), actual=amount_of(rest), lab=hold.lab, day=hold.day,
         reason=f"hold {hold.id} was settled while what it paid for still ran",
     )  # fmt: skip
-    return Posting((*_ceiling_raised(books, moment), gone, paid), Money(rest, cost.currency))
+    return Posting((gone, corrected) if rest else (gone,), Money(rest, cost.currency))
 
 
 def release_rental(books: Books, moment: Moment, hold_id: str, proof: str) -> Posting[None]:
     """Release the hold of a rental that was never created."""
     hold = books.hold(hold_id)
-    lines = (_gone(moment, hold, proof), _voided(moment, hold, proof))
-    return Posting((*_ceiling_raised(books, moment), *lines), None)
+    return Posting((_gone(moment, hold, proof), _voided(moment, hold, proof)), None)
 
 
 def _gone(moment: Moment, hold: Hold, proof: str, **detail: str) -> Noted:
@@ -307,33 +299,25 @@ def correct(
     """Add a difference to a label's spend, in the lab and on the day of its last capture.
 
     Nothing is added if the total spend is not ``expected``.
-
-    Raises:
-        InvalidValue: It would take back more than was spent there.
     """
     if expected is not None and expected.micros != books.captured():
         return Posting((), None)
-    paid = books.last_paid.get(op_label, PayingScope(lab_of(op_label), moment.day(books)))
-    spent = min(books.captured(scope) for scope in scopes_of(paid.lab, paid.day))
+    lab, day = books.last_paid.get(op_label, (lab_of(op_label), moment.day(books)))
+    spent = min(books.captured(scope) for scope in scopes_of(lab, day))
     if spent + difference.micros < 0:
         there = Money(spent, difference.currency)
         raise InvalidValue("difference_usd", str(difference), f"no more than was spent, {there}")
-    corrected = Corrected(
-        **moment.stamp(op_label),
-        actual=amount_of(difference.micros),
-        lab=paid.lab,
-        day=paid.day,
-        reason=reason,
-    )
-    return Posting((*_ceiling_raised(books, moment), corrected), None)
+    actual = amount_of(difference.micros)
+    corrected = Corrected(**moment.stamp(op_label), actual=actual, lab=lab, day=day, reason=reason)
+    return Posting((corrected,), None)
 
 
 def note(
-    books: Books, moment: Moment, op_label: str, event: str, *, hold: str, detail: dict[str, str]
+    moment: Moment, op_label: str, event: str, *, hold: str, detail: dict[str, str]
 ) -> Posting[None]:
     """Append a note."""
     noted = Noted(**moment.stamp(op_label), hold=hold, event=event, detail=detail)
-    return Posting((*_ceiling_raised(books, moment), noted), None)
+    return Posting((noted,), None)
 
 
 def accept(
@@ -349,7 +333,7 @@ def accept(
 
 
 def set_ceiling(
-    books: Books, moment: Moment, before: Money, after: Money, *, by: str, reason: str
+    moment: Moment, before: Money, after: Money, *, by: str, reason: str
 ) -> Posting[None]:
     """Append the note of a person's change of the ceiling."""
     if after == before:
@@ -359,8 +343,9 @@ def set_ceiling(
         "from": str(amount_of(before.micros)), "to": str(amount_of(after.micros)), "by": by,
         "reason": reason,
     }  # fmt: skip
-    noted = Noted(**replace(moment, ceiling=after).stamp(""), event=event, detail=detail)
-    return Posting((*_ceiling_raised(books, moment), noted), None)
+    changed = replace(moment, limits=replace(moment.ceilings, whole=after))
+    noted = Noted(**changed.stamp(""), event=event, detail=detail)
+    return Posting((noted,), None)
 
 
 def recheck_decisions(
@@ -409,18 +394,13 @@ def _overruns(books: Books, line: Held | Extended, lab: str, day: str) -> Iterat
 
 
 def _fitting(
-    books: Books,
-    moment: Moment,
-    ceilings: Ceilings,
-    scope: tuple[str, str],
-    asked: Money,
-    least: Money | None,
+    books: Books, moment: Moment, scope: tuple[str, str], asked: Money, least: Money | None
 ) -> Money:
     """Return the amount to grant: ``asked``, or what fits if that is at least ``least``.
 
     ``scope`` is the lab and the day. Rentals count their cost by now.
     """
-    (lab, day), at_ns = scope, moment.wall_ns
+    (lab, day), at_ns, ceilings = scope, moment.wall_ns, moment.ceilings
     if least is not None:
         left = room(books, ceilings, lab=lab, day=day, at_ns=at_ns)
         if least <= left < asked:
@@ -435,19 +415,6 @@ def _refusal(row: ScopeStanding, asked: Money) -> str:
         f"{row.scope}: {row.captured} spent + {row.held} held + {asked} asked "
         f"> {row.limit} ({row.remaining} free)"
     )
-
-
-def _ceiling_raised(books: Books, moment: Moment) -> tuple[Noted, ...]:
-    """Return the note of a raised ceiling, if it is above that of the last line."""
-    if moment.ceiling is None:
-        return ()
-    now, before = moment.ceiling.micros, books.ceiling_micros
-    if before is None and moment.over is not None:
-        before = moment.over.micros
-    if before is None or now <= before:
-        return ()
-    detail = {"from": str(amount_of(before)), "to": str(amount_of(now)), "by": moment.by}
-    return (Noted(**moment.stamp(""), event=RAISED, detail=detail),)
 
 
 def _caps(ceilings: Ceilings, lab: str, day: str) -> dict[str, Decimal]:
@@ -465,7 +432,7 @@ def _earlier_grant(books: Books, request: HoldRequest) -> Hold:
     if not isinstance(before, Held) or not same or not fits:
         what = f"{before.op_label} in project {before.lab}, {before.estimated}"
         raise KeyReused(request.key, what)
-    return books.granted(request.key)
+    return Hold.opened_by(before)
 
 
 def _earlier_capture(books: Books, spend: Spend) -> Captured:

@@ -60,6 +60,8 @@ class RentalAlive(Refused):
 class SpendLogUnusable(Refused):
     """The spend log can't be used, so nothing is authorised."""
 
+    line = 0
+
     def __init__(self, path: str, problem: str, remedy: str) -> None:
         super().__init__(
             f"{path}: {problem}. Nothing is authorised until this is settled. {remedy}"

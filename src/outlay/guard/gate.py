@@ -18,7 +18,7 @@ from outlay.guard.balance import Hold
 from outlay.guard.budget_guard import BudgetGuard
 from outlay.guard.entries import RunPart
 from outlay.guard.errors import BudgetGuardExceeded, RentalEnds
-from outlay.guard.lease import SLICE, End, Extend, GiveNotice, GoOn, Lease, Terms
+from outlay.guard.lease import SLICE, Continue, End, Extend, GiveNotice, Lease, Terms
 from outlay.units import Duration, Money, Rate
 
 # The hold of one operation. The process that opens it captures it; its children join and extend it.
@@ -93,7 +93,7 @@ class Leaseholder:
         """Return the variable with which child processes join the hold."""
         return {HOLD_VARIABLE: f"{self.hold.id}@{self._guard.log_path.absolute()}"}
 
-    def renew(self, now_ns: int) -> GoOn | GiveNotice | End:
+    def renew(self, now_ns: int) -> Continue | GiveNotice | End:
         """Extend the hold if that is due; return what the caller has to do."""
         while isinstance(act := self.lease.next_action(now_ns), Extend):
             try:
@@ -350,7 +350,7 @@ class GuardGate:
     def _pause_s(self) -> float:
         lease, now_ns = self._holder.lease, self._clock.monotonic_ns()
         act, least_s = lease.next_action(now_ns), min(_RETRY_S, lease.terms.slice.seconds / 10)
-        if isinstance(act, GoOn):
+        if isinstance(act, Continue):
             until_s = _RETRY_S if act.until_ns is None else (act.until_ns - now_ns) / 1e9
             return max(until_s, least_s)
         return least_s

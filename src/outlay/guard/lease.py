@@ -1,9 +1,9 @@
 """The lease: a state machine that holds money in slices while an operation runs. Pure.
 
-The hold pays for the time up to the notice and for the notice itself, so that an operation is told
-to stop while there is still money for stopping it. Before that the lease asks for whatever room is
-left, however little: an operation that fits with its notice is never stopped. ``Leaseholder`` asks
-the guard; the supervisor sends the signals.
+The hold pays for the time up to the notice and for the notice itself, so that SIGTERM is sent while
+there is still money for stopping. Before that the lease asks for whatever room is left, however
+little: an operation that fits with its notice is never stopped. ``Leaseholder`` asks the guard; the
+supervisor sends the signals.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class Terms:
 
 
 @dataclass(frozen=True, slots=True)
-class GoOn:
+class Continue:
     """Nothing is due before ``until_ns``; None: nothing ever is."""
 
     until_ns: int | None
@@ -151,20 +151,20 @@ class Lease:
         """Return the lease of an operation that starts now."""
         return cls(terms=terms, held=held, since_ns=now_ns, before=Money(0, terms.rate.currency))
 
-    def next_action(self, now_ns: int) -> GoOn | Extend | GiveNotice | End:
+    def next_action(self, now_ns: int) -> Continue | Extend | GiveNotice | End:
         """Return what is due now.
 
         After ``Extend``, the caller applies ``extended`` or ``refused`` and calls this again.
         """
         if self.noticed_ns is not None:
             end_ns = self.end_ns
-            return End() if end_ns is not None and now_ns >= end_ns else GoOn(end_ns)
+            return End() if end_ns is not None and now_ns >= end_ns else Continue(end_ns)
         stop_ns, ask_ns = self.stop_ns, self._next_ask_ns()
         if ask_ns is not None and now_ns >= ask_ns:
             return Extend(self.terms.extension(self.held - self.before, now_ns - self.since_ns))
         if stop_ns is not None and now_ns >= stop_ns:
             return GiveNotice(self.reason)
-        return GoOn(stop_ns if ask_ns is None else ask_ns)
+        return Continue(stop_ns if ask_ns is None else ask_ns)
 
     def _next_ask_ns(self) -> int | None:
         """Return when to ask for more: a second after a refusal, and once when stopping is due."""

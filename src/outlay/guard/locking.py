@@ -9,7 +9,6 @@ import threading
 from collections import deque
 from collections.abc import Collection, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
@@ -206,42 +205,23 @@ class LockStuck(Exception):
     """The lock was not released, and the file did not change, within the timeout."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Mount:
-    """The type and options of a mounted file system."""
-
-    kind: str
-    options: frozenset[str]
-
-    def local_by(self) -> str | None:
-        """Return why ``flock`` does not reach other machines; None if it does."""
-        local = _LOCAL.get(self.kind, frozenset())
-        if local is _ALWAYS:
-            return self.kind
-        found = sorted(local & self.options)
-        return f"{self.kind} mounted with {', '.join(found)}" if found else None
-
-
-def parse_mounts(text: str) -> dict[str, Mount]:
-    """Parse ``/proc/self/mountinfo`` into mounts by device, ``major:minor``."""
-    mounts = {}
-    for line in text.splitlines():
-        before, dash, after = line.partition(" - ")
-        fields, rest = before.split(), after.split()
-        if dash and len(fields) >= 6 and len(rest) >= 3:
-            options = frozenset((*fields[5].split(","), *rest[2].split(",")))
-            mounts[fields[2]] = Mount(kind=rest[0], options=options)
-    return mounts
-
-
 def local_locks(directory: Path) -> str | None:
     """Return why locks in a directory do not reach other machines; None if they do."""
     try:
-        text, device = MOUNTS.read_text(), directory.stat().st_dev
+        mounts, number = MOUNTS.read_text().splitlines(), directory.stat().st_dev
     except OSError:
         return None  # not Linux, or no such directory: opening the file will fail
-    mount = parse_mounts(text).get(f"{os.major(device)}:{os.minor(device)}")
-    return None if mount is None else mount.local_by()
+    device, kind, options = f"{os.major(number)}:{os.minor(number)}", "", set[str]()
+    for mount in mounts:
+        before, _, after = mount.partition(" - ")
+        fields, rest = before.split(), after.split()
+        if len(fields) >= 6 and len(rest) >= 3 and fields[2] == device:
+            kind, options = rest[0], {*fields[5].split(","), *rest[2].split(",")}
+    local = _LOCAL.get(kind, frozenset())
+    if local is _ALWAYS:
+        return kind
+    found = sorted(local & options)
+    return f"{kind} mounted with {', '.join(found)}" if found else None
 
 
 def lock_excludes(path: Path) -> bool:

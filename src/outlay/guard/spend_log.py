@@ -257,17 +257,14 @@ class FileSpendLog(SpendLog):
 
     def verify(self, *, expect: str = "", runs: Mapping[str, Path] | None = None) -> Verification:
         """Check every line and every decision; problems become findings."""
-        where, findings, fresh = str(self.path), list[Finding](), None
+        where = str(self.path)
         try:
             fresh, missing = self._read_whole_file()
-        except SpendLogAltered as error:
-            findings.append(Finding(source=where, line=error.line, message=error.problem))
         except SpendLogUnusable as error:
-            findings.append(Finding(source=error.path, message=error.problem))
-        if fresh is None:
-            return Verification(lines=0, chained=0, findings=tuple(findings))
+            finding = Finding(source=error.path, line=error.line, message=error.problem)
+            return Verification(lines=0, chained=0, findings=(finding,))
         scanned = fresh._scanned
-        findings += (Finding(source=where, line=one.line, message=one.problem) for one in missing)
+        findings = [Finding(source=where, line=one.line, message=one.problem) for one in missing]
         findings += (*scanned.findings, *self._warnings(scanned))
         today = timestamp(self._clock.wall_ns())[:10]
         findings += recheck_decisions(scanned.lines, source=where, today=today)

@@ -13,7 +13,7 @@ import os
 import signal
 import subprocess
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -160,11 +160,9 @@ class Keeper:
     def adopt(self, started: Iterable[dict[str, Any]]) -> None:
         """Take over commands that another keeper started, by their events."""
         for known in started:
-            process = Process(known["pid"], known["start"], 0, known["group"], known["session"])
-            self.commands[known["ticket"]] = KeptCommand(
-                ticket=known["ticket"], process=process, started_ns=known["started_ns"],
-                exit_file=known["exit_file"], asked=known["asked"],
-            )  # fmt: skip
+            fields = {name: known[name] for name in KeptCommand.__slots__}
+            process = Process(**known["process"])
+            self.commands[known["ticket"]] = KeptCommand(**fields | {"process": process})
 
     # -- families ----------------------------------------------------------------------------
 
@@ -377,12 +375,7 @@ class Keeper:
         command.reported = self.terms.leftovers == "report" and bool(left)
         if not command.reported:
             del self.commands[command.ticket]
-        message: dict[str, Any] = {
-            "event": "exited", "ticket": command.ticket, "returncode": code,
-            "asked": command.asked, "elapsed_ns": record.elapsed_ns,
-            "ended_ns": record.ended_ns, "left": len(left),
-        }  # fmt: skip
-        self.notify(message)
+        self.notify({"event": "exited", "left": len(left), **asdict(record)})
 
     def end_everything(self, notice_ns: int) -> list[Process]:
         """SIGTERM all commands, SIGKILL after the notice; return what does not end."""
@@ -402,12 +395,7 @@ class Keeper:
 
 def started_event(command: KeptCommand) -> dict[str, Any]:
     """Return the event with all that another keeper, or an heir, needs to know of a command."""
-    process = command.process
-    return {
-        "event": "started", "ticket": command.ticket, "pid": process.pid, "start": process.start,
-        "group": process.group, "session": process.session, "started_ns": command.started_ns,
-        "exit_file": command.exit_file, "asked": command.asked,
-    }  # fmt: skip
+    return {"event": "started", **asdict(command)}
 
 
 def _is_same(found: Process | None, expected: Process) -> bool:

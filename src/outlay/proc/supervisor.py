@@ -88,7 +88,7 @@ class ProcessSupervisor:
     Args:
         terms: What the keeper does without orders.
         own_session: Whether commands get a session of their own, without our terminal.
-        replaces: Whether a killed keeper is replaced and its commands go on; otherwise they end.
+        replaces: Whether a killed keeper is replaced and its commands continue; otherwise they end.
         about: Describes the family in its record, for when it becomes a stray.
     """
 
@@ -199,7 +199,7 @@ class ProcessSupervisor:
     def process_of(self, ticket: str) -> Process | None:
         """Return the first process of a running command."""
         message = self._running.get(ticket)
-        return None if message is None else Process(message["pid"], message["start"])
+        return None if message is None else Process(**message["process"])
 
     def with_handler(self, ticket: str, number: int) -> list[Process] | None:
         """Return the processes of a command that handle a signal; None if it can't be read."""
@@ -353,7 +353,7 @@ class ProcessSupervisor:
         if self.terms.record and self._keeper_process is not None:
             me = read_process(os.getpid())
             cgroup = "" if self._cgroup is None else str(self._cgroup.directory)
-            commands = [Process(t["pid"], t["start"]) for t in self._running.values()]
+            commands = [Process(**message["process"]) for message in self._running.values()]
             record = FamilyRecord(
                 machine=this_machine(), session=self.terms.session,
                 supervisor=me or Process(os.getpid(), 0), keeper=self._keeper_process,

@@ -25,7 +25,6 @@ from outlay.guard.checklist import (
     Flight,
     LaunchEstimate,
     LaunchPlan,
-    SurveySummary,
     cost_since_start,
     postflight,
     preflight,
@@ -190,9 +189,9 @@ def show_init(
         day=None if day is None else Money.parse(day, name="--day"),
         month=None if month is None else Money.parse(month, name="--month"),
         estimate=estimate,
-        survey=SurveySummary(
-            vendor=vendor, date=survey_date, prices=dict(_pairs(survey_price, "--survey-price"))
-        ),
+        vendor=vendor,
+        survey_date=survey_date,
+        survey_prices=dict(_pairs(survey_price, "--survey-price")),
     )
     paths = write_documents(directory, plan, replace=replace)
     if as_json:

@@ -38,8 +38,7 @@ from outlay.guard.budget_guard import BudgetGuard
 from outlay.guard.entries import Vendor
 from outlay.guard.lease import Terms
 from outlay.guard.locking import is_here
-from outlay.guard.rental.rental import NotARental, split_command
-from outlay.guard.rental.renting import RentalOrder, check_rate, rent
+from outlay.guard.rental.rental import NotARental, RentalOrder, check_rate, rent, split_command
 from outlay.guard.rental.vendor_commands import preset
 from outlay.guard.rental.watch import Census, Reaper, start_watcher
 from outlay.guard.supervise import Supervisor

@@ -50,10 +50,10 @@ class CensusRow:
     vendor: str
     name: str
     id: str
-    hold: str
-    label: str
+    hold: str = ""
+    label: str = ""
     state: State
-    deadline: str
+    deadline: str = ""
 
     @property
     def needs_ending(self) -> bool:
@@ -149,40 +149,37 @@ class Reaper:
     ) -> list[CensusRow]:
         rows, ours = [], set()
         for hold in rentals:
-            place = self._tenancy(hold)
-            matches = [item for item in listed if place.matches_listed(item)]
+            tenancy = self._tenancy(hold)
+            matches = [item for item in listed if tenancy.matches_listed(item)]
             ours |= {item.id for item in matches}
-            state = self._state(place, matches)
+            state = self._state(tenancy, matches)
             if state is not None:
-                rows.append(self._row(place, state, matches))
+                rows.append(self._row(tenancy, state, matches))
         rows += [
-            CensusRow(
-                vendor=vendor.name, name=item.name, id=item.id, hold="", label="",
-                state="stranger", deadline="",
-            )
+            CensusRow(vendor=vendor.name, name=item.name, id=item.id, state="stranger")
             for item in listed
             if item.id not in ours
-        ]  # fmt: skip
+        ]
         return rows
 
-    def _state(self, place: Tenancy, matches: list[ListedMachine]) -> State | None:
-        if place.hold.id in self.guard.log.books().resolved:
+    def _state(self, tenancy: Tenancy, matches: list[ListedMachine]) -> State | None:
+        if tenancy.hold.id in self.guard.log.books().resolved:
             return "ended but listed" if matches else None
         if matches:
-            return "overdue" if place.left_ns <= 0 else "running"
-        if not place.hold.resource:
+            return "overdue" if tenancy.left_ns <= 0 else "running"
+        if not tenancy.hold.resource:
             return "lost"
-        return "gone" if place.hold.state in ("terminating", "gone") else "not listed"
+        return "gone" if tenancy.hold.state in ("terminating", "gone") else "not listed"
 
-    def _row(self, place: Tenancy, state: State, matches: list[ListedMachine]) -> CensusRow:
+    def _row(self, tenancy: Tenancy, state: State, matches: list[ListedMachine]) -> CensusRow:
         return CensusRow(
-            vendor=place.rental.vendor.name,
-            name=place.rental.name,
-            id=matches[0].id if matches else place.hold.resource,
-            hold=place.hold.id,
-            label=place.hold.op_label,
+            vendor=tenancy.rental.vendor.name,
+            name=tenancy.rental.name,
+            id=matches[0].id if matches else tenancy.hold.resource,
+            hold=tenancy.hold.id,
+            label=tenancy.hold.op_label,
             state=state,
-            deadline=place.rental.deadline,
+            deadline=tenancy.rental.deadline,
         )
 
     def _tenancy(self, hold: Hold) -> Tenancy:
@@ -217,10 +214,10 @@ class Reaper:
         return self._wait_until_gone(hold, overdue=False, rounds=3, pause_s=pause_s)
 
     def _wait_until_gone(self, hold: Hold, *, overdue: bool, rounds: int, pause_s: float) -> bool:
-        place = self._tenancy(hold)
+        tenancy = self._tenancy(hold)
         for _ in range(rounds):
-            readable = place.poll()
-            if place.act(overdue=overdue, readable=readable) == "gone":
+            readable = tenancy.poll()
+            if tenancy.act(overdue=overdue, readable=readable) == "gone":
                 return True
             self.clock.sleep(pause_s)
         return False
@@ -248,48 +245,48 @@ def start_watcher(log_path: Path, hold: Hold, environ: Mapping[str, str], poll: 
         raise OSError(done.returncode, f"the watcher failed; see {output.name}")
 
 
-def poll_once(place: Tenancy) -> bool:
+def poll_once(tenancy: Tenancy) -> bool:
     """Poll and act once; return whether there is anything left to watch."""
     try:
-        if _was_never_created(place):
+        if _was_never_created(tenancy):
             return False
     except OutlayError as error:  # the rental bills even if the log fails
-        place.say(str(error))
-    readable = place.poll()
-    return place.act(overdue=place.left_ns <= 0, readable=readable) != "gone"
+        tenancy.say(str(error))
+    readable = tenancy.poll()
+    return tenancy.act(overdue=tenancy.left_ns <= 0, readable=readable) != "gone"
 
 
-def _was_never_created(place: Tenancy) -> bool:
+def _was_never_created(tenancy: Tenancy) -> bool:
     """Reload the hold; return whether it was released because nothing was created."""
-    books = place.guard.log.books()
-    known, place.hold = place.hold.resource, books.rentals[place.hold.id]
-    if known and not place.hold.resource:
-        place.hold = replace(place.hold, resource=known)
-    if place.hold.state == "gone":  # another process verified that; check it here, too
-        place.sightings.accepted = True
-    return place.hold.id in books.resolved and not place.hold.resource
+    books = tenancy.guard.log.books()
+    known, tenancy.hold = tenancy.hold.resource, books.rentals[tenancy.hold.id]
+    if known and not tenancy.hold.resource:
+        tenancy.hold = replace(tenancy.hold, resource=known)
+    if tenancy.hold.state == "gone":  # another process verified that; check it here, too
+        tenancy.sightings.accepted = True
+    return tenancy.hold.id in books.resolved and not tenancy.hold.resource
 
 
-def pause_s(place: Tenancy, poll: Duration) -> float:
+def pause_s(tenancy: Tenancy, poll: Duration) -> float:
     """Return the time to the next poll: never past the deadline, and at most 15 s after it."""
-    until_due = place.left_ns / 1e9
+    until_due = tenancy.left_ns / 1e9
     return max(0.05, min(poll.seconds, until_due)) if until_due > 0 else min(poll.seconds, 15.0)
 
 
-def watch(place: Tenancy, poll: Duration) -> None:
+def watch(tenancy: Tenancy, poll: Duration) -> None:
     """Watch a rental until the vendor no longer lists it, whatever the state of its hold.
 
     Errors are reported and retried.
     """
     while True:
-        if not place.hold.watcher:  # the note failed before
-            place.note_if_possible("watched", watcher=this_process())
+        if not tenancy.hold.watcher:  # the note failed before
+            tenancy.note_if_possible("watched", watcher=this_process())
         try:
-            if not poll_once(place):
+            if not poll_once(tenancy):
                 return
         except (OutlayError, OSError) as error:  # the log is locked, the disk full: temporary
             _say(str(error))
-        SYSTEM.sleep(pause_s(place, poll))
+        SYSTEM.sleep(pause_s(tenancy, poll))
 
 
 def _say(text: str) -> None:
@@ -302,17 +299,19 @@ def main() -> None:
     """Load the rental, so that the caller sees a failure; detach from the caller; then watch."""
     log_path, hold_id, poll_ns = sys.argv[1:]
     guard = BudgetGuard.of_log(log_path)
-    place = Tenancy(guard=guard, hold=guard.log.books().hold(hold_id), environ=os.environ, say=_say)
+    tenancy = Tenancy(
+        guard=guard, hold=guard.log.books().hold(hold_id), environ=os.environ, say=_say
+    )
     ready, notify = os.pipe()
     if os.fork():
         os.close(notify)
         os._exit(0 if os.read(ready, 1) else 1)
     os.close(ready)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    place.note_if_possible("watched", watcher=this_process())
+    tenancy.note_if_possible("watched", watcher=this_process())
     os.write(notify, b"w")
     os.close(notify)
-    watch(place, Duration(int(poll_ns)))
+    watch(tenancy, Duration(int(poll_ns)))
 
 
 if __name__ == "__main__":
