@@ -373,6 +373,12 @@ def test_cancelling_jobs_of_an_unreachable_cluster_is_an_error(tmp_path: Path) -
     assert "login node" in shown.err
 
 
+def test_cancelling_a_run_that_a_sweep_does_not_have_names_those_it_has(tmp_path: Path) -> None:
+    root = run_grid(tmp_path, "exit 0").root
+    shown = outlay("sweep", "cancel", root, "nothing")
+    assert (shown.code, "001_group00_00" in shown.err) == (2, True)
+
+
 def test_a_sweep_that_another_machine_runs_is_not_cancelled_here(tmp_path: Path) -> None:
     root = run_grid(tmp_path, "exit 0").root
     with SweepLock(root):
