@@ -24,7 +24,6 @@ from outlay.sweep.errors import EngineBroken
 from waiting import until
 
 PATIENCE_NS = 120 * 10**9
-RANKS = Path(__file__).parent.parent / "programs" / "sweep_ranks.py"
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run")
 
 
@@ -275,52 +274,18 @@ def test_cancelling_ends_two_ranks_and_what_they_started(
     until(lambda: not marked(one.ticket), "a worker is left")
 
 
-def test_two_ranks_meet_and_cancelling_ends_workers_that_left_the_group(
+def test_workers_of_a_killed_torchrun_are_ended_though_they_left_its_group(
     torchrun: TorchrunEngine, tmp_path: Path
 ) -> None:
-    marks = tmp_path / "marks"
-    marks.mkdir()
-    flags = ("--standalone", "--nproc_per_node=2")
-    one = task(
-        torchrun, tmp_path, *TORCHRUN, *flags, str(RANKS), "--linger",
-        MARKS=str(marks), OMP_NUM_THREADS="1",
-    )  # fmt: skip
+    one = two_ranks(torchrun, tmp_path, "echo up; exec sleep 600")
     torchrun.submit(one)
-    until(lambda: len(list(marks.iterdir())) == 2, "the ranks did not meet")
-    assert {"rank 0 of 2: 3.0", "rank 1 of 2: 3.0"} <= set(printed(one).splitlines())
-    workers = [int(mark.name) for mark in marks.iterdir()]
-    launcher = next(p.pid for p in marked(one.ticket) if p.pid not in workers)
+    until(lambda: printed(one).splitlines().count("up") == 2, "the ranks did not start")
+    commands = {p.pid: Path(f"/proc/{p.pid}/cmdline").read_bytes() for p in marked(one.ticket)}
+    (launcher,) = [pid for pid, words in commands.items() if b"torch.distributed.run" in words]
+    assert len(commands) == 3
     os.kill(launcher, signal.SIGKILL)  # Leaves its workers running, unless somebody looks.
     assert ended(torchrun, one.ticket).returncode == -signal.SIGKILL
     until(lambda: not marked(one.ticket), "a worker is left")
-
-
-@pytest.fixture
-def port() -> Iterator[int]:
-    ports = Ports()
-    port = ports.reserve()
-    yield port
-    ports.release(port)
-
-
-def test_two_nodes_meet_over_c10d_on_loopback(
-    torchrun: TorchrunEngine, port: int, tmp_path: Path
-) -> None:
-    endpoint = f"127.0.0.1:{port}"
-    flags = ("--nnodes=2", "--rdzv_backend=c10d", f"--rdzv_endpoint={endpoint}", "--rdzv_id=7")
-    nodes = [
-        task(
-            torchrun, tmp_path, *TORCHRUN, *flags, "--nproc_per_node=1", str(RANKS),
-            name=f"node{rank}", OMP_NUM_THREADS="1",
-        )
-        for rank in range(2)
-    ]  # fmt: skip
-    for node in nodes:
-        torchrun.submit(node)
-    assert [ended(torchrun, node.ticket).returncode for node in nodes] == [0, 0]
-    both = "".join(printed(node) for node in nodes)
-    assert "rank 0 of 2: 3.0" in both
-    assert "rank 1 of 2: 3.0" in both
 
 
 # -- ports ----------------------------------------------------------------------------------

@@ -26,8 +26,7 @@ from outlay.sweep.state.outcomes import Event
 from outlay.sweep.state.setup import holder_of
 from waiting import until
 
-RANKS = Path(__file__).parent.parent / "programs" / "sweep_ranks.py"
-RUNS = 30
+RUNS = 24
 
 
 def write_grid(tmp_path: Path) -> Path:
@@ -65,7 +64,7 @@ def kill_after(process: subprocess.Popen[bytes], root: Path, events: int) -> Non
 def test_a_harness_killed_at_random_points_loses_and_repeats_nothing(tmp_path: Path) -> None:
     grid, root = write_grid(tmp_path), tmp_path / "sweep"
     chance = random.Random(7)
-    for _ in range(5):
+    for _ in range(4):
         process = subprocess.Popen(command(grid, root), stdout=subprocess.DEVNULL)
         kill_after(process, root, chance.randint(1, 12))
         tickets = [e.ticket for e in read_events(root) if e.ticket]
@@ -145,10 +144,7 @@ def test_a_run_that_is_killed_is_an_error_and_the_rest_continues(tmp_path: Path)
     grid["entrypoint"] = ["sh", "-c", "test {x} != 1 || kill -9 $$"]
     grid["grid"] = [{"params": {"x": [0, 1, 2]}}]
     (tmp_path / "grid.json").write_text(json.dumps(grid))
-    done = subprocess.run(
-        command(tmp_path / "grid.json", tmp_path / "sweep"), capture_output=True, check=False
-    )
-    assert done.returncode == 1
+    start(plan_file(tmp_path / "grid.json"), None, SweepOptions(jobs=3))
     states = read_manifest(tmp_path / "sweep").states
     assert [s.status for _, s in sorted(states.items())] == ["completed", "error", "completed"]
     assert states["002_group00_01"].reason == "killed by SIGKILL"
@@ -186,15 +182,17 @@ def thief(monkeypatch: pytest.MonkeyPatch) -> Iterator[Thief]:
 
 
 def test_a_port_taken_before_torchrun_gets_it_costs_no_retry(tmp_path: Path, thief: Thief) -> None:
+    worker = tmp_path / "worker.py"
+    worker.write_text("import os\nos.write(1, f'rank {os.environ[\"RANK\"]}\\n'.encode())\n")
     grid = {
-        "entrypoint": [str(RANKS)], "arguments": "none", "output_dir": str(tmp_path / "sweep"),
+        "entrypoint": [str(worker)], "arguments": "none", "output_dir": str(tmp_path / "sweep"),
         "grid": [{"nnodes": 1, "params": {"world_size": 2}}],
     }  # fmt: skip
     (tmp_path / "grid.json").write_text(json.dumps(grid))
     result = start(plan_file(tmp_path / "grid.json"), None, SweepOptions())
     log = (tmp_path / "sweep" / "001_group00" / "sweep.log").read_text()
     assert result.counts == {"completed": 1}, log
-    assert "rank 1 of 2: 3.0" in log
+    assert {"rank 0", "rank 1"} <= set(log.splitlines())
     first, failure, second, _ = read_events(result.root)
     assert first.env["MASTER_PORT"] == str(thief.given[0])
     assert failure.reason == f"its port {thief.given[0]} was taken (exit code 1)"
