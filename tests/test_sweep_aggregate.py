@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -350,6 +351,21 @@ def test_the_documented_module_wants_its_flag(sweep: Sweep) -> None:
     sweep.add("001_a", status="error")
     command = [sys.executable, "-m", "outlay.sweep.aggregate", "--root", str(sweep.root)]
     assert subprocess.run(command, capture_output=True, check=False).returncode == 3
+
+
+def test_the_documented_module_takes_a_manifest_an_output_and_a_variable(
+    sweep: Sweep, tmp_path: Path
+) -> None:
+    sweep.add("001_a", status="error")
+    manifest, output = sweep.root / "sweep_manifest.json", tmp_path / "elsewhere"
+    words = ["-m", "outlay.sweep.aggregate", "--manifest", manifest, "--output", output]
+    environ = os.environ | {"MFCL_SWEEP_AGGREGATOR": "1"}
+    done = subprocess.run(
+        [sys.executable, *words], env=environ, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert (output / "summary.md").exists()
+    assert not (sweep.root / "reports").exists()
 
 
 def test_aggregating_what_is_no_sweep_says_so(tmp_path: Path) -> None:

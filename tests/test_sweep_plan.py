@@ -479,11 +479,12 @@ def test_plan_in_json_is_byte_identical_and_holds_no_secret(grid_file: Path) -> 
 
 @pytest.mark.parametrize("options", [[], ["--json"]])
 def test_plan_shows_no_secret_of_the_environment_that_a_parameter_repeats(
-    tmp_path: Path, options: list[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: list[str]
 ) -> None:
     path = tmp_path / "grid.yaml"
     path.write_text("grid: [{params: {login: '${oc.env:MY_API_KEY}'}}]")
-    shown = outlay("sweep", "plan", path, *options, columns=200, MY_API_KEY="s3cr3t-from-env")
+    monkeypatch.setenv("MY_API_KEY", "s3cr3t-from-env")
+    shown = outlay("sweep", "plan", path, *options, columns=200)
     assert shown.code == 0
     assert "s3cr3t-from-env" not in shown.out
     assert "<redacted>" in shown.out

@@ -112,8 +112,13 @@ def test_a_task_runs_where_and_with_what_it_was_told(engine: Engine, tmp_path: P
 
 
 def test_an_exit_code_and_a_signal_are_told_apart(engine: Engine, tmp_path: Path) -> None:
-    assert run(engine, shell(engine, tmp_path, "exit 3")).returncode == 3
-    assert run(engine, shell(engine, tmp_path, "kill -9 $$")).returncode == -9
+    tasks = [
+        shell(engine, tmp_path, script, name=name)
+        for name, script in {"exits": "exit 3", "dies": "kill -9 $$"}.items()
+    ]
+    for one in tasks:
+        engine.submit(one)
+    assert [ended(engine, one.ticket).returncode for one in tasks] == [3, -9]
 
 
 def test_a_program_that_does_not_exist_says_so(engine: Engine, tmp_path: Path) -> None:
