@@ -503,6 +503,23 @@ def test_node_rank_and_rendezvous_are_set_for_torchrun() -> None:
 
 
 @pytest.mark.parametrize(
+    ("error", "calls", "running"),
+    [("Unable to contact slurm controller", 3, True), ("Invalid job id specified", 1, False)],
+)
+def test_a_controller_that_restarts_is_asked_again_whether_a_job_runs(
+    commands: Path, monkeypatch: pytest.MonkeyPatch, error: str, calls: int, *, running: bool
+) -> None:
+    """The first two answers are an error; a job that Slurm does not know is not running."""
+    monkeypatch.setattr("outlay.sweep.engines.slurm.job_spec._BETWEEN_TRIES_S", 0)
+    answer = "echo 3_1 RUNNING; exit 0"
+    third = f"echo >> {commands}/calls; if [ $(wc -l < {commands}/calls) -gt 2 ]; then {answer}; fi"
+    write_script(commands / "squeue", f"{third}; echo {error} >&2; exit 1")
+    place = JobAllocation(job="3_1", number=5, restart=0, rank=0, nodes=1, node="n1", address="n1")
+    assert place.is_running() == running
+    assert len((commands / "calls").read_text().splitlines()) == calls
+
+
+@pytest.mark.parametrize(
     ("module", "unwanted"),
     [
         ("outlay.sweep.engines.slurm.job",

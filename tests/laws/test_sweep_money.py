@@ -284,7 +284,7 @@ class GuardedSweep(RuleBasedStateMachine):
 
     @rule(times=st.integers(1, 2))
     def somebody_cancels_and_goes_on_later(self, times: int) -> None:
-        self.harness.interrupts.asked += times
+        self.harness.asked += times
         while self.harness.step():
             self.never_past_the_ceiling()
         self.match_plan(retry_failed=False)

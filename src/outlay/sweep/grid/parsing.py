@@ -256,11 +256,7 @@ Path = YamlPath
 
 @dataclass(slots=True)
 class GridDocument:
-    """The content of a grid file: its tree, interpolations resolved, and the line of each key.
-
-    Attributes:
-        findings: The problems so far.
-    """
+    """A grid file: its tree, interpolations resolved, the line of each key, and its problems."""
 
     source: str
     tree: Mapping[str, Any]

@@ -173,7 +173,7 @@ class SweepRecorder:
         """Record the end and the cost of an attempt: in its log, the spend log, the journal.
 
         Args:
-            run: The run's id.
+            run: Its id.
             ended: How the attempt ended.
             verdict: The run's new status.
             remote: Whether the attempt wrote its end into the run's log itself.

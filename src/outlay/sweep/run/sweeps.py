@@ -38,12 +38,7 @@ from outlay.sweep.state.setup import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """A sweep after it was run.
-
-    Attributes:
-        cancelled: Whether a signal ended it early.
-        findings: Warnings for the user.
-    """
+    """A sweep after it was run, and whether a signal ended it early."""
 
     manifest: SweepManifest
     cancelled: bool
