@@ -183,7 +183,7 @@ def test_a_variable_that_is_no_text_reaches_the_program_as_it_is(
     assert environment["HYDRA_LATIN"] == "caf\\udce9"
 
 
-def test_runs_know_their_budget_price_and_place_without_code(tmp_path: Path) -> None:
+def test_runs_get_budget_price_and_directory_from_the_environment(tmp_path: Path) -> None:
     program = (
         "import outlay; r = outlay.run('m'); r.close(); print(r.dir, r.budget.snapshot()['mode'])"
     )
@@ -220,7 +220,7 @@ def test_resuming_runs_only_what_is_not_done(tmp_path: Path) -> None:
     assert starts(root) == {"001_group00_00": 1, "002_group00_01": 2, "003_group00_02": 1}
 
 
-def test_an_entry_that_was_inserted_does_not_confuse_a_resume(tmp_path: Path) -> None:
+def test_resume_matches_runs_by_content_after_an_entry_was_inserted(tmp_path: Path) -> None:
     root = run_grid(tmp_path, "exit 0").root
     write_grid(tmp_path, "exit 0", grid=[{"params": {"x": 9}}, {"params": {"x": [1, 3]}}])
     result = resume(root, SweepOptions(), grid=None, retry_failed=False)
@@ -330,7 +330,7 @@ def test_the_documented_variable_acknowledges_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("how", ["SIGTERM", "cancel"])
-def test_being_told_to_end_cancels_what_runs_and_keeps_the_rest_for_later(
+def test_sigterm_and_cancel_end_the_active_run_and_leave_the_rest_pending(
     tmp_path: Path, how: str
 ) -> None:
     script = "test {x} = 1 && exit 0; echo up; exec sleep 600"
@@ -448,7 +448,7 @@ def test_a_run_that_fits_the_ceiling_with_its_notice_finishes(tmp_path: Path) ->
         ({"price": "1 EUR/h", "timeout": "1h"}, "EUR"),
     ],
 )
-def test_a_ceiling_with_nothing_to_predict_from_says_what_to_add(
+def test_a_ceiling_without_predictable_costs_is_refused_with_advice(
     tmp_path: Path, more: dict[str, Any], advice: str
 ) -> None:
     shown = outlay("sweep", "run", write_grid(tmp_path, "", ceiling="5 USD", **more), "--yes")

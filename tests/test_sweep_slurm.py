@@ -194,7 +194,7 @@ def disturbed_entries() -> list[dict[str, Any]]:
          "slurm": {"requeues": 2}},
         {"name": "advancing", "slurm": {"requeues": 1},
          "entrypoint": [sys.executable, str(PROGRAMS / "step_per_start.py"), "3"]},
-        {"name": "deaf", "entrypoint": shell("trap '' TERM; while :; do sleep 0.1; done"),
+        {"name": "ignoring", "entrypoint": shell("trap '' TERM; while :; do sleep 0.1; done"),
          "price": "3600 USD/h", "timeout": "3s"},
         {"name": "slow", "entrypoint": shell(waits), "timeout": "1s"},
     ]  # fmt: skip
@@ -443,7 +443,7 @@ def test_status_is_the_same_with_and_without_a_harness(
 
 
 @pytest.mark.usefixtures("slurm")
-def test_the_same_grid_gives_the_same_summary_here_and_there(tmp_path: Path) -> None:
+def test_the_same_grid_gives_the_same_summary_on_both_engines(tmp_path: Path) -> None:
     rows = {}
     for engine in ("process", "slurm"):
         (tmp_path / engine).mkdir()
@@ -633,7 +633,7 @@ def test_two_nodes_meet_by_torchrun(settled: Path) -> None:
         ("once", ["error"], "still not done when it had to end, and requeues is 0"),
         ("stuck", ["error"], "started again 2 times without progress, and still not done"),
         ("advancing", ["completed"], ""),
-        ("deaf", ["error"], "timeout: not done after 3.0s"),
+        ("ignoring", ["error"], "timeout: not done after 3.0s"),
         ("slow", ["error"], "timeout: not done after 1.0s"),
     ],
 )
@@ -659,7 +659,7 @@ def test_only_starts_without_progress_count_towards_the_limit(settled: Path) -> 
 
 
 def test_a_program_that_ignores_sigterm_costs_no_more_than_is_held_for_it(settled: Path) -> None:
-    (run,) = runs_of(settled, "deaf")
+    (run,) = runs_of(settled, "ignoring")
     (held,) = [entry for entry in entries_of(settled, "hold") if entry["op_label"] == run]
     (captured,) = [entry for entry in entries_of(settled, "capture") if entry["op_label"] == run]
     assert 3 < captured["actual"] <= held["estimated"]

@@ -104,14 +104,14 @@ def run(engine: Engine, one: Task) -> Ended:
     return ended(engine, one.ticket)
 
 
-def test_a_task_runs_where_and_with_what_it_was_told(engine: Engine, tmp_path: Path) -> None:
+def test_a_task_has_its_directory_environment_and_output(engine: Engine, tmp_path: Path) -> None:
     one = shell(engine, tmp_path, 'echo "$WORD"; pwd >&2', WORD="hello")
     outcome = run(engine, one)
     assert (outcome.how, outcome.returncode, outcome.asked) == ("exited", 0, False)
     assert printed(one) == f"hello\n{tmp_path}\n"
 
 
-def test_an_exit_code_and_a_signal_are_told_apart(engine: Engine, tmp_path: Path) -> None:
+def test_an_exit_code_and_a_signal_are_distinguished(engine: Engine, tmp_path: Path) -> None:
     tasks = [
         shell(engine, tmp_path, script, name=name)
         for name, script in {"exits": "exit 3", "dies": "kill -9 $$"}.items()
@@ -121,7 +121,7 @@ def test_an_exit_code_and_a_signal_are_told_apart(engine: Engine, tmp_path: Path
     assert [ended(engine, one.ticket).returncode for one in tasks] == [3, -9]
 
 
-def test_a_program_that_does_not_exist_says_so(engine: Engine, tmp_path: Path) -> None:
+def test_a_missing_program_is_reported_as_not_started(engine: Engine, tmp_path: Path) -> None:
     outcome = run(engine, task(engine, tmp_path, "./no-such-program"))
     assert outcome.how == "not_started"
     assert "No such file" in outcome.reason
@@ -172,7 +172,7 @@ def test_cancelling_what_has_ended_does_nothing(engine: Engine, tmp_path: Path) 
     assert run(engine, shell(engine, tmp_path, "exit 4")).returncode == 4
 
 
-def test_closing_ends_what_still_runs_even_outside_its_group(
+def test_closing_ends_tasks_that_left_their_process_group(
     local: ProcessEngine, tmp_path: Path
 ) -> None:
     one = shell(local, tmp_path, "setsid sleep 600 & echo up; wait")
@@ -182,7 +182,7 @@ def test_closing_ends_what_still_runs_even_outside_its_group(
     assert marked(one.ticket) == []
 
 
-def test_a_later_engine_learns_how_a_task_ended(
+def test_a_later_engine_reads_how_a_task_ended(
     engine: Engine, make_engine: Callable[[], Engine], tmp_path: Path
 ) -> None:
     one = shell(engine, tmp_path, "exit 5")
@@ -225,7 +225,7 @@ engine.wait(60)
     until(lambda: read_exit(tmp_path / "run", ticket) is not None, "its end was not written down")
 
 
-def test_a_killed_keeper_takes_its_tasks_along_and_is_reported(
+def test_tasks_of_a_killed_keeper_are_ended_and_the_kill_is_reported(
     local: ProcessEngine, tmp_path: Path
 ) -> None:
     one = shell(local, tmp_path, "echo up; sleep 600")
@@ -248,7 +248,7 @@ def two_ranks(engine: Engine, tmp_path: Path, script: str, **env: str) -> Task:
     return task(engine, tmp_path, *command, OMP_NUM_THREADS="1", **env)
 
 
-def test_two_ranks_run_with_what_they_were_told_and_a_later_engine_learns_that_one_failed(
+def test_two_ranks_get_their_environment_and_a_later_engine_reads_that_one_failed(
     torchrun: TorchrunEngine, tmp_path: Path
 ) -> None:
     script = 'echo "$WORD $RANK of $WORLD_SIZE in $(pwd)"; exit $((RANK * 3))'
