@@ -99,9 +99,10 @@ def clock() -> ManualClock:
 
 @pytest.fixture(scope="session")
 def slurm_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """A real Slurm of four nodes, started once for all tests of a process."""
+    """A real Slurm, started once for all tests of a process."""
     require_programs()
-    cluster = Cluster(tmp_path_factory.mktemp("slurm"))
+    apart = {"preempted": ["p1"], "lost": ["l1"], "disturbed": ["d1", "d2"]}
+    cluster = Cluster(tmp_path_factory.mktemp("slurm"), cpus=16, apart=apart)
     try:
         cluster.start()
         yield cluster

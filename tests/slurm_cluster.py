@@ -1,6 +1,6 @@
-"""A real Slurm of four nodes on this machine: munge, a controller and four slurmd, all ours.
+"""A real Slurm on this machine: munge, a controller, and a slurmd for each of four or more nodes.
 
-Everything lies under one directory and listens on ports of its own. Nodes are names for the same
+Everything lies under one directory and listens on its own ports. Nodes are names for the same
 host, so that they share its processes and its loopback; what a cluster does with jobs is real.
 """
 
@@ -9,12 +9,14 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import getpass
+import itertools
 import os
 import secrets
 import shutil
 import signal
 import socket
 import subprocess
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -64,7 +66,7 @@ AccountingStorageType=accounting_storage/none
 JobCompType=jobcomp/none
 GresTypes=gpu
 {nodes}
-PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP PriorityTier=1 GraceTime=20
+{partitions}
 PartitionName=urgent Nodes=ALL MaxTime=INFINITE State=UP PriorityTier=10 PreemptMode=OFF
 """
 
@@ -93,16 +95,22 @@ class Cluster:
         cpus: Of every node; jobs share those of this machine.
         gpus: Of every node; they are counted and given out, and no device stands behind them.
         tasks: One more than the largest task of an array.
+        apart: The nodes of further partitions, by name; ``clear`` leaves their jobs alone.
     """
 
     directory: Path
     cpus: int = 2
     gpus: int = 0
     tasks: int = 21
+    apart: Mapping[str, Sequence[str]] = field(default_factory=dict)
     daemons: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
     ports: Ports = field(default_factory=Ports)
     reserved: list[int] = field(default_factory=list)
     mark: str = field(default_factory=lambda: secrets.token_hex(8))
+
+    @property
+    def nodes(self) -> list[str]:
+        return [*NODES, *itertools.chain(*self.apart.values())]
 
     @property
     def conf(self) -> Path:
@@ -127,7 +135,7 @@ class Cluster:
         (self.directory / "gres.conf").write_text(self._gres_text())
         self._start_munge()
         self.start_controller()
-        for node in NODES:
+        for node in self.nodes:
             self.start_node(node)
         until(lambda: self.idle_nodes() == len(NODES), self.explain)
 
@@ -141,16 +149,21 @@ class Cluster:
 
     def _conf_text(self) -> str:
         host = socket.gethostname().partition(".")[0]
-        controller, *of_nodes = self.reserved = [self.ports.reserve() for _ in ("", *NODES)]
+        controller, *of_nodes = self.reserved = [self.ports.reserve() for _ in ("", *self.nodes)]
         granted = f" Gres=gpu:{self.gpus}" if self.gpus else ""
         nodes = [
             f"NodeName={node} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} "
             f"CPUs={self.cpus} RealMemory=4000{granted} State=UNKNOWN"
-            for node, port in zip(NODES, of_nodes, strict=True)
+            for node, port in zip(self.nodes, of_nodes, strict=True)
+        ]
+        partitions = [
+            f"PartitionName={name} Nodes={','.join(nodes)} MaxTime=INFINITE State=UP "
+            "PriorityTier=1 GraceTime=20"
+            for name, nodes in {"main Default=YES": NODES, **self.apart}.items()
         ]
         return _CONF.format(
             host=host, port=controller, user=getpass.getuser(), dir=self.directory,
-            nodes="\n".join(nodes), tasks=self.tasks,
+            nodes="\n".join(nodes), partitions="\n".join(partitions), tasks=self.tasks,
         )  # fmt: skip
 
     def _start_munge(self) -> None:
@@ -211,7 +224,7 @@ class Cluster:
 
     def stop(self) -> None:
         """End everything that runs here, jobs first; nothing is left."""
-        for name in ("slurmctld", *NODES, "munged"):
+        for name in ("slurmctld", *self.nodes, "munged"):
             if name in self.daemons:
                 self.kill(name)
         until(self._kill_everything, lambda: f"left behind: {self.running()}")
@@ -236,11 +249,11 @@ class Cluster:
         return found
 
     def clear(self) -> None:
-        """End every job, and wait until every node is idle again."""
-        self.run("scancel", "--signal=KILL", f"--user={getpass.getuser()}")
-        self.run("scancel", f"--user={getpass.getuser()}")
-        for node in NODES:
-            self.run("scontrol", "update", f"nodename={node}", "state=resume")
+        """End every job of the main partition, and wait until all of its nodes are idle."""
+        queued = self.run("squeue", "--noheader", "--partition=main", "--format=%F")
+        if jobs := sorted(set(queued.stdout.split())):
+            self.run("scancel", "--signal=KILL", *jobs)
+            self.run("scancel", *jobs)
         until(lambda: self.idle_nodes() == len(NODES), self.explain)
 
     def run(self, *command: str) -> subprocess.CompletedProcess[str]:

@@ -149,7 +149,7 @@ def test_figures_of_the_whole_run_say_so_beside_a_window(trained: Path) -> None:
     window = ("--since", "2023-11-14T22:13:25Z")
     shown = outlay("goodput", trained, *window, columns=120).out
     assert "at risk since the start: 10.0s (0.015 USD) (whole run)" in shown
-    assert "0 stalled (whole run)" in shown
+    assert "median (host time), 0 stalled (whole run)" in shown
     assert outlay("goodput", trained, *window, "--json").json["of_whole_run"] == [
         "mttf", "progress", "typical_step_ns", "stalls", "ranks",
     ]  # fmt: skip

@@ -11,6 +11,7 @@ from command_line import outlay
 from ledgers import Segment, dollars
 from outlay.errors import MissingExtra
 from outlay.ledger import Metric
+from outlay.report.document import to_markdown
 from outlay.report.files import read_sweep, write_sweep_report
 from sweep_on_disk import NOW_NS, Sweep
 
@@ -54,6 +55,16 @@ def test_the_verdict_and_the_files_are_printed(sweep: Path, tmp_path: Path) -> N
     assert verdict.startswith("Best: 001_a with acc 0.9")
     assert Path(file) == tmp_path / "out" / "report.md"
     assert Path(file).read_text().startswith("# demo\n")
+
+
+def test_the_time_of_a_step_is_labelled_as_a_mean_over_all_steps(tmp_path: Path) -> None:
+    run = Segment().step(1, wait=1, samples=4).step(8, samples=4)
+    run.end().write(Sweep(tmp_path).add("001_a"))
+    account = read_sweep(tmp_path, NOW_NS)
+    page = to_markdown(account.document())
+    assert "mean step (ms)" in page
+    assert "| 5,000.00 |" in page
+    assert "over the time of all steps, their wait for data included" in page
 
 
 def test_json_alone_writes_nothing(sweep: Path) -> None:

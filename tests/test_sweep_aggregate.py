@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -86,13 +87,13 @@ def test_a_run_log_gives_throughput_cost_goodput_and_the_reason_it_stopped(sweep
     assert (row["status"], row["errors"]) == ("completed", "")
 
 
-def test_the_work_of_all_ranks_counts_and_the_time_of_one(sweep: Sweep) -> None:
+def test_throughput_is_the_work_of_all_ranks_over_the_time_of_one(sweep: Sweep) -> None:
     ranks = [Segment(rank=rank).step(2, samples=4).end() for rank in range(2)]
     write_log(sweep.add("001_a", metadata={}), *ranks)
     assert sweep.row()["ips_mean"] == 4.0
 
 
-def test_best_and_last_are_told_apart_and_the_target_is_reached_in_real_time(
+def test_best_and_last_values_differ_and_time_to_target_is_wall_time(
     sweep: Sweep,
 ) -> None:
     story = metric(Segment().step(60), 0.5)
@@ -151,7 +152,7 @@ def test_a_run_without_a_log_caches_no_figures(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_completed_run_that_lacks_its_metric_says_so(sweep: Sweep) -> None:
+def test_a_completed_run_without_its_metric_has_that_error(sweep: Sweep) -> None:
     write_log(sweep.add("001_a"), Segment().step(1).end())
     assert sweep.row()["errors"] == "metric 'acc' was not recorded"
 
@@ -159,14 +160,14 @@ def test_a_completed_run_that_lacks_its_metric_says_so(sweep: Sweep) -> None:
 # -- from documented artefacts ----------------------------------------------------------------
 
 
-def test_throughput_is_everything_over_all_the_time_not_a_mean_of_rates(sweep: Sweep) -> None:
+def test_throughput_is_total_items_over_total_time_not_a_mean_of_rates(sweep: Sweep) -> None:
     write_artefacts(sweep.add("001_a", metadata={}))
     row = sweep.row()
     assert row["ips_mean"] == pytest.approx((30 + 100) / 4)
     assert (row["step_time_ms"], row["bytes_per_step"]) == (2000, 20)
 
 
-def test_energy_goes_on_across_a_resume_that_began_counting_anew(sweep: Sweep) -> None:
+def test_energy_is_summed_over_counter_resets(sweep: Sweep) -> None:
     run_dir = sweep.add("001_a", metadata={})
     write_artefacts(run_dir)
     write_csv(
@@ -194,7 +195,7 @@ def test_energy_falls_back_to_the_budget_and_fidelity_is_a_mean(sweep: Sweep) ->
         ({"epoch": 1}, 20 / 60 * 2),
     ],
 )
-def test_an_epoch_is_so_many_steps_and_step_0_took_time(
+def test_time_to_target_counts_steps_from_0_and_epochs_by_their_steps(
     sweep: Sweep, seen: dict[str, float], minutes: float
 ) -> None:
     run_dir = sweep.add("001_a")
@@ -237,7 +238,7 @@ def test_everything_missing_in_completed_runs_is_named_at_once(sweep: Sweep) -> 
 
 
 @pytest.mark.parametrize("status", ["pending", "running", "error", "cancelled", "skipped"])
-def test_whatever_did_not_complete_is_an_error_with_its_reason(sweep: Sweep, status: str) -> None:
+def test_a_run_that_did_not_complete_is_an_error_with_its_reason(sweep: Sweep, status: str) -> None:
     sweep.add("001_a", status=status, reason="why", budget={"limits": {"max_minutes": 2}})
     row = sweep.row()
     assert (row["status"], row["errors"]) == ("error", f"{status}: why")
@@ -310,7 +311,7 @@ def test_operations_come_from_the_log_where_the_run_wrote_no_totals(sweep: Sweep
     assert sweep.row()["flops"] == 2000
 
 
-def test_epochs_of_unknown_length_are_not_known_rather_than_none(sweep: Sweep) -> None:
+def test_epochs_of_unknown_length_are_unknown_and_not_zero(sweep: Sweep) -> None:
     run_dir = sweep.add("001_a", metadata={}, budget={"limits": {"max_epochs": 4}})
     write_artefacts(run_dir, totals={"steps": 2, "epochs": 0.0}, steps_per_epoch=None)
     assert sweep.row()["epochs"] is None
@@ -346,19 +347,34 @@ def test_two_summaries_in_one_second_are_both_kept(sweep: Sweep) -> None:
     assert len(names) == 2
 
 
-def test_the_documented_module_wants_its_flag(sweep: Sweep) -> None:
+def test_the_documented_module_is_refused_without_its_flag(sweep: Sweep) -> None:
     sweep.add("001_a", status="error")
     command = [sys.executable, "-m", "outlay.sweep.aggregate", "--root", str(sweep.root)]
     assert subprocess.run(command, capture_output=True, check=False).returncode == 3
 
 
-def test_aggregating_what_is_no_sweep_says_so(tmp_path: Path) -> None:
+def test_the_documented_module_takes_a_manifest_an_output_and_a_variable(
+    sweep: Sweep, tmp_path: Path
+) -> None:
+    sweep.add("001_a", status="error")
+    manifest, output = sweep.root / "sweep_manifest.json", tmp_path / "elsewhere"
+    words = ["-m", "outlay.sweep.aggregate", "--manifest", manifest, "--output", output]
+    environ = os.environ | {"MFCL_SWEEP_AGGREGATOR": "1"}
+    done = subprocess.run(
+        [sys.executable, *words], env=environ, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert (output / "summary.md").exists()
+    assert not (sweep.root / "reports").exists()
+
+
+def test_aggregating_a_directory_without_a_sweep_is_refused(tmp_path: Path) -> None:
     shown = outlay("sweep", "aggregate", tmp_path)
     assert shown.code == 2
     assert "sweep_manifest.json" in shown.err
 
 
-def test_bytes_that_nobody_metered_are_not_zero(sweep: Sweep) -> None:
+def test_unmetered_bytes_are_unknown_and_not_zero(sweep: Sweep) -> None:
     run_dir = sweep.add("001_a")
     write_log(run_dir, metric(Segment().step(1, samples=8), 0.9).end())
     stated = {"totals": {"steps": 1, "comm_bytes": 0}, "unmeasured": ["comm_bytes"]}

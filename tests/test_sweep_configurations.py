@@ -95,7 +95,7 @@ def test_processes_and_environments_are_not_seeds() -> None:
         ({"env": {"API_TOKEN": "a-secret-value"}}, "lr=1 (API_TOKEN=<redacted>)"),
     ],
 )
-def test_whatever_else_differs_makes_another_configuration_whose_name_says_what(
+def test_any_other_difference_makes_another_configuration_named_after_it(
     difference: dict[str, Any], shown: str
 ) -> None:
     entry = {"name": "a", "params": {"lr": 1}}
@@ -110,17 +110,17 @@ def test_retries_and_time_limits_do_not_change_the_configuration() -> None:
     assert pooled(summary(entry | {"seeds": [4]}, more)) == {"lr=1": 2}
 
 
-def test_a_seed_is_one_however_it_is_stated_and_reaches_the_program() -> None:
+def test_seeds_as_a_parameter_and_as_a_list_are_one_configuration() -> None:
     entry = {"name": "a", "params": {"lr": 1, "seed": [1, 2]}}
     listed = {"name": "a", "params": {"lr": 1}, "seeds": [3]}
     assert pooled(summary(entry, listed, aliases={"seed": "train.seed"})) == {"lr=1": 3}
 
 
-def test_without_parameters_the_entry_names_the_configuration() -> None:
+def test_a_configuration_without_parameters_is_named_after_its_entry() -> None:
     assert pooled(summary({"name": "base", "seeds": [1, 2]})) == {"base": 2}
 
 
-def test_manifests_that_keep_no_configuration_fall_back_to_what_they_keep() -> None:
+def test_manifests_without_a_configuration_hash_are_grouped_by_their_fields() -> None:
     manifest = manifest_of(
         plan_of(
             {"name": "a", "params": {"lr": [1, 2], "world_size": [1, 2]}, "seeds": [1, 2]},

@@ -252,7 +252,7 @@ def test_the_largest_array_is_read_from_the_configuration() -> None:
         ("Batch job submission failed: Invalid account or account/partition combination", False),
     ],
 )
-def test_retryable_refusals_are_told_from_permanent_ones(said: str, later: bool) -> None:
+def test_retryable_refusals_are_distinguished_from_permanent_ones(said: str, later: bool) -> None:
     assert NotAccepted(f"sbatch: error: {said}").retryable is later
 
 
@@ -435,7 +435,7 @@ def test_starts_without_progress_are_counted(
     assert starts_without_progress(tmp_path, starts_ns) == fruitless
 
 
-def test_what_earlier_attempts_of_a_run_reached_is_no_progress(tmp_path: Path) -> None:
+def test_steps_of_earlier_attempts_are_no_progress(tmp_path: Path) -> None:
     trained(0, 1, 2, 3).write(tmp_path)
     trained(100, 1, 2).write(tmp_path)
     assert starts_without_progress(tmp_path, [START_NS + 100 * NS]) == 1
@@ -470,7 +470,7 @@ def test_a_spec_holds_no_secret_and_the_node_puts_it_back(tmp_path: Path) -> Non
     assert command_with_secrets(spec, env) == ["train", "--token=t0k3n-secret"]
 
 
-def test_a_word_that_looks_like_a_secret_is_in_no_file_though_no_variable_holds_it(
+def test_a_word_that_looks_like_a_secret_is_in_no_file_without_a_variable(
     tmp_path: Path,
 ) -> None:
     word = "--url=pg://u:hunter22@host"
@@ -503,6 +503,23 @@ def test_node_rank_and_rendezvous_are_set_for_torchrun() -> None:
 
 
 @pytest.mark.parametrize(
+    ("error", "calls", "running"),
+    [("Unable to contact slurm controller", 3, True), ("Invalid job id specified", 1, False)],
+)
+def test_a_controller_that_restarts_is_asked_again_whether_a_job_runs(
+    commands: Path, monkeypatch: pytest.MonkeyPatch, error: str, calls: int, *, running: bool
+) -> None:
+    """The first two answers are an error; a job that Slurm does not know is not running."""
+    monkeypatch.setattr("outlay.sweep.engines.slurm.job_spec._BETWEEN_TRIES_S", 0)
+    answer = "echo 3_1 RUNNING; exit 0"
+    third = f"echo >> {commands}/calls; if [ $(wc -l < {commands}/calls) -gt 2 ]; then {answer}; fi"
+    write_script(commands / "squeue", f"{third}; echo {error} >&2; exit 1")
+    place = JobAllocation(job="3_1", number=5, restart=0, rank=0, nodes=1, node="n1", address="n1")
+    assert place.is_running() == running
+    assert len((commands / "calls").read_text().splitlines()) == calls
+
+
+@pytest.mark.parametrize(
     ("module", "unwanted"),
     [
         ("outlay.sweep.engines.slurm.job",
@@ -512,9 +529,7 @@ def test_node_rank_and_rendezvous_are_set_for_torchrun() -> None:
          {"numpy", "sqlalchemy", "submitit", "omegaconf", "outlay.report"}),
     ],
 )  # fmt: skip
-def test_every_job_and_every_command_loads_what_it_needs_and_no_more(
-    module: str, unwanted: set[str]
-) -> None:
+def test_jobs_and_commands_import_no_unneeded_modules(module: str, unwanted: set[str]) -> None:
     code = f"import sys, {module}; print(*sys.modules)"
     loaded = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
@@ -525,7 +540,7 @@ def test_every_job_and_every_command_loads_what_it_needs_and_no_more(
 # -- without a cluster ----------------------------------------------------------------------
 
 
-def test_a_machine_without_slurm_says_where_to_go(
+def test_without_slurm_the_error_names_the_login_node(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -575,7 +590,7 @@ def task_of(engine: SlurmEngine, tmp_path: Path, name: str) -> Task:
 
 
 @pytest.mark.usefixtures("commands")
-def test_a_program_that_gets_slurms_signal_before_its_job_was_asked_to_end(
+def test_a_program_that_gets_slurms_signal_before_its_job_counts_as_asked_to_end(
     tmp_path: Path,
 ) -> None:
     script = "(sleep 0.3; kill -TERM $PPID) & kill -TERM $$"
@@ -692,7 +707,7 @@ def test_a_cancel_that_slurm_did_not_accept_is_repeated(commands: Path, tmp_path
     assert (tmp_path / "told").read_text() == "\n\n"
 
 
-def test_no_more_run_at_once_than_allowed_beside_jobs_of_an_earlier_process(
+def test_jobs_of_an_earlier_process_count_towards_the_number_at_once(
     commands: Path, tmp_path: Path
 ) -> None:
     write_script(commands / "sbatch", "echo Submitted batch job 77")

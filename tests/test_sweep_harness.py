@@ -136,7 +136,7 @@ def test_a_job_that_could_not_be_started_again_pays_for_the_starts_before(
     assert [kind for kind in (json.loads(line)["kind"] for line in lines) if kind in kinds] == kinds
 
 
-def test_a_manifest_keeps_what_its_user_and_newer_versions_added_and_adds_nothing_itself(
+def test_a_rewritten_manifest_keeps_unknown_keys_and_adds_none(
     tmp_path: Path, clock: ManualClock
 ) -> None:
     entry = {"engine": "slurm", "price": "2 USD/h", "env": {"A": 1}, "params": {"x": [1, 2]}}

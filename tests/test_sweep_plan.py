@@ -317,7 +317,7 @@ def test_a_commit_that_looks_like_a_number_is_text() -> None:
         ("grid:\n- params: {a: 0b_}", 1, "cannot be read"),
     ],
 )
-def test_a_wrong_grid_says_what_and_where(text: str, line: int, message: str) -> None:
+def test_a_wrong_grid_is_reported_with_line_and_problem(text: str, line: int, message: str) -> None:
     (found,) = problems(text)
     assert found[0] == line
     assert message in found[1]
@@ -351,13 +351,13 @@ def test_price_time_limits_and_secrets_are_not_in_the_fingerprint() -> None:
 @pytest.mark.parametrize(
     "other", [{"params": {"a": 2}}, {"params": {"a": 1}, "overrides": ["b=1"]}]
 )
-def test_what_is_computed_is_part_of_the_fingerprint(other: dict[str, Any]) -> None:
+def test_parameters_and_overrides_are_part_of_the_fingerprint(other: dict[str, Any]) -> None:
     assert plan_of_entry(params={"a": 1}).runs[0].fingerprint != (
         plan_of_entry(**other).runs[0].fingerprint
     )
 
 
-def test_two_runs_of_the_same_content_are_told_apart() -> None:
+def test_two_runs_of_the_same_content_have_different_fingerprints() -> None:
     plan = plan_of("grid: [{params: {a: 1}}, {params: {a: 1}}]")
     assert len({run.fingerprint for run in plan.runs}) == 2
 
@@ -437,7 +437,7 @@ def grid_file(tmp_path: Path) -> Path:
     return path
 
 
-def test_plan_shows_runs_and_what_they_should_cost(grid_file: Path, tmp_path: Path) -> None:
+def test_plan_shows_runs_and_their_predicted_cost(grid_file: Path, tmp_path: Path) -> None:
     shown = outlay("sweep", "plan", grid_file, columns=200)
     assert shown.code == 0
     assert re.search(r"001_small_00 +lr=0.1 +iso_time 30m00s +8 +30m00s +6.00 USD", shown.out)
@@ -479,11 +479,12 @@ def test_plan_in_json_is_byte_identical_and_holds_no_secret(grid_file: Path) -> 
 
 @pytest.mark.parametrize("options", [[], ["--json"]])
 def test_plan_shows_no_secret_of_the_environment_that_a_parameter_repeats(
-    tmp_path: Path, options: list[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: list[str]
 ) -> None:
     path = tmp_path / "grid.yaml"
     path.write_text("grid: [{params: {login: '${oc.env:MY_API_KEY}'}}]")
-    shown = outlay("sweep", "plan", path, *options, columns=200, MY_API_KEY="s3cr3t-from-env")
+    monkeypatch.setenv("MY_API_KEY", "s3cr3t-from-env")
+    shown = outlay("sweep", "plan", path, *options, columns=200)
     assert shown.code == 0
     assert "s3cr3t-from-env" not in shown.out
     assert "<redacted>" in shown.out

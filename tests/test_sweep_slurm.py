@@ -9,9 +9,12 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -31,7 +34,7 @@ from outlay.sweep.grid.files import plan_file
 from outlay.sweep.run.harness import SweepOptions
 from outlay.sweep.run.sweeps import Result, resume, start
 from outlay.sweep.state.manifest import read_events, read_manifest
-from slurm_cluster import NODES, Cluster
+from slurm_cluster import Cluster
 from waiting import until
 
 pytestmark = pytest.mark.cluster
@@ -66,13 +69,15 @@ def run_grid(tmp_path: Path, entrypoint: list[str], **more: Any) -> Result:
 class Harness:
     """Sweeps in separate processes, which may be killed; none outlives its test."""
 
-    def __init__(self) -> None:
+    def __init__(self, environ: Mapping[str, str] = MappingProxyType({})) -> None:
+        self._environ = environ
         self._started: list[subprocess.Popen[str]] = []
 
     def __call__(self, grid: Path, *options: str) -> subprocess.Popen[str]:
         process = subprocess.Popen(
             [sys.executable, "-m", "outlay", "sweep", "run", "--yes", str(grid), *options],
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
+            env=os.environ | self._environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            text=True, start_new_session=True,
         )  # fmt: skip
         self._started.append(process)
         return process
@@ -132,267 +137,6 @@ def test_a_cluster_that_is_stopped_leaves_no_process_behind(
     assert other.running() == []
 
 
-@pytest.mark.usefixtures("slurm")
-def test_an_array_of_twenty_with_one_failing_task(tmp_path: Path) -> None:
-    script = "echo {x}; exit $(({x} == 7 ? 3 : 0))"
-    grid = [{"params": {"x": list(range(20))}}]
-    result = run_grid(tmp_path, shell(script), price="3.60 USD/h", ceiling="20 USD", timeout="5m",
-                      grid=grid)  # fmt: skip
-    assert result.counts == {"completed": 19, "error": 1}
-    (batch,) = read_batches(result.root)
-    assert len(batch.tickets) == 20
-    (failed,) = result.of_status("error")
-    assert result.manifest.state(failed).reason == "exit code 3"
-    assert {len(of_run) for of_run in ends(result.root).values()} == {1}
-    assert (result.root / failed / "sweep.log").read_text() == "7\n"
-    check_money(result)
-
-
-def check_money(result: Result) -> None:
-    """Every attempt costs what it ran, by its own start and end, and no hold is left."""
-    log = (result.root / "spend.jsonl").read_text().splitlines()
-    kinds = [json.loads(line)["kind"] for line in log]
-    assert kinds.count("hold") == kinds.count("capture") == len(result.manifest.runs)
-    for run in result.manifest.runs:
-        state = result.manifest.state(run)
-        ran_ns = read_times(result.root / run, state.ticket).ran_ns()
-        assert ran_ns > 0
-        assert state.elapsed_ns == ran_ns
-        assert state.cost_micros == round_units(ran_ns * 3_600_000)
-
-
-@pytest.mark.usefixtures("slurm")
-def test_two_nodes_meet_by_torchrun(tmp_path: Path) -> None:
-    result = run_grid(
-        tmp_path, [str(PROGRAMS / "sweep_ranks.py")], nnodes=2, env={"OMP_NUM_THREADS": "1"}
-    )
-    log = result.root / FIRST / "sweep.log"
-    assert result.counts == {"completed": 1}, log.read_text()
-    printed = log.read_text() + log.with_name("sweep.node1.log").read_text()
-    assert "rank 0 of 2: 3.0" in printed
-    assert "rank 1 of 2: 3.0" in printed
-    command = result.manifest.state(FIRST).command
-    assert command[1:4] == ["-m", "torch.distributed.run", "--nproc_per_node=1"]
-
-
-@pytest.mark.usefixtures("slurm")
-def test_every_book_says_the_same_of_a_run_that_is_killed_and_of_one_that_records_nothing(
-    tmp_path: Path,
-) -> None:
-    training = f"{sys.executable} {PROGRAMS / 'one_cost.py'}"
-    script = f"[ {{how}} = silent ] && exec sleep 0.1 || exec {training} {{how}}"
-    result = run_grid(
-        tmp_path, shell(script), price="36 USD/h", ceiling="20 USD", timeout="5m", retries=1,
-        grid=[{"params": {"how": ["kill", "silent"]}}, {"params": {"how": "x"}, "timeout": "10h"}],
-    )  # fmt: skip
-    assert result.counts == {"completed": 2, "skipped": 1}
-    assert len(assert_one_cost(result.root)) == 2
-
-
-ARRAYS = (1, 2, 5)
-"""Tasks of the arrays that are interrupted: one, two, and more; the last of each is the array's."""
-
-
-def start_arrays(
-    slurm: Cluster, harness: Harness, tmp_path: Path, **of_jobs: str
-) -> subprocess.Popen[str]:
-    """Start trainings in arrays of 1, 2 and 5 tasks, and wait until all have begun to train.
-
-    Each has sixty steps, which take two minutes if nobody interrupts them.
-    """
-    # Runs that differ in an option go into different arrays.
-    entries = [
-        {"params": {"x": list(range(1, tasks + 1))}, "slurm": {"extra": {"nice": str(tasks)}}}
-        for tasks in ARRAYS
-    ]
-    grid = write_grid(
-        tmp_path, [*RUN, "{x}", "2"], grid=entries, budget={"mode": "iso_tokens", "limit": 6000},
-        slurm={"partition": "main", "time": "10m"} | of_jobs, price="1 USD/h", ceiling="9 USD",
-        timeout="1h",
-    )  # fmt: skip
-    going = harness(grid)
-    root = tmp_path / "sweep"
-    until(lambda: len(list(root.glob("*/going"))) == sum(ARRAYS), slurm.explain)
-    assert sorted(len(batch.tickets) for batch in read_batches(root)) == sorted(ARRAYS)
-    return going
-
-
-def check_every_task_went_on(
-    root: Path, going: subprocess.Popen[str], slurm: Cluster, *between: str
-) -> None:
-    """Every task was started again exactly once, from its checkpoint; none is cancelled.
-
-    It ends at the same step, under the same id, and the wait in the queue costs nothing.
-    """
-    code, printed = finish(going)
-    runs = read_manifest(root).runs
-    assert (code, ends(root)) == (0, {run: ["completed"] for run in runs}), printed
-    for run in runs:
-        told = figures(root / run)
-        moments = read_times(root / run, read_manifest(root).state(run).ticket).events
-        starts = [moment.restart for moment in moments if moment.what == "started"]
-        assert (starts, told.attempts, told.steps) == ([0, 1], 2, 60), slurm.explain()
-        assert (told.tokens, told.status) == (6000, "completed")
-        assert len({moment.job for moment in moments}) == 1
-        assert set(between) <= {moment.what for moment in moments}
-        budget = read_document(root / run)
-        assert budget is not None
-        assert budget["totals"]["tokens"] == 6000
-        check_waits_are_recovery_and_free(root / run)
-    assert_one_cost(root)
-
-
-def jobs_of(root: Path) -> list[str]:
-    return [job_of(root, run) for run in read_manifest(root).runs]
-
-
-def test_every_task_of_a_preempted_array_continues(
-    slurm: Cluster, harness: Harness, tmp_path: Path
-) -> None:
-    going = start_arrays(slurm, harness, tmp_path)
-    slurm.run("sbatch", "-p", "urgent", "-N4", "--exclusive", "--wrap=sleep 1", "-o", "/dev/null")
-    check_every_task_went_on(tmp_path / "sweep", going, slurm)
-
-
-def test_every_task_of_an_array_at_its_time_limit_continues(
-    slurm: Cluster, harness: Harness, tmp_path: Path
-) -> None:
-    # Slurm looks twice a minute, and early: it tells a job 40 to 70 s after its start.
-    going = start_arrays(slurm, harness, tmp_path, time="2m", notice="50s")
-    check_every_task_went_on(tmp_path / "sweep", going, slurm)
-
-
-def test_every_task_of_a_requeued_array_continues(
-    slurm: Cluster, harness: Harness, tmp_path: Path
-) -> None:
-    going = start_arrays(slurm, harness, tmp_path)
-    for job in jobs_of(tmp_path / "sweep"):
-        assert slurm.run("scontrol", "requeue", job).returncode == 0
-    check_every_task_went_on(tmp_path / "sweep", going, slurm)
-
-
-def test_every_task_of_an_array_continues_after_its_nodes_are_lost(
-    slurm: Cluster, harness: Harness, tmp_path: Path
-) -> None:
-    going = start_arrays(slurm, harness, tmp_path)
-    try:
-        for node in NODES:
-            slurm.kill_node(node)
-    finally:
-        for node in NODES:
-            slurm.revive_node(node)
-    check_every_task_went_on(tmp_path / "sweep", going, slurm, "lost")
-
-
-def check_waits_are_recovery_and_free(run_dir: Path) -> None:
-    """Between two starts of a job everything is ``recovery``, and none of it is charged."""
-    phases = {row["phase"]: row for row in in_process("goodput", run_dir, "--json").json["phases"]}
-    assert phases["recovery"]["ns"] > 0
-    assert phases["recovery"]["cost"]["micros"] == 0
-
-
-def test_a_job_cancelled_in_slurm_is_cancelled_and_not_failed(
-    slurm: Cluster, harness: Harness, tmp_path: Path
-) -> None:
-    root = tmp_path / "sweep"
-    going = harness(write_grid(tmp_path, shell("touch $OUTLAY_RUN_DIR/going; exec sleep 600")))
-    exists(root / FIRST / "going", slurm)
-    slurm.run("scancel", job_of(root))
-    code, printed = finish(going)
-    assert (code, ends(root)) == (1, {FIRST: ["cancelled"]}), printed
-    assert read_manifest(root).state(FIRST).reason == "cancelled in Slurm"
-
-
-def test_a_job_that_may_not_start_again_has_failed_when_its_time_is_up(
-    slurm: Cluster, harness: Harness, tmp_path: Path
-) -> None:
-    root = tmp_path / "sweep"
-    budget = {"mode": "iso_tokens", "limit": 10**9}
-    once = {"partition": "main", "time": "10m", "requeues": 0}
-    going = harness(write_grid(tmp_path, [*RUN, "{x}", "0.05"], budget=budget, slurm=once))
-    exists(root / FIRST / "going", slurm)
-    slurm.run("scancel", "--signal=USR2", job_of(root))  # As Slurm does before the time is up.
-    code, printed = finish(going)
-    assert (code, ends(root)) == (1, {FIRST: ["error"]}), printed
-    state = read_manifest(root).state(FIRST)
-    assert (state.returncode, "still not done" in state.reason) == (0, True)
-    assert figures(root / FIRST).status == "preempted"
-
-
-def has_more_than(path: Path, count: int) -> bool:
-    return path.exists() and len(path.read_text()) > count
-
-
-def queue_again(slurm: Cluster, root: Path, sign: str, times: int) -> None:
-    """Queue a job again so many times, each when the program has left another line in a file."""
-    path = root / FIRST / sign
-    for count in range(times):
-        until(partial(has_more_than, path, count), slurm.explain)
-        assert slurm.run("scontrol", "requeue", job_of(root)).returncode == 0
-
-
-def test_a_job_that_makes_no_progress_has_failed_after_so_many_starts(
-    slurm: Cluster, harness: Harness, tmp_path: Path
-) -> None:
-    root = tmp_path / "sweep"
-    script = "printf x >> $OUTLAY_RUN_DIR/begun; exec sleep 600"
-    options = {"partition": "main", "time": "10m", "requeues": 2}
-    going = harness(write_grid(tmp_path, shell(script), slurm=options))
-    queue_again(slurm, root, "begun", times=3)
-    code, printed = finish(going)
-    assert (code, ends(root)) == (1, {FIRST: ["error"]}), printed
-    assert "started again 2 times without progress" in read_manifest(root).state(FIRST).reason
-    assert (root / FIRST / "begun").read_text() == "xxx"
-
-
-def test_starts_that_made_progress_are_not_counted(
-    slurm: Cluster, harness: Harness, tmp_path: Path
-) -> None:
-    root = tmp_path / "sweep"
-    program = [sys.executable, str(PROGRAMS / "step_per_start.py"), "3"]
-    options = {"partition": "main", "time": "10m", "requeues": 1}
-    going = harness(write_grid(tmp_path, program, slurm=options))
-    queue_again(slurm, root, "committed", times=2)
-    code, printed = finish(going)
-    assert (code, ends(root)) == (0, {FIRST: ["completed"]}), printed
-    assert figures(root / FIRST).attempts == 3
-
-
-@pytest.mark.usefixtures("slurm")
-def test_a_program_that_ignores_sigterm_costs_no_more_than_is_held_for_it(tmp_path: Path) -> None:
-    script = "trap '' TERM; while :; do sleep 0.1; done"
-    result = run_grid(
-        tmp_path, shell(script), price="3600 USD/h", ceiling="99 USD", timeout="3s"
-    )  # fmt: skip
-    assert result.counts == {"error": 1}
-    log = [json.loads(line) for line in (result.root / "spend.jsonl").read_text().splitlines()]
-    (held,) = [entry for entry in log if entry["kind"] == "hold"]
-    (captured,) = [entry for entry in log if entry["kind"] == "capture"]
-    assert 3 < captured["actual"] <= held["estimated"]
-    assert_one_cost(result.root)
-
-
-@pytest.mark.parametrize("how", [(), ("--detach",)])
-@pytest.mark.usefixtures("slurm")
-def test_runs_that_do_not_fit_the_ceiling_are_named(tmp_path: Path, how: tuple[str, ...]) -> None:
-    entries = [{"params": {"x": 1}}, {"params": {"x": 2}, "timeout": "10h"}]
-    grid = write_grid(
-        tmp_path, shell("true"), grid=entries, price="36 USD/h", ceiling="20 USD", timeout="5m"
-    )
-    told = outlay("sweep", "run", grid, "--yes", *how)
-    assert (told.code, "002_group01" in told.err) == (3, True), told.out + told.err
-    looked = look_until(tmp_path / "sweep", lambda found: "completed" in found["counts"])
-    assert [run["status"] for run in looked["runs"]] == ["completed", "skipped"]
-    assert "asked > 20.00 USD" in looked["runs"][1]["reason"]
-
-
-@pytest.mark.usefixtures("slurm")
-def test_a_run_that_takes_too_long_ends_itself(tmp_path: Path) -> None:
-    result = run_grid(tmp_path, shell("exec sleep 600"), timeout="1s")
-    assert result.counts == {"error": 1}
-    assert result.manifest.state(FIRST).reason == "timeout: not done after 1.0s"
-
-
 def test_a_controller_restart_loses_no_run(
     slurm: Cluster, harness: Harness, tmp_path: Path
 ) -> None:
@@ -409,6 +153,149 @@ def test_a_controller_restart_loses_no_run(
     code, printed = finish(going)
     assert code == 0, printed
     assert list(ends(root).values()) == [["completed"]] * 3
+
+
+# -- one sweep whose runs are disturbed while other tests run -------------------------------------
+
+ARRAYS = (1, 2)
+"""Tasks of what is interrupted: a plain job, and an array, whose last task has its number."""
+INTERRUPTED = {
+    # Slurm checks time limits twice a minute, and early: it signals 45 to 75 s after the start.
+    "limited": {"time": "2m", "notice": "45s"},
+    "preempted": {"partition": "preempted"},
+    "lost": {"partition": "lost"},
+    "requeued": {},
+}
+"""The options of jobs that are interrupted, by how."""
+
+
+def disturbed_entries() -> list[dict[str, Any]]:
+    """Return trainings of two minutes that are interrupted, and jobs that end in other ways."""
+    training = {"entrypoint": [*RUN, "{x}", "2"], "budget": {"mode": "iso_tokens", "limit": 6000}}
+    endless = {"entrypoint": [*RUN, "1", "0.05"], "budget": {"mode": "iso_tokens", "limit": 10**9}}
+    waits = "exec sleep 600"
+    entries: list[dict[str, Any]] = [
+        {"name": how, "params": {"x": list(range(1, tasks + 1))}, "slurm": options, **training}
+        for how, options in INTERRUPTED.items()
+        for tasks in ARRAYS
+    ]
+    entries += [
+        {"name": "array", "entrypoint": shell("echo {x}; exit $(({x} == 4 ? 3 : 0))"),
+         "params": {"x": list(range(6))}},
+        {"name": "nodes", "entrypoint": [str(PROGRAMS / "sweep_ranks.py")], "nnodes": 2,
+         "env": {"OMP_NUM_THREADS": "1"}},
+        {"name": "killed", "entrypoint": [sys.executable, str(PROGRAMS / "one_cost.py"), "kill"],
+         "retries": 1},
+        {"name": "silent", "entrypoint": shell("exec sleep 0.1")},
+        {"name": "refused", "entrypoint": shell("true"), "timeout": "100h"},
+        {"name": "cancelled", "entrypoint": shell(f"touch $OUTLAY_RUN_DIR/going; {waits}")},
+        {"name": "once", "slurm": {"requeues": 0}, **endless},
+        {"name": "stuck", "entrypoint": shell(f"printf x >> $OUTLAY_RUN_DIR/committed; {waits}"),
+         "slurm": {"requeues": 2}},
+        {"name": "advancing", "slurm": {"requeues": 1},
+         "entrypoint": [sys.executable, str(PROGRAMS / "step_per_start.py"), "3"]},
+        {"name": "ignoring", "entrypoint": shell("trap '' TERM; while :; do sleep 0.1; done"),
+         "price": "3600 USD/h", "timeout": "3s"},
+        {"name": "slow", "entrypoint": shell(waits), "timeout": "1s"},
+    ]  # fmt: skip
+    for number, entry in enumerate(entries):
+        # Runs that differ in an option go into different arrays. Not all of them start at once.
+        later = {} if entry["name"] in INTERRUPTED else {"begin": f"now+{number}"}
+        entry["slurm"] = {**entry.get("slurm", {}), "extra": {"nice": str(number), **later}}
+    return entries
+
+
+def runs_of(root: Path, group: str) -> list[str]:
+    return [name for name, run in read_manifest(root).runs.items() if run.group == group]
+
+
+def disturb(slurm: Cluster, root: Path) -> None:
+    """Interrupt jobs once they train; requeue some as often as needed."""
+
+    def perform(*command: str) -> None:
+        until(lambda: slurm.run(*command).returncode == 0, slurm.explain)
+
+    until((root / "sweep_manifest.json").exists, slurm.explain)
+    (cancelled,), (once,) = runs_of(root, "cancelled"), runs_of(root, "once")
+    training = [run for how in INTERRUPTED for run in runs_of(root, how)]
+    for run in (*training, cancelled, once):
+        exists(root / run / "going", slurm)
+    perform(
+        "sbatch", "-p", "urgent", "-w", "p1", "--exclusive", "--wrap=sleep 1", "-o", "/dev/null"
+    )
+    for run in runs_of(root, "requeued"):
+        perform("scontrol", "requeue", job_of(root, run))
+    perform("scancel", job_of(root, cancelled))
+    perform("scancel", "--signal=USR2", job_of(root, once))  # As Slurm does before the time is up.
+    slurm.kill_node("l1")
+    slurm.revive_node("l1")
+    (stuck,), (advancing,) = runs_of(root, "stuck"), runs_of(root, "advancing")
+    for starts, run in [(1, stuck), (1, advancing), (2, stuck), (2, advancing), (3, stuck)]:
+        until(partial(has_started, root / run / "committed", starts), slurm.explain)
+        perform("scontrol", "requeue", job_of(root, run))
+
+
+def has_started(path: Path, times: int) -> bool:
+    return path.exists() and len(path.read_text()) >= times
+
+
+@dataclass(frozen=True)
+class Disturbed:
+    """A sweep that is run by a process, and disturbed by a thread."""
+
+    root: Path
+    going: subprocess.Popen[str]
+    disturbance: Future[None]
+
+
+@pytest.fixture(scope="module")
+def disturbed(
+    slurm_cluster: Cluster, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Disturbed]:
+    """Start a sweep whose jobs are interrupted; it continues while other tests run."""
+    directory = tmp_path_factory.mktemp("disturbed")
+    grid = write_grid(
+        directory, shell("true"), grid=disturbed_entries(), price="1 USD/h", ceiling="20 USD",
+        timeout="10m", slurm={"partition": "disturbed", "time": "20m"},
+    )  # fmt: skip
+    harness = Harness(slurm_cluster.environ)
+    with ThreadPoolExecutor(1) as thread:
+        going, root = harness(grid), directory / "sweep"
+        yield Disturbed(root, going, thread.submit(disturb, slurm_cluster, root))
+    harness.close()
+
+
+@pytest.fixture(scope="module")
+def settled(disturbed: Disturbed) -> Path:
+    """The directory of the disturbed sweep after its end."""
+    disturbed.disturbance.result(PATIENCE_S)
+    code, printed = finish(disturbed.going)
+    assert code == 1, printed  # Some of its runs fail.
+    return disturbed.root
+
+
+def test_runs_with_equal_options_are_submitted_as_one_array(
+    slurm_cluster: Cluster, disturbed: Disturbed
+) -> None:
+    sizes = sorted([*ARRAYS * len(INTERRUPTED), 6, *[1] * 9])
+    until(lambda: batch_sizes(disturbed.root) == sizes, slurm_cluster.explain)
+
+
+def batch_sizes(root: Path) -> list[int]:
+    return sorted(len(batch.tickets) for batch in read_batches(root) if batch.job)
+
+
+@pytest.mark.usefixtures("slurm")
+def test_detaching_names_the_runs_that_do_not_fit_the_ceiling(tmp_path: Path) -> None:
+    entries = [{"params": {"x": 1}}, {"params": {"x": 2}, "timeout": "10h"}]
+    grid = write_grid(
+        tmp_path, shell("true"), grid=entries, price="36 USD/h", ceiling="20 USD", timeout="5m"
+    )
+    told = outlay("sweep", "run", grid, "--yes", "--detach")
+    assert (told.code, "002_group01" in told.err) == (3, True), told.out + told.err
+    looked = look_until(tmp_path / "sweep", lambda found: "completed" in found["counts"])
+    assert [run["status"] for run in looked["runs"]] == ["completed", "skipped"]
+    assert "asked > 20.00 USD" in looked["runs"][1]["reason"]
 
 
 @pytest.mark.parametrize("how", ["SIGKILL", "SIGHUP"])
@@ -439,33 +326,36 @@ def test_a_detached_sweep_is_polled_and_cancelled_from_other_processes(
     slurm: Cluster, tmp_path: Path
 ) -> None:
     script = "test {x} = 1 || exec sleep 600"
-    grid = write_grid(tmp_path, shell(script), grid=[{"params": {"x": [1, 2]}}], price="1 USD/h")
+    grid = write_grid(tmp_path, shell(script), grid=[{"params": {"x": [1, 2, 3]}}], price="1 USD/h")
     left = outlay("sweep", "run", grid, "--yes", "--detach", "--json")
-    assert (left.code, left.json["counts"]) == (0, {"running": 2}), left.err
+    assert (left.code, left.json["counts"]) == (0, {"running": 3}), left.err
     root = tmp_path / "sweep"
     exists(root / "001_group00_00" / "sweep_exit.json", slurm)
-    looked = look_until(root, lambda found: "running on n" in found["runs"][1]["reason"])
-    assert looked["counts"] == {"completed": 1, "running": 1}
+    looked = look_until(root, lambda found: "running on n" in found["runs"][2]["reason"])
+    assert looked["counts"] == {"completed": 1, "running": 2}
+    assert outlay("sweep", "cancel", root, "003_group00_02", "--json").json["jobs"] == 1
+    look_until(
+        root, lambda found: found["counts"] == {"completed": 1, "running": 1, "cancelled": 1}
+    )
     assert outlay("sweep", "cancel", root, "--json").json == {"told": None, "jobs": 1}
-    assert list(ends(root).values()) == [["completed"], ["cancelled"]]
+    assert list(ends(root).values()) == [["completed"], ["cancelled"], ["cancelled"]]
     assert outlay("sweep", "aggregate", root, "--allow-missing").code == 0
 
 
 def names_in_queue(slurm: Cluster) -> list[list[str]]:
     """Return what ``squeue`` shows of every job: its name and its comment."""
     asked = ("--noheader", "--array", "--states=PENDING,RUNNING", "--format=%j %k")
-    shown = slurm.run("squeue", *asked).stdout
+    shown = slurm.run("squeue", "--partition=main", *asked).stdout
     return sorted(line.split() for line in shown.splitlines())
 
 
-@pytest.mark.parametrize("runs", [1, 2])
 def test_jobs_are_named_after_their_sweep_and_their_run(
-    slurm: Cluster, harness: Harness, tmp_path: Path, runs: int
+    slurm: Cluster, harness: Harness, tmp_path: Path
 ) -> None:
     root = tmp_path / "sweep"
-    entries = [{"params": {"x": list(range(runs))}}] if runs > 1 else [{"params": {"x": 0}}]
-    harness(write_grid(tmp_path, shell("exec sleep 600"), grid=entries))
-    names = [FIRST] if runs == 1 else ["001_group00_00", "002_group00_01"]
+    alone = {"params": {"x": 0}, "slurm": {"extra": {"nice": "1"}}}
+    harness(write_grid(tmp_path, shell("exec sleep 600"), grid=[alone, {"params": {"x": [1, 2]}}]))
+    names = [FIRST, "002_group01_00", "003_group01_01"]
     expected = [[f"sweep-{name}", str(root)] for name in names]
     until(lambda: names_in_queue(slurm) == expected, lambda: str(names_in_queue(slurm)))
     assert outlay("sweep", "cancel", root, names[-1], "--json").json["jobs"] == 1
@@ -479,35 +369,22 @@ def test_an_array_that_waits_has_one_name(slurm: Cluster, tmp_path: Path) -> Non
     assert names_in_queue(slurm) == [[f"{tmp_path.name}-3-runs", str(tmp_path)]] * 3
 
 
-@pytest.mark.parametrize("attached", [True, False])
-def test_one_run_is_cancelled_and_the_others_continue(
-    slurm: Cluster, harness: Harness, tmp_path: Path, *, attached: bool
+def test_one_run_is_cancelled_beside_its_harness_and_the_others_continue(
+    slurm: Cluster, harness: Harness, tmp_path: Path
 ) -> None:
     root = tmp_path / "sweep"
     script = (
         "touch $OUTLAY_RUN_DIR/going; while ! test -e $OUTLAY_RUN_DIR/../go; do sleep 0.1; done"
     )
-    grid = write_grid(tmp_path, shell(script), grid=[{"params": {"x": [1, 2, 3]}}])
-    going = harness(grid, *([] if attached else ["--detach"]))
-    runs = [f"00{n + 1}_group00_0{n}" for n in range(3)]
-    for run in runs:
+    going = harness(write_grid(tmp_path, shell(script), grid=[{"params": {"x": [1, 2]}}]))
+    first, second = "001_group00_00", "002_group00_01"
+    for run in (first, second):
         exists(root / run / "going", slurm)
-    if not attached:
-        assert finish(going)[0] == 0
-    assert outlay("sweep", "cancel", root, runs[2], "--json").json["jobs"] == 1
-    look_until(root, lambda found: found["counts"] == {"cancelled": 1, "running": 2})
+    assert outlay("sweep", "cancel", root, second, "--json").json["jobs"] == 1
+    look_until(root, lambda found: found["counts"] == {"cancelled": 1, "running": 1})
     (root / "go").touch()
-    look_until(root, lambda found: found["counts"] == {"cancelled": 1, "completed": 2})
-    assert ends(root)[runs[2]] == ["cancelled"]
-
-
-def test_a_run_that_a_sweep_does_not_have_is_refused_with_those_it_has(
-    slurm: Cluster, tmp_path: Path
-) -> None:
-    del slurm
-    result = run_grid(tmp_path, shell("true"))
-    told = outlay("sweep", "cancel", result.root, "nothing")
-    assert (told.code, FIRST in told.err) == (2, True)
+    assert finish(going)[0] == 1
+    assert ends(root) == {second: ["cancelled"], first: ["completed"]}
 
 
 def look_until(root: Path, condition: Callable[[Any], bool]) -> Any:
@@ -566,7 +443,7 @@ def test_status_is_the_same_with_and_without_a_harness(
 
 
 @pytest.mark.usefixtures("slurm")
-def test_the_same_grid_gives_the_same_summary_here_and_there(tmp_path: Path) -> None:
+def test_the_same_grid_gives_the_same_summary_on_both_engines(tmp_path: Path) -> None:
     rows = {}
     for engine in ("process", "slurm"):
         (tmp_path / engine).mkdir()
@@ -670,3 +547,119 @@ def test_secrets_reach_the_program_and_no_file(
     written = b"".join(path.read_bytes() for path in files)
     assert b"t0k3n-in-grid" not in written
     assert b"s3cr3t-from-env" not in written
+
+
+# -- the runs of the disturbed sweep, last, so that other tests need not wait for them ------------
+
+
+@pytest.mark.parametrize("how", INTERRUPTED)
+def test_every_task_of_an_interrupted_array_continues(settled: Path, how: str) -> None:
+    """Every task was started again exactly once, from its checkpoint; none is cancelled.
+
+    It ends at the same step, under the same id, and the wait in the queue costs nothing.
+    """
+    runs = runs_of(settled, how)
+    assert len(runs) == sum(ARRAYS)
+    for run in runs:
+        assert ends(settled)[run] == ["completed"]
+        told = figures(settled / run)
+        moments = read_times(settled / run, read_manifest(settled).state(run).ticket).events
+        starts = [moment.restart for moment in moments if moment.what == "started"]
+        assert (starts, told.attempts, told.steps) == ([0, 1], 2, 60)
+        assert (told.tokens, told.status) == (6000, "completed")
+        assert len({moment.job for moment in moments}) == 1
+        assert ("lost" in {moment.what for moment in moments}) == (how == "lost")
+        budget = read_document(settled / run)
+        assert budget is not None
+        assert budget["totals"]["tokens"] == 6000
+        check_waits_are_recovery_and_free(settled / run)
+
+
+def check_waits_are_recovery_and_free(run_dir: Path) -> None:
+    """Between two starts of a job everything is ``recovery``, and none of it is charged."""
+    phases = {row["phase"]: row for row in in_process("goodput", run_dir, "--json").json["phases"]}
+    assert phases["recovery"]["ns"] > 0
+    assert phases["recovery"]["cost"]["micros"] == 0
+
+
+def test_one_failing_task_of_an_array_fails_alone_and_each_costs_its_own_time(
+    settled: Path,
+) -> None:
+    manifest, runs = read_manifest(settled), runs_of(settled, "array")
+    statuses = [manifest.state(run).status for run in runs]
+    assert statuses == [*["completed"] * 4, "error", "completed"]
+    assert manifest.state(runs[4]).reason == "exit code 3"
+    assert (settled / runs[4] / "sweep.log").read_text() == "4\n"
+    for run in runs:
+        assert len(ends(settled)[run]) == 1
+        state = manifest.state(run)
+        ran_ns = read_times(settled / run, state.ticket).ran_ns()
+        assert ran_ns > 0
+        assert state.elapsed_ns == ran_ns
+        assert state.cost_micros == round_units(ran_ns * 1_000_000)
+
+
+def test_every_book_has_the_same_cost_of_every_run_and_no_hold_is_left(settled: Path) -> None:
+    costs = assert_one_cost(settled)
+    (refused,) = runs_of(settled, "refused")
+    assert set(costs) == set(read_manifest(settled).runs) - {refused}
+    holds, captures = entries_of(settled, "hold"), entries_of(settled, "capture")
+    assert sorted(entry["hold"] for entry in holds) == sorted(entry["hold"] for entry in captures)
+
+
+def entries_of(root: Path, kind: str) -> list[Any]:
+    log = [json.loads(line) for line in (root / "spend.jsonl").read_text().splitlines()]
+    return [entry for entry in log if entry["kind"] == kind]
+
+
+def test_two_nodes_meet_by_torchrun(settled: Path) -> None:
+    (run,) = runs_of(settled, "nodes")
+    log = settled / run / "sweep.log"
+    assert ends(settled)[run] == ["completed"], log.read_text()
+    printed = log.read_text() + log.with_name("sweep.node1.log").read_text()
+    assert "rank 0 of 2: 3.0" in printed
+    assert "rank 1 of 2: 3.0" in printed
+    command = read_manifest(settled).state(run).command
+    assert command[1:4] == ["-m", "torch.distributed.run", "--nproc_per_node=1"]
+
+
+@pytest.mark.parametrize(
+    ("group", "statuses", "reason"),
+    [
+        ("killed", ["error", "completed"], ""),
+        ("silent", ["completed"], ""),
+        ("refused", ["skipped"], "asked > 20.00 USD"),
+        ("cancelled", ["cancelled"], "cancelled in Slurm"),
+        ("once", ["error"], "still not done when it had to end, and requeues is 0"),
+        ("stuck", ["error"], "started again 2 times without progress, and still not done"),
+        ("advancing", ["completed"], ""),
+        ("ignoring", ["error"], "timeout: not done after 3.0s"),
+        ("slow", ["error"], "timeout: not done after 1.0s"),
+    ],
+)
+def test_a_job_ends_with_its_status_and_reason(
+    settled: Path, group: str, statuses: list[str], reason: str
+) -> None:
+    (run,) = runs_of(settled, group)
+    found = read_manifest(settled).state(run).reason
+    assert ends(settled)[run] == statuses
+    assert reason in found if reason else found == ""
+
+
+def test_a_job_that_may_not_start_again_is_preempted_in_its_own_log(settled: Path) -> None:
+    (run,) = runs_of(settled, "once")
+    assert read_manifest(settled).state(run).returncode == 0
+    assert figures(settled / run).status == "preempted"
+
+
+def test_only_starts_without_progress_count_towards_the_limit(settled: Path) -> None:
+    (stuck,), (advancing,) = runs_of(settled, "stuck"), runs_of(settled, "advancing")
+    assert (settled / stuck / "committed").read_text() == "xxx"
+    assert figures(settled / advancing).attempts == 3
+
+
+def test_a_program_that_ignores_sigterm_costs_no_more_than_is_held_for_it(settled: Path) -> None:
+    (run,) = runs_of(settled, "ignoring")
+    (held,) = [entry for entry in entries_of(settled, "hold") if entry["op_label"] == run]
+    (captured,) = [entry for entry in entries_of(settled, "capture") if entry["op_label"] == run]
+    assert 3 < captured["actual"] <= held["estimated"]

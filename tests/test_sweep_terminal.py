@@ -43,7 +43,7 @@ def test_the_plan_is_shown_and_a_no_starts_nothing(grid: Path, tmp_path: Path) -
     assert not (tmp_path / "sweep").exists()
 
 
-def test_a_yes_runs_them_under_a_live_table_that_fits(grid: Path, tmp_path: Path) -> None:
+def test_a_yes_starts_the_runs_and_shows_a_live_table(grid: Path, tmp_path: Path) -> None:
     with terminal("sweep", "run", grid, "--jobs", "2") as screen:
         screen.until("Start these runs? [y/N]:")
         screen.type("y\n")

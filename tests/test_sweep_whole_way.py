@@ -120,7 +120,7 @@ def rows(swept: Path) -> list[dict[str, str]]:
         ("world_size", ["1", "1"]),
     ],
 )
-def test_a_column_holds_what_the_files_say(
+def test_a_column_has_the_figure_of_the_files(
     column: str, values: list[str], rows: list[dict[str, str]]
 ) -> None:
     assert [row[column] for row in rows[:2]] == values
@@ -132,12 +132,12 @@ def test_a_run_that_failed_is_a_row_with_its_reason(rows: list[dict[str, str]]) 
     assert rows[2]["errors"] == "error: exit code 1"
 
 
-def test_the_page_beside_the_table_names_the_best_run(swept: Path) -> None:
+def test_the_markdown_summary_names_the_best_configuration(swept: Path) -> None:
     page = (swept / "reports" / "summary.md").read_text()
     assert "Best: batch_size=2 with top1 0.6" in page
 
 
-def test_every_run_has_its_directory_and_what_it_printed(swept: Path) -> None:
+def test_every_run_has_a_directory_with_its_output(swept: Path) -> None:
     assert sorted(path.parent.name for path in swept.glob("*/sweep.log")) == [
         "001_batch_00", "002_batch_01", "003_batch_02",
     ]  # fmt: skip
@@ -229,7 +229,7 @@ def test_every_key_of_an_entry_reaches_its_own_runs_alone() -> None:
 # -- the manifest while it runs -------------------------------------------------------------------
 
 
-def test_the_manifest_says_that_a_run_ended_while_the_next_goes_on(tmp_path: Path) -> None:
+def test_the_manifest_has_the_end_of_a_run_while_the_next_runs(tmp_path: Path) -> None:
     script = "cd $MFCL_SWEEP_RUN_DIR/..; test {x} = 1 || until [ -e go ]; do sleep 0.02; done"
     root = tmp_path / "sweep"
     grid = {

@@ -24,7 +24,6 @@ from outlay.sweep.errors import EngineBroken
 from waiting import until
 
 PATIENCE_NS = 120 * 10**9
-RANKS = Path(__file__).parent.parent / "programs" / "sweep_ranks.py"
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run")
 
 
@@ -105,19 +104,24 @@ def run(engine: Engine, one: Task) -> Ended:
     return ended(engine, one.ticket)
 
 
-def test_a_task_runs_where_and_with_what_it_was_told(engine: Engine, tmp_path: Path) -> None:
+def test_a_task_has_its_directory_environment_and_output(engine: Engine, tmp_path: Path) -> None:
     one = shell(engine, tmp_path, 'echo "$WORD"; pwd >&2', WORD="hello")
     outcome = run(engine, one)
     assert (outcome.how, outcome.returncode, outcome.asked) == ("exited", 0, False)
     assert printed(one) == f"hello\n{tmp_path}\n"
 
 
-def test_an_exit_code_and_a_signal_are_told_apart(engine: Engine, tmp_path: Path) -> None:
-    assert run(engine, shell(engine, tmp_path, "exit 3")).returncode == 3
-    assert run(engine, shell(engine, tmp_path, "kill -9 $$")).returncode == -9
+def test_an_exit_code_and_a_signal_are_distinguished(engine: Engine, tmp_path: Path) -> None:
+    tasks = [
+        shell(engine, tmp_path, script, name=name)
+        for name, script in {"exits": "exit 3", "dies": "kill -9 $$"}.items()
+    ]
+    for one in tasks:
+        engine.submit(one)
+    assert [ended(engine, one.ticket).returncode for one in tasks] == [3, -9]
 
 
-def test_a_program_that_does_not_exist_says_so(engine: Engine, tmp_path: Path) -> None:
+def test_a_missing_program_is_reported_as_not_started(engine: Engine, tmp_path: Path) -> None:
     outcome = run(engine, task(engine, tmp_path, "./no-such-program"))
     assert outcome.how == "not_started"
     assert "No such file" in outcome.reason
@@ -168,7 +172,7 @@ def test_cancelling_what_has_ended_does_nothing(engine: Engine, tmp_path: Path) 
     assert run(engine, shell(engine, tmp_path, "exit 4")).returncode == 4
 
 
-def test_closing_ends_what_still_runs_even_outside_its_group(
+def test_closing_ends_tasks_that_left_their_process_group(
     local: ProcessEngine, tmp_path: Path
 ) -> None:
     one = shell(local, tmp_path, "setsid sleep 600 & echo up; wait")
@@ -178,7 +182,7 @@ def test_closing_ends_what_still_runs_even_outside_its_group(
     assert marked(one.ticket) == []
 
 
-def test_a_later_engine_learns_how_a_task_ended(
+def test_a_later_engine_reads_how_a_task_ended(
     engine: Engine, make_engine: Callable[[], Engine], tmp_path: Path
 ) -> None:
     one = shell(engine, tmp_path, "exit 5")
@@ -221,7 +225,7 @@ engine.wait(60)
     until(lambda: read_exit(tmp_path / "run", ticket) is not None, "its end was not written down")
 
 
-def test_a_killed_keeper_takes_its_tasks_along_and_is_reported(
+def test_tasks_of_a_killed_keeper_are_ended_and_the_kill_is_reported(
     local: ProcessEngine, tmp_path: Path
 ) -> None:
     one = shell(local, tmp_path, "echo up; sleep 600")
@@ -244,7 +248,7 @@ def two_ranks(engine: Engine, tmp_path: Path, script: str, **env: str) -> Task:
     return task(engine, tmp_path, *command, OMP_NUM_THREADS="1", **env)
 
 
-def test_two_ranks_run_with_what_they_were_told_and_a_later_engine_learns_that_one_failed(
+def test_two_ranks_get_their_environment_and_a_later_engine_reads_that_one_failed(
     torchrun: TorchrunEngine, tmp_path: Path
 ) -> None:
     script = 'echo "$WORD $RANK of $WORLD_SIZE in $(pwd)"; exit $((RANK * 3))'
@@ -275,52 +279,18 @@ def test_cancelling_ends_two_ranks_and_what_they_started(
     until(lambda: not marked(one.ticket), "a worker is left")
 
 
-def test_two_ranks_meet_and_cancelling_ends_workers_that_left_the_group(
+def test_workers_of_a_killed_torchrun_are_ended_though_they_left_its_group(
     torchrun: TorchrunEngine, tmp_path: Path
 ) -> None:
-    marks = tmp_path / "marks"
-    marks.mkdir()
-    flags = ("--standalone", "--nproc_per_node=2")
-    one = task(
-        torchrun, tmp_path, *TORCHRUN, *flags, str(RANKS), "--linger",
-        MARKS=str(marks), OMP_NUM_THREADS="1",
-    )  # fmt: skip
+    one = two_ranks(torchrun, tmp_path, "echo up; exec sleep 600")
     torchrun.submit(one)
-    until(lambda: len(list(marks.iterdir())) == 2, "the ranks did not meet")
-    assert {"rank 0 of 2: 3.0", "rank 1 of 2: 3.0"} <= set(printed(one).splitlines())
-    workers = [int(mark.name) for mark in marks.iterdir()]
-    launcher = next(p.pid for p in marked(one.ticket) if p.pid not in workers)
+    until(lambda: printed(one).splitlines().count("up") == 2, "the ranks did not start")
+    commands = {p.pid: Path(f"/proc/{p.pid}/cmdline").read_bytes() for p in marked(one.ticket)}
+    (launcher,) = [pid for pid, words in commands.items() if b"torch.distributed.run" in words]
+    assert len(commands) == 3
     os.kill(launcher, signal.SIGKILL)  # Leaves its workers running, unless somebody looks.
     assert ended(torchrun, one.ticket).returncode == -signal.SIGKILL
     until(lambda: not marked(one.ticket), "a worker is left")
-
-
-@pytest.fixture
-def port() -> Iterator[int]:
-    ports = Ports()
-    port = ports.reserve()
-    yield port
-    ports.release(port)
-
-
-def test_two_nodes_meet_over_c10d_on_loopback(
-    torchrun: TorchrunEngine, port: int, tmp_path: Path
-) -> None:
-    endpoint = f"127.0.0.1:{port}"
-    flags = ("--nnodes=2", "--rdzv_backend=c10d", f"--rdzv_endpoint={endpoint}", "--rdzv_id=7")
-    nodes = [
-        task(
-            torchrun, tmp_path, *TORCHRUN, *flags, "--nproc_per_node=1", str(RANKS),
-            name=f"node{rank}", OMP_NUM_THREADS="1",
-        )
-        for rank in range(2)
-    ]  # fmt: skip
-    for node in nodes:
-        torchrun.submit(node)
-    assert [ended(torchrun, node.ticket).returncode for node in nodes] == [0, 0]
-    both = "".join(printed(node) for node in nodes)
-    assert "rank 0 of 2: 3.0" in both
-    assert "rank 1 of 2: 3.0" in both
 
 
 # -- ports ----------------------------------------------------------------------------------

@@ -30,6 +30,8 @@ from outlay.units import Money, Rate
 
 SECOND = 10**9
 TICK_NS = int(TICK_S * SECOND)
+MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
+"""Where fsync takes no time; a harness calls it after every change."""
 
 
 class Crash(Exception):
@@ -42,7 +44,7 @@ class Behaviour:
 
     seconds: int
     code: int
-    deaf: bool
+    ignores_sigterm: bool
 
 
 @dataclass
@@ -89,7 +91,7 @@ class Machine:
     def _look(self, ticket: str) -> None:
         name, start_ns = self.begun[ticket]
         does, elapsed_ns = self.behaviour[name], self.clock.monotonic_ns() - start_ns
-        if ticket in self.killed or (ticket in self.told and not does.deaf):
+        if ticket in self.killed or (ticket in self.told and not does.ignores_sigterm):
             self._end(ticket, elapsed_ns, -9, asked=True)
         elif elapsed_ns >= does.seconds * SECOND:
             self._end(ticket, elapsed_ns, does.code, asked=ticket in self.told)
@@ -128,7 +130,10 @@ class Machine:
 
 
 behaviours = st.builds(
-    Behaviour, seconds=st.integers(1, 60), code=st.sampled_from([0, 0, 1]), deaf=st.booleans()
+    Behaviour,
+    seconds=st.integers(1, 60),
+    code=st.sampled_from([0, 0, 1]),
+    ignores_sigterm=st.booleans(),
 )
 
 
@@ -157,11 +162,11 @@ def test_a_guarded_sweep_never_spends_past_its_ceiling(
     plan, clock = plan_of(len(does), predicted_s, retries, ceiling), ManualClock()
     machine = Machine(clock, {run.id: one for run, one in zip(plan.runs, does, strict=True)})
     log = MemorySpendLog()
-    with tempfile.TemporaryDirectory() as directory:
+    with tempfile.TemporaryDirectory(dir=MEMORY) as directory:
         root = Path(directory)
         create(plan, root, {}, clock, cwd=root)
-        for looks in [*crashes, None]:
-            _one_harness(plan, root, machine, log, jobs, looks)
+        for polls in [*crashes, None]:
+            _one_harness(plan, root, machine, log, jobs, polls)
             spent = Money(log.books().captured())
             assert spent <= Money(ceiling * 10**6)
             assert machine.spent_ns <= ceiling * SECOND
@@ -182,9 +187,9 @@ def test_a_run_that_fits_under_the_ceiling_with_its_notice_is_never_ended(
     plan, clock = plan_of(1, predicted_s, 0, predicted_s + more), ManualClock()
     notice_ns = terms_of(Rate.parse("3600 USD/h"), predicted_s * SECOND).notice.ns
     assume(seconds * SECOND + notice_ns + 2 * TICK_NS <= (predicted_s + more) * SECOND)
-    does = Behaviour(seconds=seconds, code=0, deaf=False)
+    does = Behaviour(seconds=seconds, code=0, ignores_sigterm=False)
     machine, log = Machine(clock, {run.id: does for run in plan.runs}), MemorySpendLog()
-    with tempfile.TemporaryDirectory() as directory:
+    with tempfile.TemporaryDirectory(dir=MEMORY) as directory:
         create(plan, Path(directory), {}, clock, cwd=Path(directory))
         _one_harness(plan, Path(directory), machine, log, 1, None)
         (state,) = read_manifest(Path(directory)).states.values()
@@ -217,10 +222,10 @@ def open_harness(
 
 
 def _one_harness(
-    plan: SweepPlan, root: Path, machine: Machine, log: MemorySpendLog, jobs: int, looks: int | None
+    plan: SweepPlan, root: Path, machine: Machine, log: MemorySpendLog, jobs: int, polls: int | None
 ) -> None:
     """Run a harness to its end, or kill it after this many polls."""
-    left = [looks]
+    left = [polls]
 
     def die(_: Harness) -> None:
         if left[0] is not None:
@@ -241,16 +246,16 @@ class GuardedSweep(RuleBasedStateMachine):
     )  # fmt: skip
     def begin(self, runs: int, predicted_s: int, retries: int, ceiling: int, jobs: int) -> None:
         self.open = ExitStack()
-        self.root = Path(self.open.enter_context(tempfile.TemporaryDirectory()))
+        self.root = Path(self.open.enter_context(tempfile.TemporaryDirectory(dir=MEMORY)))
         self.plan, self.jobs = plan_of(runs, predicted_s, retries, ceiling), jobs
         self.ceiling_ns = ceiling * SECOND
-        forever = Behaviour(seconds=10**6, code=0, deaf=False)
+        forever = Behaviour(seconds=10**6, code=0, ignores_sigterm=False)
         self.machine = Machine(ManualClock(), {run.id: forever for run in self.plan.runs})
         self.log = MemorySpendLog()
         create(self.plan, self.root, {}, self.machine.clock, cwd=self.root)
-        self.match_plan(retry_failed=False)
+        self.open_next_harness(retry_failed=False)
 
-    def match_plan(self, *, retry_failed: bool) -> None:
+    def open_next_harness(self, *, retry_failed: bool) -> None:
         self.harness = self.open.enter_context(
             open_harness(self.plan, self.root, self.machine, self.log, self.jobs)
         )
@@ -260,11 +265,11 @@ class GuardedSweep(RuleBasedStateMachine):
             )
         )
 
-    @rule(looks=st.integers(1, 60))
-    def time_passes(self, looks: int) -> None:
-        for _ in range(looks):
+    @rule(polls=st.integers(1, 60))
+    def time_passes(self, polls: int) -> None:
+        for _ in range(polls):
             self.harness.step()
-            self.never_past_the_ceiling()
+            self.spent_within_ceiling()
 
     @precondition(lambda self: self.machine.begun)
     @rule(data=st.data(), code=st.sampled_from([1, 1, 0, -9]))
@@ -272,29 +277,29 @@ class GuardedSweep(RuleBasedStateMachine):
         self.machine.exit(data.draw(st.sampled_from(sorted(self.machine.begun))), code)
 
     @rule(data=st.data())
-    def a_run_hears_no_signal(self, data: st.DataObject) -> None:
+    def a_run_ignores_signals(self, data: st.DataObject) -> None:
         name = data.draw(st.sampled_from(sorted(self.machine.behaviour)))
-        self.machine.behaviour[name] = Behaviour(seconds=10**6, code=0, deaf=True)
+        self.machine.behaviour[name] = Behaviour(seconds=10**6, code=0, ignores_sigterm=True)
 
     @rule()
     def the_next_start_fails(self) -> None:
         self.machine.refuses = True
 
     @rule(times=st.integers(1, 2))
-    def somebody_cancels_and_goes_on_later(self, times: int) -> None:
-        self.harness.interrupts.asked += times
+    def cancel_and_resume(self, times: int) -> None:
+        self.harness.asked += times
         while self.harness.step():
-            self.never_past_the_ceiling()
-        self.match_plan(retry_failed=False)
+            self.spent_within_ceiling()
+        self.open_next_harness(retry_failed=False)
 
     @rule(forgets=st.booleans(), retry_failed=st.booleans())
-    def the_harness_dies_and_another_goes_on(self, forgets: bool, retry_failed: bool) -> None:
+    def kill_and_resume(self, forgets: bool, retry_failed: bool) -> None:
         self.machine.close()
         self.machine.forgets = forgets
-        self.match_plan(retry_failed=retry_failed)
+        self.open_next_harness(retry_failed=retry_failed)
 
     @invariant()
-    def never_past_the_ceiling(self) -> None:
+    def spent_within_ceiling(self) -> None:
         books = self.log.books()
         assert self.machine.used_ns() <= self.ceiling_ns
         assert (books.captured() + books.held()) * 1000 <= self.ceiling_ns
@@ -308,7 +313,7 @@ class GuardedSweep(RuleBasedStateMachine):
                 self.machine.exit(ticket, 0)
             if not self.harness.step():
                 break
-        self.never_past_the_ceiling()
+        self.spent_within_ceiling()
         assert self.log.books().held() == 0
         self.open.close()
 

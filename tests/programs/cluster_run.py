@@ -19,7 +19,8 @@ if __name__ == "__main__":
         going = run.dir / "going"
         pause_s = 0 if going.exists() else pause_s
         for _ in run.steps(itertools.count(), tokens=100):
+            if run.step_number:  # Before the pause: a kill then repeats no step.
+                run.checkpoint_committed(run.step_number - 1)
             going.touch()
             threading.Event().wait(pause_s)
-            run.checkpoint_committed(run.step_number - 1)
         run.metric("accuracy", 1 / x)

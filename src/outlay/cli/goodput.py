@@ -122,9 +122,7 @@ def _details(summary: GoodputSummary) -> list[str]:
         )
     if summary.typical_step_ns is not None:
         typical = duration_text(summary.typical_step_ns)
-        lines.append(
-            f"steps        {typical} typical (host time), {summary.stalls} stalled{of_all}"
-        )
+        lines.append(f"steps        {typical} median (host time), {summary.stalls} stalled{of_all}")
     for phase, ns in summary.beside.items():
         lines.append(f"overlapped   {phase} {duration_text(ns)}, in parallel with training")
     if summary.idle_ns:

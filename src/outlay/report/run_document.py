@@ -360,7 +360,7 @@ def _steps(run: RunReading) -> Iterator[Block]:
     yield ChartBlock(chart)
     if summary.typical_step_ns is not None:
         typical = duration_text(summary.typical_step_ns)
-        yield Figure("typical step", summary.typical_step_ns, f"{typical} (host time)")
+        yield Figure("typical step", summary.typical_step_ns, f"{typical} (median, host time)")
     yield Figure("stalled steps", summary.stalls, f"{summary.stalls:,}")
     for row in summary.ranks[:5]:
         text = f"{duration_text(row.median_step_ns)} median, {row.slowdown:.2f}x the fastest"

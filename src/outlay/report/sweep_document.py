@@ -378,7 +378,7 @@ _SHOWN: Final = (
 )  # fmt: skip
 _HEADINGS: Final = {
     "run_id": "run", "accuracy_best": "best", "time_to_target_min": "minutes to target",
-    "energy_Wh": "energy (Wh)", "ips_mean": "items per second", "step_time_ms": "step time (ms)",
+    "energy_Wh": "energy (Wh)", "ips_mean": "items per second", "step_time_ms": "mean step (ms)",
 }  # fmt: skip
 _MOST_RANKED: Final = 40
 _AMOUNTS: Final = (
@@ -400,9 +400,9 @@ def _ground(subjects: Sequence[Subject], head: str) -> Iterator[Block]:
     logs = sum(facts.source == "ledger" for facts in figures)
     yield NoteBlock(
         f"Measured: {len(figures)} of {len(subjects)} runs, {logs} by their own logs and "
-        f"{len(figures) - logs} by CSV files. Items per second and step time are means over the "
-        "whole wall time; the metric's value is the last one. Estimated: the cost at each point of "
-        "a learning curve. "
+        f"{len(figures) - logs} by CSV files. Items per second and the mean step are over the time "
+        "of all steps, their wait for data included; the metric's value is the last one. "
+        "Estimated: the cost at each point of a learning curve. "
         f"Assumed: {'; '.join(assumed) or 'nothing'}."
     )
     yield from (NoteBlock(f"Finding: {text}") for facts in figures for text in facts.findings)

@@ -234,8 +234,9 @@ def status_table(manifest: SweepManifest, now_ns: int, standings: Standings) -> 
     for run in names[:_ROWS]:
         static, state = manifest.runs[run], manifest.state(run)
         current_ns = _current_ns(manifest, run, now_ns)
+        elapsed_ns = state.elapsed_ns + current_ns
         table.add_row(
-            run, _status(manifest, run, standings), _time(state.elapsed_ns + current_ns),
+            run, _status(manifest, run, standings), duration_text(elapsed_ns) if elapsed_ns else "",
             _budget_used(manifest.root / static.run_dir), static.predicted_cost or "",
             _cost(state, static, current_ns),
             standings.get(run, TaskStanding()).text or state.reason,
@@ -243,10 +244,6 @@ def status_table(manifest: SweepManifest, now_ns: int, standings: Standings) -> 
     if len(names) > _ROWS:
         table.add_row(f"… {len(names) - _ROWS} more", "", "", "", "", "", "")
     return table
-
-
-def _time(ns: int) -> str:
-    return duration_text(ns) if ns else ""
 
 
 def _current_ns(manifest: SweepManifest, run: str, now_ns: int) -> int:

@@ -118,13 +118,7 @@ class Ended:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskStanding:
-    """A scheduler's status of a task that has not ended.
-
-    Attributes:
-        text: For display; "" for none.
-        job: The scheduler's job number; "" for none.
-        queued: Whether it waits to be started, and so costs nothing.
-    """
+    """A scheduler's status of a task that has not ended; one that is queued costs nothing."""
 
     text: str = ""
     job: str = ""

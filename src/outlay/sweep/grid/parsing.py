@@ -256,11 +256,7 @@ Path = YamlPath
 
 @dataclass(slots=True)
 class GridDocument:
-    """The content of a grid file: its tree, interpolations resolved, and the line of each key.
-
-    Attributes:
-        findings: The problems so far.
-    """
+    """A grid file: its tree, interpolations resolved, the line of each key, and its problems."""
 
     source: str
     tree: Mapping[str, Any]
@@ -333,12 +329,9 @@ _LESS_IS_BETTER: Final = ("loss", "error", "perplexity", "ppl", "nll", "mse", "r
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """The metric that the runs of an entry are compared by.
+    """The metric that the runs of an entry are compared by, "" for none, and the value to reach.
 
-    Attributes:
-        metric: Its name; "" for none.
-        value: The value to reach; None for no target.
-        direction: ``max`` if more is better, ``min`` if less is.
+    The direction is ``max`` if more is better, ``min`` if less is.
     """
 
     metric: str = ""

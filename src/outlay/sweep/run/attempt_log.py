@@ -1,7 +1,7 @@
 """The supervisor's segment in a run's log, and the end and progress that a log records.
 
 The harness supervises the processes of this machine. A Slurm job supervises itself and loads this
-module, so that it imports little. Costs are the subject of ``money``.
+module, so that it imports little. Costs are the subject of ``settlement``.
 """
 
 from __future__ import annotations

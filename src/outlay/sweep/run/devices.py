@@ -105,12 +105,7 @@ class MachineResources:
 
 @dataclass(slots=True)
 class Tasks:
-    """Makes the tasks of one sweep.
-
-    Attributes:
-        cwd: The working directory of programs.
-        environ: The environment that runs inherit.
-    """
+    """Makes the tasks of one sweep, whose programs run in ``cwd`` and inherit ``environ``."""
 
     plan: SweepPlan
     root: Path

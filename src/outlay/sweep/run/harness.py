@@ -9,7 +9,7 @@ from __future__ import annotations
 import signal
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import FrameType
@@ -32,36 +32,6 @@ from outlay.sweep.run.devices import MachineResources, Tasks
 from outlay.sweep.run.settlement import SweepGuard, SweepRecorder
 from outlay.sweep.state.manifest import Journal, SweepManifest
 from outlay.sweep.state.outcomes import RunVerdict
-
-# Signals.
-
-_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-
-
-@dataclass(slots=True)
-class Interrupts:
-    """The signals received so far.
-
-    Attributes:
-        asked: How many asked for the end: one to cancel, two to force.
-        terminal_closed: Whether SIGHUP came while all runs are remote, which continue.
-    """
-
-    asked: int = 0
-    terminal_closed: bool = False
-
-    def handling_signals(self, *, remote: bool) -> AbstractContextManager[None]:
-        """Count SIGINT, SIGTERM and SIGHUP; with ``remote``, SIGHUP cancels nothing."""
-
-        def remember(number: int, frame: FrameType | None) -> None:
-            del frame
-            if number == signal.SIGHUP and remote:
-                self.terminal_closed = True
-            else:
-                self.asked += 1
-
-        return handling(_SIGNALS, remember)
-
 
 # A running attempt, until it is cancelled, timed out or out of money.
 
@@ -134,6 +104,7 @@ class ActiveAttempt:
 
 # The harness.
 
+_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 TICK_S: Final = 0.2
 MOST_PORTS: Final = 4
 """How many ports a run is tried on, if others keep binding them, before it counts as failed."""
@@ -167,6 +138,7 @@ class Harness:
         guard: None for a sweep without a ceiling.
         ended: Called with a run's directory after each of its attempts.
         active: The running attempts, by ticket.
+        asked: How many signals asked for the end: one cancels, two force it.
     """
 
     manifest: SweepManifest
@@ -177,7 +149,8 @@ class Harness:
     guard: SweepGuard | None = None
     ended: Callable[[Path], None] = lambda _: None
     active: dict[str, ActiveAttempt] = field(default_factory=dict)
-    interrupts: Interrupts = field(default_factory=Interrupts)
+    asked: int = 0
+    _terminal_closed: bool = False
     _queue: deque[PlannedRun] = field(default_factory=deque)
     _deferred: list[tuple[PlannedRun, str]] = field(default_factory=list)
     _running: Counter[str] = field(default_factory=Counter)
@@ -199,8 +172,7 @@ class Harness:
             EngineBroken, SpendLogUnusable: No run can be started any more.
         """
         self.enqueue(runs)
-        remote = all(engine.remote for engine in self.engines.values())
-        with self.interrupts.handling_signals(remote=remote):
+        with handling(_SIGNALS, self._on_signal):
             while self.step():
                 pass
         if not self._is_stopping():  # After a detach, no process is left to start these.
@@ -211,6 +183,14 @@ class Harness:
         if self._unwritten is not None:
             raise self._unwritten
         self.manifest.write()
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        """Count the signal; a closed terminal does not end runs that are all remote."""
+        del frame
+        if number == signal.SIGHUP and all(engine.remote for engine in self.engines.values()):
+            self._terminal_closed = True
+        else:
+            self.asked += 1
 
     def enqueue(self, runs: Iterable[PlannedRun]) -> None:
         """Queue runs."""
@@ -229,11 +209,11 @@ class Harness:
     @property
     def cancelled(self) -> bool:
         """Whether a signal asked for the end."""
-        return self.interrupts.asked > 0
+        return self.asked > 0
 
     def _may_detach(self) -> bool:
         """Say whether to detach: wanted, and every run is with its scheduler."""
-        if self._is_stopping() or not (self.options.detach or self.interrupts.terminal_closed):
+        if self._is_stopping() or not (self.options.detach or self._terminal_closed):
             return False
         return not self._queue and all(engine.all_submitted() for engine in self.engines.values())
 
@@ -339,7 +319,7 @@ class Harness:
             ended = active.engine.poll(active.ticket)
             if ended is None:
                 now_ns = self.options.clock.monotonic_ns()
-                active.enforce_limits(now_ns, asked=self.interrupts.asked)
+                active.enforce_limits(now_ns, asked=self.asked)
             else:
                 self._finish(active, ended)
         self.options.watch(self)

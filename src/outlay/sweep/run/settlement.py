@@ -172,13 +172,8 @@ class SweepRecorder:
     ) -> None:
         """Record the end and the cost of an attempt: in its log, the spend log, the journal.
 
-        Args:
-            run: The run's id.
-            ended: How the attempt ended.
-            verdict: The run's new status.
-            remote: Whether the attempt wrote its end into the run's log itself.
-            log: The supervisor's segment; None for a remote one, or if its harness died.
-            hold: The open hold that pays for it.
+        A ``remote`` attempt has written its end into its log itself. ``log`` is the supervisor's
+        segment, None for a remote one or if its harness died; ``hold`` is open and pays for it.
         """
         manifest, directory = self.manifest, self.manifest.root / run
         if log is not None:

@@ -38,12 +38,7 @@ from outlay.sweep.state.setup import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """A sweep after it was run.
-
-    Attributes:
-        cancelled: Whether a signal ended it early.
-        findings: Warnings for the user.
-    """
+    """A sweep after it was run, and whether a signal ended it early."""
 
     manifest: SweepManifest
     cancelled: bool
@@ -160,15 +155,17 @@ def _cancel_jobs(root: Path, manifest: SweepManifest, runs: Sequence[str]) -> in
     for run in running:
         if is_local(manifest.runs[run].engine):
             raise InvalidValue("RUN", run, "a run on a cluster: a local one ends with its sweep")
+    engines = {
+        name: engine_named(name, root) for name in {manifest.runs[r].engine for r in running}
+    }
     cancelled = 0
     for run in running:
-        engine = engine_named(manifest.runs[run].engine, root)
-        try:
-            if engine.reattach(task_of(manifest, run)) is None:
-                engine.cancel(manifest.state(run).ticket)
-                cancelled += 1
-        finally:
-            engine.close()
+        engine = engines[manifest.runs[run].engine]
+        if engine.reattach(task_of(manifest, run)) is None:
+            engine.cancel(manifest.state(run).ticket)
+            cancelled += 1
+    for engine in engines.values():
+        engine.close()
     return cancelled
 
 

@@ -164,12 +164,7 @@ class ManifestRun(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(slots=True)
 class SweepManifest:
-    """The manifest of one sweep, in memory.
-
-    Attributes:
-        about: Everything except the runs.
-        runs: By id, in order.
-    """
+    """The manifest of one sweep, in memory: its runs by id, in order, and all else in ``about``."""
 
     root: Path
     about: dict[str, Any]

@@ -128,10 +128,7 @@ class RunVerdict:
 def judge(ended: Ended, stopped: RunVerdict | None, logged_end: str | None) -> RunVerdict:
     """Return the status of a run after an attempt.
 
-    Args:
-        ended: How the attempt ended.
-        stopped: The verdict if the harness stopped the attempt.
-        logged_end: The end status of the last attempt in the run's log, if any.
+    ``stopped`` is the verdict if the harness stopped it; ``logged_end`` the end status in its log.
     """
     if ended.how == "not_started":
         return RunVerdict("error", f"could not be started: {ended.reason}")

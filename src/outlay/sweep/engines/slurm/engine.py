@@ -13,7 +13,15 @@ from outlay.clock import SYSTEM, Clock
 from outlay.sweep.engines.base import Ended, Task, TaskStanding
 from outlay.sweep.engines.slurm.job_spec import read_times
 from outlay.sweep.engines.slurm.poller import Poller, Submitted
-from outlay.sweep.engines.slurm.queue import Batch, JobStatuses, Slurm, read_batches, run_of
+from outlay.sweep.engines.slurm.queue import (
+    UNKNOWN,
+    WAITING,
+    Batch,
+    JobStatuses,
+    Slurm,
+    read_batches,
+    run_of,
+)
 from outlay.sweep.engines.slurm.submission import SubmissionQueue, check_available
 
 UNLIMITED: Final = 10**9
@@ -87,7 +95,7 @@ class SlurmEngine:
         if known is None:
             return TaskStanding()
         job, status = known.batch.job_of(ticket), known.status
-        if status is None or not status.is_known:
+        if status is None or status.state == UNKNOWN:
             queued = read_times(known.directory, ticket).running_since_ns is None
             text = "" if status is None else f"job {job} {status.state.lower()} ({status.reason})"
             return TaskStanding(text=text, job=job, queued=queued)
@@ -95,7 +103,7 @@ class SlurmEngine:
         reason = f" ({status.reason})" if status.reason not in ("", "None") else ""
         job = status.job or job
         text = f"job {job} {status.state.lower()}{nodes}{reason}"
-        return TaskStanding(text=text, job=job, queued=status.is_queued)
+        return TaskStanding(text=text, job=job, queued=status.state in WAITING)
 
     # -- ending -----------------------------------------------------------------------------
 

@@ -224,13 +224,12 @@ class JobRun:
         A cancelled job has left the state RUNNING before it gets a signal. One that is still
         RUNNING reaches its time limit or is being preempted, and has time to save.
         """
-        if not self.signals or not self.allocation.first or self._is_done(code):
+        if not self.signals or not self.allocation.first:
+            return False
+        # The program may have completed its work in spite of the signal.
+        if code == 0 and logged_end(Path(self.spec.directory)) == "completed":
             return False
         return self.allocation.is_running()
-
-    def _is_done(self, code: int) -> bool:
-        """Say whether the program completed its work in spite of the signal."""
-        return code == 0 and logged_end(Path(self.spec.directory)) == "completed"
 
     # -- the program ------------------------------------------------------------------------
 

@@ -100,14 +100,9 @@ class SlurmRequest:
 def submitit_parameters(
     request: SlurmRequest, *, name: str, jobs: int | None, after: str | None, comment: str = ""
 ) -> dict[str, Any]:
-    """Return submitit's parameters for a batch of jobs.
+    """Return submitit's parameters for a batch of jobs, of which ``jobs`` run at the same time.
 
-    Args:
-        request: What each job needs.
-        name: The job name in the queue.
-        jobs: How many may run at the same time; None for all.
-        after: Job numbers that must have ended before, or None.
-        comment: Shown by ``squeue`` and ``sacct``.
+    They start once the job numbers in ``after`` have ended; None for all, and for at once.
     """
     options = request.options
     return {

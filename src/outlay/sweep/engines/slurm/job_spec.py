@@ -190,6 +190,8 @@ class JobTimes(msgspec.Struct, frozen=True, kw_only=True):
 
 # A job's allocation: its number, its nodes, and the rendezvous of its processes.
 
+NO_SUCH_JOB: Final = "Invalid job id"
+"""squeue's error for a single job number that it does not know."""
 _TRIES = 5
 _BETWEEN_TRIES_S = 2.0
 
@@ -245,9 +247,16 @@ class JobAllocation:
         }  # fmt: skip
 
     def is_running(self) -> bool:
-        """Say whether Slurm reports the job as running, not as cancelled or over."""
+        """Say whether Slurm reports the job as running, not as cancelled or over.
+
+        A controller that does not answer may be restarting, and is asked again.
+        """
         command = ["squeue", "--noheader", f"--jobs={self.job}", "--format=%i %T"]
-        asked = subprocess.run(command, capture_output=True, text=True, check=False)
+        for _ in range(_TRIES):
+            asked = subprocess.run(command, capture_output=True, text=True, check=False)
+            if asked.returncode == 0 or NO_SUCH_JOB in asked.stderr:
+                break
+            SYSTEM.sleep(_BETWEEN_TRIES_S)
         return [self.job, "RUNNING"] in [line.split() for line in asked.stdout.splitlines()]
 
     def rename(self, title: str) -> subprocess.Popen[bytes]:

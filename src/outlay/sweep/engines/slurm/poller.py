@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from outlay.clock import Clock
@@ -60,16 +60,16 @@ class Submitted:
         return self.batch.job or ("" if self.status is None else self.status.job.partition("_")[0])
 
 
+@dataclass(slots=True)
 class Poller:
     """Polls the status of every submitted attempt."""
 
-    def __init__(self, slurm: Slurm, clock: Clock) -> None:
-        self._slurm = slurm
-        self._clock = clock
-        self.submitted: dict[str, Submitted] = {}
-        self.ended: dict[str, Ended] = {}
-        self._next_ns = 0
-        self._interval_ns = SHORTEST_NS
+    _slurm: Slurm
+    _clock: Clock
+    submitted: dict[str, Submitted] = field(default_factory=dict)
+    ended: dict[str, Ended] = field(default_factory=dict)
+    _next_ns: int = 0
+    _interval_ns: int = SHORTEST_NS
 
     def poll_soon(self) -> None:
         """Reset the back-off: a change is expected."""

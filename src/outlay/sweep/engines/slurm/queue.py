@@ -16,6 +16,7 @@ import msgspec
 
 from outlay.decoding import BadDocument, read_document
 from outlay.files import write_whole
+from outlay.sweep.engines.slurm.job_spec import NO_SUCH_JOB
 
 # Batches: a file and a directory each below the sweep's ``slurm`` directory.
 #
@@ -112,8 +113,6 @@ def read_batches(root: Path) -> list[Batch]:
 FORMAT: Final = "%F|%K|%T|%r|%N|%o"
 """Array job number, array index, state, reason, nodes, script."""
 _SACCT_FORMAT: Final = "JobID,State"
-_NO_SUCH_JOB: Final = "Invalid job id"
-"""squeue's error for a single job number that it has forgotten."""
 _TIMEOUT_S: Final = 60
 _DEFAULT_ARRAY_SIZE: Final = 1001
 
@@ -124,6 +123,7 @@ ENDED: Final = frozenset(
 """The final states of https://slurm.schedmd.com/job_state_codes.html."""
 
 WAITING: Final = frozenset(["PENDING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "SPECIAL_EXIT"])
+"""The states of a job that waits to be started, for the first time or again."""
 UNKNOWN: Final = "UNKNOWN"
 """The state of a job while Slurm does not answer."""
 
@@ -142,16 +142,6 @@ class JobStatus:
     state: str
     reason: str = ""
     nodes: str = ""
-
-    @property
-    def is_queued(self) -> bool:
-        """Whether it waits to be started, for the first time or again."""
-        return self.state in WAITING
-
-    @property
-    def is_known(self) -> bool:
-        """Whether Slurm answered."""
-        return self.state != UNKNOWN
 
     @property
     def is_over(self) -> bool:
@@ -239,7 +229,7 @@ class Slurm:
     def _squeue(self, selection: str) -> str | None:
         command = ["squeue", "--noheader", "--array", "--states=all", f"--format={FORMAT}"]
         done = self._run(*command, selection)
-        if done is None or (done.returncode and _NO_SUCH_JOB not in done.stderr):
+        if done is None or (done.returncode and NO_SUCH_JOB not in done.stderr):
             return None
         return done.stdout
 

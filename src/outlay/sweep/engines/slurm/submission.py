@@ -15,7 +15,7 @@ import shlex
 import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -206,26 +206,22 @@ class PendingTask:
     secret: Mapping[str, str]
 
 
+@dataclass(slots=True)
 class SubmissionQueue:
-    """The tasks to be submitted to Slurm.
+    """The tasks to be submitted to Slurm; ``jobs`` may run at the same time, None for all."""
 
-    Attributes:
-        jobs: How many jobs may run at the same time; None for all.
-    """
-
-    def __init__(self, root: Path, slurm: Slurm, poller: Poller, clock: Clock) -> None:
-        self._root = root
-        self._slurm = slurm
-        self._poller = poller
-        self._clock = clock
-        self.jobs: int | None = None
-        self._pending: dict[str, PendingTask] = {}
-        self._unconfirmed: Batch | None = None
-        self._withdrawn: set[str] = set()
-        self._max_array_size: int | None = None
-        self._max_batch: int | None = None
-        self._retry_ns = 0
-        self._next_query_ns = 0
+    _root: Path
+    _slurm: Slurm
+    _poller: Poller
+    _clock: Clock
+    jobs: int | None = None
+    _pending: dict[str, PendingTask] = field(default_factory=dict)
+    _unconfirmed: Batch | None = None
+    _withdrawn: set[str] = field(default_factory=set)
+    _max_array_size: int | None = None
+    _max_batch: int | None = None
+    _retry_ns: int = 0
+    _next_query_ns: int = 0
 
     def __contains__(self, ticket: str) -> bool:
         return ticket in self._pending
