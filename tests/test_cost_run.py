@@ -66,7 +66,6 @@ def test_phases_have_their_dollars_and_sum_to_the_cost(tmp_path: Path) -> None:
         "checkpoint_save": Money(5_000),
     }
     assert found.productive == Money(10_000)
-    assert found.badput == {"data_loading": Money(5_000), "checkpoint_save": Money(5_000)}
 
 
 def test_unit_costs_are_cost_divided_by_units(tmp_path: Path) -> None:
