@@ -15,9 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
 from typer.testing import CliRunner
 
 from outlay.cli.app import app
+from outlay.cli.output import console
 from outlay.clock import SYSTEM
 from outlay.errors import OutlayError
 
@@ -122,9 +124,12 @@ class ForkServer:
 _fork_server = functools.cache(ForkServer)
 
 
-def in_process(*words: object, **environment: str) -> Outcome:
+def in_process(*words: object, columns: int | None = None, **environment: str) -> Outcome:
     """Call a command in this process; errors for the user end it as in ``main``."""
-    result = CliRunner().invoke(app, list(map(str, words)), env=environment)
+    with pytest.MonkeyPatch.context() as patch:
+        if columns is not None:
+            patch.setattr(console, "_width", columns)
+        result = CliRunner().invoke(app, list(map(str, words)), env=environment)
     if isinstance(result.exception, OutlayError):
         error = result.exception
         return Outcome(error.exit_code, result.stdout, f"{result.stderr}error: {error}")

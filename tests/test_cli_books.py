@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+import command_line
 import scripts
-from command_line import outlay
+from command_line import in_process as outlay
 from hostile import good_run
 from ledgers import dollars
 from outlay import run
@@ -151,7 +152,7 @@ def test_a_directory_that_does_not_exist_is_wrong_usage(tmp_path: Path) -> None:
 
 
 def test_help_has_its_panels_in_the_order_of_the_table() -> None:
-    shown = outlay("--help").out
+    shown = command_line.outlay("--help").out
     places = [
         shown.index(f" {panel} ") for panel in dict.fromkeys(e.panel for e in ENTRIES) if panel
     ]
@@ -159,4 +160,4 @@ def test_help_has_its_panels_in_the_order_of_the_table() -> None:
 
 
 def test_the_version_is_printed() -> None:
-    assert outlay("--version").out.startswith("outlay 0.")
+    assert command_line.outlay("--version").out.startswith("outlay 0.")

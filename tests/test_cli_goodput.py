@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from command_line import outlay
+from command_line import in_process as outlay
 from outlay import run
 from outlay.cli.goodput import bar_of
 from outlay.clock import ManualClock
