@@ -1,7 +1,4 @@
-"""``outlay cost``, ``outlay advise`` and ``outlay cost-report``.
-
-Most commands are called in this process; a few run as users run them, at two widths.
-"""
+"""``outlay cost``, ``outlay advise`` and ``outlay cost-report``."""
 
 from __future__ import annotations
 
@@ -13,7 +10,6 @@ from pathlib import Path
 import msgspec
 import pytest
 
-import command_line
 from command_line import Outcome
 from command_line import in_process as outlay
 from fake_vendor import as_json, serving
@@ -63,10 +59,10 @@ def both(*arguments: str | Path) -> tuple[Outcome, Outcome]:
         (("cost-report",), "bert-base"),
     ],
 )
-def test_commands_read_well_at_any_width(runs: Path, command: tuple[str, ...], said: str) -> None:
+def test_output_fits_the_terminal(runs: Path, command: tuple[str, ...], said: str) -> None:
     words = [runs / word if word == "a" else word for word in command]
     for columns in (80, 200):
-        found = command_line.outlay(*words, columns=columns)
+        found = outlay(*words, columns=columns)
         assert (found.code, said in found.out) == (0, True)
         assert max(map(len, found.out.splitlines())) <= columns
 
