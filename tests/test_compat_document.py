@@ -210,10 +210,9 @@ def tags(config: Config, below: str) -> set[str]:
 
 
 @pytest.mark.usefixtures("cloud")
-@pytest.mark.parametrize("more", [{}, {"pathway_enabled": True}], ids=["plain", "pathways"])
-def test_the_goodput_uploader(config: Config, more: dict[str, Any]) -> None:
+def test_the_goodput_uploader(config: Config) -> None:
     train(config)
-    goodput_monitor = monitor_of(config, **more)
+    goodput_monitor = monitor_of(config, pathway_enabled=True)
     goodput_monitor.start_goodput_uploader()
     goodput_monitor.stop_goodput_uploader()
     assert {"goodput/goodput", "badput/tpu_initialization"} <= tags(config, "goodput")
