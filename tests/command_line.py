@@ -23,7 +23,7 @@ from outlay.cli.output import console
 from outlay.clock import SYSTEM
 from outlay.errors import OutlayError
 
-_PATIENCE_S = 120
+_TIMEOUT_S = 120
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Outcome:
 
 
 def outlay(*arguments: str | Path, columns: int = 80, **environment: str) -> Outcome:
-    """Run ``python -m outlay`` with the arguments in a process of its own; return how it went.
+    """Run ``python -m outlay`` with the arguments in a process of its own.
 
     It is forked from one that has imported everything, unless a variable matters before that.
     """
@@ -54,7 +54,7 @@ def outlay(*arguments: str | Path, columns: int = 80, **environment: str) -> Out
 
 
 def python(code: str, *arguments: str | Path) -> Outcome:
-    """Run ``python -c`` with the arguments in a process of its own, to which outlay is loaded."""
+    """Run ``python -c`` with the arguments in a process of its own that has imported outlay."""
     words = list(map(str, arguments))
     environ = dict(os.environ)
     return _fork_server().run({"arguments": words, "environ": environ, "code": code})
@@ -67,19 +67,19 @@ def _started(words: list[str], environ: dict[str, str]) -> Outcome:
         capture_output=True,
         text=True,
         check=False,
-        timeout=_PATIENCE_S,
+        timeout=_TIMEOUT_S,
     )
     return Outcome(done.returncode, done.stdout, done.stderr)
 
 
 class ForkServer:
-    """The near end of ``fork_server.py``, which ends with this process."""
+    """Client of ``fork_server.py``, which it starts; the server ends with this process."""
 
     def __init__(self) -> None:
         self._directory = tempfile.TemporaryDirectory(prefix="outlay-fork-")
         self._path = str(Path(self._directory.name) / "socket")
         program = Path(__file__).with_name("fork_server.py")
-        # It outlives the test that needs it first, and what that one put in its environment.
+        # It outlives the test that starts it, whose environment must not reach other tests.
         environ = {n: v for n, v in os.environ.items() if n != "CLUSTER_UNDER_TEST"}
         self._process = subprocess.Popen(
             [sys.executable, str(program), self._path], stdin=subprocess.DEVNULL, env=environ,
@@ -88,7 +88,7 @@ class ForkServer:
         atexit.register(self._process.kill)
 
     def run(self, request: dict[str, object]) -> Outcome:
-        """Run a command and return how it went."""
+        """Run a command and return its outcome."""
         request |= {"cwd": str(Path.cwd())}
         with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
             with self._connected() as connection:
@@ -106,10 +106,10 @@ class ForkServer:
         return Outcome(code, *texts)
 
     def _connected(self) -> socket.socket:
-        until_ns = SYSTEM.monotonic_ns() + _PATIENCE_S * 10**9
+        until_ns = SYSTEM.monotonic_ns() + _TIMEOUT_S * 10**9
         while True:
             connection = socket.socket(socket.AF_UNIX)
-            connection.settimeout(_PATIENCE_S)
+            connection.settimeout(_TIMEOUT_S)
             try:
                 connection.connect(self._path)
             except OSError:

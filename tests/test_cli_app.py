@@ -66,7 +66,7 @@ def test_a_call_loads_the_command_that_it_names() -> None:
     assert loaded_by("log", "--help") & COMMANDS == {"outlay.cli.importing"}
 
 
-def test_former_names_are_understood_and_shown_nowhere() -> None:
+def test_former_names_work_and_are_hidden_in_help() -> None:
     former = {entry.name for entry in ENTRIES if not entry.panel}
     assert former == {"survey", "rates", "ledger", "collect", "cost-report"}
     shown = in_process("--help").out

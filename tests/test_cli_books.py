@@ -23,7 +23,7 @@ def finished(tmp_path: Path) -> Path:
     return tmp_path / "runs" / "a"
 
 
-def test_the_overview_of_nothing_says_how_to_start() -> None:
+def test_an_empty_overview_shows_how_to_start_a_run() -> None:
     assert "outlay exec -- python train.py" in outlay().out
 
 
@@ -122,7 +122,7 @@ def damage(run_dir: Path) -> None:
 
 
 @pytest.mark.parametrize("command", [(), ("runs",), ("runs", "."), ("collect", ".")])
-def test_where_several_runs_are_shown_a_damaged_one_is_named(
+def test_lists_of_runs_report_a_damaged_log(
     command: tuple[str, ...], finished: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     damage(finished)

@@ -99,7 +99,7 @@ def narrow(monkeypatch: pytest.MonkeyPatch) -> None:
      ["budget", "RUN"], ["advise", "RUN"]],
     ids=" ".join,
 )  # fmt: skip
-def test_forty_columns_hold_every_figure_in_one_piece(
+def test_figures_are_not_wrapped_at_forty_columns(
     words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -131,7 +131,7 @@ def test_sentences_wrap_at_forty_columns(tmp_path: Path, monkeypatch: pytest.Mon
         assert max(map(len, shown.splitlines())) <= 40, words
 
 
-def test_a_table_folds_its_widest_text_before_it_gives_up_its_rows(
+def test_a_table_folds_its_widest_text_before_it_becomes_a_list_of_fields(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     table = new_table("run", "reason", ">cost")
@@ -145,7 +145,7 @@ def test_a_table_folds_its_widest_text_before_it_gives_up_its_rows(
         assert ("reason" in lines[0]) == (width > 30)
 
 
-def test_a_narrow_table_loses_its_empty_columns_and_folds_its_headers(
+def test_a_narrow_table_drops_empty_columns_and_folds_headers(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     table = new_table("model", ">of which assumed", ">mean accuracy", ">cost")
@@ -184,7 +184,7 @@ for words in sys.argv[1:]:
 """
 
 
-def test_a_terminal_without_unicode_gets_ascii(tmp_path: Path) -> None:
+def test_output_is_ascii_on_a_terminal_without_unicode(tmp_path: Path) -> None:
     with run("größe ≤ 7", dir=tmp_path / "r", price="3.6 USD/h"):
         pass
     commands = ["goodput r", "runs r", "runs r --json", "goodput --help"]

@@ -161,7 +161,7 @@ class TestMetricsFromARun:
         assert (report.total_cost, report.gpu_hours) == (12.0, 8.0)
         assert found.test_accuracy == 0.9
 
-    def test_need_a_price_from_somewhere(self, tmp_path: Path) -> None:
+    def test_without_any_price_metrics_are_refused(self, tmp_path: Path) -> None:
         with pytest.raises(InvalidValue, match="pass price="):
             self.metrics(tmp_path, Segment().step(3600).end())
 
