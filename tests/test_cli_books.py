@@ -147,10 +147,6 @@ def test_a_path_without_a_run_is_one_clear_line(command: tuple[str, ...], tmp_pa
         assert "Traceback" not in failed.err
 
 
-def test_a_directory_that_does_not_exist_is_wrong_usage(tmp_path: Path) -> None:
-    assert outlay("collect", tmp_path / "nothing").code == 2
-
-
 def test_help_has_its_panels_in_the_order_of_the_table() -> None:
     shown = command_line.outlay("--help").out
     places = [

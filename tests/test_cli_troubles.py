@@ -47,14 +47,6 @@ def test_commands_without_data_show_what_to_do(empty: Path, command: list[str]) 
     assert done.out
 
 
-@pytest.mark.parametrize("command", [["prices", "list"], ["prices", "stats"]])
-def test_prices_that_were_never_loaded_are_an_error(empty: Path, command: list[str]) -> None:
-    del empty
-    done = in_process(*command)
-    assert_no_traceback(done, 1)
-    assert "outlay prices fetch" in done.err
-
-
 @pytest.mark.parametrize("command", [*A_RUN, *A_SWEEP, *A_FILE, *A_DIRECTORY], ids=" ".join)
 def test_a_wrong_path_is_named(empty: Path, command: list[str]) -> None:
     done = in_process(*command[:2], "nowhere", *command[2:])
