@@ -147,7 +147,7 @@ def test_a_closed_pipe_ends_a_command_quietly(words: list[str]) -> None:
 
 @pytest.mark.usefixtures("empty")
 def test_an_error_shows_a_path_below_this_directory_as_relative() -> None:
-    done = outlay("sweep", "status", "no/such")
+    done = outlay("sweep", "resume", "no/such")
     assert done.code == 2
     assert done.err.startswith("error: no/such: no sweep_manifest.json here.")
 
