@@ -16,13 +16,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
 from typer.testing import CliRunner
 
 from outlay.cli.app import app
+from outlay.cli.output import console
 from outlay.clock import SYSTEM
 from outlay.errors import OutlayError
 
-_PATIENCE_S = 120
+_TIMEOUT_S = 120
 
 
 @dataclass(frozen=True)
@@ -41,7 +43,7 @@ class Outcome:
 
 
 def outlay(*arguments: str | Path, columns: int = 80, **environment: str) -> Outcome:
-    """Run ``python -m outlay`` with the arguments in a process of its own; return how it went.
+    """Run ``python -m outlay`` with the arguments in a process of its own.
 
     It is forked from one that has imported everything, unless a variable matters before that.
     """
@@ -84,7 +86,7 @@ def _started(words: list[str], environ: dict[str, str]) -> Outcome:
         capture_output=True,
         text=True,
         check=False,
-        timeout=_PATIENCE_S,
+        timeout=_TIMEOUT_S,
     )
     return Outcome(done.returncode, done.stdout, done.stderr)
 
@@ -113,13 +115,13 @@ class Background:
 
 
 class ForkServer:
-    """The near end of ``fork_server.py``, which ends with this process."""
+    """Client of ``fork_server.py``, which it starts; the server ends with this process."""
 
     def __init__(self) -> None:
         self._directory = tempfile.TemporaryDirectory(prefix="outlay-fork-")
         self._path = str(Path(self._directory.name) / "socket")
         program = Path(__file__).with_name("fork_server.py")
-        # It outlives the test that needs it first, and what that one put in its environment.
+        # It outlives the test that starts it, whose environment must not reach other tests.
         environ = {n: v for n, v in os.environ.items() if n != "CLUSTER_UNDER_TEST"}
         self._process = subprocess.Popen(
             [sys.executable, str(program), self._path], stdin=subprocess.DEVNULL, env=environ,
@@ -136,7 +138,7 @@ class ForkServer:
         return Background(connection)
 
     def run(self, request: dict[str, object]) -> Outcome:
-        """Run a command and return how it went."""
+        """Run a command and return its outcome."""
         with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
             started = self.start(request, out.fileno(), err.fileno())
             try:
@@ -148,10 +150,10 @@ class ForkServer:
         return Outcome(code, *texts)
 
     def _connected(self) -> socket.socket:
-        until_ns = SYSTEM.monotonic_ns() + _PATIENCE_S * 10**9
+        until_ns = SYSTEM.monotonic_ns() + _TIMEOUT_S * 10**9
         while True:
             connection = socket.socket(socket.AF_UNIX)
-            connection.settimeout(_PATIENCE_S)
+            connection.settimeout(_TIMEOUT_S)
             try:
                 connection.connect(self._path)
             except OSError:
@@ -166,9 +168,12 @@ class ForkServer:
 _fork_server = functools.cache(ForkServer)
 
 
-def in_process(*words: object, **environment: str) -> Outcome:
+def in_process(*words: object, columns: int | None = None, **environment: str) -> Outcome:
     """Call a command in this process; errors for the user end it as in ``main``."""
-    result = CliRunner().invoke(app, list(map(str, words)), env=environment)
+    with pytest.MonkeyPatch.context() as patch:
+        if columns is not None:
+            patch.setattr(console, "_width", columns)
+        result = CliRunner().invoke(app, list(map(str, words)), env=environment)
     if isinstance(result.exception, OutlayError):
         error = result.exception
         return Outcome(error.exit_code, result.stdout, f"{result.stderr}error: {error}")

@@ -1,4 +1,4 @@
-"""What users and their programs hold on to, a line each: what `docs/promises.md` calls public.
+"""The public surface, one line each: what `docs/promises.md` calls public.
 
 ``python tests/surface.py > tests/data/surface-X.Y.txt`` keeps that of a release.
 """
@@ -27,7 +27,7 @@ from outlay.ledger import KnownRecord, Price
 from papers import first_cells, page
 
 DATA = Path(__file__).parent / "data"
-RETURNED = ("Run", "RunReading")  # What functions return; nobody else makes one.
+RETURNED = ("Run", "RunReading")  # Returned by functions; users do not construct them.
 GRID = """
 name: rates
 entrypoint: train.py
@@ -44,7 +44,7 @@ def surface() -> set[str]:
 
 
 def python_names() -> Iterator[str]:
-    """Yield the public names, what they take, and the public members of classes."""
+    """Yield the public names, their parameters, and the public members of classes."""
     for name in outlay.__all__:
         value = getattr(outlay, name)
         if name in RETURNED:
@@ -77,7 +77,7 @@ def _is_ours(value: type, member: str) -> bool:
 
 
 def compat_names() -> Iterator[str]:
-    """Yield what the modules with the names of other tools say that they have."""
+    """Yield the ``__all__`` of the modules with the names of other tools."""
     found = pkgutil.walk_packages(outlay.compat.__path__, "outlay.compat.")
     for name in sorted(each.name for each in found if not each.name.endswith("__main__")):
         module = importlib.import_module(name)
@@ -85,7 +85,7 @@ def compat_names() -> Iterator[str]:
 
 
 def commands() -> Iterator[str]:
-    """Yield every command with its options: former names, too, which no help shows."""
+    """Yield every command with its options, including hidden former names."""
     waiting: list[tuple[str, Any]] = [("outlay", typer.main.get_command(app))]
     while waiting:
         path, command = waiting.pop()

@@ -1,4 +1,4 @@
-"""A pseudo-terminal of any width to run a command in: type, read, wait."""
+"""Run a command in a pseudo-terminal of any width: type, read, wait."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from pathlib import Path
 
 from outlay.clock import SYSTEM
 
-PATIENCE_NS = 120 * 10**9
+TIMEOUT_NS = 120 * 10**9
 _CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b[()][A-Z0-9]")
 
 
 class Terminal:
-    """The near end of a pseudo-terminal whose session one command leads."""
+    """The controlling side of a pseudo-terminal in which one command runs as session leader."""
 
     def __init__(self, master: int, process: subprocess.Popen[bytes]) -> None:
         self.process = process
@@ -50,7 +50,7 @@ class Terminal:
 
     def until_matches(self, pattern: str) -> None:
         """Wait until something was printed that matches."""
-        deadline_ns = SYSTEM.monotonic_ns() + PATIENCE_NS
+        deadline_ns = SYSTEM.monotonic_ns() + TIMEOUT_NS
         while not re.search(pattern, self.shown):
             assert SYSTEM.monotonic_ns() < deadline_ns, f"no {pattern!r} in: {self.shown}"
             more = self._read() or re.search(pattern, self.shown)
@@ -60,15 +60,15 @@ class Terminal:
         """Wait for the command to end and return its exit code."""
         while self._read():
             pass
-        return self.process.wait(PATIENCE_NS / 1e9)
+        return self.process.wait(TIMEOUT_NS / 1e9)
 
     def _read(self) -> bool:
-        """Read what there is; False when nobody is left to print anything."""
+        """Read the available output; False when the command has ended."""
         if not select.select([self._master], [], [], 0.2)[0]:
             return self.process.poll() is None
         try:
             more = os.read(self._master, 1 << 16)
-        except OSError:  # Linux says so when the far end was closed.
+        except OSError:  # Linux raises EIO when the other side is closed.
             return False
         self._raw += more
         return bool(more)
@@ -76,11 +76,11 @@ class Terminal:
 
 @contextmanager
 def terminal(*arguments: str | Path, columns: int = 80, rows: int = 24) -> Iterator[Terminal]:
-    """Run ``outlay`` in a terminal of its own; whatever is left of it at the end is killed."""
-    master, far_end = pty.openpty()
-    fcntl.ioctl(far_end, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
-    # The session's leader opens the terminal by its name, which makes it the one of the session.
-    shell = ["/bin/sh", "-c", 'exec "$@" <"$0" >"$0" 2>&1', os.ttyname(far_end)]
+    """Run ``outlay`` in a terminal of its own; it is killed at the end if it still runs."""
+    master, command_side = pty.openpty()
+    fcntl.ioctl(command_side, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+    # A session leader that opens a terminal by its name makes it its controlling terminal.
+    shell = ["/bin/sh", "-c", 'exec "$@" <"$0" >"$0" 2>&1', os.ttyname(command_side)]
     environ = {
         name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")
     }
@@ -94,5 +94,5 @@ def terminal(*arguments: str | Path, columns: int = 80, rows: int = 24) -> Itera
     finally:
         process.kill()
         process.wait()
-        os.close(far_end)
+        os.close(command_side)
         os.close(master)

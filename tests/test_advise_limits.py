@@ -27,7 +27,7 @@ from outlay.advise.stopping import EpochPrice
 from outlay.advise.tiers import ComputeJob, Option, estimate_job, recommend_compute_tier
 from outlay.clock import ManualClock
 from outlay.compat.cost_module.optimizer import CostOptimizer
-from outlay.cost.forecast import Pace, forecast_rest, forecast_runs, rest_of
+from outlay.cost.forecast import Pace, forecast_rest, rest_of
 from outlay.errors import InvalidValue
 from outlay.goodput.follower import read_view
 from outlay.ledger import Metric
@@ -61,7 +61,6 @@ from outlay.ledger import Metric
         lambda: EpochPrice(hours=-1, price_per_hour=1),
         lambda: Option(name="x", price_per_hour=math.nan, speed=1),
         lambda: CostOptimizer().recommend_compute_tier("a", 1.0, 1.0, {}, daily_training_hours=25),
-        lambda: forecast_runs([1.0, 2.0, 3.0, 4.0], 3, confidence=1.0),
         lambda: forecast_rest([Pace(1, 1, 1)], -1),
     ],
 )

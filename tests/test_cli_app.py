@@ -54,9 +54,8 @@ def test_help_loads_no_command() -> None:
     assert loaded_by("--help").isdisjoint(COMMANDS | HEAVY)
 
 
-@pytest.mark.parametrize("words", ["outlay ", "outlay ru"])
-def test_completing_a_command_loads_none(words: str) -> None:
-    assert loaded_by(**completing(words)).isdisjoint(COMMANDS | HEAVY)
+def test_completing_a_command_loads_none() -> None:
+    assert loaded_by(**completing("outlay ru")).isdisjoint(COMMANDS | HEAVY)
 
 
 def test_completing_within_a_group_loads_that_group() -> None:
@@ -67,7 +66,7 @@ def test_a_call_loads_the_command_that_it_names() -> None:
     assert loaded_by("log", "--help") & COMMANDS == {"outlay.cli.importing"}
 
 
-def test_former_names_are_understood_and_shown_nowhere() -> None:
+def test_former_names_work_and_are_hidden_in_help() -> None:
     former = {entry.name for entry in ENTRIES if not entry.panel}
     assert former == {"survey", "rates", "ledger", "collect", "cost-report"}
     shown = in_process("--help").out
@@ -92,12 +91,10 @@ def test_the_table_of_commands_has_the_help_of_the_command(entry: CommandEntry) 
     assert entry.help == text.split("\n\n")[0].replace("\n", " ")
 
 
-@pytest.mark.parametrize("words", [("runs",), ("cost", "summary"), ()])
-def test_a_list_of_ended_runs_loads_nothing_that_reads_logs(
-    words: tuple[str, ...], tmp_path: Path
-) -> None:
+def test_a_list_of_ended_runs_loads_nothing_that_reads_logs(tmp_path: Path) -> None:
     with run("bert", dir=tmp_path / "a", price="1.50 USD/h"):
         pass
-    loaded_by("cost", "summary")
+    assert in_process("cost", "summary").code == 0  # Reads the log.
     readers = {"numpy", "httpx2", "omegaconf", "outlay.runs.figures", "outlay.account"}
-    assert loaded_by(*words).isdisjoint(readers)
+    for words in ((), ("runs",), ("cost", "summary")):
+        assert loaded_by(*words).isdisjoint(readers)

@@ -1,7 +1,4 @@
-"""``outlay cost``, ``outlay advise`` and ``outlay cost-report``.
-
-Most commands are called in this process; a few run as users run them, at two widths.
-"""
+"""``outlay cost``, ``outlay advise`` and ``outlay cost-report``."""
 
 from __future__ import annotations
 
@@ -13,7 +10,6 @@ from pathlib import Path
 import msgspec
 import pytest
 
-import command_line
 from command_line import Outcome
 from command_line import in_process as outlay
 from fake_vendor import as_json, serving
@@ -50,7 +46,7 @@ def runs(tmp_path: Path) -> Path:
 
 
 def both(*arguments: str | Path) -> tuple[Outcome, Outcome]:
-    """Call a command for people and for programs."""
+    """Call a command without and with ``--json``."""
     return outlay(*arguments), outlay(*arguments, "--json")
 
 
@@ -63,10 +59,10 @@ def both(*arguments: str | Path) -> tuple[Outcome, Outcome]:
         (("cost-report",), "bert-base"),
     ],
 )
-def test_commands_read_well_at_any_width(runs: Path, command: tuple[str, ...], said: str) -> None:
+def test_output_fits_the_terminal(runs: Path, command: tuple[str, ...], said: str) -> None:
     words = [runs / word if word == "a" else word for word in command]
     for columns in (80, 200):
-        found = command_line.outlay(*words, columns=columns)
+        found = outlay(*words, columns=columns)
         assert (found.code, said in found.out) == (0, True)
         assert max(map(len, found.out.splitlines())) <= columns
 
@@ -90,7 +86,7 @@ def test_summary_shows_every_model(tmp_path: Path) -> None:
     assert plain.json["totals"] == {"USD": 7.2}
 
 
-def test_summary_of_nothing_says_what_to_do() -> None:
+def test_an_empty_summary_shows_how_to_register_runs() -> None:
     assert "outlay import runs" in outlay("cost", "summary").out
 
 
@@ -102,7 +98,7 @@ def test_model_lists_its_runs() -> None:
 
 
 @pytest.mark.usefixtures("runs")
-def test_an_unknown_model_names_the_known() -> None:
+def test_an_unknown_model_is_an_error_that_lists_the_known_ones() -> None:
     found = outlay("cost", "model", "gpt")
     assert (found.code, "bert-base" in found.err) == (2, True)
 
@@ -122,7 +118,7 @@ def test_compare_names_the_currency_of_each_run() -> None:
     assert "20.00 EUR" in outlay("cost", "compare").out
 
 
-def test_runs_in_two_currencies_are_neither_added_nor_rivals(runs: Path) -> None:
+def test_runs_in_two_currencies_are_neither_added_nor_compared(runs: Path) -> None:
     """Run "b" is cheaper than "c" in figures, and as good; nobody knows what a euro is worth."""
     euros = msgspec.structs.replace(dollars(7.2), currency="EUR")
     about = {"price": euros, "model": "bert-base", "run_id": "c", "name": "c"}
@@ -193,14 +189,14 @@ def test_forecast_of_a_run_without_a_price_is_not_drawn(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "command", [("summary",), ("compare",), ("forecast", "nobody", "3")], ids=lambda c: c[0]
 )
-def test_a_picture_of_nothing_is_refused(tmp_path: Path, command: tuple[str, ...]) -> None:
+def test_a_chart_without_data_is_refused(tmp_path: Path, command: tuple[str, ...]) -> None:
     picture = tmp_path / "nothing.png"
     found = outlay("cost", *command, "--png", picture)
     assert (found.code, "to draw; none is known" in found.err) == (2, True)
     assert not picture.exists()
 
 
-def test_roi_of_an_unknown_model_is_wrong_usage_in_either_form() -> None:
+def test_roi_of_an_unknown_model_exits_with_2() -> None:
     assert [each.code for each in both("cost", "roi", "nobody")] == [2, 2]
 
 
@@ -212,10 +208,10 @@ def test_roi_of_an_unknown_model_is_wrong_usage_in_either_form() -> None:
         ("advise",),
     ],
 )
-def test_what_is_wrong_in_a_log_is_shown_beside_the_result(
+def test_findings_about_a_log_are_shown_with_the_result(
     runs: Path, command: tuple[str, ...]
 ) -> None:
-    log = _spoilt(runs / "a")
+    log = _damaged(runs / "a")
     shown, plain = both(*command, runs / "a")
     assert log.name in shown.out
     assert [finding["source"] for finding in plain.json["findings"]] == [log.name]
@@ -226,7 +222,7 @@ def _unpriced(run_dir: Path) -> Path:
     return run_dir
 
 
-def _spoilt(run_dir: Path) -> Path:
+def _damaged(run_dir: Path) -> Path:
     """Add a line that is no record to a run's log, and return the file."""
     log = next((run_dir / "ledger").glob("*.jsonl"))
     log.write_text(log.read_text() + "no record\n")
@@ -242,7 +238,7 @@ def test_a_run_without_a_price_gets_advice_on_that(tmp_path: Path) -> None:
     assert plain.json["findings"][0]["source"] == str(free)
 
 
-def test_forecast_of_a_run_without_a_budget_asks_how_far(runs: Path) -> None:
+def test_forecast_of_a_run_without_a_budget_requires_steps(runs: Path) -> None:
     found = outlay("cost", "forecast", "--run", runs / "a")
     assert found.code == 2
 
@@ -299,7 +295,7 @@ class TestAllocate:
         }
         assert {row["BilledCost"] for row in rows} == {"0"}
 
-    def test_currencies_stand_side_by_side(self, tmp_path: Path) -> None:
+    def test_currencies_are_allocated_separately(self, tmp_path: Path) -> None:
         a_run(tmp_path / "a")
         about = {"price": Price(10**6, "EUR"), "run_id": "b", "model": "bert-base"}
         Segment(about=about).step(3600).end().write(tmp_path / "b")
@@ -309,11 +305,11 @@ class TestAllocate:
         assert [each["total"]["currency"] for each in plain.json["totals"]] == ["EUR", "USD"]
 
     @pytest.mark.parametrize("wrong", [("colour", MONTH), ("user", "november")])
-    def test_refuses_what_it_does_not_understand(self, wrong: tuple[str, str]) -> None:
+    def test_an_invalid_owner_key_or_month_is_refused(self, wrong: tuple[str, str]) -> None:
         assert outlay("cost", "allocate", "--by", wrong[0], "--month", wrong[1]).code == 2
 
     @pytest.mark.usefixtures("runs")
-    def test_of_a_month_without_runs_is_nothing(self) -> None:
+    def test_a_month_without_runs_is_empty(self) -> None:
         found = outlay("cost", "allocate", "--by", "user", "--month", "2020-01")
         assert "No spending is known" in found.out
 
@@ -329,7 +325,7 @@ def test_budgets_are_set_and_shown_and_thresholds_alert_once() -> None:
 
 
 @pytest.mark.usefixtures("runs")
-def test_a_budget_that_will_be_passed_is_said_to_be_forecast_over() -> None:
+def test_the_forecast_shows_by_how_much_a_budget_is_exceeded() -> None:
     outlay("cost", "budget", "set", "bert-base", "9 USD")
     said = outlay("cost", "forecast", "bert-base", "5").out
     assert "7.20 USD of 9.00 USD spent; forecast 16.20 USD over it" in said
@@ -387,7 +383,7 @@ def test_advice_on_a_model_looks_at_its_runs() -> None:
 @pytest.mark.parametrize(
     "wrong", [(), ("--model", "nobody"), ("nowhere",), ("x", "--speed", "H100=fast")]
 )
-def test_advice_needs_something_to_look_at(wrong: tuple[str, ...]) -> None:
+def test_advise_requires_a_run_or_a_known_model(wrong: tuple[str, ...]) -> None:
     assert outlay("advise", *wrong).code == 2
 
 
@@ -454,7 +450,7 @@ class TestCostReport:
             ("--forecast", "m", "-3"),
         ],
     )
-    def test_a_bad_number_is_said_and_not_kept(self, wrong: tuple[str, ...]) -> None:
+    def test_an_invalid_number_is_an_error_and_not_stored(self, wrong: tuple[str, ...]) -> None:
         found = outlay("cost-report", *wrong)
         assert (found.code, found.err.startswith("error: --")) == (1, True)
         assert outlay("cost-report", "--budget", "--json").json == {"budgets": [], "findings": []}
@@ -464,7 +460,7 @@ class TestCostReport:
         assert (found.code, found.err.startswith("error:")) == (2, True)
 
 
-def test_ten_minutes_of_waiting_are_ten_minutes(runs: Path) -> None:
+def test_waiting_for_data_is_charged_exactly(runs: Path) -> None:
     found = outlay("cost", runs / "a", "--json").json
     assert found["cost"]["by_phase"]["data_loading"]["micros"] == 600_000
     assert found["cost"]["window"]["end_ns"] - START_NS == ns(3600)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from command_line import outlay
+from command_line import in_process as outlay
 from outlay import run
 from outlay.cli.goodput import bar_of
 from outlay.clock import ManualClock
@@ -132,20 +132,20 @@ def test_rolling_windows_add_up_to_the_run(trained: Path) -> None:
     assert sum(row["cost"]["micros"] for row in shown["rolling"]) == shown["cost"]["micros"]
 
 
-def test_rolling_windows_stay_within_what_was_asked_and_may_overlap(trained: Path) -> None:
+def test_rolling_windows_are_clipped_and_may_overlap(trained: Path) -> None:
     since = ("--since", "2023-11-14T22:13:28Z")
     options = ("--rolling", "8s", "--every", "6s")
     shown = outlay("goodput", trained, *since, *options, "--json").json
     assert [row["wall_ns"] for row in shown["rolling"]] == [6 * SECOND, 8 * SECOND]
 
 
-def test_rolling_windows_are_a_table_for_people(trained: Path) -> None:
+def test_rolling_windows_are_shown_as_a_table(trained: Path) -> None:
     shown = outlay("goodput", trained, "--rolling", "10s", columns=120).out.splitlines()
     assert re.search(r"10\.0s +0\.0% +training_prep +0\.015 USD$", shown[-2])
     assert re.search(r"10\.0s +100\.0% +- +0\.015 USD$", shown[-1])
 
 
-def test_figures_of_the_whole_run_say_so_beside_a_window(trained: Path) -> None:
+def test_figures_of_the_whole_run_are_marked_if_there_is_a_window(trained: Path) -> None:
     window = ("--since", "2023-11-14T22:13:25Z")
     shown = outlay("goodput", trained, *window, columns=120).out
     assert "at risk since the start: 10.0s (0.015 USD) (whole run)" in shown
@@ -230,7 +230,7 @@ def test_two_runs_are_compared_phase_by_phase(trained: Path, tmp_path: Path) -> 
     assert compared["b"]["goodput"] == 0.25
 
 
-def test_a_run_without_steps_says_that_productive_is_not_known(tmp_path: Path) -> None:
+def test_productive_time_of_a_run_without_steps_is_unknown(tmp_path: Path) -> None:
     run("bert", dir=tmp_path / "r").close()
     assert "no steps recorded" in outlay("goodput", tmp_path / "r").out
 

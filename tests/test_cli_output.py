@@ -99,7 +99,7 @@ def narrow(monkeypatch: pytest.MonkeyPatch) -> None:
      ["budget", "RUN"], ["advise", "RUN"]],
     ids=" ".join,
 )  # fmt: skip
-def test_forty_columns_hold_every_figure_in_one_piece(
+def test_figures_are_not_wrapped_at_forty_columns(
     words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -131,7 +131,7 @@ def test_sentences_wrap_at_forty_columns(tmp_path: Path, monkeypatch: pytest.Mon
         assert max(map(len, shown.splitlines())) <= 40, words
 
 
-def test_a_table_folds_its_widest_text_before_it_gives_up_its_rows(
+def test_a_table_folds_its_widest_text_before_it_becomes_a_list_of_fields(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     table = new_table("run", "reason", ">cost")
@@ -145,7 +145,7 @@ def test_a_table_folds_its_widest_text_before_it_gives_up_its_rows(
         assert ("reason" in lines[0]) == (width > 30)
 
 
-def test_a_narrow_table_loses_its_empty_columns_and_folds_its_headers(
+def test_a_narrow_table_drops_empty_columns_and_folds_headers(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     table = new_table("model", ">of which assumed", ">mean accuracy", ">cost")
@@ -175,19 +175,26 @@ def test_a_title_in_a_pipe_has_no_line_behind_it(capsys: pytest.CaptureFixture[s
     assert capsys.readouterr().out == "1. The plan\n"
 
 
-@pytest.mark.parametrize(
-    "words",
-    [["goodput", "RUN"], ["runs", "RUN"], ["runs", "RUN", "--json"], ["goodput", "--help"]],
-)
-def test_a_terminal_without_unicode_gets_ascii(tmp_path: Path, words: list[str]) -> None:
+SEVERAL = """
+import sys
+from outlay.cli.app import app
+for words in sys.argv[1:]:
+    app(words.split(" "), standalone_mode=False)
+    print("END")
+"""
+
+
+def test_output_is_ascii_on_a_terminal_without_unicode(tmp_path: Path) -> None:
     with run("größe ≤ 7", dir=tmp_path / "r", price="3.6 USD/h"):
         pass
-    arguments = [str(tmp_path / "r") if word == "RUN" else word for word in words]
+    commands = ["goodput r", "runs r", "runs r --json", "goodput --help"]
     done = subprocess.run(
-        [sys.executable, "-m", "outlay", *arguments],
+        [sys.executable, "-c", SEVERAL, *commands], cwd=tmp_path,
         env=os.environ | {"PYTHONIOENCODING": "ascii"}, capture_output=True, check=True,
     )  # fmt: skip
     assert done.stdout.isascii()
+    assert all(each.strip() for each in done.stdout.split(b"END")[:-1])
+    assert done.stdout.count(b"END") == len(commands)
 
 
 def every_command(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
@@ -219,22 +226,22 @@ def home(tmp_path: Path) -> dict[str, str]:
         "outlay --install-completion >/dev/null && source ~/.bashrc",
     ],
 )
-@pytest.mark.parametrize(
-    ("typed", "completed"),
-    [("goo", "goodput"), ("sweep rep", "report"), ("goodput runs/001 --fail", "--fail-under")],
-)
-def test_a_real_bash_completes_what_is_typed(
-    home: dict[str, str], learn: str, typed: str, completed: str
-) -> None:
-    words = ["outlay", *typed.split()]
-    script = f"""
-        {learn}
-        COMP_WORDS=({" ".join(words)}); COMP_CWORD={len(words) - 1}
-        $(complete -p outlay | grep -o '_[a-z_]*') outlay
-        echo "${{COMPREPLY[@]}}"
-    """
+def test_a_real_bash_completes_what_is_typed(home: dict[str, str], learn: str) -> None:
+    expected = {
+        "goo": "goodput",
+        "sweep rep": "report",
+        "goodput runs/001 --fail": "--fail-under",
+    }
+    script = learn
+    for typed in expected:
+        words = ["outlay", *typed.split()]
+        script += f"""
+            COMP_WORDS=({" ".join(words)}); COMP_CWORD={len(words) - 1}
+            $(complete -p outlay | grep -o '_[a-z_]*') outlay
+            echo "${{COMPREPLY[@]}}"
+        """
     done = subprocess.run(
         ["bash", "--norc", "-c", script],
         env=home, capture_output=True, text=True, check=False, timeout=120,
     )  # fmt: skip
-    assert done.stdout.split() == [completed], done.stderr
+    assert done.stdout.split() == list(expected.values()), done.stderr

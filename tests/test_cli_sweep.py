@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from command_line import outlay
+from command_line import in_process
 from sweep_on_disk import Sweep
 
 
@@ -30,6 +30,6 @@ def test_the_budget_that_was_used_is_read_from_any_file_of_that_name(
     tmp_path: Path, document: dict[str, object], used: str
 ) -> None:
     (Sweep(tmp_path).add("001_a") / "budget.json").write_text(json.dumps(document))
-    shown = outlay("sweep", "status", tmp_path, columns=120)
+    shown = in_process("sweep", "status", tmp_path, columns=120)
     assert shown.code == 0, shown.err
     assert re.search(rf"^001_a +completed +{used}", shown.out, re.MULTILINE)

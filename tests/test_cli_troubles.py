@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from command_line import Outcome, outlay
+from command_line import Outcome, in_process, outlay
 from ledgers import Segment, dollars
 from outlay.cli.app import _was_caused_by, main
 from outlay.cli.output import with_shown_paths
@@ -33,32 +33,24 @@ def empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def in_a_sentence(done: Outcome, *codes: int) -> None:
+def assert_no_traceback(done: Outcome, *codes: int) -> None:
     assert done.code in codes, done.err
     assert "Traceback" not in done.err + done.out
     assert done.code == 0 or "error" in done.err + done.out
 
 
 @pytest.mark.parametrize("command", [[], ["runs"], ["cost", "summary"]])
-def test_without_data_commands_say_what_to_do(empty: Path, command: list[str]) -> None:
+def test_commands_without_data_show_what_to_do(empty: Path, command: list[str]) -> None:
     del empty
-    done = outlay(*command)
-    in_a_sentence(done, 0)
+    done = in_process(*command)
+    assert_no_traceback(done, 0)
     assert done.out
-
-
-@pytest.mark.parametrize("command", [["prices", "list"], ["prices", "stats"]])
-def test_prices_that_were_never_loaded_are_an_error(empty: Path, command: list[str]) -> None:
-    del empty
-    done = outlay(*command)
-    in_a_sentence(done, 1)
-    assert "outlay prices fetch" in done.err
 
 
 @pytest.mark.parametrize("command", [*A_RUN, *A_SWEEP, *A_FILE, *A_DIRECTORY], ids=" ".join)
 def test_a_wrong_path_is_named(empty: Path, command: list[str]) -> None:
-    done = outlay(*command[:2], "nowhere", *command[2:])
-    in_a_sentence(done, 2)
+    done = in_process(*command[:2], "nowhere", *command[2:])
+    assert_no_traceback(done, 2)
     assert "nowhere" in done.err
     assert not (empty / "nowhere").exists()
 
@@ -73,20 +65,20 @@ def test_a_corrupt_ledger_is_read_as_far_as_possible_or_refused(
     path = segment.end().write(empty / "run")
     lines = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(lines[0] + b"\x00\xff garbage\n" + b"".join(lines[1:]))
-    done = outlay(*command, empty / "run")
-    in_a_sentence(done, 0, 1, 2)
+    done = in_process(*command, empty / "run")
+    assert_no_traceback(done, 0, 1, 2)
     if command == ["ledger", "verify"]:
         assert done.code == 1
 
 
 @pytest.mark.parametrize("command", A_RUN, ids=" ".join)
-def test_a_ledger_of_garbage_alone_is_refused_in_a_sentence(
+def test_a_ledger_of_garbage_alone_is_an_error_without_a_traceback(
     empty: Path, command: list[str]
 ) -> None:
     (empty / "run" / "ledger").mkdir(parents=True)
     (empty / "run" / "ledger" / "1-host-7-r0.jsonl").write_bytes(b"\x00" * 4096)
-    done = outlay(*command, empty / "run")
-    in_a_sentence(done, 0, 1, 2)
+    done = in_process(*command, empty / "run")
+    assert_no_traceback(done, 0, 1, 2)
 
 
 @pytest.mark.skipif(not Path("/sys").is_dir(), reason="only Linux has /sys")
@@ -104,7 +96,7 @@ def test_a_ledger_of_garbage_alone_is_refused_in_a_sentence(
 def test_a_read_only_place_is_named(empty: Path, command: list[str]) -> None:
     Segment().step(1.0).end().write(empty / "run")
     done = outlay(*command)
-    in_a_sentence(done, 1, 3)
+    assert_no_traceback(done, 1, 3)
     assert "/sys/" in done.err
 
 
@@ -153,10 +145,9 @@ def test_a_closed_pipe_ends_a_command_quietly(words: list[str]) -> None:
     assert (done.returncode, done.stderr) == (141, "")
 
 
-@pytest.mark.parametrize("command", ["resume", "report", "status"])
-def test_a_path_below_this_directory_is_shown_as_one_types_it(empty: Path, command: str) -> None:
-    del empty
-    done = outlay("sweep", command, "no/such", TERM="dumb")
+@pytest.mark.usefixtures("empty")
+def test_an_error_shows_a_path_below_this_directory_as_relative() -> None:
+    done = outlay("sweep", "resume", "no/such")
     assert done.code == 2
     assert done.err.startswith("error: no/such: no sweep_manifest.json here.")
 
@@ -189,7 +180,7 @@ def test_ctrl_c_while_commands_are_loaded_leaves_no_traceback(
 def test_a_demo_with_too_small_a_budget_or_another_currency_is_refused(
     empty: Path, limit: str
 ) -> None:
-    done = outlay("demo", "--limit", limit)
-    in_a_sentence(done, 2)
+    done = in_process("demo", "--limit", limit)
+    assert_no_traceback(done, 2)
     assert "--limit" in done.err
     assert not (empty / "demo-runs").exists()

@@ -109,13 +109,13 @@ def test_money_is_rounded_once_from_an_exact_amount() -> None:
     assert report.total_cost == 0.03
 
 
-def test_a_free_run_behaves() -> None:
+def test_a_run_without_cost_has_unit_costs_of_zero() -> None:
     report = analyzer().analyze_training_run(metrics(gpu_price_per_hour=0.0))
     assert (report.total_cost, report.cost_per_token, report.efficiency_score) == (0.0, 0.0, 1.0)
     assert analyzer().calculate_cost_efficiency(metrics(gpu_price_per_hour=0.0)) == 0.0
 
 
-def test_a_run_without_accuracy_tokens_or_samples_behaves() -> None:
+def test_unit_costs_without_accuracy_tokens_or_samples_are_none_or_zero() -> None:
     run = metrics(test_accuracy=None, tokens_processed=None, num_samples=0, num_epochs=0)
     report = analyzer().analyze_training_run(run)
     assert (report.cost_per_accuracy_point, report.cost_per_token) == (None, None)
@@ -247,7 +247,7 @@ class TestComparison:
         analyze(costing(1, "a", test_accuracy=None), costing(1, "b", test_accuracy=0.9))
         assert analyzer().get_cost_comparison()["bert-base"]["avg_accuracy"] == 0.9
 
-    def test_says_none_where_no_run_has_an_accuracy(self) -> None:
+    def test_average_accuracy_is_none_if_no_run_has_one(self) -> None:
         analyze(costing(1, test_accuracy=None))
         assert analyzer().get_cost_comparison()["bert-base"]["avg_accuracy"] is None
 
@@ -280,7 +280,7 @@ class TestRoi:
         assert found["total_investment"] == 20.0
         assert (found["first_accuracy"], found["current_accuracy"]) == (0.80, 0.92)
 
-    def test_knows_the_best_which_need_not_be_the_last(self) -> None:
+    def test_the_best_accuracy_need_not_be_the_last(self) -> None:
         found = self.runs(0.80, 0.95, 0.70)
         assert found["accuracy_improvement"] == pytest.approx(-0.10)
         assert (found["best_accuracy"], found["best_improvement"]) == (0.95, pytest.approx(0.15))
@@ -296,7 +296,7 @@ class TestRoi:
         assert (found["first_accuracy"], found["accuracy_improvement"]) == (None, None)
         assert found["improvement_per_dollar"] == 0.0
 
-    def test_of_an_unknown_model_is_nothing(self) -> None:
+    def test_of_an_unknown_model_is_zero(self) -> None:
         found = analyzer().get_roi_analysis("nobody")
         assert (found["total_investment"], found["improvement_per_dollar"]) == (0, 0)
 

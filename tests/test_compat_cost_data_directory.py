@@ -190,7 +190,7 @@ def test_advice_that_is_appended_to_the_list_is_kept(tmp_path: Path) -> None:
     assert len(CostOptimizer(tmp_path).recommendations) == 2
 
 
-def test_a_current_price_is_a_number_that_knows_its_offer(tmp_path: Path) -> None:
+def test_a_current_price_is_a_number_with_the_fields_of_its_offer(tmp_path: Path) -> None:
     tracker = GPUPriceTracker(tmp_path)
     tracker.track_price(GPUPrice("A100", "vast.ai", 1.5, region="eu"))
     current = tracker.current_prices["A100", "vast.ai"]

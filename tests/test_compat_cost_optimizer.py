@@ -101,7 +101,7 @@ class TestBatchSize:
         assert 0 < found.savings_low <= found.estimated_savings
         assert "gradient noise scale 5000" in found.evidence
 
-    def test_a_gpu_that_is_busy_already_is_left_alone(self) -> None:
+    def test_no_larger_batch_if_throughput_does_not_grow(self) -> None:
         assert self.recommend(throughputs={16: 100.0, 32: 100.0, 64: 100.0}) is None
 
     def test_a_batch_beyond_the_noise_scale_wastes_samples(self) -> None:
@@ -144,7 +144,7 @@ class TestEarlyStopping:
         advise = optimizer().recommend_early_stopping
         assert advise(self.plateau, 2.0, 0.5, total_epochs=len(self.plateau)) is None
 
-    def test_a_falling_loss_goes_on(self) -> None:
+    def test_a_falling_loss_is_not_stopped(self) -> None:
         falling = [2.0 * 0.9**epoch for epoch in range(12)]
         assert optimizer().recommend_early_stopping(falling, 2.0, 0.5, total_epochs=40) is None
 
@@ -177,7 +177,7 @@ class TestEarlyStopping:
         assert optimizer().recommend_early_stopping(level, 2.0, 0.5) is not None
         assert optimizer().recommend_early_stopping(level[:10], 2.0, 0.5) is None
 
-    def test_a_short_history_says_nothing(self) -> None:
+    def test_a_short_history_gives_no_recommendation(self) -> None:
         assert optimizer().recommend_early_stopping([1.0, 0.9, 0.9, 0.9], 2.0, 0.5) is None
 
 
@@ -230,7 +230,7 @@ class TestDatasetSize:
         assert found.confidence < 0.5
         assert found.needed
 
-    def test_more_data_that_made_it_worse_says_nothing(self) -> None:
+    def test_accuracy_that_falls_with_more_data_gives_no_recommendation(self) -> None:
         assert self.recommend({10_000: 0.94, 50_000: 0.92, 100_000: 0.9}) is None
 
     def test_a_dataset_that_is_needed_is_kept(self) -> None:
@@ -260,7 +260,7 @@ class TestComputeTier:
     def test_a_gpu_too_slow_to_do_a_month_in_a_month_is_refused(self) -> None:
         assert self.recommend(slow=(0.01, 20.0)) is None
 
-    def test_prices_of_zero_behave(self) -> None:
+    def test_prices_of_zero_are_valid(self) -> None:
         free = optimizer().recommend_compute_tier("own", 0.0, 100.0, {"H100": (3.0, 300.0)})
         assert free is None
         assert self.recommend(own=(0.0, 100.0)) is not None
@@ -323,7 +323,7 @@ class TestCheckpointInterval:
         assert found.savings_low <= found.estimated_savings <= found.savings_high
         assert found.confidence >= 0.8
 
-    def test_the_best_interval_is_left_alone(self) -> None:
+    def test_the_optimal_interval_is_not_changed(self) -> None:
         assert self.recommend(interval=2200.0) is None
 
     def test_a_run_that_never_failed_may_save_too_often_but_never_too_seldom(self) -> None:
@@ -454,7 +454,7 @@ class TestAdviceOnARun:
         savings = [each.estimated_savings for each in of_kind(found, "saving")]
         assert savings == sorted(savings, reverse=True)
 
-    def test_speaks_of_the_money_that_the_run_was_paid_in(self, tmp_path: Path) -> None:
+    def test_savings_are_in_the_currency_of_the_run(self, tmp_path: Path) -> None:
         self.price = Price(micros_per_hour=3_000_000, currency="EUR")
         rentable = offer(Money.parse("1.50 EUR"), gpu="H100")
         found = optimizer().advise_run(self.run(tmp_path), Circumstances(offers=[rentable]))
@@ -465,7 +465,7 @@ class TestAdviceOnARun:
             assert "EUR" in said
             assert "$" not in said
 
-    def test_is_said_once_however_often_it_is_asked(self, tmp_path: Path) -> None:
+    def test_repeated_advice_is_stored_once(self, tmp_path: Path) -> None:
         first, second = (optimizer().advise_run(self.run(tmp_path)) for _ in range(2))
         assert first == second == optimizer().get_all_recommendations()
 

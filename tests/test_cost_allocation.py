@@ -1,4 +1,4 @@
-"""Cost allocation: pools, shared owners, months, FOCUS rows."""
+"""Cost allocation: idle cost, shared owners, months, FOCUS rows."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from outlay.cost.allocation import IDLE, Allocation, Charge, Pool, Spread, allocate
+from outlay.cost.allocation import IDLE, Allocation, AllocationRow, Spread, allocate
 from outlay.cost.charges import month_window
 from outlay.cost.focus import COLUMNS, MANDATORY, Invoice, focus_rows, to_csv
 from outlay.cost.spending import SpendItem
@@ -29,116 +29,80 @@ def paid(allocation: Allocation) -> dict[str, float]:
     return {row.owner: round(row.total / 1e6, 3) for row in allocation.rows}
 
 
-class TestTheWorkedExampleOfOpenCost:
-    """Three namespaces on two clusters; idle is spread per cluster and resource."""
-
-    charges = (
-        Charge(owner="ns1", micros=usd(28)),
-        Charge(owner="ns2", micros=usd(36)),
-        Charge(owner="ns3", micros=usd(18)),
-    )
-    pools = (
-        Pool(name="cluster1 cpu", micros=usd(5), weights={"ns1": 3, "ns2": 3}),
-        Pool(name="cluster1 ram", micros=usd(15), weights={"ns1": 13, "ns2": 3}),
-        Pool(name="cluster2", micros=usd(10), weights={"ns2": 18, "ns3": 18}),
-    )
-
-    def test_idle_is_distributed_by_resource(self) -> None:
-        found = allocate(self.charges, self.pools)
-        idle = {row.owner: row.idle for row in found.rows}
-        assert idle == {"ns1": 14_687_500, "ns2": 10_312_500, "ns3": 5_000_000}
-        assert found.total == Money.parse(112)
-
-    def test_a_shared_namespace_is_paid_for_by_the_others_idle_included(self) -> None:
-        found = allocate(self.charges, self.pools, shared=["ns1"])
-        rows = {row.owner: row for row in found.rows}
-        assert {n: round(r.shared / 1e6, 3) for n, r in rows.items()} == {
-            "ns1": -28.0,
-            "ns2": 18.667,
-            "ns3": 9.333,
-        }
-        assert round(rows["ns2"].idle / 1e6, 3) == 20.104
-        assert round(rows["ns2"].total / 1e6, 3) == 74.771
-        assert found.total == Money.parse(112)
-
-    def test_the_idle_cost_of_a_shared_owner_is_kept_by_pool(self) -> None:
-        found = allocate(self.charges, self.pools, shared=["ns1"])
-        by_pool = [sum(row.pools.get(pool.name, 0) for row in found.rows) for pool in self.pools]
-        assert by_pool == [pool.micros for pool in self.pools]
-
-    def test_shared_owners_may_come_from_any_iterable(self) -> None:
-        once = allocate(self.charges, self.pools, shared=iter(["ns1", "ns2"]))
-        assert once == allocate(self.charges, self.pools, shared=["ns1", "ns2"])
+def used(**dollars: float) -> list[AllocationRow]:
+    """Return what each owner used."""
+    return [AllocationRow(owner=owner, runs=1, direct=usd(each)) for owner, each in dollars.items()]
 
 
 def test_idle_is_spread_in_proportion_to_what_each_used() -> None:
-    found = allocate(
-        [Charge(owner="a", micros=usd(30)), Charge(owner="b", micros=usd(10))],
-        [Pool(name="idle", micros=usd(20))],
-    )
-    assert paid(found) == {"a": 45.0, "b": 15.0}
+    assert paid(allocate(used(a=30, b=10), idle=usd(20))) == {"a": 45.0, "b": 15.0}
 
 
 def test_idle_can_be_spread_in_equal_parts() -> None:
-    found = allocate(
-        [Charge(owner="a", micros=usd(30)), Charge(owner="b", micros=usd(10))],
-        [Pool(name="idle", micros=usd(20))],
-        spread=Spread.UNIFORM,
-    )
+    found = allocate(used(a=30, b=10), idle=usd(20), spread=Spread.UNIFORM)
     assert paid(found) == {"a": 40.0, "b": 20.0}
 
 
 def test_idle_can_stay_a_row_of_its_own() -> None:
-    found = allocate(
-        [Charge(owner="a", micros=usd(30))],
-        [Pool(name="idle", micros=usd(20))],
-        spread=Spread.NONE,
-    )
+    found = allocate(used(a=30), idle=usd(20), spread=Spread.NONE)
     assert paid(found) == {"a": 30.0, IDLE: 20.0}
 
 
+def test_an_owner_named_like_the_idle_row_keeps_its_usage() -> None:
+    usage = [*used(a=0), AllocationRow(owner=IDLE, direct=usd(5))]
+    assert paid(allocate(usage, idle=usd(20))) == {IDLE: 25.0, "a": 0.0}
+
+
+def test_a_shared_owner_is_paid_for_by_the_others_including_its_idle_cost() -> None:
+    found = allocate(used(a=28, b=36, c=18), idle=usd(41), shared=["a"])
+    rows = {row.owner: row for row in found.rows}
+    assert {n: round(r.shared / 1e6, 3) for n, r in rows.items()} == {
+        "a": -28.0,
+        "b": 18.667,
+        "c": 9.333,
+    }
+    assert {name: round(row.idle / 1e6, 3) for name, row in rows.items()} == {
+        "a": 0.0,
+        "b": 27.333,
+        "c": 13.667,
+    }
+    assert found.total == Money.parse(123)
+
+
 def test_the_idle_row_gets_no_shared_cost() -> None:
-    found = allocate(
-        [Charge(owner="a", micros=usd(30)), Charge(owner="b", micros=usd(10))],
-        [Pool(name="disk", micros=usd(20), weights={"a": 0})],
-        shared=["b"],
-        spread=Spread.UNIFORM,
-    )
-    assert paid(found) == {"a": 40.0, "b": 0.0, IDLE: 20.0}
+    usage = [*used(b=10), AllocationRow(owner=IDLE, direct=usd(20))]
+    assert paid(allocate(usage, shared=["b"], spread=Spread.UNIFORM)) == {IDLE: 20.0, "b": 10.0}
+
+
+def test_an_owner_named_twice_as_shared_is_paid_for_once() -> None:
+    found = allocate(used(a=30, b=10), shared=["b", "b"])
+    assert paid(found) == {"a": 40.0, "b": 0.0}
 
 
 def test_the_runs_of_a_shared_owner_stay_in_the_table() -> None:
-    charges = [Charge(owner="a", micros=usd(30)), Charge(owner="b", micros=usd(10), runs=3)]
-    shared = {row.owner: row for row in allocate(charges, shared=["b"]).rows}["b"]
+    usage = [*used(a=30), AllocationRow(owner="b", runs=3, direct=usd(10))]
+    shared = {row.owner: row for row in allocate(usage, shared=["b"]).rows}["b"]
     assert (shared.runs, shared.direct, shared.shared, shared.total) == (3, usd(10), -usd(10), 0)
 
 
 def test_the_assumed_part_of_a_shared_owner_is_distributed() -> None:
-    charges = [Charge(owner=o, micros=usd(9), assumed=usd(a)) for o, a in (("a", 1), ("b", 6))]
-    found = allocate([*charges, Charge(owner="c", micros=usd(9))], shared=["b"])
+    assumed = {"a": 1, "b": 6, "c": 0}
+    usage = [AllocationRow(owner=o, direct=usd(9), assumed=usd(a)) for o, a in assumed.items()]
+    found = allocate(usage, shared=["b"])
     assert {row.owner: row.assumed for row in found.rows} == {"a": usd(4), "b": 0, "c": usd(3)}
     assert found.assumed == Money(usd(7))
 
 
-@pytest.mark.parametrize("charges", [[], [Charge(owner="a", micros=0)]])
-def test_idle_cost_without_usage_keeps_its_own_row(charges: list[Charge]) -> None:
-    found = allocate(charges, [Pool(name="idle", micros=usd(20))])
+@pytest.mark.parametrize("usage", [[], used(a=0)])
+def test_idle_cost_without_usage_keeps_its_own_row(usage: list[AllocationRow]) -> None:
+    found = allocate(usage, idle=usd(20))
     assert found.total == Money.parse(20)
     assert paid(found)[IDLE] == 20.0
 
 
 def test_four_quarters_of_a_gpu_are_one_gpu() -> None:
-    quarters = [Charge(owner=f"u{i}", micros=usd(0.25), gpu_us=900_000_000) for i in range(4)]
+    quarters = [AllocationRow(owner=f"u{i}", gpu_us=900_000_000) for i in range(4)]
     assert sum(row.gpu_hours for row in allocate(quarters).rows) == 1.0
-
-
-def test_negative_amounts_and_weights_are_refused() -> None:
-    with pytest.raises(InvalidValue, match="zero or more"):
-        allocate([Charge(owner="a", micros=-1)])
-    with pytest.raises(InvalidValue, match="zero or more"):
-        allocate([], [Pool(name="idle", micros=-1)])
-    with pytest.raises(InvalidValue, match="weights"):
-        allocate([], [Pool(name="idle", micros=1, weights={"a": -1})])
 
 
 @pytest.mark.parametrize(

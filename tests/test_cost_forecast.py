@@ -29,7 +29,7 @@ from outlay.errors import InvalidValue
 from outlay.goodput.follower import read_view
 from test_compat_cost_analyzer import costing
 
-TRIALS = 300
+TRIALS = 150
 Draw = Callable[[np.random.Generator, int], Any]
 
 WORLDS: dict[str, Draw] = {
@@ -65,12 +65,16 @@ CANNOT = (
     "cannot be met exactly",
     "so their spread is unknown",
 )
-FOUR = ["skewed", "two amounts", "growing", "growing, noisily", "often crashing", "seldom crashing"]
+NOTED = [
+    "skewed", "two amounts", "growing", "growing, noisily", "often crashing", "seldom crashing",
+]  # fmt: skip
 
 
-@pytest.mark.parametrize("known", [4, 6, 8, 15, 40, 60])
-@pytest.mark.parametrize("planned", [1, 5])
-@pytest.mark.parametrize("world", FOUR)
+@pytest.mark.parametrize(
+    ("known", "planned"),
+    [*itertools.product([4, 6, 8, 15, 40, 60], [5]), *itertools.product([4, 15, 60], [1])],
+)
+@pytest.mark.parametrize("world", NOTED)
 def test_intervals_have_their_coverage_or_a_note(world: str, known: int, planned: int) -> None:
     """In every world, with every number of runs: of the intervals that are given without doubt."""
     held, given, doubted = 0, 0, 0
@@ -94,9 +98,10 @@ def test_intervals_have_their_coverage_or_a_note(world: str, known: int, planned
 @pytest.mark.parametrize(
     ("world", "known", "planned"),
     [
-        *itertools.product(["skewed", "steady"], [4, 7], [1, 10]),
-        *itertools.product(["two kinds of runs", "three kinds of runs"], [5, 15, 40], [3, 10]),
-        *itertools.product(["shrinking"], [12, 60], [1, 5]),
+        *itertools.product(["skewed", "steady"], [4, 7], [10]),
+        *itertools.product(["two kinds of runs", "three kinds of runs"], [5, 40], [3, 10]),
+        *itertools.product(["shrinking"], [12, 60], [5]),
+        *itertools.product(["skewed", "steady"], [4], [1]),
         ("often crashing", 6, 5),
     ],
 )

@@ -66,7 +66,6 @@ def test_phases_have_their_dollars_and_sum_to_the_cost(tmp_path: Path) -> None:
         "checkpoint_save": Money(5_000),
     }
     assert found.productive == Money(10_000)
-    assert found.badput == {"data_loading": Money(5_000), "checkpoint_save": Money(5_000)}
 
 
 def test_unit_costs_are_cost_divided_by_units(tmp_path: Path) -> None:
@@ -162,7 +161,7 @@ class TestMetricsFromARun:
         assert (report.total_cost, report.gpu_hours) == (12.0, 8.0)
         assert found.test_accuracy == 0.9
 
-    def test_need_a_price_from_somewhere(self, tmp_path: Path) -> None:
+    def test_without_any_price_metrics_are_refused(self, tmp_path: Path) -> None:
         with pytest.raises(InvalidValue, match="pass price="):
             self.metrics(tmp_path, Segment().step(3600).end())
 

@@ -213,7 +213,7 @@ def test_the_same_instance_is_charged_while_nothing_runs_on_it(
 
 
 @pytest.mark.parametrize(("init", "cost"), [("24", 6), ("99000", 4)])
-def test_a_pod_that_was_stopped_is_told_from_one_that_stayed_up_on_the_same_host(
+def test_a_stopped_pod_is_distinguished_from_one_that_stayed_up_on_the_same_host(
     tmp_path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, init: str, cost: int
 ) -> None:
     monkeypatch.setattr("outlay.record.facts.boot_id", lambda: "of-the-host")
@@ -270,7 +270,7 @@ def test_money_that_is_only_assumed_exhausts_no_budget(
     assert any("assumed" in text for text in cost_json(tmp_path)["assumptions"])
 
 
-def test_a_cost_says_that_nobody_saw_the_begin_or_the_end(tmp_path: Path) -> None:
+def test_a_cost_shows_that_start_and_end_were_not_recorded(tmp_path: Path) -> None:
     program = """
         import os, sys
         import outlay
@@ -287,7 +287,7 @@ def test_a_cost_says_that_nobody_saw_the_begin_or_the_end(tmp_path: Path) -> Non
     assert "ends at its last sign of life" in said
 
 
-def test_a_log_of_before_costs_what_it_did() -> None:
+def test_an_old_log_has_the_same_cost() -> None:
     golden = Path(__file__).parent / "data" / "ledger-v1"
     shown = cost_json(golden)
     # 16 s at 20 EUR an hour and 3 s at 24, then 81 s stopped at 0.10 for each of 8 GPUs.

@@ -100,7 +100,7 @@ def test_a_family_of_several_prices_is_refused_with_their_range() -> None:
     assert "lambda:1xA100-80GB:on-demand at 1.60 USD/h" in str(caught.value)
 
 
-def test_offers_of_one_name_are_told_apart_by_their_ids() -> None:
+def test_offers_of_one_name_are_distinguished_by_their_ids() -> None:
     cards = [quote("2.49", offer_id="gpu_1x_h100_pcie"), quote("3.29", offer_id="gpu_1x_h100_sxm5")]
     with pytest.raises(PriceUnknown, match=r"lambda:gpu_1x_h100_pcie at 2\.49 USD/h"):
         found("lambda:1xH100", *cards)
@@ -113,7 +113,7 @@ def test_a_region_decides_where_prices_differ() -> None:
         found("lambda:H100", east, west)
 
 
-def test_one_price_in_every_region_needs_none_named() -> None:
+def test_the_region_is_optional_if_every_region_has_one_price() -> None:
     assert found("lambda:H100", quote(region="a"), quote(region="b")).micros_per_hour == 2_000_000
 
 
@@ -194,7 +194,7 @@ def test_a_machine_is_recognised_by_its_environment(
     assert Machine.of(environ) == expected
 
 
-def test_auto_takes_the_offer_of_the_machine_it_is_on() -> None:
+def test_auto_is_the_offer_of_the_current_machine() -> None:
     one, four = quote("0.69", provider="runpod"), quote("2", provider="runpod", gpu_count=4)
     machine = Machine(provider="runpod", gpu="NVIDIA H100 80GB HBM3", gpus=4)
     assert look_up_automatic(machine, [one, four], {}, name="price") == four
@@ -209,7 +209,7 @@ def test_auto_with_some_of_the_gpus_visible_needs_one_price_per_gpu() -> None:
         look_up_automatic(machine, [*sizes, dearer], {}, name="price")
 
 
-def test_auto_in_a_slurm_job_takes_the_rate_of_its_partition() -> None:
+def test_auto_in_a_slurm_job_is_the_rate_of_its_partition() -> None:
     rate = Price(1_200_000, kind="showback", source="rate of gpu")
     assert look_up_automatic(Machine(partition="gpu"), [], {"gpu": rate}, name="price") == rate
 
@@ -224,7 +224,9 @@ def test_auto_in_a_slurm_job_takes_the_rate_of_its_partition() -> None:
         (Machine(provider="runpod", gpu="B200"), "lambda:1xH100:on-demand"),
     ],
 )
-def test_auto_on_an_unidentified_machine_says_what_to_type(machine: Machine, said: str) -> None:
+def test_auto_on_an_unidentified_machine_is_an_error_that_lists_the_choices(
+    machine: Machine, said: str
+) -> None:
     with pytest.raises(PriceUnknown) as caught:
         look_up_automatic(machine, [quote()], {}, name="price")
     assert said in str(caught.value)
@@ -243,7 +245,7 @@ def test_what_is_owned_or_reserved_is_showback(changes: dict[str, Any], kind: st
     ("text", "kind"),
     [("1.20 USD/h", "cash"), ("1.20 USD/h showback", "showback"), ("$1.20/h  CASH", "cash")],
 )
-def test_a_typed_price_may_say_its_kind(text: str, kind: str) -> None:
+def test_a_typed_price_may_state_its_kind(text: str, kind: str) -> None:
     price = typed_price(text, name="price", source="argument")
     assert (price.micros_per_hour, price.kind) == (1_200_000, kind)
 

@@ -101,7 +101,7 @@ def test_runpod_null_stock_means_sold_out(stock: str | None, availability: int) 
 
 
 @pytest.mark.parametrize("lowest", [None, {"minimumBidPrice": 0.2}])
-def test_runpod_availability_is_unknown_where_it_does_not_say(lowest: object) -> None:
+def test_runpod_availability_is_unknown_without_a_stock_status(lowest: object) -> None:
     assert {offer.availability for offer in from_runpod(lowestPrice=lowest)} == {None}
 
 
@@ -111,7 +111,7 @@ def test_runpod_prices_of_null_or_zero_are_not_offered(missing: float | None) ->
     assert {offer.tier for offer in offers} == {Tier.ON_DEMAND}
 
 
-def test_runpod_reserved_terms_are_told_apart() -> None:
+def test_runpod_reserved_terms_have_different_offer_ids() -> None:
     offers = from_runpod(oneMonthPrice=0.6, threeMonthPrice=0.5)
     reserved = [o for o in offers if o.tier is Tier.RESERVED and o.gpu_count == 1]
     assert {offer.offer_id: str(offer.price) for offer in reserved} == {

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from fake_vendor import Answer, as_json, serving
 from outlay.clock import ManualClock
-from outlay.prices.offer import OfferSource, Parsed, Snapshot, SourceFailed
+from outlay.prices.offer import OfferSource, Parsed, Snapshot
 from outlay.prices.price_book import fetch
 from outlay.prices.sources.http import HttpVendor, RetryPolicy, VendorSource
 from outlay.prices.sources.vendors import LAMBDA, RUNPOD, VAST
@@ -196,11 +196,9 @@ def test_a_gzip_response_is_decompressed(case: Case) -> None:
     assert not fetched(case, answer).failed
 
 
-def test_a_response_that_decompresses_beyond_the_limit_is_a_failure(case: Case) -> None:
-    bomb = gzip.compress(bytes(80 * 2**20))
-    assert "more than" in reason(
-        fetched(case, Answer(body=bomb, headers={"content-encoding": "gzip"}))
-    )
+def test_a_response_that_decompresses_beyond_the_limit_is_a_failure() -> None:
+    answer = Answer(body=gzip.compress(bytes(80 * 2**20)), headers={"content-encoding": "gzip"})
+    assert "more than" in reason(fetched(CASES[0], answer))
 
 
 @pytest.mark.parametrize("packed", ["gzip, gzip", "br", "deflate"])
@@ -332,25 +330,15 @@ class Canned:
         return self.vendor.parse(self.body, fetched_ns)
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=400, deadline=None)
 @given(any_answer())
-def test_any_response_yields_offers_or_findings(answer: tuple[HttpVendor, bytes]) -> None:
+def test_any_response_yields_findings_or_offers_that_can_be_stored(
+    answer: tuple[HttpVendor, bytes],
+) -> None:
     source: OfferSource = Canned(*answer)
     snapshot = fetch(source, clock=ManualClock())
     assert snapshot.offers or snapshot.findings or not snapshot.failed
-
-
-@settings(max_examples=300, deadline=None)
-@given(any_answer())
-def test_any_parsed_response_can_be_screened_and_stored(
-    answer: tuple[HttpVendor, bytes],
-) -> None:
-    vendor, body = answer
-    try:
-        parsed = vendor.parse(body, 1)
-    except SourceFailed:
-        return
-    for offer in parsed.offers:
+    for offer in snapshot.offers:
         assert 0 <= offer.price.micros < 2**63
         assert offer.storage_price is None or 0 <= offer.storage_price.micros < 2**63
         assert offer.memory_gb is None or 0 <= offer.memory_gb < 2**31

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outlay.compat.cost_module.training import TrainingMetrics
-from outlay.cost.allocation import Charge, Pool, Spread, allocate
+from outlay.cost.allocation import AllocationRow, Spread, allocate
 from outlay.cost.compare import Candidate, compare, pareto_front, total_of
 from outlay.cost.cost_book import CostRow
 from outlay.rates import share_out
@@ -17,37 +17,23 @@ from outlay.units.money import per
 
 MICROS = st.integers(0, 10**15)
 OWNERS = st.sampled_from("abcdefg")
-CHARGES = st.lists(
-    st.builds(Charge, owner=OWNERS, micros=MICROS, gpu_us=MICROS, assumed=MICROS), max_size=12
-)
-WEIGHTS = st.none() | st.dictionaries(OWNERS, st.integers(0, 10**9), max_size=5)
-POOLS = st.lists(
-    st.builds(Pool, name=st.sampled_from(["idle", "disk"]), micros=MICROS, weights=WEIGHTS),
-    max_size=4,
+USAGE = st.lists(
+    st.builds(AllocationRow, owner=OWNERS, gpu_us=MICROS, direct=MICROS, assumed=MICROS),
+    unique_by=lambda row: row.owner,
 )
 
 
-@given(CHARGES, POOLS, st.sets(OWNERS, max_size=3), st.sampled_from(Spread))
+@given(USAGE, MICROS, st.lists(OWNERS, max_size=3), st.sampled_from(Spread))
 def test_allocation_rows_sum_to_the_bill(
-    charges: list[Charge], pools: list[Pool], shared: set[str], spread: Spread
+    usage: list[AllocationRow], idle: int, shared: list[str], spread: Spread
 ) -> None:
-    found = allocate(charges, pools, shared=sorted(shared), spread=spread)
-    bill = sum(charge.micros for charge in charges) + sum(pool.micros for pool in pools)
-    assert found.total == Money(bill)
+    found = allocate(usage, idle=idle, shared=shared, spread=spread)
+    assert found.total == Money(sum(row.direct for row in usage) + idle)
     assert all(row.direct >= 0 and row.total >= 0 and row.idle >= 0 for row in found.rows)
     assert all(row.shared >= 0 or row.owner in shared for row in found.rows)
-    assert found.assumed == Money(sum(charge.assumed for charge in charges))
-    for name in ("idle", "disk"):
-        pooled = sum(pool.micros for pool in pools if pool.name == name)
-        assert sum(row.pools.get(name, 0) for row in found.rows) == pooled
-
-
-@given(CHARGES, POOLS, st.sampled_from(Spread))
-def test_allocation_preserves_gpu_hours(
-    charges: list[Charge], pools: list[Pool], spread: Spread
-) -> None:
-    found = allocate(charges, pools, spread=spread)
-    assert sum(row.gpu_us for row in found.rows) == sum(charge.gpu_us for charge in charges)
+    assert sum(row.idle for row in found.rows) == idle
+    assert found.assumed == Money(sum(row.assumed for row in usage))
+    assert sum(row.gpu_us for row in found.rows) == sum(row.gpu_us for row in usage)
 
 
 @given(MICROS, st.dictionaries(OWNERS, st.integers(0, 10**12), min_size=1))

@@ -22,6 +22,7 @@ from outlay.cli.output import (
     console,
     errors,
     must_be_directory,
+    must_exist,
     new_table,
     print_findings,
     print_json,
@@ -295,6 +296,8 @@ def import_wandb(
 
     if bool(directories) == bool(project):
         raise InvalidValue("DIR", directories, "directories of offline runs, or --project")
+    for directory in directories or []:
+        must_exist(directory, name="DIR")
     terms = ImportTerms(price=_old_price(price), gpus=gpus, model=model)
     now_ns, store = SYSTEM.wall_ns(), open_store()
     with Progress(console=errors, transient=True, disable=as_json) as bar:
@@ -303,7 +306,7 @@ def import_wandb(
             task = bar.add_task("importing", total=len(runs))
             done = import_api_runs(store, runs, terms, now_ns, lambda: bar.advance(task))
         else:
-            paths = find_offline_runs(_existing(directories or []))
+            paths = find_offline_runs(directories or [])
             task = bar.add_task("importing", total=len(paths))
             done = import_offline_runs(store, paths, terms, now_ns, lambda: bar.advance(task))
     if as_json:
@@ -328,13 +331,6 @@ def _old_price(stated: str | None) -> Price | None:
         expected = '"2.50 USD/h" or PROVIDER:GPU: auto is the price of this machine'
         raise InvalidValue("--price", stated, expected)
     return parse_price(stated, name="--price", source="import", environ={})
-
-
-def _existing(directories: list[Path]) -> list[Path]:
-    for directory in directories:
-        if not directory.exists():
-            raise InvalidValue("DIR", str(directory), "an existing directory")
-    return directories
 
 
 def _api_runs(project: str) -> Any:

@@ -14,7 +14,7 @@ from outlay.cost.charges import AttemptCharge, charges_of
 from outlay.decoding import BadDocument, convert
 from outlay.errors import Finding, OutlayError
 from outlay.ledger.price import Kind
-from outlay.store.connection import is_damaged, upsert, writing
+from outlay.store.connection import is_damaged, report_damage, upsert, writing
 from outlay.store.runs import RunRow, rows_from
 from outlay.store.schema import budget_alerts, cost_reports, model_budgets, runs
 from outlay.units import Money
@@ -159,15 +159,8 @@ class CostBook:
         try:
             return convert(cells | nulls, CostRow)
         except BadDocument as error:
-            self.report_damage(f"cost of run {cells['run_id']!s}", str(error))
+            report_damage(self.damage, f"cost of run {cells['run_id']!s}", str(error))
             return None
-
-    def report_damage(self, source: str, problem: str) -> None:
-        """Add a finding about an unreadable row, once."""
-        message = f"its row in the store is damaged ({problem}) and was left out"
-        finding = Finding(source=source, message=message)
-        if finding not in self.damage:
-            self.damage.append(finding)
 
     def metrics(self) -> dict[str, dict[str, Any]]:
         """Return the nested metrics of every report that has them, by run."""
@@ -226,7 +219,7 @@ class CostBook:
             try:
                 budget = convert(cells | {"model": row.model, "set_ns": row.set_ns}, ModelBudget)
             except BadDocument as error:
-                self.report_damage(f"budget of {row.model!s}", str(error))
+                report_damage(self.damage, f"budget of {row.model!s}", str(error))
             else:
                 found[budget.model] = budget
         return found

@@ -38,7 +38,10 @@ def run_paces(view: RunView) -> list[Pace]:
     """Return progress, duration and cost of the run so far in equal time intervals."""
     start_ns, end_ns = view.timeline.start_ns, view.timeline.end_ns
     instants = [start_ns + (end_ns - start_ns) * i // _INTERVALS for i in range(_INTERVALS + 1)]
-    return paces_of(instants, steps_reached(view, instants), _costs(view, instants))
+    rows = list(zip(instants, steps_reached(view, instants), _costs(view, instants), strict=True))
+    return [
+        Pace(s1 - s0, (t1 - t0) / 1e9, c1 - c0) for (t0, s0, c0), (t1, s1, c1) in pairwise(rows)
+    ]
 
 
 def steps_reached(view: RunView, instants_ns: Sequence[int]) -> list[float]:
@@ -106,9 +109,7 @@ class Estimate:
     note: str = ""
 
 
-def forecast_runs(
-    history: Sequence[float], planned: int, *, confidence: float = CONFIDENCE
-) -> Estimate | None:
+def forecast_runs(history: Sequence[float], planned: int) -> Estimate | None:
     """Return the total cost of ``planned`` more runs; None without history.
 
     The history is in one currency, in order of time. Runs that cost almost nothing compared to the
@@ -118,7 +119,6 @@ def forecast_runs(
     """
     if planned < 0:
         raise InvalidValue("planned_runs", planned, "a whole number of runs, zero or more")
-    _check(confidence)
     if not history:
         return None
     costs = np.array(history, dtype=np.float64)
@@ -156,8 +156,8 @@ def forecast_runs(
         notes.append(f"{counted(planned, 'run')} planned from a history of {count}: {_UNSEEN}")
     amounts = len(set(history))
     if planned == 1 and amounts <= min(_FEW_AMOUNTS, count // 2):
-        notes.append(f"runs cost one of {amounts} amounts: {confidence:.0%} cannot be met exactly")
-    low, high = _interval(_totals(costs, ordinary, trend, planned), confidence)
+        notes.append(f"runs cost one of {amounts} amounts: {CONFIDENCE:.0%} cannot be met exactly")
+    low, high = _interval(_totals(costs, ordinary, trend, planned))
     return Estimate(point=point, low=low, high=high, samples=count, note="; ".join(notes))
 
 
@@ -187,13 +187,13 @@ class Backtest:
         return self.held / self.with_interval if self.with_interval else None
 
 
-def backtest(history: Sequence[float], planned: int, *, confidence: float = CONFIDENCE) -> Backtest:
+def backtest(history: Sequence[float], planned: int) -> Backtest:
     """Forecast ``planned`` runs after each run of a history, and compare with the true cost."""
     if planned < 1:
         raise InvalidValue("planned_runs", planned, "a whole number of runs, one or more")
     errors, naive, spent, held, ranged = [], [], [], 0, 0
     for known in range(LEAST, len(history) - planned + 1):
-        found = forecast_runs(history[:known], planned, confidence=confidence)
+        found = forecast_runs(history[:known], planned)
         assert found is not None, "there is a history"
         future = sum(history[known : known + planned])
         errors.append(abs(found.point - future))
@@ -210,7 +210,6 @@ def backtest(history: Sequence[float], planned: int, *, confidence: float = CONF
         held=held,
         error=sum(errors) / total if total else None,
         naive_error=sum(naive) / total if total else None,
-        confidence=confidence,
     )
 
 
@@ -285,17 +284,19 @@ def _totals(costs: Floats, ordinary: NDArray[np.bool_], trend: _Trend, planned: 
     spread = np.sqrt((count - 1) / generator.chisquare(count - 1, _DRAWS))
     # With several kinds of runs the mean varies with the number seen of each, which a resample
     # underestimates; a single run varies less, since kinds are not normally distributed.
-    centre = values.mean() + (1 + 1 / count) * spread * _means(residuals, count, generator)
+    means = generator.choice(residuals, (_DRAWS, count)).mean(axis=1)
+    centre = values.mean() + (1 + 1 / count) * spread * means
     follows = generator.random(_DRAWS) < trend.weight
     crashes = _CrashedRuns.of(costs[~ordinary], len(costs), generator)
     noise = float(trend.residuals.std())
     level = trend.level + spread * noise / math.sqrt(count) * generator.standard_normal(_DRAWS)
     slope = trend.slope + spread * noise / trend.spread * generator.standard_normal(_DRAWS)
     drawn: Floats = np.zeros(_DRAWS)
+    deviation, scale = float(residuals.std()), np.sqrt(spread)
     for ahead in range(min(planned, _MAX_DRAWN)):
-        steady = centre + np.sqrt(spread) * _smooth(residuals, generator)
+        steady = centre + scale * _smooth(residuals, deviation, generator)
         line = level + slope * (len(costs) + ahead - trend.middle)
-        along = line + np.sqrt(spread) * _smooth(trend.residuals, generator)
+        along = line + scale * _smooth(trend.residuals, noise, generator)
         each = np.exp(np.minimum(np.where(follows, along, steady), _MAX_LOG))
         drawn += crashes.mix_into(each, generator)
     return drawn * (planned / min(planned, _MAX_DRAWN))
@@ -323,27 +324,17 @@ class _CrashedRuns:
         return np.where(crashed, generator.choice(self.costs, _DRAWS), drawn)
 
 
-def _means(residuals: Floats, count: int, generator: np.random.Generator) -> Floats:
-    means: Floats = generator.choice(residuals, (_DRAWS, count)).mean(axis=1)
-    return means
-
-
-def _smooth(residuals: Floats, generator: np.random.Generator) -> Floats:
+def _smooth(residuals: Floats, deviation: float, generator: np.random.Generator) -> Floats:
     """Return residuals drawn with replacement and smoothed (kernel density)."""
-    width = 0.5 * float(residuals.std()) * len(residuals) ** -0.2
+    width = 0.5 * deviation * len(residuals) ** -0.2
     noise: Floats = width * generator.standard_normal(_DRAWS)
     drawn: Floats = generator.choice(residuals, _DRAWS) + noise
     # Scaled, since the noise adds to the variance of the sample.
     return drawn / math.sqrt(1 + 0.25 * len(residuals) ** -0.4)
 
 
-def _check(confidence: float) -> None:
-    if not 0 < confidence < 1:
-        raise InvalidValue("confidence", confidence, "a probability between 0 and 1")
-
-
-def _interval(draws: Floats, confidence: float) -> tuple[float, float]:
-    tail = (1 - confidence) / 2
+def _interval(draws: Floats) -> tuple[float, float]:
+    tail = (1 - CONFIDENCE) / 2
     low, high = np.quantile(draws, [tail, 1 - tail])
     return float(low), float(high)
 
@@ -366,14 +357,11 @@ class Rest:
     cost: Estimate
 
 
-def forecast_rest(
-    paces: Sequence[Pace], steps_left: float, *, confidence: float = CONFIDENCE
-) -> Rest | None:
+def forecast_rest(paces: Sequence[Pace], steps_left: float) -> Rest | None:
     """Forecast time and cost of ``steps_left`` more steps; None without progress.
 
     Assumes that interruptions, checkpoints and stalls recur as often as before.
     """
-    _check(confidence)
     steps = np.array([pace.steps for pace in paces], dtype=np.float64)
     if steps_left < 0:
         raise InvalidValue("steps_left", steps_left, "a number of steps, zero or more")
@@ -383,11 +371,11 @@ def forecast_rest(
         np.array([pace.seconds for pace in paces], dtype=np.float64),
         np.array([pace.cost for pace in paces], dtype=np.float64),
     )
-    seconds, cost = (_rest(steps, figure, steps_left, confidence) for figure in figures)
+    seconds, cost = (_rest(steps, figure, steps_left) for figure in figures)
     return Rest(steps_left=steps_left, seconds=seconds, cost=cost)
 
 
-def _rest(steps: Floats, figure: Floats, steps_left: float, confidence: float) -> Estimate:
+def _rest(steps: Floats, figure: Floats, steps_left: float) -> Estimate:
     count = len(steps)
     per_step = float(figure.sum() / steps.sum())
     point = per_step * steps_left
@@ -405,19 +393,9 @@ def _rest(steps: Floats, figure: Floats, steps_left: float, confidence: float) -
         return Estimate(point=point, low=point, high=point, samples=count, note=note)
     # In logarithms, since a duration is never negative.
     draws = np.random.default_rng(_SEED).standard_t(count - 1, _DRAWS) * (spread / point)
-    low, high = _interval(point * np.exp(np.minimum(draws, _MAX_LOG)), confidence)
+    low, high = _interval(point * np.exp(np.minimum(draws, _MAX_LOG)))
     note = f"thin: {count} intervals" if count < THIN else ""
     return Estimate(point=point, low=low, high=high, samples=count, note=note)
-
-
-def paces_of(
-    instants_ns: Sequence[int], steps: Sequence[float], costs: Sequence[float]
-) -> list[Pace]:
-    """Return the intervals between instants, from cumulative steps and costs at each instant."""
-    rows = list(zip(instants_ns, steps, costs, strict=True))
-    return [
-        Pace(s1 - s0, (t1 - t0) / 1e9, c1 - c0) for (t0, s0, c0), (t1, s1, c1) in pairwise(rows)
-    ]
 
 
 # The total of the present month.

@@ -76,11 +76,6 @@ class RunCost:
         """The cost of steps that survived."""
         return None if self.cost is None else self.by_phase.get(ph.STEP, self.cost * 0)
 
-    @property
-    def badput(self) -> dict[str, Money]:
-        """The cost of all other phases."""
-        return {name: cost for name, cost in self.by_phase.items() if name != ph.STEP}
-
     def unit_costs(self) -> dict[str, float | None]:
         """Return the cost per unit of work, in currency units; None if unknown.
 

@@ -86,12 +86,10 @@ class Spending:
 
     Attributes:
         unpriced: Runs without a price, whose cost is unknown.
-        as_of_ns: Excludes later records; None includes everything.
     """
 
     spends: tuple[SpendItem, ...]
     unpriced: tuple[RunRow, ...] = ()
-    as_of_ns: int | None = None
     findings: tuple[Finding, ...] = ()
 
     def within(self, start_ns: int, end_ns: int) -> Spending:
@@ -152,13 +150,9 @@ def subtotal(spends: Sequence[SpendItem]) -> Subtotal:
 
 
 def spending_of(
-    reports: Iterable[CostRow],
-    runs: Iterable[RunRow],
-    rentals: Iterable[SpendItem] = (),
-    *,
-    as_of_ns: int | None = None,
+    reports: Iterable[CostRow], runs: Iterable[RunRow], rentals: Iterable[SpendItem] = ()
 ) -> Spending:
-    """Return all spending as of ``as_of_ns``, from reports that include their charges."""
+    """Return all spending, from reports that include their charges."""
     known = {run.run_id: run for run in runs}
     spends: list[SpendItem] = list(rentals)
     findings: list[Finding] = []
@@ -174,7 +168,6 @@ def spending_of(
     return Spending(
         spends=tuple(sorted(spends, key=lambda s: (s.booked_ns, s.run_id, s.start_ns))),
         unpriced=tuple(run for run in known.values() if run.cost_micros is None),
-        as_of_ns=as_of_ns,
         findings=tuple(findings),
     )
 

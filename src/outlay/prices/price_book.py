@@ -38,10 +38,9 @@ from outlay.prices.recording import (
     offer_from,
     read_rows,
     record_snapshots,
-    report_damage,
     series_key,
 )
-from outlay.store.connection import LARGEST, writing
+from outlay.store.connection import LARGEST, report_damage, writing
 from outlay.store.schema import price_offers, price_series, price_snapshots
 from outlay.units.quantity import NS_PER_HOUR
 

@@ -26,7 +26,7 @@ from outlay.decoding import BadDocument, convert
 from outlay.errors import Finding, InvalidValue
 from outlay.prices.alerts import AlertRules
 from outlay.prices.offer import Offer, Snapshot, Tier, terms_label
-from outlay.store.connection import LARGEST, insert_rows
+from outlay.store.connection import LARGEST, insert_rows, report_damage
 from outlay.store.schema import (
     price_alerts,
     price_offers,
@@ -147,14 +147,6 @@ def read_rows(
             yield read(row)
         except (BadDocument, InvalidValue) as error:
             report_damage(damage, f"{name} of {row['provider']!s}, {row['gpu']!s}", str(error))
-
-
-def report_damage(damage: list[Finding], what: str, problem: str) -> None:
-    """Add a finding about a damaged row, once."""
-    message = f"its row in the store is damaged ({problem}) and was left out"
-    finding = Finding(source=what, message=message)
-    if finding not in damage:
-        damage.append(finding)
 
 
 # Appending snapshots

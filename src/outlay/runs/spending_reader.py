@@ -75,7 +75,7 @@ def read_spending(
     if as_of_ns is not None:
         runs, reports, found = _as_of(runs, reports, as_of_ns)
     rentals, troubles = _rentals(reports, now_ns if as_of_ns is None else min(as_of_ns, now_ns))
-    spending = spending_of(reports, runs, rentals, as_of_ns=as_of_ns)
+    spending = spending_of(reports, runs, rentals)
     findings = (*spending.findings, *found, *troubles)
     return SpendingReading(
         reports=tuple(reports), spending=dataclasses.replace(spending, findings=findings)

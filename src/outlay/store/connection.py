@@ -30,7 +30,7 @@ from sqlalchemy.exc import DatabaseError, OperationalError
 
 from outlay.clock import SYSTEM, Clock
 from outlay.decoding import BadDocument, decode
-from outlay.errors import OutlayError
+from outlay.errors import Finding, OutlayError
 
 BUSY_TIMEOUT_MS = 30_000
 LARGEST = 2**63 - 1
@@ -91,6 +91,14 @@ def is_damaged(table: Table) -> ColumnElement[bool]:
     """Return the condition that an integer column holds another type, which SQLite permits."""
     numbers = [column for column in table.columns if isinstance(column.type, Integer)]
     return or_(*(cast(column, BigInteger) != column for column in numbers))
+
+
+def report_damage(damage: list[Finding], what: str, problem: str) -> None:
+    """Add a finding about a damaged row, once."""
+    message = f"its row in the store is damaged ({problem}) and was left out"
+    finding = Finding(source=what, message=message)
+    if finding not in damage:
+        damage.append(finding)
 
 
 def _raise_unavailable(context: ExceptionContext) -> None:

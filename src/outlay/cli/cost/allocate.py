@@ -11,7 +11,7 @@ import typer
 
 from outlay.cli.cost.tables import ASSUMED, AsOf, open_books, parse_as_of
 from outlay.cli.output import AsJson, console, new_table, print_findings, print_json
-from outlay.cost.allocation import IDLE, UNTAGGED, Allocation, Charge, Pool, Spread, allocate
+from outlay.cost.allocation import UNTAGGED, Allocation, AllocationRow, Spread, allocate
 from outlay.cost.charges import month_window
 from outlay.cost.focus import COLUMNS, UNKNOWN, Invoice, focus_rows, to_csv
 from outlay.cost.spending import Spending, SpendItem, Unit, owner_by
@@ -137,19 +137,16 @@ def _bill(
     rest = invoice - used if invoice is not None and is_invoiced else Money(0, unit.currency)
     is_over = rest.micros < 0
     idle = Money(0, unit.currency) if is_over else rest
+    usage = [
+        AllocationRow(
+            owner=owner, runs=sums.runs, gpu_us=sums.gpu_us, direct=sums.cost.micros,
+            assumed=sums.assumed.micros,
+        )
+        for owner, sums in owners.items()
+    ]  # fmt: skip
     allocation = allocate(
-        [
-            Charge(
-                owner=owner, micros=sums.cost.micros, gpu_us=sums.gpu_us, runs=sums.runs,
-                assumed=sums.assumed.micros, corrects=True,
-            )
-            for owner, sums in owners.items()
-        ],
-        [Pool(name=IDLE, micros=idle.micros)] if idle else [],
-        shared=shared,
-        spread=spread,
-        currency=unit.currency,
-    )  # fmt: skip
+        usage, idle=idle.micros, shared=shared, spread=spread, currency=unit.currency
+    )
     message = f"recorded runs cost {used}, more than the bill: prices or the bill are wrong"
     return Bill(
         unit=unit,

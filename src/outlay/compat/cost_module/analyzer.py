@@ -43,6 +43,7 @@ from outlay.cost.forecast import Backtest, Estimate, backtest, forecast_runs
 from outlay.decoding import convert
 from outlay.errors import Finding, InvalidValue, OutlayError
 from outlay.store import open_store
+from outlay.store.connection import report_damage
 from outlay.units import Money
 from outlay.units.money import per
 from outlay.units.quantity import MILLIJOULES_PER_WH
@@ -391,9 +392,8 @@ class CostAnalyzer:
             try:
                 found[run_id] = TrainingCostReport.of(TrainingMetrics.from_dict(metrics))
             except (OutlayError, KeyError, TypeError, ValueError, OverflowError) as error:
-                self._book.report_damage(
-                    f"cost of run {run_id}", f"{type(error).__name__}: {error}"
-                )
+                problem = f"{type(error).__name__}: {error}"
+                report_damage(self.damage, f"cost of run {run_id}", problem)
         return found
 
 

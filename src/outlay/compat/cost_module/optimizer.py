@@ -29,7 +29,7 @@ from outlay.errors import Finding, InvalidValue
 from outlay.goodput.follower import RunView, read_view
 from outlay.rates import NS_PER_HOUR
 from outlay.store import open_store
-from outlay.store.connection import upsert, writing
+from outlay.store.connection import report_damage, upsert, writing
 from outlay.store.schema import recommendations
 
 # Import and export of the cost module's file
@@ -341,11 +341,9 @@ class CostOptimizer:
         self.damage = []
         for key, body in rows:
             try:
-                convert(body, OptimizationRecommendation)
-                found.append(OptimizationRecommendation.from_dict(body))
+                found.append(convert(body, OptimizationRecommendation))
             except BadDocument as error:
-                message = f"its row in the store is damaged ({error}) and was left out"
-                self.damage.append(Finding(source=f"advice {key!s}", message=message))
+                report_damage(self.damage, f"advice {key!s}", str(error))
         return merged(found)
 
     @property

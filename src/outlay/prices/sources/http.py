@@ -76,57 +76,78 @@ class HttpVendor:
     parse: Callable[[bytes, int], Parsed]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HttpRequest:
-    """One request to one vendor, with its API key."""
+@dataclass(frozen=True, slots=True)
+class VendorSource:
+    """Offers from a vendor's API.
+
+    Attributes:
+        base_url: Overrides the vendor's address.
+        key: Overrides the key in the environment.
+    """
 
     vendor: HttpVendor
-    url: str
-    key: str | None = field(default=None, repr=False)
-    retry_policy: RetryPolicy = RetryPolicy()
-    clock: Clock = SYSTEM
-    _connections: list[socket.socket] = field(default_factory=list, init=False, repr=False)
+    base_url: str | None = field(default=None, kw_only=True)
+    key: str | None = field(default=None, kw_only=True, repr=False)
+    retry_policy: RetryPolicy = field(default=RetryPolicy(), kw_only=True)
+    clock: Clock = field(default=SYSTEM, kw_only=True)
 
-    def send(self) -> bytes:
+    @property
+    def name(self) -> str:
+        """The vendor's name."""
+        return self.vendor.name
+
+    def load(self, fetched_ns: int) -> Parsed:
+        """Send the request and parse the response."""
+        if self.vendor.needs_key and not self._key:
+            raise SourceFailed(self.name, f"it requires a key; set {self.vendor.key_name}")
+        return self.vendor.parse(self._send(), fetched_ns)
+
+    @property
+    def _key(self) -> str | None:
+        return self.key or os.environ.get(self.vendor.key_name)
+
+    @property
+    def _url(self) -> str:
+        base_url = self.base_url or os.environ.get(self.vendor.url_name) or self.vendor.url
+        return base_url.rstrip("/") + self.vendor.path
+
+    def _send(self) -> bytes:
         """Return the body of a successful response.
 
         Raises:
             SourceFailed: There was none within the retry policy.
         """
+        deadline = _Deadline(self.retry_policy.deadline_s)
         limits = httpx2.Timeout(self.retry_policy.deadline_s, connect=self.retry_policy.connect_s)
         # Only gzip, and only once: nested compression is a decompression bomb.
         headers = {
             "Accept": "application/json", "Accept-Encoding": "gzip", "User-Agent": "outlay",
         }  # fmt: skip
-        if self.key:
-            headers["Authorization"] = f"Bearer {self.key}"
+        if self._key:
+            headers["Authorization"] = f"Bearer {self._key}"
         try:
             with httpx2.Client(timeout=limits, headers=headers) as client:
-                return self._send_with_retries(client)
+                return self._send_with_retries(client, deadline)
         except (httpx2.HTTPError, httpx2.InvalidURL, UnicodeError) as error:
             # Without the cause: some of its messages quote a header, which may hold the key.
-            raise SourceFailed(self.vendor.name, _describe_error(error)) from None
+            raise SourceFailed(self.name, _describe_error(error)) from None
 
-    def _send_with_retries(self, client: httpx2.Client) -> bytes:
-        response = self._send_once(client)
+    def _send_with_retries(self, client: httpx2.Client, deadline: _Deadline) -> bytes:
+        response = self._send_once(client, deadline)
         for attempt in range(1, self.retry_policy.tries):
             if response.status not in _RETRIED_STATUSES:
                 break
             self._wait(attempt, response.retry_after)
-            response = self._send_once(client)
+            response = self._send_once(client, deadline)
         if 200 <= response.status < 300:
             return response.body
-        raise SourceFailed(self.vendor.name, self._describe_status(response))
+        raise SourceFailed(self.name, self._describe_status(response))
 
-    def _send_once(self, client: httpx2.Client) -> _Response:
+    def _send_once(self, client: httpx2.Client, deadline: _Deadline) -> _Response:
+        method, traced = self.vendor.method, {"trace": deadline.trace}
         with (
-            _Deadline(self.retry_policy.deadline_s, self._connections) as deadline,
-            client.stream(
-                self.vendor.method,
-                self.url,
-                json=self.vendor.body,
-                extensions={"trace": deadline.trace},
-            ) as response,
+            deadline,
+            client.stream(method, self._url, json=self.vendor.body, extensions=traced) as response,
         ):
             return _Response(
                 status=response.status_code,
@@ -140,30 +161,27 @@ class HttpRequest:
             if encoding in ("gzip", "x-gzip"):
                 return gunzip(response.iter_raw(), largest=_MAX_BODY_BYTES)
             if encoding not in ("identity", ""):
-                raise SourceFailed(self.vendor.name, "its response has an encoding other than gzip")
+                raise SourceFailed(self.name, "its response has an encoding other than gzip")
             received = bytearray()
             for chunk in response.iter_raw():
                 received += chunk
                 if len(received) > _MAX_BODY_BYTES:
                     raise BadDocument(f"it has more than {_MAX_BODY_BYTES:,} bytes")
         except BadDocument as error:
-            raise SourceFailed(self.vendor.name, f"its response cannot be read: {error}") from None
+            raise SourceFailed(self.name, f"its response cannot be read: {error}") from None
         return bytes(received)
 
     def _wait(self, attempt: int, retry_after: str | None) -> None:
         usual_s = 0.5 * 2 ** (attempt - 1)
         wait_s = retry_after_s(retry_after, now_ns=self.clock.wall_ns(), otherwise=usual_s)
         if wait_s > self.retry_policy.max_wait_s:
-            raise SourceFailed(self.vendor.name, f"it asks to retry only after {wait_s:g} s")
+            raise SourceFailed(self.name, f"it asks to retry only after {wait_s:g} s")
         self.clock.sleep(wait_s)
 
     def _describe_status(self, response: _Response) -> str:
         if response.status in (401, 403):
-            how = (
-                f"the key in {self.vendor.key_name} was refused"
-                if self.key
-                else "it requires a key"
-            )
+            refused = f"the key in {self.vendor.key_name} was refused"
+            how = refused if self._key else "it requires a key"
             return f"HTTP {response.status}: {how}; set {self.vendor.key_name} to a valid key"
         text = " ".join(response.body[:200].decode("utf-8", "replace").split())
         return f"HTTP {response.status}" + (f": {text}" if text else "")
@@ -173,28 +191,27 @@ class HttpRequest:
 
         A string too short to be a key is ignored: redacting it would damage ordinary words.
         """
-        if self.key is None or len(self.key) < _MIN_KEY_LENGTH:
+        if self._key is None or len(self._key) < _MIN_KEY_LENGTH:
             return body
-        forms = sorted(set(_encodings_of(self.key.encode())), key=len, reverse=True)
+        forms = sorted(set(_encodings_of(self._key.encode())), key=len, reverse=True)
         return re.sub(b"|".join(map(re.escape, forms)), b"***", body)
 
 
 class _Deadline:
-    """Shuts down all connections of a request at its deadline.
+    """Shuts down all connections of a client if a request takes longer; entered for each request.
 
     A socket timeout restarts with every byte, so a header sent byte by byte could take hours.
-    New sockets of the client are added to ``connections``.
     """
 
-    def __init__(self, seconds: float, connections: list[socket.socket]) -> None:
-        self._connections = connections
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._connections: list[socket.socket] = []
         self._expired = False
-        self._timer = threading.Timer(seconds, self._expire)
-        self._timer.daemon = True
 
-    def __enter__(self) -> _Deadline:
+    def __enter__(self) -> None:
+        self._timer = threading.Timer(self._seconds, self._expire)
+        self._timer.daemon = True
         self._timer.start()
-        return self
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         self._timer.cancel()
@@ -256,46 +273,6 @@ def _describe_error(error: Exception) -> str:
             return "its address is not a URL"
         case _:
             return f"the request failed ({type(error).__name__})"
-
-
-# Vendors
-
-
-@dataclass(frozen=True, slots=True)
-class VendorSource:
-    """Offers from a vendor's API.
-
-    Attributes:
-        base_url: Overrides the vendor's address.
-        key: Overrides the key in the environment.
-    """
-
-    vendor: HttpVendor
-    base_url: str | None = field(default=None, kw_only=True)
-    key: str | None = field(default=None, kw_only=True, repr=False)
-    retry_policy: RetryPolicy = field(default=RetryPolicy(), kw_only=True)
-    clock: Clock = field(default=SYSTEM, kw_only=True)
-
-    @property
-    def name(self) -> str:
-        """The vendor's name."""
-        return self.vendor.name
-
-    def load(self, fetched_ns: int) -> Parsed:
-        """Send the request and parse the response."""
-        vendor = self.vendor
-        key = self.key or os.environ.get(vendor.key_name)
-        if vendor.needs_key and not key:
-            raise SourceFailed(vendor.name, f"it requires a key; set {vendor.key_name}")
-        base_url = self.base_url or os.environ.get(vendor.url_name) or vendor.url
-        request = HttpRequest(
-            vendor=vendor,
-            url=base_url.rstrip("/") + vendor.path,
-            key=key,
-            retry_policy=self.retry_policy,
-            clock=self.clock,
-        )
-        return vendor.parse(request.send(), fetched_ns)
 
 
 # Parsing of responses: a bad row is one finding, and the other rows are kept
