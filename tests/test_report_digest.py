@@ -19,9 +19,9 @@ from outlay.cost.cost_book import CostBook
 from outlay.cost.spending import SpendItem, Unit
 from outlay.goodput.timeline import Window
 from outlay.guard.budget_guard import BudgetGuard
+from outlay.ledger.price import Price
 from outlay.report.digest import IN_NO_RUN, Digest, digest_document, read_digest, spent_parts
 from outlay.report.document import to_html, to_markdown
-from outlay.ledger.price import Price
 from outlay.runs.collect import collect
 from outlay.runs.sacct_import import IN_NO_RUN as REST_OF_JOB
 from outlay.store import open_store

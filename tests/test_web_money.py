@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from command_line import in_process
 from ledgers import HOUR, START_NS, Segment, dollars
 from outlay.clock import ManualClock
 from outlay.guard.budget_guard import BudgetGuard
@@ -15,6 +16,7 @@ from outlay.report.run_document import run_document
 from outlay.runs.collect import collect
 from outlay.runs.reading import read_run
 from outlay.store import open_store
+from outlay.units import Money
 from outlay.web.book_reader import BookReader
 from outlay.web.guard import guard_page
 from outlay.web.money import money_page
@@ -65,6 +67,16 @@ def test_spend_logs_in_folders_of_the_same_name_are_all_listed(
     page = shown(guard_page(PageQuery(path="/guard"), BookReader(clock=clock)))
     for parent in ("a", "b"):
         assert f">{tmp_path}/{parent}/sweep/spend.jsonl</a>" in page
+
+
+def test_an_owned_node_without_a_run_is_a_machine_that_burns() -> None:
+    stated = ("cost", "machines", "set", "atlas", "1.20 EUR/h", "--since", "2d")
+    assert in_process(*stated).code == 0
+    now = now_page(PageQuery(path="/"), BookReader()).document
+    assert [(each.name, list(each.runs)) for each in now["machines"]] == [("atlas", [])]
+    assert [each.money for each in now["burn_per_hour"]] == [Money(1_200_000, "EUR")]
+    page = shown(money_page(PageQuery(path="/money"), BookReader()))
+    assert "Owned machines" in page
 
 
 def test_showback_is_named_wherever_a_runs_cost_is(tmp_path: Path, clock: ManualClock) -> None:

@@ -69,9 +69,9 @@ def serving(home: Path, *more: str) -> Iterator[Served]:
 
 
 @contextmanager
-def training(run_dir: Path, home: Path) -> Iterator[subprocess.Popen[bytes]]:
+def training(run_dir: Path, home: Path, **variables: str) -> Iterator[subprocess.Popen[bytes]]:
     """Train in a process of its own until the end of the block."""
-    environment = os.environ | {"OUTLAY_HOME": str(home)}
+    environment = os.environ | {"OUTLAY_HOME": str(home)} | variables
     process = subprocess.Popen(
         [sys.executable, "-c", TRAINING, str(run_dir)], env=environment, start_new_session=True
     )
