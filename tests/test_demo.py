@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from command_line import outlay
+from command_line import in_process
 from outlay.budget.display import read_document
 from outlay.demo.mlp import Mlp
 from outlay.goodput.follower import GoodputFollower
@@ -164,7 +164,7 @@ def test_the_reports_are_there(demo: dict[str, Any]) -> None:
 
 
 def test_a_report_can_be_asked_for_again_with_pictures(demo: dict[str, Any]) -> None:
-    done = outlay("report", _sweep(demo), "--png", "--json")
+    done = in_process("report", _sweep(demo), "--png", "--json")
     assert done.code == 0, done.err
     assert done.json["verdict"].startswith(("Best: ", "A tie: ", "No winner yet: "))
     assert done.json["files"]

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from browser import chromium
 from command_line import outlay
 from hostile import TEXTS, good_run
 from ledgers import Segment, dollars
@@ -18,7 +19,7 @@ from outlay.guard.budget_guard import BudgetGuard
 from outlay.ledger import Metric, Note
 from outlay.web.book_reader import sweep_id
 from sweep_on_disk import Sweep
-from web_server import HOSTILE, Served, chromium, serving, training
+from web_server import HOSTILE, Served, serving, training
 
 pytestmark = pytest.mark.xdist_group("web")
 
