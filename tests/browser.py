@@ -6,12 +6,10 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from system_parts import missing
 
-PHONE, DESKTOP = 390, 1280
 MEASURE = """() => {
     const charts = [...document.querySelectorAll("svg[role]")];
     const empty = charts.filter(
@@ -29,15 +27,9 @@ class Seen:
     empty_charts: int
 
 
-def open_at_widths(page: str, directory: Path) -> Iterator[Seen]:
-    """Open a page in Chromium as wide as a phone and as a desktop; yield what each shows."""
-    source = directory / "page.html"
-    source.write_text(page)
-    with chromium() as browser:
-        for width in (PHONE, DESKTOP):
-            tab = browser.new_page(viewport={"width": width, "height": 900})
-            tab.goto(source.as_uri())
-            yield Seen(*tab.evaluate(MEASURE))
+def measure(page: Any) -> Seen:
+    """Return what a page shows in its window."""
+    return Seen(*page.evaluate(MEASURE))
 
 
 @contextmanager

@@ -7,13 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from browser import open_at_widths
 from command_line import in_process
-from ledgers import HOUR, START_NS, Segment, dollars
+from ledgers import START_NS, Segment
 from outlay.escaping import html_text, markdown_text
 from outlay.ledger import EndStatus, Metric, Price
 from outlay.report.document import (
-    ChartBlock,
     Document,
     Figure,
     NoteBlock,
@@ -23,25 +21,7 @@ from outlay.report.document import (
 )
 from outlay.report.run_document import run_document
 from outlay.runs.reading import RunReading, read_run
-
-LATER_NS = START_NS + 1000 * HOUR
-ABOUT = {"price": dollars(3600), "model": "a <b>", "run_id": "r1", "boot_id": "one"}  # $1 a second
-
-
-def disrupted_run(run_dir: Path) -> RunReading:
-    """Return a run that was killed after its fifth step and went on from its second."""
-    first = Segment(about=ABOUT)
-    for _ in range(3):
-        first.step(1.0, wait=0.25)
-    first.span("checkpoint_save", 0.5).checkpoint(2)
-    first.step(1.0).step(1.0)
-    second = Segment(start=10.0, about=ABOUT).span("checkpoint_restore", 0.5)
-    for number, seconds in enumerate((1.0, 1.0, 1.0, 9.0, 1.0), 3):
-        second.step(seconds, number=number, tokens=1000)
-    second.add(Metric(t_ns=second.now_ns, name="accuracy", value=0.75)).end()
-    for segment in (first, second):
-        segment.write(run_dir)
-    return read_run(run_dir, LATER_NS)
+from report_builders import ABOUT, LATER_NS, disrupted_run
 
 
 @pytest.fixture(scope="module")
@@ -142,13 +122,6 @@ def test_markdown_says_every_figure_of_the_page(document: Document) -> None:
         assert re.search(
             rf"<dt>{figure.label}</dt><dd[^>]*>{re.escape(html_text(figure.text))}", page
         )
-
-
-def test_a_browser_shows_charts_that_fit_its_width(document: Document, tmp_path: Path) -> None:
-    charts = sum(isinstance(b, ChartBlock) for section in document.sections for b in section.blocks)
-    for seen in open_at_widths(to_html(document), tmp_path):
-        assert seen.page_width <= seen.window_width
-        assert (seen.charts, seen.empty_charts) == (charts, 0)
 
 
 def test_a_run_without_steps_or_price_says_so(tmp_path: Path) -> None:

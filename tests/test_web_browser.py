@@ -11,13 +11,16 @@ from typing import Any
 
 import pytest
 
-from browser import chromium
+from browser import chromium, measure
 from command_line import outlay
 from hostile import TEXTS, good_run
 from ledgers import Segment, dollars
 from outlay.guard.budget_guard import BudgetGuard
 from outlay.ledger import Metric, Note
+from outlay.report.document import to_html
+from outlay.report.run_document import run_document
 from outlay.web.book_reader import sweep_id
+from report_builders import disrupted_run, report
 from sweep_on_disk import Sweep
 from web_server import HOSTILE, Served, serving, training
 
@@ -161,6 +164,24 @@ def test_no_view_is_wider_than_its_window(browser: Browser, view: str) -> None:
             assert wide <= width, f"{scheme}, {width} px"
     finally:
         page.set_viewport_size({"width": 1280, "height": 900})
+
+
+@pytest.mark.parametrize("what", ["run", "sweep"])
+def test_charts_of_a_report_file_fit_the_width_of_its_window(
+    browser: Browser, tmp_path: Path, what: str
+) -> None:
+    document = run_document(disrupted_run(tmp_path))
+    text, charts = (report(), 5) if what == "sweep" else (to_html(document), len(document.charts()))
+    path = tmp_path / "report.html"
+    path.write_text(text)
+    page = browser.page.context.new_page()
+    page.goto(path.as_uri())
+    for width in (390, 1280):
+        page.set_viewport_size({"width": width, "height": 900})
+        seen = measure(page)
+        assert seen.page_width <= seen.window_width == width
+        assert (seen.charts, seen.empty_charts) == (charts, 0)
+    page.close()
 
 
 def test_the_list_filters_sorts_and_keeps_both_in_its_address(browser: Browser) -> None:
