@@ -204,6 +204,7 @@ def test_in_no_run_is_the_same_amount_in_the_digest_and_on_the_money_page(
     page = money_of_month("2023-11", clock)
     assert "<dt>in no run</dt>" in "".join(page.parts)
     assert "4.00 USD showback" in "".join(page.parts)
+    assert "<td>in no run</td>" not in "".join(page.parts), "no model to forecast"
     owners = {(row["owner"], row["kind"]): row["cost"] for row in page.rows}
     assert owners == {("ada in no run", "showback"): 4, ("ada", "cash"): 3}
 

@@ -27,9 +27,11 @@ DECEMBER_S = 1_701_388_800 - START_NS / 1e9
 H = 3600.0
 
 
-def record(directory: Path, price: Price, start: float = 0.0, *, end: bool = True) -> int:
+def record(
+    directory: Path, price: Price, start: float = 0.0, *, end: bool = True, run_id: str = "one"
+) -> int:
     """Write a run of two hours of steps, then one hour of evaluation; return its end."""
-    about = {"run_id": "one", "user": "ada", "model": "bert", "name": "one", "price": price}
+    about = {"run_id": run_id, "user": "ada", "model": "bert", "name": "one", "price": price}
     story = Segment(start=start, about=about).step(H).step(H).span("evaluation", H)
     if end:
         story.end()
@@ -54,6 +56,19 @@ def test_waste_of_a_month_is_that_of_its_own_hours(
     if is_wasted:
         assert "<td>evaluation</td>" in text
         assert "66.7%" in text, "one of the 1.5 hours in December"
+
+
+def test_the_next_run_of_a_model_is_forecast_for_cash_and_showback_apart(
+    tmp_path: Path, clock: ManualClock
+) -> None:
+    prices = (dollars(1), Price(micros_per_hour=5_000_000, kind="showback"))
+    for number, price in enumerate(prices):
+        record(tmp_path / str(number), price, run_id=str(number))
+    clock.advance(START_NS + 4 * HOUR - clock.wall_ns())
+    page = shown(money_page(PageQuery(path="/money"), BookReader(clock=clock)))
+    forecast = page.partition("What the next run would cost")[2]
+    for text in ("3.00 USD <", "15.00 USD showback <"):
+        assert text in forecast
 
 
 def test_spend_logs_in_folders_of_the_same_name_are_all_listed(

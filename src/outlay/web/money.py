@@ -28,6 +28,7 @@ from outlay.report import html
 from outlay.report.digest import IN_NO_RUN, is_in_no_run, month_blocks, spent_parts
 from outlay.report.document import Figure, blocks_html
 from outlay.report.html import Cell, amount
+from outlay.runs.sacct_import import IN_NO_RUN as REST_OF_JOB
 from outlay.runs.spending_reader import SpendingReading, read_spending, refresh_books
 from outlay.store.runs import RunFilter, list_runs
 from outlay.units import Money
@@ -268,20 +269,22 @@ def _machines(owned: Sequence[MachineCost]) -> list[str]:
 
 def _next_runs(reading: SpendingReading) -> list[str]:
     """Return the forecast cost of the next run of each model."""
-    history: dict[tuple[str, str], list[float]] = defaultdict(list)
+    history: dict[tuple[str, Unit], list[float]] = defaultdict(list)
     for report in reading.reports:
-        history[report.model, report.currency].append(float(report.cost.amount))
+        if report.model != REST_OF_JOB:
+            unit = Unit(report.currency, report.kind)
+            history[report.model, unit].append(float(report.cost.amount))
     rows = []
-    for (model, currency), costs in sorted(history.items()):
+    for (model, unit), costs in sorted(history.items()):
         estimate = forecast_runs(costs, 1)
         if estimate is None:
             continue
         ends = "too few runs"
         if estimate.low is not None and estimate.high is not None:
-            low, high = (money_of(end, currency) for end in (estimate.low, estimate.high))
-            ends = f"{range_text(low, high)} {currency}"
-        point = Money.parse(estimate.point, currency=currency)
-        rows.append([model, len(costs), amount(point, mark="estimated"), ends])
+            low, high = (money_of(end, unit.currency) for end in (estimate.low, estimate.high))
+            ends = f"{range_text(low, high)} {unit}"
+        point = Money.parse(estimate.point, currency=unit.currency)
+        rows.append([model, len(costs), amount(point, mark="estimated", kind=unit.kind), ends])
     if not rows:
         return []
     headings = ("model", "runs so far", "the next run", "80 % interval")
