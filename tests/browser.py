@@ -1,17 +1,22 @@
-"""A real browser on a page: how wide it comes out, and how many charts it shows."""
+"""A real browser on a page: how wide it is, and how many charts it shows."""
 
 from __future__ import annotations
 
-import re
 import shutil
-import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
+from typing import Any
 
 from system_parts import missing
 
-PHONE = 500  # The narrowest window that headless Chromium opens.
-DESKTOP = 1200
+MEASURE = """() => {
+    const charts = [...document.querySelectorAll("svg[role]")];
+    const empty = charts.filter(
+        each => !each.getBoundingClientRect().height || each.querySelectorAll("*").length < 2
+    );
+    return [document.documentElement.scrollWidth, innerWidth, charts.length, empty.length];
+}"""
 
 
 @dataclass(frozen=True)
@@ -22,26 +27,20 @@ class Seen:
     empty_charts: int
 
 
-def look_at(page: str, directory: Path, *, width: int = PHONE) -> Seen:
-    """Open a page in Chromium and return what came of it."""
-    measure = (
-        "<script>const charts=[...document.querySelectorAll('svg[role]')];"
-        "document.title=[document.documentElement.scrollWidth,innerWidth,charts.length,"
-        "charts.filter(c=>!c.getBoundingClientRect().height||c.querySelectorAll('*').length<2)"
-        ".length].join(' ')"
-        "</script>"
-    )
-    source = directory / "looked-at.html"
-    source.write_text(page.replace("</body>", f"{measure}</body>"))
-    done = subprocess.run(
-        [find_chromium(), "--headless", "--no-sandbox", "--disable-gpu",
-         f"--window-size={width},900", f"--user-data-dir={directory / 'profile'}",
-         "--dump-dom", source.as_uri()],
-        check=True, capture_output=True, text=True, timeout=120,
-    )  # fmt: skip
-    found = re.search(r"<title>(\d+) (\d+) (\d+) (\d+)</title>", done.stdout)
-    assert found is not None
-    return Seen(*map(int, found.groups()))
+def measure(page: Any) -> Seen:
+    """Return what a page shows in its window."""
+    return Seen(*page.evaluate(MEASURE))
+
+
+@contextmanager
+def chromium() -> Iterator[Any]:
+    """Start the browser that the system has."""
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=find_chromium(), args=["--no-sandbox"])
+        yield browser
+        browser.close()
 
 
 def find_chromium() -> str:

@@ -1,4 +1,4 @@
-"""Alerts: each told once until it clears, to a real webhook; what fails is tried again."""
+"""Alerts: each is sent once until it clears, to a real webhook; failed deliveries are retried."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Hook:
 
         self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.url = f"http://127.0.0.1:{self._server.server_address[1]}/hush"
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True).start()
 
     def close(self) -> None:
         self._server.shutdown()
@@ -117,8 +117,8 @@ def train(run: outlay.Run, clock: ManualClock, minutes: int) -> None:
             clock.advance(MINUTE)
 
 
-# Every rule: quiet, then told once however often it is judged, then cleared. A scene is a generator
-# that goes on from one to the next.
+# Every rule: no alert, then one alert however often it is evaluated, then cleared. A scene is a
+# generator with a yield for each of the three.
 
 
 class Scene(NamedTuple):
@@ -438,7 +438,7 @@ def test_an_alert_has_the_head_of_every_spend_log(
     assert message["heads"] == {str(tmp_path / "spend.jsonl"): guard.head}
 
 
-# Who is told
+# Delivery
 
 
 @pytest.mark.parametrize(
@@ -539,7 +539,7 @@ def test_the_web_server_evaluates_the_rules_too(
         '[alerts.to.one]\nwebhook = "$HOOK"\n[[alerts.rule]]\nwhen = "burn"\nabove = "1 USD/h"\n'
     )
     with outlay.run("m", dir=tmp_path / "run", price="36 USD/h", gpus=1), serving(private_home):
-        until(lambda: hook.got, "the web server told nobody")
+        until(lambda: hook.got, "the web server sent nothing")
     assert [message["when"] for message in hook.got] == ["burn"]
 
 

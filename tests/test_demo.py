@@ -1,4 +1,4 @@
-"""The demo: a real training, really killed and resumed; and all of outlay shown on it, truly."""
+"""The demo: a real training that is killed and resumed, and every figure shown on it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from command_line import outlay
+from command_line import in_process
 from outlay.budget.display import read_document
 from outlay.demo.mlp import Mlp
 from outlay.goodput.follower import GoodputFollower
@@ -22,7 +22,8 @@ from outlay.guard.budget_guard import BudgetGuard
 from outlay.ledger import Metric, read_run
 from outlay.units import Money
 
-LIMIT = 8_000_000
+LIMIT = 4_000_000
+"""The budget of each run: half of the default, and so half the time."""
 KILLED, PREEMPTED, REFUSED = "002_size_01", "003_size_02", "007_greedy"
 
 # The training by itself.
@@ -33,7 +34,7 @@ def _spirals(directory: Path, *more: str) -> int:
     return subprocess.run([*command, "--price", "2.50 USD/h", *more], check=False).returncode
 
 
-def test_the_training_is_killed_resumed_and_accounted_for(tmp_path: Path) -> None:
+def test_the_training_is_killed_resumed_accounted_for_and_learns(tmp_path: Path) -> None:
     assert _spirals(tmp_path, "--kill-at", "150") == -9
     assert _spirals(tmp_path) == 0
     view = GoodputFollower(tmp_path).view(now_ns=2**62)
@@ -43,10 +44,6 @@ def test_the_training_is_killed_resumed_and_accounted_for(tmp_path: Path) -> Non
     assert sum(whole.phases.values()) == whole.wall_ns
     assert whole.cost is not None
     assert sum(cost.micros for cost in whole.cost_by_phase.values()) == whole.cost.micros
-
-
-def test_the_training_really_learns(tmp_path: Path) -> None:
-    assert _spirals(tmp_path) == 0
     accuracy = _accuracies(tmp_path)
     assert accuracy[-1] > accuracy[0] > 0.5
 
@@ -63,7 +60,7 @@ def _accuracies(run_dir: Path) -> list[float]:
     return [r.number for r in records if isinstance(r, Metric) and r.name == "accuracy"]
 
 
-# The whole of it, once; every law is read off its own output.
+# The whole demo, run once; its own output is checked.
 
 
 def _demo(directory: Path, *more: str) -> list[str]:
@@ -74,7 +71,8 @@ def _demo(directory: Path, *more: str) -> list[str]:
 def demo(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     directory = tmp_path_factory.mktemp("demo") / "runs"
     done = subprocess.run(
-        _demo(directory, "--json"), env=os.environ | {"OUTLAY_HOME": str(_own_home(directory))},
+        _demo(directory, "--json", "--limit", "4 USD"),
+        env=os.environ | {"OUTLAY_HOME": str(_own_home(directory))},
         capture_output=True, text=True, check=False, timeout=300,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -83,7 +81,7 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 def _own_home(directory: Path) -> Path:
-    """Return where the books are of the user who runs the demo."""
+    """Return the outlay home of the user who runs the demo."""
     return directory.parent / "own-home"
 
 
@@ -106,7 +104,7 @@ def test_only_the_killed_and_the_preempted_run_needed_a_second_attempt(
     assert twice == {KILLED, PREEMPTED}
 
 
-def test_the_killed_run_was_disrupted_and_the_preempted_ones_wait_was_free(
+def test_the_killed_run_was_disrupted_and_waiting_after_a_preemption_was_free(
     demo: dict[str, Any],
 ) -> None:
     killed = GoodputFollower(_sweep(demo) / KILLED).view(now_ns=2**62)
@@ -153,7 +151,7 @@ def test_an_evaluation_was_skipped_for_its_budget(demo: dict[str, Any]) -> None:
     assert demo["skipped_evaluations"] >= 1
 
 
-def test_the_advisor_says_what_to_change_what_that_saves_and_why(demo: dict[str, Any]) -> None:
+def test_advice_has_a_saving_and_its_evidence(demo: dict[str, Any]) -> None:
     assert demo["advice"]
     for advice in demo["advice"]:
         assert advice["estimated_savings"] > 0 or advice["at_stake"] > 0
@@ -166,7 +164,7 @@ def test_the_reports_are_there(demo: dict[str, Any]) -> None:
 
 
 def test_a_report_can_be_asked_for_again_with_pictures(demo: dict[str, Any]) -> None:
-    done = outlay("report", _sweep(demo), "--png", "--json")
+    done = in_process("report", _sweep(demo), "--png", "--json")
     assert done.code == 0, done.err
     assert done.json["verdict"].startswith(("Best: ", "A tie: ", "No winner yet: "))
     assert done.json["files"]
@@ -174,7 +172,7 @@ def test_a_report_can_be_asked_for_again_with_pictures(demo: dict[str, Any]) -> 
         assert Path(picture).read_bytes().startswith(b"\x89PNG")
 
 
-def test_the_users_own_books_are_left_alone(demo: dict[str, Any]) -> None:
+def test_the_users_own_home_is_not_written(demo: dict[str, Any]) -> None:
     assert (Path(demo["dir"]) / "home").is_dir()
     assert not _own_home(Path(demo["dir"])).exists()
 
@@ -187,7 +185,7 @@ def test_what_is_not_from_the_demo_is_never_overwritten(tmp_path: Path) -> None:
     assert (tmp_path / "thesis.tex").read_text() == "precious"
 
 
-def test_ctrl_c_while_runs_go_on_ends_them_and_closes_their_books(tmp_path: Path) -> None:
+def test_ctrl_c_ends_the_runs_and_releases_their_holds(tmp_path: Path) -> None:
     directory = tmp_path / "runs"
     demo = subprocess.Popen(
         _demo(directory), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
@@ -212,7 +210,7 @@ def _up_to(lines: Iterator[str], text: str) -> Iterator[str]:
 
 
 def _processes_in(directory: Path) -> list[int]:
-    """Return the processes that were told of a directory."""
+    """Return the processes with a directory in their arguments."""
     found = []
     for entry in Path("/proc").iterdir():
         try:

@@ -283,7 +283,7 @@ def test_mlflow_is_written_by_a_process_that_training_does_not_wait_for(
         trackers.attach(run, MlflowRun(run_id, mlflow_uri), every="1h")
         for _ in run.steps("abc", tokens=10):
             pass
-    until(lambda: "outlay/cost_usd" in client.get_run(run_id).data.metrics, "MLflow was not told")
+    until(lambda: "outlay/cost_usd" in client.get_run(run_id).data.metrics, "MLflow has no cost")
     until(lambda: "outlay/status" in client.get_run(run_id).data.tags, "there are no tags")
     found = client.get_run(run_id).data
     reading = outlay.read_run(tmp_path / "run", round(found.metrics["outlay/read_at_s"] * 1e9))
@@ -315,7 +315,7 @@ class Receiver:
                 pass
 
         self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+        threading.Thread(target=self.server.serve_forever, args=(0.01,), daemon=True).start()
         self.url = f"http://127.0.0.1:{self.server.server_address[1]}/v1/metrics"
 
     @property

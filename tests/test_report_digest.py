@@ -1,4 +1,4 @@
-"""The week on a page: its parts sum to what was spent, and it says what should be known."""
+"""The digest: its parts sum to the period's spending, and agree with the other screens."""
 
 from __future__ import annotations
 
@@ -11,19 +11,24 @@ import outlay
 from command_line import in_process
 from ledgers import HOUR, Segment, dollars
 from outlay.alerts.rounds import AlertWatch
-from outlay.clock import ManualClock
+from outlay.clock import ManualClock, utc_datetime
+from outlay.compat.cost_module.analyzer import CostAnalyzer
+from outlay.compat.cost_module.training import TrainingMetrics
+from outlay.cost.charges import month_window
 from outlay.cost.cost_book import CostBook
-from outlay.cost.spending import SpendItem
+from outlay.cost.spending import SpendItem, Unit
 from outlay.goodput.timeline import Window
 from outlay.guard.budget_guard import BudgetGuard
-from outlay.report.digest import IN_NO_RUN, Digest, _parts, digest_document, read_digest
+from outlay.ledger.price import Price
+from outlay.report.digest import IN_NO_RUN, Digest, digest_document, read_digest, spent_parts
 from outlay.report.document import to_html, to_markdown
 from outlay.runs.collect import collect
+from outlay.runs.sacct_import import IN_NO_RUN as REST_OF_JOB
 from outlay.store import open_store
 from outlay.units import Money
 from outlay.web.book_reader import BookReader
 from outlay.web.money import money_page
-from outlay.web.page import PageQuery
+from outlay.web.page import Page, PageQuery
 
 DAY = 24 * HOUR
 START = Segment().header.t_ns
@@ -77,7 +82,7 @@ def test_a_rental_without_a_run_is_listed_as_in_no_run() -> None:
         source="rental", run_id="h1", model="(rented, in no run)", name="pod", start_ns=0,
         end_ns=4 * HOUR, booked_ns=0, cost=Money(4_000_000), assumed=Money(0),
     )  # fmt: skip
-    (part,) = _parts([spend], {}, Window(HOUR, 10 * HOUR))
+    (part,) = spent_parts([spend], {}, Window(HOUR, 10 * HOUR))
     assert (part.phase, part.micros) == (IN_NO_RUN, 3_000_000)
 
 
@@ -123,6 +128,85 @@ def test_the_digest_and_the_money_page_show_the_same_month(
         PageQuery(path="/money", query=[("month", "2023-10")]), BookReader(clock=clock)
     ).parts
     assert figure.search("".join(other)) is None, "another month is no forecast"
+
+
+NOVEMBER, DECEMBER = month_window("2023-11"), month_window("2023-12")
+
+
+def money_of_month(month: str, clock: ManualClock) -> Page:
+    query = PageQuery(path="/money", query=[("month", month)])
+    return money_page(query, BookReader(clock=clock))
+
+
+def record_across_the_month(root: Path) -> None:
+    """Write what crosses the end of November, each at a dollar an hour.
+
+    Two attempts: 2 hours that ended 3 hours before it, and 2 hours from 5 hours after it. A
+    training of 4 hours that was stated to have ended an hour after it.
+    """
+    about = {"run_id": "a", "user": "ada", "model": "bert", "price": dollars(1)}
+    for at_ns in (NOVEMBER.end_ns - 5 * HOUR, NOVEMBER.end_ns + 5 * HOUR):
+        segment = Segment(start=(at_ns - START) / 1e9, about=about).step(H).span("evaluation", H)
+        segment.end("failed").write(root / "a")
+    collect(open_store(), [root / "a"], DECEMBER.end_ns)
+    ended = utc_datetime(NOVEMBER.end_ns + HOUR)
+    CostAnalyzer().analyze_training_run(
+        TrainingMetrics("stated", "m", 1, 1, 1, 0.1, 4.0, "T4", 1.0, timestamp=ended)
+    )
+
+
+@pytest.mark.parametrize(("month", "dollars_spent"), [("2023-11", 2), ("2023-12", 8 + 2 + 4)])
+def test_a_month_has_the_same_total_in_the_digest_the_money_page_and_allocate(
+    tmp_path: Path, clock: ManualClock, month: str, dollars_spent: int
+) -> None:
+    """The gap of 8 hours and the stated training are booked whole, in December."""
+    record_across_the_month(tmp_path)
+    clock.advance(DECEMBER.end_ns + HOUR - clock.wall_ns())
+    period = month_window(month)
+    digest = digest_of(period.start_ns, period.end_ns, now_ns=clock.wall_ns())
+    assert list(digest.totals().values()) == [Money(dollars_spent * 10**6)]
+    page = money_of_month(month, clock)
+    assert sum(row["cost"] for row in page.rows) == dollars_spent
+    allocated = in_process("cost", "allocate", "--by", "user", "--month", month, "--json").json
+    assert [total["total"]["micros"] for total in allocated["totals"]] == [dollars_spent * 10**6]
+
+
+def test_a_month_has_the_same_phases_in_the_digest_and_on_the_money_page(
+    tmp_path: Path, clock: ManualClock
+) -> None:
+    record_across_the_month(tmp_path)
+    clock.advance(DECEMBER.end_ns + HOUR - clock.wall_ns())
+    digest = digest_of(DECEMBER.start_ns, DECEMBER.end_ns, now_ns=clock.wall_ns())
+    (unit,) = digest.totals()
+    assert digest.by_phase(unit) == {
+        "step": Money(10**6), "recovery": Money(8 * 10**6), "not recorded": Money(4 * 10**6),
+        "evaluation": Money(10**6),
+    }  # fmt: skip
+    page = "".join(money_of_month("2023-12", clock).parts)
+    wasted = page.partition("<h2>Wasted, by phase</h2>")[2].partition("</table>")[0]
+    shown = re.findall(r"<td>(\w+)</td><td>.*?([0-9.]+)%</td>", wasted)
+    assert shown == [("recovery", "80.0"), ("evaluation", "10.0")]
+
+
+def test_in_no_run_is_the_same_amount_in_the_digest_and_on_the_money_page(
+    tmp_path: Path, clock: ManualClock
+) -> None:
+    """What none of the runs of a Slurm job had counts as a rental without a run does."""
+    about = {"run_id": "rest", "user": "ada", "model": REST_OF_JOB, "name": "rest"}
+    price = Price(micros_per_hour=2_000_000, kind="showback")
+    story = Segment(about=about | {"price": price}).span("idle", 2 * H).end()
+    story.write(tmp_path / "rest")
+    collect(open_store(), [tmp_path / "rest"], story.now_ns)
+    record(tmp_path / "run")
+    clock.advance(START + DAY - clock.wall_ns())
+    digest = digest_of(START, START + DAY)
+    assert digest.by_phase(Unit("USD", "showback")) == {IN_NO_RUN: Money(4_000_000)}
+    page = money_of_month("2023-11", clock)
+    assert "<dt>in no run</dt>" in "".join(page.parts)
+    assert "4.00 USD showback" in "".join(page.parts)
+    assert "<td>in no run</td>" not in "".join(page.parts), "no model to forecast"
+    owners = {(row["owner"], row["kind"]): row["cost"] for row in page.rows}
+    assert owners == {("ada in no run", "showback"): 4, ("ada", "cash"): 3}
 
 
 def test_at_most_three_recommendations_the_largest_saving_first(tmp_path: Path) -> None:

@@ -3,63 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from browser import DESKTOP, PHONE, look_at
 from outlay.cost.compare import non_dominated
 from outlay.escaping import latex_text
-from outlay.report.document import to_html
-from outlay.report.sweep_document import latex_table, sweep_document
-from outlay.sweep.aggregate.rows import Row, RunFacts, Seen, Subject, rows_of
-from outlay.sweep.state.manifest import ManifestRun
-from outlay.sweep.state.outcomes import Event, RunState
+from outlay.report.sweep_document import latex_table
+from outlay.sweep.aggregate.rows import rows_of
 from outlay.units.shown import number_text
-
-MINUTE = 60 * 10**9
-
-
-def subject(
-    number: int,
-    value: float,
-    micros: int,
-    status: str = "completed",
-    currency: str = "USD",
-    wall_ns: int = 2 * MINUTE,
-    totals: dict[str, float] | None = None,
-) -> Subject:
-    about = {"target_metric": "acc", "target_value": 0.8, "target_direction": "max"}
-    limits = {"mode": "iso_cost", "limits": {"max_cost_usd": 1.0}}
-    run = ManifestRun.of({
-        "id": f"{number:03d}_<rate>", "params": {"lr": number}, "metadata": about, "budget": limits,
-    })  # fmt: skip
-    facts = RunFacts(
-        source="ledger", steps=10, step_ns=MINUTE, items=100, cost_micros=micros, currency=currency,
-        goodput=0.9, wall_ns=wall_ns, phases={"step": MINUTE}, phase_micros={"step": micros},
-        metrics={"acc": [Seen(value / 2, MINUTE, 1), Seen(value, 2 * MINUTE, 2)]},
-        assumptions=["assumed billed"],
-    )  # fmt: skip
-    state = RunState(status="completed" if status == "completed" else "error", reason=status)
-    return Subject(run=run, state=state, facts=facts, totals=totals or {})
-
-
-def page(name: str, subjects: list[Subject], rows: Sequence[Row], events: list[Event]) -> str:
-    return to_html(sweep_document(name, subjects, rows, events))
-
-
-def report() -> str:
-    subjects = [subject(1, 0.9, 900_000), subject(2, 0.7, 950_000), subject(3, 0.95, 990_000)]
-    events = [
-        Event(t_ns=0, run="001_<rate>", status="running"),
-        Event(t_ns=MINUTE, run="001_<rate>", status="error", reason="killed by SIGKILL"),
-        Event(t_ns=MINUTE, run="001_<rate>", status="running"),
-        Event(t_ns=3 * MINUTE, run="001_<rate>", status="completed"),
-    ]
-    return page("demo & more", subjects, rows_of(subjects), events)
+from report_builders import MINUTE, page, report, subject
 
 
 def test_the_page_opens_offline_and_escapes_what_it_shows() -> None:
@@ -188,10 +142,3 @@ def test_a_point_is_on_the_front_unless_another_beats_it(points: list[tuple[int,
     for (x, y), best in zip(points, on_front, strict=True):
         beaten = any((a <= x and b > y) or (a < x and b >= y) for a, b in points)
         assert best is not beaten
-
-
-@pytest.mark.parametrize("width", [PHONE, DESKTOP])
-def test_a_browser_shows_charts_that_fit_its_width(tmp_path: Path, width: int) -> None:
-    seen = look_at(report(), tmp_path, width=width)
-    assert seen.page_width <= seen.window_width
-    assert (seen.charts, seen.empty_charts) == (5, 0)

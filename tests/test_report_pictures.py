@@ -13,7 +13,7 @@ import pytest
 from matplotlib import image
 from matplotlib.colors import to_rgb
 
-from command_line import outlay
+from command_line import in_process
 from ledgers import Segment, dollars
 from outlay.errors import InvalidValue, MissingExtra
 from outlay.ledger import Metric
@@ -145,7 +145,7 @@ def test_aggregate_draws_what_it_has_figures_for(tmp_path: Path) -> None:
     story = Segment(about={"price": dollars(3600)}).step(1, samples=4)
     story.add(Metric(t_ns=story.now_ns, name="acc", value=0.9, step=0))
     story.end().write(sweep.add("001_a"))
-    shown = outlay("sweep", "aggregate", tmp_path, "--pictures", "svg,pdf", "--json")
+    shown = in_process("sweep", "aggregate", tmp_path, "--pictures", "svg,pdf", "--json")
     assert shown.code == 0, shown.err
     names = {Path(path).name for path in shown.json["pictures"]}
     assert {"metric_against_cost.svg", "learning_for_the_money.pdf"} <= names
@@ -155,7 +155,7 @@ def test_aggregate_draws_what_it_has_figures_for(tmp_path: Path) -> None:
 
 def test_a_wrong_format_is_refused_before_anything_is_written(tmp_path: Path) -> None:
     Sweep(tmp_path).add("001_a", status="error")
-    shown = outlay("sweep", "aggregate", tmp_path, "--pictures", "gif")
+    shown = in_process("sweep", "aggregate", tmp_path, "--pictures", "gif")
     assert shown.code == 2
     assert "png, svg" in shown.err
     assert not (tmp_path / "reports").exists()

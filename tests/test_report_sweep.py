@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from command_line import outlay
+from command_line import in_process, outlay
 from ledgers import Segment, dollars
 from outlay.errors import MissingExtra
 from outlay.ledger import Metric
@@ -44,7 +44,7 @@ def written(directory: Path) -> set[str]:
 def test_only_the_requested_formats_are_written(
     sweep: Path, flags: list[str], files: set[str]
 ) -> None:
-    done = outlay("report", sweep, *flags)
+    done = in_process("report", sweep, *flags)
     assert done.code == 0, done.err
     assert written(sweep / "reports") == files
 
@@ -68,7 +68,7 @@ def test_the_time_of_a_step_is_labelled_as_a_mean_over_all_steps(tmp_path: Path)
 
 
 def test_json_alone_writes_nothing(sweep: Path) -> None:
-    found = outlay("report", sweep, "--json").json
+    found = in_process("report", sweep, "--json").json
     assert found["verdict"].startswith("Best: 001_a")
     assert [run["run_id"] for run in found["runs"]] == ["001_a"]
     assert found["files"] == []
@@ -76,7 +76,7 @@ def test_json_alone_writes_nothing(sweep: Path) -> None:
 
 
 def test_pictures_are_written_without_a_page(sweep: Path) -> None:
-    found = outlay("report", sweep, "--png", "--json").json
+    found = in_process("report", sweep, "--png", "--json").json
     assert {Path(file).suffix for file in found["files"]} == {".png"}
     assert {str(Path(file).relative_to(sweep / "reports")) for file in found["files"]} == written(
         sweep / "reports"

@@ -343,7 +343,7 @@ def test_reports_are_written_where_documented_and_pipes_are_escaped(sweep: Sweep
 def test_two_summaries_in_one_second_are_both_kept(sweep: Sweep) -> None:
     sweep.add("001_a", status="error")
     account = read_sweep(sweep.root, NOW_NS)
-    names = {write_sweep_files(account, account.reports, NOW_NS).csv for _ in range(2)}
+    names = {write_sweep_files(account, account.reports, NOW_NS).written["csv"] for _ in range(2)}
     assert len(names) == 2
 
 

@@ -1,4 +1,4 @@
-"""Who is let in, by which name, for what: a token once, loopback alone, reading alone."""
+"""Access to the pages: the token, the Host header, loopback, and read-only requests."""
 
 from __future__ import annotations
 
@@ -238,45 +238,3 @@ def test_metrics_need_the_bearer_token(served: Served, token: str, status: int) 
     assert ("outlay_reading_timestamp_seconds" in answer.text) is (status == 200)
     if status == 200:
         assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
-
-
-def test_an_owned_node_without_a_run_is_a_machine_that_burns(tmp_path: Path) -> None:
-    stated = ("cost", "machines", "set", "atlas", "1.20 EUR/h", "--since", "2d")
-    assert outlay(*stated, OUTLAY_HOME=str(tmp_path)).code == 0
-    with serving(tmp_path) as found, found.client() as client:
-        now = client.get("/now.json").json()
-        money = client.get("/money").text
-    assert [(each["name"], each["runs"]) for each in now["machines"]] == [("atlas", [])]
-    assert [each["money"]["micros"] for each in now["burn_per_hour"]] == [1_200_000]
-    assert "Owned machines" in money
-
-
-def test_compared_runs_differ_in_a_setting_that_is_zero_and_are_also_csv(tmp_path: Path) -> None:
-    for name, decay in (("a", 0.0), ("b", 0.1)):
-        config = {"decay": decay, "model": {"width": 8}}
-        good_run(tmp_path / name, name, run_id=f"id-{name}", config=config)
-        outlay("collect", tmp_path / name, OUTLAY_HOME=str(tmp_path))
-    with serving(tmp_path) as found, found.client() as client:
-        run_page = client.get("/run/id-a").text
-        known = client.get("/run/id-a.json").json()["config"]
-        page = client.get("/compare?run=id-a&run=id-b").text
-        table = client.get("/compare.csv?run=id-a&run=id-b").text
-    assert "<td>decay</td><td>0.0</td><td>0.1</td>" in page
-    assert "<td>model.width</td><td>8</td>" in run_page
-    assert known == {"decay": 0.0, "model": {"width": 8}}
-    assert len(table.splitlines()) == 3
-
-
-def test_the_command_is_on_a_runs_page_in_its_json_and_compared(tmp_path: Path) -> None:
-    for name, rate in (("a", "0.1"), ("b", "0.2")):
-        command = ("python", "train.py", "--lr", rate)
-        good_run(tmp_path / name, name, run_id=f"id-{name}", command=command)
-        outlay("collect", tmp_path / name, OUTLAY_HOME=str(tmp_path))
-    with serving(tmp_path) as found, found.client() as client:
-        page = client.get("/run/id-a").text
-        known = client.get("/run/id-a.json").json()
-        compared = client.get("/compare?run=id-a&run=id-b").text
-    assert "<dt>command</dt><dd>python train.py --lr 0.1</dd>" in page
-    assert known["command"] == ["python", "train.py", "--lr", "0.1"]
-    cells = "<td>python train.py --lr 0.1</td><td>python train.py --lr 0.2</td>"
-    assert f"<td>command</td>{cells}" in compared

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -10,14 +11,18 @@ from typing import Any
 
 import pytest
 
+from browser import chromium, measure
 from command_line import outlay
 from hostile import TEXTS, good_run
 from ledgers import Segment, dollars
 from outlay.guard.budget_guard import BudgetGuard
 from outlay.ledger import Metric, Note
+from outlay.report.document import to_html
+from outlay.report.run_document import run_document
 from outlay.web.book_reader import sweep_id
+from report_builders import disrupted_run, report
 from sweep_on_disk import Sweep
-from web_server import HOSTILE, Served, chromium, serving, training
+from web_server import HOSTILE, Served, serving, training
 
 pytestmark = pytest.mark.xdist_group("web")
 
@@ -29,7 +34,7 @@ class Browser:
     page: Any
     served: Served
     live_dir: Path
-    sweep: str
+    paths: dict[str, str]
     troubles: list[str] = field(default_factory=list)
 
     def open(self, path: str) -> Any:
@@ -49,7 +54,7 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
     with serving(home) as served, chromium() as chrome:
         context = chrome.new_context(viewport={"width": 1280, "height": 900})
         page = context.new_page()
-        found = Browser(page, served, runs / "live", sweep_id(runs / "sweep"))
+        found = Browser(page, served, runs / "live", paths_of(served, sweep_id(runs / "sweep")))
         watch(page, found)
         page.goto(served.url)
         yield found
@@ -83,10 +88,12 @@ def fill(runs: Path) -> None:
             story.step(1 + number, tokens=10)
             story.add(Metric(t_ns=story.now_ns, name="loss", value=1 / (step + 1), step=step))
         story.checkpoint().end().write(runs / f"run-{number}")
-    for name, text in TEXTS.items():
-        if "\x00" not in text:
-            said = {"user": text, "host": "h", "tags": {text: text}, "gpu": text}
-            good_run(runs / f"hostile-{name}", f"hostile-{name}", **said)
+    texts = iter([text for text in TEXTS.values() if "\x00" not in text])
+    for number, user in enumerate(texts):  # Three texts a run.
+        host, gpu = next(texts, user), next(texts, user)
+        tags = {text: text for text in (user, host, gpu)}
+        name = f"hostile-{number}"
+        good_run(runs / name, name, user=user, host=host, tags=tags, gpu=gpu)
     about = {"model": HOSTILE, "name": HOSTILE, "run_id": HOSTILE}
     evil = Segment(about=about | {"tags": {HOSTILE: HOSTILE}})
     evil.step(1).add(Metric(t_ns=evil.now_ns, name=HOSTILE, value=1.0, step=0)).step(1)
@@ -105,9 +112,9 @@ def fill(runs: Path) -> None:
         story.end().write(sweep.add(f"00{number}_a", params={"lr": number, HOSTILE: HOSTILE}))
 
 
-def views(browser: Browser) -> dict[str, str]:
-    runs = browser.served
-    with runs.client() as client:
+def paths_of(served: Served, sweep: str) -> dict[str, str]:
+    """Return the path of each view."""
+    with served.client() as client:
         rows = client.get("/runs.json").json()["runs"]
     ids = {row["name"]: row["run_id"] for row in rows}
     chosen = "&".join(f"run={ids[f'run-{n}']}" for n in range(3))
@@ -115,7 +122,7 @@ def views(browser: Browser) -> dict[str, str]:
         "now": "/", "money": "/money", "runs": "/runs?col=tags&col=dir&col=user&col=gpu",
         "compare": f"/compare?{chosen}", "run": f"/run/{ids['run-1']}",
         "damaged": f"/run/{ids['damaged']}", "sweeps": "/sweeps",
-        "sweep": f"/sweep/{browser.sweep}", "guard": "/guard", "prices": "/prices",
+        "sweep": f"/sweep/{sweep}", "guard": "/guard", "prices": "/prices",
     }  # fmt: skip
 
 
@@ -129,7 +136,7 @@ def test_each_view_opens_without_an_error_and_stays_on_this_machine(
     browser: Browser, view: str
 ) -> None:
     browser.troubles.clear()
-    page = browser.open(views(browser)[view])
+    page = browser.open(browser.paths[view])
     assert page.locator("main h1").count() == 1
     page.wait_for_timeout(150)
     assert browser.troubles == []
@@ -139,26 +146,42 @@ def test_each_view_opens_without_an_error_and_stays_on_this_machine(
 def test_axe_finds_nothing_serious(browser: Browser, view: str) -> None:
     from axe_playwright_python.sync_playwright import Axe
 
-    page = browser.open(views(browser)[view])
+    page = browser.open(browser.paths[view])
     # A policy that forbids foreign scripts forbids the checker's, too: it is put in from outside.
     found = Axe().run(page).response["violations"]
     serious = [each for each in found if each["impact"] in ("serious", "critical")]
     assert [(each["id"], each["nodes"][0]["html"][:200]) for each in serious] == []
 
 
-@pytest.mark.parametrize("width", [390, 1280, 1920])
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_no_view_is_wider_than_its_window(browser: Browser, width: int, scheme: str) -> None:
-    page = browser.page
-    page.set_viewport_size({"width": width, "height": 900})
-    page.emulate_media(color_scheme=scheme)
+@pytest.mark.parametrize("view", VIEWS)
+def test_no_view_is_wider_than_its_window(browser: Browser, view: str) -> None:
+    page = browser.open(browser.paths[view])
     try:
-        for view, path in views(browser).items():
-            browser.open(path)
+        for scheme, width in itertools.product(("dark", "light"), (390, 1920, 1280)):
+            page.emulate_media(color_scheme=scheme)
+            page.set_viewport_size({"width": width, "height": 900})
             wide = page.evaluate("document.documentElement.scrollWidth")
-            assert wide <= width, f"{view} at {width}"
+            assert wide <= width, f"{scheme}, {width} px"
     finally:
         page.set_viewport_size({"width": 1280, "height": 900})
+
+
+@pytest.mark.parametrize("what", ["run", "sweep"])
+def test_charts_of_a_report_file_fit_the_width_of_its_window(
+    browser: Browser, tmp_path: Path, what: str
+) -> None:
+    document = run_document(disrupted_run(tmp_path))
+    text, charts = (report(), 5) if what == "sweep" else (to_html(document), len(document.charts()))
+    path = tmp_path / "report.html"
+    path.write_text(text)
+    page = browser.page.context.new_page()
+    page.goto(path.as_uri())
+    for width in (390, 1280):
+        page.set_viewport_size({"width": width, "height": 900})
+        seen = measure(page)
+        assert seen.page_width <= seen.window_width == width
+        assert (seen.charts, seen.empty_charts) == (charts, 0)
+    page.close()
 
 
 def test_the_list_filters_sorts_and_keeps_both_in_its_address(browser: Browser) -> None:
@@ -186,7 +209,7 @@ def test_chosen_runs_are_drawn_on_one_axis(browser: Browser) -> None:
 
 
 def test_a_chart_reads_out_by_keyboard_and_its_legend_hides_lines(browser: Browser) -> None:
-    page = browser.open(views(browser)["compare"])
+    page = browser.open(browser.paths["compare"])
     chart = page.locator("svg[data-x]").first
     chart.focus()
     page.keyboard.press("End")

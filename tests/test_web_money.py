@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from command_line import in_process
 from ledgers import HOUR, START_NS, Segment, dollars
 from outlay.clock import ManualClock
 from outlay.guard.budget_guard import BudgetGuard
@@ -15,6 +16,7 @@ from outlay.report.run_document import run_document
 from outlay.runs.collect import collect
 from outlay.runs.reading import read_run
 from outlay.store import open_store
+from outlay.units import Money
 from outlay.web.book_reader import BookReader
 from outlay.web.guard import guard_page
 from outlay.web.money import money_page
@@ -25,9 +27,11 @@ DECEMBER_S = 1_701_388_800 - START_NS / 1e9
 H = 3600.0
 
 
-def record(directory: Path, price: Price, start: float = 0.0, *, end: bool = True) -> int:
+def record(
+    directory: Path, price: Price, start: float = 0.0, *, end: bool = True, run_id: str = "one"
+) -> int:
     """Write a run of two hours of steps, then one hour of evaluation; return its end."""
-    about = {"run_id": "one", "user": "ada", "model": "bert", "name": "one", "price": price}
+    about = {"run_id": run_id, "user": "ada", "model": "bert", "name": "one", "price": price}
     story = Segment(start=start, about=about).step(H).step(H).span("evaluation", H)
     if end:
         story.end()
@@ -54,6 +58,19 @@ def test_waste_of_a_month_is_that_of_its_own_hours(
         assert "66.7%" in text, "one of the 1.5 hours in December"
 
 
+def test_the_next_run_of_a_model_is_forecast_for_cash_and_showback_apart(
+    tmp_path: Path, clock: ManualClock
+) -> None:
+    prices = (dollars(1), Price(micros_per_hour=5_000_000, kind="showback"))
+    for number, price in enumerate(prices):
+        record(tmp_path / str(number), price, run_id=str(number))
+    clock.advance(START_NS + 4 * HOUR - clock.wall_ns())
+    page = shown(money_page(PageQuery(path="/money"), BookReader(clock=clock)))
+    forecast = page.partition("What the next run would cost")[2]
+    for text in ("3.00 USD <", "15.00 USD showback <"):
+        assert text in forecast
+
+
 def test_spend_logs_in_folders_of_the_same_name_are_all_listed(
     tmp_path: Path, clock: ManualClock
 ) -> None:
@@ -65,6 +82,16 @@ def test_spend_logs_in_folders_of_the_same_name_are_all_listed(
     page = shown(guard_page(PageQuery(path="/guard"), BookReader(clock=clock)))
     for parent in ("a", "b"):
         assert f">{tmp_path}/{parent}/sweep/spend.jsonl</a>" in page
+
+
+def test_an_owned_node_without_a_run_is_a_machine_that_burns() -> None:
+    stated = ("cost", "machines", "set", "atlas", "1.20 EUR/h", "--since", "2d")
+    assert in_process(*stated).code == 0
+    now = now_page(PageQuery(path="/"), BookReader()).document
+    assert [(each.name, list(each.runs)) for each in now["machines"]] == [("atlas", [])]
+    assert [each.money for each in now["burn_per_hour"]] == [Money(1_200_000, "EUR")]
+    page = shown(money_page(PageQuery(path="/money"), BookReader()))
+    assert "Owned machines" in page
 
 
 def test_showback_is_named_wherever_a_runs_cost_is(tmp_path: Path, clock: ManualClock) -> None:

@@ -1,4 +1,4 @@
-"""``outlay runs --watch``: what runs now, again and again."""
+"""``outlay runs --watch``: the figures of running runs, refreshed."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,19 +19,20 @@ from web_server import training
 pytestmark = pytest.mark.xdist_group("web")
 
 
-def watch(home: Path, *more: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "outlay", "runs", "--watch", *more],
-        env=os.environ | {"OUTLAY_HOME": str(home)}, stdout=subprocess.PIPE, text=True,
+@pytest.fixture(scope="module")
+def live_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A home in which a run with a budget trains."""
+    home = tmp_path_factory.mktemp("watched")
+    with training(home / "run", home, OUTLAY_BUDGET="iso_cost=500 USD"):
+        yield home
+
+
+def test_every_line_has_the_figures_of_each_run_and_ctrl_c_ends_it(live_home: Path) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-m", "outlay", "runs", "--watch", "--json"],
+        env=os.environ | {"OUTLAY_HOME": str(live_home)}, stdout=subprocess.PIPE, text=True,
         start_new_session=True,
-    )  # fmt: skip
-
-
-def test_every_line_says_how_runs_stand_and_ctrl_c_ends_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("OUTLAY_BUDGET", "iso_cost=500 USD")
-    with training(tmp_path / "run", tmp_path), watch(tmp_path, "--json") as process:
+    ) as process:  # fmt: skip
         assert process.stdout is not None
         seen: list[dict[str, Any]] = []
         for line in process.stdout:
@@ -46,24 +48,15 @@ def test_every_line_says_how_runs_stand_and_ctrl_c_ends_it(
     assert seen[-1]["budget_left"] == 1 - seen[-1]["budget_used"] < 1
 
 
-def test_a_terminal_shows_one_table_that_changes(tmp_path: Path, private_home: Path) -> None:
-    with (
-        training(tmp_path / "run", private_home),
-        terminal("runs", "--watch", columns=140) as shown,
-    ):
-        shown.until("live run")
-        shown.until("36.00 USD")
-
-
 @pytest.mark.parametrize("columns", [40, 80, 200])
-def test_what_is_left_of_a_budget_is_shown_with_its_limit_at_any_width(
-    tmp_path: Path, private_home: Path, monkeypatch: pytest.MonkeyPatch, columns: int
+def test_a_terminal_shows_one_table_that_changes_at_any_width(
+    live_home: Path, monkeypatch: pytest.MonkeyPatch, columns: int
 ) -> None:
-    monkeypatch.setenv("OUTLAY_BUDGET", "iso_cost=500 USD")
-    with (
-        training(tmp_path / "run", private_home),
-        terminal("runs", "--watch", columns=columns) as shown,
-    ):
-        shown.until("budget left")
-        shown.until("100% of 500.00 USD")
+    monkeypatch.setenv("OUTLAY_HOME", str(live_home))
+    with terminal("runs", "--watch", columns=columns) as shown:
+        for text in ("budget left", "100% of 500.00 USD"):
+            shown.until(text)
+        if columns > 80:
+            shown.until("live run")
+            shown.until("36.00 USD")
         assert shown.widest <= columns

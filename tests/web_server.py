@@ -1,10 +1,9 @@
-"""A real `outlay web` on loopback, a real browser on it, and runs for its pages to show."""
+"""A real `outlay web` on loopback, and a run that trains for its pages to show."""
 
 from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -12,11 +11,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import httpx2
-
-from system_parts import missing
 
 HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(1)> javascript:alert(1) \x1b[31m"
 TRAINING = """
@@ -69,9 +65,9 @@ def serving(home: Path, *more: str) -> Iterator[Served]:
 
 
 @contextmanager
-def training(run_dir: Path, home: Path) -> Iterator[subprocess.Popen[bytes]]:
+def training(run_dir: Path, home: Path, **variables: str) -> Iterator[subprocess.Popen[bytes]]:
     """Train in a process of its own until the end of the block."""
-    environment = os.environ | {"OUTLAY_HOME": str(home)}
+    environment = os.environ | {"OUTLAY_HOME": str(home)} | variables
     process = subprocess.Popen(
         [sys.executable, "-c", TRAINING, str(run_dir)], env=environment, start_new_session=True
     )
@@ -80,17 +76,3 @@ def training(run_dir: Path, home: Path) -> Iterator[subprocess.Popen[bytes]]:
     finally:
         process.kill()
         process.wait()
-
-
-@contextmanager
-def chromium() -> Iterator[Any]:
-    """Start the browser that the system has."""
-    from playwright.sync_api import sync_playwright
-
-    path = shutil.which("chromium")
-    if path is None:
-        missing("chromium is not installed; see tools/system-packages")
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
-        yield browser
-        browser.close()

@@ -84,11 +84,14 @@ def with_accelerate(truth: Truth, out: Path, steps: int, **how: Any) -> dict[str
     PartialState(cpu=True)
     tracker = OutlayTracker("m", dir=out, clock=truth.clock, **how)
     accelerator = Accelerator(cpu=True, log_with=tracker)
-    accelerator.init_trackers("project", config={"steps": steps})
+    config = {"steps": steps, "api_key": "hunter2hunter2"}
+    accelerator.init_trackers("project", config=config)
     model = accelerator.prepare(torch.nn.Linear(1, 1))
     accelerator.backward(model(torch.ones(1, 1)).sum())
+    if accelerator.is_main_process:
+        assert accelerator.get_tracker("outlay", unwrap=True) is tracker.run
     own_loop(tracker.run, truth, steps, evaluate=evaluate)
-    accelerator.log({"loss": 0.5})
+    accelerator.log({"loss": 0.5, "note": "text"})
     accelerator.end_training()
     return {"reason": tracker.run.stop_reason}
 

@@ -5,7 +5,9 @@ What a scenario did is counted by the training itself (``Truth``), independently
 
 from __future__ import annotations
 
+import contextlib
 import gc
+import importlib
 import json
 import os
 import runpy
@@ -13,7 +15,7 @@ import signal
 import socket
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -123,6 +125,13 @@ def _free_port() -> int:
         return port
 
 
+def _import_all(names: Iterable[str]) -> None:
+    """Import what a child has imported while it trained, so that the next ones inherit it."""
+    for name in names:
+        with contextlib.suppress(Exception):  # Some modules exist only once something has run.
+            importlib.import_module(name)
+
+
 class Lab:
     """Runs scenarios, one after the other, each on a ``Truth`` of its own."""
 
@@ -143,6 +152,7 @@ class Lab:
         for rank, code in enumerate(codes):
             path = self._path(name, rank)
             said = json.loads(path.read_text()) if path.exists() else {}
+            _import_all(said.pop("imported", ()))
             found.append({"exit": code, **said})
         self.results[name] = found
 
@@ -176,11 +186,13 @@ class Lab:
                     "MASTER_PORT": str(port), "NODE_RANK": "0",
                 }  # fmt: skip
             truth = self._truth(1_700_000_000 * 10**9 + self._attempts * DAY_NS)
+            inherited = set(sys.modules)
             try:
                 said = train(truth)
             except RuntimeError as error:  # What a scenario raises itself, or a peer that is gone.
                 said = {"raised": str(error)[:200]}
             path = self._path(name, rank)
+            said["imported"] = sorted(set(sys.modules) - inherited)
             path.write_text(json.dumps(truth.document() | said))
             code = 0
         except BaseException:  # noqa: BLE001 - a child's end is its parent's to judge

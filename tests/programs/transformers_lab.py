@@ -8,12 +8,13 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
 import trl_lab
 from trainer_lab import Lab, SlowSaves, Synchronisations, Truth, break_outlay
-from transformers import Trainer, TrainingArguments
+from transformers import Trainer, TrainerControl, TrainerState, TrainingArguments
 
 from outlay.integrations.transformers import OutlayCallback, OutlayTrainerMixin
 
@@ -108,6 +109,25 @@ def train(
     }
 
 
+def generate(truth: Truth, out: Path) -> dict[str, Any]:
+    """Call the hooks of two steps on prompts: the model generates, and is then trained."""
+    model = torch.nn.Embedding(2, 2)
+    callback = OutlayCallback(model="m", dir=out, clock=truth.clock)
+    callback.mixed_in = True
+    arguments = SimpleNamespace(output_dir=out, to_sanitized_dict=dict, eval_on_start=False)
+    state, control = TrainerState(), TrainerControl()
+    callback.on_train_begin(arguments, state, control, model=model)
+    for _ in range(2):
+        assert callback.admit([[{"prompt": "one"}, {"prompt": "two"}]])
+        callback.on_step_begin(arguments, state, control)
+        with torch.no_grad():
+            model(torch.zeros(2, 3, dtype=torch.long))
+        model(torch.zeros(2, 8, dtype=torch.long))
+        callback.on_step_end(arguments, state, control)
+    callback.on_train_end(arguments, state, control)
+    return {"counted": callback.summary["outlay/tokens"]}
+
+
 def fails(batch: object) -> int:
     """Count nothing."""
     raise ValueError(batch)
@@ -142,6 +162,7 @@ def main(root: Path) -> None:
         play(f"raises-{kind}", mixed=mixed, raises_at=7)
         play(f"fails-{kind}", mixed=mixed, tokens=fails)
     play("unrecorded", recorded=False)
+    lab.play("generation", 1, lambda truth: generate(truth, root / "generation"))
     trl_lab.play_all(lab)
     (root / "results.json").write_text(json.dumps(lab.results))
 

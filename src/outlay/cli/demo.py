@@ -225,15 +225,15 @@ class _Demo:
 
     def write_reports(self, sweep: SweepAccount) -> None:
         print_title("Reports, and the next command")
-        files = write_sweep_files(sweep, sweep.reports, SYSTEM.wall_ns())
+        written = write_sweep_files(sweep, sweep.reports, SYSTEM.wall_ns()).written
         run_dir = self._root / self._killed
         run = read_run(run_dir)
         (page,) = write_page(run_document(run), run_dir, ["html"], partial(save_picture, run))
-        print_sentence(f"the sweep        {files.html}\nthe killed run   {page}")
+        print_sentence(f"the sweep        {written['html']}\nthe killed run   {page}")
         home = self._dir / "home"
         print_sentence(f"all of it, live  OUTLAY_HOME={home} outlay web")
         print_sentence('next             outlay exec --price "1.50 USD/h" -- python your_train.py')
-        self.results["reports"] = [files.html, page]
+        self.results["reports"] = [written["html"], page]
 
     def _sweep(self, faults: FaultInjector) -> Result:
         with show_while(quiet=console.quiet) as watch:

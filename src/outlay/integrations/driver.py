@@ -1,4 +1,4 @@
-"""LoopDriver: opens, drives and closes a run from a trainer's hooks; shared by all integrations.
+"""Opens, drives and closes a run from a trainer's hooks; shared by all integrations.
 
 Refusals and bad arguments raise when the run is opened, before the first step. Later errors of
 outlay do not reach the trainer: they are counted, and the first is logged. Only a budget that turns
@@ -187,6 +187,36 @@ class LoopDriver:
                 "outlay: %s failed, training continues: %s: %s (logged once)",
                 where, type(error).__name__, error,
             )  # fmt: skip
+
+
+class LoopCallback:
+    """What trainers' callbacks share: a driver, and the sizes of the batches of the running step.
+
+    Attributes:
+        driver: Drives the run.
+    """
+
+    def __init__(
+        self, options: Mapping[str, Any], clock: Clock, tokens: Counts, samples: Counts
+    ) -> None:
+        self.driver = LoopDriver(options, clock)
+        self._tokens_of, self._samples_of = tokens, samples
+        self._tokens = self._samples = 0
+
+    @property
+    def run(self) -> Run | None:
+        """The run, while it trains."""
+        return self.driver.run
+
+    @property
+    def summary(self) -> dict[str, str | int | float | None]:
+        """The run's figures, once training has ended."""
+        return self.driver.summary
+
+    def _size_of(self, batch: Any) -> tuple[int, int]:
+        """Return a batch's tokens and samples."""
+        count = self.driver.count
+        return count(self._tokens_of, batch), count(self._samples_of, batch)
 
 
 # Sizes of a batch, by its shapes

@@ -10,11 +10,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from outlay.clock import SYSTEM, Clock
 from outlay.errors import MissingExtra
-from outlay.integrations.driver import Counts, LoopDriver, samples_of, tokens_of
+from outlay.integrations.driver import Counts, LoopCallback, LoopDriver, samples_of, tokens_of
 
 try:
     from lightning.pytorch import Callback
@@ -23,16 +23,13 @@ try:
 except ImportError:
     raise MissingExtra("outlay.integrations.lightning", "lightning") from None
 
-if TYPE_CHECKING:
-    from outlay.runs.live import Run
-
 _log = logging.getLogger("outlay")
 
 _FETCH = "[_TrainingEpochLoop].train_dataloader_next"
 _SAVE = "save_checkpoint"
 
 
-class OutlayCallback(Callback):
+class OutlayCallback(LoopCallback, Callback):
     """Records a fit as a run, and stops it at the limits of its budget or guard.
 
     A batch that exceeds the budget is refused before training on it. Limits override ``min_steps``
@@ -55,25 +52,12 @@ class OutlayCallback(Callback):
         clock: Clock = SYSTEM,
         **options: Any,
     ) -> None:
-        self.driver = LoopDriver(options, clock)
-        self._tokens_of = tokens
-        self._samples_of = samples
-        self._tokens = self._samples = 0
+        super().__init__(options, clock, tokens, samples)
         self._stepping = False
         self._begun_step = -1
         self._trainer: Any = None
         self._profiler: Any = None
         self._async_checkpoints: _AsyncCheckpointWatch | None = None
-
-    @property
-    def run(self) -> Run | None:
-        """The run, while it trains."""
-        return self.driver.run
-
-    @property
-    def summary(self) -> dict[str, str | int | float | None]:
-        """The run's figures, once training has ended."""
-        return self.driver.summary
 
     # Hooks of the Trainer
 
@@ -110,8 +94,7 @@ class OutlayCallback(Callback):
             StopIteration: It may not run; Lightning treats it as the end of the epoch.
         """
         del pl_module, batch_idx
-        tokens = self.driver.count(self._tokens_of, batch)
-        samples = self.driver.count(self._samples_of, batch)
+        tokens, samples = self._size_of(batch)
         if not self._stepping:
             micro_batches = max(1, trainer.accumulate_grad_batches)
             asked = {"tokens": tokens * micro_batches, "samples": samples * micro_batches}

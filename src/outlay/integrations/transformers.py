@@ -10,11 +10,11 @@ batch before training on it, and times what has no begin hook.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from outlay.clock import SYSTEM, Clock
 from outlay.errors import MissingExtra
-from outlay.integrations.driver import Counts, LoopDriver, samples_of, tokens_of
+from outlay.integrations.driver import Counts, LoopCallback, samples_of, tokens_of
 
 try:
     import torch
@@ -22,11 +22,8 @@ try:
 except ImportError:
     raise MissingExtra("outlay.integrations.transformers", "transformers") from None
 
-if TYPE_CHECKING:
-    from outlay.runs.live import Run
 
-
-class OutlayCallback(TrainerCallback):
+class OutlayCallback(LoopCallback, TrainerCallback):
     """Records a Trainer's training as a run, and stops it at the limits of its budget or guard.
 
     Args:
@@ -48,27 +45,14 @@ class OutlayCallback(TrainerCallback):
         clock: Clock = SYSTEM,
         **options: Any,
     ) -> None:
-        self.driver = LoopDriver(options, clock)
+        super().__init__(options, clock, tokens, samples)
         self.mixed_in = False
-        self._tokens_of = tokens
-        self._samples_of = samples
         self._save_at_stop = save_at_stop
-        self._tokens = self._samples = 0
         self._last_tokens = self._last_samples = 0
         self._first_step = self._saved_step = -1
         self._evaluating = False
         self._model: Any = None
         self._hook: Any = None
-
-    @property
-    def run(self) -> Run | None:
-        """The run, while it trains."""
-        return self.driver.run
-
-    @property
-    def summary(self) -> dict[str, str | int | float | None]:
-        """The run's figures, once training has ended."""
-        return self.driver.summary
 
     # Hooks of the Trainer
 
@@ -222,8 +206,9 @@ class OutlayCallback(TrainerCallback):
             self._count(named or inputs)
 
     def _count(self, batch: Any) -> None:
-        self._tokens += self.driver.count(self._tokens_of, batch)
-        self._samples += self.driver.count(self._samples_of, batch)
+        tokens, samples = self._size_of(batch)
+        self._tokens += tokens
+        self._samples += samples
 
 
 # Sizes of the last step in the Trainer's own checkpoint, as rank 0 has them

@@ -1,12 +1,13 @@
 """``outlay digest``: spending of a period by user, model and phase, the month's forecast, advice.
 
-Amounts come from ``read_spending``, cut to the period: of a training that began earlier, the part
-inside the period counts. Currencies and kinds are never added.
+Amounts come from ``read_spending``, cut to the period: of an attempt that began earlier, the part
+inside the period counts. Time between two attempts and stated trainings are booked whole, as in
+every total by month. Currencies and kinds are never added.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -38,7 +39,7 @@ NEAR_PERCENT = 75
 ADVICE = 3
 _ADVISED_RUNS = 50
 IN_NO_RUN, UNKNOWN = "in no run", "not recorded"
-"""In place of a phase: rented without a run; a run that recorded no step."""
+"""In place of a phase: a machine without a run; a run that recorded no step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,7 +114,7 @@ def read_digest(store: Engine, log_paths: Sequence[Path], period: Window, now_ns
     findings += spending.findings
     runs = {row.run_id: row for row in list_runs(store)}
     views = dict(_views(spending, runs, period, now_ns, findings))
-    parts = tuple(_parts(spending.spends, views, period))
+    parts = tuple(spent_parts(spending.spends, views, period))
     guards = read_guards(log_paths, findings)
     seen = [row for row in runs.values() if period.start_ns <= row.last_seen_ns < period.end_ns]
     return Digest(
@@ -135,7 +136,7 @@ def _views(
     now_ns: int,
     findings: list[Finding],
 ) -> Iterator[tuple[str, RunView]]:
-    wanted = (s.run_id for s in spending.spends if s.source == "ledger" and _overlap(s, period))
+    wanted = (s.run_id for s in spending.spends if s.source == "ledger" and _counted(s, period))
     for run_id in dict.fromkeys(wanted):
         row = runs.get(run_id)
         if row is None:
@@ -146,26 +147,40 @@ def _views(
             findings.append(Finding(source=row.dir, message=str(error), severity="warning"))
 
 
-def _overlap(spend: SpendItem, period: Window) -> Window | None:
+def is_in_no_run(spend: SpendItem) -> bool:
+    """Return whether a machine was paid for without a run: a rental, or the rest of a Slurm job."""
+    return spend.source == "rental" or spend.model == REST_OF_JOB
+
+
+def _counted(spend: SpendItem, period: Window) -> Window | None:
+    """Return the charged time that counts in a period: all of it if it is booked whole."""
+    if spend.between or spend.source == "stated":
+        is_booked = period.start_ns <= spend.booked_ns < period.end_ns
+        return Window(spend.start_ns, spend.end_ns) if is_booked else None
     start_ns, end_ns = max(spend.start_ns, period.start_ns), min(spend.end_ns, period.end_ns)
     is_instant = spend.start_ns == spend.end_ns == start_ns < period.end_ns
     return Window(start_ns, end_ns) if start_ns < end_ns or is_instant else None
 
 
-def _parts(
-    spends: Iterable[SpendItem], views: dict[str, RunView], period: Window
+def spent_parts(
+    spends: Iterable[SpendItem], views: Mapping[str, RunView], period: Window
 ) -> Iterator[SpentPart]:
+    """Yield what was spent in a period, by phase; ``views`` of runs by id, of those that have one.
+
+    The parts sum to the amounts, except that a part of an attempt is charged by its own log.
+    """
     for spend in spends:
-        window = _overlap(spend, period)
+        window = _counted(spend, period)
         if window is None:
             continue
-        micros, weights = _inside(spend, window), {_kind_of(spend): 1}
+        micros = _inside(spend, window)
+        weights = {IN_NO_RUN if is_in_no_run(spend) else UNKNOWN: 1}
         view = views.get(spend.run_id) if spend.source == "ledger" else None
         found = None if view is None else view.break_down(window)
         is_part = window.length_ns < spend.end_ns - spend.start_ns
         if found is not None and found.cost is not None and is_part:
             micros = found.cost.micros  # Exact even if the price changed within the run.
-        if view is not None and view.account.work.steps and spend.model != REST_OF_JOB:
+        if view is not None and view.account.work.steps and not is_in_no_run(spend):
             assert found is not None
             costs = found.cost_by_phase.items()
             weights = {name: cost.micros for name, cost in costs if cost} or weights
@@ -182,11 +197,6 @@ def _inside(spend: SpendItem, window: Window) -> int:
         return spend.cost.micros
     shares = share_out(spend.cost.micros, {True: inside_ns, False: whole_ns - inside_ns})
     return shares[True]
-
-
-def _kind_of(spend: SpendItem) -> str:
-    is_idle = spend.source == "rental" or spend.model == REST_OF_JOB
-    return IN_NO_RUN if is_idle else UNKNOWN
 
 
 def _sum(parts: Iterable[SpentPart], unit: Unit) -> Money:

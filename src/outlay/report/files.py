@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 from urllib.parse import quote
 
 from outlay.clock import utc_datetime
@@ -138,22 +138,11 @@ def setup_of(run_dir: Path) -> RunSetup:
 # All reports of a sweep: what ``outlay sweep report`` writes.
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SweepFiles:
-    """The paths of a sweep's reports."""
+class SweepFiles(NamedTuple):
+    """A sweep's reports by format, and its pictures."""
 
-    csv: Path
-    markdown: Path
-    html: Path
-    latex: Path
-    pictures: Sequence[Path] = ()
-
-    @property
-    def written(self) -> dict[str, Path]:
-        """The reports by format, without pictures."""
-        return {
-            "html": self.html, "markdown": self.markdown, "csv": self.csv, "latex": self.latex,
-        }  # fmt: skip
+    written: dict[str, Path]
+    pictures: list[Path]
 
 
 def write_sweep_files(
@@ -171,20 +160,19 @@ def write_sweep_files(
     path = _free_name(directory, f"summary_{utc_datetime(now_ns):%Y%m%d_%H%M%S}")
     names = ", ".join(f"`{one_line(name).replace('`', '')}`" for name in columns)
     beside = f"\nEvery run in full: `{path.name}`, with the columns {names}.\n"
-    texts = {
-        path: table.getvalue(),
-        directory / "summary.md": to_markdown(document) + beside,
-        directory / "report.html": to_html(document),
-        directory / "table.tex": latex_table(rows),
+    reports = {
+        "html": ("report.html", to_html(document)),
+        "markdown": ("summary.md", to_markdown(document) + beside),
+        "csv": (path.name, table.getvalue()),
+        "latex": ("table.tex", latex_table(rows)),
     }
-    for path, text in texts.items():
-        write_whole(path, text.encode())
-    csv, markdown, html, latex = texts
+    for name, text in reports.values():
+        write_whole(directory / name, text.encode())
     charts = account.charts() if pictures else []
     return SweepFiles(
-        csv=csv, markdown=markdown, html=html, latex=latex,
-        pictures=write_pictures(charts, directory / PICTURES, pictures),
-    )  # fmt: skip
+        {form: directory / name for form, (name, _) in reports.items()},
+        write_pictures(charts, directory / PICTURES, pictures),
+    )
 
 
 def _free_name(directory: Path, stem: str) -> Path:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -18,13 +20,15 @@ from outlay.cost.spending import Spending, SpendItem, Subtotal, Unit, owner_by
 from outlay.errors import Finding, InvalidValue, OutlayError
 from outlay.escaping import html_text
 from outlay.goodput import phases as ph
+from outlay.goodput.follower import RunView
 from outlay.goodput.timeline import Window
 from outlay.guard.balance import ScopeStanding
 from outlay.guard.entries import WHOLE
 from outlay.report import html
-from outlay.report.digest import month_blocks
+from outlay.report.digest import IN_NO_RUN, is_in_no_run, month_blocks, spent_parts
 from outlay.report.document import Figure, blocks_html
 from outlay.report.html import Cell, amount
+from outlay.runs.sacct_import import IN_NO_RUN as REST_OF_JOB
 from outlay.runs.spending_reader import SpendingReading, read_spending, refresh_books
 from outlay.store.runs import RunFilter, list_runs
 from outlay.units import Money
@@ -35,7 +39,6 @@ from outlay.web.guard import ceiling_parts, log_stamps, standings_of_logs
 from outlay.web.page import Page, PageQuery, columns_of, findings_list
 
 BY: Final = ("user", "model", "project", "team")
-IN_NO_RUN: Final = "in no run"
 _MOST_TAGS: Final = 20
 _READ_AT_ONCE: Final = 25
 _READ: Final = 100
@@ -122,11 +125,13 @@ def _by(ask: PageQuery) -> str:
 
 
 def _owner_of(by: str) -> Callable[[SpendItem], str]:
-    """Return who pays; the cost of a rental without a run is listed apart."""
+    """Return who pays; the cost of machines without a run is listed apart."""
     owner = owner_by(by)
 
     def found(spend: SpendItem) -> str:
-        return f"{owner(spend)} {IN_NO_RUN}".strip() if spend.source == "rental" else owner(spend)
+        if not is_in_no_run(spend):
+            return owner(spend)
+        return IN_NO_RUN if by == "model" else f"{owner(spend)} {IN_NO_RUN}".strip()
 
     return found
 
@@ -195,14 +200,13 @@ def _choices(month: str, by: str, spending: Spending) -> str:
 def _lead(
     spending: Spending, standings: Sequence[tuple[str, ScopeStanding]], owned: Sequence[MachineCost]
 ) -> list[Figure]:
-    """Return what was spent, rented without a run, and is held."""
+    """Return what was spent, what of it on machines without a run, and what is held."""
+    outside = replace(spending, spends=tuple(filter(is_in_no_run, spending.spends)))
     found = [
-        Figure("spent", total.cost, f"{money_text(total.cost)}{kind_suffix(unit.kind)}", leads=True)
-        for unit, total in spending.totals().items()
+        Figure(label, total.cost, f"{money_text(total.cost)}{kind_suffix(unit.kind)}", leads=True)
+        for label, part in (("spent", spending), (IN_NO_RUN, outside))
+        for unit, total in part.totals().items()
     ]
-    outside = [spend for spend in spending.spends if spend.source == "rental"]
-    for money in sum_by_currency(spend.cost for spend in outside):
-        found.append(Figure("rented, in no run", money, money_text(money), leads=True))
     for machine in owned:
         label = f"{machine.machine.host}, owned, {IN_NO_RUN}"
         text = f"{money_text(machine.in_no_run)}{kind_suffix(machine.machine.price.kind)}"
@@ -265,20 +269,22 @@ def _machines(owned: Sequence[MachineCost]) -> list[str]:
 
 def _next_runs(reading: SpendingReading) -> list[str]:
     """Return the forecast cost of the next run of each model."""
-    history: dict[tuple[str, str], list[float]] = defaultdict(list)
+    history: dict[tuple[str, Unit], list[float]] = defaultdict(list)
     for report in reading.reports:
-        history[report.model, report.currency].append(float(report.cost.amount))
+        if report.model != REST_OF_JOB:
+            unit = Unit(report.currency, report.kind)
+            history[report.model, unit].append(float(report.cost.amount))
     rows = []
-    for (model, currency), costs in sorted(history.items()):
+    for (model, unit), costs in sorted(history.items()):
         estimate = forecast_runs(costs, 1)
         if estimate is None:
             continue
         ends = "too few runs"
         if estimate.low is not None and estimate.high is not None:
-            low, high = (money_of(end, currency) for end in (estimate.low, estimate.high))
-            ends = f"{range_text(low, high)} {currency}"
-        point = Money.parse(estimate.point, currency=currency)
-        rows.append([model, len(costs), amount(point, mark="estimated"), ends])
+            low, high = (money_of(end, unit.currency) for end in (estimate.low, estimate.high))
+            ends = f"{range_text(low, high)} {unit}"
+        point = Money.parse(estimate.point, currency=unit.currency)
+        rows.append([model, len(costs), amount(point, mark="estimated", kind=unit.kind), ends])
     if not rows:
         return []
     headings = ("model", "runs so far", "the next run", "80 % interval")
@@ -298,16 +304,14 @@ def _wasted(ask: PageQuery, spending: Spending, month: Window, books: BookReader
         link = html_text(ask.address(wasted="1"))
         said = f"Read the logs of the {min(len(costliest), _READ):,} costliest runs"
         return [html.section("Wasted, by phase", f'<p><a href="{link}">{said}</a></p>')]
+    views = dict(_views(costliest[:_READ], books))
     causes: dict[tuple[Unit, str], int] = defaultdict(int)
     whole: dict[Unit, int] = defaultdict(int)
-    read = 0
-    for run_id in costliest[:_READ]:
-        parts = _by_phase(run_id, month, books)
-        read += bool(parts)
-        for (unit, phase), micros in parts.items():
-            whole[unit] += micros
-            if phase != ph.STEP:
-                causes[unit, phase] += micros
+    read = [spend for spend in spending.spends if spend.run_id in views]
+    for part in spent_parts(read, views, month):
+        whole[part.unit] += part.micros
+        if part.phase != ph.STEP:
+            causes[part.unit, part.phase] += part.micros
     largest = sorted(causes.items(), key=lambda item: (-whole[item[0][0]], -item[1]))
     rows = [
         [cause, _share(Money(micros, str(unit)), Money(whole[unit], str(unit))),
@@ -316,7 +320,7 @@ def _wasted(ask: PageQuery, spending: Spending, month: Window, books: BookReader
     ]  # fmt: skip
     if not rows:
         return []
-    note = f"From the logs of {counted(read, 'run')}: their cost in this month."
+    note = f"From the logs of {counted(len(views), 'run')}: their cost in this month."
     table = html.table(("phase", "share of cost", "cost"), rows, caption="Wasted")
     return [html.section("Wasted, by phase", table, html.note(note))]
 
@@ -324,19 +328,13 @@ def _wasted(ask: PageQuery, spending: Spending, month: Window, books: BookReader
 def _costliest(spends: Sequence[SpendItem]) -> list[str]:
     sums: dict[str, int] = defaultdict(int)
     for spend in spends:
-        if spend.source == "ledger":
+        if spend.source == "ledger" and not is_in_no_run(spend):
             sums[spend.run_id] += spend.cost.micros
     return sorted(sums, key=lambda run_id: -sums[run_id])
 
 
-def _by_phase(run_id: str, month: Window, books: BookReader) -> dict[tuple[Unit, str], int]:
-    """Return the cost of each phase of a run in the month; empty if its log cannot be read."""
-    try:
-        reading = books.reading(books.row(run_id).dir)
-    except (OutlayError, OSError):
-        return {}
-    return {
-        (Unit(money.currency, reading.cost.kind), phase): money.micros
-        for phase, money in reading.view.break_down(month).cost_by_phase.items()
-        if money
-    }
+def _views(run_ids: Iterable[str], books: BookReader) -> Iterator[tuple[str, RunView]]:
+    """Yield the runs whose logs can be read, by id."""
+    for run_id in run_ids:
+        with suppress(OutlayError, OSError):
+            yield run_id, books.reading(books.row(run_id).dir).view

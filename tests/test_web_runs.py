@@ -1,0 +1,40 @@
+"""Pages of runs, made without a server: settings, commands, and their comparison."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from hostile import good_run
+from outlay.runs.collect import collect
+from outlay.store import open_store
+from outlay.web.book_reader import BookReader
+from outlay.web.page import Page, PageQuery
+from outlay.web.runs import compare_page, run_page
+
+
+def pages_of_two(tmp_path: Path, a: dict[str, object], b: dict[str, object]) -> tuple[Page, Page]:
+    """Return the page of the first run, and that of both."""
+    books, store = BookReader(), open_store()
+    for name, about in (("a", a), ("b", b)):
+        run_dir = good_run(tmp_path / name, name, run_id=f"id-{name}", **about)
+        collect(store, [run_dir], books.now_ns)
+    both = PageQuery(path="/compare", query=[("run", "id-a"), ("run", "id-b")])
+    return run_page(PageQuery(path="/run/id-a", name="id-a"), books), compare_page(both, books)
+
+
+def test_compared_runs_differ_in_a_setting_that_is_zero_and_are_also_csv(tmp_path: Path) -> None:
+    a, b = ({"config": {"decay": decay, "model": {"width": 8}}} for decay in (0.0, 0.1))
+    page, compared = pages_of_two(tmp_path, a, b)
+    assert "<td>decay</td><td>0.0</td><td>0.1</td>" in "".join(compared.parts)
+    assert "<td>model.width</td><td>8</td>" in "".join(page.parts)
+    assert page.document["config"] == {"decay": 0.0, "model": {"width": 8}}
+    assert len(compared.rows) == 2
+
+
+def test_the_command_is_on_a_runs_page_in_its_json_and_compared(tmp_path: Path) -> None:
+    a, b = ({"command": ("python", "train.py", "--lr", rate)} for rate in ("0.1", "0.2"))
+    page, compared = pages_of_two(tmp_path, a, b)
+    assert "<dt>command</dt><dd>python train.py --lr 0.1</dd>" in "".join(page.parts)
+    assert list(page.document["command"]) == ["python", "train.py", "--lr", "0.1"]
+    cells = "<td>python train.py --lr 0.1</td><td>python train.py --lr 0.2</td>"
+    assert f"<td>command</td>{cells}" in "".join(compared.parts)
