@@ -17,9 +17,9 @@ from outlay.guard.balance import ScopeStanding
 from outlay.guard.budget_guard import BudgetGuard
 from outlay.guard.ceilings import CeilingManifest
 from outlay.guard.entries import BUFFER, WHOLE, Noted, Scope, amount_of, lab_of, parse_timestamp
-from outlay.guard.lease import Terms
 from outlay.guard.locking import why_stale
 from outlay.guard.rental.watch import Census
+from outlay.rates import cost_at_most
 from outlay.units import Duration, Money, Rate
 from outlay.units.quantity import EXACT, NS_PER_HOUR
 from outlay.units.shown import dollar_text
@@ -50,7 +50,7 @@ class LaunchEstimate:
     @property
     def cost(self) -> Money:
         """The cost of the whole lab."""
-        return Terms(rate=self.rate).cost(int(EXACT.multiply(self.hours, NS_PER_HOUR)))
+        return cost_at_most(self.rate, int(EXACT.multiply(self.hours, NS_PER_HOUR)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -218,7 +218,7 @@ def _reasoning(plan: LaunchPlan) -> str:
 def checklist_page(plan: LaunchPlan) -> str:
     """Return ``pre-flight-checklist.md``: the actions in order."""
     e, cap, lab = plan.estimate, plan.cap, plan.paying_lab
-    timer = Terms(rate=e.rate).cost(AUTO_TERMINATION.ns)
+    timer = cost_at_most(e.rate, AUTO_TERMINATION.ns)
     label = f"lab{lab}-spinup" if lab != BUFFER else "spinup"
     timer_fits = "within" if timer <= cap else "MORE THAN"
     needed = dollar_text(needed_for(e.cost))
@@ -377,7 +377,7 @@ def _timer(flight: Flight, cap: Money) -> Check:
     text = f"the vendor's auto-termination is set at {AUTO_TERMINATION}"
     if flight.rate is None:
         return Check(name="auto-termination", passed=None, text=text)
-    cost = Terms(rate=flight.rate).cost(AUTO_TERMINATION.ns)
+    cost = cost_at_most(flight.rate, AUTO_TERMINATION.ns)
     if cost > cap:
         text = f"{AUTO_TERMINATION} at {flight.rate} are {cost}, more than {cap}: set it shorter"
         return Check(name="auto-termination", passed=False, text=text)
@@ -403,7 +403,7 @@ def cost_since_start(guard: BudgetGuard, label: str, rate: Rate, *, now_ns: int)
     elapsed_ns = now_ns - wall_ns_of(parse_timestamp(starts[-1]))
     if elapsed_ns < 0:
         raise InvalidValue("label", label, f"a start in the past; it is {starts[-1]}")
-    return Terms(rate=rate).cost(elapsed_ns)
+    return cost_at_most(rate, elapsed_ns)
 
 
 def postflight(guard: BudgetGuard, label: str, *, census: Census | None) -> tuple[Check, ...]:

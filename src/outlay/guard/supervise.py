@@ -30,6 +30,7 @@ from outlay.proc.identity import MARK_VARIABLE
 from outlay.proc.keeper import KeeperTerms, Launch
 from outlay.proc.strays import StrayFamily, shell_code
 from outlay.proc.supervisor import CommandNotStarted, KeptEvent, ProcessSupervisor
+from outlay.rates import cost_at_most
 from outlay.record.supervision import SupervisedRun, Supervision
 from outlay.store import outlay_home
 from outlay.units import Money, Rate
@@ -358,6 +359,6 @@ def settle_stray(stray: StrayFamily) -> Money | None:
     if not about["owned"]:
         return None
     guard = BudgetGuard.of_log(about["log"])
-    actual = Terms(rate=Rate.parse(about["rate"])).cost(elapsed_ns)
+    actual = cost_at_most(Rate.parse(about["rate"]), elapsed_ns)
     guard.record_actual(about["label"], actual, hold=guard.log.books().hold(about["hold"]))
     return actual

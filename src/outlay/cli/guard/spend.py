@@ -43,6 +43,7 @@ from outlay.guard.rental.vendor_commands import preset
 from outlay.guard.rental.watch import Census, Reaper, start_watcher
 from outlay.guard.supervise import Supervisor
 from outlay.ledger import read_identity
+from outlay.rates import cost_at_most, paid_time
 from outlay.runs.directories import leave_notice
 from outlay.runs.options import Arguments, resolve
 from outlay.units import Duration, Money, Rate
@@ -287,7 +288,7 @@ def _longest(rate: Rate, limit: str | None, max_hours: str | None) -> Duration |
     """Return the shorter of the hours and the time that the limit pays for."""
     ends = [] if max_hours is None else [_hours(max_hours)]
     if limit is not None:
-        paid_ns = Terms(rate=rate).paid_ns(_limit(rate, limit))
+        paid_ns = paid_time(_limit(rate, limit), rate)
         ends += [] if paid_ns is None else [Duration(paid_ns)]
     return min(ends, default=None)
 
@@ -302,7 +303,7 @@ def _rental_limit(rate: Rate, limit: str | None, max_hours: str | None, margin: 
         return _limit(rate, limit)
     if max_hours is None:
         raise InvalidValue("--limit", None, "--limit, --max-hours, or both")
-    return Terms(rate=rate).cost(_hours(max_hours).ns + margin.ns)
+    return cost_at_most(rate, _hours(max_hours).ns + margin.ns)
 
 
 def _hours(text: str) -> Duration:

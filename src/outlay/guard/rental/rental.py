@@ -26,7 +26,6 @@ from outlay.files import write_whole
 from outlay.guard.balance import Hold
 from outlay.guard.budget_guard import BudgetGuard
 from outlay.guard.entries import Rental, Vendor, parse_timestamp, timestamp
-from outlay.guard.lease import Terms
 from outlay.guard.rental.vendor_commands import (
     ListedMachine,
     UnreadableReply,
@@ -34,6 +33,7 @@ from outlay.guard.rental.vendor_commands import (
     parse_id,
     parse_listing,
 )
+from outlay.rates import cost_at_most, paid_time
 from outlay.units import Duration, Money, Rate
 
 # Vendor commands: no shell, a timeout, secrets from the environment only.
@@ -357,16 +357,14 @@ class RentalOrder:
         Raises:
             InvalidValue: The limit does not pay for the margin, or the rate or ``most`` is zero.
         """
-        paid_ns = Terms(rate=self.rate).paid_ns(self.limit)
+        paid_ns = paid_time(self.limit, self.rate)
         if paid_ns is None:
             raise InvalidValue("rate", str(self.rate), "a rate above zero")
         life_ns = paid_ns - self.margin.ns
         if self.most is not None and self.most.ns <= 0:
             raise InvalidValue("max-hours", str(self.most), "a duration above zero, such as 3h")
         if life_ns <= 0:
-            expected = (
-                f"more than {Terms(rate=self.rate).cost(self.margin.ns)}, {self.margin} of it"
-            )
+            expected = f"more than {cost_at_most(self.rate, self.margin.ns)}, {self.margin} of it"
             raise InvalidValue("limit", str(self.limit), expected)
         return life_ns if self.most is None else min(life_ns, self.most.ns)
 
