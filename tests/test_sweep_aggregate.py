@@ -358,7 +358,7 @@ def test_the_documented_module_takes_a_manifest_an_output_and_a_variable(
 ) -> None:
     sweep.add("001_a", status="error")
     manifest, output = sweep.root / "sweep_manifest.json", tmp_path / "elsewhere"
-    words = ["-m", "outlay.sweep.aggregate", "--manifest", manifest, "--output", output]
+    words = ["-m", "outlay.sweep.aggregate", "--manifest", str(manifest), "--output", str(output)]
     environ = os.environ | {"MFCL_SWEEP_AGGREGATOR": "1"}
     done = subprocess.run(
         [sys.executable, *words], env=environ, capture_output=True, text=True, check=False
