@@ -29,6 +29,8 @@ PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "squeue", "scance
 SYSTEM_PATHS = "/usr/sbin:/usr/local/sbin:/sbin"
 _DEATH_SIGNAL = 1
 
+# A short SlurmdTimeout has the nodes register every few seconds, and a slurmd that registers while a
+# job starts may take its script for a leftover and remove it ("Purging vestigial job script").
 _CONF = """\
 ClusterName=fake
 SlurmctldHost={host}(127.0.0.1)
@@ -59,7 +61,7 @@ KillWait=5
 MinJobAge=300
 MaxArraySize={tasks}
 SlurmdParameters=config_overrides
-SlurmdTimeout=5
+SlurmdTimeout=300
 PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
 AccountingStorageType=accounting_storage/none
