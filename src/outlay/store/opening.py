@@ -148,6 +148,8 @@ NEWEST = MIGRATIONS[-1].version
 def migrate(engine: Engine, *, to: int = NEWEST, clock: Clock = SYSTEM) -> None:
     """Migrate the store to version ``to``; does nothing if it is there already.
 
+    A new store gets the newest tables at once.
+
     Raises:
         StoreTooNew: The store's version is newer than all known ones.
     """
@@ -155,11 +157,20 @@ def migrate(engine: Engine, *, to: int = NEWEST, clock: Clock = SYSTEM) -> None:
         if _version(connection) == to:
             return
     with writing(engine) as connection:
-        schema.versions.create(connection, checkfirst=True)
         at = _version(connection)
+        if at == 0 and to == NEWEST:
+            schema.metadata.create_all(connection)
+            _record_version(connection, NEWEST, clock.wall_ns())
+            return
+        schema.versions.create(connection, checkfirst=True)
         for migration in MIGRATIONS:
             if at < migration.version <= to:
-                _apply(connection, migration, clock.wall_ns())
+                _apply(connection, migration)
+                _record_version(connection, migration.version, clock.wall_ns())
+
+
+def _record_version(connection: Connection, version: int, now_ns: int) -> None:
+    connection.execute(insert(schema.versions).values(version=version, applied_ns=now_ns))
 
 
 def _version(connection: Connection) -> int:
@@ -186,7 +197,7 @@ def _before_later_migrations(table: Table, version: int) -> Table:
     )
 
 
-def _apply(connection: Connection, migration: Migration, now_ns: int) -> None:
+def _apply(connection: Connection, migration: Migration) -> None:
     for table in migration.creates:
         _before_later_migrations(table, migration.version).create(connection)
     for column in migration.adds:
@@ -197,8 +208,6 @@ def _apply(connection: Connection, migration: Migration, now_ns: int) -> None:
     _rebuild(connection, migration.rebuilds)
     for statement in migration.fills:
         connection.execute(statement)
-    row = {"version": migration.version, "applied_ns": now_ns}
-    connection.execute(insert(schema.versions).values(row))
 
 
 def _rebuild(connection: Connection, tables: tuple[Table, ...]) -> None:
