@@ -29,7 +29,7 @@ PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "squeue", "scance
 SYSTEM_PATHS = "/usr/sbin:/usr/local/sbin:/sbin"
 _DEATH_SIGNAL = 1
 
-# A short SlurmdTimeout has the nodes register every few seconds, and a slurmd that registers while a
+# With a short SlurmdTimeout nodes register every few seconds, and a slurmd that registers while a
 # job starts may take its script for a leftover and remove it ("Purging vestigial job script").
 _CONF = """\
 ClusterName=fake
