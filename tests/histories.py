@@ -1,6 +1,6 @@
 """Random histories of a run: attempts, rollbacks, hangs, spans that cross, ranks, prices, losses.
 
-A history is told in ticks, small integers, so that a brute-force oracle can walk over them; the
+Times of a history are ticks, small integers, so that a brute-force oracle can walk over them; the
 same history stretched by ``tick_ns`` is one of realistic length. Hypothesis chooses how long it is
 and the seed of the chance that fills it: a draw per field would cost more than the test.
 """
@@ -68,7 +68,7 @@ class _Timed:
 def histories(tick_ns: int = 1) -> st.SearchStrategy[History]:
     """Return any history; every duration in it is a multiple of ``tick_ns``."""
     return st.builds(
-        lambda seed, attempts, steps, spans: _Teller(
+        lambda seed, attempts, steps, spans: _HistoryBuilder(
             random.Random(seed), tick_ns, steps, spans
         ).history(attempts),
         seed=st.integers(0, 2**63),
@@ -79,8 +79,8 @@ def histories(tick_ns: int = 1) -> st.SearchStrategy[History]:
 
 
 @dataclass(frozen=True)
-class _Teller:
-    """Tells one history: at most so many steps and spans in each attempt."""
+class _HistoryBuilder:
+    """Builds one history: at most so many steps and spans in each attempt."""
 
     chance: random.Random
     tick_ns: int
@@ -88,7 +88,7 @@ class _Teller:
     spans: int
 
     def history(self, attempts: int) -> History:
-        """Return the attempts one after the other, some with company."""
+        """Return the attempts one after the other, some with a second rank or a supervisor."""
         segments: dict[SegmentId, list[Record]] = {}
         start = self._up_to(10) + 10
         for pid in range(1, attempts + 1):
@@ -110,7 +110,7 @@ class _Teller:
         )
 
     def _process(self, start: int, *, rank: int, pid: int) -> tuple[SegmentId, list[Record]]:
-        """One process that steps, with spans anywhere, and perhaps no last word."""
+        """One process that steps, with spans anywhere, and perhaps without a recorded end."""
         at = _Axis(self.tick_ns)
         timed = [_Timed(record) for record in self._steps(start, at)]
         last = max([start, *(entry.record.t_ns // self.tick_ns for entry in timed)])
