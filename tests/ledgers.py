@@ -68,7 +68,7 @@ def numbered(records: Sequence[KnownRecord]) -> list[Record]:
 
 @dataclass
 class Segment:
-    """One process's log, written down as a story; every method lets its time pass.
+    """One process's log; every method advances its time.
 
     >>> Segment().step(1.5).step(2, wait=0.5).end()
     """
@@ -87,7 +87,7 @@ class Segment:
 
     @property
     def id(self) -> SegmentId:
-        """Who wrote it."""
+        """The process that wrote it."""
         header = self.header
         return SegmentId(header.t_ns, header.rank, header.host, header.pid)
 
@@ -123,7 +123,7 @@ class Segment:
         return self.add(CheckpointCommitted(t_ns=self.now_ns, step=committed))
 
     def heartbeat(self, after: float = 0.0) -> Segment:
-        """Give a sign of life."""
+        """Add a heartbeat."""
         return self.after(after).add(Heartbeat(t_ns=self.now_ns))
 
     def price(self, per_hour: float, *, gpus: int = 1, after: float = 0.0) -> Segment:

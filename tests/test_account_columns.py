@@ -15,7 +15,7 @@ changes = st.lists(numbers | st.lists(st.integers(0, 2**70), max_size=5) | st.in
 
 @pytest.mark.parametrize("first", [[], [1, 2], [0]])
 @given(moves=changes)
-def test_a_column_is_a_list_and_its_views_stay_what_they_were(
+def test_column_behaves_like_a_list_and_earlier_views_do_not_change(
     moves: list[list[int] | int], first: list[int]
 ) -> None:
     column, model = Column(first), list(first)

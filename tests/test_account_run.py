@@ -1,4 +1,4 @@
-"""One account of a run: read once, and the same figures in Python, on the command line, in JSON."""
+"""The account of a run gives the same figures in Python, on the command line and in JSON."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import outlay
-from command_line import in_process as ask
+from command_line import in_process
 from ledgers import START_NS, Segment, dollars, ns
 from outlay.account.run import RunAccount
 from outlay.account.step_blocks import decode_steps
@@ -23,7 +23,7 @@ def account_in(run_dir: Path) -> RunAccount:
     return RunAccount().add(LedgerReader(run_dir, decode=decode_steps).poll())
 
 
-def used(run_dir: Path) -> Path:
+def write_run(run_dir: Path) -> Path:
     story = Segment(about={"price": dollars(3600), "gpus": 1})
     story.step(2, wait=1, tokens=10).step(2, tokens=10).checkpoint().step(3, tokens=5)
     for name, value in (("loss", 0.5), ("loss", 0.25), ("lr", 1e-3)):
@@ -33,10 +33,10 @@ def used(run_dir: Path) -> Path:
     return run_dir
 
 
-def test_python_and_the_command_line_say_the_same(tmp_path: Path) -> None:
-    run = outlay.read_run(used(tmp_path))
-    cost = ask("cost", "show", tmp_path, "--json").json["cost"]
-    goodput = ask("goodput", "show", tmp_path, "--json").json
+def test_python_and_the_command_line_give_the_same_figures(tmp_path: Path) -> None:
+    run = outlay.read_run(write_run(tmp_path))
+    cost = in_process("cost", "show", tmp_path, "--json").json["cost"]
+    goodput = in_process("goodput", "show", tmp_path, "--json").json
     assert run.cost.cost is not None
     assert cost["cost"]["micros"] == run.cost.cost.micros == 8_000_000
     assert goodput["goodput"] == run.goodput.goodput
@@ -45,7 +45,7 @@ def test_python_and_the_command_line_say_the_same(tmp_path: Path) -> None:
 
 
 def test_a_reading_has_the_metrics_by_name_and_in_time(tmp_path: Path) -> None:
-    metrics = outlay.read_run(used(tmp_path)).metrics
+    metrics = outlay.read_run(write_run(tmp_path)).metrics
     assert {name: [p.value for p in points] for name, points in metrics.items()} == {
         "loss": [0.5, 0.25],
         "lr": [1e-3],
@@ -54,7 +54,7 @@ def test_a_reading_has_the_metrics_by_name_and_in_time(tmp_path: Path) -> None:
 
 
 def test_a_run_without_a_budget_has_none(tmp_path: Path) -> None:
-    assert outlay.read_run(used(tmp_path)).budget is None
+    assert outlay.read_run(write_run(tmp_path)).budget is None
 
 
 def test_a_directory_without_a_log_is_refused(tmp_path: Path) -> None:
@@ -108,7 +108,7 @@ def test_an_account_keeps_budget_events_notes_and_heartbeats(tmp_path: Path) -> 
 
 
 def test_the_sums_of_an_account_are_those_of_the_records(tmp_path: Path) -> None:
-    used(tmp_path)
+    write_run(tmp_path)
     steps = [record for record in read_run(tmp_path).records if isinstance(record, Step)]
     work = account_in(tmp_path).work
     assert (work.steps, work.tokens) == (len(steps), sum(step.tokens for step in steps))

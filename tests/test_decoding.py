@@ -55,7 +55,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("raw", BAD.values(), ids=[*BAD])
-def test_what_is_no_document_is_one_error(raw: bytes) -> None:
+def test_invalid_document_raises_bad_document(raw: bytes) -> None:
     with pytest.raises(BadDocument):
         decode(raw, Timed)
     with pytest.raises(BadDocument):
@@ -75,7 +75,7 @@ def test_what_is_no_document_is_one_error(raw: bytes) -> None:
     ],
     ids=["deepest", "wide", "brackets in text", "digits in text", "fraction", "longest", "quoted"],
 )
-def test_what_is_within_the_limits_is_read(raw: bytes) -> None:
+def test_documents_within_the_limits_are_read(raw: bytes) -> None:
     assert decode(raw, object) == msgspec.json.decode(raw)
 
 
@@ -90,7 +90,7 @@ def test_an_error_quotes_nothing_of_the_document() -> None:
     assert "hunter2" not in str(caught.value)
 
 
-def test_what_python_writes_and_json_has_not_is_read_where_it_is_expected() -> None:
+def test_python_json_dialect_is_decoded() -> None:
     assert decode_as_python('{"a": Infinity, "b": "\\ud800"}') == {"a": float("inf"), "b": "\ud800"}
     with pytest.raises(BadDocument):
         decode_as_python("[" * 100_000)
@@ -125,7 +125,7 @@ def test_a_file_is_read_up_to_its_limit(tmp_path: Path) -> None:
         read_file(tmp_path / "x", largest=4)
 
 
-def test_a_text_has_newlines_whoever_wrote_it(tmp_path: Path) -> None:
+def test_line_ends_are_normalised(tmp_path: Path) -> None:
     (tmp_path / "x").write_bytes(b"a\r\nb\rc\n")
     assert read_text(tmp_path / "x") == "a\nb\nc\n"
     (tmp_path / "x").write_bytes(b"\xff")
@@ -163,7 +163,7 @@ def test_gzip_is_unpacked_within_a_limit() -> None:
         "!!bool x", "!!int x", "a: 0b_", "a: " + "9" * 5000, "!!set {a}", "---\na\n---\nb",
     ],
 )  # fmt: skip
-def test_what_is_no_yaml_is_one_error(text: str) -> None:
+def test_invalid_yaml_raises_bad_yaml(text: str) -> None:
     with pytest.raises(BadYaml):
         parse_yaml(text)
 
@@ -174,5 +174,5 @@ def test_yaml_has_the_line_of_each_key() -> None:
     assert read.lines == {("a",): 1, ("a", "b"): 2, ("a", "b", 0): 2, ("a", "b", 1): 3}
 
 
-def test_aliases_that_stand_for_little_are_read() -> None:
+def test_small_yaml_aliases_are_expanded() -> None:
     assert parse_yaml("a: &a {x: 1}\nb: *a\nc: {<<: *a}").tree["c"] == {"x": 1}

@@ -1,4 +1,4 @@
-"""Text that others wrote, on everything that people look at: seen, and never obeyed."""
+"""Untrusted text is escaped in every output: terminal, HTML, Markdown, LaTeX, CSV and JSON."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from outlay.report.html import asset
 from outlay.report.sweep_document import latex_table as latex_table
 from outlay.sweep.aggregate.rows import Row
 
-OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 every_text = pytest.mark.parametrize("text", TEXTS.values(), ids=[*TEXTS])
 
 
@@ -53,14 +53,14 @@ def elements(page: str) -> list[tuple[str, list[str]]]:
 
 @every_text
 def test_a_terminal_gets_no_control_characters(text: str) -> None:
-    assert OBEYED.search(terminal_text(text)) is None
+    assert CONTROL.search(terminal_text(text)) is None
     assert terminal_text(terminal_text(text)) == terminal_text(text)
 
 
 @every_text
 def test_text_stays_on_one_line(text: str) -> None:
     assert "\n" not in one_line(text)
-    assert OBEYED.search(one_line(text)) is None
+    assert CONTROL.search(one_line(text)) is None
 
 
 @every_text
@@ -139,11 +139,11 @@ COMMANDS = [
 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
 @pytest.mark.parametrize("form", [[], ["--json"]], ids=["text", "json"])
-def test_no_command_lets_an_escape_through(
+def test_commands_print_no_control_characters(
     hostile_run: Path, command: list[str], form: list[str]
 ) -> None:
     ended = in_process(*command, hostile_run, *form)
-    assert OBEYED.findall(ended.out + ended.err) == []
+    assert CONTROL.findall(ended.out + ended.err) == []
 
 
 def test_the_listing_and_the_overview_of_registered_runs_are_safe(hostile_run: Path) -> None:
@@ -162,17 +162,17 @@ def test_the_pages_of_a_hostile_run_hold_no_element_of_its_own(hostile_run: Path
     assert not names & {"script", "img", "iframe"}
     assert all(href.startswith("#") for href in re.findall(r'href="([^"]*)"', page))
     assert not [a for _, attributes in elements(page) for a in attributes if a.startswith("on")]
-    assert OBEYED.search(page) is None
+    assert CONTROL.search(page) is None
 
 
 @every_text
-def test_a_plan_with_hostile_names_is_shown_and_not_obeyed(tmp_path: Path, text: str) -> None:
+def test_plan_with_hostile_names_is_shown_escaped(tmp_path: Path, text: str) -> None:
     grid = tmp_path / "grid.json"
-    spoken = {"name": "g", "grid": [{"name": text, "params": {"p": [text]}}]}
-    grid.write_text(json.dumps(spoken))
+    grid_document = {"name": "g", "grid": [{"name": text, "params": {"p": [text]}}]}
+    grid.write_text(json.dumps(grid_document))
     for form in ([], ["--json"], ["--commands"]):
         ended = in_process("sweep", "plan", grid, *form)
-        assert OBEYED.findall(ended.out + ended.err) == []
+        assert CONTROL.findall(ended.out + ended.err) == []
 
 
 def test_a_latex_table_of_hostile_labels_has_its_own_commands_alone() -> None:

@@ -11,14 +11,14 @@ from outlay.files import draft_of, write_whole
 
 
 @pytest.mark.parametrize("synced", [False, True])
-def test_the_new_content_takes_the_place_of_the_old(tmp_path: Path, *, synced: bool) -> None:
+def test_file_content_is_replaced(tmp_path: Path, *, synced: bool) -> None:
     path = tmp_path / "state.json"
     path.write_bytes(b"a longer, older content")
     write_whole(path, b"new", synced=synced)
     assert path.read_bytes() == b"new"
 
 
-def test_the_old_content_stands_until_the_block_ends(tmp_path: Path) -> None:
+def test_old_content_remains_until_the_block_ends(tmp_path: Path) -> None:
     path = tmp_path / "state.json"
     path.write_bytes(b"old")
     with draft_of(path) as draft:
@@ -57,7 +57,7 @@ def test_two_writers_of_one_file_do_not_share_a_draft(tmp_path: Path) -> None:
     assert path.read_bytes() == b"outer"
 
 
-def test_synced_content_is_on_disk_before_it_takes_the_place(
+def test_synced_content_is_flushed_before_the_rename(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "state.json"

@@ -103,27 +103,27 @@ def test_a_supervisor_is_no_sign_of_life_of_the_starts_before_the_last() -> None
     assert second.last_sign_ns == START_NS + ns(100)
 
 
-def test_a_supervisor_between_two_signs_of_life_has_seen_a_process_begin() -> None:
+def test_supervisor_without_an_end_watches_a_process_that_begins_soon_after() -> None:
     supervisor = Segment(start=0, rank=SUPERVISOR)
     recorded = Segment(start=5, rank=0).step(1)
     (attempt,) = attempts(recorded, supervisor)
     assert attempt.segment == recorded.id
 
 
-def test_a_supervisor_that_another_followed_saw_nothing_after_it() -> None:
+def test_supervisor_watches_nothing_after_its_successor_began() -> None:
     killed = Segment(start=0, rank=SUPERVISOR)
     second = Segment(start=5, rank=SUPERVISOR)
     recorded = Segment(start=9, rank=0).step(1)
     assert [a.segment for a in attempts(recorded, second, killed)] == [killed.id, recorded.id]
 
 
-def test_a_supervisor_that_fell_silent_long_before_saw_no_process_begin() -> None:
+def test_supervisor_counts_as_dead_after_ten_silent_minutes() -> None:
     dead = Segment(start=0, rank=SUPERVISOR)
     recorded = Segment(start=601, rank=0).step(1)
     assert [a.segment for a in attempts(recorded, dead)] == [dead.id, recorded.id]
 
 
-def test_a_supervisor_that_saw_no_recording_is_an_attempt_of_its_own() -> None:
+def test_supervisor_without_a_recording_process_is_its_own_attempt() -> None:
     alone = Segment(start=0, rank=SUPERVISOR).heartbeat(after=10).end()
     recorded = Segment(start=60, rank=0).step(1).end()
     assert [attempt.segment for attempt in attempts(recorded, alone)] == [alone.id, recorded.id]
@@ -162,7 +162,7 @@ def test_an_attempt_begins_with_its_process() -> None:
     assert begins(started(30, process=10).step(1)) == [(10, "process")]
 
 
-def test_an_attempt_whose_process_does_not_say_begins_with_its_first_record() -> None:
+def test_attempt_without_a_process_start_begins_with_its_first_record() -> None:
     assert begins(started(30).step(1)) == [(30, "record")]
 
 

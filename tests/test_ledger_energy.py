@@ -31,7 +31,7 @@ def energies(run_dir: Path) -> list[int | None]:
     ]
 
 
-def test_energy_seen_inside_and_from_outside_counts_once(tmp_path: Path) -> None:
+def test_energy_measured_by_training_and_supervisor_counts_once(tmp_path: Path) -> None:
     supervised(tmp_path, inside_mj=90)
     assert energies(tmp_path) == [90, 90, 90]
     assert read_history(tmp_path).spend(NOW_NS).executed.energy_mj == 90
@@ -57,11 +57,11 @@ def restarted(run_dir: Path, *, first_mj: int, second_mj: int) -> None:
     Segment(start=20).step(1, energy_mj=second_mj).end().write(run_dir)
 
 
-def test_what_a_supervisor_saw_of_several_starts_counts_once(tmp_path: Path) -> None:
+def test_supervisors_energy_of_several_starts_counts_once(tmp_path: Path) -> None:
     restarted(tmp_path, first_mj=0, second_mj=0)
     assert energies(tmp_path) == [100, 100, 100]
 
 
-def test_where_one_of_several_starts_measured_its_supervisor_adds_nothing(tmp_path: Path) -> None:
+def test_supervisors_energy_is_ignored_if_any_of_its_starts_measured(tmp_path: Path) -> None:
     restarted(tmp_path, first_mj=30, second_mj=0)
     assert energies(tmp_path) == [30, 30, 30]

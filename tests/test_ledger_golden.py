@@ -111,24 +111,24 @@ def test_a_log_of_version_1_reads_back_exactly() -> None:
     }
 
 
-def test_its_findings_are_what_they_were() -> None:
+def test_findings_of_the_golden_log_are_unchanged() -> None:
     assert [(finding.line, finding.message) for finding in read_run(GOLDEN).findings] == [
         (0, "0 records were not written: No space left on device"),
         (14, "the last line is torn: 20 bytes without an end"),
     ]
 
 
-def test_its_identity_and_its_last_checkpoint_are_found() -> None:
+def test_identity_and_last_checkpoint_of_the_golden_log_are_found() -> None:
     assert read_identity(GOLDEN) == IDENTITY
     assert last_committed_step(GOLDEN) == 10
 
 
-def test_today_writes_the_same_bytes() -> None:
+def test_encoder_writes_the_bytes_of_the_golden_log() -> None:
     lines = (GOLDEN / "ledger" / FIRST.file_name).read_bytes().splitlines(keepends=True)
     assert [encode_line(record, seq) for seq, record in enumerate(KILLED)] == lines[:-1]
 
 
-def test_it_holds_every_kind() -> None:
+def test_golden_log_has_every_kind_of_record() -> None:
     assert {kind_of(record) for record in [*KILLED, *RESUMED, *LATER]} == {
         str(kind.__struct_config__.tag) for kind in KnownRecord.__args__
     }

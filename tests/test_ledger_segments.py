@@ -26,12 +26,12 @@ MINE = RunIdentity(run_id="mine", model="m", name="n", created_ns=1)
 YOURS = RunIdentity(run_id="yours", model="m", name="n", created_ns=2)
 
 
-def test_a_segments_name_says_who_wrote_it() -> None:
+def test_segment_id_is_parsed_back_from_its_file_name() -> None:
     segment = SegmentId(start_ns=17, rank=3, host="node", pid=42)
     assert id_from_name(Path(segment.file_name)) == segment
 
 
-def test_a_supervisors_segment_has_a_name_too() -> None:
+def test_segment_id_of_a_supervisor_is_parsed_back_from_its_file_name() -> None:
     segment = SegmentId(start_ns=17, rank=-1, host="node", pid=42)
     assert id_from_name(Path(segment.file_name)) == segment
 
@@ -63,7 +63,7 @@ def test_claiming_leaves_no_draft(tmp_path: Path) -> None:
     assert [path.name for path in ledger_dir(tmp_path).iterdir()] == ["run.json"]
 
 
-def test_a_file_system_without_hard_links_will_do(
+def test_identity_is_claimed_without_hard_links(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "link", Mock(side_effect=PermissionError))

@@ -83,17 +83,17 @@ def micros(amount: str | float) -> int:
     return int(exact)
 
 
-def asked(*words: object) -> Any:
+def cost_json(*words: object) -> Any:
     done = in_process("cost", *words, "--json")
     assert done.code == 0, done.err
     return done.json
 
 
-def unpriced_said(found: dict[str, Any]) -> list[str]:
+def unpriced_messages(found: dict[str, Any]) -> list[str]:
     return [each["message"] for each in found["findings"] if "no price" in each["message"]]
 
 
-def test_the_history_has_what_makes_money_hard(written: Books) -> None:
+def test_history_has_the_difficult_cases(written: Books) -> None:
     runs = written.priced()
     assert {run.currency for run in runs} == {"USD", "EUR"}
     assert {run.kind for run in runs} == {"cash", "showback"}
@@ -103,7 +103,7 @@ def test_the_history_has_what_makes_money_hard(written: Books) -> None:
     assert len(runs) < len(written.history.runs)
 
 
-def test_a_run_costs_to_the_micro_unit_what_it_costs(books: Books) -> None:
+def test_cost_of_each_run_equals_the_oracle_to_the_micro_unit(books: Books) -> None:
     for run in books.priced():
         cost = read_run(books.dir_of(run), NOW_NS).cost
         assert cost.cost == Money(run.micros, run.currency), run.run_id
@@ -113,9 +113,9 @@ def test_a_run_costs_to_the_micro_unit_what_it_costs(books: Books) -> None:
         assert cost.samples == run.samples * sum(a.steps for a in run.attempts)
 
 
-def test_show_says_the_same(books: Books) -> None:
+def test_cost_show_equals_the_oracle(books: Books) -> None:
     for run in books.priced()[::40]:
-        found = asked("show", books.dir_of(run))
+        found = cost_json("show", books.dir_of(run))
         cost = found["cost"]
         assert cost["cost"] == {"micros": run.micros, "currency": run.currency}
         assert cost["assumed"] == {"micros": run.assumed, "currency": run.currency}
@@ -155,8 +155,8 @@ def check_models(models: dict[str, Any], history: History) -> None:
         assert row["best_accuracy"] == max(accuracies, default=None)
 
 
-def test_summary_adds_up(books: Books) -> None:
-    found = asked("summary")
+def test_cost_summary_equals_the_oracle(books: Books) -> None:
+    found = cost_json("summary")
     check_models(found["models"], books.history)
     assert len(found["models"]) == len(rows_by_model(books.history))
     for key, kind in (("totals", "cash"), ("showback_totals", "showback")):
@@ -167,13 +167,13 @@ def test_summary_adds_up(books: Books) -> None:
             name = currency if kind == "cash" else f"{currency} {kind}"
             assert micros(found["assumed"][name]) == sum(charge.assumed for charge in mine)
     unpriced = sum(not run.is_priced for run in books.history.runs)
-    (line,) = unpriced_said(found)
+    (line,) = unpriced_messages(found)
     assert line.startswith(f"{unpriced} have no price")
 
 
 @pytest.mark.parametrize("model", ["bert", "gpt", "resnet"])
-def test_a_model_its_runs_and_what_they_bought_add_up(books: Books, model: str) -> None:
-    found = asked("model", model)
+def test_totals_of_a_model_comparison_and_roi_match_its_runs(books: Books, model: str) -> None:
+    found = cost_json("model", model)
     check_models(found["figures"], books.history)
     mine = {run.run_id: run for run in books.priced() if run.model == model}
     for row in found["runs"]:
@@ -181,14 +181,14 @@ def test_a_model_its_runs_and_what_they_bought_add_up(books: Books, model: str) 
             run = mine.pop(row["run_id"])
             assert (row["cost_micros"], row["assumed_micros"]) == (run.micros, run.assumed)
     assert mine == {}
-    compared = asked("compare", "--model", model)
+    compared = cost_json("compare", "--model", model)
     check_models(compared["models"], books.history)
     every = {run.run_id: run for run in books.priced()}
     for each in compared["front"]:
         run = every[each["name"]]
         assert (micros(each["cost"]), micros(each["assumed"])) == (run.micros, run.assumed)
         assert (each["currency"], each["metric"]) == (run.currency, run.accuracy)
-    check_roi(asked("roi", model), books.history, model)
+    check_roi(cost_json("roi", model), books.history, model)
 
 
 def check_roi(found: dict[str, Any], history: History, model: str) -> None:
@@ -219,8 +219,10 @@ OWNERS = {
 
 @pytest.mark.parametrize("month", MONTHS)
 @pytest.mark.parametrize("by", OWNERS)
-def test_everybody_pays_their_own_attempts(books: Books, month: str, by: str) -> None:
-    found = asked("allocate", "--by", by, "--month", month)
+def test_allocation_charges_each_owner_their_own_attempts(
+    books: Books, month: str, by: str
+) -> None:
+    found = cost_json("allocate", "--by", by, "--month", month)
     expected = books.history.sums(month, OWNERS[by])
     rows = {(row["owner"], row["currency"]): row for row in found["rows"]}
     assert rows.keys() == expected.keys()
@@ -235,13 +237,15 @@ def test_everybody_pays_their_own_attempts(books: Books, month: str, by: str) ->
         assert total["assumed"]["micros"] == sum(row["assumed"] for row in mine)
 
 
-def test_a_bill_and_a_shared_owner_leave_the_sums_as_they_are(books: Books) -> None:
+def test_bill_and_shared_owner_preserve_the_sums(books: Books) -> None:
     month, rest = MONTHS[1], 123_456_789
     expected = books.history.sums(month, OWNERS["user"])
     dollars = {owner: row for (owner, unit), row in expected.items() if unit == "USD"}
     bill = sum(row["micros"] for row in dollars.values()) + rest
     amount = f"{Decimal(bill) / 10**6} USD"
-    found = asked("allocate", "--by", "user", "--month", month, "--bill", amount, "--shared", "ada")
+    found = cost_json(
+        "allocate", "--by", "user", "--month", month, "--bill", amount, "--shared", "ada"
+    )
     rows = {row["owner"]: row for row in found["rows"] if row["currency"] == "USD"}
     assert sum(micros(row["total"]) for row in rows.values()) == bill
     assert sum(micros(row["idle"]) for row in rows.values()) == rest
@@ -259,7 +263,7 @@ def test_a_bill_and_a_shared_owner_leave_the_sums_as_they_are(books: Books) -> N
 @pytest.mark.parametrize("month", MONTHS)
 def test_focus_rows_are_the_charges(books: Books, month: str, tmp_path: Path) -> None:
     focus, table = tmp_path / "focus.csv", tmp_path / "table.csv"
-    asked("allocate", "--by", "team", "--month", month, "--focus", focus, "--csv", table)
+    cost_json("allocate", "--by", "team", "--month", month, "--focus", focus, "--csv", table)
     rows = list(csv.DictReader(io.StringIO(focus.read_text())))
     charges = [c for c in books.history.charges() if c.month == month and c.unit[1] == "cash"]
 
@@ -283,11 +287,11 @@ def test_focus_rows_are_the_charges(books: Books, month: str, tmp_path: Path) ->
         assert sum(micros(row[column]) for row in listed) == expected
 
 
-def test_every_report_is_exported_and_comes_back(
+def test_exported_reports_are_imported_unchanged(
     books: Books, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cash = {run.run_id: run for run in books.priced() if run.kind == "cash"}
-    said = asked("export", tmp_path / "files")
+    said = cost_json("export", tmp_path / "files")
     assert said["reports"] == len(cash) + len(books.history.stated)
     assert any("showback" in each["message"] for each in said["findings"])
     history = json.loads((tmp_path / "files" / "cost_history.json").read_text())
@@ -299,8 +303,8 @@ def test_every_report_is_exported_and_comes_back(
     for each in books.history.stated:
         assert micros(history[each.run_id]["total_cost"]) == each.micros
     monkeypatch.setenv("OUTLAY_HOME", str(tmp_path / "elsewhere"))
-    assert asked("import", tmp_path / "files")["reports"] == len(history)
-    totals = asked("summary")
+    assert cost_json("import", tmp_path / "files")["reports"] == len(history)
+    totals = cost_json("summary")
     for currency in ("USD", "EUR"):
         unit = (currency, "cash")
         mine = [charge for charge in books.history.charges() if charge.unit == unit]
@@ -310,14 +314,14 @@ def test_every_report_is_exported_and_comes_back(
 
 @pytest.mark.parametrize(("month", "following"), list(pairwise(MONTHS)))
 @pytest.mark.usefixtures("books")
-def test_a_month_that_is_over_is_reported_the_same_for_ever(month: str, following: str) -> None:
+def test_report_of_a_past_month_does_not_change(month: str, following: str) -> None:
     words = ("allocate", "--by", "user", "--month", month)
-    now, then = asked(*words), asked(*words, "--as-of", f"{following}-01T02:00Z")
+    now, then = cost_json(*words), cost_json(*words, "--as-of", f"{following}-01T02:00Z")
     assert now["rows"] == then["rows"]
     assert now["totals"] == then["totals"]
 
 
-def test_what_was_known_is_what_a_reader_of_the_log_knew_then(
+def test_spending_as_of_an_instant_equals_the_log_at_that_instant(
     books: Books, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     then_ns = BORDERS[1] + 2 * HOUR + 17 * SECOND
@@ -332,9 +336,9 @@ def test_what_was_known_is_what_a_reader_of_the_log_knew_then(
     assert [s for s in before.spends if s.source == "ledger"] == list(known.spends)
 
 
-def test_budgets_count_one_currency_and_name_the_other(books: Books) -> None:
+def test_budget_counts_one_currency_and_lists_the_others(books: Books) -> None:
     in_process("cost", "budget", "set", "bert", "100000 EUR")
-    (row,) = asked("budget", "status")["budgets"]
+    (row,) = cost_json("budget", "status")["budgets"]
     groups = {
         key[1:]: sum(each.micros for each in mine)
         for key, mine in rows_by_model(books.history).items()

@@ -80,7 +80,7 @@ def test_a_program_that_records_nothing_has_a_log_and_one_cost(tmp_path: Path) -
     assert cost >= 1000  # A tenth of a second at a cent a second.
 
 
-def test_what_could_not_be_started_costs_nothing_anywhere(tmp_path: Path) -> None:
+def test_command_that_cannot_be_started_costs_nothing(tmp_path: Path) -> None:
     grid = write_grid(tmp_path, entrypoint=["/no/such/program"], retries=0)
     result = start(plan_file(grid), None, SweepOptions())
     assert result.counts == {"error": 1}
@@ -274,7 +274,7 @@ def test_a_capture_that_was_corrected_to_what_the_run_log_costs_is_sound(
     assert in_process("guard", "verify", "--log", log).code == 0
 
 
-def test_what_an_earlier_attempt_cost_without_a_guard_is_nobodys_shortfall(tmp_path: Path) -> None:
+def test_cost_of_an_unguarded_earlier_attempt_is_no_shortfall(tmp_path: Path) -> None:
     unguarded = outlay(
         "exec", "--price", "36 USD/h", "--dir", tmp_path / "run", "--", "sh", "-c", "sleep 0.05"
     )

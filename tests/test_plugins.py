@@ -1,4 +1,4 @@
-"""What another package brings is found by its name, and a broken one says so."""
+"""Plugins of other packages are found by name, and errors of broken ones name them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def entry():
 """
 
 
-def test_a_price_source_of_another_package_is_a_source_like_any_other(
+def test_price_source_of_a_plugin_is_fetched(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     install(tmp_path, plugins.PRICES, "ourcloud", A_SOURCE, monkeypatch)
@@ -42,7 +42,7 @@ def test_a_price_source_of_another_package_is_a_source_like_any_other(
     assert (offer.provider, offer.price) == ("ourcloud", Money.parse("2.50 USD"))
 
 
-def test_an_unknown_source_is_told_of_those_that_packages_bring(
+def test_error_for_an_unknown_source_lists_plugins(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     install(tmp_path, plugins.PRICES, "ourcloud", A_SOURCE, monkeypatch)
@@ -58,7 +58,7 @@ def test_a_package_that_cannot_be_imported_is_named(
         sources_named(["ourcloud"])
 
 
-def test_nothing_is_announced_where_nothing_is_installed() -> None:
+def test_no_plugins_without_installed_packages() -> None:
     assert plugins.names(plugins.SINKS) == ()
     assert plugins.load(plugins.SINKS, "any") is None
 
@@ -143,7 +143,7 @@ def test_a_sink_that_cannot_be_made_is_a_loss_that_the_monitor_shows(
     assert "hunter2" not in monitor.tally.trouble
 
 
-def test_an_unknown_sink_is_told_of_those_that_packages_bring(
+def test_error_for_an_unknown_sink_lists_plugins(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     install(tmp_path, plugins.SINKS, "ours", A_SINK, monkeypatch)
@@ -151,7 +151,7 @@ def test_an_unknown_sink_is_told_of_those_that_packages_bring(
         open_sink(PluginSink("theirs"))
 
 
-def test_an_unknown_sink_where_no_package_brings_any_says_so() -> None:
+def test_error_for_an_unknown_sink_without_plugins_explains_entry_points() -> None:
     with pytest.raises(InvalidValue, match="a package that announces it"):
         open_sink(PluginSink("theirs"))
 
@@ -185,7 +185,7 @@ def test_an_engine_of_another_package_runs_a_sweep(
     assert asked == "{'queue': 'night', 'priority': 1}"
 
 
-def test_an_unknown_engine_is_told_of_those_that_packages_bring(
+def test_error_for_an_unknown_engine_lists_plugins(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     install(tmp_path, plugins.ENGINES, "ourcluster", AN_ENGINE, monkeypatch)

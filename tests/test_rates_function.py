@@ -78,7 +78,7 @@ def test_a_price_change_holds_from_its_instant() -> None:
     ]
 
 
-def test_a_price_that_came_later_charges_nothing_before_and_says_so() -> None:
+def test_time_before_the_first_price_is_uncharged_with_a_finding() -> None:
     built = rates(Segment().price(3, after=H).heartbeat(after=H))
     assert built.function is not None
     assert pieces(built.function) == [(1, 2, 3.0, Basis.MEASURED)]
@@ -87,7 +87,7 @@ def test_a_price_that_came_later_charges_nothing_before_and_says_so() -> None:
     ]
 
 
-def test_a_program_may_look_its_price_up_first() -> None:
+def test_short_unpriced_start_is_no_finding() -> None:
     assert rates(Segment().price(3, after=0.5).heartbeat(after=H)).findings == ()
 
 
@@ -113,7 +113,7 @@ def test_an_unpriced_attempt_costs_nothing_beside_a_priced_one() -> None:
     ]
 
 
-def test_the_run_pays_in_the_first_currency_and_says_what_it_left_out() -> None:
+def test_other_currencies_are_not_counted_and_reported() -> None:
     euros = PriceChanged(t_ns=START_NS + HOUR, price=Price(9_000_000, "EUR"), gpus=1)
     built = rates(attempt(0, 1, stopped_price=Price(1, "GBP")).add(euros).heartbeat(after=H))
     assert built.function is not None
@@ -155,7 +155,7 @@ ON_A: dict[str, Any] = {"boot_id": "a"}
         (JOB | {"launch": "slurm-17-0"}, {"launch": "slurm-17-1"}, 2, Basis.ASSUMED),
     ],
 )  # fmt: skip
-def test_who_had_the_machine_between_two_attempts_decides(
+def test_gap_between_attempts_is_charged_by_what_happened_to_the_machine(
     before: dict[str, Any], after: dict[str, Any], per_hour: float, basis: Basis
 ) -> None:
     built = function(attempt(0, 1, **before), attempt(5, 1, **after))
@@ -276,14 +276,14 @@ def test_the_same_machine_is_paid_for_between_two_attempts_and_another_one_is_no
         ("failed", HOST, [(1, 5, 2.0, Basis.MEASURED)]),
     ],
 )
-def test_a_machine_that_was_taken_back_is_paid_for_only_by_what_was_stated(
+def test_reclaimed_machine_is_charged_only_a_stated_stopped_price(
     end: EndStatus, about: dict[str, Any], gap: list[tuple[float, float, float, Basis]]
 ) -> None:
     built = function(attempt(0, 1, end, **ON_NODES | about), attempt(5, 1, **ON_NODES | about))
     assert pieces(built) == [(0, 1, 2.0, Basis.MEASURED), *gap, (5, 6, 2.0, Basis.MEASURED)]
 
 
-def test_a_finding_says_what_a_machine_that_was_left_may_have_cost() -> None:
+def test_finding_states_the_possible_cost_of_an_abandoned_machine() -> None:
     first = attempt(0, 1, "failed", **ON_NODES | POD)
     built = rates(first, attempt(5, 1, **ON_NODES | {"instance_id": "other"}))
     assert [finding.message for finding in built.findings] == [
@@ -292,12 +292,12 @@ def test_a_finding_says_what_a_machine_that_was_left_may_have_cost() -> None:
     ]
 
 
-def test_nothing_is_said_of_a_machine_that_the_scheduler_took_back() -> None:
+def test_reclaimed_machine_is_no_finding() -> None:
     first = attempt(0, 1, **ON_NODES | IN_JOB)
     assert rates(first, attempt(5, 1, **ON_NODES | IN_JOB | {"slurm_restart": "1"})).findings == ()
 
 
-def test_money_that_is_only_assumed_can_be_told_from_the_rest() -> None:
+def test_assumed_money_is_reported_separately() -> None:
     built = function(attempt(0, 1, **ON_NODES), attempt(5, 1, **ON_NODES))
     assert built.units_by_basis(0, 2**62) == {
         Basis.MEASURED: 4_000_000 * HOUR,
@@ -348,7 +348,9 @@ def test_the_run_begins_with_whichever_node_begins_first() -> None:
 
 
 @pytest.mark.parametrize(("about", "per_hour"), [(FOUND, 8.0), (STATED, 6.0), (GUESSED, 4.0)])
-def test_one_node_that_records_alone_carries_all(about: dict[str, Any], per_hour: float) -> None:
+def test_single_recording_node_is_charged_for_all_gpus(
+    about: dict[str, Any], per_hour: float
+) -> None:
     assert pieces(function(on_node("a", 0, 3, 0, **about))) == [(0, 3, per_hour, M)]
 
 
@@ -360,12 +362,12 @@ def test_nodes_with_different_gpus_are_each_charged_for_their_own() -> None:
     ]
 
 
-def test_without_hosts_nodes_are_told_apart_by_their_numbers() -> None:
+def test_nodes_without_hosts_are_distinguished_by_number() -> None:
     early, late = on_node("", 0, 3, 0, **FOUND), on_node("", 1, 2, 1, **FOUND | {"node": 1})
     assert pieces(function(early, late)) == [(0, 1, 4.0, M), (1, 3, 8.0, M)]
 
 
-def test_what_was_stated_is_split_by_the_processes_of_each_node() -> None:
+def test_stated_gpus_are_split_by_the_processes_of_each_node() -> None:
     ranks = [on_node("a", 0, 3, n, **STATED) for n in (0, 1)]
     assert pieces(function(*ranks, on_node("b", 1, 2, 2, **STATED)))[0] == (0, 1, 4.0, M)
 
@@ -407,24 +409,24 @@ def test_slices_that_were_given_back_are_not_charged(
     assert built.rate_at(START_NS + HOUR) == per_hour * 1e6
 
 
-def test_gpus_that_nobody_stated_or_found_are_an_assumption() -> None:
+def test_one_gpu_per_process_is_an_assumption() -> None:
     (assumption,) = function(attempt(0, 1, **ON_NODES | {"gpus_source": "world_size"})).assumptions
     assert "one per process is assumed" in assumption.text
 
 
-def test_an_attempt_whose_end_nobody_saw_says_so() -> None:
+def test_attempt_without_a_recorded_end_is_an_assumption() -> None:
     built = function(attempt(0, 1, **ON_NODES | HOST), attempt(5, 1, **ON_NODES | HOST))
     assert [a.text for a in built.assumptions] == [
         "an attempt without a recorded end is charged up to its last sign of life"
     ]
 
 
-def test_slices_in_logs_of_before_change_no_price() -> None:
+def test_slices_do_not_change_the_price_in_logs_without_nodes() -> None:
     change = SlicesChanged(t_ns=START_NS + HOUR, active=1, total=4, available=1)
     assert pieces(function(attempt(0, 3).add(change))) == [(0, 3, 2.0, M)]
 
 
-def test_nodes_in_logs_of_before_are_charged_from_the_attempts_begin() -> None:
+def test_logs_without_nodes_charge_all_ranks_from_the_attempts_begin() -> None:
     old = {"price": dollars(1), "gpus": 2}
     early = Segment(about=old | {"host": "a"}).heartbeat(3 * H)
     late = Segment(start=H, rank=1, about=old | {"host": "b"}).heartbeat(H)

@@ -76,7 +76,7 @@ def test_slurm_and_instance_are_recorded() -> None:
 
 
 @pytest.mark.parametrize("off", ["0", "false", "off", "False", " no "])
-def test_what_points_at_a_person_or_a_machine_can_be_switched_off(off: str) -> None:
+def test_identifying_facts_can_be_switched_off(off: str) -> None:
     about = gather(OUTLAY_RECORD_IDENTITY=off, SLURM_JOB_ACCOUNT="acc", RUNPOD_POD_ID="pod")
     assert [name for name in facts.PERSONAL if getattr(about, name)] == []
 

@@ -102,9 +102,7 @@ def test_no_energy_is_lost_to_rounding(tmp_path: Path, clock: ManualClock) -> No
     assert sum(readings) == 13
 
 
-def test_counters_are_not_asked_more_often_than_they_move(
-    tmp_path: Path, clock: ManualClock
-) -> None:
+def test_counters_are_read_at_most_every_100_ms(tmp_path: Path, clock: ManualClock) -> None:
     sysfs = FakeSysfs(tmp_path)
     meter = EnergyMeter(PowercapSource.detect(tmp_path), clock)
     sysfs.set(5000)
@@ -149,7 +147,7 @@ def test_a_gpu_with_a_counter_is_measured() -> None:
     assert source.take_uj() == 250_000
 
 
-def test_a_driver_that_was_reloaded_gives_no_energy_back() -> None:
+def test_reset_energy_counter_does_not_count_negative() -> None:
     nvml = FakeNvml(energy_mj=5000)
     source = NvmlSource(nvml, 0)
     nvml.energy_mj = 40
@@ -170,7 +168,7 @@ def test_a_gpu_that_cannot_be_read_is_refused() -> None:
         NvmlSource(FakeNvml(energy_mj=None), 0)
 
 
-def test_a_sum_is_no_better_than_its_worst_part(clock: ManualClock) -> None:
+def test_quality_of_a_sum_is_the_worst_of_its_parts(clock: ManualClock) -> None:
     measured = NvmlSource(FakeNvml(energy_mj=1), 0, clock)
     estimated = NvmlSource(FakeNvml(energy_mj=None, power_mw=1), 1, clock)
     assert EnergyMeter([measured, estimated], clock).quality is Quality.ESTIMATED
@@ -226,7 +224,7 @@ def test_a_model_without_parameters_is_refused(parameters: Any) -> None:
         ("all_reduce", 1, 0),
     ],
 )
-def test_what_a_ring_sends_follows_from_payload_and_group(
+def test_ring_bytes_follow_from_payload_and_group_size(
     operation: str, group_size: int, sent: int
 ) -> None:
     assert algo_bytes(Traffic(operation, group_size), 1_000_000) == sent

@@ -83,11 +83,11 @@ def test_both_shapes_of_loop_share_their_numbers(run: outlay.Run) -> None:
     assert [step.step for step in recorded(run, Step)] == [0, 1, 2, 3]
 
 
-def test_a_loop_may_say_where_it_starts(run: outlay.Run) -> None:
+def test_loop_may_set_its_first_step_number(run: outlay.Run) -> None:
     assert [run.step_number for _ in run.steps("ab", start=100)] == [100, 101]
 
 
-def test_a_timer_may_stand_for_several_steps(run: outlay.Run) -> None:
+def test_timer_may_count_several_steps(run: outlay.Run) -> None:
     with run.step() as timer:
         timer.count = 10
     with run.step():
@@ -145,7 +145,7 @@ def test_a_step_left_by_break_ends_there(run: outlay.Run, clock: ManualClock) ->
     assert recorded(run, Step)[0].dur_ns == SECOND
 
 
-def test_a_step_left_by_break_counts_however_the_run_was_stopped(tmp_path: Path) -> None:
+def test_step_left_by_break_counts_in_a_preempted_run(tmp_path: Path) -> None:
     with outlay.run("m", dir=tmp_path) as run:
         for _ in run.steps(range(9)):
             run.preempted("spot reclaim")
@@ -370,7 +370,7 @@ def test_notes_heartbeats_and_budget_events_are_kept(run: outlay.Run) -> None:
 
 
 class CountingGate:
-    """Lets so many steps run, and keeps what it was told."""
+    """Allows so many steps, and keeps its calls."""
 
     def __init__(self, allowed: int) -> None:
         self.allowed = allowed
@@ -392,7 +392,7 @@ class CountingGate:
 
 
 class LastStepGate(CountingGate):
-    """Says after the last step that it was the last."""
+    """Stops the loop after its last step."""
 
     def after_step(self, step: Step) -> str | None:
         super().after_step(step)
@@ -419,7 +419,7 @@ def test_every_gate_binds(run: outlay.Run) -> None:
     assert list(run.steps(range(9))) == [0]
 
 
-def test_what_is_attached_completes_each_step_and_sees_each_record_in_order(
+def test_attached_callbacks_fill_steps_and_observe_records_in_order(
     run: outlay.Run,
 ) -> None:
     seen: list[tuple[str, int, int]] = []

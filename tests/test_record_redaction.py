@@ -11,14 +11,14 @@ from outlay.record.redaction import REDACTED, Redactor, is_secret_name, recorded
     "name",
     ["HF_TOKEN", "WANDB_API_KEY", "accessToken", "API_TOKENS", "db_password", "SLACK_WEBHOOK"],
 )
-def test_a_name_that_usually_holds_a_secret_is_known(name: str) -> None:
+def test_secret_names_are_recognised(name: str) -> None:
     assert is_secret_name(name)
 
 
 @pytest.mark.parametrize(
     "name", ["tokenizer", "TOKENIZERS_PARALLELISM", "tokenization", "monkey", "bypass", "optim.lr"]
 )
-def test_a_name_that_only_sounds_like_one_is_not(name: str) -> None:
+def test_similar_names_are_not_secret(name: str) -> None:
     assert not is_secret_name(name)
 
 
@@ -29,7 +29,7 @@ def test_a_name_that_only_sounds_like_one_is_not(name: str) -> None:
         "x_AKIAIOSFODNN7EXAMPLE", "postgres://user:hunter22@host/db",
     ],
 )  # fmt: skip
-def test_what_looks_like_a_secret_is_removed(text: str) -> None:
+def test_text_in_the_form_of_a_secret_is_redacted(text: str) -> None:
     assert REDACTED in Redactor([]).text(text)
 
 
@@ -40,7 +40,7 @@ def test_what_looks_like_a_secret_is_removed(text: str) -> None:
         "hf-internal-testing/tiny-random-gpt2",
     ],
 )  # fmt: skip
-def test_a_word_with_the_letters_of_a_secret_inside_stays(text: str) -> None:
+def test_words_that_contain_a_secret_prefix_are_kept(text: str) -> None:
     assert Redactor([]).text(text) == text
 
 
@@ -51,7 +51,7 @@ def test_a_secret_is_removed_wherever_its_value_occurs() -> None:
     }  # fmt: skip
 
 
-def test_a_switch_under_a_secret_name_takes_no_word_out_of_other_texts() -> None:
+def test_boolean_under_a_secret_name_is_not_redacted_elsewhere() -> None:
     redact = Redactor([{"USE_AUTH": "false"}])
     assert redact.text("hydra.job.chdir=false") == "hydra.job.chdir=false"
 
@@ -71,7 +71,7 @@ def test_a_switch_under_a_secret_name_takes_no_word_out_of_other_texts() -> None
         "password: '{}'", "https://me:{}@host/db", "https://me:p@{}@host/db", "sig={}",
     ],
 )  # fmt: skip
-def test_a_secret_is_known_by_its_form(form: str) -> None:
+def test_secrets_are_recognised_by_form(form: str) -> None:
     shown = Redactor([]).text(form.format("Zq9secretZq9"))
     assert "Zq9secretZq9" not in shown
     assert REDACTED in shown
@@ -96,7 +96,7 @@ def test_the_word_after_a_secret_flag_is_removed(words: list[str]) -> None:
         "model=gsk_small", "/robots/bot1/run",
     ],
 )  # fmt: skip
-def test_a_setting_is_no_secret(text: str) -> None:
+def test_settings_are_not_redacted(text: str) -> None:
     assert Redactor([]).text(text) == text
     assert Redactor([]).command(text.split()) == text.split()
 
@@ -110,5 +110,5 @@ def test_only_listed_variables_of_the_environment_are_recorded() -> None:
 
 
 @pytest.mark.parametrize("unit", ["a=", "-token ", "Bearer ", "https://", "eyJ", "a.", 'key="'])
-def test_a_long_text_is_looked_through_once(unit: str) -> None:
+def test_redacting_a_long_text_takes_linear_time(unit: str) -> None:
     assert Redactor([]).text(unit * 20_000)

@@ -68,7 +68,7 @@ def test_the_environment_names_another_database(
     assert not (private_home / "outlay.db").exists()
 
 
-def test_without_a_setting_the_home_is_the_platforms(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_default_home_is_the_platforms_data_directory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OUTLAY_HOME")
     assert outlay_home().name == "outlay"
 

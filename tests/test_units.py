@@ -1,4 +1,4 @@
-"""Quantities: what is parsed, what is refused, and that units never mix."""
+"""Parsing of quantities, and errors for different units."""
 
 from __future__ import annotations
 
@@ -52,12 +52,12 @@ def test_money_is_parsed_exactly(text: object, expected: Money) -> None:
         "9e999999", "1e-999999", Money(-1), "\uff11 USD", "\u0661", "1__0", "1_", "_1", "1_.5",
     ],
 )  # fmt: skip
-def test_what_is_no_amount_is_refused_with_what_was_seen(value: object) -> None:
+def test_invalid_amount_is_refused(value: object) -> None:
     with pytest.raises(InvalidValue, match="ceiling: got"):
         Money.parse(value, name="ceiling")
 
 
-def test_rounding_up_never_asks_for_less_than_was_meant() -> None:
+def test_rounding_up_keeps_amounts_below_a_micro_unit() -> None:
     assert Money.parse("0.0000001", rounding="up") == Money(1)
     assert Money.parse("0.0000001") == Money(0)
 
@@ -156,7 +156,7 @@ def test_tokens_are_whole_numbers(text: object, count: int) -> None:
     "value",
     ["1.5", 0.5, "5 potatoes", math.nan, -1, True, "1e99", "90s", "5ks", "9e999999k", Tokens(-1)],
 )
-def test_what_is_no_token_count_is_refused(value: object) -> None:
+def test_invalid_token_count_is_refused(value: object) -> None:
     with pytest.raises(InvalidValue):
         Tokens.parse(value)
 
@@ -192,7 +192,7 @@ def test_quantities_of_different_kinds_do_not_mix() -> None:
         (90_000 * 10**9, "1d01h"),
     ],
 )
-def test_durations_read_as_people_write_them(ns: int, text: str) -> None:
+def test_durations_are_formatted(ns: int, text: str) -> None:
     assert str(Duration(ns)) == text
 
 
@@ -207,7 +207,7 @@ def test_money_is_rounded_for_reading_to_cents_or_two_digits(micros: int, text: 
     assert money_text(Money(micros)) == text
 
 
-def test_money_in_a_column_that_would_read_as_zero_says_so() -> None:
+def test_amount_that_rounds_to_zero_is_shown_as_below_a_cent() -> None:
     assert money_text(Money(-3), 2) == "-<0.01 USD"
 
 
@@ -223,10 +223,10 @@ def test_the_ends_of_a_range_of_money_have_equal_decimals() -> None:
     ("cost", "text"),
     [(0.0, "0.00 USD"), (1.23456e-8, "0.0000000123 USD"), (1234.5, "1,234.50 USD")],
 )
-def test_what_a_unit_cost_has_three_digits_and_no_power_of_ten(cost: float, text: str) -> None:
+def test_unit_cost_has_three_digits_and_no_exponent(cost: float, text: str) -> None:
     assert unit_cost_text(cost, "USD") == text
 
 
-def test_a_sign_stands_before_dollars_alone() -> None:
+def test_currency_sign_is_used_for_dollars_only() -> None:
     assert dollar_text(Money(5_000_000)) == "$5.00"
     assert dollar_text(Money(5_004_000, "EUR"), 2) == "5.00 EUR"

@@ -79,7 +79,7 @@ def test_a_record_written_behind_a_torn_one_is_salvaged() -> None:
     assert len(decoded.complaints) == 1
 
 
-def test_a_lost_middle_line_is_said_to_be_missing(tmp_path: Path) -> None:
+def test_lost_middle_line_is_reported_as_missing(tmp_path: Path) -> None:
     path = STORY.write(tmp_path)
     path.write_bytes(b"".join(LINES[:MIDDLE] + LINES[MIDDLE + 1 :]))
     (finding,) = read_run(tmp_path).findings
@@ -141,7 +141,7 @@ def test_a_long_line_that_is_torn_is_one_finding_and_read_once_it_is_whole(tmp_p
     assert reader.findings() == []
 
 
-def test_a_line_of_another_version_is_refused_wherever_it_stands() -> None:
+def test_line_of_another_version_is_refused_at_any_position() -> None:
     newer = encode_line(Step(t_ns=1, step=1, dur_ns=1), 0).replace(b'{"v":1', b'{"v":2')
     for block in (newer, newer + b"junk\n"):
         decoded = decode_block(block)

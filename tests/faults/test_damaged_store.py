@@ -133,7 +133,7 @@ READERS = {
     "model_budgets": (["cost", "budget", "status"], "budget of bad-{}"),
 }
 UNREAD = {*IDS, "per_gpu_micros", "updated_ns"}
-"""Numbers that are sorted by, and shown to nobody."""
+"""Numbers that are used for sorting only."""
 
 
 @pytest.mark.parametrize("table", [*READERS])
@@ -141,14 +141,14 @@ UNREAD = {*IDS, "per_gpu_micros", "updated_ns"}
 def test_every_row_with_a_damaged_number_is_named(store: Path, table: str, cell: str) -> None:
     damage(store, table, CELLS[cell])
     command, name = READERS[table]
-    said = " ".join(
+    messages = " ".join(
         f"{finding['source']}: {finding['message']}"
         for finding in in_process(*command, "--json").json["findings"]
     )
     columns = schema.metadata.tables[table].columns
     numbers = {c.name for c in columns if isinstance(c.type, Integer)} - UNREAD
-    assert {column for column in numbers if name.format(column) not in said} == set()
-    assert "damaged" in said
+    assert {column for column in numbers if name.format(column) not in messages} == set()
+    assert "damaged" in messages
 
 
 def test_invalid_utf8_damages_only_its_row(store: Path) -> None:

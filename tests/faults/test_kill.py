@@ -82,5 +82,5 @@ def test_a_kill_leaves_at_most_a_torn_tail(killed: Killed) -> None:
     assert len({finding.source for finding in findings}) == len(findings)
 
 
-def test_the_kills_hit_different_moments(killed: Killed) -> None:
+def test_kills_hit_different_moments(killed: Killed) -> None:
     assert len(set(killed.acknowledged)) > KILLS / 10

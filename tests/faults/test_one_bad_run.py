@@ -31,17 +31,17 @@ def good_in(rows: list[dict[str, object]]) -> int:
     return len({row["name"] for row in rows if str(row["name"]).startswith("good-")})
 
 
-def named(text: str) -> set[str]:
+def damages_named_in(text: str) -> set[str]:
     return {name for name in DAMAGES if f"bad-{name}" in text}
 
 
 def test_every_listing_shows_the_good_and_names_the_damaged(runs: Path) -> None:
     listed = outlay("runs", runs, "--all", "--json")
     assert good_in(listed.json["runs"]) == GOOD
-    assert named(listed.out) == set(DAMAGES)
+    assert damages_named_in(listed.out) == set(DAMAGES)
     collected = in_process("collect", runs, "--json")
     assert collected.json["registered"] >= GOOD
-    assert named(collected.out) >= {"fifo", "not-utf8", "metric-of-words"}
+    assert damages_named_in(collected.out) >= {"fifo", "not-utf8", "metric-of-words"}
     assert good_in(in_process("runs", "--all", "--json").json["runs"]) == GOOD
     for command in (["runs", str(runs)], ["runs"], [], ["cost", "summary"]):
         assert in_process(*command).code == 0
@@ -73,7 +73,7 @@ def test_every_total_counts_the_good_and_names_the_damaged(runs: Path) -> None:
     assert in_process("advise", "--model", "m").code == 0
 
 
-QUESTIONS = [
+COMMANDS = [
     ["goodput"], ["goodput", "deviation"], ["cost", "show"], ["cost", "forecast", "--run"],
     ["report"], ["report", "--md"], ["advise"], ["ledger", "cat"], ["ledger", "verify"],
     ["budget", "show"], ["budget", "plan", "--mode", "iso_tokens", "--limit", "1M", "--from"],
@@ -82,16 +82,16 @@ QUESTIONS = [
 
 
 @pytest.mark.parametrize("name", [*DAMAGES])
-def test_a_question_about_a_damaged_run_has_an_answer(tmp_path: Path, name: str) -> None:
+def test_commands_on_a_damaged_run_exit_with_a_documented_code(tmp_path: Path, name: str) -> None:
     run_dir = good_run(tmp_path / "run", "one")
     DAMAGES[name](run_dir)
-    for question in QUESTIONS:
-        assert in_process(*question, run_dir).code in (0, 1, 2)
+    for command in COMMANDS:
+        assert in_process(*command, run_dir).code in (0, 1, 2)
 
 
 @pytest.mark.parametrize("name", [*DAMAGES])
 @pytest.mark.parametrize("budget", [None, "iso_tokens=1M"])
-def test_a_damaged_run_can_be_gone_on_with_or_is_refused(
+def test_damaged_run_can_be_continued_or_is_refused(
     tmp_path: Path, name: str, budget: str | None
 ) -> None:
     run_dir = good_run(tmp_path / "run", "one")

@@ -87,7 +87,7 @@ def test_a_forked_child_neither_keeps_nor_drops_its_parents_lock(tmp_path: Path)
     os.waitpid(child, 0)
 
 
-def test_what_is_no_text_is_recorded_as_text(tmp_path: Path) -> None:
+def test_non_text_note_and_span_name_are_recorded_as_text(tmp_path: Path) -> None:
     with outlay.run("m", dir=tmp_path) as run:
         run.note(None)  # type: ignore[arg-type]
         with run.span(7):  # type: ignore[arg-type]

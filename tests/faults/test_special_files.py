@@ -18,7 +18,7 @@ from sweep_on_disk import Sweep
 
 pytestmark = pytest.mark.timeout(20)  # A command that waits for a writer ends as a failure.
 every_kind = pytest.mark.parametrize("kind", [*SPECIAL])
-ASKING = ["status", "verify", "history"]
+READING = ["status", "verify", "history"]
 SPENDING = [["authorize", "a", "1"], ["record", "a", "1"], ["accept", "--reason", "because"]]
 
 
@@ -52,16 +52,16 @@ def test_the_guard_refuses_to_spend_by_a_directory(books: Path) -> None:
 
 @every_kind
 @pytest.mark.parametrize("name", ["spend.jsonl", "spend.head", "manifest.json"])
-def test_every_command_of_the_guard_says_at_once_what_is_no_file(
+def test_guard_commands_refuse_special_files_and_write_nothing(
     books: Path, name: str, kind: str
 ) -> None:
     put(books / name, kind)
     if (name, kind) == ("spend.jsonl", "directory"):
         return  # The log is then sought inside, as documented.
     before = lines_of(books)
-    # Of a link to the log, the file that it leads to.
+    # If the log is a link, the error names its target.
     shown = (books / name).resolve().name if name == "spend.jsonl" else name
-    for words in [*([word] for word in ASKING), *SPENDING]:
+    for words in [*([word] for word in READING), *SPENDING]:
         ended = in_process("guard", *words, "--log", books / "spend.jsonl")
         assert ended.code == 3, words
         assert re.search(rf"{shown}\b.*not a regular file", ended.out + ended.err, re.DOTALL), words
@@ -69,7 +69,7 @@ def test_every_command_of_the_guard_says_at_once_what_is_no_file(
 
 
 @every_kind
-def test_what_a_machine_remembers_of_a_log_may_be_no_file(
+def test_special_file_as_remembered_head_does_not_stop_the_guard(
     books: Path, private_home: Path, kind: str
 ) -> None:
     (remembered,) = (private_home / "heads").iterdir()
@@ -78,9 +78,7 @@ def test_what_a_machine_remembers_of_a_log_may_be_no_file(
 
 
 @every_kind
-def test_a_list_of_rentals_that_is_no_file_is_passed_over(
-    books: Path, private_home: Path, kind: str
-) -> None:
+def test_special_file_among_rentals_is_skipped(books: Path, private_home: Path, kind: str) -> None:
     (private_home / "rentals").mkdir()
     SPECIAL[kind](private_home / "rentals" / "x.path")
     assert in_process("runs").code == 0
@@ -88,9 +86,7 @@ def test_a_list_of_rentals_that_is_no_file_is_passed_over(
 
 
 @every_kind
-def test_a_family_of_processes_that_is_no_file_is_passed_over(
-    private_home: Path, kind: str
-) -> None:
+def test_special_file_among_process_records_is_skipped(private_home: Path, kind: str) -> None:
     (private_home / "kept").mkdir(exist_ok=True)
     SPECIAL[kind](private_home / "kept" / "x.json")
     assert in_process("runs").code == 0
@@ -107,14 +103,14 @@ def open_run(tmp_path: Path) -> Path:
 
 
 @every_kind
-def test_the_lock_of_a_rank_that_is_no_file_ends_no_listing(open_run: Path, kind: str) -> None:
+def test_runs_are_listed_if_a_lock_file_is_special(open_run: Path, kind: str) -> None:
     SPECIAL[kind](open_run / "ledger" / "rank-0.lock")
     listed = in_process("runs", open_run.parent, "--all", "--json").json["runs"]
     assert {row["name"] for row in listed} == {"n", "good"}
 
 
 @every_kind
-def test_training_goes_on_where_the_lock_of_its_rank_is_no_file(open_run: Path, kind: str) -> None:
+def test_training_continues_if_its_lock_file_is_special(open_run: Path, kind: str) -> None:
     SPECIAL[kind](open_run / "ledger" / "rank-0.lock")
     done: list[int] = []
     with run("m", dir=open_run) as training:
@@ -132,7 +128,7 @@ def sweep(tmp_path: Path) -> Path:
 @every_kind
 @pytest.mark.parametrize("name", [".sweep.lock", "sweep_journal.jsonl", "sweep_manifest.json"])
 @pytest.mark.parametrize("command", ["status", "resume", "aggregate", "cancel"])
-def test_a_sweep_says_what_of_it_is_no_file(
+def test_sweep_commands_report_special_files(
     sweep: Path, name: str, kind: str, command: str
 ) -> None:
     (sweep / name).unlink(missing_ok=True)

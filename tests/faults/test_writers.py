@@ -226,7 +226,7 @@ def test_attempts_that_overlap_are_cut_where_the_later_one_begins() -> None:
     assert before.last_sign_ns == after.start_ns
 
 
-def test_a_heartbeat_beats_in_the_background(tmp_path: Path) -> None:
+def test_heartbeats_are_recorded_in_the_background(tmp_path: Path) -> None:
     def beats() -> list[Record]:
         return [r for r in read_run(tmp_path).records if isinstance(r, Heartbeat)]
 

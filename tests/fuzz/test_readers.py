@@ -46,7 +46,7 @@ def test_damaged_input_ends_in_a_value_or_a_documented_error(name: str, seed: in
 
 
 @pytest.mark.parametrize("path", KEPT, ids=lambda path: f"{path.parent.name}/{path.name}")
-def test_what_broke_a_reader_once_does_not_again(path: Path) -> None:
+def test_inputs_that_once_broke_a_reader_are_read(path: Path) -> None:
     read(path.parent.name.replace("-", " "), path.read_bytes())
 
 

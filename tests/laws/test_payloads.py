@@ -98,13 +98,13 @@ def test_result_does_not_depend_on_batches(payloads: list[Any], data: st.DataObj
 
 
 @given(logs())
-def test_the_steps_in_bulk_are_the_step_records(payloads: list[Any]) -> None:
+def test_steps_in_bulk_fold_as_step_records(payloads: list[Any]) -> None:
     chunks, _ = translated([payloads])
     assert account_of([Chunk(c.segment, list(c.records)) for c in chunks]) == account_of(chunks)
 
 
 @given(logs())
-def test_what_is_translated_can_be_written_to_a_run_log(payloads: list[Any]) -> None:
+def test_translated_records_can_be_encoded(payloads: list[Any]) -> None:
     for chunk in translated([payloads])[0]:
         assert [_written(record) for record in chunk.records] == list(chunk.records)
 

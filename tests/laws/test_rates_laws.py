@@ -26,7 +26,7 @@ def rate_functions(draw: st.DrawFn) -> RateFunction:
 
 
 @st.composite
-def stories(draw: st.DrawFn) -> list[Segment]:
+def segment_lists(draw: st.DrawFn) -> list[Segment]:
     """Attempts one after the other, each with prices that change while it runs."""
     segments, clock = [], 0
     for number in range(draw(st.integers(1, 4))):
@@ -115,9 +115,9 @@ def test_a_window_costs_the_integral_of_the_rate(function: RateFunction, a: int,
     assert function.units_between(start, end) == integral
 
 
-@given(stories(), st.integers(0, 10_000))
+@given(segment_lists(), st.integers(0, 10_000))
 @settings(max_examples=200, deadline=None)
-def test_a_run_costs_what_fractions_say(segments: list[Segment], later: int) -> None:
+def test_cost_of_a_run_equals_exact_fractions(segments: list[Segment], later: int) -> None:
     until_ns = segments[-1].now_ns + ns(later)
     rates = run_rates(attempts_of(segments), until_ns)
     expected = oracle_dollars(segments, until_ns)
@@ -128,7 +128,7 @@ def test_a_run_costs_what_fractions_say(segments: list[Segment], later: int) -> 
         assert Fraction(charged, NS_PER_HOUR * 10**6) == expected
 
 
-@given(stories(), st.integers(0, 10_000))
+@given(segment_lists(), st.integers(0, 10_000))
 @settings(deadline=None)
 def test_pieces_are_in_order_and_never_overlap(segments: list[Segment], later: int) -> None:
     function = run_rates(attempts_of(segments), segments[-1].now_ns + ns(later)).function
@@ -136,7 +136,7 @@ def test_pieces_are_in_order_and_never_overlap(segments: list[Segment], later: i
         assert left.start_ns < left.end_ns <= right.start_ns < right.end_ns
 
 
-@given(stories(), st.randoms(use_true_random=False))
+@given(segment_lists(), st.randoms(use_true_random=False))
 @settings(deadline=None)
 def test_attempts_do_not_depend_on_the_order_of_segments(
     segments: list[Segment], order: object

@@ -105,7 +105,7 @@ settings_stated = st.dictionaries(
 
 @given(env=settings_stated)
 @settings(max_examples=40, deadline=None)
-def test_what_is_no_secret_is_kept(env: dict[str, str]) -> None:
+def test_settings_are_written_unredacted(env: dict[str, str]) -> None:
     env = {name: value for name, value in env.items() if name != "KEY_DIM" or value.isdecimal()}
     plan = plan_of(env, ["--lr", "0.1", "data.root=/x"], {})
     place = Place(directory="/s/r", port=1)

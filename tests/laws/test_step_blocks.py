@@ -1,4 +1,4 @@
-"""Bulk: a block read many lines at a time says what it says line by line, to the last bit."""
+"""Decoding a block in bulk gives exactly what decoding it line by line gives."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NAMES = ("wait_ns", "tokens", "samples", "comm_bytes", "energy_mj", "flops", "co
 
 
 @pytest.fixture(autouse=True, scope="module")
-def few_lines_are_many() -> Iterator[None]:
+def short_blocks_in_bulk() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(step_blocks, "_MIN_LINES", 1)
         yield
@@ -41,7 +41,7 @@ def written(seq: int, text: str) -> bytes:
 
 
 def split(decoded: Decoded) -> tuple[list[list[int]], Work, list[Record]]:
-    """Return what a fold takes from a block: the steps by column, what they used, the others."""
+    """Return what a fold uses of a block: the steps by column, their totals, the other records."""
     records = decoded.records
     if isinstance(records, StepBlock):
         columns, others = records.steps, list(records.others)
@@ -52,7 +52,7 @@ def split(decoded: Decoded) -> tuple[list[list[int]], Work, list[Record]]:
     return [column.tolist() for column in columns.all()], columns.work, others
 
 
-def assert_the_same(block: bytes) -> None:
+def assert_decoded_alike(block: bytes) -> None:
     bulk, slow = decode_steps(block), decode_block(block)
     assert bulk.complaints == slow.complaints
     assert list(bulk.records) == list(slow.records)
@@ -99,10 +99,10 @@ def plain_blocks(draw: st.DrawFn) -> list[bytes]:
 @given(lines=plain_blocks())
 @settings(deadline=None, max_examples=200)
 def test_steps_read_in_bulk_are_those_read_one_by_one(lines: list[bytes]) -> None:
-    assert_the_same(b"".join(lines))
+    assert_decoded_alike(b"".join(lines))
 
 
-odd_lines = st.one_of(
+unusual_lines = st.one_of(
     some.records.map(lambda record: lambda seq: encode_line(record, seq)),
     st.sampled_from(
         [
@@ -130,16 +130,16 @@ odd_lines = st.one_of(
 )
 
 
-@given(lines=plain_blocks(), odd=st.lists(st.tuples(st.integers(0, 9), odd_lines), max_size=3))
+@given(lines=plain_blocks(), odd=st.lists(st.tuples(st.integers(0, 9), unusual_lines), max_size=3))
 @settings(deadline=None, max_examples=300)
-def test_odd_lines_among_them_change_nothing(
+def test_unusual_lines_are_decoded_as_by_the_codec(
     lines: list[bytes], odd: list[tuple[int, object]]
 ) -> None:
-    assert_the_same(b"".join(with_odd_lines(lines, odd)))
+    assert_decoded_alike(b"".join(with_unusual_lines(lines, odd)))
 
 
-def with_odd_lines(lines: Sequence[bytes], odd: list[tuple[int, object]]) -> list[bytes]:
-    """Put odd lines in the place of some, each with the number of the line that it replaces."""
+def with_unusual_lines(lines: Sequence[bytes], odd: list[tuple[int, object]]) -> list[bytes]:
+    """Replace some lines by unusual ones with the same sequence numbers."""
     mixed = list(lines)
     for at, line in odd:
         place = at % len(mixed)
@@ -153,10 +153,10 @@ def with_odd_lines(lines: Sequence[bytes], odd: list[tuple[int, object]]) -> lis
     order=st.lists(st.integers(min_value=0, max_value=7), min_size=1, max_size=10),
 )
 @settings(deadline=None)
-def test_lost_repeated_and_swapped_lines_change_nothing(
+def test_lost_repeated_and_swapped_lines_are_decoded_as_by_the_codec(
     lines: list[bytes], order: list[int]
 ) -> None:
-    assert_the_same(b"".join(lines[place % len(lines)] for place in order))
+    assert_decoded_alike(b"".join(lines[place % len(lines)] for place in order))
 
 
 @given(
@@ -164,13 +164,13 @@ def test_lost_repeated_and_swapped_lines_change_nothing(
     flips=st.lists(st.tuples(st.integers(min_value=0), st.integers(0, 7)), min_size=1, max_size=3),
 )
 @settings(deadline=None, max_examples=200)
-def test_flipped_bits_are_found_just_the_same(
+def test_flipped_bits_are_decoded_as_by_the_codec(
     lines: list[bytes], flips: list[tuple[int, int]]
 ) -> None:
     block = bytearray(b"".join(lines))
     for at, bit in flips:
         block[at % len(block)] ^= 1 << bit
-    assert_the_same(bytes(block) if block.endswith(b"\n") else bytes(block) + b"\n")
+    assert_decoded_alike(bytes(block) if block.endswith(b"\n") else bytes(block) + b"\n")
 
 
 def usual_lines(count: int) -> list[bytes]:
@@ -214,10 +214,10 @@ def test_a_usual_log_is_read_in_bulk(monkeypatch: pytest.MonkeyPatch) -> None:
     records = decode_steps(block).records
     assert isinstance(records, StepBlock)
     assert len(records.steps.end) + len(records.others) == len(records) == 5000
-    assert_the_same(block)
+    assert_decoded_alike(block)
 
 
-def test_a_single_line_can_be_looked_at() -> None:
+def test_records_of_a_block_are_indexed_in_line_order() -> None:
     lines = usual_lines(200)
     records = decode_steps(b"".join(lines)).records
     whole = decode_block(b"".join(lines)).records
@@ -239,7 +239,7 @@ def folds(run_dir: Path, *, bulk: bool) -> tuple[RunAccount, list[str]]:
     return fold, [str(finding) for finding in reader.findings()]
 
 
-def told(fold: SegmentAccount) -> tuple[object, ...]:
+def contents_of(fold: SegmentAccount) -> tuple[object, ...]:
     columns = [column.tolist() for column in fold.steps.all()]
     own = [part.tolist() for part in OwnTimes(fold).before()]
     return columns, own, fold.work, fold.life, list(fold.spans), fold.open, fold.checkpoints
@@ -263,15 +263,15 @@ def logs(draw: st.DrawFn) -> bytes:
 @given(log=logs())
 @settings(deadline=None, max_examples=150)
 @example(log=b"")
-def test_a_run_is_folded_alike_whatever_its_log_suffered(log: bytes) -> None:
+def test_damaged_logs_fold_the_same_in_bulk_and_by_line(log: bytes) -> None:
     with scratch_dir() as folder:
         path = Segment().write(Path(folder))
         path.write_bytes(log)
         bulk, bulk_findings = folds(Path(folder), bulk=True)
         slow, slow_findings = folds(Path(folder), bulk=False)
     assert bulk_findings == slow_findings
-    assert {s: told(f) for s, f in bulk.segments.items()} == {
-        s: told(f) for s, f in slow.segments.items()
+    assert {s: contents_of(f) for s, f in bulk.segments.items()} == {
+        s: contents_of(f) for s, f in slow.segments.items()
     }
 
 
@@ -293,7 +293,7 @@ def test_a_run_is_folded_alike_whatever_its_log_suffered(log: bytes) -> None:
     ],
 )
 @pytest.mark.parametrize("name", ["tokens", "count", "flops"])
-def test_what_only_looks_like_a_number_is_left_to_the_codec(odd: str, name: str) -> None:
+def test_invalid_numbers_are_left_to_the_codec(odd: str, name: str) -> None:
     usual = "2" * len(odd)
     texts = [f'"t_ns":7,"step":3,"dur_ns":2,"{name}":{number}' for number in (usual, odd, usual)]
-    assert_the_same(b"".join(written(seq, text) for seq, text in enumerate(texts)))
+    assert_decoded_alike(b"".join(written(seq, text) for seq, text in enumerate(texts)))

@@ -76,6 +76,13 @@ class Quantity:
     value: int
     EXPECTED: ClassVar[str]
 
+    @classmethod
+    def _whole(cls, number: Decimal, *, name: str, seen: object) -> Self:
+        """Return a Decimal as a quantity; it must be a whole number, zero or more."""
+        if number < 0:
+            raise InvalidValue(name, seen, f"{cls.EXPECTED}, zero or more")
+        return cls(whole(number, name=name, seen=seen, expected=cls.EXPECTED))
+
     def _not_negative(self, name: str) -> Self:
         if self.value < 0:  # As a difference it may be; as an argument not.
             raise InvalidValue(name, str(self), f"{self.EXPECTED}, zero or more")
@@ -118,7 +125,7 @@ class Duration(Quantity):
             return value._not_negative(name)
         if isinstance(value, timedelta):
             microseconds = value // timedelta(microseconds=1)
-            return cls._checked(Decimal(microseconds * 1000), name=name, seen=value)
+            return cls._whole(Decimal(microseconds * 1000), name=name, seen=value)
         if not isinstance(value, str) or not value.strip():
             raise InvalidValue(name, value, cls.EXPECTED)
         total, rest = Decimal(0), value
@@ -129,13 +136,7 @@ class Duration(Quantity):
             number = exact_decimal(part[1], name=name, expected=cls.EXPECTED)
             total = EXACT.add(total, EXACT.multiply(number, _NS[part[2]]))
             rest = rest[part.end() :]
-        return cls._checked(total, name=name, seen=value)
-
-    @classmethod
-    def _checked(cls, ns: Decimal, *, name: str, seen: object) -> Self:
-        if ns < 0:
-            raise InvalidValue(name, seen, f"{cls.EXPECTED}, zero or more")
-        return cls(whole(ns, name=name, seen=seen, expected=cls.EXPECTED))
+        return cls._whole(total, name=name, seen=value)
 
     @property
     def ns(self) -> int:
@@ -193,9 +194,7 @@ class _Count(Quantity):
             if letter not in _THOUSANDS:
                 raise InvalidValue(name, value, cls.EXPECTED)
             number = EXACT.multiply(number, _THOUSANDS[letter])
-        if number < 0:
-            raise InvalidValue(name, value, f"{cls.EXPECTED}, zero or more")
-        return cls(whole(number, name=name, seen=value, expected=cls.EXPECTED))
+        return cls._whole(number, name=name, seen=value)
 
 
 class Tokens(_Count):
@@ -241,10 +240,9 @@ class Energy(Quantity):
         if not isinstance(value, str):
             raise InvalidValue(name, value, cls.EXPECTED)
         number, unit = split_unit(value, name=name, expected=cls.EXPECTED)
-        if unit not in _MILLIJOULES or number < 0:
+        if unit not in _MILLIJOULES:
             raise InvalidValue(name, value, cls.EXPECTED)
-        millijoules = EXACT.multiply(number, _MILLIJOULES[unit])
-        return cls(whole(millijoules, name=name, seen=value, expected=cls.EXPECTED))
+        return cls._whole(EXACT.multiply(number, _MILLIJOULES[unit]), name=name, seen=value)
 
     @property
     def wh(self) -> float:
