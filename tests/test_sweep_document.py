@@ -1,4 +1,4 @@
-"""Documented keys of grids and columns of summaries that no other test checks."""
+"""Documented keys of grids, columns of summaries, and options of the aggregator."""
 
 from __future__ import annotations
 
