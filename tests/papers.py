@@ -1,4 +1,4 @@
-"""Reading the project's own files: which there are, and what a Markdown page holds."""
+"""The project's files, and the parts of a Markdown page."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ def project_files() -> list[Path]:
         command = ["git", "ls-files", "-z"]
         listed = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True)
         paths = [ROOT / name for name in listed.stdout.split("\0") if name]
-    else:  # An archive of the sources, as it was unpacked.
+    else:  # An unpacked source archive.
         paths = [path for path in ROOT.rglob("*") if not _is_scratch(path.relative_to(ROOT))]
     return sorted({path for path in paths if path.is_file()})
 
 
 def _is_scratch(path: Path) -> bool:
-    """Say whether .gitignore names the path; knows the plain patterns that it is made of."""
+    """Return whether .gitignore lists the path; supports only the plain patterns used there."""
     patterns = (ROOT / ".gitignore").read_text().split()
     return any(Path(part).match(p.rstrip("/")) for part in path.parts for p in patterns)
 
@@ -66,7 +66,7 @@ def prose(page: str) -> str:
 
 
 def links(page: str) -> list[str]:
-    """Return where the links and pictures of a page point to."""
+    """Return the targets of the links and pictures of a page."""
     text = re.sub(r"`[^`\n]*`", "`", prose(page))
     return [*_LINK.findall(text), *_PICTURE.findall(text)]
 
@@ -77,7 +77,7 @@ def headings(page: str) -> list[str]:
 
 
 def anchors(page: str) -> set[str]:
-    """Return the fragments that a page can be entered at, as GitHub derives them from headings."""
+    """Return the anchors of a page, as GitHub derives them from headings."""
     seen: dict[str, int] = {}
     found = set()
     for title in headings(page):
@@ -99,12 +99,12 @@ def rows(text: str) -> list[list[str]]:
 
 
 def first_cells(text: str) -> set[str]:
-    """Return the names in the first column of a page's tables, where several may stand."""
+    """Return the names in the first column of a page's tables, several per cell allowed."""
     return {name.strip() for cells in rows(text) for name in cells[0].split(",")}
 
 
 def under(text: str, title: str) -> str:
-    """Return what stands under the heading of this title, up to the next heading."""
+    """Return the section with this title, up to the next heading."""
     parts = re.split(r"^#{2,4} ", text, flags=re.MULTILINE)
     (found,) = (part for part in parts if part.splitlines()[0] == title)
     return found

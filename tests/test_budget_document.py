@@ -1,7 +1,7 @@
-"""What the document of runtime budgets promises of a training loop, sentence by sentence.
+"""The sentences about a training loop in the document of runtime budgets.
 
-What it promises of the tracker alone is in test_budget_tracker, of its settings in
-test_budget_config, and of several ranks in test_budget_torchrun.
+Those about the tracker alone are in test_budget_tracker, about its settings in test_budget_config,
+and about several ranks in test_budget_torchrun.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What `docs/promises.md` says stays: the surface of a release, its logs, and former names."""
+"""`docs/promises.md`: the public interface of a release, its logs, and former names."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from surface import DATA, surface
 T = 1_800_000_000_000_000_000
 
 
-def test_nothing_that_0_2_had_is_gone() -> None:
+def test_the_public_interface_of_0_2_is_complete() -> None:
     kept = set((DATA / "surface-0.2.txt").read_text().splitlines())
     assert len(kept) > 2_000
     assert kept - surface() == set(), "what is removed is deprecated first: docs/promises.md"
@@ -32,7 +32,7 @@ def test_nothing_that_0_2_had_is_gone() -> None:
 # -- logs -----------------------------------------------------------------------------------------
 
 PRICE = Price(1_500_000, "USD", "lambda", "showback", "lambda:8xH100", T - 1)
-# What version 0.2 wrote beside what the log of version 1 holds (test_ledger_golden).
+# Fields that version 0.2 added to the log of version 1 (test_ledger_golden).
 GAINED: list[KnownRecord] = [
     AttemptStarted(
         t_ns=T,
@@ -55,7 +55,7 @@ GAINED: list[KnownRecord] = [
 ]
 
 
-def test_a_log_of_0_2_reads_back_exactly_and_is_written_alike() -> None:
+def test_a_log_of_0_2_is_read_and_written_exactly() -> None:
     log = read_run(DATA / "ledger-0.2")
     assert (log.records, log.findings) == (numbered(GAINED), [])
     (segment,) = (DATA / "ledger-0.2" / "ledger").iterdir()
@@ -63,7 +63,7 @@ def test_a_log_of_0_2_reads_back_exactly_and_is_written_alike() -> None:
     assert segment.read_bytes() == written
 
 
-def test_records_of_a_kind_from_the_future_are_counted_and_named() -> None:
+def test_records_of_unknown_kinds_are_counted_and_listed() -> None:
     verified = outlay("log", "verify", DATA / "ledger-v1")
     assert "1 record of unknown kind: moon_phase\n" in verified.out
     assert outlay("log", "verify", DATA / "ledger-v1", "--json").json["unknown"] == {
@@ -72,7 +72,7 @@ def test_records_of_a_kind_from_the_future_are_counted_and_named() -> None:
     assert "moon_phase" in outlay("log", DATA / "ledger-v1").out
 
 
-def test_a_store_of_a_newer_outlay_is_left_alone() -> None:
+def test_a_store_of_a_newer_outlay_is_not_changed() -> None:
     with writing(open_store()) as connection:
         connection.execute(schema.versions.insert().values(version=999, applied_ns=0))
     before = store_bytes()
@@ -87,12 +87,12 @@ def store_bytes() -> dict[Path, bytes]:
 
 # -- former names ---------------------------------------------------------------------------------
 
-# Not former names of outlay's: those of the scripts that it takes over from, which moving.md names.
+# Not former names of outlay, but of the scripts that it replaces; moving.md lists them.
 OF_OTHERS = {"--enable-sweeps", "--enable-aggregator", "--root", "--manifest"}
 
 
 def hidden(command: Any, path: str) -> Iterator[str]:
-    """Yield the commands and options that are understood and not shown."""
+    """Yield the hidden commands and options."""
     for parameter in command.params:
         if getattr(parameter, "hidden", False):
             yield from (each for each in parameter.opts if each.startswith("--"))
@@ -103,7 +103,7 @@ def hidden(command: Any, path: str) -> Iterator[str]:
             yield from hidden(child, f"{path} {name}".strip())
 
 
-def test_the_changelog_names_the_successor_of_every_former_name() -> None:
+def test_the_changelog_has_the_new_name_of_every_former_name() -> None:
     changes = " ".join((ROOT / "CHANGELOG.md").read_text().split())
     moving = (ROOT / "docs" / "howto" / "moving.md").read_text()
     former = set(hidden(typer.main.get_command(app), "")) - {"cost-report", "log cat"}

@@ -7,20 +7,24 @@ from __future__ import annotations
 
 import re
 import runpy
+import shlex
 import tomllib
 from collections.abc import Iterator
+from itertools import takewhile
 from typing import Any, ClassVar
 
 import pytest
+import typer.core
 import typer.main
 
 from outlay.cli.app import app
 from outlay.cli.output import DEFAULT
 from outlay.errors import OutlayError
 from outlay.goodput import phases
-from papers import ROOT, blocks, first_cells, page, rows
+from papers import ROOT, blocks, first_cells, markdown_files, page, prose, rows
 
 SOURCES = sorted((ROOT / "src").rglob("*.py"))
+OUTLAY = typer.main.get_command(app)  # Takes a second to build.
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 
 
@@ -44,7 +48,7 @@ def commands(command: Any, path: str) -> Iterator[tuple[str, Any]]:
 
 
 class TestEveryCommand:
-    COMMANDS: ClassVar = dict(commands(typer.main.get_command(app), "outlay"))
+    COMMANDS: ClassVar = dict(commands(OUTLAY, "outlay"))
     LEAVES: ClassVar = {path: c for path, c in COMMANDS.items() if not hasattr(c, "commands")}
 
     def test_is_documented(self) -> None:
@@ -71,6 +75,50 @@ class TestEveryCommand:
             for path, command in self.LEAVES.items()
         }
         assert [path for path, found in options.items() if "--json" not in found] == []
+
+
+def typed_commands(text: str) -> Iterator[str]:
+    """Yield the outlay commands in code marks, and in blocks one per line, without their name."""
+    yield from re.findall(r"`outlay ([a-z][^`]*)`", prose(text))
+    for block in blocks(text):
+        lines = block.text.replace("\\\n", " ")
+        yield from re.findall(r"^(?:\$ )?outlay ([a-z][^#\n]*)", lines, re.MULTILINE)
+
+
+def unknown_words(typed: str) -> list[str]:
+    """Return the subcommand or the options of a typed command that do not exist."""
+    command: Any = OUTLAY
+    words = shlex.split(typed)
+    while words and words[0] in getattr(command, "commands", {}):
+        command = command.commands[words.pop(0)]
+    if isinstance(command, typer.core.TyperGroup):
+        if DEFAULT not in command.commands:
+            return words[:1]
+        command = command.commands[DEFAULT]
+    known = {text for each in command.params for text in (*each.opts, *each.secondary_opts)}
+    options = takewhile(lambda word: word != "--", words)
+    found = [word.split("=")[0] for word in options if re.match(r"--\w", word)]
+    return [word for word in found if word not in known | {"--help"}]
+
+
+def test_every_command_in_the_pages_exists() -> None:
+    # The changelog has former names, cli.md is written from the commands.
+    pages = [path for path in markdown_files() if path.name not in ("CHANGELOG.md", "cli.md")]
+    typed = {
+        f"{path.relative_to(ROOT)}: outlay {each}": unknown_words(each)
+        for path in pages
+        for each in typed_commands(path.read_text())
+        if each != "spend log"  # The text that a spend log's first hash is of.
+    }
+    assert len(typed) > 200
+    assert {shown: words for shown, words in typed.items() if words} == {}
+
+
+def test_an_unknown_command_or_option_is_found() -> None:
+    assert unknown_words("goodput RUN --fail-under 90") == []
+    assert unknown_words("exec -- python train.py --lr 1") == []
+    assert unknown_words("sweep plan --commands GRID") == ["--commands"]
+    assert unknown_words("sweep draw GRID") == ["draw"]
 
 
 def test_the_page_of_variables_lists_those_in_the_code_and_no_other() -> None:

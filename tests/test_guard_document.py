@@ -1,4 +1,4 @@
-"""What the document of the spend guard promises, sentence by sentence.
+"""The sentences in the document of the spend guard.
 
 Its refusals are in test_guard_budget_guard, its commands in test_guard_cli.
 """
