@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from decimal import Decimal
 from pathlib import Path
 
 import pytest
@@ -166,7 +167,7 @@ def test_a_month_has_the_same_total_in_the_digest_the_money_page_and_allocate(
     digest = digest_of(period.start_ns, period.end_ns, now_ns=clock.wall_ns())
     assert list(digest.totals().values()) == [Money(dollars_spent * 10**6)]
     page = money_of_month(month, clock)
-    assert sum(row["cost"] for row in page.rows) == dollars_spent
+    assert sum(Decimal(str(row["cost"])) for row in page.rows) == dollars_spent
     allocated = in_process("cost", "allocate", "--by", "user", "--month", month, "--json").json
     assert [total["total"]["micros"] for total in allocated["totals"]] == [dollars_spent * 10**6]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from hostile import good_run
@@ -12,7 +13,9 @@ from outlay.web.page import Page, PageQuery
 from outlay.web.runs import compare_page, run_page
 
 
-def pages_of_two(tmp_path: Path, a: dict[str, object], b: dict[str, object]) -> tuple[Page, Page]:
+def pages_of_two(
+    tmp_path: Path, a: Mapping[str, object], b: Mapping[str, object]
+) -> tuple[Page, Page]:
     """Return the page of the first run, and that of both."""
     books, store = BookReader(), open_store()
     for name, about in (("a", a), ("b", b)):

@@ -79,20 +79,6 @@ def standings_of_logs(books: BookReader) -> tuple[list[tuple[str, ScopeStanding]
     return found, findings
 
 
-def standing_rows(standings: Sequence[tuple[str, ScopeStanding]]) -> list[list[object]]:
-    """Return ceilings as rows of a table."""
-    rows: list[list[object]] = []
-    for log, each in standings:
-        used = each.captured + each.held
-        part = Cell(text="closed" if not used else "over", value=None)
-        if each.limit:
-            share = used.micros / each.limit.micros
-            part = Cell(text=f"{share:.0%}", value=share, share=share)
-        scope = str(each.scope)
-        rows.append([log, scope, part, each.captured, each.held, each.remaining, each.limit])
-    return rows
-
-
 # The page
 
 
@@ -182,13 +168,20 @@ def ceiling_parts(standings: Sequence[tuple[str, ScopeStanding]]) -> list[str]:
     """Return ceilings as a section; empty without any."""
     if not standings:
         return []
-    rows, headings = standing_rows(standings), list(_STANDING)
+    rows = [[log, *_standing_cells(each)] for log, each in standings]
+    headings = ["log", "scope", "share used", "spent", "held", "free", "ceiling"]
     if len({log for log, _ in standings}) == 1:
         rows, headings = [row[1:] for row in rows], headings[1:]
     return [html.section("Ceilings", html.table(headings, rows, caption="Ceilings"))]
 
 
-_STANDING: Final = ("log", "scope", "share used", "spent", "held", "free", "ceiling")
+def _standing_cells(each: ScopeStanding) -> list[object]:
+    used = each.captured + each.held
+    part = Cell(text="closed" if not used else "over")
+    if each.limit:
+        share = used.micros / each.limit.micros
+        part = Cell(text=f"{share:.0%}", value=share, share=share)
+    return [str(each.scope), part, each.captured, each.held, each.remaining, each.limit]
 
 
 def _holds(holds: Sequence[Hold], books: BookReader) -> str:

@@ -167,14 +167,6 @@ class WebServer:
             Route("/{path:path}", self._page),
         ]
 
-    def read(self, ask: PageQuery) -> Page:
-        """Make a page; called in the reading thread.
-
-        Raises:
-            UnknownRun: No run or sweep of that id is registered.
-        """
-        return _view_of(ask).page(ask, self.books)
-
     async def _in_thread(self, work: Callable[..., Any], *args: Any) -> Any:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work, *args)
 
@@ -192,7 +184,7 @@ class WebServer:
             return Response(_error_page(ask, said), 500, media_type="text/html")
 
     def _render(self, ask: PageQuery, form: str) -> str:
-        page = self.read(ask)
+        page = _view_of(ask).page(ask, self.books)
         match form:
             case ".json":
                 return json_text(msgspec.json.encode(self._shown(page), enc_hook=str).decode())
@@ -228,8 +220,10 @@ class WebServer:
         return found
 
     def _changed(self, ask: PageQuery, stamp: object) -> tuple[object, str | None]:
-        new = _view_of(ask).stamp(ask, self.books)
-        return new, None if stamp is not None and new == stamp else inside(self.read(ask))
+        view = _view_of(ask)
+        new = view.stamp(ask, self.books)
+        is_same = stamp is not None and new == stamp
+        return new, None if is_same else inside(view.page(ask, self.books))
 
 
 def _ask_of(path: str, request: Request) -> tuple[PageQuery | None, str]:
