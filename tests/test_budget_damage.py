@@ -32,11 +32,15 @@ STATEMENT = b'"kind":"budget_statement"'
 
 
 def killed(run_dir: Path, clock: ManualClock) -> None:
-    """The same run without checkpoints, and without an end: nothing in it was stated."""
+    """The same run without checkpoints, and without an end: it has no statement."""
     budget = outlay.iso_tokens(50)
-    run = outlay.run("m", dir=run_dir, budget=budget, price="3.6 USD/h", clock=clock)
-    for _ in run.steps(range(100), tokens=10):
-        clock.advance(2 * SECOND)
+    with outlay.run("m", dir=run_dir, budget=budget, price="3.6 USD/h", clock=clock) as run:
+        for _ in run.steps(range(100), tokens=10):
+            clock.advance(2 * SECOND)
+        written = [*segment_paths(run_dir), run_dir / "budget.json"]
+        before_the_end = {path: path.read_bytes() for path in written}
+    for path, content in before_the_end.items():
+        path.write_bytes(content)
 
 
 def damage(run_dir: Path, marker: bytes) -> None:

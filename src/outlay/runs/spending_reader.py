@@ -19,6 +19,7 @@ from outlay.cost.charges import AttemptCharge, month_edges
 from outlay.cost.cost_book import CostBook, CostRow, refresh_reports, report_of
 from outlay.cost.spending import IN_NO_RUN, Spending, SpendItem, spending_of
 from outlay.errors import Finding, OutlayError
+from outlay.ledger.attempts import DEAD_AFTER_NS
 from outlay.runs.collect import refresh_registered
 from outlay.store.runs import RunRow, damaged_logs, list_runs
 from outlay.units import Money, Rate
@@ -113,8 +114,6 @@ def _as_of(
 
 def _changed_since(run: RunRow, as_of_ns: int) -> bool:
     """Return whether a run may have had other figures at an instant."""
-    from outlay.ledger.attempts import DEAD_AFTER_NS
-
     if run.ended_ns is not None:
         return run.last_seen_ns > as_of_ns
     return run.last_seen_ns + DEAD_AFTER_NS >= as_of_ns
