@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 import itertools
 import os
 import signal
@@ -58,6 +59,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.xdist_group("cluster"))
         elif any(each[-1].scope == "module" for each in made):
             item.add_marker(pytest.mark.xdist_group(item.path.stem))
+
+
+def pytest_collection_finish() -> None:
+    """Leave what was imported and collected out of the garbage collector's later work."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

@@ -10,8 +10,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.optimize import minimize_scalar
-from scipy.special import lambertw
 
 from outlay.advise.batch_size import (
     GB,
@@ -41,12 +39,16 @@ class TestCheckpointInterval:
     def test_the_exact_interval_is_the_lambert_function(
         self, save: float, mttf: float, restart: float
     ) -> None:
+        from scipy.special import lambertw
+
         of = Reliability(save=save, mttf=mttf, restart=restart)
         oracle = mttf * (1 + float(lambertw(-math.exp(-save / mttf - 1)).real))
         assert optimal_interval(of) == pytest.approx(oracle, rel=1e-6, abs=1e-9 * mttf)
 
     @pytest.mark.parametrize(("save", "mttf"), [(5, 1440), (5, 60), (5, 10), (0.1, 24)])
     def test_no_other_interval_wastes_less(self, save: float, mttf: float) -> None:
+        from scipy.optimize import minimize_scalar
+
         of = Reliability(save=save, mttf=mttf, restart=3)
         best = minimize_scalar(
             lambda tau: expected_ratio(of, tau), bounds=(1e-6, 5 * mttf), method="bounded"

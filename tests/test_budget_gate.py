@@ -376,6 +376,7 @@ def test_unmeasured_totals_are_listed(tmp_path: Path, monkeypatch: pytest.Monkey
     assert content["totals"]["comm_bytes"] == 0  # type: ignore[index]
 
 
+@pytest.mark.xdist_group("torch")
 def test_collectives_are_counted_under_any_budget_where_ranks_train_together(
     tmp_path: Path,
 ) -> None:

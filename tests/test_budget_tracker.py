@@ -537,6 +537,7 @@ def test_updates_from_many_threads_are_all_counted() -> None:
     assert tracker.totals["steps"] == 2000
 
 
+@pytest.mark.xdist_group("torch")
 @pytest.mark.filterwarnings("ignore:torch.distributed is disabled:UserWarning")
 def test_state_dict_round_trips_through_torch_checkpoints_of_both_kinds(tmp_path: Path) -> None:
     import torch

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-from mlflow.tracking import MlflowClient
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
     ExportMetricsServiceRequest,
 )
@@ -275,6 +274,8 @@ def test_only_rank_0_uploads_to_trackers(tmp_path: Path, monkeypatch: pytest.Mon
 def test_mlflow_is_written_by_a_process_that_training_does_not_wait_for(
     tmp_path: Path, mlflow_uri: str
 ) -> None:
+    from mlflow.tracking import MlflowClient
+
     client = MlflowClient(mlflow_uri)
     experiment = client.get_experiment_by_name("outlay")
     assert experiment is not None

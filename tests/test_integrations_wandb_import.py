@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import struct
 import zlib
@@ -13,7 +14,6 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from wandb.proto import wandb_internal_pb2
 
 import outlay
 from command_line import in_process
@@ -26,9 +26,16 @@ from outlay.units import Money
 from terminal import terminal
 from waiting import until
 
-proto: Any = wandb_internal_pb2  # Its names are made when it is imported.
 START_S = 1_700_000_000
 BLOCK = 32 * 1024
+
+
+@functools.cache
+def proto() -> Any:
+    """Return W&B's own messages; their names are made when the module is imported."""
+    from wandb.proto import wandb_internal_pb2
+
+    return wandb_internal_pb2
 
 
 def framed(messages: list[bytes]) -> bytes:
@@ -57,15 +64,15 @@ def framed(messages: list[bytes]) -> bytes:
 def messages(
     run_id: str, *, rows: int = 10, typed: bool = False, ended: bool = True
 ) -> list[bytes]:
-    run = proto.Record(run=proto.RunRecord(run_id=run_id, project="lm", display_name="old-1"))
+    run = proto().Record(run=proto().RunRecord(run_id=run_id, project="lm", display_name="old-1"))
     run.run.start_time.seconds = START_S
     run.run.config.update.add(key="model", value_json='"gpt-small"')
-    environment = proto.Record()
+    environment = proto().Record()
     environment.environment.host, environment.environment.username = "node7", "ada"
     environment.environment.gpu_type, environment.environment.gpu_count = "A100", 4
     found = [run, environment]
     for step in range(rows):
-        row = proto.Record()
+        row = proto().Record()
         for key, value in (
             ("loss", 1 / (step + 1)),
             ("_step", step),
@@ -78,7 +85,7 @@ def messages(
                 item.number = value
             else:
                 item.value_json = json.dumps(value)
-        stats = proto.Record()
+        stats = proto().Record()
         stats.stats.timestamp.seconds = START_S + 60 * (step + 1)
         for name, value in (
             ("gpu.0.gpu", 50),
@@ -89,7 +96,7 @@ def messages(
             stats.stats.item.add(key=name, value_json=str(value))
         found += [row, stats]
     if ended:
-        found.append(proto.Record(exit=proto.RunExitRecord(exit_code=0, runtime=660)))
+        found.append(proto().Record(exit=proto().RunExitRecord(exit_code=0, runtime=660)))
     return [record.SerializeToString() for record in found]
 
 
@@ -252,7 +259,7 @@ def test_a_part_without_its_record_is_damage(tmp_path: Path) -> None:
 def test_a_resumed_run_has_an_attempt_for_each_file(tmp_path: Path, private_home: Path) -> None:
     write_run(tmp_path / "one", "abc", ended=False)
     later = messages("abc")
-    record = proto.Record.FromString(later[0])
+    record = proto().Record.FromString(later[0])
     record.run.start_time.seconds = START_S + 3600
     path = tmp_path / "two" / "run-abc.wandb"
     path.parent.mkdir()

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 import outlay
 from outlay.clock import ManualClock
@@ -33,7 +32,6 @@ TWO, THREE = np.zeros((2, 8)), np.zeros((3, 8))
     ("batch", "tokens"),
     [
         (TWO, 2),
-        (torch.zeros(5, 4), 5),
         ([TWO, TWO], 4),
         ((TWO, [TWO, THREE]), 7),
         ({"crops": [TWO, TWO, THREE], "image": TWO}, 7),
@@ -251,7 +249,17 @@ def test_flops_reach_the_log_of_a_run_without_a_budget(tmp_path: Path) -> None:
     assert [step.flops for step in steps] == [60, 60]
 
 
+@pytest.mark.xdist_group("torch")
+def test_samples_of_a_torch_batch_are_counted() -> None:
+    import torch
+
+    assert count_tokens(torch.zeros(5, 4)) == 5
+
+
+@pytest.mark.xdist_group("torch")
 def test_flops_counted_by_torch_are_those_of_every_step(tmp_path: Path) -> None:
+    import torch
+
     a, b = torch.ones(4, 5), torch.ones(5, 7)
     counted = outlay.counted_by_torch(lambda: a @ b)
     assert counted == 2 * 4 * 5 * 7

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mlflow.tracking import MlflowClient
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from google_stand_ins import Monitoring, monitoring_on_loopback
@@ -108,6 +107,8 @@ def wandb_run(_: Path) -> Place:
 
 
 def mlflow_run(_: Path, uri: str) -> Place:
+    from mlflow.tracking import MlflowClient
+
     client = MlflowClient(uri)
     experiment = client.get_experiment_by_name("outlay")
     assert experiment is not None
