@@ -233,7 +233,9 @@ class TestARunOnIt:
     """Money is held once: a run on a machine that a hold pays for opens none and captures none."""
 
     def lines(self, bench: Bench) -> list[str]:
-        return [type(line).__name__ for line in bench.guard.log.lines()]
+        """Return the lines about money; the watcher adds notes while the test runs."""
+        names = [type(line).__name__ for line in bench.guard.log.lines()]
+        return [name for name in names if name != "Noted"]
 
     def guard_run(self, bench: Bench, variable: str, value: str) -> Outcome:
         with pytest.MonkeyPatch.context() as patch:
@@ -247,7 +249,6 @@ class TestARunOnIt:
         self, bench: Bench, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         assert bench.rent().code == 0
-        before = self.lines(bench)
         assert self.guard_run(bench, "RUNPOD_POD_ID", "pod-1").code == 0
         assert self.guard_run(bench, "OUTLAY_HOLD", f"{bench.hold.id}@{bench.log}").code == 0
         monkeypatch.setenv("RUNPOD_POD_ID", "pod-1")
@@ -255,7 +256,7 @@ class TestARunOnIt:
         with package.run("m", dir=directory, price="0.70 USD/h", gpus=1, guard=bench.guard) as run:
             for _ in run.steps(range(2)):
                 SYSTEM.sleep(0.01)
-        assert self.lines(bench) == before
+        assert self.lines(bench) == ["Held"]
         assert (bench.guard.held, bench.guard.total_spent) == (2.0, 0.0)
 
     def test_on_another_machine_it_is_held_and_captured(self, bench: Bench) -> None:

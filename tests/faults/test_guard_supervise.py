@@ -151,12 +151,12 @@ def test_when_its_longest_time_ends_so_does_the_command_and_it_is_warned_of(
     guard: BudgetGuard,
 ) -> None:
     said: list[str] = []
-    short = terms(most="2s", notice="1s", slice="1s")
+    short = terms(most="3s", notice="1s", slice="1s")
     outcome = supervise(guard, short, *python("import signal; signal.pause()"), said=said)
-    assert "longest time of 2.0s" in outcome.stopped_because
+    assert "longest time of 3.0s" in outcome.stopped_because
     warned = [line.split(" ")[0] for line in said if "time or money used" in line]
     assert warned == ["50", "75", "90"]
-    assert outcome.actual <= short.cost(2 * 10**9) + short.overshoot()
+    assert outcome.actual <= short.cost(3 * 10**9) + short.overshoot()
 
 
 WRITES_ITS_PID = (

@@ -25,12 +25,11 @@ from outlay.clock import SYSTEM, Clock, parse_moment, utc_text
 from outlay.decoding import MEBIBYTE, BadDocument, open_regular
 from outlay.errors import Finding, InvalidValue, OutlayError
 from outlay.files import FileStamp, stamp_of
-from outlay.ledger import ACCOUNTS, AttemptStarted, exact_gpus, read_identity, segment_paths
+from outlay.ledger import ACCOUNTS, AttemptStarted, read_identity, segment_paths
 from outlay.ledger.codec import decode_block
 from outlay.ledger.price import Kind
 from outlay.ledger.segments import id_from_name
 from outlay.runs.directories import InboxNotice, notices
-from outlay.runs.figures import RunFigures, read_figures
 from outlay.store import open_store, outlay_home
 from outlay.store.runs import RunFilter, RunRow, count_runs, delete_runs, outdated_runs, register
 from outlay.store.runs import list_runs as stored_runs
@@ -40,7 +39,9 @@ from outlay.units.shown import kind_suffix
 if TYPE_CHECKING:
     from sqlalchemy import Engine
 
-ReadFigures = Callable[[Path, int], RunFigures]
+    from outlay.runs.figures import RunFigures
+
+ReadFigures = Callable[[Path, int], "RunFigures"]
 """Returns the figures of the run in a directory at an instant."""
 
 FIGURES_VERSION = 4
@@ -215,6 +216,8 @@ def read_runs(run_dirs: Iterable[Path], now_ns: int, read: ReadFigures | None = 
 
     ``read`` replaces ``read_figures`` for callers that cache followers of logs.
     """
+    from outlay.runs.figures import read_figures  # A list of ended runs reads no log.
+
     found = Collected([], [])
     for run_dir in run_dirs:
         try:
@@ -313,6 +316,8 @@ def _is_storable(text: str) -> bool:
 
 def row_of(figures: RunFigures, stamp: FileStamp | None, now_ns: int) -> RunRow:
     """Return the store's row of a run whose log had this stamp when it was read."""
+    from outlay.ledger import exact_gpus  # Loaded already by reading the log.
+
     cost = figures.cost
     known = {field.name for field in fields(figures)}
     shared = {n: getattr(figures, n) for n in RunRow.__struct_fields__ if n in known}
