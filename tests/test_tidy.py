@@ -292,7 +292,7 @@ def test_a_writer_is_found_however_it_is_imported() -> None:
 
 MODULES = [path for path in SOURCES if path.name != "__init__.py"]
 LONGEST, MOST_IN_A_FOLDER, LEAST_MEDIAN = 450, 14, 100
-MOST_MODULES, MOST_LINES = 260, 54_000
+MOST_MODULES, MOST_LINES = 255, 53_500
 
 
 def lines_of(path: Path) -> int:
