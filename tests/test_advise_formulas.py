@@ -206,6 +206,13 @@ def test_every_family_is_fitted() -> None:
     assert len(families_at((1.0, 2.0, 3.0, 4.0), (5.0,), 4)) == FAMILIES
 
 
+def test_a_finer_grid_begins_with_the_shape_that_it_is_about() -> None:
+    """Of shapes that fit equally the first is taken, so that grids do not move away from it."""
+    for family in families_at((1.0, 2.0, 3.0, 4.0, 5.0, 6.0), (60.0,), 6):
+        if family.form.bounds:
+            assert family.near(0, 0.5).shapes[0].tolist() == family.shapes[0].tolist()
+
+
 def test_a_level_curve_stays_where_it_is() -> None:
     assert draw_curves([0.5] * 6, [50.0]).curve == pytest.approx(0.5, abs=1e-4)
 

@@ -10,6 +10,7 @@ import pytest
 import outlay
 from command_line import outlay as command
 from ledgers import SECOND, START_NS, Segment, dollars
+from outlay.advise.batch_size import unmeasured
 from outlay.advise.dataset import passes_worth, recommend_fewer_passes
 from outlay.advise.recommendation import OptimizationRecommendation, total_savings
 from outlay.clock import ManualClock
@@ -73,6 +74,13 @@ def test_one_batch_size_gives_an_assumed_recommendation(tmp_path: Path) -> None:
 
 def test_a_model_that_does_not_fit_gets_no_larger_batch(tmp_path: Path) -> None:
     assert advice(logged(tmp_path, TWO_SIZES, parameters=70e9), "batch_size") is None
+
+
+def test_a_metric_below_one_is_not_the_number_of_parameters(tmp_path: Path) -> None:
+    run_dir = logged(tmp_path, TWO_SIZES, parameters=0.11)
+    assert advice(run_dir, "batch_size") is None
+    lacks = unmeasured(read_view(run_dir, START_NS))
+    assert any("the model's size is not known" in each for each in lacks)
 
 
 def test_forty_passes_over_the_same_data_are_too_many(tmp_path: Path) -> None:
@@ -174,6 +182,16 @@ def test_the_checkpoint_interval_is_that_of_the_report(tmp_path: Path) -> None:
     assert found is not None
     assert found.title.endswith("instead of every 4m00s")
     assert checkpoint_spacing(read_view(tmp_path, again.now_ns).timeline) == 240 * SECOND
+
+
+def test_a_checkpoint_before_the_first_step_has_no_interval(tmp_path: Path) -> None:
+    run = Segment(about={"price": dollars(36), "run_id": "r"})
+    run.span("checkpoint_save", 30).checkpoint(step=0)
+    for _ in range(20):
+        run.step(60)
+    run.end().write(tmp_path)
+    assert checkpoint_spacing(read_view(tmp_path, run.now_ns).timeline) is None
+    assert advice(tmp_path, "checkpoint") is None
 
 
 def test_no_advice_states_the_smallest_saving_that_is_reported(tmp_path: Path) -> None:

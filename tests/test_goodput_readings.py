@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
+
 import pytest
 
 from goodput_log import START_S, Job, MemoryLog
 from outlay.clock import ManualClock
 from outlay.goodput.calculator import NoJobTime, NoStepTimes
+from outlay.goodput.phases import seconds
 from outlay.goodput.readings import GoodputReader
 
 
@@ -99,3 +102,8 @@ def test_counts_that_became_floats_are_counts() -> None:
     asked = reader(job, 10)
     assert asked.read_goodput().last_step == 9
     assert asked.findings == ()
+
+
+@pytest.mark.parametrize("ns", [42_994_951_600_747_580, 179_395_575_141_116_209])
+def test_seconds_of_more_than_104_days_are_rounded_once(ns: int) -> None:
+    assert seconds(ns) == float(Fraction(ns, 10**9))

@@ -327,7 +327,7 @@ def _recommendation(
 
 # Advice from a run's log, and the figures that the log lacks.
 
-PARAMETERS = ("parameters", "model_parameters")
+_PARAMETERS = ("parameters", "model_parameters")
 NOISE_SCALE = ("gradient_noise_scale", "noise_scale")
 
 
@@ -341,7 +341,7 @@ def advise_batch_size(
     """
     header, durations = view.timeline.attempts[-1].header, _durations(view.account)
     speeds = _speeds(durations)
-    gpu_gb, parameters = _memory_gb(header), last_reported(view.account, PARAMETERS)
+    gpu_gb, parameters = _memory_gb(header), parameters_of(view.account)
     if gpu_gb is None or parameters is None or not speeds:
         return None
     batch = max(speeds, key=lambda each: len(durations[each]))
@@ -350,7 +350,7 @@ def advise_batch_size(
         BatchSituation(
             batch=batch,
             gpu_gb=gpu_gb,
-            parameters=int(parameters),
+            parameters=parameters,
             throughput=speeds[batch],
             price_per_hour=price_per_hour,
             hours=hours,
@@ -369,7 +369,7 @@ def unmeasured(view: RunView) -> list[str]:
          account.work.samples > 0),
         ("batch size", "the GPU", 'outlay.run(gpu="H100")', _memory_gb(header) is not None),
         ("batch size", "the model's size", 'run.metric("parameters", count)',
-         last_reported(account, PARAMETERS) is not None),
+         parameters_of(account) is not None),
         ("batch size", "the gradient noise scale", 'run.metric("gradient_noise_scale", value)',
          last_reported(account, NOISE_SCALE) is not None),
         ("dataset", "the number of passes over the data", 'run.metric("epochs", passes)',
@@ -408,6 +408,11 @@ def _speeds(durations: dict[int, Ints]) -> dict[int, float]:
     """Return samples per second of one rank by batch size, from median steps."""
     found = {batch: float(np.median(each)) for batch, each in durations.items()}
     return {batch: batch / (typical_ns / 1e9) for batch, typical_ns in found.items() if typical_ns}
+
+
+def parameters_of(account: RunAccount) -> int | None:
+    """Return the model's number of parameters; a metric of that name below 1 is another figure."""
+    return int(last_reported(account, _PARAMETERS) or 0) or None
 
 
 def last_reported(account: RunAccount, names: Sequence[str]) -> float | None:

@@ -101,9 +101,10 @@ class Family:
     ahead: Floats
 
     def near(self, shape: int, part: float) -> Family:
-        """Return shapes about one, itself included, at a part of the grid's steps."""
+        """Return shapes about one, itself first, at a part of the grid's steps."""
         steps = [np.log(high / low) / (count - 1) for low, high, count in self.form.bounds]
-        offsets = list(itertools.product((-part, 0.0, part), repeat=len(steps)))
+        # Itself first: where no shape fits better, finer grids stay within the grid.
+        offsets = sorted(itertools.product((-part, 0.0, part), repeat=len(steps)), key=any)
         shapes = self.shapes[shape] + np.array(offsets) * np.array(steps)
         return _prepared(self.form, self.axis, self.measured, shapes)
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from statistics import fmean, median
 
-from outlay.advise.batch_size import PARAMETERS, advise_batch_size, last_reported
+from outlay.advise.batch_size import advise_batch_size, last_reported, parameters_of
 from outlay.advise.dataset import recommend_fewer_passes
 from outlay.advise.overhead import Checkpointing, recommend_badput, recommend_checkpoint_interval
 from outlay.advise.recommendation import OptimizationRecommendation, least_saving, merged
@@ -322,7 +322,7 @@ def _mfu(view: RunView) -> float | None:
     if reported is not None:
         return reported if reported <= 1 else reported / 100
     header = view.timeline.attempts[-1].header
-    parameters, tokens = last_reported(view.account, PARAMETERS), view.account.work.tokens
+    parameters, tokens = parameters_of(view.account), view.account.work.tokens
     if not header.gpu or parameters is None or not tokens:
         return None
     gpu = resolve(header.gpu)

@@ -118,8 +118,8 @@ _ALWAYS_SHOWN = [kind for kind in BadputType if not kind.name.startswith("ELASTI
 
 
 def seconds(ns: int) -> float:
-    """Return nanoseconds in seconds."""
-    return ns / 1e9
+    """Return nanoseconds in seconds, rounded once."""
+    return ns / 1_000_000_000
 
 
 def badput_parts(

@@ -109,14 +109,15 @@ def effective_training_time_ratio(breakdown: Breakdown) -> float | None:
 def checkpoint_spacing(timeline: Timeline) -> int | None:
     """Return the median time between two checkpoints of an attempt, without the saves, in ns.
 
-    If no attempt has two, it is the time from the first step's end to the first checkpoint.
+    If no attempt has two, it is the time from the first step's end to the first checkpoint; None
+    if that was committed before.
     """
     attempts = timeline.attempt_timelines
     commits = [sorted(c.t_ns for c in attempt.checkpoints) for attempt in attempts]
     between = [pair for times in commits for pair in pairwise(times)] or [
         (attempt.first_step_end_ns, times[0])
         for attempt, times in zip(attempts, commits, strict=True)
-        if times
+        if times and times[0] > attempt.first_step_end_ns
     ]
     spent = (timeline.between(start, end) for start, end in between)
     apart = [sum(ns for name, ns in each.items() if name != ph.CHECKPOINT_SAVE) for each in spent]
