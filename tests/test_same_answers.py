@@ -19,6 +19,7 @@ import outlay
 from amounts import captured_in
 from command_line import in_process
 from ledgers import START_NS, Segment, dollars
+from outlay.cli.execute import last_line
 from outlay.clock import ManualClock, utc_text
 from outlay.cost.charges import month_window
 from outlay.export.live_runs import LiveReading, read_guards
@@ -308,15 +309,15 @@ def test_every_screen_says_the_same_of_a_run(registered: Path, name: str) -> Non
 
 @pytest.mark.parametrize("name", RUNS)
 def test_texts_have_the_amount_with_its_kind_and_assumed_part(registered: Path, name: str) -> None:
-    figures = outlay.read_run(registered / name).figures
-    kind = kind_suffix(figures.kind)
+    reading = outlay.read_run(registered / name)
+    figures, kind = reading.figures, kind_suffix(reading.figures.kind)
     total = "no price" if figures.cost is None else f"{figures.cost}{kind}"
     (line,) = [
         line for line in in_process("runs", columns=200).out.splitlines()
         if line.startswith(f"{name} ")
     ]  # fmt: skip
     shown = (in_process(word, registered / name, columns=200).out for word in ("cost", "goodput"))
-    for text in (line, *shown):
+    for text in (line, *shown, last_line(reading, name)):
         assert total in text
         assert ("assumed" in text and str(figures.assumed) in text) or not figures.assumed
         assert ("showback" in text) is bool(kind)
