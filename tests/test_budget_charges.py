@@ -34,6 +34,7 @@ from outlay.ledger import (
 )
 from outlay.rates import Basis, RateFunction, RatePiece
 from outlay.units import Money
+from trackers import tracker_of
 
 SECOND = 10**9
 PRICE = "3.6 USD/h"  # A thousandth of a dollar a second.
@@ -266,3 +267,24 @@ def test_a_plan_does_not_pay_again_for_the_time_between_attempts(
     clock.advance(1000 * SECOND)
     attempt(tmp_path, budget, clock)
     assert plan(tmp_path, "iso_cost", "0.270 USD")["steps"] == 100
+
+
+@pytest.mark.parametrize(
+    "budget",
+    [outlay.iso_cost("5 USD", charge="training"), outlay.iso_time("1h", charge="all")],
+    ids=["cost of training", "all time"],
+)
+def test_report_forecasts_at_the_pace_of_what_is_charged(
+    tmp_path: Path, clock: ManualClock, budget: Budget
+) -> None:
+    with outlay.run("m", dir=tmp_path, budget=budget, price=PRICE, clock=clock) as run:
+        clock.advance(100 * SECOND)
+        for number in run.steps(range(4), tokens=1):
+            clock.advance(2 * SECOND)
+            if number == 2:
+                with run.span("evaluation"):
+                    clock.advance(5 * SECOND)
+        live = tracker_of(run).forecast()
+    report = budget_report(read_view(tmp_path, clock.wall_ns()))
+    assert report is not None
+    assert report.forecast == live

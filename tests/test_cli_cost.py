@@ -340,7 +340,7 @@ def test_a_budget_names_what_it_does_not_count(runs: Path) -> None:
     shown, plain = both("cost", "budget", "status")
     (row,) = plain.json["budgets"]
     assert row["spent"] == {"micros": 10**6, "currency": "EUR"}
-    assert row["not_counted"] == [{"micros": 7_200_000, "currency": "USD"}]
+    assert row["not_counted"] == [{"micros": 7_200_000, "currency": "USD", "kind": "cash"}]
     assert "7.20 USD" in shown.out
 
 

@@ -43,10 +43,11 @@ def record(
     model: str = "bert",
     end: bool = True,
     start: float = 0.0,
+    price: Price | None = None,
 ) -> int:
     """Write a run of three hours at 1 USD/h, of which two are steps; return its end."""
     about = {"run_id": f"{user}-{model}", "user": user, "model": model, "name": model}
-    story = Segment(start=start, about=about | {"price": dollars(1)})
+    story = Segment(start=start, about=about | {"price": price or dollars(1)})
     story.step(H).step(H).span("evaluation", H)
     if end:
         story.end()
@@ -220,6 +221,14 @@ def test_at_most_three_recommendations_the_largest_saving_first(tmp_path: Path) 
     assert advice[0].runs == 5, "the same advice for five runs is one line"
     assert advice[0].saves == pytest.approx(5 * advice[0].best.estimated_savings)
     assert "| 5 |" in to_markdown(digest_document(digest_of(START, START + DAY)))
+
+
+def test_savings_of_cash_and_of_showback_are_not_added(tmp_path: Path) -> None:
+    record(tmp_path / "a")
+    record(tmp_path / "b", model="gpt", price=Price(micros_per_hour=2_000_000, kind="showback"))
+    digest = digest_of(START, START + DAY)
+    assert [(line.kind, line.runs) for line in digest.advice] == [("showback", 1), ("cash", 1)]
+    assert "1.00 USD showback | 1 |" in to_markdown(digest_document(digest))
 
 
 def test_a_period_without_spending_says_so(tmp_path: Path) -> None:

@@ -10,7 +10,8 @@ from outlay.runs.collect import collect
 from outlay.store import open_store
 from outlay.web.book_reader import BookReader
 from outlay.web.page import Page, PageQuery
-from outlay.web.runs import compare_page, run_page
+from outlay.web.runs import compare_page, run_page, sweeps_page
+from sweep_on_disk import Sweep
 
 
 def pages_of_two(
@@ -41,3 +42,18 @@ def test_the_command_is_on_a_runs_page_in_its_json_and_compared(tmp_path: Path) 
     assert list(page.document["command"]) == ["python", "train.py", "--lr", "0.1"]
     cells = "<td>python train.py --lr 0.1</td><td>python train.py --lr 0.2</td>"
     assert f"<td>command</td>{cells}" in "".join(compared.parts)
+
+
+def test_list_of_sweeps_has_the_amounts_of_both_kinds(tmp_path: Path) -> None:
+    sweep = Sweep(tmp_path / "sweep")
+    for kind in ("cash", "showback"):
+        price = {"price": "3.6 USD/h", "price_kind": kind, "predicted_cost": "2 USD"}
+        run_dir = sweep.add(kind, **price)
+        sweep.events[-1] |= {"cost_micros": 1_500_000, "currency": "USD"}
+        collect(open_store(), [good_run(run_dir, kind, run_id=kind)], 1)
+    sweep.add("last")
+    page = sweeps_page(PageQuery(path="/sweeps"), BookReader())
+    (row,) = page.rows
+    assert row["spent"] == "1.50 USD, 1.50 USD showback"
+    assert "<td>2.00 USD, 2.00 USD showback</td>" in "".join(page.parts)
+    assert "<td>1.50 USD, 1.50 USD showback</td>" in "".join(page.parts)

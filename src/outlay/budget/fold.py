@@ -355,12 +355,16 @@ class RunSpend:
 
     def total(self, *, charge: str, charge_cost: str = "all", below: int | None = None) -> Usage:
         """Return what a budget is charged; of progress, only the steps numbered ``below``."""
-        total = self.progress_below(below) + resources_of(self.executed)
-        other_ns = sum(ns for name, ns in self.clocks_ns.items() if name != TRAINING)
-        time_ns = total.time_ns + (other_ns if charge == "all" else 0)
-        cost_units = self.parts.charged(charge_cost)
-        total = replace(total, time_ns=time_ns, cost_units=cost_units)
+        done = self.charged(charge=charge, charge_cost=charge_cost)
+        total = self.progress_below(below) + resources_of(done)
         return total.largest(self._least(below))
+
+    def charged(self, *, charge: str, charge_cost: str) -> Usage:
+        """Return everything that was done, with the time and cost that a budget is charged."""
+        done = self.executed
+        other_ns = sum(ns for name, ns in self.clocks_ns.items() if name != TRAINING)
+        time_ns = done.time_ns + (other_ns if charge == "all" else 0)
+        return replace(done, time_ns=time_ns, cost_units=self.parts.charged(charge_cost))
 
     def _least(self, below: int | None) -> Usage:
         """Return the lower bound of what was used; without progress if some of it is undone."""

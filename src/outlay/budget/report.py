@@ -117,13 +117,14 @@ def budget_report(view: RunView) -> BudgetReport | None:
     used = spend.total(charge=budget.charge, charge_cost=budget.charge_cost)
     events = budget_events(history.spends)
     stops = [event.data.get("text") for event in events if event.event == "stopped"]
-    executed, training_ns = spend.executed, spend.executed.time_ns
+    done = spend.charged(charge=budget.charge, charge_cost=budget.charge_cost)
+    training_ns = spend.executed.time_ns
     return BudgetReport(
         budget=budget,
         used=used,
         clocks_ns=spend.clocks_ns,
         stop_reason=stops[-1] if stops else None,
-        forecast=None if stops else forecast(used, executed, training_ns, budget.bounds_known),
+        forecast=None if stops else forecast(used, done, training_ns, budget.bounds_known),
         changes=sum(event.event == "changed" for event in events),
         unmeasured=_unmeasured(view, used, budget.currency),
         cost=spend.parts if spend.parts.total else None,
@@ -206,14 +207,15 @@ def plan_from(view: RunView, budget: Budget) -> BudgetPlan:
     """
     history = dataclasses.replace(_history(view), currency=budget.currency)
     spend = history.spend(view.timeline.end_ns)
-    start_up, pace_units = _start_up(spend), spend.parts.charged(budget.charge_cost)
+    done = spend.charged(charge=budget.charge, charge_cost=budget.charge_cost)
+    start_up, pace_units = _start_up(spend), done.cost_units
     once = ZERO
     if start_up is not None and budget.charge_cost == "all":
         # Start-up is paid once, not per step; time between attempts is not planned.
         pace_units -= spend.parts.start_up + spend.parts.down
         once = Usage(cost_units=start_up.units)
-    measured = replace(spend.executed, cost_units=pace_units)
-    ahead = forecast(once, measured, measured.time_ns, budget.bounds)
+    measured = replace(done, cost_units=pace_units)
+    ahead = forecast(once, measured, spend.executed.time_ns, budget.bounds)
     if ahead is None:
         expected = f"a run that measured what {', '.join(budget.limits)} limits"
         raise InvalidValue("--from", str(view.dir), expected)

@@ -18,7 +18,7 @@ from outlay.runs.options import Arguments, resolve
 from outlay.runs.reading import RunReading, read_run
 from outlay.units import Energy
 from outlay.units.quantity import duration_text
-from outlay.units.shown import counted, money_of, money_text
+from outlay.units.shown import counted, kind_suffix, money_of, money_text
 
 
 def show_exec(
@@ -92,13 +92,15 @@ def last_line(run: RunReading, directory: str) -> str:
         shares = f"goodput {goodput:.1%}"
     if cost is None:
         return f"outlay: no price (set --price), {shares}, avoidable unknown"
+    spent = f"cost {cost}{kind_suffix(run.cost.kind)}"
+    spent += f", of which assumed {run.cost.assumed}" if run.cost.assumed else ""
     savings = total_savings(run.advice).items()
     saved = ", ".join(str(money_of(amount, unit)) for unit, amount in savings)
     if saved:
         advise = f"outlay advise {shown_path(directory)}"
-        return f"outlay: cost {cost}, {shares}, avoidable {saved}: {advise}"
+        return f"outlay: {spent}, {shares}, avoidable {saved}: {advise}"
     if goodput is None:
-        return f"outlay: cost {cost}, {shares}, avoidable unknown"
+        return f"outlay: {spent}, {shares}, avoidable unknown"
     floor = run.advice_floor
     above = "" if floor is None else f" above {money_text(floor)}"
-    return f"outlay: cost {cost}, {shares}, nothing avoidable{above} found"
+    return f"outlay: {spent}, {shares}, nothing avoidable{above} found"

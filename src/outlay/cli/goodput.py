@@ -43,6 +43,7 @@ from outlay.rates import share_out
 from outlay.report.charts import of_phase
 from outlay.units import Duration, Money
 from outlay.units.quantity import duration_text
+from outlay.units.shown import kind_suffix
 
 # Rendering.
 
@@ -64,7 +65,7 @@ def _headline(summary: GoodputSummary) -> Text:
     state = "still running" if summary.alive else "the run is over"
     line = Text.assemble(("goodput ", "bold"), (goodput, "bold green"), f"  {state}\n")
     start, end = utc_text(summary.window.start_ns), utc_text(summary.window.end_ns)
-    cost = "no price" if summary.cost is None else str(summary.cost)
+    cost = _total(summary)
     cost += f", of which assumed {summary.assumed}" if summary.assumed else ""
     wall = duration_text(summary.wall_ns)
     return line.append(f"{start} to {end}\nwall time {wall}, cost {cost}\n")
@@ -85,8 +86,8 @@ def _phase_table(summary: GoodputSummary) -> RenderableType:
     for row in summary.phases:
         table.add_row(Text.assemble(("█ ", of_phase(row.phase)), row.phase), *_cells(row))
     table.add_section()
-    wall, cost = duration_text(summary.wall_ns), _money(summary.cost)
-    table.add_row("  total", wall, "100.0%", cost, style="bold")
+    wall = duration_text(summary.wall_ns)
+    table.add_row("  total", wall, "100.0%", _total(summary), style="bold")
     return table
 
 
@@ -168,9 +169,14 @@ def _difference_table(first: GoodputSummary, second: GoodputSummary) -> Renderab
     table.add_section()
     table.add_row(
         "total", duration_text(first.wall_ns), duration_text(second.wall_ns), "", "",
-        _money(first.cost), _money(second.cost), style="bold",
+        _total(first), _total(second), style="bold",
     )  # fmt: skip
     return table
+
+
+def _total(summary: GoodputSummary) -> str:
+    kind = "" if summary.cost is None else kind_suffix(summary.kind)
+    return f"{_money(summary.cost)}{kind}"
 
 
 def _money(cost: Money | None) -> str:

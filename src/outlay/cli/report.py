@@ -300,7 +300,10 @@ def _digest_json(digest: Digest) -> dict[str, object]:
         ],
         "dead": digest.dead,
         "advice": [
-            {"saves": line.saves, "runs": line.runs, "best": line.best.to_dict()}
+            {
+                "saves": line.saves, "kind": line.kind, "runs": line.runs,
+                "best": line.best.to_dict(),
+            }
             for line in digest.advice
         ],
         "heads": digest.heads,

@@ -159,7 +159,8 @@ def _live_row(reading: RunReading, now_ns: int) -> dict[str, object]:
     figures, used = reading.figures, reading.budget_used
     return {
         "run_id": figures.run_id, "name": figures.name, "steps": figures.steps,
-        "goodput": figures.goodput, "cost": figures.cost,
+        "goodput": figures.goodput, "cost": figures.cost, "assumed": figures.assumed,
+        "kind": figures.kind,
         "burn_micros_per_hour": figures.burn_micros_per_hour,
         "budget_used": None if used is None else used[1],
         "budget_left": None if used is None else 1 - used[1],

@@ -18,6 +18,7 @@ from outlay.store.connection import is_damaged, report_damage, upsert, writing
 from outlay.store.runs import RunRow, rows_from
 from outlay.store.schema import budget_alerts, cost_reports, model_budgets, runs
 from outlay.units import Money
+from outlay.units.shown import kind_suffix
 
 if TYPE_CHECKING:
     from outlay.goodput.follower import RunView
@@ -75,17 +76,31 @@ _FIGURES = [name for name in CostRow.__struct_fields__ if name not in ("metrics"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class UncountedCost:
+    """Cost in another currency, or of the other kind, than a budget counts."""
+
+    micros: int
+    currency: str
+    kind: Kind
+
+    def __str__(self) -> str:
+        return f"{Money(self.micros, self.currency)}{kind_suffix(self.kind)}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Budgeted:
     """The cost of some runs that counts towards a budget of one currency.
 
     Attributes:
         spent: Cash; showback only if there is no cash.
-        not_counted: Cost in other currencies or of the other kind, by currency.
+        kind: Which of the two it is.
+        not_counted: The rest, one amount for each currency and kind.
     """
 
     spent: Money
     assumed: Money
-    not_counted: tuple[Money, ...] = ()
+    kind: Kind
+    not_counted: tuple[UncountedCost, ...] = ()
 
 
 def budgeted(rows: Iterable[CostRow], currency: str) -> Budgeted:
@@ -94,14 +109,18 @@ def budgeted(rows: Iterable[CostRow], currency: str) -> Budgeted:
     kinds = {row.kind for row in rows if row.currency == currency}
     kind: Kind = "showback" if kinds == {"showback"} else "cash"
     counted = [row for row in rows if (row.currency, row.kind) == (currency, kind)]
-    not_counted: dict[str, int] = {}
+    others: dict[tuple[str, Kind], int] = {}
     for row in rows:
-        if (row.currency, row.kind) != (currency, kind):
-            not_counted[row.currency] = not_counted.get(row.currency, 0) + row.cost_micros
+        if (unit := (row.currency, row.kind)) != (currency, kind):
+            others[unit] = others.get(unit, 0) + row.cost_micros
     return Budgeted(
         spent=Money(sum(row.cost_micros for row in counted), currency),
         assumed=Money(sum(row.assumed_micros for row in counted), currency),
-        not_counted=tuple(Money(micros, other) for other, micros in sorted(not_counted.items())),
+        kind=kind,
+        not_counted=tuple(
+            UncountedCost(micros=micros, currency=other, kind=its)
+            for (other, its), micros in sorted(others.items())
+        ),
     )
 
 

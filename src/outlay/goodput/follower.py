@@ -46,7 +46,8 @@ from outlay.goodput.timeline import (
 )
 from outlay.ledger import LedgerReader, RunIdentity, read_identity
 from outlay.ledger.attempts import DEAD_AFTER_NS, alive_until
-from outlay.rates import RateFunction, run_rates
+from outlay.ledger.price import Kind
+from outlay.rates import RateFunction, kind_of_cost, run_rates
 from outlay.record.lock import seems_alive
 from outlay.units import Money
 
@@ -281,6 +282,7 @@ class GoodputSummary:
         ettr: Share of wall time not lost to disruptions.
         slices: Use of an elastic run's slices; None if they were never counted.
         assumed: The part of the cost that is assumed: no record tells whether it was charged.
+        kind: Of the cost: ``cash`` or ``showback``; the two are never added.
         beside: Overlapped spans by phase, not part of the partition.
         throughput: Of all ranks; a step counts in the window of its end.
         mfu: Model FLOPs utilisation; None without a ``ModelFlops``.
@@ -296,6 +298,7 @@ class GoodputSummary:
     slices: SliceEfficiency | None
     cost: Money | None
     assumed: Money | None
+    kind: Kind
     phases: list[PhaseRow]
     beside: dict[str, int]
     disruptions: list[Disruption]
@@ -339,6 +342,7 @@ def summarise(
         slices=slices_used(view, breakdown.windows),
         cost=breakdown.cost,
         assumed=breakdown.assumed,
+        kind=kind_of_cost(timeline.attempts),
         phases=_rows(breakdown),
         beside=overlapped_ns(view, breakdown.windows),
         disruptions=[d for part in breakdown.windows for d in disruptions(timeline, part)],

@@ -13,7 +13,10 @@ from outlay.report.files import setup_of
 from outlay.report.html import Cell, amount
 from outlay.report.run_charts import Axis, metric_charts
 from outlay.report.run_document import parameters_of
+from outlay.runs.figures import RunFigures
 from outlay.runs.reading import RunReading
+from outlay.store.runs import RunRow
+from outlay.units import Money
 from outlay.units.quantity import duration_text
 from outlay.units.shown import counted, money_text
 
@@ -70,11 +73,16 @@ def _overview(
             run.figures.steps, percent_cell(run.figures.goodput),
             metric_cell(run.figures.metric, run.figures.metric_value),
             Cell(text=duration_text(run.figures.wall_ns), is_number=True),
-            amount(run.figures.cost, kind=run.figures.kind),
+            run_cost(run.figures),
         )
         for label, run in zip(labels, readings, strict=True)
     ]  # fmt: skip
     return Table(("run", "status", "steps", "goodput", "metric", "wall time", "cost"), rows)
+
+
+def run_cost(run: RunFigures | RunRow) -> Cell | Money:
+    """Return a run's cost, marked if a part of it is assumed."""
+    return amount(run.cost, mark="assumed" if run.assumed else "", kind=run.kind)
 
 
 def percent_cell(share: float | None) -> Cell:
@@ -131,7 +139,7 @@ def _settings(reading: RunReading, hide: Callable[[str], str]) -> dict[str, str]
     setup = setup_of(Path(reading.view.dir or "."))
     stated = {
         "model": reading.view.identity.model, "commit": header.git_commit, "host": header.host,
-        "user": hide(header.user), "GPU": header.gpu, "GPUs": str(header.gpus),
+        "user": hide(header.user), "GPU": header.gpu, "GPUs": str(reading.figures.gpus),
         "command": hide(shlex.join(setup.command or reading.command)),
     }  # fmt: skip
     parameters = {

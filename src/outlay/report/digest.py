@@ -25,7 +25,8 @@ from outlay.export.live_runs import GuardReading, read_guards
 from outlay.goodput import phases as ph
 from outlay.goodput.follower import RunView, read_view
 from outlay.goodput.timeline import Window
-from outlay.rates import share_out
+from outlay.ledger.price import KINDS, Kind
+from outlay.rates import kind_of_cost, share_out
 from outlay.report.document import Block, Document, Figure, NoteBlock, Table, sections
 from outlay.report.html import Cell
 from outlay.runs.sacct_import import IN_NO_RUN as REST_OF_JOB
@@ -69,9 +70,13 @@ class LimitLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SavingLine:
-    """The same advice for several runs: total savings, and the run that saves most."""
+    """The same advice for several runs: total savings, and the run that saves most.
+
+    ``kind`` is that of the savings, ``cash`` or ``showback``: the two are never added.
+    """
 
     saves: float
+    kind: Kind
     runs: int
     best: OptimizationRecommendation
 
@@ -216,13 +221,15 @@ def _limits(book: CostBook, guards: Sequence[GuardReading]) -> Iterator[LimitLin
 def _advice(views: dict[str, RunView]) -> list[SavingLine]:
     """Return the recommendations with the largest total savings, from the costliest runs."""
     costliest = sorted(views.values(), key=_cost_of, reverse=True)[:_ADVISED_RUNS]
-    alike: dict[tuple[str, str, str], list[OptimizationRecommendation]] = {}
-    for each in of_kind(merged(e for view in costliest for e in advise_run(view)), "saving"):
-        alike.setdefault((each.category, each.action, each.currency), []).append(each)
-    lines = [
-        SavingLine(saves=sum(e.estimated_savings for e in group), runs=len(group), best=group[0])
-        for group in alike.values()
-    ]
+    lines: list[SavingLine] = []
+    for kind in KINDS:
+        paid = (view for view in costliest if kind_of_cost(view.timeline.attempts) == kind)
+        alike: dict[tuple[str, str, str], list[OptimizationRecommendation]] = {}
+        for each in of_kind(merged(e for view in paid for e in advise_run(view)), "saving"):
+            alike.setdefault((each.category, each.action, each.currency), []).append(each)
+        for group in alike.values():
+            saves = sum(each.estimated_savings for each in group)
+            lines.append(SavingLine(saves=saves, kind=kind, runs=len(group), best=group[0]))
     return sorted(lines, key=lambda line: -line.saves)[:ADVICE]
 
 
@@ -349,7 +356,10 @@ def _savings(digest: Digest) -> Iterator[Block]:
         rows = tuple(
             (
                 line.best.title,
-                Cell(text=amount_text(line.saves, line.best.currency), is_number=True),
+                Cell(
+                    text=f"{amount_text(line.saves, line.best.currency)}{kind_suffix(line.kind)}",
+                    is_number=True,
+                ),
                 line.runs,
                 line.best.action,
             )

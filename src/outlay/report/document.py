@@ -212,8 +212,8 @@ def _block_markdown(block: Block) -> Iterator[str]:
 
 def _cell_text(cell: object) -> str:
     match cell:
-        case html.Cell(text=text):
-            return text
+        case html.Cell(text=text, mark=mark):
+            return f"{text} ({mark})" if mark else text
         case None:
             return ""
         case bool() | str():

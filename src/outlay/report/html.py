@@ -113,7 +113,7 @@ def amount(
         return Cell(text=none, is_number=True)
     shown = money if kind == "cash" else Money(money.micros, f"{money.currency} {kind}")
     return shown if not mark else Cell(
-        text=money_text(shown), value=money, title=str(money), mark=mark, is_number=True
+        text=money_text(shown), value=money, title=str(shown), mark=mark, is_number=True
     )  # fmt: skip
 
 

@@ -219,15 +219,15 @@ def _setup(run: RunReading, setup: RunSetup) -> Iterator[Block]:
     stated = {
         "run": run.run_id, "model": run.view.identity.model, "sweep": setup.sweep,
         "command": command, "commit": header.git_commit, "host": header.host, "user": header.user,
-        "GPU": f"{header.gpus} x {header.gpu}" if header.gpu else "",
+        "GPU": f"{run.figures.gpus} x {header.gpu}" if header.gpu else "",
         "Slurm job": header.slurm_job, "partition": header.slurm_partition,
         "machine": header.instance_id, "directory": str(run.view.dir or ""),
     }  # fmt: skip
     for label, text in stated.items():
         if text:
             yield Figure(label, setup.hide(text), setup.hide(text))
-    for price in run.cost.prices[-1:]:
-        yield Figure("price", str(price), f"{price.rate} a GPU, {price.source or 'stated'}")
+    for price in run.cost.prices[-_MOST_ROWS:]:
+        yield Figure("price", price.text, f"{price.text} per GPU: {price.origin}")
     for title, found in (
         ("parameter", parameters_of(run, setup)), ("tag", header.tags),
         ("version of", header.versions),

@@ -37,6 +37,7 @@ class RunRow(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         dir: The run's directory, absolute.
+        gpus: Whole GPUs: a share of one is rounded up. The exact number is in ``RunFigures``.
         updated_ns: When this row was derived from the run log; of two rows the later one is kept.
         log_bytes: Size of the log at that time, and ``log_mtime_ns`` its modification time.
         figures_version: Version of the rules that derived the row.

@@ -169,7 +169,7 @@ def ceiling_parts(standings: Sequence[tuple[str, ScopeStanding]]) -> list[str]:
     if not standings:
         return []
     rows = [[log, *_standing_cells(each)] for log, each in standings]
-    headings = ["log", "scope", "share used", "spent", "held", "free", "ceiling"]
+    headings = ["log", "scope", "share used", "spent", "held", "remaining", "limit"]
     if len({log for log, _ in standings}) == 1:
         rows, headings = [row[1:] for row in rows], headings[1:]
     return [html.section("Ceilings", html.table(headings, rows, caption="Ceilings"))]

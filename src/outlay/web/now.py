@@ -12,7 +12,7 @@ from outlay.guard.entries import is_machine
 from outlay.guard.rental.watch import RentedHold, known_logs, living_rentals
 from outlay.ledger.price import Kind
 from outlay.report import html
-from outlay.report.compared_runs import metric_cell, percent_cell
+from outlay.report.compared_runs import metric_cell, percent_cell, run_cost
 from outlay.report.document import Figure, blocks_html
 from outlay.report.html import Cell, amount
 from outlay.runs.collect import Burn, dead_runs, findings_in, sum_burns, total_burn
@@ -144,8 +144,8 @@ _MOST_DEAD = 20
 _MOST_RECENT = 200
 _DAY_NS = 86_400 * 10**9
 _COLUMNS = (
-    "run", "run_id", "status", "user", "host", "steps", "goodput", "wall_s", "cost", "currency",
-    "started",
+    "run", "run_id", "status", "user", "host", "steps", "goodput", "wall_s", "cost", "assumed",
+    "currency", "kind", "started",
 )  # fmt: skip
 
 
@@ -258,7 +258,7 @@ def _row(reading: RunReading, books: BookReader) -> list[object]:
         books.people.name(figures.user), figures.steps,
         percent_cell(figures.goodput), metric_cell(figures.metric, figures.metric_value),
         Cell(text=duration_text(figures.wall_ns), is_number=True),
-        amount(figures.cost, kind=figures.kind), amount(per_hour, kind=figures.kind),
+        run_cost(figures), amount(per_hour, kind=figures.kind),
         budget_cell(reading),
         ago_text(books.now_ns - figures.last_seen_ns),
     ]  # fmt: skip
@@ -283,6 +283,7 @@ def _csv_row(figures: RunFigures, books: BookReader) -> dict[str, object]:
         "user": books.people.name(figures.user), "host": figures.host, "steps": figures.steps,
         "goodput": figures.goodput, "wall_s": figures.wall_ns / 1e9,
         "cost": None if cost is None else cost.amount,
-        "currency": None if cost is None else cost.currency,
+        "assumed": None if figures.assumed is None else figures.assumed.amount,
+        "currency": None if cost is None else cost.currency, "kind": figures.kind,
         "started": utc_text(figures.started_ns),
     }  # fmt: skip

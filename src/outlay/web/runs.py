@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -10,11 +10,12 @@ from typing import Final
 from outlay.clock import parse_moment, utc_text
 from outlay.errors import InvalidValue, OutlayError
 from outlay.escaping import html_text
+from outlay.ledger.price import KINDS, Kind
 from outlay.report import html
-from outlay.report.compared_runs import compare_document, metric_cell, percent_cell
+from outlay.report.compared_runs import compare_document, metric_cell, percent_cell, run_cost
 from outlay.report.document import Document, sections_html
 from outlay.report.files import setup_of
-from outlay.report.html import Cell, amount
+from outlay.report.html import Cell
 from outlay.report.run_charts import AXES, Axis
 from outlay.report.run_document import run_document
 from outlay.runs.collect import row_of
@@ -24,7 +25,7 @@ from outlay.sweep.aggregate.rows import columns_of
 from outlay.sweep.state.manifest import SweepManifest, captured, counts, planned, read_manifest
 from outlay.sweep.state.setup import holder_of
 from outlay.units import Money
-from outlay.units.shown import ago_text, counted
+from outlay.units.shown import ago_text, counted, kind_suffix
 from outlay.web.book_reader import BookReader, sweep_id
 from outlay.web.page import Page, PageQuery, chip, run_href, select, tabs
 
@@ -116,7 +117,7 @@ def _cells(row: RunRow, columns: Sequence[str], books: BookReader) -> list[objec
         "model": row.model, "user": books.people.name(row.user), "host": row.host, "gpu": row.gpu,
         "attempts": row.attempts, "steps": row.steps, "goodput": percent_cell(row.goodput),
         "metric_value": metric_cell(row.metric, row.metric_value),
-        "cost_micros": amount(row.cost, kind=row.kind), "kind": row.kind,
+        "cost_micros": run_cost(row), "kind": row.kind,
         "started_ns": utc_text(row.started_ns),
         "last_seen_ns": ago_text(books.now_ns - row.last_seen_ns),
         "tags": ", ".join(f"{name}={value}" for name, value in row.tags.items()),
@@ -208,8 +209,8 @@ def _pager(ask: PageQuery, count: int) -> str:
 
 _CSV: Final = (
     "run_id", "name", "status", "model", "user", "host", "gpu", "gpus", "attempts", "steps",
-    "tokens", "goodput", "metric", "metric_value", "cost", "currency", "kind", "started",
-    "last_seen", "dir", "tags",
+    "tokens", "goodput", "metric", "metric_value", "cost", "assumed", "currency", "kind",
+    "started", "last_seen", "dir", "tags",
 )  # fmt: skip
 
 
@@ -220,6 +221,7 @@ def _csv_row(row: RunRow, books: BookReader) -> dict[str, object]:
         "user": books.people.name(row.user),
         "dir": books.people.text(row.dir),
         "cost": None if row.cost is None else row.cost.amount,
+        "assumed": None if row.assumed is None else row.assumed.amount,
         "started": utc_text(row.started_ns),
         "last_seen": utc_text(row.last_seen_ns),
         "tags": ", ".join(f"{name}={value}" for name, value in row.tags.items()),
@@ -363,12 +365,20 @@ def _row(name: str, root: Path, manifest: SweepManifest | None, books: BookReade
     title = str(manifest.about.get("name") or root.name)
     return [
         Cell(text=title, href=f"/sweep/{name}"), len(manifest.runs), by_status.get("completed", 0),
-        by_status.get("running", 0), _sum(planned(manifest)), _sum(captured(manifest)),
+        by_status.get("running", 0), _sum(planned, manifest), _sum(captured, manifest),
         str(manifest.about.get("ceiling") or "none"), place,
     ]  # fmt: skip
 
 
-def _sum(amounts: list[Money]) -> object:
+def _sum(
+    amounts_of: Callable[[SweepManifest, Kind], list[Money]], manifest: SweepManifest
+) -> object:
+    """Return the sums of a sweep, each with its currency and kind, which are never added."""
+    amounts = [
+        Money(each.micros, f"{each.currency}{kind_suffix(kind)}")
+        for kind in KINDS
+        for each in amounts_of(manifest, kind)
+    ]
     return amounts[0] if len(amounts) == 1 else ", ".join(map(str, amounts))
 
 
@@ -380,7 +390,7 @@ def _sweep_about(
         "sweep": root.name, "id": name, "directory": books.people.text(str(root)),
         "runs": 0 if manifest is None else len(manifest.runs),
         "counts": ", ".join(f"{count} {status}" for status, count in known.items()),
-        "spent": ", ".join(map(str, [] if manifest is None else captured(manifest))),
+        "spent": "" if manifest is None else str(_sum(captured, manifest)),
     }  # fmt: skip
 
 

@@ -17,9 +17,10 @@ from outlay.cli.output import new_table
 from outlay.clock import SYSTEM, parse_moment
 from outlay.compat.cost_module.data_directory import data_directory
 from outlay.cost.compare import ModelComparison, highest_reached, percent_used
-from outlay.cost.cost_book import CostBook, CostRow, budgeted
+from outlay.cost.cost_book import CostBook, CostRow, UncountedCost, budgeted
 from outlay.cost.spending import Spending, SpendItem
 from outlay.errors import Finding, InvalidValue, OutlayError
+from outlay.ledger.price import Kind
 from outlay.runs.spending_reader import SpendingReading, read_rentals, read_spending, refresh_books
 from outlay.store import open_store
 from outlay.store.runs import RunFilter, list_runs
@@ -222,6 +223,7 @@ class BudgetRow:
 
     Attributes:
         assumed: The assumed part of ``spent``.
+        kind: Of ``spent``: showback only if there is no cash.
         not_counted: Cost in another currency or of another kind.
     """
 
@@ -232,7 +234,8 @@ class BudgetRow:
     left: Money
     percent_used: float
     status: str
-    not_counted: tuple[Money, ...]
+    not_counted: tuple[UncountedCost, ...]
+    kind: Kind
 
 
 def budget_rows(books: CostBooks) -> list[BudgetRow]:
@@ -250,6 +253,7 @@ def budget_rows(books: CostBooks) -> list[BudgetRow]:
                 percent_used=percent_used(found.spent, budget.limit),
                 status=_STANDING[highest_reached(found.spent, budget.limit)],
                 not_counted=found.not_counted,
+                kind=found.kind,
             )
         )
     return rows
@@ -264,7 +268,8 @@ def budget_table(rows: list[BudgetRow]) -> Table:
         share = "all" if row.percent_used == float("inf") else f"{row.percent_used:.1f} %"
         others = ", ".join(map(str, row.not_counted)) or "-"
         table.add_row(
-            f"model {row.model}", str(row.spent), *([str(row.assumed)] if assumed else []),
+            f"model {row.model}", f"{row.spent}{kind_suffix(row.kind)}",
+            *([str(row.assumed)] if assumed else []),
             str(row.limit), str(row.left), share, row.status, *([others] if beside else []),
         )  # fmt: skip
     return table
