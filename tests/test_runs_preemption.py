@@ -12,6 +12,7 @@ import pytest
 import outlay
 from command_line import python
 from outlay.clock import SYSTEM
+from outlay.ledger import EndStatus, Step
 from outlay.runs.figures import read_figures
 from outlay.runs.live import Run
 from scripts import start, wait_for
@@ -21,6 +22,22 @@ from scripts import start, wait_for
 def run(tmp_path: Path) -> Iterator[Run]:
     with outlay.run("m", dir=tmp_path / "run") as run:
         yield run
+
+
+class SlowGate:
+    """Remembers the signal handler that is installed while it finishes."""
+
+    handler: object = None
+
+    def before_step(self, *, tokens: int, samples: int) -> None:
+        del tokens, samples
+
+    def after_step(self, step: Step) -> None:
+        del step
+
+    def finish(self, status: EndStatus) -> None:
+        del status
+        self.handler = signal.getsignal(signal.SIGTERM)
 
 
 def status(run: Run) -> str:
@@ -60,6 +77,16 @@ def test_the_previous_handlers_are_restored(tmp_path: Path) -> None:
         run.on_preemption(lambda: None)
         assert signal.getsignal(signal.SIGUSR2) is not before[signal.SIGUSR2]
     assert {number: signal.getsignal(number) for number in before} == before
+
+
+def test_the_previous_handlers_are_restored_before_gates_finish_which_may_wait_or_fail(
+    run: Run,
+) -> None:
+    before, gate = signal.getsignal(signal.SIGTERM), SlowGate()
+    run.recorder.attach(gate=gate)
+    run.on_preemption(lambda: None)
+    run.close()
+    assert gate.handler == before
 
 
 def test_without_a_notice_nothing_is_saved_and_the_run_completes(run: Run) -> None:

@@ -100,6 +100,17 @@ def test_an_older_store_is_migrated_to_the_current_schema(version: int, tmp_path
     assert columns_of(old) == columns_of(open_store(tmp_path / "fresh"))
 
 
+def test_a_database_with_a_table_of_another_program_is_refused_and_not_changed(
+    private_home: Path,
+) -> None:
+    database = private_home / "outlay.db"
+    with sqlite3.connect(database) as other:
+        other.execute("CREATE TABLE runs (run_uuid TEXT PRIMARY KEY)")
+    with pytest.raises(StoreUnavailable, match="runs already exists"):
+        open_store()
+    assert list(columns_of(connect(store_url(private_home)))) == ["runs"]
+
+
 def test_a_file_that_is_not_a_database_is_unavailable(private_home: Path) -> None:
     (private_home / "outlay.db").write_text("these are not the books" * 100)
     with pytest.raises(StoreUnavailable, match=r"not a database.*OUTLAY_HOME"):

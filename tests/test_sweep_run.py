@@ -11,6 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -350,19 +351,36 @@ def test_sigterm_and_cancel_end_the_active_run_and_leave_the_rest_pending(
     assert marked(ticket) == []
 
 
-def test_cancelling_jobs_of_an_unreachable_cluster_is_an_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    root = run_grid(tmp_path, "exit 0").root
+def left_on_a_cluster(directory: Path) -> Path:
+    """Return a sweep of which one run is recorded as running on Slurm."""
+    root = run_grid(directory, "exit 0").root
     document = json.loads((root / "sweep_manifest.json").read_text())
     document["runs"][1]["engine"] = "slurm"
     (root / "sweep_manifest.json").write_text(json.dumps(document))
     left_running(root, "002_group00_01")
+    return root
+
+
+def test_cancelling_jobs_of_an_unreachable_cluster_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = left_on_a_cluster(tmp_path)
     monkeypatch.setenv("PATH", str(tmp_path))
     shown = outlay("sweep", "cancel", root)
     assert shown.code == 1
     assert "002_group00_01" in shown.err
     assert "login node" in shown.err
+
+
+def test_an_engine_is_closed_also_if_a_job_cannot_be_cancelled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root, engine = left_on_a_cluster(tmp_path), Mock()
+    engine.reattach.side_effect = OSError("no answer")
+    monkeypatch.setattr("outlay.sweep.run.sweeps.engine_named", lambda *_: engine)
+    with SweepLock(root), pytest.raises(OSError, match="no answer"):
+        cancel(root, ["002_group00_01"])
+    engine.close.assert_called_once_with()
 
 
 def test_cancelling_a_run_that_a_sweep_does_not_have_names_those_it_has(tmp_path: Path) -> None:

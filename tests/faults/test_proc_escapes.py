@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import json
 import os
 import signal
 import sys
@@ -231,6 +232,24 @@ def test_a_command_keeps_its_exit_code_when_its_keeper_is_killed(
     assert alive(pid)
     (tmp_path / "go").touch()
     assert escape.supervisor.wait() == 7
+
+
+def test_a_commands_end_is_recorded_when_its_keeper_and_later_exec_are_killed(
+    escape: Escape, tmp_path: Path, private_home: Path
+) -> None:
+    pid, first = start_exec(escape, tmp_path), escape.keeper()
+    (family,) = (private_home / "kept").iterdir()
+    os.kill(first, signal.SIGKILL)
+    until(lambda: json.loads(family.read_text())["keeper"]["pid"] != first, "another keeper")
+    assert escape.supervisor is not None
+    escape.supervisor.send_signal(signal.SIGKILL)
+    until(lambda: records(tmp_path / "r", Heartbeat), "the heir to record")
+    assert alive(pid)
+    (tmp_path / "go").touch()
+    until(lambda: records(tmp_path / "r", AttemptEnded), "its end to be recorded")
+    (end,) = records(tmp_path / "r", AttemptEnded)
+    assert isinstance(end, AttemptEnded)
+    assert (end.status, end.exit_code) == ("failed", None)
 
 
 def test_the_next_command_names_a_stray_exec_and_records_it_again(

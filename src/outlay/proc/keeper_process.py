@@ -173,7 +173,8 @@ class KeeperProcess:
         unsent, self._unsent = self._unsent, []
         for message in [*map(started_event, keeper.commands.values()), *unsent]:
             self._notify(message)
-        return True
+        # Commands of an earlier keeper are not our children: the heir polls them once we exit.
+        return keeper.parent
 
     def leave(self) -> None:
         """End what is left, unless the terms say to leave it, and clean up."""

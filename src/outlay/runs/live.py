@@ -402,6 +402,8 @@ class Run:
             self._heartbeat.stop()
         if self._job_end is not None:
             self._job_end.stop()
+        if self._preemption is not None:  # Before the other gates, which may wait or fail.
+            self._preemption.finish(status)
         self._recorder.close(status, reason or self._recorder.stop_reason or "", exit_code)
         self._watch.remove()
         self._exits.remove()

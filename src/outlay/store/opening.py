@@ -157,12 +157,14 @@ def migrate(engine: Engine, *, to: int = NEWEST, clock: Clock = SYSTEM) -> None:
         if _version(connection) == to:
             return
     with writing(engine) as connection:
+        schema.versions.create(connection, checkfirst=True)
         at = _version(connection)
         if at == 0 and to == NEWEST:
-            schema.metadata.create_all(connection)
+            tables = [t for t in schema.metadata.sorted_tables if t is not schema.versions]
+            # Fails if another program has a table of the same name.
+            schema.metadata.create_all(connection, tables, checkfirst=False)
             _record_version(connection, NEWEST, clock.wall_ns())
             return
-        schema.versions.create(connection, checkfirst=True)
         for migration in MIGRATIONS:
             if at < migration.version <= to:
                 _apply(connection, migration)

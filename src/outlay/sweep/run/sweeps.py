@@ -155,17 +155,19 @@ def _cancel_jobs(root: Path, manifest: SweepManifest, runs: Sequence[str]) -> in
     for run in running:
         if is_local(manifest.runs[run].engine):
             raise InvalidValue("RUN", run, "a run on a cluster: a local one ends with its sweep")
-    engines = {
-        name: engine_named(name, root) for name in {manifest.runs[r].engine for r in running}
-    }
+    engines: dict[str, Engine] = {}
     cancelled = 0
-    for run in running:
-        engine = engines[manifest.runs[run].engine]
-        if engine.reattach(task_of(manifest, run)) is None:
-            engine.cancel(manifest.state(run).ticket)
-            cancelled += 1
-    for engine in engines.values():
-        engine.close()
+    try:
+        for run in running:
+            name = manifest.runs[run].engine
+            if name not in engines:
+                engines[name] = engine_named(name, root)
+            if engines[name].reattach(task_of(manifest, run)) is None:
+                engines[name].cancel(manifest.state(run).ticket)
+                cancelled += 1
+    finally:
+        for engine in engines.values():
+            engine.close()
     return cancelled
 
 
