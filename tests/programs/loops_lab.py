@@ -78,6 +78,11 @@ def join_ranks() -> None:
         dist.init_process_group("gloo")
 
 
+# The last reference to a gloo group: torch joins its thread with the GIL held, and that thread may
+# be waiting for the GIL to release the last collective. The process ends without freeing it.
+_never_freed: list[object] = []
+
+
 def with_accelerate(truth: Truth, out: Path, steps: int, **how: Any) -> dict[str, Any]:
     """Train with an Accelerator's model and its tracker."""
     evaluate = how.pop("evaluate", True)
@@ -87,6 +92,7 @@ def with_accelerate(truth: Truth, out: Path, steps: int, **how: Any) -> dict[str
     config = {"steps": steps, "api_key": "hunter2hunter2"}
     accelerator.init_trackers("project", config=config)
     model = accelerator.prepare(torch.nn.Linear(1, 1))
+    _never_freed.append(model)
     accelerator.backward(model(torch.ones(1, 1)).sum())
     if accelerator.is_main_process:
         assert accelerator.get_tracker("outlay", unwrap=True) is tracker.run
