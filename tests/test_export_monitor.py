@@ -129,7 +129,7 @@ def test_without_the_breakdown_badput_is_not_in_tensorboard(tmp_path: Path) -> N
     assert list(scalars(tmp_path / "tb" / "goodput")) == ["goodput/goodput"]
 
 
-def test_uploads_go_on_while_the_job_runs(tmp_path: Path) -> None:
+def test_uploads_are_repeated_while_the_job_runs(tmp_path: Path) -> None:
     output = tmp_path / "out.jsonl"
     watching = monitor(tmp_path / "run", sinks=[JsonLinesFile(str(output))])
     with outlay.run("model", dir=tmp_path / "run") as run:
