@@ -503,6 +503,15 @@ def test_a_skipped_flush_and_a_second_stop_upload_nothing(tmp_path: Path) -> Non
     assert len(rows(tmp_path / "g.jsonl")) == 1
 
 
+def test_a_started_uploader_that_skips_its_flush_uploads_nothing(tmp_path: Path) -> None:
+    train(tmp_path)
+    output = tmp_path / "g.jsonl"
+    watching = monitor(tmp_path, sinks=[JsonLinesFile(str(output))], upload_interval=3600)
+    watching.start_goodput_uploader()
+    watching.stop_goodput_uploader(skip_final_flush=True)
+    assert rows(output) == []
+
+
 @pytest.mark.usefixtures("in_threads")
 def test_the_environments_cache_directory_overrides_the_argument(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
