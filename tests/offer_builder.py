@@ -20,7 +20,7 @@ from outlay.units import Money
 
 
 def offer(price: object = "2.00", **changes: Any) -> Offer:
-    """One H100 on demand for $2, unless told otherwise."""
+    """Return an offer; by default one H100 on demand for $2."""
     fields: dict[str, Any] = {
         "provider": "acme",
         "gpu": "H100",

@@ -42,7 +42,7 @@ MINUTE = 60 * 10**9
 
 
 class Hook:
-    """A webhook on loopback that keeps what it is sent, and answers what it is told to."""
+    """A webhook on loopback that keeps its requests and answers with a set status."""
 
     def __init__(self) -> None:
         self.got: list[Any] = []

@@ -22,7 +22,7 @@ def test_without_a_file_there_are_no_rules(tmp_path: Path) -> None:
     assert read_alert_settings(tmp_path / "outlay.toml").rules == ()
 
 
-def test_a_rule_has_defaults_and_tells_standard_error(tmp_path: Path) -> None:
+def test_a_rule_has_defaults_and_writes_to_standard_error(tmp_path: Path) -> None:
     (rule,) = read(tmp_path, '[[alerts.rule]]\nwhen = "budget"\n').rules
     assert list(map(int, rule.percents)) == [50, 75, 90, 100]
     assert rule.to == ("stderr",)

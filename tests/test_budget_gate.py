@@ -491,9 +491,7 @@ def test_the_document_is_written_when_training_fails(tmp_path: Path) -> None:
     assert document(tmp_path)["stop_reason"] is None
 
 
-def test_the_document_is_refreshed_while_the_run_goes_on(
-    tmp_path: Path, clock: ManualClock
-) -> None:
+def test_the_document_is_refreshed_during_the_run(tmp_path: Path, clock: ManualClock) -> None:
     with outlay.run("m", dir=tmp_path, budget=outlay.iso_tokens(100), clock=clock) as run:
         for _ in run.steps(range(5), tokens=1):
             clock.advance(6 * SECOND)

@@ -166,7 +166,7 @@ class TestEarlyStopping:
         assert found.estimated_savings == pytest.approx(3.0)
         assert "did not beat the best" in found.description
 
-    def test_a_rule_is_not_applied_that_nobody_stated(self) -> None:
+    def test_a_rule_that_was_not_stated_is_not_applied(self) -> None:
         noisy = [0.9, 0.7, 0.6, 0.52, 0.45, 0.46, 0.455, 0.452]  # Three worse ones are luck.
         stop = optimizer().recommend_early_stopping
         assert stop(noisy, 2.0, 0.5, total_epochs=60) is None

@@ -98,7 +98,7 @@ def test_a_past_month_does_not_change_when_a_run_is_resumed(tmp_path: Path) -> N
     assert closed.totals()[USD].cost == Money(12 * 10**6)
 
 
-def test_as_of_an_instant_is_what_the_log_said_then(tmp_path: Path) -> None:
+def test_cost_as_of_an_instant_uses_the_log_up_to_it(tmp_path: Path) -> None:
     at_ns = DECEMBER.start_ns
     attempt(tmp_path / "a", at_ns=at_ns, hours=1, status="failed")
     before = read(tmp_path)

@@ -129,7 +129,7 @@ def test_without_the_breakdown_badput_is_not_in_tensorboard(tmp_path: Path) -> N
     assert list(scalars(tmp_path / "tb" / "goodput")) == ["goodput/goodput"]
 
 
-def test_uploads_go_on_while_the_job_runs(tmp_path: Path) -> None:
+def test_uploads_are_repeated_while_the_job_runs(tmp_path: Path) -> None:
     output = tmp_path / "out.jsonl"
     watching = monitor(tmp_path / "run", sinks=[JsonLinesFile(str(output))])
     with outlay.run("model", dir=tmp_path / "run") as run:
@@ -501,6 +501,15 @@ def test_a_skipped_flush_and_a_second_stop_upload_nothing(tmp_path: Path) -> Non
     once.stop_goodput_uploader()
     once.stop_goodput_uploader()
     assert len(rows(tmp_path / "g.jsonl")) == 1
+
+
+def test_a_started_uploader_that_skips_its_flush_uploads_nothing(tmp_path: Path) -> None:
+    train(tmp_path)
+    output = tmp_path / "g.jsonl"
+    watching = monitor(tmp_path, sinks=[JsonLinesFile(str(output))], upload_interval=3600)
+    watching.start_goodput_uploader()
+    watching.stop_goodput_uploader(skip_final_flush=True)
+    assert rows(output) == []
 
 
 @pytest.mark.usefixtures("in_threads")

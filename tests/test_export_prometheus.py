@@ -167,7 +167,7 @@ def test_promtool_finds_nothing_wrong(lab: Lab, tmp_path: Path, price: str | Non
         check_with_promtool(lab.page())
 
 
-def test_prometheus_answers_with_what_outlay_cost_says(
+def test_prometheus_returns_the_cost_of_outlay_cost(
     prometheus: httpx2.Client, shared_lab: Lab
 ) -> None:
     ((_, at_s),) = ask(prometheus, "outlay_run_reading_timestamp_seconds")

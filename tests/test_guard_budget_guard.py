@@ -94,7 +94,7 @@ def test_a_repeated_label_settles_its_oldest_open_hold(guard: BudgetGuard) -> No
     assert [hold.id for hold in guard.holds()] == [second.id]
 
 
-def test_spend_that_was_never_authorised_stands_alone_and_counts(guard: BudgetGuard) -> None:
+def test_spend_without_authorisation_counts_without_a_hold(guard: BudgetGuard) -> None:
     assert guard.record_actual("surprise", 1.25).hold == ""
     assert guard.total_spent == 1.25
 

@@ -62,7 +62,7 @@ class TestTheGate:
         gate.renew()
         assert guard.held == 170.0
 
-    def test_when_more_is_refused_training_goes_on_while_there_is_money_for_stopping(
+    def test_when_more_is_refused_training_continues_while_there_is_money_for_stopping(
         self, tmp_path: Path, clock: ManualClock
     ) -> None:
         guard = BudgetGuard(130, tmp_path / "spend.jsonl", clock=clock, environ={})

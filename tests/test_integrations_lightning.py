@@ -133,7 +133,7 @@ def ranks_of(run_dir: Path) -> list[int]:
 
 
 def test_ranks_that_lightning_spawns_record_one_run(played: PlayedLab) -> None:
-    """``ddp_spawn``: none of the processes is told its rank by its environment."""
+    """``ddp_spawn``: the environment of the processes has no rank."""
     run = played.read("spawned")
     assert ranks_of(played.root / "spawned") == [0, 1]
     assert run.phases == played.read("phases-2").phases

@@ -153,7 +153,7 @@ def test_no_run_is_made_unless_asked(
     assert not list(tmp_path.rglob("*.wandb"))
 
 
-def test_a_missing_library_is_counted_and_training_goes_on(
+def test_a_missing_library_is_counted_and_training_continues(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: ManualClock
 ) -> None:
     monkeypatch.setitem(sys.modules, "wandb", None)

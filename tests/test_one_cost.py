@@ -304,7 +304,7 @@ def test_captures_of_sweeps_and_of_runs_that_guard_themselves_name_their_runs(
 def test_a_rank_that_records_after_an_unsupervised_capture_yields_a_correction(
     tmp_path: Path,
 ) -> None:
-    """Rank 1 ends two seconds after rank 0 captured; whoever looks at the money next adds them."""
+    """Rank 1 ends two seconds after rank 0 captured; the next command about money adds them."""
     log = tmp_path / "spend.jsonl"
     guard = BudgetGuard(1000, log, environ={})
     with begin_run("bert", dir=tmp_path / "run", price="3600 USD/h", guard=guard) as run:

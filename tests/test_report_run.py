@@ -113,7 +113,7 @@ def test_the_page_opens_offline_and_escapes_what_it_shows(document: Document) ->
     assert "<b>" not in text
 
 
-def test_markdown_says_every_figure_of_the_page(document: Document) -> None:
+def test_markdown_has_every_figure_of_the_page(document: Document) -> None:
     page, text = to_html(document), to_markdown(document)
     assert "# a &lt;b&gt;" in text
     for _, figure in document.figures():

@@ -1,4 +1,4 @@
-"""How an attempt ends: in order, by an error, by a signal, by SIGKILL; what it tells the caller."""
+"""How an attempt ends: in order, by an error, by a signal, by SIGKILL; and what the caller sees."""
 
 from __future__ import annotations
 

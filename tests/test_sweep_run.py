@@ -9,13 +9,15 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
 import pytest
 
-from command_line import outlay
+from command_line import Outcome, outlay, run_module
 from outlay.clock import SYSTEM
 from outlay.proc.identity import marked
 from outlay.sweep.errors import InvalidGrid, RunElsewhere, SweepNotRecorded
@@ -315,9 +317,13 @@ def test_without_a_yes_nothing_is_started(tmp_path: Path) -> None:
     assert not (tmp_path / "sweep").exists()
 
 
-def test_failures_are_named_and_exit_1(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "command", [partial(outlay, "sweep", "run"), partial(run_module, "outlay.sweep")],
+    ids=["command", "module"],
+)  # fmt: skip
+def test_failures_are_named_and_exit_1(tmp_path: Path, command: Callable[..., Outcome]) -> None:
     grid = write_grid(tmp_path, "exit $(({x} == 2))")
-    shown = outlay("sweep", "run", "--enable-sweeps", "--jobs", "2", grid)
+    shown = command("--enable-sweeps", "--jobs", "2", grid)
     assert shown.code == 1
     assert "002_group00_01" in shown.err
     assert "2 completed, 1 error" in shown.out

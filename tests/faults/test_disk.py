@@ -206,7 +206,7 @@ def test_a_follower_reads_on_in_a_recreated_file(tmp_path: Path) -> None:
 
 
 class FlakyOs:
-    """The os module with a disk that does as it is told: fail, or take only so many bytes."""
+    """The os module with scripted writes: each fails, or takes only so many bytes."""
 
     def __init__(self, script: list[int | None]) -> None:
         self.script = script

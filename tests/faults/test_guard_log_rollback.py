@@ -337,7 +337,7 @@ class TestRecheckedDecisions:
         found = self.verify(tmp_path / "spend.jsonl", entries)
         assert found == [(2, f"it should have been refused: {scope} came to 1.50 USD of 1")]
 
-    def test_a_ceiling_that_nobody_raised_is_a_finding(self, tmp_path: Path) -> None:
+    def test_a_ceiling_above_the_recorded_one_is_a_finding(self, tmp_path: Path) -> None:
         entries = [self.held("h", "1"), self.held("i", "1", ceiling=Decimal(50))]
         found = self.verify(tmp_path / "spend.jsonl", entries)
         assert found == [(2, "its ceiling is 50 after one of 5.00, which nobody raised")]

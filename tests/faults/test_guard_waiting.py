@@ -206,9 +206,7 @@ def pretend_mount(
     monkeypatch.setattr(locking, "MOUNTS", mounts)
 
 
-def test_a_lock_that_excludes_nobody_is_detected(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_lock_without_effect_is_detected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def granted(_file: int, _kind: int) -> None:
         return None
 

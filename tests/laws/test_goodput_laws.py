@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from goodput_oracle import ExpectedTimeline, expected_timeline
@@ -188,6 +188,9 @@ def test_phase_dollars_sum_to_the_cost_and_to_the_integral_of_the_rate(
 
 
 @given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30)), max_size=5))
+@example([(27, 30)])  # Behind the window.
+@example([(0, 4), (3, 9), (20, 27)])  # Over its edges.
+@example([(16, 18), (8, 14), (10, 12), (22, 19)])  # Not in order, nested, inverted.
 def test_exclusions_leave_the_instants_outside_them(
     pairs: list[tuple[int, int]],
 ) -> None:

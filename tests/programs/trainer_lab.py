@@ -75,7 +75,7 @@ class Truth:
         return {name: value for name, value in vars(self).items() if isinstance(value, int)}
 
     def _spend(self, phase: str, ns: int) -> None:
-        """Let the time of a phase pass; a benchmark's sleeps in truth."""
+        """Advance the clock by the time of a phase; a benchmark's clock sleeps."""
         del phase
         self.clock.sleep(ns / 10**9)
 
