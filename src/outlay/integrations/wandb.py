@@ -6,13 +6,19 @@ by a bounded time.
 
 from __future__ import annotations
 
+import logging
+import os
 from collections.abc import Sequence
 from typing import Any
 
 from outlay.errors import MissingExtra
 from outlay.export.tracker_sinks import WandbSink
 from outlay.integrations.trackers import EVERY, FINISH_S, TrackerAttachment
+from outlay.record import facts
 from outlay.runs.live import Run
+from outlay.runs.reading import read_run
+
+_log = logging.getLogger("outlay")
 
 
 def attach(
@@ -34,7 +40,8 @@ def attach(
         run: From ``outlay.run()``.
         wandb_run: From ``wandb.init()``; default: the process's own, ``wandb.run``.
         every: The interval between two readings.
-        against_cost: Metrics to plot against cost, such as ``["eval/*", "loss"]``.
+        against_cost: Metrics to plot against cost, such as ``["eval/*", "loss"]``; the run's log
+            is read once before this function returns.
         create: Whether to create a W&B run if there is none, with W&B's own settings.
         finish_s: The timeout for the last reading at the end of the outlay run.
     """
@@ -49,7 +56,21 @@ def attach(
         attachment.lose(trouble or "there is no W&B run; call wandb.init() first, or create=True")
         return attachment
     sink = WandbSink(wandb_run, tuple(against_cost), commit=ours)
+    if against_cost and run.rank == 0 and not facts.is_disabled(os.environ):
+        _define_cost_axis(sink, run)
     return TrackerAttachment(run, [sink], every=every, finish_s=finish_s)
+
+
+def _define_cost_axis(sink: WandbSink, run: Run) -> None:
+    """Log the cost so far and define it as an axis, before the training logs its first row.
+
+    W&B gives a row that is logged after the definition, but before a value of the axis, the value
+    0: a thread beside the training would sometimes be too late.
+    """
+    try:
+        sink.write(read_run(run.dir))
+    except Exception as error:  # noqa: BLE001 - a tracker must not fail the training
+        _log.warning("%s: the cost axis is defined later: %s", run.dir, error)
 
 
 def _current(*, create: bool) -> tuple[Any, bool]:
