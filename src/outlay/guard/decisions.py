@@ -268,12 +268,14 @@ def settle_rental(
             basis="estimated",
         )  # fmt: skip
         return Posting((gone, captured), cost)
-    rest = max(cost.micros - books.paid_for.get(hold.id, 0), 0)
+    rest = cost.micros - books.paid_for.get(hold.id, 0)
+    if rest <= 0:  # Its settlement covered all of it.
+        return Posting((gone,), Money(0, cost.currency))
     corrected = Corrected(
         **moment.stamp(hold.op_label), actual=amount_of(rest), lab=hold.lab, day=hold.day,
         reason=f"hold {hold.id} was settled while what it paid for still ran",
     )  # fmt: skip
-    return Posting((gone, corrected) if rest else (gone,), Money(rest, cost.currency))
+    return Posting((gone, corrected), Money(rest, cost.currency))
 
 
 def release_rental(books: Books, moment: Moment, hold_id: str, proof: str) -> Posting[None]:
