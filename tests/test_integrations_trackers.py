@@ -12,7 +12,7 @@ import threading
 from collections.abc import Iterator
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
@@ -25,7 +25,6 @@ from command_line import in_process
 from outlay.clock import ManualClock
 from outlay.export.scalars import FinishedReading
 from outlay.export.sinks import MlflowRun, OtlpEndpoint
-from outlay.export.tracker_sinks import WandbSink
 from outlay.integrations import trackers
 from outlay.integrations.wandb import attach as attach_wandb
 from outlay.integrations.wandb_files import TrackedRun, read_offline_run
@@ -89,24 +88,30 @@ def test_the_dollar_axis_never_goes_back_over_a_kill_and_a_resume(offline: Offli
     assert [finding.severity for finding in offline.attempts[0].findings] == ["warning"]  # Torn.
 
 
-def test_loss_is_plotted_against_cost_only_after_a_cost_was_logged(tmp_path: Path) -> None:
-    """W&B writes 0 for an axis without a value: the training may log between the two calls."""
-    calls: list[str] = []
+class WandbRunStandIn:
+    """What a W&B run is asked to do, and by which thread."""
 
-    class WandbRunStandIn:
-        summary: ClassVar[dict[str, Any]] = {}
+    def __init__(self) -> None:
+        self.summary: dict[str, Any] = {}
+        self.calls: list[tuple[int, str]] = []
 
-        def define_metric(self, name: str, step_metric: str | None = None) -> None:
-            calls.append(f"define {name} by {step_metric}")
+    def define_metric(self, name: str, step_metric: str | None = None) -> None:
+        self.calls.append((threading.get_ident(), f"define {name} by {step_metric}"))
 
-        def log(self, data: dict[str, Any], *, commit: bool) -> None:
-            calls.append(f"log cost: {'outlay/cost_usd' in data}, commit: {commit}")
+    def log(self, data: dict[str, Any], *, commit: bool) -> None:
+        has_cost = "outlay/cost_usd" in data
+        self.calls.append((threading.get_ident(), f"log cost: {has_cost}, commit: {commit}"))
 
+
+def test_the_cost_axis_is_defined_after_its_first_value_and_before_attach_returns(
+    tmp_path: Path,
+) -> None:
+    """W&B writes 0 into rows between the definition of an axis and its first value."""
+    tracked = WandbRunStandIn()
     with outlay.run("m", dir=tmp_path / "run", price="1 USD/h") as run:
-        list(run.steps("ab"))
-    sink = WandbSink(WandbRunStandIn(), ("loss",))
-    sink.write(outlay.read_run(tmp_path / "run"))
-    assert calls[-2:] == ["log cost: True, commit: False", "define loss by outlay/cost_usd"]
+        attach_wandb(run, tracked, every="1h", against_cost=["loss"])
+        here = [call for thread, call in tracked.calls if thread == threading.get_ident()]
+    assert here[-2:] == ["log cost: True, commit: False", "define loss by outlay/cost_usd"]
 
 
 def test_what_the_training_logs_keeps_its_own_steps(offline: Offline) -> None:
