@@ -6,7 +6,8 @@ BIN := .venv/bin
 PYTEST_ARGS ?=
 FUZZ_EXAMPLES ?= 60000
 
-.PHONY: demo test check lint types unit coverage docs site bench fuzz audit dist test-lowest test-newest clean
+.PHONY: demo test check lint types unit coverage docs site bench fuzz audit dist test-lowest test-newest \
+  test-repeat test-slow clean
 
 demo: .venv/.installed
 	$(BIN)/outlay demo
@@ -30,6 +31,16 @@ unit: .venv/.dev-installed
 	$(BIN)/coverage erase
 	$(BIN)/python -m pytest -n 3 --dist loadgroup $(PYTEST_ARGS)
 
+# In another order each time, and beside processes that keep the processors busy: no test may depend on being
+# faster than something. REPEAT=5 runs them five times, SEED=N repeats an order.
+test-repeat: .venv/.dev-installed
+	tools/system-packages stress-ng
+	tools/test-repeat $(PYTEST_ARGS)
+
+# What takes minutes or hours, with a smaller part of each in `unit`.
+test-slow: .venv/.dev-installed
+	$(BIN)/python -m pytest -n 2 --dist loadgroup -m slow --timeout 7200 $(PYTEST_ARGS)
+
 # Not part of `check`: with coverage, the tests of the pure modules take as long as all tests without.
 coverage: .venv/.dev-installed
 	$(BIN)/python tools/pure-coverage
@@ -46,6 +57,7 @@ audit: .venv/.dev-installed
 docs: .venv/.dev-installed
 	$(BIN)/python tools/write-cli-reference
 	$(BIN)/python tools/write-api-reference
+	$(BIN)/python tools/write-figures-reference
 
 # Searchable pages in site/ that open offline.
 site: .venv/.docs-installed docs
@@ -59,14 +71,13 @@ dist: .venv/.dev-installed
 
 # Tests that use the libraries of the core and of light extras: with the lowest allowed versions, and with
 # the newest.
-VERSION_TESTS ?= tests/laws tests/test_account_*.py tests/test_advise_formulas.py tests/test_budget_config.py \
-  tests/test_budget_gate.py tests/test_budget_tracker.py tests/test_cli_*.py tests/test_compat_[cp]*.py \
-  tests/test_cost_*.py tests/test_decoding.py tests/test_dependencies.py tests/test_documents.py \
-  tests/test_export_google.py tests/test_export_monitor.py tests/test_goodput_*.py \
-  tests/test_guard_budget_guard.py tests/test_guard_cli.py tests/test_ledger_*.py tests/test_prices_*.py \
-  tests/test_record_meters.py tests/test_report_pictures.py tests/test_report_run.py tests/test_store_*.py \
-  tests/test_sweep_aggregate.py tests/test_sweep_engines_slurm.py tests/test_sweep_plan.py \
-  tests/test_sweep_run.py tests/test_sweep_whole_way.py tests/test_units.py
+VERSION_TESTS ?= tests/laws tests/account tests/advise/test_formulas.py tests/budget/test_config.py \
+  tests/budget/test_gate.py tests/budget/test_tracker.py tests/cli tests/compat/test_[cgp]*.py tests/cost \
+  tests/compat/test_monitor.py tests/test_decoding.py tests/docs/test_dependencies.py \
+  tests/docs/test_documents.py tests/goodput tests/guard/test_budget_guard.py \
+  tests/guard/test_cli.py tests/ledger tests/prices tests/record/test_meters.py tests/report/test_pictures.py \
+  tests/report/test_run.py tests/store tests/sweep/test_aggregate.py tests/sweep/test_engines_slurm.py \
+  tests/sweep/test_plan.py tests/sweep/test_run.py tests/sweep/test_whole_way.py tests/units
 
 test-lowest:
 	$(PYTHON) -m venv .venv-lowest
@@ -79,16 +90,17 @@ test-lowest:
 test-newest:
 	$(PYTHON) -m venv .venv-newest
 	.venv-newest/bin/pip install --quiet --upgrade --upgrade-strategy eager -e '.[dev,energy,postgres]'
-	.venv-newest/bin/python -m pytest -m hydra tests/test_budget_config.py tests/test_documents.py
+	.venv-newest/bin/python -m pytest -m hydra tests/budget/test_config.py tests/docs/test_documents.py
 	.venv-newest/bin/pip install --quiet --upgrade --no-deps omegaconf
 	.venv-newest/bin/python -m pytest -n 2 --dist loadgroup -m 'not slow and not hydra' $(VERSION_TESTS) \
 	  $(PYTEST_ARGS)
 
-bench: .venv/.bench-installed
-	$(BIN)/python benchmarks/run_all.py
+# In an environment of its own: the tools that outlay is compared with bring other versions of its libraries.
+bench: .venv-bench/.installed
+	.venv-bench/bin/python benchmarks/run_all.py
 
 clean:
-	rm -rf .venv .venv-lowest .venv-newest dist site .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage*
+	rm -rf .venv .venv-bench .venv-lowest .venv-newest dist site .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage*
 
 .venv/bin/python:
 	$(PYTHON) -m venv .venv
@@ -105,6 +117,7 @@ clean:
 	$(BIN)/pip install --quiet -e '.[docs]'
 	touch $@
 
-.venv/.bench-installed: pyproject.toml | .venv/bin/python
-	$(BIN)/pip install --quiet -e '.[dev,docs,test-integrations,bench]'
-	touch $@ .venv/.dev-installed .venv/.installed
+.venv-bench/.installed: pyproject.toml
+	$(PYTHON) -m venv .venv-bench
+	.venv-bench/bin/pip install --quiet -e '.[dev,docs,test-integrations,bench]'
+	touch $@

@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import CodeType
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
+sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "support"))
 
 from agent_lab import LOOP, Lab, kill_at_lines, run_to_end
 

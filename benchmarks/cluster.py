@@ -20,7 +20,7 @@ from timing import Figure, machine, row
 
 from outlay.clock import SYSTEM
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
+sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "support"))
 
 from slurm_cluster import Cluster
 from waiting import until

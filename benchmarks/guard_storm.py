@@ -5,9 +5,10 @@ Run: python benchmarks/guard_storm.py [OPERATIONS]
 32 processes share one log. Every now and then one of them is killed with SIGKILL and another takes
 its place, and every now and then the file may not grow (RLIMIT_FSIZE), so that a write is cut off
 in the middle. What was answered is told to this process, which then reads the log by itself:
-nothing may be over the ceiling at any line, nothing that was answered may be missing; else it
-exits with 1. A quarter as many operations follow on a file system of their own, which is filled to
-its last byte again and again while they run; where none may be mounted, that is said.
+nothing may be over the ceiling at any line, nothing that was answered may be missing or settled
+twice, and with its index the log must say the same as without; else it exits with 1. A quarter as
+many operations follow on a file system of their own, which is filled to its last byte again and
+again while they run; where none may be mounted, that is said.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from outlay.clock import SYSTEM
 from outlay.guard.budget_guard import BudgetGuard
 from outlay.guard.entries import Captured, Extended, Held, Voided, micros_of
 from outlay.guard.errors import BudgetGuardExceeded, HoldResolved, SpendLogUnusable
+from outlay.guard.index.index_file import IndexReader, index_path
 from outlay.guard.spend_log import FileSpendLog
 from outlay.units import Money
 
@@ -172,6 +174,14 @@ def troubles(storm: Storm) -> list[str]:
     path, answers = storm.path, storm.answers
     log, found = FileSpendLog(path), list[str]()
     found += [str(one) for one in log.verify().findings if one.severity == "error"]
+    whole, indexed = FileSpendLog(path, indexed=False).books(), FileSpendLog(path).books()
+    if IndexReader.open(index_path(path)) is None:
+        found.append("there is no index")
+    if indexed.state() != whole.state():
+        found.append("the index differs")
+    for table in whole.tables():
+        if dict(indexed.rows(table)) != dict(whole.rows(table)):
+            found.append(f"the index differs in {table}")
     held, captured, resolved = dict[str, int](), 0, dict[str, int]()
     granted = Counter[tuple[str, str, int]]()
     for line in log.lines():
@@ -182,7 +192,8 @@ def troubles(storm: Storm) -> list[str]:
             if captured + sum(held.values()) > storm.ceiling.micros:
                 found.append(f"over the ceiling at {line}")
         elif isinstance(line, Captured | Voided):
-            del held[line.hold]
+            if held.pop(line.hold, None) is None:
+                found.append(f"settled twice: {line}")
             captured += micros_of(line.actual)
             resolved[line.hold] = micros_of(line.actual)
     for answer in answers:

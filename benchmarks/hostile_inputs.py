@@ -15,7 +15,7 @@ from pathlib import Path
 
 import timing
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
+sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "support"))
 
 INPUTS = 100_000
 LONGEST_S = 5

@@ -25,15 +25,15 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "programs"))
 
-import lightning_lab
-import loops_lab
 import timing
 import torch
-import transformers_lab
-from trainer_lab import Lab, Truth
 
+import lightning_lab
+import loops_lab
 import outlay
+import transformers_lab
 from outlay.clock import SYSTEM
+from trainer_lab import Lab, Truth
 
 PHASES = ("step", "data_loading", "evaluation", "checkpoint_save")
 LONGER = {"step": 3, "data_loading": 4, "evaluation": 6, "checkpoint_save": 5}

@@ -17,11 +17,11 @@ import timing
 from read import START_NS, write_log
 
 from outlay.clock import SYSTEM, utc_datetime
-from outlay.export.gcp import GCPOptions
-from outlay.export.monitor import GoodputMonitor
+from outlay.compat.ml_goodput_measurement.cloud import GCPOptions
+from outlay.compat.ml_goodput_measurement.monitoring import GoodputMonitor
+from outlay.compat.ml_goodput_measurement.recorder import Entry, EntryInfo, LocalRunLog
+from outlay.compat.ml_goodput_measurement.uploads.readings import GoodputReader
 from outlay.export.sinks import JsonLinesFile
-from outlay.goodput.goodput_recorder import Entry, EntryInfo, LocalRunLog
-from outlay.goodput.readings import GoodputReader
 from outlay.ledger import SegmentId, Step, encode_line, ledger_dir
 
 STEPS = 1_000_000

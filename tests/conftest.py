@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import gc
 import itertools
 import os
+import random
 import signal
 import sys
 import tempfile
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +19,8 @@ import pytest
 import typer.testing
 from hypothesis import HealthCheck, settings
 
+import leftovers
+from homes import move_home
 from outlay.clock import ManualClock
 from slurm_cluster import Cluster, require_programs
 
@@ -43,8 +48,25 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the seed of another order, the same in all processes."""
+    text = "run tests in the random order of this seed; those of a group stay together"
+    parser.addoption("--order-seed", type=int, metavar="N", help=text)
+
+
+def pytest_report_header(config: pytest.Config) -> list[str]:
+    """Show the seed, with which the order can be repeated."""
+    seed = config.getoption("--order-seed")
+    return [] if seed is None else [f"order: --order-seed {seed}"]
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Register the hook for all fixtures: one of this file is not called for a session's."""
+    config.pluginmanager.register(leftovers)
+
+
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Put tests that share something into one process, where it is made once.
 
     That is a fixture of their module; and the cluster, on which tests wait more than they work:
@@ -58,7 +80,24 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if item.get_closest_marker("cluster"):
             item.add_marker(pytest.mark.xdist_group("cluster"))
         elif any(each[-1].scope == "module" for each in made):
-            item.add_marker(pytest.mark.xdist_group(item.path.stem))
+            item.add_marker(pytest.mark.xdist_group(item.nodeid.partition("::")[0]))
+    if (seed := config.getoption("--order-seed")) is not None:
+        items[:] = shuffled(items, random.Random(seed))
+
+
+def shuffled(items: list[pytest.Item], chance: random.Random) -> list[pytest.Item]:
+    """Return the tests in random order, but those of a group and module one after another.
+
+    A fixture of a module is then set up once.
+    """
+    places: defaultdict[tuple[str, ...], float] = defaultdict(chance.random)
+
+    def place(item: pytest.Item) -> tuple[float, float, float]:
+        mark = item.get_closest_marker("xdist_group")
+        group = mark.args[0] if mark else item.nodeid
+        return places[group,], places[group, str(item.path)], chance.random()
+
+    return sorted(items, key=place)
 
 
 def pytest_collection_finish() -> None:
@@ -68,7 +107,18 @@ def pytest_collection_finish() -> None:
 
 
 @pytest.fixture(autouse=True)
-def private_home(homes: Iterator[Path], monkeypatch: pytest.MonkeyPatch) -> Path:
+def nothing_left() -> Iterator[None]:
+    """Fail a test that leaves something behind; set up before, and ended after all others."""
+    with leftovers.nothing_stays() if leftovers.IS_LINUX else contextlib.nullcontext():
+        yield
+
+
+@pytest.fixture(autouse=True)
+def private_home(
+    nothing_left: None,  # noqa: ARG001 - to be set up before all others
+    homes: Iterator[Path],
+    monkeypatch: pytest.MonkeyPatch,
+) -> Path:
     """Give every test an outlay home of its own and none of the caller's settings."""
     return move_home(next(homes), monkeypatch)
 
@@ -86,16 +136,6 @@ def homes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Names for homes, without pytest's look at every directory there is for the next number."""
     directory = tmp_path_factory.mktemp("homes")
     return (directory / str(number) for number in itertools.count())
-
-
-def move_home(home: Path, patch: pytest.MonkeyPatch) -> Path:
-    for name in [name for name in os.environ if name.startswith("OUTLAY_")]:
-        patch.delenv(name)
-    home.mkdir()
-    patch.setenv("OUTLAY_HOME", str(home))
-    if (Path.home() / ".context" / "training").exists():
-        patch.setenv("HOME", str(home))  # It would be kept up to date with what tests analyse.
-    return home
 
 
 @pytest.fixture

@@ -28,7 +28,7 @@ from outlay.escaping import (
 from outlay.ledger import Metric, Note
 from outlay.report.html import asset
 from outlay.report.sweep_document import latex_table as latex_table
-from outlay.sweep.aggregate.rows import Row
+from outlay.sweep.aggregate.rows import Cells
 
 CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 every_text = pytest.mark.parametrize("text", TEXTS.values(), ids=[*TEXTS])
@@ -176,7 +176,7 @@ def test_plan_with_hostile_names_is_shown_escaped(tmp_path: Path, text: str) -> 
 
 
 def test_a_latex_table_of_hostile_labels_has_its_own_commands_alone() -> None:
-    row: Row = {"run_id": TEXTS["latex"], "status": "completed", "param_x": TEXTS["latex"]}
+    row: Cells = {"run_id": TEXTS["latex"], "status": "completed", "param_x": TEXTS["latex"]}
     assert "\\input{" not in latex_table([row])
 
 

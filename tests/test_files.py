@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import stat
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from outlay.files import draft_of, write_whole
+from command_line import in_process
+from outlay.files import draft_of, flock_of, make_private, write_whole
 
 
 @pytest.mark.parametrize("synced", [False, True])
@@ -66,3 +69,91 @@ def test_synced_content_is_flushed_before_the_rename(
     monkeypatch.setattr(os, "fsync", lambda _: in_place.append(path.read_bytes()))
     write_whole(path, b"new", synced=True)
     assert in_place == [b"old"]
+
+
+# -- modes of new files ------------------------------------------------------------------------
+
+
+def mode_of(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+@pytest.fixture(params=[0o000, 0o022, 0o077], ids=oct)
+def umask(request: pytest.FixtureRequest) -> Iterator[None]:
+    before = os.umask(request.param)
+    yield
+    os.umask(before)
+
+
+@pytest.mark.usefixtures("umask")
+def test_what_outlay_creates_is_its_owners_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A home, the store, price file, a spend log with its head, runs and their logs."""
+    work, home = tmp_path / "work", tmp_path / "new" / "home"
+    work.mkdir()
+    work.chmod(0o755)
+    monkeypatch.chdir(work)
+    monkeypatch.setenv("OUTLAY_HOME", str(home))
+    run = ("exec", "--dir", "runs/a", "--budget", "iso_time=1h", "--", "true")
+    for words in (run, ("guard", "authorize", "x", "1", "--ceiling", "5"), ("runs",)):
+        assert in_process(*words).code == 0
+    made = [path for top in (home, work) for path in (top, *top.rglob("*")) if path != work]
+    assert {"outlay.db", "spend.jsonl", "heads", "run.json"} <= {path.name for path in made}
+    wrong = [path for path in made if mode_of(path) != (0o700 if path.is_dir() else 0o600)]
+    assert wrong == []
+    assert mode_of(home.parent) == 0o700
+    assert mode_of(work) == 0o755
+
+
+def test_in_a_directory_that_a_group_shares_new_files_are_the_groups_too(tmp_path: Path) -> None:
+    before = os.umask(0o002)
+    try:
+        shared = tmp_path / "team"
+        shared.mkdir()
+        shared.chmod(0o2770)
+        in_process("exec", "--dir", shared / "r", "--", "true")
+        paths = [shared / "r", *(shared / "r").rglob("*")]
+        assert {mode_of(p) & 0o777 for p in paths if p.is_dir()} == {0o770}
+        assert {mode_of(p) for p in paths if not p.is_dir()} == {0o660}
+    finally:
+        os.umask(before)
+
+
+def test_a_replaced_file_keeps_its_mode(tmp_path: Path) -> None:
+    path = tmp_path / "state.json"
+    path.write_bytes(b"old")
+    for mode in (0o640, 0o600, 0o664):
+        path.chmod(mode)
+        write_whole(path, b"new", private=True)
+        write_whole(path, b"new")
+        assert mode_of(path) == mode
+
+
+def test_an_existing_directory_keeps_its_mode(tmp_path: Path) -> None:
+    (tmp_path / "there").mkdir(mode=0o755)
+    make_private(tmp_path / "there" / "new")
+    assert (mode_of(tmp_path / "there"), mode_of(tmp_path / "there" / "new")) == (0o755, 0o700)
+
+
+def test_a_file_in_place_of_a_directory_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(OSError, match="exists"):
+        make_private(tmp_path / "file" / "below")
+
+
+def test_a_lock_ends_with_its_block_though_a_child_was_forked_in_it(tmp_path: Path) -> None:
+    reading, writing = os.pipe()
+    with (tmp_path / "locked").open("wb") as stream, flock_of(stream) as is_ours:
+        assert is_ours
+        if (child := os.fork()) == 0:
+            os.close(writing)
+            os.read(reading, 1)  # Holds the file open until the pipe is closed.
+            os._exit(0)
+        with (tmp_path / "locked").open("rb") as other, flock_of(other, wait=False) as is_others:
+            assert not is_others
+    with (tmp_path / "locked").open("rb") as other, flock_of(other, wait=False) as is_others:
+        assert is_others
+    os.close(reading)
+    os.close(writing)
+    os.waitpid(child, 0)

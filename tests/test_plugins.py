@@ -9,8 +9,8 @@ import pytest
 
 import outlay
 from outlay import plugins
+from outlay.compat.ml_goodput_measurement.cloud import GCPOptions
 from outlay.errors import InvalidValue
-from outlay.export.gcp import GCPOptions
 from outlay.export.sinks import PluginSink, open_sink
 from outlay.prices.price_book import fetch
 from outlay.prices.sources.vendors import sources_named

@@ -28,6 +28,7 @@ from outlay.guard.entries import Rental, Vendor
 from outlay.guard.rental.watch import remember_log
 from outlay.ledger import Metric, Price, PriceChanged, SlicesChanged
 from outlay.runs.collect import collect
+from outlay.runs.figures import flat
 from outlay.store import open_store
 from outlay.units import Money
 from outlay.units.shown import kind_suffix
@@ -361,7 +362,8 @@ def by_unit(rows: Iterable[Mapping[str, Any]], name: str) -> Sums:
 def books_of_all(registered: Path) -> Iterator[tuple[str, Sums]]:
     """Yield what was spent in all by where that stands."""
     priced = [plain(row) for row in outlay.list_runs().rows if row.cost is not None]
-    yield "runs", by_unit(priced, "cost_micros")
+    costs = [row["cost"] | {"kind": row["kind"]} for row in priced]
+    yield "runs", by_unit(costs, "micros")
     summary = said("cost", "summary")
     for kind, name in (("cash", "totals"), ("showback", "showback_totals")):
         rows = [{"currency": c, "kind": kind, "total": v} for c, v in summary[name].items()]
@@ -504,7 +506,7 @@ def test_run_says_of_itself_what_is_read_from_its_log(tmp_path: Path, clock: Man
         now = now_page(PageQuery(path="/"), BookReader(clock=clock))
         figures = outlay.read_run(tmp_path, clock.wall_ns()).figures
     assert figures.cost is not None
-    assert figures.flat().items() <= summary.items()
+    assert flat(figures).items() <= summary.items()
     assert plain(now.document["running"]) == [plain(figures)]
     (row,) = now.rows
     assert (micros(row["cost"]), row["kind"]) == (figures.cost.micros, "showback")

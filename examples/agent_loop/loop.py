@@ -35,7 +35,7 @@ class Booked:
 
 def booked(guard: BudgetGuard, day: str = "") -> Booked:
     """Return the rentals of a day or of all days, each with its maximum time."""
-    rentals = [hold.rental for hold in guard.log.books().rentals.values() if hold.rental]
+    rentals = [hold.rental for hold in guard.log.books().rentals() if hold.rental]
     counted = [rental for rental in rentals if rental.started.startswith(day)]
     spans = [_when(rental.deadline) - _when(rental.started) for rental in counted]
     return Booked(len(counted), sum(span.total_seconds() for span in spans) / 3600)

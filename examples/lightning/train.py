@@ -58,8 +58,10 @@ def loader(count: int) -> DataLoader[tuple[torch.Tensor, ...]]:
 
 def main(processes: int) -> None:
     """Train under a budget."""
-    # Batches without input_ids are counted by their samples.
-    callback = OutlayCallback(price="1.50 USD/h", budget="iso_tokens=1k")
+    # Points have no tokens: their samples are counted.
+    callback = OutlayCallback(
+        price="1.50 USD/h", budget="iso_tokens=1k", tokens=lambda batch: len(batch[0])
+    )
     checkpoints = ModelCheckpoint(ROOT / "checkpoints", every_n_train_steps=20, save_last=True)
     trainer = lightning.Trainer(
         accelerator="cpu", devices=processes, max_epochs=10, default_root_dir=ROOT, logger=False,

@@ -34,19 +34,19 @@ if TYPE_CHECKING:
     from outlay.compat.cost_module.optimizer import CostOptimizer
     from outlay.compat.cost_module.tracker import GPUPriceTracker
     from outlay.compat.cost_module.training import TrainingCostReport, TrainingMetrics
-    from outlay.cost.compare import BudgetAlert
+    from outlay.compat.ml_goodput_measurement.calculator import GoodputCalculator
+    from outlay.compat.ml_goodput_measurement.cloud import CloudLogger, GCPOptions
+    from outlay.compat.ml_goodput_measurement.goodput_cache import GoodputCache
+    from outlay.compat.ml_goodput_measurement.goodput_utils import BadputType, GoodputType
+    from outlay.compat.ml_goodput_measurement.monitoring import GoodputMonitor
+    from outlay.compat.ml_goodput_measurement.recorder import GoodputRecorder
+    from outlay.cost.thresholds import BudgetAlert
     from outlay.errors import Finding, OutlayError
-    from outlay.export.cloud import CloudLogger
-    from outlay.export.gcp import GCPOptions
-    from outlay.export.monitor import GoodputMonitor
     from outlay.export.sinks import CsvFile, JsonLinesFile, PluginSink
-    from outlay.goodput.calculator import GoodputCalculator
-    from outlay.goodput.goodput_recorder import GoodputRecorder
-    from outlay.goodput.importing import GoodputCache
-    from outlay.goodput.phases import BadputType, GoodputType
     from outlay.guard.budget_guard import BudgetGuard
     from outlay.guard.errors import BudgetGuardExceeded
     from outlay.guard.gate import Guarding
+    from outlay.record.meters.batches import count_views
     from outlay.record.meters.step_meters import FlopsPerToken, counted_by_torch
     from outlay.runs.collect import list_runs
     from outlay.runs.live import Run
@@ -78,19 +78,24 @@ _NAMES = {
     "compat.cost_module.optimizer": ("CostOptimizer",),
     "compat.cost_module.tracker": ("GPUPriceTracker",),
     "compat.cost_module.training": ("TrainingCostReport", "TrainingMetrics"),
-    "cost.compare": ("BudgetAlert",),
+    "compat.ml_goodput_measurement.calculator": ("GoodputCalculator",),
+    "compat.ml_goodput_measurement.cloud": ("CloudLogger", "GCPOptions"),
+    "compat.ml_goodput_measurement.goodput_cache": ("GoodputCache",),
+    "compat.ml_goodput_measurement.goodput_utils": ("BadputType", "GoodputType"),
+    "compat.ml_goodput_measurement.monitoring": ("GoodputMonitor",),
+    "compat.ml_goodput_measurement.recorder": ("GoodputRecorder",),
+    "compat.ml_goodput_measurement.uploads.readings": (
+        "DeviationReading",
+        "GoodputReading",
+        "WindowReading",
+    ),
+    "cost.thresholds": ("BudgetAlert",),
     "errors": ("Finding", "OutlayError"),
-    "export.cloud": ("CloudLogger",),
-    "export.gcp": ("GCPOptions",),
-    "export.monitor": ("GoodputMonitor",),
     "export.sinks": ("CsvFile", "JsonLinesFile", "PluginSink"),
-    "goodput.calculator": ("GoodputCalculator",),
-    "goodput.importing": ("GoodputCache",),
-    "goodput.phases": ("BadputType", "GoodputType"),
-    "goodput.goodput_recorder": ("GoodputRecorder",),
     "guard.budget_guard": ("BudgetGuard",),
     "guard.errors": ("BudgetGuardExceeded",),
     "guard.gate": ("Guarding",),
+    "record.meters.batches": ("count_views",),
     "record.meters.step_meters": ("FlopsPerToken", "counted_by_torch"),
     "runs.collect": ("list_runs",),
     "runs.live": ("Run",),
@@ -143,6 +148,7 @@ __all__ = [
     "TrainingCostReport",
     "TrainingMetrics",
     "comm_cap",
+    "count_views",
     "counted_by_torch",
     "energy_cap",
     "iso_cost",

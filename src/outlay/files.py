@@ -1,4 +1,4 @@
-"""Atomic file replacement, and opening of regular files only.
+"""Atomic file replacement, opening of regular files only, the modes of new files, and locks.
 
 Also for plain JSON lines: a killed writer leaves at most one torn line, which readers skip
 (``Decoder.decode_lines``) and the next writer terminates (``seal_of``). The run log and the spend
@@ -9,11 +9,45 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import os
 import stat
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import IO, NamedTuple
+
+# New files and directories of outlay are their owner's alone, whatever the umask. In a directory
+# that a group shares by its mode, they are also the group's. What exists keeps its mode.
+
+
+def mode_in(directory: Path) -> int:
+    """Return the mode of a new file in a directory."""
+    return 0o600 | (0o060 if _is_shared(directory) else 0)
+
+
+def make_private(directory: Path) -> None:
+    """Create a directory and its parents, unless they exist.
+
+    Raises:
+        OSError: One cannot be created, or is a file.
+    """
+    if directory.is_dir():
+        return
+    make_private(directory.parent)
+    try:
+        directory.mkdir(mode=0o700 | (0o070 if _is_shared(directory.parent) else 0))
+    except FileExistsError:  # Another process was faster.
+        if not directory.is_dir():
+            raise
+
+
+def _is_shared(directory: Path) -> bool:
+    """Return whether a group may write to a directory, or owns what is in it; others may not."""
+    try:
+        mode = directory.stat().st_mode
+    except OSError:
+        return False
+    return bool(mode & (stat.S_IWGRP | stat.S_ISGID)) and not mode & stat.S_IWOTH
 
 
 @contextlib.contextmanager
@@ -24,13 +58,18 @@ def draft_of(path: Path, *, synced: bool = False, private: bool = False) -> Iter
         path: The file to replace; its directory must exist.
         synced: Whether to fsync before the rename, so that a power loss leaves the old content or
             the new.
-        private: Whether to create it with mode 0600.
+        private: Whether a new file gets the mode of ``mode_in``; else that of the umask.
     """
     # A random name: other processes, threads and signal handlers may write the same file.
     draft = path.with_name(f".{path.name}.{os.urandom(6).hex()}.draft")
     try:
-        if private:
-            os.close(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+        mode = mode_in(path.parent) if private else 0o666
+        file = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+        try:
+            with contextlib.suppress(OSError):  # There is none, or its mode cannot be set.
+                os.fchmod(file, stat.S_IMODE(path.stat().st_mode))
+        finally:
+            os.close(file)
         yield draft
         if synced:
             with draft.open("rb") as written:
@@ -48,12 +87,13 @@ def write_whole(path: Path, content: bytes, *, synced: bool = False, private: bo
         draft.write_bytes(content)
 
 
-def open_own(path: str | os.PathLike[str], flags: int, mode: int = 0o644) -> int:
+def open_own(path: str | os.PathLike[str], flags: int) -> int:
     """Return a descriptor of one of outlay's files; opening never blocks.
 
     Raises:
         OSError: It cannot be opened, or is a directory, a FIFO, a device or a socket.
     """
+    mode = mode_in(Path(path).parent) if flags & os.O_CREAT else 0
     try:
         descriptor = os.open(path, flags | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY, mode)
     except OSError as error:
@@ -68,6 +108,25 @@ def open_own(path: str | os.PathLike[str], flags: int, mode: int = 0o644) -> int
 
 def _irregular(path: str | os.PathLike[str]) -> OSError:
     return OSError(errno.EINVAL, "not a regular file", os.fspath(path))
+
+
+@contextlib.contextmanager
+def flock_of(file: int | IO[bytes], *, wait: bool = True) -> Iterator[bool]:
+    """Lock an open file for the block; yield whether that succeeded, which waiting always does."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    except BlockingIOError:
+        yield False
+        return
+    try:
+        yield True
+    finally:
+        unlock(file)
+
+
+def unlock(file: int | IO[bytes]) -> None:
+    """Unlock a file; on closing alone, a child that was forked meanwhile would keep the lock."""
+    fcntl.flock(file, fcntl.LOCK_UN)
 
 
 def read_own(path: str | os.PathLike[str]) -> bytes:

@@ -20,7 +20,8 @@ from itertools import pairwise
 from typing import TypeVar
 
 from outlay.errors import Finding
-from outlay.ledger import Attempt, AttemptStarted, GpuCount, Price, exact_gpus
+from outlay.ledger import Attempt, GpuCount, Price, exact_gpus
+from outlay.ledger.attempts import is_same_machine
 from outlay.ledger.price import Kind
 from outlay.units import Money, Rate
 from outlay.units.quantity import NS_PER_HOUR as NS_PER_HOUR
@@ -302,11 +303,8 @@ def _weights(attempt: Attempt) -> list[Fraction]:
     return found
 
 
-# What happened to the machine between two attempts.
-#
-# It stayed up if the next attempt ran on the same instance id; else in the same start of the same
-# Slurm job; else under the same boot id *and* the same start of process 1 (a container sees its
-# host's boot id). The first of these that both attempts recorded decides.
+# What happened to the machine between two attempts: it stayed up if the next one ran on it, unless
+# the scheduler took it back between two starts of one Slurm job.
 
 _ELASTIC = re.compile(r"torchelastic-(?P<run>.*)-(?P<restarts>\d+)")
 
@@ -326,8 +324,7 @@ def machine_after(attempt: Attempt, following: Attempt | None) -> MachineAfter:
         return MachineAfter.TAKEN_BACK
     if following is None:
         return MachineAfter.UNKNOWN
-    is_same = _is_same_machine if attempt.nodes and following.nodes else _is_same_boot
-    same = is_same(attempt.header, following.header)
+    same = is_same_machine(attempt.header, following.header)
     if same is None:
         return MachineAfter.UNKNOWN
     return MachineAfter.KEPT if same else MachineAfter.ANOTHER
@@ -346,24 +343,6 @@ def given_back(attempt: Attempt, following: Attempt | None) -> bool:
         return restarts[0] != restarts[1]
     before, after = attempt.header.launch, following.header.launch
     return before != after and not _restarted_in_place(before, after)
-
-
-def _is_same_machine(before: AttemptStarted, after: AttemptStarted) -> bool | None:
-    """Return whether two attempts ran on one machine; None if unknown."""
-    if before.instance_id and after.instance_id:
-        return before.instance_id == after.instance_id
-    if before.slurm_job or after.slurm_job:
-        return before.slurm_job == after.slurm_job  # Another start of it: given_back.
-    if before.boot_id and after.boot_id and before.boot_id != after.boot_id:
-        return False
-    if before.boot_id and after.boot_id and before.init_start and after.init_start:
-        return before.init_start == after.init_start
-    return None
-
-
-def _is_same_boot(before: AttemptStarted, after: AttemptStarted) -> bool | None:
-    """Like ``_is_same_machine``, for old logs: a different boot id tells nothing there."""
-    return True if before.boot_id and before.boot_id == after.boot_id else None
 
 
 def _restarted_in_place(before: str, after: str) -> bool:
@@ -405,7 +384,10 @@ def price_findings(attempts: Sequence[Attempt], currency: str) -> Iterator[Findi
     stopped = [p for h in headers for p in (h.stopped_price, h.stopped_machine_price) if p]
     named = {price.currency for price in (*stopped, *(price for _, price in dated))}
     for foreign in sorted(named - {currency}):
-        yield _error(f"a price in {foreign} is not counted: the run pays in {currency}")
+        yield _warning(
+            f"the run pays in {foreign} too: that part is beside its cost in {currency}, since "
+            "currencies are never added"
+        )
     yield from _unpriced(attempts)
 
 
@@ -446,10 +428,15 @@ _END_UNSEEN = "an attempt without a recorded end is charged up to its last sign 
 
 @dataclass(frozen=True, slots=True)
 class RunRates:
-    """A run's rate function (None without a price), and findings on its prices."""
+    """A run's rate function (None without a price), and findings on its prices.
+
+    ``beside`` are those of the other currencies in which it pays, if its price changed: at every
+    instant one of them applies.
+    """
 
     function: RateFunction | None
     findings: tuple[Finding, ...] = ()
+    beside: tuple[RateFunction, ...] = ()
 
 
 def run_rates(attempts: Sequence[Attempt], until_ns: int) -> RunRates:
@@ -462,26 +449,39 @@ def run_rates(attempts: Sequence[Attempt], until_ns: int) -> RunRates:
         return RunRates(None)
     first = prices[0]
     currency, kind = first.currency, first.kind
-    kept = [
-        [c for c in in_force(a) if c.price and (c.price.currency, c.price.kind) == (currency, kind)]
-        for a in attempts
-    ]
-    pieces: list[RatePiece] = []
+    kept = [[c for c in in_force(a) if c.price and c.price.kind == kind] for a in attempts]
+    pieces: dict[str, list[RatePiece]] = {currency: []}
     assumptions: list[Assumption] = []
     findings = list(price_findings(attempts, currency))
     for index, attempt in enumerate(attempts):
         following = attempts[index + 1] if index + 1 < len(attempts) else None
-        pieces += _attempt_pieces(attempt, kept[index])
+        for paid_in, piece in _attempt_pieces(attempt, kept[index]):
+            pieces.setdefault(paid_in, []).append(piece)
         assumptions += _attempt_assumptions(attempt, following, kept[index])
         gap_end_ns = following.start_ns if following else until_ns
         if gap_end_ns <= attempt.last_sign_ns or not kept[index] or attempt.completed:
             continue
-        piece, finding = _gap_piece(attempt, following, kept[index][-1], gap_end_ns)
-        pieces.append(piece)
+        paid_in, piece, finding = _gap_piece(attempt, following, kept[index][-1], gap_end_ns)
+        pieces.setdefault(paid_in, []).append(piece)
         findings += [finding] if finding else []
         if piece.basis is Basis.ASSUMED:
             assumptions.append(Assumption(piece.start_ns, piece.end_ns, _KEPT))
-    return RunRates(RateFunction(tuple(pieces), currency, tuple(assumptions)), tuple(findings))
+    beside = tuple(
+        RateFunction(tuple(found), other, tuple(_assumed_in(found, assumptions)))
+        for other, found in pieces.items()
+        if other != currency
+    )
+    function = RateFunction(tuple(pieces[currency]), currency, tuple(assumptions))
+    return RunRates(function, tuple(findings), beside)
+
+
+def _assumed_in(
+    pieces: Sequence[RatePiece], assumptions: Sequence[Assumption]
+) -> Iterator[Assumption]:
+    """Yield the assumptions on which the cost of some pieces depends."""
+    for each in assumptions:
+        if any(p.start_ns < each.end_ns and each.start_ns < p.end_ns for p in pieces):
+            yield each
 
 
 def cost_to_last_record(attempts: Sequence[Attempt]) -> Money | None:
@@ -519,18 +519,25 @@ def cost_where(
     return cost
 
 
-def _attempt_pieces(attempt: Attempt, changes: Sequence[InForce]) -> list[RatePiece]:
-    """Return the rate inside an attempt; adjacent pieces of the same rate are merged."""
-    pieces: list[RatePiece] = []
-    for piece in gpu_pieces(attempt, changes):
-        assert piece.price is not None
-        rate = hourly(piece.price.micros_per_hour, piece.gpus)
-        last = pieces[-1] if pieces else None
-        if last and (last.end_ns, last.micros_per_hour) == (piece.start_ns, rate):
-            pieces[-1] = replace(last, end_ns=piece.end_ns)
-        else:
-            pieces.append(RatePiece(piece.start_ns, piece.end_ns, rate))
-    return pieces
+def _attempt_pieces(
+    attempt: Attempt, changes: Sequence[InForce]
+) -> Iterator[tuple[str, RatePiece]]:
+    """Yield the rate inside an attempt and its currency; pieces of the same rate are merged."""
+    last: tuple[str, RatePiece] | None = None
+    for each in gpu_pieces(attempt, changes):
+        assert each.price is not None
+        rate = hourly(each.price.micros_per_hour, each.gpus)
+        piece = RatePiece(each.start_ns, each.end_ns, rate)
+        if last is not None and last[0] == each.price.currency:
+            earlier = last[1]
+            if (earlier.end_ns, earlier.micros_per_hour) == (piece.start_ns, rate):
+                last = last[0], replace(earlier, end_ns=piece.end_ns)
+                continue
+        if last is not None:
+            yield last
+        last = each.price.currency, piece
+    if last is not None:
+        yield last
 
 
 def _attempt_assumptions(
@@ -545,8 +552,8 @@ def _attempt_assumptions(
 
 def _gap_piece(
     attempt: Attempt, following: Attempt | None, last: InForce, gap_end_ns: int
-) -> tuple[RatePiece, Finding | None]:
-    """Return the rate after an attempt, and a finding if that time is not charged.
+) -> tuple[str, RatePiece, Finding | None]:
+    """Return the currency and the rate after an attempt, and a finding if it is not charged.
 
     In logs without node information the stopped price is per GPU, and applies only if it is not
     known what happened to the machine.
@@ -557,21 +564,20 @@ def _gap_piece(
     gpus = total_gpus(attempt, last.gpus) * _kept_slices(attempt, start_ns)
     full = RatePiece(start_ns, gap_end_ns, hourly(last.price.micros_per_hour, gpus))
     stopped = header.stopped_machine_price if has_nodes else header.stopped_price
-    if stopped is not None and stopped.currency != last.price.currency:
-        stopped = None
+    currency = last.price.currency
     if stopped is not None and (has_nodes or machine is MachineAfter.UNKNOWN):
         rate = hourly(stopped.micros_per_hour, 1 if has_nodes else gpus)
-        return replace(full, micros_per_hour=rate, basis=Basis.STATED), None
+        return stopped.currency, replace(full, micros_per_hour=rate, basis=Basis.STATED), None
     unbilled = replace(full, micros_per_hour=0, basis=Basis.UNBILLED)
     match machine:
         case MachineAfter.TAKEN_BACK:
-            return unbilled, None
+            return currency, unbilled, None
         case MachineAfter.KEPT:
-            return full, None
+            return currency, full, None
         case MachineAfter.UNKNOWN:
-            return replace(full, basis=Basis.ASSUMED), None
+            return currency, replace(full, basis=Basis.ASSUMED), None
         case MachineAfter.ANOTHER:
-            return unbilled, _uncharged_gap(full, last.price.currency)
+            return currency, unbilled, _uncharged_gap(full, currency)
 
 
 def _uncharged_gap(full: RatePiece, currency: str) -> Finding:

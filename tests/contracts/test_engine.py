@@ -13,17 +13,16 @@ from pathlib import Path
 
 import pytest
 
-from families import keepers_of
+from families import keepers_of, reaping
 from outlay.clock import SYSTEM, ManualClock
 from outlay.proc.identity import Process, end_marked, marked
 from outlay.proc.strays import read_exit
 from outlay.sweep.engines.base import Ended, Engine, Task, engine_named
-from outlay.sweep.engines.ports import Ports
+from outlay.sweep.engines.ports import NoPortFree, Ports
 from outlay.sweep.engines.process import ProcessEngine, TorchrunEngine
 from outlay.sweep.errors import EngineBroken
-from waiting import until
+from waiting import PATIENCE_S, until
 
-PATIENCE_NS = 120 * 10**9
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run")
 
 
@@ -76,7 +75,7 @@ def shell(engine: Engine, tmp_path: Path, script: str, **options: str) -> Task:
 
 
 def ended(engine: Engine, ticket: str) -> Ended:
-    until_ns = SYSTEM.monotonic_ns() + PATIENCE_NS
+    until_ns = SYSTEM.monotonic_ns() + PATIENCE_S * 10**9
     while SYSTEM.monotonic_ns() < until_ns:
         if (outcome := engine.poll(ticket)) is not None:
             return outcome
@@ -135,7 +134,8 @@ def test_output_is_appended_across_attempts(engine: Engine, tmp_path: Path) -> N
 
 
 def test_cancelling_ends_the_task_and_its_children(engine: Engine, tmp_path: Path) -> None:
-    one = shell(engine, tmp_path, "sleep 600 & echo up; wait")
+    # Where its child is ended first, the shell goes on until it is ended itself.
+    one = shell(engine, tmp_path, "sleep 600 & echo up; wait; sleep 600")
     engine.submit(one)
     until_up(engine, one)
     engine.cancel(one.ticket)
@@ -201,7 +201,7 @@ def test_a_task_of_which_nothing_is_known_is_lost(engine: Engine, tmp_path: Path
 def test_no_task_outlives_a_harness_that_is_killed(tmp_path: Path) -> None:
     program = f"""
 import sys
-sys.path[:0] = [{str(Path(__file__).parent)!r}, {str(Path(__file__).parent.parent)!r}]
+sys.path[:0] = [{str(Path(__file__).parent)!r}, {str(Path(__file__).parents[1] / "support")!r}]
 from pathlib import Path
 from test_engine import shell
 from outlay.sweep.engines.process import ProcessEngine
@@ -211,7 +211,7 @@ one = shell(engine, root, "setsid sleep 600 & echo up; wait")
 engine.submit(one)
 engine.wait(5)
 print(one.ticket, flush=True)
-engine.wait(60)
+engine.wait(1000)
 """
     harness = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
     assert harness.stdout is not None
@@ -232,10 +232,11 @@ def test_tasks_of_a_killed_keeper_are_ended_and_the_kill_is_reported(
     local.submit(one)
     until_up(local, one)
     (keeper,) = keepers_of(os.getpid())
-    os.kill(keeper, signal.SIGKILL)
-    with pytest.raises(EngineBroken, match="was killed"):
-        ended(local, one.ticket)
-    until(lambda: not marked(one.ticket), "a task outlived the keeper")
+    with reaping():
+        os.kill(keeper, signal.SIGKILL)
+        with pytest.raises(EngineBroken, match="was killed"):
+            ended(local, one.ticket)
+        until(lambda: not marked(one.ticket), "a task outlived the keeper")
 
 
 # -- torchrun: slow to start, so few launches that show much ----------------------------------
@@ -322,4 +323,21 @@ def test_a_taken_port_is_not_given_away(monkeypatch: pytest.MonkeyPatch) -> None
         port = taken.getsockname()[1]
         monkeypatch.setattr("outlay.sweep.engines.ports.RANGE", range(port, port + 50))
         monkeypatch.setattr("outlay.sweep.engines.ports.random.choice", lambda ports: ports[0])
-        assert Ports().reserve() > port
+        ports = Ports()
+        reserved = ports.reserve()
+        ports.release(reserved)
+        assert reserved > port
+
+
+def test_the_ports_of_a_harness_that_is_dropped_are_free_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr("outlay.sweep.engines.ports.RANGE", range(20_000, 20_001))
+    monkeypatch.setattr("outlay.sweep.engines.ports._is_free", lambda _: True)
+    dropped = Ports()
+    assert dropped.reserve() == 20_000
+    with pytest.raises(NoPortFree):
+        Ports().reserve()
+    del dropped
+    assert Ports().reserve() == 20_000

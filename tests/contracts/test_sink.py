@@ -15,18 +15,17 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from google_stand_ins import Monitoring, monitoring_on_loopback
 from ledgers import Segment, dollars
+from outlay.compat.ml_goodput_measurement.cloud import GCPOptions
+from outlay.compat.ml_goodput_measurement.uploads.cloud_monitoring import CloudMonitoring
+from outlay.compat.ml_goodput_measurement.uploads.uploader import JobDestination, open_destination
 from outlay.errors import MissingExtra
-from outlay.export.gcp import GCPOptions
 from outlay.export.sinks import (
-    CloudMonitoring,
     CsvFile,
-    Destination,
     JsonLinesFile,
     MlflowRun,
     OtlpEndpoint,
     Sink,
     TensorBoard,
-    open_sink,
 )
 from outlay.export.tracker_sinks import WandbSink
 from outlay.runs.reading import RunReader
@@ -44,8 +43,8 @@ class Place:
     found: Callable[[str], Points]
 
 
-def at(destination: Destination, found: Callable[[str], Points]) -> Place:
-    return Place(lambda: open_sink(destination), found)
+def at(destination: JobDestination, found: Callable[[str], Points]) -> Place:
+    return Place(lambda: open_destination(destination), found)
 
 
 def tensorboard(directory: Path) -> Place:
@@ -210,7 +209,7 @@ def monitoring(monkeypatch: pytest.MonkeyPatch) -> Iterator[Monitoring]:
 
 def test_cloud_monitoring_is_a_sink(monitoring: Monitoring) -> None:
     options = GCPOptions("p", "l")
-    sink = open_sink(CloudMonitoring("job", options))
+    sink = open_destination(CloudMonitoring("job", options))
     sink.write(goodput(3))
     assert monitoring.value("goodput_time") == 750
     sink.write(deviation(4, 0.5))
@@ -228,12 +227,12 @@ def test_cloud_monitoring_is_a_sink(monitoring: Monitoring) -> None:
     ],
 )
 def test_a_missing_library_is_named(
-    destination: Destination, library: str, extra: str, monkeypatch: pytest.MonkeyPatch
+    destination: JobDestination, library: str, extra: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GCE_METADATA_HOST", "127.0.0.1:9")
     monkeypatch.setitem(sys.modules, library, None)
     with pytest.raises(MissingExtra, match=rf"outlay\[{extra}\]"):
-        open_sink(destination)
+        open_destination(destination)
 
 
 def test_torn_and_foreign_lines_do_not_break_a_file(tmp_path: Path) -> None:

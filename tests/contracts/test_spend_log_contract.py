@@ -64,6 +64,14 @@ def test_the_next_decision_sees_the_last_ones_entries(log: SpendLog) -> None:
     assert log.transact(lambda books: Posting((), books.held())) == 3_000_000
 
 
+def test_books_stay_as_they_were_when_asked_for(log: SpendLog) -> None:
+    log.transact(lambda _: Posting((held("a", "3"),), None))
+    books = log.books()
+    log.transact(lambda _: Posting((captured("a", "2"), held("b")), None))
+    assert (books.captured(), books.held(), len(books.open_holds())) == (0, 3_000_000, 1)
+    assert books.resolution("a") is None
+
+
 def test_a_refusal_writes_nothing(log: SpendLog) -> None:
     def refuse(_: Books) -> Posting[None]:
         raise BudgetGuardExceeded("no")

@@ -46,13 +46,13 @@ def run_row(run_id: str = "r1", *, started_ns: int = 100, updated_ns: int = 200)
 
 
 def test_a_registered_run_survives_a_round_trip(store: Engine) -> None:
-    row = replace(run_row(), cost_micros=1_500_000, currency="USD", ended_ns=2**62)
+    row = replace(run_row(), cost=Money(1_500_000), assumed=Money(5), gpus="1/7", ended_ns=2**62)
     runs.register(store, [row])
     assert runs.get(store, "r1") == row
 
 
 def test_a_cost_has_its_currency(store: Engine) -> None:
-    runs.register(store, [replace(run_row(), cost_micros=7, currency="EUR")])
+    runs.register(store, [replace(run_row(), cost=Money(7, "EUR"))])
     found = runs.get(store, "r1")
     assert found is not None
     assert found.cost == Money(7, "EUR")

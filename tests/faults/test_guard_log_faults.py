@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import resource
 import shutil
 import signal
 import subprocess
@@ -89,11 +88,12 @@ def test_a_full_disk_refuses_until_there_is_room(tmp_path: Path) -> None:
     path = tmp_path / "spend.jsonl"
     BudgetGuard(5, path, environ={}).authorize("a", 1)
     room = path.stat().st_size + 100
-    script = "import sys; from outlay.guard.budget_guard import BudgetGuard; "
+    # The limit is set by the program: code between fork and exec is unsafe beside other threads.
+    script = f"import resource; resource.setrlimit(resource.RLIMIT_FSIZE, ({room}, {room})); "
+    script += "from outlay.guard.budget_guard import BudgetGuard; "
     script += f"BudgetGuard(5, {str(path)!r}).authorize('b', 1)"
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=False,
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (room, room)),
     )  # fmt: skip
     assert "SpendLogUnusable" in done.stderr
     assert "only 100 of" in done.stderr

@@ -101,10 +101,13 @@ def test_a_command_ended_by_a_signal_has_a_shells_exit_code(guard: BudgetGuard) 
 
 
 def test_a_long_command_has_its_hold_extended(guard: BudgetGuard) -> None:
-    lasting = python("import threading; threading.Event().wait(1.1)")
-    outcome = supervise(guard, terms("500ms", "500ms"), *lasting)
-    assert outcome.exit_code == 0
-    assert outcome.actual > terms("500ms", "500ms").opening()
+    ends_once_extended = (
+        "import pathlib, sys, time; log = pathlib.Path(sys.argv[1]); size = log.stat().st_size\n"
+        "while log.stat().st_size == size: time.sleep(0.02)"
+    )
+    command = python(ends_once_extended, str(guard.log_path))
+    outcome = supervise(guard, terms("2s", "120s"), *command)
+    assert (outcome.exit_code, outcome.stopped_because) == (0, "")
 
 
 def test_when_the_money_ends_so_does_the_command(tmp_path: Path) -> None:
@@ -119,9 +122,10 @@ def test_when_the_money_ends_so_does_the_command(tmp_path: Path) -> None:
 
 
 def test_a_command_that_fits_its_ceiling_finishes(tmp_path: Path) -> None:
-    guard = BudgetGuard("3.70", tmp_path / "spend.jsonl", environ={})
+    guard = BudgetGuard("122.70", tmp_path / "spend.jsonl", environ={})
     lasting = python("import threading; threading.Event().wait(1.7)")
-    outcome = supervise(guard, terms("2s", "1s"), *lasting)  # more is held after a second
+    # After a second 0.70 more is held, less than a slice; it may end during its notice.
+    outcome = supervise(guard, terms("2s", "120s"), *lasting)
     assert (outcome.exit_code, outcome.stopped_because) == (0, "")
     assert guard.total_spent > 1.7
 
@@ -140,8 +144,8 @@ SAVES_ON_SIGTERM = (
 
 
 def test_a_sigterm_handler_runs_while_there_is_money_for_saving(tmp_path: Path) -> None:
-    guard, saved = BudgetGuard(6, tmp_path / "spend.jsonl", environ={}), tmp_path / "saved"
-    outcome = supervise(guard, terms("1s", "5s"), *python(SAVES_ON_SIGTERM, str(saved)))
+    guard, saved = BudgetGuard(121, tmp_path / "spend.jsonl", environ={}), tmp_path / "saved"
+    outcome = supervise(guard, terms("1s", "120s"), *python(SAVES_ON_SIGTERM, str(saved)))
     assert saved.read_text() == "saved"
     assert outcome.exit_code == 3
     assert "whole" in outcome.stopped_because

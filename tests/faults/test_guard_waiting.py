@@ -70,8 +70,8 @@ def test_a_waiter_does_not_time_out_while_others_write(
 ) -> None:
     path = tmp_path / "spend.jsonl"
     BudgetGuard(5, path, environ={}).authorize("a", 1)
-    monkeypatch.setattr("outlay.guard.spend_log._LOCK_TIMEOUT_S", 0.75)
-    with locked(path, "for _ in range(20): time.sleep(0.05); os.utime(file)"):
+    monkeypatch.setattr("outlay.guard.spend_log._LOCK_TIMEOUT_S", 2)
+    with locked(path, "for _ in range(60): time.sleep(0.05); os.utime(file)"):
         assert BudgetGuard(5, path, environ={}).held == 1.0
 
 

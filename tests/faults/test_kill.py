@@ -56,7 +56,7 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> Killed:
     """Runs whose every attempt was killed."""
     root = tmp_path_factory.mktemp("killed")
     command = [sys.executable, killed_writer.__file__, str(root), "a seed", str(KILLS)]
-    done = subprocess.run(command, capture_output=True, check=True, timeout=120)
+    done = subprocess.run(command, capture_output=True, check=True)
     logs = [read_run(run_dir) for run_dir in sorted(root.iterdir())]
     return Killed(
         numbers_by_life(records for log in logs for records in log.segments.values()),

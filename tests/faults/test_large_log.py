@@ -18,7 +18,7 @@ FOLLOW = """
     import json, resource, sys
     from pathlib import Path
     from outlay.ledger import LedgerReader
-    from outlay.runs.figures import read_figures
+    from outlay.runs.reading import read_figures
     peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     before = peak()
     reader = LedgerReader(Path(sys.argv[1]))

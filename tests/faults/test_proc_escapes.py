@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from command_line import Background, in_process, outlay, start_outlay
-from families import alive, keepers_of
+from families import alive, keepers_of, reaping
 from outlay.guard.budget_guard import BudgetGuard
 from outlay.ledger import AttemptEnded, AttemptStarted, Heartbeat, Record, read_run
 from waiting import until
@@ -140,15 +140,25 @@ def test_a_keeper_that_is_killed_leaves_its_command_to_the_supervisor(
 
 
 @pytest.mark.usefixtures("cgroup")
-def test_the_watcher_of_a_rental_outlives_the_command_that_rented(
+def test_a_word_in_a_command_line_spares_no_process(escape: Escape, tmp_path: Path) -> None:
+    """Here the name of the module that watches rentals."""
+    done = in_process(*guard_run(tmp_path), *escape.command("named-like-a-watcher"))
+    assert done.code == 0, done.err
+    assert escape.is_gone()
+
+
+@pytest.mark.usefixtures("cgroup")
+def test_a_registered_process_outlives_the_command_with_its_own_children(
     escape: Escape, tmp_path: Path
 ) -> None:
-    """Stood in for by a process with the watcher's name among its words."""
-    done = in_process(*guard_run(tmp_path), *escape.command("watcher"))
-    assert done.code == 0, done.err
-    watcher = int(escape.ready.read_text())
-    assert alive(watcher)
-    os.kill(watcher, signal.SIGKILL)
+    with reaping():
+        done = in_process(*guard_run(tmp_path), *escape.command("registered"))
+        assert done.code == 0, done.err
+        watcher, child = map(int, escape.ready.read_text().split())
+        assert alive(watcher)
+        assert alive(child)
+        for pid in (watcher, child):
+            os.kill(pid, signal.SIGKILL)
 
 
 def kill_both(escape: Escape) -> None:
@@ -198,6 +208,22 @@ def start_exec(escape: Escape, tmp_path: Path) -> int:
     command = (sys.executable, "-c", WAITS, str(escape.ready), str(tmp_path / "go"))
     escape.start("exec", "--dir", str(tmp_path / "r"), "--price", "3600 USD/h", "--", *command)
     return int(escape.ready.read_text())
+
+
+def test_the_budget_of_a_stray_exec_is_enforced_once_it_is_found(
+    escape: Escape, tmp_path: Path
+) -> None:
+    command = (sys.executable, "-c", WAITS, str(escape.ready), str(tmp_path / "go"))
+    budget = ("--budget", "iso_time=3s", "--notice", "1s")
+    escape.start("exec", "--dir", str(tmp_path / "r"), *budget, "--", *command)
+    kill_both(escape)
+    pid = int(escape.ready.read_text())
+    outlay("runs", tmp_path / "r")
+    until(lambda: records(tmp_path / "r", AttemptEnded), "its end to be recorded")
+    (end,) = records(tmp_path / "r", AttemptEnded)
+    assert isinstance(end, AttemptEnded)
+    assert (end.status, end.reason[:19]) == ("terminated", "budget: max_minutes")
+    assert not alive(pid)
 
 
 def row(tmp_path: Path) -> dict[str, object]:

@@ -19,6 +19,7 @@ from outlay.budget.tracker import BudgetTracker
 from outlay.budget.usage import ZERO, Usage
 from outlay.clock import ManualClock
 from outlay.decoding import decode
+from waiting import PATIENCE_S
 
 
 @dataclass
@@ -30,7 +31,7 @@ class FakeNetwork:
     posted: dict[int, bytes] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.barrier = threading.Barrier(self.size, timeout=60)
+        self.barrier = threading.Barrier(self.size, timeout=PATIENCE_S)
 
     def exchange(self, rank: int, payload: bytes) -> list[bytes]:
         try:

@@ -89,6 +89,12 @@ def _assert_agrees(view: RunView, expected: ExpectedTimeline, windows: Sequence[
     assert found.idle_ns == expected.idle(*ranges)
     micros = None if found.cost is None else found.cost.micros
     _assert_costs(micros, found.cost_by_phase, expected, ranges)
+    beside = {each.cost.currency: each for each in found.cost_beside}
+    for currency in expected.beside:
+        exact = expected.micros(*ranges, currency=currency)
+        micros = beside[currency].cost.micros if currency in beside else 0
+        assert micros == round(sum(exact.values(), Fraction(0)))
+    assert beside.keys() <= expected.beside.keys()
 
 
 def _assert_costs(

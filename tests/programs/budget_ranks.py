@@ -66,11 +66,18 @@ def train_ddp(run: outlay.Run) -> Result:
 def train_straggler(run: outlay.Run) -> Result:
     """Train with the last rank four times as slow as the others."""
     slow = dist.get_rank() == dist.get_world_size() - 1
+    saved: list[int] = []
+
+    def save() -> None:
+        dist.barrier()  # Would hang unless every rank saves.
+        saved.append(run.step_number)
+
+    run.on_stop(save)
     for _ in run.steps(batches(0), tokens=1):
         SYSTEM.sleep(0.04 if slow else 0.01)  # stands for the work
         if run.step_number == 0:  # A slow machine may reach the limit with it.
             allowed = run.allows("evaluation")
-    return {"allowed": allowed}
+    return {"allowed": allowed, "saved": saved}
 
 
 def train_uneven(run: outlay.Run) -> Result:

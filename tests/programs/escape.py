@@ -56,7 +56,7 @@ elif mode == "renamed":
         os.setsid()
         script = f"echo up > '{ready}'; exec -a '[kworker/0:1]' sleep {_LIFE_S}"
         os.execve("/bin/bash", ["[kworker/0:1]", "-c", script], {})
-elif mode == "watcher":
+elif mode == "named-like-a-watcher":
     if not os.fork():
         os.setsid()
         for output in (1, 2):  # Whoever reads ours does not wait for it.
@@ -70,6 +70,20 @@ elif mode == "watcher":
             "outlay.guard.rental.watch",
         ]
         os.execv(sys.executable, [sys.executable, *words])
+elif mode == "registered":
+    if not os.fork():
+        os.setsid()
+        for output in (1, 2):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), output)
+        from outlay.proc.identity import register_outliving
+        from outlay.store.home import outliving_dir
+
+        assert register_outliving(outliving_dir("watchers"), os.getpid())
+        child = os.fork()
+        if child:
+            Path(ready).write_text(f"{os.getpid()} {child}")
+        signal.alarm(_LIFE_S)
+        signal.pause()
 elif mode == "double-fork":
     if daemonise():
         linger()

@@ -27,11 +27,11 @@ def main() -> None:
     run_dir, log = sys.argv[1:]
     dist.init_process_group("gloo")
     guarding = outlay.Guarding(
-        guard=outlay.BudgetGuard(20, log),
+        guard=outlay.BudgetGuard(320, log),
         slice=Duration.parse("2s"),
-        grace=Duration.parse("2s"),
+        grace=Duration.parse("60s"),  # 300 dollars of the 320
     )
-    # Starting the ranks is cheap, however long it takes; training ends within three seconds.
+    # Starting the ranks is cheap, however long it takes; training gets four seconds at most.
     with outlay.run("ranks", dir=run_dir, price="180 USD/h", gpus=2, guard=guarding) as run:
         run.set_price("9000 USD/h")
         for batch in run.steps(batches()):

@@ -16,28 +16,45 @@ import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.plugins.io import AsyncCheckpointIO, TorchCheckpointIO
 from lightning.pytorch.profilers import SimpleProfiler
-from trainer_lab import Lab, Synchronisations, Truth, break_outlay
 
 from outlay.integrations.lightning import OutlayCallback
+from trainer_lab import Lab, Synchronisations, Truth, break_outlay, refusal_of
 
 SAMPLES = 128
 
 
-class Samples(torch.utils.data.Dataset[torch.Tensor]):
+IDS = torch.ones(3, 2, dtype=torch.long)
+FORMS: dict[str, Any] = {
+    "pair": (IDS, IDS),
+    "named": {"input_ids": IDS, "labels": IDS},
+    "nested": ({"text": {"ids": IDS, "attention_mask": IDS}}, IDS),
+    "images": (torch.ones(3, 2), torch.ones(3, dtype=torch.long)),
+}
+
+
+def input_of(batch: Any) -> torch.Tensor:
+    """Return the first tensor of a batch."""
+    while not isinstance(batch, torch.Tensor):
+        batch = next(iter(batch.values() if isinstance(batch, dict) else batch))
+    return batch
+
+
+class Samples(torch.utils.data.Dataset[Any]):
     """Batches of three samples; those to train on take time to load."""
 
-    def __init__(self, truth: Truth | None, count: int) -> None:
+    def __init__(self, truth: Truth | None, count: int, form: str = "pair") -> None:
         self.truth = truth
         self.count = count
+        self.form = form
 
     def __len__(self) -> int:
         return self.count
 
-    def __getitem__(self, index: int) -> torch.Tensor:
+    def __getitem__(self, index: int) -> Any:
         if self.truth is not None:
             self.truth.draw()
         del index
-        return torch.ones(3, 2)
+        return FORMS[self.form]
 
 
 class Module(pl.LightningModule):
@@ -51,18 +68,19 @@ class Module(pl.LightningModule):
         self.has_key = bool(secret_key)
         self.layer = torch.nn.Linear(2, 1)
 
-    def training_step(self, batch: torch.Tensor, batch_idx: int) -> torch.Tensor:
+    def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
         del batch_idx
-        self.truth.forward(len(batch))
+        ids = input_of(batch)
+        self.truth.forward(ids.numel())
         if self.truth.forwards == self.raises_at:
             raise RuntimeError("the model diverged")
-        loss: torch.Tensor = self.layer(batch).mean()
+        loss: torch.Tensor = self.layer(ids.float()).mean()
         return loss
 
-    def validation_step(self, batch: torch.Tensor, batch_idx: int) -> None:
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
         del batch_idx
         self.truth.evaluate()
-        self.log("val_loss", self.layer(batch).mean(), sync_dist=True)
+        self.log("val_loss", self.layer(input_of(batch).float()).mean(), sync_dist=True)
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         return torch.optim.SGD(self.parameters(), lr=0.1)
@@ -75,7 +93,7 @@ class TwoOptimizers(Module):
         super().__init__(*args)
         self.automatic_optimization = False
 
-    def training_step(self, batch: torch.Tensor, batch_idx: int) -> torch.Tensor:
+    def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
         loss = super().training_step(batch, batch_idx)
         self.manual_backward(loss)
         for optimizer in self.optimizers():
@@ -113,6 +131,7 @@ def train(
     spawned: int = 0,
     recorded: bool = True,
     broken: bool = False,
+    form: str = "pair",
     **options: Any,
 ) -> dict[str, Any]:
     """Fit with two batches a step."""
@@ -139,12 +158,15 @@ def train(
         logger=False, enable_progress_bar=False, enable_model_summary=False, profiler=profiler,
     )  # fmt: skip
     model = (Module if optimizers == 1 else TwoOptimizers)(truth, raises_at)
-    loader = torch.utils.data.DataLoader(Samples(truth, SAMPLES), batch_size=None)
+    loader = torch.utils.data.DataLoader(Samples(truth, SAMPLES, form), batch_size=None)
     validation = torch.utils.data.DataLoader(Samples(None, 4), batch_size=None)
     last = out / "checkpoints" / "last.ckpt"
     with Synchronisations() as synchronisations:
-        trainer.fit(model, loader, validation, ckpt_path=last if resume else None)
+        refused = refusal_of(
+            lambda: trainer.fit(model, loader, validation, ckpt_path=last if resume else None)
+        )
     return {
+        "refused": refused,
         "synchronisations": synchronisations.count,
         "global_step": trainer.global_step,
         "errors": callback.driver.errors,
@@ -168,22 +190,27 @@ def main(root: Path) -> None:
 
     for ranks in (1, 2):
         play(f"phases-{ranks}", ranks)
-        for name, budget in (("tokens", "iso_tokens=75"), ("time", "iso_time=3s"))[:ranks]:
+        for name, budget in (("tokens", "iso_tokens=150"), ("time", "iso_time=3s"))[:ranks]:
             how: dict[str, Any] = {"evaluate": False, "steps": 60, "budget": budget}
             run = f"{name}-{ranks}-again"
             play(f"{name}-{ranks}-whole", ranks, min_steps=50, **how)
             play(f"{name}-{ranks}-killed", ranks, run, dies_after=11, **how)
             play(run, ranks, resume=True, **how)
-    play("exhausted", run="tokens-1-again", resume=True, budget="iso_tokens=75", steps=60)
+    play("exhausted", run="tokens-1-again", resume=True, budget="iso_tokens=150", steps=60)
     play("raises", raises_at=7)
     play("broken", broken=True)
     for name in ("recorded", "unrecorded"):
         play(name, recorded=name == "recorded", evaluate=False)
-    how = {"evaluate": False, "steps": 60, "budget": "iso_tokens=33", "optimizers": 2}
+    how = {"evaluate": False, "steps": 60, "budget": "iso_tokens=66", "optimizers": 2}
     play("optimizers-whole", **how)
     play("optimizers-killed", run="optimizers-again", dies_after=8, **how)
     play("optimizers-again", resume=True, **how)
     play("fails", tokens=fails)
+    for form in FORMS:
+        play(f"form-{form}", form=form, evaluate=False)
+        play(f"form-{form}-limited", form=form, evaluate=False, budget="iso_tokens=40")
+    play("fails-limited", tokens=fails, budget="iso_tokens=40")
+    play("stated", form="images", tokens=lambda batch: len(batch[0]), budget="iso_tokens=40")
     play("asynchronous", asynchronous=True)
     play("spawned", spawned=2)
     lab.play_example("lightning", "2")

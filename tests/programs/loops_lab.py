@@ -30,14 +30,15 @@ from nv_one_logger.training_telemetry.api.training_telemetry_provider import (
     TrainingTelemetryProvider,
 )
 from optuna.storages.journal import JournalFileBackend
-from trainer_lab import Lab, Truth
 
 import outlay
 from outlay.integrations.accelerate import OutlayTracker
 from outlay.integrations.one_logger import OutlayExporter
 from outlay.integrations.optuna import BudgetPruner
+from trainer_lab import Lab, Truth
 
 TOKENS = 10
+IDS = torch.zeros(2, TOKENS // 2, dtype=torch.long)
 EVALUATE_EVERY, SAVE_EVERY = 3, 4
 HYDRA_CONFIG = """
 hydra:
@@ -47,20 +48,27 @@ hydra:
 Backward = Callable[[torch.Tensor], None]
 
 
-def batches(truth: Truth, steps: int) -> Iterator[int]:
-    """Yield so many batches, each of which takes time to load."""
-    for number in range(steps):
+def batches(truth: Truth, steps: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """Yield so many batches of inputs and targets, each of which takes time to load."""
+    for _ in range(steps):
         truth.draw()
-        yield number
+        yield IDS, IDS
 
 
 def is_due(step: int, every: int) -> bool:
     return step % every == every - 1
 
 
-def own_loop(run: outlay.Run, truth: Truth, steps: int, *, evaluate: bool = True) -> None:
+def own_loop(
+    run: outlay.Run,
+    truth: Truth,
+    steps: int,
+    *,
+    evaluate: bool = True,
+    tokens: int | None = TOKENS,
+) -> None:
     """Train in a loop that outlay drives; what earlier attempts did is skipped."""
-    for _ in run.steps(batches(truth, steps), tokens=TOKENS, samples=1, skip=True):
+    for _ in run.steps(batches(truth, steps), tokens=tokens, samples=1, skip=True):
         truth.forward(TOKENS)
         if dist.is_initialized():
             dist.all_reduce(torch.ones(1))
@@ -96,7 +104,9 @@ def with_accelerate(truth: Truth, out: Path, steps: int, **how: Any) -> dict[str
     accelerator.backward(model(torch.ones(1, 1)).sum())
     if accelerator.is_main_process:
         assert accelerator.get_tracker("outlay", unwrap=True) is tracker.run
-    own_loop(tracker.run, truth, steps, evaluate=evaluate)
+    # A budget of tokens counts them itself.
+    tokens = None if "iso_tokens" in how.get("budget", "") else TOKENS
+    own_loop(tracker.run, truth, steps, evaluate=evaluate, tokens=tokens)
     accelerator.log({"loss": 0.5, "note": "text"})
     accelerator.end_training()
     return {"reason": tracker.run.stop_reason}

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import outlay
 from outlay.clock import SYSTEM
-from outlay.export.gcp import GCPOptions
-from outlay.export.monitor import GoodputMonitor
+from outlay.compat.ml_goodput_measurement.cloud import GCPOptions
+from outlay.compat.ml_goodput_measurement.monitoring import GoodputMonitor
 from outlay.export.sinks import JsonLinesFile
 
 run_dir, output, steps, end = sys.argv[1:]

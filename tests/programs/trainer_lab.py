@@ -23,6 +23,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from outlay.clock import Clock, ManualClock
+from outlay.errors import Refused
 from outlay.runs.live import Run
 
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"
@@ -115,6 +116,15 @@ def break_outlay() -> None:
     ):  # fmt: skip
         assert hasattr(Run, name)
         setattr(Run, name, fails)
+
+
+def refusal_of(train: Callable[[], object]) -> str:
+    """Train, and return why outlay refused it; "" if it did not."""
+    try:
+        train()
+    except Refused as error:
+        return str(error)
+    return ""
 
 
 def _free_port() -> int:

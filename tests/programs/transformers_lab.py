@@ -12,11 +12,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
-import trl_lab
-from trainer_lab import Lab, SlowSaves, Synchronisations, Truth, break_outlay
 from transformers import Trainer, TrainerControl, TrainerState, TrainingArguments
 
+import trl_lab
 from outlay.integrations.transformers import OutlayCallback, OutlayTrainerMixin
+from trainer_lab import Lab, SlowSaves, Synchronisations, Truth, break_outlay, refusal_of
 
 SAMPLES = 64
 
@@ -36,6 +36,27 @@ class Samples(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
             self.truth.draw()
         ids = torch.zeros(4 + 2 * (index % 3), dtype=torch.long)
         return {"input_ids": ids, "labels": ids}
+
+
+class Images(Samples):
+    """Images and their classes."""
+
+    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
+        super().__getitem__(index)
+        return {"pixel_values": torch.ones(2), "labels": torch.zeros((), dtype=torch.long)}
+
+
+class Classifier(torch.nn.Module):
+    """A model of images, which has no tokens."""
+
+    def __init__(self, truth: Truth, **_: Any) -> None:
+        super().__init__()
+        self.truth = truth
+        self.layer = torch.nn.Linear(2, 1)
+
+    def forward(self, pixel_values: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
+        self.truth.forward(0)
+        return {"loss": self.layer(pixel_values).mean() + labels.sum() * 0}
 
 
 class Model(torch.nn.Module):
@@ -79,6 +100,7 @@ def train(
     datasets: int = 1,
     recorded: bool = True,
     broken: bool = False,
+    images: bool = False,
     **options: Any,
 ) -> dict[str, Any]:
     """Train with two micro-batches a step."""
@@ -94,14 +116,16 @@ def train(
         use_cpu=True, report_to=[], dataloader_pin_memory=False,
     )  # fmt: skip
     trainer = (Mixed if mixed else Plain)(
-        Model(truth, raises_at=raises_at), arguments, train_dataset=Samples(truth, SAMPLES),
+        (Classifier if images else Model)(truth, raises_at=raises_at), arguments,
+        train_dataset=(Images if images else Samples)(truth, SAMPLES),
         eval_dataset={str(number): Samples(None, 4) for number in range(datasets)}
         if datasets > 1 else Samples(None, 4),
         callbacks=[callback] if recorded else [],
     )  # fmt: skip
     with Synchronisations() as synchronisations:
-        trainer.train(resume_from_checkpoint=resume)
+        refused = refusal_of(lambda: trainer.train(resume_from_checkpoint=resume))
     return {
+        "refused": refused,
         "synchronisations": synchronisations.count,
         "global_step": trainer.state.global_step,
         "errors": callback.driver.errors,
@@ -161,6 +185,11 @@ def main(root: Path) -> None:
         play(f"datasets-{kind}", mixed=mixed, datasets=3)
         play(f"raises-{kind}", mixed=mixed, raises_at=7)
         play(f"fails-{kind}", mixed=mixed, tokens=fails)
+        how = {"mixed": mixed, "images": True, "evaluate": "no"}
+        play(f"images-{kind}", **how)
+        play(f"images-{kind}-limited", budget="iso_tokens=40", **how)
+        how["tokens"] = lambda batch: len(batch["labels"])
+        play(f"images-{kind}-stated", budget="iso_tokens=15", steps=60, **how)
     play("unrecorded", recorded=False)
     lab.play("generation", 1, lambda truth: generate(truth, root / "generation"))
     trl_lab.play_all(lab)

@@ -11,11 +11,11 @@ from typing import Any
 import torch
 from datasets import Dataset
 from tokenizers import Tokenizer, models, pre_tokenizers
-from trainer_lab import Lab, SlowSaves, Truth
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 from trl import GRPOConfig, GRPOTrainer, SFTConfig, SFTTrainer
 
 from outlay.integrations.transformers import OutlayCallback, OutlayTrainerMixin
+from trainer_lab import Lab, SlowSaves, Truth
 
 WORDS = ["<pad>", "<eos>", "<unk>", *(f"w{number}" for number in range(13))]
 

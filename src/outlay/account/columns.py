@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from operator import add, attrgetter
 from typing import overload
 
@@ -362,6 +362,13 @@ class Spans:
     def append(self, span: SpanInterval) -> None:
         """Add a closed span."""
         self._intervals.append(span)
+
+    def moved(self, ns: int) -> Spans:
+        """Return the same spans, ``ns`` later (negative: earlier)."""
+        copy = Spans()
+        for span in self._intervals:
+            copy.append(replace(span, begin_ns=span.begin_ns + ns, end_ns=span.end_ns + ns))
+        return copy
 
     def columns(self, more: Sequence[SpanInterval] = ()) -> SpanColumns:
         """Return all spans, followed by ``more``."""

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
+from msgspec.structs import replace as replace_fields
 
 from outlay.account.columns import (
     STEP_FIELDS,
@@ -208,12 +209,26 @@ class SegmentAccount:
         cut.life = replace(self.life, slices=slices)
         cut.spans, cut.overlapped, cut.open = self.spans, self.overlapped, self.open
         cut.checkpoints = [c for c in self.checkpoints if c.t_ns < end_ns]
-        _, starts, _ = self.steps.bounds(self.life.segment.start_ns, 0, self.step_count)
+        _, starts, _ = self.steps.bounds(self.life.start_ns, 0, self.step_count)
         steps = self.steps.take(slice(int(np.searchsorted(starts, end_ns))))
         if len(steps.end):
             cut.add_steps(replace(steps, end=np.minimum(steps.end, end_ns)))
         cut.life.last_sign_ns = min(self.life.last_sign_ns, end_ns)
         return cut
+
+    def moved(self, ns: int) -> SegmentAccount:
+        """Return a copy of what makes the timeline, ``ns`` later (negative: earlier)."""
+        copy = SegmentAccount(self.life.segment)
+        copy.life = self.life.moved(ns)
+        copy.spans, copy.overlapped = self.spans.moved(ns), self.overlapped.moved(ns)
+        copy.open = {
+            seq: replace_fields(span, t_ns=span.t_ns + ns) for seq, span in self.open.items()
+        }
+        copy.checkpoints = [replace_fields(c, t_ns=c.t_ns + ns) for c in self.checkpoints]
+        if self.step_count:
+            steps = self.steps
+            copy.add_steps(replace(steps, start=steps.start + ns, end=steps.end + ns))
+        return copy
 
     def _find_first_decrease(self, new_from: int) -> None:
         """Find the first record whose number goes back, among those from ``new_from`` on."""
@@ -320,9 +335,20 @@ class RunAccount:
         return self._attempts
 
     def of(self, attempt: Attempt) -> SegmentAccount:
-        """Return the account of an attempt's lowest rank, clipped to the attempt's end."""
+        """Return the account of an attempt's lowest rank, moved and clipped as the attempt is."""
         account = self.segments[attempt.segment]
+        if attempt.moved_ns:
+            account = account.moved(attempt.moved_ns)
         return account.clipped(attempt.last_sign_ns) if attempt.is_clipped else account
+
+    def moves(self) -> dict[SegmentId, int]:
+        """Return how far each segment of a moved attempt is moved."""
+        return {
+            segment: attempt.moved_ns
+            for attempt in self.attempts()
+            if attempt.moved_ns
+            for segment in attempt.ranks
+        }
 
     def findings(self) -> list[Finding]:
         """Return findings on the payloads."""
@@ -389,9 +415,11 @@ class RunAccount:
         return sorted((p for p in finite if p.rank == lowest), key=lambda point: point.t_ns)
 
     def _points(self, name: str, most: int | None) -> list[MetricPoint]:
+        moves = self.moves()
         return [
-            point
+            replace(point, t_ns=point.t_ns + moved_ns) if moved_ns else point
             for account in self.shown()
             if name in account.metrics
+            for moved_ns in [moves.get(account.life.segment, 0)]
             for point in account.metrics[name].points(account.life.segment.rank, most)
         ]

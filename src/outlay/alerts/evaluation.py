@@ -12,12 +12,11 @@ import msgspec
 from outlay.alerts.evidence import Evidence
 from outlay.alerts.rules import WatchRule
 from outlay.clock import utc_text
-from outlay.cost.compare import percent_used
+from outlay.cost.thresholds import percent_used
 from outlay.prices.alerts import AlertKind
 from outlay.runs.collect import total_burn
-from outlay.runs.figures import RunFigures
 from outlay.runs.reading import RunReading
-from outlay.store.runs import RunRow
+from outlay.store.run_row import RunRow
 from outlay.units.quantity import duration_text
 
 Severity = Literal["warning", "error"]
@@ -178,7 +177,7 @@ def _burn(rule: WatchRule, evidence: Evidence) -> Iterator[RaisedAlert]:
 
 
 def _silent(rule: WatchRule, evidence: Evidence) -> Iterator[RaisedAlert]:
-    live: list[RunFigures | RunRow] = [run.figures for run in evidence.live.runs]
+    live: list[RunRow] = [run.figures for run in evidence.live.runs]
     for run in (*live, *evidence.dead):
         silent_ns = evidence.t_ns - run.last_seen_ns
         if silent_ns >= rule.lasting.ns:

@@ -22,12 +22,13 @@ from outlay.cost.forecast import rest_of
 from outlay.errors import Finding, OutlayError
 from outlay.export.live_runs import LiveReading, LiveRuns
 from outlay.goodput.follower import read_view
-from outlay.guard.entries import is_machine, parse_timestamp
+from outlay.guard.entries import parse_timestamp
 from outlay.guard.rental.watch import RentedHold, living_rentals
 from outlay.ledger import AttemptStarted, derive_attempts, read_lives
 from outlay.prices.series import Alert, alerts
 from outlay.runs.reading import RunReading
-from outlay.store.runs import RunFilter, RunRow, list_runs
+from outlay.store.run_row import RunRow
+from outlay.store.runs import RunFilter, list_runs
 from outlay.units import Money
 
 _A_DAY_NS = 86_400 * 10**9
@@ -191,13 +192,13 @@ def _machines(
         hold, rental = each.hold, each.hold.rental
         assert rental is not None
         since_ns = wall_ns_of(parse_timestamp(rental.started))
-        last = [at for header, at in seen if is_machine(hold.resource, header.instance_id)]
+        last = [at for header, at in seen if hold.is_machine(header.instance_id)]
         found.append(
             MachineEvidence(
                 name=f"rental {hold.resource or rental.name}",
                 since_ns=max([since_ns, *last]),
                 rate=rental.rate,
-                has_run=any(is_machine(hold.resource, header.instance_id) for header in going),
+                has_run=any(hold.is_machine(header.instance_id) for header in going),
             )
         )
     for job in jobs:

@@ -7,7 +7,6 @@ so that a killed round repeats at most the message that it was sending.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,7 +22,7 @@ from outlay.alerts.rules import AlertSettings, WatchRule, read_alert_settings
 from outlay.clock import SYSTEM, Clock, utc_text
 from outlay.decoding import BadDocument, read_document
 from outlay.errors import Finding, OutlayError
-from outlay.files import write_whole
+from outlay.files import flock_of, make_private, write_whole
 from outlay.goodput.timeline import Window
 from outlay.guard.rental.watch import known_logs
 from outlay.store import open_store, outlay_home
@@ -294,23 +293,19 @@ def _troubles(state: AlertState) -> tuple[Finding, ...]:
 
 
 def _write_state(state: AlertState) -> None:
-    state_path().parent.mkdir(parents=True, exist_ok=True)
+    make_private(state_path().parent)
     write_whole(state_path(), msgspec.json.encode(state), private=True)
 
 
 @contextlib.contextmanager
 def _lock() -> Iterator[bool]:
     """Yield whether this process got the lock."""
-    outlay_home().mkdir(parents=True, exist_ok=True)
+    make_private(outlay_home())
     descriptor = os.open(
         outlay_home() / "alerts.lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600
     )
     try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            yield False
-        else:
-            yield True
+        with flock_of(descriptor, wait=False) as is_ours:
+            yield is_ours
     finally:
         os.close(descriptor)

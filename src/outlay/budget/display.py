@@ -15,7 +15,7 @@ from outlay.budget.tracker import BudgetTracker
 from outlay.clock import Clock
 from outlay.decoding import BadDocument, read_file
 from outlay.errors import Finding, InvalidValue
-from outlay.files import write_whole
+from outlay.files import make_private, write_whole
 from outlay.ledger import EndStatus
 from outlay.record import Recorder, facts
 from outlay.units import Duration
@@ -33,8 +33,8 @@ def write_document(run_dir: Path, snapshot: Mapping[str, Any]) -> Finding | None
     """
     path = run_dir / NAME
     try:
-        run_dir.mkdir(parents=True, exist_ok=True)
-        write_whole(path, snapshots.as_json(snapshot).encode(), synced=True)
+        make_private(run_dir)
+        write_whole(path, snapshots.as_json(snapshot).encode(), synced=True, private=True)
     except OSError as error:
         message = f"could not be written: {error.strerror}"
         return Finding(source=str(path), message=message, severity="warning")
@@ -56,29 +56,32 @@ _LINE_EVERY_NS = 60_000_000_000
 _BAR_COLUMNS = 16
 
 
-def budget_line(tracker: BudgetTracker) -> str:
-    """Return the budget in one line: what is used and left of each limit, and the forecast."""
+def budget_line(tracker: BudgetTracker, *, ended: bool = False) -> str:
+    """Return the budget in one line: what is used and left of each limit, and the forecast.
+
+    A run that has ended has no forecast.
+    """
     limits = [
         f"{bound.dimension.text(bound.left(tracker.used))} left of "
         f"{bound.dimension.text(bound.limit)}"
         for bound in tracker.bounds
     ]
-    return _join_line(tracker, limits)
+    return _join_line(tracker, limits, ended=ended)
 
 
-def short_line(tracker: BudgetTracker) -> str:
+def short_line(tracker: BudgetTracker, *, ended: bool = False) -> str:
     """Return the same for a narrow terminal: only the limit that is closest to its end."""
     total = tracker.used
     nearest_last = sorted(tracker.bounds, key=lambda bound: bound.used(total) / bound.limit)
     left = [f"{bound.dimension.text(bound.left(total))} left" for bound in nearest_last[-1:]]
-    return _join_line(tracker, left)
+    return _join_line(tracker, left, ended=ended)
 
 
-def _join_line(tracker: BudgetTracker, limits: list[str]) -> str:
+def _join_line(tracker: BudgetTracker, limits: list[str], *, ended: bool) -> str:
     words = [f"budget {tracker.fraction_used:.0%} used", *limits]
     if (reason := tracker.stop_reason) is not None:
         words.append(f"stopped by {reason.key}")
-    elif (forecast := tracker.forecast()) is not None:
+    elif not ended and (forecast := tracker.forecast()) is not None:
         time_left = Duration(forecast.time_left_ns)
         words.append(f"about {time_left} ({forecast.steps_left:,} steps) to go")
     return ", ".join(words)
@@ -103,11 +106,11 @@ class BudgetLines:
 
     def close(self, tracker: BudgetTracker) -> None:
         """Write the last line."""
-        self._write(tracker)
+        self._write(tracker, ended=True)
 
-    def _write(self, tracker: BudgetTracker) -> None:
+    def _write(self, tracker: BudgetTracker, *, ended: bool = False) -> None:
         with _ignore_lost_stream():
-            self._stream.write(f"outlay: {budget_line(tracker)}\n")
+            self._stream.write(f"outlay: {budget_line(tracker, ended=ended)}\n")
             self._stream.flush()
 
 
@@ -139,14 +142,14 @@ class BudgetBar:
 
     def close(self, tracker: BudgetTracker) -> None:
         """Draw the last state and release the terminal."""
-        self._draw(tracker)
+        self._draw(tracker, ended=True)
         with _ignore_lost_stream():
             self._progress.stop()
 
-    def _draw(self, tracker: BudgetTracker) -> None:
-        line = budget_line(tracker)
+    def _draw(self, tracker: BudgetTracker, *, ended: bool = False) -> None:
+        line = budget_line(tracker, ended=ended)
         if len(line) > self._progress.console.width - _BAR_COLUMNS - 1:
-            line = short_line(tracker)
+            line = short_line(tracker, ended=ended)
         with _ignore_lost_stream():
             self._progress.update(
                 self._task,
@@ -205,14 +208,7 @@ class BudgetReporter:
 
     def record_terms(self, before: Mapping[str, Any] | None) -> None:
         """Record the limits, and those ``before`` if they differ."""
-        budget = self._tracker.budget
-        changes = {} if before is None else budget.changed_from(before["mode"], before["limits"])
-        terms: dict[str, Any] = {"mode": budget.mode, "limits": dict(budget.limits)}
-        terms |= {"charge": budget.charge, "charge_cost": budget.charge_cost}
-        terms["steps_per_epoch"] = budget.steps_per_epoch
-        if changes:
-            terms["was"] = {key: then for key, (then, _now) in changes.items()}
-        self._event("changed" if changes else "set", terms)
+        self._event(*self._tracker.budget.stated_after(before))
 
     def record_epoch(self, steps_per_epoch: int) -> None:
         """Record the loader's length."""

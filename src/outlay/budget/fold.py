@@ -32,7 +32,10 @@ from outlay.budget.usage import (
     joined,
     resources_of,
 )
+from outlay.errors import Finding
 from outlay.ledger import (
+    SUPERVISOR,
+    Attempt,
     BudgetEvent,
     CheckpointCommitted,
     PriceChanged,
@@ -44,6 +47,7 @@ from outlay.ledger import (
     training_ranks,
 )
 from outlay.rates import run_rates
+from outlay.units import Money
 
 # Progress by step number, so that a rollback can take back exactly what it undid
 #
@@ -300,9 +304,14 @@ class SegmentSpend(ProcessSpend):
 
 @dataclass(frozen=True, slots=True)
 class AttemptSpend:
-    """What the ranks of one attempt used."""
+    """What the ranks of one attempt used.
+
+    Attributes:
+        unrecorded_ns: Its wall time, if only a supervisor with a budget recorded it.
+    """
 
     ranks: tuple[ProcessSpend, ...]
+    unrecorded_ns: int = 0
 
     @property
     def lowest(self) -> int | None:
@@ -319,7 +328,8 @@ class AttemptSpend:
     @property
     def executed(self) -> Usage:
         """What all ranks did, undone or not; time is the slowest rank's."""
-        return joined(rank.executed for rank in self.ranks)
+        done = joined(rank.executed for rank in self.ranks)
+        return replace(done, time_ns=done.time_ns + self.unrecorded_ns)
 
     @property
     def clocks_ns(self) -> dict[str, int]:
@@ -336,12 +346,24 @@ class RunSpend:
         parts: Its cost, in the counted currency.
         start_ups_ns: The time from begin to first step of each attempt that made a step.
         at_least: Totals that the run recorded, a lower bound where its log has lost records.
+        beside: Its cost in other currencies, which is not in ``parts``.
+        clocks_disagree: Two attempts overlap, or a clock was set between two of them.
     """
 
     attempts: tuple[AttemptSpend, ...]
     parts: CostParts = NO_COST
     at_least: Usage = ZERO
     start_ups_ns: tuple[int, ...] = ()
+    clocks_disagree: bool = False
+    beside: tuple[Money, ...] = ()
+
+    def beside_findings(self, currency: str) -> list[Finding]:
+        """Return a finding on money that a budget in ``currency`` does not count, if any."""
+        if not self.beside:
+            return []
+        amounts = " and ".join(map(str, self.beside))
+        message = f"the run has also paid {amounts}: not in this budget, which is in {currency}"
+        return [Finding(source="budget", message=message, severity="warning")]
 
     def progress_below(self, step: int | None = None) -> Usage:
         """Return what survives if the next attempt starts at ``step`` (None: there is none)."""
@@ -389,9 +411,16 @@ class RunSpend:
 
 
 def budget_events(spends: Iterable[ProcessSpend]) -> list[BudgetEvent]:
-    """Return all budget events of a run, oldest first."""
-    events = [event for spend in spends for event in spend.events]
-    return sorted(events, key=lambda event: event.t_ns)
+    """Return all budget events of a run, oldest first, also if a clock was set back since."""
+    by_segment = {spend.life.segment: spend for spend in spends}
+    attempts = derive_attempts(spend.life for spend in by_segment.values())
+    dated = [
+        (event.t_ns + attempt.moved_ns, event)
+        for attempt in attempts
+        for segment in dict.fromkeys(attempt.ranks)
+        for event in by_segment[segment].events
+    ]
+    return [event for _, event in sorted(dated, key=lambda each: each[0])]
 
 
 DROPPED: Final = "dropped"
@@ -399,7 +428,20 @@ DROPPED: Final = "dropped"
 
 
 def last_stated(spends: Iterable[ProcessSpend]) -> Mapping[str, Any] | None:
-    """Return the budget that the run was last started with, as recorded."""
+    """Return the budget that the run was last started with, as recorded.
+
+    That of the program comes before that of its supervisor: a program may state its own.
+    """
+    spends = list(spends)
+    return _last_of(stated_by(spends, supervisor=False)) or _last_of(spends)
+
+
+def stated_by(spends: Iterable[ProcessSpend], *, supervisor: bool) -> list[ProcessSpend]:
+    """Return the use of supervisors, or of the processes that are not."""
+    return [each for each in spends if (each.life.segment.rank == SUPERVISOR) == supervisor]
+
+
+def _last_of(spends: Iterable[ProcessSpend]) -> Mapping[str, Any] | None:
     stated: dict[str, Any] | None = None
     for event in budget_events(spends):
         if event.event in ("set", "changed"):
@@ -413,32 +455,61 @@ def last_stated(spends: Iterable[ProcessSpend]) -> Mapping[str, Any] | None:
 
 def join_attempts(
     spends: Iterable[ProcessSpend],
-    until_ns: int,
+    until_ns: int | None,
     *,
     currency: str = CURRENCY,
     without: SegmentId | None = None,
 ) -> RunSpend:
-    """Return what a run used up to ``until_ns``; money in another currency is not counted.
+    """Return what a run used up to ``until_ns`` (None: to its last sign of life).
+
+    Money in another currency is beside.
 
     ``without`` is the segment of an attempt that has just begun: it ends the billed time since the
     last attempt, and its own use is left out.
     """
     by_segment = {spend.life.segment: spend for spend in spends}
     attempts = derive_attempts(spend.life for spend in by_segment.values())
-    rates = run_rates(attempts, until_ns).function
+    if until_ns is None:
+        until_ns = attempts[-1].last_sign_ns if attempts else 0
+    is_last = without is None or without in attempts[-1].ranks
+    paid = run_rates(attempts, until_ns)
+    every = () if paid.function is None else (paid.function, *paid.beside)
+    rates = next((function for function in every if function.currency == currency), None)
     kept = [attempt for attempt in attempts if without not in attempt.ranks]
     parts = NO_COST
-    if rates is not None and rates.currency == currency:
+    if rates is not None:
         parts = CostedRun(attempts, by_segment, rates, until_ns).parts()
     return RunSpend(
         attempts=tuple(
-            AttemptSpend(tuple(by_segment[rank] for rank in training_ranks(attempt.ranks)))
+            AttemptSpend(
+                tuple(by_segment[rank] for rank in training_ranks(attempt.ranks)),
+                _unrecorded_ns(attempt, by_segment, attempts[-1], until_ns),
+            )
             for attempt in kept
         ),
         parts=parts,
         start_ups_ns=tuple(
-            first_ns - attempt.start_ns
+            first_ns + attempt.moved_ns - attempt.start_ns
             for attempt in kept
             if (first_ns := by_segment[attempt.segment].first_step_ns) is not None
         ),
+        clocks_disagree=not is_last
+        or any(attempt.overlaps or attempt.clock_set_ns for attempt in attempts),
+        beside=tuple(
+            cost
+            for function in every
+            if function is not rates
+            and (cost := function.cost_between(attempts[0].start_ns, until_ns))
+        ),
     )
+
+
+def _unrecorded_ns(
+    attempt: Attempt, spends: Mapping[SegmentId, ProcessSpend], last: Attempt, until_ns: int
+) -> int:
+    """Return the wall time of an attempt that only a supervisor with a budget recorded, else 0."""
+    stated = last_stated(spends[rank] for rank in attempt.ranks)
+    if stated is None or stated.get("records") or any(r.rank != SUPERVISOR for r in attempt.ranks):
+        return 0
+    runs = attempt is last and attempt.end is None
+    return (until_ns if runs else min(attempt.last_sign_ns, until_ns)) - attempt.start_ns

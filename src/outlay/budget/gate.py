@@ -32,6 +32,7 @@ from outlay.budget.history import (
 from outlay.budget.limits import COST, TOKENS
 from outlay.budget.measurements import (
     begin_metering,
+    counted_tokens,
     meters_for,
     refuse_unpriced,
     refuse_unreported,
@@ -58,7 +59,7 @@ from outlay.ledger import (
     Step,
 )
 from outlay.record import Recorder
-from outlay.record.meters.step_meters import count_tokens
+from outlay.record.meters.batches import count_tokens
 from outlay.record.recorder import Count, Writer
 
 # Charges of a running attempt: use, time on other clocks, money
@@ -96,11 +97,13 @@ class LiveCharges:
         """Charge a step and the money since the last charge; return the sum."""
         paid = self._take_units(step.t_ns)
         trained = self._price.units_before(step.t_ns, usage.time_ns)
+        own = None
         if self._start_up is None:
             self._start_up = self._paid - trained - sum(self._clock_units.values())
+            own = replace(usage, cost_units=trained)
         self._clock_units[TRAINING] += trained
         priced = replace(usage, cost_units=paid if self._charges_all else trained)
-        self._tracker.count(priced, step=step.step)
+        self._tracker.count(priced, step=step.step, end_ns=step.t_ns, own=own)
         return priced
 
     def other(self, record: KnownRecord, seq: int) -> None:
@@ -228,7 +231,8 @@ class BudgetGate:
     """One process's budget during an attempt.
 
     Rank 0 reads the log and reports the budget. ``price`` is of one GPU-hour, needed if money is
-    limited; ``find_group`` returns the ranks that train together, or None.
+    limited, and ``stopped_price`` of the machine between attempts; ``find_group`` returns the ranks
+    that train together, or None.
 
     Raises:
         BudgetChanged: The run started with other limits, and no change is allowed.
@@ -242,6 +246,7 @@ class BudgetGate:
         *,
         rank: int = 0,
         price: Price | None = None,
+        stopped_price: Price | None = None,
         clock: Clock = SYSTEM,
         find_group: Callable[[], SummingGroup | None] = torch_group,
     ) -> None:
@@ -258,9 +263,11 @@ class BudgetGate:
         if rank == 0:
             self._history = read_since_statements(run_dir, budget.currency)
         self.tracker.findings += self._history.findings
-        if self._history.stated is not None and not budget.allow_change:
-            check_unchanged(budget, self._history.stated)
-        refuse_unpriced(budget, price, self._history.paid_in if budget.limits_money else "")
+        self._stated = self._history.stated_inside
+        if self._stated is not None and not budget.allow_change:
+            check_unchanged(budget, self._stated)
+        paid_in = self._history.paid_in if budget.limits_money else ""
+        refuse_unpriced(budget, price, paid_in, stopped_price)
         self.meters = meters_for(budget, os.environ, clock)
 
     def begin(self, recorder: Recorder, header: AttemptStarted, segment: SegmentId) -> None:
@@ -269,6 +276,7 @@ class BudgetGate:
         self._header, self._segment = header, segment
         self._charging = LiveCharges(self.tracker, header)
         before = self._history.spend_before(header, segment)
+        self.tracker.findings += before.beside_findings(self.tracker.budget.currency)
         self.tracker.clocks.spent_ns |= before.clocks_ns
         self._past = EarlierAttempts(self.tracker, before)
         self._parts_before = before.parts
@@ -279,7 +287,7 @@ class BudgetGate:
             self._rank, self.tracker, recorder,
             run_dir=self._run_dir, document=self.document, clock=self._clock,
         )  # fmt: skip
-        self._reporter.record_terms(self._history.stated)
+        self._reporter.record_terms(self._stated)
         self.refresh()
 
     def before_loop(self, loader: Iterable[Any], tokens: Count) -> Count:
@@ -292,8 +300,11 @@ class BudgetGate:
         self._steady = isinstance(tokens, int)
         if self.agreement is not None:
             self.agreement.steady = self._steady
-        counts_tokens = tokens is None and TOKENS.key in self.tracker.budget.limits
-        return count_tokens if counts_tokens else tokens
+        if TOKENS.key not in self.tracker.budget.limits:
+            return tokens
+        if isinstance(tokens, int):
+            return counted_tokens(self.tracker.budget, self.tracker.used, tokens, None)
+        return self._count_or_refuse(tokens or count_tokens)
 
     # Called by the recorder
 
@@ -368,6 +379,11 @@ class BudgetGate:
     def refresh(self) -> None:
         """Write ``budget.json`` now."""
         self._reporter.refresh()
+
+    def _count_or_refuse(self, count: Callable[[Any], int | None]) -> Callable[[Any], int]:
+        """Return a function of a batch that refuses it before its step if it cannot be counted."""
+        tracker = self.tracker
+        return lambda batch: counted_tokens(tracker.budget, tracker.used, count(batch), batch)
 
     def _first_step(self) -> None:
         self._stepped = True

@@ -10,7 +10,14 @@ from pathlib import Path
 from typing import Any, Final
 
 from outlay.budget.display import NAME, read_document
-from outlay.budget.fold import RunSpend, SegmentSpend, budget_events, join_attempts, last_stated
+from outlay.budget.fold import (
+    RunSpend,
+    SegmentSpend,
+    budget_events,
+    join_attempts,
+    last_stated,
+    stated_by,
+)
 from outlay.budget.limits import CURRENCY, currency_in
 from outlay.budget.statements import is_valid, last_valid, repair, restore_spend, usage_in
 from outlay.budget.terms import Budget
@@ -88,6 +95,7 @@ class History:
         spends: The use of each process; empty if there is no log yet.
         stated: The budget that the run was last started with, as recorded; None without one.
         at_least: Recorded totals, a lower bound if the log is damaged; zero if it is whole.
+        recorded: Recorded totals, a lower bound if clocks disagree on what was when.
         findings: What is wrong in the log, and what was assumed instead.
         currency: The currency in which money is counted.
     """
@@ -95,8 +103,21 @@ class History:
     spends: Sequence[ProcessSpend]
     stated: Mapping[str, Any] | None = None
     at_least: Usage = ZERO
+    recorded: Usage = ZERO
     findings: list[Finding] = field(default_factory=list)
     currency: str = CURRENCY
+
+    @property
+    def stated_outside(self) -> Mapping[str, Any] | None:
+        """The budget that a supervisor last stated."""
+        return last_stated(stated_by(self.spends, supervisor=True))
+
+    @property
+    def stated_inside(self) -> Mapping[str, Any] | None:
+        """The budget that the program last stated; it may differ from its supervisor's."""
+        if self.stated_outside is None:
+            return self.stated
+        return last_stated(stated_by(self.spends, supervisor=False))
 
     @property
     def paid_in(self) -> str:
@@ -106,25 +127,36 @@ class History:
 
     def spend(self, until_ns: int) -> RunSpend:
         """Return what the run used up to ``until_ns``."""
-        spend = join_attempts(self.spends, until_ns, currency=self.currency)
-        return replace(spend, at_least=self.at_least)
+        return self._at_least(join_attempts(self.spends, until_ns, currency=self.currency))
 
     def spend_before(self, header: AttemptStarted, segment: SegmentId) -> RunSpend:
         """Return what the run used before the attempt that begins with ``header``.
 
-        Its money includes billed time between the last attempt and this one.
+        Its money includes billed time between the last attempt and this one. What the log holds is
+        before this attempt, also if its clock is behind the log.
         """
         others = [spend for spend in self.spends if spend.life.segment != segment]
         beginning = SegmentSpend(SegmentLife(segment, header))
         before = join_attempts(
             [*others, beginning], header.t_ns, currency=self.currency, without=segment
         )
-        return replace(before, at_least=self.at_least)
+        if before.clocks_disagree and others:
+            alone = join_attempts(others, None, currency=self.currency)
+            larger = max(before.parts, alone.parts, key=lambda parts: parts.charged("all"))
+            before = replace(before, parts=larger)
+        return self._at_least(before)
+
+    def _at_least(self, spend: RunSpend) -> RunSpend:
+        """Return a use that is not below what the run recorded as used."""
+        recorded = self.recorded if spend.clocks_disagree else ZERO
+        return replace(spend, at_least=self.at_least.largest(recorded))
 
     def of_rank(self, rank: int) -> History:
         """Return the history of one rank; recorded totals are rank 0's."""
         spends = [spend for spend in self.spends if spend.life.segment.rank == rank]
-        return replace(self, spends=spends, at_least=self.at_least if rank == 0 else ZERO)
+        if rank == 0:
+            return replace(self, spends=spends)
+        return replace(self, spends=spends, at_least=ZERO, recorded=ZERO)
 
 
 def read_history(run_dir: Path) -> History:
@@ -134,7 +166,7 @@ def read_history(run_dir: Path) -> History:
     the budget that the run was last started with.
     """
     reader = LedgerReader(run_dir)
-    history = _fold_log(reader, {}, "")
+    history = _fold_log(reader, {}, "", read_document(run_dir))
     if found := reader.findings():
         damaged = _read_damaged(run_dir, "")
         return replace(damaged, findings=list(dict.fromkeys([*found, *damaged.findings])))
@@ -149,10 +181,15 @@ def read_kept_budget(run_dir: Path) -> Budget | None:
 
     A log without a budget is not replayed: the terms are near the top of a segment.
     """
-    if not any(map(_begins_with_terms, segment_paths(run_dir))):
+    if not has_terms(run_dir):
         return None
     stated = read_since_statements(run_dir).stated
     return None if stated is None else Budget.stated_in(stated)
+
+
+def has_terms(run_dir: Path) -> bool:
+    """Return whether any start of a run had a budget, without reading the whole log."""
+    return any(map(_begins_with_terms, segment_paths(run_dir)))
 
 
 def _begins_with_terms(segment: Path) -> bool:
@@ -176,12 +213,15 @@ def read_since_statements(run_dir: Path, currency: str = "") -> History:
         for last in statements.values()
     }
     reader = LedgerReader(run_dir, statements=statements)
-    history = _fold_log(reader, spends, currency)
+    history = _fold_log(reader, spends, currency, read_document(run_dir))
     return _read_damaged(run_dir, currency) if reader.findings() else history
 
 
 def _fold_log(
-    reader: LedgerReader, spends: dict[SegmentId, SegmentSpend], currency: str
+    reader: LedgerReader,
+    spends: dict[SegmentId, SegmentSpend],
+    currency: str,
+    document: Mapping[str, Any] | None,
 ) -> History:
     for chunk in reader.poll():
         spend = spends.setdefault(chunk.segment, SegmentSpend(SegmentLife(chunk.segment)))
@@ -189,8 +229,17 @@ def _fold_log(
     folded = list(spends.values())
     for spend in folded:
         spend.finish()
-    stated = last_stated(folded)
-    return History(spends=folded, stated=stated, currency=currency or stated_currency(stated))
+    return history_of(folded, document, currency)
+
+
+def history_of(
+    spends: Sequence[ProcessSpend], document: Mapping[str, Any] | None, currency: str = ""
+) -> History:
+    """Return the history of an undamaged log; ``document`` is the content of ``budget.json``."""
+    stated = last_stated(spends)
+    currency = currency or stated_currency(stated)
+    recorded, _ = _recorded_totals(spends, document, currency)
+    return History(spends=spends, stated=stated, recorded=recorded, currency=currency)
 
 
 def stated_currency(stated: Mapping[str, Any] | None) -> str:
@@ -215,10 +264,9 @@ def _read_damaged(run_dir: Path, currency: str) -> History:
             message = f"{assumed_steps} unreadable steps are counted like their neighbours"
             findings.append(_warning(segment.file_name, message))
     stated = last_stated(spends)
-    if not log.findings:
-        currency = currency or stated_currency(stated)
-        return History(spends=spends, stated=stated, currency=currency)
     document = read_document(run_dir)
+    if not log.findings:
+        return history_of(spends, document, currency)
     is_lost = stated is None and document is not None and {"mode", "limits"} <= document.keys()
     stated = document if is_lost else stated
     currency = currency or stated_currency(stated)
@@ -261,7 +309,7 @@ def _replay_segment(
 
 
 def _recorded_totals(
-    spends: list[SegmentSpend], document: Mapping[str, Any] | None, currency: str
+    spends: Sequence[ProcessSpend], document: Mapping[str, Any] | None, currency: str
 ) -> tuple[Usage, list[Finding]]:
     """Return the totals that the run recorded: its last progress, its largest resources."""
     ended = [event for event in budget_events(spends) if event.event == "ended"]
@@ -286,7 +334,6 @@ class LivePrice:
     def __init__(self, header: AttemptStarted, counted_in: str = CURRENCY) -> None:
         self._counted_in = counted_in
         self._until_ns = header.t_ns
-        self._currency = ""
         self._available = Fraction(1)
         self._stated: tuple[Price, GpuCount] | None = None
         self._function: RateFunction | None = None
@@ -303,16 +350,17 @@ class LivePrice:
     def change(self, t_ns: int, price: Price, gpus: GpuCount) -> None:
         """Pay ``price`` for each of ``gpus`` GPUs from ``t_ns`` on.
 
-        As in reports, a run pays in the currency of its first price; others are not counted.
+        As in reports, time that is paid in another currency is not counted in this one.
         """
-        self._currency = self._currency or price.currency
-        if not price.currency == self._currency == self._counted_in:
+        is_counted = price.currency == self._counted_in
+        if self._function is None and not is_counted:
             return
         self._stated = price, gpus
         rate = hourly(price.micros_per_hour, exact_gpus(gpus) * self._available)
         earlier = () if self._function is None else self._function.pieces[-_PIECES_MAX:]
         closed = (replace(piece, end_ns=min(piece.end_ns, t_ns)) for piece in earlier)
-        self._function = RateFunction((*closed, RatePiece(t_ns, _FOREVER_NS, rate)), price.currency)
+        piece = RatePiece(t_ns, _FOREVER_NS, rate if is_counted else 0)
+        self._function = RateFunction((*closed, piece), self._counted_in)
 
     @property
     def known(self) -> bool:

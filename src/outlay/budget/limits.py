@@ -1,13 +1,15 @@
-"""Limits: what can be limited, how a limit is parsed, thresholds and forecast. Pure."""
+"""Limits: what can be limited, how a limit is parsed, thresholds, pace and forecast. Pure."""
 
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
+from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from decimal import ROUND_HALF_EVEN, Decimal
 from functools import cache
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from outlay.budget.usage import Usage
 from outlay.errors import Finding, InvalidValue
@@ -15,6 +17,9 @@ from outlay.rates import units_of
 from outlay.units import Duration, Energy, Flops, Money, Tokens
 from outlay.units.money import MICROS, PERCENTS, percents_reached
 from outlay.units.quantity import EXACT, MILLIJOULES_PER_WH, exact_decimal, split_unit, whole
+
+if TYPE_CHECKING:
+    from _typeshed import SupportsLenAndGetItem
 
 # Bounds and reasons to stop
 
@@ -418,15 +423,72 @@ def _is_reached(bound: Bound, percent: int, total: Usage) -> bool:
     return percent in percents_reached(bound.used(total), bound.limit)
 
 
+# The present pace: what the steps of the last minutes used, in how much time
+#
+# The time is wall time, of steps and of what is between them. Start-up is before the first step,
+# which itself compiles and allocates: it counts only while there are fewer than three.
+
+PACE_NS: Final = 5 * NS_PER_MINUTE
+PACE_STEPS: Final = 20
+_MARK_NS: Final = 10**9
+"""How far apart totals are kept, so that there are few of them however short the steps are."""
+
+
+def pace_start(ends_ns: SupportsLenAndGetItem[int]) -> int:
+    """Return the step at whose end the present pace begins, given the ends of all steps.
+
+    The last one that is ``PACE_NS`` and ``PACE_STEPS`` ago, else the first.
+    """
+    last = len(ends_ns) - 1
+    return max(0, min(bisect_right(ends_ns, ends_ns[last] - PACE_NS) - 1, last - PACE_STEPS))
+
+
+class RecentUse:
+    """What the steps of the last minutes used, while they run."""
+
+    def __init__(self) -> None:
+        self._steps = 0
+        self._total = Usage()
+        self._marks: deque[tuple[int, Usage]] = deque()
+        self._end = (0, self._total)
+
+    def add(self, usage: Usage) -> None:
+        """Add what was used outside of steps."""
+        self._total += usage
+
+    def add_step(self, end_ns: int, usage: Usage, own: Usage) -> None:
+        """Add a step's use since the last one; ``own`` is without that before it."""
+        self._steps += 1
+        if self._steps == 1:
+            self._total, usage = Usage(), own
+            self._marks.append((end_ns - own.time_ns, self._total))
+        elif self._steps == 3:
+            self._marks.popleft()
+        self._total += usage
+        self._end = (end_ns, self._total)
+        if self._steps == 1 or end_ns - self._marks[-1][0] >= _MARK_NS:
+            self._marks.append(self._end)
+            if self._steps >= 3:
+                for _ in range(pace_start([mark_ns for mark_ns, _ in self._marks])):
+                    self._marks.popleft()
+
+    @property
+    def pace(self) -> tuple[int, Usage]:
+        """The nanoseconds of the last minutes, and what was used in them; zero without a step."""
+        end_ns, total = self._end
+        begin_ns, before = self._marks[0] if self._marks else self._end
+        return end_ns - begin_ns, total - before
+
+
 # Forecast
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forecast:
-    """The limit that will stop the run first, estimated from the mean pace so far.
+    """The limit that will stop the run first, estimated from the present pace.
 
     Attributes:
-        time_left_ns: The training time of the ``steps_left``.
+        time_left_ns: The wall time until then.
         at_step: The total number of steps at the stop.
     """
 
@@ -437,11 +499,11 @@ class Forecast:
 
 
 def forecast(
-    total: Usage, measured: Usage, training_ns: int, bounds: Iterable[Bound]
+    total: Usage, measured: Usage, measured_ns: int, bounds: Iterable[Bound]
 ) -> Forecast | None:
     """Return when a run reaches its first limit, or None if no limited amount was measured.
 
-    ``measured`` is the part of ``total`` that this attempt's steps used, in ``training_ns``.
+    ``measured`` was used in ``measured_ns`` of wall time; that is the pace.
     """
     if not measured.steps:
         return None
@@ -450,15 +512,16 @@ def forecast(
         pace = bound.used(measured)
         if pace <= 0:
             continue
-        left = max(0, bound.left(total)) * measured.steps
-        # A predictable limit is never exceeded, so the last step still fits.
-        steps = left // pace if bound.dimension.predictable else -(-left // pace)
+        left = max(0, bound.left(total))
+        if bound.dimension.predictable:  # Never exceeded: the last step still fits.
+            steps = left * measured.steps // pace
+            left_ns = steps * measured_ns // measured.steps
+        else:
+            steps = -(-left * measured.steps // pace)
+            left_ns = left * measured_ns // pace
         forecasts.append(
             Forecast(
-                bound=bound,
-                steps_left=steps,
-                time_left_ns=steps * training_ns // measured.steps,
-                at_step=total.steps + steps,
+                bound=bound, steps_left=steps, time_left_ns=left_ns, at_step=total.steps + steps
             )
         )
-    return min(forecasts, key=lambda each: each.steps_left, default=None)
+    return min(forecasts, key=lambda each: (each.steps_left, each.time_left_ns), default=None)

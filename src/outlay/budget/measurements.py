@@ -6,6 +6,7 @@ import math
 import operator
 import sys
 from collections.abc import Mapping
+from typing import Final
 
 from outlay.budget.fold import PER_STEP_MAX
 from outlay.budget.limits import COMM, CURRENCY, ENERGY, FLOPS, TOKENS, cost_in, total_key
@@ -17,6 +18,7 @@ from outlay.ledger import Price
 from outlay.rates import units as priced_units
 from outlay.rates import units_of
 from outlay.record.facts import is_first_of_node
+from outlay.record.meters.batches import describe_batch
 from outlay.record.meters.collectives import CollectiveMeter
 from outlay.record.meters.energy import Quality, detect_energy
 from outlay.record.meters.step_meters import StepMeters
@@ -104,8 +106,8 @@ def money_units(cost: Money | float, currency: str = CURRENCY) -> int:
 _MISSING = {
     TOKENS.key: (
         "tokens",
-        "the first step reported no tokens: say how many with run.steps(loader, tokens=...), or "
-        "with OutlayCallback(tokens=...) in a trainer",
+        "the first step reported no tokens: say how many with run.step(tokens=...) or "
+        "run.end_step(tokens=...)",
     ),
     FLOPS.key: (
         "flops",
@@ -176,10 +178,13 @@ def unread_energy(meters: StepMeters) -> list[Finding]:
     return [Finding(source="energy", message=message)]
 
 
-def refuse_unpriced(budget: Budget, price: Price | None, paid_in: str = "") -> None:
+def refuse_unpriced(
+    budget: Budget, price: Price | None, paid_in: str = "", stopped: Price | None = None
+) -> None:
     """Refuse a limit on money for a run that has no price, or one in another currency.
 
-    ``paid_in`` is the currency of the first price in the run's log, or "": no other is counted.
+    ``paid_in`` is the currency of the first price in the run's log, or ""; ``stopped`` the price
+    of its machine between attempts.
     """
     if not budget.limits_money:
         return
@@ -187,7 +192,12 @@ def refuse_unpriced(budget: Budget, price: Price | None, paid_in: str = "") -> N
     key = cost_in(currency).key
     if price is None:
         raise BudgetRefused(key, f"the run has no price: price='1.50 {currency}/h' or OUTLAY_PRICE")
-    for found, says in ((paid_in, "has paid"), (price.currency, "pays")):
+    between = "" if stopped is None else stopped.currency
+    for found, says in (
+        (paid_in, "has paid"),
+        (price.currency, "pays"),
+        (between, "pays a stopped machine"),
+    ):
         if found in ("", currency):
             continue
         advice = f'state it in {found}, such as iso_cost("5 {found}") or {cost_in(found).key}=5'
@@ -196,6 +206,29 @@ def refuse_unpriced(budget: Budget, price: Price | None, paid_in: str = "") -> N
         raise BudgetRefused(
             key, f"the run {says} in {found}, and the limit is in {currency}: {advice}"
         )
+
+
+_STATE_TOKENS: Final = (
+    "state its tokens with run.steps(loader, tokens=lambda batch: ...), or in a trainer with "
+    "OutlayCallback(tokens=lambda batch: ...); tokens=outlay.count_views counts samples"
+)
+
+
+def counted_tokens(budget: Budget, used: Usage, tokens: int | None, batch: object) -> int:
+    """Return a batch's tokens, before it is trained on; 0 if they are unknown and not limited.
+
+    Raises:
+        BudgetRefused: Tokens are limited, and those of this batch are unknown, or 0 in the first.
+    """
+    if TOKENS.key in budget.limits and (tokens is None or not (tokens or used.tokens)):
+        why = "tokens= counts none in the first batch"
+        if tokens is None:
+            why = (
+                f"a batch is a {describe_batch(batch)}, without input_ids or integer inputs "
+                "[batch, length] that could be counted"
+            )
+        raise BudgetRefused(TOKENS.key, f"{why}: {_STATE_TOKENS}")
+    return tokens or 0
 
 
 def refuse_unreported(budget: Budget, first_step: Usage) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median_low
@@ -15,8 +16,8 @@ from outlay.account.columns import Ints, total
 from outlay.account.run import RunAccount, SegmentAccount
 from outlay.budget import statements as snapshots
 from outlay.budget.display import read_document
-from outlay.budget.fold import RunSpend, budget_events, last_stated
-from outlay.budget.history import History, read_history, stated_currency
+from outlay.budget.fold import RunSpend, budget_events
+from outlay.budget.history import History, history_of, read_history
 from outlay.budget.limits import (
     COST,
     CURRENCY,
@@ -28,6 +29,7 @@ from outlay.budget.limits import (
     StartUp,
     cost_in,
     forecast,
+    pace_start,
     reached,
     total_key,
 )
@@ -42,10 +44,12 @@ from outlay.budget.usage import (
     Period,
     ProcessSpend,
     Usage,
+    joined,
 )
 from outlay.errors import Finding, InvalidValue
 from outlay.goodput.follower import RunView
 from outlay.goodput.steps import undone_steps
+from outlay.ledger import training_ranks, unsaved_steps
 from outlay.units import Money
 
 
@@ -55,6 +59,7 @@ class BudgetReport:
 
     Attributes:
         stop_reason: As recorded; None if no limit stopped the run.
+        unsaved: The last steps that are in no checkpoint; empty unless the run was stopped.
         changes: How often the limits were changed on a resume.
         unmeasured: The totals that are zero because nothing measured them.
         cost: None without a price in the budget's currency.
@@ -67,6 +72,7 @@ class BudgetReport:
     stop_reason: str | None
     forecast: Forecast | None
     changes: int
+    unsaved: range = range(0)
     unmeasured: tuple[str, ...] = ()
     cost: CostParts | None = None
     findings: tuple[Finding, ...] = ()
@@ -85,6 +91,8 @@ class BudgetReport:
         reason = reached(self.used, self.budget.bounds_known)
         document = snapshots.snapshot_of(self.budget, self.used, self.clocks_ns, reason)
         document["stop_reason"] = self.stop_reason
+        steps = {"first": self.unsaved[0], "last": self.unsaved[-1]} if self.unsaved else None
+        document["unsaved_steps"] = steps
         document["remaining"] = snapshots.remaining_of(self.used, self.budget)
         document["changes"] = self.changes
         document["unmeasured"] = list(self.unmeasured)
@@ -116,19 +124,69 @@ def budget_report(view: RunView) -> BudgetReport | None:
     spend = history.spend(view.timeline.end_ns)
     used = spend.total(charge=budget.charge, charge_cost=budget.charge_cost)
     events = budget_events(history.spends)
-    stops = [event.data.get("text") for event in events if event.event == "stopped"]
-    done = spend.charged(charge=budget.charge, charge_cost=budget.charge_cost)
-    training_ns = spend.executed.time_ns
+    stops = [event for event in events if event.event == "stopped"]
+    recent_ns, recent = recent_use(view, budget)
     return BudgetReport(
         budget=budget,
         used=used,
         clocks_ns=spend.clocks_ns,
-        stop_reason=stops[-1] if stops else None,
-        forecast=None if stops else forecast(used, done, training_ns, budget.bounds_known),
+        stop_reason=stops[-1].data.get("text") if stops else None,
+        forecast=None if stops else forecast(used, recent, recent_ns, budget.bounds_known),
+        unsaved=_unsaved(view, stops[-1].t_ns) if stops else range(0),
         changes=sum(event.event == "changed" for event in events),
         unmeasured=_unmeasured(view, used, budget.currency),
         cost=spend.parts if spend.parts.total else None,
-        findings=tuple(history.findings),
+        findings=(*history.findings, *spend.beside_findings(budget.currency)),
+    )
+
+
+def _unsaved(view: RunView, stopped_ns: int) -> range:
+    """Return the steps that are in no checkpoint, if the last attempt is the one that stopped."""
+    timeline = view.timeline
+    if stopped_ns < timeline.attempts[-1].start_ns:
+        return range(0)
+    return unsaved_steps(timeline.committed_step(), timeline.last_step())
+
+
+def recent_use(view: RunView, budget: Budget) -> tuple[int, Usage]:
+    """Return what the last attempt's ranks used at its present pace, and in how many nanoseconds.
+
+    As ``RecentUse`` does while it runs; zero without a step.
+    """
+    attempt = view.timeline.attempts[-1]
+    steps = view.account.segments[attempt.segment].steps
+    if not len(steps.end):
+        return 0, ZERO
+    ranks = [view.account.segments[rank] for rank in training_ranks(attempt.ranks)]
+    until_ns = int(steps.end[-1])
+    since_ns = int(steps.start[0] - steps.wait[0])
+    if len(steps.end) > 2:
+        since_ns = int(steps.end[pace_start(steps.end)])
+    used = joined(_used_between(rank, since_ns, until_ns, budget.charge) for rank in ranks)
+    rates = view.rates
+    if rates is not None and rates.currency == budget.currency:
+        all_charged = budget.charge_cost == "all"
+        paid_ns = since_ns if all_charged else until_ns - used.time_ns
+        used = replace(used, cost_units=rates.units_between(paid_ns, until_ns))
+    return until_ns - since_ns, used
+
+
+def _used_between(segment: SegmentAccount, since_ns: int, until_ns: int, charge: str) -> Usage:
+    """Return what a process's steps that ended in ``(since_ns, until_ns]`` used, without money."""
+    steps = segment.steps
+    inside = slice(*np.searchsorted(steps.end, [since_ns, until_ns], side="right"))
+    closed, still_open = _clock_charges(segment)
+    time_ns = total(_charged_ns(segment, closed)[inside])
+    if charge == "all":
+        for one in (*closed, *still_open):
+            time_ns += max(0, min(one.end_ns, until_ns) - max(one.start_ns, since_ns))
+    return Usage(
+        tokens=total(steps.tokens[inside]),
+        steps=total(steps.count[inside]),
+        flops=total(steps.flops[inside]),
+        time_ns=time_ns,
+        energy_mj=total(steps.energy_mj[inside]),
+        comm_bytes=total(steps.comm_bytes[inside]),
     )
 
 
@@ -136,7 +194,7 @@ def _history(view: RunView) -> History:
     """Return a run's history; a damaged log is read again record by record, to repair it."""
     if view.is_damaged and view.dir is not None:
         return read_history(view.dir)
-    return replay(view.account)
+    return replay(view.account, None if view.dir is None else read_document(view.dir))
 
 
 def _unmeasured(view: RunView, used: Usage, currency: str) -> tuple[str, ...]:
@@ -283,11 +341,9 @@ class SurvivingColumns:
         return total(kept * (amounts // self.count) + np.minimum(kept, amounts % self.count))
 
 
-def replay(account: RunAccount) -> History:
-    """Return the history of an undamaged log."""
-    spends = [spend_of(segment) for segment in account.shown()]
-    stated = last_stated(spends)
-    return History(spends=spends, stated=stated, currency=stated_currency(stated))
+def replay(account: RunAccount, document: Mapping[str, Any] | None = None) -> History:
+    """Return the history of an undamaged log; ``document`` is the content of ``budget.json``."""
+    return history_of([spend_of(segment) for segment in account.shown()], document)
 
 
 def spend_of(segment: SegmentAccount) -> ProcessSpend:

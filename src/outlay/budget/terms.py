@@ -101,6 +101,20 @@ class Budget:
             charge_cost=terms.get("charge_cost", "all"),
         )
 
+    def document(self) -> dict[str, Any]:
+        """Return the terms as a run records them, for ``stated_in``."""
+        terms: dict[str, Any] = {"mode": self.mode, "limits": dict(self.limits)}
+        terms |= {"charge": self.charge, "charge_cost": self.charge_cost}
+        return terms | {"steps_per_epoch": self.steps_per_epoch}
+
+    def stated_after(self, before: Mapping[str, Any] | None) -> tuple[str, dict[str, Any]]:
+        """Return the event and terms of a start; ``before`` is the budget of the start before."""
+        changes = {} if before is None else self.changed_from(before["mode"], before["limits"])
+        if not changes:
+            return "set", self.document()
+        was = {key: then for key, (then, _now) in changes.items()}
+        return "changed", self.document() | {"was": was}
+
     @property
     def stated_charge(self) -> str | None:
         """The ``charge`` argument of ``of`` that gives this budget."""

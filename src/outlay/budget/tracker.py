@@ -10,13 +10,14 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from msgspec.structs import replace
+from msgspec.structs import astuple, replace
 
 from outlay.budget import statements as snapshots
 from outlay.budget.fold import Surviving
 from outlay.budget.limits import (
     Bound,
     Forecast,
+    RecentUse,
     StopReason,
     Threshold,
     Thresholds,
@@ -95,7 +96,8 @@ class BudgetTracker:
         self._rate = None if rate is None else _read_rate(rate, self._currency)
         self._clock = clock
         self._lock = threading.RLock()
-        self._training_before_ns = 0
+        self._recent = RecentUse()
+        self._joined = (ZERO, ZERO)
         self.bounds = budget.bounds_known
         self.used = self.base = self._others = ZERO
         self.stop_reason: StopReason | None = None
@@ -135,13 +137,25 @@ class BudgetTracker:
         )  # fmt: skip
         self.count(usage, step=step)
 
-    def count(self, usage: Usage, *, step: int | None = None) -> None:
+    def count(
+        self,
+        usage: Usage,
+        *,
+        step: int | None = None,
+        end_ns: int | None = None,
+        own: Usage | None = None,
+    ) -> None:
         """Count ``usage.steps`` micro-batches from number ``step`` on (None: the next).
 
-        A step undoes every earlier execution of itself and of higher-numbered steps.
+        A step undoes every earlier execution of itself and of higher-numbered steps. ``end_ns`` is
+        when it ended (default: after all time that was counted); ``own`` is its use without money
+        for the time before it (default: all).
         """
         with self._lock:
             self.clocks.spent_ns[TRAINING] += usage.time_ns
+            if end_ns is None:
+                end_ns = sum(self.clocks.spent_ns.values())
+            self._recent.add_step(end_ns, usage, usage if own is None else own)
             number = self._surviving.next_step if step is None else step
             undone = self._surviving.execute(number, usage.tokens, usage.flops, usage.steps)
             self.used += usage
@@ -221,6 +235,7 @@ class BudgetTracker:
     def add(self, usage: Usage) -> None:
         """Charge what belongs to no step and no clock."""
         with self._lock:
+            self._recent.add(usage)
             self.used += usage
             self._check_thresholds()
 
@@ -240,11 +255,15 @@ class BudgetTracker:
         return listener
 
     def forecast(self) -> Forecast | None:
-        """Return when the run will stop at its mean pace so far; None before the first step."""
+        """Return when the run will stop at its present pace; None before the first step.
+
+        The pace is that of the last five minutes, or of the last 20 steps if they took longer.
+        """
         with self._lock:
-            measured = self.used - self.base
-            training_ns = self.clocks.spent_ns[TRAINING] - self._training_before_ns
-            return forecast(self.used, measured, training_ns, self.bounds)
+            recent_ns, recent = self._recent.pace
+            pairs = zip(*map(astuple, (recent, *self._joined)), strict=True)
+            scaled = Usage(*(mine * all_ // own if own else mine for mine, own, all_ in pairs))
+            return forecast(self.used, scaled, recent_ns, self.bounds)
 
     @property
     def totals(self) -> dict[str, int | float]:
@@ -295,7 +314,6 @@ class BudgetTracker:
     def rebase(self, total: Usage) -> None:
         """Restart from a total known from a snapshot or the run log."""
         with self._lock:
-            self._training_before_ns = self.clocks.spent_ns[TRAINING]
             self.used = self.base = total
             self._others, self._surviving = ZERO, Surviving()
             self._reevaluate()
@@ -331,6 +349,7 @@ class BudgetTracker:
         with self._lock:
             self.used += (base - self.base) + (others - self._others)
             self.base, self._others = base, others
+            self._joined = (self.own, self.own + others)  # All ranks advance as this one does.
             self._report_thresholds()
             self.stop_reason = reason
 

@@ -422,9 +422,10 @@ class CostedRun:
     def _by_clock(self, attempt: Attempt, spend: ProcessSpend) -> dict[str, int]:
         """Return the cost of the time on each clock, at the price in effect then."""
         units: dict[str, int] = {}
-        ends = [*(period.since_ns for period in spend.periods[1:]), attempt.last_sign_ns]
-        for period, end_ns in zip(spend.periods, ends, strict=True):
-            start_ns = max(period.since_ns, attempt.start_ns)
+        since = [period.since_ns + attempt.moved_ns for period in spend.periods]
+        ends = [*since[1:], attempt.last_sign_ns]
+        for period, since_ns, end_ns in zip(spend.periods, since, ends, strict=True):
+            start_ns = max(since_ns, attempt.start_ns)
             if end_ns <= start_ns:
                 continue
             paid = self._units(start_ns, end_ns)
@@ -435,7 +436,9 @@ class CostedRun:
     def _start_up(self, attempt: Attempt, spend: ProcessSpend) -> int:
         """Return the cost until the first step, without the time on other clocks."""
         first_ns, before_ns = spend.first_step_ns, spend.before_steps_ns
-        if first_ns is None:
+        if first_ns is not None:
+            first_ns += attempt.moved_ns
+        else:
             first_ns = attempt.last_sign_ns
             before_ns = sum(period.all_ns for period in spend.periods)
         if first_ns <= attempt.start_ns:

@@ -9,6 +9,8 @@ from typing import Annotated
 
 import typer
 
+from outlay.advise.advice_book import AdviceBook
+from outlay.advise.batch_size import unmeasured
 from outlay.advise.recommendation import (
     AdviceKind,
     OptimizationRecommendation,
@@ -19,9 +21,9 @@ from outlay.advise.recommendation import (
     total_savings,
 )
 from outlay.advise.run_advice import SPOT_MTTF_HOURS, Circumstances, floor_of
+from outlay.cli.cost.kept_files import keep_cost_files
 from outlay.cli.output import AsJson, console, print_findings, print_indented, print_json
 from outlay.clock import SYSTEM
-from outlay.compat.cost_module.optimizer import CostOptimizer
 from outlay.errors import Finding, InvalidValue, OutlayError
 from outlay.goodput.follower import RunView, read_view
 from outlay.prices.offer import Offer
@@ -82,7 +84,6 @@ def show_advice(
     advice = _advise(dirs, around, strict=run is not None)
     found = advice.found
     findings = [*advice.findings, *_too_old(book, offers, max_age), *book.damage]
-    missing = [] if run is None else CostOptimizer().what_to_measure(run)
     if as_json:
         print_json(
             {
@@ -91,7 +92,7 @@ def show_advice(
                 "observations": of_kind(found, "observation"),
                 "total_savings": total_savings(found),
                 "nothing_below": advice.floor,
-                "not_measured": missing,
+                "not_measured": advice.missing,
                 "findings": findings,
             }
         )
@@ -100,7 +101,7 @@ def show_advice(
         print_advice(found, advice.floor)
     else:
         console.print("Savings cannot be computed without a price.")
-    for line in missing:
+    for line in advice.missing:
         console.print(line)
     print_findings(findings)
 
@@ -187,12 +188,14 @@ class _Advice:
     Attributes:
         priced: Whether any of the runs has a price.
         floor: The smallest saving that is reported; only for a single run.
+        missing: What to measure for more recommendations; only for a stated run.
     """
 
     found: list[OptimizationRecommendation] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
     priced: bool = False
     floor: Money | None = None
+    missing: list[str] = field(default_factory=list)
 
 
 def _unpriced(view: RunView, directory: Path) -> list[Finding]:
@@ -204,17 +207,20 @@ def _unpriced(view: RunView, directory: Path) -> list[Finding]:
 
 def _advise(dirs: list[Path], around: Circumstances, *, strict: bool) -> _Advice:
     """Advise on runs; unless ``strict``, a run that cannot be read becomes a finding."""
-    optimizer, advice = CostOptimizer(), _Advice()
+    keep_cost_files("advice")
+    book, advice = AdviceBook(open_store()), _Advice()
     for directory in dirs:
         try:
             view = read_view(directory, SYSTEM.wall_ns())
-            advice.found += optimizer.advise_view(view, around)
+            advice.found += book.advise(view, around, SYSTEM.wall_ns())
             advice.findings += [*view.findings, *_unpriced(view, directory)]
             advice.priced |= view.rates is not None
             advice.floor = floor_of(view) if len(dirs) == 1 else None
+            advice.missing = unmeasured(view) if strict else []
         except (OutlayError, OSError) as error:
             if strict:
                 raise
             advice.findings.append(Finding(source=str(directory), message=str(error)))
+    keep_cost_files("advice")
     advice.found = merged(advice.found)
     return advice

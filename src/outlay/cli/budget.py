@@ -24,6 +24,7 @@ from outlay.cli.output import (
 from outlay.clock import SYSTEM
 from outlay.errors import InvalidValue, choices
 from outlay.goodput.follower import RunView, read_view
+from outlay.ledger import unsaved_text
 from outlay.units.quantity import duration_text
 
 budget = typer.Typer(
@@ -116,7 +117,8 @@ def _cost_table(report: BudgetReport) -> object:
 
 def _verdict(report: BudgetReport, view: RunView) -> str:
     if report.stop_reason is not None:
-        return f"Stopped by {report.stop_reason}"
+        unsaved = unsaved_text(report.unsaved)
+        return f"Stopped by {report.stop_reason}" + (f"; {unsaved}." if unsaved else "")
     if view.status != "running":
         return f"No limit was reached; the run is {view.status}."
     if report.forecast is None:

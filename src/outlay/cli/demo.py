@@ -169,7 +169,7 @@ class _Demo:
         print_title("3. Which is best for the same money")
         account = read_sweep(self._root, SYSTEM.wall_ns(), allow_missing=True)
         table = new_table("configuration", ">runs", ">accuracy, 95 % interval", ">mean cost")
-        found = ranked(account.summary.subjects, account.summary.rows)
+        found = ranked(account.summary.rows)
         for one in found:
             cost = "" if one.cost is None else amount_text(one.cost, one.currency or "")
             table.add_row(one.label, str(len(one.runs)), str(one), cost)
@@ -185,9 +185,9 @@ class _Demo:
         books = BudgetGuard.of_log(self._root / SPEND_LOG).log.books()
         captured = Money(books.captured())
         micros: dict[str, int] = {}
-        for subject in account.summary.subjects:
-            if subject.facts is not None:
-                micros = ph.added(micros, subject.facts.phase_micros)
+        for row in account.summary.rows:
+            if row.facts is not None:
+                micros = ph.added(micros, row.facts.phase_micros)
         parts = {name: Money(micros[name]) for name in ph.in_order(micros) if micros[name]}
         table = new_table("phase", ">cost", ">share of cost")
         for phase, cost in parts.items():

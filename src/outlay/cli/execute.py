@@ -12,13 +12,14 @@ from outlay.advise.recommendation import total_savings
 from outlay.cli.output import AsJson, UserCommand, errors, print_json, print_sentence, shown_path
 from outlay.clock import SYSTEM
 from outlay.errors import InvalidValue
+from outlay.runs.command_budget import CommandBudget, CommandTerms, refuse_uncounted
 from outlay.runs.exec import ExecResult, execute
-from outlay.runs.figures import RunFigures
 from outlay.runs.options import Arguments, resolve
 from outlay.runs.reading import RunReading, read_run
-from outlay.units import Energy
+from outlay.store.run_row import RunRow
+from outlay.units import Duration, Energy
 from outlay.units.quantity import duration_text
-from outlay.units.shown import counted, kind_suffix, money_of, money_text
+from outlay.units.shown import beside_text, counted, kind_suffix, money_of, money_text
 
 
 def show_exec(
@@ -33,6 +34,15 @@ def show_exec(
     directory: Annotated[
         Path | None, typer.Option("--dir", metavar="DIR", help="Run directory; reuse it to resume.")
     ] = None,
+    budget: Annotated[
+        str | None, typer.Option(help='Ends the command: "iso_time=2h", "iso_cost=5 USD".')
+    ] = None,
+    records: Annotated[
+        bool, typer.Option("--records", help="The program calls outlay.run() and stops itself.")
+    ] = False,
+    notice: Annotated[
+        str, typer.Option(help="Time from SIGTERM to SIGKILL at the end of the budget.")
+    ] = "30s",
     as_json: AsJson = False,
 ) -> None:
     """Run a command, record its time and cost.
@@ -44,11 +54,24 @@ def show_exec(
     if not command:
         raise InvalidValue("CMD", "nothing", "a command after --, such as -- python train.py")
     arguments = Arguments(
-        model=None, name=name, program=_program_name(command), dir=directory, gpus=gpus, price=price
-    )
-    result = execute(command, resolve(arguments, os.environ, SYSTEM.wall_ns()))
+        model=None, name=name, program=_program_name(command), dir=directory, gpus=gpus,
+        price=price, budget=budget,
+    )  # fmt: skip
+    options = resolve(arguments, os.environ, SYSTEM.wall_ns())
+    terms, notice_time = None, Duration.parse(notice, name="--notice")
+    if options.budget is not None:
+        terms = CommandTerms(budget=options.budget, records=records, notice=notice_time)
+        if budget is not None:
+            refuse_uncounted(terms, name="--budget")
+    result = execute(command, options, terms)
     if as_json:
-        print_json({"exit_code": result.exit_code, "run": result.figures})
+        print_json(
+            {
+                "exit_code": result.exit_code,
+                "run": result.figures,
+                "budget": None if result.budget is None else result.budget.document(),
+            }
+        )
     elif result.figures is not None:
         print_sentence("\n".join(_summary(result.figures, result)), errors)
     raise typer.Exit(result.exit_code)
@@ -66,7 +89,7 @@ def _program_name(command: list[str]) -> str:
             return program
 
 
-def _summary(figures: RunFigures, result: ExecResult) -> list[str]:
+def _summary(figures: RunRow, result: ExecResult) -> list[str]:
     lines = [
         f"outlay: {figures.name} {figures.status} with exit code {result.exit_code}",
         f"  wall time  {duration_text(figures.wall_ns)} in {counted(figures.attempts, 'attempt')}",
@@ -81,7 +104,20 @@ def _summary(figures: RunFigures, result: ExecResult) -> list[str]:
         lines.append("  GPUs       load unknown: NVML is not available here")
     lines += [f"  assumed    {text}" for text in figures.assumptions]
     lines.append(f"  recorded   {shown_path(figures.dir)}")
-    return [*lines, last_line(read_run(figures.dir), figures.dir)]
+    lines.append(last_line(read_run(figures.dir), figures.dir))
+    return lines if result.budget is None else [*lines, *budget_lines(result.budget)]
+
+
+def budget_lines(budget: CommandBudget) -> list[str]:
+    """Return the limit that ended the command, or those that nothing counted."""
+    if budget.reason is not None:
+        return [f"outlay: ended by its budget: {budget.reason}"]
+    if budget.uncounted:
+        limits = ", ".join(budget.uncounted)
+        return [
+            f"outlay: the program recorded nothing, so {limits} did not apply; call outlay.run()"
+        ]
+    return []
 
 
 def last_line(run: RunReading, directory: str) -> str:
@@ -94,6 +130,7 @@ def last_line(run: RunReading, directory: str) -> str:
         return f"outlay: no price (set --price), {shares}, avoidable unknown"
     spent = f"cost {cost}{kind_suffix(run.cost.kind)}"
     spent += f", of which assumed {run.cost.assumed}" if run.cost.assumed else ""
+    spent += beside_text(each.cost for each in run.cost.cost_beside)
     savings = total_savings(run.advice).items()
     saved = ", ".join(str(money_of(amount, unit)) for unit, amount in savings)
     if saved:

@@ -36,14 +36,13 @@ from outlay.goodput.follower import (
     roll,
     summarise,
 )
-from outlay.goodput.importing import import_payloads
 from outlay.goodput.throughput import ModelFlops, StepTimes, worst_steps
 from outlay.goodput.timeline import Window
 from outlay.rates import share_out
 from outlay.report.charts import of_phase
 from outlay.units import Duration, Money
 from outlay.units.quantity import duration_text
-from outlay.units.shown import kind_suffix
+from outlay.units.shown import beside_text, kind_suffix
 
 # Rendering.
 
@@ -67,6 +66,7 @@ def _headline(summary: GoodputSummary) -> Text:
     start, end = utc_text(summary.window.start_ns), utc_text(summary.window.end_ns)
     cost = _total(summary)
     cost += f", of which assumed {summary.assumed}" if summary.assumed else ""
+    cost += beside_text(each.cost for each in summary.cost_beside)
     wall = duration_text(summary.wall_ns)
     return line.append(f"{start} to {end}\nwall time {wall}, cost {cost}\n")
 
@@ -393,6 +393,8 @@ def import_log(
 
     Example: outlay goodput import payloads.jsonl runs/imported
     """
+    from outlay.compat.ml_goodput_measurement.goodput_cache import import_payloads
+
     findings = import_payloads(payloads, directory)
     if as_json:
         print_json({"dir": directory, "findings": findings})

@@ -39,10 +39,10 @@ from outlay.export.prometheus import MetricsServer, exposition, read_token, writ
 from outlay.guard.rental.watch import known_logs
 from outlay.ledger import Price, Record, Unknown, kind_of, read_run
 from outlay.prices.current import read_rates
+from outlay.runs.accounting.sacct import Accounts, read_accounts
+from outlay.runs.accounting.sacct_import import ImportedJobs, import_jobs
 from outlay.runs.collect import collect, find_runs, findings_in
 from outlay.runs.options import parse_price
-from outlay.runs.sacct import Accounts, read_accounts
-from outlay.runs.sacct_import import ImportedJobs, import_jobs
 from outlay.store import open_store
 from outlay.units import Duration, Money
 from outlay.units.money import sum_by_currency

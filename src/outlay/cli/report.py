@@ -45,6 +45,10 @@ from outlay.sweep.state.manifest import is_sweep
 from outlay.units import Money
 
 _ALERTS_EVERY_S = 60.0
+_PLAIN_HTTP = (
+    "This is plain HTTP: others on the network can read the pages and the token on their way. If "
+    "you do not trust them, listen on loopback behind a reverse proxy with TLS, or use ssh -L."
+)
 
 
 def show_report(
@@ -103,6 +107,14 @@ def show_web(
     host: Annotated[
         str, typer.Option(help="Address to listen on; one beyond loopback needs --token-file.")
     ] = "127.0.0.1",
+    name: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="Host name or address that browsers open, such as box.lan; others are refused. "
+            "Default: HOST. Can be repeated.",
+        ),
+    ] = None,
     unix_socket: Annotated[
         Path | None,
         typer.Option(
@@ -121,8 +133,9 @@ def show_web(
 ) -> None:
     """Show runs, money and sweeps in a browser, live.
 
-    Read-only, reachable from this machine only, until Ctrl-C. The URL holds a token that admits one
-    browser; use --unix-socket on login nodes, where other users reach loopback.
+    Read-only, until Ctrl-C; reachable from this machine only, unless --host says otherwise. The URL
+    holds a token that admits a browser; use --unix-socket on login nodes, where other users reach
+    loopback.
 
     Prometheus scrapes /metrics with the token as bearer. Alert rules in outlay.toml are evaluated.
 
@@ -139,12 +152,19 @@ def show_web(
     from outlay.web.book_reader import BookReader
     from outlay.web.page import People
 
-    place = ServerAddress(host=host, port=port, unix_socket=unix_socket, token_file=token_file)
+    place = ServerAddress(
+        host=host, port=port, names=tuple(name or ()), unix_socket=unix_socket,
+        token_file=token_file,
+    )  # fmt: skip
+    warnings = [_PLAIN_HTTP] if place.is_exposed else []
 
     def announce(url: str) -> None:
+        AlertWatch(say).run_in_thread(_ALERTS_EVERY_S)
         if as_json:
-            print_json({"url": url})
+            print_json({"url": url, "warnings": warnings})
             return
+        for warning in warnings:
+            print_sentence(warning)
         if unix_socket is not None:
             console.print(f"On your own machine: {place.forwarding()}", soft_wrap=True)
         console.print(f"{url}\nStop with Ctrl-C.", soft_wrap=True)
@@ -153,7 +173,6 @@ def show_web(
 
     people = People(hidden=hide_people)
     live = LiveRuns(open_store(), known_logs())
-    AlertWatch(say).run_in_thread(_ALERTS_EVERY_S)
     more = [metrics_route(live, people.name)]
     serve(WebServer(BookReader(people=people)), place, announce, more)
 
@@ -199,7 +218,7 @@ def _sweep_report(path: Path, output: Path | None, forms: Sequence[Form]) -> _Re
         files=files,
         document={
             "title": account.summary.name, "verdict": account.verdict,
-            "runs": account.summary.rows, "findings": findings,
+            "runs": account.summary.cells, "findings": findings,
         },
         findings=findings,
     )  # fmt: skip

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+import msgspec
 import typer
 from rich.console import Group, RenderableType
 from rich.text import Text
@@ -24,9 +25,9 @@ from outlay.cli.output import (
     shown_path,
 )
 from outlay.clock import SYSTEM
-from outlay.errors import Finding
 from outlay.ledger.price import KINDS
 from outlay.runs.collect import (
+    RunList,
     dead_runs,
     find_runs,
     findings_in,
@@ -36,28 +37,28 @@ from outlay.runs.collect import (
     started_ns,
     total_burn,
 )
+from outlay.runs.figures import FIGURES, RunFigure, figures_named
 from outlay.store import open_store
-from outlay.store.runs import RunFilter, RunRow
+from outlay.store.run_row import RunRow
+from outlay.store.runs import RunFilter
 from outlay.store.runs import list_runs as stored_runs
-from outlay.units import Money
-from outlay.units.quantity import duration_text
-from outlay.units.shown import ago_text, counted, kind_suffix
+from outlay.units.shown import counted
 
 if TYPE_CHECKING:
     from outlay.guard.rental.watch import RentedHold
-    from outlay.runs.figures import RunFigures
     from outlay.runs.reading import RunReading
 
 NEWEST = 50
+_RUNNING = ("name", "steps", "wall_s", "cost", "burn_per_hour", "last_seen")
+_USUAL = ("name", "status", "attempts", "steps", "cost", "last_seen", "dir")
 WATCH_S = 2.0
 
 
 def overview(*, as_json: bool) -> None:
     """Show what is running, its cost per hour, and what is wrong."""
-    from outlay.guard.rental.watch import (  # Not needed by ``outlay runs``.
-        known_logs,
-        living_rentals,
-    )
+    # Not needed by ``outlay runs``.
+    from outlay.guard.rental.watch import known_logs, living_rentals
+    from outlay.runs.machines_now import burn_of, machines_now, owned_now
 
     store, now_ns = open_store(), SYSTEM.wall_ns()
     collected = refresh_registered(store, now_ns)
@@ -67,19 +68,21 @@ def overview(*, as_json: bool) -> None:
     others = [figures for figures in collected.figures if figures.status != "dead"]
     findings = [*collected.findings, *findings_in([*others, *dead]), *dead_runs(dead)]
     rented, errors = living_rentals(known_logs())
-    findings = [*errors, *findings]
-    burn = total_burn(running)
+    owned, unread = owned_now(now_ns)
+    findings = [*errors, *unread, *findings]
+    burn = burn_of(machines_now(rented, owned, running))
     if as_json:
         amounts = {kind: [each.money for each in burn if each.kind == kind] for kind in KINDS}
         said = {"burn_per_hour": amounts["cash"], "showback_per_hour": amounts["showback"]}
         print_json({"running": running, **said, "rented": rented, "findings": findings})
         return
     if running:
-        columns = ("run", ">steps", ">wall time", ">cost", ">burn per hour", "last seen")
-        print_rows(columns, [_running_cells(figures, now_ns) for figures in running])
-        console.print(f"\nBurning now: {', '.join(map(str, burn)) or 'no price'}")
+        _print_list(running, _RUNNING, now_ns)
+        console.print()
     elif not rented:
         console.print("Nothing is running. Start with: outlay exec -- python train.py")
+    if running or burn:
+        console.print(f"Burning now: {', '.join(map(str, burn)) or 'no price'}")
     _print_rented(rented)
     if findings:
         console.print("\nWhat is wrong", style="bold")
@@ -92,7 +95,8 @@ def _print_rented(rented: Sequence[RentedHold]) -> None:
         assert rental is not None
         print_sentence(
             f"Rented: {each.hold.resource or rental.name} for {each.hold.op_label}, {rental.rate}, "
-            f"ends at {rental.deadline[:16].replace('T', ' ')}Z ({each.log_path})"
+            f"ends at {rental.deadline[:16].replace('T', ' ')}Z"
+            f"{', ' if each.hold.doubt else ''}{each.hold.doubt} ({each.log_path})"
         )
 
 
@@ -104,9 +108,14 @@ def show_runs(
         bool, typer.Option("--all", help=f"Every run, not just the newest {NEWEST}.")
     ] = False,
     watch: Annotated[bool, typer.Option("--watch", help="Show running runs until Ctrl-C.")] = False,
+    columns: Annotated[
+        str, typer.Option(metavar="NAME,...", help="The figures to list: name,cost,goodput.")
+    ] = ",".join(_USUAL),
     as_json: AsJson = False,
 ) -> None:
     """List runs: status, steps, cost, last seen.
+
+    --columns takes any of the figures that docs/reference/figures.md lists.
 
     With --watch: the running ones with cost per hour, goodput, budget left and last sign of life,
     every two seconds; with --json one line of JSON each time.
@@ -117,18 +126,20 @@ def show_runs(
         _watch(directory, as_json=as_json)
         return
     limit = None if everything else NEWEST
+    wanted = [figure.name for figure in figures_named(columns.split(","))]
     if directory is None:
         listed = list_runs(limit=limit)
         nothing = "No runs are registered. Register some with: outlay import runs DIR"
-        _show(listed.rows, listed.findings, listed.left_out, nothing=nothing, as_json=as_json)
+        _show(listed, columns=wanted, nothing=nothing, as_json=as_json)
         return
     must_be_directory(directory)
     dirs = sorted(find_runs([directory]), key=started_ns, reverse=True)
     found = read_runs(dirs[:limit], SYSTEM.wall_ns())
-    figures = sorted(found.figures, key=lambda run: -run.started_ns)
-    findings = [*found.findings, *findings_in(figures)]
+    rows = sorted(found.figures, key=lambda run: -run.started_ns)
+    findings = (*found.findings, *findings_in(rows))
+    listed = RunList(tuple(rows), len(dirs[len(dirs[:limit]) :]), findings)
     nothing = "No runs here. A run is a directory with ledger/*.jsonl in it."
-    _show(figures, findings, len(dirs[len(dirs[:limit]) :]), nothing=nothing, as_json=as_json)
+    _show(listed, columns=wanted, nothing=nothing, as_json=as_json)
 
 
 def _watch(directory: Path | None, *, as_json: bool) -> None:
@@ -156,87 +167,71 @@ def _watch(directory: Path | None, *, as_json: bool) -> None:
 
 def _live_row(reading: RunReading, now_ns: int) -> dict[str, object]:
     """Return a row of the live table as JSON."""
-    figures, used = reading.figures, reading.budget_used
+    run = reading.figures
+    used = run.budget_used
     return {
-        "run_id": figures.run_id, "name": figures.name, "steps": figures.steps,
-        "goodput": figures.goodput, "cost": figures.cost, "assumed": figures.assumed,
-        "kind": figures.kind,
-        "burn_micros_per_hour": figures.burn_micros_per_hour,
-        "budget_used": None if used is None else used[1],
-        "budget_left": None if used is None else 1 - used[1],
-        "budget_limit": None if used is None else used[0],
-        "last_seen_s": (now_ns - figures.last_seen_ns) / 1e9,
+        "run_id": run.run_id, "name": run.name, "steps": run.steps, "goodput": run.goodput,
+        "cost": run.cost, "assumed": run.assumed, "kind": run.kind,
+        "cost_beside": run.cost_beside,
+        "burn_micros_per_hour": run.burn_micros_per_hour,
+        "budget_used": used,
+        "budget_left": None if used is None else 1 - used,
+        "budget_limit": run.budget_limit,
+        "last_seen_s": (now_ns - run.last_seen_ns) / 1e9,
     }  # fmt: skip
+
+
+_LIVE = (
+    "name", "steps", "goodput", "wall_s", "cost", "burn_per_hour", "budget_left", "last_seen",
+)  # fmt: skip
 
 
 def _live_table(running: Sequence[RunReading], now_ns: int) -> RenderableType:
     if not running:
         return Text("Nothing is running. Start with: outlay exec -- python train.py")
-    columns = ("run", ">steps", ">goodput", ">wall time", ">cost", ">burn per hour", ">budget left")
-    table = new_table(*columns, "last seen")
-    for reading in running:
-        figures = reading.figures
-        name, steps, wall, cost, per_hour, seen = _running_cells(figures, now_ns)
-        goodput = "" if figures.goodput is None else f"{figures.goodput:.1%}"
-        left = _budget_left(reading)
-        table.add_row(name, steps, goodput, wall, cost, per_hour, left, seen)
-    burn = ", ".join(map(str, total_burn([reading.figures for reading in running])))
+    rows = [reading.figures for reading in running]
+    figures = figures_named(_LIVE)
+    table = new_table(*map(_heading, figures))
+    for row in rows:
+        table.add_row(*(figure.text(row, now_ns) for figure in figures))
+    burn = ", ".join(map(str, total_burn(rows)))
     return Group(table, Text(f"\nBurning now: {burn or 'no price'}. Stop with Ctrl-C."))
 
 
-def _budget_left(reading: RunReading) -> str:
-    """Return the share left of the limit used most; negative once it is exceeded."""
-    report, used = reading.budget, reading.budget_used
-    if report is None or used is None:
-        return "no budget"
-    key, share = used
-    bound = next(each for each in report.budget.bounds_known if each.dimension.key == key)
-    return f"{1 - share:.0%} of {bound.dimension.text(bound.limit)}"
-
-
-def _show(
-    runs: Sequence[RunRow | RunFigures],
-    findings: Sequence[Finding],
-    left_out: int,
-    *,
-    nothing: str,
-    as_json: bool,
-) -> None:
+def _show(listed: RunList, *, columns: Sequence[str], nothing: str, as_json: bool) -> None:
     if as_json:
-        print_json({"runs": runs, "left_out": left_out, "findings": findings})
+        runs = [_document(run) for run in listed]
+        print_json({"runs": runs, "left_out": listed.left_out, "findings": listed.findings})
         return
-    now_ns = SYSTEM.wall_ns()
-    if runs:
-        columns = ("run", "status", ">attempts", ">steps", ">cost", "last seen", "directory")
-        print_rows(columns, [_cells(run, now_ns) for run in runs])
+    if listed:
+        _print_list(listed, columns, SYSTEM.wall_ns())
     else:
         console.print(nothing)
-    if left_out:
-        console.print(f"... and {counted(left_out, 'earlier run')}: outlay runs --all")
-    print_findings(findings)
+    if listed.left_out:
+        console.print(f"... and {counted(listed.left_out, 'earlier run')}: outlay runs --all")
+    print_findings(listed.findings)
 
 
-def _cells(run: RunRow | RunFigures, now_ns: int) -> Sequence[str]:
-    return (
-        run.name, run.status, str(run.attempts), f"{run.steps:,}", _cost(run),
-        ago_text(now_ns - run.last_seen_ns), shown_path(run.dir),
-    )  # fmt: skip
+def _print_list(runs: Sequence[RunRow], columns: Sequence[str], now_ns: int) -> None:
+    figures = figures_named(columns)
+    rows = [[figure.text(run, now_ns) for figure in figures] for run in runs]
+    if "dir" in columns:
+        at = columns.index("dir")
+        for row in rows:
+            row[at] = shown_path(row[at])
+    print_rows([_heading(figure) for figure in figures], rows)
 
 
-def _running_cells(figures: RunFigures, now_ns: int) -> Sequence[str]:
-    cost, burn = figures.cost, figures.burn_micros_per_hour
-    per_hour = "no price"
-    if burn is not None and cost is not None:
-        per_hour = f"{Money(burn, cost.currency)}{kind_suffix(figures.kind)}"
-    return (
-        figures.name, f"{figures.steps:,}", duration_text(figures.wall_ns), _cost(figures),
-        per_hour, ago_text(now_ns - figures.last_seen_ns),
-    )  # fmt: skip
+def _heading(figure: RunFigure) -> str:
+    """Return the heading of a column; numbers are aligned right."""
+    return f">{figure.label}" if figure.unit.is_right else figure.label
 
 
-def _cost(run: RunRow | RunFigures) -> str:
-    cost = run.cost
-    if cost is None:
-        return "no price"
-    assumed = f" ({run.assumed} assumed)" if run.assumed else ""
-    return f"{cost}{kind_suffix(run.kind)}{assumed}"
+def _document(run: RunRow) -> dict[str, object]:
+    """Return a run as JSON: its row, and every figure of the catalogue by name."""
+    cost, assumed = run.cost, run.assumed
+    return {figure.name: figure.cell(run) for figure in FIGURES} | {
+        **msgspec.structs.asdict(run),
+        "cost_micros": None if cost is None else cost.micros,
+        "assumed_micros": 0 if assumed is None else assumed.micros,
+    }

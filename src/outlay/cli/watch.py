@@ -35,6 +35,7 @@ from outlay.guard.rental.watch import (
     Reaper,
     known_logs,
     living_rentals,
+    may_be_listed,
     remember_log,
     start_watcher,
 )
@@ -60,9 +61,10 @@ def show_watch(
 ) -> None:
     """End rentals on time, send alerts.
 
-    Ends overdue rentals, settles those that are gone, replaces dead watchers, and evaluates the
-    alert rules in outlay.toml. --check ends and sends nothing; it exits 3 if a rental is overdue,
-    unwatched or unknown, or if an alert of severity error is active.
+    Ends overdue rentals, settles those that are gone and looks for them for another day, replaces
+    dead watchers, and evaluates the alert rules in outlay.toml. --check ends and sends nothing; it
+    exits 3 if a rental is overdue, unwatched or unknown, if another machine has its name, or if an
+    alert of severity error is active.
 
     Example: outlay watch --install
     """
@@ -94,7 +96,7 @@ def _tend(log_path: Path) -> None:
         guard = BudgetGuard.of_log(log_path)
         for corrected in correct_captures(guard):
             say(str(corrected))
-        if not guard.log.look(lambda books: books.open_rentals()):
+        if not guard.log.look(lambda books: may_be_listed(books, SYSTEM.wall_ns())):
             return
         reaper = Reaper(guard, os.environ, say=say)
         census = reaper.census()
@@ -102,8 +104,8 @@ def _tend(log_path: Path) -> None:
             say(str(finding))
         reaper.reap(census, pause_s=5.0)
         for orphan in reaper.orphans():
-            start_watcher(log_path, orphan, os.environ, _POLL)
-            say(f"hold {orphan.id} ({orphan.op_label}) has a new watcher")
+            if start_watcher(log_path, orphan, os.environ, _POLL):
+                say(f"hold {orphan.id} ({orphan.op_label}) has a new watcher")
     except (OutlayError, OSError) as error:  # Other logs are still handled.
         say(f"{log_path}: {error}")
 
@@ -136,12 +138,13 @@ def _show_check(log_paths: tuple[Path, ...], *, as_json: bool) -> int:
             }
         )  # fmt: skip
     else:
-        table = new_table("rented", "operation", "ends at", "watcher", "log")
+        table = new_table("rented", "operation", "ends at", "state", "watcher", "log")
         for each in rented:
             assert each.hold.rental is not None
             table.add_row(
                 each.hold.resource or each.hold.rental.name, each.hold.op_label,
-                minute_of(each.hold.rental.deadline), each.hold.watcher, str(each.log_path),
+                minute_of(each.hold.rental.deadline), each.hold.doubt or each.hold.state,
+                each.hold.watcher, str(each.log_path),
             )  # fmt: skip
         console.print(table if rented else "nothing is rented")
         for alert in alerts.alerts:

@@ -32,16 +32,17 @@ class AttemptCharge(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     """The cost of an attempt, or of the time between it and the next, within one UTC month.
 
     Attributes:
-        start_ns: Start of the charged time ``[start_ns, end_ns)``.
+        start_ns: Start of the charged time ``[start_ns, end_ns)``, on the attempt's own clock.
         booked_ns: Decides the month. Time between two attempts is booked when the next one begins:
             until then it is unknown whether it is charged, and past months must not change.
-        micros: The charges of a run sum to its cost exactly.
+        micros: The charges of a run in one currency sum to its cost in it exactly.
         assumed_micros: The assumed part of ``micros``.
         gpu_us: GPUs times microseconds that the attempt ran.
         user: Who started the attempt.
         machine: The vendor's instance id.
         provider: From the price; "" if the price was typed.
         between: Charges the time after the attempt, up to the next.
+        currency: If it is not that of the run's cost; "" otherwise.
     """
 
     start_ns: int
@@ -55,13 +56,20 @@ class AttemptCharge(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     machine: str = ""
     provider: str = ""
     between: bool = False
+    currency: str = ""
 
 
 def charges_of(view: RunView) -> tuple[AttemptCharge, ...]:
     """Return a run's cost by attempt and month; empty without a price."""
     if view.rates is None:
         return ()
-    return tuple(_CumulativeCost(view.rates).charges(view.timeline.attempts))
+    attempts = view.timeline.attempts
+    charges = [*_CumulativeCost(view.rates).charges(attempts)]
+    for rates in view.rates_beside:
+        for charge in _CumulativeCost(rates).charges(attempts):
+            if charge.micros:  # Its GPU time is in the charges of the run's cost.
+                charges.append(msgspec.structs.replace(charge, gpu_us=0, currency=rates.currency))
+    return tuple(charges)
 
 
 @dataclass(slots=True)
@@ -73,21 +81,26 @@ class _CumulativeCost:
     def charges(self, attempts: Sequence[Attempt]) -> Iterator[AttemptCharge]:
         for attempt, following in pairwise((*attempts, None)):
             assert attempt is not None
-            for start_ns, end_ns in pairwise(month_edges(attempt.start_ns, attempt.last_sign_ns)):
+            # A clock that was set later must not move a charge into another month.
+            moved_ns = attempt.moved_ns
+            first_ns, last_ns = attempt.start_ns - moved_ns, attempt.last_sign_ns - moved_ns
+            for start_ns, end_ns in pairwise(month_edges(first_ns, last_ns)):
                 yield self._charge(attempt, start_ns, end_ns, booked_ns=start_ns)
             if following is not None and following.start_ns > attempt.last_sign_ns:
-                next_ns = following.start_ns
-                after = self._charge(attempt, attempt.last_sign_ns, next_ns, booked_ns=next_ns)
+                end_ns = following.start_ns - moved_ns
+                booked_ns = following.start_ns - following.moved_ns
+                after = self._charge(attempt, last_ns, end_ns, booked_ns=booked_ns)
                 if after.micros:
                     yield msgspec.structs.replace(after, between=True)
 
     def _charge(
         self, attempt: Attempt, start_ns: int, end_ns: int, *, booked_ns: int
     ) -> AttemptCharge:
-        found = self.rates.units_by_basis(start_ns, end_ns)
+        first_ns, last_ns = start_ns + attempt.moved_ns, end_ns + attempt.moved_ns
+        found = self.rates.units_by_basis(first_ns, last_ns)
         micros_before, gpu_us_before = round_units(self.units), round(self.gpu_ns) // 1000
         self.units += sum(found.values())
-        self.gpu_ns += gpu_ns_within(attempt, start_ns, end_ns)
+        self.gpu_ns += gpu_ns_within(attempt, first_ns, last_ns)
         micros = round_units(self.units) - micros_before
         return AttemptCharge(
             start_ns=start_ns,
@@ -100,7 +113,7 @@ class _CumulativeCost:
             user=attempt.header.user,
             tags=attempt.header.tags,
             machine=attempt.header.instance_id,
-            provider=_provider(attempt, start_ns),
+            provider=_provider(attempt, first_ns),
         )
 
 

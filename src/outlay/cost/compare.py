@@ -1,4 +1,4 @@
-"""Comparison of models and runs: averages, return on investment, budget thresholds. Pure.
+"""Comparison of models and runs: averages, return on investment, the best runs. Pure.
 
 Averages skip runs without the figure: a missing accuracy is not an accuracy of 0. Amounts of
 different currencies or kinds are never added.
@@ -8,19 +8,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-from datetime import datetime
+from dataclasses import dataclass
 from itertools import compress
 from statistics import fmean
-from typing import TYPE_CHECKING, Final, Literal, get_args
+from typing import TYPE_CHECKING
 
-from outlay.clock import as_utc, utc_now
-from outlay.errors import InvalidValue, choices
 from outlay.ledger.price import Kind
 from outlay.units import Money
-from outlay.units.money import per, percents_reached
+from outlay.units.money import per
 from outlay.units.quantity import MILLIJOULES_PER_WH
-from outlay.units.shown import dollar_text, money_of
 
 if TYPE_CHECKING:
     from outlay.cost.cost_book import CostRow
@@ -51,7 +47,7 @@ class ModelComparison:
 def by_model(rows: Iterable[CostRow]) -> dict[str, list[CostRow]]:
     """Group rows by model; a model with several currencies or kinds has several groups."""
     groups: dict[tuple[str, str, Kind], list[CostRow]] = {}
-    for row in rows:
+    for row in (part for each in rows for part in each.by_currency()):
         groups.setdefault((row.model, row.currency, row.kind), []).append(row)
     models = Counter(model for model, _, _ in groups)
     return {
@@ -276,61 +272,3 @@ def non_dominated(points: Sequence[tuple[float, ...]]) -> list[bool]:
             front.append(point)
     kept = set(front)
     return [point in kept for point in points]
-
-
-# Budget thresholds
-
-AlertType = Literal["warning_50", "warning_75", "warning_90", "exceeded"]
-PERCENTS: Final[dict[int, AlertType]] = {
-    50: "warning_50",
-    75: "warning_75",
-    90: "warning_90",
-    100: "exceeded",
-}
-
-
-def reached(spent: Money, limit: Money) -> list[int]:
-    """Return the reached thresholds in percent, compared exactly; none if nothing was spent."""
-    if not spent:
-        return []
-    return percents_reached(spent, limit)
-
-
-def percent_used(spent: Money, limit: Money) -> float:
-    """Return the spent part of the limit in percent; infinite if the limit is 0."""
-    if not limit:
-        return float("inf") if spent else 0.0
-    return spent.micros * 100 / limit.micros
-
-
-def highest_reached(spent: Money, limit: Money) -> AlertType | None:
-    """Return the highest reached threshold by its documented name; None below 50 %."""
-    crossed = reached(spent, limit)
-    return PERCENTS[crossed[-1]] if crossed else None
-
-
-@dataclass
-class BudgetAlert:
-    """An alert for a reached threshold of a model's budget."""
-
-    model_name: str
-    alert_type: AlertType
-    current_cost: float
-    budget_limit: float
-    percent_used: float
-    timestamp: datetime = field(default_factory=utc_now)
-    message: str = ""
-    currency: str = field(default="USD", kw_only=True)
-
-    def __post_init__(self) -> None:
-        self.timestamp = as_utc(self.timestamp)
-        if self.alert_type not in get_args(AlertType):
-            raise InvalidValue("alert_type", self.alert_type, choices(get_args(AlertType)))
-        if not self.message:
-            used = f"{self._shown(self.current_cost)} of {self._shown(self.budget_limit)}"
-            state = "is used up" if self.alert_type == "exceeded" else "is being used up"
-            percent = "" if self.budget_limit == 0 else f" ({self.percent_used:.1f} %)"
-            self.message = f"The budget of {self.model_name} {state}: {used}{percent}"
-
-    def _shown(self, amount: float) -> str:
-        return dollar_text(money_of(amount, self.currency), 2)

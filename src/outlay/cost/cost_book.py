@@ -8,14 +8,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from sqlalchemy import Engine, or_, select
+from msgspec.structs import replace
+from sqlalchemy import Engine, Text, cast, or_, select
 
+from outlay.clock import utc_datetime
 from outlay.cost.charges import AttemptCharge, charges_of
+from outlay.cost.thresholds import PERCENTS, BudgetAlert, percent_used, reached
 from outlay.decoding import BadDocument, convert
-from outlay.errors import Finding, OutlayError
+from outlay.errors import Finding, InvalidValue, OutlayError
 from outlay.ledger.price import Kind
 from outlay.store.connection import is_damaged, report_damage, upsert, writing
-from outlay.store.runs import RunRow, rows_from
+from outlay.store.run_row import RunRow
+from outlay.store.runs import rows_from
 from outlay.store.schema import budget_alerts, cost_reports, model_budgets, runs
 from outlay.units import Money
 from outlay.units.shown import kind_suffix
@@ -35,7 +39,8 @@ class CostRow(msgspec.Struct, frozen=True, kw_only=True):
         updated_ns: Of two rows of one run the later one is kept.
         kind: Rows of different kinds are never added.
         assumed_micros: The part of the cost for which no record says that it is charged.
-        charges: The cost by attempt and month; None if stated, or not queried.
+        charges: The cost by attempt and month; None if stated, or if it is in one currency and
+            was not queried.
     """
 
     run_id: str
@@ -68,11 +73,36 @@ class CostRow(msgspec.Struct, frozen=True, kw_only=True):
         """The assumed part of the cost."""
         return Money(self.assumed_micros, self.currency)
 
+    def by_currency(self) -> list[CostRow]:
+        """Return this row, and one for each other currency in which the run paid.
+
+        Work and time are only in the first.
+        """
+        rows = {self.currency: self}
+        for charge in self.charges or ():
+            if charge.currency:
+                known = rows.get(charge.currency) or replace(
+                    self, cost_micros=0, currency=charge.currency, gpu_us=0, wall_us=0,
+                    energy_mj=None, samples=0, epochs=0.0, tokens=None, assumed_micros=0,
+                )  # fmt: skip
+                rows[charge.currency] = replace(
+                    known,
+                    cost_micros=known.cost_micros + charge.micros,
+                    assumed_micros=known.assumed_micros + charge.assumed_micros,
+                )
+        return list(rows.values())
+
 
 _NULL_DEFAULTS: dict[str, Any] = {"kind": "cash", "assumed_micros": 0}
 """Values for NULL in columns that a migration added."""
 # Nested columns are parsed only on request: summaries read thousands of rows.
 _FIGURES = [name for name in CostRow.__struct_fields__ if name not in ("metrics", "charges")]
+
+
+# Only a charge that is not in the currency of its run has one, and few runs have such charges.
+_SEVERAL_CURRENCIES = select(cost_reports.c.run_id, cost_reports.c.charges).where(
+    cast(cost_reports.c.charges, Text).like('%"currency"%')
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +135,7 @@ class Budgeted:
 
 def budgeted(rows: Iterable[CostRow], currency: str) -> Budgeted:
     """Return the cost of some runs that counts towards a budget of one currency."""
-    rows = list(rows)
+    rows = [part for row in rows for part in row.by_currency()]
     kinds = {row.kind for row in rows if row.currency == currency}
     kind: Kind = "showback" if kinds == {"showback"} else "cash"
     counted = [row for row in rows if (row.currency, row.kind) == (currency, kind)]
@@ -166,7 +196,10 @@ class CostBook:
             query = query.where(cost_reports.c.run_id == run_id)
         with self._store.begin() as connection:
             rows = connection.execute(query).all()
+            several = {} if with_charges else dict(connection.execute(_SEVERAL_CURRENCIES).all())
         cells = (dict(zip(names, row, strict=True)) for row in rows)
+        if several:
+            cells = (each | {"charges": several.get(each["run_id"])} for each in cells)
         return [report for each in cells if (report := self._report(each)) is not None]
 
     def report(self, run_id: str) -> CostRow | None:
@@ -209,8 +242,17 @@ class CostBook:
         """Return the total cost of a model's runs in one currency: cash, else showback."""
         return budgeted(self.reports(model), currency).spent
 
-    def set_budget(self, model: str, limit: Money, now_ns: int) -> None:
-        """Set a model's budget; setting the same limit again changes nothing."""
+    def set_budget(self, model: str, limit: object, now_ns: int) -> None:
+        """Set a model's budget; setting the same limit again changes nothing.
+
+        Args:
+            model: It need not have a run yet.
+            limit: Money, a number (US dollars), or text such as ``"1000 EUR"``.
+            now_ns: The present.
+        """
+        if not model:
+            raise InvalidValue("model_name", model, "a non-empty name")
+        limit = Money.parse(limit, name="limit")
         known = self.budget(model)
         if known is not None and known.limit == limit:
             return
@@ -243,15 +285,44 @@ class CostBook:
                 found[budget.model] = budget
         return found
 
-    def record_thresholds(
-        self, budget: ModelBudget, reached: Iterable[int], spent: Money, now_ns: int
+    def check_budget(self, model: str, now_ns: int, stated: object = None) -> BudgetAlert | None:
+        """Return an alert if a model's cost reaches a threshold of its budget for the first time.
+
+        Of several at once the highest is returned; None without a budget.
+
+        Args:
+            model: The model.
+            now_ns: The present.
+            stated: The cost so far; the total of the model's reports is used if it is higher.
+        """
+        budget = self.budget(model)
+        if budget is None:
+            return None
+        spent, currency = self.spent(model, budget.limit.currency), budget.limit.currency
+        if stated is not None:
+            spent = max(spent, Money.parse(stated, name="current_cost", currency=currency))
+        fresh = self._record_thresholds(budget, reached(spent, budget.limit), spent, now_ns)
+        if not fresh:
+            return None
+        return BudgetAlert(
+            model_name=model,
+            alert_type=PERCENTS[max(fresh)],
+            current_cost=float(spent.amount),
+            budget_limit=float(budget.limit.amount),
+            percent_used=percent_used(spent, budget.limit),
+            timestamp=utc_datetime(now_ns),
+            currency=currency,
+        )
+
+    def _record_thresholds(
+        self, budget: ModelBudget, percents: Iterable[int], spent: Money, now_ns: int
     ) -> set[int]:
         """Record reached thresholds; return those that were not recorded before."""
         column = budget_alerts.c
         mine = (column.model == budget.model, column.set_ns == budget.set_ns)
         with writing(self._store) as connection:
             known = set(connection.scalars(select(column.percent).where(*mine)))
-            fresh = set(reached) - known
+            fresh = set(percents) - known
             if fresh:
                 same = {"model": budget.model, "set_ns": budget.set_ns, "at_ns": now_ns}
                 rows = [same | {"percent": p, "spent_micros": spent.micros} for p in sorted(fresh)]
@@ -270,7 +341,7 @@ def refresh_reports(store: Engine, now_ns: int) -> list[Finding]:
     """
     book, rows, findings = CostBook(store), list[CostRow | None](), list[Finding]()
     for run in book.runs_without_report():
-        if run.cost_micros is not None:
+        if run.cost is not None:
             # Lazy: a summary that opens no log does not load the log reader.
             from outlay.goodput.follower import read_view
 

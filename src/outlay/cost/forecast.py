@@ -13,16 +13,19 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from outlay.clock import utc_datetime
 from outlay.cost.charges import month_window
+from outlay.cost.compare import of_last_unit
+from outlay.cost.cost_book import CostRow, ModelBudget, budgeted
 from outlay.errors import InvalidValue
 from outlay.goodput.follower import RunView
 from outlay.rates import NS_PER_HOUR
+from outlay.units import Money
 from outlay.units.money import MICROS
 from outlay.units.shown import counted
 
@@ -46,7 +49,7 @@ def run_paces(view: RunView) -> list[Pace]:
 
 def steps_reached(view: RunView, instants_ns: Sequence[int]) -> list[float]:
     """Return the run's progress at each instant: its last step plus one."""
-    every = [view.account.segments[a.segment].steps for a in view.timeline.attempts]
+    every = [view.account.of(a).steps for a in view.timeline.attempts]
     ends = np.concatenate([steps.end for steps in every])
     numbers = np.concatenate([steps.number for steps in every])
     counts = np.concatenate([steps.count for steps in every])
@@ -89,6 +92,7 @@ _TREND_VARIANCE = 0.8  # Share of variance explained by a line through the logs:
 _TOO_FEW = "too few to show a trend or rare kinds of runs; the interval may not hold"
 _UNSEEN = "the interval ignores a trend that is not visible yet"
 _FEW_AMOUNTS = 3  # With so few distinct amounts no interval has the exact probability.
+_WARN_PERCENT = 90  # Of a budget, spent or forecast.
 _MAX_DRAWN = 200  # With more runs the uncertainty of the mean dominates the spread.
 
 
@@ -185,6 +189,96 @@ class Backtest:
     def coverage(self) -> float | None:
         """The share of intervals that held, or None."""
         return self.held / self.with_interval if self.with_interval else None
+
+
+def past_costs(rows: Sequence[CostRow]) -> list[float]:
+    """Return what a model's runs cost, in the currency and of the kind of the last one."""
+    return [float(row.cost.amount) for row in of_last_unit(rows)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelForecast:
+    """The cost of a model's planned runs, and what that does to its budget; in currency units.
+
+    Attributes:
+        history: Number of runs that the forecast is from.
+        budget_status: OVER if spent and estimate exceed the budget, WARNING above 90 % of it, OK
+            below or without a budget, UNKNOWN without history or with a budget in another currency.
+        overage: By how much the budget is exceeded.
+    """
+
+    model_name: str
+    planned_runs: int
+    avg_cost_per_run: float | None
+    currency: str
+    estimated_total: float | None
+    low: float | None
+    high: float | None
+    confidence: float | None
+    history: int
+    note: str
+    budget: float | None = None
+    spent: float | None = None
+    budget_status: Literal["OK", "WARNING", "OVER", "UNKNOWN"] = "UNKNOWN"
+    overage: float = 0.0
+
+
+def forecast_model(
+    model: str,
+    rows: Sequence[CostRow],
+    budget: ModelBudget | None,
+    planned: int,
+    stated: object = None,
+) -> ModelForecast:
+    """Forecast the cost of a model's planned runs, and the state of its budget after them.
+
+    Args:
+        model: The model.
+        rows: The reports of its runs, oldest first.
+        budget: Its budget, if it has one.
+        planned: Number of further runs.
+        stated: The cost of one run, instead of the history.
+    """
+    history = past_costs(rows)
+    unspent_in = "USD" if budget is None else budget.limit.currency
+    currency = rows[-1].currency if rows else unspent_in
+    if stated is not None:
+        each = Money.parse(stated, name="avg_cost_per_run", currency=currency)
+        history = [float(each.amount)]
+    estimate = forecast_runs(history, planned)
+    if estimate is None:
+        note = "no run of this model is known: state avg_cost_per_run"
+        estimate = Estimate(point=0.0, low=None, high=None, samples=0, note=note)
+    elif stated is not None:
+        note = "a stated cost per run"
+        estimate = replace(estimate, low=None, high=None, samples=0, note=note)
+    found = ModelForecast(
+        model_name=model,
+        planned_runs=planned,
+        avg_cost_per_run=sum(history) / len(history) if history else None,
+        currency=currency,
+        estimated_total=estimate.point if history else None,
+        low=estimate.low,
+        high=estimate.high,
+        confidence=estimate.confidence if history else None,
+        history=estimate.samples,
+        note=estimate.note,
+    )
+    if budget is None:
+        return replace(found, budget_status="OK" if history else "UNKNOWN")
+    if unspent_in != currency:
+        other = f"the budget is in {unspent_in}, the runs are in {currency}"
+        return replace(found, note="; ".join(filter(None, [found.note, other])))
+    spent, limit = budgeted(rows, currency).spent, budget.limit
+    found = replace(found, budget=float(limit.amount), spent=float(spent.amount))
+    if not history:
+        return found
+    projected = spent + Money.parse(estimate.point, currency=currency)
+    if projected > limit:
+        over = float((projected - limit).amount)
+        return replace(found, budget_status="OVER", overage=over)
+    is_near = projected * 100 > limit * _WARN_PERCENT
+    return replace(found, budget_status="WARNING" if is_near else "OK")
 
 
 def backtest(history: Sequence[float], planned: int) -> Backtest:

@@ -17,7 +17,7 @@ import msgspec
 
 from outlay.decoding import BadDocument, read_document
 from outlay.errors import InvalidValue
-from outlay.files import write_whole
+from outlay.files import make_private, write_whole
 from outlay.ledger import Attempt, derive_attempts, read_lives
 from outlay.ledger.price import Price
 from outlay.rates import cost_at_most, cost_where, kind_of_cost
@@ -105,10 +105,10 @@ def remove_machine(host: str) -> None:
 
 def _write(machines: dict[str, OwnedMachine]) -> None:
     path = outlay_home() / MACHINES_FILE
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_private(path.parent)
     stated = [machines[host] for host in sorted(machines)]
     content = msgspec.json.format(msgspec.json.encode(stated), indent=2) + b"\n"
-    write_whole(path, content, synced=True)
+    write_whole(path, content, synced=True, private=True)
 
 
 def cost_of_machine(machine: OwnedMachine, runs: Iterable[Path], now_ns: int) -> MachineCost:

@@ -5,7 +5,7 @@ The parts sum to the whole to the micro-unit. A run without a price has no cost,
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Literal
 
@@ -14,7 +14,7 @@ from outlay.cost.charges import gpu_ns_within
 from outlay.errors import Finding
 from outlay.goodput import phases as ph
 from outlay.goodput.follower import RunView
-from outlay.goodput.timeline import Window, progress
+from outlay.goodput.timeline import CostBeside, Window, progress
 from outlay.ledger import Attempt, Price
 from outlay.ledger.price import Kind
 from outlay.rates import kind_of_cost, prices_of
@@ -35,6 +35,7 @@ class RunCost:
     Attributes:
         cost: None without a price. Equals the sum of ``by_phase``.
         assumed: The part of the cost for which no record says that it is charged.
+        cost_beside: In other currencies, of the time in which the run paid in them.
         kind: ``cash`` or ``showback``; the two are never added.
         prices: All prices in order of time.
         gpu_ns: GPUs times the duration of attempts, without the time between them.
@@ -70,6 +71,7 @@ class RunCost:
     findings: tuple[Finding, ...]
     begin: Literal["supervisor", "process", "record"] = "record"
     end: Literal["recorded", "last_sign", "none"] = "recorded"
+    cost_beside: tuple[CostBeside, ...] = ()
 
     @property
     def productive(self) -> Money | None:
@@ -122,6 +124,10 @@ def cost_of(view: RunView, window: Window | None = None) -> RunCost:
         findings=view.findings,
         begin=attempts[0].begin,
         end=_end_of(attempts[-1], alive=view.timeline.alive),
+        cost_beside=tuple(
+            replace(each, by_phase={n: c for n, c in each.by_phase.items() if c})
+            for each in breakdown.cost_beside
+        ),
     )
 
 

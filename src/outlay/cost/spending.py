@@ -16,7 +16,7 @@ from outlay.cost.charges import AttemptCharge, month_edges
 from outlay.cost.cost_book import CostRow
 from outlay.errors import Finding, InvalidValue
 from outlay.ledger.price import Kind
-from outlay.store.runs import RunRow
+from outlay.store.run_row import RunRow
 from outlay.units import Money
 
 IN_NO_RUN = "(rented, in no run)"
@@ -167,7 +167,7 @@ def spending_of(
         spends += (_spend(report, run, charge) for charge in charges)
     return Spending(
         spends=tuple(sorted(spends, key=lambda s: (s.booked_ns, s.run_id, s.start_ns))),
-        unpriced=tuple(run for run in known.values() if run.cost_micros is None),
+        unpriced=tuple(run for run in known.values() if run.cost is None),
         findings=tuple(findings),
     )
 
@@ -187,8 +187,8 @@ def _spend(report: CostRow, run: RunRow | None, charge: AttemptCharge) -> SpendI
         start_ns=charge.start_ns,
         end_ns=charge.end_ns,
         booked_ns=charge.booked_ns,
-        cost=Money(charge.micros, report.currency),
-        assumed=Money(charge.assumed_micros, report.currency),
+        cost=Money(charge.micros, charge.currency or report.currency),
+        assumed=Money(charge.assumed_micros, charge.currency or report.currency),
         kind=report.kind,
         gpu_us=charge.gpu_us,
         user=charge.user,

@@ -15,7 +15,7 @@ from outlay.clock import SYSTEM, Clock
 from outlay.errors import NotARun
 from outlay.ledger import SUPERVISOR, segment_paths
 from outlay.ledger.segments import id_from_name
-from outlay.runs.figures import read_figures
+from outlay.runs.reading import read_figures
 from outlay.units import Money
 
 # The grid: three sizes of network, two seeds each, with equal budgets.

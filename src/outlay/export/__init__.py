@@ -1,4 +1,4 @@
-"""Exports results: TensorBoard, Google Cloud, trackers, Prometheus, files; and the monitor.
+"""Exports results: TensorBoard, trackers, Prometheus, files.
 
 Nothing here computes a figure: a sink takes a finished reading.
 """

@@ -48,7 +48,7 @@ class Limits:
 class Background(Generic[Item]):
     """Calls a function with batches of items, in order, in a separate thread.
 
-    Any exception means that the batch failed.
+    The thread lasts while there are items. Any exception means that the batch failed.
     """
 
     def __init__(
@@ -99,12 +99,12 @@ class Background(Generic[Item]):
             left = len(self._waiting) + self._busy
             self._waiting.clear()
             self._busy = 0
+            self._changed.notify_all()
             if left:
                 self._lose(left, "there was no time left for it")
 
     def _run(self) -> None:
-        while True:
-            batch = self._take()
+        while batch := self._take():
             trouble = self._try(batch)
             with self._changed:
                 if self._busy and trouble:
@@ -115,16 +115,19 @@ class Background(Generic[Item]):
                 self._changed.notify_all()
 
     def _take(self) -> list[Item]:
+        """Return the next items; none ends the thread, and the next item starts another."""
         limits = self._limits
         with self._changed:
-            self._changed.wait_for(lambda: len(self._waiting) > 0)
             self._changed.wait_for(
-                lambda: self._hurry or len(self._waiting) >= limits.batch, timeout=limits.linger_s
+                lambda: self._hurry or not 0 < len(self._waiting) < limits.batch,
+                timeout=limits.linger_s,
             )
             batch = list(islice(self._waiting, limits.batch))
             for _ in batch:
                 self._waiting.popleft()
             self._busy = len(batch)
+            if not batch:
+                self._thread = None
             return batch
 
     def _try(self, batch: Sequence[Item]) -> str:

@@ -16,7 +16,9 @@ from pathlib import Path
 from outlay.errors import InvalidValue, OutlayError
 from outlay.export.live_runs import LiveReading
 from outlay.files import read_own, write_whole
+from outlay.runs.figures import BY_NAME, exported_numbers
 from outlay.runs.reading import RunReading
+from outlay.units import Money
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _NOT_IN_A_NAME = re.compile(r"[^a-zA-Z0-9_]")
@@ -71,45 +73,38 @@ def exposition(reading: LiveReading, user_shown: Callable[[str], str] = str) -> 
 
 
 def _add_run(page: _Page, run: RunReading, user: str) -> None:
-    figures, unit = run.figures, _NOT_IN_A_NAME.sub("_", run.currency_suffix)
-    labels = {"run": figures.run_id}
+    row, currency = run.figures, _NOT_IN_A_NAME.sub("_", run.currency_suffix)
+    labels = {"run": row.run_id}
     info = {
-        "model": figures.model, "name": figures.name, "user": user, "host": figures.host,
-        "gpu": figures.gpu, "gpus": str(figures.gpus), "kind": figures.kind,
+        "model": row.model, "name": row.name, "user": user, "host": row.host,
+        "gpu": row.gpu, "gpus": str(row.gpus), "kind": row.kind,
     }  # fmt: skip
     page.add("outlay_run_info", "Facts about a live run, as labels.", labels | info, 1)
-    counts = {
-        "attempts_total": (figures.attempts, "Starts of a run."),
-        "steps": (figures.steps, "The number of a run's last step plus one."),
-        "tokens_total": (figures.tokens, "Tokens of all ranks, repeated work included."),
-        "samples_total": (figures.samples, "Samples of all ranks, repeated work included."),
-        "wall_seconds_total": (figures.wall_ns / 1e9, "Wall time of a run."),
-        "goodput_ratio": (figures.goodput, "The productive share of wall time."),
-        "reading_timestamp_seconds": (
-            run.t_ns / 1e9, "The time of a run's numbers: that of its last record.",
-        ),
-        "budget_used_ratio": (
-            run.values.get("outlay/budget_fraction"), "The used share of a run's tightest limit.",
-        ),
-    }  # fmt: skip
-    for name, (value, about) in counts.items():
-        page.add(f"outlay_run_{name}", about, labels, value)
+    for figure in exported_numbers():
+        number = figure.number(row)
+        value = None if number is None else number * figure.unit.prometheus_scale
+        page.add(figure.prometheus_name(currency), figure.about, labels, value)
+    about = "The time of a run's numbers: that of its last record."
+    page.add("outlay_run_reading_timestamp_seconds", about, labels, run.t_ns / 1e9)
     for phase, ns in run.breakdown.phases.items():
         about = "Wall time of a run by phase; the phases sum to the wall time."
         page.add("outlay_run_phase_seconds_total", about, labels | {"phase": phase}, ns / 1e9)
-    if run.cost.cost is None:
-        return
-    cost = float(run.cost.cost.amount)
-    page.add(f"outlay_run_cost_{unit}_total", "What a run cost up to its reading.", labels, cost)
-    wasted = run.values.get(f"outlay/wasted_cost_{run.currency_suffix}")
-    about = "What everything but surviving steps cost."
-    page.add(f"outlay_run_wasted_cost_{unit}_total", about, labels, wasted)
-    for phase, part in run.cost.by_phase.items():
-        about = "What a run cost by phase; the phases sum to its cost."
-        by_phase = labels | {"phase": phase}
-        page.add(f"outlay_run_phase_cost_{unit}_total", about, by_phase, float(part.amount))
-    burn = run.values.get(f"outlay/burn_{run.currency_suffix}_per_hour")
-    page.add(f"outlay_run_burn_{unit}_per_hour", "What a run costs per hour now.", labels, burn)
+    _add_phases(page, labels, currency, run.cost.by_phase)
+    for beside in run.cost.cost_beside:
+        unit = _NOT_IN_A_NAME.sub("_", beside.cost.currency.lower())
+        about = BY_NAME["cost"].about
+        page.add(f"outlay_run_cost_{unit}_total", about, labels, float(beside.cost.amount))
+        _add_phases(page, labels, unit, beside.by_phase)
+
+
+def _add_phases(
+    page: _Page, labels: Mapping[str, str], currency: str, by_phase: Mapping[str, Money]
+) -> None:
+    about = "What a run cost by phase; the phases sum to its cost."
+    for phase, part in by_phase.items():
+        of_phase = {**labels, "phase": phase}
+        name = f"outlay_run_phase_cost_{currency}_total"
+        page.add(name, about, of_phase, float(part.amount))
 
 
 def _escaped(label: str) -> str:

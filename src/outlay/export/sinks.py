@@ -6,7 +6,6 @@ A destination is a value that can be sent to another process, which opens its si
 from __future__ import annotations
 
 import errno
-import fcntl
 import io
 import os
 import threading
@@ -22,8 +21,8 @@ from outlay.clock import utc_datetime
 from outlay.decoding import Decoder, csv_records, read_file
 from outlay.errors import InvalidValue, MissingExtra, choices
 from outlay.escaping import write_csv
-from outlay.export.gcp import GCPOptions
 from outlay.export.scalars import STEP_DEVIATION, FinishedReading, new_scalars
+from outlay.files import flock_of
 
 
 class Sink(Protocol):
@@ -62,13 +61,6 @@ class TensorBoard(msgspec.Struct, frozen=True, tag=True):
     logdir: str
 
 
-class CloudMonitoring(msgspec.Struct, frozen=True, tag=True):
-    """Time series in Google Cloud Monitoring, for the workload ``workload_id``."""
-
-    workload_id: str
-    options: GCPOptions = GCPOptions()
-
-
 class CsvFile(msgspec.Struct, frozen=True, tag=True):
     """Rows appended to a CSV file."""
 
@@ -101,9 +93,7 @@ class OtlpEndpoint(msgspec.Struct, frozen=True, tag=True):
     endpoint: str = ""
 
 
-Destination = (
-    TensorBoard | CloudMonitoring | CsvFile | JsonLinesFile | MlflowRun | OtlpEndpoint | PluginSink
-)
+Destination = TensorBoard | CsvFile | JsonLinesFile | MlflowRun | OtlpEndpoint | PluginSink
 
 
 def destination_name(destination: Destination) -> str:
@@ -111,8 +101,6 @@ def destination_name(destination: Destination) -> str:
     match destination:
         case TensorBoard():
             return f"TensorBoard in {destination.logdir}"
-        case CloudMonitoring():
-            return "Google Cloud Monitoring"
         case CsvFile() | JsonLinesFile():
             return destination.path
         case MlflowRun():
@@ -136,10 +124,6 @@ def open_sink(destination: Destination) -> Sink:
     match destination:
         case TensorBoard(logdir):
             return TensorBoardSink(logdir)
-        case CloudMonitoring(workload_id, options):
-            from outlay.export.cloud import CloudMonitoringSink
-
-            return CloudMonitoringSink(workload_id, options)
         case CsvFile(path):
             return CsvSink(Path(path))
         case JsonLinesFile(path):
@@ -190,8 +174,8 @@ class _FileSink(ABC):
         if not new:
             return
         rows = [{"time": time, **msgspec.to_builtins(scalar)} for scalar in new]
-        with self._path.open("ab", buffering=0) as stream:
-            fcntl.flock(stream, fcntl.LOCK_EX)  # Several uploaders may share a file.
+        # Several uploaders may share a file.
+        with self._path.open("ab", buffering=0) as stream, flock_of(stream):
             end = stream.seek(0, io.SEEK_END)
             text = self._encoded(rows, first=end == 0)
             if stream.write(text) != len(text):  # A short write: undo it.

@@ -1,87 +1,69 @@
-"""One uploader: reads at an interval, and passes the readings to every sink.
+"""Uploaders: each reads at an interval, and passes the readings to every sink.
 
-It runs in a separate process or thread. Each sink has a thread, so that one that hangs blocks
-neither the others nor the end.
+A process costs the training almost nothing, however long the run, and isolates the sinks' libraries
+and errors. A thread is for a log that only this process can read, and for a sink that only it can
+write. Each sink has a thread, so that one that hangs blocks neither the others nor the end.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
+import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
-from datetime import timedelta
 from functools import partial
 from pathlib import Path
-from typing import assert_never
+from pkgutil import resolve_name
+from typing import IO
 
 import msgspec
 
 from outlay.clock import SYSTEM
-from outlay.decoding import decode
+from outlay.decoding import BadDocument, decode
 from outlay.export.background import Background, Limits
 from outlay.export.scalars import FinishedReading
 from outlay.export.sinks import BorrowedSink, Destination, Sink, destination_name, open_sink
-from outlay.goodput.goodput_recorder import GoodputLogger, LocalRunLog
-from outlay.goodput.readings import GoodputReader, Reading
+from outlay.proc.identity import register_outliving
 from outlay.runs.reading import RunReader
+from outlay.store.home import outliving_dir
 
 _log = logging.getLogger("outlay")
-
-
-class Goodput(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """The goodput and badput of the whole job."""
-
-    breakdown: bool = True
-    slices: bool = False
-
-
-class StepDeviation(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """The deviation of new steps from the ideal step time."""
-
-
-class Windows(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """The goodput of the last seconds, for each of several window lengths."""
-
-    sizes_s: tuple[int, ...]
-    slices: bool = False
-
-
-class WholeRun(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """All figures of a run."""
-
-
-Question = Goodput | StepDeviation | Windows | WholeRun
-
-
-class UploadLog(msgspec.Struct, frozen=True, tag=True):
-    """A run log on disk."""
-
-    run_dir: str
-
-
-class CloudLog(msgspec.Struct, frozen=True, tag=True):
-    """A log in Google Cloud Logging."""
-
-    log_name: str
-    project_id: str
-    retention_s: float
+MARGIN_S = 0.5  # How long a process may take to exit after its timeout.
 
 
 class Upload(msgspec.Struct, frozen=True, kw_only=True):
-    """An uploader's task; can be sent to another process."""
+    """An uploader's task; can be sent to another process.
+
+    Attributes:
+        finish_s: The timeout of its end.
+    """
 
     job_name: str
-    logger_name: str
-    question: Question
-    destinations: tuple[Destination, ...]
     interval_s: float
-    log: UploadLog | CloudLog | None = None
-    using_pathways: bool = False
-    ideal_step_time: float | None = None
-    cache_dir: str | None = None
+    finish_s: float
+
+    def uploads(self, report: Report = lambda _: None) -> Uploads:
+        """Return the loop; ``report`` is called with the tally after each round."""
+        raise NotImplementedError
+
+
+class RunUpload(Upload, frozen=True, kw_only=True):
+    """Uploads all figures of a run."""
+
+    run_dir: str
+    destinations: tuple[Destination, ...] = ()
+
+    def uploads(
+        self, report: Report = lambda _: None, local_sinks: Sequence[BorrowedSink] = ()
+    ) -> Uploads:
+        """Return the loop; ``local_sinks`` are sinks of this process to write to as well."""
+        reader = RunReader(Path(self.run_dir))
+        sinks = [(destination_name(each), partial(open_sink, each)) for each in self.destinations]
+        return Uploads(self, [lambda: reader.read(SYSTEM.wall_ns())], sinks, local_sinks, report)
 
 
 class Tally(msgspec.Struct, frozen=True, kw_only=True):
@@ -139,49 +121,38 @@ class _SinkThread:
             self._sink.close()
 
 
-def _sinks(upload: Upload, local_sinks: Sequence[BorrowedSink]) -> list[_SinkThread]:
-    job = f"job {upload.job_name}"
-    return [
-        *(
-            _SinkThread(f"{job}: {destination_name(place)}", partial(open_sink, place))
-            for place in upload.destinations
-        ),
-        *(_SinkThread(f"{job}: a sink of its own", sink.opened) for sink in local_sinks),
-    ]
+OpenSink = Callable[[], Sink]
+Report = Callable[[Tally], object]
 
 
 class Uploads:
     """One uploader's loop.
 
     Args:
-        upload: What to read, how often, and the destinations.
-        logger: The source of entries; default: ``upload.log``.
-        report: Called with the tally after each round.
+        upload: How often it reads, and the job's name in messages.
+        reads: Each takes a reading.
+        sinks: For each sink its name in messages, and a function that opens it.
         local_sinks: Sinks of this process to write to as well.
+        report: Called with the tally after each round.
     """
 
     def __init__(
         self,
         upload: Upload,
-        logger: GoodputLogger | None = None,
-        report: Callable[[Tally], object] = lambda _: None,
+        reads: Sequence[Callable[[], FinishedReading]],
+        sinks: Sequence[tuple[str, OpenSink]],
         local_sinks: Sequence[BorrowedSink] = (),
+        report: Report = lambda _: None,
     ) -> None:
         self._upload = upload
-        self._reader = GoodputReader(
-            upload.job_name,
-            upload.logger_name,
-            logger or _logger(upload),
-            upload.using_pathways,
-            cache_dir=upload.cache_dir,
-        )
-        run_dir = upload.log.run_dir if isinstance(upload.log, UploadLog) else ""
-        self._run = RunReader(Path(run_dir))
-        self._sinks = _sinks(upload, local_sinks)
+        self._reads = reads
+        opened = [*sinks, *(("a sink of its own", each.opened) for each in local_sinks)]
+        self._sinks = [
+            _SinkThread(f"job {upload.job_name}: {name}", open_) for name, open_ in opened
+        ]
         self._report = report
         self._failed = 0
         self._trouble = ""
-        self._last_step = -1
 
     @property
     def tally(self) -> Tally:
@@ -195,9 +166,9 @@ class Uploads:
         while keep_running() and not stop.wait(self._upload.interval_s):
             self.once()
 
-    def finish(self, timeout_s: float, *, final: bool) -> None:
+    def finish(self, *, final: bool) -> None:
         """Upload a last time if ``final``, and close the sinks, within the timeout."""
-        deadline_ns = SYSTEM.monotonic_ns() + round(timeout_s * 1e9)
+        deadline_ns = SYSTEM.monotonic_ns() + round(self._upload.finish_s * 1e9)
         if final:
             self.once()
         for sink in self._sinks:
@@ -206,7 +177,7 @@ class Uploads:
 
     def once(self) -> None:
         """Read once, and pass the readings to the sinks."""
-        for read in self._reads():
+        for read in self._reads:
             try:
                 reading = read()
             except ValueError as error:  # Nothing was logged yet, or no time has passed.
@@ -219,65 +190,110 @@ class Uploads:
                     sink.background.offer(reading)
         self._report(self.tally)
 
-    def _reads(self) -> list[Callable[[], FinishedReading]]:
-        match self._upload.question:
-            case Goodput() as question:
-                return [partial(self._goodput, question)]
-            case StepDeviation():
-                return [self._deviation]
-            case Windows(sizes_s=sizes, slices=slices):
-                read = self._reader.read_window
-                return [partial(read, size_s, slices=slices) for size_s in sizes]
-            case WholeRun():
-                return [lambda: self._run.read(SYSTEM.wall_ns())]
-            case _:
-                assert_never(self._upload.question)
-
-    def _goodput(self, question: Goodput) -> Reading:
-        reading = self._reader.read_goodput(self._upload.ideal_step_time, slices=question.slices)
-        return reading if question.breakdown else replace(reading, badput_percent={})
-
-    def _deviation(self) -> Reading:
-        reading = self._reader.read_deviation(self._last_step, self._upload.ideal_step_time)
-        self._last_step = max([self._last_step, *reading.deviations_s])
-        return reading
-
     def _warn(self, trouble: str) -> None:
         if trouble != self._trouble:
             self._trouble = trouble
             _log.warning("job %s: %s", self._upload.job_name, trouble)
 
 
-def _logger(upload: Upload) -> GoodputLogger:
-    match upload.log:
-        case CloudLog(log_name, project_id, retention_s):
-            from outlay.export.cloud import CloudLogger
+class ProcessUploader:
+    """An uploader in a separate process, which also ends when this process does."""
 
-            retention = timedelta(seconds=retention_s)
-            return CloudLogger(upload.job_name, log_name, retention, project_id=project_id)
-        case UploadLog(run_dir):
-            return LocalRunLog(upload.job_name, run_dir)
-        case None:
-            return LocalRunLog(upload.job_name)
-        case _:
-            assert_never(upload.log)
+    def __init__(self, upload: Upload) -> None:
+        self._output: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed by detach
+        self._last = Tally()
+        kind = f"{type(upload).__module__}:{type(upload).__qualname__}"
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "outlay.export.uploads", kind],
+                bufsize=0,  # A write to a dead process must fail at once, not at the next flush.
+                stdin=subprocess.PIPE,
+                stdout=self._output,
+                start_new_session=True,  # Ctrl-C must end the training only; this ends after it.
+            )
+        except OSError:
+            self._output.close()
+            raise
+        register_outliving(outliving_dir("uploaders"), self._process.pid)
+        self._send(msgspec.json.encode(upload) + b"\n")
+
+    def tally(self) -> Tally:
+        """Return what was uploaded and lost so far."""
+        if not self._output.closed:
+            text = os.pread(self._output.fileno(), TALLY_BYTES, 0)
+            with contextlib.suppress(BadDocument):  # None yet, or half overwritten.
+                self._last = decode(text, Tally)
+        return self._last
+
+    def stop(self, timeout_s: float, *, final: bool) -> None:
+        """Stop within the timeout, after a last upload if ``final``."""
+        self._send(b"stop\n" if final else b"quit\n")
+        try:
+            self._process.wait(timeout_s + MARGIN_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        code = self._process.returncode
+        self.detach()
+        if code:
+            lost = self._last.lost + 1
+            trouble = f"the uploader ended with {code}"
+            self._last = msgspec.structs.replace(self._last, lost=lost, trouble=trouble)
+
+    def detach(self) -> None:
+        """Close its input, so that it uploads a last time and ends; do not wait."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self.tally()
+        self._output.close()
+        # Popen must not warn that nobody waited.
+        self._process.returncode = self._process.poll() or 0
+
+    def _send(self, text: bytes) -> None:
+        assert self._process.stdin is not None
+        with contextlib.suppress(OSError):  # It is gone; its exit code shows that.
+            self._process.stdin.write(text)
 
 
-# The process of an uploader: ``python -m outlay.export.uploads``, started by a monitor
+class ThreadUploader:
+    """An uploader in a thread of this process."""
+
+    def __init__(self, uploads: Uploads) -> None:
+        self._uploads = uploads
+        self._final = True
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="outlay uploader", daemon=True)
+        self._thread.start()
+
+    def tally(self) -> Tally:
+        """Return what was uploaded and lost so far."""
+        return self._uploads.tally
+
+    def stop(self, timeout_s: float, *, final: bool) -> None:
+        """Stop within the timeout, after a last upload if ``final``."""
+        self._final = final
+        self._stop.set()
+        self._thread.join(timeout_s + MARGIN_S)
+
+    def detach(self) -> None:
+        """Do not wait; the thread ends with its process."""
+        self._stop.set()
+
+    def _run(self) -> None:
+        self._uploads.run(self._stop)
+        self._uploads.finish(final=self._final)
+
+
+Uploader = ProcessUploader | ThreadUploader
+
+# The process of an uploader: ``python -m outlay.export.uploads MODULE:CLASS``
 #
-# The first line of input is its order. A later line ends it: ``stop`` after a last upload, ``quit``
-# without one. End of file, which also follows if the monitoring process dies, means ``stop``. The
-# tally is at the start of the output, a file.
+# The first line of input is its task, an ``Upload`` of that class. A later line ends it: ``stop``
+# after a last upload, ``quit`` without one. End of file, which also follows if the monitoring
+# process dies, means ``stop``. The tally is at the start of the output, a file.
 
 NICENESS = 10
 TALLY_BYTES = 512
-
-
-class UploadOrder(msgspec.Struct, frozen=True, kw_only=True):
-    """An uploader's task, and the timeout of its end."""
-
-    upload: Upload
-    finish_s: float
 
 
 def encode_tally(tally: Tally) -> bytes:
@@ -288,9 +304,9 @@ def encode_tally(tally: Tally) -> bytes:
     return text
 
 
-def main() -> None:
+def serve(kind: type[Upload]) -> None:
     """Run an uploader's process until its input says to end, or ends."""
-    order = decode(sys.stdin.buffer.readline(), UploadOrder)
+    upload = decode(sys.stdin.buffer.readline(), kind)
     logging.basicConfig(format="outlay monitor: %(message)s", level=logging.WARNING)
     os.nice(NICENESS)
     stop = threading.Event()
@@ -303,15 +319,15 @@ def main() -> None:
     parent = os.getppid()
     threading.Thread(target=listen, daemon=True).start()
     report = partial(os.pwrite, sys.stdout.fileno())
-    uploads = Uploads(order.upload, report=lambda tally: report(encode_tally(tally), 0))
+    uploads = upload.uploads(lambda tally: report(encode_tally(tally), 0))
     # A process forked by the training may hold the input open: check the parent as well.
     uploads.run(stop, keep_running=lambda: os.getppid() == parent)
-    uploads.finish(order.finish_s, final=commands != [b"quit\n"])
+    uploads.finish(final=commands != [b"quit\n"])
     if uploads.tally.lost and commands not in ([b"quit\n"], [b"stop\n"]):  # No monitor logs it.
-        _log.warning("%s", lost_text(order.upload.job_name, uploads.tally))
+        _log.warning("%s", lost_text(upload.job_name, uploads.tally))
     sys.stderr.flush()
     os._exit(0)  # A sink that hangs must not keep the process.
 
 
 if __name__ == "__main__":
-    main()
+    serve(resolve_name(sys.argv[1]))

@@ -138,7 +138,7 @@ class OwnTimes:
         done, steps = len(self._own) - 1, self.segment.step_count
         if done < steps:
             life = self.segment.life
-            cover = segment_cover(self.segment, life.segment.start_ns, life.last_sign_ns)
+            cover = segment_cover(self.segment, life.start_ns, life.last_sign_ns)
             for first in range(done, steps, _BLOCK_STEPS):
                 self._extend(cover, first, min(first + _BLOCK_STEPS, steps))
         return True
@@ -155,7 +155,7 @@ class OwnTimes:
         return self._slow.beyond(bound_ns, own, self.segment.steps.count)
 
     def _extend(self, cover: Cover, first: int, beyond: int) -> None:
-        start_ns = self.segment.life.segment.start_ns
+        start_ns = self.segment.life.start_ns
         waits, starts, ends = self.segment.steps.bounds(start_ns, first, beyond)
         own, waited = ends - starts, starts - waits
         if cover:
@@ -211,7 +211,7 @@ class AttemptTimeline:
         self.start_ns = start_ns
         self.end_ns = end_ns
         segment = times.segment
-        self._segment_start_ns = segment.life.segment.start_ns
+        self._segment_start_ns = segment.life.start_ns
         header = segment.life.header
         self._has_process_start = header is not None and header.nodes > 0
         self._steps = segment.steps

@@ -33,6 +33,7 @@ from outlay.goodput.throughput import (
 )
 from outlay.goodput.timeline import (
     Breakdown,
+    CostBeside,
     Progress,
     SliceEfficiency,
     Timeline,
@@ -45,14 +46,11 @@ from outlay.goodput.timeline import (
     without,
 )
 from outlay.ledger import LedgerReader, RunIdentity, read_identity
-from outlay.ledger.attempts import DEAD_AFTER_NS, alive_until
+from outlay.ledger.attempts import DEAD_AFTER_NS, alive_until, attempt_findings
 from outlay.ledger.price import Kind
 from outlay.rates import RateFunction, kind_of_cost, run_rates
 from outlay.record.lock import seems_alive
 from outlay.units import Money
-
-_OVERLAPS = "was still recording when the next attempt began; the later one counts"
-_OUTLIVED = "was still recording after its job had ended by the accounts; their end counts"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +61,7 @@ class RunView:
         identity: From the run's files, else from its records.
         dir: The run's directory; None if the entries come from a logger.
         is_damaged: Records are missing from the log or cannot be read.
+        rates_beside: The rates in other currencies than the first, if the run paid in several.
     """
 
     account: RunAccount
@@ -72,6 +71,7 @@ class RunView:
     identity: RunIdentity
     dir: Path | None = None
     is_damaged: bool = False
+    rates_beside: tuple[RateFunction, ...] = ()
 
     @property
     def name(self) -> str:
@@ -129,7 +129,7 @@ class RunView:
     ) -> Breakdown:
         """Return the breakdown of a window (default: the whole run) without the exclusions."""
         chosen = without(self.whole if window is None else window, exclusions)
-        return break_down(self.timeline, self.rates, chosen)
+        return break_down(self.timeline, self.rates, chosen, self.rates_beside)
 
 
 class GoodputFollower:
@@ -199,19 +199,11 @@ def view_of(
 ) -> RunView:
     """Return the view of a timeline, with its rates and all findings."""
     rates = run_rates(timeline.attempts, max(timeline.now_ns, timeline.end_ns))
-    clipped = tuple(
-        Finding(
-            source=attempt.segment.file_name,
-            message=_OVERLAPS if attempt.overlaps else _OUTLIVED,
-            severity="warning",
-        )
-        for attempt in timeline.attempts
-        if attempt.is_clipped
-    )
-    every = (*findings, *clipped, *rates.findings)
+    every = (*findings, *attempt_findings(timeline.attempts), *rates.findings)
     return RunView(
-        account, timeline, rates.function, every, _identity(run_dir, timeline), dir=run_dir
-    )
+        account, timeline, rates.function, every, _identity(run_dir, timeline), dir=run_dir,
+        rates_beside=rates.beside,
+    )  # fmt: skip
 
 
 def _identity(run_dir: Path | None, timeline: Timeline) -> RunIdentity:
@@ -298,6 +290,7 @@ class GoodputSummary:
     slices: SliceEfficiency | None
     cost: Money | None
     assumed: Money | None
+    cost_beside: tuple[CostBeside, ...]
     kind: Kind
     phases: list[PhaseRow]
     beside: dict[str, int]
@@ -342,6 +335,7 @@ def summarise(
         slices=slices_used(view, breakdown.windows),
         cost=breakdown.cost,
         assumed=breakdown.assumed,
+        cost_beside=breakdown.cost_beside,
         kind=kind_of_cost(timeline.attempts),
         phases=_rows(breakdown),
         beside=overlapped_ns(view, breakdown.windows),
@@ -414,7 +408,7 @@ def overlapped_ns(view: RunView, windows: Sequence[Window]) -> dict[str, int]:
     """Return the total duration of overlapped spans in windows, by phase."""
     totals: dict[str, int] = {}
     for attempt in view.timeline.attempts:
-        overlapped = view.account.segments[attempt.segment].overlapped
+        overlapped = view.account.segments[attempt.segment].overlapped.moved(attempt.moved_ns)
         for window in windows if len(overlapped) else ():
             inside = overlapped.columns().within(window.start_ns, window.end_ns)
             for phase, spans in inside.by(ph.phase_of_span):

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import math
-import statistics
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -81,10 +78,12 @@ class RankRow:
 
 def tokens_in(account: RunAccount, windows: Iterable[Window]) -> int:
     """Return the tokens of all ranks in windows; a step counts in the window of its end."""
+    moves, segments = account.moves(), account.shown()
     return sum(
-        segment.tokens_between(window.start_ns, window.end_ns)
+        segment.tokens_between(window.start_ns - moved_ns, window.end_ns - moved_ns)
         for window in windows
-        for segment in account.shown()
+        for segment in segments
+        for moved_ns in [moves.get(segment.life.segment, 0)]
     )
 
 
@@ -164,7 +163,6 @@ def _per_second(count: int, ns: int) -> float | None:
 # median plus three median absolute deviations.
 
 Floats = NDArray[np.float64]
-Values = Floats | Sequence[float]
 ANOMALOUS_MADS = 3
 
 
@@ -247,44 +245,6 @@ def ideal_step_ns(times: SortedTimes) -> float | None:
     return times.total_below(beyond) / times.below(beyond)
 
 
-def ideal_time(times: Values) -> float | None:
-    """Return the mean of the times that are not anomalously long, or None without times."""
-    _, usual = split_anomalous(times)
-    return float(usual.mean()) if len(usual) else None
-
-
-def split_anomalous(times: Values) -> tuple[Floats, Floats]:
-    """Return the times that are anomalously long, and the others."""
-    numbers = np.asarray(times, dtype=np.float64)
-    if not len(numbers):
-        return numbers, numbers
-    median = np.median(numbers)
-    spread = np.median(np.abs(numbers - median))
-    anomalous = numbers > median + ANOMALOUS_MADS * spread
-    return numbers[anomalous], numbers[~anomalous]
-
-
-def anomalous_excess(times: Values) -> float:
-    """Return the total excess of the anomalous times over the ideal one."""
-    anomalous, usual = split_anomalous(times)
-    return float((anomalous - usual.mean()).sum()) if len(anomalous) else 0.0
-
-
-def step_deviation(times: StepTimes, ideal_ns: float) -> dict[int, float]:
-    """Return the deviation from the ideal in seconds by step number; of repeats, the last counts.
-
-    A record of several steps has the number of its first.
-    """
-    off = deviations_s(times, ideal_ns)
-    return dict(zip(times.number.tolist(), off.tolist(), strict=True))
-
-
-def deviations_s(times: StepTimes, ideal_ns: float) -> Floats:
-    """Return the absolute deviation of each execution in seconds, in order."""
-    off: Floats = np.abs(times.own_ns - ideal_ns) / 1e9
-    return off
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepOff:
     """An execution of a step: its own time and its deviation from the ideal, in nanoseconds."""
@@ -306,106 +266,3 @@ def worst_steps(times: StepTimes, ideal_ns: float, count: int) -> list[StepOff]:
         )
         for place in worst
     ]
-
-
-def percentile(values: Values, percent: float) -> float:
-    """Return a percentile, interpolated between neighbours; 0 without values."""
-    return float(np.percentile(values, percent)) if len(values) else 0.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Spikes:
-    """One number for the deviations of many steps; it rises when steps become uneven.
-
-    Attributes:
-        recent: How many of the latest steps count.
-        baseline: How many steps before those are the baseline; 0 for none.
-        percent: The percentile of the recent deviations.
-    """
-
-    recent: int = 100
-    baseline: int = 1000
-    percent: float = 90
-
-    @property
-    def steps(self) -> int:
-        """The number of latest steps that the result depends on."""
-        return self.recent + self.baseline
-
-    def of(self, deviations: Values) -> float:
-        """Return the percentile of the recent deviations minus the median of the baseline.
-
-        With fewer than ``recent`` deviations it is their mean, with too few for a baseline the
-        percentile alone.
-        """
-        sizes = np.abs(np.asarray(deviations, dtype=np.float64))
-        if len(sizes) < self.recent:
-            return float(np.mean(sizes)) if len(sizes) else 0.0
-        spike = percentile(sizes[-self.recent :], self.percent)
-        if not self.baseline or len(sizes) < self.steps:
-            return spike
-        return spike - float(np.median(sizes[-self.steps : -self.recent]))
-
-
-# Durations of checkpoints, from the entries of Orbax's checkpoint logger.
-#
-# All hosts of a job log the same save: durations are averaged per step first, separately for local
-# and persistent storage. An entry of a killed save lacks some durations; it counts for the others.
-
-Entry = Mapping[str, Any]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DurationStats:
-    """Statistics over steps in seconds; all zero if no step has the duration."""
-
-    total: float = 0.0
-    average: float = 0.0
-    minimum: float = 0.0
-    maximum: float = 0.0
-    standard_deviation: float = 0.0
-
-
-def is_save(entry: Entry) -> bool:
-    """Return whether an entry is a save."""
-    return entry.get("event_type") == "save"
-
-
-def is_restore(entry: Entry) -> bool:
-    """Return whether an entry is a restore or an emergency restore."""
-    return entry.get("event_type") in ("restore", "emergency_restore")
-
-
-def is_local(entry: Entry) -> bool:
-    """Return whether a checkpoint is local: not in a bucket, or an emergency restore."""
-    if is_restore(entry):
-        return bool(entry["event_type"] == "emergency_restore")
-    return not str(entry.get("directory", "")).startswith("gs://")
-
-
-def duration_stats(entries: Iterable[Entry], key: str) -> DurationStats:
-    """Return the statistics of the durations under ``key`` over the steps of entries."""
-    by_step: dict[tuple[object, bool], list[float]] = {}
-    for entry in entries:
-        seconds = _seconds(entry.get(key))
-        if seconds is not None:
-            by_step.setdefault((entry.get("step"), is_local(entry)), []).append(seconds)
-    means = [statistics.fmean(seconds) for seconds in by_step.values()]
-    if not means:
-        return DurationStats()
-    return DurationStats(
-        total=math.fsum(means),
-        average=statistics.fmean(means),
-        minimum=min(means),
-        maximum=max(means),
-        standard_deviation=statistics.stdev(means) if len(means) > 1 else 0.0,
-    )
-
-
-def _seconds(value: Any) -> float | None:
-    """Parse a duration, which Orbax may write as text; None if it is invalid."""
-    try:
-        seconds = float(value)
-    except (TypeError, ValueError):
-        return None
-    return seconds if math.isfinite(seconds) and seconds >= 0 else None

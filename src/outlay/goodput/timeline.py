@@ -96,6 +96,13 @@ class Timeline:
         found = (each.last_step_before(before_ns) for each in reversed(self.attempt_timelines))
         return next((step for step in found if step is not None), None)
 
+    def committed_step(self) -> int | None:
+        """Return the step of the last committed checkpoint, if any."""
+        attempts = self.attempt_timelines
+        committed = (checkpoint for attempt in attempts for checkpoint in attempt.checkpoints)
+        last = max(committed, key=lambda checkpoint: checkpoint.t_ns, default=None)
+        return None if last is None else last.step
+
     def idle_between(self, start_ns: int, end_ns: int) -> int:
         """Return the idle time after completed attempts during ``[start_ns, end_ns)``."""
         overlaps = (
@@ -197,8 +204,8 @@ class TimelineBuilder:
         )
 
     def _leader_of(self, attempt: Attempt) -> _Leader:
-        """Return the leader of an attempt; that of a clipped attempt is not cached."""
-        if attempt.is_clipped:
+        """Return the leader of an attempt; that of an altered attempt is not cached."""
+        if attempt.is_altered:
             return _Leader(OwnTimes(self.account.of(attempt)))
         if attempt.segment not in self._leaders:
             times = OwnTimes(self.account.segments[attempt.segment])
@@ -207,11 +214,11 @@ class TimelineBuilder:
 
     def _times_of(self, attempts: Sequence[Attempt], leaders: list[_Leader]) -> SortedTimes:
         """Return the sorted own times of all steps but the first of each attempt."""
-        is_clipped = any(attempt.is_clipped for attempt in attempts)
+        is_altered = any(attempt.is_altered for attempt in attempts)
         changed = [leader for leader in leaders if leader.times.update()]
         still_leading = {id(leader) for leader in leaders}
         if (
-            is_clipped  # Rare; steps may have been removed.
+            is_altered  # Rare; steps may have been removed.
             or any(leader.has_stale_times for leader in changed)
             or any(id(leader) not in still_leading for leader in self._last_leaders)
         ):
@@ -277,6 +284,15 @@ class Window:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CostBeside:
+    """What windows cost in another currency than the run's first; equals the sum of its phases."""
+
+    cost: Money
+    assumed: Money
+    by_phase: dict[str, Money]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Breakdown:
     """Time and cost of windows by phase.
 
@@ -288,6 +304,7 @@ class Breakdown:
         cost: Cost of the windows; None without a price. Equals the sum of ``cost_by_phase``.
         assumed: The part of the cost that is assumed: no record tells whether it was charged.
         assumptions: What the cost depends on that was not measured.
+        cost_beside: In other currencies, of the time in which the run paid in them.
     """
 
     windows: tuple[Window, ...]
@@ -298,6 +315,7 @@ class Breakdown:
     cost_by_phase: dict[str, Money] = field(default_factory=dict)
     assumed: Money | None = None
     assumptions: tuple[str, ...] = ()
+    cost_beside: tuple[CostBeside, ...] = ()
 
     @property
     def goodput(self) -> float | None:
@@ -315,9 +333,15 @@ class Breakdown:
 
 
 def break_down(
-    timeline: Timeline, rates: RateFunction | None, windows: Sequence[Window]
+    timeline: Timeline,
+    rates: RateFunction | None,
+    windows: Sequence[Window],
+    beside: Sequence[RateFunction] = (),
 ) -> Breakdown:
-    """Return the breakdown of windows, which must not overlap."""
+    """Return the breakdown of windows, which must not overlap.
+
+    ``beside`` are the rates of the run in other currencies.
+    """
     phases: dict[str, int] = {}
     for window in windows:
         phases = ph.added(phases, timeline.between(window.start_ns, window.end_ns))
@@ -329,15 +353,29 @@ def break_down(
     )
     if rates is None:
         return found
+    of_first = _cost_of(timeline, rates, windows, phases)
+    every = [_assumptions(function, windows) for function in (rates, *beside)]
+    others = (_cost_of(timeline, function, windows, phases) for function in beside)
+    return replace(
+        found,
+        cost=of_first.cost,
+        cost_by_phase=of_first.by_phase,
+        assumed=of_first.assumed,
+        assumptions=tuple(dict.fromkeys(text for texts in every for text in texts)),
+        cost_beside=tuple(each for each in others if each.cost),
+    )
+
+
+def _cost_of(
+    timeline: Timeline, rates: RateFunction, windows: Sequence[Window], phases: ph.Phases
+) -> CostBeside:
     by_phase = _cost_by_phase(timeline, rates, windows, phases)
     assumed = (rates.assumed_between(window.start_ns, window.end_ns) for window in windows)
     nothing = Money(0, rates.currency)
-    return replace(
-        found,
+    return CostBeside(
         cost=sum(by_phase.values(), start=nothing),
-        cost_by_phase=by_phase,
         assumed=sum(assumed, start=nothing),
-        assumptions=_assumptions(rates, windows),
+        by_phase=by_phase,
     )
 
 
@@ -420,12 +458,8 @@ class Progress:
 def progress(timeline: Timeline, rates: RateFunction | None) -> Progress:
     """Return the committed progress of a run, and the progress at risk."""
     attempts = timeline.attempt_timelines
-    committed = max(
-        (checkpoint for attempt in attempts for checkpoint in attempt.checkpoints),
-        key=lambda checkpoint: checkpoint.t_ns,
-        default=None,
-    )
-    step = -1 if committed is None else committed.step
+    committed_step = timeline.committed_step()
+    step = -1 if committed_step is None else committed_step
     starts = [start for a in attempts if (start := a.first_kept_after(step)) is not None]
     risk_from_ns = min(starts, default=timeline.end_ns)
     safe = break_down(timeline, rates, [Window(timeline.start_ns, risk_from_ns)])
@@ -433,7 +467,7 @@ def progress(timeline: Timeline, rates: RateFunction | None) -> Progress:
     zero = None if rates is None else Money(0, rates.currency)
     return Progress(
         last_step=timeline.last_step(),
-        committed_step=None if committed is None else committed.step,
+        committed_step=committed_step,
         committed_ns=safe.phases.get(ph.STEP, 0),
         at_risk_ns=risky.phases.get(ph.STEP, 0),
         committed_cost=safe.cost_by_phase.get(ph.STEP, zero),

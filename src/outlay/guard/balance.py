@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Mapping
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping
 from copy import copy
 from dataclasses import dataclass, field, replace
-from typing import assert_never
+from functools import lru_cache
+from typing import Any, NamedTuple, assert_never
+
+import msgspec
 
 from outlay.clock import wall_ns_of
+from outlay.decoding import Decoder
 from outlay.errors import Finding
 from outlay.guard.entries import (
     BUFFER,
@@ -16,15 +20,19 @@ from outlay.guard.entries import (
     AnyLine,
     Captured,
     Corrected,
+    Entry,
     Extended,
     Held,
     Noted,
     Rental,
+    RunPart,
     Scope,
     Sealed,
     Simple,
+    Vendor,
     Voided,
     day_of,
+    is_machine,
     lab_of,
     micros_of,
     parse_timestamp,
@@ -32,13 +40,17 @@ from outlay.guard.entries import (
     timestamp,
 )
 from outlay.guard.errors import HoldResolved, Inconsistent, UnknownHold
+from outlay.guard.index.tables import NO_ROWS, KeptRows, RowTable
 from outlay.units import Money
 
 RAISED = "ceiling-raised"
 ACCEPTED = "accepted"
 """The event of the note that accepts a log which is behind what was seen."""
-RENTAL_STATES = ("created", "unknown", "terminating", "gone")
+RENTAL_STATES = (
+    "created", "listed", "not-listed", "unknown", "terminating", "gone", "reappeared",
+)  # fmt: skip
 _SIMPLE = "simple-"  # begins the ids of other programs' holds; the guard's own are hexadecimal
+_OWN = "own-"  # begins the queues of the guard's own holds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +66,13 @@ class Hold:
         state: The rental's last known state: empty, or one of RENTAL_STATES.
         resource: The vendor's id of the rental, once known.
         watcher: The host and process that terminates it at its deadline.
+        ids: Every id under which the vendor listed it.
+        listed: When a listing first showed it, or showed it again; empty if none ever did.
+        missing: Since when complete listings do not show it, although nobody terminated it.
+        tried: When its termination was first tried after it was last listed.
+        gone: When it was verified gone.
+        namesakes: The ids of machines with its name that are not it.
+        disowned: Those of which a person said that they are somebody else's.
     """
 
     id: str
@@ -67,6 +86,13 @@ class Hold:
     state: str = ""
     resource: str = ""
     watcher: str = ""
+    ids: tuple[str, ...] = ()
+    listed: str = ""
+    missing: str = ""
+    tried: str = ""
+    gone: str = ""
+    namesakes: tuple[str, ...] = ()
+    disowned: tuple[str, ...] = ()
 
     @classmethod
     def opened_by(cls, line: Held) -> Hold:
@@ -86,6 +112,45 @@ class Hold:
         never_seen = self.state == "unknown" and not self.resource
         return self.rental is not None and self.state != "gone" and not never_seen
 
+    @property
+    def doubt(self) -> str:
+        """Why it is not certain that its rental runs, or that it ended; empty if it is."""
+        if self.rental is None:
+            return ""
+        if self.state == "unknown":
+            return "never listed" if self.resource else "its id is unknown"
+        return f"not listed since {self.missing[:19].replace('T', ' ')}Z" if self.missing else ""
+
+    def is_machine(self, instance_id: str) -> bool:
+        """Return whether a machine's own instance id is one under which the rental was listed."""
+        return any(is_machine(each, instance_id) for each in (self.resource, *self.ids))
+
+    def noted(self, event: str, detail: Mapping[str, str], ts: str) -> Hold:
+        """Return a rental's hold after a note of ``ts``, or of the time in its detail."""
+        at, state = detail.get("at", ts), event if event in RENTAL_STATES else self.state
+        new = [detail[key] for key in ("resource", "also") if key in detail]
+        after = replace(
+            self, state=state, resource=detail.get("resource", self.resource),
+            watcher=detail.get("watcher", self.watcher),
+            ids=(*self.ids, *(each for each in new if each not in self.ids)),
+        )  # fmt: skip
+        match event:
+            case "listed":
+                return replace(after, listed=at, missing="", tried="")
+            case "not-listed":
+                return replace(after, missing=at)
+            case "terminating":  # What was never listed stays unknown.
+                unknown = self.state == "unknown"
+                return replace(after, tried=at, state="unknown" if unknown else state)
+            case "gone":
+                return replace(after, gone=at, missing="")
+            case "namesakes":
+                disowned = (*self.disowned, *detail.get("disowned", "").split())
+                ids = tuple(detail.get("ids", "").split())
+                return replace(after, namesakes=ids, disowned=tuple(dict.fromkeys(disowned)))
+            case _:
+                return after
+
     def cost_at(self, now_ns: int) -> Money:
         """Return the cost of a rental by now, at least the amount held."""
         if self.rental is None:
@@ -98,44 +163,145 @@ def stated_day(line: AnyLine) -> str:
     return day_of(line.ts) if isinstance(line, Simple) else line.ts[:10]
 
 
-class Books:
-    """The fold of a spend log's lines, applied in order."""
+FOLD = 1
+"""The version of what ``Books`` makes of a line; rows that another one folded are not used."""
 
-    def __init__(self) -> None:
-        self.currency: str | None = None
-        self.captured_in = Counter[Scope]()
-        self.held_in = Counter[Scope]()  # the same scopes, in micro-units as well
-        self.open: dict[str, Hold] = {}
-        self.rentals: dict[str, Hold] = {}
-        self.resolved: dict[str, str] = {}
-        self.grants: dict[str, Held | Captured] = {}
-        self.ceiling_micros: int | None = None
-        self.latest_day = ""
-        self.raised: list[Noted] = []
-        self.accepted: list[Noted] = []
-        self.given_up: set[str] = set()
-        self.last_dated = ("", "")  # the latest day of any line, and the line's label
-        self.last_paid: dict[str, tuple[str, str]] = {}  # lab and day, by label
-        self.paid_for: dict[str, int] = {}  # by a rental's hold, in micro-units
+
+class BooksState(msgspec.Struct, frozen=True, kw_only=True):
+    """What a fold knows besides its tables.
+
+    Attributes:
+        ceiling_micros: The last one that a line states.
+        latest_day: The latest day on which money counts.
+        last_dated: The latest day of any line, and the line's label.
+        opened: The number of holds ever opened.
+        noted: The number of rows in the table of notes.
+        given_up: The hashes of missing lines that a person has accepted.
+    """
+
+    currency: str | None = None
+    ceiling_micros: int | None = None
+    latest_day: str = ""
+    last_dated: tuple[str, str] = ("", "")
+    opened: int = 0
+    noted: int = 0
+    given_up: tuple[str, ...] = ()
+
+
+class Opened(NamedTuple):
+    """A hold with its number in the order of opening."""
+
+    number: int
+    hold: Hold
+
+
+class Queue(NamedTuple):
+    """The numbers of the first open hold of a queue, and of the next to join it."""
+
+    first: int = 0
+    next: int = 0
+
+
+class Totals(NamedTuple):
+    """The spend and the open holds of a scope, in micro-units."""
+
+    captured: int = 0
+    held: int = 0
+
+
+_DECODERS: dict[str, Decoder[Any]] = {
+    "totals": Decoder(Totals), "open": Decoder(Opened), "rentals": Decoder(Opened),
+    "renting": Decoder(str), "namesakes": Decoder(str), "queues": Decoder(Queue),
+    "queued": Decoder(str), "resolved": Decoder(str), "grants": Decoder(Held | Captured),
+    "notes": Decoder(Noted), "paid": Decoder(tuple[str, str]), "paid_for": Decoder(int),
+}  # fmt: skip
+_NOTHING = Totals()
+_NO_STATE = BooksState()
+
+
+def shape_of_rows() -> str:
+    """Return a digest of the types in the rows: one more field of ``Hold`` changes it."""
+    kinds = (BooksState, Opened, Queue, Totals, Hold, Money, Rental, Vendor, Entry, Held, Captured,
+             RunPart, Noted)  # fmt: skip
+    fields = [(kind.__name__, sorted(kind.__annotations__.items())) for kind in kinds]
+    text = repr((FOLD, sorted(_DECODERS), fields))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+class Books:
+    """The fold of a spend log's lines, applied in order.
+
+    It consists of scalars and of tables, whose rows are looked up by key. Rows of lines that were
+    folded before may be kept elsewhere; nothing here reads a whole table of the settled past.
+    """
+
+    def __init__(self, kept: KeptRows = NO_ROWS, state: BooksState = _NO_STATE) -> None:
+        self.currency = state.currency
+        self.ceiling_micros = state.ceiling_micros
+        self.latest_day = state.latest_day
+        self.last_dated = state.last_dated
+        self.given_up = frozenset(state.given_up)
+        self._opened = state.opened
+        self._noted = state.noted
+
+        def table(name: str) -> RowTable[Any]:
+            return RowTable(name, _DECODERS[name], kept)
+
+        self._totals: RowTable[Totals] = table("totals")  # by scope
+        self._open: RowTable[Opened] = table("open")  # by hold
+        self._rentals: RowTable[Opened] = table("rentals")  # by hold, resolved ones as well
+        self._renting: RowTable[str] = table("renting")  # open rentals, by hold
+        self._namesakes: RowTable[str] = table("namesakes")  # rentals with some, by hold
+        self._queues: RowTable[Queue] = table("queues")  # of open holds, by label
+        self._queued: RowTable[str] = table("queued")  # hold, by number and queue
+        self._resolved: RowTable[str] = table("resolved")  # how, by hold
+        self._grants: RowTable[Held | Captured] = table("grants")  # by idempotency key
+        self._paid: RowTable[tuple[str, str]] = table("paid")  # last lab and day, by label
+        self._paid_for: RowTable[int] = table("paid_for")  # micro-units, by a rental's hold
+        self._notes: RowTable[Noted] = table("notes")  # by number
+
+    # -- as rows ----------------------------------------------------------------------------
+
+    def state(self) -> BooksState:
+        """Return what is not in a table."""
+        return BooksState(
+            currency=self.currency, ceiling_micros=self.ceiling_micros, latest_day=self.latest_day,
+            last_dated=self.last_dated, opened=self._opened, noted=self._noted,
+            given_up=tuple(sorted(self.given_up)),
+        )  # fmt: skip
+
+    def tables(self) -> dict[str, RowTable[Any]]:
+        """Return the tables by name."""
+        return {name: getattr(self, f"_{name}") for name in _DECODERS}
+
+    def row(self, table: str, key: str) -> bytes | None:
+        """Return one row's JSON; None if there is none."""
+        return self.tables()[table].row(key)
+
+    def rows(self, table: str) -> Iterator[tuple[str, bytes]]:
+        """Yield a table's keys and rows, in no order."""
+        for key, value in self.tables()[table].items():
+            yield key, msgspec.json.encode(value)
 
     def copy(self) -> Books:
-        """Return an independent copy."""
+        """Return an independent copy; takes no longer for a longer log."""
         other = copy(self)
-        for name, value in vars(self).items():
-            if isinstance(value, dict | list | set):
-                setattr(other, name, value.copy())
+        for name, table in self.tables().items():
+            setattr(other, f"_{name}", table.copy())
         return other
+
+    # -- questions --------------------------------------------------------------------------
 
     def captured(self, scope: Scope = WHOLE) -> int:
         """Return the spend of a scope, corrections included, in micro-units."""
-        return self.captured_in[scope]
+        return (self._totals.get(_key(scope)) or _NOTHING).captured
 
     def held(self, scope: Scope = WHOLE, *, at_ns: int | None = None) -> int:
         """Return the sum of a scope's open holds, in micro-units.
 
         With ``at_ns``, including what rentals have cost by then beyond their holds.
         """
-        held = self.held_in[scope]
+        held = (self._totals.get(_key(scope)) or _NOTHING).held
         if at_ns is not None:
             inside = (h for h in self.open_rentals() if scope in scopes_of(h.lab, h.day))
             held += sum((hold.cost_at(at_ns) - hold.amount).micros for hold in inside)
@@ -145,14 +311,46 @@ class Books:
         """Return spent plus held in a scope at ``at_ns``, in micro-units."""
         return self.captured(scope) + self.held(scope, at_ns=at_ns)
 
+    def labs(self) -> set[str]:
+        """Return the labs that held or spent money."""
+        keys = (key.partition(" ") for key, _ in self._totals.items())
+        return {name for kind, _, name in keys if kind == "lab"}
+
+    def open_holds(self) -> tuple[Hold, ...]:
+        """Return the open holds, oldest first."""
+        return _in_order(opened for _, opened in self._open.items())
+
+    def is_open(self, hold_id: str) -> bool:
+        """Return whether a hold is open."""
+        return self._open.get(hold_id) is not None
+
+    def rentals(self) -> tuple[Hold, ...]:
+        """Return the holds of all rentals, resolved ones as well, oldest first."""
+        return _in_order(opened for _, opened in self._rentals.items())
+
     def open_rentals(self) -> tuple[Hold, ...]:
         """Return the open holds of rentals, oldest first."""
-        return tuple(hold for hold in self.rentals.values() if hold.id in self.open)
+        found = (self._rentals.get(hold_id) for hold_id, _ in self._renting.items())
+        return _in_order(opened for opened in found if opened)
+
+    def with_namesakes(self) -> tuple[Hold, ...]:
+        """Return the holds of rentals whose name other machines have, oldest first."""
+        found = (self._rentals.get(hold_id) for hold_id, _ in self._namesakes.items())
+        return _in_order(opened for opened in found if opened)
+
+    def rental(self, hold_id: str) -> Hold | None:
+        """Return the hold of a rental, also after it was resolved."""
+        found = self._rentals.get(hold_id)
+        return None if found is None else found.hold
+
+    def paid_for(self, hold_id: str) -> int | None:
+        """Return what the capture of a rental's hold states, in micro-units; None before that."""
+        return self._paid_for.get(hold_id)
 
     def oldest_open(self, op_label: str) -> Hold | None:
         """Return the label's oldest open hold that is not a rental's."""
-        holds = (hold for hold in self.open.values() if hold.op_label == op_label)
-        return next((hold for hold in holds if hold.rental is None), None)
+        heads = map(self._first_in, (_OWN + op_label, _SIMPLE + op_label))
+        return next(iter(_in_order(head for head in heads if head)), None)
 
     def hold(self, hold_id: str) -> Hold:
         """Return an open hold.
@@ -161,11 +359,37 @@ class Books:
             UnknownHold: No hold has that id.
             HoldResolved: It is captured or voided.
         """
-        if hold_id in self.resolved:
-            raise HoldResolved(hold_id, self.resolved[hold_id])
-        if hold_id not in self.open:
-            raise UnknownHold(hold_id)
-        return self.open[hold_id]
+        if (found := self._open.get(hold_id)) is not None:
+            return found.hold
+        if (how := self.resolution(hold_id)) is not None:
+            raise HoldResolved(hold_id, how)
+        raise UnknownHold(hold_id)
+
+    def resolution(self, hold_id: str) -> str | None:
+        """Return how a hold was resolved; None if it is open or unknown."""
+        return self._resolved.get(hold_id)
+
+    def grant(self, key: str) -> Held | Captured | None:
+        """Return the line that an idempotency key was used for."""
+        return self._grants.get(key)
+
+    def last_paid(self, op_label: str) -> tuple[str, str] | None:
+        """Return the lab and the day of a label's last spend."""
+        return self._paid.get(op_label)
+
+    def raised(self) -> tuple[Noted, ...]:
+        """Return the notes of raised ceilings, oldest first."""
+        return self._noted_as(RAISED)
+
+    def accepted(self) -> tuple[Noted, ...]:
+        """Return the notes with which people accepted the log, oldest first."""
+        return self._noted_as(ACCEPTED)
+
+    def _noted_as(self, event: str) -> tuple[Noted, ...]:
+        found = (self._notes.get(str(number)) for number in range(self._noted))
+        return tuple(noted for noted in found if noted is not None and noted.event == event)
+
+    # -- the fold ---------------------------------------------------------------------------
 
     def apply(self, line: AnyLine) -> None:
         """Add one line.
@@ -185,20 +409,23 @@ class Books:
     def _apply_entry(self, line: AnyLine) -> None:
         match line:
             case Held():
-                self._open(line)
+                self._open_hold(line)
             case Extended():
                 hold = self.hold(line.hold)
                 self._add_to_scopes(hold.lab, hold.day, held=micros_of(line.estimated))
                 more = Money(micros_of(line.estimated), hold.amount.currency)
-                self._store_hold(replace(hold, amount=hold.amount + more))
+                self._replace_hold(replace(hold, amount=hold.amount + more))
             case Captured():
                 self._capture(line)
             case Voided():
                 self._resolve(self.hold(line.hold), f"voided at {line.ts}")
             case Corrected():
-                if line.op_label not in self.last_paid:  # else counted, or a simple line's day
+                if self._paid.get(line.op_label) is None:  # else counted, or a simple line's day
                     self._advance_day(line.day)
                 self._add_to_scopes(line.lab, line.day, captured=micros_of(line.actual))
+                if self.rental(line.hold) is not None:
+                    paid = self.paid_for(line.hold) or 0
+                    self._paid_for.put(line.hold, paid + micros_of(line.actual))
             case Noted():
                 self._note(line)
             case Sealed():
@@ -217,66 +444,70 @@ class Books:
         self.latest_day = max(self.latest_day, day)
 
     def _add_to_scopes(self, lab: str, day: str, *, captured: int = 0, held: int = 0) -> None:
-        for scope in scopes_of(lab, day):
-            self.captured_in[scope] += captured
-            self.held_in[scope] += held
+        for key in _scope_keys(lab, day):
+            before = self._totals.get(key) or _NOTHING
+            self._totals.put(key, Totals(before.captured + captured, before.held + held))
 
-    def _open(self, line: Held) -> None:
-        if line.hold in self.open or line.hold in self.resolved:
+    def _open_hold(self, line: Held) -> None:
+        if self.is_open(line.hold) or self.resolution(line.hold) is not None:
             raise Inconsistent(f"hold {line.hold} is opened a second time")
         self._advance_day(line.day)
-        self._add_open(Hold.opened_by(line))
+        self._add_open(Hold.opened_by(line), _OWN)
         if line.key:
-            self.grants[line.key] = line
+            self._grants.put(line.key, line)
 
-    def _add_open(self, hold: Hold) -> None:
+    def _add_open(self, hold: Hold, queue: str) -> None:
         self._add_to_scopes(hold.lab, hold.day, held=hold.amount.micros)
-        self._store_hold(hold)
-
-    def _store_hold(self, hold: Hold) -> None:
-        """Store an open hold; a rental's is remembered after it is resolved."""
-        self.open[hold.id] = hold
+        opened = Opened(self._opened, hold)
+        self._opened += 1
+        self._open.put(hold.id, opened)
         if hold.rental is not None:
-            self.rentals[hold.id] = hold
+            self._rentals.put(hold.id, opened)
+            self._renting.put(hold.id, hold.id)
+        else:
+            self._join(queue + hold.op_label, hold.id)
+
+    def _replace_hold(self, hold: Hold) -> None:
+        """Replace an open hold, and a rental's, which is remembered after it is resolved."""
+        for table in (self._open, self._rentals):
+            if (before := table.get(hold.id)) is not None:
+                table.put(hold.id, before._replace(hold=hold))
 
     def _resolve(self, hold: Hold, how: str) -> None:
         self._add_to_scopes(hold.lab, hold.day, held=-hold.amount.micros)
-        del self.open[hold.id]
-        self.resolved[hold.id] = how
+        self._open.put(hold.id, None)
+        self._resolved.put(hold.id, how)
+        if hold.rental is not None:
+            self._renting.put(hold.id, None)
+        else:
+            self._drop_resolved(_queue_of(hold))
 
     def _capture(self, line: Captured) -> None:
         if line.hold:  # its day counted when it was opened, unless by a simple line
             self._resolve(self.hold(line.hold), f"captured at {line.ts}")
-            if line.hold in self.rentals:
-                self.paid_for[line.hold] = micros_of(line.actual)
+            if self._rentals.get(line.hold) is not None:
+                self._paid_for.put(line.hold, micros_of(line.actual))
         else:
             self._advance_day(line.day)
         self._add_spend(line, line.lab, line.day)
         if line.key:
-            self.grants[line.key] = line
+            self._grants.put(line.key, line)
 
     def _add_spend(self, line: Captured | Simple, lab: str, day: str) -> None:
         self._add_to_scopes(lab, day, captured=micros_of(line.actual))
-        self.last_paid[line.op_label] = (lab, day)
+        self._paid.put(line.op_label, (lab, day))
 
     def _note(self, line: Noted) -> None:
-        if line.event == RAISED:
-            self.raised.append(line)
-        elif line.event == ACCEPTED:
-            self.accepted.append(line)
-            self.given_up.update(line.detail.get("instead_of", "").split())
+        if line.event in (RAISED, ACCEPTED):
+            self._notes.put(str(self._noted), line)
+            self._noted += 1
+        if line.event == ACCEPTED:
+            self.given_up = self.given_up.union(line.detail.get("instead_of", "").split())
             self.latest_day = stated_day(line)  # also resets a day that a wrong clock opened
-        elif line.hold in self.rentals:
-            before = self.rentals[line.hold]
-            after = replace(
-                before,
-                state=line.event if line.event in RENTAL_STATES else before.state,
-                resource=line.detail.get("resource", before.resource),
-                watcher=line.detail.get("watcher", before.watcher),
-            )
-            self.rentals[line.hold] = after
-            if line.hold in self.open:
-                self.open[line.hold] = after
+        elif line.event != RAISED and (before := self.rental(line.hold)) is not None:
+            after = before.noted(line.event, line.detail, line.ts)
+            self._replace_hold(after)
+            self._namesakes.put(after.id, after.id if after.namesakes else None)
 
     def _apply_simple(self, line: Simple) -> None:
         """Apply another program's line: it adds spend, and settles no hold of the guard's.
@@ -285,20 +516,58 @@ class Books:
         """
         lab, day = lab_of(line.op_label), day_of(line.ts)
         if line.actual is None:
-            self._add_open(
-                Hold(
-                    id=f"{_SIMPLE}{len(self.open) + len(self.resolved)}", op_label=line.op_label,
-                    lab=lab, day=day, amount=Money(micros_of(line.estimated), line.currency),
-                    ts=timestamp(wall_ns_of(parse_timestamp(line.ts))),
-                )
+            hold = Hold(
+                id=f"{_SIMPLE}{self._opened}", op_label=line.op_label, lab=lab, day=day,
+                amount=Money(micros_of(line.estimated), line.currency),
+                ts=timestamp(wall_ns_of(parse_timestamp(line.ts))),
             )  # fmt: skip
+            self._add_open(hold, _SIMPLE)
             return
-        holds = (hold for hold in self.open.values() if hold.op_label == line.op_label)
-        settled = next((hold for hold in holds if hold.id.startswith(_SIMPLE)), None)
+        settled = self._first_in(_SIMPLE + line.op_label)
         if settled is not None:
-            self._resolve(settled, f"captured at {line.ts}")
-            lab, day = settled.lab, settled.day
+            self._resolve(settled.hold, f"captured at {line.ts}")
+            lab, day = settled.hold.lab, settled.hold.day
         self._add_spend(line, lab, day)
+
+    # -- queues of a label's open holds: the first is open, later ones may be resolved ------
+
+    def _join(self, queue: str, hold_id: str) -> None:
+        first, number = self._queues.get(queue) or Queue()
+        self._queued.put(f"{number} {queue}", hold_id)
+        self._queues.put(queue, Queue(first, number + 1))
+
+    def _first_in(self, queue: str) -> Opened | None:
+        first = (self._queues.get(queue) or Queue()).first
+        hold_id = self._queued.get(f"{first} {queue}")
+        return None if hold_id is None else self._open.get(hold_id)
+
+    def _drop_resolved(self, queue: str) -> None:
+        first, end = self._queues.get(queue) or Queue()
+        while first < end and self._open.get(self._queued.get(f"{first} {queue}") or "") is None:
+            self._queued.put(f"{first} {queue}", None)
+            first += 1
+        self._queues.put(queue, Queue(first, end) if first < end else None)
+
+
+def _key(scope: Scope) -> str:
+    return f"{scope.kind} {scope.name}"
+
+
+@lru_cache(maxsize=1024)
+def _scope_keys(lab: str, day: str) -> tuple[str, ...]:
+    return tuple(map(_key, scopes_of(lab, day)))
+
+
+def _in_order(holds: Iterable[Opened]) -> tuple[Hold, ...]:
+    return tuple(opened.hold for opened in sorted(holds, key=_number))
+
+
+def _number(opened: Opened) -> int:
+    return opened.number
+
+
+def _queue_of(hold: Hold) -> str:
+    return (_SIMPLE if hold.id.startswith(_SIMPLE) else _OWN) + hold.op_label
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -402,8 +671,7 @@ def standings(
 ) -> tuple[ScopeStanding, ...]:
     """Return every scope that has a limit, the whole first; ``lab`` is included even if unused."""
     asked = () if lab is None else (lab,)
-    spent_in = {scope.name for scope in books.held_in if scope.kind == "lab"}
-    labs = sorted({*ceilings.labs, *spent_in, *asked})
+    labs = sorted({*ceilings.labs, *books.labs(), *asked})
     scopes = (
         WHOLE,
         *(Scope("lab", lab) for lab in labs),
@@ -413,44 +681,93 @@ def standings(
     return standings_of(books, ceilings, scopes, at_ns=at_ns)
 
 
-def balance_findings(
-    books: Books, source: str, *, today: str, unattended: Mapping[str, str]
-) -> tuple[Finding, ...]:
-    """Return raised ceilings, accepted logs, dates ahead, and lost or unattended rentals.
-
-    ``unattended`` maps a rental's hold to the reason: overdue, or without a watcher.
-    """
+def balance_findings(books: Books, source: str, *, today: str) -> tuple[Finding, ...]:
+    """Return raised ceilings, accepted logs and dates ahead."""
     raised = [
         "the ceiling was raised from {from} to {to} by {by}".format(**noted.detail)
         + f" at {noted.ts}{_why(noted)}"
-        for noted in books.raised
+        for noted in books.raised()
     ]
     accepted = [
         f"{noted.detail['by']} accepted the log at {noted.ts} although "
         f"{noted.detail['found'] or 'its last day lay ahead'}{_why(noted)}"
-        for noted in books.accepted
+        for noted in books.accepted()
     ]
     day, label = books.last_dated
     ahead = []
     if day > today:
         ahead = [f"a line of {label!r} is dated {day}, which lies ahead of {today}"]
-    lost = [
-        f"hold {hold.id} ({hold.op_label}) pays for a rental whose id is unknown; "
-        "find it with `outlay guard reap`"
-        for hold in books.open.values()
-        if hold.state == "unknown"
-    ]
-    unwatched = [
-        f"hold {hold.id} ({hold.op_label}) pays for the rental {hold.resource or '(id unknown)'}, "
-        f"and {unattended[hold.id]}: it keeps billing. `outlay guard down {hold.op_label}` "
-        f"terminates it, `outlay guard adopt {hold.id}` watches it again"
-        for hold in map(books.open.__getitem__, unattended)
-    ]
     doubts = (*accepted, *ahead, *raised)
+    return tuple(Finding(source=source, message=text, severity="warning") for text in doubts)
+
+
+def rental_findings(
+    books: Books, source: str, *, unattended: Mapping[str, str]
+) -> tuple[Finding, ...]:
+    """Return rentals that are lost, unattended, back or not listed, and their namesakes.
+
+    ``unattended`` maps a rental's hold to the reason: overdue, or without a watcher.
+    """
+    found = []
+    doubtful = {hold.id: hold for hold in (*books.open_rentals(), *books.with_namesakes())}
+    for hold in doubtful.values():
+        if books.is_open(hold.id):
+            found += [Finding(source=source, message=text) for text in _errors_of(hold)]
+            if hold.state != "unknown" and hold.doubt:
+                text = f"{_paying(hold)} {hold.resource}, which is {hold.doubt}: it may still bill"
+                found.append(Finding(source=source, message=text, severity="warning"))
+        if hold.namesakes:
+            found.append(Finding(source=source, message=namesakes_text(hold)))
+    found += [
+        Finding(
+            source=source,
+            message=f"{_paying(hold)} {hold.resource or '(id unknown)'}, "
+            f"and {unattended[hold.id]}: it {'may bill' if hold.doubt else 'keeps billing'}. "
+            f"`outlay guard down {hold.op_label}` "
+            f"terminates it, `outlay guard adopt {hold.id}` watches it again",
+        )
+        for hold in map(books.hold, unattended)
+    ]
+    return tuple(found)
+
+
+def _errors_of(hold: Hold) -> list[str]:
+    """Return what is wrong with an open rental, by its notes."""
+    assert hold.rental is not None
+    found = []
+    if hold.rental.ordered:
+        found.append(
+            f"{_paying(hold)} {hold.resource}, which came back at {hold.ts} after it had been "
+            "verified gone"
+        )
+    if hold.state == "unknown" and not hold.resource:
+        found.append(
+            f"hold {hold.id} ({hold.op_label}) pays for a rental whose id is unknown; "
+            "find it with `outlay guard reap`"
+        )
+    elif hold.state == "unknown":
+        found.append(
+            f"{_paying(hold)} {hold.resource}, which the vendor never listed: whether it runs is "
+            f"unknown. Look for {hold.rental.name} at the vendor's console; once it is gone, "
+            f"`outlay guard reconcile {hold.id} --gone --reason ...`"
+        )
+    return found
+
+
+def namesakes_text(hold: Hold) -> str:
+    """Return that machines have a rental's name, and what to do about it."""
+    assert hold.rental is not None
     return (
-        *(Finding(source=source, message=text, severity="warning") for text in doubts),
-        *(Finding(source=source, message=text) for text in (*lost, *unwatched)),
+        f"{', '.join(hold.namesakes)} at {hold.rental.vendor.name} has the name of the rental of "
+        f"hold {hold.id} ({hold.rental.name}), and is not the machine that was ordered: it is not "
+        f"ended, and project {hold.lab} is blocked. End or rename it at the vendor, then "
+        f"`outlay guard reap --terminate`; or, if it is somebody else's, "
+        f"`outlay guard reconcile {hold.id} --not-ours --reason ...`"
     )
+
+
+def _paying(hold: Hold) -> str:
+    return f"hold {hold.id} ({hold.op_label}) pays for the rental"
 
 
 def _why(noted: Noted) -> str:

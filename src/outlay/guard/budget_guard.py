@@ -25,6 +25,7 @@ from outlay.guard.balance import (
     Hold,
     ScopeStanding,
     balance_findings,
+    rental_findings,
     room,
     standings,
 )
@@ -47,7 +48,6 @@ from outlay.guard.entries import (
     Rental,
     RunPart,
     amount_of,
-    is_machine,
     lab_of,
     parse_timestamp,
     read_amount,
@@ -183,6 +183,7 @@ class BudgetGuard:
         Raises:
             BudgetGuardExceeded: A ceiling or cap would be exceeded; nothing is held.
             RentalUnattended: A rental of the same lab is overdue or unwatched.
+            NamesakeListed: A machine has the name of a rental of the same lab, and is not it.
             SpendLogUnusable: The log can't be read, locked or written.
             KeyReused: The key was used for another request.
         """
@@ -265,10 +266,23 @@ class BudgetGuard:
         text, hold_id = read_reason(reason), _id(hold)
         self._transact(lambda books, now: decisions.void(books, now, hold_id, text))
 
-    def settle_rental(self, hold: Hold, cost: Money, proof: str) -> Money | None:
+    def settle_rental(
+        self, hold: Hold, cost: Money, proof: str, *, basis: str = "estimated"
+    ) -> Money | None:
         """Record that a rental is gone; return its cost, or None if that was done before."""
         return self._transact(
-            lambda books, now: decisions.settle_rental(books, now, hold, cost=cost, proof=proof)
+            lambda books, now: decisions.settle_rental(
+                books, now, hold, cost=cost, proof=proof, basis=basis
+            )
+        )
+
+    def reopen_rental(self, hold: Hold, resource: str) -> Hold:
+        """Record that a rental came back after its end, and its cost; return its new hold."""
+        new, by = secrets.token_hex(6), this_process()
+        return self._transact(
+            lambda books, now: decisions.reopen_rental(
+                books, now, hold.id, new=new, by=by, resource=resource
+            )
         )
 
     def release_rental(self, hold: Hold, proof: str) -> None:
@@ -307,6 +321,10 @@ class BudgetGuard:
         text = read_detail(detail)
         self._transact(lambda _, now: decisions.note(now, label, event, hold=hold_id, detail=text))
 
+    def take_watch(self, hold: Hold, watcher: str) -> bool:
+        """Note a rental's new watcher; False if another took it since ``hold`` was read."""
+        return self._transact(lambda books, now: decisions.take_watch(books, now, hold, watcher))
+
     def set_ceiling(self, ceiling_usd: object, reason: str) -> None:
         """Change the ceiling, with a note of who did it and why.
 
@@ -323,7 +341,7 @@ class BudgetGuard:
 
         def decide(_: Books, now: decisions.Moment) -> Posting[None]:
             before = (manifest_ceilings(path, self.currency) or now.ceilings).whole
-            return decisions.set_ceiling(now, before, after, by=_user(), reason=text)
+            return decisions.set_ceiling(now, before, after, by=this_user(), reason=text)
 
         self._transact(decide, needs_ceiling=True)
         try:
@@ -347,7 +365,7 @@ class BudgetGuard:
 
         def entry(books: Books, missing: tuple[MissingLine, ...]) -> Noted:
             now = replace(self._now(), limits=None, currency=books.currency or self.currency)
-            return decisions.accept(books, now, missing, by=_user(), reason=text)
+            return decisions.accept(books, now, missing, by=this_user(), reason=text)
 
         self.log.accept(entry)
 
@@ -381,7 +399,7 @@ class BudgetGuard:
 
     def holds(self) -> tuple[Hold, ...]:
         """Return the open holds, oldest first."""
-        return self._look(lambda books: tuple(books.open.values()))
+        return self._look(Books.open_holds)
 
     def rental_here(self, environ: Mapping[str, str]) -> Hold | None:
         """Return the rental's hold that already pays for this machine, by the vendor's id."""
@@ -389,7 +407,7 @@ class BudgetGuard:
 
         here = instance_id(environ)
         rentals = self._look(Books.open_rentals)
-        return next((hold for hold in rentals if is_machine(hold.resource, here)), None)
+        return next((hold for hold in rentals if hold.is_machine(here)), None)
 
     def until_deadline(self, hold: Hold, rate: Rate) -> Hold:
         """Return a rental's hold with the cost of its remaining time at the run's ``rate``.
@@ -430,11 +448,16 @@ class BudgetGuard:
         return self.log.verify(expect=expect, runs=runs)
 
     def findings(self) -> tuple[Finding, ...]:
-        """Return raised ceilings, accepted logs, dates ahead, and lost or unattended rentals."""
+        """Return raised ceilings, accepted logs, dates ahead, and what is wrong with rentals."""
         source, today = str(self.log_path), self._now().ts[:10]
+        doubts = self._look(lambda books: balance_findings(books, source, today=today))
+        return (*doubts, *self.rental_findings())
+
+    def rental_findings(self) -> tuple[Finding, ...]:
+        """Return rentals that are lost, unattended, back or not listed, and their namesakes."""
         return self._look(
-            lambda books: balance_findings(
-                books, source, today=today, unattended=self._unattended(books)
+            lambda books: rental_findings(
+                books, str(self.log_path), unattended=self._unattended(books)
             )
         )
 
@@ -497,7 +520,8 @@ def _id(hold: Hold | str) -> str:
     return hold.id if isinstance(hold, Hold) else read_text(hold, name="hold", expected="a hold")
 
 
-def _user() -> str:
+def this_user() -> str:
+    """Return the user and the host, for lines that state who did something."""
     try:
         user = getpass.getuser()
     except (OSError, KeyError):

@@ -40,7 +40,7 @@ def cost_of_attempt(run_dir: Path, segment: SegmentId, end_ns: int) -> Money | N
     ours = [place for place, attempt in enumerate(attempts) if segment in attempt.ranks]
     if not ours:
         return None
-    counted = alive_until(attempts[: ours[-1] + 1], end_ns)
+    counted = alive_until(attempts[: ours[-1] + 1], end_ns + attempts[ours[-1]].moved_ns)
     until_ns, start_ns = counted[-1].last_sign_ns, attempts[0].start_ns
     function = run_rates(counted, until_ns).function
     if function is None:
@@ -128,7 +128,7 @@ def _shortfalls(
 
 def _last_sign_ns(run_dir: Path, part: RunPart) -> int:
     return max(
-        attempt.last_sign_ns
+        attempt.last_sign_ns - attempt.moved_ns
         for attempt in derive_attempts(read_lives(run_dir))
         if part.segment in [rank.file_name for rank in attempt.ranks]
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
 import msgspec
@@ -128,6 +128,48 @@ START = Link(
     hash=GENESIS, covered=0, offset=0, lines=0, ended=True, first="",
     hasher=hashlib.sha256(GENESIS.encode()),
 )  # fmt: skip
+
+
+_HASH_END = b'"}'
+HASH_BYTES = 64 + len(_HASH_END)
+"""The bytes from the hash of a chained line to its closing brace."""
+
+
+class Position(msgspec.Struct, frozen=True, kw_only=True):
+    """A link as a document: with the digest of its hasher instead of the hasher."""
+
+    hash: str
+    covered: int
+    offset: int
+    lines: int
+    ended: bool
+    first: str
+    digest: str
+
+
+def position_of(link: Link) -> Position:
+    """Return a link as a document."""
+    return Position(
+        hash=link.hash, covered=link.covered, offset=link.offset, lines=link.lines,
+        ended=link.ended, first=link.first, digest=link.hasher.hexdigest(),
+    )  # fmt: skip
+
+
+def link_at(position: Position, raw: bytes) -> Link | None:
+    """Return the link at a position, or None if the log is another one there.
+
+    ``raw`` are the log's bytes from the hash of the last chained line, ``HASH_BYTES`` before
+    ``covered``, or from the log's beginning, to ``offset``.
+    """
+    known, rest = (raw[:HASH_BYTES], raw[HASH_BYTES:]) if position.covered else (b"", raw)
+    expected = position.hash.encode() + _HASH_END if position.covered else b""
+    hasher = hashlib.sha256(position.hash.encode() + rest)
+    if known != expected or hasher.hexdigest() != position.digest:
+        return None
+    return Link(
+        hash=position.hash, covered=position.covered, offset=position.offset,
+        lines=position.lines, ended=position.ended, first=position.first, hasher=hasher,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -276,20 +318,35 @@ class _Scan:
             self.missing.append(MissingLine(hash=head.hash, line=self.number, problem=problem))
 
 
-def scan(path: str, data: bytes, link: Link, heads: Iterable[Head] = ()) -> ScanResult:
+def scan(
+    path: str,
+    data: bytes,
+    link: Link,
+    heads: Iterable[Head] = (),
+    *,
+    take: Callable[[int, AnyLine], None] | None = None,
+) -> ScanResult:
     """Decode ``data``, the bytes from ``link.offset`` on, checking every line against the chain.
 
     ``heads`` are lines that were acknowledged or seen; those before ``link.covered`` are ignored.
+    Each line goes to ``take``, if given, and else into the result.
 
     Raises:
         SpendLogAltered: A line was edited, removed or moved.
     """
+    if not link.ended and data.startswith(b"\n"):  # the end of the line before, no line itself
+        hasher = _hash_on(link, b"\n")
+        link, data = replace(link, offset=link.offset + 1, ended=True, hasher=hasher), data[1:]
     state = _Scan(path, link, heads)
-    lines = []
+    lines = list[tuple[int, AnyLine]]()
     for raw, ended in _split(data):
         number = state.number
-        if (line := state.read(raw, ended=ended)) is not None:
+        if (line := state.read(raw, ended=ended)) is None:
+            continue
+        if take is None:
             lines.append((number, line))
+        else:
+            take(number, line)
     state.finish()
     return ScanResult(
         lines=tuple(lines),
@@ -302,11 +359,12 @@ def scan(path: str, data: bytes, link: Link, heads: Iterable[Head] = ()) -> Scan
 
 
 def _split(data: bytes) -> Iterator[tuple[bytes, bool]]:
-    *whole, rest = data.split(b"\n")
-    for raw in whole:
-        yield raw, True
-    if rest:
-        yield rest, False
+    start = 0
+    while (end := data.find(b"\n", start)) >= 0:
+        yield data[start:end], True
+        start = end + 1
+    if start < len(data):
+        yield data[start:], False
 
 
 @dataclass(frozen=True, slots=True)

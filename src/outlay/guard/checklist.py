@@ -325,7 +325,8 @@ def _log(guard: BudgetGuard) -> Check:
 
 
 def _ceiling(guard: BudgetGuard) -> Check:
-    raised = [finding for finding in guard.findings() if finding.severity == "warning"]
+    rentals = guard.rental_findings()
+    raised = [each for each in guard.findings() if each not in rentals]
     text = f"the ceiling is {guard.ceilings.whole}"
     if not raised:
         return Check(name="ceiling", passed=True, text=text)
@@ -409,15 +410,15 @@ def cost_since_start(guard: BudgetGuard, label: str, rate: Rate, *, now_ns: int)
 def postflight(guard: BudgetGuard, label: str, *, census: Census | None) -> tuple[Check, ...]:
     """Check that everything of a label has ended and is settled."""
     books = guard.log.books()
-    open_holds = [hold for hold in books.open.values() if hold.op_label == label]
+    open_holds = [hold for hold in books.open_holds() if hold.op_label == label]
     names = ", ".join(f"{hold.id} ({hold.amount})" for hold in open_holds)
     settled = Check(
         name="settled",
         passed=not open_holds,
         text=f"still open: {names}" if open_holds else f"nothing of {label} is held any more",
     )
-    rented = [hold for hold in books.rentals.values() if hold.op_label == label]
-    not_gone = [hold.id for hold in rented if hold.state != "gone"]
+    rented = [hold for hold in books.rentals() if hold.op_label == label]
+    not_gone = [hold.id for hold in rented if hold.state not in ("gone", "reappeared")]
     text = "all rentals are verified gone"
     if not rented:
         text = "the vendor's console shows the instance terminated"

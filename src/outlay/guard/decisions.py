@@ -11,6 +11,8 @@ from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import TypedDict
 
+import msgspec
+
 from outlay.errors import Finding, InvalidValue
 from outlay.guard.balance import (
     ACCEPTED,
@@ -19,6 +21,7 @@ from outlay.guard.balance import (
     Ceilings,
     Hold,
     ScopeStanding,
+    namesakes_text,
     room,
     shortfalls,
     stated_day,
@@ -28,6 +31,7 @@ from outlay.guard.entries import (
     SCHEMA,
     WHOLE,
     Answer,
+    AnyEntry,
     AnyLine,
     Captured,
     Corrected,
@@ -48,11 +52,13 @@ from outlay.guard.entries import (
 from outlay.guard.errors import (
     BudgetGuardExceeded,
     KeyReused,
+    NamesakeListed,
     RentalAlive,
     RentalUnattended,
     UnknownHold,
 )
-from outlay.units import Money
+from outlay.rates import cost_at_most
+from outlay.units import Duration, Money, Rate
 
 
 class Stamp(TypedDict):
@@ -147,12 +153,15 @@ def authorize(
 
     ``unattended`` maps the holds of unattended rentals to the reason; each blocks its own lab.
     """
-    if request.key in books.grants:
-        return Posting((), _earlier_grant(books, request))
+    if request.key and (granted := books.grant(request.key)):
+        return Posting((), _earlier_grant(granted, request))
     day, lab = moment.day(books), request.lab
     for hold_id, why in unattended.items():
-        if (other := books.open[hold_id]).lab == lab:
+        if (other := books.hold(hold_id)).lab == lab:
             raise RentalUnattended(lab, hold_id, other.op_label, why)
+    for each in books.with_namesakes():
+        if each.lab == lab:
+            raise NamesakeListed(namesakes_text(each))
     amount = _fitting(books, moment, (lab, day), request.amount, request.least)
     held = Held(
         **moment.stamp(request.op_label),
@@ -201,8 +210,8 @@ class Spend:
 
 def record(books: Books, moment: Moment, spend: Spend) -> Posting[Captured]:
     """Capture spend, and resolve its hold if there is one."""
-    if spend.key in books.grants:
-        return Posting((), _earlier_capture(books, spend))
+    if spend.key and (granted := books.grant(spend.key)):
+        return Posting((), _earlier_capture(granted, spend))
     if spend.hold is None:
         hold = books.oldest_open(spend.op_label)
     else:
@@ -245,7 +254,13 @@ def _settleable(books: Books, hold_id: str) -> Hold:
 
 
 def settle_rental(
-    books: Books, moment: Moment, seen: Hold, *, cost: Money, proof: str
+    books: Books,
+    moment: Moment,
+    seen: Hold,
+    *,
+    cost: Money,
+    proof: str,
+    basis: str = "estimated",
 ) -> Posting[Money | None]:
     """Record that a rental is gone, and its cost; the answer is None if that was done before.
 
@@ -255,27 +270,88 @@ def settle_rental(
     Raises:
         UnknownHold: No rental has that hold.
     """
-    hold = books.rentals.get(seen.id)
+    hold = books.rental(seen.id)
     if hold is None:
         raise UnknownHold(seen.id)
-    if hold.id not in books.open and hold.state == "gone":
+    is_open = books.is_open(hold.id)
+    if not is_open and hold.state in ("gone", "reappeared"):
         return Posting((), None)
     gone = _gone(moment, hold, proof, resource=seen.resource)
-    if hold.id in books.open:
+    if is_open:
         captured = Captured(
             **moment.stamp(hold.op_label), actual=amount_of(cost.micros),
             estimated=amount_of(hold.amount.micros), hold=hold.id, lab=hold.lab, day=hold.day,
-            basis="estimated",
+            basis=basis,
         )  # fmt: skip
         return Posting((gone, captured), cost)
-    rest = cost.micros - books.paid_for.get(hold.id, 0)
+    rest = cost.micros - (books.paid_for(hold.id) or 0)
     if rest <= 0:  # Its settlement covered all of it.
         return Posting((gone,), Money(0, cost.currency))
-    corrected = Corrected(
-        **moment.stamp(hold.op_label), actual=amount_of(rest), lab=hold.lab, day=hold.day,
-        reason=f"hold {hold.id} was settled while what it paid for still ran",
-    )  # fmt: skip
+    corrected = _late_cost(moment, hold, rest)
     return Posting((gone, corrected), Money(rest, cost.currency))
+
+
+def _late_cost(moment: Moment, hold: Hold, micros: int) -> Corrected:
+    return Corrected(
+        **moment.stamp(hold.op_label), actual=amount_of(micros), hold=hold.id, lab=hold.lab,
+        day=hold.day, reason=f"hold {hold.id} was settled while what it paid for still ran",
+    )  # fmt: skip
+
+
+REOPENED = Duration(600 * 10**9)
+"""The time that the new hold of a rental which came back pays for, as far as there is room."""
+
+
+def reopen_rental(
+    books: Books, moment: Moment, hold_id: str, *, new: str, by: str, resource: str
+) -> Posting[Hold]:
+    """Correct the cost of a rental that came back after its end, and open a hold for the rest.
+
+    What runs is paid for whether or not it fits, so that the new hold is never refused: it holds
+    what fits, perhaps nothing, and counts its cost beyond that. If this was done before, the answer
+    is the hold of then.
+
+    Raises:
+        UnknownHold: No rental has that hold.
+    """
+    hold = books.rental(hold_id)
+    if hold is None or hold.rental is None:
+        raise UnknownHold(hold_id)
+    name = hold.rental.name
+    here = [each for each in books.open_rentals() if each.rental and each.rental.name == name]
+    if here or hold.state != "gone":
+        return Posting((), here[-1] if here else hold)
+    rental = msgspec.structs.replace(
+        hold.rental, started=moment.ts, deadline=moment.ts,
+        ordered=hold.rental.ordered or hold.rental.started,
+    )  # fmt: skip
+    day, stamp = moment.day(books), moment.stamp(hold.op_label)
+    cost = hold.rental.cost_until(moment.wall_ns)
+    late = cost.micros - (books.paid_for(hold_id) or 0)
+    held = Held(
+        **stamp, estimated=amount_of(_as_fits(books, moment, rental, hold.lab, max(late, 0))),
+        hold=new, lab=hold.lab, day=day, by=by, rental=rental,
+        caps={} if moment.limits is None else _caps(moment.limits, hold.lab, day),
+    )  # fmt: skip
+    created = {"resource": resource, "how": "came back"}
+    entries: tuple[AnyEntry, ...] = (
+        Noted(**stamp, hold=hold_id, event="reappeared", detail={"as": new}),
+        *([_late_cost(moment, hold, late)] if late > 0 else []),
+        held,
+        Noted(**stamp, hold=new, event="created", detail=created),
+        Noted(**stamp, hold=new, event="listed"),
+    )
+    answer = Hold.opened_by(held).noted("created", created, moment.ts)
+    return Posting(entries, answer.noted("listed", {}, moment.ts))
+
+
+def _as_fits(books: Books, moment: Moment, rental: Rental, lab: str, late: int) -> int:
+    """Return what a rental costs in a while, or as much as fits after ``late``, in micro-units."""
+    wanted = cost_at_most(Rate.parse(rental.rate), REOPENED.ns).micros
+    if moment.limits is None:
+        return 0
+    left = room(books, moment.limits, lab=lab, day=moment.day(books), at_ns=moment.wall_ns)
+    return min(wanted, left.micros - late) if left.micros > late else 0
 
 
 def release_rental(books: Books, moment: Moment, hold_id: str, proof: str) -> Posting[None]:
@@ -304,7 +380,7 @@ def correct(
     """
     if expected is not None and expected.micros != books.captured():
         return Posting((), None)
-    lab, day = books.last_paid.get(op_label, (lab_of(op_label), moment.day(books)))
+    lab, day = books.last_paid(op_label) or (lab_of(op_label), moment.day(books))
     spent = min(books.captured(scope) for scope in scopes_of(lab, day))
     if spent + difference.micros < 0:
         there = Money(spent, difference.currency)
@@ -320,6 +396,17 @@ def note(
     """Append a note."""
     noted = Noted(**moment.stamp(op_label), hold=hold, event=event, detail=detail)
     return Posting((noted,), None)
+
+
+def take_watch(books: Books, moment: Moment, hold: Hold, watcher: str) -> Posting[bool]:
+    """Note a rental's new watcher, unless another one was noted since ``hold`` was read."""
+    rental = books.rental(hold.id)
+    current = "" if rental is None else rental.watcher
+    if current != hold.watcher:
+        return Posting((), current == watcher)
+    stamp = moment.stamp(hold.op_label)
+    noted = Noted(**stamp, hold=hold.id, event="watched", detail={"watcher": watcher})
+    return Posting((noted,), answer=True)
 
 
 def accept(
@@ -377,7 +464,8 @@ def _violations(books: Books, line: AnyLine) -> Iterator[str]:
     if isinstance(line, Held):
         if line.day < books.latest_day:
             yield f"it counts on {line.day}, after {books.latest_day} had begun"
-        yield from _overruns(books, line, line.lab, line.day)
+        if line.rental is None or line.estimated:  # A rental that came back may hold nothing.
+            yield from _overruns(books, line, line.lab, line.day)
     elif isinstance(line, Extended):
         hold = books.hold(line.hold)
         yield from _overruns(books, line, hold.lab, hold.day)
@@ -424,8 +512,7 @@ def _caps(ceilings: Ceilings, lab: str, day: str) -> dict[str, Decimal]:
     return {str(scope): amount_of(cap.micros) for scope, cap in limits.items() if cap is not None}
 
 
-def _earlier_grant(books: Books, request: HoldRequest) -> Hold:
-    before = books.grants[request.key]
+def _earlier_grant(before: Held | Captured, request: HoldRequest) -> Hold:
     most = amount_of(request.amount.micros)
     least = most if request.least is None else amount_of(request.least.micros)
     same = (before.op_label, before.lab) == (request.op_label, request.lab)
@@ -437,8 +524,7 @@ def _earlier_grant(books: Books, request: HoldRequest) -> Hold:
     return Hold.opened_by(before)
 
 
-def _earlier_capture(books: Books, spend: Spend) -> Captured:
-    before = books.grants[spend.key]
+def _earlier_capture(before: Held | Captured, spend: Spend) -> Captured:
     same = (before.op_label, before.actual) == (spend.op_label, amount_of(spend.actual.micros))
     if not isinstance(before, Captured) or not same:
         raise KeyReused(spend.key, f"{before.op_label}, {before.actual or before.estimated}")

@@ -156,6 +156,10 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_f
     v: int
 
 
+A_PAGE = 10
+"""A list of an unknown vendor with so many rows may be one page of more."""
+
+
 class Vendor(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The commands of a vendor, one argument per item, ``$VARIABLES`` unexpanded.
 
@@ -167,6 +171,10 @@ class Vendor(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         items: The path of the listing's array; empty if the listing is the array.
         state_key: The key of a listed item's state, if some states are not billed.
         stdin: The standard input of every command, such as a header with a ``$TOKEN``.
+        show: Prints the machine ``{id}``, as JSON; empty if a machine can't be asked for by its id.
+        created_key: The key of a listed item's creation time, ISO text or epoch seconds.
+        total: The path of the number of all items; ``{offset}`` in ``list`` asks for more pages.
+        whole_below: A listing without pages is whole if it has fewer rows; 0 if it always is.
     """
 
     name: str
@@ -179,6 +187,10 @@ class Vendor(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     state_key: str = ""
     gone_states: tuple[str, ...] = ()
     stdin: str = ""
+    show: tuple[str, ...] = ()
+    created_key: str = ""
+    total: str = ""
+    whole_below: int = A_PAGE
 
 
 class Rental(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -189,6 +201,7 @@ class Rental(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         rate: Per hour, as text.
         started: When the hold was written, before creation; cost counts from here.
         deadline: When termination begins, UTC.
+        ordered: When it was ordered, if it came back after its end: then this hold began later.
         vendor_timer: Only in old logs: vendors' timers proved not to terminate anything.
     """
 
@@ -198,11 +211,17 @@ class Rental(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     deadline: str
     vendor: Vendor
     vendor_timer: str = ""
+    ordered: str = ""
 
     @property
     def started_ns(self) -> int:
         """The start of billing, UTC nanoseconds."""
         return wall_ns_of(parse_timestamp(self.started))
+
+    @property
+    def ordered_ns(self) -> int:
+        """The order of the machine, UTC nanoseconds."""
+        return wall_ns_of(parse_timestamp(self.ordered or self.started))
 
     def cost_until(self, now_ns: int) -> Money:
         """Return the cost at its rate; zero before the start."""
@@ -254,8 +273,12 @@ class Voided(Entry, frozen=True, kw_only=True, omit_defaults=True, tag="void"):
 
 
 class Corrected(Entry, frozen=True, kw_only=True, omit_defaults=True, tag="correct"):
-    """``actual`` more was spent than recorded before, or less if negative."""
+    """``actual`` more was spent than recorded before, or less if negative.
 
+    ``hold`` is that of a rental which ran longer than its hold was open.
+    """
+
+    hold: str = ""
     lab: str
     day: str
     reason: str

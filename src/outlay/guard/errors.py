@@ -3,8 +3,10 @@
 Refused
 ├── BudgetGuardExceeded     a ceiling or a cap would be exceeded
 │   ├── RentalUnattended    a rental of the same lab is overdue or has no watcher
+│   ├── NamesakeListed      a machine has the name of a rental of the same lab, and is not it
 │   └── RentalEnds          the hold of a rented machine is not extended past its deadline
 ├── RentalAlive             the hold pays for a rental that is not verified gone
+├── RentalListed            a person said that a rental is gone, and the vendor lists it
 ├── SpendLogUnusable        the log can't be read, locked or written, so nothing is authorised
 │   └── SpendLogAltered     a line was edited, removed or reordered
 │       └── SpendLogRolledBack  the log is behind what was seen, until a person accepts it
@@ -37,6 +39,13 @@ class RentalUnattended(BudgetGuardExceeded):
         )
 
 
+class NamesakeListed(BudgetGuardExceeded):
+    """A machine has the name of a rental of the same lab and is not it, which blocks the lab."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(f"{what}. Nothing was authorised.")
+
+
 class RentalEnds(BudgetGuardExceeded):
     """The hold of a rented machine is not extended past the machine's deadline."""
 
@@ -53,7 +62,18 @@ class RentalAlive(Refused):
         super().__init__(
             f"hold {hold} ({op_label}) pays for a rental that is not verified gone, so it can't be "
             f"settled. `outlay guard down {op_label}` terminates it, waits until the vendor no "
-            "longer lists it, and settles the hold."
+            "longer lists it, and settles the hold. If the vendor never listed it, a person "
+            f"decides: `outlay guard reconcile {hold} --gone --reason ...`."
+        )
+
+
+class RentalListed(Refused):
+    """A rental that the vendor lists is not gone, whoever says so."""
+
+    def __init__(self, hold: str, op_label: str, ids: str) -> None:
+        super().__init__(
+            f"hold {hold} ({op_label}) pays for {ids}, which the vendor lists now, so it is not "
+            f"gone. `outlay guard down {op_label}` terminates it and settles the hold."
         )
 
 

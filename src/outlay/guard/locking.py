@@ -5,19 +5,22 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
+import re
 import threading
 from collections import deque
 from collections.abc import Collection, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Literal, Self
 
 from outlay.clock import Clock, utc_text, wall_ns_of
-from outlay.files import open_own, write_whole
+from outlay.files import make_private, open_own, write_whole
 from outlay.guard.balance import Hold
 from outlay.guard.chain import GENESIS, NO_SLOTS, SLOT_BYTES, Head, Slots, encode_slot, parse_slots
 from outlay.guard.entries import parse_timestamp
-from outlay.proc.identity import read_process
+from outlay.proc.identity import PidScope, pid_scope, read_process
 from outlay.store import outlay_home
 
 # Durable files and directories.
@@ -57,7 +60,7 @@ def make_directory(directory: Path) -> None:
     """Create a directory and its parents, and fsync each of them."""
     if not directory.is_dir():
         make_directory(directory.parent)
-        directory.mkdir(exist_ok=True)
+        make_private(directory)
         sync_directory(directory.parent)
 
 
@@ -133,7 +136,7 @@ class HeadFile:
 
     def replace(self, head: Head) -> None:
         """Replace the file by this head alone."""
-        write_whole(self.path, encode_slot(head), synced=True)
+        write_whole(self.path, encode_slot(head), synced=True, private=True)
 
 
 class RememberedHead(HeadFile):
@@ -161,14 +164,14 @@ class RememberedHead(HeadFile):
         elif known.head is None or known.head.offset < head.offset:
             with suppress(OSError):
                 if known.head is None:
-                    self.path.parent.mkdir(parents=True, exist_ok=True)
+                    make_private(self.path.parent)
                 self.write(head, known)
 
     def replace(self, head: Head) -> None:
         """Replace the file by this head, which a person has accepted."""
         with suppress(OSError):
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            write_whole(self.path, encode_slot(head))
+            make_private(self.path.parent)
+            write_whole(self.path, encode_slot(head), private=True)
 
 
 # Locks: threads queue in order of arrival, processes with ``flock``.
@@ -329,11 +332,6 @@ def lock(file: int, kind: int, *, patience_s: float, clock: Clock) -> None:
         before = now
 
 
-def unlock(file: int) -> None:
-    """Release the lock explicitly: a process forked meanwhile has copies of the descriptor."""
-    fcntl.flock(file, fcntl.LOCK_UN)
-
-
 def _state(file: int) -> tuple[int, int]:
     stat = os.fstat(file)
     return stat.st_size, stat.st_mtime_ns
@@ -390,36 +388,93 @@ def _poll(file: int, kind: int, patience_s: float, clock: Clock) -> None:
 
 # Stale holds and unattended rentals: reported, never released.
 #
-# A process is named by host, pid and start time, since pids are reused.
+# A process is named by host, pid and start time, since pids are reused, and by the pid namespace,
+# boot and machine, since a container or a host of the same name has other processes.
 
 OLD_NS = 24 * 3600 * 10**9
 
 
+@dataclass(frozen=True, slots=True)
+class ProcessName:
+    """A process as holds and notes name it: ``HOST:PID:START:NAMESPACE-BOOT-MACHINE``.
+
+    Lines of earlier versions end after the start time or the pid: ``scope`` is then None, and
+    ``start`` may be 0.
+    """
+
+    host: str
+    pid: int
+    start: int = 0
+    scope: PidScope | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> Self | None:
+        """Return the process that a text names; None if it names none."""
+        match = _PROCESS.fullmatch(text)
+        if match is None:
+            return None
+        host, pid, start, scope = match.groups()
+        namespace, boot, machine = (scope or "--").split("-")
+        known = PidScope(host, boot, namespace, machine) if scope else None
+        return cls(host, int(pid), int(start or 0), known)
+
+    def __str__(self) -> str:
+        text = f"{self.host}:{self.pid}"
+        if self.start:
+            text += f":{self.start}"
+            if self.scope is not None:
+                text += f":{self.scope.namespace}-{self.scope.boot}-{self.scope.machine}"
+        return text
+
+
+_PROCESS = re.compile(
+    "(.*?):([0-9]{1,10})(?::([0-9]{1,20})(?::([0-9]*-[0-9a-f]*-[0-9a-f]*))?)?", re.DOTALL
+)
+_HOST_NAMESPACE = "4026531836"
+"""The pid namespace of every Linux host, outside all containers."""
+
+
 def this_process() -> str:
-    """Return this process's name in holds and notes: host, pid and start time."""
+    """Return this process's name in holds and notes."""
     return _name_of(os.getpid())
 
 
 @cache
 def _name_of(pid: int) -> str:
-    found = read_process(pid)
-    started = "" if found is None else f":{found.start}"
-    return f"{os.uname().nodename}:{pid}{started}"
+    found, scope = read_process(pid), _short_scope()
+    return str(ProcessName(scope.host, pid, 0 if found is None else found.start, scope))
 
 
 os.register_at_fork(after_in_child=_name_of.cache_clear)
 
 
-def has_ended(process: str) -> bool:
-    """Return whether a process is known to have ended; on another host that is unknown."""
-    host, pid, start = _parts(process)
-    if host != os.uname().nodename or not pid.isdigit():
-        return False
-    found = read_process(int(pid))
+def _short_scope() -> PidScope:
+    """Return the scope of this process's pids as a name has it."""
+    scope = pid_scope()
+    namespace = "".join(filter(str.isdigit, scope.namespace))
+    return scope._replace(boot=scope.boot[:8], namespace=namespace)
+
+
+def standing_of(process: str) -> Literal["alive", "ended", "unknown"]:
+    """Return whether a process runs; unknown on another host or in another pid namespace."""
+    named, here = ProcessName.parse(process), _short_scope()
+    if named is None or named.host != here.host:
+        return "unknown"
+    if named.scope is None:
+        # An earlier version's. Inside a container its pid may be that of a process outside.
+        if here.namespace not in ("", _HOST_NAMESPACE):
+            return "unknown"
+    elif named.scope != here:
+        return "ended" if here.is_later_boot_of(named.scope) else "unknown"
+    return "ended" if _is_gone(named) else "alive"
+
+
+def _is_gone(named: ProcessName) -> bool:
+    found = read_process(named.pid)
     if found is not None:
-        return found.is_dead or bool(start and found.start != int(start))
+        return found.is_dead or bool(named.start and found.start != named.start)
     try:
-        os.kill(int(pid), 0)
+        os.kill(named.pid, 0)
     except ProcessLookupError:
         return True
     except PermissionError:
@@ -427,17 +482,14 @@ def has_ended(process: str) -> bool:
     return False
 
 
+def has_ended(process: str) -> bool:
+    """Return whether a process is known to have ended."""
+    return standing_of(process) == "ended"
+
+
 def is_here(process: str) -> bool:
     """Return whether a process is known to run on this machine."""
-    host, _, _ = _parts(process)
-    return host == os.uname().nodename and not has_ended(process)
-
-
-def _parts(process: str) -> tuple[str, str, str]:
-    """Return host, pid and start time; lines of earlier versions have no start time."""
-    host, _, last = process.rpartition(":")
-    before, _, number = host.rpartition(":")
-    return (before, number, last) if before and number.isdigit() else (host, last, "")
+    return standing_of(process) == "alive"
 
 
 def why_unattended(hold: Hold, now_ns: int) -> str:

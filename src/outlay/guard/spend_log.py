@@ -4,33 +4,42 @@ One append and one fsync per transaction. ``spend.head`` is written after that w
 lower bound, exact or one line behind after a killed process, further behind after a power failure,
 never ahead. The outlay home stores the last line that this machine has seen, and the manifest the
 log's first line: a log that is behind either, or has lost its head, is refused until a person
-accepts it. A process caches its fold and reads only what was appended since.
+accepts it. A process caches its fold and reads only what was appended since; a new one begins with
+the fold in ``spend.index``, if the log still has the line up to which that goes.
 """
 
 from __future__ import annotations
 
 import fcntl
 import os
+import stat
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Protocol
 
 from outlay.clock import SYSTEM, Clock
 from outlay.errors import Finding, InvalidValue
-from outlay.files import open_own
+from outlay.files import open_own, unlock
 from outlay.guard.balance import Books
 from outlay.guard.ceilings import MANIFEST_NAME, first_line_of, manifest_path, write_first_line
 from outlay.guard.chain import (
+    HASH_BYTES,
     NO_SLOTS,
     NOTHING,
+    START,
     Head,
     Link,
     MissingLine,
+    Position,
     ScanResult,
+    link_at,
     link_entries,
+    position_of,
     scan,
 )
 from outlay.guard.decisions import recheck_decisions
@@ -42,6 +51,14 @@ from outlay.guard.errors import (
     SpendLogRolledBack,
     SpendLogUnusable,
 )
+from outlay.guard.index.index_file import (
+    IndexReader,
+    append_to_index,
+    differences,
+    index_path,
+    write_index,
+)
+from outlay.guard.index.trie import DoubtfulIndex
 from outlay.guard.locking import (
     HeadFile,
     LockStuck,
@@ -54,7 +71,6 @@ from outlay.guard.locking import (
     read_from,
     sync_directory,
     turn_at,
-    unlock,
 )
 
 
@@ -158,8 +174,16 @@ class MemorySpendLog(SpendLog):
 
 _LOCK_TIMEOUT_S = 30.0
 _LEAST_EXPECTED = 8  # digits of a hash that identify a line
+_TAIL_LINES, _TAIL_BYTES = 32, 1 << 16  # so much may follow the index before it is extended
+_MOST_DIFFERENCES = 5
 _NO_HEAD = "spend.head, which should be beside it, is missing or empty"
 _BAD_HEAD = "spend.head can't be read"
+
+
+def _hash_before(log: int, end: int) -> str:
+    """Return the hash of the line whose closing brace ends at an offset, if one does."""
+    raw = read_from(log, max(end - HASH_BYTES, 0), end)
+    return raw[:-2].decode("latin-1") if raw.endswith(b'"}') else ""
 
 
 def head_path(log_path: Path) -> Path:
@@ -171,23 +195,82 @@ def read_log_path(path: str | os.PathLike[str]) -> Path:
     """Return the resolved path of a log.
 
     Raises:
-        InvalidValue: Not a path, or the path of a head or a manifest.
+        InvalidValue: Not a path, or the path of a head, an index or a manifest.
     """
     expected = "the path of a spend log, such as spend.jsonl"
     try:
         resolved = Path(path).resolve()
     except (TypeError, ValueError, OSError, RuntimeError):
         raise InvalidValue("log_path", path, expected) from None
-    if resolved.suffix == ".head" or resolved.name in ("", MANIFEST_NAME):
-        raise InvalidValue("log_path", str(path), f"{expected}; no .head and no {MANIFEST_NAME}")
+    if resolved.suffix in (".head", ".index") or resolved.name in ("", MANIFEST_NAME):
+        no_log = f"no .head, no .index and no {MANIFEST_NAME}"
+        raise InvalidValue("log_path", str(path), f"{expected}; {no_log}")
     return resolved
 
 
-class FileSpendLog(SpendLog):
-    """``spend.jsonl`` and its head."""
+def _apply(source: str, books: Books, number: int, line: AnyLine) -> None:
+    try:
+        books.apply(line)
+    except Inconsistent as error:
+        raise SpendLogAltered(source, number, str(error)) from None
 
-    def __init__(self, path: Path, *, clock: Clock = SYSTEM) -> None:
+
+class _IndexedRows:
+    """The rows of an index; those of the log itself from when the index turns out to be damaged."""
+
+    def __init__(self, index: IndexReader, log_path: Path) -> None:
+        self.index = index
+        self.instead: Books | None = None
+        self._log_path = log_path
+
+    def _fold_again(self) -> Books:
+        """Return the fold of the index's lines, from the log."""
+        path, position = index_path(self._log_path), self.index.root.position
+        if self.index.is_current(path):
+            with suppress(OSError):
+                path.unlink()
+        log = open_own(self._log_path, os.O_RDONLY)
+        try:
+            data = read_from(log, 0, position.offset)
+        finally:
+            os.close(log)
+        source, books = str(self._log_path), Books()
+        scanned = scan(source, data, START, take=partial(_apply, source, books))
+        if position_of(scanned.link) != position:
+            problem = "its first lines were replaced while it was read"
+            raise SpendLogUnusable(source, problem, "Try again.")
+        return books
+
+    def row(self, table: str, key: str) -> bytes | None:
+        if self.instead is None:
+            try:
+                return self.index.row(table, key)
+            except DoubtfulIndex:
+                self.instead = self._fold_again()
+        return self.instead.row(table, key)
+
+    def rows(self, table: str) -> Iterator[tuple[str, bytes]]:
+        if self.instead is None:
+            try:
+                return iter(list(self.index.rows(table)))
+            except DoubtfulIndex:
+                self.instead = self._fold_again()
+        return self.instead.rows(table)
+
+
+class FileSpendLog(SpendLog):
+    """``spend.jsonl``, its head and its index.
+
+    Args:
+        path: The log; the others are beside it.
+        indexed: Whether to use and to write the index; without it every line is read.
+    """
+
+    def __init__(self, path: Path, *, clock: Clock = SYSTEM, indexed: bool = True) -> None:
         self.path = read_log_path(path)
+        self._index_path = index_path(self.path)
+        self._indexed = indexed
+        self._index_fails = False
         self._head = HeadFile(head_path(self.path))
         self._memory = RememberedHead(self.path)
         self._clock = clock
@@ -201,6 +284,7 @@ class FileSpendLog(SpendLog):
     def _forget(self) -> None:
         """Drop the cached fold; the next use reads the whole file."""
         self._books = Books()
+        self._kept: _IndexedRows | None = None
         self._scanned = NOTHING
         self._identity: tuple[int, int] | None = None
         self._pid = os.getpid()
@@ -216,6 +300,7 @@ class FileSpendLog(SpendLog):
             elif head is None or head.offset < self._scanned.link.offset:
                 # The answer depends on lines that a killed writer may not have fsynced.
                 os.fsync(log)
+            self._update_index(log, exclusive=True)
             return posting.answer
 
     def look(self, ask: Callable[[Books], Answer]) -> Answer:
@@ -225,7 +310,9 @@ class FileSpendLog(SpendLog):
         with self._locked(os.O_RDONLY, fcntl.LOCK_SH) as log:
             self._catch_up(log)
             self._remember()
-            return ask(self._books)
+            answer = ask(self._books)
+            self._update_index(log, exclusive=False)
+            return answer
 
     def head(self) -> str:
         """Return the hash of the last chained line; empty if there is none."""
@@ -233,7 +320,7 @@ class FileSpendLog(SpendLog):
 
     def lines(self) -> tuple[AnyLine, ...]:
         """Read the whole file and return every line that counts, in order."""
-        fresh, missing = self._read_whole_file()
+        fresh, missing, _ = self._read_whole_file()
         fresh._refuse(missing)
         return tuple(line for _, line in fresh._scanned.lines)
 
@@ -259,7 +346,7 @@ class FileSpendLog(SpendLog):
         """Check every line and every decision; problems become findings."""
         where = str(self.path)
         try:
-            fresh, missing = self._read_whole_file()
+            fresh, missing, index = self._read_whole_file()
         except SpendLogUnusable as error:
             finding = Finding(source=error.path, line=error.line, message=error.problem)
             return Verification(lines=0, chained=0, findings=(finding,))
@@ -269,6 +356,7 @@ class FileSpendLog(SpendLog):
         today = timestamp(self._clock.wall_ns())[:10]
         findings += recheck_decisions(scanned.lines, source=where, today=today)
         findings += self._check_expected_hash(scanned, expect)
+        findings += index
         if runs:
             from outlay.guard.captures import captured_below_cost  # Here: loads the log reader.
 
@@ -279,13 +367,49 @@ class FileSpendLog(SpendLog):
             head=scanned.link.hash if scanned.link.first else "",
         )  # fmt: skip
 
-    def _read_whole_file(self) -> tuple[FileSpendLog, tuple[MissingLine, ...]]:
-        fresh = FileSpendLog(self.path, clock=self._clock)
+    def _read_whole_file(self) -> tuple[FileSpendLog, tuple[MissingLine, ...], Iterator[Finding]]:
+        """Return a log with every line, what is missing, and findings about its index."""
+        fresh = FileSpendLog(self.path, clock=self._clock, indexed=False)
         fresh._seen = self._seen
         if fresh._is_new():
-            return fresh, ()
+            return fresh, (), iter(())
         with fresh._locked(os.O_RDONLY, fcntl.LOCK_SH) as log:
-            return fresh, fresh._fold_appended(log)
+            missing = fresh._fold_appended(log)
+            try:
+                index = IndexReader.open(self._index_path)
+                if index is not None:
+                    self._link_at(log, index.root.position)
+            except DoubtfulIndex as error:
+                return fresh, missing, iter((self._doubt(error),))
+            if index is None:
+                return fresh, missing, iter(())
+            before = read_from(log, 0, index.root.position.offset).count(b"\n")
+        return fresh, missing, self._check_index(fresh._scanned, index, newlines=before)
+
+    def _check_index(
+        self, scanned: ScanResult, index: IndexReader, *, newlines: int
+    ) -> Iterator[Finding]:
+        """Yield findings if an index that would be used is not the fold of the log's lines."""
+        where, position, books = str(self._index_path), index.root.position, Books()
+        problems = []
+        if position.lines != newlines + (not position.ended):
+            problems = [f"it counts {position.lines} lines instead of {newlines}"]
+        if position.first != (scanned.link.first if position.covered else ""):
+            problems.append("it names another first line")
+        for number, line in scanned.lines:
+            if number <= position.lines:
+                books.apply(line)
+        try:
+            problems += islice(differences(index, books), _MOST_DIFFERENCES)
+        except DoubtfulIndex as error:
+            yield self._doubt(error)
+        for problem in problems:
+            message = f"it does not agree with the log: {problem}. Delete it; it is written anew"
+            yield Finding(source=where, message=message)
+
+    def _doubt(self, error: DoubtfulIndex) -> Finding:
+        message = f"it is not used, and will be written anew: {error}"
+        return Finding(source=str(self._index_path), message=message, severity="warning")
 
     def _warnings(self, scanned: ScanResult) -> Iterator[Finding]:
         where, link = str(self.path), scanned.link
@@ -411,18 +535,20 @@ class FileSpendLog(SpendLog):
             raise
 
     def _fold_or_restart(self, log: int) -> None:
-        stat, heads = os.fstat(log), self._known_heads(keep=True)
-        same = self._identity == (stat.st_dev, stat.st_ino)
-        if not same or stat.st_size < self._scanned.link.offset:
+        found, heads = os.fstat(log), self._known_heads(keep=True)
+        same = self._identity == (found.st_dev, found.st_ino)
+        if not same or found.st_size < self._scanned.link.offset:
             self._forget()
+        if self._indexed and self._scanned is NOTHING:
+            self._begin_with_index(log, heads)
         try:
-            self._fold_from(log, stat.st_size, self._scanned.link, heads)
+            self._fold_from(log, found.st_size, self._scanned.link, heads)
         except SpendLogAltered:
             if self._scanned is NOTHING:
                 raise
             self._forget()  # the lines read before may have been replaced, and accepted
-            self._fold_from(log, stat.st_size, NOTHING.link, heads)
-        self._identity = (stat.st_dev, stat.st_ino)
+            self._fold_from(log, found.st_size, NOTHING.link, heads)
+        self._identity = (found.st_dev, found.st_ino)
 
     def _known_heads(self, *, keep: bool = False) -> tuple[Head, ...]:
         """Return the heads on record: beside the log, in the home, and in this object."""
@@ -459,15 +585,86 @@ class FileSpendLog(SpendLog):
         if size == link.offset and all(head == last for head in heads):
             return  # nothing new, the most frequent case
         data = read_from(log, link.offset, size)
-        self._fold(scan(str(self.path), data, link, heads))
+        source = str(self.path)
+        if self._indexed:  # the lines themselves are not needed
+            take = partial(_apply, source, self._books)
+            self._scanned = scan(source, data, link, heads, take=take)
+        else:
+            self._fold(scan(source, data, link, heads))
 
     def _fold(self, scanned: ScanResult) -> None:
         for number, line in scanned.lines:
-            try:
-                self._books.apply(line)
-            except Inconsistent as error:
-                raise SpendLogAltered(str(self.path), number, str(error)) from None
+            _apply(str(self.path), self._books, number, line)
         self._scanned = scanned
+
+    # -- the index --------------------------------------------------------------------------
+
+    def _begin_with_index(self, log: int, heads: tuple[Head, ...]) -> None:
+        """Begin with the fold in the index, unless there is a doubt about it."""
+        try:
+            index = IndexReader.open(self._index_path)
+            if index is None:
+                return
+            link = self._link_at(log, index.root.position)
+        except DoubtfulIndex:
+            return
+        passed = (head for head in heads if 0 < head.offset <= link.covered)
+        if all(_hash_before(log, head.offset - 1) == head.hash for head in passed):
+            self._rebase(index, replace(NOTHING, link=link))
+
+    def _link_at(self, log: int, position: Position) -> Link:
+        """Return the link at an index's position; raises DoubtfulIndex if the log differs."""
+        start = max(position.covered - HASH_BYTES, 0)
+        link = link_at(position, read_from(log, start, position.offset))
+        if link is None or (not position.covered and position.hash != START.hash):
+            raise DoubtfulIndex(f"the log has another line {position.lines}")
+        return link
+
+    def _rebase(self, index: IndexReader, scanned: ScanResult) -> None:
+        """Continue from an index."""
+        self._kept = _IndexedRows(index, self.path)
+        self._books = Books(self._kept, index.root.state)
+        self._scanned = scanned
+
+    def _update_index(self, log: int, *, exclusive: bool) -> None:
+        """Write the index if many lines follow it; where that fails, all goes on without it.
+
+        A reader, which shares the log with others, may only replace the file.
+        """
+        base, link = None if self._kept is None else self._kept.index, self._scanned.link
+        start: Position | Link = START if base is None else base.root.position
+        # The bytes after the last chained line are read by every process that begins with it.
+        lines, size = link.lines - start.lines, link.covered - start.covered
+        if not self._indexed or self._index_fails or (lines < _TAIL_LINES and size < _TAIL_BYTES):
+            return
+        if base is not None and (self._doubted() or not base.is_current(self._index_path)):
+            self._forget()  # the next use begins with what another process wrote, or with all lines
+            return
+        if not exclusive and link.lines < start.lines * 5 // 4:
+            return
+        try:
+            self._write_index(log, base, exclusive=exclusive)
+        except (OSError, OverflowError):
+            self._index_fails = True
+        except DoubtfulIndex:
+            with suppress(OSError):
+                self._index_path.unlink()
+            self._forget()
+
+    def _doubted(self) -> bool:
+        return self._kept is not None and self._kept.instead is not None
+
+    def _write_index(self, log: int, base: IndexReader | None, *, exclusive: bool) -> None:
+        path, books, link = self._index_path, self._books, self._scanned.link
+        if exclusive and base is not None and not base.is_wasteful():
+            index = append_to_index(path, base, books, position_of(link))
+        else:
+            if exclusive:  # so that no other process writes one
+                for draft in path.parent.glob(f".{path.name}.*.draft"):
+                    draft.unlink(missing_ok=True)
+            mode = stat.S_IMODE(os.fstat(log).st_mode) & 0o666
+            index = write_index(path, base, books, position_of(link), mode=mode)
+        self._rebase(index, replace(self._scanned, lines=(), hashes=()))
 
     def _append(self, log: int, entries: tuple[AnyEntry, ...], *, begin: bool) -> None:
         """Append and fsync, then write the head, which was opened before, so that can't fail."""

@@ -33,6 +33,7 @@ from outlay.proc.supervisor import CommandNotStarted, KeptEvent, ProcessSupervis
 from outlay.rates import cost_at_most
 from outlay.record.supervision import SupervisedRun, Supervision
 from outlay.store import outlay_home
+from outlay.store.home import outliving_dir
 from outlay.units import Money, Rate
 from outlay.units.quantity import duration_text
 
@@ -40,7 +41,6 @@ _TICK_S = 0.1
 _FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _ORPHAN_NOTICE_NS = 2 * 10**9
 _TICKET = "command"
-_OUTLIVES = ("outlay.guard.rental.watch",)  # The watcher of a rental.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,7 +178,7 @@ class Supervisor:
             notice_ns=self._terms.notice.ns,
             orphan_notice_ns=min(self._terms.notice.ns, _ORPHAN_NOTICE_NS),
             leftovers="report",
-            spared=_OUTLIVES,
+            spared=(str(outliving_dir("watchers")),),
             record=str(outlay_home() / "kept" / f"{self._mark}.json"),
         )
         about = {

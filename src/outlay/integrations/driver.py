@@ -15,10 +15,10 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any, ParamSpec, TypeVar
 
+from outlay.budget.measurements import counted_tokens
 from outlay.clock import SYSTEM, Clock
 from outlay.errors import Refused
 from outlay.ledger import EndStatus
-from outlay.record.meters.step_meters import count_tokens
 from outlay.runs.live import Run
 from outlay.runs.starting import run as start_run
 
@@ -26,8 +26,8 @@ _log = logging.getLogger("outlay")
 
 P = ParamSpec("P")
 R = TypeVar("R")
-Counts = Callable[[Any], int]
-"""Counts a batch by its shapes, without copying data from an accelerator."""
+Counts = Callable[[Any], int | None]
+"""Counts a batch by its shapes, without copying data from an accelerator; None if it cannot."""
 
 
 def guarded(method: Callable[P, R]) -> Callable[P, R | None]:
@@ -120,13 +120,23 @@ class LoopDriver:
         if self.run is not None:
             self.run.end_step(tokens=tokens, samples=samples, count=count)
 
-    def count(self, count_of: Counts, batch: Any) -> int:
-        """Return a batch's tokens or samples; 0 if counting raises."""
+    def count(self, count_of: Counts, batch: Any) -> int | None:
+        """Return a batch's tokens or samples; None if that is unknown, or counting raises."""
         try:
             return count_of(batch)
         except Exception as error:  # noqa: BLE001 - a user's function must not end a training
             self.report_error("counting a batch", error)
-            return 0
+            return None
+
+    def check_tokens(self, tokens: int | None, batch: Any) -> int:
+        """Return a batch's tokens, 0 if they are unknown.
+
+        Raises:
+            BudgetRefused: They are unknown, and limited.
+        """
+        if self.run is None or (tracker := self.run.budget) is None:
+            return tokens or 0
+        return counted_tokens(tracker.budget, tracker.used, tokens, batch)
 
     @guarded
     def phase(self, name: str | None) -> None:
@@ -214,33 +224,11 @@ class LoopCallback:
         return self.driver.summary
 
     def _size_of(self, batch: Any) -> tuple[int, int]:
-        """Return a batch's tokens and samples."""
-        count = self.driver.count
-        return count(self._tokens_of, batch), count(self._samples_of, batch)
+        """Return a batch's tokens and samples.
 
-
-# Sizes of a batch, by its shapes
-
-
-def tokens_of(batch: Any) -> int:
-    """Return a batch's tokens: the elements of ``input_ids``, else the samples of its inputs.
-
-    Padding counts, since it is computed. Of a pair of inputs and labels only the inputs count.
-    """
-    ids = batch.get("input_ids") if isinstance(batch, Mapping) else None
-    shape = getattr(ids, "shape", None)
-    if shape is not None:
-        return functools.reduce(lambda product, length: product * int(length), shape, 1)
-    return count_tokens(_inputs_of(batch))
-
-
-def samples_of(batch: Any) -> int:
-    """Return a batch's samples: the first dimension of its first tensor."""
-    if isinstance(batch, Mapping):
-        shapes = [list(getattr(value, "shape", ())) for value in batch.values()]
-        return int(next((shape[0] for shape in shapes if shape), 0))
-    return count_tokens(_inputs_of(batch))
-
-
-def _inputs_of(batch: Any) -> Any:
-    return batch[0] if isinstance(batch, list | tuple) and batch else batch
+        Raises:
+            BudgetRefused: Its tokens are unknown, and limited.
+        """
+        driver = self.driver
+        tokens = driver.check_tokens(driver.count(self._tokens_of, batch), batch)
+        return tokens, driver.count(self._samples_of, batch) or 0

@@ -14,7 +14,8 @@ from typing import Any
 
 from outlay.clock import SYSTEM, Clock
 from outlay.errors import MissingExtra
-from outlay.integrations.driver import Counts, LoopCallback, LoopDriver, samples_of, tokens_of
+from outlay.integrations.driver import Counts, LoopCallback, LoopDriver
+from outlay.record.meters.batches import count_samples, count_tokens
 
 try:
     from lightning.pytorch import Callback
@@ -36,8 +37,8 @@ class OutlayCallback(LoopCallback, Callback):
     and ``min_epochs``.
 
     Args:
-        tokens: Counts the tokens of a batch from its shapes; default: ``input_ids``, else the
-            samples of its inputs.
+        tokens: Counts the tokens of a batch from its shapes; default: the elements of
+            ``input_ids`` or of integer inputs. Needed if tokens are limited and it cannot tell.
         samples: Counts the samples of a batch; default: the first dimension of its first tensor.
         clock: Times data waits.
         **options: Arguments of ``outlay.run``. Defaults: ``model`` is the module's class, ``dir``
@@ -47,8 +48,8 @@ class OutlayCallback(LoopCallback, Callback):
     def __init__(
         self,
         *,
-        tokens: Counts = tokens_of,
-        samples: Counts = samples_of,
+        tokens: Counts = count_tokens,
+        samples: Counts = count_samples,
         clock: Clock = SYSTEM,
         **options: Any,
     ) -> None:

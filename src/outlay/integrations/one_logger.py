@@ -12,6 +12,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from outlay.budget.limits import TOKENS
+from outlay.budget.measurements import BudgetRefused
 from outlay.clock import SYSTEM, Clock
 from outlay.errors import MissingExtra
 from outlay.integrations.driver import LoopDriver
@@ -88,9 +90,21 @@ class OutlayExporter(BaseExporter):
 
     @override  # type: ignore[untyped-decorator]
     def initialize(self) -> None:
-        """Open the run."""
+        """Open the run.
+
+        Raises:
+            BudgetRefused: Tokens are limited, and were not stated.
+        """
         super().initialize()
         self.driver.start()
+        budget = None if self.run is None else self.run.budget
+        if budget is not None and TOKENS.key in budget.budget.limits and not self._tokens:
+            why = (
+                "nv-one-logger exports no tokens: state those of a step, OutlayExporter(tokens=...)"
+            )
+            refused = BudgetRefused(TOKENS.key, why)
+            self.driver.finish_with(refused)
+            raise refused
 
     @override  # type: ignore[untyped-decorator]
     def export_start(self, span: Any) -> None:

@@ -12,9 +12,15 @@ import os
 from collections.abc import Sequence
 
 from outlay.errors import InvalidValue
-from outlay.export.monitor import ProcessUploader, ThreadUploader, Uploader
 from outlay.export.sinks import BorrowedSink, Destination, Sink
-from outlay.export.uploads import Tally, Upload, UploadLog, WholeRun, lost_text
+from outlay.export.uploads import (
+    ProcessUploader,
+    RunUpload,
+    Tally,
+    ThreadUploader,
+    Uploader,
+    lost_text,
+)
 from outlay.record import facts
 from outlay.runs.live import Run
 from outlay.units import Duration
@@ -54,20 +60,19 @@ class TrackerAttachment:
             return
         destinations = tuple(place for place in places if isinstance(place, Destination))
         sinks = [BorrowedSink(place) for place in places if not isinstance(place, Destination)]
-        upload = Upload(
+        self._waits = bool(sinks)
+        upload = RunUpload(
             job_name=self._name,
-            logger_name="",
-            question=WholeRun(),
+            run_dir=str(run.dir.absolute()),
             destinations=destinations,
             interval_s=interval_s,
-            log=UploadLog(str(run.dir.absolute())),
+            finish_s=finish_s if self._waits else _PROCESS_FINISH_S,
         )
-        self._waits = bool(sinks)
         try:
             self._uploader = (
-                ThreadUploader(upload, finish_s, None, sinks)
-                if sinks
-                else ProcessUploader(upload, _PROCESS_FINISH_S)
+                ThreadUploader(upload.uploads(local_sinks=sinks))
+                if self._waits
+                else ProcessUploader(upload)
             )
         except (OSError, RuntimeError) as error:  # The process or thread could not be started.
             self.lose(f"cannot start: {error}")

@@ -14,7 +14,8 @@ from typing import Any
 
 from outlay.clock import SYSTEM, Clock
 from outlay.errors import MissingExtra
-from outlay.integrations.driver import Counts, LoopCallback, samples_of, tokens_of
+from outlay.integrations.driver import Counts, LoopCallback
+from outlay.record.meters.batches import count_samples, count_tokens
 
 try:
     import torch
@@ -27,7 +28,8 @@ class OutlayCallback(LoopCallback, TrainerCallback):
     """Records a Trainer's training as a run, and stops it at the limits of its budget or guard.
 
     Args:
-        tokens: Counts the tokens of a micro-batch from its shapes; default: ``input_ids``.
+        tokens: Counts the tokens of a micro-batch from its shapes; default: the elements of
+            ``input_ids`` or of integer inputs. Needed if tokens are limited and it cannot tell.
         samples: Counts the samples of a micro-batch; default: the first dimension.
         save_at_stop: Whether a run that must stop saves once more (unless saving is disabled), so
             that the work since the last checkpoint is not lost.
@@ -39,8 +41,8 @@ class OutlayCallback(LoopCallback, TrainerCallback):
     def __init__(
         self,
         *,
-        tokens: Counts = tokens_of,
-        samples: Counts = samples_of,
+        tokens: Counts = count_tokens,
+        samples: Counts = count_samples,
         save_at_stop: bool = True,
         clock: Clock = SYSTEM,
         **options: Any,
@@ -157,12 +159,14 @@ class OutlayCallback(LoopCallback, TrainerCallback):
         """
         self.driver.end_waiting()
         self._tokens = self._samples = 0
-        for batch in batches if self._hook is None else ():
-            self._count(batch)
-        if not self._tokens and self._tokens_of is tokens_of:
-            self._samples = 0
+        if self._tokens_of is count_tokens and any(
+            self.driver.count(count_tokens, batch) is None for batch in batches
+        ):
             self._watch_inputs()
+        if self._hook is not None:
             return not self.driver.ask(tokens=self._last_tokens, samples=self._last_samples)
+        for batch in batches:
+            self._count(batch)
         return not self.driver.ask(tokens=self._tokens, samples=self._samples)
 
     def stop(self, args: Any, control: Any) -> None:

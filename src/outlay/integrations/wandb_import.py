@@ -22,7 +22,7 @@ from sqlalchemy import Engine
 from outlay.clock import wall_ns_of
 from outlay.decoding import BadDocument, read_document
 from outlay.errors import Finding, OutlayError
-from outlay.files import write_whole
+from outlay.files import make_private, write_whole
 from outlay.integrations.wandb_files import (
     HistoryRow,
     SystemRow,
@@ -188,7 +188,7 @@ def _import_source(
     stamp = _Imported(source.name, source.stamp(), stated)
     name = hashlib.sha256(os.fsencode(source.name)).hexdigest()[:16]
     marks = outlay_home() / SOURCE / "imported"
-    marks.mkdir(parents=True, exist_ok=True)
+    make_private(marks)
     mark = marks / f"{Path(source.name).stem}-{name}.json"
     before = _read_mark(mark)
     if before is not None and stamp.stamp and msgspec.structs.replace(before, segment="") == stamp:
@@ -275,9 +275,9 @@ def import_run(run: TrackedRun, terms: ImportTerms, done: ImportedRuns) -> Path:
     )
     segment = SegmentId(header.t_ns, header.rank, header.host or SOURCE)
     path = ledger_dir(directory) / segment.file_name
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_private(path.parent)
     lines = (encode_line(record, place) for place, record in enumerate([header, *body]))
-    write_whole(path, b"".join(lines))
+    write_whole(path, b"".join(lines), private=True)
     done.imported.append(str(directory))
     done.findings += run.findings
     for what in missing:

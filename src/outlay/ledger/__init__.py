@@ -64,6 +64,8 @@ if TYPE_CHECKING:
         find_statements,
         last_committed_step,
         read_run,
+        unsaved_steps,
+        unsaved_text,
     )
 
 __all__ = [
@@ -75,6 +77,7 @@ __all__ = [
     "claim_identity", "derive_attempts", "encode_line", "end_segment", "energy_of", "exact_gpus",
     "find_statements", "gpu_count_of", "kind_of", "last_committed_step", "ledger_dir",
     "read_identity", "read_lives", "read_run", "segment_paths", "training_ranks",
+    "unsaved_steps", "unsaved_text",
 ]  # fmt: skip
 
 

@@ -5,6 +5,10 @@ supervisor add signs of life. An attempt begins, per node, with the first proces
 that was recorded, and ends with the last. A cluster's accounting, if added to the log, decides the
 attempt's begin and end. It counts whole seconds: an end in the log within the same second is more
 precise and is kept, so that no record is cut off; records in a later second do not count.
+
+A wall clock may be set between two starts. On one machine the attempts before are then moved onto
+the clock of the attempt after, with everything before them: by as much as the clock was set, if
+both recorded the time since boot, else so that two that overlap are end to end.
 """
 
 from __future__ import annotations
@@ -13,12 +17,13 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from itertools import zip_longest
+from itertools import accumulate, pairwise, zip_longest
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeVar
 
 from msgspec.structs import replace as replace_fields
 
+from outlay.errors import Finding
 from outlay.files import open_own
 from outlay.ledger.codec import decode_block
 from outlay.ledger.reader import LedgerReader
@@ -31,19 +36,22 @@ from outlay.ledger.records import (
     Step,
     exact_gpus,
 )
-from outlay.ledger.segments import SUPERVISOR, SegmentId, segment_paths
+from outlay.ledger.segments import SUPERVISOR, SegmentId, order_of_starts, segment_paths
 
 DEAD_AFTER_NS = 600 * 10**9
 """Without a sign of life for this long, an attempt that recorded no end counts as dead."""
 ACCOUNTS = "sacct"
 """Prefix of the launch id, and of the source of GPUs, in segments from a cluster's accounting."""
 _SECOND_NS = 10**9
-"""A cluster's accounting rounds times down to this."""
+"""A cluster's accounting rounds times down to this; a clock that was set by less is not moved."""
 
 
 @dataclass(slots=True)
 class SegmentLife:
-    """The begin, end, prices and last sign of life of one process, folded from its records."""
+    """The begin, end, prices and last sign of life of one process, folded from its records.
+
+    ``moved_ns`` is added to its recorded times, to be on the clock of a later attempt.
+    """
 
     segment: SegmentId
     header: AttemptStarted | None = None
@@ -51,9 +59,30 @@ class SegmentLife:
     prices: list[PriceChanged] = field(default_factory=list)
     slices: list[SlicesChanged] = field(default_factory=list)
     last_sign_ns: int = 0
+    moved_ns: int = 0
 
     def __post_init__(self) -> None:
         self.last_sign_ns = self.segment.start_ns
+
+    @property
+    def start_ns(self) -> int:
+        """The time of its first record."""
+        return self.segment.start_ns + self.moved_ns
+
+    def moved(self, ns: int) -> SegmentLife:
+        """Return the same life, ``ns`` later (negative: earlier)."""
+        if not ns:
+            return self
+        life = SegmentLife(
+            self.segment,
+            header=None if self.header is None else _moved_header(self.header, ns),
+            end=None if self.end is None else _moved_record(self.end, ns),
+            prices=[_moved_record(change, ns) for change in self.prices],
+            slices=[_moved_record(change, ns) for change in self.slices],
+            moved_ns=self.moved_ns + ns,
+        )
+        life.last_sign_ns = self.last_sign_ns + ns
+        return life
 
     @property
     def is_account(self) -> bool:
@@ -79,6 +108,22 @@ class SegmentLife:
             self.last_sign_ns = max(self.last_sign_ns, record.t_ns)
         steps = (record.t_ns for record in reversed(records) if type(record) is Step)
         self.last_sign_ns = max(self.last_sign_ns, next(steps, 0))
+
+
+Timed = TypeVar("Timed", AttemptStarted, AttemptEnded, PriceChanged, SlicesChanged)
+
+
+def _moved_record(record: Timed, ns: int) -> Timed:
+    return replace_fields(record, t_ns=record.t_ns + ns)
+
+
+def _moved_header(header: AttemptStarted, ns: int) -> AttemptStarted:
+    starts = {
+        name: recorded_ns + ns
+        for name in ("process_start_ns", "agent_start_ns")
+        if (recorded_ns := getattr(header, name))
+    }
+    return replace_fields(_moved_record(header, ns), **starts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,6 +162,10 @@ class Attempt:
         outlived: Whether its log continues after the end in the cluster's accounting, which counts.
         begin: The source of ``start_ns``.
         nodes: The node of the timeline first; empty in logs without nodes.
+        moved_ns: What was added to the recorded times of its timeline, to be on the clock of a
+            later attempt; all times here are moved.
+        clock_set_ns: How far the clock was set between this attempt and the next, as far as that
+            is known; negative if back.
     """
 
     segment: SegmentId
@@ -131,11 +180,18 @@ class Attempt:
     begin: Literal["supervisor", "process", "record"] = "record"
     nodes: tuple[NodeStay, ...] = ()
     slices: tuple[SlicesChanged, ...] = ()
+    moved_ns: int = 0
+    clock_set_ns: int = 0
 
     @property
     def is_clipped(self) -> bool:
         """Whether its log has records after its end; they do not count."""
         return self.overlaps or self.outlived
+
+    @property
+    def is_altered(self) -> bool:
+        """Whether its timeline differs from its log: it is moved, or a part does not count."""
+        return self.is_clipped or self.moved_ns != 0
 
     @property
     def completed(self) -> bool:
@@ -146,7 +202,8 @@ class Attempt:
 def derive_attempts(lives: Iterable[SegmentLife]) -> list[Attempt]:
     """Return the run's attempts, oldest first; the order of ``lives`` does not matter."""
     ordered = sorted(lives, key=lambda life: life.segment)
-    starts = sorted(_starts(ordered), key=lambda start: start.begun_ns)
+    starts = _in_order(_starts(ordered))
+    _move_onto_last_clock(starts)
     for earlier, start in zip((None, *starts), starts, strict=False):
         start.find_nodes(earlier)
     return [_attempt(start, following) for start, following in zip_longest(starts, starts[1:])]
@@ -161,6 +218,30 @@ def alive_until(attempts: Sequence[Attempt], now_ns: int) -> list[Attempt]:
     until_ns = max(now_ns, last.last_sign_ns)
     nodes = tuple(node if node.ended else replace(node, end_ns=until_ns) for node in last.nodes)
     return [*attempts[:-1], replace(last, last_sign_ns=until_ns, nodes=nodes)]
+
+
+_OVERLAPS = "was still recording when the next attempt began; the later one counts"
+_OUTLIVED = "was still recording after its job had ended by the accounts; their end counts"
+
+
+def attempt_findings(attempts: Iterable[Attempt]) -> Iterator[Finding]:
+    """Yield a finding for every attempt whose timeline differs from its log."""
+    for attempt in attempts:
+        source = attempt.segment.file_name
+        if attempt.is_clipped:
+            message = _OVERLAPS if attempt.overlaps else _OUTLIVED
+            yield Finding(source=source, message=message, severity="warning")
+        if attempt.clock_set_ns:
+            yield Finding(source=source, message=_clock_set(attempt), severity="warning")
+
+
+def _clock_set(attempt: Attempt) -> str:
+    by = f"{abs(attempt.clock_set_ns) / _SECOND_NS:,.3f} s"
+    where = "back" if attempt.clock_set_ns < 0 else "ahead"
+    return (
+        f"the clock of its machine was set {where} by {by} before the next attempt; all of its "
+        "time counts, and its times are shown on the later clock"
+    )
 
 
 def training_ranks(segments: Sequence[SegmentId]) -> tuple[SegmentId, ...]:
@@ -202,6 +283,7 @@ class _Start:
         supervised: Whether its begin is that of a supervisor, or from its job's accounting.
         accounts: The accounting of its job.
         ended_ns: Its end according to ``accounts``.
+        clock_set_ns: How far the clock was set between this start and the next.
     """
 
     leader: SegmentLife
@@ -212,9 +294,10 @@ class _Start:
     nodes: list[NodeStay] = field(default_factory=list)
     accounts: SegmentLife | None = None
     ended_ns: int | None = None
+    clock_set_ns: int = 0
 
     def __post_init__(self) -> None:
-        self.begun_ns = self.leader.segment.start_ns
+        self.begun_ns = self.leader.start_ns
         self.supervised = self.leader.segment.rank == SUPERVISOR
 
     @property
@@ -223,6 +306,14 @@ class _Start:
         if self.ended_ns is not None:
             return self.ended_ns
         return max(life.last_sign_ns for life in (self.leader, *self.signs))
+
+    def move(self, ns: int) -> None:
+        """Add ``ns`` to all times."""
+        self.leader = self.leader.moved(ns)
+        self.ranks = [life.moved(ns) for life in self.ranks]
+        self.signs = [life.moved(ns) for life in self.signs]
+        self.begun_ns += ns
+        self.ended_ns = None if self.ended_ns is None else self.ended_ns + ns
 
     def find_nodes(self, earlier: _Start | None) -> None:
         """Find the nodes and their start times, not before the end of the ``earlier`` attempt."""
@@ -240,7 +331,7 @@ class _Start:
             if self.supervised and (is_first or self.accounts):
                 begun_ns = self.begun_ns
             elif earlier is not None:
-                after_ns = min(earlier.last_sign_ns, self.leader.segment.start_ns)
+                after_ns = min(earlier.last_sign_ns, self.leader.start_ns)
                 begun_ns = max(begun_ns, after_ns)
             stays.append(_stay(name, begun_ns, lives, watching if is_first else []))
         self.begun_ns = min(stay.start_ns for stay in stays)
@@ -264,25 +355,29 @@ def _starts(ordered: Sequence[SegmentLife]) -> list[_Start]:
     for life in ordered:
         if life.segment.rank > lowest:
             start = _find_start(life, starts)
-            start.ranks.append(life)
-            start.signs.append(life)
+            seen = _on_clock_of(start.leader, life)
+            start.ranks.append(seen)
+            start.signs.append(seen)
     return starts + _add_accounts([life for life in watching if life.is_account], starts)
 
 
 def _add_supervisors(supervisors: Sequence[SegmentLife], starts: Sequence[_Start]) -> list[_Start]:
     """Add each supervisor to the starts that it watched; return new starts for those without."""
     alone = []
-    for supervisor, until_ns in _watch_ends(supervisors):
-        begun_ns = supervisor.segment.start_ns
-        watched = [s for s in starts if begun_ns <= s.leader.segment.start_ns <= until_ns]
+    for supervisor, silent_ns in _watch_ends(supervisors):
+        watched = []
+        for start in starts:
+            seen = _on_clock_of(start.leader, supervisor)
+            if seen.start_ns <= start.leader.start_ns <= seen.last_sign_ns + silent_ns:
+                watched.append(start)
+                start.ranks.append(seen)
         if not watched:
             alone.append(_Start(supervisor))
             continue
-        for start in watched:
-            start.ranks.append(supervisor)
-        watched[0].begun_ns = min(watched[0].begun_ns, begun_ns)
-        watched[0].supervised = True
-        watched[-1].signs.append(supervisor)
+        first, last = watched[0], watched[-1]
+        first.begun_ns = min(first.begun_ns, first.ranks[-1].start_ns)
+        first.supervised = True
+        last.signs.append(last.ranks[-1])
     return alone
 
 
@@ -320,14 +415,16 @@ def _set_job_bounds(accounts: SegmentLife, inside: Sequence[_Start]) -> None:
 
 
 def _watch_ends(supervisors: Sequence[SegmentLife]) -> Iterator[tuple[SegmentLife, int]]:
-    """Yield each supervisor, and until when it watched.
+    """Yield each supervisor, and how long it watched after its last sign of life.
 
     One without a recorded end is taken to watch until it counts as dead or another takes over.
     """
     for life, later in zip_longest(supervisors, supervisors[1:]):
-        silent_ns = life.last_sign_ns + (DEAD_AFTER_NS if life.end is None else 0)
-        taken_over_ns = silent_ns if later is None else later.segment.start_ns - 1
-        yield life, max(life.last_sign_ns, min(silent_ns, taken_over_ns))
+        silent_ns = DEAD_AFTER_NS if life.end is None else 0
+        if later is not None:
+            taken_over_ns = _on_clock_of(life, later).start_ns - 1
+            silent_ns = min(silent_ns, taken_over_ns - life.last_sign_ns)
+        yield life, max(silent_ns, 0)
 
 
 def _find_start(life: SegmentLife, starts: Sequence[_Start]) -> _Start:
@@ -340,8 +437,83 @@ def _find_start(life: SegmentLife, starts: Sequence[_Start]) -> _Start:
     ]
     return min(
         together or starts,
-        key=lambda start: abs(start.leader.segment.start_ns - life.segment.start_ns),
+        key=lambda start: abs(start.leader.start_ns - _on_clock_of(start.leader, life).start_ns),
     )
+
+
+# The order of starts, and the clock on which they are
+
+
+def is_same_machine(before: AttemptStarted, after: AttemptStarted) -> bool | None:
+    """Return whether two attempts ran on one machine; None if unknown.
+
+    The first that both recorded decides: the instance id; the Slurm job; the boot id *and* the
+    start of process 1, since a container sees its host's boot id. In old logs, without nodes, a
+    different boot id tells nothing.
+    """
+    same_boot = before.boot_id == after.boot_id if before.boot_id and after.boot_id else None
+    if not (before.nodes and after.nodes):
+        return True if same_boot else None
+    if before.instance_id and after.instance_id:
+        return before.instance_id == after.instance_id
+    if before.slurm_job or after.slurm_job:
+        return before.slurm_job == after.slurm_job  # Another start of it: rates.given_back.
+    if same_boot and before.init_start and after.init_start:
+        return before.init_start == after.init_start
+    return False if same_boot is False else None
+
+
+def _clock_set_ns(before: SegmentLife, after: SegmentLife) -> int | None:
+    """Return how far the clock was set between two starts of one boot; None if unknown."""
+    first, then = before.header, after.header
+    if first is None or then is None or not first.boot_id or first.boot_id != then.boot_id:
+        return None
+    if not (first.since_boot_ns and then.since_boot_ns):
+        return None
+    return (then.t_ns - then.since_boot_ns) - (first.t_ns - first.since_boot_ns)
+
+
+def _on_clock_of(other: SegmentLife, life: SegmentLife) -> SegmentLife:
+    """Return a process on the clock of another of the same boot."""
+    set_ns = _clock_set_ns(life, other) or 0
+    return life.moved(set_ns) if abs(set_ns) > _SECOND_NS else life
+
+
+def _in_order(starts: Sequence[_Start]) -> list[_Start]:
+    """Return the starts by their begin, and those of one boot by the time since it."""
+    begins = [(start.begun_ns, start.leader.header) for start in starts]
+    return [starts[place] for place in order_of_starts(begins)]
+
+
+def _move_onto_last_clock(starts: Sequence[_Start]) -> None:
+    """Move every start onto the clock of the last one, as far as their relation is known."""
+    for earlier, later in pairwise(starts):
+        earlier.clock_set_ns = _set_between(earlier, later)
+    moves = accumulate(start.clock_set_ns for start in reversed(starts))
+    for start, ns in zip(reversed(starts), moves, strict=True):
+        if ns:
+            start.move(ns)
+
+
+def _set_between(earlier: _Start, later: _Start) -> int:
+    """Return how far the clock was set between two starts, as far as that is known; else 0."""
+    set_ns = _clock_set_ns(earlier.leader, later.leader)
+    if earlier.accounts or later.accounts:
+        return 0  # The accounting decides when they began and ended.
+    if set_ns is not None and abs(set_ns) > _SECOND_NS:
+        return set_ns
+    watching = (life for life in earlier.signs if life.segment.rank == SUPERVISOR)
+    ended_ns = max(life.last_sign_ns for life in (earlier.leader, *watching))
+    overlap_ns = ended_ns - later.leader.start_ns
+    if overlap_ns <= 0 or (set_ns is not None and overlap_ns > _SECOND_NS):
+        return 0  # In the second case both really ran at once.
+    first, then = earlier.leader.header, later.leader.header
+    if first is None or then is None or first.host != then.host:
+        return 0
+    if not is_same_machine(first, then):
+        return 0
+    begun_ns = min(later.begun_ns, then.process_start_ns or later.begun_ns)
+    return begun_ns - ended_ns
 
 
 def _node_of(life: SegmentLife) -> str:
@@ -357,12 +529,12 @@ def _process_start_ns(life: SegmentLife, earlier: _Start | None) -> int:
     The agent's start counts only in the first attempt that it starts: an agent older than the
     earlier attempt started that one.
     """
-    first_record_ns, header = life.segment.start_ns, life.header
+    first_record_ns, header = life.start_ns, life.header
     if header is None:
         return first_record_ns
     begun_ns = header.process_start_ns or first_record_ns
     if header.agent_start_ns and (
-        earlier is None or header.agent_start_ns >= earlier.leader.segment.start_ns
+        earlier is None or header.agent_start_ns >= earlier.leader.start_ns
     ):
         begun_ns = header.agent_start_ns
     return min(begun_ns, first_record_ns)
@@ -388,7 +560,7 @@ def _attempt(start: _Start, following: _Start | None) -> Attempt:
     overlaps = following is not None and leader.last_sign_ns > following.begun_ns
     if following is not None:
         last_sign_ns = min(last_sign_ns, following.begun_ns)
-    began_before = start.begun_ns < leader.segment.start_ns
+    began_before = start.begun_ns < leader.start_ns
     return Attempt(
         segment=leader.segment,
         ranks=tuple(life.segment for life in (leader, *start.ranks)),
@@ -402,12 +574,14 @@ def _attempt(start: _Start, following: _Start | None) -> Attempt:
         begin="supervisor" if start.supervised else "process" if began_before else "record",
         nodes=tuple(replace(node, end_ns=min(node.end_ns, last_sign_ns)) for node in start.nodes),
         slices=tuple(sorted(leader.slices, key=lambda change: (change.t_ns, change.seq))),
+        moved_ns=leader.moved_ns,
+        clock_set_ns=start.clock_set_ns,
     )
 
 
 def _header(start: _Start) -> AttemptStarted:
     """Return the leader's header, with the supervisor's command and the prices it did not know."""
-    header = start.leader.header or AttemptStarted(t_ns=start.leader.segment.start_ns)
+    header = start.leader.header or AttemptStarted(t_ns=start.leader.start_ns)
     for account in (life for life in start.ranks if life.is_account):
         if account.header is not None and header.gpus_source == "world_size":
             source = account.header.gpus_source

@@ -7,6 +7,7 @@ checkpoint and the last statements are found from the end of a file, without dec
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
 import re
@@ -28,7 +29,7 @@ from outlay.ledger.records import (
     Gap,
     Record,
 )
-from outlay.ledger.segments import SegmentId, id_from_name, segment_paths
+from outlay.ledger.segments import SegmentId, id_from_name, order_of_starts, segment_paths
 
 BLOCK_BYTES = 1 << 21
 LONGEST_LINE = 64 << 20
@@ -337,8 +338,7 @@ def last_committed_step(run_dir: Path) -> int | None:
     Of several ranks the lowest decides, as it does for the timeline: another one may have died
     before it recorded the checkpoint.
     """
-    newest_first = segment_paths(run_dir)[::-1]
-    for path in sorted(newest_first, key=_rank):
+    for path in sorted(_newest_first(segment_paths(run_dir)), key=_rank):
         try:
             with _map(path) as log:
                 for found in _find_backwards(log, _CHECKPOINT):
@@ -347,6 +347,30 @@ def last_committed_step(run_dir: Path) -> int | None:
         except (OSError, ValueError):  # An empty file cannot be mapped.
             continue
     return None
+
+
+def unsaved_steps(committed_step: int | None, last_step: int | None) -> range:
+    """Return the steps after the last committed checkpoint, up to the last one of a run."""
+    first = 0 if committed_step is None else committed_step + 1
+    return range(first, first if last_step is None else last_step + 1)
+
+
+def unsaved_text(unsaved: range) -> str:
+    """Return in words that these steps are in no checkpoint; empty without steps."""
+    if len(unsaved) < 2:
+        return "".join(f"step {step:,} is in no checkpoint" for step in unsaved)
+    return f"steps {unsaved[0]:,}\N{EN DASH}{unsaved[-1]:,} are in no checkpoint"
+
+
+def _newest_first(paths: Sequence[Path]) -> list[Path]:
+    begins: list[tuple[int, AttemptStarted | None]] = []
+    for path in paths:
+        header = None
+        with contextlib.suppress(OSError, ValueError), _map(path) as log:
+            header = _header(log)
+        segment = id_from_name(path)
+        begins.append((0 if segment is None else segment.start_ns, header))
+    return [paths[place] for place in reversed(order_of_starts(begins))]
 
 
 def find_statements(

@@ -49,7 +49,7 @@ class AttemptStarted(_Base, frozen=True, kw_only=True, tag="attempt_started"):
     """A process began to record; always the first record of its segment.
 
     ``nodes`` is 0 in logs written before runs were charged per node; those logs have none of the
-    fields after it.
+    fields after it. ``since_boot_ns`` is the time since boot at ``t_ns``; 0 if unknown.
     """
 
     run_id: str = ""
@@ -82,6 +82,7 @@ class AttemptStarted(_Base, frozen=True, kw_only=True, tag="attempt_started"):
     init_start: str = ""
     slurm_restart: str = ""
     stopped_machine_price: Price | None = None
+    since_boot_ns: Bounded = 0
     config: dict[str, Any] = {}
     command: tuple[str, ...] = ()
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import msgspec
 
 from outlay.decoding import MEBIBYTE, BadDocument, Int64, read_document
+from outlay.files import make_private, write_whole
 from outlay.ledger.records import AttemptStarted
 
 #   <run dir>/ledger/run.json                                  the identity, written once
@@ -44,6 +47,27 @@ class SegmentId:
         """The segment's file name; sorts by start."""
         host = re.sub(r"[^A-Za-z0-9._]", "_", self.host)
         return f"{self.start_ns:020d}-{host}-{self.pid}-r{self.rank}.jsonl"
+
+
+def order_of_starts(begins: Sequence[tuple[int, AttemptStarted | None]]) -> list[int]:
+    """Return the places of starts, oldest first, given the begin and the header of each.
+
+    Starts of one boot are in the order of the time since it, if they recorded that: the wall clock
+    may have been set between them. One that began after a clock was set back takes those before it
+    with it.
+    """
+    keys = [
+        (begun_ns, 0 if header is None else header.since_boot_ns) for begun_ns, header in begins
+    ]
+    by_boot: dict[str, list[int]] = {}
+    for place, (_, header) in enumerate(begins):
+        if header is not None and header.boot_id and header.since_boot_ns:
+            by_boot.setdefault(header.boot_id, []).append(place)
+    for places in by_boot.values():
+        places.sort(key=lambda place: keys[place][1])
+        for earlier, later in reversed(list(pairwise(places))):
+            keys[earlier] = (min(keys[earlier][0], keys[later][0]), keys[earlier][1])
+    return sorted(range(len(keys)), key=keys.__getitem__)
 
 
 def ledger_dir(run_dir: Path) -> Path:
@@ -102,10 +126,10 @@ def claim_identity(run_dir: Path, proposal: RunIdentity) -> RunIdentity:
         OSError: The directory cannot be written.
     """
     path = run_file(run_dir)
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_private(path.parent)
     draft = path.with_name(f".run-{os.getpid()}-{proposal.run_id}.json")
     try:
-        draft.write_bytes(msgspec.json.encode(proposal) + b"\n")
+        write_whole(draft, msgspec.json.encode(proposal) + b"\n", private=True)
         _publish(draft, path)
     finally:
         draft.unlink(missing_ok=True)

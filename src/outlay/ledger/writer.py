@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from outlay.clock import Clock
-from outlay.files import open_own, read_own
+from outlay.files import make_private, mode_in, open_own, read_own
 from outlay.ledger.codec import decode_block, encode_line
 from outlay.ledger.records import (
     LARGEST,
@@ -170,9 +170,9 @@ class SegmentWriter:
     def _open(self, t_ns: int) -> bool:
         """Create the file and write its header; if that fails, remove the file."""
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
+            make_private(self.path.parent)
             flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-            descriptor = os.open(self.path, flags, 0o644)
+            descriptor = os.open(self.path, flags, mode_in(self.path.parent))
         except OSError as error:
             self._open_failed(t_ns, _reason(error))
             return False

@@ -14,7 +14,7 @@ import msgspec
 
 from outlay.decoding import BadDocument, read_document
 from outlay.errors import InvalidValue, OutlayError
-from outlay.files import write_whole
+from outlay.files import make_private, write_whole
 from outlay.ledger.price import AUTO, Price, split_kind, typed_price
 from outlay.prices.names import Machine, Quote, look_up, look_up_automatic, parse_name
 from outlay.store.home import outlay_home
@@ -73,10 +73,10 @@ def set_rate(partition: str, rate: Price | None) -> dict[str, Price]:
         rates[partition] = rate
     rates = dict(sorted(rates.items()))
     path = rates_file()
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_private(path.parent)
     text = {name: rate_text(rate) for name, rate in rates.items()}
     content = msgspec.json.format(msgspec.json.encode(text), indent=2) + b"\n"
-    write_whole(path, content, synced=True)
+    write_whole(path, content, synced=True, private=True)
     return rates
 
 
@@ -170,8 +170,8 @@ def write_quotes(quotes: Iterable[Quote]) -> Path:
     lines = b",\n".join(map(encode, quotes))
     content = b'{"version":%d,"offers":[\n%b\n]}\n' % (VERSION, lines)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(path, content, synced=True)
+        make_private(path.parent)
+        write_whole(path, content, synced=True, private=True)
     except OSError as error:
         raise PriceFileNotWritten(path, error.strerror or str(error)) from None
     return path

@@ -21,6 +21,8 @@ MAX_GPUS = 100_000
 MAX_PRICE_MICROS = Money.parse("1e6 USD").micros
 MANUAL = "manual:"
 """Source prefix of manually set prices, which never expire; a new one replaces the old."""
+TRACKED = "tracked:"
+"""Source prefix of prices that were tracked one by one, with ``GPUPriceTracker.track_price``."""
 
 
 class Tier(StrEnum):

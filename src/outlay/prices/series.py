@@ -1,10 +1,10 @@
-"""Prices over time: each series' cheapest offer per snapshot, alerts, and a text chart."""
+"""Prices over time: each series' cheapest offer per snapshot, statistics, alerts, a text chart."""
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,12 +15,13 @@ from outlay.decoding import convert
 from outlay.errors import Finding
 from outlay.prices.alerts import AlertKind, change_percent
 from outlay.prices.gpus import matching_names
-from outlay.prices.offer import Tier
+from outlay.prices.offer import TRACKED, Tier
 from outlay.prices.price_book import latest_snapshots
 from outlay.prices.recording import (
     MACHINE_COLUMNS,
     SERIES_COLUMNS,
     Series,
+    machine_of,
     money_cells,
     read_rows,
     series_cells,
@@ -29,9 +30,12 @@ from outlay.store.connection import LARGEST
 from outlay.store.schema import price_alerts, price_points, price_series
 from outlay.units import Money
 from outlay.units.money import MICROS
+from outlay.units.quantity import NS_PER_HOUR
 
 _SERIES = [price_series.c[name] for name in SERIES_COLUMNS]
 _CHART_HEIGHT = 10
+VALID_NS = 24 * NS_PER_HOUR
+"""A tracked price is valid until replaced, or until others have been tracked for this long."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,6 +104,7 @@ class PriceWindow:
     """A machine's prices over a window: the cheapest of its series at each instant."""
 
     average: float
+    lowest: float
     trend_percent: float
 
 
@@ -120,6 +125,7 @@ def windows(
     return {
         machine: PriceWindow(
             average=sum(seen) / len(seen) / MICROS,
+            lowest=min(seen) / MICROS,
             trend_percent=change_percent(seen[-1], seen[0]),
         )
         for machine, seen in prices.items()
@@ -136,6 +142,62 @@ def current_points(store: Engine, damage: list[Finding] | None = None) -> list[P
     with store.begin() as connection:
         rows = connection.execute(query).mappings()
         return list(read_rows(rows, _point, "price", [] if damage is None else damage))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PriceStatistics:
+    """Prices of all tracked GPUs in dollars; the keys are ``provider:gpu``.
+
+    Average and trend are of the currently cheapest machine and terms, and missing without a price
+    in the last 24 hours.
+    """
+
+    total_tracked: int
+    gpus_by_type: dict[str, list[str]]
+    current_prices: dict[str, float]
+    average_prices_24h: dict[str, float]
+    price_trends_24h: dict[str, float]
+
+
+def price_statistics(store: Engine, now_ns: int, damage: list[Finding]) -> PriceStatistics:
+    """Return the statistics; findings about unreadable rows are added to ``damage``."""
+    current = _cheapest_points(current_points(store, damage))
+    recent = windows(store, since_ns=now_ns - 24 * NS_PER_HOUR, currency="USD")
+    by_type: dict[str, list[str]] = defaultdict(list)
+    for gpu, provider in sorted(current):
+        by_type[gpu].append(provider)
+    named = {f"{provider}:{gpu}": point for (gpu, provider), point in current.items()}
+    machines = {key: recent.get(machine_of(point.series)) for key, point in named.items()}
+    seen = {key: window for key, window in machines.items() if window is not None}
+    return PriceStatistics(
+        total_tracked=len(current),
+        gpus_by_type=dict(by_type),
+        current_prices={key: float(point.price.amount) for key, point in named.items()},
+        average_prices_24h={key: window.average for key, window in seen.items()},
+        price_trends_24h={key: window.trend_percent for key, window in seen.items()},
+    )
+
+
+def _cheapest_points(found: Iterable[PricePoint]) -> dict[tuple[str, str], PricePoint]:
+    """Return the cheapest valid point by GPU and provider."""
+    by_machine: dict[tuple[object, ...], list[PricePoint]] = defaultdict(list)
+    for point in found:
+        if point.series.currency == "USD":
+            by_machine[machine_of(point.series)].append(point)
+    valid = sorted(map(_valid_point, by_machine.values()), key=lambda point: -point.price.micros)
+    return {(point.series.gpu, point.series.provider): point for point in valid}
+
+
+def _valid_point(found: list[PricePoint]) -> PricePoint:
+    """Return a machine's cheapest point in the latest snapshot, or of the valid tracked prices."""
+    newest = max(found, key=lambda point: point.at_ns)
+    since_ns = newest.at_ns
+    if newest.series.source.startswith(TRACKED):
+        found = [point for point in found if point.series.source.startswith(TRACKED)]
+        since_ns -= VALID_NS - 1
+    return min(
+        (point for point in found if point.at_ns >= since_ns), key=lambda point: point.price.micros
+    )
 
 
 def alerts(

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import hashlib
 import os
+import re
 import signal
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from outlay.clock import SYSTEM, Clock
+from outlay.files import make_private
 
 # A version 2 cgroup for one command, where one can be created.
 #
@@ -120,6 +123,47 @@ _FIRST_PAUSE_S: Final = 0.001
 _LAST_PAUSE_S: Final = 0.1
 
 
+class PidScope(NamedTuple):
+    """Where a pid means the same process; a field that cannot be read is empty.
+
+    Two hosts may have one name, a host has another boot id after a reboot, and the containers of a
+    host share its boot id but not its pids.
+
+    Attributes:
+        namespace: The pid namespace, as its link in ``/proc`` reads.
+        machine: A digest of the machine id, which must not be published.
+    """
+
+    host: str
+    boot: str
+    namespace: str
+    machine: str = ""
+
+    def is_later_boot_of(self, other: PidScope) -> bool:
+        """Return whether this is the same machine after a reboot: no process of then is alive."""
+        is_same_machine = self.host == other.host and self.machine == other.machine != ""
+        return is_same_machine and "" != self.boot != other.boot != ""
+
+
+def pid_scope() -> PidScope:
+    """Return the scope of this process's pids."""
+    boot, machine = _first_line("/proc/sys/kernel/random/boot_id"), _first_line("/etc/machine-id")
+    digest = hashlib.sha256(machine.encode()).hexdigest()[:8] if machine else ""
+    return PidScope(os.uname().nodename, boot, _pid_namespace(), digest)
+
+
+def _pid_namespace() -> str:
+    with contextlib.suppress(OSError):
+        return str(Path("/proc/self/ns/pid").readlink())
+    return ""
+
+
+def _first_line(path: str) -> str:
+    with contextlib.suppress(OSError, ValueError):
+        return Path(path).read_text().strip()
+    return ""
+
+
 @dataclass(frozen=True, slots=True)
 class Process:
     """A snapshot of one process.
@@ -216,6 +260,45 @@ def descendants() -> list[Process]:
     table = all_processes()
     found = below(table, children)
     return [table[pid] for pid in found if pid in table and not table[pid].is_dead]
+
+
+# Processes of outlay that outlive the command in which they were started: each is registered by an
+# empty file, named after its pid, start time and pid namespace.
+
+
+def register_outliving(directory: Path, pid: int) -> bool:
+    """Register a process; False if that fails. Those that have ended are removed."""
+    with contextlib.suppress(OSError):
+        make_private(directory)
+        for file in directory.iterdir():
+            named = _OUTLIVING.fullmatch(file.name)
+            if named and named[3] == _namespace_number() and _outliving(int(named[1])) != file.name:
+                file.unlink(missing_ok=True)
+        if name := _outliving(pid):
+            (directory / name).touch(mode=0o600)
+            return True
+    return False
+
+
+def is_outliving(directories: Iterable[str], pid: int) -> bool:
+    """Return whether a process is registered in one of some directories."""
+    name = _outliving(pid)
+    return bool(name) and any(Path(directory, name).exists() for directory in directories)
+
+
+_OUTLIVING: Final = re.compile("([0-9]{1,10})-([0-9]{1,20})-([0-9]*)")
+
+
+def _outliving(pid: int) -> str:
+    """Return the name of the file that registers a process; "" if there is no such process."""
+    found = read_process(pid)
+    if found is None or found.is_dead:
+        return ""
+    return f"{pid}-{found.start}-{_namespace_number()}"
+
+
+def _namespace_number() -> str:
+    return "".join(filter(str.isdigit, _pid_namespace()))
 
 
 def command_line(pid: int) -> list[str]:

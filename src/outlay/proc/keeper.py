@@ -23,8 +23,8 @@ from outlay.proc.identity import (
     Process,
     all_processes,
     below,
-    command_line,
     end_all,
+    is_outliving,
     mark_of,
     own_children,
     read_process,
@@ -50,7 +50,7 @@ class KeeperTerms:
         orphan_notice_ns: The same when the supervisor has died.
         leftovers: Whether processes that an ended command left behind are killed, reported to the
             supervisor, or left alone.
-        spared: Python modules whose processes may outlive a command.
+        spared: Directories in which the processes are registered that may outlive a command.
         cgroup: Whether to put commands into a cgroup, where that is allowed.
         heir: The command to start when the supervisor has died, instead of ending the commands; the
             descriptors of the two pipes to the keeper are appended to its arguments.
@@ -96,6 +96,7 @@ class KeptCommand:
     """A command that was started.
 
     Attributes:
+        shared_group: A process group that it shares with others, who must not be killed; or 0.
         returncode: None while it runs.
         reported: Whether it ended and left processes, whose end is still to be reported.
     """
@@ -104,6 +105,7 @@ class KeptCommand:
     process: Process
     started_ns: int
     exit_file: str = ""
+    shared_group: int = 0
     asked: bool = False
     returncode: int | None = None
     reported: bool = False
@@ -128,6 +130,7 @@ class Keeper:
     helpers: set[int] = field(default_factory=set)
     older: frozenset[int] | None = None
     commands: dict[str, KeptCommand] = field(default_factory=dict)
+    _shared_groups: set[int] = field(default_factory=set)
     _ended: dict[int, int] = field(default_factory=dict)
 
     # -- starting ----------------------------------------------------------------------------
@@ -153,8 +156,10 @@ class Keeper:
         started.returncode = 0  # Reaped by ``_collect`` like any child, not by this object.
         process = read_process(started.pid) or Process(started.pid, 0, os.getpid(), started.pid)
         self.commands[ticket] = KeptCommand(
-            ticket=ticket, process=process, started_ns=began_ns, exit_file=launch.exit_file
-        )
+            ticket=ticket, process=process, started_ns=began_ns, exit_file=launch.exit_file,
+            shared_group=launch.group,
+        )  # fmt: skip
+        self._shared_groups.add(launch.group)
         self.notify(started_event(self.commands[ticket]))
 
     def adopt(self, started: Iterable[dict[str, Any]]) -> None:
@@ -163,6 +168,7 @@ class Keeper:
             fields = {name: known[name] for name in KeptCommand.__slots__}
             process = Process(**known["process"])
             self.commands[known["ticket"]] = KeptCommand(**fields | {"process": process})
+            self._shared_groups.add(known["shared_group"])
 
     # -- families ----------------------------------------------------------------------------
 
@@ -181,6 +187,7 @@ class Keeper:
             # command's if that is alive, or if no process has the pid.
             firsts = {pid for c in ours if (pid := c.process.pid) in roots or pid not in table}
             found |= {p.pid for p in table.values() if p.group in firsts or p.session in firsts}
+        found -= below(table, filter(self._is_spared, found))
         return [table[pid] for pid in found if pid in table and self._may_end(table[pid])]
 
     def _add_fresh(self, table: dict[int, Process]) -> None:
@@ -229,10 +236,10 @@ class Keeper:
     def _may_end(self, process: Process) -> bool:
         if process.is_dead or process.pid == os.getpid() or process.pid in self.helpers:
             return False
-        if not self.terms.spared:
-            return True
-        words = command_line(process.pid)
-        return not any(module in words for module in self.terms.spared)
+        return not self._is_spared(process.pid)
+
+    def _is_spared(self, pid: int) -> bool:
+        return bool(self.terms.spared) and is_outliving(self.terms.spared, pid)
 
     # -- signalling --------------------------------------------------------------------------
 
@@ -280,7 +287,8 @@ class Keeper:
     def _kill(self, found: list[Process], ticket: str | None) -> None:
         if self.cgroup is not None and (ticket is None or self.terms.leftovers == "report"):
             self._clear_cgroup()
-        for group in {process.group for process in found} - {0, os.getpgrp()}:
+        groups = {process.group for process in found} - self._shared_groups
+        for group in groups - {0, os.getpgrp()}:
             # Reaches a fork in progress. The groups of sessions that a keeper or a command created
             # have no other members.
             signal_group(group, signal.SIGKILL)
@@ -315,9 +323,12 @@ class Keeper:
     def _clear_cgroup(self) -> None:
         """Kill the whole cgroup, after this process and spared ones have left it."""
         assert self.cgroup is not None
-        for pid in self.cgroup.members():
+        members = self.cgroup.members()
+        spared = below(all_processes(), filter(self._is_spared, members))
+        for pid in members:
             process = read_process(pid)
-            if process is not None and not process.is_dead and not self._may_end(process):
+            may_end = process is None or process.is_dead or self._may_end(process)
+            if not may_end or pid in spared:
                 self.cgroup.leave(pid)
         self.cgroup.kill()
 

@@ -12,6 +12,7 @@ import select
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -132,6 +133,8 @@ class KeeperProcess:
                 self.keeper.start(Launch(**order))
             case "signal":
                 self.keeper.signal(**order)
+            case "leave":
+                self.keeper.terms = replace(self.keeper.terms, leftovers="leave")
             case "until":
                 self._until_ns = order["ns"]
             case _:
@@ -153,7 +156,7 @@ class KeeperProcess:
         """Start an heir of a dead supervisor; False if the commands have to end instead."""
         assert self._pipe is not None
         self._pipe.close()
-        self._pipe, self._until_ns = None, None
+        self._pipe = None
         keeper = self.keeper
         if not keeper.terms.heir or not (keeper.commands or self._unsent):
             return False
@@ -180,8 +183,9 @@ class KeeperProcess:
         """End what is left, unless the terms say to leave it, and clean up."""
         keeper = self.keeper
         abandoned = not self.dismissed
-        if keeper.terms.leftovers != "leave":
-            terms = keeper.terms
+        terms = keeper.terms
+        is_inherited = abandoned and bool(terms.heir)  # The heir watches what is left.
+        if terms.leftovers != "leave" and not is_inherited:
             left = keeper.end_everything(terms.orphan_notice_ns if abandoned else terms.notice_ns)
             if left:
                 pids = ", ".join(str(process.pid) for process in left)

@@ -16,15 +16,18 @@ from pathlib import Path
 from typing import Any, Final
 
 from outlay.clock import SYSTEM, Clock
-from outlay.files import write_whole
+from outlay.files import make_private, write_whole
 from outlay.proc.identity import (
     Cgroup,
+    PidScope,
     Process,
     all_processes,
     below,
     end_all,
     is_alive,
+    is_outliving,
     marked,
+    pid_scope,
     read_process,
     send,
 )
@@ -67,7 +70,9 @@ def exit_path(directory: Path, node: int = 0) -> Path:
 def write_exit(path: Path, record: ExitRecord) -> bool:
     """Write an exit record atomically; False if that fails."""
     try:
-        write_whole(path, json.dumps(asdict(record), separators=(",", ":")).encode() + b"\n")
+        write_whole(
+            path, json.dumps(asdict(record), separators=(",", ":")).encode() + b"\n", private=True
+        )
     except OSError:
         return False
     return True
@@ -90,8 +95,9 @@ class FamilyRecord:
     """The supervisor and keeper of a family, and how to find it without them.
 
     Attributes:
-        machine: Where its pids are valid: see ``this_machine``.
+        machine: Where its pids are valid, the fields of ``PidScope``; the last one may be missing.
         about: What it is: ``kind``, and what that kind needs to deal with a stray.
+        spared: As in ``KeeperTerms``.
     """
 
     machine: tuple[str, ...]
@@ -101,6 +107,7 @@ class FamilyRecord:
     commands: tuple[Process, ...] = ()
     cgroup: str = ""
     about: dict[str, Any] = field(default_factory=dict)
+    spared: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +121,11 @@ class StrayFamily:
     def end(self, clock: Clock = SYSTEM) -> list[Process]:
         """Kill all its processes, within a timeout; return what is left."""
         if self.record.cgroup:
-            Cgroup(Path(self.record.cgroup)).kill()
+            cgroup, ours = Cgroup(Path(self.record.cgroup)), {p.pid for p in survivors(self.record)}
+            for pid in cgroup.members():
+                if pid not in ours:
+                    cgroup.leave(pid)
+            cgroup.kill()
         return end_all(lambda: survivors(self.record), clock)
 
     def forget(self) -> None:
@@ -128,8 +139,8 @@ class StrayFamily:
 def write_record(path: Path, record: FamilyRecord) -> None:
     """Write a family's record."""
     with contextlib.suppress(OSError):  # Without it a stray of this family is not found.
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(path, json.dumps(asdict(record)).encode() + b"\n")
+        make_private(path.parent)
+        write_whole(path, json.dumps(asdict(record)).encode() + b"\n", private=True)
 
 
 def find_strays(directory: Path) -> Iterator[StrayFamily]:
@@ -155,6 +166,7 @@ def survivors(record: FamilyRecord) -> list[Process]:
     if record.cgroup:
         roots |= set(Cgroup(Path(record.cgroup)).members())
     found = below(table, roots) - {os.getpid()}
+    found -= below(table, [pid for pid in found if is_outliving(record.spared, pid)])
     return [table[pid] for pid in sorted(found) if pid in table and not table[pid].is_dead]
 
 
@@ -169,23 +181,15 @@ def _is_kept(record: FamilyRecord) -> bool:
     return True
 
 
-def this_machine() -> tuple[str, ...]:
-    """Return the scope of a pid: host, boot id and pid namespace."""
-    parts = [os.uname().nodename]
-    with contextlib.suppress(OSError):
-        parts.append(Path("/proc/sys/kernel/random/boot_id").read_text().strip())
-    with contextlib.suppress(OSError):
-        parts.append(str(Path("/proc/self/ns/pid").readlink()))
-    return tuple(parts)
-
-
 def _read(path: Path) -> StrayFamily | None:
     from outlay.decoding import BadDocument, read_document  # Here: as in read_exit.
 
     try:
-        record, here = read_document(path, FamilyRecord), this_machine()
-        if record.machine != here:  # Another machine's, or from before a reboot of this one.
-            if record.machine[:1] == here[:1] and record.machine[1:2] != here[1:2]:
+        record, here = read_document(path, FamilyRecord), pid_scope()
+        if record.machine not in (here, here[:-1]):
+            if len(record.machine) == len(here) and here.is_later_boot_of(
+                PidScope(*record.machine)
+            ):
                 path.unlink()
             return None
     except (OSError, BadDocument):

@@ -27,13 +27,14 @@ from outlay.proc.identity import (
     below,
     catches,
     own_children,
+    pid_scope,
     read_process,
     send,
     set_subreaper,
 )
 from outlay.proc.keeper import Keeper, KeeperTerms, Launch, SignalTarget
 from outlay.proc.keeper_process import MessagePipe
-from outlay.proc.strays import FamilyRecord, this_machine, write_record
+from outlay.proc.strays import FamilyRecord, write_record
 
 _LOOK_EVERY_S: Final = 0.02
 _WAKE_EVERY_NS: Final = 10**8
@@ -170,10 +171,14 @@ class ProcessSupervisor:
         elif self._pipe is not None:
             self._send("signal", ticket=ticket, number=int(number), whom=whom)
 
-    def set_deadline(self, until_ns: int) -> None:
+    def set_deadline(self, until_ns: int | None) -> None:
         """Send the keeper the monotonic time at which it ends the commands by itself."""
         self._until_ns = until_ns
         self._send("until", ns=until_ns)
+
+    def leave_rest(self) -> None:
+        """Let processes that an ended command left behind run on, whatever the terms say."""
+        self._send("leave")
 
     def wait(self, timeout_s: float) -> list[KeptEvent]:
         """Return events as soon as there are any; none after the timeout.
@@ -355,9 +360,10 @@ class ProcessSupervisor:
             cgroup = "" if self._cgroup is None else str(self._cgroup.directory)
             commands = [Process(**message["process"]) for message in self._running.values()]
             record = FamilyRecord(
-                machine=this_machine(), session=self.terms.session,
+                machine=tuple(pid_scope()), session=self.terms.session,
                 supervisor=me or Process(os.getpid(), 0), keeper=self._keeper_process,
                 commands=tuple(commands), cgroup=cgroup, about=self.about,
+                spared=self.terms.spared,
             )  # fmt: skip
             write_record(Path(self.terms.record), record)
 

@@ -197,6 +197,8 @@ class Recorder:
 
     Attributes:
         gates: Called before and after every step; add to them with ``attach``.
+        on_stop: Called once, in this order, when the loop must end after a step.
+        committed_step: The step of the last committed checkpoint; None without one.
         bad_metrics: How many metrics were dropped because their values were not numbers.
     """
 
@@ -210,6 +212,8 @@ class Recorder:
         self.step_number = first_step - 1
         self.stop_reason: str | None = None
         self.gates: list[Gate] = []
+        self.on_stop: list[Callable[[], object]] = []
+        self.committed_step = first_step - 1 if first_step else None
         self.bad_metrics = 0
         self._fill_steps: list[FillStep] = []
         self._observers: list[Observe] = []
@@ -217,6 +221,7 @@ class Recorder:
         self._left: Step | None = None
         self._end_ns: int | None = None
         self._ready = False  # Whether the thread is known and no left step is pending.
+        self._stepped = self._stop_announced = False
 
     def attach(
         self,
@@ -301,7 +306,28 @@ class Recorder:
         """Return whether every gate allows a step of this size; a refusal ends the loop."""
         for gate in self.gates:
             self.stop_reason = self.stop_reason or gate.before_step(tokens=tokens, samples=samples)
+        if self.stop_reason is not None:
+            self.announce_stop()
         return self.stop_reason is None
+
+    def announce_stop(self) -> None:
+        """Call ``on_stop``, each as a ``checkpoint_save``; only the first call after a step does.
+
+        If one raises, that is recorded, the others are called, and then it is raised.
+        """
+        if self._stop_announced or not self._stepped:
+            return
+        self._stop_announced = True
+        errors: list[Exception] = []
+        for save in self.on_stop:
+            try:
+                with self.span("checkpoint_save"):
+                    save()
+            except Exception as error:  # noqa: BLE001 - raised below
+                self.note("a function of on_stop failed", error=type(error).__name__)
+                errors.append(error)
+        if errors:
+            raise errors[0]
 
     def begin_step(self) -> int:
         """Begin the next step and return its number."""
@@ -314,10 +340,16 @@ class Recorder:
 
     def end_step(self, step: Step) -> None:
         """Write a step that ran to its end, and call the gates."""
+        self._end_step(step)
+        if self.stop_reason is not None:
+            self.announce_stop()
+
+    def _end_step(self, step: Step) -> None:
         for fill_step in self._fill_steps:
             step = fill_step(step)
         self._write(step)
         self.next_step = step.step + step.count
+        self._stepped = True
         for gate in self.gates:
             self.stop_reason = gate.after_step(step) or self.stop_reason
 
@@ -352,6 +384,7 @@ class Recorder:
     def checkpoint_committed(self, step: int | None = None) -> None:
         """Record that everything up to ``step`` (default: the last one) is safe on storage."""
         number = self.step_number if step is None else step
+        self.committed_step = number
         self.append(CheckpointCommitted(t_ns=self.now_ns(), step=number))
         self.writer.sync()
 
@@ -417,7 +450,7 @@ class Recorder:
     def _write_left_step(self) -> None:
         step, self._left = self._left, None
         if step is not None:
-            self.end_step(step)
+            self._end_step(step)  # The loop was left: nothing of it is to be saved here.
 
 
 def _check_name(name: object) -> None:

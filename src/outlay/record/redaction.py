@@ -49,7 +49,22 @@ _SECRET_LOOK = re.compile(
 )
 _IN_ADDRESS = re.compile(r"(?<=://)[^/\s]+(?=@)")
 _URL = re.compile(r"(https?://[^\s/\"']*)([^\s\"']*)", re.IGNORECASE)
-_USER = re.compile(r"(?<!\S)(-u|--user)([= ])([^\s:]+):[^\s\"']+")
+_BRIEF = re.compile(r"(?<!\S)(-[ptu]|--user)(=| +)([\"']?)([^\s\"']+)")
+"""Flags that take a password, a token or ``user:password`` in one program and a setting, a port or
+a partition in another: the form of their value decides."""
+_PASSWORD_FORM = re.compile(r"(?=.*[A-Za-z])(?=.*[0-9!#$%^&*+~@])[^\s/]{6,}")
+_NO_PASSWORD = re.compile(
+    r"latest|v?[0-9]+(?:\.[0-9]+)+.*|.*\.[a-z][a-z0-9]{0,4}"
+    r"|(?:[a-z]+[-_])*(?:[abhlptv]|gb|gh|mi|rtx|tpu-?v)[0-9]{1,4}[a-z]{0,3}(?:[-_][a-z0-9]+)*",
+    re.IGNORECASE,
+)
+"""Versions, files and GPUs: the tag of an image, a script, a partition."""
+_SPOKEN = re.compile(
+    r"(?P<open>^|[\"'])(?P<name>\s*(?:password|passwd|passphrase|passcode)\s+)[^\s\"']+(?=\s*(?:$|[\"']))"
+    r"|(?<!\w)(?P<named>(?:password|passwd|passphrase|passcode)\s+(?P<quote>[\"']))[^\s\"']+(?=(?P=quote))",
+    re.IGNORECASE,
+)
+"""``password X`` as a whole argument or between quotes, and ``password 'X'``."""
 _BOT = re.compile(r"(?<=/bot)[0-9]+:[A-Za-z0-9_-]+")
 _SCHEME = re.compile(
     r"\b(Bearer|Basic|Digest|Negotiate|AWS4-HMAC-SHA256)\s+[^\s\"',]+", re.IGNORECASE
@@ -125,7 +140,10 @@ class Redactor:
         text = _IN_ADDRESS.sub(REDACTED, text)
         text = _URL.sub(_without_hook, text)
         text = _BOT.sub(REDACTED, text)
-        text = _USER.sub(rf"\1\2\3:{REDACTED}", text)
+        text = _BRIEF.sub(
+            lambda found: found[1] + found[2] + found[3] + _brief(*found.group(1, 4)), text
+        )
+        text = _SPOKEN.sub(_without_spoken, text)
         text = _SCHEME.sub(rf"\1 {REDACTED}", text)
         text = _without_values(text)
         # Variables may hold bytes that are not UTF-8; records must be UTF-8.
@@ -136,10 +154,11 @@ class Redactor:
         shown: list[str] = []
         flag = ""
         for word in words:
-            is_value = not word.startswith("--") and is_secret(flag, word)
-            shown.append(REDACTED if is_value else self.text(word))
-            found = _A_FLAG.fullmatch(word)
-            flag = found[1] if found else ""
+            name = flag.lstrip("-")
+            is_value = not word.startswith("--") and is_secret(name, word)
+            brief = _brief(flag, word) if flag in _BRIEF_FLAGS else word
+            shown.append(REDACTED if is_value else brief if brief != word else self.text(word))
+            flag = word if _A_FLAG.fullmatch(word) else ""
         return shown
 
     def environment(self, environment: Mapping[str, str]) -> dict[str, str]:
@@ -186,6 +205,29 @@ def _without_values(text: str) -> str:
         parts += [text[at : found.end()], value[0].replace(bare, REDACTED, 1)]
         at = value.end()
     return "".join([*parts, text[at:]])
+
+
+_BRIEF_FLAGS: Final = frozenset(["-p", "-t", "-u", "--user"])
+
+
+def _brief(flag: str, value: str) -> str:
+    """Return the value of one of ``_BRIEF_FLAGS``, redacted if it has the form of a secret."""
+    user, colon, password = value.partition(":")
+    is_user = flag in ("-u", "--user")
+    if value.startswith("-") or REDACTED in value:
+        return value
+    if colon:
+        is_pair = user[:1].isalpha() and "/" not in value and _SETTING.fullmatch(password) is None
+        hides = password and (is_user or (is_pair and not _NO_PASSWORD.fullmatch(password)))
+        return f"{user}:{REDACTED}" if hides else value
+    if _SETTING.fullmatch(value) or _NO_PASSWORD.fullmatch(value) or is_user:
+        return value  # A token in place of a user has a prefix, which is recognised anywhere.
+    return REDACTED if _PASSWORD_FORM.fullmatch(value) else value
+
+
+def _without_spoken(found: re.Match[str]) -> str:
+    """Redact the password of ``password X``."""
+    return f"{found['named'] or found['open'] + found['name']}{REDACTED}"
 
 
 def _without_hook(url: re.Match[str]) -> str:

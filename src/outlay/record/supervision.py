@@ -13,7 +13,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from outlay.clock import SYSTEM, Clock
+from outlay.clock import SYSTEM, Clock, since_boot_ns
 from outlay.ledger import (
     SUPERVISOR,
     AttemptEnded,
@@ -69,6 +69,7 @@ class Supervision:
     Attributes:
         start_ns: When the attempt began, UTC nanoseconds.
         end_ns: When it ended; equal to ``start_ns`` until then.
+        header: The segment's first record; None if nothing is recorded.
 
     Raises:
         RunInUse: Another exclusive supervision records the directory.
@@ -93,9 +94,14 @@ class Supervision:
         self._ended = False
         self._disabled = facts.is_disabled(environ)
         writer: Writer = NullWriter()
+        self.header: AttemptStarted | None = None
         if not self._disabled:
-            header = self._begin(what, environ, exclusive=exclusive)
-            writer = SegmentWriter(ledger_dir(what.run_dir) / self.segment.file_name, header, clock)
+            self.header = self._begin(what, environ, exclusive=exclusive)
+            if (boot_ns := since_boot_ns(clock)) is not None:
+                recorded_ns = boot_ns - (now_ns - self.start_ns)
+                self.header = replace(self.header, since_boot_ns=recorded_ns)
+            path = ledger_dir(what.run_dir) / self.segment.file_name
+            writer = SegmentWriter(path, self.header, clock)
         self.recorder = Recorder(writer, clock, wall_offset_ns=wall_offset_ns)
 
     def _begin(

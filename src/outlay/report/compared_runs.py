@@ -13,11 +13,10 @@ from outlay.report.files import setup_of
 from outlay.report.html import Cell, amount
 from outlay.report.run_charts import Axis, metric_charts
 from outlay.report.run_document import parameters_of
-from outlay.runs.figures import RunFigures
+from outlay.runs.figures import COUNT, FIGURES, RunFigure
 from outlay.runs.reading import RunReading
-from outlay.store.runs import RunRow
+from outlay.store.run_row import RunRow
 from outlay.units import Money
-from outlay.units.quantity import duration_text
 from outlay.units.shown import counted, money_text
 
 _MOST_METRICS: Final = 12
@@ -66,35 +65,34 @@ def _labels(readings: Sequence[RunReading]) -> list[str]:
 def _overview(
     labels: Sequence[str], readings: Sequence[RunReading], link: Callable[[str], str]
 ) -> Table:
+    figures = [each for each in FIGURES if each.compared]
     rows = [
-        (
+        [
             Cell(text=label, href=link(run.run_id)),
-            Cell(text=run.status, value=run.status, chip=run.status),
-            run.figures.steps, percent_cell(run.figures.goodput),
-            metric_cell(run.figures.metric, run.figures.metric_value),
-            Cell(text=duration_text(run.figures.wall_ns), is_number=True),
-            run_cost(run.figures),
-        )
+            *(figure_cell(figure, run.figures, run.t_ns) for figure in figures),
+        ]
         for label, run in zip(labels, readings, strict=True)
-    ]  # fmt: skip
-    return Table(("run", "status", "steps", "goodput", "metric", "wall time", "cost"), rows)
+    ]
+    return Table(("run", *(figure.label for figure in figures)), rows)
 
 
-def run_cost(run: RunFigures | RunRow) -> Cell | Money:
-    """Return a run's cost, marked if a part of it is assumed."""
-    return amount(run.cost, mark="assumed" if run.assumed else "", kind=run.kind)
-
-
-def percent_cell(share: float | None) -> Cell:
-    """Return a share, in percent; empty where it is unknown."""
-    return Cell(text="" if share is None else f"{share:.1%}", value=share, is_number=True)
-
-
-def metric_cell(name: str | None, value: float | None) -> Cell:
-    """Return the leading metric's name and last value."""
-    if name is None or value is None:
-        return Cell(text="")
-    return Cell(text=f"{name} {value:.4g}", value=value)
+def figure_cell(figure: RunFigure, run: RunRow, now_ns: int) -> object:
+    """Return a figure as a cell of a page's table."""
+    value = figure.of(run)
+    if isinstance(value, Money):
+        mark = figure.grade(run)
+        return amount(value, mark="" if mark == "measured" else mark, kind=run.kind)
+    if figure.name == "status":
+        return Cell(text=run.status, value=run.status, chip=run.status)
+    if figure.name == "metric_value" and value is not None:
+        return Cell(text=f"{run.metric} {value:.4g}", value=value)
+    if figure.unit is COUNT:
+        return value
+    return Cell(
+        text=figure.text(run, now_ns),
+        value=figure.cell(run),
+        is_number=figure.unit.is_right,
+    )
 
 
 def _metrics(labels: Sequence[str], readings: Sequence[RunReading], axis: Axis) -> Iterator[Block]:

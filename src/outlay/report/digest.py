@@ -16,10 +16,10 @@ from sqlalchemy import Engine
 from outlay.advise.recommendation import OptimizationRecommendation, merged, of_kind
 from outlay.advise.run_advice import advise_run
 from outlay.clock import utc_text
-from outlay.cost.compare import percent_used
 from outlay.cost.cost_book import CostBook, budgeted
 from outlay.cost.forecast import PAST_DAYS, Estimate, forecast_month
 from outlay.cost.spending import Spending, SpendItem, Unit
+from outlay.cost.thresholds import percent_used
 from outlay.errors import Finding, OutlayError
 from outlay.export.live_runs import GuardReading, read_guards
 from outlay.goodput import phases as ph
@@ -29,9 +29,10 @@ from outlay.ledger.price import KINDS, Kind
 from outlay.rates import kind_of_cost, share_out
 from outlay.report.document import Block, Document, Figure, NoteBlock, Table, sections
 from outlay.report.html import Cell
-from outlay.runs.sacct_import import IN_NO_RUN as REST_OF_JOB
+from outlay.runs.accounting.sacct_import import IN_NO_RUN as REST_OF_JOB
 from outlay.runs.spending_reader import read_spending, refresh_books
-from outlay.store.runs import RunRow, list_runs
+from outlay.store.run_row import RunRow
+from outlay.store.runs import list_runs
 from outlay.units import Money
 from outlay.units.shown import amount_text, decimals_of, kind_suffix, money_text, range_text
 

@@ -5,17 +5,14 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any, Literal, assert_never
+from typing import Any, assert_never
 
 from outlay.escaping import html_text, markdown_table, markdown_text
 from outlay.report import html
 from outlay.report.charts import Chart
+from outlay.runs.figures import Known
 from outlay.units import Money
 from outlay.units.shown import number_text
-
-Known = Literal["measured", "stated", "estimated", "assumed"]
-"""How a figure is known: measured by the run; stated: measured time at a price that a user typed;
-estimated: computed from measurements; assumed: not measured by anything."""
 
 
 @dataclass(frozen=True, slots=True)

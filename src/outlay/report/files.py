@@ -42,18 +42,16 @@ class SweepAccount:
     @property
     def verdict(self) -> str:
         """Which configuration was best, and how certain that is."""
-        return verdict(self.summary.subjects, self.summary.rows)
+        return verdict(self.summary.rows)
 
     def document(self, link: Link = lambda _: "") -> Document:
         """Return the sweep's report; ``link`` returns the address of a run's page."""
         found = self.summary
-        return sweep_document(
-            found.name, found.subjects, found.rows, self.events, head=found.head, link=link
-        )
+        return sweep_document(found.name, found.rows, self.events, head=found.head, link=link)
 
     def charts(self) -> list[Chart]:
         """Return the charts of that report."""
-        return charts_of(self.summary.subjects, self.summary.rows, self.events)
+        return charts_of(self.summary.rows, self.events)
 
 
 def read_sweep(root: Path, now_ns: int, *, allow_missing: bool = False) -> SweepAccount:
@@ -111,7 +109,7 @@ def _write_texts(document: Document, directory: Path, forms: Sequence[Form]) -> 
 
 def _links(account: SweepAccount, directory: Path) -> Link:
     """Return links relative to ``directory`` to the runs' reports that exist."""
-    dirs = {s.run.id: account.root / s.run.run_dir for s in account.summary.subjects}
+    dirs = {row.run.id: account.root / row.run.run_dir for row in account.summary.rows}
 
     def link(run: str) -> str:
         page = dirs[run] / "report.html"

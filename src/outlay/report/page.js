@@ -126,6 +126,12 @@
     state.classList.toggle("live", isLive);
   };
   document.addEventListener("htmx:sse:after:connection", () => sayState("live", true));
+  document.addEventListener("htmx:response:error", (event) =>
+    sayState(
+      event.detail.ctx.response.status === 503 ? "not live: too many pages open" : "not connected",
+      false,
+    ),
+  );
   document.addEventListener("htmx:sse:error", () => sayState("not connected", false));
   document.addEventListener("htmx:sse:close", () => sayState("not connected", false));
   document.addEventListener("htmx:sse:after:message", prepare);

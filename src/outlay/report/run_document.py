@@ -15,22 +15,23 @@ from outlay.clock import utc_text
 from outlay.goodput import phases as ph
 from outlay.goodput.follower import GoodputSummary, PhaseRow
 from outlay.goodput.reliability import checkpoint_spacing
+from outlay.ledger import unsaved_text
 from outlay.report.document import (
     Block,
     ChartBlock,
     Document,
     Figure,
-    Known,
     NoteBlock,
     Table,
     sections,
 )
 from outlay.report.html import Cell, amount
 from outlay.report.run_charts import Axis, at_risk, metric_charts, phase_strip, step_times
+from outlay.runs.figures import Known
 from outlay.runs.reading import RunReading
 from outlay.units import Money
 from outlay.units.quantity import duration_text
-from outlay.units.shown import counted, kind_suffix, money_text, unit_cost_text
+from outlay.units.shown import beside_text, counted, kind_suffix, money_text, unit_cost_text
 
 # The verdict
 
@@ -42,6 +43,7 @@ def verdict(run: RunReading) -> str:
         return "Nothing is recorded yet: the run has no wall time."
     state = "So far" if summary.alive else "In all"
     price = "no price" if summary.cost is None else _cost_text(run, summary.cost)
+    price += beside_text(each.cost for each in summary.cost_beside)
     spent = f"{state} {duration_text(summary.wall_ns)} of wall time, {price}"
     if summary.goodput is None:
         got = "; no steps were recorded, so the productive share is unknown."
@@ -154,6 +156,9 @@ def _run(run: RunReading) -> Iterator[Block]:
     if summary.cost is not None:
         text = _cost_text(run, summary.cost)
         yield Figure("cost", summary.cost, text, _cost_grade(run), leads=True)
+    for each in summary.cost_beside:
+        label, text = f"cost in {each.cost.currency}, beside", _cost_text(run, each.cost)
+        yield Figure(label, each.cost, text, _cost_grade(run), leads=True)
     burn = run.view.burn_micros_per_hour
     if burn and summary.cost is not None:
         per_hour = Money(burn, summary.cost.currency)
@@ -282,6 +287,8 @@ def _budget(run: RunReading) -> Iterator[Block]:
         yield Table(("part of the cost", "cost", "budget"), parts)
     if report.stop_reason is not None:
         yield Figure("stopped by", report.stop_reason, report.stop_reason)
+        if report.unsaved:
+            yield Figure("not saved", len(report.unsaved), unsaved_text(report.unsaved))
     elif report.forecast is not None and run.goodput.alive:
         ahead = report.forecast
         text = f"{duration_text(ahead.time_left_ns)}, after {ahead.steps_left:,} more steps"
@@ -318,6 +325,11 @@ def _phases(run: RunReading) -> Iterator[Block]:
     rows.append(("total", *_phase_cells(summary.wall_ns, 1.0, cost.cost)))
     if cost.assumed:
         rows.append(("of which assumed", None, None, cost.assumed))
+    for beside in cost.cost_beside:
+        in_it = f"in {beside.cost.currency}, beside"
+        parts = beside.by_phase.items()
+        rows += [(f"{phase} {in_it}", None, None, money) for phase, money in parts]
+        rows.append((f"total {in_it}", None, None, beside.cost))
     headings = ("phase", "share of time", "time", "cost")
     total = len(summary.phases)
     yield Table(headings, tuple(rows), _cost_grade(run), total)

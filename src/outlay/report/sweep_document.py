@@ -32,14 +32,14 @@ from outlay.sweep.aggregate.comparison import (
     replicates,
     verdict,
 )
-from outlay.sweep.aggregate.rows import Row, Subject, in_time, unit_of
+from outlay.sweep.aggregate.rows import Cells, SweepRow, in_time, unit_of
 from outlay.sweep.grid.parsing import Target
 from outlay.sweep.state.outcomes import Event
 from outlay.units import Money
 from outlay.units.shown import amount_text, money_of, money_text
 
 
-def latex_table(rows: Sequence[Row]) -> str:
+def latex_table(rows: Sequence[Cells]) -> str:
     """Return a booktabs table: a row per configuration, means over seeds and their intervals."""
     metric = latex_text(_metric(rows))
     lines = [
@@ -70,22 +70,20 @@ _SPREAD: Final = "Estimated: a run's dollars are spread evenly over its wall tim
 _CROSS: Final = "A cross: the attempt failed, was ended or killed."
 
 
-def charts_of(
-    subjects: Sequence[Subject], rows: Sequence[Row], events: Sequence[Event]
-) -> list[Chart]:
+def charts_of(rows: Sequence[SweepRow], events: Sequence[Event]) -> list[Chart]:
     """Return every chart for which there are figures."""
     return [
-        *_ranking_chart(subjects, rows),
-        *_against(subjects, rows),
-        *_learning(subjects, rows),
-        *_waterfall(subjects),
+        *_ranking_chart(rows),
+        *_against(rows),
+        *_learning(rows),
+        *_waterfall(rows),
         *_over_time(events),
     ]
 
 
-def _against(subjects: Sequence[Subject], rows: Sequence[Row]) -> Iterator[Plane]:
+def _against(rows: Sequence[SweepRow]) -> Iterator[Plane]:
     """Yield the metric against cost, time, tokens and energy, where measured."""
-    target = next((s.target for s in subjects if s.target.metric), None)
+    target = next((row.target for row in rows if row.target.metric), None)
     if target is None:
         return
     drawn: list[list[float]] = []
@@ -104,7 +102,7 @@ def _against(subjects: Sequence[Subject], rows: Sequence[Row]) -> Iterator[Plane
                 yield _plane(target, column, mine, unit, used)
 
 
-def _unit(row: Row) -> str:
+def _unit(row: Cells) -> str:
     return unit_of(row.get("currency"), row.get("cost_kind"))
 
 
@@ -124,9 +122,9 @@ def _is_drawn(values: Sequence[float], before: Sequence[Sequence[float]]) -> boo
     )
 
 
-def _ranking_chart(subjects: Sequence[Subject], rows: Sequence[Row]) -> Iterator[IntervalChart]:
+def _ranking_chart(rows: Sequence[SweepRow]) -> Iterator[IntervalChart]:
     """Yield the configurations with their intervals, if there are several."""
-    found = ranked(subjects, rows)
+    found = ranked(rows)
     values: dict[str, float] = {row["run_id"]: row.get("accuracy_value", 0.0) for row in rows}
     if len(found) > 1:
         yield IntervalChart(
@@ -141,12 +139,12 @@ def _ranking_chart(subjects: Sequence[Subject], rows: Sequence[Row]) -> Iterator
         )  # fmt: skip
 
 
-def _metric(rows: Sequence[Row]) -> str:
+def _metric(rows: Sequence[Cells]) -> str:
     """Return the name of the metric that runs are compared by."""
     return next((str(r["accuracy_metric"]) for r in rows if r.get("accuracy_metric")), "metric")
 
 
-def _plane(target: Target, column: str, rows: Sequence[Row], unit: _Unit, used: str) -> Plane:
+def _plane(target: Target, column: str, rows: Sequence[Cells], unit: _Unit, used: str) -> Plane:
     pairs = [(row[column], row["accuracy_value"]) for row in rows]
     sign = -1 if target.direction == "max" else 1
     front = non_dominated([(x, sign * y) for x, y in pairs])
@@ -166,34 +164,33 @@ def _plane(target: Target, column: str, rows: Sequence[Row], unit: _Unit, used: 
     )
 
 
-def _learning(subjects: Sequence[Subject], rows: Sequence[Row]) -> Iterator[LineChart]:
-    known = [(subject, row) for subject, row in zip(subjects, rows, strict=True) if _path(subject)]
-    for unit in _units(_unit_of(subject) for subject, _ in known):
+def _learning(rows: Sequence[SweepRow]) -> Iterator[LineChart]:
+    known = [row for row in rows if _path(row)]
+    for unit in _units(_unit_of(row) for row in known):
         curves, looks = [], dict[str, int]()
-        mine = [(subject, row) for subject, row in known if _unit_of(subject) == unit.name]
-        for subject, row in mine:
-            look = looks.setdefault(row["configuration"], len(looks))
-            points = tuple(_path(subject))
-            curves.append(Curve(label=row["run_id"], points=points, look=look))
+        mine = [row for row in known if _unit_of(row) == unit.name]
+        for row in mine:
+            look = looks.setdefault(row.label, len(looks))
+            curves.append(Curve(label=row.run.id, points=tuple(_path(row)), look=look))
         yield LineChart(
             name=unit.in_name("learning_for_the_money"),
             title=unit.in_title("Learning for the money"), note=_SPREAD, x_title=unit.name,
-            y_title=mine[0][0].target.metric, curves=tuple(curves), labels=tuple(looks),
+            y_title=mine[0].target.metric, curves=tuple(curves), labels=tuple(looks),
         )  # fmt: skip
 
 
-def _path(subject: Subject) -> list[tuple[float, float]]:
+def _path(row: SweepRow) -> list[tuple[float, float]]:
     """Return a run's metric over its cost up to that moment."""
-    facts = subject.facts
-    if facts is None or not facts.cost_micros or not facts.wall_ns:
+    facts = row.facts
+    if facts is None or facts.row is None or not facts.row.cost or not facts.row.wall_ns:
         return []
-    per_ns = facts.cost_micros / 1e6 / facts.wall_ns
-    seen = in_time(facts.metrics.get(subject.target.metric, ()))
+    per_ns = float(facts.row.cost.amount) / facts.row.wall_ns
+    seen = in_time(facts.metrics.get(row.target.metric, ()))
     return [(one.elapsed_ns * per_ns, one.value) for one in seen if one.elapsed_ns is not None]
 
 
-def _waterfall(subjects: Sequence[Subject]) -> Iterator[Waterfall]:
-    known = [subject.facts for subject in subjects if subject.facts is not None]
+def _waterfall(rows: Sequence[SweepRow]) -> Iterator[Waterfall]:
+    known = [row.facts for row in rows if row.facts is not None]
     paid = [facts for facts in known if any(facts.phase_micros.values())]
     for unit in _units(facts.unit for facts in paid):
         micros: dict[str, int] = {}
@@ -231,8 +228,8 @@ def _units(names: Iterable[str | None]) -> list[_Unit]:
     return [_Unit(name, len(found) > 1) for name in found]
 
 
-def _unit_of(subject: Subject) -> str:
-    return "" if subject.facts is None else subject.facts.unit
+def _unit_of(row: SweepRow) -> str:
+    return "" if row.facts is None else row.facts.unit
 
 
 def _over_time(events: Iterable[Event]) -> Iterator[SpanChart]:
@@ -266,34 +263,33 @@ Link = Callable[[str], str]
 
 def sweep_document(
     name: str,
-    subjects: Sequence[Subject],
-    rows: Sequence[Row],
+    rows: Sequence[SweepRow],
     events: Sequence[Event],
     *,
     head: str = "",
     link: Link = lambda _: "",
 ) -> Document:
     """Return a sweep's report; it links to nothing but its runs."""
-    drawn = [c for c in charts_of(subjects, rows, events) if not isinstance(c, IntervalChart)]
+    drawn = [c for c in charts_of(rows, events) if not isinstance(c, IntervalChart)]
     return Document(
         title=name,
-        verdict=verdict(subjects, rows),
+        verdict=verdict(rows),
         sections=sections(
             [
-                ("Configurations", _ranking(subjects, rows)),
+                ("Configurations", _ranking(rows)),
                 *((chart.title, [ChartBlock(chart)]) for chart in drawn),
                 ("How equal the budgets were", _fairness(rows)),
-                ("Runs", _runs(subjects, rows, link)),
-                ("How the figures are known", _ground(subjects, head)),
+                ("Runs", _runs(rows, link)),
+                ("How the figures are known", _ground(rows, head)),
             ],
             whole=("Runs", "How the figures are known"),
         ),
     )
 
 
-def _ranking(subjects: Sequence[Subject], rows: Sequence[Row]) -> Iterator[Block]:
+def _ranking(rows: Sequence[SweepRow]) -> Iterator[Block]:
     """Yield the configurations, best first; equal means share a place."""
-    found = ranked(subjects, rows)
+    found = ranked(rows)
     if not found:
         return
     cells = [
@@ -307,7 +303,7 @@ def _ranking(subjects: Sequence[Subject], rows: Sequence[Row]) -> Iterator[Block
     yield Table(
         ("place", "configuration", "runs", _metric(rows), "against the best", "mean cost"), cells
     )
-    yield from map(ChartBlock, _ranking_chart(subjects, rows))
+    yield from map(ChartBlock, _ranking_chart(rows))
     yield NoteBlock(_INTERVAL)
 
 
@@ -321,7 +317,7 @@ def _money(cost: float | None, currency: str | None) -> object:
     return None if cost is None else money_of(cost, currency or "")
 
 
-def _fairness(rows: Sequence[Row]) -> Iterator[Block]:
+def _fairness(rows: Sequence[Cells]) -> Iterator[Block]:
     def share(value: float) -> Cell:
         return Cell(text=f"{value:.1%}", value=value, is_number=True)
 
@@ -333,7 +329,7 @@ def _fairness(rows: Sequence[Row]) -> Iterator[Block]:
         yield Table(("limit", "runs", "least used", "most used", "spread"), equal)
 
 
-def _runs(subjects: Sequence[Subject], rows: Sequence[Row], link: Link) -> Iterator[Block]:
+def _runs(rows: Sequence[SweepRow], link: Link) -> Iterator[Block]:
     """Yield every run; empty columns are left out."""
     if not rows:
         return
@@ -345,22 +341,19 @@ def _runs(subjects: Sequence[Subject], rows: Sequence[Row], link: Link) -> Itera
     ]
     units = {_unit(row) for row in rows if row.get("cost") is not None}
     usual = units.pop() if len(units) == 1 else ""
-    cells = [
-        [_run_cell(column, row, subject, link, usual) for column in shown]
-        for row, subject in zip(rows, subjects, strict=True)
-    ]
+    cells = [[_run_cell(column, row, link, usual) for column in shown] for row in rows]
     named = _HEADINGS | {"accuracy_value": _metric(rows)}
     yield Table([named.get(column, column.replace("_", " ")) for column in shown], cells)
     yield NoteBlock(_AMOUNTS)
 
 
-def _run_cell(column: str, row: Row, subject: Subject, link: Link, usual: str) -> object:
+def _run_cell(column: str, row: SweepRow, link: Link, usual: str) -> object:
     value = row.get(column)
     match column:
         case "run_id":
             return Cell(text=str(value), value=value, href=link(str(value)))
         case "status":
-            status = "completed" if subject.completed else str(subject.state.status)
+            status = str(row.state.status)
             return Cell(text=status, value=status, chip=status)
         case "goodput" if value is not None:
             return Cell(text=f"{value:.1%}", value=value, is_number=True)
@@ -393,13 +386,13 @@ _HEAD: Final = (
 _INTERVAL: Final = "Mean of the last value ± half of its 95 % interval over seeds."
 
 
-def _ground(subjects: Sequence[Subject], head: str) -> Iterator[Block]:
-    figures = [subject.facts for subject in subjects if subject.facts is not None]
-    assumed = sorted({text for facts in figures for text in facts.assumptions})
-    left_out = [s.run.id for s in subjects if s.state.status == "skipped"]
+def _ground(rows: Sequence[SweepRow], head: str) -> Iterator[Block]:
+    figures = [row.facts for row in rows if row.facts is not None]
+    assumed = sorted({text for facts in figures if facts.row for text in facts.row.assumptions})
+    left_out = [row.run.id for row in rows if row.state.status == "skipped"]
     logs = sum(facts.source == "ledger" for facts in figures)
     yield NoteBlock(
-        f"Measured: {len(figures)} of {len(subjects)} runs, {logs} by their own logs and "
+        f"Measured: {len(figures)} of {len(rows)} runs, {logs} by their own logs and "
         f"{len(figures) - logs} by CSV files. Items per second and the mean step are over the time "
         "of all steps, their wait for data included; the metric's value is the last one. "
         "Estimated: the cost at each point of a learning curve. "

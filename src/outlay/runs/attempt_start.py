@@ -122,7 +122,8 @@ def _open(options: RunOptions, about: AttemptStarted, clock: Clock) -> Opening:
             undone_on_error.callback(lock.release)
         committed = last_committed_step(options.dir)
         resume_step = 0 if committed is None else committed + 1
-        header = _header_of(options, about, run_id, start_ns, started)
+        about = replace_fields(about, t_ns=start_ns, since_boot_ns=boot_ns or 0)
+        header = _header_of(options, about, run_id, started)
         segment = SegmentId.of(header)
         writer = SegmentWriter(ledger_dir(options.dir) / segment.file_name, header, clock)
         writer.sync()
@@ -161,11 +162,10 @@ def _process_start(now_ns: int, boot_ns: int | None) -> ProcessStart:
 
 
 def _header_of(
-    options: RunOptions, about: AttemptStarted, run_id: str, start_ns: int, started: ProcessStart
+    options: RunOptions, about: AttemptStarted, run_id: str, started: ProcessStart
 ) -> AttemptStarted:
     return replace_fields(
         about,
-        t_ns=start_ns,
         run_id=run_id,
         model=options.model,
         name=options.name,
@@ -190,7 +190,10 @@ def _budget_gate(options: RunOptions, clock: Clock) -> BudgetGate | None:
         return None
     from outlay.budget.gate import BudgetGate
 
-    return BudgetGate(budget, options.dir, rank=rank, price=options.price, clock=clock)
+    return BudgetGate(
+        budget, options.dir, rank=rank, price=options.price, stopped_price=options.stopped_price,
+        clock=clock,
+    )  # fmt: skip
 
 
 def _kept_budget(options: RunOptions, rank: int) -> Budget | None:

@@ -12,14 +12,15 @@ ended is read again only if
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, overload
+
+import msgspec
 
 from outlay.clock import SYSTEM, Clock, parse_moment, utc_text
 from outlay.decoding import MEBIBYTE, BadDocument, open_regular
@@ -31,7 +32,16 @@ from outlay.ledger.price import Kind
 from outlay.ledger.segments import id_from_name
 from outlay.runs.directories import InboxNotice, notices
 from outlay.store import open_store, outlay_home
-from outlay.store.runs import RunFilter, RunRow, count_runs, delete_runs, outdated_runs, register
+from outlay.store.run_row import RunRow
+from outlay.store.runs import (
+    RunFilter,
+    count_runs,
+    delete_runs,
+    end_replaced,
+    outdated_runs,
+    register,
+    unstorable,
+)
 from outlay.store.runs import list_runs as stored_runs
 from outlay.units import Money
 from outlay.units.shown import kind_suffix
@@ -39,12 +49,11 @@ from outlay.units.shown import kind_suffix
 if TYPE_CHECKING:
     from sqlalchemy import Engine
 
-    from outlay.runs.figures import RunFigures
 
-ReadFigures = Callable[[Path, int], "RunFigures"]
+ReadFigures = Callable[[Path, int], RunRow]
 """Returns the figures of the run in a directory at an instant."""
 
-FIGURES_VERSION = 4
+FIGURES_VERSION = 5
 """Increment when the derivation of a row changes: older rows are derived again."""
 
 CHECKED = 500
@@ -52,7 +61,6 @@ SACCT: Final = "sacct"
 """Directory of imported jobs in the outlay home."""
 SETTLED: Final = ".settled"
 """Suffix of the file that names the run whose log has a job's accounts."""
-_LARGEST = 2**63
 _NOTICE_KEPT_NS = 24 * 3600 * 10**9
 
 
@@ -60,7 +68,7 @@ _NOTICE_KEPT_NS = 24 * 3600 * 10**9
 class Collected:
     """The figures of the runs that were read, and findings about those that could not be."""
 
-    figures: list[RunFigures]
+    figures: list[RunRow]
     findings: list[Finding]
 
 
@@ -134,7 +142,7 @@ def list_runs(
     return RunList(rows, left_out, (*collected.findings, *findings_in(rows)))
 
 
-def findings_in(runs: Iterable[RunRow | RunFigures]) -> list[Finding]:
+def findings_in(runs: Iterable[RunRow]) -> list[Finding]:
     """Return the findings of several runs, each prefixed with its run's directory."""
     return [
         replace(finding, source=f"{run.dir}: {finding.source}")
@@ -163,13 +171,9 @@ def sum_burns(burns: Iterable[Burn]) -> list[Burn]:
     return [Burn(kind, Money(micros, unit)) for (kind, unit), micros in sorted(totals.items())]
 
 
-def total_burn(running: Iterable[RunFigures]) -> list[Burn]:
+def total_burn(running: Iterable[RunRow]) -> list[Burn]:
     """Return the total hourly cost of running runs."""
-    return sum_burns(
-        Burn(figures.kind, Money(figures.burn_micros_per_hour, figures.cost.currency))
-        for figures in running
-        if figures.cost is not None and figures.burn_micros_per_hour is not None
-    )
+    return sum_burns(Burn(run.kind, run.burn) for run in running if run.burn is not None)
 
 
 def dead_runs(rows: Iterable[RunRow]) -> list[Finding]:
@@ -216,7 +220,7 @@ def read_runs(run_dirs: Iterable[Path], now_ns: int, read: ReadFigures | None = 
 
     ``read`` replaces ``read_figures`` for callers that cache followers of logs.
     """
-    from outlay.runs.figures import read_figures  # A list of ended runs reads no log.
+    from outlay.runs.reading import read_figures  # A list of ended runs reads no log.
 
     found = Collected([], [])
     for run_dir in run_dirs:
@@ -236,10 +240,11 @@ def collect(
     if not stamps:
         return Collected([], [])
     collected = read_runs(map(Path, stamps), now_ns, read)
-    rows = [row_of(run, stamps.get(run.dir), now_ns) for run in collected.figures]
-    register(engine, [row for row in rows if _unstorable(row) is None])
+    rows = [stamped(run, stamps.get(run.dir), now_ns) for run in collected.figures]
+    register(engine, [row for row in rows if unstorable(row) is None])
+    end_replaced(engine, {row.dir: row.run_id for row in rows})
     for row in rows:
-        if (why := _unstorable(row)) is not None:
+        if (why := unstorable(row)) is not None:
             message = f"cannot be registered: {why}"
             collected.findings.append(Finding(source=row.dir, message=message))
     if (outlay_home() / SACCT).is_dir():
@@ -296,36 +301,10 @@ def _is_gone(directory: Path) -> bool:
     return False
 
 
-def _unstorable(row: RunRow) -> str | None:
-    """Return why the database would reject a row (and the batch with it), or None."""
-    for name in RunRow.__struct_fields__:
-        value = getattr(row, name)
-        if isinstance(value, int) and abs(value) >= _LARGEST:
-            return f"its {name} of {value} is more than a database holds"
-        if isinstance(value, str) and not _is_storable(value):
-            return f"its {name} is no text that a database holds"
-    return None
-
-
-def _is_storable(text: str) -> bool:
-    try:
-        return b"\0" not in text.encode()
-    except UnicodeEncodeError:  # A path need not be Unicode.
-        return False
-
-
-def row_of(figures: RunFigures, stamp: FileStamp | None, now_ns: int) -> RunRow:
-    """Return the store's row of a run whose log had this stamp when it was read."""
-    from outlay.ledger import exact_gpus  # Loaded already by reading the log.
-
-    cost = figures.cost
-    known = {field.name for field in fields(figures)}
-    shared = {n: getattr(figures, n) for n in RunRow.__struct_fields__ if n in known}
-    return RunRow(
-        **shared | {"gpus": math.ceil(exact_gpus(figures.gpus))},
-        cost_micros=None if cost is None else cost.micros,
-        currency=None if cost is None else cost.currency,
-        assumed_micros=0 if figures.assumed is None else figures.assumed.micros,
+def stamped(row: RunRow, stamp: FileStamp | None, now_ns: int) -> RunRow:
+    """Return the figures of a run for the store, with the stamp of its log when it was read."""
+    return msgspec.structs.replace(
+        row,
         updated_ns=now_ns,
         log_bytes=None if stamp is None else stamp.size_bytes,
         log_mtime_ns=None if stamp is None else stamp.mtime_ns,

@@ -16,7 +16,7 @@ import msgspec
 from outlay.clock import utc_datetime
 from outlay.decoding import MEBIBYTE, BadDocument, Int64, read_document
 from outlay.errors import Finding, InvalidValue
-from outlay.files import read_own, write_whole
+from outlay.files import make_private, read_own, write_whole
 from outlay.ledger import ledger_dir, read_identity
 from outlay.record import facts
 from outlay.record.machine import SlurmJob
@@ -52,8 +52,8 @@ def leave_notice(run_id: str, run_dir: Path, started_ns: int = 0) -> None:
     inbox = outlay_home() / "inbox"
     notice = _NoticeFile(dir=str(run_dir), started_ns=started_ns)
     with contextlib.suppress(OSError, UnicodeEncodeError):  # A path need not be Unicode.
-        inbox.mkdir(parents=True, exist_ok=True)
-        write_whole(inbox / f"{run_id}.json", msgspec.json.encode(notice))
+        make_private(inbox)
+        write_whole(inbox / f"{run_id}.json", msgspec.json.encode(notice), private=True)
 
 
 def notices() -> tuple[list[InboxNotice], list[Finding]]:
@@ -162,7 +162,7 @@ class DefaultDirectory:
         claim = self._claim_file(path)
         draft = claim.with_name(f".claim-{os.getpid()}-{launch[:40].replace('/', '-')}")
         try:
-            claim.parent.mkdir(parents=True, exist_ok=True)
+            make_private(claim.parent)
             draft.write_text(launch, errors="replace")
             try:
                 os.link(draft, claim)  # Atomic: nobody reads half a claim.

@@ -17,27 +17,40 @@ from pathlib import Path
 from types import FrameType
 from typing import Final
 
+from outlay.budget.config import VARIABLE, as_text
+from outlay.budget.gate import drop_budget
+from outlay.budget.history import History, has_terms, read_since_statements
+from outlay.budget.terms import DISABLED
 from outlay.clock import SYSTEM, Clock
-from outlay.errors import NotARun, RunInUse
+from outlay.errors import NotARun, Refused, RunInUse
 from outlay.handlers import handling
 from outlay.ledger import SUPERVISOR, EndStatus, SegmentWriter, gpu_count_of
 from outlay.ledger.price import handed_on
-from outlay.proc.identity import Process, is_alive, read_process, send
+from outlay.proc.identity import (
+    PATIENCE_NS,
+    Process,
+    all_processes,
+    below,
+    is_alive,
+    read_process,
+    send,
+)
 from outlay.proc.keeper import KeeperTerms, Launch
 from outlay.proc.keeper_process import MessagePipe
 from outlay.proc.strays import StrayFamily, shell_code, write_record
-from outlay.proc.supervisor import CommandNotStarted, KeeperKilled, ProcessSupervisor
+from outlay.proc.supervisor import CommandNotStarted, KeeperKilled, KeptEvent, ProcessSupervisor
 from outlay.record import Recorder
 from outlay.record.lock import RankLock
 from outlay.record.machine import SlurmJob
 from outlay.record.meters.energy import NvmlSource, Quality, worst_quality
 from outlay.record.supervision import SupervisedRun, Supervision
 from outlay.runs.attempt_start import in_free_directory
+from outlay.runs.command_budget import BudgetUsedUp, CommandBudget, CommandTerms, settle_terms
 from outlay.runs.directories import leave_notice
-from outlay.runs.figures import RunFigures, read_figures
 from outlay.runs.options import RunOptions
 from outlay.runs.preemption import JobEndWatch
 from outlay.store import outlay_home
+from outlay.store.run_row import RunRow
 
 
 def _environment(options: RunOptions) -> dict[str, str]:
@@ -53,6 +66,9 @@ def _environment(options: RunOptions) -> dict[str, str]:
         environment["OUTLAY_PRICE"] = handed_on(options.price)
     if options.stopped_price is not None:
         environment["OUTLAY_STOPPED_PRICE"] = str(options.stopped_price.rate)
+    if options.budget is not None:
+        is_off = options.budget is DISABLED
+        environment[VARIABLE] = "enabled=false" if is_off else as_text(options.budget)
     return environment
 
 
@@ -120,23 +136,32 @@ class ExecResult:
     """The result of a wrapped command.
 
     Attributes:
-        exit_code: As a shell reports it.
+        exit_code: As a shell reports it; 3 if a budget ended the command.
         figures: None if recording is disabled or nothing could be written.
+        budget: The limits that were enforced on the command; None without a budget.
         energy_quality: How the GPUs' energy was measured: by counters, or sampled.
     """
 
     exit_code: int
-    figures: RunFigures | None
+    figures: RunRow | None
     sampled_gpus: bool
+    budget: CommandBudget | None = None
     energy_quality: Quality = Quality.UNAVAILABLE
 
 
-def execute(command: Sequence[str], options: RunOptions, clock: Clock = SYSTEM) -> ExecResult:
-    """Run a command until it exits, recording it in ``options.dir``.
+def execute(
+    command: Sequence[str],
+    options: RunOptions,
+    terms: CommandTerms | None = None,
+    clock: Clock = SYSTEM,
+) -> ExecResult:
+    """Run a command until it exits or its budget ends it, recording it in ``options.dir``.
 
     Raises:
         CommandNotStarted: There is no such program, or it may not be executed.
         RunInUse: Another ``outlay exec`` records the same directory.
+        BudgetUsedUp: The run has used a limit up.
+        BudgetChanged: The run was started under other limits.
     """
     forwarder = _SignalForwarder()
     with handling(FORWARDED, forwarder.handle):
@@ -146,11 +171,18 @@ def execute(command: Sequence[str], options: RunOptions, clock: Clock = SYSTEM) 
         except OSError as error:
             raise CommandNotStarted(command[0], error) from None
         try:
-            log, options = in_free_directory(options, lambda chosen: _begin(command, chosen, clock))
+            begun = in_free_directory(options, lambda chosen: _begin(command, chosen, terms, clock))
         except BaseException:
             processes.close()
             raise
+        log, options, budget = begun.log, begun.options, begun.budget
         _name_heir(processes, options, log.recorder)
+        if budget is not None:
+            # What the command leaves behind is reported, so that the budget can end it, too.
+            notice_ns = budget.terms.notice.ns
+            processes.terms = replace(processes.terms, leftovers="report", notice_ns=notice_ns)
+            _connect(budget, processes)
+            budget.poll()  # The keeper knows the deadline before the command starts.
         launch = Launch(
             ticket=TICKET, command=command, env=_environment(options), stdin=True,
             group=os.getpgrp(),
@@ -164,26 +196,45 @@ def execute(command: Sequence[str], options: RunOptions, clock: Clock = SYSTEM) 
         forwarder.forward_to(processes)
         gpus = find_gpus()
         job_end = _JobEndNotifier(processes, options)
-        returncode = watch(processes, GpuLoad(log.recorder, gpus), job_end.poll)
+        ended = watch(processes, GpuLoad(log.recorder, gpus), job_end.poll, budget)
+        _end_rest(processes, budget, ended)
         forwarder.stop()
         job_end.stop()
-        status, reason = outcome_of(returncode, forwarder.received)
+        code = shell_code(ended.returncode)
+        status, reason = outcome_of(ended.returncode, forwarder.received)
         if job_end.reason:
             status, reason = "preempted", job_end.reason
-        log.end(status, reason, exit_code=shell_code(returncode))
+        if budget is not None and budget.reason is not None:
+            status, reason, code = "terminated", f"budget: {budget.reason}", Refused.exit_code
+        log.end(status, reason, exit_code=shell_code(ended.returncode))
     processes.close()
     return ExecResult(
-        exit_code=shell_code(returncode),
+        exit_code=code,
         figures=_figures(options, clock.wall_ns()),
         sampled_gpus=bool(gpus),
+        budget=budget,
         energy_quality=worst_quality(gpus),
     )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Begun:
+    """An attempt that has begun: its log, its directory and its budget."""
+
+    log: Supervision
+    options: RunOptions
+    budget: CommandBudget | None
+
+
 def _begin(
-    command: Sequence[str], options: RunOptions, clock: Clock
-) -> tuple[Supervision, RunOptions]:
-    """Record the start of the attempt in ``options.dir``."""
+    command: Sequence[str], options: RunOptions, stated: CommandTerms | None, clock: Clock
+) -> _Begun:
+    """Record the start of the attempt in ``options.dir``, unless its budget forbids it."""
+    history = History(spends=[])
+    if stated is not None or has_terms(options.dir):
+        currency = "" if stated is None else stated.budget.currency
+        history = read_since_statements(options.dir, currency)
+    terms = settle_terms(stated, history, options.price)
     what = SupervisedRun(
         run_dir=options.dir, name=options.name, is_named=options.is_named, price=options.price,
         gpus=gpu_count_of(options.gpus), gpus_source=options.gpus_source, gpu=options.gpu,
@@ -192,11 +243,41 @@ def _begin(
     log = Supervision(what, os.environ, clock=clock, exclusive=True)
     if log.is_recorded:
         leave_notice(log.run_id, options.dir, log.start_ns)
+    budget = None
+    if stated is not None and stated.budget is DISABLED:
+        drop_budget(options.dir, log.recorder)
+    elif terms is not None and log.header is not None:
+        try:
+            budget = CommandBudget.begin(terms, options.dir, log.recorder, log.header, history)
+        except BudgetUsedUp as error:
+            log.end("terminated", str(error))
+            raise
     log.recorder.writer.sync()
-    return log, options
+    return _Begun(log=log, options=options, budget=budget)
 
 
-def _figures(options: RunOptions, now_ns: int) -> RunFigures | None:
+def _connect(budget: CommandBudget, processes: ProcessSupervisor) -> None:
+    """Let a budget signal the command and its descendants, and set the keeper's deadline."""
+    budget.send = lambda number: processes.signal(TICKET, number, "family")
+    budget.set_deadline = processes.set_deadline
+
+
+def _end_rest(processes: ProcessSupervisor, budget: CommandBudget | None, ended: KeptEvent) -> None:
+    """End what a command left behind if its budget ended it; else leave it running."""
+    if budget is None:
+        return
+    budget.finish(asked=ended.asked)
+    left, until_ns = ended.left, SYSTEM.monotonic_ns() + budget.terms.notice.ns + PATIENCE_NS
+    while budget.reason is not None and left and SYSTEM.monotonic_ns() < until_ns:
+        budget.poll()
+        if any(event.event == "gone" for event in processes.wait(budget.pause_s(_SAMPLE_S))):
+            left = 0
+    processes.leave_rest()
+
+
+def _figures(options: RunOptions, now_ns: int) -> RunRow | None:
+    from outlay.runs.reading import read_figures  # Loads NumPy, which a command need not wait for.
+
     try:
         return read_figures(options.dir, now_ns)
     except NotARun:
@@ -222,9 +303,12 @@ def record_path(session: str) -> Path:
 
 
 def watch(
-    processes: ProcessSupervisor, load: GpuLoad, on_sample: Callable[[], None] = lambda: None
-) -> int:
-    """Wait for the command, recording heartbeats and GPU load; return its return code.
+    processes: ProcessSupervisor,
+    load: GpuLoad,
+    on_sample: Callable[[], None] = lambda: None,
+    budget: CommandBudget | None = None,
+) -> KeptEvent:
+    """Wait for the command, recording heartbeats and GPU load; return how it ended.
 
     ``on_sample`` is called about once a second.
 
@@ -233,14 +317,17 @@ def watch(
     """
     samples = 0
     while True:
-        ended = [event for event in processes.wait(_SAMPLE_S) if event.event == "exited"]
+        pause_s = _SAMPLE_S if budget is None else budget.pause_s(_SAMPLE_S)
+        ended = [event for event in processes.wait(pause_s) if event.event == "exited"]
         load.sample()
         on_sample()
         samples += 1
         if ended or samples % BEAT_S == 0:
             load.record()
         if ended:
-            return ended[0].returncode
+            return ended[0]
+        if budget is not None:
+            budget.poll()
 
 
 class _JobEndNotifier:
@@ -334,41 +421,68 @@ def continue_recording() -> None:
     if kind == "line":
         recorder.note("outlay exec was killed; its keeper started another recorder")
         processes = ProcessSupervisor.as_heir(terms, MessagePipe(first, second))
-        _record_through_keeper(processes, recorder)
+        _record_through_keeper(processes, recorder, CommandBudget.resumed(path, recorder))
     else:
         recorder.note("outlay exec and its keeper were killed; the command was found running")
-        _record_by_polling(Process(first, second), recorder)
+        process = Process(first, second)
+        _record_by_polling(process, recorder, CommandBudget.resumed(path, recorder))
     record_path(session).unlink(missing_ok=True)
     lock.release()
 
 
-def _record_through_keeper(processes: ProcessSupervisor, recorder: Recorder) -> None:
+def _record_through_keeper(
+    processes: ProcessSupervisor, recorder: Recorder, budget: CommandBudget | None
+) -> None:
     """Record until the keeper reports the exit; poll the process if the keeper is killed too."""
     load = GpuLoad(recorder, find_gpus())
     load.record()
+    if budget is not None:
+        _connect(budget, processes)
     try:
-        returncode = watch(processes, load)
+        ended = watch(processes, load, budget=budget)
+        _end_rest(processes, budget, ended)
     except KeeperKilled:
         if (process := processes.process_of(TICKET)) is not None:
-            _record_by_polling(process, recorder)
+            _record_by_polling(process, recorder, budget)
         return
     processes.close()
-    status, reason = outcome_of(returncode)
-    recorder.close(status, reason, shell_code(returncode))
+    status, reason = outcome_of(ended.returncode)
+    if budget is not None and budget.reason is not None:
+        status, reason = "terminated", f"budget: {budget.reason}"
+    recorder.close(status, reason, shell_code(ended.returncode))
 
 
-def _record_by_polling(process: Process, recorder: Recorder) -> None:
+def _record_by_polling(
+    process: Process, recorder: Recorder, budget: CommandBudget | None = None
+) -> None:
     """Record a process that is not our child until it is gone."""
     load = GpuLoad(recorder, find_gpus())
     load.record()
+    if budget is not None:
+        budget.send = lambda number: _signal_tree(process, number)
+        budget.set_deadline = lambda _: None
     beat_ns = SYSTEM.monotonic_ns()
     while is_alive(process.pid, process.start):
         SYSTEM.sleep(_POLL_S)
+        if budget is not None:
+            budget.poll()
         if SYSTEM.monotonic_ns() - beat_ns >= BEAT_S * 10**9:
             beat_ns = SYSTEM.monotonic_ns()
             load.sample()
             load.record()
-    recorder.close("failed", UNKNOWN_END, None)
+    if budget is not None and budget.reason is not None:
+        budget.finish(asked=True)
+        recorder.close("terminated", f"budget: {budget.reason}", None)
+    else:
+        recorder.close("failed", UNKNOWN_END, None)
+
+
+def _signal_tree(process: Process, number: int) -> None:
+    """Signal a process that is not our child, and its descendants."""
+    table = all_processes()
+    if is_alive(process.pid, process.start):
+        for pid in below(table, [process.pid]):
+            send(table[pid], number)
 
 
 def take_over(stray: StrayFamily) -> None:

@@ -1,165 +1,285 @@
-"""The figures of a run that a list shows: status, progress, cost, findings."""
+"""The catalogue of a run's figures: each is named, computed, explained and formatted here, once.
+
+Lists, CSV, JSON, Prometheus, trackers and the comparison of runs are derived from the catalogue.
+A figure that a log must be read for is first a field of ``RunRow``.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from decimal import Decimal
+from typing import Any, Final, Literal
 
-from outlay.errors import Finding
-from outlay.ledger import GpuCount, gpu_count_of
-from outlay.ledger.price import Kind
-from outlay.rates import kind_of_cost, total_gpus
-from outlay.units import Money
+from outlay.clock import utc_text
+from outlay.errors import InvalidValue
+from outlay.store.run_row import RunRow
+from outlay.units import Energy, Money
+from outlay.units.quantity import MILLIJOULES_PER_WH, duration_text
+from outlay.units.shown import ago_text, beside_text, kind_suffix, number_text
 
-if TYPE_CHECKING:
-    from outlay.account.run import RunAccount
-    from outlay.goodput.follower import RunView
-
+Known = Literal["measured", "stated", "estimated", "assumed"]
+"""How a figure is known: measured by the run; stated: measured time at a price that a user typed;
+estimated: computed from measurements; assumed: not measured by anything."""
 PREFIX = "outlay/"  # Of every name in an experiment tracker.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunFigures:
-    """Status, progress and cost of a run. Instants are UTC nanoseconds.
+class FigureUnit:
+    """How the values of a unit are shown to people, written as numbers, and named.
 
     Attributes:
-        status: ``running``, ``dead`` (no end, no sign of life), or how the last attempt ended.
-        steps: The number of the last step plus one.
-        tokens: Over all ranks and attempts, repeated work included.
-        wall_ns: From the first start to the end, without idle time after a completed attempt.
-        wait_ns: The part spent waiting for data: before steps and in ``data_loading`` spans.
-        kind: Of the cost: ``cash`` or ``showback``; the two are never added.
-        assumed: The part of the cost that is assumed: no record says whether it was billed.
-        burn_micros_per_hour: The present hourly cost; 0 unless running, None without a price.
-        goodput: Productive share of wall time, 0 to 1; None if no step was recorded.
-        metric: The metric to show: an accuracy, else a loss, else the first that was logged;
-            ``metric_value`` is its last value.
+        text: The value for people, at an instant in UTC nanoseconds.
+        number: The value as a number; None for text.
+        cell: The value in CSV and flat JSON; None for the number, else the text.
+        suffix: Ends its name in CSV, flat JSON and ``--columns``.
+        tracker: Ends its name in trackers; ``{currency}`` is that of the cost.
+        prometheus: Ends its name there, by Prometheus's conventions.
+        is_right: Whether a column of it is aligned right.
+        prometheus_scale: How many of that unit the number is: 3,600 seconds are an hour.
     """
 
-    run_id: str
-    model: str
-    name: str
-    dir: str
-    status: str
-    attempts: int
-    steps: int
-    tokens: int
-    samples: int
-    started_ns: int
-    last_seen_ns: int
-    ended_ns: int | None
-    wall_ns: int
-    step_ns: int
-    wait_ns: int
-    energy_mj: int
-    gpu_busy_ns: int
-    user: str
-    host: str
-    gpu: str
-    gpus: GpuCount
-    tags: dict[str, str]
-    cost: Money | None
-    assumed: Money | None
-    kind: Kind
-    burn_micros_per_hour: int | None
-    assumptions: tuple[str, ...]
-    findings: tuple[Finding, ...]
-    goodput: float | None = None
-    metric: str | None = None
-    metric_value: float | None = None
+    text: Callable[[Any, int], str]
+    number: Callable[[Any], float] | None = None
+    cell: Callable[[Any], object] | None = None
+    suffix: str = ""
+    tracker: str = ""
+    prometheus: str = ""
+    prometheus_scale: float = 1
+    is_right: bool = True
+
+
+TEXT = FigureUnit(text=lambda value, _: str(value), is_right=False)
+REST = FigureUnit(text=lambda value, _: str(value))
+MOMENT = FigureUnit(text=lambda ns, _: utc_text(ns), is_right=False)
+AGE = FigureUnit(text=lambda ns, now_ns: ago_text(now_ns - ns), cell=utc_text, is_right=False)
+COUNT = FigureUnit(text=lambda value, _: f"{value:,}", number=float, cell=int)
+NUMBER = FigureUnit(text=lambda value, _: number_text(value), number=float)
+SHARE = FigureUnit(text=lambda value, _: f"{value:.1%}", number=float, prometheus="_ratio")
+TIME = FigureUnit(
+    text=lambda ns, _: duration_text(ns), number=lambda ns: ns / 1e9, suffix="_s", tracker="_s",
+    prometheus="_seconds",
+)  # fmt: skip
+HOURS = FigureUnit(
+    text=lambda ns, _: f"{ns / 3.6e12:,.2f}", number=lambda ns: ns / 3.6e12, suffix="_hours",
+    tracker="_hours", prometheus="_seconds", prometheus_scale=3600,
+)  # fmt: skip
+PER_SECOND = FigureUnit(
+    text=lambda value, _: number_text(value), number=float, suffix="_per_s", tracker="_per_s",
+    prometheus="_per_second",
+)  # fmt: skip
+PER_MONEY = FigureUnit(
+    text=lambda value, _: number_text(value), number=float, suffix="_per_cost",
+    tracker="_per_{currency}", prometheus="_per_{currency}",
+)  # fmt: skip
+ENERGY = FigureUnit(
+    text=lambda mj, _: str(Energy(mj)), number=lambda mj: mj / MILLIJOULES_PER_WH, suffix="_Wh",
+    tracker="_Wh", prometheus="_watt_hours",
+)  # fmt: skip
+MONEY = FigureUnit(
+    text=lambda money, _: str(money), number=lambda money: float(money.amount),
+    cell=lambda money: money.amount, tracker="_{currency}", prometheus="_{currency}",
+)  # fmt: skip
+PER_HOUR = replace(
+    MONEY, suffix="_per_hour", tracker="_{currency}_per_hour", prometheus="_{currency}_per_hour"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFigure:
+    """One figure of a run.
+
+    Attributes:
+        stem: Its name without the unit.
+        of: Its value; None where it is not known.
+        about: What it is, in one sentence.
+        label: Its heading.
+        missing: What is shown where it is not known.
+        counter: Whether it only grows.
+        exported: Whether Prometheus and trackers get it.
+        tracked_as: Its name in trackers, if that is another.
+        may_be_assumed: Whether it is the whole cost, of which a part may be assumed.
+        compared: Whether the comparison of runs has it.
+    """
+
+    stem: str
+    unit: FigureUnit
+    of: Callable[[RunRow], Any]
+    about: str
+    label: str
+    missing: str = ""
+    counter: bool = False
+    exported: bool = True
+    tracked_as: str = ""
+    may_be_assumed: bool = False
+    compared: bool = False
 
     @property
-    def tokens_per_s(self) -> float | None:
-        """Tokens over wall time; None if no time has passed."""
-        return self.tokens / (self.wall_ns / 1e9) if self.wall_ns else None
+    def name(self) -> str:
+        """Its name in JSON, CSV and ``--columns``."""
+        return self.stem + self.unit.suffix
 
-    def counts(self) -> dict[str, int | float | None]:
-        """Return counts and times under their names in trackers."""
-        return {
-            "attempts": self.attempts,
-            "steps": self.steps,
-            "tokens": self.tokens,
-            "samples": self.samples,
-            "wall_s": self.wall_ns / 1e9,
-            "step_s": self.step_ns / 1e9,
-            "data_wait_s": self.wait_ns / 1e9,
-            "tokens_per_s": self.tokens_per_s,
-        }
+    def tracker_name(self, currency: str) -> str:
+        """Its name in experiment trackers, without the prefix."""
+        return self.tracked_as or self.stem + self.unit.tracker.format(currency=currency)
 
-    def flat(self) -> dict[str, str | int | float | None]:
-        """Return the figures as a flat dict for an experiment tracker."""
-        return {
-            f"{PREFIX}run_id": self.run_id,
-            **{f"{PREFIX}{name}": value for name, value in self.counts().items()},
-            f"{PREFIX}cost": None if self.cost is None else float(self.cost.amount),
-            f"{PREFIX}currency": None if self.cost is None else self.cost.currency,
-        }
+    def prometheus_name(self, currency: str) -> str:
+        """Its name in Prometheus."""
+        total = "_total" if self.counter else ""
+        return f"outlay_run_{self.stem}{self.unit.prometheus.format(currency=currency)}{total}"
+
+    def number(self, row: RunRow) -> float | None:
+        """Its value as a number; None for text, and where it is not known."""
+        value = self.of(row)
+        return None if value is None or self.unit.number is None else self.unit.number(value)
+
+    def text(self, row: RunRow, now_ns: int) -> str:
+        """Its value for people, with the kind of money, and the part of it that is assumed."""
+        value = self.of(row)
+        if value is None:
+            return self.missing
+        text = self.unit.text(value, now_ns)
+        if not isinstance(value, Money):
+            return text
+        part = f" ({row.assumed} assumed)" if self.grade(row) == "assumed" else ""
+        beside = beside_text(row.cost_beside) if self.may_be_assumed else ""
+        return f"{text}{kind_suffix(row.kind)}{part}{beside}"
+
+    def grade(self, row: RunRow) -> Known:
+        """How its value is known."""
+        return "assumed" if self.may_be_assumed and row.assumed else "measured"
+
+    def cell(self, row: RunRow) -> object:
+        """Its value in CSV and flat JSON: a number, an exact amount, or text."""
+        value = self.of(row)
+        if value is None:
+            return None
+        return (self.unit.cell or self.unit.number or str)(value)
 
 
-def read_figures(run_dir: Path, now_ns: int) -> RunFigures:
-    """Read a run's log and return its figures at ``now_ns``.
+def _figure(
+    stem: str, unit: FigureUnit, about: str, of: Callable[[RunRow], Any] | None = None,
+    label: str = "", **more: Any,
+) -> RunFigure:  # fmt: skip
+    return RunFigure(
+        stem=stem, unit=unit, about=about, label=label or stem.replace("_", " "),
+        of=of or (lambda row: getattr(row, stem)), **more,
+    )  # fmt: skip
+
+
+def _tags(row: RunRow) -> str:
+    return ", ".join(f"{name}={value}" for name, value in row.tags.items())
+
+
+def _budget_left(row: RunRow) -> str | None:
+    if row.budget_used is None:
+        return None
+    return f"{1 - row.budget_used:.0%} of {row.budget_limit_text}"
+
+
+def _tokens_per_money(row: RunRow) -> float | None:
+    return row.tokens / float(row.cost.amount) if row.tokens and row.cost else None
+
+
+FIGURES: Final = (
+    _figure("run_id", TEXT, "The run's unique identifier."),
+    _figure("name", TEXT, "The run's name.", label="run"),
+    _figure("status", TEXT, "Running, dead, or how the last attempt ended.", compared=True),
+    _figure("model", TEXT, "What is trained."),
+    _figure("user", TEXT, "Who started the last attempt."),
+    _figure("host", TEXT, "Where the last attempt ran."),
+    _figure("gpu", TEXT, "The kind of GPU.", label="GPU"),
+    _figure("gpus", TEXT, "How many GPUs, a fraction of one included.", label="GPUs",
+            exported=False),
+    _figure("attempts", COUNT, "Starts of a run.", counter=True),
+    _figure("steps", COUNT, "The number of a run's last step plus one.", compared=True),
+    _figure("tokens", COUNT, "Tokens of all ranks, repeated work included.", counter=True),
+    _figure("samples", COUNT, "Samples of all ranks, repeated work included.", counter=True),
+    _figure("goodput", SHARE, "The productive share of wall time.", compared=True),
+    _figure("metric", TEXT, "The metric that is shown of a run.", exported=False),
+    _figure("metric_value", NUMBER, "Its last value.", label="metric", exported=False,
+            compared=True),
+    _figure("cost", MONEY, "What a run cost up to its reading.", missing="no price",
+            counter=True, may_be_assumed=True, compared=True),
+    _figure("assumed", MONEY, "The part of the cost of which no record says that it was billed.",
+            exported=False),
+    _figure("wasted_cost", MONEY, "What everything but surviving steps cost.",
+            lambda row: row.wasted, label="wasted", missing="no price", counter=True),
+    _figure("cost_beside", REST, "What it cost in other currencies, if it paid in several.",
+            lambda row: ", ".join(map(str, row.cost_beside)) or None, label="other currencies",
+            exported=False),
+    _figure("burn", PER_HOUR, "What a run costs per hour now.", label="burn per hour",
+            missing="no price"),
+    _figure("currency", TEXT, "The currency of the cost.",
+            lambda row: None if row.cost is None else row.cost.currency),
+    _figure("kind", TEXT, "Whether the cost is cash or showback."),
+    _figure("wall", TIME, "Wall time of a run.", lambda row: row.wall_ns, label="wall time",
+            counter=True, compared=True),
+    _figure("step", TIME, "Time in steps, of the lowest rank.", lambda row: row.step_ns,
+            label="step time", counter=True),
+    _figure("data_wait", TIME, "Time waiting for data.", lambda row: row.wait_ns,
+            label="data wait", counter=True),
+    _figure("gpu", HOURS, "GPUs times the time of attempts.", lambda row: row.gpu_ns,
+            label="GPU hours", counter=True),
+    _figure("tokens", PER_SECOND, "Tokens over wall time.",
+            lambda row: row.tokens / (row.wall_ns / 1e9) if row.wall_ns else None,
+            label="tokens per second"),
+    _figure("tokens", PER_MONEY, "Tokens for one unit of the cost's currency.", _tokens_per_money,
+            label="tokens per unit of cost", compared=True),
+    _figure("energy", ENERGY, "Energy of the GPUs, where it was measured.",
+            lambda row: row.energy_mj or None, exported=False),
+    _figure("budget_used", SHARE, "The used share of the limit that is used most.",
+            label="budget used", missing="no budget", tracked_as="budget_fraction"),
+    _figure("budget_left", REST, "What is left of the limit that is used most.", _budget_left,
+            missing="no budget", exported=False),
+    _figure("started", MOMENT, "The first start.", lambda row: row.started_ns, exported=False),
+    _figure("last_seen", AGE, "The last sign of life.", lambda row: row.last_seen_ns,
+            label="last seen", exported=False),
+    _figure("dir", TEXT, "The run's directory.", label="directory"),
+    _figure("tags", TEXT, "Tags of the last attempt.", _tags, exported=False),
+)  # fmt: skip
+BY_NAME: Final = {figure.name: figure for figure in FIGURES}
+
+
+def figures_named(names: Sequence[str]) -> list[RunFigure]:
+    """Return figures by name.
 
     Raises:
-        NotARun: There is no run log.
+        InvalidValue: One of the names is none of the catalogue's.
     """
-    from outlay.goodput.follower import read_view  # Loads NumPy, which training may never need.
-
-    return figures_of(read_view(run_dir, now_ns))
-
-
-def figures_of(view: RunView) -> RunFigures:
-    """Return the figures of a run at the instant of the view."""
-    from outlay.goodput.phases import DATA_LOADING  # Loads NumPy, as the view did already.
-
-    timeline, account, rates = view.timeline, view.account, view.rates
-    start_ns, end_ns, attempts = timeline.start_ns, timeline.end_ns, timeline.attempts
-    last = attempts[-1]
-    leading = [account.segments[attempt.segment] for attempt in attempts]
-    work = account.work
-    last_steps = (segment.last_number for segment in reversed(leading))
-    metric, metric_value = _metric(account)
-    return RunFigures(
-        run_id=view.identity.run_id,
-        model=view.identity.model,
-        name=view.name,
-        dir=str(view.dir or ""),
-        status=view.status,
-        attempts=len(attempts),
-        steps=1 + next((step for step in last_steps if step >= 0), -1),
-        tokens=work.tokens,
-        samples=work.samples,
-        started_ns=start_ns,
-        last_seen_ns=timeline.last_seen_ns,
-        ended_ns=None if last.end is None else last.end.t_ns,
-        wall_ns=view.whole.length_ns - timeline.idle_between(start_ns, end_ns),
-        step_ns=sum(segment.work.step_ns for segment in leading),
-        wait_ns=timeline.between(start_ns, end_ns).get(DATA_LOADING, 0),
-        energy_mj=view.energy_mj(),
-        gpu_busy_ns=account.gpu_busy_ns,
-        user=last.header.user,
-        host=last.header.host,
-        gpu=last.header.gpu,
-        gpus=gpu_count_of(total_gpus(last, last.header.gpus)),
-        tags=last.header.tags,
-        cost=None if rates is None else rates.cost_between(start_ns, end_ns),
-        assumed=None if rates is None else rates.assumed_between(start_ns, end_ns),
-        kind=kind_of_cost(attempts),
-        burn_micros_per_hour=view.burn_micros_per_hour,
-        assumptions=() if rates is None else tuple(sorted({a.text for a in rates.assumptions})),
-        findings=view.findings,
-        goodput=view.break_down().goodput if work.steps else None,
-        metric=metric,
-        metric_value=metric_value,
-    )
+    for name in names:
+        if name not in BY_NAME:
+            raise InvalidValue("--columns", name, f"one of {', '.join(BY_NAME)}")
+    return [BY_NAME[name] for name in names]
 
 
-def _metric(account: RunAccount) -> tuple[str | None, float | None]:
-    """Return the metric to show, and its last finite value."""
-    from outlay.cost.run_cost import ACCURACY, LOSS
+def numbers_of(row: RunRow, currency: str) -> dict[str, float]:
+    """Return every exported number under its name in trackers; unknown ones are left out."""
+    known = {figure.tracker_name(currency): figure.number(row) for figure in exported_numbers()}
+    return {name: value for name, value in known.items() if value is not None}
 
-    reported = account.metric_names()
-    for name in [*(n for n in (*ACCURACY, *LOSS) if n in reported), *reported]:
-        if points := account.series(name, most=1):
-            return name, points[-1].value
-    return None, None
+
+def exported_numbers() -> Iterator[RunFigure]:
+    """Yield the figures that Prometheus and trackers get as numbers."""
+    return (figure for figure in FIGURES if figure.exported and figure.unit.number is not None)
+
+
+def facts_of(row: RunRow) -> dict[str, str]:
+    """Return every exported text under its name in trackers; empty ones are left out."""
+    texts = (figure for figure in FIGURES if figure.exported and figure.unit is TEXT)
+    found = {figure.name: str(value) for figure in texts if (value := figure.of(row))}
+    return found if row.cost is not None else {n: text for n, text in found.items() if n != "kind"}
+
+
+def flat(row: RunRow) -> dict[str, object]:
+    """Return the figures that ``run.summary()`` states."""
+    cells = {name: BY_NAME[name].cell(row) for name in _SUMMARY}
+    amounts = {name: float(cell) for name, cell in cells.items() if isinstance(cell, Decimal)}
+    amounts |= {f"cost_{each.currency.lower()}": float(each.amount) for each in row.cost_beside}
+    return {f"{PREFIX}{name}": cell for name, cell in (cells | amounts).items()}
+
+
+_SUMMARY = (
+    "run_id", "attempts", "steps", "tokens", "samples", "wall_s", "step_s", "data_wait_s",
+    "tokens_per_s", "cost", "currency",
+)  # fmt: skip

@@ -22,14 +22,13 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 from outlay.clock import SYSTEM, Clock
 from outlay.errors import InvalidValue, NotARun
 from outlay.handlers import ExitWatch
-from outlay.ledger import EndStatus, gpu_count_of
+from outlay.ledger import EndStatus, Price, gpu_count_of, unsaved_steps, unsaved_text
 from outlay.rates import rate_of
 from outlay.record import Recorder, Span, StepTimer, facts
 from outlay.record.machine import SlurmJob
 from outlay.record.meters.step_meters import StepMeters
 from outlay.record.recorder import Count, DrivenLoop, HeartbeatThread
 from outlay.runs.attempt_start import open_attempt, refuse_showback
-from outlay.runs.figures import figures_of
 from outlay.runs.options import RunOptions, gpu_count, parse_price, warn_of_old_price
 from outlay.runs.preemption import JobEndWatch, PreemptionGate, TerminationWatch, ask_state
 
@@ -118,7 +117,8 @@ class Run:
         Args:
             loader: Any iterable of batches.
             tokens: The tokens of a batch: a number, or a function of the batch. Without it, a token
-                budget counts the samples of all views by the batch's shape.
+                budget counts the elements of ``input_ids`` or of integer inputs, else the samples
+                of the views that a mapping names; a batch without these is refused.
             samples: The samples of a batch, likewise.
             start: The number of the first step; default: the last committed checkpoint + 1.
             skip: Skips the batches that earlier attempts did, over several calls if a loader is
@@ -235,12 +235,27 @@ class Run:
             raise InvalidValue("price", new_price.text, expected)
         if self.options.guard is not None:
             refuse_showback(new_price)
+        self._refuse_other_currency(new_price)
         if gpus is not None:
             self._gpus = gpu_count(gpus, name="gpus")
         warn_of_old_price(new_price, os.environ, self._recorder.now_ns())
         self._price = new_price
         self._recorder.price_changed(new_price, gpu_count_of(self._gpus))
         self._update_guard_rate()
+
+    def _refuse_other_currency(self, price: Price) -> None:
+        """Check that what limits the run's money still counts what it pays."""
+        if self._price is None or price.currency == self._price.currency:
+            return
+        budget = self._budget_gate.tracker.budget if self._budget_gate is not None else None
+        limited = self._guard_gate is not None or (budget is not None and budget.limits_money)
+        if limited:
+            currency = self._price.currency
+            expected = (
+                f"a price in {currency}, in which the run's money is limited: currencies are never "
+                "added, so that the limit would no longer stop the run"
+            )
+            raise InvalidValue("price", price.text, expected)
 
     def set_slices(self, active: int, total: int, available: int | None = None) -> None:
         """Record how many slices of an elastic run train from now on.
@@ -284,6 +299,23 @@ class Run:
         self._preempted = reason
         self._write_budget()
 
+    def on_stop(self, save: Callable[[], object]) -> None:
+        """Call ``save`` once when a budget, the guard or a preemption ends the loop.
+
+        It is called between two steps, in the loop's thread, on every rank after the same step, and
+        recorded as ``checkpoint_save``; several functions in the order in which they were given.
+        It should call ``checkpoint_committed``: steps in no checkpoint are trained and charged
+        again at the next start, and the run says so when it ends. It is not called if no step was
+        trained, nor if the loop ends in another way (its end, ``break``, an exception). An
+        exception in it is raised in the loop, after the other functions were called.
+
+        Signals and the end of a Slurm job are notices as with ``on_preemption``.
+        """
+        if not self._recorder.on_stop:
+            self._preemption_gate().hooks.append(self._recorder.announce_stop)
+            self._listen_for_notices()
+        self._recorder.on_stop.append(save)
+
     def on_preemption(self, save: Callable[[], object]) -> None:
         """Call ``save`` when the machine is about to be preempted, and then end the loop.
 
@@ -291,11 +323,8 @@ class Run:
         time limit, less the grace (``OUTLAY_GRACE``). ``save`` is called between two steps, on
         every rank after the same one; the attempt then ends ``preempted``.
         """
-        gate = self._preemption_gate()
-        gate.hooks.append(save)
-        gate.listen([signal.SIGUSR2, signal.SIGTERM])
-        if self.options.notice is None:
-            self._stop_before_the_job_ends()
+        self._preemption_gate().hooks.append(save)
+        self._listen_for_notices()
 
     # State
 
@@ -350,11 +379,13 @@ class Run:
             view = self._view()
         except NotARun:  # Recording is disabled, or nothing could be written yet.
             return state if numbers else state | {"outlay/stop_reason": self.stop_reason}
-        if numbers:
-            from outlay.runs.reading import RunReading  # Loads NumPy, as the view did already.
+        from outlay.runs.figures import flat  # Load NumPy, as the view did already.
+        from outlay.runs.reading import RunReading
 
-            return RunReading(view).values | {name: float(lost) for name, lost in state.items()}
-        return figures_of(view).flat() | state | {"outlay/stop_reason": self.stop_reason}
+        reading = RunReading(view)
+        if numbers:
+            return reading.values | {name: float(lost) for name, lost in state.items()}
+        return flat(reading.figures) | state | {"outlay/stop_reason": self.stop_reason}
 
     def facts(self) -> dict[str, str]:
         """Return the texts about the run, such as its model and currency, as a flat dict."""
@@ -405,6 +436,7 @@ class Run:
         if self._preemption is not None:  # Before the other gates, which may wait or fail.
             self._preemption.finish(status)
         self._recorder.close(status, reason or self._recorder.stop_reason or "", exit_code)
+        self._warn_of_unsaved_steps()
         self._watch.remove()
         self._exits.remove()
         atexit.unregister(self._close_at_exit)
@@ -448,6 +480,22 @@ class Run:
         gate.listen_where_deadly([signal.SIGUSR1, signal.SIGUSR2])
         if self._job_end is None and self.rank == 0:
             self._job_end = JobEndWatch(job, gate.announce, grace=self.options.grace)
+
+    def _listen_for_notices(self) -> None:
+        self._preemption_gate().listen([signal.SIGUSR2, signal.SIGTERM])
+        if self.options.notice is None:
+            self._stop_before_the_job_ends()
+
+    def _warn_of_unsaved_steps(self) -> None:
+        """Log which steps a stop throws away; rank 0 knows the checkpoints."""
+        recorder = self._recorder
+        unsaved = unsaved_steps(recorder.committed_step, recorder.next_step - 1)
+        if self.rank == 0 and unsaved and (recorder.stop_reason or self._preempted):
+            _log.warning(
+                "outlay: %s, and would be trained and charged again at the next start; "
+                "run.on_stop(save) can save them",
+                unsaved_text(unsaved),
+            )
 
     def _apply_notice(self, reason: str) -> None:
         """Record a notice as preemption, or as termination if the Slurm job was cancelled.

@@ -133,23 +133,35 @@ class TerminationWatch:
         if signal.getsignal(signal.SIGTERM) == self._handle:
             # A handler not installed from Python reads as None and cannot be restored.
             with contextlib.suppress(TypeError):
-                signal.signal(signal.SIGTERM, self._previous)
+                signal.signal(signal.SIGTERM, self._earlier)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         dies = self._dies()
         self._on_signal(dies)
-        if callable(self._previous):
-            self._previous(number, frame)
+        earlier = self._earlier
+        if callable(earlier):
+            earlier(number, frame)
         elif dies:
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
 
     def _dies(self) -> bool:
         """Return whether the process dies at once, also by an earlier TerminationWatch."""
-        watch = getattr(self._previous, "__self__", None)
+        earlier = self._earlier
+        watch = getattr(earlier, "__self__", None)
         if isinstance(watch, TerminationWatch):
             return watch._dies()
-        return self._previous in (signal.SIG_DFL, None)
+        return earlier in (signal.SIG_DFL, None)
+
+    @property
+    def _earlier(self) -> Callable[[int, FrameType | None], object] | int | None:
+        """The handler before this one, without watches that were removed since."""
+        earlier = self._previous
+        while isinstance(watch := getattr(earlier, "__self__", None), TerminationWatch):
+            if watch._installed:
+                break
+            earlier = watch._previous
+        return earlier
 
 
 # Preemption: save, and end the loop in order
@@ -224,9 +236,11 @@ class PreemptionGate:
     def _stop(self, reason: str | None) -> str | None:
         if reason is not None and not self._stopped:
             self._stopped = True
-            for hook in self.hooks:
-                hook()
-            self._on_stop(reason)
+            try:
+                for hook in self.hooks:
+                    hook()
+            finally:
+                self._on_stop(reason)
         return reason
 
 

@@ -7,17 +7,21 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from outlay.account.run import MetricPoint
+from outlay.account.run import MetricPoint, RunAccount
 from outlay.advise.recommendation import OptimizationRecommendation
 from outlay.advise.run_advice import advise_run, floor_of
 from outlay.budget.report import BudgetReport, budget_report
 from outlay.clock import SYSTEM
-from outlay.cost.run_cost import RunCost, cost_of
+from outlay.cost.run_cost import ACCURACY, LOSS, RunCost, cost_of
 from outlay.errors import Finding
 from outlay.goodput.follower import GoodputFollower, GoodputSummary, RunView, read_view, summarise
+from outlay.goodput.phases import DATA_LOADING
 from outlay.goodput.timeline import Breakdown
+from outlay.ledger import gpu_count_of
+from outlay.rates import kind_of_cost, total_gpus
 from outlay.record.redaction import CONFIGURATION_NOTE
-from outlay.runs.figures import PREFIX, RunFigures, figures_of
+from outlay.runs.figures import PREFIX, facts_of, numbers_of
+from outlay.store.run_row import RunRow
 from outlay.units import Money
 
 
@@ -73,9 +77,9 @@ class RunReading:
         return self.view.timeline.attempts[-1].header.command
 
     @cached_property
-    def figures(self) -> RunFigures:
+    def figures(self) -> RunRow:
         """Status, progress and cost, as ``outlay runs`` lists them."""
-        return figures_of(self.view)
+        return figures_of(self)
 
     @cached_property
     def goodput(self) -> GoodputSummary:
@@ -124,6 +128,15 @@ class RunReading:
         """The limit with the largest used share, and that share; None without a budget."""
         return max(self.budget_shares.items(), key=lambda each: each[1], default=None)
 
+    @property
+    def budget_limit_text(self) -> str:
+        """The limit with the largest used share, for people; empty without a budget."""
+        if self.budget is None or self.budget_used is None:
+            return ""
+        key, _ = self.budget_used
+        bound = next(b for b in self.budget.budget.bounds_known if b.dimension.key == key)
+        return bound.dimension.text(bound.limit)
+
     @cached_property
     def metrics(self) -> dict[str, list[MetricPoint]]:
         """The metrics that the training logged: finite values in time order, by name."""
@@ -155,39 +168,83 @@ class RunReading:
     @cached_property
     def values(self) -> dict[str, float]:
         """Every number under a flat name; unknown ones are left out."""
-        figures, unit = self.figures, self.currency_suffix
-        burn = figures.burn_micros_per_hour
-        known: dict[str, float | None] = {
-            "read_at_s": self.t_ns / 1e9,
-            **figures.counts(),
-            "gpu_hours": self.cost.gpu_ns / 3.6e12,
-            "goodput": figures.goodput,
-            f"cost_{unit}": _amount(self.cost.cost),
-            f"wasted_cost_{unit}": _amount(self.wasted),
-            f"burn_{unit}_per_hour": None if burn is None else burn / 1e6,
-            "budget_fraction": max(self.budget_shares.values(), default=None),
-        }
+        unit = self.currency_suffix
+        known: dict[str, float | None] = {"read_at_s": self.t_ns / 1e9}
+        known |= numbers_of(self.figures, unit)
         known |= {f"seconds/{name}": ns / 1e9 for name, ns in self.breakdown.phases.items()}
         known |= {f"cost_{unit}/{name}": _amount(c) for name, c in self.cost.by_phase.items()}
+        for beside in self.cost.cost_beside:
+            unit = beside.cost.currency.lower()
+            known[f"cost_{unit}"] = _amount(beside.cost)
+            known |= {f"cost_{unit}/{name}": _amount(c) for name, c in beside.by_phase.items()}
         return {f"{PREFIX}{name}": float(v) for name, v in known.items() if v is not None}
 
     @property
     def facts(self) -> dict[str, str]:
         """Every text about the run under a flat name; empty ones are left out."""
-        figures, cost = self.figures, self.cost.cost
-        known = {
-            "run_id": figures.run_id,
-            "model": figures.model,
-            "name": figures.name,
-            "dir": figures.dir,
-            "status": figures.status,
-            "user": figures.user,
-            "host": figures.host,
-            "gpu": figures.gpu,
-            "currency": "" if cost is None else cost.currency,
-            "kind": "" if cost is None else figures.kind,
-        }
-        return {f"{PREFIX}{name}": text for name, text in known.items() if text}
+        return {f"{PREFIX}{name}": text for name, text in facts_of(self.figures).items()}
+
+
+def figures_of(run: RunReading) -> RunRow:
+    """Return the figures of a run at the instant of its reading."""
+    view = run.view
+    timeline, account = view.timeline, view.account
+    start_ns, end_ns, attempts = timeline.start_ns, timeline.end_ns, timeline.attempts
+    last = attempts[-1]
+    leading = [account.segments[attempt.segment] for attempt in attempts]
+    last_steps = (segment.last_number for segment in reversed(leading))
+    metric, metric_value = _metric(account)
+    limit, used = run.budget_used or (None, None)
+    return RunRow(
+        run_id=view.identity.run_id,
+        model=view.identity.model,
+        name=view.name,
+        dir=str(view.dir or ""),
+        status=view.status,
+        attempts=len(attempts),
+        steps=1 + next((step for step in last_steps if step >= 0), -1),
+        tokens=account.work.tokens,
+        samples=account.work.samples,
+        started_ns=start_ns,
+        last_seen_ns=timeline.last_seen_ns,
+        ended_ns=None if last.end is None else last.end.t_ns,
+        wall_ns=view.whole.length_ns - timeline.idle_between(start_ns, end_ns),
+        step_ns=sum(segment.work.step_ns for segment in leading),
+        wait_ns=timeline.between(start_ns, end_ns).get(DATA_LOADING, 0),
+        gpu_ns=run.cost.gpu_ns,
+        energy_mj=view.energy_mj(),
+        gpu_busy_ns=account.gpu_busy_ns,
+        user=last.header.user,
+        host=last.header.host,
+        gpu=last.header.gpu,
+        gpus=gpu_count_of(total_gpus(last, last.header.gpus)),
+        tags=last.header.tags,
+        instance_id=last.header.instance_id,
+        slurm_job=last.header.slurm_job,
+        cost=run.cost.cost,
+        assumed=run.cost.assumed,
+        wasted=run.wasted,
+        cost_beside=tuple(each.cost for each in run.cost.cost_beside),
+        kind=kind_of_cost(attempts),
+        burn_micros_per_hour=view.burn_micros_per_hour,
+        assumptions=tuple(sorted(run.breakdown.assumptions)),
+        findings=view.findings,
+        goodput=run.breakdown.goodput if account.work.steps else None,
+        metric=metric,
+        metric_value=metric_value,
+        budget_used=used,
+        budget_limit=limit,
+        budget_limit_text=run.budget_limit_text,
+    )
+
+
+def _metric(account: RunAccount) -> tuple[str | None, float | None]:
+    """Return the metric to show, and its last finite value."""
+    reported = account.metric_names()
+    for name in [*(n for n in (*ACCURACY, *LOSS) if n in reported), *reported]:
+        if points := account.series(name, most=1):
+            return name, points[-1].value
+    return None, None
 
 
 def read_run(run_dir: Path | str, now_ns: int | None = None) -> RunReading:
@@ -231,3 +288,12 @@ class RunReader:
 
 def _amount(money: Money | None) -> float | None:
     return None if money is None else float(money.amount)
+
+
+def read_figures(run_dir: Path, now_ns: int) -> RunRow:
+    """Read a run's log and return its figures at ``now_ns``.
+
+    Raises:
+        NotARun: There is no run log.
+    """
+    return read_run(run_dir, now_ns).figures

@@ -21,7 +21,8 @@ from outlay.cost.spending import IN_NO_RUN, Spending, SpendItem, spending_of
 from outlay.errors import Finding, OutlayError
 from outlay.ledger.attempts import DEAD_AFTER_NS
 from outlay.runs.collect import refresh_registered
-from outlay.store.runs import RunRow, damaged_logs, list_runs
+from outlay.store.run_row import RunRow
+from outlay.store.runs import damaged_logs, list_runs
 from outlay.units import Money, Rate
 
 if TYPE_CHECKING:
@@ -173,9 +174,12 @@ def _rentals(reports: Iterable[CostRow], until_ns: int) -> tuple[list[SpendItem]
 
 
 def rented_by(lines: Iterable[AnyLine], until_ns: int) -> Iterator[RentedMachine]:
-    """Yield the rentals of a spend log, from its lines up to ``until_ns``."""
+    """Yield the rentals of a spend log, from its lines up to ``until_ns``.
+
+    One that came back after its end has two holds, and is one machine.
+    """
     from outlay.guard.balance import Books
-    from outlay.guard.entries import Captured, Simple, parse_timestamp
+    from outlay.guard.entries import Captured, Corrected, Simple, parse_timestamp
 
     books, ended_ns = Books(), dict[str, int]()
     for line in lines:
@@ -183,20 +187,27 @@ def rented_by(lines: Iterable[AnyLine], until_ns: int) -> Iterator[RentedMachine
             at_ns = wall_ns_of(parse_timestamp(line.ts))
             if at_ns > until_ns:
                 break
-            if isinstance(line, Captured):
+            if isinstance(line, Captured | Corrected):
                 ended_ns[line.hold] = at_ns
         books.apply(line)
-    for hold in books.rentals.values():
+    found = dict[str, RentedMachine]()
+    for hold in books.rentals():
         assert hold.rental is not None
         start_ns, rate = hold.rental.started_ns, Rate.parse(hold.rental.rate)
         end_ns = max(ended_ns.get(hold.id, until_ns), start_ns)
-        if hold.id in books.paid_for:
-            micros = books.paid_for[hold.id]
-        elif hold.id in books.open and hold.lives:
+        if (paid := books.paid_for(hold.id)) is not None:
+            micros = paid
+        elif books.is_open(hold.id) and hold.lives:
             micros = hold.rental.cost_until(end_ns).micros
         else:
             continue  # Released: nothing was rented.
-        yield RentedMachine(hold=hold, start_ns=start_ns, end_ns=end_ns, rate=rate, micros=micros)
+        name = hold.rental.name if hold.rental.ordered else hold.id
+        before = found.pop(name, None)
+        whole = RentedMachine(hold=hold, start_ns=start_ns, end_ns=end_ns, rate=rate, micros=micros)
+        if before is not None:
+            whole = dataclasses.replace(before, end_ns=end_ns, micros=before.micros + micros)
+        found[hold.rental.name if hold.state == "reappeared" else hold.id] = whole
+    yield from found.values()
 
 
 def in_no_run(rented: RentedMachine, reports: Iterable[CostRow]) -> Iterator[SpendItem]:
@@ -237,10 +248,8 @@ def in_no_run(rented: RentedMachine, reports: Iterable[CostRow]) -> Iterator[Spe
 
 def charges_on(hold: Hold, currency: str, reports: Iterable[CostRow]) -> Iterator[AttemptCharge]:
     """Yield the cash charges of runs on the rented machine of a hold, in one currency."""
-    from outlay.guard.entries import is_machine
-
     for report in reports:
-        if (report.currency, report.kind) == (currency, "cash"):
-            for charge in report.charges or ():
-                if is_machine(hold.resource, charge.machine):
-                    yield charge
+        for charge in report.charges or () if report.kind == "cash" else ():
+            paid_in = charge.currency or report.currency
+            if paid_in == currency and hold.is_machine(charge.machine):
+                yield charge

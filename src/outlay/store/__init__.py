@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from outlay.store.connection import StoreUnavailable
     from outlay.store.home import outlay_home
     from outlay.store.opening import StoreTooNew, open_store
-    from outlay.store.runs import RunRow
+    from outlay.store.run_row import RunRow
 
 _MODULES = {
-    "RunRow": "outlay.store.runs",
+    "RunRow": "outlay.store.run_row",
     "StoreTooNew": "outlay.store.opening",
     "StoreUnavailable": "outlay.store.connection",
     "open_store": "outlay.store.opening",

@@ -5,11 +5,13 @@ All other modules use portable SQLAlchemy Core.
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from operator import itemgetter
 from typing import Any
+from urllib.parse import quote
 
 from sqlalchemy import (
     URL,
@@ -42,17 +44,61 @@ class StoreUnavailable(OutlayError):
     """The store cannot be opened, read or written."""
 
     def __init__(self, url: URL, error: Exception) -> None:
-        shown = url.render_as_string(hide_password=True)
         super().__init__(
-            f"cannot use the store at {shown}: {_reason(error)}. "
+            f"cannot use the store in {shown_database(url)}: {_reason(url, error)}. "
             "Set OUTLAY_HOME to a directory you can write to, or OUTLAY_STORE to a database URL."
         )
 
 
-def _reason(error: Exception) -> str:
+_PLAIN_NAME = re.compile(r"[A-Za-z0-9_.-]+")
+_PART = re.compile(r"[^\s:@/?&=,;'\"()\[\]\\]+")
+_LONG = 4
+_LEFT_OUT = "…"
+
+
+def shown_database(url: URL) -> str:
+    """Return a URL's backend and database name, and nothing else of it.
+
+    A password may be in any other part, also by mistake: ``user:p@ss@host``.
+    """
+    backend, name = url.get_backend_name(), url.database or ""
+    if _is_file(url):
+        return f"{backend} {name}"
+    return f"{backend} database {name}" if _PLAIN_NAME.fullmatch(name) else f"{backend} database"
+
+
+def _is_file(url: URL) -> bool:
+    is_local = not (url.username or url.password or url.host or url.query)
+    return url.get_backend_name() == "sqlite" and is_local
+
+
+def _reason(url: URL, error: Exception) -> str:
     # SQLAlchemy's own text repeats the statement and its parameters; the driver's says why.
     lines = str(getattr(error, "orig", None) or error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__
+    reason = lines[0] if lines else type(error).__name__
+    for part in sorted(_parts(url), key=len, reverse=True):
+        found = re.escape(part)
+        reason = re.sub(
+            found if len(part) >= _LONG else rf"(?<!\w){found}(?!\w)", _LEFT_OUT, reason
+        )
+    return reason
+
+
+def _parts(url: URL) -> set[str]:
+    """Return the words of a URL that no message may repeat: a driver's error quotes them."""
+    if _is_file(url):
+        return set()
+    values = [value for each in url.normalized_query.values() for value in each]
+    texts = [url.username, url.password, url.host, str(url.port or ""), *values]
+    if not _PLAIN_NAME.fullmatch(url.database or ""):
+        texts.append(url.database)
+    known = [str(text) for text in texts if text]
+    return {part for text in (*known, *map(quote, known)) for part in _PART.findall(text)}
+
+
+def shown_cause(url: URL, error: Exception) -> Exception | None:
+    """Return the cause to show with a StoreUnavailable: none that may quote a server's URL."""
+    return error if _is_file(url) else None
 
 
 def connect(url: URL) -> Engine:
@@ -106,7 +152,9 @@ def _raise_unavailable(context: ExceptionContext) -> None:
     # Other subclasses are bugs in a query and are not translated.
     if error is not None and type(error) in (DatabaseError, OperationalError):
         assert context.engine is not None
-        raise StoreUnavailable(context.engine.url, error) from error
+        raise StoreUnavailable(context.engine.url, error) from shown_cause(
+            context.engine.url, error
+        )
 
 
 def _prepare_sqlite(connection: Any, _record: object) -> None:

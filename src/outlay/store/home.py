@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Literal
 
 import platformdirs
 
@@ -13,6 +14,11 @@ def outlay_home() -> Path:
     if chosen := os.environ.get("OUTLAY_HOME"):
         return Path(chosen).expanduser()
     return Path(platformdirs.user_data_dir("outlay", appauthor=False))
+
+
+def outliving_dir(kind: Literal["watchers", "uploaders"]) -> Path:
+    """Return where the processes are registered that outlive the command that started them."""
+    return outlay_home() / "outliving" / kind
 
 
 def settings_path() -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -30,8 +31,9 @@ from sqlalchemy.schema import CreateColumn
 
 from outlay.clock import SYSTEM, Clock
 from outlay.errors import InvalidValue, MissingExtra, OutlayError
+from outlay.files import make_private, mode_in
 from outlay.store import schema
-from outlay.store.connection import StoreUnavailable, connect, writing
+from outlay.store.connection import StoreUnavailable, connect, shown_cause, writing
 from outlay.store.home import outlay_home
 
 # Migrations, forward only
@@ -141,6 +143,7 @@ MIGRATIONS = (
             .values(gpu_count=1),
         ),
     ),
+    Migration(version=9, adds=(schema.runs.c.figures,)),
 )
 NEWEST = MIGRATIONS[-1].version
 
@@ -254,16 +257,25 @@ def open_store(data_dir: Path | str | None = None) -> Engine:
     url = store_url(data_dir)
     try:
         if url.get_backend_name() == "sqlite" and url.database:
-            Path(url.database).parent.mkdir(parents=True, exist_ok=True)
+            _make_file(Path(url.database))
         engine = connect(url)
         migrate(engine)
     except ImportError as error:
         if url.get_backend_name() == _POSTGRESQL:
             raise MissingExtra("a store in PostgreSQL", "postgres") from None
-        raise StoreUnavailable(url, error) from error
-    except (SQLAlchemyError, OSError) as error:
-        raise StoreUnavailable(url, error) from error
+        raise StoreUnavailable(url, error) from shown_cause(url, error)
+    except (SQLAlchemyError, OSError, TypeError, ValueError) as error:
+        # A driver refuses what it does not know in a URL with any of these.
+        raise StoreUnavailable(url, error) from shown_cause(url, error)
     return engine
+
+
+def _make_file(path: Path) -> None:
+    """Create an empty database, since SQLite would create one that others may read."""
+    make_private(path.parent)
+    if path.name != ":memory:":
+        with contextlib.suppress(OSError):  # Connecting gets the same error, and says why.
+            path.touch(mode=mode_in(path.parent))
 
 
 def store_url(data_dir: Path | str | None = None) -> URL:
@@ -272,7 +284,7 @@ def store_url(data_dir: Path | str | None = None) -> URL:
     if data_dir is None and named:
         try:
             url = make_url(named)
-        except ArgumentError:
+        except (ArgumentError, ValueError):  # The latter for a port that is no number.
             # The value may hold a password, so the message does not repeat it.
             raise InvalidValue("OUTLAY_STORE", "an unreadable URL", _EXPECTED_URL) from None
         # The default driver differs between SQLAlchemy 2.0 and 2.1; the extra installs psycopg.

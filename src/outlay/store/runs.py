@@ -1,11 +1,13 @@
-"""Registered runs: their directories and last known figures."""
+"""Runs and their figures: the row of each, stored, listed and filtered."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
 from functools import reduce
+from math import ceil
 from operator import add
 from typing import Any
 
@@ -21,72 +23,17 @@ from sqlalchemy import (
     literal,
     or_,
     select,
+    update,
 )
 
 from outlay.decoding import BadDocument, convert
 from outlay.errors import Finding
-from outlay.store.connection import is_damaged, upsert, writing
+from outlay.store.connection import LARGEST, is_damaged, upsert, writing
+from outlay.store.run_row import RunRow
 from outlay.store.schema import runs
-from outlay.units import Money
 
 FINDINGS_KEPT = 20
-
-
-class RunRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One registered run. Instants are UTC nanoseconds; a cost of None means "no price".
-
-    Attributes:
-        dir: The run's directory, absolute.
-        gpus: Whole GPUs: a share of one is rounded up. The exact number is in ``RunFigures``.
-        updated_ns: When this row was derived from the run log; of two rows the later one is kept.
-        log_bytes: Size of the log at that time, and ``log_mtime_ns`` its modification time.
-        figures_version: Version of the rules that derived the row.
-        findings: The first ``FINDINGS_KEPT`` findings about the log.
-        assumed_micros: The assumed part of the cost.
-        goodput: Productive share of wall time, 0 to 1; None without a step.
-        metric: Name of the most relevant metric, and ``metric_value`` its last value.
-    """
-
-    run_id: str
-    dir: str
-    model: str
-    name: str
-    status: str
-    attempts: int
-    steps: int
-    tokens: int
-    started_ns: int
-    last_seen_ns: int
-    user: str = ""
-    host: str = ""
-    gpu: str = ""
-    gpus: int = 1
-    tags: dict[str, str] = {}
-    cost_micros: int | None = None
-    currency: str | None = None
-    ended_ns: int | None = None
-    updated_ns: int
-    log_bytes: int | None = None
-    log_mtime_ns: int | None = None
-    figures_version: int | None = None
-    findings: tuple[Finding, ...] = ()
-    kind: str = "cash"
-    assumed_micros: int = 0
-    goodput: float | None = None
-    metric: str | None = None
-    metric_value: float | None = None
-
-    @property
-    def cost(self) -> Money | None:
-        """The run's cost so far; None without a price."""
-        if self.cost_micros is None or self.currency is None:
-            return None
-        return Money(self.cost_micros, self.currency)
-
-    @property
-    def assumed(self) -> Money | None:
-        """The assumed part of the cost; None without a price."""
-        return None if self.currency is None else Money(self.assumed_micros, self.currency)
+DEAD = "dead"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,6 +106,24 @@ def delete_runs(engine: Engine, run_ids: Iterable[str]) -> None:
     if names:
         with writing(engine) as connection:
             connection.execute(delete(runs).where(runs.c.run_id.in_(names)))
+
+
+def end_replaced(engine: Engine, run_ids: Mapping[str, str]) -> None:
+    """Mark runs as dead whose log another run has replaced; ``run_ids`` are by directory.
+
+    Their figures stay as they were last read: the log that is there now is not theirs.
+    """
+    column = runs.c
+    unended = select(column.run_id, column.dir).where(
+        column.ended_ns.is_(None), column.status != DEAD
+    )
+    with engine.begin() as connection:
+        found = connection.execute(unended).all()
+    replaced = [run_id for run_id, path in found if run_ids.get(path, run_id) != run_id]
+    if replaced:
+        named = column.run_id.in_(replaced)
+        with writing(engine) as connection:
+            connection.execute(update(runs).where(named).values(status=DEAD))
 
 
 def list_runs(
@@ -248,9 +213,43 @@ def get(engine: Engine, run_id: str) -> RunRow | None:
 
 
 def _values(row: RunRow) -> dict[str, Any]:
-    values = {name: getattr(row, name) for name in RunRow.__struct_fields__}
-    values["findings"] = [asdict(each) for each in row.findings[:FINDINGS_KEPT]] or None
-    return values
+    """Return the cells of a row: its columns, and the document of its other figures."""
+    figures = msgspec.to_builtins(row)
+    if isinstance(row.gpus, int):
+        del figures["gpus"]  # The column has it.
+    cells = {name: figures.pop(name) for name in _PLAIN}
+    cost = row.cost
+    return cells | {
+        "cost_micros": None if cost is None else cost.micros,
+        "currency": None if cost is None else cost.currency,
+        "assumed_micros": 0 if row.assumed is None else row.assumed.micros,
+        "gpus": ceil(Fraction(row.gpus)),
+        "findings": figures.pop("findings")[:FINDINGS_KEPT] or None,
+        "figures": {n: v for n, v in figures.items() if v is not None and n != "cost"},
+    }
+
+
+def unstorable(row: RunRow) -> str | None:
+    """Return why the database would reject a row (and the batch with it), or None."""
+    for name, value in _values(row).items():
+        if isinstance(value, int) and abs(value) > LARGEST:
+            return f"its {name} of {value} is more than a database holds"
+        if isinstance(value, str) and not _is_storable(value):
+            return f"its {name} is no text that a database holds"
+    return None
+
+
+def _is_storable(text: str) -> bool:
+    try:
+        return b"\0" not in text.encode()
+    except UnicodeEncodeError:  # A path need not be Unicode.
+        return False
+
+
+_PLAIN = [
+    name for name in RunRow.__struct_fields__ if name in runs.c and name not in ("gpus", "findings")
+]
+"""The figures that a column of the same name holds as they are."""
 
 
 def rows_from(found: Result[Any]) -> list[RunRow]:
@@ -260,11 +259,14 @@ def rows_from(found: Result[Any]) -> list[RunRow]:
 
 
 def _row(cells: dict[str, Any]) -> RunRow:
-    cells["findings"] = cells["findings"] or ()
-    cells["kind"] = cells["kind"] or "cash"
-    cells["assumed_micros"] = cells["assumed_micros"] or 0
+    currency, micros = cells.pop("currency"), cells.pop("cost_micros")
+    assumed, more = cells.pop("assumed_micros"), cells.pop("figures")
+    known = {n: v for n, v in cells.items() if v is not None or not runs.c[n].nullable}
+    if micros is not None and currency is not None:
+        known["cost"] = {"micros": micros, "currency": currency}
+        known["assumed"] = {"micros": assumed or 0, "currency": currency}
     try:
-        return convert(cells, RunRow)
+        return convert(known | convert(more or {}, dict[str, Any]), RunRow)
     except BadDocument as error:
         return _damaged(cells, str(error))
 

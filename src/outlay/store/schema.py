@@ -60,6 +60,8 @@ runs = Table(
     Column("goodput", Float),
     Column("metric", String),
     Column("metric_value", Float),
+    # Every other figure, by name: what no query sorts or filters needs no column.
+    Column("figures", JSON(none_as_null=True)),
     Index("runs_by_start", "started_ns", "run_id"),
     Index("runs_by_last_seen", "last_seen_ns"),
 )

@@ -92,3 +92,8 @@ def dollar_text(money: Money, decimals: int | None = None) -> str:
     """Return ``$5.00``, or ``5.00 EUR`` for other currencies; exact unless decimals are given."""
     text = decimal_text(money.micros) if decimals is None else f"{money.amount:.{decimals}f}"
     return f"${text}" if money.currency == "USD" else f"{text} {money.currency}"
+
+
+def beside_text(costs: Iterable[Money]) -> str:
+    """Return costs in other currencies, to be appended to a cost: `` and 3.00 EUR``."""
+    return "".join(f" and {cost}" for cost in costs)

@@ -8,7 +8,9 @@ rebinding to 127.0.0.1) and the SameSite cookie keep out other sites.
 from __future__ import annotations
 
 import hmac
+import ipaddress
 import os
+import re
 import secrets
 import socket
 import stat
@@ -29,6 +31,7 @@ from outlay.files import read_own
 TOKEN: Final = "token"  # noqa: S105 - the name of a parameter
 LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1"})
 _COOKIE: Final = "outlay-web"
+_NAME: Final = re.compile(r"[a-z0-9]([a-z0-9._-]*[a-z0-9])?")
 _LONGEST_QUERY: Final = 8192
 _HEADERS: Final = {
     "content-security-policy": (
@@ -64,20 +67,21 @@ class Access:
         """Return the response to a refused request; None if it is allowed."""
         if request.method not in ("GET", "HEAD"):
             return _plain("These pages are read-only: use GET.", 405)
-        if _host_name(request.headers.get("host", "")) not in self.hosts:
-            return _plain("The Host header does not name this server.", 421)
+        name, port = _split_host(request.headers.get("host", ""))
+        if name not in self.hosts or not re.fullmatch("[0-9]*", port, re.ASCII):
+            return _plain("The Host header does not name this server: see --name.", 421)
         if len(request.url.query) > _LONGEST_QUERY:
             return _plain("The query is too long.", 414)
         given = request.query_params.get(TOKEN)
         if given is not None:
-            return self._exchange(request, given)
-        if _same(request.cookies.get(_COOKIE, ""), self.cookie):
+            return self._exchange(request, given, _cookie_name(port))
+        if _same(request.cookies.get(_cookie_name(port), ""), self.cookie):
             return None
         if is_authorized(request.headers.get("authorization"), self.token):
             return None  # A program, such as Prometheus.
         return _plain("Open the address that `outlay web` printed: it has the token.", 401)
 
-    def _exchange(self, request: Request, given: str) -> Response:
+    def _exchange(self, request: Request, given: str, cookie_name: str) -> Response:
         """Set the cookie and redirect to the same address without the token."""
         if not _same(given, self.token):
             return _plain("This token is not the one that `outlay web` printed.", 403)
@@ -85,7 +89,10 @@ class Access:
         kept = urlencode([(name, value) for name, value in pairs if name != TOKEN])
         path = "/" + request.url.path.lstrip("/")  # Two slashes would name another host.
         answer = RedirectResponse(f"{path}?{kept}" if kept else path, status_code=303)
-        answer.set_cookie(_COOKIE, self.cookie, httponly=True, samesite="strict", path="/")
+        answer.set_cookie(
+            cookie_name, self.cookie, httponly=True, samesite="strict", path="/",
+            secure=request.url.scheme == "https",  # A reverse proxy said so.
+        )  # fmt: skip
         return answer
 
 
@@ -93,10 +100,22 @@ def _same(given: str, expected: str) -> bool:
     return hmac.compare_digest(given.encode(errors="replace"), expected.encode())
 
 
-def _host_name(host: str) -> str:
-    if host.startswith("["):
-        return host[1:].partition("]")[0].lower()
-    return host.partition(":")[0].lower()
+def _split_host(header: str) -> tuple[str, str]:
+    """Return the name and the port of a Host header."""
+    if header.startswith("["):
+        name, _, rest = header[1:].partition("]")
+        return name.lower(), rest.removeprefix(":")
+    name, _, port = header.partition(":")
+    return name.lower(), port
+
+
+def _cookie_name(port: str) -> str:
+    """Return the name of the cookie for the port that the browser opened.
+
+    Browsers send a cookie to all ports of a host: with one name, two servers would replace each
+    other's.
+    """
+    return f"{_COOKIE}-{port}" if port else _COOKIE
 
 
 def _plain(text: str, status: int) -> Response:
@@ -136,12 +155,14 @@ class ServerAddress:
     """Where the server listens, and the source of its token.
 
     Attributes:
+        names: The host names and addresses that browsers open; none for ``host``.
         unix_socket: A file instead of a port: on a login node all users share loopback.
         token_file: Holds the token; required to listen beyond loopback.
     """
 
     host: str = "127.0.0.1"
     port: int = 0
+    names: tuple[str, ...] = ()
     unix_socket: Path | None = None
     token_file: Path | None = None
 
@@ -153,7 +174,7 @@ class ServerAddress:
                 file, or the token is too short.
         """
         if self.token_file is None:
-            if self.host not in LOOPBACK:
+            if self.is_exposed:
                 expected = "127.0.0.1, or --token-file FILE beside it"
                 raise InvalidValue("--host", self.host, expected)
             return new_token()
@@ -166,6 +187,24 @@ class ServerAddress:
             raise InvalidValue("--token-file", str(self.token_file), expected)
         return token
 
+    @property
+    def is_exposed(self) -> bool:
+        """Whether other machines can reach it."""
+        return self.unix_socket is None and self.host not in LOOPBACK
+
+    def hosts(self) -> frozenset[str]:
+        """Return the Host headers to answer to, without ports.
+
+        Only known names: a page of another site can let its own name resolve to this machine.
+
+        Raises:
+            InvalidValue: A name is not one, or it listens on all addresses and has no name.
+        """
+        if not self.names and self.is_exposed and _is_wildcard(self.host):
+            expected = "--name NAME beside it, once for each name or address that browsers open"
+            raise InvalidValue("--host", self.host, expected)
+        return LOOPBACK | {_valid_name(each) for each in self.names or (self.host,)}
+
     def listen(self) -> socket.socket:
         """Return the listening socket."""
         if self.unix_socket is not None:
@@ -175,7 +214,8 @@ class ServerAddress:
 
     def url(self, listening: socket.socket, token: str) -> str:
         """Return the address to open; of a Unix socket, that of the forwarded port."""
-        host = f"[{self.host}]" if ":" in self.host else self.host
+        host = _valid_name(self.names[0]) if self.names and self.is_exposed else self.host
+        host = f"[{host}]" if ":" in host else host
         port = self.port or FORWARDED
         if self.unix_socket is None:
             port = listening.getsockname()[1]
@@ -193,6 +233,24 @@ class ServerAddress:
 
 FORWARDED: Final = 8642
 _SHORTEST_TOKEN: Final = 16
+
+
+def _is_wildcard(host: str) -> bool:
+    """Return whether a host, such as "0.0.0.0", "::" or "0", stands for all addresses."""
+    found = socket.getaddrinfo(host or None, 0, flags=socket.AI_PASSIVE)
+    return any(ipaddress.ip_address(each[4][0]).is_unspecified for each in found)
+
+
+def _valid_name(name: str) -> str:
+    """Return a host name or an address as browsers write it."""
+    given = name.removeprefix("[").removesuffix("]").lower()
+    try:
+        return str(ipaddress.ip_address(given))
+    except ValueError:
+        if _NAME.fullmatch(given):
+            return given
+    expected = "a host name or an address, without http:// and without a port"
+    raise InvalidValue("--name", name, expected)
 
 
 def _unix_socket(path: Path) -> socket.socket:

@@ -20,10 +20,10 @@ from outlay.files import FileStamp, stamp_of
 from outlay.goodput.follower import GoodputFollower
 from outlay.report.files import SweepAccount, read_sweep
 from outlay.runs.collect import Burn, log_stamp, refresh_registered, sum_burns
-from outlay.runs.figures import RunFigures
 from outlay.runs.reading import RunReading
 from outlay.store import open_store, outlay_home
-from outlay.store.runs import RunFilter, RunRow, get, list_runs, run_dirs, values_of
+from outlay.store.run_row import RunRow
+from outlay.store.runs import RunFilter, get, list_runs, run_dirs, values_of
 from outlay.sweep.state.manifest import JOURNAL, is_sweep
 from outlay.units import Money
 from outlay.web.page import People
@@ -116,7 +116,7 @@ class BookReader:
                 self.people.name(user)  # Hidden in every text from here on.
         self._drop_idle()
 
-    def _figures(self, run_dir: Path, now_ns: int) -> RunFigures:
+    def _figures(self, run_dir: Path, now_ns: int) -> RunRow:
         del now_ns  # Each reading has its own present.
         return self.reading(run_dir).figures
 
@@ -188,7 +188,7 @@ class BookReader:
         rows = list_runs(self.store, RunFilter(since_ns=since_ns, is_priced=True))
         costs = ((row.kind, self._cost_since(row, since_ns)) for row in rows)
         known = ((kind, money) for kind, money in costs if money is not None)
-        return sum_burns(Burn(kind, money) for kind, money in known)  # type: ignore[arg-type]
+        return sum_burns(Burn(kind, money) for kind, money in known)
 
     def _cost_since(self, row: RunRow, since_ns: int) -> Money | None:
         """Return a run's cost since an instant; cached for a run that has ended."""

@@ -193,7 +193,7 @@ def _holds(holds: Sequence[Hold], books: BookReader) -> str:
         rows.append(
             [
                 hold.id, hold.op_label, hold.lab, hold.amount, str(hold.ts)[:16].replace("T", " "),
-                hold.state or "open", hold.resource,
+                hold.doubt or hold.state or "open", hold.resource,
                 "" if rental is None else rental.deadline[:16].replace("T", " "),
                 books.people.text(hold.watcher or hold.by),
             ]

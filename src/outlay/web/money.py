@@ -28,7 +28,7 @@ from outlay.report import html
 from outlay.report.digest import IN_NO_RUN, is_in_no_run, month_blocks, spent_parts
 from outlay.report.document import Figure, blocks_html
 from outlay.report.html import Cell, amount
-from outlay.runs.sacct_import import IN_NO_RUN as REST_OF_JOB
+from outlay.runs.accounting.sacct_import import IN_NO_RUN as REST_OF_JOB
 from outlay.runs.spending_reader import SpendingReading, read_spending, refresh_books
 from outlay.store.runs import RunFilter, list_runs
 from outlay.units import Money

@@ -2,100 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
-from outlay.clock import utc_text
-from outlay.cost.machines import OwnedMachine, read_machines
-from outlay.errors import Finding, InvalidValue
-from outlay.guard.entries import is_machine
-from outlay.guard.rental.watch import RentedHold, known_logs, living_rentals
-from outlay.ledger.price import Kind
+from outlay.errors import Finding
+from outlay.guard.rental.watch import known_logs, living_rentals
 from outlay.report import html
-from outlay.report.compared_runs import metric_cell, percent_cell, run_cost
+from outlay.report.compared_runs import figure_cell
 from outlay.report.document import Figure, blocks_html
 from outlay.report.html import Cell, amount
-from outlay.runs.collect import Burn, dead_runs, findings_in, sum_burns, total_burn
-from outlay.runs.figures import RunFigures
+from outlay.runs.collect import Burn, dead_runs, findings_in
+from outlay.runs.figures import BY_NAME
+from outlay.runs.machines_now import MachineView, burn_of, machines_now, owned_now
 from outlay.runs.reading import RunReading
+from outlay.store.run_row import RunRow
 from outlay.store.runs import RunFilter, list_runs
-from outlay.units import Money, Rate
 from outlay.units.quantity import duration_text
-from outlay.units.shown import ago_text, kind_suffix, money_text
+from outlay.units.shown import kind_suffix, money_text
 from outlay.web.book_reader import BookReader
 from outlay.web.guard import ceiling_parts, log_stamps, standings_of_logs
 from outlay.web.page import Page, PageQuery, findings_list, run_href
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MachineView:
-    """A machine that costs by the hour, with or without a run.
-
-    Attributes:
-        kind: ``rental``, ``job`` (of Slurm) or ``node``.
-        deadline: When it is ended; empty for never.
-        watcher: The process that ends it.
-    """
-
-    kind: str
-    name: str
-    owner: str
-    runs: Sequence[RunFigures]
-    rate: Rate | None = None
-    price_kind: Kind = "cash"
-    deadline: str = ""
-    watcher: str = ""
-
-
-def machines(
-    rented: Sequence[RentedHold], owned: Iterable[OwnedMachine], running: Sequence[RunReading]
-) -> list[MachineView]:
-    """Return the machines: rentals first, then owned nodes, then other hosts of runs."""
-    left = list(running)
-    found = []
-    for each in rented:
-        hold, rental = each.hold, each.hold.rental
-        assert rental is not None
-        here = [r for r in left if hold.resource and is_machine(hold.resource, _instance(r))]
-        left = [reading for reading in left if reading not in here]
-        found.append(
-            MachineView(
-                kind="rental", name=hold.resource or rental.name, owner=hold.lab,
-                runs=[r.figures for r in here], rate=Rate.parse(rental.rate),
-                deadline=rental.deadline, watcher=hold.watcher,
-            )
-        )  # fmt: skip
-    for machine in owned:
-        here = [reading for reading in left if _place(reading) == ("node", machine.host)]
-        left = [reading for reading in left if reading not in here]
-        runs = [reading.figures for reading in here]
-        found.append(
-            MachineView(
-                kind="node", name=machine.host, owner=_users(runs), runs=runs,
-                rate=machine.price.rate, price_kind=machine.price.kind, watcher="owned",
-                deadline="" if machine.until_ns is None else utc_text(machine.until_ns),
-            )
-        )  # fmt: skip
-    places: dict[tuple[str, str], list[RunFigures]] = {}
-    for reading in left:
-        places.setdefault(_place(reading), []).append(reading.figures)
-    return found + [
-        MachineView(kind=kind, name=name, owner=_users(runs), runs=runs)
-        for (kind, name), runs in sorted(places.items())
-    ]
-
-
-def _place(reading: RunReading) -> tuple[str, str]:
-    header = reading.view.timeline.attempts[-1].header
-    return ("job", header.slurm_job) if header.slurm_job else ("node", header.host)
-
-
-def _users(runs: Iterable[RunFigures]) -> str:
-    return ", ".join(sorted({run.user for run in runs}))
-
-
-def _instance(reading: RunReading) -> str:
-    return reading.view.timeline.attempts[-1].header.instance_id
 
 
 def now_stamp(ask: PageQuery, books: BookReader) -> object:
@@ -113,9 +38,9 @@ def now_page(ask: PageQuery, books: BookReader) -> Page:
     figures = [reading.figures for reading in running]
     dead = list_runs(books.store, RunFilter(status="dead"), limit=_MOST_DEAD)
     rented, errors = living_rentals(known_logs(), clock=books.clock)
-    owned, unread = _owned(books.now_ns)
-    places = machines(rented, owned, running)
-    burn, today = _burn(places), books.spent_since(books.now_ns - books.now_ns % _DAY_NS)
+    owned, unread = owned_now(books.now_ns)
+    places = machines_now(rented, owned, figures)
+    burn, today = burn_of(places), books.spent_since(books.now_ns - books.now_ns % _DAY_NS)
     standings, doubts = standings_of_logs(books)
     found = [
         *errors, *unread, *doubts, *books.findings, *findings_in([*figures, *dead]),
@@ -147,16 +72,7 @@ _COLUMNS = (
     "run", "run_id", "status", "user", "host", "steps", "goodput", "wall_s", "cost", "assumed",
     "currency", "kind", "started",
 )  # fmt: skip
-
-
-def _owned(now_ns: int) -> tuple[list[OwnedMachine], list[Finding]]:
-    """Return the owned nodes of the present, and findings about the list of them."""
-    try:
-        stated = read_machines().values()
-    except InvalidValue as error:
-        return [], [Finding(source="machines", message=str(error))]
-    there = (m for m in stated if m.since_ns <= now_ns < (m.until_ns or now_ns + 1))
-    return list(there), []
+_SHOWN = ("steps", "goodput", "metric_value", "wall_s", "cost", "burn_per_hour")
 
 
 def _lately(books: BookReader) -> list[Finding]:
@@ -200,8 +116,9 @@ def _machines(places: Sequence[MachineView], books: BookReader) -> str:
         return html.section("Machines", html.empty(said, "outlay exec -- python train.py"))
     rows = [
         [
-            Cell(text=place.kind, chip=place.kind), place.name, books.people.name(place.owner),
-            _inside(place), _per_hour(place),
+            Cell(text=place.kind, chip=place.kind),
+            f"{place.name} ({place.doubt})" if place.doubt else place.name,
+            books.people.name(place.owner), _inside(place), _per_hour(place),
             place.deadline[:16].replace("T", " ") or "no deadline", place.watcher or "none",
         ]
         for place in places
@@ -218,21 +135,8 @@ def _inside(place: MachineView) -> Cell:
     return Cell(text=f"{first.name}{more}", href=run_href(first.run_id))
 
 
-def _burn(places: Iterable[MachineView]) -> list[Burn]:
-    """Return the burn of machines; of one without a known price, that of its runs."""
-    return sum_burns(
-        burn
-        for place in places
-        for burn in (
-            total_burn(place.runs)
-            if place.rate is None
-            else [Burn(place.price_kind, place.rate.per_hour)]
-        )
-    )
-
-
 def _per_hour(place: MachineView) -> object:
-    burn = _burn([place])
+    burn = burn_of([place])
     if len(burn) == 1:
         return amount(burn[0].money, kind=burn[0].kind)
     return Cell(text=", ".join(map(_burn_text, burn)) or "no price", is_number=True)
@@ -242,26 +146,19 @@ def _runs(running: Sequence[RunReading], books: BookReader) -> str:
     if not running:
         return ""
     rows = [_row(reading, books) for reading in running]
-    headings = (
-        "run", "user", "steps", "goodput", "metric", "wall time", "cost", "burn per hour", "budget",
-        "last seen",
-    )  # fmt: skip
+    headings = ("run", "user", *(BY_NAME[name].label for name in _SHOWN), "budget", "last seen")
     return html.section("Runs", html.table(headings, rows, caption="Running"))
 
 
 def _row(reading: RunReading, books: BookReader) -> list[object]:
-    figures = reading.figures
-    burn = figures.burn_micros_per_hour
-    per_hour = None if burn is None or figures.cost is None else Money(burn, figures.cost.currency)
+    run, now_ns = reading.figures, books.now_ns
     return [
-        Cell(text=figures.name, href=run_href(figures.run_id), title=figures.run_id),
-        books.people.name(figures.user), figures.steps,
-        percent_cell(figures.goodput), metric_cell(figures.metric, figures.metric_value),
-        Cell(text=duration_text(figures.wall_ns), is_number=True),
-        run_cost(figures), amount(per_hour, kind=figures.kind),
+        Cell(text=run.name, href=run_href(run.run_id), title=run.run_id),
+        books.people.name(run.user),
+        *(figure_cell(BY_NAME[name], run, now_ns) for name in _SHOWN),
         budget_cell(reading),
-        ago_text(books.now_ns - figures.last_seen_ns),
-    ]  # fmt: skip
+        BY_NAME["last_seen"].text(run, now_ns),
+    ]
 
 
 def budget_cell(reading: RunReading) -> Cell:
@@ -276,14 +173,6 @@ def budget_cell(reading: RunReading) -> Cell:
     return Cell(text=f"{share:.0%}{left}", share=share, title=key)
 
 
-def _csv_row(figures: RunFigures, books: BookReader) -> dict[str, object]:
-    cost = figures.cost
-    return {
-        "run": figures.name, "run_id": figures.run_id, "status": figures.status,
-        "user": books.people.name(figures.user), "host": figures.host, "steps": figures.steps,
-        "goodput": figures.goodput, "wall_s": figures.wall_ns / 1e9,
-        "cost": None if cost is None else cost.amount,
-        "assumed": None if figures.assumed is None else figures.assumed.amount,
-        "currency": None if cost is None else cost.currency, "kind": figures.kind,
-        "started": utc_text(figures.started_ns),
-    }  # fmt: skip
+def _csv_row(run: RunRow, books: BookReader) -> dict[str, object]:
+    cells = {name: BY_NAME[name].cell(run) for name in _COLUMNS[1:]}
+    return {"run": run.name} | cells | {"user": books.people.name(run.user)}

@@ -17,7 +17,10 @@ VIEWS: Final = {
     "/": "Now", "/money": "Money", "/runs": "Runs", "/sweeps": "Sweeps", "/guard": "Guard",
     "/prices": "Prices",
 }  # fmt: skip
-_CONFIG: Final = '{"includeIndicatorCSS":false,"history":false,"extensions":"sse"}'
+_CONFIG: Final = (
+    '{"includeIndicatorCSS":false,"history":false,"extensions":"sse",'
+    '"noSwap":[204,304,"4xx","5xx"]}'  # A refused stream leaves the page as it is.
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,43 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from outlay.clock import parse_moment, utc_text
+import msgspec
+
+from outlay.clock import parse_moment
 from outlay.errors import InvalidValue, OutlayError
 from outlay.escaping import html_text
 from outlay.ledger.price import KINDS, Kind
 from outlay.report import html
-from outlay.report.compared_runs import compare_document, metric_cell, percent_cell, run_cost
+from outlay.report.compared_runs import compare_document, figure_cell
 from outlay.report.document import Document, sections_html
 from outlay.report.files import setup_of
 from outlay.report.html import Cell
 from outlay.report.run_charts import AXES, Axis
 from outlay.report.run_document import run_document
-from outlay.runs.collect import row_of
+from outlay.runs.figures import BY_NAME, FIGURES
 from outlay.runs.reading import RunReading
-from outlay.store.runs import SORTED_BY, RunFilter, RunRow, count_runs, values_of
+from outlay.store.run_row import RunRow
+from outlay.store.runs import SORTED_BY, RunFilter, count_runs, values_of
 from outlay.sweep.aggregate.rows import columns_of
 from outlay.sweep.state.manifest import SweepManifest, captured, counts, planned, read_manifest
 from outlay.sweep.state.setup import holder_of
 from outlay.units import Money
-from outlay.units.shown import ago_text, counted, kind_suffix
+from outlay.units.shown import counted, kind_suffix
 from outlay.web.book_reader import BookReader, sweep_id
 from outlay.web.page import Page, PageQuery, chip, run_href, select, tabs
 
 PAGE: Final = 100
 _MOST_COMPARED: Final = 12
 _CHOICES: Final = 200
-COLUMNS: Final = {
-    "model": "model", "user": "user", "host": "host", "gpu": "GPU", "attempts": "attempts",
-    "steps": "steps", "goodput": "goodput", "metric_value": "metric", "cost_micros": "cost",
-    "kind": "kind", "started_ns": "started", "last_seen_ns": "last seen", "tags": "tags",
-    "dir": "directory",
-}  # fmt: skip
-_USUAL: Final = ("model", "user", "steps", "goodput", "metric_value", "cost_micros", "last_seen_ns")
+_ALWAYS: Final = ("run_id", "name", "status")
+COLUMNS: Final = {each.name: each for each in FIGURES if each.name not in _ALWAYS}
+_USUAL: Final = ("model", "user", "steps", "goodput", "metric_value", "cost", "last_seen")
+_SORT: Final = {"cost": "cost_micros", "started": "started_ns", "last_seen": "last_seen_ns"}
+"""The columns of the store by which figures of other names are sorted."""
 _STATUSES: Final = ("running", "completed", "failed", "preempted", "cancelled", "dead")
 
 
@@ -76,7 +77,7 @@ def runs_page(ask: PageQuery, books: BookReader) -> Page:
     rows = books.rows(wanted, sort=_sort(ask), limit=PAGE, offset=_offset(ask))
     rows = [_current(row, books) for row in rows]
     count = len(rows) if _offset(ask) == 0 and len(rows) < PAGE else count_runs(books.store, wanted)
-    columns = [name for name in COLUMNS if name in (ask.every("col") or _USUAL)]
+    columns = _columns(ask)
     table = [_cells(row, columns, books) for row in rows]
     parts = [_filters(ask, columns, books), _listed(ask, columns, table, count)]
     return Page(
@@ -97,6 +98,12 @@ def _sort(ask: PageQuery) -> str:
     return found if found.removeprefix("-") in SORTED_BY else "-started_ns"
 
 
+def _columns(ask: PageQuery) -> list[str]:
+    """Return the chosen figures; older addresses have the names of the store's columns."""
+    chosen = ask.every("col") or _USUAL
+    return [name for name in COLUMNS if name in chosen or _SORT.get(name) in chosen]
+
+
 def _offset(ask: PageQuery) -> int:
     return (ask.number("page", 1, most=10**6) - 1) * PAGE
 
@@ -106,29 +113,25 @@ def _current(row: RunRow, books: BookReader) -> RunRow:
     if row.status != "running":
         return row
     try:
-        figures = books.reading(row.dir).figures
+        return books.reading(row.dir).figures
     except (OutlayError, OSError):
         return row
-    return row_of(figures, None, books.now_ns)
 
 
 def _cells(row: RunRow, columns: Sequence[str], books: BookReader) -> list[object]:
-    every: Mapping[str, object] = {
-        "model": row.model, "user": books.people.name(row.user), "host": row.host, "gpu": row.gpu,
-        "attempts": row.attempts, "steps": row.steps, "goodput": percent_cell(row.goodput),
-        "metric_value": metric_cell(row.metric, row.metric_value),
-        "cost_micros": run_cost(row), "kind": row.kind,
-        "started_ns": utc_text(row.started_ns),
-        "last_seen_ns": ago_text(books.now_ns - row.last_seen_ns),
-        "tags": ", ".join(f"{name}={value}" for name, value in row.tags.items()),
-        "dir": books.people.text(row.dir),
-    }  # fmt: skip
-    name = row.name or row.run_id
+    name, shown = row.name or row.run_id, _without_people(row, books)
     return [
         Cell(text=name, check=row.run_id),
-        Cell(text=name, href=run_href(row.run_id), title=books.people.text(row.dir)),
-        chip(row.status), *(every[column] for column in columns),
-    ]  # fmt: skip
+        Cell(text=name, href=run_href(row.run_id), title=shown.dir),
+        chip(row.status),
+        *(figure_cell(COLUMNS[column], shown, books.now_ns) for column in columns),
+    ]
+
+
+def _without_people(row: RunRow, books: BookReader) -> RunRow:
+    """Return a row with the names of people hidden, if they are to be."""
+    people = books.people
+    return msgspec.structs.replace(row, user=people.name(row.user), dir=people.text(row.dir))
 
 
 def _filters(ask: PageQuery, columns: Sequence[str], books: BookReader) -> str:
@@ -136,8 +139,8 @@ def _filters(ask: PageQuery, columns: Sequence[str], books: BookReader) -> str:
     users = [books.people.name(user) for user in users]
     boxes = "".join(
         f'<label><input type="checkbox" name="col" value="{name}"'
-        f"{' checked' if name in columns else ''}>{html_text(title)}</label>"
-        for name, title in COLUMNS.items()
+        f"{' checked' if name in columns else ''}>{html_text(each.label)}</label>"
+        for name, each in COLUMNS.items()
     )
     sort = html_text(ask.get("sort"))
     return (
@@ -176,7 +179,7 @@ def _listed(
             return html.section("Runs", html.empty("No run matches the filter."))
         said = "No runs are registered. Register some with"
         return html.section("Runs", html.empty(said, "outlay import runs DIR"))
-    shown = {"name": "run", "status": "status"} | {name: COLUMNS[name] for name in columns}
+    shown = {"name": "run", "status": "status"} | {name: COLUMNS[name].label for name in columns}
     headings = ["select", *(_heading(ask, name, title) for name, title in shown.items())]
     table = html.table(headings, rows, caption="Runs")
     chosen = (
@@ -188,9 +191,9 @@ def _listed(
 
 def _heading(ask: PageQuery, name: str, title: str) -> str | Cell:
     """Return a heading that sorts by its column; a second click reverses the order."""
+    name, sort = _SORT.get(name, name), _sort(ask)
     if name not in SORTED_BY:
         return title
-    sort = _sort(ask)
     turned = name if sort == f"-{name}" else f"-{name}"
     order = {name: "ascending", f"-{name}": "descending"}.get(sort, "")
     return Cell(text=title, href=ask.address(sort=turned, page=""), chip=order)
@@ -207,25 +210,12 @@ def _pager(ask: PageQuery, count: int) -> str:
     return f"<span>Page {page:,} of {max(pages, 1):,}</span>{drawn}"
 
 
-_CSV: Final = (
-    "run_id", "name", "status", "model", "user", "host", "gpu", "gpus", "attempts", "steps",
-    "tokens", "goodput", "metric", "metric_value", "cost", "assumed", "currency", "kind",
-    "started", "last_seen", "dir", "tags",
-)  # fmt: skip
+_CSV: Final = tuple(BY_NAME)
 
 
 def _csv_row(row: RunRow, books: BookReader) -> dict[str, object]:
-    known = RunRow.__struct_fields__
-    found: dict[str, object] = {str(n): getattr(row, n) for n in _CSV if n in known}
-    return found | {
-        "user": books.people.name(row.user),
-        "dir": books.people.text(row.dir),
-        "cost": None if row.cost is None else row.cost.amount,
-        "assumed": None if row.assumed is None else row.assumed.amount,
-        "started": utc_text(row.started_ns),
-        "last_seen": utc_text(row.last_seen_ns),
-        "tags": ", ".join(f"{name}={value}" for name, value in row.tags.items()),
-    }
+    shown = _without_people(row, books)
+    return {figure.name: figure.cell(shown) for figure in FIGURES}
 
 
 # Comparison
@@ -252,7 +242,7 @@ def compare_page(ask: PageQuery, books: BookReader) -> Page:
     return Page(
         title=document.title, tab="Runs", crumbs=crumbs, columns=_CSV,
         parts=_with_axis_tabs(document, ask),
-        rows=[_csv_row(row_of(r.figures, None, books.now_ns), books) for r in readings],
+        rows=[_csv_row(reading.figures, books) for reading in readings],
         document=[reading.figures for reading in readings],
     )  # fmt: skip
 
@@ -404,7 +394,7 @@ def sweep_page(ask: PageQuery, books: BookReader) -> Page:
     root = books.sweep_root(ask.name)
     account = books.sweep(root)
     summary = account.summary
-    dirs = {subject.run.id: root / subject.run.run_dir for subject in summary.subjects}
+    dirs = {row.run.id: root / row.run.run_dir for row in summary.rows}
     ids = books.ids_in(root)
 
     def link(run: str) -> str:
@@ -415,8 +405,8 @@ def sweep_page(ask: PageQuery, books: BookReader) -> Page:
         title=document.title, tab="Sweeps", verdict=document.verdict,
         parts=[_progress(root), *sections_html(document.sections)],
         crumbs='<p class="crumbs"><a href="/sweeps">Sweeps</a></p>',
-        columns=columns_of(summary.rows), rows=summary.rows,
-        document={"name": summary.name, "verdict": document.verdict, "runs": summary.rows},
+        columns=columns_of(summary.rows), rows=summary.cells,
+        document={"name": summary.name, "verdict": document.verdict, "runs": summary.cells},
     )  # fmt: skip
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -30,8 +31,15 @@ from outlay.export.live_runs import LiveRuns
 from outlay.export.prometheus import CONTENT_TYPE, exposition
 from outlay.report import html
 from outlay.web import guard, money, now, runs
-from outlay.web.access import LOOPBACK, Access, AccessMiddleware, ServerAddress
+from outlay.web.access import Access, AccessMiddleware, ServerAddress
 from outlay.web.book_reader import PERIOD_NS, BookReader, UnknownRun
+from outlay.web.limits import (
+    RequestLimit,
+    ServerLimits,
+    limited_protocol,
+    limits_here,
+    repetitions_counted,
+)
 from outlay.web.page import Page, PageQuery, frame, inside
 
 
@@ -152,18 +160,22 @@ def _event(text: str) -> str:
 class WebServer:
     """Serves the pages; keeps the open readers between requests."""
 
-    def __init__(self, books: BookReader) -> None:
+    def __init__(self, books: BookReader, limits: ServerLimits | None = None) -> None:
         self.books = books
+        self.limits = limits or limits_here()
         self.live = LivePages(self._make_again)
         # One thread: a RunView refers to an account that the next poll extends in place.
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="outlay-web")
 
     def routes(self) -> list[BaseRoute]:
         """Return the routes of pages, assets, events and health."""
+        most = self.limits.streams
+        text = f"{most} live pages are open, which is the limit. Close some, then reload this one."
+        streams = [Middleware(RequestLimit, most=most, text=text)]
         return [
             Route("/assets/{name}", _asset),
             Route("/health.json", self._health),
-            Route("/events{path:path}", self._events),
+            Route("/events{path:path}", self._events, middleware=streams),
             Route("/{path:path}", self._page),
         ]
 
@@ -288,20 +300,33 @@ async def _asset(request: Request) -> Response:
 
 def build_app(web: WebServer, access: Access, more: Sequence[BaseRoute] = ()) -> Starlette:
     """Return the application; ``more`` routes take precedence."""
-    middleware = [Middleware(AccessMiddleware, access=access)]
+    busy = "The server is busy. Try again in a few seconds."
+    middleware = [
+        Middleware(AccessMiddleware, access=access),
+        Middleware(RequestLimit, most=web.limits.requests, text=busy),
+    ]
     return Starlette(routes=[*more, *web.routes()], middleware=middleware)
 
 
 class _Uvicorn(uvicorn.Server):
-    """Closes the streams first, so that Ctrl-C does not wait for them."""
+    """Closes the streams first, so that Ctrl-C does not wait for them; lets connections queue."""
 
     def __init__(self, config: uvicorn.Config, live: LivePages) -> None:
         super().__init__(config)
         self._live = live
 
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        for each in sockets or ():
+            each.listen(_QUEUED)  # asyncio has one number for this and for what it accepts at once.
+
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         self._live.close()
         super().handle_exit(sig, frame)
+
+
+_QUEUED: Final = 1024
+"""Connections that the system holds until they are accepted."""
 
 
 def serve(
@@ -311,16 +336,18 @@ def serve(
     more: Sequence[BaseRoute] = (),
 ) -> None:
     """Serve until a signal; ``announce`` gets the address once it can be opened."""
-    token = place.token()
+    token, hosts = place.token(), place.hosts()
     with place.listen() as listening:
-        access = Access(token=token, hosts=LOOPBACK | {place.host.lower()})
         config = uvicorn.Config(
-            build_app(web, access, more), log_level="warning", access_log=False, lifespan="off",
-            ws="none", timeout_graceful_shutdown=1, server_header=False, date_header=False,
+            build_app(web, Access(token=token, hosts=hosts), more),
+            http=limited_protocol(web.limits), loop="asyncio", backlog=web.limits.accepted,
+            log_level="warning", access_log=False, lifespan="off", ws="none",
+            timeout_graceful_shutdown=1, server_header=False, date_header=False,
         )  # fmt: skip
-        announce(place.url(listening, token))
         try:
-            _Uvicorn(config, web.live).run(sockets=[listening])
+            announce(place.url(listening, token))
+            with repetitions_counted():
+                _Uvicorn(config, web.live).run(sockets=[listening])
         except KeyboardInterrupt:
             pass
         finally:

@@ -1,13 +1,14 @@
-"""``outlay cost forecast | ceiling | import | export``."""
+"""``outlay cost forecast | ceiling``."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from outlay.cli.cost.kept_files import keep_cost_files
 from outlay.cli.cost.tables import (
     AsOf,
     amount,
@@ -22,21 +23,19 @@ from outlay.cli.output import (
     AsJson,
     Png,
     console,
-    must_be_directory,
     print_findings,
     print_json,
     print_problem,
-    print_sentence,
 )
 from outlay.clock import SYSTEM
 from outlay.errors import InvalidValue
+from outlay.store import open_store
 from outlay.units import Money
 from outlay.units.quantity import duration_text
 from outlay.units.shown import counted, money_of
 
 if TYPE_CHECKING:
-    from outlay.compat.cost_module.analyzer import Exchanged
-    from outlay.cost.forecast import Rest
+    from outlay.cost.forecast import ModelForecast, Rest
     from outlay.goodput.follower import RunView
 
 # ``outlay cost forecast``.
@@ -79,19 +78,19 @@ def show_forecast(
         raise InvalidValue("forecast", model, "MODEL and RUNS, or --run RUN")
     if steps is not None:
         raise InvalidValue("--steps", steps, "--run RUN as well")
-    from outlay.compat.cost_module.analyzer import CostAnalyzer
+    from outlay.cost.forecast import forecast_model
 
-    findings, analyzer = open_books().findings, CostAnalyzer()
-    found = analyzer.forecast_cost(model, runs)
-    findings += analyzer.damage
+    books = open_books()
+    found = forecast_model(model, books.book.reports(model), books.book.budget(model), runs)
+    findings = books.findings
     if png is not None:
-        must_be_drawable(png, found["history"], f"a cost of {model}")
-        amounts = {"spent": found["spent"], f"{runs} more runs": found["estimated_total"]}
+        must_be_drawable(png, found.history, f"a cost of {model}")
+        amounts = {"spent": found.spent, f"{runs} more runs": found.estimated_total}
         known = {name: amount for name, amount in amounts.items() if amount is not None}
-        parts = {name: money_of(each, found["currency"]) for name, each in known.items()}
-        _save_forecast(png, model, parts, (found["low"], found["high"]))
+        parts = {name: money_of(each, found.currency) for name, each in known.items()}
+        _save_forecast(png, model, parts, (found.low, found.high))
     if as_json:
-        print_json(found | {"findings": findings})
+        print_json(asdict(found) | {"findings": findings})
         return
     for line in forecast_lines(found):
         console.print(line)
@@ -99,11 +98,10 @@ def show_forecast(
 
 
 def _show_backtest(model: str, runs: int, *, as_json: bool) -> None:
-    from outlay.compat.cost_module.analyzer import CostAnalyzer
+    from outlay.cost.forecast import backtest, past_costs
 
-    findings, analyzer = open_books().findings, CostAnalyzer()
-    found = analyzer.backtest_forecast(model, runs)
-    findings += analyzer.damage
+    books = open_books()
+    found, findings = backtest(past_costs(books.book.reports(model)), runs), books.findings
     if as_json:
         document = asdict(found) | {"coverage": found.coverage}
         print_json({"model_name": model} | document | {"findings": findings})
@@ -124,29 +122,29 @@ def _show_backtest(model: str, runs: int, *, as_json: bool) -> None:
     print_findings(findings)
 
 
-def forecast_lines(found: dict[str, Any]) -> list[str]:
+def forecast_lines(found: ModelForecast) -> list[str]:
     """Return a model's forecast as lines of text."""
-    currency = found["currency"]
-    if found["estimated_total"] is None:
-        return [f"{found['model_name']}: {found['note']}"]
-    shown = interval(found["low"], found["high"], currency)
-    total = amount(found["estimated_total"], currency)
-    lines = [f"{found['planned_runs']} runs of {found['model_name']}: {total}{shown}"]
-    if found["low"] is not None:
-        lines.append(f"80 % interval, from {found['history']} runs")
-    if found["note"]:
-        lines.append(found["note"])
-    if found["budget"] is not None:
-        used = f"{amount(found['spent'], currency)} of {amount(found['budget'], currency)} spent"
+    currency = found.currency
+    if found.estimated_total is None:
+        return [f"{found.model_name}: {found.note}"]
+    shown = interval(found.low, found.high, currency)
+    total = amount(found.estimated_total, currency)
+    lines = [f"{found.planned_runs} runs of {found.model_name}: {total}{shown}"]
+    if found.low is not None:
+        lines.append(f"80 % interval, from {found.history} runs")
+    if found.note:
+        lines.append(found.note)
+    if found.budget is not None:
+        used = f"{amount(found.spent, currency)} of {amount(found.budget, currency)} spent"
         lines.append(f"budget: {used}; {_budget_forecast(found)}")
     return lines
 
 
-def _budget_forecast(found: dict[str, Any]) -> str:
+def _budget_forecast(found: ModelForecast) -> str:
     """Return the state of the budget after the planned runs."""
-    match found["budget_status"]:
+    match found.budget_status:
         case "OVER":
-            over = amount(found["overage"], found["currency"])
+            over = amount(found.overage, found.currency)
             return f"forecast {over} over it"
         case "WARNING":
             return "forecast above 90 % of it"
@@ -246,9 +244,10 @@ def set_budget(
 
     Example: outlay cost ceiling set bert-base "1000 USD"
     """
-    from outlay.compat.cost_module.analyzer import CostAnalyzer
+    from outlay.cost.cost_book import CostBook
 
-    CostAnalyzer().set_budget(model, limit)
+    keep_cost_files("costs")
+    CostBook(open_store()).set_budget(model, limit, SYSTEM.wall_ns())
     _show(model, as_json=as_json)
 
 
@@ -262,13 +261,11 @@ def status(as_of: AsOf = None, as_json: AsJson = False) -> None:
 
 
 def _show(only: str | None = None, *, as_of: str | None = None, as_json: bool) -> None:
-    from outlay.compat.cost_module.analyzer import CostAnalyzer
-
     books = open_books(parse_as_of(as_of))
     rows = [row for row in budget_rows(books) if only in (None, row.model)]
-    analyzer = CostAnalyzer()
     checked = rows if as_of is None else []  # The past raises no alerts.
-    alerts = [alert for row in checked if (alert := analyzer.check_budget(row.model))]
+    found = (books.book.check_budget(row.model, books.now_ns) for row in checked)
+    alerts = [alert for alert in found if alert is not None]
     findings = [*books.findings, *(each for row in rows for each in books.unpriced(row.model))]
     if as_json:
         print_json({"budgets": rows, "alerts": alerts, "as_of": as_of, "findings": findings})
@@ -280,48 +277,3 @@ def _show(only: str | None = None, *, as_of: str | None = None, as_json: bool) -
     for alert in alerts:
         print_problem("alert", "yellow", alert.message, console)
     print_findings(findings)
-
-
-# ``outlay cost import`` and ``export``: the files of a cost report script.
-
-Files = Annotated[Path, typer.Argument(metavar="DIR", help="Directory of the files.")]
-
-
-def import_files(directory: Files, as_json: AsJson = False) -> None:
-    """Import cost_history.json, budgets.json and recommendations.json; repeating changes nothing.
-
-    Example: outlay cost import ~/.context/training
-    """
-    from outlay.compat.cost_module.analyzer import CostAnalyzer, import_costs
-    from outlay.compat.cost_module.optimizer import CostOptimizer, import_recommendations
-
-    source = directory.expanduser()
-    must_be_directory(source)
-    done = import_costs(CostAnalyzer(), source)
-    taken, findings = import_recommendations(CostOptimizer(), source)
-    done = replace(done, findings=done.findings + findings)
-    _show_exchanged(done, taken, f"read from {directory}", as_json=as_json)
-
-
-def export_files(directory: Files, as_json: AsJson = False) -> None:
-    """Write cost_history.json, budgets.json and recommendations.json, keeping their entries.
-
-    Example: outlay cost export ~/.context/training
-    """
-    from outlay.compat.cost_module.analyzer import CostAnalyzer, export_costs
-    from outlay.compat.cost_module.optimizer import CostOptimizer, export_recommendations
-
-    books = open_books()
-    done = export_costs(CostAnalyzer(), directory.expanduser())
-    done = replace(done, findings=(*books.findings, *books.unpriced(), *done.findings))
-    written = export_recommendations(CostOptimizer(), directory.expanduser())
-    _show_exchanged(done, written, f"in {directory}", as_json=as_json)
-
-
-def _show_exchanged(done: Exchanged, recommendations: int, where: str, *, as_json: bool) -> None:
-    if as_json:
-        print_json(asdict(done) | {"recommendations": recommendations})
-        return
-    counts = f"{done.reports:,} reports, {done.budgets:,} budgets"
-    print_sentence(f"{counts} and {recommendations:,} recommendations {where}")
-    print_findings(done.findings)

@@ -7,25 +7,27 @@ from typing import Annotated, Any
 
 import typer
 
+from outlay.advise.advice_book import AdviceBook
 from outlay.cli.advise import print_advice
 from outlay.cli.cost.forecasts import forecast_lines
+from outlay.cli.cost.kept_files import keep_cost_files
 from outlay.cli.cost.tables import (
     CostBooks,
     UnknownModel,
     budget_rows,
     budget_table,
     comparison_table,
-    keep_cost_files,
     open_books,
 )
 from outlay.cli.output import AsJson, console, new_table, print_findings, print_json
 from outlay.cli.prices.offers import VENDORS, fetch_sources, print_some_findings, store_prices
-from outlay.compat.cost_module.analyzer import CostAnalyzer
-from outlay.compat.cost_module.gpu_price import GPUPrice
-from outlay.compat.cost_module.optimizer import CostOptimizer
-from outlay.cost.compare import by_model, compare
+from outlay.clock import utc_datetime
+from outlay.cost.compare import by_model, compare, of_last_unit, return_on_investment
+from outlay.cost.forecast import forecast_model
 from outlay.errors import Finding, InvalidValue, OutlayError
+from outlay.prices.offer import Offer
 from outlay.prices.price_book import PriceBook, anything_loaded, require_loaded
+from outlay.units.quantity import NS_PER_HOUR
 from outlay.units.shown import money_text
 
 Section = tuple[Any, Callable[[], None]]
@@ -63,7 +65,7 @@ def show_cost_report(
     books = open_books()
     from_vendors: list[Finding] = []
     if set_budget is not None:
-        _set_budget(*set_budget)
+        _set_budget(books, *set_budget)
     if fetch_prices:
         sections["fetched"], from_vendors = _fetched(books)
     if summary or not selected:
@@ -77,7 +79,7 @@ def show_cost_report(
     if budget or set_budget is not None or summary or not selected:
         sections["budgets"] = _budgets(books)
     if forecast is not None:
-        sections["forecast"] = _forecast(*forecast)
+        sections["forecast"] = _forecast(books, *forecast)
     books.findings.extend(books.unpriced(model))
     if as_json:
         values = {name: values for name, (values, _) in sections.items()}
@@ -102,11 +104,12 @@ class BadNumber(OutlayError):
         super().__init__(f"{flag}: {seen!r} cannot be used; expected {expected}")
 
 
-def _set_budget(model: str, amount: str) -> None:
+def _set_budget(books: CostBooks, model: str, amount: str) -> None:
     try:
-        CostAnalyzer().set_budget(model, amount)
+        books.book.set_budget(model, amount, books.now_ns)
     except InvalidValue:
         raise BadNumber("--set-budget", amount, "a model and an amount, zero or more") from None
+    keep_cost_files("costs")
 
 
 def _fetched(books: CostBooks) -> tuple[Section, list[Finding]]:
@@ -158,8 +161,24 @@ def _prices(books: CostBooks, *, required: bool) -> Section:
             table.add_row(offer.gpu, offer.provider, str(offer.tier), price)
         console.print(table)
 
-    values = [GPUPrice.from_offer(offer) for offer in offers] if loaded else None
-    return values, show
+    return [_price_json(offer) for offer in offers] if loaded else None, show
+
+
+def _price_json(offer: Offer) -> dict[str, Any]:
+    """Return an offer under the names of the script with these flags."""
+    exact = offer.given if offer.given is not None and offer.gpu_count == 1 else None
+    return {
+        "gpu_name": offer.gpu,
+        "provider": offer.provider,
+        "price_per_hour": float(exact or offer.price_per_gpu.amount),
+        "availability": offer.availability or 0,
+        "cuda_version": offer.cuda,
+        "vram_gb": offer.memory_gb,
+        "instance_id": offer.offer_id,
+        "region": offer.region,
+        "timestamp": utc_datetime(offer.fetched_ns),
+        "tier": str(offer.tier),
+    }
 
 
 def _model(books: CostBooks, model: str) -> Section:
@@ -167,21 +186,18 @@ def _model(books: CostBooks, model: str) -> Section:
     if not rows:
         raise UnknownModel(model, [row.model for row in books.reports()])
     models = {name: compare(found) for name, found in by_model(rows).items()}
-    roi = CostAnalyzer().get_roi_analysis(model)
+    roi = return_on_investment(model, of_last_unit(rows))
 
     def show() -> None:
         console.print(comparison_table(models))
-        gained = roi["best_improvement"]
-        if gained is not None:
-            console.print(f"best accuracy {gained:+.4f} over the first run's")
+        if roi.best_improvement is not None:
+            console.print(f"best accuracy {roi.best_improvement:+.4f} over the first run's")
 
     return {"figures": models, "roi": roi}, show
 
 
 def _recommendations(books: CostBooks) -> Section:
-    optimizer = CostOptimizer()
-    found = optimizer.get_all_recommendations()
-    books.findings.extend(optimizer.damage)
+    found = AdviceBook(books.store, books.findings).since(books.now_ns - 24 * NS_PER_HOUR)
     return found, lambda: print_advice(found, None)
 
 
@@ -190,10 +206,10 @@ def _budgets(books: CostBooks) -> Section:
     return rows, lambda: console.print(budget_table(rows) if rows else "No budget is set.")
 
 
-def _forecast(model: str, runs: str) -> Section:
+def _forecast(books: CostBooks, model: str, runs: str) -> Section:
     if not runs.isdecimal():
         raise BadNumber("--forecast", runs, "a model and a whole number of runs")
-    found = CostAnalyzer().forecast_cost(model, int(runs))
+    found = forecast_model(model, books.book.reports(model), books.book.budget(model), int(runs))
 
     def show() -> None:
         for line in forecast_lines(found):

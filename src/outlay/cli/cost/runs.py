@@ -6,12 +6,13 @@ Modules that read logs or draw charts are imported where used: a summary needs n
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from outlay.cli.cost import allocate, forecasts
+from outlay.cli.cost import allocate, files, forecasts
 from outlay.cli.cost.tables import (
     ASSUMED,
     AsOf,
@@ -41,7 +42,15 @@ from outlay.cli.output import (
     short_id,
 )
 from outlay.clock import SYSTEM, parse_moment, utc_text
-from outlay.cost.compare import ModelComparison, by_model, candidates_of, compare, pareto_front
+from outlay.cost.compare import (
+    ModelComparison,
+    by_model,
+    candidates_of,
+    compare,
+    of_last_unit,
+    pareto_front,
+    return_on_investment,
+)
 from outlay.cost.cost_book import CostRow
 from outlay.cost.spending import Spending, Subtotal, Unit, spend_of
 from outlay.ledger.price import Kind, typed_price
@@ -86,7 +95,8 @@ def summary(png: Png = None, as_of: AsOf = None, as_json: AsJson = False) -> Non
     rows, rentals = books.reports(), books.rentals()
     findings = [*books.findings, *books.unpriced()]
     models = {name: compare(found) for name, found in by_model(rows).items()}
-    totals = Spending(spends=(*map(spend_of, rows), *rentals)).totals()
+    every = (part for row in rows for part in row.by_currency())
+    totals = Spending(spends=(*map(spend_of, every), *rentals)).totals()
     if png is not None:
         must_be_drawable(png, models, "a cost")
         _save_summary(models, png)
@@ -311,33 +321,29 @@ def roi(model: Model, as_json: AsJson = False) -> None:
 
     Example: outlay cost roi bert-base
     """
-    from outlay.compat.cost_module.analyzer import CostAnalyzer
-
     books = open_books()
-    analyzer = CostAnalyzer()
-    found = analyzer.get_roi_analysis(model)
-    books.findings.extend(analyzer.damage)
-    if not found["runs"]:
+    found = return_on_investment(model, of_last_unit(books.book.reports(model)))
+    if not found.runs:
         raise UnknownModel(model, [row.model for row in books.book.reports()])
     findings = [*books.findings, *books.unpriced(model)]
     if as_json:
-        print_json(found | {"findings": findings})
+        print_json(asdict(found) | {"findings": findings})
         return
-    currency = found["currency"]
-    assumed = Money.parse(found["assumed_investment"], currency=currency)
-    spent = f"{amount(found['total_investment'], currency)}{assumed_suffix(assumed)}"
-    console.print(f"{counted(found['runs'], 'run')}, {spent}")
+    currency = found.currency
+    assumed = Money.parse(found.assumed_investment, currency=currency)
+    spent = f"{amount(found.total_investment, currency)}{assumed_suffix(assumed)}"
+    console.print(f"{counted(found.runs, 'run')}, {spent}")
     console.print(
-        f"accuracy: first {score(found['first_accuracy'])}, "
-        f"last {score(found['current_accuracy'])}, best {score(found['best_accuracy'])}"
+        f"accuracy: first {score(found.first_accuracy)}, "
+        f"last {score(found.current_accuracy)}, best {score(found.best_accuracy)}"
     )
-    if found["gains"]:
+    if found.gains:
         table = new_table("run", ">accuracy", ">gained", ">spent since", f">per {currency}")
-        for gain in found["gains"]:
-            rate = "-" if gain["per_dollar"] is None else f"{gain['per_dollar']:.3g}"
+        for gain in found.gains:
+            rate = "-" if gain.per_dollar is None else f"{gain.per_dollar:.3g}"
             table.add_row(
-                short_id(gain["run_id"]), score(gain["accuracy"]), f"{gain['gained']:+.4f}",
-                amount(gain["spent"], currency), rate,
+                short_id(gain.run_id), score(gain.accuracy), f"{gain.gained:+.4f}",
+                amount(gain.spent, currency), rate,
             )  # fmt: skip
         console.print(table)
     print_findings(findings)
@@ -349,5 +355,5 @@ def _amounts(totals: Mapping[Unit, Subtotal], kind: Kind) -> dict[str, float]:
 
 app.command("forecast")(forecasts.show_forecast)
 app.command("allocate")(allocate.allocate_cost)
-app.command("import")(forecasts.import_files)
-app.command("export")(forecasts.export_files)
+app.command("import")(files.import_files)
+app.command("export")(files.export_files)

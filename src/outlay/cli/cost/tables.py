@@ -13,12 +13,13 @@ from msgspec.structs import replace
 from rich.table import Table
 from sqlalchemy import Engine
 
+from outlay.cli.cost.kept_files import keep_cost_files
 from outlay.cli.output import new_table
 from outlay.clock import SYSTEM, parse_moment
-from outlay.compat.cost_module.data_directory import data_directory
-from outlay.cost.compare import ModelComparison, highest_reached, percent_used
+from outlay.cost.compare import ModelComparison
 from outlay.cost.cost_book import CostBook, CostRow, UncountedCost, budgeted
 from outlay.cost.spending import Spending, SpendItem
+from outlay.cost.thresholds import highest_reached, percent_used
 from outlay.errors import Finding, InvalidValue, OutlayError
 from outlay.ledger.price import Kind
 from outlay.runs.spending_reader import SpendingReading, read_rentals, read_spending, refresh_books
@@ -100,18 +101,6 @@ class CostBooks:
         until_ns = self.now_ns if self.as_of_ns is None else self.as_of_ns
         known = tuple(run for run in runs if run.started_ns <= until_ns)
         return Spending(spends=(), unpriced=known).unpriced_finding()
-
-
-def keep_cost_files() -> None:
-    """Import the files of ``~/.context/training`` and update them, if the directory exists."""
-    if data_directory(None) is None:
-        return
-    from outlay.compat.cost_module.analyzer import CostAnalyzer  # Rarely needed.
-    from outlay.compat.cost_module.optimizer import CostOptimizer
-    from outlay.compat.cost_module.tracker import GPUPriceTracker
-
-    for made in (CostAnalyzer, CostOptimizer, GPUPriceTracker):
-        made()
 
 
 def open_books(as_of_ns: int | None = None) -> CostBooks:
@@ -199,6 +188,16 @@ def run_table(cost: RunCost) -> Table:
     if cost.cost and cost.assumed:
         share = cost.assumed.micros / cost.cost.micros
         table.add_row("of which assumed", str(cost.assumed), f"{share:.1%}")
+    for beside in cost.cost_beside:
+        table.add_section()
+        for name, money in beside.by_phase.items():
+            table.add_row(name, str(money), f"{money.micros / beside.cost.micros:.1%}")
+        table.add_section()
+        total = f"{beside.cost}{kind_suffix(cost.kind)}"
+        table.add_row(f"total in {beside.cost.currency}, beside", total, "", style="bold")
+        if beside.assumed:
+            share = beside.assumed.micros / beside.cost.micros
+            table.add_row("of which assumed", str(beside.assumed), f"{share:.1%}")
     return table
 
 

@@ -11,7 +11,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from outlay.cli.guard.options import DEFAULT_LOG, Ceiling, Log, minute_of, open_guard
+from outlay.cli.guard.options import DEFAULT_LOG, Ceiling, Log, minute_of, open_guard, say
 from outlay.cli.output import (
     AsJson,
     console,
@@ -31,6 +31,7 @@ from outlay.guard.budget_guard import BudgetGuard
 from outlay.guard.captures import correct_late
 from outlay.guard.entries import AnyLine, Captured, line_kind
 from outlay.guard.locking import why_stale
+from outlay.guard.rental.rental import disown_namesakes, settle_by_hand
 from outlay.runs.collect import refresh_registered
 from outlay.runs.spending_reader import charges_on, refresh_books
 from outlay.store import open_store
@@ -161,18 +162,34 @@ def show_reconcile(
     actual: Annotated[str | None, typer.Option(help='What it cost, such as "1.20 USD".')] = None,
     void: Annotated[str | None, typer.Option(help="Why nothing was spent on it.")] = None,
     as_held: Annotated[bool, typer.Option("--as-held", help="Assume it was all spent.")] = False,
+    gone: Annotated[
+        bool, typer.Option("--gone", help="A rental is gone, although no list shows that.")
+    ] = False,
+    not_ours: Annotated[
+        bool, typer.Option("--not-ours", help="What has a rental's name is somebody else's.")
+    ] = False,
+    reason: Annotated[str, typer.Option(help="How you know: with --gone or --not-ours.")] = "",
     log: Log = DEFAULT_LOG,
     as_json: AsJson = False,
 ) -> None:
     """List holds that may have no process left to settle them, or settle one.
 
+    With --gone, a person states that a rental ended; its cost is --actual, else the time at its
+    rate.
+
     Example: outlay guard reconcile 1f0a2b3c4d5e --actual "1.20 USD"
     """
     guard = open_guard(log, None)
-    if hold is not None:
-        _settle(guard, hold, actual=actual, void=void, as_held=as_held)
-    elif actual is not None or void is not None or as_held:
+    if hold is None and (actual is not None or void is not None or as_held or gone or not_ours):
         raise InvalidValue("HOLD", None, "the id of a hold; `outlay guard status` lists them")
+    if (gone or not_ours) != bool(reason):
+        raise InvalidValue("--reason", reason, "why, with --gone or --not-ours and only there")
+    if hold is not None and gone:
+        _settle_gone(guard, hold, reason, actual=actual, void=void, as_held=as_held)
+    elif hold is not None and not_ours:
+        disown_namesakes(guard, hold, reason)
+    elif hold is not None:
+        _settle(guard, hold, actual=actual, void=void, as_held=as_held)
     now_ns = SYSTEM.wall_ns()
     stale = [(found, why) for found in guard.holds() if (why := _why_open(found, now_ns))]
     if as_json:
@@ -187,8 +204,27 @@ def show_reconcile(
 
 def _why_open(hold: Hold, now_ns: int) -> str:
     """Return why a hold may never be settled by itself; "" if it will be."""
-    unknown = "what it pays for is unknown" if hold.state == "unknown" else ""
-    return why_stale(hold, now_ns) or unknown
+    return "; ".join(part for part in (why_stale(hold, now_ns), hold.doubt) if part)
+
+
+def _settle_gone(
+    guard: BudgetGuard,
+    hold_id: str,
+    reason: str,
+    *,
+    actual: str | None,
+    void: str | None,
+    as_held: bool,
+) -> None:
+    if void is not None or (actual is not None and as_held):
+        raise InvalidValue("--gone", hold_id, "with it, one of --actual or --as-held, or neither")
+    cost, basis = None, "estimated"
+    if actual is not None:
+        cost = Money.parse(actual, name="--actual", currency=guard.currency, rounding="up")
+        basis = "measured"
+    elif as_held:
+        cost, basis = guard.log.books().hold(hold_id).amount, "assumed"
+    settle_by_hand(guard, hold_id, os.environ, reason=reason, cost=cost, basis=basis, say=say)
 
 
 def _settle(
@@ -196,7 +232,8 @@ def _settle(
 ) -> None:
     hold = guard.log.books().hold(hold_id)
     if sum([actual is not None, void is not None, as_held]) != 1:
-        raise InvalidValue("reconcile", hold_id, "one of --actual, --void or --as-held")
+        expected = "one of --actual, --void, --as-held, --gone or --not-ours"
+        raise InvalidValue("reconcile", hold_id, expected)
     if void is not None:
         guard.void(hold, void)
     else:
@@ -246,7 +283,8 @@ def _scopes_table(standings: tuple[ScopeStanding, ...], *, bars: bool) -> Table:
 def _holds_table(holds: tuple[Hold, ...]) -> object:
     table = new_table("hold", "operation", "project", ">held", "since", "state")
     for hold in holds:
-        state = " ".join(part for part in (hold.state, hold.resource) if part) or "open"
+        state = hold.doubt or hold.state
+        state = " ".join(part for part in (state, hold.resource) if part) or "open"
         since = minute_of(hold.ts)
         table.add_row(hold.id, hold.op_label, hold.lab, str(hold.amount), since, state)
     return table
@@ -292,7 +330,8 @@ def _hold_row(hold: Hold) -> dict[str, object]:
     return {
         "hold": hold.id, "op_label": hold.op_label, "lab": hold.lab, "held": hold.amount,
         "since": hold.ts, "by": hold.by, "state": hold.state, "resource": hold.resource,
-        "deadline": hold.rental.deadline if hold.rental else None,
+        "deadline": hold.rental.deadline if hold.rental else None, "doubt": hold.doubt,
+        "not_listed_since": hold.missing or None, "namesakes": hold.namesakes,
     }  # fmt: skip
 
 

@@ -35,7 +35,7 @@ from outlay.clock import SYSTEM
 from outlay.errors import InvalidValue, Refused
 from outlay.guard.balance import Hold
 from outlay.guard.budget_guard import BudgetGuard
-from outlay.guard.entries import Vendor
+from outlay.guard.entries import A_PAGE, Vendor
 from outlay.guard.lease import Terms
 from outlay.guard.locking import is_here
 from outlay.guard.rental.rental import NotARental, RentalOrder, check_rate, rent, split_command
@@ -75,6 +75,16 @@ TerminateCommand = Annotated[
         metavar="COMMAND",
         help="Command that terminates {id}; stopping it is not enough.",
     ),
+]
+
+
+ShowCommand = Annotated[
+    str | None,
+    typer.Option("--show", metavar="COMMAND", help="Command that prints the machine {id}."),
+]
+ListIsComplete = Annotated[
+    bool,
+    typer.Option("--list-is-complete", help="Lists of 10 rows or more are no pages either."),
 ]
 
 
@@ -128,6 +138,8 @@ def show_rent(
     vendor: VendorName = None,
     list_command: ListCommand = None,
     terminate_command: TerminateCommand = None,
+    show_command: ShowCommand = None,
+    list_is_complete: ListIsComplete = False,
     id_from: Annotated[
         str | None, typer.Option(help="Where the output of --create has the id, such as json:.id.")
     ] = None,
@@ -153,7 +165,14 @@ def show_rent(
         label=label,
         limit=_rental_limit(per_hour, limit, max_hours, before_end),
         rate=per_hour,
-        vendor=_vendor(vendor, list_command, terminate_command, id_from),
+        vendor=_vendor(
+            vendor,
+            list_command,
+            terminate_command,
+            id_from,
+            show=show_command,
+            is_complete=list_is_complete,
+        ),
         create=split_command(create, name="--create"),
         lab=lab,
         most=None if max_hours is None else _hours(max_hours),
@@ -180,24 +199,29 @@ def show_reap(
     ] = False,
     vendor: VendorName = None,
     list_command: ListCommand = None,
+    list_is_complete: ListIsComplete = False,
     pause: Pause = "5s",
     log: Log = DEFAULT_LOG,
     as_json: AsJson = False,
 ) -> None:
     """Compare what runs at vendors with the spend log; safe to repeat, as from cron.
 
-    Exits 3 if a rental of ours is overdue or lost, or a vendor does not answer.
+    Exits 3 if a rental of ours is overdue, lost or was never listed, if another machine has its
+    name, or if a vendor does not answer.
 
     Example: outlay guard reap --terminate
     """
     guard, pause_s = open_guard(log, None), Duration.parse(pause, name="--pause").seconds
-    reaper = Reaper(guard, os.environ, extra=_lister(vendor, list_command), say=say)
+    reaper = Reaper(
+        guard, os.environ, extra=_lister(vendor, list_command), say=say,
+        all_rows=list_is_complete,
+    )  # fmt: skip
     census = reaper.census()
     if terminate:
         reaper.reap(census, pause_s=pause_s)
         census = reaper.census()
     _show_census(census, as_json=as_json)
-    bad = census.findings or any(r.needs_ending or r.state == "lost" for r in census.rows)
+    bad = census.findings or any(row.is_wrong for row in census.rows)
     raise typer.Exit(Refused.exit_code if bad else 0)
 
 
@@ -220,7 +244,7 @@ def show_adopt(
     for orphan in orphans:
         start_watcher(guard.log_path, orphan, os.environ, every)
     books = guard.log.books()
-    adopted = [books.rentals[orphan.id] for orphan in orphans]
+    adopted = [books.rental(orphan.id) or orphan for orphan in orphans]
     if as_json:
         print_json(adopted)
         return
@@ -245,6 +269,7 @@ def show_down(
     label: Annotated[str, typer.Argument(help="The operation whose rentals to end.")],
     pause: Pause = "5s",
     rounds: Annotated[int, typer.Option(help="Number of polls before giving up.")] = 60,
+    list_is_complete: ListIsComplete = False,
     log: Log = DEFAULT_LOG,
     as_json: AsJson = False,
 ) -> None:
@@ -257,7 +282,7 @@ def show_down(
     if not holds:
         expected = "an operation with a rental; `outlay guard status` lists them"
         raise InvalidValue("LABEL", label, expected)
-    reaper = Reaper(guard, os.environ, say=say)
+    reaper = Reaper(guard, os.environ, say=say, all_rows=list_is_complete)
     gone = {hold.id: reaper.end(hold, rounds=rounds, pause_s=pause_s) for hold in holds}
     if as_json:
         print_json([{"hold": hold, "gone": ended} for hold, ended in gone.items()])
@@ -271,7 +296,8 @@ def _show_census(census: Census, *, as_json: bool) -> None:
     table = new_table("vendor", "name", "id", "state", "operation", "ends at")
     for row in census.rows:
         ends = minute_of(row.deadline) if row.deadline else ""
-        table.add_row(row.vendor, row.name, row.id, row.state, row.label, ends)
+        state = f"{row.state} since {minute_of(row.since)}" if row.since else row.state
+        table.add_row(row.vendor, row.name, row.id, state, row.label, ends)
     console.print(table if census.rows else "nothing is rented")
     print_findings(census.findings)
 
@@ -316,7 +342,13 @@ def _hours(text: str) -> Duration:
 
 
 def _vendor(
-    name: str | None, list_command: str | None, terminate: str | None, id_from: str | None
+    name: str | None,
+    list_command: str | None,
+    terminate: str | None,
+    id_from: str | None,
+    *,
+    show: str | None,
+    is_complete: bool,
 ) -> Vendor:
     """Return the vendor's commands: a preset, the user's own, or a mix."""
     if not name and not (list_command and terminate):
@@ -324,8 +356,14 @@ def _vendor(
     vendor = preset(name) if name else Vendor(name="own", list=(), terminate=())
     if list_command:
         # The user's command prints a bare array and reads no input.
-        own = split_command(list_command, name="--list")
-        vendor = msgspec.structs.replace(vendor, list=own, items="", stdin="")
+        vendor = msgspec.structs.replace(
+            vendor, list=split_command(list_command, name="--list"), items="", stdin="", show=(),
+            created_key="created_at", total="", whole_below=A_PAGE,
+        )  # fmt: skip
+    if show:
+        vendor = msgspec.structs.replace(vendor, show=split_command(show, name="--show"))
+    if is_complete:
+        vendor = msgspec.structs.replace(vendor, whole_below=0)
     if terminate:
         vendor = msgspec.structs.replace(
             vendor, terminate=split_command(terminate, name="--terminate")

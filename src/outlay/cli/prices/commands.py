@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from datetime import datetime
 from typing import Annotated
 
 import typer
 
+from outlay.cli.cost.kept_files import keep_cost_files
 from outlay.cli.output import AsJson, Png, console, new_table, print_findings, print_json
 from outlay.cli.prices.offers import (
     export_prices,
@@ -24,9 +26,15 @@ from outlay.errors import Finding, InvalidValue
 from outlay.ledger import Price
 from outlay.prices.catalog import Query
 from outlay.prices.current import rate_text, read_rate, read_rates, set_rate
-from outlay.prices.offer import Tier
+from outlay.prices.offer import TRACKED, Tier
 from outlay.prices.price_book import MAX_AGE_NS, PriceBook, require_loaded, search_offers
-from outlay.prices.series import alerts, cheapest_over_time, points, text_chart
+from outlay.prices.series import (
+    alerts,
+    cheapest_over_time,
+    points,
+    price_statistics,
+    text_chart,
+)
 from outlay.rates import NS_PER_HOUR
 from outlay.store import open_store
 from outlay.units import Duration, Money, Rate
@@ -226,21 +234,21 @@ def stats(as_json: AsJson = False) -> None:
 
     Example: outlay prices stats
     """
-    from outlay.compat.cost_module.gpu_price import TRACKED
-    from outlay.compat.cost_module.tracker import GPUPriceTracker
-
-    tracker, book = GPUPriceTracker(), PriceBook(open_store())
-    figures, states = tracker.get_price_statistics(), require_loaded(book)
-    damage = [*tracker.damage, *book.damage]
+    keep_cost_files("prices")
+    store, damage = open_store(), list[Finding]()
+    figures = price_statistics(store, SYSTEM.wall_ns(), damage)
+    book = PriceBook(store)
+    states = require_loaded(book)
+    damage += book.damage
     if as_json:
-        print_json(figures | {"sources": states, "findings": damage})
+        print_json(asdict(figures) | {"sources": states, "findings": damage})
         return
     table = new_table("provider", "gpu", ">now, $/GPU-h", ">24 h average", ">24 h trend")
-    for key, now in sorted(figures["current_prices"].items()):
+    for key, now in sorted(figures.current_prices.items()):
         provider, _, gpu = key.rpartition(":")
         day = ("-", "-")  # No price in the last 24 hours.
-        if (average := figures["average_prices_24h"].get(key)) is not None:
-            day = (f"{average:.4f}", f"{figures['price_trends_24h'][key]:+.1f} %")
+        if (average := figures.average_prices_24h.get(key)) is not None:
+            day = (f"{average:.4f}", f"{figures.price_trends_24h[key]:+.1f} %")
         table.add_row(provider, gpu, f"{now:.4f}", *day)
     console.print(table)
     asked = [state for state in states if not state.source.startswith(TRACKED)]

@@ -12,7 +12,7 @@ from rich.progress import Progress, SpinnerColumn, TextColumn
 from rich.table import Table
 from sqlalchemy import Engine
 
-from outlay.cli.cost.tables import keep_cost_files
+from outlay.cli.cost.kept_files import keep_cost_files
 from outlay.cli.output import (
     AsJson,
     console,

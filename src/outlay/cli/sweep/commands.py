@@ -273,7 +273,7 @@ def show_sweep_report(
     files = write_sweep_files(account, output or account.reports, now_ns, formats)
     if as_json:
         about = {
-            "verdict": account.verdict, "pictures": files.pictures, "runs": account.summary.rows,
+            "verdict": account.verdict, "pictures": files.pictures, "runs": account.summary.cells,
             "head": account.summary.head, "findings": findings,
         }  # fmt: skip
         print_json(files.written | about)

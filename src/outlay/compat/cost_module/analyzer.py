@@ -27,21 +27,18 @@ from outlay.compat.cost_module.data_directory import (
 )
 from outlay.compat.cost_module.training import TrainingCostReport, TrainingMetrics
 from outlay.cost.compare import (
-    PERCENTS,
-    BudgetAlert,
     by_model,
     candidates_of,
     compare,
     of_last_unit,
     pareto_front,
-    percent_used,
-    reached,
     return_on_investment,
 )
-from outlay.cost.cost_book import CostBook, CostRow, ModelBudget
-from outlay.cost.forecast import Backtest, Estimate, backtest, forecast_runs
+from outlay.cost.cost_book import CostBook, CostRow
+from outlay.cost.forecast import Backtest, backtest, forecast_model, past_costs
+from outlay.cost.thresholds import BudgetAlert
 from outlay.decoding import convert
-from outlay.errors import Finding, InvalidValue, OutlayError
+from outlay.errors import Finding, OutlayError
 from outlay.store import open_store
 from outlay.store.connection import report_damage
 from outlay.units import Money
@@ -192,9 +189,6 @@ def _read(path: Path) -> dict[str, Any]:
     return read_json(path, dict[str, Any]) or {}
 
 
-_WARN_PERCENT = 90
-
-
 class CostAnalyzer:
     """Analyses the cost of trainings, with a budget for each model.
 
@@ -262,9 +256,7 @@ class CostAnalyzer:
             model_name: The model.
             limit: A number (US dollars), or text such as ``"1000 EUR"``.
         """
-        if not model_name:
-            raise InvalidValue("model_name", model_name, "a non-empty name")
-        self._book.set_budget(model_name, Money.parse(limit, name="limit"), self._clock.wall_ns())
+        self._book.set_budget(model_name, limit, self._clock.wall_ns())
         self._write_files()
 
     def check_budget(
@@ -278,30 +270,7 @@ class CostAnalyzer:
             model_name: The model; without a budget, None is returned.
             current_cost: The model's cost so far; the total of its reports is used if it is higher.
         """
-        budget = self._book.budget(model_name)
-        if budget is None:
-            return None
-        spent = self._spent(budget, current_cost)
-        now_ns = self._clock.wall_ns()
-        fresh = self._book.record_thresholds(budget, reached(spent, budget.limit), spent, now_ns)
-        if not fresh:
-            return None
-        return BudgetAlert(
-            model_name=model_name,
-            alert_type=PERCENTS[max(fresh)],
-            current_cost=float(spent.amount),
-            budget_limit=float(budget.limit.amount),
-            percent_used=percent_used(spent, budget.limit),
-            timestamp=utc_datetime(now_ns),
-            currency=spent.currency,
-        )
-
-    def _spent(self, budget: ModelBudget, stated: float | None = None) -> Money:
-        currency = budget.limit.currency
-        known = self._book.spent(budget.model, currency)
-        if stated is None:
-            return known
-        return max(known, Money.parse(stated, name="current_cost", currency=currency))
+        return self._book.check_budget(model_name, self._clock.wall_ns(), current_cost)
 
     def get_cost_comparison(self) -> dict[str, dict[str, Any]]:
         """Return the figures of every model, by name."""
@@ -313,45 +282,17 @@ class CostAnalyzer:
     ) -> dict[str, Any]:
         """Return the forecast cost of planned runs, with an interval, and the budget status.
 
-        ``budget_status`` is OVER if the spent amount plus the estimate exceeds the budget, WARNING
-        above 90 % of it, OK below or without a budget, and UNKNOWN without history or with a budget
-        in another currency than the runs.
-
         Args:
             model_name: The model.
             planned_runs: Number of further runs.
             avg_cost_per_run: Overrides the average of the history.
         """
-        rows, budget = of_last_unit(self._book.reports(model_name)), self._book.budget(model_name)
-        unspent_in = "USD" if budget is None else budget.limit.currency
-        currency = rows[-1].currency if rows else unspent_in
-        history = [float(row.cost.amount) for row in rows]
-        if avg_cost_per_run is not None:
-            stated = Money.parse(avg_cost_per_run, name="avg_cost_per_run", currency=currency)
-            history = [float(stated.amount)]
-        estimate = forecast_runs(history, planned_runs)
-        if estimate is not None and avg_cost_per_run is not None:
-            estimate = Estimate(
-                point=estimate.point, low=None, high=None, samples=0, note="a stated cost per run"
-            )
-        figures = {
-            "model_name": model_name,
-            "planned_runs": planned_runs,
-            "avg_cost_per_run": sum(history) / len(history) if history else None,
-            "currency": currency,
-            **_estimate_figures(estimate),
-        }
-        if budget is not None and budget.limit.currency != currency:
-            other = f"the budget is in {budget.limit.currency}, the runs are in {currency}"
-            note = "; ".join(filter(None, [figures["note"], other]))
-            return figures | {"note": note} | _budget_figures(None, None, None)
-        spent = None if budget is None else self._spent(budget)
-        return figures | _budget_figures(budget, spent, estimate)
+        rows, budget = self._book.reports(model_name), self._book.budget(model_name)
+        return asdict(forecast_model(model_name, rows, budget, planned_runs, avg_cost_per_run))
 
     def backtest_forecast(self, model_name: str, planned_runs: int = 1) -> Backtest:
         """Return the accuracy of forecasts on the model's own history."""
-        rows = of_last_unit(self._book.reports(model_name))
-        return backtest([float(row.cost.amount) for row in rows], planned_runs)
+        return backtest(past_costs(self._book.reports(model_name)), planned_runs)
 
     def get_roi_analysis(self, model_name: str) -> dict[str, Any]:
         """Return the total cost of a model's runs, and first, last and best accuracy."""
@@ -422,38 +363,3 @@ def _row(metrics: TrainingMetrics, now_ns: int) -> CostRow:
         metrics=metrics.to_dict(),
         updated_ns=now_ns,
     )
-
-
-def _budget_figures(
-    budget: ModelBudget | None, spent: Money | None, estimate: Estimate | None
-) -> dict[str, Any]:
-    """Return the budget's status after the estimated cost; OK without a budget."""
-    status, overage = "UNKNOWN" if estimate is None else "OK", 0.0
-    if budget is not None and spent is not None and estimate is not None:
-        limit = budget.limit
-        projected = spent + Money.parse(estimate.point, currency=limit.currency)
-        if projected > limit:
-            status, overage = "OVER", float((projected - limit).amount)
-        elif projected * 100 > limit * _WARN_PERCENT:
-            status = "WARNING"
-    return {
-        "budget": None if budget is None else float(budget.limit.amount),
-        "spent": None if spent is None else float(spent.amount),
-        "budget_status": status,
-        "overage": overage,
-    }
-
-
-def _estimate_figures(estimate: Estimate | None) -> dict[str, Any]:
-    if estimate is None:
-        note = "no run of this model is known: state avg_cost_per_run"
-        unknown = dict.fromkeys(("estimated_total", "low", "high", "confidence"))
-        return unknown | {"history": 0, "note": note}
-    return {
-        "estimated_total": estimate.point,
-        "low": estimate.low,
-        "high": estimate.high,
-        "confidence": estimate.confidence,
-        "history": estimate.samples,
-        "note": estimate.note,
-    }

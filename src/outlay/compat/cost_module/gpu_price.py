@@ -11,14 +11,13 @@ from typing import Any, Literal
 
 from outlay.clock import SYSTEM, Clock, as_utc, utc_datetime, utc_now, wall_ns_of
 from outlay.errors import InvalidValue, choices
-from outlay.prices.offer import Offer, Tier, read_price
+from outlay.prices.offer import TRACKED, Offer, Tier, read_price
 from outlay.prices.series import Alert
 from outlay.units.money import MICROS
 from outlay.units.quantity import NS_PER_HOUR
 
 AlertType = Literal["drop", "surge", "low"]
 _EXPECTED_PRICE = "a price per GPU-hour above 0"
-TRACKED = "tracked:"  # Source prefix of prices from ``track_price``.
 
 
 @dataclass

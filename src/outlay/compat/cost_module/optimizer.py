@@ -7,14 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import select
-
 from outlay.advise import batch_size, dataset, stopping, tiers
+from outlay.advise.advice_book import AdviceBook
 from outlay.advise.batch_size import MemoryModel, unmeasured
 from outlay.advise.overhead import Checkpointing, recommend_checkpoint_interval
 from outlay.advise.recommendation import OptimizationRecommendation, merged, total_savings
-from outlay.advise.run_advice import Circumstances, advise_run
-from outlay.clock import SYSTEM, Clock, as_utc, utc_datetime, wall_ns_of
+from outlay.advise.run_advice import Circumstances
+from outlay.clock import SYSTEM, Clock, utc_datetime
 from outlay.compat.cost_module.data_directory import (
     RECOMMENDATIONS,
     CorruptCosts,
@@ -29,8 +28,6 @@ from outlay.errors import Finding, InvalidValue
 from outlay.goodput.follower import RunView, read_view
 from outlay.rates import NS_PER_HOUR
 from outlay.store import open_store
-from outlay.store.connection import report_damage, upsert, writing
-from outlay.store.schema import recommendations
 
 # Import and export of the cost module's file
 #
@@ -130,9 +127,9 @@ class CostOptimizer:
     """
 
     def __init__(self, data_dir: Path | str | None = None, *, clock: Clock = SYSTEM) -> None:
-        self._store = open_store(data_dir)
-        self._clock = clock
         self.damage: list[Finding] = []
+        self._book = AdviceBook(open_store(data_dir), self.damage)
+        self._clock = clock
         self._directory: Path | None = None
         if (directory := data_directory(data_dir)) is not None:
             with update_files(directory):
@@ -314,8 +311,8 @@ class CostOptimizer:
         self, view: RunView, around: Circumstances | None = None
     ) -> list[OptimizationRecommendation]:
         """Return all recommendations for a run view."""
-        found = [self._stamped(each) for each in advise_run(view, around)]
-        self._record(found, instead_of=view.identity.run_id)
+        found = self._book.advise(view, around, self._clock.wall_ns())
+        self._write_file()
         return found
 
     def what_to_measure(self, run_dir: Path | str) -> list[str]:
@@ -328,23 +325,13 @@ class CostOptimizer:
 
     def keep(self, found: Sequence[OptimizationRecommendation]) -> None:
         """Store recommendations with their own timestamps."""
-        self._record(merged(found))
+        self._book.record(merged(found))
+        self._write_file()
 
     def get_all_recommendations(self, hours: float = 24) -> list[OptimizationRecommendation]:
         """Return the recommendations of the last hours without duplicates, largest saving first."""
-        since_ns = self._clock.wall_ns() - round(hours * NS_PER_HOUR)
-        column = recommendations.c
-        query = select(column.key, column.body).where(column.at_ns > since_ns)
-        with self._store.begin() as connection:
-            rows = connection.execute(query).all()
-        found = []
-        self.damage = []
-        for key, body in rows:
-            try:
-                found.append(convert(body, OptimizationRecommendation))
-            except BadDocument as error:
-                report_damage(self.damage, f"advice {key!s}", str(error))
-        return merged(found)
+        self._book.damage = self.damage = []
+        return self._book.since(self._clock.wall_ns() - round(hours * NS_PER_HOUR))
 
     @property
     def recommendations(self) -> KeptAdvice:
@@ -372,30 +359,7 @@ class CostOptimizer:
         """Store a recommendation with its subject and timestamp, and return it."""
         if found is None:
             return None
-        stamped = self._stamped(replace(found, subject=subject))
-        self._record([stamped])
+        at = utc_datetime(self._clock.wall_ns())
+        stamped = replace(found, subject=subject, timestamp=at)
+        self.keep([stamped])
         return stamped
-
-    def _stamped(self, found: OptimizationRecommendation) -> OptimizationRecommendation:
-        return replace(found, timestamp=utc_datetime(self._clock.wall_ns()))
-
-    def _record(
-        self, found: Sequence[OptimizationRecommendation], *, instead_of: str | None = None
-    ) -> None:
-        """Store recommendations; ``instead_of`` is a subject whose earlier ones are deleted."""
-        rows = [
-            {
-                "key": each.key,
-                "category": each.category,
-                "subject": each.subject,
-                "body": each.to_dict(),
-                "at_ns": wall_ns_of(as_utc(each.timestamp)),
-            }
-            for each in found
-        ]
-        with writing(self._store) as connection:
-            if instead_of is not None:
-                mine = recommendations.c.subject == instead_of
-                connection.execute(recommendations.delete().where(mine))
-            upsert(connection, recommendations, rows, newer="at_ns")
-        self._write_file()

@@ -17,10 +17,10 @@ from sqlalchemy import Engine
 
 from outlay.clock import as_utc, utc_datetime
 from outlay.compat.cost_module.data_directory import price_file, write_json
-from outlay.compat.cost_module.gpu_price import TRACKED, GPUPrice
+from outlay.compat.cost_module.gpu_price import GPUPrice
 from outlay.decoding import BadDocument, read_document
 from outlay.errors import Finding, InvalidValue, OutlayError
-from outlay.prices.offer import Offer, Snapshot
+from outlay.prices.offer import TRACKED, Offer, Snapshot
 from outlay.prices.price_book import PriceBook
 from outlay.prices.series import points
 

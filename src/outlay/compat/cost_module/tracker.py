@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from outlay.clock import SYSTEM, Clock, utc_datetime
 from outlay.compat.cost_module.data_directory import (
@@ -19,14 +20,21 @@ from outlay.compat.cost_module.data_directory import (
     price_file,
     update_files,
 )
-from outlay.compat.cost_module.gpu_price import TRACKED, GPUPrice, PriceAlert, PriceHistory
+from outlay.compat.cost_module.gpu_price import GPUPrice, PriceAlert, PriceHistory
 from outlay.compat.cost_module.price_history import append_price, export_history, import_history
 from outlay.errors import Finding
 from outlay.prices.alerts import AlertRules
-from outlay.prices.offer import Offer, OfferSource, Snapshot, Tier
+from outlay.prices.offer import TRACKED, Offer, OfferSource, Snapshot, Tier
 from outlay.prices.price_book import PriceBook, fetch
-from outlay.prices.recording import Series, machine_of, series_of
-from outlay.prices.series import PricePoint, alerts, current_points, points, windows
+from outlay.prices.recording import machine_of, series_of
+from outlay.prices.series import (
+    VALID_NS,
+    PriceWindow,
+    alerts,
+    points,
+    price_statistics,
+    windows,
+)
 from outlay.prices.sources.http import VendorSource
 from outlay.prices.sources.vendors import VAST
 from outlay.store import open_store
@@ -34,8 +42,6 @@ from outlay.units.quantity import NS_PER_HOUR
 
 # The documented figures are plain dollars; prices in other currencies are ignored.
 _CURRENCY = "USD"
-# A tracked price is valid until it is replaced, or other prices have been tracked for this long.
-_VALID_NS = 24 * NS_PER_HOUR
 _log = logging.getLogger(__name__)
 
 
@@ -70,8 +76,6 @@ class CurrentPrice(float):
 
 
 Key = tuple[str, str]  # GPU name and provider, the documented key of histories.
-Machine = tuple[object, ...]  # MACHINE_COLUMNS: only prices of one tier and size are compared.
-K = TypeVar("K", Key, Machine)
 
 
 class GPUPriceTracker:
@@ -145,20 +149,19 @@ class GPUPriceTracker:
         offer = next(iter(self._rentable(gpu_type)), None)
         if offer is None:
             return None
-        history = self._histories_24h().get(machine_of(series_of(offer)))
-        average = None if history is None else history.get_average()
-        return CheapestGPU(GPUPrice.from_offer(offer), average)
+        day = self._last_day().get(machine_of(series_of(offer)))
+        return CheapestGPU(GPUPrice.from_offer(offer), None if day is None else day.average)
 
     def get_price_recommendations(
         self, gpu_type: str | None = None, max_price: float | None = None
     ) -> list[PriceRecommendation]:
         """Return the available GPUs up to a price, cheapest first, each with a comment."""
-        histories = self._histories_24h()
+        day = self._last_day()
         found = []
         for offer in self._rentable(gpu_type):
             price = GPUPrice.from_offer(offer)
             if max_price is None or price.price_per_hour <= max_price:
-                reason = _reason(price, histories.get(machine_of(series_of(offer))))
+                reason = _reason(price, day.get(machine_of(series_of(offer))))
                 found.append(PriceRecommendation(price, reason))
         return found
 
@@ -173,25 +176,22 @@ class GPUPriceTracker:
         Average and trend are of the currently cheapest machine and terms, and missing without a
         price in the last 24 hours.
         """
-        current = _cheapest_points(current_points(self._store, self.damage))
-        recent = windows(self._store, since_ns=self._a_day_ago_ns(), currency=_CURRENCY)
-        day = {key: recent.get(machine_of(point.series)) for key, point in current.items()}
-        by_type: dict[str, list[str]] = defaultdict(list)
-        for gpu, provider in sorted(current):
-            by_type[gpu].append(provider)
-        seen = {_text(key): window for key, window in day.items() if window is not None}
-        return {
-            "total_tracked": len(current),
-            "gpus_by_type": dict(by_type),
-            "current_prices": {_text(k): float(p.price.amount) for k, p in current.items()},
-            "average_prices_24h": {key: window.average for key, window in seen.items()},
-            "price_trends_24h": {key: window.trend_percent for key, window in seen.items()},
-        }
+        return asdict(price_statistics(self._store, self._clock.wall_ns(), self.damage))
 
     @property
     def histories(self) -> dict[Key, PriceHistory]:
-        """Everything ever tracked, by GPU and provider."""
-        return _histories(points(self._store, currency=_CURRENCY), _key, self._clock)
+        """Everything ever tracked, by GPU and provider; the cheapest price of each instant."""
+        cheapest: dict[Key, dict[int, float]] = defaultdict(dict)
+        for point in points(self._store, currency=_CURRENCY):
+            at = cheapest[point.series.gpu, point.series.provider]
+            each = float(point.price.amount)
+            at[point.at_ns] = min(each, at.get(point.at_ns, each))
+        return {
+            key: PriceHistory(
+                *key, [(utc_datetime(ns), price) for ns, price in at.items()], clock=self._clock
+            )
+            for key, at in cheapest.items()
+        }
 
     @property
     def current_prices(self) -> dict[Key, CurrentPrice]:
@@ -222,34 +222,9 @@ class GPUPriceTracker:
                 cheapest.setdefault((offer.provider, offer.gpu, offer.tier), offer)
         return sorted(cheapest.values(), key=lambda offer: (offer.per_gpu_micros, offer.gpu))
 
-    def _histories_24h(self) -> dict[Machine, PriceHistory]:
-        recent = points(self._store, since_ns=self._a_day_ago_ns() + 1, currency=_CURRENCY)
-        return _histories(recent, lambda point: machine_of(point.series), self._clock)
-
-    def _a_day_ago_ns(self) -> int:
-        return self._clock.wall_ns() - 24 * NS_PER_HOUR
-
-
-def _histories(
-    found: Iterable[PricePoint], key_of: Callable[[PricePoint], K], clock: Clock
-) -> dict[K, PriceHistory]:
-    """Return a history for each key, with the cheapest point of each instant."""
-    cheapest: dict[K, dict[int, float]] = defaultdict(dict)
-    series: dict[K, Series] = {}
-    for point in found:
-        at = cheapest[key_of(point)]
-        each = float(point.price.amount)
-        at[point.at_ns] = min(each, at.get(point.at_ns, each))
-        series[key_of(point)] = point.series
-    return {
-        key: PriceHistory(
-            series[key].gpu,
-            series[key].provider,
-            [(utc_datetime(at_ns), price) for at_ns, price in at.items()],
-            clock=clock,
-        )
-        for key, at in cheapest.items()
-    }
+    def _last_day(self) -> dict[tuple[object, ...], PriceWindow]:
+        since_ns = self._clock.wall_ns() - 24 * NS_PER_HOUR
+        return windows(self._store, since_ns=since_ns, currency=_CURRENCY)
 
 
 def _cheapest_valid(newest: Offer, tracked: Iterable[Offer]) -> Offer:
@@ -257,7 +232,7 @@ def _cheapest_valid(newest: Offer, tracked: Iterable[Offer]) -> Offer:
     if not newest.source.startswith(TRACKED):
         return newest  # A fetched snapshot is complete.
     terms = (newest.provider, newest.gpu, newest.tier, newest.price.currency)
-    since_ns = newest.fetched_ns - _VALID_NS
+    since_ns = newest.fetched_ns - VALID_NS
     valid = (
         offer
         for offer in tracked
@@ -268,44 +243,11 @@ def _cheapest_valid(newest: Offer, tracked: Iterable[Offer]) -> Offer:
     return min(valid, key=lambda offer: offer.per_gpu_micros, default=newest)
 
 
-def _key(point: PricePoint) -> Key:
-    return point.series.gpu, point.series.provider
-
-
-def _text(key: Key) -> str:
-    gpu, provider = key
-    return f"{provider}:{gpu}"
-
-
-def _cheapest_points(found: Iterable[PricePoint]) -> dict[Key, PricePoint]:
-    """Return the cheapest valid point of each key."""
-    by_machine: dict[Machine, list[PricePoint]] = defaultdict(list)
-    for point in found:
-        if point.series.currency == _CURRENCY:
-            by_machine[machine_of(point.series)].append(point)
-    valid = (_valid_point(its) for its in by_machine.values())
-    return {_key(point): point for point in sorted(valid, key=lambda point: -point.price.micros)}
-
-
-def _valid_point(found: list[PricePoint]) -> PricePoint:
-    """Return a machine's cheapest point in the latest snapshot, or of the valid tracked prices."""
-    newest = max(found, key=lambda point: point.at_ns)
-    since_ns = newest.at_ns
-    if newest.series.source.startswith(TRACKED):
-        found = [point for point in found if point.series.source.startswith(TRACKED)]
-        since_ns -= _VALID_NS - 1
-    return min(
-        (point for point in found if point.at_ns >= since_ns), key=lambda point: point.price.micros
-    )
-
-
-def _reason(price: GPUPrice, history: PriceHistory | None) -> str:
-    if history is None:
+def _reason(price: GPUPrice, day: PriceWindow | None) -> str:
+    if day is None:
         return f"Last seen {price.timestamp:%Y-%m-%d}, not in the last 24h"
-    lowest, _ = history.get_min_max()
-    average = history.get_average()
-    if price.price_per_hour <= 1.05 * lowest:
-        return f"Near 24h low (${lowest:.4f})"
-    if price.price_per_hour < 0.9 * average:
-        return f"Below 24h average (${average:.4f})"
+    if price.price_per_hour <= 1.05 * day.lowest:
+        return f"Near 24h low (${day.lowest:.4f})"
+    if price.price_per_hour < 0.9 * day.average:
+        return f"Below 24h average (${day.average:.4f})"
     return "Within price range"

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+import math
+import statistics
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, make_dataclass
 from typing import Any
 
-from outlay.export.cloud import CloudLogger
-from outlay.goodput.throughput import duration_stats, is_local, is_restore, is_save
+from outlay.compat.ml_goodput_measurement.cloud import CloudLogger
 
 __all__ = [
     "CheckpointBadputCalculator",
@@ -34,57 +35,75 @@ _RESTORE_PARTS = {
     "restore": "checkpointer_duration_secs",
     "broadcast": "broadcast_duration_secs",
 }
+_STATISTICS = ("total", "average", "minimum", "maximum", "standard_deviation")
 _EVENTS = (
     "(jsonPayload.event_type=save OR jsonPayload.event_type=restore"
     " OR jsonPayload.event_type=emergency_restore)"
 )
 
 
-@dataclass
-class SaveCheckpointManagerVerticalStepStats:
-    """Durations of saves over all steps, in seconds."""
+# Durations of checkpoints, from the entries of Orbax's checkpoint logger.
+#
+# All hosts of a job log the same save: durations are averaged per step first, separately for local
+# and persistent storage. An entry of a killed save lacks some durations; it counts for the others.
 
-    total_checkpoint_manager_blocking_time: float = 0.0
-    average_checkpoint_manager_blocking_time: float = 0.0
-    minimum_checkpoint_manager_blocking_time: float = 0.0
-    maximum_checkpoint_manager_blocking_time: float = 0.0
-    standard_deviation_checkpoint_manager_blocking_time: float = 0.0
-    total_checkpointer_blocking_time: float = 0.0
-    average_checkpointer_blocking_time: float = 0.0
-    minimum_checkpointer_blocking_time: float = 0.0
-    maximum_checkpointer_blocking_time: float = 0.0
-    standard_deviation_checkpointer_blocking_time: float = 0.0
-    total_wait_for_prev_time: float = 0.0
-    average_wait_for_prev_time: float = 0.0
-    minimum_wait_for_prev_time: float = 0.0
-    maximum_wait_for_prev_time: float = 0.0
-    standard_deviation_wait_for_prev_time: float = 0.0
-    total_get_old_steps_time: float = 0.0
-    average_get_old_steps_time: float = 0.0
-    minimum_get_old_steps_time: float = 0.0
-    maximum_get_old_steps_time: float = 0.0
-    standard_deviation_get_old_steps_time: float = 0.0
+Entry = Mapping[str, Any]
 
 
-@dataclass
-class RestoreCheckpointManagerVerticalStepStats:
-    """Durations of restores over all steps, in seconds."""
+def _is_save(entry: Entry) -> bool:
+    """Return whether an entry is a save."""
+    return entry.get("event_type") == "save"
 
-    total_checkpoint_manager_time: float = 0.0
-    average_checkpoint_manager_time: float = 0.0
-    minimum_checkpoint_manager_time: float = 0.0
-    maximum_checkpoint_manager_time: float = 0.0
-    standard_deviation_checkpoint_manager_time: float = 0.0
-    total_restore_time: float = 0.0
-    average_restore_time: float = 0.0
-    minimum_restore_time: float = 0.0
-    maximum_restore_time: float = 0.0
-    standard_deviation_restore_time: float = 0.0
-    total_broadcast_time: float = 0.0
-    average_broadcast_time: float = 0.0
-    minimum_broadcast_time: float = 0.0
-    maximum_broadcast_time: float = 0.0
-    standard_deviation_broadcast_time: float = 0.0
+
+def _is_restore(entry: Entry) -> bool:
+    """Return whether an entry is a restore or an emergency restore."""
+    return entry.get("event_type") in ("restore", "emergency_restore")
+
+
+def _is_local(entry: Entry) -> bool:
+    """Return whether a checkpoint is local: not in a bucket, or an emergency restore."""
+    if _is_restore(entry):
+        return bool(entry["event_type"] == "emergency_restore")
+    return not str(entry.get("directory", "")).startswith("gs://")
+
+
+def _duration_stats(entries: Iterable[Entry], key: str) -> tuple[float, ...]:
+    """Return ``_STATISTICS`` of the durations under ``key`` over steps; zeros without any."""
+    by_step: dict[tuple[object, bool], list[float]] = {}
+    for entry in entries:
+        seconds = _seconds(entry.get(key))
+        if seconds is not None:
+            by_step.setdefault((entry.get("step"), _is_local(entry)), []).append(seconds)
+    means = [statistics.fmean(seconds) for seconds in by_step.values()] or [0.0]
+    deviation = statistics.stdev(means) if len(means) > 1 else 0.0
+    return math.fsum(means), statistics.fmean(means), min(means), max(means), deviation
+
+
+def _seconds(value: Any) -> float | None:
+    """Parse a duration, which Orbax may write as text; None if it is invalid."""
+    try:
+        seconds = float(value)
+    except (TypeError, ValueError):
+        return None
+    return seconds if math.isfinite(seconds) and seconds >= 0 else None
+
+
+def _stats_class(name: str, doc: str, parts: Iterable[str]) -> Any:
+    """Return a dataclass with each statistic of each part, 0 by default."""
+    fields = [(f"{each}_{part}_time", float, 0.0) for part in parts for each in _STATISTICS]
+    return make_dataclass(name, fields, namespace={"__doc__": doc, "__module__": __name__})
+
+
+SaveCheckpointManagerVerticalStepStats = _stats_class(
+    "SaveCheckpointManagerVerticalStepStats",
+    "Durations of saves over all steps, in seconds.",
+    _SAVE_PARTS,
+)
+RestoreCheckpointManagerVerticalStepStats = _stats_class(
+    "RestoreCheckpointManagerVerticalStepStats",
+    "Durations of restores over all steps, in seconds.",
+    _RESTORE_PARTS,
+)
 
 
 @dataclass
@@ -102,9 +121,9 @@ class CheckpointBadputCalculator:
 
     def __init__(self, options: CheckpointLoggerOptions | None = None) -> None:
         self._options = options or CheckpointLoggerOptions()
-        self.entries: list[Mapping[str, Any]] = []
+        self.entries: list[Entry] = []
 
-    def read_entries(self) -> list[Mapping[str, Any]]:
+    def read_entries(self) -> list[Entry]:
         """Return the job's entries about checkpoints."""
         options = self._options
         if options.use_goodput_logger:
@@ -113,7 +132,7 @@ class CheckpointBadputCalculator:
             found, _ = CloudLogger(
                 options.job_name, options.logger_name
             ).read_cloud_logging_entries()
-            return [entry for entry in found if is_save(entry) or is_restore(entry)]
+            return [entry for entry in found if _is_save(entry) or _is_restore(entry)]
         wanted = f'severity=INFO AND jsonPayload.job_name="{options.job_name}" AND {_EVENTS}'
         log = options.client.logger(options.logger_name)
         listed = log.list_entries(filter_=wanted, order_by="timestamp asc", page_size=10_000)
@@ -121,37 +140,37 @@ class CheckpointBadputCalculator:
 
     def is_valid_save_stats(
         self,
-        step_stats: Mapping[str, Any],
+        step_stats: Entry,
         operation_type: str | None = OPERATION_TYPE_PERSISTENT_AND_LOCAL,
     ) -> bool:
         """Return whether an entry is a save to this kind of storage."""
-        return is_save(step_stats) and _is_on(step_stats, operation_type)
+        return _is_save(step_stats) and _is_on(step_stats, operation_type)
 
     def is_valid_restore_stats(
         self,
-        step_stats: Mapping[str, Any],
+        step_stats: Entry,
         operation_type: str | None = OPERATION_TYPE_PERSISTENT_AND_LOCAL,
     ) -> bool:
         """Return whether an entry is a restore from this kind of storage."""
-        return is_restore(step_stats) and _is_on(step_stats, operation_type)
+        return _is_restore(step_stats) and _is_on(step_stats, operation_type)
 
     def calculate_save_operation_checkpoint_manager_blocking_time(
         self, operation_type: str | None = OPERATION_TYPE_PERSISTENT_AND_LOCAL
-    ) -> SaveCheckpointManagerVerticalStepStats:
+    ) -> Any:
         """Return the durations of saves."""
         found = self._stats(self.is_valid_save_stats, operation_type, _SAVE_PARTS)
         return SaveCheckpointManagerVerticalStepStats(**found)
 
     def calculate_restore_operation_checkpoint_manager_blocking_time(
         self, operation_type: str | None = OPERATION_TYPE_PERSISTENT_AND_LOCAL
-    ) -> RestoreCheckpointManagerVerticalStepStats:
+    ) -> Any:
         """Return the durations of restores."""
         found = self._stats(self.is_valid_restore_stats, operation_type, _RESTORE_PARTS)
         return RestoreCheckpointManagerVerticalStepStats(**found)
 
     def _stats(
         self,
-        is_valid: Callable[[Mapping[str, Any], str | None], bool],
+        is_valid: Callable[[Entry, str | None], bool],
         operation_type: str | None,
         parts: Mapping[str, str],
     ) -> dict[str, float]:
@@ -161,11 +180,11 @@ class CheckpointBadputCalculator:
         return {
             f"{statistic}_{part}_time": seconds
             for part, key in parts.items()
-            for statistic, seconds in asdict(duration_stats(chosen, key)).items()
+            for statistic, seconds in zip(_STATISTICS, _duration_stats(chosen, key), strict=True)
         }
 
 
-def _is_on(entry: Mapping[str, Any], operation_type: str | None) -> bool:
+def _is_on(entry: Entry, operation_type: str | None) -> bool:
     if operation_type == OPERATION_TYPE_LOCAL:
-        return is_local(entry)
-    return operation_type != OPERATION_TYPE_PERSISTENT or not is_local(entry)
+        return _is_local(entry)
+    return operation_type != OPERATION_TYPE_PERSISTENT or not _is_local(entry)

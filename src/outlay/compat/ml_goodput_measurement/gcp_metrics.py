@@ -1,4 +1,4 @@
-"""``gcp_metrics``: sends any metric to Google Cloud Monitoring."""
+"""``gcp_metrics``: sends any metric to Google Cloud Monitoring, through Google's client."""
 
 from __future__ import annotations
 
@@ -8,11 +8,77 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from outlay.clock import SYSTEM
-from outlay.export.cloud import MonitoringClient, end_time
+from outlay.compat.ml_goodput_measurement.cloud import TIMEOUT_S, plain_channel
+from outlay.errors import MissingExtra
 
 __all__ = ["GCPMetrics", "ValueType"]
 
 _log = logging.getLogger("outlay")
+
+
+MONITORING_ENDPOINT = "OUTLAY_GCP_MONITORING_ENDPOINT"
+SERIES_PER_REQUEST = 200  # The service's limit of series per request.
+
+
+class MonitoringClient:
+    """Google's client for one project.
+
+    Raises:
+        MissingExtra: It is not installed.
+    """
+
+    def __init__(self, project_id: str) -> None:
+        try:
+            from google.cloud import monitoring_v3
+            from google.cloud.monitoring_v3.services.metric_service import transports
+        except ImportError:
+            raise MissingExtra("uploading to Google Cloud Monitoring", "gcp") from None
+        self.project = f"projects/{project_id}"
+        self._api = monitoring_v3
+        channel = plain_channel(MONITORING_ENDPOINT)
+        transport = channel and transports.MetricServiceGrpcTransport(channel=channel)
+        self._client: Any = monitoring_v3.MetricServiceClient(transport=transport or None)
+
+    def series(
+        self,
+        metric_type: str,
+        value: Mapping[str, Any],
+        metric_labels: Mapping[str, str],
+        resource: tuple[str, Mapping[str, str]],
+        end_time: tuple[int, int],
+    ) -> Any:
+        """Return a time series with one point; ``value`` is one field of a TypedValue.
+
+        ``end_time`` is in whole seconds and nanoseconds.
+        """
+        point = self._api.Point(
+            interval={"end_time": {"seconds": end_time[0], "nanos": end_time[1]}},
+            value=self._api.TypedValue(**value),
+        )
+        return self._api.TimeSeries(
+            metric={"type": metric_type, "labels": dict(metric_labels)},
+            resource={"type": resource[0], "labels": dict(resource[1])},
+            points=[point],
+        )
+
+    def send(self, series: Sequence[Any]) -> None:
+        """Create the points; raises the service's errors."""
+        for first in range(0, len(series), SERIES_PER_REQUEST):
+            self._client.create_time_series(
+                name=self.project,
+                time_series=list(series[first : first + SERIES_PER_REQUEST]),
+                timeout=TIMEOUT_S,
+                retry=None,
+            )
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._client.transport.close()
+
+
+def end_time(t_ns: int) -> tuple[int, int]:
+    """Split an instant into whole seconds and nanoseconds, as the service takes it."""
+    return divmod(t_ns, 1_000_000_000)
 
 
 class ValueType(enum.Enum):

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import logging
-from datetime import timedelta
 from pathlib import Path
 
-from outlay.clock import SYSTEM, Clock
-from outlay.export.cloud import CloudLogger
-from outlay.goodput import calculator
-from outlay.goodput.calculator import (
+from outlay.compat.ml_goodput_measurement import calculator
+from outlay.compat.ml_goodput_measurement.calculator import JobGoodput
+from outlay.compat.ml_goodput_measurement.cloud import CloudLogger
+from outlay.compat.ml_goodput_measurement.goodput_cache import GoodputCache
+from outlay.compat.ml_goodput_measurement.goodput_utils import (
+    BadputType,
+    GoodputType,
     IntervalWorkloadMetricDetails,
-    JobGoodput,
     WorkloadMetricDetails,
 )
-from outlay.goodput.goodput_recorder import GoodputLogger, GoodputRecorder
-from outlay.goodput.phases import BadputType, GoodputType
+from outlay.compat.ml_goodput_measurement.recorder import GoodputRecorder
 
 __all__ = [
     "BadputType",
@@ -45,29 +45,13 @@ class GoodputPercent(float):
 class GoodputCalculator(calculator.GoodputCalculator):
     """outlay's calculator; a ``gcs_path`` is ignored with a warning."""
 
-    def __init__(
-        self,
-        job_name: str,
-        logger_name: str,
-        cloud_logger: GoodputLogger | None = None,
-        using_pathways: bool = False,  # noqa: FBT001, FBT002 - documented as positional
-        max_logs_retention_period: timedelta | None = None,
-        gcs_path: str | None = None,
-        cache_dir: str | Path | None = None,
-        *,
-        clock: Clock = SYSTEM,
-    ) -> None:
+    def _open_cache(
+        self, cache_dir: str | Path | None, gcs_path: str | None
+    ) -> GoodputCache | None:
         if gcs_path is not None:
-            _log.warning("job %s: the cache is kept in cache_dir, not in %s", job_name, gcs_path)
-        super().__init__(
-            job_name,
-            logger_name,
-            cloud_logger,
-            using_pathways,
-            max_logs_retention_period,
-            cache_dir=cache_dir,
-            clock=clock,
-        )
+            message = "job %s: the cache is kept in cache_dir, not in %s"
+            _log.warning(message, self.job_name, gcs_path)
+        return super()._open_cache(cache_dir, None)
 
     def get_job_goodput(
         self,

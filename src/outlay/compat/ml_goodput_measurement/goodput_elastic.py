@@ -10,7 +10,7 @@ from outlay.compat.ml_goodput_measurement.goodput_utils import (
     ElasticIntervalWorkloadMetricDetails,
     ElasticWorkloadMetricDetails,
 )
-from outlay.goodput.goodput_recorder import ElasticGoodputRecorder
+from outlay.compat.ml_goodput_measurement.recorder import ElasticGoodputRecorder
 
 __all__ = ["ElasticGoodputCalculator", "ElasticGoodputRecorder"]
 

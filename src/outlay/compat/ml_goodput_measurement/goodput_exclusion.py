@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from outlay.goodput.calculator import GoodputCalculator
+from outlay.compat.ml_goodput_measurement.calculator import GoodputCalculator
 
 __all__ = ["GoodputExclusion"]
 

@@ -6,8 +6,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from outlay.export.gcp import GCPOptions
-from outlay.export.monitor import FLUSH_TIMEOUT_S, GoodputMonitor
+from outlay.compat.ml_goodput_measurement.cloud import GCPOptions
+from outlay.compat.ml_goodput_measurement.monitoring import FLUSH_TIMEOUT_S, GoodputMonitor
 
 __all__ = ["ElasticGoodputMonitor"]
 

@@ -2,7 +2,9 @@
 
 One rental is one hold, written before the watcher is started and the machine created; the vendor's
 id is written after that. A failure in between leaves a hold that counts, and a unique name to
-search for. A rental bills until it is gone, which only two listings in a row without it prove.
+search for. A rental bills until it is gone: it was listed, its termination was tried after that,
+and two complete listings since do not show it. When it was listed, not listed and terminated is
+noted in the spend log, so that all processes decide on the same facts, also after a restart.
 Every operation is idempotent: the watcher and a person may both do it.
 """
 
@@ -16,22 +18,28 @@ import signal
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
 from outlay.clock import SYSTEM, Clock, utc_text, wall_ns_of
 from outlay.errors import InvalidValue, OutlayError, Refused
 from outlay.files import write_whole
-from outlay.guard.balance import Hold
-from outlay.guard.budget_guard import BudgetGuard
-from outlay.guard.entries import Rental, Vendor, parse_timestamp, timestamp
+from outlay.guard.balance import Hold, namesakes_text
+from outlay.guard.budget_guard import BudgetGuard, this_user
+from outlay.guard.entries import Rental, Vendor, parse_timestamp, read_reason, timestamp
+from outlay.guard.errors import RentalListed
 from outlay.guard.rental.vendor_commands import (
     ListedMachine,
+    ListingPage,
     UnreadableReply,
+    VendorListing,
     check_id_from,
+    is_shown,
+    join_pages,
+    may_continue,
     parse_id,
-    parse_listing,
+    parse_page,
 )
 from outlay.rates import cost_at_most, paid_time
 from outlay.units import Duration, Money, Rate
@@ -119,54 +127,67 @@ CONFIRMATIONS = 2
 LATE_NS = 600 * 10**9
 """A vendor may take this long to list a new machine; until then its absence proves nothing."""
 
-Action = Literal["wait", "terminate", "gone", "lost"]
+Action = Literal["wait", "terminate", "gone", "unknown"]
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Sightings:
-    """The listings of a rental so far.
+    """What listings showed of a rental.
 
     Attributes:
-        ever: Whether any listing had it.
-        absent: The number of readable listings in a row without it.
-        accepted: Whether the vendor ever accepted its termination.
+        ever: Whether it was ever listed, or shown when it was asked for by its id.
+        tried: Whether its termination was tried since it was last listed, whatever the answer.
+        missing_ns: How long complete listings have not shown it, with no other listing in between.
+        absent: The number of complete listings in a row without it, since that try if there is one.
     """
 
     ever: bool = False
+    tried: bool = False
+    missing_ns: int = 0
     absent: int = 0
-    accepted: bool = False
-
-    def record(self, *, present: bool) -> None:
-        """Record one readable listing."""
-        self.ever |= present
-        self.absent = 0 if present else self.absent + 1
 
 
-def next_action(
-    sightings: Sightings, *, known_id: bool, overdue: bool, age_ns: int, readable: bool
-) -> Action:
-    """Return what to do about a rental. Pure."""
+def next_action(sightings: Sightings, *, known_id: bool, overdue: bool, age_ns: int) -> Action:
+    """Return what to do about a rental. Pure.
+
+    A stale listing ends nothing: before the deadline, only a rental that was not listed for ten
+    minutes is terminated, and what was never listed is never gone.
+    """
+    late = overdue or age_ns > LATE_NS
     if not known_id:
-        return "lost" if overdue or age_ns > LATE_NS else "wait"
-    may_be_gone = sightings.ever or sightings.accepted or age_ns > LATE_NS
-    if readable and sightings.absent >= CONFIRMATIONS and may_be_gone:
+        return "unknown" if late else "wait"
+    if sightings.ever and sightings.tried and sightings.absent >= CONFIRMATIONS:
         return "gone"
-    missing = readable and sightings.absent > 0 and may_be_gone
-    return "terminate" if overdue and not missing else "wait"
+    if overdue:
+        is_leaving = sightings.ever and sightings.tried and sightings.absent > 0
+        return "wait" if is_leaving else "terminate"
+    if not sightings.ever:
+        return "unknown" if late else "wait"
+    vanished = sightings.missing_ns >= LATE_NS and sightings.absent >= CONFIRMATIONS
+    return "terminate" if vanished and not sightings.tried else "wait"
 
 
 def list_machines(
-    vendor: Vendor, environ: Mapping[str, str], *, timeout_s: float = 60.0
-) -> tuple[ListedMachine, ...]:
-    """Return the machines that a vendor lists.
+    vendor: Vendor, environ: Mapping[str, str], *, timeout_s: float = 60.0, all_rows: bool = False
+) -> VendorListing:
+    """Return the machines that a vendor lists, on all pages.
+
+    ``all_rows`` states that the list is complete, however many rows it has.
 
     Raises:
-        UnreadableReply: The command failed, timed out or printed something else.
+        UnreadableReply: A command failed, timed out or printed something else.
     """
-    reply = run_command(vendor.list, environ, stdin=vendor.stdin, timeout_s=timeout_s)
-    if reply.problem:
-        raise UnreadableReply(reply.problem)
-    return parse_listing(vendor, reply.output)
+    pages: list[ListingPage] = []
+    while not pages or may_continue(vendor, pages):
+        offset = sum(len(page.ids) for page in pages)
+        reply = run_command(
+            vendor.list, environ, stdin=vendor.stdin, places={"offset": str(offset)},
+            timeout_s=timeout_s,
+        )  # fmt: skip
+        if reply.problem:
+            raise UnreadableReply(reply.problem)
+        pages.append(parse_page(vendor, reply.output))
+    return join_pages(vendor, pages, all_rows=all_rows)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -179,12 +200,17 @@ class Tenancy:
     clock: Clock = SYSTEM
     say: Callable[[str], None] = lambda _: None
     timeout_s: float = 60.0
-    sightings: Sightings = field(default_factory=Sightings)
+    all_rows: bool = False
+    present: tuple[str, ...] = ()  # The ids under which the last listing showed it.
     _ordered_ns: int = field(init=False)
+    _absent: tuple[Hold, int] = field(init=False)  # Listings without it, and the hold of then.
+    _broken_ns: int = 0  # When a listing was last unreadable or incomplete.
+    _unwritten: list[tuple[str, dict[str, str]]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         if self.hold.rental is None:
             raise NotARental(self.hold.id)
+        self._absent = (self.hold, 0)
         self._ordered_ns = self.clock.monotonic_ns() - self._wall_age_ns()
 
     @property
@@ -205,6 +231,11 @@ class Tenancy:
         return self.clock.wall_ns() - self.rental.started_ns
 
     @property
+    def is_late(self) -> bool:
+        """Whether it should have been listed by now."""
+        return self.age_ns > LATE_NS or self.left_ns <= 0
+
+    @property
     def left_ns(self) -> int:
         """The time until its deadline; negative if it is overdue."""
         deadline_ns = wall_ns_of(parse_timestamp(self.rental.deadline))
@@ -217,75 +248,174 @@ class Tenancy:
             return self.hold.amount
         return self.rental.cost_until(self.rental.started_ns + age_ns)
 
-    def poll(self) -> bool:
-        """Find it in the vendor's listing, by id or name; return whether that was readable."""
+    @property
+    def sightings(self) -> Sightings:
+        """What listings showed of it: the spend log's notes, and the listings of this process."""
+        now_ns, hold = self.clock.wall_ns(), self.hold
+        since_ns = wall_ns_of(parse_timestamp(hold.missing)) if hold.missing else now_ns
+        return Sightings(
+            ever=bool(hold.listed),
+            tried=bool(hold.tried),
+            missing_ns=now_ns - max(since_ns, self._broken_ns),
+            absent=self._absences(),
+        )
+
+    def _absences(self) -> int:
+        """Return the complete listings without it since the last sighting or try of any process."""
+        then, count = self._absent
+        return count if (then.listed, then.tried) == (self.hold.listed, self.hold.tried) else 0
+
+    def poll(self) -> None:
+        """Find it in the vendor's listing, by id or name."""
+        self.present = ()
         try:
-            listed = list_machines(self.rental.vendor, self.environ, timeout_s=self.timeout_s)
+            listing = list_machines(
+                self.rental.vendor, self.environ, timeout_s=self.timeout_s, all_rows=self.all_rows
+            )
         except UnreadableReply as error:
             self.say(f"{self.rental.name}: the vendor's list can't be read: {error}")
-            return False
-        self.update_from(listed)
-        return True
+            self._broken_ns = self.clock.wall_ns()
+            return
+        self.update_from(listing)
 
-    def update_from(self, listed: tuple[ListedMachine, ...]) -> None:
+    def update_from(self, listing: VendorListing) -> None:
         """Record a readable listing."""
-        found = next((x for x in listed if self.matches_listed(x)), None)
-        if found is not None and not self.hold.resource:
-            self.record_id(found.id, how="found by its name")
-        self.sightings.record(present=found is not None)
+        self.present = tuple(each.id for each in listing.machines if self.matches_listed(each))
+        self._note_namesakes(listing)
+        if not listing.complete:
+            self._broken_ns = self.clock.wall_ns()
+        if not self.present and self._is_shown():
+            self.present = (self.hold.resource,)
+        if self.present:
+            self._record_presence()
+        elif listing.complete:
+            self._absent = (self.hold, self._absences() + 1)
+            if self.hold.listed and not self.hold.missing and not self.hold.tried:
+                self.note_if_possible("not-listed")
+
+    def _is_shown(self) -> bool:
+        """Ask the vendor for it by its id; an error may mean anything, and so proves nothing."""
+        vendor = self.rental.vendor
+        if not vendor.show or not self.hold.resource:
+            return False
+        places = {"id": self.hold.resource}
+        reply = run_command(
+            vendor.show, self.environ, stdin=vendor.stdin, places=places, timeout_s=self.timeout_s
+        )
+        return not reply.problem and is_shown(vendor, reply.output, self.hold.resource)
+
+    def _record_presence(self) -> None:
+        self._absent = (self.hold, 0)
+        if self.hold.state == "gone":
+            self._reopen()
+        if not self.hold.resource:
+            self.record_id(self.present[0], how="found by its name")
+        if not self.hold.listed or self.hold.missing:
+            self.note_if_possible("listed")
+        for other in self.present:
+            if other not in self.hold.ids:
+                key = "also" if self.hold.resource in self.present else "resource"
+                self.note_if_possible("listed", **{key: other})
+
+    def _reopen(self) -> None:
+        """Book what a rental that came back after its end has cost, and hold for the rest."""
+        ids = ", ".join(self.present)
+        self.say(f"{self.rental.name}: {ids} IS LISTED AGAIN after it was verified gone")
+        try:
+            self.hold = self.guard.reopen_rental(self.hold, self.present[0])
+        except OutlayError as error:
+            self.say(f"{self.rental.name}: its cost could not be recorded: {error}")
+        self._absent = (self.hold, 0)
+        self._ordered_ns = self.clock.monotonic_ns() - self._wall_age_ns()
 
     def record_id(self, resource: str, **detail: str) -> None:
-        """Keep its id in memory, so that it can be terminated even if the log fails."""
-        self.hold = replace(self.hold, resource=resource)
+        """Record its id."""
         self.note_if_possible("created", resource=resource, **detail)
 
     def matches_listed(self, listed: ListedMachine) -> bool:
-        """Return whether a listed machine is this rental."""
-        known = self.hold.resource
-        return bool(known and listed.id == known) or listed.name == self.rental.name
+        """Return whether a listed machine is this rental: its id, or its whole name and its time.
 
-    def act(self, *, overdue: bool, readable: bool) -> Action:
+        A creation time that is listed must lie within ten minutes of the order.
+        """
+        is_recent = (
+            listed.created_ns is None or abs(listed.created_ns - self.rental.ordered_ns) <= LATE_NS
+        )
+        return listed.id in self.hold.ids or (listed.name == self.rental.name and is_recent)
+
+    def namesakes_in(self, listing: VendorListing) -> tuple[str, ...]:
+        """Return the ids of machines whose name contains this rental's, and that are not it."""
+        return tuple(
+            each.id
+            for each in listing.machines
+            if self.rental.name.casefold() in each.name.casefold()
+            and each.id not in self.hold.disowned
+            and not self.matches_listed(each)
+        )
+
+    def _note_namesakes(self, listing: VendorListing) -> None:
+        found = self.namesakes_in(listing)
+        if not listing.complete:  # What is not on this page may be on another.
+            found = tuple(dict.fromkeys((*self.hold.namesakes, *found)))
+        if set(found) != set(self.hold.namesakes):
+            self.note_if_possible("namesakes", ids=" ".join(found))
+            if found:
+                self.say(namesakes_text(self.hold))
+
+    def act(self, *, overdue: bool) -> Action:
         """Do what is due, and return the action."""
         action = next_action(
-            self.sightings,
-            known_id=bool(self.hold.resource),
-            overdue=overdue,
-            age_ns=self.age_ns,
-            readable=readable,
+            self.sightings, known_id=bool(self.hold.resource), overdue=overdue, age_ns=self.age_ns
         )
         if action == "terminate":
             self._terminate()
         elif action == "gone":
             self._settle()
-        elif action == "lost" and self.hold.state != "unknown":
-            self.say(f"{self.rental.name}: no id is known and the vendor lists no such name")
+        never_listed = action == "unknown" or (self.is_late and not self.hold.listed)
+        if never_listed and self.hold.state != "unknown":
             self.note_if_possible("unknown")
+            self.say(f"{self.rental.name}: {self.hold.doubt}, and the vendor lists no such name")
+        if self.present and self.hold.tried and action != "terminate":
+            self.note_if_possible("listed")  # Somebody's termination failed: it still runs.
         return action
 
-    def note(self, event: str, **detail: str) -> None:
-        """Append a note, and reload the hold."""
-        self.guard.note(event, hold=self.hold, detail=detail)
-        self.hold = self.guard.log.books().rentals.get(self.hold.id, self.hold)
+    def reload(self) -> None:
+        """Append the notes that could not be appended before, and read the hold again.
+
+        Raises:
+            OutlayError: The log can't be used.
+        """
+        while self._unwritten:
+            event, detail = self._unwritten[0]
+            self.guard.note(event, hold=self.hold, detail=detail)
+            del self._unwritten[0]
+        self.hold = self.guard.log.books().rental(self.hold.id) or self.hold
 
     def note_if_possible(self, event: str, **detail: str) -> None:
-        """Append a note; a log that fails must not keep a rental running."""
+        """Note what happened now; a log that fails must not keep a rental running.
+
+        The note is applied to the hold, and appended with the next one that succeeds.
+        """
+        detail = {"at": timestamp(self.clock.wall_ns()), **detail}
+        self._unwritten.append((event, detail))
+        known = self.hold.noted(event, detail, detail["at"])
         try:
-            self.note(event, **detail)
+            self.reload()
         except OutlayError as error:
+            self.hold = known
             self.say(f"{self.rental.name}: {event}, which could not be recorded: {error}")
 
     def _terminate(self) -> None:
+        """Try to terminate every id of it, those that are listed first."""
         vendor = self.rental.vendor
-        reply = run_command(
-            vendor.terminate, self.environ, stdin=vendor.stdin,
-            places={"id": self.hold.resource}, timeout_s=self.timeout_s,
-        )  # fmt: skip
-        if reply.problem:
-            self.say(f"{self.rental.name}: termination: {reply.problem}; trying again")
-        else:
-            self.sightings.accepted = True
-        if self.hold.state != "terminating":
-            self.note_if_possible("terminating", at=utc_text(self.clock.wall_ns()))
+        for each in dict.fromkeys((*self.present, *self.hold.ids)):
+            reply = run_command(
+                vendor.terminate, self.environ, stdin=vendor.stdin, places={"id": each},
+                timeout_s=self.timeout_s,
+            )  # fmt: skip
+            if reply.problem:
+                self.say(f"{self.rental.name}: termination of {each}: {reply.problem}")
+        if not self.hold.tried:
+            self.note_if_possible("terminating")
 
     def _settle(self) -> None:
         proof, cost = f"verified gone {utc_text(self.clock.wall_ns())}", self.cost()
@@ -300,21 +430,77 @@ class Tenancy:
             self.say(f"the proof is in the log; its file could not be written: {error.strerror}")
 
 
+def settle_by_hand(
+    guard: BudgetGuard,
+    hold_id: str,
+    environ: Mapping[str, str],
+    *,
+    reason: str,
+    cost: Money | None = None,
+    basis: str = "estimated",
+    clock: Clock = SYSTEM,
+    say: Callable[[str], None] = lambda _: None,
+) -> None:
+    """Settle a rental of which a person says that it is gone; ``cost`` None is time at its rate.
+
+    Raises:
+        RentalListed: The vendor lists it.
+        NotARental: The hold is not a rental's.
+    """
+    hold = guard.log.books().hold(hold_id)
+    tenancy = Tenancy(guard=guard, hold=hold, environ=environ, clock=clock, say=say)
+    tenancy.poll()
+    if tenancy.present:
+        raise RentalListed(hold.id, hold.op_label, ", ".join(tenancy.present))
+    proof = f"gone, says {this_user()}: {read_reason(reason)}"
+    paid = tenancy.cost() if cost is None else cost
+    guard.settle_rental(tenancy.hold, paid, proof, basis=basis)
+    try:
+        how = "a person said so"
+        write_proof(guard.log_path.parent, tenancy.hold, proof, paid, how=how, basis=basis)
+    except OSError as error:
+        say(f"the proof is in the log; its file could not be written: {error.strerror}")
+
+
+def disown_namesakes(guard: BudgetGuard, hold_id: str, reason: str) -> None:
+    """Record that the machines which have a rental's name are somebody else's."""
+    hold = guard.log.books().rental(hold_id)
+    if hold is None:
+        raise NotARental(hold_id)
+    if not hold.namesakes:
+        raise InvalidValue("HOLD", hold_id, "the hold of a rental with a namesake")
+    detail = {"disowned": " ".join(hold.namesakes), "by": this_user(), "reason": reason}
+    guard.note("namesakes", hold=hold, detail=detail)
+
+
 def proof_path(directory: Path, name: str) -> Path:
     """Return the path of the proof of a termination."""
     return directory / f"proof-terminated-{name}.txt"
 
 
-def write_proof(directory: Path, hold: Hold, proof: str, cost: Money) -> None:
+VERIFIED = "it was listed, then terminated, and two complete listings after that do not show it"
+
+
+def write_proof(
+    directory: Path,
+    hold: Hold,
+    proof: str,
+    cost: Money,
+    *,
+    how: str = VERIFIED,
+    basis: str = "estimated",
+) -> None:
     """Write the proof of a termination beside the log."""
     assert hold.rental is not None
+    if basis == "estimated":
+        basis = f"estimated: time since it was ordered, at {hold.rental.rate}"
     page = (
         f"{proof}\n\n"
         f"what       {hold.rental.name} ({hold.rental.vendor.name} {hold.resource})\n"
         f"for        {hold.op_label}, hold {hold.id}\n"
         f"ordered    {hold.rental.started}\n"
-        f"cost       {cost} (estimated: time since it was ordered, at {hold.rental.rate})\n"
-        f"how        two readable listings of the vendor in a row did not show it\n"
+        f"cost       {cost} ({basis})\n"
+        f"how        {how}\n"
     )
     write_whole(proof_path(directory, hold.rental.name), page.encode())
 
@@ -374,7 +560,7 @@ def rent(
     order: RentalOrder,
     environ: Mapping[str, str],
     *,
-    start_watcher: Callable[[Hold], None],
+    start_watcher: Callable[[Hold], object],
     clock: Clock = SYSTEM,
     say: Callable[[str], None] = lambda _: None,
 ) -> Hold:
@@ -383,14 +569,19 @@ def rent(
     Raises:
         BudgetGuardExceeded: There is no room; nothing was ordered.
         VendorUnusable: The vendor's list command fails; nothing was ordered.
+        InvalidValue: The order is invalid, or the list may be a page; nothing was ordered.
         CreationFailed: Nothing was created; the hold was released.
         RentalUnknown: Something may have been created; the hold still counts.
     """
     _check(order, environ)
     try:
-        list_machines(order.vendor, environ)
+        listing = list_machines(order.vendor, environ)
     except UnreadableReply as error:
         raise VendorUnusable(str(error)) from error
+    if not listing.complete:
+        expected = "a whole list: this may be one page of more, and a rental on another page is "
+        expected += "never found. If it always shows everything, pass --list-is-complete"
+        raise InvalidValue("list", f"{listing.rows} rows", expected)
     hold = guard.authorize(
         order.label, order.limit, lab=order.lab, rental=rental_of(order, clock.wall_ns())
     )
@@ -426,7 +617,10 @@ def _check(order: RentalOrder, environ: Mapping[str, str]) -> None:
         raise InvalidValue("terminate", " ".join(order.vendor.terminate), "{id} in it")
     order.lifetime_ns()
     check_id_from(order.vendor.id_from)
-    for text in (*order.create, *order.vendor.list, *order.vendor.terminate, order.vendor.stdin):
+    if order.vendor.show and not any("{id}" in word for word in order.vendor.show):
+        raise InvalidValue("show", " ".join(order.vendor.show), "{id} in it")
+    vendor = order.vendor
+    for text in (*order.create, *vendor.list, *vendor.terminate, *vendor.show, vendor.stdin):
         expand(text, environ, {})
 
 
@@ -458,7 +652,7 @@ def _record_creation(tenancy: Tenancy, order: RentalOrder, reply: Reply) -> None
             f"{tenancy.rental.name}: {problem}; found by its name as {tenancy.hold.resource}"
         )
         return
-    seen_not_to_be = tenancy.sightings.absent >= CONFIRMATIONS
+    seen_not_to_be = tenancy.sightings.absent >= CONFIRMATIONS and not tenancy.hold.namesakes
     if reply.problem and reply.finished and seen_not_to_be:
         proof = f"creation failed: {problem}; the vendor lists no such name"
         tenancy.guard.release_rental(tenancy.hold, proof)

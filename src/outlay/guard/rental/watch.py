@@ -19,23 +19,29 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from outlay.clock import SYSTEM, Clock, utc_text
+from outlay.clock import SYSTEM, Clock, utc_text, wall_ns_of
 from outlay.errors import Finding, OutlayError
 from outlay.escaping import terminal_text
-from outlay.files import read_own, write_whole
+from outlay.files import make_private, mode_in, read_own, write_whole
 from outlay.guard.balance import Books, Hold
 from outlay.guard.budget_guard import BudgetGuard
-from outlay.guard.entries import Vendor
+from outlay.guard.entries import Vendor, parse_timestamp
 from outlay.guard.locking import has_ended, this_process
 from outlay.guard.rental.rental import Tenancy, list_machines
-from outlay.guard.rental.vendor_commands import ListedMachine
-from outlay.proc.identity import MARK_VARIABLE
+from outlay.guard.rental.vendor_commands import ListedMachine, VendorListing
+from outlay.proc.identity import MARK_VARIABLE, register_outliving
 from outlay.store import outlay_home
+from outlay.store.home import outliving_dir
 from outlay.units import Duration
 
 # The census of all rentals, and the reaper.
 
-State = Literal["running", "overdue", "gone", "lost", "not listed", "ended but listed", "stranger"]
+State = Literal[
+    "running", "overdue", "gone", "lost", "not listed", "never listed", "ended but listed",
+    "namesake", "stranger",
+]  # fmt: skip
+ENDED_NS = 24 * 3600 * 10**9
+"""So long after its end ``outlay watch`` still looks whether a rental comes back."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,8 +49,10 @@ class CensusRow:
     """A rental or a stranger, compared with the vendor's listing.
 
     Attributes:
-        state: ``ended but listed``: its hold is settled, and it still runs and bills.
+        state: ``ended but listed``: its hold is settled, and it still runs and bills;
+            ``namesake``: it has a rental's name and is not it, and is never ended.
         deadline: When termination begins; empty for a stranger.
+        since: Since when it is not listed.
     """
 
     vendor: str
@@ -54,11 +62,17 @@ class CensusRow:
     label: str = ""
     state: State
     deadline: str = ""
+    since: str = ""
 
     @property
     def needs_ending(self) -> bool:
         """Whether it is a rental that must be terminated."""
         return self.state in ("overdue", "ended but listed")
+
+    @property
+    def is_wrong(self) -> bool:
+        """Whether it must be terminated, or a person must decide."""
+        return self.needs_ending or self.state in ("lost", "never listed", "namesake")
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +97,8 @@ def remember_log(log_path: Path) -> None:
     digest = hashlib.sha256(os.fsencode(path)).hexdigest()[:16]
     with suppress(OSError):
         directory = outlay_home() / "rentals"
-        directory.mkdir(parents=True, exist_ok=True)
-        write_whole(directory / f"{path.stem}-{digest}.path", os.fsencode(path))
+        make_private(directory)
+        write_whole(directory / f"{path.stem}-{digest}.path", os.fsencode(path), private=True)
 
 
 def known_logs() -> tuple[Path, ...]:
@@ -100,15 +114,14 @@ def known_logs() -> tuple[Path, ...]:
 def living_rentals(
     log_paths: tuple[Path, ...], *, clock: Clock = SYSTEM
 ) -> tuple[list[RentedHold], list[Finding]]:
-    """Return the open rentals of these logs, and every error about them."""
+    """Return the open rentals of these logs, and what is wrong with rentals."""
     rented: list[RentedHold] = []
     findings: list[Finding] = []
     for path in log_paths:
         try:
             guard = BudgetGuard.of_log(path, clock=clock)
             holds = guard.log.look(Books.open_rentals)
-            if holds:
-                findings += (each for each in guard.findings() if each.severity == "error")
+            findings += guard.rental_findings()
         except OutlayError as error:
             findings.append(Finding(source=str(path), message=str(error)))
             continue
@@ -116,85 +129,130 @@ def living_rentals(
     return rented, findings
 
 
+def may_be_listed(books: Books, now_ns: int) -> bool:
+    """Return whether a rental is open, or ended less than a day ago, or has namesakes."""
+    return any(
+        books.is_open(hold.id) or hold.namesakes or now_ns - _ended_ns(books, hold) < ENDED_NS
+        for hold in books.rentals()
+    )
+
+
+def _ended_ns(books: Books, hold: Hold) -> int:
+    """Return when a rental was verified gone, or else its hold captured or voided."""
+    ended = hold.gone or (books.resolution(hold.id) or "").rpartition(" at ")[2]
+    return wall_ns_of(parse_timestamp(ended))
+
+
 @dataclass(frozen=True, slots=True)
 class Reaper:
-    """Compares vendors' listings with the spend log, and terminates overdue rentals."""
+    """Compares vendors' listings with the spend log, and terminates overdue rentals.
+
+    ``all_rows`` states that vendors' lists are complete, however many rows they have.
+    """
 
     guard: BudgetGuard
     environ: Mapping[str, str]
     extra: tuple[Vendor, ...] = ()
     clock: Clock = SYSTEM
     say: Callable[[str], None] = lambda _: None
+    all_rows: bool = False
 
     def census(self) -> Census:
         """List every vendor's machines once, and compare."""
         rows: list[CensusRow] = []
         findings: list[Finding] = []
-        rentals = tuple(self.guard.log.books().rentals.values())
+        rentals = self.guard.log.look(Books.rentals)
         vendors = {r.rental.vendor.list: r.rental.vendor for r in rentals if r.rental}
         vendors |= {vendor.list: vendor for vendor in self.extra}
         for vendor in vendors.values():
             try:
-                listed = list_machines(vendor, self.environ)
+                listing = list_machines(vendor, self.environ, all_rows=self.all_rows)
             except OutlayError as error:  # unreadable, or one of its variables is not set
                 message = f"its list can't be read: {error}"
                 findings.append(Finding(source=vendor.name, message=message))
                 continue
             there = [r for r in rentals if r.rental and r.rental.vendor.list == vendor.list]
-            rows += self._compare(vendor, there, listed)
+            compared = self._compare(vendor, there, listing)
+            rows += compared
+            if not listing.complete and any(_is_absent(row) for row in compared):
+                findings.append(Finding(source=vendor.name, message=_page_text(listing)))
         return Census(tuple(rows), tuple(findings))
 
     def _compare(
-        self, vendor: Vendor, rentals: list[Hold], listed: tuple[ListedMachine, ...]
+        self, vendor: Vendor, rentals: list[Hold], listing: VendorListing
     ) -> list[CensusRow]:
-        rows, ours = [], set()
+        rows, named = [], dict[str, CensusRow]()
+        ours = set[str]()
         for hold in rentals:
             tenancy = self._tenancy(hold)
-            matches = [item for item in listed if tenancy.matches_listed(item)]
+            matches = [item for item in listing.machines if tenancy.matches_listed(item)]
             ours |= {item.id for item in matches}
-            state = self._state(tenancy, matches)
+            state = self._state(tenancy, matches, complete=listing.complete)
             if state is not None:
-                rows.append(self._row(tenancy, state, matches))
+                rows.append(self._row(tenancy, state, ", ".join(item.id for item in matches)))
+            for each in tenancy.namesakes_in(listing):
+                named[each] = self._row(tenancy, "namesake", each)
+        rows += [row for each, row in named.items() if each not in ours]
         rows += [
             CensusRow(vendor=vendor.name, name=item.name, id=item.id, state="stranger")
-            for item in listed
-            if item.id not in ours
+            for item in listing.machines
+            if item.id not in ours and item.id not in named
         ]
         return rows
 
-    def _state(self, tenancy: Tenancy, matches: list[ListedMachine]) -> State | None:
-        if tenancy.hold.id in self.guard.log.books().resolved:
-            return "ended but listed" if matches else None
+    def _state(
+        self, tenancy: Tenancy, matches: list[ListedMachine], *, complete: bool
+    ) -> State | None:
+        hold = tenancy.hold
+        if self.guard.log.books().resolution(hold.id) is not None:
+            return "ended but listed" if matches and hold.state != "reappeared" else None
         if matches:
             return "overdue" if tenancy.left_ns <= 0 else "running"
-        if not tenancy.hold.resource:
+        if not hold.resource:
             return "lost"
-        return "gone" if tenancy.hold.state in ("terminating", "gone") else "not listed"
+        if not hold.listed:
+            return "never listed" if tenancy.is_late else "not listed"
+        if hold.tried and complete:
+            return "gone"
+        return "overdue" if tenancy.left_ns <= 0 else "not listed"
 
-    def _row(self, tenancy: Tenancy, state: State, matches: list[ListedMachine]) -> CensusRow:
+    def _row(self, tenancy: Tenancy, state: State, ids: str) -> CensusRow:
         return CensusRow(
             vendor=tenancy.rental.vendor.name,
             name=tenancy.rental.name,
-            id=matches[0].id if matches else tenancy.hold.resource,
+            id=ids or tenancy.hold.resource,
             hold=tenancy.hold.id,
             label=tenancy.hold.op_label,
             state=state,
-            deadline=tenancy.rental.deadline,
+            deadline="" if state == "namesake" else tenancy.rental.deadline,
+            since=tenancy.hold.missing if state == "not listed" else "",
         )
 
     def _tenancy(self, hold: Hold) -> Tenancy:
         return Tenancy(
-            guard=self.guard, hold=hold, environ=self.environ, clock=self.clock, say=self.say
-        )
+            guard=self.guard, hold=hold, environ=self.environ, clock=self.clock, say=self.say,
+            all_rows=self.all_rows,
+        )  # fmt: skip
 
     def reap(self, census: Census, *, pause_s: float = 5.0) -> None:
         """Terminate overdue rentals, and settle those that are gone."""
-        rentals = self.guard.log.books().rentals
+        rentals = {hold.id: hold for hold in self.guard.log.look(Books.rentals)}
         for row in census.rows:
             if row.needs_ending:
                 self.end(rentals[row.hold], pause_s=pause_s)
-            elif row.state in ("gone", "not listed"):
+            elif row.state in ("gone", "not listed", "never listed"):
                 self.settle(rentals[row.hold], pause_s=pause_s)
+        named = {row.hold for row in census.rows if row.state == "namesake"}
+        for hold in rentals.values():
+            if hold.id in named or hold.namesakes:
+                self._update(hold)
+
+    def _update(self, hold: Hold) -> None:
+        """Note the namesakes of a rental, and those that are gone."""
+        try:
+            self._tenancy(hold).poll()
+        except OutlayError as error:  # A variable is not set.
+            self.say(str(error))
 
     def orphans(self) -> tuple[Hold, ...]:
         """Return the rentals whose watcher is known to have ended."""
@@ -203,68 +261,108 @@ class Reaper:
 
     def end(self, hold: Hold, *, rounds: int = 10, pause_s: float = 5.0) -> bool:
         """Terminate and settle a rental; return whether it is verified gone."""
-        if self._wait_until_gone(hold, overdue=True, rounds=rounds, pause_s=pause_s):
+        tenancy = self._tenancy(hold)
+        if self._wait_until_gone(tenancy, overdue=True, rounds=rounds, pause_s=pause_s):
             return True
-        where = hold.resource or "its id is unknown"
-        self.say(f"{hold.op_label} ({where}) IS STILL THERE; end it at the vendor's console")
+        self.say(_why_not_gone(tenancy))
         return False
 
     def settle(self, hold: Hold, *, pause_s: float = 5.0) -> bool:
         """Settle a rental that is no longer listed, if it is verified gone."""
-        return self._wait_until_gone(hold, overdue=False, rounds=3, pause_s=pause_s)
-
-    def _wait_until_gone(self, hold: Hold, *, overdue: bool, rounds: int, pause_s: float) -> bool:
         tenancy = self._tenancy(hold)
+        overdue, rounds = tenancy.left_ns <= 0, 4 if hold.listed else 1
+        return self._wait_until_gone(tenancy, overdue=overdue, rounds=rounds, pause_s=pause_s)
+
+    def _wait_until_gone(
+        self, tenancy: Tenancy, *, overdue: bool, rounds: int, pause_s: float
+    ) -> bool:
         for _ in range(rounds):
-            readable = tenancy.poll()
-            if tenancy.act(overdue=overdue, readable=readable) == "gone":
+            _reload(tenancy)
+            tenancy.poll()
+            if tenancy.act(overdue=overdue) == "gone":
                 return True
             self.clock.sleep(pause_s)
         return False
 
 
+def _is_absent(row: CensusRow) -> bool:
+    return row.state in ("lost", "not listed", "never listed")
+
+
+def _page_text(listing: VendorListing) -> str:
+    return (
+        f"its list has {listing.rows} rows and may be one page of more, so that a rental which it "
+        "does not show may run; if it is the whole list, pass --list-is-complete"
+    )
+
+
+def _why_not_gone(tenancy: Tenancy) -> str:
+    """Return what a person has to do about a rental that could not be verified gone."""
+    hold = tenancy.hold
+    what = f"{hold.op_label} ({hold.resource or 'its id is unknown'})"
+    if tenancy.present:
+        return f"{what} IS STILL THERE; end it at the vendor's console"
+    settles = f"`outlay guard reconcile {hold.id} --gone --reason ...`"
+    if not hold.listed:
+        return f"{what} was never listed, and MAY BE RUNNING; look at the console, then {settles}"
+    return f"{what} is not listed, but not verified gone either; try again, or {settles}"
+
+
+def _reload(tenancy: Tenancy) -> None:
+    """Read the hold again, if the log can be read: the rental bills even if that fails."""
+    try:
+        tenancy.reload()
+    except OutlayError as error:
+        tenancy.say(str(error))
+
+
 # The watcher of one rental.
 
 
-def start_watcher(log_path: Path, hold: Hold, environ: Mapping[str, str], poll: Duration) -> None:
+_WATCHED_BY_ANOTHER = 3
+
+
+def start_watcher(log_path: Path, hold: Hold, environ: Mapping[str, str], poll: Duration) -> bool:
     """Start a watcher that outlives this process; returns once it has detached.
+
+    False if another process has started one since ``hold`` was read.
 
     Raises:
         OSError: It could not be started.
     """
     remember_log(log_path)
     command = [sys.executable, "-m", "outlay.guard.rental.watch", str(log_path), hold.id]
-    command.append(str(poll.ns))
+    command += [str(poll.ns), hold.watcher, "kept" if MARK_VARIABLE in environ else ""]
     clean = {name: value for name, value in environ.items() if name != MARK_VARIABLE}
-    with (log_path.parent / f"watch-{hold.id}.log").open("ab") as output:
+    said = log_path.parent / f"watch-{hold.id}.log"
+    said.touch(mode=mode_in(said.parent))
+    with said.open("ab") as output:
         done = subprocess.run(
             command, env=clean, check=False, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
             start_new_session=True,
         )  # fmt: skip
-    if done.returncode:
+    if done.returncode not in (0, _WATCHED_BY_ANOTHER):
         raise OSError(done.returncode, f"the watcher failed; see {output.name}")
+    return done.returncode == 0
 
 
 def poll_once(tenancy: Tenancy) -> bool:
     """Poll and act once; return whether there is anything left to watch."""
     try:
-        if _was_never_created(tenancy):
+        tenancy.reload()
+        if _is_over(tenancy):
             return False
     except OutlayError as error:  # the rental bills even if the log fails
         tenancy.say(str(error))
-    readable = tenancy.poll()
-    return tenancy.act(overdue=tenancy.left_ns <= 0, readable=readable) != "gone"
+    tenancy.poll()
+    return tenancy.act(overdue=tenancy.left_ns <= 0) != "gone"
 
 
-def _was_never_created(tenancy: Tenancy) -> bool:
-    """Reload the hold; return whether it was released because nothing was created."""
-    books = tenancy.guard.log.books()
-    known, tenancy.hold = tenancy.hold.resource, books.rentals[tenancy.hold.id]
-    if known and not tenancy.hold.resource:
-        tenancy.hold = replace(tenancy.hold, resource=known)
-    if tenancy.hold.state == "gone":  # another process verified that; check it here, too
-        tenancy.sightings.accepted = True
-    return tenancy.hold.id in books.resolved and not tenancy.hold.resource
+def _is_over(tenancy: Tenancy) -> bool:
+    """Return whether its hold was settled once it was gone, or released as nothing was created."""
+    hold = tenancy.hold
+    ended = hold.state in ("gone", "reappeared") or not hold.resource
+    return ended and tenancy.guard.log.books().resolution(hold.id) is not None
 
 
 def pause_s(tenancy: Tenancy, poll: Duration) -> float:
@@ -273,14 +371,30 @@ def pause_s(tenancy: Tenancy, poll: Duration) -> float:
     return max(0.05, min(poll.seconds, until_due)) if until_due > 0 else min(poll.seconds, 15.0)
 
 
-def watch(tenancy: Tenancy, poll: Duration) -> None:
+def take_watch(tenancy: Tenancy, instead_of: str) -> bool | None:
+    """Note this process as the watcher; False if another one is noted, None if the log fails."""
+    try:
+        is_mine = tenancy.guard.take_watch(
+            replace(tenancy.hold, watcher=instead_of), this_process()
+        )
+    except OutlayError as error:  # a log that fails must not keep a rental running
+        tenancy.say(f"{tenancy.rental.name}: watched, which could not be recorded: {error}")
+        return None
+    tenancy.hold = tenancy.guard.log.books().rental(tenancy.hold.id) or tenancy.hold
+    return is_mine
+
+
+def watch(tenancy: Tenancy, poll: Duration, *, instead_of: str = "", noted: bool = False) -> None:
     """Watch a rental until the vendor no longer lists it, whatever the state of its hold.
 
-    Errors are reported and retried.
+    Errors are reported and retried. Ends if another process is noted as the watcher instead.
     """
+    mine: bool | None = noted or None
     while True:
-        if not tenancy.hold.watcher:  # the note failed before
-            tenancy.note_if_possible("watched", watcher=this_process())
+        if mine is None:  # the note failed before
+            mine = take_watch(tenancy, instead_of)
+        if mine is False:
+            return
         try:
             if not poll_once(tenancy):
                 return
@@ -297,7 +411,7 @@ def _say(text: str) -> None:
 
 def main() -> None:
     """Load the rental, so that the caller sees a failure; detach from the caller; then watch."""
-    log_path, hold_id, poll_ns = sys.argv[1:]
+    log_path, hold_id, poll_ns, instead_of, kept = sys.argv[1:]
     guard = BudgetGuard.of_log(log_path)
     tenancy = Tenancy(
         guard=guard, hold=guard.log.books().hold(hold_id), environ=os.environ, say=_say
@@ -305,13 +419,17 @@ def main() -> None:
     ready, notify = os.pipe()
     if os.fork():
         os.close(notify)
-        os._exit(0 if os.read(ready, 1) else 1)
+        os._exit({b"w": 0, b"a": _WATCHED_BY_ANOTHER}.get(os.read(ready, 1), 1))
     os.close(ready)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    tenancy.note_if_possible("watched", watcher=this_process())
-    os.write(notify, b"w")
+    if not register_outliving(outliving_dir("watchers"), os.getpid()) and kept:
+        _say("not started: it could not be registered in the outlay home, and so would be ended")
+        os._exit(1)
+    mine = take_watch(tenancy, instead_of)
+    os.write(notify, b"a" if mine is False else b"w")
     os.close(notify)
-    watch(tenancy, Duration(int(poll_ns)))
+    if mine is not False:
+        watch(tenancy, Duration(int(poll_ns)), instead_of=instead_of, noted=mine is True)
 
 
 if __name__ == "__main__":

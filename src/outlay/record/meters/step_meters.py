@@ -1,8 +1,8 @@
-"""Fills measurements into steps: tokens, FLOPs, energy and bytes of collectives."""
+"""Fills measurements into steps: FLOPs, energy and bytes of collectives."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,39 +12,6 @@ from outlay.errors import InvalidValue, MissingExtra
 from outlay.ledger import Step
 from outlay.record.meters.collectives import CollectiveMeter
 from outlay.record.meters.energy import EnergyMeter
-
-# Tokens of a batch
-
-
-def count_tokens(batch: Any) -> int:
-    """Return the number of samples in a batch, summed over all augmented views.
-
-    For a tensor (anything with a ``shape``), its first dimension. For a mapping, the sum over its
-    list of ``crops``; else over its entries named ``view...``; else its ``image``; else its first
-    non-empty entry except ``index``. For a list or tuple, the sum of its parts, so a pair of images
-    and labels needs its own function: ``run.steps(loader, tokens=lambda batch: len(batch[0]))``.
-    """
-    shape = getattr(batch, "shape", None)
-    if shape is not None:
-        return int(shape[0]) if len(shape) else 0
-    if isinstance(batch, Mapping):
-        return _count_mapping(batch)
-    if isinstance(batch, list | tuple):
-        return sum(map(count_tokens, batch))
-    return 0
-
-
-def _count_mapping(batch: Mapping[Any, Any]) -> int:
-    if isinstance(batch.get("crops"), list | tuple):
-        return count_tokens(batch["crops"])
-    views = [batch[key] for key in batch if str(key).startswith("view")]
-    if views:
-        return sum(map(count_tokens, views))
-    if "image" in batch:
-        return count_tokens(batch["image"])
-    counts = (count_tokens(value) for key, value in batch.items() if key != "index")
-    return next(filter(None, counts), 0)
-
 
 # Floating-point operations of a step: by formula, or counted by torch
 

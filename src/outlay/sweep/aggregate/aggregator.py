@@ -15,10 +15,10 @@ from outlay.budget.display import read_document
 from outlay.decoding import BadDocument, Decoder, csv_records, open_csv, read_file
 from outlay.errors import Finding, NotARun
 from outlay.files import write_whole
-from outlay.goodput.follower import GoodputFollower, RunView, known_goodput
+from outlay.goodput.follower import GoodputFollower
 from outlay.ledger import SUPERVISOR, segment_paths
-from outlay.rates import kind_of_cost
-from outlay.sweep.aggregate.rows import Row, RunFacts, Seen, Subject, rows_of
+from outlay.runs.reading import RunReading
+from outlay.sweep.aggregate.rows import RunFacts, Seen, SweepRow, labelled
 from outlay.sweep.errors import IncompleteRuns
 from outlay.sweep.run.settlement import head_of
 from outlay.sweep.state.manifest import ManifestRun, read_manifest
@@ -35,9 +35,13 @@ class Aggregate:
     """
 
     name: str
-    subjects: tuple[Subject, ...]
-    rows: tuple[Row, ...]
+    rows: tuple[SweepRow, ...]
     head: str = ""
+
+    @property
+    def cells(self) -> list[dict[str, Any]]:
+        """The rows as plain data."""
+        return [row.cells for row in self.rows]
 
 
 def aggregate(root: Path, now_ns: int, *, allow_missing: bool = False) -> Aggregate:
@@ -48,20 +52,16 @@ def aggregate(root: Path, now_ns: int, *, allow_missing: bool = False) -> Aggreg
         IncompleteRuns: Completed runs lack what is required; names all of it.
     """
     manifest = read_manifest(root)
-    subjects, missing = [], []
+    rows, missing = [], []
     for name, run in manifest.runs.items():
-        subject = _subject(run, manifest.state(name), root / run.run_dir, now_ns)
-        subjects.append(subject)
-        missing += [Finding(source=name, message=text) for text in subject.problems]
+        rows.append(_row(run, manifest.state(name), root / run.run_dir, now_ns))
+        missing += [Finding(source=name, message=text) for text in rows[-1].problems]
     if missing and not allow_missing:
         raise IncompleteRuns(missing)
-    return Aggregate(
-        name=manifest.about["name"], subjects=tuple(subjects), rows=rows_of(subjects),
-        head=head_of(root),
-    )  # fmt: skip
+    return Aggregate(name=manifest.about["name"], rows=labelled(rows), head=head_of(root))
 
 
-def _subject(run: ManifestRun, state: RunState, directory: Path, now_ns: int) -> Subject:
+def _row(run: ManifestRun, state: RunState, directory: Path, now_ns: int) -> SweepRow:
     facts = read_ledger(directory, now_ns)
     problems: list[str] = []
     if facts is None or not facts.trained:
@@ -70,7 +70,7 @@ def _subject(run: ManifestRun, state: RunState, directory: Path, now_ns: int) ->
         if written is None:
             problems.append("there is no run log of the training either (see `outlay.run`)")
         facts = _combined(written, facts)
-    return Subject(
+    return SweepRow(
         run=run, state=state, facts=facts, totals=_totals(directory),
         problems=tuple(problems) if state.status == "completed" else (),
     )  # fmt: skip
@@ -80,9 +80,7 @@ def _combined(written: RunFacts | None, watched: RunFacts | None) -> RunFacts | 
     """Return the figures of the CSV files, with the time and cost of the supervisor's log."""
     if written is None or watched is None:
         return written or watched
-    supervised = ("cost_micros", "assumed_micros", "currency", "kind", "wall_ns", "started_ns",
-                  "attempts", "phases", "phase_micros", "assumptions", "findings")  # fmt: skip
-    return msgspec.structs.replace(written, **{name: getattr(watched, name) for name in supervised})
+    return msgspec.structs.replace(written, row=watched.row, phase_micros=watched.phase_micros)
 
 
 def _totals(directory: Path) -> dict[str, Any]:
@@ -134,7 +132,7 @@ def read_artefacts(run_dir: Path) -> RunFacts | None:
         energy_mj=energy,
         fidelity_mean=_mean(run_dir / "fidelity.csv", "grad_cos", problems),
         metrics=_metrics(run_dir, problems),
-        findings=problems,
+        problems=problems,
     )
 
 
@@ -214,7 +212,7 @@ def _place(row: dict[str, str]) -> tuple[int | None, int | None, float | None]:
 # A run's figures from its log; from a cache beside it while the log is unchanged.
 
 CACHE: Final = "outlay_facts.json"
-_VERSION: Final = 4
+_VERSION: Final = 5
 
 
 class _Cached(msgspec.Struct, frozen=True):
@@ -241,7 +239,7 @@ def read_ledger(run_dir: Path, now_ns: int) -> RunFacts | None:
     if facts is not None:
         with contextlib.suppress(OSError):  # A read-only directory is read each time.
             cache = msgspec.json.encode(_Cached(_VERSION, files, facts))
-            write_whole(run_dir / CACHE, cache)
+            write_whole(run_dir / CACHE, cache, private=True)  # Like the log: it names the user.
     return facts
 
 
@@ -254,42 +252,31 @@ def _read_cache(run_dir: Path) -> _Cached | None:
 
 def _fold(run_dir: Path, now_ns: int) -> RunFacts | None:
     try:
-        return _facts(GoodputFollower(run_dir).view(now_ns, alive=False))
+        return _facts(RunReading(GoodputFollower(run_dir).view(now_ns, alive=False)))
     except NotARun:
         return None
 
 
-def _facts(view: RunView) -> RunFacts:
-    parts, account = view.break_down(), view.account
-    work, start_ns = account.work, view.timeline.start_ns
+def _facts(run: RunReading) -> RunFacts:
+    row, account, work = run.figures, run.view.account, run.view.account.work
     leading = [s for s in account.shown() if s.life.segment.rank <= 0]
     stops = [event for event in account.budget_events() if event.event == "stopped"]
     return RunFacts(
         source="ledger",
+        row=row,
         steps=sum(segment.work.steps for segment in leading),
         step_ns=sum(segment.work.step_ns + segment.work.wait_ns for segment in leading),
         items=work.samples or work.tokens,
-        tokens=work.tokens or None,
+        tokens=row.tokens or None,
         comm_bytes=work.comm_bytes or None,
-        energy_mj=view.energy_mj() or None,
+        energy_mj=row.energy_mj or None,
         flops=work.flops or None,
-        cost_micros=None if parts.cost is None else parts.cost.micros,
-        assumed_micros=0 if parts.assumed is None else parts.assumed.micros,
-        currency="" if parts.cost is None else parts.cost.currency,
-        kind=kind_of_cost(view.timeline.attempts),
-        goodput=known_goodput(view, parts),
-        wall_ns=parts.wall_ns,
-        started_ns=start_ns,
-        attempts=len(view.timeline.attempts),
-        trained=any(s.rank != SUPERVISOR for a in view.timeline.attempts for s in a.ranks),
+        trained=any(s.rank != SUPERVISOR for a in run.view.timeline.attempts for s in a.ranks),
         stop_reason=str(stops[-1].data.get("text", "")) if stops else "",
         metrics={
-            name: [Seen(point.value, point.t_ns - start_ns, point.step) for point in series]
-            for name in account.metric_names()
-            if (series := account.series(name))
+            name: [Seen(point.value, point.t_ns - row.started_ns, point.step) for point in series]
+            for name, series in run.metrics.items()
+            if series
         },
-        phases=dict(parts.phases),
-        phase_micros={name: money.micros for name, money in parts.cost_by_phase.items()},
-        assumptions=list(parts.assumptions),
-        findings=[str(finding) for finding in view.findings],
+        phase_micros={name: money.micros for name, money in run.breakdown.cost_by_phase.items()},
     )

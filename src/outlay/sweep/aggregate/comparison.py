@@ -9,7 +9,7 @@ from statistics import mean, stdev
 from typing import Final
 
 from outlay.budget.limits import COST, cost_in, currency_in
-from outlay.sweep.aggregate.rows import Row, Subject, unit_of
+from outlay.sweep.aggregate.rows import Cells, SweepRow, unit_of
 from outlay.sweep.grid.parsing import NO_TARGET
 from outlay.units.shown import amount_text
 
@@ -71,16 +71,16 @@ def _factor(count: int) -> float:
     return _T[min(max(count - 1, 1), len(_T)) - 1]
 
 
-def replicates(rows: Sequence[Row]) -> list[Replicates]:
+def replicates(rows: Sequence[Cells]) -> list[Replicates]:
     """Return completed runs with a metric, grouped by configuration."""
-    groups: dict[str, list[Row]] = {}
+    groups: dict[str, list[Cells]] = {}
     for row in rows:
         if row["status"] == "completed" and row.get("accuracy_value") is not None:
             groups.setdefault(row["configuration"], []).append(row)
     return [_replicates(label, members) for label, members in groups.items()]
 
 
-def _replicates(label: str, rows: list[Row]) -> Replicates:
+def _replicates(label: str, rows: list[Cells]) -> Replicates:
     values = [row["accuracy_value"] for row in rows]
     costs = [row["cost"] for row in rows if row.get("cost") is not None]
     units = {unit_of(row.get("currency"), row.get("cost_kind")) for row in rows}
@@ -101,13 +101,13 @@ _USED: Final = {
 }  # fmt: skip
 
 
-def _used_columns(row: Row) -> dict[str, str]:
+def _used_columns(row: Cells) -> dict[str, str]:
     """Return the column of the used amount by limit; the cost limit's key has its currency."""
     money = cost_in(currency_in(name.removeprefix("limit_") for name in row)).key
     return {money if key == COST.key else key: column for key, column in _USED.items()}
 
 
-def fairness(rows: Sequence[Row]) -> list[Fairness]:
+def fairness(rows: Sequence[Cells]) -> list[Fairness]:
     """Return how much of each limit the completed runs used."""
     shares: dict[str, list[float]] = {}
     for row in rows:
@@ -125,18 +125,18 @@ def fairness(rows: Sequence[Row]) -> list[Fairness]:
     ]
 
 
-def ranked(subjects: Sequence[Subject], rows: Sequence[Row]) -> list[Replicates]:
+def ranked(rows: Sequence[SweepRow]) -> list[Replicates]:
     """Return the configurations, the best mean of the target metric first."""
-    more_is_better = any(s.target.metric and s.target.direction == "max" for s in subjects)
+    more_is_better = any(r.target.metric and r.target.direction == "max" for r in rows)
     return sorted(replicates(rows), key=lambda one: one.mean, reverse=more_is_better)
 
 
-def verdict(subjects: Sequence[Subject], rows: Sequence[Row]) -> str:
+def verdict(rows: Sequence[SweepRow]) -> str:
     """Return a sentence on which configuration was best, and how certain that is.
 
     Only runs with the first target metric are compared.
     """
-    target = next((s.target for s in subjects if s.target.metric), NO_TARGET)
+    target = next((row.target for row in rows if row.target.metric), NO_TARGET)
     found = replicates([row for row in rows if row.get("accuracy_metric") == target.metric])
     if not target.metric or not found:
         return "No configuration can be called best: no completed run recorded a target metric."

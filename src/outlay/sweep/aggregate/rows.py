@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Final
 
 import msgspec
 
 from outlay.budget.limits import currency_in, total_key
-from outlay.ledger.price import Kind
+from outlay.runs.figures import BY_NAME
+from outlay.store.run_row import RunRow
 from outlay.sweep.grid.parsing import Target, usual_direction
 from outlay.sweep.state.manifest import ManifestRun
 from outlay.sweep.state.outcomes import RunState
@@ -30,21 +32,23 @@ class Seen(msgspec.Struct, frozen=True, array_like=True):
 
 
 class RunFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The figures of one run over all attempts and ranks; None where unknown.
+    """What a sweep compares of one run, over all attempts and ranks; None where unknown.
 
     Attributes:
         source: ``ledger`` or ``csv``.
+        row: The run's figures of time and money, from its log; None without one.
         steps: Executed steps, repeated ones included.
         step_ns: Their total time, the wait for data included.
         items: Samples (tokens where no samples were counted) over all ranks.
         metrics: The values of each metric, in recorded order.
-        kind: Of the cost: ``cash``, or ``showback``; the two are never added.
-        phases: Wall time by phase.
         stop_reason: The limit that ended it, in words.
         trained: Whether the training itself recorded, not only its supervisor.
+        phase_micros: The cost by phase.
+        problems: What is wrong in its CSV files.
     """
 
     source: str
+    row: RunRow | None = None
     steps: int = 0
     step_ns: int = 0
     items: float = 0.0
@@ -53,26 +57,22 @@ class RunFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     energy_mj: int | None = None
     flops: int | None = None
     fidelity_mean: float | None = None
-    cost_micros: int | None = None
-    assumed_micros: int = 0
-    currency: str = ""
-    kind: Kind = "cash"
-    goodput: float | None = None
-    wall_ns: int | None = None
-    started_ns: int | None = None
-    attempts: int = 1
     stop_reason: str = ""
     trained: bool = True
     metrics: dict[str, list[Seen]] = {}
-    phases: dict[str, int] = {}
     phase_micros: dict[str, int] = {}
-    assumptions: list[str] = []
-    findings: list[str] = []
+    problems: list[str] = []
+
+    @property
+    def findings(self) -> list[str]:
+        """What is wrong in its CSV files and in its log."""
+        return self.problems + ([] if self.row is None else list(map(str, self.row.findings)))
 
     @property
     def unit(self) -> str:
         """The unit of its cost; costs of different units are never added or compared."""
-        return unit_of(self.currency, self.kind)
+        cost = None if self.row is None else self.row.cost
+        return "" if self.row is None or cost is None else unit_of(cost.currency, self.row.kind)
 
     @property
     def items_per_second(self) -> float | None:
@@ -195,7 +195,8 @@ def _aspects(run: ManifestRun) -> dict[str, str]:
 
 # One row per run: the documented columns, and further ones from the log.
 
-Row = dict[str, Any]
+Cells = Mapping[str, Any]
+"""The values of a row, by column."""
 FIRST: Final = (
     "run_id", "status", "world_size", "ips_mean", "step_time_ms", "bytes_per_step",
     "accuracy_metric", "accuracy_value", "accuracy_best", "target_value", "time_to_target_min",
@@ -206,15 +207,54 @@ FIRST: Final = (
 TOTALS: Final = ("steps", "time_minutes", "tokens", "comm_bytes", "epochs", "flops")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Subject:
-    """A run to summarise: its manifest entry, its state and its figures."""
+@dataclass(frozen=True, kw_only=True, eq=False)
+class SweepRow(Cells):
+    """A run in the summary: from its plan, its state and its figures, a value for each column.
+
+    Attributes:
+        totals: Those of its ``budget.json``.
+        problems: What a completed run lacks.
+        label: Of its configuration.
+    """
 
     run: ManifestRun
     state: RunState
     facts: RunFacts | None
     totals: Mapping[str, Any]
     problems: tuple[str, ...] = ()
+    label: str = ""
+
+    def __getitem__(self, column: str) -> Any:
+        return self.cells[column]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.cells)
+
+    def __len__(self) -> int:
+        return len(self.cells)
+
+    @cached_property
+    def cells(self) -> dict[str, Any]:
+        """Its values, by column."""
+        run, facts, target = self.run, self.facts, self.target
+        planned = run.planned_cost
+        cells: dict[str, Any] = {
+            "run_id": run.id,
+            "status": "completed" if self.completed else "error",
+            "world_size": run.world_size,
+            "accuracy_metric": target.metric or None,
+            "target_value": target.value,
+            "errors": "; ".join(_errors(self)),
+            "budget_mode": run.metadata.get("budget_mode"),
+            "planned_cost": None if planned is None else float(planned.amount),
+            "charged_cost": self.totals.get(total_key(currency_in(run.limits))),
+        } | _money(run, self.state, facts)
+        if facts is not None:
+            cells |= _figures(facts) | _metric(facts, target, self.totals)
+        cells |= {f"limit_{key}": value for key, value in run.limits.items()}
+        cells |= _totals(self)
+        cells |= {f"param_{key}": value for key, value in run.params.items()}
+        return cells | {"configuration": self.label}
 
     @property
     def completed(self) -> bool:
@@ -230,76 +270,53 @@ class Subject:
         return Target(metric=metric, value=about.get("target_value"), direction=direction)
 
 
-def rows_of(subjects: Sequence[Subject]) -> tuple[Row, ...]:
-    """Return the row of every run; ``configuration`` is the label of its configuration."""
-    labels = labels_of([subject.run for subject in subjects])
-    return tuple(
-        _row(subject) | {"configuration": label}
-        for subject, label in zip(subjects, labels, strict=True)
-    )
+def labelled(rows: Sequence[SweepRow]) -> tuple[SweepRow, ...]:
+    """Return rows with the labels of their configurations."""
+    labels = labels_of([row.run for row in rows])
+    return tuple(replace(row, label=label) for row, label in zip(rows, labels, strict=True))
 
 
-def _row(subject: Subject) -> Row:
-    run, facts, target = subject.run, subject.facts, subject.target
-    planned = run.planned_cost
-    row: Row = {
-        "run_id": run.id,
-        "status": "completed" if subject.completed else "error",
-        "world_size": run.world_size,
-        "accuracy_metric": target.metric or None,
-        "target_value": target.value,
-        "errors": "; ".join(_errors(subject)),
-        "budget_mode": run.metadata.get("budget_mode"),
-        "planned_cost": None if planned is None else float(planned.amount),
-        "charged_cost": subject.totals.get(total_key(currency_in(run.limits))),
-    } | _money(run, subject.state, facts)
-    if facts is not None:
-        row |= _figures(facts) | _metric(facts, target, subject.totals)
-    row |= {f"limit_{key}": value for key, value in run.limits.items()}
-    row |= _totals(subject)
-    row |= {f"param_{key}": value for key, value in run.params.items()}
-    return row
-
-
-def _errors(subject: Subject) -> Iterable[str]:
-    if not subject.completed:
-        reason = subject.state.reason
-        yield f"{subject.state.status}: {reason}" if reason else subject.state.status
-    yield from subject.problems
-    target, facts = subject.target, subject.facts
-    if subject.completed and target.metric and facts and target.metric not in facts.metrics:
+def _errors(row: SweepRow) -> Iterable[str]:
+    if not row.completed:
+        reason = row.state.reason
+        yield f"{row.state.status}: {reason}" if reason else row.state.status
+    yield from row.problems
+    target, facts = row.target, row.facts
+    if row.completed and target.metric and facts and target.metric not in facts.metrics:
         yield f"metric {target.metric!r} was not recorded"
 
 
-def _figures(facts: RunFacts) -> Row:
-    row: Row = {
+def _figures(facts: RunFacts) -> dict[str, Any]:
+    logged = facts.row
+    cells: dict[str, Any] = {
         "ips_mean": facts.items_per_second,
         "step_time_ms": facts.step_ms,
         "bytes_per_step": facts.bytes_per_step,
         "energy_Wh": None if facts.energy_mj is None else facts.energy_mj / MILLIJOULES_PER_WH,
         "fidelity_mean": facts.fidelity_mean,
-        "goodput": facts.goodput,
-        "wall_minutes": None if facts.wall_ns is None else facts.wall_ns / 60e9,
+        "goodput": None if logged is None else logged.goodput,
+        "wall_minutes": None if logged is None else logged.wall_ns / 60e9,
         "stop_reason": facts.stop_reason or None,
     }
-    if facts.cost_micros is not None:
-        row["assumed_cost"] = facts.assumed_micros / 1e6
-    return row
+    if logged is not None and logged.cost is not None:
+        cells["assumed_cost"] = BY_NAME["assumed"].number(logged) or 0.0
+    return cells
 
 
-def _money(run: ManifestRun, state: RunState, facts: RunFacts | None) -> Row:
+def _money(run: ManifestRun, state: RunState, facts: RunFacts | None) -> dict[str, Any]:
     """Return the captured cost of a run; while it runs, the cost in its log."""
     known = state.logged_micros is not None and state.status != "running"
-    if facts is not None and facts.cost_micros is not None and not known:
-        cost = facts.cost_micros / 1e6
-        return {"cost": cost, "currency": facts.currency, "cost_kind": facts.kind}
+    logged = None if facts is None else facts.row
+    if logged is not None and logged.cost is not None and not known:
+        cost = BY_NAME["cost"].number(logged)
+        return {"cost": cost, "currency": logged.cost.currency, "cost_kind": logged.kind}
     if state.cost_micros is None:
         return {"cost": None, "currency": state.currency or None, "cost_kind": None}
     kind = run.kind_of_cost(state)
     return {"cost": state.cost_micros / 1e6, "currency": state.currency, "cost_kind": kind}
 
 
-def _metric(facts: RunFacts, target: Target, totals: Mapping[str, Any]) -> Row:
+def _metric(facts: RunFacts, target: Target, totals: Mapping[str, Any]) -> dict[str, Any]:
     """Return the metric's last and best value, and when it reached its target."""
     seen = in_time(facts.metrics.get(target.metric, ()))
     if not seen:
@@ -342,14 +359,14 @@ def minutes_of(one: Seen, facts: RunFacts, totals: Mapping[str, Any]) -> float |
     return None
 
 
-def _totals(subject: Subject) -> Row:
+def _totals(row: SweepRow) -> dict[str, Any]:
     """Return what the run used: as its ``budget.json`` states, else from its figures."""
-    stated, facts = dict(subject.totals), subject.facts
+    stated, facts = dict(row.totals), row.facts
     if not stated.get("steps_per_epoch"):
         stated["epochs"] = None  # Without its length, the stated number is no count.
     if facts is None:
         return {name: stated.get(name) for name in TOTALS}
-    measured: Row = {
+    measured = {
         "steps": facts.steps or None,
         "time_minutes": facts.step_ns / 60e9 if facts.step_ns else None,
         "tokens": facts.tokens,
@@ -360,7 +377,7 @@ def _totals(subject: Subject) -> Row:
     return {name: stated[name] if name in stated else measured[name] for name in TOTALS}
 
 
-def columns_of(rows: Iterable[Row]) -> list[str]:
+def columns_of(rows: Iterable[Cells]) -> list[str]:
     """Return all columns of rows, in the documented order, parameters last."""
     names = dict.fromkeys(name for row in rows for name in row)
     limits = [name for name in names if name.startswith("limit_")]

@@ -15,10 +15,12 @@ import random
 import socket
 import stat
 import tempfile
+import weakref
 from pathlib import Path
 from typing import Final
 
 from outlay.errors import OutlayError
+from outlay.files import unlock
 
 RANGE: Final = range(20_000, 32_000)
 _TAIL_BYTES: Final = 1 << 18
@@ -36,11 +38,12 @@ class NoPortFree(OutlayError):
 
 
 class Ports:
-    """The ports reserved by this process."""
+    """The ports reserved by this process; those of an object that is collected are released."""
 
     def __init__(self) -> None:
         self._directory = Path(tempfile.gettempdir()) / f"outlay-ports-{os.getuid()}"
         self._held: dict[int, int] = {}
+        weakref.finalize(self, _release_all, self._held)
 
     def reserve(self) -> int:
         """Return a port that is free now and that no other sweep of this user reserves."""
@@ -56,9 +59,8 @@ class Ports:
 
     def release(self, port: int) -> None:
         """Release a port."""
-        descriptor = self._held.pop(port, None)
-        if descriptor is not None:
-            os.close(descriptor)
+        if (descriptor := self._held.pop(port, None)) is not None:
+            _release_all({port: descriptor})
 
     def _lock(self, port: int) -> bool:
         if port in self._held:
@@ -72,6 +74,12 @@ class Ports:
             return False
         self._held[port] = descriptor
         return True
+
+
+def _release_all(held: dict[int, int]) -> None:
+    for descriptor in held.values():
+        unlock(descriptor)
+        os.close(descriptor)
 
 
 def _make_private(directory: Path) -> bool:

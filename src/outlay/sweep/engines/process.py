@@ -7,7 +7,7 @@ import secrets
 import signal
 import sys
 from pathlib import Path
-from typing import ClassVar, Final
+from typing import ClassVar
 
 from outlay.errors import MissingExtra
 from outlay.proc.identity import MARK_VARIABLE, end_marked
@@ -15,11 +15,9 @@ from outlay.proc.keeper import KeeperTerms, Launch
 from outlay.proc.strays import exit_path, read_exit
 from outlay.proc.supervisor import KeeperKilled, KeptEvent, ProcessSupervisor
 from outlay.store import outlay_home
+from outlay.store.home import outliving_dir
 from outlay.sweep.engines.base import Ended, Task, TaskStanding
 from outlay.sweep.errors import EngineBroken
-
-OUTLIVE: Final = ("outlay.guard.rental.watch", "outlay.export.uploads")
-"""Modules whose processes may outlive a run: rental watchers, and uploaders that finish."""
 
 
 class ProcessEngine:
@@ -31,7 +29,7 @@ class ProcessEngine:
         self._session = secrets.token_hex(8)
         terms = KeeperTerms(
             session=self._session,
-            spared=OUTLIVE,
+            spared=(str(outliving_dir("watchers")), str(outliving_dir("uploaders"))),
             afterwards=(sys.executable, "-m", "outlay.sweep.state.manifest", str(root)),
             record=str(outlay_home() / "kept" / f"{self._session}.json"),
         )

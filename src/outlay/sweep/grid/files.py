@@ -50,8 +50,8 @@ def plan_file(path: Path) -> SweepPlan:
 
 def _priced(grid: Grid) -> Grid:
     """Return the grid with its named prices; reads price files only if one is needed."""
-    on_cluster = any(is_scheduled(entry.settings.engine) for entry in grid.entries)
-    if not on_cluster and not any(entry.settings.price_name for entry in grid.entries):
+    on_cluster = any(is_scheduled(entry.engine) for entry in grid.entries)
+    if not on_cluster and not any(entry.price_name for entry in grid.entries):
         return grid
     known: dict[str, Price] = {}
 

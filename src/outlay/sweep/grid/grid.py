@@ -7,7 +7,7 @@ Reading a grid reports all of its problems at once. Its runs are the subject of
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any, Final
 
@@ -46,10 +46,11 @@ RENDEZVOUS_KEYS: Final = ("backend", "endpoint", "id", "conf")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
-    """The settings of the root, for all entries, or of an entry, for its own runs.
+class GridEntry:
+    """One entry of a grid, with the root's settings where it states none of its own.
 
     Attributes:
+        line: Where it is stated; the root, which all entries extend, has neither line nor axes.
         entrypoint: The program and its arguments, with ``{name}`` for a parameter.
         engine: ``torchrun``, ``process``, ``slurm``, or that of a plug-in.
         arguments: How parameters are passed to the program: ``overrides``, ``flags`` or ``none``.
@@ -65,6 +66,9 @@ class Settings:
         engine_options: By the engine's name.
     """
 
+    name: str = ""
+    axes: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    line: int = 0
     entrypoint: tuple[str, ...] = ("train.py",)
     engine: str = "torchrun"
     arguments: str = "overrides"
@@ -91,16 +95,6 @@ class Settings:
     def options(self) -> EngineOptions | None:
         """The options of these runs' engine; None where it has none."""
         return self.engine_options.get(self.engine)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GridEntry:
-    """One entry of a grid; its settings include the root's."""
-
-    name: str
-    axes: Mapping[str, tuple[Any, ...]]
-    settings: Settings
-    line: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,7 +131,7 @@ def _read_root(document: GridDocument, default_name: str) -> Grid:
     if not isinstance(listed, list) or not listed:
         root.report(("grid",), "expected `grid`, a list of one entry or more")
         listed = []
-    shared = _read_settings(root, Settings(), blocks)
+    shared = _read_settings(root, GridEntry(), blocks)
     aliases = root.block("aliases")
     stated = {name: aliases.read(name, read_alias, None) for name in aliases.values}
     return Grid(
@@ -151,33 +145,31 @@ def _read_root(document: GridDocument, default_name: str) -> Grid:
     )
 
 
-def _read_entry(document: GridDocument, shared: Settings, index: int, item: object) -> GridEntry:
+def _read_entry(document: GridDocument, shared: GridEntry, index: int, item: object) -> GridEntry:
     block = Block(item, ("grid", index), document)
     blocks = readers.option_blocks(block, ENTRY_KEYS)
     block.allow((*ENTRY_KEYS, *blocks))
-    settings = _read_settings(block, shared, blocks)
+    entry = _read_settings(block, shared, blocks)
     params = block.block("params")
     others = [name for name in params.values if name != "world_size"]
     axes = {str(name): params.read(name, readers.axis, (None,)) for name in others}
     sizes = params.read("world_size", readers.counts_from_one, None)
     if sizes is not None:
         axes["world_size"] = sizes
-    if "seed" in axes and settings.seeds:
+    if "seed" in axes and entry.seeds:
         block.report(("params", "seed"), "state either the parameter `seed` or `seeds`, not both")
-    return GridEntry(
-        name=block.read("name", readers.text, f"group{index:02d}"), axes=axes, settings=settings,
-        line=document.line_of(("grid", index)),
-    )  # fmt: skip
+    name = block.read("name", readers.text, f"group{index:02d}")
+    return replace(entry, name=name, axes=axes, line=document.line_of(("grid", index)))
 
 
-def _read_settings(block: Block, shared: Settings, blocks: tuple[str, ...]) -> Settings:
+def _read_settings(block: Block, shared: GridEntry, blocks: tuple[str, ...]) -> GridEntry:
     """Return a block's settings: lists and mappings extend the shared ones, others replace."""
     budget, target = _read_budget(block, shared)
     price, price_name = _read_price(block, shared)
     rendezvous = block.block("rendezvous")
     rendezvous.allow(RENDEZVOUS_KEYS)
     stated = {key: rendezvous.read(key, readers.word, "") for key in rendezvous.values}
-    return Settings(
+    return GridEntry(
         entrypoint=block.read("entrypoint", readers.command, shared.entrypoint),
         engine=block.read("engine", readers.engine, shared.engine),
         arguments=block.read("arguments", readers.arguments, shared.arguments),
@@ -202,7 +194,7 @@ def _read_settings(block: Block, shared: Settings, blocks: tuple[str, ...]) -> S
     )
 
 
-def _read_price(block: Block, shared: Settings) -> tuple[Price | None, str]:
+def _read_price(block: Block, shared: GridEntry) -> tuple[Price | None, str]:
     """Return a typed price, or the name of one, which is looked up later."""
     stated = block.read("price", _stated_price, None)
     if stated is None:
@@ -218,7 +210,7 @@ def _stated_price(value: object) -> Price | str:
     return typed_price(value, name="price", source="grid")
 
 
-def _read_budget(block: Block, shared: Settings) -> tuple[Budget | None, Target]:
+def _read_budget(block: Block, shared: GridEntry) -> tuple[Budget | None, Target]:
     if "budget" not in block.values:
         return shared.budget, shared.target
     inner = block.block("budget")

@@ -37,13 +37,13 @@ class Place:
 
 def program_of(plan: SweepPlan, run: PlannedRun, place: Place) -> list[str]:
     """Return the program and its arguments, without a launcher."""
-    settings = run.settings
+    entry = run.entry
     values = {**run.params, "run_dir": place.directory, "run_id": run.id}
-    words = filled(settings.entrypoint, values)
-    if settings.arguments == "overrides":
+    words = filled(entry.entrypoint, values)
+    if entry.arguments == "overrides":
         words += overrides_of(run, place.directory)
-    elif settings.arguments == "flags":
-        shown = placeholders(settings.entrypoint) | {"world_size"}
+    elif entry.arguments == "flags":
+        shown = placeholders(entry.entrypoint) | {"world_size"}
         rest = {name: value for name, value in run.params.items() if name not in shown}
         words += flags(rest, plan.grid.aliases)
     return words
@@ -51,10 +51,10 @@ def program_of(plan: SweepPlan, run: PlannedRun, place: Place) -> list[str]:
 
 def overrides_of(run: PlannedRun, directory: str) -> list[str]:
     """Return all overrides of a run, its directory included."""
-    added = len(run.settings.overrides)
+    added = len(run.entry.overrides)
     return [
         *run.overrides[:added],
-        *budget_overrides(run.settings.budget),
+        *budget_overrides(run.entry.budget),
         *run.overrides[added:],
         f"train.save_dir={literal(directory)}",
         f"hydra.run.dir={literal(directory)}",
@@ -78,11 +78,11 @@ def _rendezvous(run: PlannedRun, place: Place) -> list[str]:
 
     ``--standalone`` finds a free port by itself and cannot collide, but only works for one node.
     """
-    settings = run.settings
-    rendezvous = [f"--rdzv_{key}={value}" for key, value in settings.rendezvous.items()]
+    entry = run.entry
+    rendezvous = [f"--rdzv_{key}={value}" for key, value in entry.rendezvous.items()]
     if place.port is None:
         return rendezvous  # A job sets nodes, rank and address in the environment.
-    node = {"nnodes": settings.nnodes, "node_rank": settings.node_rank}
+    node = {"nnodes": entry.nnodes, "node_rank": entry.node_rank}
     stated = [f"--{name}={value}" for name, value in node.items() if value is not None]
     if not stated and not rendezvous:
         return ["--standalone"]
@@ -95,11 +95,11 @@ def _rendezvous(run: PlannedRun, place: Place) -> list[str]:
 
 def environment_of(run: PlannedRun, place: Place) -> dict[str, str]:
     """Return the variables that the sweep sets, on top of the inherited ones."""
-    settings = run.settings
+    entry = run.entry
     variables = {
         "LOCAL_WORLD_SIZE": str(run.world_size),
         "NPROC_PER_NODE": str(run.world_size),
-        "NNODES": str(settings.nnodes or 1),
+        "NNODES": str(entry.nnodes or 1),
         "MFCL_SWEEP_RUN_ID": run.id,
         "MFCL_SWEEP_RUN_DIR": place.directory,
         "MFCL_SWEEP_PARAMS": _json(run.params),
@@ -111,17 +111,17 @@ def environment_of(run: PlannedRun, place: Place) -> dict[str, str]:
         variables |= {
             "MASTER_ADDR": place.inherited.get("MASTER_ADDR", "127.0.0.1"),
             "MASTER_PORT": place.inherited.get("MASTER_PORT", str(place.port)),
-            "NODE_RANK": str(settings.node_rank or 0),
+            "NODE_RANK": str(entry.node_rank or 0),
         }
     if run.gpus is not None:
         # For a range of nodes the number is unknown; torchrun sets it for its workers.
         variables |= {"WORLD_SIZE": str(run.gpus), "OUTLAY_GPUS": str(run.charged_gpus)}
-    if settings.gpus is not None:
-        variables["OUTLAY_GPUS"] = str(settings.gpus)
-    if settings.budget is not None:
-        variables["OUTLAY_BUDGET"] = as_text(settings.budget)
-    if settings.price is not None:
-        variables["OUTLAY_PRICE"] = handed_on(settings.price)
+    if entry.gpus is not None:
+        variables["OUTLAY_GPUS"] = str(entry.gpus)
+    if entry.budget is not None:
+        variables["OUTLAY_BUDGET"] = as_text(entry.budget)
+    if entry.price is not None:
+        variables["OUTLAY_PRICE"] = handed_on(entry.price)
     if place.devices is not None:
         variables["CUDA_VISIBLE_DEVICES"] = ",".join(place.devices)
     return {**variables, **run.env}

@@ -15,7 +15,7 @@ from outlay.guard.lease import Terms
 from outlay.rates import rate_of
 from outlay.record.redaction import Redactor
 from outlay.sweep.engines.base import is_scheduled
-from outlay.sweep.grid.grid import Grid, Settings
+from outlay.sweep.grid.grid import Grid, GridEntry
 from outlay.units import Duration, Money, Rate
 
 # Predictions of time and cost, from budget, timeout and price.
@@ -40,18 +40,18 @@ class Prediction:
     basis: str = ""
 
 
-def predict(settings: Settings, gpus: Fraction, start_up_ns: int = 0) -> Prediction:
+def predict(entry: GridEntry, gpus: Fraction, start_up_ns: int = 0) -> Prediction:
     """Return the prediction for a run on ``gpus`` GPUs: the tightest of its limits.
 
     A time budget counts training alone, so that a known start-up is added to it.
     """
-    budget = settings.budget
+    budget = entry.budget
     times: dict[str, int] = {}
     if (trained_ns := _time_limit_ns(budget)) is not None:
         times["its time budget"] = trained_ns + start_up_ns
-    if settings.timeout is not None:
-        times["its timeout"] = settings.timeout.ns
-    rate = None if settings.price is None else rate_of(settings.price.rate, gpus)
+    if entry.timeout is not None:
+        times["its timeout"] = entry.timeout.ns
+    rate = None if entry.price is None else rate_of(entry.price.rate, gpus)
     stated = _stated_cost(budget)
     paid_ns = None if stated is None or rate is None else Terms(rate=rate).paid_ns(stated)
     if paid_ns is not None:
@@ -63,11 +63,11 @@ def predict(settings: Settings, gpus: Fraction, start_up_ns: int = 0) -> Predict
     return Prediction(ns=times[basis], cost=cost, basis=basis)
 
 
-def start_up_share(settings: Settings, gpus: int, start_up_ns: int) -> float:
+def start_up_share(entry: GridEntry, gpus: int, start_up_ns: int) -> float:
     """Return start-up as a share of the limit on time or cost, the larger of the two."""
-    limit_ns, stated = _time_limit_ns(settings.budget), _stated_cost(settings.budget)
+    limit_ns, stated = _time_limit_ns(entry.budget), _stated_cost(entry.budget)
     shares = [] if limit_ns is None else [start_up_ns / limit_ns]
-    rate = None if settings.price is None else settings.price.rate * gpus
+    rate = None if entry.price is None else entry.price.rate * gpus
     paid = _cost(rate, start_up_ns)
     if stated is not None and paid is not None:
         shares.append(paid.micros / stated.micros)
@@ -139,13 +139,12 @@ class PlannedRun:
     """
 
     id: str
-    group: str
+    entry: GridEntry
     params: Mapping[str, Any]
     overrides: tuple[str, ...]
     world_size: int
     env: Mapping[str, str]
     metadata: Mapping[str, Any]
-    settings: Settings
     prediction: Prediction
     fingerprint: str = ""
     configuration: str = ""
@@ -153,22 +152,22 @@ class PlannedRun:
     @property
     def gpus(self) -> int | None:
         """GPUs over all nodes; None for a range of nodes."""
-        nodes = self.settings.nnodes or 1
+        nodes = self.entry.nnodes or 1
         return self.world_size * nodes if isinstance(nodes, int) else None
 
     @property
     def by_torchrun(self) -> bool:
         """Whether torchrun starts its processes: as stated, else by engine and their number."""
-        settings = self.settings
-        if settings.launcher:
-            return settings.launcher == "torchrun"
-        several = self.world_size > 1 or str(settings.nnodes or 1) != "1"
-        return settings.engine == "torchrun" or (is_scheduled(settings.engine) and several)
+        entry = self.entry
+        if entry.launcher:
+            return entry.launcher == "torchrun"
+        several = self.world_size > 1 or str(entry.nnodes or 1) != "1"
+        return entry.engine == "torchrun" or (is_scheduled(entry.engine) and several)
 
     @property
     def most_gpus(self) -> int:
         """GPUs over the largest number of nodes."""
-        nodes = str(self.settings.nnodes or 1).rpartition(":")[2]
+        nodes = str(self.entry.nnodes or 1).rpartition(":")[2]
         return self.world_size * int(nodes)
 
     @property
@@ -177,10 +176,10 @@ class PlannedRun:
 
         Else one per process, over the largest number of nodes.
         """
-        settings = self.settings
-        if settings.gpus is not None:
-            return settings.gpus
-        on_node = None if settings.options is None else settings.options.gpus_on_node
+        entry = self.entry
+        if entry.gpus is not None:
+            return entry.gpus
+        on_node = None if entry.options is None else entry.options.gpus_on_node
         if on_node is None:
             return Fraction(self.most_gpus)
         return Fraction(on_node * self.most_gpus, self.world_size)
@@ -188,7 +187,7 @@ class PlannedRun:
     @property
     def rate(self) -> Rate | None:
         """Its cost per hour over all GPUs."""
-        price = self.settings.price
+        price = self.entry.price
         return None if price is None else rate_of(price.rate, self.charged_gpus)
 
 
@@ -210,7 +209,7 @@ class SweepPlan:
         """The total; None if a run has no prediction, or currencies or kinds differ."""
         costs = [run.prediction.cost for run in self.runs]
         known = [cost for cost in costs if cost is not None]
-        kinds = {run.settings.price.kind for run in self.runs if run.settings.price is not None}
+        kinds = {run.entry.price.kind for run in self.runs if run.entry.price is not None}
         if len(known) < len(costs) or len({cost.currency for cost in known}) != 1 or len(kinds) > 1:
             return None
         return sum(known[1:], start=known[0])

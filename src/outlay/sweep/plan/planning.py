@@ -23,7 +23,7 @@ from outlay.ledger.price import AUTO, split_kind
 from outlay.record.redaction import Redactor, is_secret_name
 from outlay.sweep.engines.base import is_scheduled
 from outlay.sweep.errors import InvalidGrid
-from outlay.sweep.grid.grid import Grid, GridEntry, Settings
+from outlay.sweep.grid.grid import Grid, GridEntry
 from outlay.sweep.grid.parsing import AMP_DTYPES, AMP_VARIABLE, overrides, placeholders
 from outlay.sweep.plan.launch import SWEEP_MARK, Place, command_of
 from outlay.sweep.plan.plan import PlannedRun, Prediction, SweepPlan, predict, start_up_share
@@ -55,26 +55,25 @@ def with_fingerprints(grid: Grid, runs: Iterable[PlannedRun]) -> Iterator[Planne
 
 def _content(grid: Grid, run: PlannedRun) -> dict[str, Any]:
     """Return what decides a run's result; not its name, machine, price or time limits."""
-    settings = run.settings
-    budget = settings.budget
+    entry, budget = run.entry, run.entry.budget
     terms = None if budget is None else [budget.mode, budget.limits, budget.charge]
     if budget is not None and budget.charge_cost != "all" and terms is not None:
         terms.append(budget.charge_cost)
     content: dict[str, Any] = {
-        "entrypoint": settings.entrypoint,
-        "engine": settings.engine,
-        "arguments": settings.arguments,
+        "entrypoint": entry.entrypoint,
+        "engine": entry.engine,
+        "arguments": entry.arguments,
         "work_dir": grid.work_dir,
         "params": run.params,
         "overrides": run.overrides,
         "env": {key: value for key, value in run.env.items() if not is_secret_name(key)},
         "budget": terms,
         "steps_per_epoch": None if budget is None else budget.steps_per_epoch,
-        "nnodes": settings.nnodes,
-        "node_rank": settings.node_rank,
+        "nnodes": entry.nnodes,
+        "node_rank": entry.node_rank,
     }
-    if settings.launcher:
-        content["launcher"] = settings.launcher
+    if entry.launcher:
+        content["launcher"] = entry.launcher
     return content
 
 
@@ -89,19 +88,19 @@ def _configuration(grid: Grid, run: PlannedRun, *, secrets: int) -> str:
     Entries that differ in machine or price alone are compared with each other, and entries with
     different names are kept apart. A named price counts by its name, whatever its amount was.
     """
-    settings = run.settings
-    asked = {name: options.identity for name, options in settings.engine_options.items()}
+    entry = run.entry
+    asked = {name: options.identity for name, options in entry.engine_options.items()}
     params = {key: value for key, value in run.params.items() if key != "seed"}
     return _hash(
         _content(grid, run)
         | {
             "params": params,
-            "overrides": overrides(settings.overrides, params, grid.aliases),
+            "overrides": overrides(entry.overrides, params, grid.aliases),
             "secrets": secrets,
-            "group": run.group,
+            "group": entry.name,
             "metadata": run.metadata,
-            "gpu": settings.gpu,
-            "price": settings.price_name or (settings.price and str(settings.price.rate)),
+            "gpu": entry.gpu,
+            "price": entry.price_name or (entry.price and str(entry.price.rate)),
         }
         | asked
     )
@@ -122,31 +121,31 @@ def with_prices(grid: Grid, look_up: Callable[[str], Price], rates: Mapping[str,
     findings: list[Finding] = []
     for entry in grid.entries:
         try:
-            price = _price(entry.settings, look_up, rates)
+            price = _price(entry, look_up, rates)
         except InvalidValue as error:
             findings.append(Finding(source=grid.source, line=entry.line, message=str(error)))
             continue
-        entries.append(replace(entry, settings=replace(entry.settings, price=price)))
+        entries.append(replace(entry, price=price))
     if findings:
         raise InvalidGrid(sorted(set(findings)))
     return replace(grid, entries=tuple(entries))
 
 
 def _price(
-    settings: Settings, look_up: Callable[[str], Price], rates: Mapping[str, Price]
+    entry: GridEntry, look_up: Callable[[str], Price], rates: Mapping[str, Price]
 ) -> Price | None:
-    on_cluster = is_scheduled(settings.engine)
-    is_auto = split_kind(settings.price_name)[0].lower() == AUTO
-    if settings.price_name and not (is_auto and on_cluster):
-        return look_up(settings.price_name)
-    if settings.price is not None or not on_cluster:
-        return settings.price
+    on_cluster = is_scheduled(entry.engine)
+    is_auto = split_kind(entry.price_name)[0].lower() == AUTO
+    if entry.price_name and not (is_auto and on_cluster):
+        return look_up(entry.price_name)
+    if entry.price is not None or not on_cluster:
+        return entry.price
     # ``auto`` on a cluster is the partition's rate.
-    partition = "" if settings.options is None else settings.options.partition
-    if settings.price_name and partition not in rates:
+    partition = "" if entry.options is None else entry.options.partition
+    if entry.price_name and partition not in rates:
         shown = partition or "PARTITION"
         expected = f'a partition with a rate: outlay prices partition set {shown} "1.20 USD/h"'
-        raise InvalidValue("price", settings.price_name, expected)
+        raise InvalidValue("price", entry.price_name, expected)
     return rates.get(partition)
 
 
@@ -178,13 +177,13 @@ def make_plan(grid: Grid, start_up: StartUp | None = None) -> SweepPlan:
     runs: list[PlannedRun] = []
     for entry in grid.entries:
         combinations = list(_combinations(entry))
-        metadata = {**entry.settings.metadata, **_budget_metadata(entry.settings)}
+        metadata = {**entry.metadata, **_budget_metadata(entry)}
         for combo, params in enumerate(combinations):
             suffix = f"_{combo:02d}" if len(combinations) > 1 else ""
             name = f"{len(runs) + 1:03d}_{_slug(entry.name)}{suffix}"
             run = _planned(grid, entry, name, params, metadata)
             ns = 0 if start_up is None else start_up.ns
-            runs.append(replace(run, prediction=predict(entry.settings, run.charged_gpus, ns)))
+            runs.append(replace(run, prediction=predict(entry, run.charged_gpus, ns)))
     if not runs:
         raise InvalidGrid(
             [Finding(source=grid.source, line=1, message="`exclude` leaves out every run")]
@@ -206,8 +205,8 @@ def _slow_start_warnings(
     """Yield a warning for each group whose start-up takes more than a tenth of a budget."""
     shares: dict[str, float] = {}
     for run in runs:
-        share = start_up_share(run.settings, run.most_gpus, start_up.ns)
-        shares[run.group] = max(share, shares.get(run.group, 0.0))
+        share = start_up_share(run.entry, run.most_gpus, start_up.ns)
+        shares[run.entry.name] = max(share, shares.get(run.entry.name, 0.0))
     for group, share in shares.items():
         if share > 1 / TENTH:
             message = f"{group}: starting takes {share:.0%} of a budget, judged by earlier runs"
@@ -217,7 +216,7 @@ def _slow_start_warnings(
 def _run_count(entry: GridEntry) -> int:
     """Return how many runs an entry's axes multiply to, excluded ones included."""
     counts = [len(values) for values in entry.axes.values()]
-    return math.prod([*counts, len(entry.settings.seeds) or 1])
+    return math.prod([*counts, len(entry.seeds) or 1])
 
 
 def _slug(name: str) -> str:
@@ -227,11 +226,11 @@ def _slug(name: str) -> str:
 def _combinations(entry: GridEntry) -> Iterator[Mapping[str, Any]]:
     """Yield the Cartesian product of the axes, the last fastest, without excluded ones."""
     axes = dict(entry.axes)
-    if entry.settings.seeds:
-        axes["seed"] = entry.settings.seeds
+    if entry.seeds:
+        axes["seed"] = entry.seeds
     for values in itertools.product(*axes.values()):
         params = dict(zip(axes, values, strict=True))
-        if not any(_matches(params, excluded) for excluded in entry.settings.exclude):
+        if not any(_matches(params, excluded) for excluded in entry.exclude):
             yield params
 
 
@@ -250,25 +249,23 @@ def _same(one: object, other: object) -> bool:
 def _planned(
     grid: Grid, entry: GridEntry, name: str, params: Mapping[str, Any], metadata: Mapping[str, Any]
 ) -> PlannedRun:
-    settings = entry.settings
-    env = dict(settings.env)
+    env = dict(entry.env)
     if "amp_dtype" in params:
         env[AMP_VARIABLE] = params["amp_dtype"]
     return PlannedRun(
         id=name,
-        group=entry.name,
+        entry=entry,
         params=params,
-        overrides=overrides(settings.overrides, params, grid.aliases),
+        overrides=overrides(entry.overrides, params, grid.aliases),
         world_size=params.get("world_size", 1),
         env=env,
         metadata=metadata,
-        settings=settings,
         prediction=Prediction(),
     )
 
 
-def _budget_metadata(settings: Settings) -> dict[str, Any]:
-    budget, target = settings.budget, settings.target
+def _budget_metadata(entry: GridEntry) -> dict[str, Any]:
+    budget, target = entry.budget, entry.target
     about: dict[str, Any] = {}
     if budget is not None:
         key = budget.own_key
@@ -281,11 +278,10 @@ def _budget_metadata(settings: Settings) -> dict[str, Any]:
 
 
 def _problems(entry: GridEntry) -> Iterator[str]:
-    settings = entry.settings
     for value in entry.axes.get("amp_dtype", ()):
         if value not in AMP_DTYPES:
             yield str(InvalidValue("amp_dtype", value, choices(AMP_DTYPES)))
-    price, budget = settings.price, settings.budget
+    price, budget = entry.price, entry.budget
     if price is not None and budget is not None and budget.limits_money:
         stated, paid = cost_in(budget.currency).key, cost_in(price.currency).key
         if stated != paid:
@@ -293,22 +289,21 @@ def _problems(entry: GridEntry) -> Iterator[str]:
                 f"{stated} is in {budget.currency}, and the price in {price.currency}; state both "
                 f'in one: `{paid}`, or `limit: "5 {price.currency}"` in mode iso_cost'
             )
-    known = {*entry.axes, *RUN_PLACEHOLDERS} | ({"seed"} if settings.seeds else set())
-    for name in sorted(placeholders(settings.entrypoint) - known):
+    known = {*entry.axes, *RUN_PLACEHOLDERS} | ({"seed"} if entry.seeds else set())
+    for name in sorted(placeholders(entry.entrypoint) - known):
         yield f"the command has {{{name}}}, which is no parameter; expected {choices(known)}"
 
 
 def _warnings(entry: GridEntry) -> Iterator[str]:
     """Yield warnings about settings that are probably mistakes."""
-    settings = entry.settings
-    several = str(settings.nnodes or 1) != "1"
-    if several and settings.engine == "torchrun" and not settings.rendezvous.get("endpoint"):
+    several = str(entry.nnodes or 1) != "1"
+    if several and entry.engine == "torchrun" and not entry.rendezvous.get("endpoint"):
         yield (
             f"{entry.name}: several nodes and no rendezvous endpoint; every node needs the same "
             "MASTER_ADDR and MASTER_PORT in `env`"
         )
     names = {*entry.axes, "seed"}
-    for excluded in settings.exclude:
+    for excluded in entry.exclude:
         for name in sorted(excluded.keys() - names):
             yield f"{entry.name}: `exclude` names {name!r}, which is no parameter here"
 
@@ -339,20 +334,19 @@ def plan_document(plan: SweepPlan, environ: Mapping[str, str]) -> dict[str, Any]
 
 
 def _run_document(plan: SweepPlan, run: PlannedRun, redact: Redactor) -> dict[str, Any]:
-    settings, prediction = run.settings, run.prediction
-    budget = settings.budget
+    entry, budget, prediction = run.entry, run.entry.budget, run.prediction
     return {
         "id": run.id,
         "fingerprint": run.fingerprint,
-        "engine": settings.engine,
+        "engine": entry.engine,
         "params": redact.data(run.params),
         "command": planned_command(plan, run, redact),
         "env": redact.environment(run.env),
         "metadata": redact.data(run.metadata),
         "budget": None if budget is None else {"mode": budget.mode, **budget.limits},
         "gpus": run.gpus,
-        "price": None if settings.price is None else settings.price.text,
-        "price_from": None if settings.price is None else settings.price.origin,
+        "price": None if entry.price is None else entry.price.text,
+        "price_from": None if entry.price is None else entry.price.origin,
         "predicted_hours": _hours(prediction.ns),
         "predicted_cost": None if prediction.cost is None else str(prediction.cost),
         "predicted_from": prediction.basis,
@@ -361,7 +355,7 @@ def _run_document(plan: SweepPlan, run: PlannedRun, redact: Redactor) -> dict[st
 
 def planned_command(plan: SweepPlan, run: PlannedRun, redact: Redactor) -> list[str]:
     """Return a run's redacted command, with placeholders for directory and port."""
-    port = None if is_scheduled(run.settings.engine) else 0
+    port = None if is_scheduled(run.entry.engine) else 0
     place = Place(directory=f"{SWEEP_MARK}/{run.id}", port=port)
     return redact.command(command_of(plan, run, place))
 
@@ -390,7 +384,7 @@ def _hours(ns: int | None) -> float | None:
 
 def budget_text(run: PlannedRun) -> str:
     """Return a run's limits for display."""
-    budget = run.settings.budget
+    budget = run.entry.budget
     if budget is None:
         return "none"
     if budget.needs_steps_per_epoch:

@@ -31,7 +31,7 @@ def settle_earlier(harness: Harness) -> tuple[Finding, ...]:
     for run in harness.tasks.plan.runs:
         state = manifest.state(run.id)
         if state.status == "running":
-            engine = harness.engines[run.settings.engine]
+            engine = harness.engines[run.entry.engine]
             ended = engine.reattach(task_of(manifest, run.id))
             if ended is None:
                 harness.adopt(run, state.ticket, state.hold)

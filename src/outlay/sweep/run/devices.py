@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from outlay.errors import Finding, InvalidValue
+from outlay.files import make_private
 from outlay.proc.identity import MARK_VARIABLE
 from outlay.record.machine import device_names
 from outlay.record.redaction import Redactor
@@ -54,7 +55,7 @@ def check_fit(plan: SweepPlan, devices: tuple[str, ...] | None, elsewhere: Colle
         for run in plan.runs
         if run.world_size > len(devices)
         and "CUDA_VISIBLE_DEVICES" not in run.env
-        and run.settings.engine not in elsewhere
+        and run.entry.engine not in elsewhere
     ]
     if findings:
         raise InvalidGrid(findings)
@@ -124,14 +125,14 @@ class Tasks:
     def make(self, run: PlannedRun, ticket: str, place: Place) -> Task:
         """Return a run's task, and create its directory."""
         directory = self.root / run.id
-        directory.mkdir(parents=True, exist_ok=True)
-        timeout = run.settings.timeout
+        make_private(directory)
+        timeout = run.entry.timeout
         return Task(
             name=run.id, ticket=ticket, command=tuple(command_of(self.plan, run, place)),
             env={**self.environ, **environment_of(run, place)}, cwd=self.cwd, directory=directory,
             log=directory / LOG_NAME, gpus=run.most_gpus,
             nodes=run.most_gpus // run.world_size, most_ns=None if timeout is None else timeout.ns,
-            options=run.settings.options,
+            options=run.entry.options,
         )  # fmt: skip
 
     def without_secrets(self, task: Task) -> tuple[list[str], dict[str, str]]:

@@ -94,7 +94,7 @@ class ActiveAttempt:
         """Return the verdict if the time or the money is used up; extends the hold if it can."""
         if self.engine.remote:
             return None  # A job enforces its own time limit, which is paid for in advance.
-        timeout = self.run.settings.timeout
+        timeout = self.run.entry.timeout
         if timeout is not None and elapsed_ns >= timeout.ns:
             return RunVerdict("error", f"timeout: not done after {timeout}")
         if self.funds is not None and isinstance(self.funds.renew(elapsed_ns), GiveNotice):
@@ -244,7 +244,7 @@ class Harness:
 
         Local engines share one number of jobs; each remote engine has its own.
         """
-        name = run.settings.engine
+        name = run.entry.engine
         engine = self.engines[name]
         running = sum(
             count
@@ -256,7 +256,7 @@ class Harness:
         return engine.remote or self._resources.has_gpus_for(run)
 
     def _launch(self, run: PlannedRun) -> None:
-        engine = self.engines[run.settings.engine]
+        engine = self.engines[run.entry.engine]
         ticket = engine.new_ticket(run.id)
         funds = self._fund(run, ticket)
         place = self.tasks.place(run)
@@ -286,12 +286,12 @@ class Harness:
 
     def _begin_log(self, run: PlannedRun, task: Task) -> Supervision:
         gpus = gpu_count_of(run.charged_gpus)
-        what = supervised(run.id, task.directory, run.settings.price, gpus, task.command)
+        what = supervised(run.id, task.directory, run.entry.price, gpus, task.command)
         return begin_log(what, task.env, self.options.clock)
 
     def _add(self, active: ActiveAttempt) -> None:
         self._starts[active.run.id] += 1
-        self._running[active.run.settings.engine] += 1
+        self._running[active.run.entry.engine] += 1
         self.active[active.ticket] = active
 
     def _fund(self, run: PlannedRun, ticket: str) -> Leaseholder | None:
@@ -299,7 +299,7 @@ class Harness:
             return None
         is_predicted = run.prediction.cost is not None
         finished_ns = () if is_predicted else self.manifest.elapsed_of("completed")
-        remote = self.engines[run.settings.engine].remote
+        remote = self.engines[run.entry.engine].remote
         return self.guard.open(run, ticket, finished_ns, remote=remote)
 
     def _record_start(self, run: PlannedRun, task: Task, funds: Leaseholder | None) -> None:
@@ -312,7 +312,7 @@ class Harness:
     # -- polling ----------------------------------------------------------------------------
 
     def _poll(self) -> None:
-        engines = {active.run.settings.engine for active in self.active.values()}
+        engines = {active.run.entry.engine for active in self.active.values()}
         for name in engines:
             self.engines[name].wait(TICK_S / len(engines))
         for active in list(self.active.values()):
@@ -329,7 +329,7 @@ class Harness:
     def _finish(self, active: ActiveAttempt, ended: Ended) -> None:
         run, remote = active.run, active.engine.remote
         del self.active[active.ticket]
-        self._running[run.settings.engine] -= 1
+        self._running[run.entry.engine] -= 1
         self._resources.release(active.place)
         verdict = self._recorder.judge(run.id, ended, active.stopped, remote=remote)
         port, output = active.place.port, self.manifest.root / run.id / LOG_NAME
@@ -353,14 +353,14 @@ class Harness:
             self._lost_ports[run.id] += 1
             self._starts[run.id] -= 1
             return True
-        return self._starts[run.id] <= run.settings.retries
+        return self._starts[run.id] <= run.entry.retries
 
     def adopt(self, run: PlannedRun, ticket: str, hold: str) -> None:
         """Reattach to an attempt that another process submitted."""
         funds = self.guard.join(run, hold) if self.guard is not None and hold else None
         self._add(
             ActiveAttempt(
-                run=run, ticket=ticket, engine=self.engines[run.settings.engine], funds=funds,
+                run=run, ticket=ticket, engine=self.engines[run.entry.engine], funds=funds,
                 started_ns=self.options.clock.monotonic_ns(), place=self.tasks.place(run),
             )
         )  # fmt: skip

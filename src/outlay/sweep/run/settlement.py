@@ -303,7 +303,7 @@ class SweepGuard:
         if prediction.cost is None:
             prediction = measured(rate, finished_ns)
         if remote:
-            prediction = at_most(rate, prediction, run.settings.timeout)
+            prediction = at_most(rate, prediction, run.entry.timeout)
         cost = prediction.cost
         assert rate is not None
         assert cost is not None

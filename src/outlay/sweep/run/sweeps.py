@@ -12,6 +12,7 @@ from pathlib import Path
 
 from outlay.clock import Clock
 from outlay.errors import Finding, InvalidValue, choices
+from outlay.files import make_private
 from outlay.ledger import SUPERVISOR, segment_paths
 from outlay.ledger.segments import id_from_name
 from outlay.proc.identity import end_marked
@@ -71,7 +72,7 @@ def start(plan: SweepPlan, output_dir: Path | None, options: SweepOptions) -> Re
     engines = _engines(plan, root, options)
     environ = inherited_environment()
     cwd = Path(plan.grid.work_dir or Path.cwd()).expanduser().absolute()
-    root.mkdir(parents=True, exist_ok=True)
+    make_private(root)
     with SweepLock(root):
         manifest = create(plan, root, environ, options.clock, cwd=cwd)
         if plan.grid.ceiling is not None:
@@ -185,7 +186,7 @@ def _interrupt(root: Path, holder: Holder) -> bool:
 
 
 def _engines(plan: SweepPlan, root: Path, options: SweepOptions) -> dict[str, Engine]:
-    used = {run.settings.engine for run in plan.runs}
+    used = {run.entry.engine for run in plan.runs}
     engines = {name: engine_named(name, root) for name in sorted(used)}
     for name, engine in engines.items():
         if options.detach and not engine.remote:

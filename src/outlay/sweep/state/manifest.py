@@ -48,7 +48,7 @@ class Journal:
 
     def __init__(self, root: Path) -> None:
         self.path = root / JOURNAL
-        self._descriptor = open_own(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
+        self._descriptor = open_own(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
         self._unwritten = seal_of(self._descriptor)
 
     def append(self, event: Event, *, keep: bool = True) -> None:

@@ -13,8 +13,9 @@ from typing import Any, Final
 from outlay.budget.limits import cost_in
 from outlay.clock import Clock, utc_datetime
 from outlay.errors import Finding, InvalidValue
-from outlay.files import open_own
+from outlay.files import make_private, open_own, unlock
 from outlay.ledger import gpu_count_of
+from outlay.proc.identity import pid_scope
 from outlay.record import facts
 from outlay.record.redaction import Redactor, recorded
 from outlay.sweep.errors import InvalidGrid, NotASweep, SweepInUse
@@ -29,15 +30,21 @@ LOCK_FILE: Final = ".sweep.lock"
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """The process that runs a sweep; its host may be another one that shares the disk."""
+    """The process that runs a sweep; its host or container may be another that shares the disk.
+
+    Attributes:
+        namespace: Its pid namespace; empty in lock files of earlier versions.
+    """
 
     pid: int
     host: str
+    namespace: str = ""
 
     @property
     def is_here(self) -> bool:
-        """Whether it runs on this machine."""
-        return self.host == socket.gethostname()
+        """Whether its pid means the same process here."""
+        own = self.namespace in ("", pid_scope().namespace)
+        return own and self.host == socket.gethostname()
 
     def __str__(self) -> str:
         return f"process {self.pid}" + ("" if self.is_here else f" on {self.host}")
@@ -58,7 +65,8 @@ class SweepLock:
             os.close(self._descriptor)
             raise SweepInUse(str(root), str(holder or "another process")) from None
         os.ftruncate(self._descriptor, 0)
-        os.pwrite(self._descriptor, f"{os.getpid()} {socket.gethostname()}".encode(), 0)
+        named = f"{os.getpid()} {socket.gethostname()} {pid_scope().namespace}"
+        os.pwrite(self._descriptor, named.encode(), 0)
 
     def __enter__(self) -> None:
         """Hold the lock; it was acquired on construction."""
@@ -66,6 +74,7 @@ class SweepLock:
     def __exit__(self, *_: object) -> None:
         """Release the lock and clear the holder's name."""
         os.ftruncate(self._descriptor, 0)
+        unlock(self._descriptor)
         os.close(self._descriptor)
 
 
@@ -79,14 +88,17 @@ def holder_of(root: Path) -> Holder | None:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         return _read_holder(descriptor)
+    else:
+        unlock(descriptor)
     finally:
         os.close(descriptor)
     return None
 
 
 def _read_holder(descriptor: int) -> Holder | None:
-    pid, _, host = os.read(descriptor, 300).decode(errors="replace").partition(" ")
-    return Holder(int(pid), host or socket.gethostname()) if pid.isdecimal() else None
+    words = os.read(descriptor, 300).decode(errors="replace").split(" ")
+    pid, host, namespace = (*words, "", "")[:3]
+    return Holder(int(pid), host or socket.gethostname(), namespace) if pid.isdecimal() else None
 
 
 SCHEMA: Final = 1
@@ -111,7 +123,7 @@ def create(
     plan: SweepPlan, root: Path, environ: Mapping[str, str], clock: Clock, *, cwd: Path
 ) -> SweepManifest:
     """Write the manifest of a new sweep, before any run starts."""
-    root.mkdir(parents=True, exist_ok=True)
+    make_private(root)
     about = _about(plan, environ, clock.wall_ns(), cwd)
     manifest = SweepManifest(root, about, _manifest_runs(plan, root, environ), clock=clock)
     manifest.write()
@@ -183,7 +195,7 @@ def check_predictable(plan: SweepPlan, *, finished: bool) -> None:
         else:
             continue
         findings.append(Finding(source=plan.grid.source, message=f"{run.id}: {problem}"))
-    kinds = {run.settings.price.kind for run in plan.runs if run.settings.price is not None}
+    kinds = {run.entry.price.kind for run in plan.runs if run.entry.price is not None}
     if len(kinds) > 1:
         message = "one ceiling cannot hold both cash and showback; give each a sweep of its own"
         findings.append(Finding(source=plan.grid.source, message=message))
@@ -224,40 +236,40 @@ def _manifest_runs(
 
 
 def _document(run: PlannedRun, directory: str, redact: Redactor) -> dict[str, Any]:
-    settings, budget = run.settings, run.settings.budget
-    by_overrides = settings.arguments == "overrides"
+    entry, budget = run.entry, run.entry.budget
+    by_overrides = entry.arguments == "overrides"
     overrides = overrides_of(run, directory) if by_overrides else run.overrides
     return {
         "id": run.id,
         "fingerprint": run.fingerprint,
         "configuration": run.configuration,
-        "group": run.group,
+        "group": entry.name,
         "run_dir": run.id,
         "launcher_log": f"{run.id}/{LOG_NAME}",
         "world_size": run.world_size,
-        "nnodes": settings.nnodes,
-        "node_rank": settings.node_rank,
-        "rendezvous": redact.data(settings.rendezvous),
-        "engine": settings.engine,
+        "nnodes": entry.nnodes,
+        "node_rank": entry.node_rank,
+        "rendezvous": redact.data(entry.rendezvous),
+        "engine": entry.engine,
         "params": redact.data(run.params),
         "overrides": redact.data(overrides),
         "metadata": redact.data(run.metadata),
         "env": redact.environment(run.env),
         "stated": {
-            "env": redact.environment(settings.env),
-            "overrides": redact.data(settings.overrides),
-            "entrypoint": redact.data(settings.entrypoint),
+            "env": redact.environment(entry.env),
+            "overrides": redact.data(entry.overrides),
+            "entrypoint": redact.data(entry.entrypoint),
         },
         "command": [],
         "budget": None if budget is None else {"mode": budget.mode, "limits": dict(budget.limits)},
-        "price": None if settings.price is None else str(settings.price.rate),
-        "price_from": None if settings.price is None else settings.price.origin,
-        "price_kind": None if settings.price is None else settings.price.kind,
-        "gpu": settings.gpu,
+        "price": None if entry.price is None else str(entry.price.rate),
+        "price_from": None if entry.price is None else entry.price.origin,
+        "price_kind": None if entry.price is None else entry.price.kind,
+        "gpu": entry.gpu,
         "gpus": run.gpus,
         "most_gpus": run.most_gpus,
         "charged_gpus": gpu_count_of(run.charged_gpus),
-        "timeout_s": None if settings.timeout is None else settings.timeout.seconds,
-        "retries": settings.retries,
+        "timeout_s": None if entry.timeout is None else entry.timeout.seconds,
+        "retries": entry.retries,
         "predicted_cost": None if run.prediction.cost is None else str(run.prediction.cost),
     }

@@ -15,7 +15,7 @@ from typing import Final
 import msgspec
 
 from outlay.decoding import BadDocument, read_document
-from outlay.files import write_whole
+from outlay.files import make_private, write_whole
 from outlay.sweep.engines.slurm.job_spec import NO_SUCH_JOB
 
 # Batches: a file and a directory each below the sweep's ``slurm`` directory.
@@ -80,7 +80,7 @@ def batch_directory(root: Path, batch: Batch) -> Path:
 def write_batch(root: Path, batch: Batch) -> None:
     """Write a batch's file atomically."""
     directory = batch_directory(root, batch)
-    directory.mkdir(parents=True, exist_ok=True)
+    make_private(directory)
     write_whole(directory / _FILE, msgspec.json.encode(batch) + b"\n")
 
 

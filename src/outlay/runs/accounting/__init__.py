@@ -1,0 +1,1 @@
+"""Slurm accounting: reading `sacct`, and importing its jobs as runs."""

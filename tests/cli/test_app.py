@@ -1,0 +1,99 @@
+"""The command line as a whole: lazy loading, completion, and help that matches the commands."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import typer
+
+from command_line import in_process
+from outlay import run
+from outlay.cli.app import ENTRIES, CommandEntry
+
+HEAVY = {"sqlalchemy", "numpy", "httpx2", "omegaconf"}
+COMMANDS = {f"outlay.cli.{entry.target.partition(':')[0]}" for entry in ENTRIES}
+
+# Completion goes by the name that a program was called by.
+AS_INSTALLED = """
+import atexit, sys
+atexit.register(lambda: print(*sys.modules, file=sys.stderr))
+sys.argv[0] = "outlay"
+from outlay.cli import main
+main()
+"""
+
+
+def loaded_by(*arguments: str | Path, **environment: str) -> set[str]:
+    """Return the modules that a call of ``outlay`` imports."""
+    done = subprocess.run(
+        [sys.executable, "-c", AS_INSTALLED, *map(str, arguments)],
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    modules = set(done.stderr.splitlines()[-1].split(" "))
+    assert "outlay.cli.app" in modules
+    return modules
+
+
+def completing(words: str) -> dict[str, str]:
+    """Return the environment in which bash asks for completions of these words."""
+    place = str(len(words.split(" ")) - 1)
+    return {"_OUTLAY_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": place}
+
+
+def test_help_loads_no_command() -> None:
+    assert loaded_by("--help").isdisjoint(COMMANDS | HEAVY)
+
+
+def test_completing_a_command_loads_none() -> None:
+    assert loaded_by(**completing("outlay ru")).isdisjoint(COMMANDS | HEAVY)
+
+
+def test_completing_within_a_group_loads_that_group() -> None:
+    assert loaded_by(**completing("outlay log v")) & COMMANDS == {"outlay.cli.importing"}
+
+
+def test_a_call_loads_the_command_that_it_names() -> None:
+    assert loaded_by("log", "--help") & COMMANDS == {"outlay.cli.importing"}
+
+
+def test_former_names_work_and_are_hidden_in_help() -> None:
+    former = {entry.name for entry in ENTRIES if not entry.panel}
+    assert former == {"survey", "rates", "ledger", "collect", "cost-report"}
+    shown = in_process("--help").out
+    assert not any(f" {name} " in shown for name in former)
+    assert all(in_process(name, "--help").code == 0 for name in former)
+
+
+@pytest.mark.parametrize("group", ["goodput", "cost", "budget", "log"])
+def test_a_group_that_shows_a_run_has_that_in_its_help(group: str) -> None:
+    shown = in_process(group, "--help").out
+    assert f"outlay {group} [OPTIONS] RUN" in shown.replace("{RUN}", "RUN")  # As typer has it.
+    assert f"Example: outlay {group} runs/001" in shown
+    assert "--json" in shown
+    assert "│ show " not in shown
+
+
+@pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.name)
+def test_the_table_of_commands_has_the_help_of_the_command(entry: CommandEntry) -> None:
+    command = entry.load()
+    text = command.info.help if isinstance(command, typer.Typer) else inspect.getdoc(command)
+    assert text is not None
+    assert entry.help == text.split("\n\n")[0].replace("\n", " ")
+
+
+def test_a_list_of_ended_runs_loads_nothing_that_reads_logs(tmp_path: Path) -> None:
+    with run("bert", dir=tmp_path / "a", price="1.50 USD/h"):
+        pass
+    assert in_process("cost", "summary").code == 0  # Reads the log.
+    readers = {"numpy", "httpx2", "omegaconf", "outlay.runs.reading", "outlay.account"}
+    for words in ((), ("runs",), ("cost", "summary")):
+        assert loaded_by(*words).isdisjoint(readers)
