@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 import leftovers
-from outlay.proc.identity import command_line
+from outlay.proc.identity import command_line, own_children, set_subreaper
 from papers import ROOT
 from waiting import until
 
@@ -137,6 +137,26 @@ def test_what_is_about_to_end_may_take_its_time() -> None:
     with leftovers.nothing_stays():
         threading.Thread(target=end_late, daemon=True).start()
         begun.set()
+
+
+def test_a_daemon_s_job_that_this_process_adopted_is_reaped(tmp_path: Path) -> None:
+    """slurmd disowns each slurmstepd at its start; who supervises commands then adopts it."""
+    step = tmp_path / "slurmstepd"
+    step.symlink_to("/bin/sleep")
+    was = set_subreaper(on=True)
+    try:
+        with leftovers.nothing_stays(patience_s=0):
+            disown = f"{step} 1000 >/dev/null & echo $!"
+            pid = int(
+                subprocess.run(["sh", "-c", disown], stdout=subprocess.PIPE, check=True).stdout
+            )
+            until(lambda: pid in own_children(), "it was not adopted")
+        os.kill(pid, signal.SIGKILL)
+        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+        with leftovers.nothing_stays(patience_s=0):
+            assert pid not in own_children()
+    finally:
+        set_subreaper(on=was)
 
 
 def test_what_a_wider_fixture_starts_may_stay() -> None:
