@@ -92,7 +92,8 @@ def measure(byte_code: Path) -> None:
     print(f"{RUNS} jobs as a sweep {min(ours):.1f} s, as a bare array {min(bare):.1f} s, "
           f"ratio {min(ours) / min(bare):.2f}")  # fmt: skip
     peer = Figure("a bare array", min(bare))
-    row(f"{RUNS} jobs on a cluster", min(ours), peer, unit="s", least=1 / MOST)
+    why = "each job starts a second Python, which records and supervises the first"
+    row(f"{RUNS} jobs on a cluster", min(ours), peer, unit="s", least=1 / MOST, why=why)
     row("start a cluster of four nodes", max(starts), Figure("the promise", 10), unit="s", least=1)
 
 

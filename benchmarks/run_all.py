@@ -9,7 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from timing import ROW, machine
+from timing import ROW, UNEXPLAINED, machine
 
 from outlay.clock import SYSTEM, utc_datetime
 
@@ -49,7 +49,7 @@ def without_rows(report: str) -> str:
 
 
 def main() -> int:
-    """Run them all; returns 1 if one of them failed."""
+    """Run them all; returns 1 if one of them failed, or misses a bar for no stated reason."""
     day = utc_datetime(SYSTEM.wall_ns()).strftime("%Y-%m-%d")
     reports = [run(script) for script in scripts()]
     result = HERE / "results" / f"{day}.md"
@@ -58,7 +58,9 @@ def main() -> int:
     details = "\n".join(map(without_rows, reports))
     result.write_text(f"{head}{table(reports)}\n\n{details}")
     print(result.read_text())
-    return int(any("\nFAILED with" in report for report in reports))
+    missed = [line for report in reports for line in report.splitlines() if UNEXPLAINED in line]
+    print("\n".join(missed), file=sys.stderr)
+    return int(bool(missed) or any("\nFAILED with" in report for report in reports))
 
 
 if __name__ == "__main__":
