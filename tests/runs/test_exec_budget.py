@@ -19,6 +19,7 @@ from outlay.budget.limits import COST, TIME, Bound
 from outlay.budget.terms import Budget
 from outlay.budget.usage import Usage
 from outlay.ledger import AttemptEnded, BudgetEvent, read_run
+from outlay.runs import command_budget
 from outlay.runs.command_budget import CommandTerms, CurrentUse, Ending, next_ending
 from waiting import until
 
@@ -205,10 +206,15 @@ def test_a_budget_of_the_programs_own_does_not_replace_that_of_exec(tmp_path: Pa
 
 
 def test_a_recording_program_that_hangs_is_ended_a_notice_after_its_limit_on_cost(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    hangs = "import time, outlay\nrun = outlay.run('bert')\nrun.__enter__()\ntime.sleep(120)"
-    terms = ("--price", "3600 USD/h", "--budget", "iso_cost=2 USD", "--notice", "1s")
+    """Its price is low until it records, so that it does so long before the limit."""
+    monkeypatch.setattr(command_budget, "MEASURE_EVERY_NS", SECOND // 10)
+    hangs = (
+        "import time, outlay\nrun = outlay.run('bert')\nrun.__enter__()\n"
+        "run.set_price('3600 USD/h')\ntime.sleep(120)"
+    )
+    terms = ("--price", "1 USD/h", "--budget", "iso_cost=2 USD", "--notice", "1s")
     done = in_process(
         "exec", "--dir", tmp_path / "r", *terms, "--json", "--", sys.executable, "-c", hangs
     )
