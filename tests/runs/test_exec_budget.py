@@ -73,19 +73,19 @@ def test_a_limit_on_cost_ends_it_and_counts_like_the_books(tmp_path: Path) -> No
     terms = ("--price", "3600 USD/h", "--budget", "iso_cost=1 USD")
     done = in_process("exec", "--dir", tmp_path / "r", *terms, "--json", "--", *ENDLESS)
     assert done.code == done.json["exit_code"] == 3
-    assert done.json["budget"]["stop_reason"].startswith("max_cost_usd: 1.")
+    assert re.match(r"max_cost_usd: \d\S* USD of 1\.00 USD", done.json["budget"]["stop_reason"])
     report = outlay_read(tmp_path / "r").budget
     assert report is not None
     assert report.used.cost_micros == done.json["run"]["cost"]["micros"] >= 10**6
 
 
 def test_use_counts_over_attempts_and_a_used_up_budget_starts_nothing(tmp_path: Path) -> None:
-    budget = ("exec", "--dir", tmp_path / "r", "--budget", "iso_time=2s")
-    assert in_process(*budget, "--", "sleep", "1.2").code == 0
+    budget = ("exec", "--dir", tmp_path / "r", "--budget", "iso_time=5s")
+    assert in_process(*budget, "--", "sleep", "1").code == 0
     assert in_process(*budget, "--", *ENDLESS).code == 3
     report = outlay_read(tmp_path / "r").budget
     assert report is not None
-    assert report.used.time_ns == sum(walls_ns(tmp_path / "r")) >= 2 * SECOND
+    assert report.used.time_ns == sum(walls_ns(tmp_path / "r")) >= 5 * SECOND
     third = in_process(*budget, "--", "touch", tmp_path / "started")
     assert third.code == 3
     assert "budget was exhausted before this start: max_minutes" in third.err
@@ -93,13 +93,13 @@ def test_use_counts_over_attempts_and_a_used_up_budget_starts_nothing(tmp_path: 
 
 
 def test_a_run_keeps_the_budget_of_its_first_exec_until_it_is_dropped(tmp_path: Path) -> None:
-    first = ("exec", "--dir", tmp_path / "r", "--budget", "iso_time=1s", "--", "true")
+    first = ("exec", "--dir", tmp_path / "r", "--budget", "iso_time=5s", "--", "true")
     assert in_process(*first).code == 0
     assert in_process("exec", "--dir", tmp_path / "r", "--", *ENDLESS).code == 3
     other = in_process("exec", "--dir", tmp_path / "r", "--budget", "iso_time=5h", "--", "true")
     assert other.code == 2
     assert "allow_change" in other.err
-    dropped = ("exec", "--dir", tmp_path / "r", "--budget", "enabled=false", "--", "sleep", "1.5")
+    dropped = ("exec", "--dir", tmp_path / "r", "--budget", "enabled=false", "--", "sleep", "6")
     assert in_process(*dropped).code == 0
     assert events(tmp_path / "r")[-1] == "dropped"
 
@@ -109,7 +109,7 @@ def test_a_program_that_ignores_the_notice_is_killed_with_all_its_processes(
 ) -> None:
     child = f"trap '' TERM; sleep 120 & echo $! > {tmp_path}/pid; wait; sleep 120"
     stubborn = ("sh", "-c", f"trap '' TERM; sh -c '{child}' & wait; sleep 120")
-    budget = ("--budget", "iso_time=1s", "--notice", "200ms")
+    budget = ("--budget", "iso_time=5s", "--notice", "200ms")
     # In a process of its own: nothing of the group that it shares with others may be killed.
     done = subprocess.run(
         ["sh", "-c", '"$@"; echo "the shell has $?"', "-", sys.executable, "-m", "outlay", "exec",
@@ -124,7 +124,7 @@ def test_a_program_that_ignores_the_notice_is_killed_with_all_its_processes(
 def test_what_a_program_leaves_behind_ends_with_the_budget(tmp_path: Path) -> None:
     child = f"trap '' TERM; echo $$ > {tmp_path}/pid; while :; do sleep 0.1; done"
     leaving = ("sh", "-c", 'sh -c "$1" & wait', "-", child)
-    budget = ("--budget", "iso_time=1s", "--notice", "300ms")
+    budget = ("--budget", "iso_time=5s", "--notice", "300ms")
     assert in_process("exec", "--dir", tmp_path / "r", *budget, "--", *leaving).code == 3
     assert not alive(int((tmp_path / "pid").read_text()))
 
