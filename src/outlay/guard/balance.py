@@ -480,7 +480,8 @@ class Books:
         if hold.rental is not None:
             self._renting.put(hold.id, None)
         else:
-            self._drop_resolved(_queue_of(hold))
+            queue = _SIMPLE if hold.id.startswith(_SIMPLE) else _OWN
+            self._drop_resolved(queue + hold.op_label)
 
     def _capture(self, line: Captured) -> None:
         if line.hold:  # its day counted when it was opened, unless by a simple line
@@ -564,10 +565,6 @@ def _in_order(holds: Iterable[Opened]) -> tuple[Hold, ...]:
 
 def _number(opened: Opened) -> int:
     return opened.number
-
-
-def _queue_of(hold: Hold) -> str:
-    return (_SIMPLE if hold.id.startswith(_SIMPLE) else _OWN) + hold.op_label
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -637,7 +637,8 @@ class FileSpendLog(SpendLog):
         lines, size = link.lines - start.lines, link.covered - start.covered
         if not self._indexed or self._index_fails or (lines < _TAIL_LINES and size < _TAIL_BYTES):
             return
-        if base is not None and (self._doubted() or not base.is_current(self._index_path)):
+        doubted = self._kept is not None and self._kept.instead is not None
+        if base is not None and (doubted or not base.is_current(self._index_path)):
             self._forget()  # the next use begins with what another process wrote, or with all lines
             return
         if not exclusive and link.lines < start.lines * 5 // 4:
@@ -650,9 +651,6 @@ class FileSpendLog(SpendLog):
             with suppress(OSError):
                 self._index_path.unlink()
             self._forget()
-
-    def _doubted(self) -> bool:
-        return self._kept is not None and self._kept.instead is not None
 
     def _write_index(self, log: int, base: IndexReader | None, *, exclusive: bool) -> None:
         path, books, link = self._index_path, self._books, self._scanned.link

@@ -179,8 +179,8 @@ class Keeper:
         self._add_fresh(table)
         roots = {c.process.pid for c in ours if _is_same(table.get(c.process.pid), c.process)}
         roots |= {orphan.pid for orphan in self._orphans(table) if self._owns(ticket, orphan)}
-        if ticket is None or len(self.commands) == 1:
-            roots |= self._grouped()
+        if self.cgroup is not None and (ticket is None or len(self.commands) == 1):
+            roots |= set(self.cgroup.members())
         found = below(table, roots)
         if not self.parent:  # Orphans are not our children: find them by group and session.
             # The kernel does not reuse a pid while a group or session has it: the id is the
@@ -201,9 +201,6 @@ class Keeper:
                 known = table.get(pid)
                 if known is None or known.is_dead:
                     table[pid] = Process(pid, 0, os.getpid())
-
-    def _grouped(self) -> set[int]:
-        return set() if self.cgroup is None else set(self.cgroup.members())
 
     def _orphans(self, table: dict[int, Process]) -> list[Process]:
         if not self.parent:

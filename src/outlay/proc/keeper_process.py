@@ -91,7 +91,8 @@ class KeeperProcess:
     def run(self) -> None:
         """Serve until the supervisor closes or dies; end the commands if it misses its deadline."""
         while not self.dismissed:
-            ready, _, _ = select.select(self._sources(), [], [], self._patience_s())
+            sources = [self._woken, *([] if self._pipe is None else [self._pipe.reading])]
+            ready, _, _ = select.select(sources, [], [], self._patience_s())
             if self._woken in ready:
                 os.read(self._woken, 4096)
             if not ready and self._is_silent():
@@ -103,9 +104,6 @@ class KeeperProcess:
                 return
             if self._pipe is None and not self.keeper.commands:
                 return
-
-    def _sources(self) -> list[int]:
-        return [self._woken] if self._pipe is None else [self._woken, self._pipe.reading]
 
     def _patience_s(self) -> float | None:
         if any(command.reported for command in self.keeper.commands.values()):

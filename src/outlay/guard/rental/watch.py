@@ -174,7 +174,7 @@ class Reaper:
             there = [r for r in rentals if r.rental and r.rental.vendor.list == vendor.list]
             compared = self._compare(vendor, there, listing)
             rows += compared
-            if not listing.complete and any(_is_absent(row) for row in compared):
+            if not listing.complete and any(row.state in _ABSENT for row in compared):
                 findings.append(Finding(source=vendor.name, message=_page_text(listing)))
         return Census(tuple(rows), tuple(findings))
 
@@ -285,8 +285,7 @@ class Reaper:
         return False
 
 
-def _is_absent(row: CensusRow) -> bool:
-    return row.state in ("lost", "not listed", "never listed")
+_ABSENT = ("lost", "not listed", "never listed")
 
 
 def _page_text(listing: VendorListing) -> str:
