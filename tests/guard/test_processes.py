@@ -10,15 +10,17 @@ from pathlib import Path
 
 import pytest
 
-from outlay.guard.locking import ProcessName, standing_of, this_process
 from outlay.proc import identity
 from outlay.proc.identity import PidScope
+from outlay.proc.process_name import ProcessName, standing_of, this_process
 from outlay.proc.strays import FamilyRecord, find_strays, write_record
 from outlay.sweep.state.setup import SweepLock, holder_of
 from system_parts import in_pid_namespace
 
-JUDGE = "import sys; from outlay.guard.locking import standing_of; print(standing_of(sys.argv[1]))"
-NAME = "from outlay.guard.locking import this_process; print(this_process())"
+JUDGE = (
+    "import sys; from outlay.proc.process_name import standing_of; print(standing_of(sys.argv[1]))"
+)
+NAME = "from outlay.proc.process_name import this_process; print(this_process())"
 
 
 @pytest.fixture
@@ -70,7 +72,7 @@ def test_a_reboot_ends_all_processes_of_a_machine(
     ours: ProcessName, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     here = identity.pid_scope()._replace(machine="0a1b2c3d")
-    monkeypatch.setattr("outlay.guard.locking.pid_scope", lambda: here)
+    monkeypatch.setattr("outlay.proc.process_name.pid_scope", lambda: here)
     assert ours.scope is not None
     scope = ours.scope._replace(boot="00000000", machine="0a1b2c3d")
     assert standing_of(str(replace(ours, scope=scope))) == "ended"

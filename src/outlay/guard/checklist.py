@@ -14,10 +14,9 @@ from outlay.clock import utc_text, wall_ns_of
 from outlay.errors import InvalidValue, OutlayError
 from outlay.files import write_whole
 from outlay.guard.balance import ScopeStanding
-from outlay.guard.budget_guard import BudgetGuard
+from outlay.guard.budget_guard import BudgetGuard, why_stale
 from outlay.guard.ceilings import CeilingManifest
 from outlay.guard.entries import BUFFER, WHOLE, Noted, Scope, amount_of, lab_of, parse_timestamp
-from outlay.guard.locking import why_stale
 from outlay.guard.rental.watch import Census
 from outlay.rates import cost_at_most
 from outlay.units import Duration, Money, Rate

@@ -11,10 +11,11 @@ the fold in ``spend.index``, if the log still has the line up to which that goes
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import os
 import stat
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -24,21 +25,34 @@ from typing import Protocol
 
 from outlay.clock import SYSTEM, Clock
 from outlay.errors import Finding, InvalidValue
-from outlay.files import open_own, unlock
+from outlay.files import (
+    make_private,
+    open_own,
+    read_from,
+    read_own,
+    sync_directory,
+    unlock,
+    write_whole,
+)
 from outlay.guard.balance import Books
 from outlay.guard.ceilings import MANIFEST_NAME, first_line_of, manifest_path, write_first_line
 from outlay.guard.chain import (
+    GENESIS,
     HASH_BYTES,
     NO_SLOTS,
     NOTHING,
+    SLOT_BYTES,
     START,
     Head,
     Link,
     MissingLine,
     Position,
     ScanResult,
+    Slots,
+    encode_slot,
     link_at,
     link_entries,
+    parse_slots,
     position_of,
     scan,
 )
@@ -59,19 +73,8 @@ from outlay.guard.index.index_file import (
     write_index,
 )
 from outlay.guard.index.trie import DoubtfulIndex
-from outlay.guard.locking import (
-    HeadFile,
-    LockStuck,
-    RememberedHead,
-    file_exists,
-    local_locks,
-    lock,
-    lock_excludes,
-    make_directory,
-    read_from,
-    sync_directory,
-    turn_at,
-)
+from outlay.guard.locking import LockStuck, local_locks, lock, lock_excludes, turn_at
+from outlay.store import outlay_home
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,6 +194,15 @@ def head_path(log_path: Path) -> Path:
     return log_path.with_suffix(".head")
 
 
+def _exists(path: Path) -> bool:
+    """Return whether a file exists; raises OSError if that can't be determined."""
+    try:
+        path.stat()
+    except FileNotFoundError:
+        return False
+    return True
+
+
 def read_log_path(path: str | os.PathLike[str]) -> Path:
     """Return the resolved path of a log.
 
@@ -213,6 +225,114 @@ def _apply(source: str, books: Books, number: int, line: AnyLine) -> None:
         books.apply(line)
     except Inconsistent as error:
         raise SpendLogAltered(source, number, str(error)) from None
+
+
+# Head files: the last acknowledged line, beside the log and in the outlay home.
+
+
+class HeadFile:
+    """A file with the last acknowledged line of a log.
+
+    While the log is locked it may stay open between a read and a write; ``release`` closes it.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._name = os.fspath(path)
+        self._file: int | None = None
+        self._parsed = (b"", NO_SLOTS)
+
+    def read(self, *, keep: bool = False) -> Slots:
+        """Return the slots, empty if there is no file; ``keep`` leaves it open for writing."""
+        try:
+            raw = self._read_and_keep() if keep else read_own(self._name)
+        except FileNotFoundError:
+            raw = b""
+        known, slots = self._parsed
+        if raw != known:
+            slots = parse_slots(raw)
+            self._parsed = (raw, slots)
+        return slots
+
+    def _read_and_keep(self) -> bytes:
+        self.release()
+        try:
+            self._file = open_own(self._name, os.O_RDWR)
+        except OSError:
+            return read_own(self._name)
+        return read_from(self._file, 0, os.fstat(self._file).st_size)
+
+    def open(self) -> None:
+        """Open it for writing unless it is open; create it if needed."""
+        if self._file is None:
+            self._file = open_own(self._name, os.O_WRONLY | os.O_CREAT)
+
+    def release(self) -> None:
+        """Close it if it is open."""
+        if self._file is not None:
+            file, self._file = self._file, None
+            os.close(file)
+
+    def write(self, head: Head, after: Slots) -> None:
+        """Write one slot, at the offset that ``after``, the last read, names."""
+        self.open()
+        assert self._file is not None
+        at, new = after.next_at, encode_slot(head)
+        os.pwrite(self._file, new, at)
+        raw, known = self._parsed
+        if known == after and (after.head is None or after.head.offset < head.offset):
+            # Cache what the next read returns, unless another process writes.
+            raw = raw[:at] + new + raw[at + SLOT_BYTES :]
+            self._parsed = (raw, Slots(head, SLOT_BYTES - at, readable=True))
+
+    def begin(self) -> Slots:
+        """Write and fsync the head of an empty log; from now on a missing head is an error."""
+        self.write(Head(0, GENESIS), NO_SLOTS)
+        assert self._file is not None
+        os.fsync(self._file)
+        return Slots(Head(0, GENESIS), SLOT_BYTES, readable=True)
+
+    def replace(self, head: Head) -> None:
+        """Replace the file by this head alone."""
+        write_whole(self.path, encode_slot(head), synced=True, private=True)
+
+
+class RememberedHead(HeadFile):
+    """The last line of a log that this machine has seen, kept in the outlay home.
+
+    A lower bound like the log's own head, written after the answer and without fsync. If the home
+    can't be read or written, nothing is remembered.
+    """
+
+    def __init__(self, log_path: Path) -> None:
+        digest = hashlib.sha256(os.fsencode(log_path)).hexdigest()[:16]
+        super().__init__(outlay_home() / "heads" / f"{log_path.stem}-{digest}.head")
+
+    def seen(self, *, keep: bool = False) -> Slots:
+        """Return the slots; empty if they can't be read."""
+        try:
+            return self.read(keep=keep)
+        except OSError:
+            return NO_SLOTS
+
+    def remember(self, head: Head, known: Slots, *, given_up: Collection[str] = ()) -> None:
+        """Store a line if it is beyond the known one, or the known one is in ``given_up``."""
+        if known.head is not None and known.head.hash in given_up:
+            self.replace(head)
+        elif known.head is None or known.head.offset < head.offset:
+            with suppress(OSError):
+                if known.head is None:
+                    make_private(self.path.parent)
+                self.write(head, known)
+
+    def replace(self, head: Head) -> None:
+        """Replace the file by this head, which a person has accepted."""
+        with suppress(OSError):
+            make_private(self.path.parent)
+            write_whole(self.path, encode_slot(head), private=True)
+
+
+# The log in a file.
 
 
 class _IndexedRows:
@@ -440,12 +560,12 @@ class FileSpendLog(SpendLog):
 
     def was_removed(self) -> bool:
         """Return whether there was a log, as far as this machine knows, and it is gone."""
-        return self.is_known() and not file_exists(self.path)
+        return self.is_known() and not _exists(self.path)
 
     def _is_new(self) -> bool:
         """Return whether there never was a log; a refusal if that can't be determined."""
         try:
-            there = file_exists(self.path) or file_exists(self._head.path)
+            there = _exists(self.path) or _exists(self._head.path)
         except OSError as error:
             raise self._refusal(error) from error
         if there or self._seen or self._memory.seen().head:
@@ -482,7 +602,7 @@ class FileSpendLog(SpendLog):
 
     def _open_and_lock(self, flags: int, kind: int) -> int:
         if flags & os.O_CREAT and self._identity is None:
-            make_directory(self.path.parent)
+            make_private(self.path.parent, synced=True)
         while True:
             try:
                 log = open_own(self.path, flags)

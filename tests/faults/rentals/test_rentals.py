@@ -26,7 +26,6 @@ from outlay.guard.balance import Hold
 from outlay.guard.budget_guard import BudgetGuard
 from outlay.guard.entries import Captured, Posting, Vendor
 from outlay.guard.errors import BudgetGuardExceeded, RentalAlive, RentalUnattended
-from outlay.guard.locking import ProcessName, this_process
 from outlay.guard.rental.rental import (
     CreationFailed,
     RentalUnknown,
@@ -36,6 +35,7 @@ from outlay.guard.rental.rental import (
     rent,
 )
 from outlay.guard.rental.watch import Reaper, poll_once, start_watcher
+from outlay.proc.process_name import ProcessName, this_process
 from outlay.units import Duration, Money, Rate
 from rented import (
     ENVIRON,

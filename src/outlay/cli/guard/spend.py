@@ -37,12 +37,12 @@ from outlay.guard.balance import Hold
 from outlay.guard.budget_guard import BudgetGuard
 from outlay.guard.entries import A_PAGE, Vendor
 from outlay.guard.lease import Terms
-from outlay.guard.locking import is_here
 from outlay.guard.rental.rental import NotARental, RentalOrder, check_rate, rent, split_command
 from outlay.guard.rental.vendor_commands import preset
 from outlay.guard.rental.watch import Census, Reaper, start_watcher
 from outlay.guard.supervise import Supervisor
 from outlay.ledger import read_identity
+from outlay.proc.process_name import is_here
 from outlay.rates import cost_at_most, paid_time
 from outlay.runs.directories import leave_notice
 from outlay.runs.options import Arguments, resolve

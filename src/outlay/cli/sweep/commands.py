@@ -44,7 +44,7 @@ from outlay.sweep.plan.planning import (
 from outlay.sweep.run.detached import catch_up
 from outlay.sweep.run.devices import find_devices
 from outlay.sweep.run.harness import SweepOptions
-from outlay.sweep.run.settlement import head_of
+from outlay.sweep.run.sweep_guard import head_of
 from outlay.sweep.run.sweeps import Result, cancel, resume, start
 from outlay.sweep.state.manifest import read_manifest
 from outlay.sweep.state.setup import holder_of

@@ -22,7 +22,7 @@ from outlay.ledger.price import KINDS, Kind
 from outlay.sweep.engines.base import TaskStanding, jobs_in, ran_ns
 from outlay.sweep.run.detached import Detached
 from outlay.sweep.run.harness import Harness
-from outlay.sweep.run.settlement import head_of
+from outlay.sweep.run.sweep_guard import head_of
 from outlay.sweep.state.manifest import ManifestRun, SweepManifest, captured, planned, runs_of_kind
 from outlay.sweep.state.outcomes import RunState
 from outlay.units import Money

@@ -26,10 +26,10 @@ from outlay.files import make_private, mode_in, read_own, write_whole
 from outlay.guard.balance import Books, Hold
 from outlay.guard.budget_guard import BudgetGuard
 from outlay.guard.entries import Vendor, parse_timestamp
-from outlay.guard.locking import has_ended, this_process
 from outlay.guard.rental.rental import Tenancy, list_machines
 from outlay.guard.rental.vendor_commands import ListedMachine, VendorListing
 from outlay.proc.identity import MARK_VARIABLE, register_outliving
+from outlay.proc.process_name import has_ended, this_process
 from outlay.store import outlay_home
 from outlay.store.home import outliving_dir
 from outlay.units import Duration
