@@ -26,7 +26,7 @@ from outlay.ledger import (
 )
 from outlay.ledger.price import typed_price
 from outlay.runs.accounting.sacct import Accounts, read_accounts, read_gpus
-from outlay.runs.directories import leave_notice
+from outlay.runs.inbox import leave_notice
 
 HOUR_NS = 3600 * 10**9
 COLUMNS = "JobID|JobIDRaw|JobName|User|Account|Partition|Cluster|State|Start|End|AllocTRES|NodeList"

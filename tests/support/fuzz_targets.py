@@ -39,7 +39,7 @@ from outlay.prices.sources import catalogs as csv_catalogs
 from outlay.prices.sources.vendors import parse_lambda, parse_runpod, parse_vast
 from outlay.proc.strays import ExitRecord, exit_path, read_exit
 from outlay.runs.accounting.sacct import read_accounts
-from outlay.runs.directories import notices
+from outlay.runs.inbox import notices
 from outlay.runs.reading import read_figures
 from outlay.store import outlay_home
 from outlay.sweep.aggregate.aggregator import read_artefacts

@@ -46,7 +46,7 @@ from outlay.record.meters.energy import NvmlSource, Quality, worst_quality
 from outlay.record.supervision import SupervisedRun, Supervision
 from outlay.runs.attempt_start import in_free_directory
 from outlay.runs.command_budget import BudgetUsedUp, CommandBudget, CommandTerms, settle_terms
-from outlay.runs.directories import leave_notice
+from outlay.runs.inbox import leave_notice
 from outlay.runs.options import RunOptions
 from outlay.runs.preemption import JobEndWatch
 from outlay.store import outlay_home

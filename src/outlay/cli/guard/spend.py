@@ -44,7 +44,7 @@ from outlay.guard.supervise import Supervisor
 from outlay.ledger import read_identity
 from outlay.proc.process_name import is_here
 from outlay.rates import cost_at_most, paid_time
-from outlay.runs.directories import leave_notice
+from outlay.runs.inbox import leave_notice
 from outlay.runs.options import Arguments, resolve
 from outlay.units import Duration, Money, Rate
 from outlay.units.quantity import exact_decimal

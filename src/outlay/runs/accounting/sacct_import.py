@@ -47,18 +47,16 @@ from outlay.ledger import (
 )
 from outlay.ledger.segments import id_from_name
 from outlay.rates import GpuPiece, MachineAfter, gpu_pieces, machine_after, total_gpus
-from outlay.runs.accounting.sacct import SacctJob, Stay, left_over
-from outlay.runs.collect import (
+from outlay.runs.accounting.imported_jobs import (
     SACCT,
     SETTLED,
-    collect,
     header_of,
     jobs_of,
     own_headers,
-    refresh_registered,
-    starts_ns,
     withdraw,
 )
+from outlay.runs.accounting.sacct import SacctJob, Stay, left_over
+from outlay.runs.collect import collect, refresh_registered, starts_ns
 from outlay.store import outlay_home
 from outlay.store.run_row import RunRow
 from outlay.store.runs import delete_runs, list_runs

@@ -16,7 +16,7 @@ from outlay.clock import Clock
 from outlay.ledger import SUPERVISOR, AttemptEnded, EndStatus, GpuCount, Price, end_segment
 from outlay.ledger.price import typed_price
 from outlay.record.supervision import SupervisedRun, Supervision, latest_supervision
-from outlay.runs.directories import leave_notice
+from outlay.runs.inbox import leave_notice
 from outlay.units import Money
 
 if TYPE_CHECKING:
