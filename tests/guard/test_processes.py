@@ -12,8 +12,8 @@ import pytest
 
 from outlay.proc import identity
 from outlay.proc.identity import PidScope
+from outlay.proc.orphaned_tree import TreeRecord, find_orphaned_trees, write_record
 from outlay.proc.process_name import ProcessName, standing_of, this_process
-from outlay.proc.strays import FamilyRecord, find_strays, write_record
 from outlay.sweep.state.setup import SweepLock, holder_of
 from system_parts import in_pid_namespace
 
@@ -105,10 +105,10 @@ def test_the_record_of_a_family_is_removed_only_after_a_reboot_of_its_machine(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changed: dict[str, str], is_kept: bool
 ) -> None:
     here = PidScope("host", "boot", "pid:[1]", "machine")
-    monkeypatch.setattr("outlay.proc.strays.pid_scope", lambda: here)
+    monkeypatch.setattr("outlay.proc.orphaned_tree.pid_scope", lambda: here)
     gone = identity.Process(os.getpid(), 1)
     machine = tuple(here._replace(**changed))
-    path = tmp_path / "family.json"
-    write_record(path, FamilyRecord(machine=machine, session="", supervisor=gone, keeper=gone))
-    assert list(find_strays(tmp_path)) == []
+    path = tmp_path / "tree.json"
+    write_record(path, TreeRecord(machine=machine, session="", supervisor=gone, keeper=gone))
+    assert list(find_orphaned_trees(tmp_path)) == []
     assert path.exists() is is_kept

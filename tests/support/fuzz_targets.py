@@ -37,7 +37,7 @@ from outlay.ledger.segments import run_file
 from outlay.prices.current import rates_file, read_rates
 from outlay.prices.sources import catalogs as csv_catalogs
 from outlay.prices.sources.vendors import parse_lambda, parse_runpod, parse_vast
-from outlay.proc.strays import ExitRecord, exit_path, read_exit
+from outlay.proc.exit_record import ExitRecord, exit_path, read_exit
 from outlay.runs.accounting.sacct import read_accounts
 from outlay.runs.inbox import notices
 from outlay.runs.reading import read_figures
