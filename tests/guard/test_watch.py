@@ -207,7 +207,7 @@ class TestAnOverdueRental:
     ) -> None:
         reap = Reaper.reap
         monkeypatch.setattr(
-            Reaper, "reap", lambda reaper, census, **_: reap(reaper, census, pause_s=0.05)
+            Reaper, "reap", lambda reaper, inventory, **_: reap(reaper, inventory, pause_s=0.05)
         )
         said = in_process("watch", "--once")
         assert said.code == 0
@@ -265,7 +265,7 @@ class TestWhatTheListDoesNotShow:
     ) -> None:
         reap = Reaper.reap
         monkeypatch.setattr(
-            Reaper, "reap", lambda reaper, census, **_: reap(reaper, census, pause_s=0.05)
+            Reaper, "reap", lambda reaper, inventory, **_: reap(reaper, inventory, pause_s=0.05)
         )
         assert bench.rent().code == 0
         until(lambda: bench.hold.listed, what="the watcher to see it")

@@ -43,8 +43,8 @@ from outlay.guard.chain import MissingLine
 from outlay.guard.entries import (
     Answer,
     Captured,
+    Decision,
     Noted,
-    Posting,
     Rental,
     RunPart,
     amount_of,
@@ -339,7 +339,7 @@ class BudgetGuard:
         after = parse_limit(ceiling_usd, where="ceiling_usd", currency=self.currency)
         path = self._manifest_path
 
-        def decide(_: Books, now: decisions.Moment) -> Posting[None]:
+        def decide(_: Books, now: decisions.Moment) -> Decision[None]:
             before = (manifest_ceilings(path, self.currency) or now.ceilings).whole
             return decisions.set_ceiling(now, before, after, by=this_user(), reason=text)
 
@@ -480,13 +480,13 @@ class BudgetGuard:
 
     def _transact(
         self,
-        decide: Callable[[Books, decisions.Moment], Posting[Answer]],
+        decide: Callable[[Books, decisions.Moment], Decision[Answer]],
         *,
         needs_ceiling: bool = False,
     ) -> Answer:
         """Decide under the lock; ``needs_ceiling`` refuses while that is unusable."""
 
-        def post(books: Books) -> Posting[Answer]:
+        def post(books: Books) -> Decision[Answer]:
             self._check_currency(books)
             now = self._now(needs_ceiling=needs_ceiling)
             return decisions.noting_raise(books, now, decide(books, now))

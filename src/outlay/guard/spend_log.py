@@ -57,7 +57,7 @@ from outlay.guard.chain import (
     scan,
 )
 from outlay.guard.decisions import recheck_decisions
-from outlay.guard.entries import Answer, AnyEntry, AnyLine, Posting, Simple, timestamp
+from outlay.guard.entries import Answer, AnyEntry, AnyLine, Decision, Simple, timestamp
 from outlay.guard.errors import (
     CeilingUnusable,
     Inconsistent,
@@ -100,7 +100,7 @@ class Verification:
 class SpendLog(Protocol):
     """An append-only log in which a decision and its append are atomic."""
 
-    def transact(self, decide: Callable[[Books], Posting[Answer]]) -> Answer:
+    def transact(self, decide: Callable[[Books], Decision[Answer]]) -> Answer:
         """Decide, append, fsync, then answer.
 
         No other writer appends between the decision and the append. When ``decide`` raises,
@@ -141,14 +141,14 @@ class MemorySpendLog(SpendLog):
         self._lines: list[AnyLine] = []
         self._mutex = threading.Lock()
 
-    def transact(self, decide: Callable[[Books], Posting[Answer]]) -> Answer:
+    def transact(self, decide: Callable[[Books], Decision[Answer]]) -> Answer:
         """Decide and append under a lock."""
         with self._mutex:
-            posting = decide(self._books)
-            for entry in posting.entries:
+            decision = decide(self._books)
+            for entry in decision.entries:
                 self._books.apply(entry)
                 self._lines.append(entry)
-            return posting.answer
+            return decision.answer
 
     def look(self, ask: Callable[[Books], Answer]) -> Answer:
         """Query the fold under the lock."""
@@ -161,7 +161,7 @@ class MemorySpendLog(SpendLog):
 
     def accept(self, entry: Callable[[Books, tuple[MissingLine, ...]], AnyEntry]) -> None:
         """Append the line; no line is ever missing."""
-        self.transact(lambda books: Posting((entry(books, ()),), None))
+        self.transact(lambda books: Decision((entry(books, ()),), None))
 
     def lines(self) -> tuple[AnyLine, ...]:
         """Return all lines."""
@@ -409,19 +409,19 @@ class FileSpendLog(SpendLog):
         self._identity: tuple[int, int] | None = None
         self._pid = os.getpid()
 
-    def transact(self, decide: Callable[[Books], Posting[Answer]]) -> Answer:
+    def transact(self, decide: Callable[[Books], Decision[Answer]]) -> Answer:
         """Decide, append, fsync, then answer."""
         create = os.O_CREAT if self._identity is None and self._is_new() else 0
         with self._locked(os.O_RDWR | os.O_APPEND | create, fcntl.LOCK_EX) as log:
             head = self._catch_up(log)
-            posting = decide(self._books)
-            if posting.entries:
-                self._append(log, posting.entries, begin=head is None)
+            decision = decide(self._books)
+            if decision.entries:
+                self._append(log, decision.entries, begin=head is None)
             elif head is None or head.offset < self._scanned.link.offset:
                 # The answer depends on lines that a killed writer may not have fsynced.
                 os.fsync(log)
             self._update_index(log, exclusive=True)
-            return posting.answer
+            return decision.answer
 
     def look(self, ask: Callable[[Books], Answer]) -> Answer:
         """Query the current fold under a shared lock."""

@@ -76,7 +76,7 @@ def _short_scope() -> PidScope:
     return scope._replace(boot=scope.boot[:8], namespace=namespace)
 
 
-def standing_of(process: str) -> Literal["alive", "ended", "unknown"]:
+def state_of_process(process: str) -> Literal["alive", "ended", "unknown"]:
     """Return whether a process runs; unknown on another host or in another pid namespace."""
     named, here = ProcessName.parse(process), _short_scope()
     if named is None or named.host != here.host:
@@ -105,9 +105,9 @@ def _is_gone(named: ProcessName) -> bool:
 
 def has_ended(process: str) -> bool:
     """Return whether a process is known to have ended."""
-    return standing_of(process) == "ended"
+    return state_of_process(process) == "ended"
 
 
 def is_here(process: str) -> bool:
     """Return whether a process is known to run on this machine."""
-    return standing_of(process) == "alive"
+    return state_of_process(process) == "alive"
