@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from outlay.ledger.attempts import (
         ACCOUNTS,
         Attempt,
-        NodeStay,
+        NodeInterval,
         SegmentLife,
         alive_until,
         derive_attempts,
@@ -71,7 +71,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ACCOUNTS", "SUPERVISOR", "Attempt", "AttemptEnded", "AttemptStarted", "BudgetEvent",
     "BudgetStatement", "CheckpointCommitted", "Chunk", "EndStatus", "Gap", "GpuCount", "Heartbeat",
-    "KnownRecord", "LastStatement", "LedgerReader", "Metric", "NodeStay", "Note", "Payload",
+    "KnownRecord", "LastStatement", "LedgerReader", "Metric", "NodeInterval", "Note", "Payload",
     "Price", "PriceChanged", "Record", "RunIdentity", "RunLog", "SegmentId", "SegmentLife",
     "SegmentWriter", "SlicesChanged", "SpanBegun", "SpanEnded", "Step", "Unknown", "alive_until",
     "attempts", "claim_identity", "codec", "derive_attempts", "encode_line", "end_segment",
