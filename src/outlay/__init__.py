@@ -49,9 +49,8 @@ if TYPE_CHECKING:
     from outlay.record.meters.batches import count_views
     from outlay.record.meters.step_meters import FlopsPerToken, counted_by_torch
     from outlay.runs.collect import list_runs
-    from outlay.runs.live import Run
+    from outlay.runs.live import Run, run
     from outlay.runs.reading import RunReading, read_run
-    from outlay.runs.starting import run
     from outlay.units import Duration, Energy, Flops, Money, Rate, Tokens
 
 # Each public name, below the module that defines it.
@@ -98,9 +97,8 @@ _NAMES = {
     "record.meters.batches": ("count_views",),
     "record.meters.step_meters": ("FlopsPerToken", "counted_by_torch"),
     "runs.collect": ("list_runs",),
-    "runs.live": ("Run",),
+    "runs.live": ("Run", "run"),
     "runs.reading": ("RunReading", "read_run"),
-    "runs.starting": ("run",),
     "units": ("Duration", "Energy", "Flops", "Money", "Rate", "Tokens"),
 }
 _HOMES = {name: f"outlay.{module}" for module, names in _NAMES.items() for name in names}

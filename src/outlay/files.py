@@ -25,20 +25,31 @@ def mode_in(directory: Path) -> int:
     return 0o600 | (0o060 if _is_shared(directory) else 0)
 
 
-def make_private(directory: Path) -> None:
-    """Create a directory and its parents, unless they exist.
+def make_private(directory: Path, *, synced: bool = False) -> None:
+    """Create a directory and its parents, unless they exist; ``synced``: fsync each of them.
 
     Raises:
         OSError: One cannot be created, or is a file.
     """
     if directory.is_dir():
         return
-    make_private(directory.parent)
+    make_private(directory.parent, synced=synced)
     try:
         directory.mkdir(mode=0o700 | (0o070 if _is_shared(directory.parent) else 0))
     except FileExistsError:  # Another process was faster.
         if not directory.is_dir():
             raise
+    if synced:
+        sync_directory(directory.parent)
+
+
+def sync_directory(directory: Path) -> None:
+    """Fsync a directory, so that a new file's name survives a power failure."""
+    file = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(file)
+    finally:
+        os.close(file)
 
 
 def _is_shared(directory: Path) -> bool:
@@ -131,8 +142,20 @@ def unlock(file: int | IO[bytes]) -> None:
 
 def read_own(path: str | os.PathLike[str]) -> bytes:
     """Return the content of one of outlay's files; raises like ``open_own``."""
-    with os.fdopen(open_own(path, os.O_RDONLY), "rb") as stream:
-        return stream.read()
+    file = open_own(path, os.O_RDONLY)
+    try:
+        return read_from(file, 0, os.fstat(file).st_size)
+    finally:
+        os.close(file)
+
+
+def read_from(file: int, start: int, end: int) -> bytes:
+    """Return the bytes ``[start, end)`` of an open file; fewer if it is shorter."""
+    chunks = []
+    while start < end and (chunk := os.pread(file, end - start, start)):
+        chunks.append(chunk)
+        start += len(chunk)
+    return b"".join(chunks)
 
 
 def seal_of(descriptor: int) -> bytes:

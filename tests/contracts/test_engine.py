@@ -15,8 +15,8 @@ import pytest
 
 from families import keepers_of, reaping
 from outlay.clock import SYSTEM, ManualClock
+from outlay.proc.exit_record import read_exit
 from outlay.proc.identity import Process, end_marked, marked
-from outlay.proc.strays import read_exit
 from outlay.sweep.engines.base import Ended, Engine, Task, engine_named
 from outlay.sweep.engines.ports import NoPortFree, Ports
 from outlay.sweep.engines.process import ProcessEngine, TorchrunEngine

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from outlay.guard.balance import Books
-from outlay.guard.entries import SCHEMA, Captured, Held, Posting
+from outlay.guard.entries import SCHEMA, Captured, Decision, Held
 from outlay.guard.errors import BudgetGuardExceeded
 from outlay.guard.spend_log import FileSpendLog, MemorySpendLog, SpendLog
 
@@ -48,45 +48,45 @@ def test_an_empty_log_holds_nothing(log: SpendLog) -> None:
 
 
 def test_a_transaction_answers_what_was_decided(log: SpendLog) -> None:
-    assert log.transact(lambda _: Posting((held("a"),), "yes")) == "yes"
+    assert log.transact(lambda _: Decision((held("a"),), "yes")) == "yes"
 
 
 def test_entries_are_folded_and_kept_in_order(log: SpendLog) -> None:
     first, second = held("a", "2"), captured("a", "1.5")
-    log.transact(lambda _: Posting((first, second), None))
+    log.transact(lambda _: Decision((first, second), None))
     assert log.lines() == (first, second)
     assert log.books().captured() == 1_500_000
     assert log.books().held() == 0
 
 
 def test_the_next_decision_sees_the_last_ones_entries(log: SpendLog) -> None:
-    log.transact(lambda _: Posting((held("a", "3"),), None))
-    assert log.transact(lambda books: Posting((), books.held())) == 3_000_000
+    log.transact(lambda _: Decision((held("a", "3"),), None))
+    assert log.transact(lambda books: Decision((), books.held())) == 3_000_000
 
 
 def test_books_stay_as_they_were_when_asked_for(log: SpendLog) -> None:
-    log.transact(lambda _: Posting((held("a", "3"),), None))
+    log.transact(lambda _: Decision((held("a", "3"),), None))
     books = log.books()
-    log.transact(lambda _: Posting((captured("a", "2"), held("b")), None))
+    log.transact(lambda _: Decision((captured("a", "2"), held("b")), None))
     assert (books.captured(), books.held(), len(books.open_holds())) == (0, 3_000_000, 1)
     assert books.resolution("a") is None
 
 
 def test_a_refusal_writes_nothing(log: SpendLog) -> None:
-    def refuse(_: Books) -> Posting[None]:
+    def refuse(_: Books) -> Decision[None]:
         raise BudgetGuardExceeded("no")
 
     with pytest.raises(BudgetGuardExceeded):
         log.transact(refuse)
     assert log.lines() == ()
-    assert log.transact(lambda _: Posting((held("a"),), "still usable")) == "still usable"
+    assert log.transact(lambda _: Decision((held("a"),), "still usable")) == "still usable"
 
 
 def test_deciding_and_appending_are_one_step_between_threads(log: SpendLog) -> None:
-    def at_most_ten(books: Books) -> Posting[bool]:
+    def at_most_ten(books: Books) -> Decision[bool]:
         if books.held() >= 10_000_000:
-            return Posting((), False)
-        return Posting((held(f"{threading.get_ident()}-{books.held()}"),), True)
+            return Decision((), False)
+        return Decision((held(f"{threading.get_ident()}-{books.held()}"),), True)
 
     def ask() -> None:
         for _ in range(5):

@@ -34,7 +34,7 @@ from outlay.export.sinks import COLUMNS as UPLOAD_COLUMNS
 from outlay.goodput.timeline import SliceEfficiency
 from outlay.ledger import BudgetEvent, KnownRecord, Price, RunIdentity
 from outlay.prices.names import Quote
-from outlay.proc.strays import ExitRecord
+from outlay.proc.exit_record import ExitRecord
 from outlay.record.facts import PERSONAL
 from outlay.store import schema
 from outlay.sweep.aggregate.rows import FIRST, TOTALS

@@ -13,6 +13,7 @@ import tomllib
 from collections import Counter
 from collections.abc import Iterable, Set
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 
 import grimp
@@ -40,6 +41,7 @@ REGISTRY_HOSTS = [
     )
 ]
 SOURCES = sorted((ROOT / "src").rglob("*.py"))
+MODULE_NAME = re.compile(r"outlay(?:\.[a-z_]+)+")
 RELEASE = re.compile(r"(\d+)\.(\d+)\.(\d+) — (\d{4}-\d{2}-\d{2})")
 
 
@@ -293,6 +295,7 @@ def test_a_writer_is_found_however_it_is_imported() -> None:
 
 MODULES = [path for path in SOURCES if path.name != "__init__.py"]
 LONGEST, MOST_IN_A_FOLDER = 800, 14
+LONGER: dict[str, str] = {}  # A module that is longer than that, and why it is one subject.
 
 
 def lines_of(path: Path) -> int:
@@ -300,8 +303,8 @@ def lines_of(path: Path) -> int:
 
 
 def test_no_module_is_too_long() -> None:
-    lengths = {name_of(path): lines_of(path) for path in MODULES}
-    assert {name: length for name, length in lengths.items() if length > LONGEST} == {}
+    lengths = {name_of(path): lines_of(path) for path in SOURCES}
+    assert {name for name, length in lengths.items() if length > LONGEST} == LONGER.keys()
 
 
 def test_no_folder_has_too_many_modules() -> None:
@@ -339,6 +342,52 @@ def test_there_is_no_import_cycle() -> None:
         for name in leaves:
             del remaining[name]
     assert not remaining, f"in or above a cycle: {sorted(remaining)}"
+
+
+# Users import all modules of these: one per framework, and those of other tools.
+FOR_USERS = {"compat", "integrations"}
+
+
+def package_of(name: str) -> str:
+    """Return the part of outlay that a module belongs to: a package, or a module beside them."""
+    return name.split(".")[1] if "." in name else name
+
+
+def listed(name: str) -> bool:
+    """Return whether ``__all__`` of each package around a module has what is below it."""
+    parts = name.split(".")
+    above = [(".".join(parts[:end]), parts[end]) for end in range(2, len(parts))]
+    return all(part in getattr(import_module(owner), "__all__", ()) for owner, part in above)
+
+
+def imported_from_outside() -> set[tuple[str, str]]:
+    """Return pairs of modules of different packages, the first of which imports the second."""
+    graph = import_graph()
+    return {
+        (name, target)
+        for name in graph.modules
+        for target in graph.find_modules_directly_imported_by(name)
+        if package_of(target) not in {package_of(name), *FOR_USERS}
+    }
+
+
+def test_a_package_lists_the_modules_that_others_import() -> None:
+    private = {pair for pair in imported_from_outside() if not listed(pair[1])}
+    assert private == set(), "add the module to __all__ of its package, or use one that is there"
+    assert not listed("outlay.guard.decisions")
+
+
+def test_no_package_lists_a_module_that_nobody_else_imports() -> None:
+    named = {name for path in markdown_files() for name in MODULE_NAME.findall(text_of(path))}
+    used = {target for _, target in imported_from_outside()} | named
+    graph = import_graph()
+    unused = {
+        name
+        for name in graph.modules
+        if name.count(".") > 1 and package_of(name) not in FOR_USERS and listed(name)
+        if name not in used and not graph.find_descendants(name) & used
+    }
+    assert unused == set()
 
 
 def test_every_module_that_a_page_names_exists() -> None:

@@ -13,15 +13,14 @@ from pathlib import Path
 import pytest
 
 from command_line import python
+from outlay.files import read_from
 from outlay.guard import balance, spend_log
-from outlay.guard.balance import Books, Totals
+from outlay.guard.balance import Books, RowTable, Totals
 from outlay.guard.budget_guard import BudgetGuard
 from outlay.guard.chain import parse_slots
 from outlay.guard.entries import Held, Simple
 from outlay.guard.errors import BudgetGuardExceeded, HoldResolved, SpendLogRolledBack
 from outlay.guard.index.index_file import IndexReader, append_to_index, index_path
-from outlay.guard.index.tables import RowTable
-from outlay.guard.locking import read_from
 from outlay.guard.spend_log import FileSpendLog, head_path
 
 TAIL = spend_log._TAIL_LINES

@@ -237,7 +237,7 @@ def test_a_command_continues_and_is_recorded_when_exec_is_killed(
     pid = start_exec(escape, tmp_path)
     assert escape.supervisor is not None
     escape.supervisor.send_signal(signal.SIGKILL)
-    until(lambda: records(tmp_path / "r", Heartbeat), "the heir to record")
+    until(lambda: records(tmp_path / "r", Heartbeat), "the successor to record")
     assert alive(pid)
     assert row(tmp_path)["status"] == "running"
     (tmp_path / "go").touch()
@@ -269,7 +269,7 @@ def test_a_commands_end_is_recorded_when_its_keeper_and_later_exec_are_killed(
     until(lambda: json.loads(family.read_text())["keeper"]["pid"] != first, "another keeper")
     assert escape.supervisor is not None
     escape.supervisor.send_signal(signal.SIGKILL)
-    until(lambda: records(tmp_path / "r", Heartbeat), "the heir to record")
+    until(lambda: records(tmp_path / "r", Heartbeat), "the successor to record")
     assert alive(pid)
     (tmp_path / "go").touch()
     until(lambda: records(tmp_path / "r", AttemptEnded), "its end to be recorded")
@@ -285,7 +285,7 @@ def test_the_next_command_names_a_stray_exec_and_records_it_again(
     kill_both(escape)
     shown = outlay("runs", tmp_path / "r")
     assert f"process {pid} ({sys.executable}) is still running" in shown.err
-    until(lambda: records(tmp_path / "r", Heartbeat), "the heir to record")
+    until(lambda: records(tmp_path / "r", Heartbeat), "the successor to record")
     assert alive(pid)
     assert row(tmp_path)["status"] == "running"
     (tmp_path / "go").touch()

@@ -13,7 +13,7 @@ import pytest
 import outlay
 from outlay.clock import ManualClock
 from outlay.errors import InvalidValue, Refused
-from outlay.guard.budget_guard import BudgetGuard
+from outlay.guard.budget_guard import BudgetGuard, why_stale
 from outlay.guard.errors import (
     BudgetGuardExceeded,
     CeilingUnusable,
@@ -21,7 +21,6 @@ from outlay.guard.errors import (
     KeyReused,
     UnknownHold,
 )
-from outlay.guard.locking import why_stale
 
 DAY_NS = 86_400 * 10**9
 

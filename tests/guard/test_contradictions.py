@@ -11,7 +11,16 @@ import pytest
 
 from outlay.guard.budget_guard import BudgetGuard
 from outlay.guard.chain import START, ScanResult, link_entries, scan
-from outlay.guard.entries import SCHEMA, AnyEntry, Captured, Extended, Held, Posting, Sealed, Voided
+from outlay.guard.entries import (
+    SCHEMA,
+    AnyEntry,
+    Captured,
+    Decision,
+    Extended,
+    Held,
+    Sealed,
+    Voided,
+)
 from outlay.guard.errors import SpendLogAltered
 from outlay.guard.spend_log import FileSpendLog
 
@@ -67,17 +76,17 @@ def test_a_line_that_contradicts_those_before_it_is_refused_with_its_number(
 
 def test_a_contradiction_is_refused_before_it_is_written(tmp_path: Path) -> None:
     log = FileSpendLog(tmp_path / "spend.jsonl")
-    log.transact(lambda _: Posting((held("h"),), None))
+    log.transact(lambda _: Decision((held("h"),), None))
     before = log.path.read_bytes()
     with pytest.raises(SpendLogAltered):
-        log.transact(lambda _: Posting((held("h"),), None))
+        log.transact(lambda _: Decision((held("h"),), None))
     assert log.path.read_bytes() == before
     assert log.books().held() == 1_000_000
 
 
 def test_a_seal_without_anything_torn_moves_no_money(tmp_path: Path) -> None:
     log = FileSpendLog(tmp_path / "spend.jsonl")
-    log.transact(lambda _: Posting((seal_of(3, 4),), None))
+    log.transact(lambda _: Decision((seal_of(3, 4),), None))
     assert log.books().held() == 0
 
 

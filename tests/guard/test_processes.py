@@ -10,15 +10,18 @@ from pathlib import Path
 
 import pytest
 
-from outlay.guard.locking import ProcessName, standing_of, this_process
 from outlay.proc import identity
 from outlay.proc.identity import PidScope
-from outlay.proc.strays import FamilyRecord, find_strays, write_record
+from outlay.proc.orphaned_tree import TreeRecord, find_orphaned_trees, write_record
+from outlay.proc.process_name import ProcessName, state_of_process, this_process
 from outlay.sweep.state.setup import SweepLock, holder_of
 from system_parts import in_pid_namespace
 
-JUDGE = "import sys; from outlay.guard.locking import standing_of; print(standing_of(sys.argv[1]))"
-NAME = "from outlay.guard.locking import this_process; print(this_process())"
+JUDGE = (
+    "import sys; from outlay.proc.process_name import state_of_process; "
+    "print(state_of_process(sys.argv[1]))"
+)
+NAME = "from outlay.proc.process_name import this_process; print(this_process())"
 
 
 @pytest.fixture
@@ -35,8 +38,8 @@ def ended_process() -> str:
 
 
 def test_a_process_here_is_alive_until_it_has_ended() -> None:
-    assert standing_of(this_process()) == "alive"
-    assert standing_of(ended_process()) == "ended"
+    assert state_of_process(this_process()) == "alive"
+    assert state_of_process(ended_process()) == "ended"
 
 
 def test_a_process_outside_its_namespace_is_unknown_to_a_container() -> None:
@@ -46,36 +49,36 @@ def test_a_process_outside_its_namespace_is_unknown_to_a_container() -> None:
 
 def test_a_process_of_a_container_is_unknown_outside_even_after_its_end() -> None:
     named = in_pid_namespace("-c", NAME)
-    assert standing_of(named.stdout.strip()) == "unknown", named.stderr
+    assert state_of_process(named.stdout.strip()) == "unknown", named.stderr
 
 
 @pytest.mark.parametrize("old", ["{host}:{pid}:{start}", "{host}:{pid}"])
 def test_names_of_earlier_versions_are_read(old: str, ours: ProcessName) -> None:
     text = old.format(host=ours.host, pid=ours.pid, start=ours.start)
-    assert standing_of(text) == "alive"
+    assert state_of_process(text) == "alive"
     judged = in_pid_namespace("-c", JUDGE, text)
     assert judged.stdout == "unknown\n", judged.stderr
 
 
 @pytest.mark.parametrize("text", ["", "host", "host:", "elsewhere:1:2", "a person"])
 def test_what_names_no_process_here_is_unknown(text: str) -> None:
-    assert standing_of(text) == "unknown"
+    assert state_of_process(text) == "unknown"
 
 
 def test_another_process_with_the_same_pid_does_not_count(ours: ProcessName) -> None:
-    assert standing_of(str(replace(ours, start=1))) == "ended"
+    assert state_of_process(str(replace(ours, start=1))) == "ended"
 
 
 def test_a_reboot_ends_all_processes_of_a_machine(
     ours: ProcessName, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     here = identity.pid_scope()._replace(machine="0a1b2c3d")
-    monkeypatch.setattr("outlay.guard.locking.pid_scope", lambda: here)
+    monkeypatch.setattr("outlay.proc.process_name.pid_scope", lambda: here)
     assert ours.scope is not None
     scope = ours.scope._replace(boot="00000000", machine="0a1b2c3d")
-    assert standing_of(str(replace(ours, scope=scope))) == "ended"
+    assert state_of_process(str(replace(ours, scope=scope))) == "ended"
     another = scope._replace(machine="ffffffff")  # A host of the same name.
-    assert standing_of(str(replace(ours, scope=another))) == "unknown"
+    assert state_of_process(str(replace(ours, scope=another))) == "unknown"
 
 
 def test_a_name_reads_as_it_was_written(ours: ProcessName) -> None:
@@ -103,10 +106,10 @@ def test_the_record_of_a_family_is_removed_only_after_a_reboot_of_its_machine(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changed: dict[str, str], is_kept: bool
 ) -> None:
     here = PidScope("host", "boot", "pid:[1]", "machine")
-    monkeypatch.setattr("outlay.proc.strays.pid_scope", lambda: here)
+    monkeypatch.setattr("outlay.proc.orphaned_tree.pid_scope", lambda: here)
     gone = identity.Process(os.getpid(), 1)
     machine = tuple(here._replace(**changed))
-    path = tmp_path / "family.json"
-    write_record(path, FamilyRecord(machine=machine, session="", supervisor=gone, keeper=gone))
-    assert list(find_strays(tmp_path)) == []
+    path = tmp_path / "tree.json"
+    write_record(path, TreeRecord(machine=machine, session="", supervisor=gone, keeper=gone))
+    assert list(find_orphaned_trees(tmp_path)) == []
     assert path.exists() is is_kept

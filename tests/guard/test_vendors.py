@@ -20,7 +20,6 @@ from outlay.guard.rental.vendor_commands import (
     join_pages,
     may_continue,
     parse_id,
-    parse_listing,
     parse_page,
     preset,
 )
@@ -67,23 +66,25 @@ def test_a_place_that_makes_no_sense_is_an_error_of_the_user(id_from: str) -> No
 
 def test_runpods_listing() -> None:
     output = '[{"id": "wu5", "name": "Pod1", "desiredStatus": "EXITED"}]'
-    assert parse_listing(preset("runpod"), output) == (ListedMachine("wu5", "Pod1"),)
+    assert parse_page(preset("runpod"), output).machines == (ListedMachine("wu5", "Pod1"),)
 
 
 def test_vasts_listing_names_by_label() -> None:
     output = '[{"id": 12741302, "label": "mine", "actual_status": "stopped"}, {"id": 2}]'
-    listed = parse_listing(preset("vast"), output)
+    listed = parse_page(preset("vast"), output).machines
     assert listed == (ListedMachine("12741302", "mine"), ListedMachine("2", ""))
 
 
 def test_primes_listing() -> None:
     output = '{"pods": [{"id": "3f9c", "name": "mine", "status": "ACTIVE"}], "total_count": 1}'
-    assert parse_listing(preset("prime"), output) == (ListedMachine("3f9c", "mine"),)
+    assert parse_page(preset("prime"), output).machines == (ListedMachine("3f9c", "mine"),)
 
 
 def test_skypilots_clusters_are_known_by_their_name() -> None:
     output = '[{"name": "outlay-a", "status": "STOPPED"}]'
-    assert parse_listing(preset("skypilot"), output) == (ListedMachine("outlay-a", "outlay-a"),)
+    assert parse_page(preset("skypilot"), output).machines == (
+        ListedMachine("outlay-a", "outlay-a"),
+    )
     assert parse_id(preset("skypilot").id_from, "Cluster launched", "outlay-a") == "outlay-a"
 
 
@@ -93,7 +94,7 @@ def test_dstacks_runs_are_known_by_their_name_until_they_are_over() -> None:
         '{"id": "u1", "status": "running", "run_spec": {"run_name": "outlay-a"}},'
         ' {"id": "u2", "status": "terminated", "run_spec": {"run_name": "outlay-b"}}]}'
     )
-    assert parse_listing(preset("dstack"), output) == (ListedMachine("outlay-a", "outlay-a"),)
+    assert parse_page(preset("dstack"), output).machines == (ListedMachine("outlay-a", "outlay-a"),)
 
 
 def test_lambdas_listing_leaves_out_what_is_terminated() -> None:
@@ -102,7 +103,7 @@ def test_lambdas_listing_leaves_out_what_is_terminated() -> None:
         ' {"id": "i-2", "name": "b", "status": "terminated"},'
         ' {"id": "i-3", "name": null, "status": "unhealthy"}]}'
     )
-    assert parse_listing(preset("lambda"), output) == (
+    assert parse_page(preset("lambda"), output).machines == (
         ListedMachine("i-1", "a"),
         ListedMachine("i-3", ""),
     )
@@ -169,13 +170,13 @@ def test_a_shown_machine_is_recognised(vendor: str, output: str, shown: bool) ->
     ],
 )  # fmt: skip
 def test_a_creation_time_is_read_as_vendors_write_it(created: str) -> None:
-    (machine,) = parse_listing(preset("runpod"), f'[{{"id": "a", "createdAt": {created}}}]')
+    (machine,) = parse_page(preset("runpod"), f'[{{"id": "a", "createdAt": {created}}}]').machines
     assert machine.created_ns == 1_700_000_000 * 10**9
 
 
 @pytest.mark.parametrize("created", ["null", '""', "true", '"soon"', "1e300", "[]"])
 def test_a_creation_time_that_cannot_be_read_is_none(created: str) -> None:
-    (machine,) = parse_listing(preset("runpod"), f'[{{"id": "a", "createdAt": {created}}}]')
+    (machine,) = parse_page(preset("runpod"), f'[{{"id": "a", "createdAt": {created}}}]').machines
     assert machine.created_ns is None
 
 
@@ -183,7 +184,7 @@ def test_a_creation_time_that_cannot_be_read_is_none(created: str) -> None:
 @pytest.mark.parametrize("vendor", PRESETS)
 def test_a_listing_that_is_none_proves_nothing(vendor: str, output: str) -> None:
     with pytest.raises(UnreadableReply):
-        parse_listing(preset(vendor), output)
+        parse_page(preset(vendor), output)
 
 
 @pytest.mark.parametrize("vendor", PRESETS)

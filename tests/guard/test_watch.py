@@ -23,9 +23,9 @@ from families import reaping
 from outlay.clock import SYSTEM
 from outlay.guard.balance import Hold
 from outlay.guard.budget_guard import BudgetGuard
-from outlay.guard.locking import ProcessName, has_ended
 from outlay.guard.rental.watch import Reaper, known_logs
 from outlay.proc.identity import Process, all_processes, command_line, read_process, send
+from outlay.proc.process_name import ProcessName, has_ended
 from outlay.units import Money
 from system_parts import in_pid_namespace
 from waiting import until
@@ -207,7 +207,7 @@ class TestAnOverdueRental:
     ) -> None:
         reap = Reaper.reap
         monkeypatch.setattr(
-            Reaper, "reap", lambda reaper, census, **_: reap(reaper, census, pause_s=0.05)
+            Reaper, "reap", lambda reaper, inventory, **_: reap(reaper, inventory, pause_s=0.05)
         )
         said = in_process("watch", "--once")
         assert said.code == 0
@@ -265,7 +265,7 @@ class TestWhatTheListDoesNotShow:
     ) -> None:
         reap = Reaper.reap
         monkeypatch.setattr(
-            Reaper, "reap", lambda reaper, census, **_: reap(reaper, census, pause_s=0.05)
+            Reaper, "reap", lambda reaper, inventory, **_: reap(reaper, inventory, pause_s=0.05)
         )
         assert bench.rent().code == 0
         until(lambda: bench.hold.listed, what="the watcher to see it")

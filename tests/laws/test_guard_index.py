@@ -19,7 +19,7 @@ from outlay.clock import ManualClock
 from outlay.errors import OutlayError
 from outlay.guard.balance import Books
 from outlay.guard.budget_guard import BudgetGuard
-from outlay.guard.entries import Posting, Rental, Simple, Vendor, decode_simple, timestamp
+from outlay.guard.entries import Decision, Rental, Simple, Vendor, decode_simple, timestamp
 from outlay.guard.index import trie
 from outlay.guard.index.index_file import index_path
 from outlay.guard.spend_log import FileSpendLog, MemorySpendLog
@@ -205,7 +205,7 @@ class IndexedAgainstMemory(RuleBasedStateMachine):
         with self.path.open("ab") as file:
             file.write(gap + raw + b"\n" * ended)
         line: Simple = decode_simple(raw)
-        self.memory.transact(lambda _: Posting(cast(Any, (line,)), None))
+        self.memory.transact(lambda _: Decision(cast(Any, (line,)), None))
 
     @rule(seconds=st.integers(min_value=1, max_value=40_000))
     def time_passes(self, seconds: int) -> None:

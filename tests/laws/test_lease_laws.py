@@ -13,7 +13,7 @@ from outlay.guard.budget_guard import BudgetGuard
 from outlay.guard.entries import Rental, Vendor, parse_timestamp
 from outlay.guard.errors import BudgetGuardExceeded
 from outlay.guard.lease import RETRY_NS, Continue, End, Extend, GiveNotice, Lease, Terms
-from outlay.guard.rental.rental import RentalOrder, Tenancy, rental_of
+from outlay.guard.rental.rental import ControlledRental, RentalOrder, rental_of
 from outlay.guard.spend_log import MemorySpendLog
 from outlay.rates import cost_at_most
 from outlay.units import Duration, Money, Rate
@@ -284,7 +284,7 @@ def test_whatever_is_rented_captured_and_held_stay_within_the_ceiling(
     """Each is gone at some moment up to one margin after its life is over."""
     clock, log = ManualClock(), MemorySpendLog()
     guard = BudgetGuard(Money(ceiling), "spend.jsonl", clock=clock, environ={}, log=log)
-    leaving = list[tuple[int, Tenancy, RentalOrder]]()
+    leaving = list[tuple[int, ControlledRental, RentalOrder]]()
     for order, pause_ns, part in rented:
         leaving = let_pass(clock, guard, leaving, pause_ns)
         rental = rental_of(order, clock.wall_ns())
@@ -295,8 +295,8 @@ def test_whatever_is_rented_captured_and_held_stay_within_the_ceiling(
         deadline_ns = wall_ns_of(parse_timestamp(rental.deadline))
         assert deadline_ns - started_ns(rental) <= order.lifetime_ns()
         lives_ns = int(part * (order.lifetime_ns() + order.margin.ns))
-        tenancy = Tenancy(guard=guard, hold=hold, environ={}, clock=clock)
-        leaving.append((started_ns(rental) + lives_ns, tenancy, order))
+        controlled = ControlledRental(guard=guard, hold=hold, environ={}, clock=clock)
+        leaving.append((started_ns(rental) + lives_ns, controlled, order))
     assert let_pass(clock, guard, leaving, 3 * DAY_NS) == []
     assert guard.held == 0
 
@@ -308,18 +308,18 @@ def started_ns(rental: Rental) -> int:
 def let_pass(
     clock: ManualClock,
     guard: BudgetGuard,
-    leaving: list[tuple[int, Tenancy, RentalOrder]],
+    leaving: list[tuple[int, ControlledRental, RentalOrder]],
     pause_ns: int,
-) -> list[tuple[int, Tenancy, RentalOrder]]:
+) -> list[tuple[int, ControlledRental, RentalOrder]]:
     """Let time pass, and what leaves meanwhile be settled; return what is still there."""
-    until_ns, left = clock.wall_ns() + pause_ns, list[tuple[int, Tenancy, RentalOrder]]()
-    for at_ns, tenancy, order in sorted(leaving, key=lambda each: each[0]):
+    until_ns, left = clock.wall_ns() + pause_ns, list[tuple[int, ControlledRental, RentalOrder]]()
+    for at_ns, controlled, order in sorted(leaving, key=lambda each: each[0]):
         if at_ns > until_ns:
-            left.append((at_ns, tenancy, order))
+            left.append((at_ns, controlled, order))
             continue
         clock.advance(max(at_ns - clock.wall_ns(), 0))
         assert guard.remaining >= 0
-        cost = guard.settle_rental(tenancy.hold, tenancy.cost(), "seen to be gone")
+        cost = guard.settle_rental(controlled.hold, controlled.cost(), "seen to be gone")
         assert cost is not None
         assert cost <= order.limit
         assert guard.remaining >= 0

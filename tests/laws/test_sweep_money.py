@@ -23,7 +23,7 @@ from outlay.sweep.plan.planning import make_plan
 from outlay.sweep.run.detached import settle_earlier
 from outlay.sweep.run.devices import Tasks
 from outlay.sweep.run.harness import TICK_S, Harness, SweepOptions
-from outlay.sweep.run.settlement import SweepGuard
+from outlay.sweep.run.sweep_guard import SweepGuard
 from outlay.sweep.state.manifest import Journal, read_manifest
 from outlay.sweep.state.setup import create, match_plan, unfinished_runs
 from outlay.units import Money, Rate

@@ -17,7 +17,7 @@ from outlay.errors import InvalidValue
 from outlay.ledger import SegmentId, ledger_dir
 from outlay.runs import collect as collecting
 from outlay.runs.collect import collect, refresh_registered
-from outlay.runs.directories import leave_notice, notices
+from outlay.runs.inbox import leave_notice, notices
 from outlay.store import open_store, schema
 from outlay.store import opening as migrations
 from outlay.store.connection import connect, writing

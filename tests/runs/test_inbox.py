@@ -10,7 +10,7 @@ import pytest
 import outlay
 from outlay.ledger import ledger_dir
 from outlay.runs.collect import refresh_registered
-from outlay.runs.directories import leave_notice, notices
+from outlay.runs.inbox import leave_notice, notices
 from outlay.store import open_store
 
 

@@ -26,7 +26,7 @@ from outlay.ledger import (
 )
 from outlay.ledger.price import typed_price
 from outlay.runs.accounting.sacct import Accounts, read_accounts, read_gpus
-from outlay.runs.directories import leave_notice
+from outlay.runs.inbox import leave_notice
 
 HOUR_NS = 3600 * 10**9
 COLUMNS = "JobID|JobIDRaw|JobName|User|Account|Partition|Cluster|State|Start|End|AllocTRES|NodeList"
@@ -47,13 +47,13 @@ def test_a_job_has_its_gpus_its_owner_and_its_hours() -> None:
 
 def test_a_job_that_was_queued_again_is_one_job_and_its_waits_are_not_its_hours() -> None:
     (job,) = accounts(AGAIN, FIRST).jobs
-    assert [stay.status for stay in job.stays] == ["preempted", "completed"]
+    assert [start.status for start in job.starts] == ["preempted", "completed"]
     assert job.gpu_ns == 4 * HOUR_NS
 
 
 def test_the_same_line_twice_is_one_start() -> None:
     (job,) = accounts(ONE, ONE).jobs
-    assert len(job.stays) == 1
+    assert len(job.starts) == 1
 
 
 def test_steps_are_parts_of_jobs_and_those_that_never_ran_used_nothing() -> None:
@@ -113,10 +113,10 @@ def test_gpus_are_read_from_what_was_allocated(resources: str, expected: tuple[s
 def test_times_are_those_of_the_cluster_or_seconds_or_carry_their_zone() -> None:
     seconds = ONE.replace("2026-10-03T12:00:00", "1791028800")
     zoned = ONE.replace("2026-10-03T12:00:00", "2026-10-03T14:00:00+02:00")
-    starts = {accounts(line).jobs[0].stays[0].start_ns for line in (ONE, seconds, zoned)}
+    starts = {accounts(line).jobs[0].starts[0].start_ns for line in (ONE, seconds, zoned)}
     assert starts == {1_791_028_800 * 10**9}
     east = read_accounts(f"{COLUMNS}\n{ONE}", source="", zone=timezone(timedelta(hours=2)))
-    assert east.jobs[0].stays[0].start_ns == (1_791_028_800 - 7200) * 10**9
+    assert east.jobs[0].starts[0].start_ns == (1_791_028_800 - 7200) * 10**9
 
 
 @given(
@@ -548,7 +548,7 @@ def test_what_a_guard_captured_by_its_log_stays(tmp_path: Path) -> None:
 )
 def test_nodes_are_counted_as_slurm_lists_them(listed: str, nodes: int) -> None:
     (job,) = accounts(line("7", 0, 100, nodes=listed)).jobs
-    assert job.stays[0].node_count == nodes
+    assert job.starts[0].node_count == nodes
 
 
 @pytest.mark.parametrize(

@@ -201,7 +201,7 @@ def _write_accounts(cluster: AccountedCluster, books: Books) -> Accounts:
 
 
 def _are_complete(accounts: Accounts) -> bool:
-    starts = sum(len(job.stays) for job in accounts.jobs)
+    starts = sum(len(job.starts) for job in accounts.jobs)
     return (len(accounts.jobs), starts, accounts.unfinished) == (JOBS, STARTS, 0)
 
 
@@ -217,7 +217,7 @@ def test_jobs_of_every_end_state_become_runs(books: Books, settled: list[tuple[s
     jobs = books.jobs()
     assert [job for job, _ in settled] == sorted(jobs)
     assert len(jobs) == 28
-    ends = {stay.state for job in jobs.values() for stay in job.stays}
+    ends = {start.state for job in jobs.values() for start in job.starts}
     assert ends == {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "REQUEUED", "NODE_FAIL"}
 
 
@@ -227,14 +227,14 @@ def test_every_start_of_every_job_lasts_as_long_as_sacct_says(
     """Only what records in its first second may last longer, by less than a second."""
     longer_ns, total_ns = [], 0
     for job, run in settled:
-        attempts, stays = _attempts(run), books.jobs()[job].stays
-        assert len(attempts) == len(stays), job
-        for attempt, stay in zip(attempts, stays, strict=True):
-            total_ns += stay.end_ns - stay.start_ns
+        attempts, starts = _attempts(run), books.jobs()[job].starts
+        assert len(attempts) == len(starts), job
+        for attempt, start in zip(attempts, starts, strict=True):
+            total_ns += start.end_ns - start.start_ns
             longer_ns.append(
-                attempt.last_sign_ns - attempt.start_ns - (stay.end_ns - stay.start_ns)
+                attempt.last_sign_ns - attempt.start_ns - (start.end_ns - start.start_ns)
             )
-            recorded_at_once = attempt.segment.start_ns < stay.start_ns + SECOND_NS
+            recorded_at_once = attempt.segment.start_ns < start.start_ns + SECOND_NS
             assert 0 <= longer_ns[-1] < (SECOND_NS if recorded_at_once else 1), job
     assert len(longer_ns) == STARTS
     assert sum(longer_ns) <= total_ns // 100
@@ -250,7 +250,7 @@ def test_every_job_has_the_gpus_and_costs_the_dollars_that_follow_from_sacct(
         assert run["gpus"] == jobs[job].gpus, job
         paid += run["cost_micros"] or 0
         more = (run["cost_micros"] or 0) - jobs[job].gpu_ns // 1000
-        assert 0 <= more < max(1, jobs[job].gpus * len(jobs[job].stays) * 10**6), job
+        assert 0 <= more < max(1, jobs[job].gpus * len(jobs[job].starts) * 10**6), job
     owed = sum(job.gpu_ns for job in jobs.values()) // 1000
     assert owed <= paid <= owed * 1.01
 

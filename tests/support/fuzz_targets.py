@@ -30,16 +30,16 @@ from outlay.guard.ceilings import read_manifest as read_guard_manifest
 from outlay.guard.chain import START, position_of, scan
 from outlay.guard.chain import parse_slots as parse_head
 from outlay.guard.index.index_file import index_path, write_index
-from outlay.guard.rental.vendor_commands import PRESETS, parse_id, parse_listing
+from outlay.guard.rental.vendor_commands import PRESETS, parse_id, parse_page
 from outlay.guard.spend_log import FileSpendLog, head_path
 from outlay.ledger import Metric, Note, RunIdentity, read_identity, read_run
 from outlay.ledger.segments import run_file
 from outlay.prices.current import rates_file, read_rates
 from outlay.prices.sources import catalogs as csv_catalogs
 from outlay.prices.sources.vendors import parse_lambda, parse_runpod, parse_vast
-from outlay.proc.strays import ExitRecord, exit_path, read_exit
+from outlay.proc.exit_record import ExitRecord, exit_path, read_exit
 from outlay.runs.accounting.sacct import read_accounts
-from outlay.runs.directories import notices
+from outlay.runs.inbox import notices
 from outlay.runs.reading import read_figures
 from outlay.store import outlay_home
 from outlay.sweep.aggregate.aggregator import read_artefacts
@@ -161,7 +161,7 @@ def read_listing(raw: bytes, where: Path) -> None:
     text = raw.decode(errors="replace")
     for vendor in PRESETS.values():
         try:
-            parse_listing(vendor, text)
+            parse_page(vendor, text)
         finally:
             parse_id(vendor.id_from, text, "pod")
 

@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 
 from outlay.clock import SYSTEM
-from outlay.runs.starting import run
+from outlay.runs.live import run
 
 NUMBER_BYTES = 8
 ATTEMPTS_PER_RUN = 20

@@ -14,7 +14,7 @@ from outlay.clock import ManualClock
 from outlay.guard.balance import Hold
 from outlay.guard.budget_guard import BudgetGuard
 from outlay.guard.entries import Vendor
-from outlay.guard.rental.rental import RentalOrder, Reply, Tenancy, expand, rent
+from outlay.guard.rental.rental import ControlledRental, RentalOrder, Reply, expand, rent
 from outlay.guard.rental.watch import poll_once
 from outlay.units import Duration, Money, Rate
 
@@ -117,11 +117,11 @@ def rented(guard: BudgetGuard, vendor: StandIn, clock: ManualClock, /, **changes
     return rent(guard, wanted, ENVIRON, start_watcher=no_watcher, clock=clock)
 
 
-def watching(guard: BudgetGuard, hold: Hold, clock: ManualClock) -> Tenancy:
-    return Tenancy(guard=guard, hold=hold, environ=ENVIRON, clock=clock)
+def watching(guard: BudgetGuard, hold: Hold, clock: ManualClock) -> ControlledRental:
+    return ControlledRental(guard=guard, hold=hold, environ=ENVIRON, clock=clock)
 
 
-def finish(watch: Tenancy) -> None:
+def finish(watch: ControlledRental) -> None:
     """Poll until there is nothing left to watch, which must be soon."""
     assert any(not poll_once(watch) for _ in range(10))
 

@@ -16,7 +16,7 @@ import pytest
 from command_line import outlay
 from ledgers import Segment, dollars
 from outlay.budget.limits import KEYS
-from outlay.cli.sweep.live import standing
+from outlay.cli.sweep.live import status_line
 from outlay.clock import ManualClock
 from outlay.errors import Finding
 from outlay.export.csv_files import export_csv
@@ -469,6 +469,6 @@ def test_totals_of_a_sweep_are_by_kind(tmp_path: Path) -> None:
     one, two = Money(1_000_000), Money(2_000_000)
     assert (captured(manifest), captured(manifest, "showback")) == ([one], [two])
     assert (planned(manifest), planned(manifest, "showback")) == ([two], [Money(4_000_000)])
-    words = standing(manifest, NOW_NS)
+    words = status_line(manifest, NOW_NS)
     assert f"planned {two}, cost {one}, showback planned {Money(4_000_000)}" in words
     assert f"showback cost {two}" in words

@@ -19,7 +19,7 @@ from ledgers import START_NS, Segment
 from outlay.clock import ManualClock
 from outlay.decoding import read_document
 from outlay.errors import InvalidValue, MissingExtra
-from outlay.proc.strays import ExitRecord, exit_path
+from outlay.proc.exit_record import ExitRecord, exit_path
 from outlay.sweep.engines.base import Ended, Task
 from outlay.sweep.engines.slurm.engine import SlurmEngine
 from outlay.sweep.engines.slurm.job_options import (

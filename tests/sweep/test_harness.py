@@ -17,7 +17,8 @@ from outlay.sweep.plan.plan import SweepPlan
 from outlay.sweep.plan.planning import make_plan
 from outlay.sweep.run.devices import Tasks, check_fit, find_devices
 from outlay.sweep.run.harness import Harness, SweepOptions
-from outlay.sweep.run.settlement import SweepGuard, SweepRecorder, price_attempt
+from outlay.sweep.run.settlement import SweepRecorder
+from outlay.sweep.run.sweep_guard import SweepGuard, price_attempt
 from outlay.sweep.state.manifest import Journal, read_manifest
 from outlay.sweep.state.outcomes import RunState, RunVerdict
 from outlay.sweep.state.setup import create

@@ -23,7 +23,7 @@ from outlay.proc.identity import marked
 from outlay.sweep.errors import InvalidGrid, RunElsewhere, SweepNotRecorded
 from outlay.sweep.grid.files import plan_file
 from outlay.sweep.run.harness import Harness, SweepOptions
-from outlay.sweep.run.settlement import SweepGuard
+from outlay.sweep.run.sweep_guard import SweepGuard
 from outlay.sweep.run.sweeps import Cancelled, Result, cancel, resume, start
 from outlay.sweep.state.manifest import Journal, read_events, read_manifest
 from outlay.sweep.state.outcomes import Event, RunState

@@ -55,16 +55,16 @@ class MemoryModel:
         return int(free // self.bytes_per_sample) if free > 0 else 0
 
 
-def estimated_memory(parameters: int, *, tokens: int = _TOKENS_PER_SAMPLE) -> MemoryModel:
+def estimated_memory(parameters: int) -> MemoryModel:
     """Estimate the memory of a transformer of that size on one GPU."""
     if parameters < 1:
         raise InvalidValue("model_param_count", parameters, "a number of parameters, 1 or more")
     layers = (parameters / (12 * _HIDDEN_PER_LAYER**2)) ** (1 / 3)
     hidden = _HIDDEN_PER_LAYER * layers
-    per_token = layers * hidden * (34 + 5 * tokens / _HEAD)
+    per_token = layers * hidden * (34 + 5 * _TOKENS_PER_SAMPLE / _HEAD)
     return MemoryModel(
         fixed_bytes=parameters * STATE_BYTES_PER_PARAMETER,
-        bytes_per_sample=per_token * tokens,
+        bytes_per_sample=per_token * _TOKENS_PER_SAMPLE,
         measured=False,
     )
 

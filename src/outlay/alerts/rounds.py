@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -92,7 +92,6 @@ def run_round(
     *,
     say: Callable[[str], None],
     digest: Callable[[WatchRule], str] | None = None,
-    environ: Mapping[str, str] | None = None,
 ) -> AlertRound | None:
     """Evaluate, send, and write the state; None if another process holds the lock.
 
@@ -126,7 +125,7 @@ def run_round(
             digests=before.digests | {_digest_key(rule): now_ns for rule, _ in pages},
         )
         _write_state(state)
-        state = _deliver(state, settings, now_ns, say, environ)
+        state = _deliver(state, settings, now_ns, say)
         findings += _troubles(state)
         return AlertRound(alerts=evaluated.alerts, sent=sent, state=state, findings=tuple(findings))
 
@@ -210,7 +209,6 @@ def _deliver(
     settings: AlertSettings,
     now_ns: int,
     say: Callable[[str], None],
-    environ: Mapping[str, str] | None,
 ) -> AlertState:
     """Try every undelivered message, writing the state after each."""
     waiting, state = state.waiting, msgspec.structs.replace(state, waiting=(), trouble="")
@@ -226,7 +224,7 @@ def _deliver(
             left = (each,)
         else:
             try:
-                deliver(target, each.message, say=say, environ=environ)
+                deliver(target, each.message, say=say)
                 delivered = 1
             except DeliveryFailed as error:
                 failed.add(target.name)

@@ -2,4 +2,4 @@
 
 from outlay.cli.app import main
 
-__all__ = ["main"]
+__all__ = ["app", "main"]

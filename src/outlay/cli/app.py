@@ -20,7 +20,7 @@ from outlay.errors import OutlayError
 from outlay.store import outlay_home
 
 if TYPE_CHECKING:
-    from outlay.proc.strays import StrayFamily
+    from outlay.proc.orphaned_tree import OrphanedTree
 
 # Help panels, in the order in which they are shown.
 RECORD = "Record"
@@ -191,7 +191,7 @@ def main() -> None:
 def _run() -> None:
     """Run a command; errors that the user can fix become one line and an exit code."""
     try:
-        _settle_strays()
+        _settle_orphaned_trees()
         build()()
     except OutlayError as error:
         _print_error(str(error))
@@ -210,7 +210,7 @@ def _run() -> None:
         sys.exit(1)
 
 
-def _settle_strays() -> None:
+def _settle_orphaned_trees() -> None:
     """Report commands whose supervisor and keeper were both killed.
 
     A command of ``outlay exec`` is recorded again; any other is ended.
@@ -221,41 +221,41 @@ def _settle_strays() -> None:
             return
     except OSError:
         return
-    from outlay.proc.strays import find_strays
+    from outlay.proc.orphaned_tree import find_orphaned_trees
 
-    for stray in find_strays(kept):
-        errors.print(f"outlay: {_settle_stray(stray)}", soft_wrap=True)
+    for orphaned in find_orphaned_trees(kept):
+        errors.print(f"outlay: {_settle_orphaned(orphaned)}", soft_wrap=True)
 
 
-def _settle_stray(stray: StrayFamily) -> str:
-    """Take over or end one stray family; return the message for the user."""
+def _settle_orphaned(orphaned: OrphanedTree) -> str:
+    """Take over or end one orphaned process tree; return the message for the user."""
     from outlay.proc.identity import command_line
 
-    about = stray.record.about
+    about = orphaned.record.about
     # Only the program's name: its arguments may hold a secret.
-    what = ", ".join(f"process {p.pid} ({command_line(p.pid)[0]})" for p in stray.alive)
+    what = ", ".join(f"process {p.pid} ({command_line(p.pid)[0]})" for p in orphaned.alive)
     killed = "its supervisor and its keeper were killed"
     match about.get("kind"):
         case "exec":
             from outlay.runs.exec import take_over
 
-            take_over(stray)
+            take_over(orphaned)
             return f"{what} is still running, {killed}. Recording resumed in {about['run_dir']}."
         case "guard":
             hold = f"was still running under hold {about['hold']}"
-            return f"{what} {hold}: {killed}. {_capture_stray(stray)}"
+            return f"{what} {hold}: {killed}. {_capture_orphaned(orphaned)}"
         case _:
-            stray.end()
-            stray.forget()
+            orphaned.end()
+            orphaned.forget()
             root = about.get("root", "")
             return f"{what} of the sweep in {root} was still running: {killed}. It was ended."
 
 
-def _capture_stray(stray: StrayFamily) -> str:
-    from outlay.guard.supervise import settle_stray
+def _capture_orphaned(orphaned: OrphanedTree) -> str:
+    from outlay.guard.supervise import settle_orphaned
 
     try:
-        actual = settle_stray(stray)
+        actual = settle_orphaned(orphaned)
     except OutlayError as error:
         return f"It was ended; its cost could not be recorded: {error}"
     return "It was ended." if actual is None else f"It was ended; {actual} recorded for it."

@@ -48,7 +48,7 @@ from outlay.sweep.aggregate.comparison import ranked
 from outlay.sweep.grid.files import plan_file
 from outlay.sweep.plan.plan import SweepPlan
 from outlay.sweep.run.harness import Harness, SweepOptions
-from outlay.sweep.run.settlement import SPEND_LOG
+from outlay.sweep.run.sweep_guard import SPEND_LOG
 from outlay.sweep.run.sweeps import Result, start
 from outlay.units import Money
 from outlay.units.quantity import duration_text

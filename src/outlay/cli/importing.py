@@ -413,5 +413,5 @@ def _print_jobs(rows: list[_Partition], done: ImportedJobs) -> None:
     if done.withdrawn:
         console.print(f"Removed {done.withdrawn} imported earlier that have logs of their own.")
     if done.jobs:
-        month = f"{utc_datetime(done.jobs[-1].stays[-1].end_ns):%Y-%m}"
+        month = f"{utc_datetime(done.jobs[-1].starts[-1].end_ns):%Y-%m}"
         console.print(f"Allocate the cost with: outlay cost allocate --by user --month {month}")

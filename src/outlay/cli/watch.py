@@ -99,10 +99,10 @@ def _tend(log_path: Path) -> None:
         if not guard.log.look(lambda books: may_be_listed(books, SYSTEM.wall_ns())):
             return
         reaper = Reaper(guard, os.environ, say=say)
-        census = reaper.census()
-        for finding in census.findings:
+        inventory = reaper.inventory()
+        for finding in inventory.findings:
             say(str(finding))
-        reaper.reap(census, pause_s=5.0)
+        reaper.reap(inventory, pause_s=5.0)
         for orphan in reaper.orphans():
             if start_watcher(log_path, orphan, os.environ, _POLL):
                 say(f"hold {orphan.id} ({orphan.op_label}) has a new watcher")

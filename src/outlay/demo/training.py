@@ -128,16 +128,16 @@ STEPS = 5_000
 ROUNDS = 5
 
 
-def recording_ns_per_step(directory: Path, clock: Clock = SYSTEM) -> int:
+def recording_ns_per_step(directory: Path) -> int:
     """Return the extra time per step of a recorded empty loop; the best of five."""
     with outlay.run("overhead", dir=directory) as run:
-        recorded = min(_loop_ns(run.steps(range(STEPS)), clock) for _ in range(ROUNDS))
-    bare = min(_loop_ns(range(STEPS), clock) for _ in range(ROUNDS))
+        recorded = min(_loop_ns(run.steps(range(STEPS))) for _ in range(ROUNDS))
+    bare = min(_loop_ns(range(STEPS)) for _ in range(ROUNDS))
     return (recorded - bare) // STEPS
 
 
-def _loop_ns(steps: Iterable[int], clock: Clock) -> int:
-    begun_ns = clock.monotonic_ns()
+def _loop_ns(steps: Iterable[int]) -> int:
+    begun_ns = SYSTEM.monotonic_ns()
     for _ in steps:
         pass
-    return clock.monotonic_ns() - begun_ns
+    return SYSTEM.monotonic_ns() - begun_ns

@@ -1,1 +1,5 @@
 """How much of a run was productive: every nanosecond of its wall time has one phase."""
+
+__all__ = [
+    "attempt", "follower", "phases", "readings", "reliability", "steps", "throughput", "timeline",
+]  # fmt: skip

@@ -15,7 +15,7 @@ from itertools import accumulate, pairwise
 from statistics import median
 
 from outlay.goodput import phases as ph
-from outlay.goodput.timeline import Breakdown, Stretch, Timeline, Window
+from outlay.goodput.timeline import Breakdown, Timeline, TimelineInterval, Window
 
 RESTART = (ph.ACCELERATOR_INIT, ph.TRAINING_PREP, ph.CHECKPOINT_RESTORE, ph.PROGRAM_STARTUP)
 _LOST_TO_DISRUPTIONS = (ph.RECOVERY, ph.WASTED_PROGRESS, *RESTART)
@@ -73,9 +73,11 @@ def count_disruptions(timeline: Timeline, window: Window | None = None) -> int:
     return sum(1 for _ in _disrupted(timeline, window))
 
 
-def _disrupted(timeline: Timeline, window: Window | None) -> Iterator[tuple[Stretch, Stretch]]:
+def _disrupted(
+    timeline: Timeline, window: Window | None
+) -> Iterator[tuple[TimelineInterval, TimelineInterval]]:
     """Yield the attempts before and after each disruption."""
-    attempts = [stretch for stretch in timeline.stretches if stretch.timeline is not None]
+    attempts = [interval for interval in timeline.intervals if interval.timeline is not None]
     for before, after in pairwise(attempts):
         is_inside = window is None or window.start_ns <= after.start_ns < window.end_ns
         if is_inside and not timeline.attempts[before.attempt].completed:
@@ -125,7 +127,7 @@ def checkpoint_spacing(timeline: Timeline) -> int | None:
 
 
 def _disruption(
-    timeline: Timeline, before: Stretch, after: Stretch, furthest_step: int
+    timeline: Timeline, before: TimelineInterval, after: TimelineInterval, furthest_step: int
 ) -> Disruption:
     assert after.timeline is not None
     disrupted = timeline.attempts[before.attempt]

@@ -104,7 +104,7 @@ def utilisation(
     Between two attempts the GPUs are those of the first.
     """
     wall_ns = executing_ns = Fraction(0)  # GPU time.
-    last_ns = timeline.stretches[-1].end_ns
+    last_ns = timeline.intervals[-1].end_ns
     for (start_ns, gpus), (end_ns, _) in pairwise([*_gpus(timeline), (last_ns, Fraction(0))]):
         for part in within(windows, start_ns, end_ns):
             phases = timeline.between(part.start_ns, part.end_ns)

@@ -1,6 +1,6 @@
 """A run's timeline: an exact partition of its wall time, and of the time and money of a window.
 
-The timeline is a sequence of stretches: attempts, the ``recovery`` between them, and idle time
+The timeline is a sequence of intervals: attempts, the ``recovery`` between them, and idle time
 after a completed attempt, which is outside of wall time. It is a pure function of the account and
 the present; results are cached while the account grows.
 """
@@ -27,7 +27,7 @@ from outlay.units import Money
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class TimelineInterval:
     """An attempt, or the gap after one.
 
     Attributes:
@@ -43,7 +43,7 @@ class Stretch:
     idle: bool = False
 
     def before(self, t_ns: int) -> dict[str, int]:
-        """Return the phases of the stretch up to ``t_ns``."""
+        """Return the phases of the interval up to ``t_ns``."""
         if self.timeline is not None:
             return self.timeline.whole if t_ns == self.end_ns else self.timeline.before(t_ns)
         return {} if self.idle else {ph.RECOVERY: t_ns - self.start_ns}
@@ -54,7 +54,7 @@ class Timeline:
     """The phases of a run from its first start to the present."""
 
     attempts: Sequence[Attempt]
-    stretches: Sequence[Stretch]
+    intervals: Sequence[TimelineInterval]
     end_ns: int
     now_ns: int
     alive: bool
@@ -67,25 +67,25 @@ class Timeline:
     _before: list[dict[str, int]] = field(init=False)
 
     def __post_init__(self) -> None:
-        self._starts = [stretch.start_ns for stretch in self.stretches]
+        self._starts = [interval.start_ns for interval in self.intervals]
         self.start_ns = self._starts[0]
-        wholes = (stretch.before(stretch.end_ns) for stretch in self.stretches)
+        wholes = (interval.before(interval.end_ns) for interval in self.intervals)
         self._before = list(accumulate(wholes, ph.added, initial=dict[str, int]()))
 
     @property
     def attempt_timelines(self) -> list[AttemptTimeline]:
         """The timelines of the attempts, oldest first."""
-        return [each.timeline for each in self.stretches if each.timeline is not None]
+        return [each.timeline for each in self.intervals if each.timeline is not None]
 
     def before(self, t_ns: int) -> dict[str, int]:
         """Return the nanoseconds of each phase from the run's start to ``t_ns``."""
         index = bisect.bisect_right(self._starts, t_ns) - 1
         if index < 0:
             return {}
-        stretch = self.stretches[index]
-        if t_ns >= stretch.end_ns:
+        interval = self.intervals[index]
+        if t_ns >= interval.end_ns:
             return self._before[index + 1]
-        return ph.added(self._before[index], stretch.before(t_ns))
+        return ph.added(self._before[index], interval.before(t_ns))
 
     def between(self, start_ns: int, end_ns: int) -> dict[str, int]:
         """Return the nanoseconds of each phase during ``[start_ns, end_ns)``; none are zero."""
@@ -106,9 +106,9 @@ class Timeline:
     def idle_between(self, start_ns: int, end_ns: int) -> int:
         """Return the idle time after completed attempts during ``[start_ns, end_ns)``."""
         overlaps = (
-            min(end_ns, stretch.end_ns) - max(start_ns, stretch.start_ns)
-            for stretch in self.stretches
-            if stretch.idle
+            min(end_ns, interval.end_ns) - max(start_ns, interval.start_ns)
+            for interval in self.intervals
+            if interval.idle
         )
         return sum(ns for ns in overlaps if ns > 0)
 
@@ -193,7 +193,7 @@ class TimelineBuilder:
         own = [leader.times for leader in leaders]
         return Timeline(
             attempts=attempts,
-            stretches=list(_stretches(attempts, timelines, max(now_ns, end_ns))),
+            intervals=list(_intervals(attempts, timelines, max(now_ns, end_ns))),
             end_ns=end_ns,
             now_ns=now_ns,
             alive=alive,
@@ -252,17 +252,17 @@ def _first_times(own: Sequence[OwnTimes]) -> Ints:
     return times // np.array([times.segment.steps.count[0] for times in first], dtype=np.int64)
 
 
-def _stretches(
+def _intervals(
     attempts: Sequence[Attempt], timelines: Sequence[AttemptTimeline], until_ns: int
-) -> Iterator[Stretch]:
+) -> Iterator[TimelineInterval]:
     following: Sequence[Attempt | None] = [*attempts[1:], None]
     for index, (attempt, timeline, later) in enumerate(
         zip(attempts, timelines, following, strict=True)
     ):
-        yield Stretch(attempt.start_ns, attempt.last_sign_ns, index, timeline)
+        yield TimelineInterval(attempt.start_ns, attempt.last_sign_ns, index, timeline)
         gap_end_ns = until_ns if later is None else later.start_ns
         if gap_end_ns > attempt.last_sign_ns:
-            yield Stretch(attempt.last_sign_ns, gap_end_ns, index, idle=attempt.completed)
+            yield TimelineInterval(attempt.last_sign_ns, gap_end_ns, index, idle=attempt.completed)
 
 
 # Breakdown of windows by phase: nanoseconds and money, which sum to the total exactly.

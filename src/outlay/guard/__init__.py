@@ -3,3 +3,8 @@
 Decisions are pure functions; every figure is a fold of the spend log. No network and no prices:
 callers pass rates and vendor commands.
 """
+
+__all__ = [
+    "balance", "budget_guard", "captures", "ceilings", "checklist", "entries", "errors", "gate",
+    "lease", "rental", "spend_log", "supervise",
+]  # fmt: skip

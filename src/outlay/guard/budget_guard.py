@@ -16,7 +16,7 @@ from functools import cache
 from pathlib import Path
 from typing import Self
 
-from outlay.clock import SYSTEM, Clock, wall_ns_of
+from outlay.clock import SYSTEM, Clock, utc_text, wall_ns_of
 from outlay.errors import Finding
 from outlay.guard import decisions
 from outlay.guard.balance import (
@@ -43,8 +43,8 @@ from outlay.guard.chain import MissingLine
 from outlay.guard.entries import (
     Answer,
     Captured,
+    Decision,
     Noted,
-    Posting,
     Rental,
     RunPart,
     amount_of,
@@ -59,7 +59,6 @@ from outlay.guard.entries import (
     read_text,
 )
 from outlay.guard.errors import CeilingUnusable
-from outlay.guard.locking import this_process, why_unattended
 from outlay.guard.spend_log import (
     FileSpendLog,
     MemorySpendLog,
@@ -67,6 +66,7 @@ from outlay.guard.spend_log import (
     Verification,
     read_log_path,
 )
+from outlay.proc.process_name import has_ended, this_process
 from outlay.rates import cost_at_most
 from outlay.units import Money, Rate
 
@@ -339,7 +339,7 @@ class BudgetGuard:
         after = parse_limit(ceiling_usd, where="ceiling_usd", currency=self.currency)
         path = self._manifest_path
 
-        def decide(_: Books, now: decisions.Moment) -> Posting[None]:
+        def decide(_: Books, now: decisions.Moment) -> Decision[None]:
             before = (manifest_ceilings(path, self.currency) or now.ceilings).whole
             return decisions.set_ceiling(now, before, after, by=this_user(), reason=text)
 
@@ -480,13 +480,13 @@ class BudgetGuard:
 
     def _transact(
         self,
-        decide: Callable[[Books, decisions.Moment], Posting[Answer]],
+        decide: Callable[[Books, decisions.Moment], Decision[Answer]],
         *,
         needs_ceiling: bool = False,
     ) -> Answer:
         """Decide under the lock; ``needs_ceiling`` refuses while that is unusable."""
 
-        def post(books: Books) -> Posting[Answer]:
+        def post(books: Books) -> Decision[Answer]:
             self._check_currency(books)
             now = self._now(needs_ceiling=needs_ceiling)
             return decisions.noting_raise(books, now, decide(books, now))
@@ -536,3 +536,34 @@ def _announce_test_mode() -> None:
             f"outlay: {TEST_MODE}=1: the guard keeps its books in memory; nothing is written, and "
             "all of it is forgotten with this process\n"
         )
+
+
+# Stale holds and unattended rentals: reported, never released.
+
+OLD_NS = 24 * 3600 * 10**9
+
+
+def why_unattended(hold: Hold, now_ns: int) -> str:
+    """Return why a live rental is an error, overdue or unwatched; "" if it is not."""
+    if hold.rental is None or hold.state == "gone":
+        return ""
+    why = []
+    deadline_ns = wall_ns_of(parse_timestamp(hold.rental.deadline))
+    if now_ns > deadline_ns:
+        why.append(f"it is past its deadline of {utc_text(deadline_ns)}")
+    if has_ended(hold.watcher or hold.by):
+        why.append(
+            f"its watcher {hold.watcher} is dead" if hold.watcher else "it never had a watcher"
+        )
+    return " and ".join(why)
+
+
+def why_stale(hold: Hold, now_ns: int) -> str:
+    """Return why a hold may be abandoned; "" if nothing suggests that."""
+    if hold.rental is not None:
+        return why_unattended(hold, now_ns)
+    if has_ended(hold.by):
+        return f"{hold.by}, which opened it, has ended"
+    if now_ns - wall_ns_of(parse_timestamp(hold.ts)) > OLD_NS:
+        return "it is older than a day"
+    return ""

@@ -7,7 +7,6 @@ started over is not taken for the old one.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import replace
 from decimal import Decimal
@@ -22,7 +21,6 @@ from outlay.files import read_own, write_whole
 from outlay.guard.balance import Books, Ceilings
 from outlay.guard.entries import amount_of, lab_of
 from outlay.guard.errors import CeilingUnusable
-from outlay.guard.locking import read_small
 from outlay.units import Money
 
 MANIFEST_NAME = "manifest.json"
@@ -105,7 +103,9 @@ def read_manifest(path: Path) -> CeilingManifest | None:
 
 def _read_bytes(path: Path) -> bytes | None:
     try:
-        return read_small(os.fspath(path))
+        return read_own(path)
+    except FileNotFoundError:
+        return None
     except OSError as error:
         raise CeilingUnusable(str(path), str(error), "a readable manifest.json") from error
 

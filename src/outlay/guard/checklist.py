@@ -14,11 +14,10 @@ from outlay.clock import utc_text, wall_ns_of
 from outlay.errors import InvalidValue, OutlayError
 from outlay.files import write_whole
 from outlay.guard.balance import ScopeStanding
-from outlay.guard.budget_guard import BudgetGuard
+from outlay.guard.budget_guard import BudgetGuard, why_stale
 from outlay.guard.ceilings import CeilingManifest
 from outlay.guard.entries import BUFFER, WHOLE, Noted, Scope, amount_of, lab_of, parse_timestamp
-from outlay.guard.locking import why_stale
-from outlay.guard.rental.watch import Census
+from outlay.guard.rental.watch import RentalInventory
 from outlay.rates import cost_at_most
 from outlay.units import Duration, Money, Rate
 from outlay.units.quantity import EXACT, NS_PER_HOUR
@@ -290,7 +289,7 @@ class Flight:
 
 
 def preflight(
-    guard: BudgetGuard, flight: Flight, *, now_ns: int, census: Census | None = None
+    guard: BudgetGuard, flight: Flight, *, now_ns: int, inventory: RentalInventory | None = None
 ) -> tuple[Check, ...]:
     """Return every check in the checklist's order; launches and writes nothing."""
     lab = lab_of(flight.label, flight.lab)
@@ -305,7 +304,7 @@ def preflight(
         _lab(lab, lab_row, flight.estimate),
         *(_fits(row, flight.estimate) for row in paces),
         _stale(guard, now_ns),
-        _others(census),
+        _others(inventory),
         _alert(lab, cap),
         _timer(flight, cap),
         Check(
@@ -357,13 +356,15 @@ def _stale(guard: BudgetGuard, now_ns: int) -> Check:
     return Check(name="stale-holds", passed=not stale, text=text)
 
 
-def _others(census: Census | None) -> Check:
-    if census is None:
+def _others(inventory: RentalInventory | None) -> Check:
+    if inventory is None:
         text = "the vendor's console shows no other instance running"
         return Check(name="others", passed=None, text=text)
-    if census.findings:
-        return Check(name="others", passed=None, text=f"{census.findings[0]}; look at the console")
-    names = ", ".join(f"{row.name or row.id} ({row.state})" for row in census.rows)
+    if inventory.findings:
+        return Check(
+            name="others", passed=None, text=f"{inventory.findings[0]}; look at the console"
+        )
+    names = ", ".join(f"{row.name or row.id} ({row.state})" for row in inventory.rows)
     text = f"already running: {names}" if names else "the vendor runs nothing else"
     return Check(name="others", passed=not names, text=text)
 
@@ -407,7 +408,9 @@ def cost_since_start(guard: BudgetGuard, label: str, rate: Rate, *, now_ns: int)
     return cost_at_most(rate, elapsed_ns)
 
 
-def postflight(guard: BudgetGuard, label: str, *, census: Census | None) -> tuple[Check, ...]:
+def postflight(
+    guard: BudgetGuard, label: str, *, inventory: RentalInventory | None
+) -> tuple[Check, ...]:
     """Check that everything of a label has ended and is settled."""
     books = guard.log.books()
     open_holds = [hold for hold in books.open_holds() if hold.op_label == label]
@@ -425,4 +428,4 @@ def postflight(guard: BudgetGuard, label: str, *, census: Census | None) -> tupl
     elif not_gone:
         text = f"not verified gone: {', '.join(not_gone)}"
     proofs = Check(name="gone", passed=(not not_gone) if rented else None, text=text)
-    return (settled, proofs) if census is None else (settled, proofs, _others(census))
+    return (settled, proofs) if inventory is None else (settled, proofs, _others(inventory))

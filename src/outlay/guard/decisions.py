@@ -35,10 +35,10 @@ from outlay.guard.entries import (
     AnyLine,
     Captured,
     Corrected,
+    Decision,
     Extended,
     Held,
     Noted,
-    Posting,
     Rental,
     RunPart,
     Simple,
@@ -111,17 +111,17 @@ class Moment:
         }
 
 
-def noting_raise(books: Books, moment: Moment, posting: Posting[Answer]) -> Posting[Answer]:
-    """Return a posting that first notes a ceiling above that of the last line, if there is one."""
+def noting_raise(books: Books, moment: Moment, decision: Decision[Answer]) -> Decision[Answer]:
+    """Return a decision that first notes a ceiling above that of the last line, if there is one."""
     limits, before = moment.limits, books.ceiling_micros
     if before is None and limits is not None and limits.over is not None:
         before = limits.over.micros
-    if not posting.entries or limits is None or before is None or limits.whole.micros <= before:
-        return posting
+    if not decision.entries or limits is None or before is None or limits.whole.micros <= before:
+        return decision
     after = amount_of(limits.whole.micros)
     detail = {"from": str(amount_of(before)), "to": str(after), "by": limits.by}
     raised = Noted(**moment.stamp(""), event=RAISED, detail=detail)
-    return Posting((raised, *posting.entries), posting.answer)
+    return Decision((raised, *decision.entries), decision.answer)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,13 +148,13 @@ def authorize(
     request: HoldRequest,
     *,
     unattended: Mapping[str, str],
-) -> Posting[Hold]:
+) -> Decision[Hold]:
     """Open a hold, or return the one that the same key was granted before.
 
     ``unattended`` maps the holds of unattended rentals to the reason; each blocks its own lab.
     """
     if request.key and (granted := books.grant(request.key)):
-        return Posting((), _earlier_grant(granted, request))
+        return Decision((), _earlier_grant(granted, request))
     day, lab = moment.day(books), request.lab
     for hold_id, why in unattended.items():
         if (other := books.hold(hold_id)).lab == lab:
@@ -174,12 +174,12 @@ def authorize(
         by=request.by,
         caps=_caps(moment.ceilings, lab, day),
     )
-    return Posting((held,), Hold.opened_by(held))
+    return Decision((held,), Hold.opened_by(held))
 
 
 def extend(
     books: Books, moment: Moment, hold_id: str, more: Money, least: Money | None
-) -> Posting[Hold]:
+) -> Decision[Hold]:
     """Extend an open hold; the extension counts on the hold's own day.
 
     If ``more`` does not fit, what fits is held, but no less than ``least``.
@@ -193,7 +193,7 @@ def extend(
         caps=_caps(moment.ceilings, hold.lab, hold.day),
     )
     grown = replace(hold, amount=hold.amount + more)
-    return Posting((extended,), grown)
+    return Decision((extended,), grown)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -208,10 +208,10 @@ class Spend:
     part: RunPart | None = None
 
 
-def record(books: Books, moment: Moment, spend: Spend) -> Posting[Captured]:
+def record(books: Books, moment: Moment, spend: Spend) -> Decision[Captured]:
     """Capture spend, and resolve its hold if there is one."""
     if spend.key and (granted := books.grant(spend.key)):
-        return Posting((), _earlier_capture(granted, spend))
+        return Decision((), _earlier_capture(granted, spend))
     if spend.hold is None:
         hold = books.oldest_open(spend.op_label)
     else:
@@ -227,13 +227,13 @@ def record(books: Books, moment: Moment, spend: Spend) -> Posting[Captured]:
         basis=spend.basis,
         part=spend.part,
     )
-    return Posting((captured,), captured)
+    return Decision((captured,), captured)
 
 
-def void(books: Books, moment: Moment, hold_id: str, reason: str) -> Posting[None]:
+def void(books: Books, moment: Moment, hold_id: str, reason: str) -> Decision[None]:
     """Release an open hold."""
     voided = _voided(moment, _settleable(books, hold_id), reason)
-    return Posting((voided,), None)
+    return Decision((voided,), None)
 
 
 def _voided(moment: Moment, hold: Hold, reason: str) -> Voided:
@@ -261,7 +261,7 @@ def settle_rental(
     cost: Money,
     proof: str,
     basis: str = "estimated",
-) -> Posting[Money | None]:
+) -> Decision[Money | None]:
     """Record that a rental is gone, and its cost; the answer is None if that was done before.
 
     ``seen`` is the hold with the id under which the vendor listed the rental. A hold that an
@@ -275,7 +275,7 @@ def settle_rental(
         raise UnknownHold(seen.id)
     is_open = books.is_open(hold.id)
     if not is_open and hold.state in ("gone", "reappeared"):
-        return Posting((), None)
+        return Decision((), None)
     gone = _gone(moment, hold, proof, resource=seen.resource)
     if is_open:
         captured = Captured(
@@ -283,12 +283,12 @@ def settle_rental(
             estimated=amount_of(hold.amount.micros), hold=hold.id, lab=hold.lab, day=hold.day,
             basis=basis,
         )  # fmt: skip
-        return Posting((gone, captured), cost)
+        return Decision((gone, captured), cost)
     rest = cost.micros - (books.paid_for(hold.id) or 0)
     if rest <= 0:  # Its settlement covered all of it.
-        return Posting((gone,), Money(0, cost.currency))
+        return Decision((gone,), Money(0, cost.currency))
     corrected = _late_cost(moment, hold, rest)
-    return Posting((gone, corrected), Money(rest, cost.currency))
+    return Decision((gone, corrected), Money(rest, cost.currency))
 
 
 def _late_cost(moment: Moment, hold: Hold, micros: int) -> Corrected:
@@ -304,7 +304,7 @@ REOPENED = Duration(600 * 10**9)
 
 def reopen_rental(
     books: Books, moment: Moment, hold_id: str, *, new: str, by: str, resource: str
-) -> Posting[Hold]:
+) -> Decision[Hold]:
     """Correct the cost of a rental that came back after its end, and open a hold for the rest.
 
     What runs is paid for whether or not it fits, so that the new hold is never refused: it holds
@@ -320,7 +320,7 @@ def reopen_rental(
     name = hold.rental.name
     here = [each for each in books.open_rentals() if each.rental and each.rental.name == name]
     if here or hold.state != "gone":
-        return Posting((), here[-1] if here else hold)
+        return Decision((), here[-1] if here else hold)
     rental = msgspec.structs.replace(
         hold.rental, started=moment.ts, deadline=moment.ts,
         ordered=hold.rental.ordered or hold.rental.started,
@@ -342,7 +342,7 @@ def reopen_rental(
         Noted(**stamp, hold=new, event="listed"),
     )
     answer = Hold.opened_by(held).noted("created", created, moment.ts)
-    return Posting(entries, answer.noted("listed", {}, moment.ts))
+    return Decision(entries, answer.noted("listed", {}, moment.ts))
 
 
 def _as_fits(books: Books, moment: Moment, rental: Rental, lab: str, late: int) -> int:
@@ -354,10 +354,10 @@ def _as_fits(books: Books, moment: Moment, rental: Rental, lab: str, late: int) 
     return min(wanted, left.micros - late) if left.micros > late else 0
 
 
-def release_rental(books: Books, moment: Moment, hold_id: str, proof: str) -> Posting[None]:
+def release_rental(books: Books, moment: Moment, hold_id: str, proof: str) -> Decision[None]:
     """Release the hold of a rental that was never created."""
     hold = books.hold(hold_id)
-    return Posting((_gone(moment, hold, proof), _voided(moment, hold, proof)), None)
+    return Decision((_gone(moment, hold, proof), _voided(moment, hold, proof)), None)
 
 
 def _gone(moment: Moment, hold: Hold, proof: str, **detail: str) -> Noted:
@@ -373,13 +373,13 @@ def correct(
     *,
     reason: str,
     expected: Money | None,
-) -> Posting[None]:
+) -> Decision[None]:
     """Add a difference to a label's spend, in the lab and on the day of its last capture.
 
     Nothing is added if the total spend is not ``expected``.
     """
     if expected is not None and expected.micros != books.captured():
-        return Posting((), None)
+        return Decision((), None)
     lab, day = books.last_paid(op_label) or (lab_of(op_label), moment.day(books))
     spent = min(books.captured(scope) for scope in scopes_of(lab, day))
     if spent + difference.micros < 0:
@@ -387,26 +387,26 @@ def correct(
         raise InvalidValue("difference_usd", str(difference), f"no more than was spent, {there}")
     actual = amount_of(difference.micros)
     corrected = Corrected(**moment.stamp(op_label), actual=actual, lab=lab, day=day, reason=reason)
-    return Posting((corrected,), None)
+    return Decision((corrected,), None)
 
 
 def note(
     moment: Moment, op_label: str, event: str, *, hold: str, detail: dict[str, str]
-) -> Posting[None]:
+) -> Decision[None]:
     """Append a note."""
     noted = Noted(**moment.stamp(op_label), hold=hold, event=event, detail=detail)
-    return Posting((noted,), None)
+    return Decision((noted,), None)
 
 
-def take_watch(books: Books, moment: Moment, hold: Hold, watcher: str) -> Posting[bool]:
+def take_watch(books: Books, moment: Moment, hold: Hold, watcher: str) -> Decision[bool]:
     """Note a rental's new watcher, unless another one was noted since ``hold`` was read."""
     rental = books.rental(hold.id)
     current = "" if rental is None else rental.watcher
     if current != hold.watcher:
-        return Posting((), current == watcher)
+        return Decision((), current == watcher)
     stamp = moment.stamp(hold.op_label)
     noted = Noted(**stamp, hold=hold.id, event="watched", detail={"watcher": watcher})
-    return Posting((noted,), answer=True)
+    return Decision((noted,), answer=True)
 
 
 def accept(
@@ -423,7 +423,7 @@ def accept(
 
 def set_ceiling(
     moment: Moment, before: Money, after: Money, *, by: str, reason: str
-) -> Posting[None]:
+) -> Decision[None]:
     """Append the note of a person's change of the ceiling."""
     if after == before:
         raise InvalidValue("ceiling", str(after), "another ceiling than the one in force")
@@ -434,7 +434,7 @@ def set_ceiling(
     }  # fmt: skip
     changed = replace(moment, limits=replace(moment.ceilings, whole=after))
     noted = Noted(**changed.stamp(""), event=event, detail=detail)
-    return Posting((noted,), None)
+    return Decision((noted,), None)
 
 
 def recheck_decisions(

@@ -416,7 +416,7 @@ Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True, slots=True)
-class Posting(Generic[Answer]):
+class Decision(Generic[Answer]):
     """The entries that a decision appends, and its answer once they are on disk."""
 
     entries: tuple[AnyEntry, ...]

@@ -11,10 +11,11 @@ the fold in ``spend.index``, if the log still has the line up to which that goes
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import os
 import stat
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -24,26 +25,39 @@ from typing import Protocol
 
 from outlay.clock import SYSTEM, Clock
 from outlay.errors import Finding, InvalidValue
-from outlay.files import open_own, unlock
+from outlay.files import (
+    make_private,
+    open_own,
+    read_from,
+    read_own,
+    sync_directory,
+    unlock,
+    write_whole,
+)
 from outlay.guard.balance import Books
 from outlay.guard.ceilings import MANIFEST_NAME, first_line_of, manifest_path, write_first_line
 from outlay.guard.chain import (
+    GENESIS,
     HASH_BYTES,
     NO_SLOTS,
     NOTHING,
+    SLOT_BYTES,
     START,
     Head,
     Link,
     MissingLine,
     Position,
     ScanResult,
+    Slots,
+    encode_slot,
     link_at,
     link_entries,
+    parse_slots,
     position_of,
     scan,
 )
 from outlay.guard.decisions import recheck_decisions
-from outlay.guard.entries import Answer, AnyEntry, AnyLine, Posting, Simple, timestamp
+from outlay.guard.entries import Answer, AnyEntry, AnyLine, Decision, Simple, timestamp
 from outlay.guard.errors import (
     CeilingUnusable,
     Inconsistent,
@@ -59,19 +73,8 @@ from outlay.guard.index.index_file import (
     write_index,
 )
 from outlay.guard.index.trie import DoubtfulIndex
-from outlay.guard.locking import (
-    HeadFile,
-    LockStuck,
-    RememberedHead,
-    file_exists,
-    local_locks,
-    lock,
-    lock_excludes,
-    make_directory,
-    read_from,
-    sync_directory,
-    turn_at,
-)
+from outlay.guard.locking import LockStuck, local_locks, lock, lock_excludes, turn_at
+from outlay.store import outlay_home
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +100,7 @@ class Verification:
 class SpendLog(Protocol):
     """An append-only log in which a decision and its append are atomic."""
 
-    def transact(self, decide: Callable[[Books], Posting[Answer]]) -> Answer:
+    def transact(self, decide: Callable[[Books], Decision[Answer]]) -> Answer:
         """Decide, append, fsync, then answer.
 
         No other writer appends between the decision and the append. When ``decide`` raises,
@@ -138,14 +141,14 @@ class MemorySpendLog(SpendLog):
         self._lines: list[AnyLine] = []
         self._mutex = threading.Lock()
 
-    def transact(self, decide: Callable[[Books], Posting[Answer]]) -> Answer:
+    def transact(self, decide: Callable[[Books], Decision[Answer]]) -> Answer:
         """Decide and append under a lock."""
         with self._mutex:
-            posting = decide(self._books)
-            for entry in posting.entries:
+            decision = decide(self._books)
+            for entry in decision.entries:
                 self._books.apply(entry)
                 self._lines.append(entry)
-            return posting.answer
+            return decision.answer
 
     def look(self, ask: Callable[[Books], Answer]) -> Answer:
         """Query the fold under the lock."""
@@ -158,7 +161,7 @@ class MemorySpendLog(SpendLog):
 
     def accept(self, entry: Callable[[Books, tuple[MissingLine, ...]], AnyEntry]) -> None:
         """Append the line; no line is ever missing."""
-        self.transact(lambda books: Posting((entry(books, ()),), None))
+        self.transact(lambda books: Decision((entry(books, ()),), None))
 
     def lines(self) -> tuple[AnyLine, ...]:
         """Return all lines."""
@@ -191,6 +194,15 @@ def head_path(log_path: Path) -> Path:
     return log_path.with_suffix(".head")
 
 
+def _exists(path: Path) -> bool:
+    """Return whether a file exists; raises OSError if that can't be determined."""
+    try:
+        path.stat()
+    except FileNotFoundError:
+        return False
+    return True
+
+
 def read_log_path(path: str | os.PathLike[str]) -> Path:
     """Return the resolved path of a log.
 
@@ -213,6 +225,114 @@ def _apply(source: str, books: Books, number: int, line: AnyLine) -> None:
         books.apply(line)
     except Inconsistent as error:
         raise SpendLogAltered(source, number, str(error)) from None
+
+
+# Head files: the last acknowledged line, beside the log and in the outlay home.
+
+
+class HeadFile:
+    """A file with the last acknowledged line of a log.
+
+    While the log is locked it may stay open between a read and a write; ``release`` closes it.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._name = os.fspath(path)
+        self._file: int | None = None
+        self._parsed = (b"", NO_SLOTS)
+
+    def read(self, *, keep: bool = False) -> Slots:
+        """Return the slots, empty if there is no file; ``keep`` leaves it open for writing."""
+        try:
+            raw = self._read_and_keep() if keep else read_own(self._name)
+        except FileNotFoundError:
+            raw = b""
+        known, slots = self._parsed
+        if raw != known:
+            slots = parse_slots(raw)
+            self._parsed = (raw, slots)
+        return slots
+
+    def _read_and_keep(self) -> bytes:
+        self.release()
+        try:
+            self._file = open_own(self._name, os.O_RDWR)
+        except OSError:
+            return read_own(self._name)
+        return read_from(self._file, 0, os.fstat(self._file).st_size)
+
+    def open(self) -> None:
+        """Open it for writing unless it is open; create it if needed."""
+        if self._file is None:
+            self._file = open_own(self._name, os.O_WRONLY | os.O_CREAT)
+
+    def release(self) -> None:
+        """Close it if it is open."""
+        if self._file is not None:
+            file, self._file = self._file, None
+            os.close(file)
+
+    def write(self, head: Head, after: Slots) -> None:
+        """Write one slot, at the offset that ``after``, the last read, names."""
+        self.open()
+        assert self._file is not None
+        at, new = after.next_at, encode_slot(head)
+        os.pwrite(self._file, new, at)
+        raw, known = self._parsed
+        if known == after and (after.head is None or after.head.offset < head.offset):
+            # Cache what the next read returns, unless another process writes.
+            raw = raw[:at] + new + raw[at + SLOT_BYTES :]
+            self._parsed = (raw, Slots(head, SLOT_BYTES - at, readable=True))
+
+    def begin(self) -> Slots:
+        """Write and fsync the head of an empty log; from now on a missing head is an error."""
+        self.write(Head(0, GENESIS), NO_SLOTS)
+        assert self._file is not None
+        os.fsync(self._file)
+        return Slots(Head(0, GENESIS), SLOT_BYTES, readable=True)
+
+    def replace(self, head: Head) -> None:
+        """Replace the file by this head alone."""
+        write_whole(self.path, encode_slot(head), synced=True, private=True)
+
+
+class RememberedHead(HeadFile):
+    """The last line of a log that this machine has seen, kept in the outlay home.
+
+    A lower bound like the log's own head, written after the answer and without fsync. If the home
+    can't be read or written, nothing is remembered.
+    """
+
+    def __init__(self, log_path: Path) -> None:
+        digest = hashlib.sha256(os.fsencode(log_path)).hexdigest()[:16]
+        super().__init__(outlay_home() / "heads" / f"{log_path.stem}-{digest}.head")
+
+    def seen(self, *, keep: bool = False) -> Slots:
+        """Return the slots; empty if they can't be read."""
+        try:
+            return self.read(keep=keep)
+        except OSError:
+            return NO_SLOTS
+
+    def remember(self, head: Head, known: Slots, *, given_up: Collection[str] = ()) -> None:
+        """Store a line if it is beyond the known one, or the known one is in ``given_up``."""
+        if known.head is not None and known.head.hash in given_up:
+            self.replace(head)
+        elif known.head is None or known.head.offset < head.offset:
+            with suppress(OSError):
+                if known.head is None:
+                    make_private(self.path.parent)
+                self.write(head, known)
+
+    def replace(self, head: Head) -> None:
+        """Replace the file by this head, which a person has accepted."""
+        with suppress(OSError):
+            make_private(self.path.parent)
+            write_whole(self.path, encode_slot(head), private=True)
+
+
+# The log in a file.
 
 
 class _IndexedRows:
@@ -289,19 +409,19 @@ class FileSpendLog(SpendLog):
         self._identity: tuple[int, int] | None = None
         self._pid = os.getpid()
 
-    def transact(self, decide: Callable[[Books], Posting[Answer]]) -> Answer:
+    def transact(self, decide: Callable[[Books], Decision[Answer]]) -> Answer:
         """Decide, append, fsync, then answer."""
         create = os.O_CREAT if self._identity is None and self._is_new() else 0
         with self._locked(os.O_RDWR | os.O_APPEND | create, fcntl.LOCK_EX) as log:
             head = self._catch_up(log)
-            posting = decide(self._books)
-            if posting.entries:
-                self._append(log, posting.entries, begin=head is None)
+            decision = decide(self._books)
+            if decision.entries:
+                self._append(log, decision.entries, begin=head is None)
             elif head is None or head.offset < self._scanned.link.offset:
                 # The answer depends on lines that a killed writer may not have fsynced.
                 os.fsync(log)
             self._update_index(log, exclusive=True)
-            return posting.answer
+            return decision.answer
 
     def look(self, ask: Callable[[Books], Answer]) -> Answer:
         """Query the current fold under a shared lock."""
@@ -440,12 +560,12 @@ class FileSpendLog(SpendLog):
 
     def was_removed(self) -> bool:
         """Return whether there was a log, as far as this machine knows, and it is gone."""
-        return self.is_known() and not file_exists(self.path)
+        return self.is_known() and not _exists(self.path)
 
     def _is_new(self) -> bool:
         """Return whether there never was a log; a refusal if that can't be determined."""
         try:
-            there = file_exists(self.path) or file_exists(self._head.path)
+            there = _exists(self.path) or _exists(self._head.path)
         except OSError as error:
             raise self._refusal(error) from error
         if there or self._seen or self._memory.seen().head:
@@ -482,7 +602,7 @@ class FileSpendLog(SpendLog):
 
     def _open_and_lock(self, flags: int, kind: int) -> int:
         if flags & os.O_CREAT and self._identity is None:
-            make_directory(self.path.parent)
+            make_private(self.path.parent, synced=True)
         while True:
             try:
                 log = open_own(self.path, flags)
@@ -637,7 +757,8 @@ class FileSpendLog(SpendLog):
         lines, size = link.lines - start.lines, link.covered - start.covered
         if not self._indexed or self._index_fails or (lines < _TAIL_LINES and size < _TAIL_BYTES):
             return
-        if base is not None and (self._doubted() or not base.is_current(self._index_path)):
+        doubted = self._kept is not None and self._kept.instead is not None
+        if base is not None and (doubted or not base.is_current(self._index_path)):
             self._forget()  # the next use begins with what another process wrote, or with all lines
             return
         if not exclusive and link.lines < start.lines * 5 // 4:
@@ -650,9 +771,6 @@ class FileSpendLog(SpendLog):
             with suppress(OSError):
                 self._index_path.unlink()
             self._forget()
-
-    def _doubted(self) -> bool:
-        return self._kept is not None and self._kept.instead is not None
 
     def _write_index(self, log: int, base: IndexReader | None, *, exclusive: bool) -> None:
         path, books, link = self._index_path, self._books, self._scanned.link

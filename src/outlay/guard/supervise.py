@@ -26,9 +26,10 @@ from outlay.guard.gate import Leaseholder
 from outlay.guard.lease import End, GiveNotice, Terms, warnings
 from outlay.handlers import handling
 from outlay.ledger import EndStatus, Price
+from outlay.proc.exit_record import shell_code
 from outlay.proc.identity import MARK_VARIABLE
 from outlay.proc.keeper import KeeperTerms, Launch
-from outlay.proc.strays import StrayFamily, shell_code
+from outlay.proc.orphaned_tree import OrphanedTree
 from outlay.proc.supervisor import CommandNotStarted, KeptEvent, ProcessSupervisor
 from outlay.rates import cost_at_most
 from outlay.record.supervision import SupervisedRun, Supervision
@@ -281,7 +282,7 @@ class Supervisor:
             self._processes.signal(_TICKET, number)
 
     def _send_sigterm_if_handled(self) -> None:
-        """Send SIGTERM to the family once one of its processes has a handler.
+        """Send SIGTERM to the process tree once one of its processes has a handler.
 
         Without a handler SIGTERM kills like SIGKILL, so the command keeps the time of its notice,
         in which it may still finish.
@@ -347,15 +348,15 @@ class Supervisor:
         )
 
 
-def settle_stray(stray: StrayFamily) -> Money | None:
+def settle_orphaned(orphaned: OrphanedTree) -> Money | None:
     """End a command whose supervisor and keeper were both killed, and capture its cost.
 
     Returns the cost; None if the hold is another process's to settle.
     """
-    about = stray.record.about
-    stray.end()
+    about = orphaned.record.about
+    orphaned.end()
     elapsed_ns = SYSTEM.monotonic_ns() - about["since_ns"]
-    stray.forget()
+    orphaned.forget()
     if not about["owned"]:
         return None
     guard = BudgetGuard.of_log(about["log"])

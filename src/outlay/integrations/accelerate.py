@@ -15,7 +15,7 @@ from typing import Any
 from outlay.errors import MissingExtra
 from outlay.record.redaction import CONFIGURATION_NOTE, recorded_config
 from outlay.runs.live import Run
-from outlay.runs.starting import run as start_run
+from outlay.runs.live import run as start_run
 
 try:
     from accelerate.tracking import GeneralTracker

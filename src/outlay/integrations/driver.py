@@ -20,7 +20,7 @@ from outlay.clock import SYSTEM, Clock
 from outlay.errors import Refused
 from outlay.ledger import EndStatus
 from outlay.runs.live import Run
-from outlay.runs.starting import run as start_run
+from outlay.runs.live import run as start_run
 
 _log = logging.getLogger("outlay")
 

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from outlay.ledger.attempts import (
         ACCOUNTS,
         Attempt,
-        NodeStay,
+        NodeInterval,
         SegmentLife,
         alive_until,
         derive_attempts,
@@ -71,13 +71,13 @@ if TYPE_CHECKING:
 __all__ = [
     "ACCOUNTS", "SUPERVISOR", "Attempt", "AttemptEnded", "AttemptStarted", "BudgetEvent",
     "BudgetStatement", "CheckpointCommitted", "Chunk", "EndStatus", "Gap", "GpuCount", "Heartbeat",
-    "KnownRecord", "LastStatement", "LedgerReader", "Metric", "NodeStay", "Note", "Payload",
+    "KnownRecord", "LastStatement", "LedgerReader", "Metric", "NodeInterval", "Note", "Payload",
     "Price", "PriceChanged", "Record", "RunIdentity", "RunLog", "SegmentId", "SegmentLife",
     "SegmentWriter", "SlicesChanged", "SpanBegun", "SpanEnded", "Step", "Unknown", "alive_until",
-    "claim_identity", "derive_attempts", "encode_line", "end_segment", "energy_of", "exact_gpus",
-    "find_statements", "gpu_count_of", "kind_of", "last_committed_step", "ledger_dir",
-    "read_identity", "read_lives", "read_run", "segment_paths", "training_ranks",
-    "unsaved_steps", "unsaved_text",
+    "attempts", "claim_identity", "codec", "derive_attempts", "encode_line", "end_segment",
+    "energy_of", "exact_gpus", "find_statements", "gpu_count_of", "kind_of", "last_committed_step",
+    "ledger_dir", "price", "read_identity", "read_lives", "read_run", "reader", "records",
+    "segment_paths", "segments", "training_ranks", "unsaved_steps", "unsaved_text",
 ]  # fmt: skip
 
 

@@ -127,7 +127,7 @@ def _moved_header(header: AttemptStarted, ns: int) -> AttemptStarted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NodeStay:
+class NodeInterval:
     """One node of an attempt, and how long it was used.
 
     Attributes:
@@ -178,7 +178,7 @@ class Attempt:
     overlaps: bool = False
     outlived: bool = False
     begin: Literal["supervisor", "process", "record"] = "record"
-    nodes: tuple[NodeStay, ...] = ()
+    nodes: tuple[NodeInterval, ...] = ()
     slices: tuple[SlicesChanged, ...] = ()
     moved_ns: int = 0
     clock_set_ns: int = 0
@@ -291,7 +291,7 @@ class _Start:
     begun_ns: int = 0
     signs: list[SegmentLife] = field(default_factory=list)
     supervised: bool = False
-    nodes: list[NodeStay] = field(default_factory=list)
+    nodes: list[NodeInterval] = field(default_factory=list)
     accounts: SegmentLife | None = None
     ended_ns: int | None = None
     clock_set_ns: int = 0
@@ -324,21 +324,21 @@ class _Start:
             if life.segment.rank != SUPERVISOR:
                 by_node.setdefault(_node_of(life), []).append(life)
         watching = [life for life in self.signs if life.segment.rank == SUPERVISOR]
-        stays: list[NodeStay] = []
+        nodes: list[NodeInterval] = []
         for name, lives in by_node.items():
-            is_first = not stays
+            is_first = not nodes
             begun_ns = min(_process_start_ns(life, earlier) for life in lives)
             if self.supervised and (is_first or self.accounts):
                 begun_ns = self.begun_ns
             elif earlier is not None:
                 after_ns = min(earlier.last_sign_ns, self.leader.start_ns)
                 begun_ns = max(begun_ns, after_ns)
-            stays.append(_stay(name, begun_ns, lives, watching if is_first else []))
-        self.begun_ns = min(stay.start_ns for stay in stays)
+            nodes.append(_node_interval(name, begun_ns, lives, watching if is_first else []))
+        self.begun_ns = min(node.start_ns for node in nodes)
         if self.accounts is not None:  # A job keeps all its nodes from begin to end.
             first_ns, last_ns = self.begun_ns, self.last_sign_ns
-            stays = [replace(s, start_ns=first_ns, end_ns=last_ns, ended=True) for s in stays]
-        self.nodes = stays
+            nodes = [replace(n, start_ns=first_ns, end_ns=last_ns, ended=True) for n in nodes]
+        self.nodes = nodes
 
 
 def _starts(ordered: Sequence[SegmentLife]) -> list[_Start]:
@@ -540,12 +540,12 @@ def _process_start_ns(life: SegmentLife, earlier: _Start | None) -> int:
     return min(begun_ns, first_record_ns)
 
 
-def _stay(
+def _node_interval(
     name: str, start_ns: int, lives: Sequence[SegmentLife], watching: Sequence[SegmentLife]
-) -> NodeStay:
+) -> NodeInterval:
     reaped = any(life.end is not None for life in watching)
     found = (exact_gpus(life.header.node_gpus) for life in lives if life.header is not None)
-    return NodeStay(
+    return NodeInterval(
         name=name,
         start_ns=start_ns,
         end_ns=max(start_ns, *(life.last_sign_ns for life in (*lives, *watching))),

@@ -2,3 +2,8 @@
 
 Nothing here turns time into money.
 """
+
+__all__ = [
+    "alerts", "catalog", "current", "gpus", "names", "offer", "price_book", "recording", "series",
+    "sources", "survey",
+]  # fmt: skip

@@ -208,16 +208,14 @@ def resolve(name: str, memory_gb: float | None = None) -> ResolvedGpu:
     rounded_gb = round(seen_gb) if seen_gb else None
     if not cards:
         return ResolvedGpu(card=" ".join(name.split()), memory_gb=rounded_gb, spec=None)
-    form = _form_of(text) if cards[0].family in _IN_TWO_FORMS else ""
+    form = ""
+    if cards[0].family in _IN_TWO_FORMS:
+        form = next((form for form, pattern in _FORMS.items() if pattern.search(text)), "")
     fitting = [card for card in cards if seen_gb is None or same_memory(seen_gb, card.memory_gb)]
     if len(fitting) == 1:
         card = fitting[0]
         return ResolvedGpu(card=card.name, form=form, memory_gb=card.memory_gb, spec=card)
     return ResolvedGpu(card=cards[0].family, form=form, memory_gb=rounded_gb, spec=None)
-
-
-def _form_of(text: str) -> str:
-    return next((form for form, pattern in _FORMS.items() if pattern.search(text)), "")
 
 
 @lru_cache(maxsize=4096)

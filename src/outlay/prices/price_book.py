@@ -344,17 +344,17 @@ def search_offers(
     states = require_loaded(book)
     offers = book.offers(at_ns=at_ns, gpu=query.gpu, tier=query.tier)
     matching = Catalog(offers).find(query)
-    recent = [offer for offer in matching if since_ns is None or _is_recent(offer, since_ns)]
+    recent = [
+        offer
+        for offer in matching
+        if since_ns is None or offer.fetched_ns >= since_ns or offer.source.startswith(MANUAL)
+    ]
     return OfferSearch(
         offers=recent[:limit],
         too_old=len(matching) - len(recent),
         searched=sum(state.offers for state in states),
         findings=(*filter(None, map(_failure_finding, states)), *book.damage),
     )
-
-
-def _is_recent(offer: Offer, since_ns: int) -> bool:
-    return offer.fetched_ns >= since_ns or offer.source.startswith(MANUAL)
 
 
 def anything_loaded(book: PriceBook) -> bool:

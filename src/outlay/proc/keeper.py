@@ -3,7 +3,7 @@
 It is a child subreaper, so that descendants which daemonise, rename themselves, start a session or
 clear their environment stay below it. It starts and signals commands on the supervisor's orders and
 writes each exit record before it reports the exit. When the supervisor dies (end of input) or
-misses its deadline, the keeper ends all commands, or starts an heir if its terms name one.
+misses its deadline, the keeper ends all commands, or starts a successor if its terms name one.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from outlay.clock import SYSTEM
+from outlay.proc.exit_record import ExitRecord, write_exit
 from outlay.proc.identity import (
     Cgroup,
     Process,
@@ -31,10 +32,9 @@ from outlay.proc.identity import (
     send,
     signal_group,
 )
-from outlay.proc.strays import ExitRecord, write_exit
 
 Leftovers = Literal["kill", "report", "leave"]
-SignalTarget = Literal["command", "group", "family"]
+SignalTarget = Literal["command", "group", "tree"]
 
 LOOK_EVERY_S: Final = 0.05
 _MOST_ROUNDS: Final = 200
@@ -52,10 +52,10 @@ class KeeperTerms:
             supervisor, or left alone.
         spared: Directories in which the processes are registered that may outlive a command.
         cgroup: Whether to put commands into a cgroup, where that is allowed.
-        heir: The command to start when the supervisor has died, instead of ending the commands; the
-            descriptors of the two pipes to the keeper are appended to its arguments.
+        successor: The command to start when the supervisor has died, instead of ending the
+            commands; the descriptors of the two pipes to the keeper are appended to its arguments.
         afterwards: The command to run after all were ended because the supervisor had died.
-        record: The file with the family's record, removed at its end.
+        record: The file with the process tree's record, removed at its end.
     """
 
     session: str
@@ -64,7 +64,7 @@ class KeeperTerms:
     leftovers: Leftovers = "kill"
     spared: tuple[str, ...] = ()
     cgroup: bool = True
-    heir: tuple[str, ...] = ()
+    successor: tuple[str, ...] = ()
     afterwards: tuple[str, ...] = ()
     record: str = ""
 
@@ -170,17 +170,17 @@ class Keeper:
             self.commands[known["ticket"]] = KeptCommand(**fields | {"process": process})
             self._shared_groups.add(known["shared_group"])
 
-    # -- families ----------------------------------------------------------------------------
+    # -- process trees ----------------------------------------------------------------------------
 
-    def family(self, ticket: str | None = None) -> list[Process]:
+    def process_tree(self, ticket: str | None = None) -> list[Process]:
         """Return the live processes of a command, or of all: descendants and orphans."""
         ours = [c for c in self.commands.values() if ticket in (None, c.ticket)]
         table = all_processes()
         self._add_fresh(table)
         roots = {c.process.pid for c in ours if _is_same(table.get(c.process.pid), c.process)}
         roots |= {orphan.pid for orphan in self._orphans(table) if self._owns(ticket, orphan)}
-        if ticket is None or len(self.commands) == 1:
-            roots |= self._grouped()
+        if self.cgroup is not None and (ticket is None or len(self.commands) == 1):
+            roots |= set(self.cgroup.members())
         found = below(table, roots)
         if not self.parent:  # Orphans are not our children: find them by group and session.
             # The kernel does not reuse a pid while a group or session has it: the id is the
@@ -201,9 +201,6 @@ class Keeper:
                 known = table.get(pid)
                 if known is None or known.is_dead:
                     table[pid] = Process(pid, 0, os.getpid())
-
-    def _grouped(self) -> set[int]:
-        return set() if self.cgroup is None else set(self.cgroup.members())
 
     def _orphans(self, table: dict[int, Process]) -> list[Process]:
         if not self.parent:
@@ -244,7 +241,7 @@ class Keeper:
     # -- signalling --------------------------------------------------------------------------
 
     def signal(self, ticket: str, number: int, whom: SignalTarget) -> None:
-        """Signal a command, its process group, or its whole family."""
+        """Signal a command, its process group, or its whole process tree."""
         command = self.commands.get(ticket)
         if command is None:
             return
@@ -254,26 +251,26 @@ class Keeper:
             if command.returncode is None:
                 send(command.process, number)
             return
-        family = self.family(ticket) if whom == "family" else []
-        if number == signal.SIGKILL and whom == "family":
-            self._kill(family, ticket)
+        tree = self.process_tree(ticket) if whom == "tree" else []
+        if number == signal.SIGKILL and whom == "tree":
+            self._kill(tree, ticket)
             return
-        if command.returncode is None or any(process.group == group for process in family):
+        if command.returncode is None or any(process.group == group for process in tree):
             signal_group(group, number)
-        for process in family:
+        for process in tree:
             if process.group != group:
                 send(process, number)
 
-    def end_family(self, ticket: str | None = None) -> list[Process]:
-        """Kill a family, or all, within a timeout; return what is left."""
+    def end_tree(self, ticket: str | None = None) -> list[Process]:
+        """Kill a process tree, or all, within a timeout; return what is left."""
 
         def look() -> list[Process]:
             self._collect()
-            return self.family(ticket) if self._may_have_family(ticket) else []
+            return self.process_tree(ticket) if self._may_have_tree(ticket) else []
 
         return end_all(look, SYSTEM, lambda found: self._kill(found, ticket))
 
-    def _may_have_family(self, ticket: str | None) -> bool:
+    def _may_have_tree(self, ticket: str | None) -> bool:
         """Return cheaply whether a scan of all processes is needed.
 
         What a dead command left behind has become a child of ours: if every child is another
@@ -364,18 +361,18 @@ class Keeper:
 
     def _is_gone(self, ticket: str) -> bool:
         """Return whether two scans in a row find nothing of a command."""
-        if self.family(ticket):
+        if self.process_tree(ticket):
             return False
         self._collect()
-        return not self.family(ticket)
+        return not self.process_tree(ticket)
 
     def _conclude(self, command: KeptCommand, code: int) -> None:
         """Kill or count a command's leftovers, record its end, and report it."""
         left: list[Process] = []
         if self.terms.leftovers == "kill":
-            left = self.end_family(command.ticket)
+            left = self.end_tree(command.ticket)
         elif self.terms.leftovers == "report":
-            left = [] if self._is_gone(command.ticket) else self.family(command.ticket)
+            left = [] if self._is_gone(command.ticket) else self.process_tree(command.ticket)
         record = ExitRecord(
             ticket=command.ticket, returncode=code, asked=command.asked,
             elapsed_ns=SYSTEM.monotonic_ns() - command.started_ns,
@@ -392,20 +389,20 @@ class Keeper:
         """SIGTERM all commands, SIGKILL after the notice; return what does not end."""
         kill_ns = SYSTEM.monotonic_ns() + notice_ns
         for ticket in list(self.commands):
-            self.signal(ticket, signal.SIGTERM, "family")
+            self.signal(ticket, signal.SIGTERM, "tree")
         while self._anything_left() and SYSTEM.monotonic_ns() < kill_ns:
             SYSTEM.sleep(LOOK_EVERY_S)
-        left = self.end_family()
+        left = self.end_tree()
         self.reap()
         return left
 
     def _anything_left(self) -> bool:
         self.reap()
-        return bool(self.commands) if self.parent else bool(self.family())
+        return bool(self.commands) if self.parent else bool(self.process_tree())
 
 
 def started_event(command: KeptCommand) -> dict[str, Any]:
-    """Return the event with all that another keeper, or an heir, needs to know of a command."""
+    """Return the event with all that another keeper, or a successor, needs to know of a command."""
     return {"event": "started", **asdict(command)}
 
 

@@ -20,7 +20,7 @@ from outlay.clock import SYSTEM
 from outlay.proc.identity import Cgroup, set_parent_death_signal, set_subreaper
 from outlay.proc.keeper import LOOK_EVERY_S, Keeper, KeeperTerms, Launch, started_event
 
-_HEIRS: Final = 3
+_MOST_SUCCESSORS: Final = 3
 
 
 class MessagePipe:
@@ -76,7 +76,7 @@ class KeeperProcess:
         self._woken = woken
         self._unsent: list[dict[str, Any]] = []
         self._until_ns: int | None = None
-        self._heirs = 0
+        self._successors = 0
         self.dismissed = False
         self.keeper = Keeper(KeeperTerms(session=""), self._notify)
 
@@ -85,13 +85,14 @@ class KeeperProcess:
             if self._pipe is None:
                 raise BrokenPipeError
             self._pipe.send(message)
-        except OSError:  # Kept for an heir; a sweep reads the exit record instead.
+        except OSError:  # Kept for a successor; a sweep reads the exit record instead.
             self._unsent.append(message)
 
     def run(self) -> None:
         """Serve until the supervisor closes or dies; end the commands if it misses its deadline."""
         while not self.dismissed:
-            ready, _, _ = select.select(self._sources(), [], [], self._patience_s())
+            sources = [self._woken, *([] if self._pipe is None else [self._pipe.reading])]
+            ready, _, _ = select.select(sources, [], [], self._patience_s())
             if self._woken in ready:
                 os.read(self._woken, 4096)
             if not ready and self._is_silent():
@@ -99,13 +100,10 @@ class KeeperProcess:
                 self._until_ns = None
             alive = self._pipe is None or self._pipe.reading not in ready or self._receive_orders()
             self.keeper.reap()
-            if not alive and not self._start_heir():
+            if not alive and not self._start_successor():
                 return
             if self._pipe is None and not self.keeper.commands:
                 return
-
-    def _sources(self) -> list[int]:
-        return [self._woken] if self._pipe is None else [self._woken, self._pipe.reading]
 
     def _patience_s(self) -> float | None:
         if any(command.reported for command in self.keeper.commands.values()):
@@ -152,31 +150,32 @@ class KeeperProcess:
         elif self.keeper.cgroup is not None:
             self.keeper.cgroup.enter(os.getpid())
 
-    def _start_heir(self) -> bool:
-        """Start an heir of a dead supervisor; False if the commands have to end instead."""
+    def _start_successor(self) -> bool:
+        """Start a successor of a dead supervisor; False if the commands have to end instead."""
         assert self._pipe is not None
         self._pipe.close()
         self._pipe = None
         keeper = self.keeper
-        if not keeper.terms.heir or not (keeper.commands or self._unsent):
+        if not keeper.terms.successor or not (keeper.commands or self._unsent):
             return False
-        if self._heirs >= _HEIRS:
+        if self._successors >= _MOST_SUCCESSORS:
             return bool(keeper.commands)  # Nothing records them any more, but they keep running.
-        self._heirs += 1
+        self._successors += 1
         ours, theirs = MessagePipe.pair()
         with contextlib.suppress(OSError):
-            heir = subprocess.Popen(
-                [*keeper.terms.heir, *map(str, theirs.descriptors)], pass_fds=theirs.descriptors,
-                stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            successor = subprocess.Popen(
+                [*keeper.terms.successor, *map(str, theirs.descriptors)],
+                pass_fds=theirs.descriptors, stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
             )  # fmt: skip
-            heir.returncode = 0
-            keeper.helpers.add(heir.pid)
+            successor.returncode = 0
+            keeper.helpers.add(successor.pid)
         theirs.close()
         self._pipe = ours
         unsent, self._unsent = self._unsent, []
         for message in [*map(started_event, keeper.commands.values()), *unsent]:
             self._notify(message)
-        # Commands of an earlier keeper are not our children: the heir polls them once we exit.
+        # Commands of an earlier keeper are not our children: the successor polls them once we exit.
         return keeper.parent
 
     def leave(self) -> None:
@@ -184,7 +183,7 @@ class KeeperProcess:
         keeper = self.keeper
         abandoned = not self.dismissed
         terms = keeper.terms
-        is_inherited = abandoned and bool(terms.heir)  # The heir watches what is left.
+        is_inherited = abandoned and bool(terms.successor)  # The successor watches what is left.
         if terms.leftovers != "leave" and not is_inherited:
             left = keeper.end_everything(terms.orphan_notice_ns if abandoned else terms.notice_ns)
             if left:

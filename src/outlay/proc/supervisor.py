@@ -34,7 +34,7 @@ from outlay.proc.identity import (
 )
 from outlay.proc.keeper import Keeper, KeeperTerms, Launch, SignalTarget
 from outlay.proc.keeper_process import MessagePipe
-from outlay.proc.strays import FamilyRecord, write_record
+from outlay.proc.orphaned_tree import TreeRecord, write_record
 
 _LOOK_EVERY_S: Final = 0.02
 _WAKE_EVERY_NS: Final = 10**8
@@ -46,7 +46,7 @@ _PROGRAM: Final = (
 
 
 class KeeperKilled(OutlayError):
-    """The keeper was killed, and its commands with it, unless this is an heir."""
+    """The keeper was killed, and its commands with it, unless this is a successor."""
 
     def __init__(self) -> None:
         super().__init__("the keeper of the command was killed; start it again")
@@ -90,7 +90,7 @@ class ProcessSupervisor:
         terms: What the keeper does without orders.
         own_session: Whether commands get a session of their own, without our terminal.
         replaces: Whether a killed keeper is replaced and its commands continue; otherwise they end.
-        about: Describes the family in its record, for when it becomes a stray.
+        about: Describes the process tree in its record, for when it is orphaned.
     """
 
     def __init__(
@@ -105,7 +105,9 @@ class ProcessSupervisor:
         self._own_session = own_session
         self._replaces = replaces
         self.about = dict(about or {})
-        self._process: subprocess.Popen[bytes] | None = None  # None in an heir, a keeper's child.
+        self._process: subprocess.Popen[bytes] | None = (
+            None  # None in a successor, a keeper's child.
+        )
         self._keeper_process: Process | None = None
         self._pipe: MessagePipe | None = None
         self._cgroup: Cgroup | None = None
@@ -120,11 +122,11 @@ class ProcessSupervisor:
         self._wake_ns = 0
 
     @classmethod
-    def as_heir(cls, terms: KeeperTerms, line: MessagePipe) -> ProcessSupervisor:
-        """Return the supervisor in an heir, which the keeper started."""
-        heir = cls(terms)
-        heir._pipe = line
-        return heir
+    def as_successor(cls, terms: KeeperTerms, line: MessagePipe) -> ProcessSupervisor:
+        """Return the supervisor in a successor, which the keeper started."""
+        successor = cls(terms)
+        successor._pipe = line
+        return successor
 
     # -- commands -----------------------------------------------------------------------------
 
@@ -164,8 +166,8 @@ class ProcessSupervisor:
         self._write_record()
         return mine[0]
 
-    def signal(self, ticket: str, number: int, whom: SignalTarget = "family") -> None:
-        """Signal a command, its process group, or its whole family."""
+    def signal(self, ticket: str, number: int, whom: SignalTarget = "tree") -> None:
+        """Signal a command, its process group, or its whole process tree."""
         if self._own_keeper is not None:
             self._own_keeper.signal(ticket, number, whom)
         elif self._pipe is not None:
@@ -211,8 +213,8 @@ class ProcessSupervisor:
         command, table = self.process_of(ticket), all_processes()
         if command is None or command.pid not in table:
             return None
-        family = below(table, [command.pid])
-        return [table[pid] for pid in family if pid in table and catches(pid, number)]
+        tree = below(table, [command.pid])
+        return [table[pid] for pid in tree if pid in table and catches(pid, number)]
 
     def close(self) -> None:
         """Let the keeper end what is left and exit; wait for it."""
@@ -310,7 +312,7 @@ class ProcessSupervisor:
             )
             self._own_keeper.adopt(running)
         if not self._replaces or self._starting:  # Pending ones may or may not have been started.
-            self._own_keeper.end_family()
+            self._own_keeper.end_tree()
             self._own_keeper = None
             self._finish()
             raise KeeperKilled
@@ -354,12 +356,12 @@ class ProcessSupervisor:
                 Path(self.terms.record).unlink()
 
     def _write_record(self) -> None:
-        """Write the family's record, which finds it if supervisor and keeper are both killed."""
+        """Write the record by which the process tree is found if both processes are killed."""
         if self.terms.record and self._keeper_process is not None:
             me = read_process(os.getpid())
             cgroup = "" if self._cgroup is None else str(self._cgroup.directory)
             commands = [Process(**message["process"]) for message in self._running.values()]
-            record = FamilyRecord(
+            record = TreeRecord(
                 machine=tuple(pid_scope()), session=self.terms.session,
                 supervisor=me or Process(os.getpid(), 0), keeper=self._keeper_process,
                 commands=tuple(commands), cgroup=cgroup, about=self.about,

@@ -5,4 +5,7 @@ Imports the standard library and msgspec only, to keep the start of a training f
 
 from outlay.record.recorder import Gate, Recorder, Span, StepTimer
 
-__all__ = ["Gate", "Recorder", "Span", "StepTimer"]
+__all__ = [
+    "Gate", "Recorder", "Span", "StepTimer", "facts", "lock", "machine", "meters", "ranks",
+    "recorder", "redaction", "supervision",
+]  # fmt: skip

@@ -1,1 +1,6 @@
 """A result as a page or a picture."""
+
+__all__ = [
+    "charts", "compared_runs", "digest", "document", "files", "html", "pictures", "run_charts",
+    "run_document",
+]  # fmt: skip

@@ -127,7 +127,7 @@ def _sawtooth(timeline: Timeline, attempt: AttemptTimeline) -> list[tuple[float,
 
 
 def _attempt_timelines(timeline: Timeline) -> list[AttemptTimeline]:
-    return [stretch.timeline for stretch in timeline.stretches if stretch.timeline is not None]
+    return [each.timeline for each in timeline.intervals if each.timeline is not None]
 
 
 # Metrics over steps, time or cost.

@@ -383,9 +383,9 @@ def _checkpoints(run: RunReading) -> Iterator[Block]:
     timeline, progress = run.view.timeline, run.goodput.progress
     commits = sorted(
         commit.t_ns
-        for stretch in timeline.stretches
-        if stretch.timeline is not None
-        for commit in stretch.timeline.checkpoints
+        for interval in timeline.intervals
+        if interval.timeline is not None
+        for commit in interval.timeline.checkpoints
     )
     if progress.last_step is None:
         return

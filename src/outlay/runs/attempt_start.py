@@ -36,7 +36,7 @@ from outlay.record import Recorder, facts
 from outlay.record.lock import RankLock, claim_rank
 from outlay.record.machine import ProcessStart, process_start
 from outlay.record.recorder import NullWriter
-from outlay.runs.directories import leave_notice
+from outlay.runs.inbox import leave_notice
 from outlay.runs.options import RunOptions
 from outlay.runs.preemption import JointStop
 

@@ -11,26 +11,22 @@ ended is read again only if
 
 from __future__ import annotations
 
-import contextlib
-import os
-import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, overload
+from typing import TYPE_CHECKING, overload
 
 import msgspec
 
 from outlay.clock import SYSTEM, Clock, parse_moment, utc_text
-from outlay.decoding import MEBIBYTE, BadDocument, open_regular
 from outlay.errors import Finding, InvalidValue, OutlayError
 from outlay.files import FileStamp, stamp_of
-from outlay.ledger import ACCOUNTS, AttemptStarted, read_identity, segment_paths
-from outlay.ledger.codec import decode_block
+from outlay.ledger import segment_paths
 from outlay.ledger.price import Kind
 from outlay.ledger.segments import id_from_name
-from outlay.runs.directories import InboxNotice, notices
+from outlay.runs.accounting.imported_jobs import SACCT, withdraw_imported
+from outlay.runs.inbox import InboxNotice, notices
 from outlay.store import open_store, outlay_home
 from outlay.store.run_row import RunRow
 from outlay.store.runs import (
@@ -57,10 +53,6 @@ FIGURES_VERSION = 5
 """Increment when the derivation of a row changes: older rows are derived again."""
 
 CHECKED = 500
-SACCT: Final = "sacct"
-"""Directory of imported jobs in the outlay home."""
-SETTLED: Final = ".settled"
-"""Suffix of the file that names the run whose log has a job's accounts."""
 _NOTICE_KEPT_NS = 24 * 3600 * 10**9
 
 
@@ -248,7 +240,7 @@ def collect(
             message = f"cannot be registered: {why}"
             collected.findings.append(Finding(source=row.dir, message=message))
     if (outlay_home() / SACCT).is_dir():
-        withdrawn, changed = _withdraw_imported(map(Path, stamps))
+        withdrawn, changed = withdraw_imported(map(Path, stamps))
         delete_runs(engine, withdrawn)
         collect(engine, changed, now_ns)
     return collected
@@ -310,86 +302,3 @@ def stamped(row: RunRow, stamp: FileStamp | None, now_ns: int) -> RunRow:
         log_mtime_ns=None if stamp is None else stamp.mtime_ns,
         figures_version=FIGURES_VERSION,
     )
-
-
-# Jobs imported from sacct
-#
-# What a job recorded itself counts, and its import is removed, whichever came first. Only logs
-# below the outlay home are changed, and segments that an import added to a run; the caller updates
-# the store.
-
-
-def _withdraw_imported(directories: Iterable[Path]) -> tuple[list[str], list[Path]]:
-    """Remove imported jobs that these runs recorded themselves, or shared with a settled run.
-
-    Returns:
-        The ids of the removed runs, and the directories of runs whose log has changed.
-    """
-    home = outlay_home() / SACCT
-    withdrawn: list[str] = []
-    changed: list[Path] = []
-    for directory in directories:
-        if home in directory.parents:
-            continue
-        for job in jobs_of(directory):
-            for imported in home.glob(f"*-{job}-*"):
-                if imported.name.split("-")[-2] == job:
-                    withdrawn += withdraw(imported)
-                    changed += _unsettle(imported, job, directory)
-    return withdrawn, changed
-
-
-def _unsettle(mark: Path, job: str, directory: Path) -> list[Path]:
-    """Remove a job's accounts from the log of another run in the same job; return its directory."""
-    if not mark.name.endswith(SETTLED):
-        return []
-    try:
-        with os.fdopen(open_regular(mark), "rb") as stream:
-            other = Path(os.fsdecode(stream.read(MEBIBYTE)))
-    except (OSError, BadDocument):
-        return []
-    if other == directory:
-        return []
-    mark.unlink(missing_ok=True)
-    for path in segment_paths(other):
-        header = header_of(path)
-        if header is not None and _is_account(header) and header.slurm_job == job:
-            path.unlink(missing_ok=True)
-    return [other]
-
-
-def withdraw(directory: Path) -> list[str]:
-    """Remove the log of an imported job, if there is one; return its run id."""
-    identity = read_identity(directory)
-    if identity is None:
-        return []
-    shutil.rmtree(directory, ignore_errors=True)
-    return [identity.run_id]
-
-
-def jobs_of(directory: Path) -> set[str]:
-    """Return the Slurm jobs in which a run recorded itself."""
-    return {header.slurm_job for header in own_headers(directory)} - {""}
-
-
-def own_headers(directory: Path) -> Iterator[AttemptStarted]:
-    """Yield the headers of segments that a run wrote itself; of its ranks, rank 0 only."""
-    for path in segment_paths(directory):
-        segment = id_from_name(path)
-        if segment is not None and segment.rank > 0:
-            continue
-        header = header_of(path)
-        if header is not None and not _is_account(header):
-            yield header
-
-
-def _is_account(header: AttemptStarted) -> bool:
-    return header.launch.startswith(f"{ACCOUNTS}-")
-
-
-def header_of(path: Path) -> AttemptStarted | None:
-    """Return the first record of a segment, without reading the rest; None if damaged."""
-    with contextlib.suppress(OSError, BadDocument), os.fdopen(open_regular(path), "rb") as stream:
-        records = decode_block(stream.readline(MEBIBYTE)).records
-        return next((each for each in records if isinstance(each, AttemptStarted)), None)
-    return None

@@ -26,6 +26,7 @@ from outlay.errors import NotARun, Refused, RunInUse
 from outlay.handlers import handling
 from outlay.ledger import SUPERVISOR, EndStatus, SegmentWriter, gpu_count_of
 from outlay.ledger.price import handed_on
+from outlay.proc.exit_record import shell_code
 from outlay.proc.identity import (
     PATIENCE_NS,
     Process,
@@ -37,7 +38,7 @@ from outlay.proc.identity import (
 )
 from outlay.proc.keeper import KeeperTerms, Launch
 from outlay.proc.keeper_process import MessagePipe
-from outlay.proc.strays import StrayFamily, shell_code, write_record
+from outlay.proc.orphaned_tree import OrphanedTree, write_record
 from outlay.proc.supervisor import CommandNotStarted, KeeperKilled, KeptEvent, ProcessSupervisor
 from outlay.record import Recorder
 from outlay.record.lock import RankLock
@@ -46,7 +47,7 @@ from outlay.record.meters.energy import NvmlSource, Quality, worst_quality
 from outlay.record.supervision import SupervisedRun, Supervision
 from outlay.runs.attempt_start import in_free_directory
 from outlay.runs.command_budget import BudgetUsedUp, CommandBudget, CommandTerms, settle_terms
-from outlay.runs.directories import leave_notice
+from outlay.runs.inbox import leave_notice
 from outlay.runs.options import RunOptions
 from outlay.runs.preemption import JobEndWatch
 from outlay.store import outlay_home
@@ -127,7 +128,7 @@ class GpuLoad:
 FORWARDED = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGINT)
 TICKET = "command"
 BEAT_S = 15
-_NO_HEIR = KeeperTerms(session="", leftovers="leave", cgroup=False)
+_NO_SUCCESSOR = KeeperTerms(session="", leftovers="leave", cgroup=False)
 _SAMPLE_S = 1.0
 
 
@@ -165,7 +166,7 @@ def execute(
     """
     forwarder = _SignalForwarder()
     with handling(FORWARDED, forwarder.handle):
-        processes = ProcessSupervisor(_NO_HEIR, own_session=False, replaces=True)
+        processes = ProcessSupervisor(_NO_SUCCESSOR, own_session=False, replaces=True)
         try:
             processes.begin()  # Before the run begins: starting the keeper is not charged.
         except OSError as error:
@@ -176,7 +177,7 @@ def execute(
             processes.close()
             raise
         log, options, budget = begun.log, begun.options, begun.budget
-        _name_heir(processes, options, log.recorder)
+        _name_successor(processes, options, log.recorder)
         if budget is not None:
             # What the command leaves behind is reported, so that the budget can end it, too.
             notice_ns = budget.terms.notice.ns
@@ -258,7 +259,7 @@ def _begin(
 
 def _connect(budget: CommandBudget, processes: ProcessSupervisor) -> None:
     """Let a budget signal the command and its descendants, and set the keeper's deadline."""
-    budget.send = lambda number: processes.signal(TICKET, number, "family")
+    budget.send = lambda number: processes.signal(TICKET, number, "tree")
     budget.set_deadline = processes.set_deadline
 
 
@@ -284,17 +285,20 @@ def _figures(options: RunOptions, now_ns: int) -> RunRow | None:
         return None
 
 
-def _name_heir(processes: ProcessSupervisor, options: RunOptions, recorder: Recorder) -> None:
+def _name_successor(processes: ProcessSupervisor, options: RunOptions, recorder: Recorder) -> None:
     """Name the command that continues the recording if this process is killed."""
     if not isinstance(recorder.writer, SegmentWriter):
         return  # Nothing is recorded.
     session, segment = secrets.token_hex(8), str(recorder.writer.path.absolute())
     module = (sys.executable, "-m", "outlay.runs.exec")
-    heir = (*module, segment, str(recorder.wall_offset_ns), session)
+    successor = (*module, segment, str(recorder.wall_offset_ns), session)
     processes.terms = replace(
-        _NO_HEIR, session=session, heir=(*heir, "line"), record=str(record_path(session))
+        _NO_SUCCESSOR,
+        session=session,
+        successor=(*successor, "line"),
+        record=str(record_path(session)),
     )
-    processes.about = {"kind": "exec", "run_dir": str(options.dir), "heir": list(heir)}
+    processes.about = {"kind": "exec", "run_dir": str(options.dir), "heir": list(successor)}
 
 
 def record_path(session: str) -> Path:
@@ -397,7 +401,7 @@ def _has_terminal() -> bool:
         return False
 
 
-# The heir: continues the recording of a command whose ``outlay exec`` was killed
+# The successor: continues the recording of a command whose ``outlay exec`` was killed
 #
 # Started by the command's keeper as ``python -m outlay.runs.exec``, or by the next ``outlay``
 # command if the keeper was killed as well. It continues the same attempt in the same segment:
@@ -420,7 +424,7 @@ def continue_recording() -> None:
     first, second = map(int, numbers)
     if kind == "line":
         recorder.note("outlay exec was killed; its keeper started another recorder")
-        processes = ProcessSupervisor.as_heir(terms, MessagePipe(first, second))
+        processes = ProcessSupervisor.as_successor(terms, MessagePipe(first, second))
         _record_through_keeper(processes, recorder, CommandBudget.resumed(path, recorder))
     else:
         recorder.note("outlay exec and its keeper were killed; the command was found running")
@@ -485,18 +489,18 @@ def _signal_tree(process: Process, number: int) -> None:
             send(table[pid], number)
 
 
-def take_over(stray: StrayFamily) -> None:
-    """Start an heir for a command whose supervisor and keeper were both killed."""
-    process = stray.record.commands[0]
-    heir = subprocess.Popen(
-        [*stray.record.about["heir"], "process", str(process.pid), str(process.start)],
+def take_over(orphaned: OrphanedTree) -> None:
+    """Start a successor for a command whose supervisor and keeper were both killed."""
+    process = orphaned.record.commands[0]
+    successor = subprocess.Popen(
+        [*orphaned.record.about["heir"], "process", str(process.pid), str(process.start)],
         stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
         start_new_session=True,
     )  # fmt: skip
-    heir.returncode = 0  # It outlives us: Popen must not warn that nobody waited.
-    found = read_process(heir.pid)
+    successor.returncode = 0  # It outlives us: Popen must not warn that nobody waited.
+    found = read_process(successor.pid)
     if found is not None:
-        write_record(stray.path, replace(stray.record, supervisor=found, keeper=found))
+        write_record(orphaned.path, replace(orphaned.record, supervisor=found, keeper=found))
 
 
 if __name__ == "__main__":

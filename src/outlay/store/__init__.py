@@ -26,7 +26,10 @@ _MODULES = {
     "outlay_home": "outlay.store.home",
 }
 
-__all__ = ["RunRow", "StoreTooNew", "StoreUnavailable", "open_store", "outlay_home"]
+__all__ = [
+    "RunRow", "StoreTooNew", "StoreUnavailable", "connection", "home", "open_store", "outlay_home",
+    "run_row", "runs", "schema",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

@@ -30,7 +30,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.exc import DatabaseError, OperationalError
 
-from outlay.clock import SYSTEM, Clock
+from outlay.clock import SYSTEM
 from outlay.decoding import BadDocument, decode
 from outlay.errors import Finding, OutlayError
 
@@ -169,21 +169,21 @@ def _prepare_sqlite(connection: Any, _record: object) -> None:
     connection.execute("PRAGMA synchronous = NORMAL")
 
 
-def _use_wal(connection: Any, clock: Clock = SYSTEM) -> None:
+def _use_wal(connection: Any) -> None:
     """Switch the file to write-ahead logging, which is permanent.
 
     If two processes switch a new file at the same time, one gets SQLITE_BUSY at once regardless of
     the busy timeout, so this retries.
     """
-    deadline_ns = clock.monotonic_ns() + BUSY_TIMEOUT_MS * 1_000_000
+    deadline_ns = SYSTEM.monotonic_ns() + BUSY_TIMEOUT_MS * 1_000_000
     while True:
         try:
             connection.execute("PRAGMA journal_mode = WAL")
         except sqlite3.OperationalError as error:
             is_busy = error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY
-            if not is_busy or clock.monotonic_ns() >= deadline_ns:
+            if not is_busy or SYSTEM.monotonic_ns() >= deadline_ns:
                 raise
-            clock.sleep(_WAL_RETRY_S)
+            SYSTEM.sleep(_WAL_RETRY_S)
         else:
             return
 

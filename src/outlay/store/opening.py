@@ -29,7 +29,7 @@ from sqlalchemy import (
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 from sqlalchemy.schema import CreateColumn
 
-from outlay.clock import SYSTEM, Clock
+from outlay.clock import SYSTEM
 from outlay.errors import InvalidValue, MissingExtra, OutlayError
 from outlay.files import make_private, mode_in
 from outlay.store import schema
@@ -148,7 +148,7 @@ MIGRATIONS = (
 NEWEST = MIGRATIONS[-1].version
 
 
-def migrate(engine: Engine, *, to: int = NEWEST, clock: Clock = SYSTEM) -> None:
+def migrate(engine: Engine, *, to: int = NEWEST) -> None:
     """Migrate the store to version ``to``; does nothing if it is there already.
 
     A new store gets the newest tables at once.
@@ -166,16 +166,17 @@ def migrate(engine: Engine, *, to: int = NEWEST, clock: Clock = SYSTEM) -> None:
             tables = [t for t in schema.metadata.sorted_tables if t is not schema.versions]
             # Fails if another program has a table of the same name.
             schema.metadata.create_all(connection, tables, checkfirst=False)
-            _record_version(connection, NEWEST, clock.wall_ns())
+            _record_version(connection, NEWEST)
             return
         for migration in MIGRATIONS:
             if at < migration.version <= to:
                 _apply(connection, migration)
-                _record_version(connection, migration.version, clock.wall_ns())
+                _record_version(connection, migration.version)
 
 
-def _record_version(connection: Connection, version: int, now_ns: int) -> None:
-    connection.execute(insert(schema.versions).values(version=version, applied_ns=now_ns))
+def _record_version(connection: Connection, version: int) -> None:
+    applied_ns = SYSTEM.wall_ns()
+    connection.execute(insert(schema.versions).values(version=version, applied_ns=applied_ns))
 
 
 def _version(connection: Connection) -> int:

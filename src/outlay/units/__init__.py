@@ -7,4 +7,4 @@ integers inside. Time becomes money in ``outlay.rates``, not here.
 from outlay.units.money import Money, Rate
 from outlay.units.quantity import Duration, Energy, Flops, Tokens
 
-__all__ = ["Duration", "Energy", "Flops", "Money", "Rate", "Tokens"]
+__all__ = ["Duration", "Energy", "Flops", "Money", "Rate", "Tokens", "money", "quantity", "shown"]

@@ -155,7 +155,8 @@ class BookReader:
     def _drop_excess(self) -> None:
         """Drop the least recently used readers beyond the limits."""
         while len(self._looks) > 1 and (
-            len(self._looks) > _MOST_OPEN or sum(map(_bytes_of, self._looks.values())) > _MOST_BYTES
+            len(self._looks) > _MOST_OPEN
+            or sum(look.stamp[0] for look in self._looks.values() if look.stamp) > _MOST_BYTES
         ):
             self._looks.popitem(last=False)
 
@@ -275,10 +276,6 @@ class BookReader:
 def inbox_stamp() -> FileStamp | None:
     """Return a value that changes when a run asks to be registered."""
     return stamp_of(f"{outlay_home()}/inbox", suffix=".json")
-
-
-def _bytes_of(look: _RunLook) -> int:
-    return 0 if look.stamp is None else look.stamp[0]
 
 
 def sweep_id(root: Path) -> str:

@@ -1,4 +1,4 @@
-"""The guard page (ceilings, holds, journal, ``verify``) and the prices page."""
+"""The guard page: ceilings, holds, journal, ``verify``."""
 
 from __future__ import annotations
 
@@ -16,23 +16,17 @@ from outlay.guard.budget_guard import BudgetGuard
 from outlay.guard.entries import AnyLine, line_kind, micros_of
 from outlay.guard.rental.watch import known_logs
 from outlay.guard.spend_log import Verification
-from outlay.prices.price_book import PriceBook
-from outlay.prices.series import points
 from outlay.report import html
 from outlay.report.document import Figure, blocks_html
 from outlay.report.html import Cell
-from outlay.report.run_charts import price_history
 from outlay.store.runs import list_runs
-from outlay.sweep.run.settlement import SPEND_LOG
+from outlay.sweep.run.sweep_guard import SPEND_LOG
 from outlay.units import Money
 from outlay.web.book_reader import BookReader
-from outlay.web.page import Page, PageQuery, chip, columns_of, findings_list, tabs
+from outlay.web.page import Page, PageQuery, chip, findings_list, tabs
 
 _HERE: Final = Path("spend.jsonl")
 _JOURNAL: Final = 100
-_DAY_NS: Final = 86_400 * 10**9
-_PRICED_DAYS: Final = 30
-_MOST_PRICES: Final = 100
 
 # Spend logs and their ceilings
 
@@ -224,55 +218,3 @@ def _csv_row(number: int, line: AnyLine, books: BookReader) -> dict[str, object]
         "operation": books.people.text(line.op_label), "estimated": line.estimated,
         "actual": line.actual, "currency": line.currency, "hold": getattr(line, "hold", ""),
     }  # fmt: skip
-
-
-# Prices
-
-
-def prices_stamp(ask: PageQuery, books: BookReader) -> object:
-    """Return the page's stamp."""
-    del books
-    return (ask.get("gpu"),)
-
-
-def prices_page(ask: PageQuery, books: BookReader) -> Page:
-    """Return the cheapest offers, and the history of one GPU's price."""
-    book = PriceBook(books.store)
-    offers = book.cheapest_rentable()[:_MOST_PRICES]
-    gpus = list(dict.fromkeys(offer.gpu for offer in offers))
-    gpu = ask.one_of("gpu", gpus, gpus[0] if gpus else "")
-    rows = [
-        [
-            Cell(text=offer.gpu, href=ask.address(gpu=offer.gpu)), offer.provider, offer.tier,
-            offer.gpu_count, offer.price_per_gpu, offer.region or "",
-        ]
-        for offer in offers
-    ]  # fmt: skip
-    headings = ["GPU", "vendor", "tier", "GPUs", "per GPU-hour", "region"]
-    if not rows:
-        said = "No prices are loaded. Fetch those of vendors that need no account with"
-        parts = [html.section("Prices", html.empty(said, "outlay prices fetch"))]
-    else:
-        if not any(offer.region for offer in offers):
-            headings, rows = headings[:-1], [row[:-1] for row in rows]
-        table = html.table(headings, rows, caption="Prices")
-        parts = [columns_of([html.section("Cheapest offers", table), *_history(gpu, books)])]
-    columns = ("gpu", "vendor", "tier", "gpus", "per_gpu_hour", "currency", "region")
-    return Page(
-        title="Prices", tab="Prices", parts=parts, columns=columns, lives=False,
-        rows=[
-            dict(zip(columns, (
-                o.gpu, o.provider, o.tier, o.gpu_count, o.price_per_gpu.amount,
-                o.price_per_gpu.currency, o.region,
-            ), strict=True))
-            for o in offers
-        ],
-        document={"offers": offers, "gpu": gpu},
-    )  # fmt: skip
-
-
-def _history(gpu: str, books: BookReader) -> list[str]:
-    """Return a GPU's prices over the last days: a line for each vendor, a chart per currency."""
-    found = points(books.store, gpu=gpu, since_ns=books.now_ns - _PRICED_DAYS * _DAY_NS)
-    charts = price_history(found, title=f"{gpu}, last {_PRICED_DAYS} days")
-    return [html.section(chart.title, html.chart(chart)) for chart in charts]

@@ -30,7 +30,7 @@ from outlay.escaping import html_text, json_text, terminal_text, write_csv
 from outlay.export.live_runs import LiveRuns
 from outlay.export.prometheus import CONTENT_TYPE, exposition
 from outlay.report import html
-from outlay.web import guard, money, now, runs
+from outlay.web import guard, money, now, prices, runs
 from outlay.web.access import Access, AccessMiddleware, ServerAddress
 from outlay.web.book_reader import PERIOD_NS, BookReader, UnknownRun
 from outlay.web.limits import (
@@ -60,7 +60,7 @@ VIEWS: Final = {
     "/sweeps": View(runs.sweeps_page, runs.sweeps_stamp),
     "/sweep/": View(runs.sweep_page, runs.sweep_stamp),
     "/guard": View(guard.guard_page, guard.guard_stamp),
-    "/prices": View(guard.prices_page, guard.prices_stamp),
+    "/prices": View(prices.prices_page, prices.prices_stamp),
 }
 """Views by path; a path that ends in a slash is followed by an id."""
 _FORM_TYPES: Final = {".json": "application/json", ".csv": "text/csv; charset=utf-8"}

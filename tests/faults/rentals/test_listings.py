@@ -110,7 +110,7 @@ class TestNeverListed:
         (finding,) = guard.findings()
         assert finding.severity == "error"
         assert f"reconcile {hold.id} --gone --reason" in finding.message
-        row = next(row for row in reaper.census().rows if row.hold)
+        row = next(row for row in reaper.inventory().rows if row.hold)
         assert (row.state, row.is_wrong) == ("never listed", True)
         assert hold.rental is not None
         assert not proof_path(guard.log_path.parent, hold.rental.name).exists()
@@ -154,7 +154,7 @@ class TestNeverListed:
         vendor.add(*OTHERS[:10])
         assert not reaper.end(hold)
         assert guard.held == 20.0
-        (finding,) = [each for each in reaper.census().findings if "one page" in each.message]
+        (finding,) = [each for each in reaper.inventory().findings if "one page" in each.message]
         assert "--list-is-complete" in finding.message
         assert Reaper(guard, ENVIRON, clock=clock, all_rows=True).end(hold)
         assert guard.held == 0.0
@@ -263,7 +263,7 @@ class TestAStaleListing:
         assert guard.holds()[0].doubt == "not listed since 2023-11-14 22:13:20Z"
         (finding,) = guard.findings()
         assert (finding.severity, "not listed since" in finding.message) == ("warning", True)
-        (row,) = reaper.census().rows
+        (row,) = reaper.inventory().rows
         assert (row.state, row.since[:19]) == ("not listed", "2023-11-14T22:13:20")
 
     def test_ten_minutes_count_across_a_restart_of_the_watcher(
@@ -296,11 +296,11 @@ class TestAStaleListing:
         hold = rented(guard, vendor, clock)
         assert poll_once(watching(guard, hold, clock))
         vendor.reclaim()
-        reaper.reap(reaper.census())
+        reaper.reap(reaper.inventory())
         assert guard.held == 20.0
         clock.advance(10 * MINUTE)
         for _ in range(2):  # Two listings, the termination; two listings.
-            reaper.reap(reaper.census())
+            reaper.reap(reaper.inventory())
         assert guard.held == 0.0
 
     def test_an_outage_in_between_restarts_the_ten_minutes(
@@ -458,10 +458,10 @@ class TestNames:
         with pytest.raises(NamesakeListed, match="project 02 is blocked"):
             guard.authorize("lab02-more", 1)
         assert guard.authorize("lab03-other", 1).lab == "03"
-        assert [row.state for row in reaper.census().rows] == ["running", "namesake"]
+        assert [row.state for row in reaper.inventory().rows] == ["running", "namesake"]
         clock.advance(10 * HOUR)
         finish(watch)
-        reaper.reap(reaper.census())
+        reaper.reap(reaper.inventory())
         assert (vendor.running(), guard.total_spent) == (["pod-2"], 20.0)
         with pytest.raises(NamesakeListed):
             guard.authorize("lab02-more", 1)
@@ -478,7 +478,7 @@ class TestNames:
     ) -> None:
         self.blocked(guard, vendor, clock)
         vendor.rename("pod-2", name="mine")
-        reaper.reap(reaper.census())
+        reaper.reap(reaper.inventory())
         assert guard.authorize("lab02-more", 1).lab == "02"
 
     def test_a_page_without_the_namesake_unblocks_nothing(
@@ -498,9 +498,9 @@ class TestNames:
     ) -> None:
         hold = self.blocked(guard, vendor, clock)
         disown_namesakes(guard, hold, "a colleague's copy")
-        reaper.reap(reaper.census())
+        reaper.reap(reaper.inventory())
         assert guard.authorize("lab02-more", 1).lab == "02"
-        assert [row.state for row in reaper.census().rows] == ["running", "stranger"]
+        assert [row.state for row in reaper.inventory().rows] == ["running", "stranger"]
 
     def test_a_lost_id_is_not_taken_from_a_namesake(
         self, guard: BudgetGuard, vendor: StandIn, clock: ManualClock
@@ -533,7 +533,7 @@ class TestComingBack:
         vendor.add(hold.rental.name)
         clock.advance(HOUR)
         assert may_be_listed(guard.log.books(), clock.wall_ns())
-        reaper.reap(reaper.census())
+        reaper.reap(reaper.inventory())
         assert (vendor.running(), guard.held) == ([], 0.0)
         assert 2.0 < guard.total_spent < 2.1
 
@@ -554,9 +554,9 @@ class TestComingBack:
         vendor.restore(before)
         vendor.behave("terminate", "ignore")
         clock.advance(HOUR)
-        (row,) = reaper.census().rows
+        (row,) = reaper.inventory().rows
         assert (row.state, row.needs_ending) == ("ended but listed", True)
-        reaper.reap(reaper.census())
+        reaper.reap(reaper.inventory())
         assert guard.total_spent == 22.0
         assert guard.held > 0
         assert any("came back" in each.message for each in guard.findings())
@@ -565,7 +565,7 @@ class TestComingBack:
         ]  # fmt: skip
         vendor.behave("terminate", "ok")
         clock.advance(HOUR)
-        reaper.reap(reaper.census())
+        reaper.reap(reaper.inventory())
         assert vendor.running() == []
         assert guard.held == 0.0
         assert 24.0 < guard.total_spent < 24.1
@@ -579,7 +579,7 @@ class TestComingBack:
         for _ in range(2):
             vendor.restore(before)
             clock.advance(HOUR)
-            reaper.reap(reaper.census())
+            reaper.reap(reaper.inventory())
         (machine,) = rented_by(guard.log.lines(), clock.wall_ns())
         assert machine.micros == round(guard.total_spent * 10**6)
 
@@ -591,7 +591,7 @@ class TestComingBack:
         vendor.restore(before)
         clock.advance(HOUR)
         reaper = Reaper(guard, ENVIRON, clock=clock)
-        reaper.reap(reaper.census())
+        reaper.reap(reaper.inventory())
         assert guard.total_spent > 22.0
         assert guard.verify().findings == ()
 
@@ -606,7 +606,7 @@ class TestComingBack:
         vendor.behave("create", "ok")
         vendor.add(hold.rental.name)
         clock.advance(HOUR)
-        reaper.reap(reaper.census())
+        reaper.reap(reaper.inventory())
         assert vendor.running() == []
         assert 2.0 < guard.total_spent < 2.1
 

@@ -24,18 +24,18 @@ from outlay.clock import ManualClock
 from outlay.errors import InvalidValue
 from outlay.guard.balance import Hold
 from outlay.guard.budget_guard import BudgetGuard
-from outlay.guard.entries import Captured, Posting, Vendor
+from outlay.guard.entries import Captured, Decision, Vendor
 from outlay.guard.errors import BudgetGuardExceeded, RentalAlive, RentalUnattended
-from outlay.guard.locking import ProcessName, this_process
 from outlay.guard.rental.rental import (
+    ControlledRental,
     CreationFailed,
     RentalUnknown,
-    Tenancy,
     VendorUnusable,
     proof_path,
     rent,
 )
 from outlay.guard.rental.watch import Reaper, poll_once, start_watcher
+from outlay.proc.process_name import ProcessName, this_process
 from outlay.units import Duration, Money, Rate
 from rented import (
     ENVIRON,
@@ -70,8 +70,8 @@ class TestOrdering:
         self, guard: BudgetGuard, vendor: StandIn, clock: ManualClock
     ) -> None:
         hold = rented(guard, vendor, clock)
-        tenancy = Tenancy(guard=guard, hold=hold, environ=ENVIRON, clock=clock)
-        assert tenancy.left_ns == 10 * HOUR - 120 * 10**9
+        controlled = ControlledRental(guard=guard, hold=hold, environ=ENVIRON, clock=clock)
+        assert controlled.left_ns == 10 * HOUR - 120 * 10**9
 
     def test_without_room_nothing_is_created(
         self, guard: BudgetGuard, vendor: StandIn, clock: ManualClock
@@ -394,7 +394,7 @@ class TestSettling:
     ) -> None:
         hold = rented(guard, vendor, clock)
         watch = watching(guard, hold, clock)
-        guard.log.transact(lambda _: Posting((capture_of(hold),), None))
+        guard.log.transact(lambda _: Decision((capture_of(hold),), None))
         clock.advance(10 * HOUR)
         finish(watch)
         assert vendor.running() == []
@@ -472,12 +472,12 @@ class TestReaping:
     ) -> None:
         rented(guard, vendor, clock)
         vendor_stand_in.answer(vendor.directory, "create", "somebody-elses")
-        census = Reaper(guard, ENVIRON, clock=clock).census()
-        assert [(row.id, row.state) for row in census.rows] == [
+        inventory = Reaper(guard, ENVIRON, clock=clock).inventory()
+        assert [(row.id, row.state) for row in inventory.rows] == [
             ("pod-1", "running"),
             ("pod-2", "stranger"),
         ]
-        assert not any(row.needs_ending for row in census.rows)
+        assert not any(row.needs_ending for row in inventory.rows)
 
     def test_an_overdue_rental_is_terminated_and_settled(
         self, guard: BudgetGuard, vendor: StandIn, clock: ManualClock
@@ -485,12 +485,12 @@ class TestReaping:
         hold = rented(guard, vendor, clock)
         clock.advance(11 * HOUR)
         reaper = Reaper(guard, ENVIRON, clock=clock)
-        (row,) = reaper.census().rows
+        (row,) = reaper.inventory().rows
         assert (row.state, row.needs_ending) == ("overdue", True)
         assert reaper.end(hold)
         assert vendor.running() == []
         assert guard.held == 0.0
-        assert reaper.census().rows == ()
+        assert reaper.inventory().rows == ()
 
     def test_a_settled_rental_that_still_runs_is_found(
         self, guard: BudgetGuard, vendor: StandIn, clock: ManualClock
@@ -498,7 +498,7 @@ class TestReaping:
         hold = rented(guard, vendor, clock)
         guard.settle_rental(hold, Money.parse("1 USD"), "two listings were wrong")
         reaper = Reaper(guard, ENVIRON, clock=clock)
-        (row,) = reaper.census().rows
+        (row,) = reaper.inventory().rows
         assert (row.state, row.needs_ending) == ("ended but listed", True)
         assert reaper.end(hold)
         assert vendor.running() == []
@@ -529,18 +529,18 @@ class TestReaping:
     ) -> None:
         rented(guard, vendor, clock)
         vendor.behave("list", "garbage")
-        census = Reaper(guard, ENVIRON, clock=clock).census()
-        assert census.rows == ()
-        assert "its list can't be read" in str(census.findings[0])
+        inventory = Reaper(guard, ENVIRON, clock=clock).inventory()
+        assert inventory.rows == ()
+        assert "its list can't be read" in str(inventory.findings[0])
 
     def test_a_vendor_whose_key_is_not_set_hides_no_other(
         self, guard: BudgetGuard, vendor: StandIn, clock: ManualClock
     ) -> None:
         rented(guard, vendor, clock)
         other = Vendor(name="other", list=("list", "$NOT_SET_ANYWHERE"), terminate=())
-        census = Reaper(guard, ENVIRON, extra=(other,), clock=clock).census()
-        assert [row.id for row in census.rows] == ["pod-1"]
-        (finding,) = census.findings
+        inventory = Reaper(guard, ENVIRON, extra=(other,), clock=clock).inventory()
+        assert [row.id for row in inventory.rows] == ["pod-1"]
+        (finding,) = inventory.findings
         assert (finding.source, "$NOT_SET_ANYWHERE" in finding.message) == ("other", True)
 
     def test_a_rental_that_was_extended_is_shown_with_what_it_holds_now(
@@ -623,7 +623,7 @@ rent(guard, order, os.environ,
     ) -> None:
         hold = self.rent(guard, vendor)
         append_simple(guard, "lab02-tp")
-        guard.log.transact(lambda _: Posting((capture_of(hold),), None))
+        guard.log.transact(lambda _: Decision((capture_of(hold),), None))
         vendor.behave("terminate", "ok")
         output = guard.log_path.parent / f"watch-{hold.id}.log"
         until(lambda: "verified gone" in output.read_text(), what="the watcher to settle")
@@ -663,7 +663,7 @@ rent(guard, order, os.environ,
         self.signal_watcher(guard, signal.SIGKILL)
         vendor.behave("terminate", "ok")
         reaper = Reaper(guard, ENVIRON)
-        until(lambda: reaper.census().rows[0].state == "overdue", what="the deadline")
+        until(lambda: reaper.inventory().rows[0].state == "overdue", what="the deadline")
         assert reaper.end(guard.holds()[0], pause_s=0.05)
         assert vendor.running() == []
         assert guard.held == 0.0

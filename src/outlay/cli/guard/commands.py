@@ -31,7 +31,7 @@ from outlay.guard.checklist import (
     write_documents,
 )
 from outlay.guard.entries import lab_of
-from outlay.guard.rental.watch import Census, Reaper
+from outlay.guard.rental.watch import Reaper, RentalInventory
 from outlay.units import Money, Rate
 from outlay.units.quantity import exact_decimal
 
@@ -229,7 +229,7 @@ def show_preflight(
         lab=lab,
     )
     now_ns = SYSTEM.wall_ns()
-    checks = preflight(guard, flight, now_ns=now_ns, census=_census(guard, vendor))
+    checks = preflight(guard, flight, now_ns=now_ns, inventory=_inventory(guard, vendor))
     checks = _ask(checks, confirm or [], as_json=as_json)
     passed = all(check.passed for check in checks)
     if passed:
@@ -257,9 +257,9 @@ def show_postflight(
     guard = open_guard(log, None)
     if proof is not None and not proof.is_file():
         raise InvalidValue("--proof", str(proof), "a file, such as a screenshot")
-    census = _census(guard, vendor)
+    inventory = _inventory(guard, vendor)
     confirmed = [*(confirm or []), *(["gone"] if proof else [])]
-    checks = _ask(postflight(guard, label, census=census), confirmed, as_json=as_json)
+    checks = _ask(postflight(guard, label, inventory=inventory), confirmed, as_json=as_json)
     passed = all(check.passed for check in checks)
     if passed:
         detail = {"ended": utc_text(SYSTEM.wall_ns())}
@@ -270,8 +270,8 @@ def show_postflight(
     _show_checks(checks, passed=passed, as_json=as_json)
 
 
-def _census(guard: BudgetGuard, vendor: str | None) -> Census | None:
-    return Reaper(guard, os.environ, extra=watched(vendor)).census() if vendor else None
+def _inventory(guard: BudgetGuard, vendor: str | None) -> RentalInventory | None:
+    return Reaper(guard, os.environ, extra=watched(vendor)).inventory() if vendor else None
 
 
 def _ask(checks: tuple[Check, ...], confirmed: list[str], *, as_json: bool) -> tuple[Check, ...]:

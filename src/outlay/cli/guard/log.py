@@ -27,10 +27,9 @@ from outlay.clock import SYSTEM
 from outlay.cost.cost_book import CostBook
 from outlay.errors import Finding, InvalidValue, OutlayError, Refused
 from outlay.guard.balance import Hold, ScopeStanding
-from outlay.guard.budget_guard import BudgetGuard
+from outlay.guard.budget_guard import BudgetGuard, why_stale
 from outlay.guard.captures import correct_late
 from outlay.guard.entries import AnyLine, Captured, line_kind
-from outlay.guard.locking import why_stale
 from outlay.guard.rental.rental import disown_namesakes, settle_by_hand
 from outlay.runs.collect import refresh_registered
 from outlay.runs.spending_reader import charges_on, refresh_books

@@ -37,14 +37,14 @@ from outlay.guard.balance import Hold
 from outlay.guard.budget_guard import BudgetGuard
 from outlay.guard.entries import A_PAGE, Vendor
 from outlay.guard.lease import Terms
-from outlay.guard.locking import is_here
 from outlay.guard.rental.rental import NotARental, RentalOrder, check_rate, rent, split_command
 from outlay.guard.rental.vendor_commands import preset
-from outlay.guard.rental.watch import Census, Reaper, start_watcher
+from outlay.guard.rental.watch import Reaper, RentalInventory, start_watcher
 from outlay.guard.supervise import Supervisor
 from outlay.ledger import read_identity
+from outlay.proc.process_name import is_here
 from outlay.rates import cost_at_most, paid_time
-from outlay.runs.directories import leave_notice
+from outlay.runs.inbox import leave_notice
 from outlay.runs.options import Arguments, resolve
 from outlay.units import Duration, Money, Rate
 from outlay.units.quantity import exact_decimal
@@ -216,12 +216,12 @@ def show_reap(
         guard, os.environ, extra=_lister(vendor, list_command), say=say,
         all_rows=list_is_complete,
     )  # fmt: skip
-    census = reaper.census()
+    inventory = reaper.inventory()
     if terminate:
-        reaper.reap(census, pause_s=pause_s)
-        census = reaper.census()
-    _show_census(census, as_json=as_json)
-    bad = census.findings or any(row.is_wrong for row in census.rows)
+        reaper.reap(inventory, pause_s=pause_s)
+        inventory = reaper.inventory()
+    _show_inventory(inventory, as_json=as_json)
+    bad = inventory.findings or any(row.is_wrong for row in inventory.rows)
     raise typer.Exit(Refused.exit_code if bad else 0)
 
 
@@ -289,17 +289,17 @@ def show_down(
     raise typer.Exit(0 if all(gone.values()) else 1)
 
 
-def _show_census(census: Census, *, as_json: bool) -> None:
+def _show_inventory(inventory: RentalInventory, *, as_json: bool) -> None:
     if as_json:
-        print_json({"rows": census.rows, "findings": census.findings})
+        print_json({"rows": inventory.rows, "findings": inventory.findings})
         return
     table = new_table("vendor", "name", "id", "state", "operation", "ends at")
-    for row in census.rows:
+    for row in inventory.rows:
         ends = minute_of(row.deadline) if row.deadline else ""
         state = f"{row.state} since {minute_of(row.since)}" if row.since else row.state
         table.add_row(row.vendor, row.name, row.id, state, row.label, ends)
-    console.print(table if census.rows else "nothing is rented")
-    print_findings(census.findings)
+    console.print(table if inventory.rows else "nothing is rented")
+    print_findings(inventory.findings)
 
 
 def _rate(rate: str, most: str | None, currency: str) -> Rate:

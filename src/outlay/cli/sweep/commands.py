@@ -22,8 +22,8 @@ from outlay.cli.output import (
 )
 from outlay.cli.sweep.live import (
     show_while,
-    standing,
     status_document,
+    status_line,
     status_table,
     totals_document,
 )
@@ -44,7 +44,7 @@ from outlay.sweep.plan.planning import (
 from outlay.sweep.run.detached import catch_up
 from outlay.sweep.run.devices import find_devices
 from outlay.sweep.run.harness import SweepOptions
-from outlay.sweep.run.settlement import head_of
+from outlay.sweep.run.sweep_guard import head_of
 from outlay.sweep.run.sweeps import Result, cancel, resume, start
 from outlay.sweep.state.manifest import read_manifest
 from outlay.sweep.state.setup import holder_of
@@ -203,7 +203,7 @@ def show_status(directory: SweepDir, as_json: AsJson = False) -> None:
     print_findings(looked.findings)
     running = f"run by {holder}" if holder else "not running"
     console.print()
-    print_sentence(f"{standing(manifest, now_ns, standings)}; {running}")
+    print_sentence(f"{status_line(manifest, now_ns, standings)}; {running}")
     print_head(head_of(directory))
 
 
@@ -225,8 +225,8 @@ def show_cancel(
     elif ended.harness is not None:
         console.print(f"Sent SIGINT to process {ended.harness}; a second cancel forces it.")
     elif ended.jobs:
-        stand = standing(read_manifest(directory), SYSTEM.wall_ns())
-        print_sentence(f"Cancelled {counted(ended.jobs, 'job')} on the cluster; now {stand}.")
+        line = status_line(read_manifest(directory), SYSTEM.wall_ns())
+        print_sentence(f"Cancelled {counted(ended.jobs, 'job')} on the cluster; now {line}.")
     else:
         console.print("The sweep is not running; there was nothing to end.")
 
@@ -307,7 +307,7 @@ def _conclude(result: Result, *, as_json: bool) -> None:
         )  # fmt: skip
     else:
         print_findings(result.findings)
-        print_sentence(standing(result.manifest, SYSTEM.wall_ns()))
+        print_sentence(status_line(result.manifest, SYSTEM.wall_ns()))
         print_head(head_of(result.root))
         command = "status" if result.of_status("running") else "report"
         print_sentence(f"Show it with: outlay sweep {command} {shown_path(result.root)}")

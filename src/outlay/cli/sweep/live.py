@@ -22,7 +22,7 @@ from outlay.ledger.price import KINDS, Kind
 from outlay.sweep.engines.base import TaskStanding, jobs_in, ran_ns
 from outlay.sweep.run.detached import Detached
 from outlay.sweep.run.harness import Harness
-from outlay.sweep.run.settlement import head_of
+from outlay.sweep.run.sweep_guard import head_of
 from outlay.sweep.state.manifest import ManifestRun, SweepManifest, captured, planned, runs_of_kind
 from outlay.sweep.state.outcomes import RunState
 from outlay.units import Money
@@ -65,7 +65,7 @@ class _LiveStatus:
             manifest = harness.manifest
             standings = {a.run.id: a.engine.standing(a.ticket) for a in harness.active.values()}
             self._table = status_table(manifest, SYSTEM.wall_ns(), standings)
-            line = Text(standing(manifest, SYSTEM.wall_ns(), standings))
+            line = Text(status_line(manifest, SYSTEM.wall_ns(), standings))
             self._live.update(Group(self._table, line), refresh=True)
 
     def finish(self) -> None:
@@ -97,9 +97,9 @@ class _StatusLines:
                 print_sentence(f"{run} {state.status}{tail}")
 
 
-Standings = Mapping[str, TaskStanding]
+TaskStandings = Mapping[str, TaskStanding]
 """The cluster's status of running runs, by run id."""
-_NO_STANDINGS: Final[Standings] = {}
+_NO_STANDINGS: Final[TaskStandings] = {}
 
 
 def status_document(looked: Detached, now_ns: int, harness: int | None) -> dict[str, Any]:
@@ -150,16 +150,18 @@ def _run_document(
     }
 
 
-def _status(manifest: SweepManifest, run: str, standings: Standings) -> str:
+def _status(manifest: SweepManifest, run: str, standings: TaskStandings) -> str:
     """Return the status of a run; ``queued`` while its job waits in the cluster's queue."""
     return "queued" if run in standings and standings[run].queued else manifest.state(run).status
 
 
-def _tally(manifest: SweepManifest, standings: Standings) -> dict[str, int]:
+def _tally(manifest: SweepManifest, standings: TaskStandings) -> dict[str, int]:
     return dict(Counter(_status(manifest, run, standings) for run in manifest.runs))
 
 
-def standing(manifest: SweepManifest, now_ns: int, standings: Standings = _NO_STANDINGS) -> str:
+def status_line(
+    manifest: SweepManifest, now_ns: int, standings: TaskStandings = _NO_STANDINGS
+) -> str:
     """Return one line with the number of runs by status and the sweep's amounts.
 
     "planned" is the predicted cost; "captured" ("cost" without a ceiling) the cost of ended
@@ -224,7 +226,7 @@ def _sum(amounts: list[Money]) -> str:
     return " + ".join(map(str, amounts))
 
 
-def status_table(manifest: SweepManifest, now_ns: int, standings: Standings) -> Table:
+def status_table(manifest: SweepManifest, now_ns: int, standings: TaskStandings) -> Table:
     """Return the runs of a sweep; of many, the running and failed ones first."""
     table = new_table("run", "status", ">time", ">budget used", ">planned", ">cost", "reason")
     names = list(manifest.runs)

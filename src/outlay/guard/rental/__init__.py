@@ -1,1 +1,3 @@
 """Rented machines: ordering, watching and termination."""
+
+__all__ = ["rental", "vendor_commands", "watch"]

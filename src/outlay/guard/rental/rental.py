@@ -191,7 +191,7 @@ def list_machines(
 
 
 @dataclass(slots=True, kw_only=True)
-class Tenancy:
+class ControlledRental:
     """A rental under the control of a watcher, of ``down`` or of ``reap``."""
 
     guard: BudgetGuard
@@ -448,16 +448,16 @@ def settle_by_hand(
         NotARental: The hold is not a rental's.
     """
     hold = guard.log.books().hold(hold_id)
-    tenancy = Tenancy(guard=guard, hold=hold, environ=environ, clock=clock, say=say)
-    tenancy.poll()
-    if tenancy.present:
-        raise RentalListed(hold.id, hold.op_label, ", ".join(tenancy.present))
+    controlled = ControlledRental(guard=guard, hold=hold, environ=environ, clock=clock, say=say)
+    controlled.poll()
+    if controlled.present:
+        raise RentalListed(hold.id, hold.op_label, ", ".join(controlled.present))
     proof = f"gone, says {this_user()}: {read_reason(reason)}"
-    paid = tenancy.cost() if cost is None else cost
-    guard.settle_rental(tenancy.hold, paid, proof, basis=basis)
+    paid = controlled.cost() if cost is None else cost
+    guard.settle_rental(controlled.hold, paid, proof, basis=basis)
     try:
         how = "a person said so"
-        write_proof(guard.log_path.parent, tenancy.hold, proof, paid, how=how, basis=basis)
+        write_proof(guard.log_path.parent, controlled.hold, proof, paid, how=how, basis=basis)
     except OSError as error:
         say(f"the proof is in the log; its file could not be written: {error.strerror}")
 
@@ -590,14 +590,14 @@ def rent(
     except OSError as error:
         guard.release_rental(hold, "nothing was ordered: its watcher could not be started")
         raise VendorUnusable(f"the watcher could not be started: {error}") from error
-    tenancy = Tenancy(guard=guard, hold=hold, environ=environ, clock=clock, say=say)
+    controlled = ControlledRental(guard=guard, hold=hold, environ=environ, clock=clock, say=say)
     reply = run_command(
         order.create, environ, stdin=order.vendor.stdin,
-        places={"name": tenancy.rental.name, "hold": hold.id},
+        places={"name": controlled.rental.name, "hold": hold.id},
         timeout_s=order.create_timeout.seconds,
     )  # fmt: skip
-    _record_creation(tenancy, order, reply)
-    return tenancy.hold
+    _record_creation(controlled, order, reply)
+    return controlled.hold
 
 
 def check_rate(rate: Rate, most: Rate | None) -> None:
@@ -637,39 +637,41 @@ def rental_of(order: RentalOrder, now_ns: int) -> Rental:
     )
 
 
-def _record_creation(tenancy: Tenancy, order: RentalOrder, reply: Reply) -> None:
+def _record_creation(controlled: ControlledRental, order: RentalOrder, reply: Reply) -> None:
     """Record the id that creation printed; else find the machine by name, or mark it unknown."""
     problem = reply.problem
     if not problem:
         try:
-            tenancy.record_id(parse_id(order.vendor.id_from, reply.output, tenancy.rental.name))
+            controlled.record_id(
+                parse_id(order.vendor.id_from, reply.output, controlled.rental.name)
+            )
         except UnreadableReply as error:
             problem = str(error)
         else:
             return
-    if _found_by_name(tenancy, order.settle):
-        tenancy.say(
-            f"{tenancy.rental.name}: {problem}; found by its name as {tenancy.hold.resource}"
+    if _found_by_name(controlled, order.settle):
+        controlled.say(
+            f"{controlled.rental.name}: {problem}; found by its name as {controlled.hold.resource}"
         )
         return
-    seen_not_to_be = tenancy.sightings.absent >= CONFIRMATIONS and not tenancy.hold.namesakes
+    seen_not_to_be = controlled.sightings.absent >= CONFIRMATIONS and not controlled.hold.namesakes
     if reply.problem and reply.finished and seen_not_to_be:
         proof = f"creation failed: {problem}; the vendor lists no such name"
-        tenancy.guard.release_rental(tenancy.hold, proof)
-        raise CreationFailed(tenancy.rental.name, problem)
-    tenancy.note_if_possible("unknown", problem=problem)
-    raise RentalUnknown(tenancy.hold, tenancy.rental.name, problem)
+        controlled.guard.release_rental(controlled.hold, proof)
+        raise CreationFailed(controlled.rental.name, problem)
+    controlled.note_if_possible("unknown", problem=problem)
+    raise RentalUnknown(controlled.hold, controlled.rental.name, problem)
 
 
-def _found_by_name(tenancy: Tenancy, settle: Duration) -> bool:
-    deadline_ns = tenancy.clock.monotonic_ns() + settle.ns
+def _found_by_name(controlled: ControlledRental, settle: Duration) -> bool:
+    deadline_ns = controlled.clock.monotonic_ns() + settle.ns
     while True:
-        tenancy.poll()
-        if tenancy.hold.resource:
+        controlled.poll()
+        if controlled.hold.resource:
             return True
-        if tenancy.clock.monotonic_ns() >= deadline_ns:
+        if controlled.clock.monotonic_ns() >= deadline_ns:
             return False
-        tenancy.clock.sleep(min(5.0, settle.seconds / 5))
+        controlled.clock.sleep(min(5.0, settle.seconds / 5))
 
 
 class RateTooHigh(Refused):

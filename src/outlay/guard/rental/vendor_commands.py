@@ -172,15 +172,6 @@ def parse_id(id_from: str, output: str, name: str) -> str:
     return str(found).strip()
 
 
-def parse_listing(vendor: Vendor, output: str) -> tuple[ListedMachine, ...]:
-    """Return the machines on one page of a listing, without those in a ``gone`` state.
-
-    Raises:
-        UnreadableReply: Not the expected list; an empty one is valid.
-    """
-    return parse_page(vendor, output).machines
-
-
 def parse_page(vendor: Vendor, output: str) -> ListingPage:
     """Return one page of a listing; its machines are those not in a ``gone`` state.
 

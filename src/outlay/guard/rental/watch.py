@@ -1,4 +1,4 @@
-"""Watching rentals: the watcher process of one, the census and the reaper of all.
+"""Watching rentals: the watcher process of one, the inventory and the reaper of all.
 
 ``python -m outlay.guard.rental.watch`` is the watcher. It survives its terminal, terminates the
 rental at its deadline, retries until the vendor no longer lists it, and settles the hold. If the
@@ -26,15 +26,15 @@ from outlay.files import make_private, mode_in, read_own, write_whole
 from outlay.guard.balance import Books, Hold
 from outlay.guard.budget_guard import BudgetGuard
 from outlay.guard.entries import Vendor, parse_timestamp
-from outlay.guard.locking import has_ended, this_process
-from outlay.guard.rental.rental import Tenancy, list_machines
+from outlay.guard.rental.rental import ControlledRental, list_machines
 from outlay.guard.rental.vendor_commands import ListedMachine, VendorListing
 from outlay.proc.identity import MARK_VARIABLE, register_outliving
+from outlay.proc.process_name import has_ended, this_process
 from outlay.store import outlay_home
 from outlay.store.home import outliving_dir
 from outlay.units import Duration
 
-# The census of all rentals, and the reaper.
+# The inventory of all rentals, and the reaper.
 
 State = Literal[
     "running", "overdue", "gone", "lost", "not listed", "never listed", "ended but listed",
@@ -45,7 +45,7 @@ ENDED_NS = 24 * 3600 * 10**9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CensusRow:
+class InventoryRow:
     """A rental or a stranger, compared with the vendor's listing.
 
     Attributes:
@@ -76,10 +76,10 @@ class CensusRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Census:
+class RentalInventory:
     """All rentals and strangers, and the listings that failed."""
 
-    rows: tuple[CensusRow, ...]
+    rows: tuple[InventoryRow, ...]
     findings: tuple[Finding, ...]
 
 
@@ -157,9 +157,9 @@ class Reaper:
     say: Callable[[str], None] = lambda _: None
     all_rows: bool = False
 
-    def census(self) -> Census:
+    def inventory(self) -> RentalInventory:
         """List every vendor's machines once, and compare."""
-        rows: list[CensusRow] = []
+        rows: list[InventoryRow] = []
         findings: list[Finding] = []
         rentals = self.guard.log.look(Books.rentals)
         vendors = {r.rental.vendor.list: r.rental.vendor for r in rentals if r.rental}
@@ -174,75 +174,75 @@ class Reaper:
             there = [r for r in rentals if r.rental and r.rental.vendor.list == vendor.list]
             compared = self._compare(vendor, there, listing)
             rows += compared
-            if not listing.complete and any(_is_absent(row) for row in compared):
+            if not listing.complete and any(row.state in _ABSENT for row in compared):
                 findings.append(Finding(source=vendor.name, message=_page_text(listing)))
-        return Census(tuple(rows), tuple(findings))
+        return RentalInventory(tuple(rows), tuple(findings))
 
     def _compare(
         self, vendor: Vendor, rentals: list[Hold], listing: VendorListing
-    ) -> list[CensusRow]:
-        rows, named = [], dict[str, CensusRow]()
+    ) -> list[InventoryRow]:
+        rows, named = [], dict[str, InventoryRow]()
         ours = set[str]()
         for hold in rentals:
-            tenancy = self._tenancy(hold)
-            matches = [item for item in listing.machines if tenancy.matches_listed(item)]
+            controlled = self._controlled(hold)
+            matches = [item for item in listing.machines if controlled.matches_listed(item)]
             ours |= {item.id for item in matches}
-            state = self._state(tenancy, matches, complete=listing.complete)
+            state = self._state(controlled, matches, complete=listing.complete)
             if state is not None:
-                rows.append(self._row(tenancy, state, ", ".join(item.id for item in matches)))
-            for each in tenancy.namesakes_in(listing):
-                named[each] = self._row(tenancy, "namesake", each)
+                rows.append(self._row(controlled, state, ", ".join(item.id for item in matches)))
+            for each in controlled.namesakes_in(listing):
+                named[each] = self._row(controlled, "namesake", each)
         rows += [row for each, row in named.items() if each not in ours]
         rows += [
-            CensusRow(vendor=vendor.name, name=item.name, id=item.id, state="stranger")
+            InventoryRow(vendor=vendor.name, name=item.name, id=item.id, state="stranger")
             for item in listing.machines
             if item.id not in ours and item.id not in named
         ]
         return rows
 
     def _state(
-        self, tenancy: Tenancy, matches: list[ListedMachine], *, complete: bool
+        self, controlled: ControlledRental, matches: list[ListedMachine], *, complete: bool
     ) -> State | None:
-        hold = tenancy.hold
+        hold = controlled.hold
         if self.guard.log.books().resolution(hold.id) is not None:
             return "ended but listed" if matches and hold.state != "reappeared" else None
         if matches:
-            return "overdue" if tenancy.left_ns <= 0 else "running"
+            return "overdue" if controlled.left_ns <= 0 else "running"
         if not hold.resource:
             return "lost"
         if not hold.listed:
-            return "never listed" if tenancy.is_late else "not listed"
+            return "never listed" if controlled.is_late else "not listed"
         if hold.tried and complete:
             return "gone"
-        return "overdue" if tenancy.left_ns <= 0 else "not listed"
+        return "overdue" if controlled.left_ns <= 0 else "not listed"
 
-    def _row(self, tenancy: Tenancy, state: State, ids: str) -> CensusRow:
-        return CensusRow(
-            vendor=tenancy.rental.vendor.name,
-            name=tenancy.rental.name,
-            id=ids or tenancy.hold.resource,
-            hold=tenancy.hold.id,
-            label=tenancy.hold.op_label,
+    def _row(self, controlled: ControlledRental, state: State, ids: str) -> InventoryRow:
+        return InventoryRow(
+            vendor=controlled.rental.vendor.name,
+            name=controlled.rental.name,
+            id=ids or controlled.hold.resource,
+            hold=controlled.hold.id,
+            label=controlled.hold.op_label,
             state=state,
-            deadline="" if state == "namesake" else tenancy.rental.deadline,
-            since=tenancy.hold.missing if state == "not listed" else "",
+            deadline="" if state == "namesake" else controlled.rental.deadline,
+            since=controlled.hold.missing if state == "not listed" else "",
         )
 
-    def _tenancy(self, hold: Hold) -> Tenancy:
-        return Tenancy(
+    def _controlled(self, hold: Hold) -> ControlledRental:
+        return ControlledRental(
             guard=self.guard, hold=hold, environ=self.environ, clock=self.clock, say=self.say,
             all_rows=self.all_rows,
         )  # fmt: skip
 
-    def reap(self, census: Census, *, pause_s: float = 5.0) -> None:
+    def reap(self, inventory: RentalInventory, *, pause_s: float = 5.0) -> None:
         """Terminate overdue rentals, and settle those that are gone."""
         rentals = {hold.id: hold for hold in self.guard.log.look(Books.rentals)}
-        for row in census.rows:
+        for row in inventory.rows:
             if row.needs_ending:
                 self.end(rentals[row.hold], pause_s=pause_s)
             elif row.state in ("gone", "not listed", "never listed"):
                 self.settle(rentals[row.hold], pause_s=pause_s)
-        named = {row.hold for row in census.rows if row.state == "namesake"}
+        named = {row.hold for row in inventory.rows if row.state == "namesake"}
         for hold in rentals.values():
             if hold.id in named or hold.namesakes:
                 self._update(hold)
@@ -250,7 +250,7 @@ class Reaper:
     def _update(self, hold: Hold) -> None:
         """Note the namesakes of a rental, and those that are gone."""
         try:
-            self._tenancy(hold).poll()
+            self._controlled(hold).poll()
         except OutlayError as error:  # A variable is not set.
             self.say(str(error))
 
@@ -261,32 +261,31 @@ class Reaper:
 
     def end(self, hold: Hold, *, rounds: int = 10, pause_s: float = 5.0) -> bool:
         """Terminate and settle a rental; return whether it is verified gone."""
-        tenancy = self._tenancy(hold)
-        if self._wait_until_gone(tenancy, overdue=True, rounds=rounds, pause_s=pause_s):
+        controlled = self._controlled(hold)
+        if self._wait_until_gone(controlled, overdue=True, rounds=rounds, pause_s=pause_s):
             return True
-        self.say(_why_not_gone(tenancy))
+        self.say(_why_not_gone(controlled))
         return False
 
     def settle(self, hold: Hold, *, pause_s: float = 5.0) -> bool:
         """Settle a rental that is no longer listed, if it is verified gone."""
-        tenancy = self._tenancy(hold)
-        overdue, rounds = tenancy.left_ns <= 0, 4 if hold.listed else 1
-        return self._wait_until_gone(tenancy, overdue=overdue, rounds=rounds, pause_s=pause_s)
+        controlled = self._controlled(hold)
+        overdue, rounds = controlled.left_ns <= 0, 4 if hold.listed else 1
+        return self._wait_until_gone(controlled, overdue=overdue, rounds=rounds, pause_s=pause_s)
 
     def _wait_until_gone(
-        self, tenancy: Tenancy, *, overdue: bool, rounds: int, pause_s: float
+        self, controlled: ControlledRental, *, overdue: bool, rounds: int, pause_s: float
     ) -> bool:
         for _ in range(rounds):
-            _reload(tenancy)
-            tenancy.poll()
-            if tenancy.act(overdue=overdue) == "gone":
+            _reload(controlled)
+            controlled.poll()
+            if controlled.act(overdue=overdue) == "gone":
                 return True
             self.clock.sleep(pause_s)
         return False
 
 
-def _is_absent(row: CensusRow) -> bool:
-    return row.state in ("lost", "not listed", "never listed")
+_ABSENT = ("lost", "not listed", "never listed")
 
 
 def _page_text(listing: VendorListing) -> str:
@@ -296,11 +295,11 @@ def _page_text(listing: VendorListing) -> str:
     )
 
 
-def _why_not_gone(tenancy: Tenancy) -> str:
+def _why_not_gone(controlled: ControlledRental) -> str:
     """Return what a person has to do about a rental that could not be verified gone."""
-    hold = tenancy.hold
+    hold = controlled.hold
     what = f"{hold.op_label} ({hold.resource or 'its id is unknown'})"
-    if tenancy.present:
+    if controlled.present:
         return f"{what} IS STILL THERE; end it at the vendor's console"
     settles = f"`outlay guard reconcile {hold.id} --gone --reason ...`"
     if not hold.listed:
@@ -308,12 +307,12 @@ def _why_not_gone(tenancy: Tenancy) -> str:
     return f"{what} is not listed, but not verified gone either; try again, or {settles}"
 
 
-def _reload(tenancy: Tenancy) -> None:
+def _reload(controlled: ControlledRental) -> None:
     """Read the hold again, if the log can be read: the rental bills even if that fails."""
     try:
-        tenancy.reload()
+        controlled.reload()
     except OutlayError as error:
-        tenancy.say(str(error))
+        controlled.say(str(error))
 
 
 # The watcher of one rental.
@@ -346,45 +345,47 @@ def start_watcher(log_path: Path, hold: Hold, environ: Mapping[str, str], poll: 
     return done.returncode == 0
 
 
-def poll_once(tenancy: Tenancy) -> bool:
+def poll_once(controlled: ControlledRental) -> bool:
     """Poll and act once; return whether there is anything left to watch."""
     try:
-        tenancy.reload()
-        if _is_over(tenancy):
+        controlled.reload()
+        if _is_over(controlled):
             return False
     except OutlayError as error:  # the rental bills even if the log fails
-        tenancy.say(str(error))
-    tenancy.poll()
-    return tenancy.act(overdue=tenancy.left_ns <= 0) != "gone"
+        controlled.say(str(error))
+    controlled.poll()
+    return controlled.act(overdue=controlled.left_ns <= 0) != "gone"
 
 
-def _is_over(tenancy: Tenancy) -> bool:
+def _is_over(controlled: ControlledRental) -> bool:
     """Return whether its hold was settled once it was gone, or released as nothing was created."""
-    hold = tenancy.hold
+    hold = controlled.hold
     ended = hold.state in ("gone", "reappeared") or not hold.resource
-    return ended and tenancy.guard.log.books().resolution(hold.id) is not None
+    return ended and controlled.guard.log.books().resolution(hold.id) is not None
 
 
-def pause_s(tenancy: Tenancy, poll: Duration) -> float:
+def pause_s(controlled: ControlledRental, poll: Duration) -> float:
     """Return the time to the next poll: never past the deadline, and at most 15 s after it."""
-    until_due = tenancy.left_ns / 1e9
+    until_due = controlled.left_ns / 1e9
     return max(0.05, min(poll.seconds, until_due)) if until_due > 0 else min(poll.seconds, 15.0)
 
 
-def take_watch(tenancy: Tenancy, instead_of: str) -> bool | None:
+def take_watch(controlled: ControlledRental, instead_of: str) -> bool | None:
     """Note this process as the watcher; False if another one is noted, None if the log fails."""
     try:
-        is_mine = tenancy.guard.take_watch(
-            replace(tenancy.hold, watcher=instead_of), this_process()
+        is_mine = controlled.guard.take_watch(
+            replace(controlled.hold, watcher=instead_of), this_process()
         )
     except OutlayError as error:  # a log that fails must not keep a rental running
-        tenancy.say(f"{tenancy.rental.name}: watched, which could not be recorded: {error}")
+        controlled.say(f"{controlled.rental.name}: watched, which could not be recorded: {error}")
         return None
-    tenancy.hold = tenancy.guard.log.books().rental(tenancy.hold.id) or tenancy.hold
+    controlled.hold = controlled.guard.log.books().rental(controlled.hold.id) or controlled.hold
     return is_mine
 
 
-def watch(tenancy: Tenancy, poll: Duration, *, instead_of: str = "", noted: bool = False) -> None:
+def watch(
+    controlled: ControlledRental, poll: Duration, *, instead_of: str = "", noted: bool = False
+) -> None:
     """Watch a rental until the vendor no longer lists it, whatever the state of its hold.
 
     Errors are reported and retried. Ends if another process is noted as the watcher instead.
@@ -392,15 +393,15 @@ def watch(tenancy: Tenancy, poll: Duration, *, instead_of: str = "", noted: bool
     mine: bool | None = noted or None
     while True:
         if mine is None:  # the note failed before
-            mine = take_watch(tenancy, instead_of)
+            mine = take_watch(controlled, instead_of)
         if mine is False:
             return
         try:
-            if not poll_once(tenancy):
+            if not poll_once(controlled):
                 return
         except (OutlayError, OSError) as error:  # the log is locked, the disk full: temporary
             _say(str(error))
-        SYSTEM.sleep(pause_s(tenancy, poll))
+        SYSTEM.sleep(pause_s(controlled, poll))
 
 
 def _say(text: str) -> None:
@@ -413,7 +414,7 @@ def main() -> None:
     """Load the rental, so that the caller sees a failure; detach from the caller; then watch."""
     log_path, hold_id, poll_ns, instead_of, kept = sys.argv[1:]
     guard = BudgetGuard.of_log(log_path)
-    tenancy = Tenancy(
+    controlled = ControlledRental(
         guard=guard, hold=guard.log.books().hold(hold_id), environ=os.environ, say=_say
     )
     ready, notify = os.pipe()
@@ -425,11 +426,11 @@ def main() -> None:
     if not register_outliving(outliving_dir("watchers"), os.getpid()) and kept:
         _say("not started: it could not be registered in the outlay home, and so would be ended")
         os._exit(1)
-    mine = take_watch(tenancy, instead_of)
+    mine = take_watch(controlled, instead_of)
     os.write(notify, b"a" if mine is False else b"w")
     os.close(notify)
     if mine is not False:
-        watch(tenancy, Duration(int(poll_ns)), instead_of=instead_of, noted=mine is True)
+        watch(controlled, Duration(int(poll_ns)), instead_of=instead_of, noted=mine is True)
 
 
 if __name__ == "__main__":

@@ -2,3 +2,5 @@
 
 Imports the standard library only; meters that need torch or NVML import them on use.
 """
+
+__all__ = ["batches", "collectives", "energy", "step_meters"]

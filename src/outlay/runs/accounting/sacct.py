@@ -47,7 +47,7 @@ _STATUS: Final[dict[str, EndStatus]] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stay:
+class JobStart:
     """One start of a job, ``[start_ns, end_ns)`` in UTC, and its allocation.
 
     Attributes:
@@ -94,7 +94,7 @@ class SacctJob:
     account: str
     partition: str
     cluster: str
-    stays: tuple[Stay, ...]
+    starts: tuple[JobStart, ...]
 
     @property
     def tags(self) -> dict[str, str]:
@@ -105,12 +105,12 @@ class SacctJob:
     @property
     def gpus(self) -> int:
         """The GPUs of its last start; 0 for a job without any."""
-        return self.stays[-1].gpus
+        return self.starts[-1].gpus
 
     @property
     def gpu_ns(self) -> int:
         """GPUs times nanoseconds, without the time between two starts."""
-        return sum(stay.gpus * (stay.end_ns - stay.start_ns) for stay in self.stays)
+        return sum(start.gpus * (start.end_ns - start.start_ns) for start in self.starts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,20 +122,20 @@ class Accounts:
     findings: tuple[Finding, ...]
 
 
-def left_over(stay: Stay, used: Sequence[GpuPiece]) -> list[GpuPiece]:
+def left_over(start: JobStart, used: Sequence[GpuPiece]) -> list[GpuPiece]:
     """Return a start's GPUs over time less those of the pieces.
 
     Negative where the pieces have more GPUs than the job.
     """
-    change_at: dict[int, Fraction] = {stay.start_ns: Fraction(stay.gpus)}
+    change_at: dict[int, Fraction] = {start.start_ns: Fraction(start.gpus)}
     for piece in used:
-        start_ns, end_ns = max(piece.start_ns, stay.start_ns), min(piece.end_ns, stay.end_ns)
+        start_ns, end_ns = max(piece.start_ns, start.start_ns), min(piece.end_ns, start.end_ns)
         if start_ns < end_ns:
             change_at[start_ns] = change_at.get(start_ns, Fraction(0)) - piece.gpus
             change_at[end_ns] = change_at.get(end_ns, Fraction(0)) + piece.gpus
     left: list[GpuPiece] = []
     gpus = Fraction(0)
-    for start_ns, end_ns in pairwise([*sorted(change_at), stay.end_ns]):
+    for start_ns, end_ns in pairwise([*sorted(change_at), start.end_ns]):
         gpus += change_at[start_ns]
         if gpus and start_ns < end_ns:
             left.append(GpuPiece(start_ns, end_ns, gpus))
@@ -172,7 +172,7 @@ def read_accounts(text: str, *, source: str, zone: tzinfo | None = None) -> Acco
         elif row is not None:
             unfinished += row["End"] in _NEVER
     merged = [_merged(starts) for starts in jobs.values()]
-    ordered = tuple(sorted(merged, key=lambda job: (job.stays[0].start_ns, job.shown)))
+    ordered = tuple(sorted(merged, key=lambda job: (job.starts[0].start_ns, job.shown)))
     return Accounts(jobs=ordered, unfinished=unfinished, findings=tuple(findings))
 
 
@@ -197,14 +197,14 @@ def _job(row: Mapping[str, str], zone: tzinfo | None) -> SacctJob | None:
     if end_ns == start_ns:
         return None
     gpu, gpus = read_gpus(row.get("AllocTRES", ""))
-    stay = Stay(
+    start = JobStart(
         start_ns=start_ns, end_ns=end_ns, gpu=gpu, gpus=gpus, nodes=row.get("NodeList", ""),
         state=(row["State"].split() or [""])[0],  # CANCELLED by 1000
     )  # fmt: skip
     return SacctJob(
         job=row.get("JobIDRaw") or row["JobID"], shown=row["JobID"],
         name=row.get("JobName", ""), user=row.get("User", ""), account=row.get("Account", ""),
-        partition=row.get("Partition", ""), cluster=row.get("Cluster", ""), stays=(stay,),
+        partition=row.get("Partition", ""), cluster=row.get("Cluster", ""), starts=(start,),
     )  # fmt: skip
 
 
@@ -231,11 +231,11 @@ def _listed(name: str) -> int:
     return total
 
 
-def _merged(starts: Sequence[SacctJob]) -> SacctJob:
+def _merged(jobs: Sequence[SacctJob]) -> SacctJob:
     """Merge the starts of one job; its other fields are those of the last start."""
-    stays = sorted({stay for job in starts for stay in job.stays}, key=lambda stay: stay.start_ns)
-    last = max(starts, key=lambda job: job.stays[0].start_ns)
-    return replace(last, stays=tuple(stays))
+    ordered = sorted({start for job in jobs for start in job.starts}, key=lambda s: s.start_ns)
+    last = max(jobs, key=lambda job: job.starts[0].start_ns)
+    return replace(last, starts=tuple(ordered))
 
 
 def _instant(text: str, zone: tzinfo | None) -> int:

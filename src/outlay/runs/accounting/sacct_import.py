@@ -47,18 +47,16 @@ from outlay.ledger import (
 )
 from outlay.ledger.segments import id_from_name
 from outlay.rates import GpuPiece, MachineAfter, gpu_pieces, machine_after, total_gpus
-from outlay.runs.accounting.sacct import SacctJob, Stay, left_over
-from outlay.runs.collect import (
+from outlay.runs.accounting.imported_jobs import (
     SACCT,
     SETTLED,
-    collect,
     header_of,
     jobs_of,
     own_headers,
-    refresh_registered,
-    starts_ns,
     withdraw,
 )
+from outlay.runs.accounting.sacct import JobStart, SacctJob, left_over
+from outlay.runs.collect import collect, refresh_registered, starts_ns
 from outlay.store import outlay_home
 from outlay.store.run_row import RunRow
 from outlay.store.runs import delete_runs, list_runs
@@ -169,7 +167,7 @@ def _settle(
     """Add a job's accounts to its log; if that is not possible, report the difference."""
     directory = directories[0]
     log_ns = _logged_ns(job, directories, settled=False)
-    sacct_ns = sum(stay.end_ns - stay.start_ns for stay in job.stays)
+    sacct_ns = sum(start.end_ns - start.start_ns for start in job.starts)
     reason = _reason_not_to_settle(job, directories)
     if not reason:
         try:
@@ -196,7 +194,7 @@ def _reason_not_to_settle(job: SacctJob, directories: list[Path]) -> str:
     (directory,) = directories
     if (directory.parent / _SPEND_LOG).exists():
         return "a guard has captured what it cost by its log"
-    first_ns, last_ns = job.stays[0].start_ns, job.stays[-1].end_ns
+    first_ns, last_ns = job.starts[0].start_ns, job.starts[-1].end_ns
     if not any(
         first_ns - _A_DAY_NS < start_ns < last_ns + _A_DAY_NS for start_ns in starts_ns(directory)
     ):
@@ -221,12 +219,12 @@ def _logged_ns(job: SacctJob, directories: Iterable[Path], *, settled: bool) -> 
 def _write_accounts(job: SacctJob, directory: Path, rate: Price | None) -> None:
     identity = read_identity(directory)
     stated = next((header.price for header in own_headers(directory) if header.price), None)
-    for restart, stay in enumerate(job.stays):
+    for restart, start in enumerate(job.starts):
         header = _header_of(
-            job, stay, restart, run_id="" if identity is None else identity.run_id,
-            price=_fixed_price(directory, job, stay) or stated or _price(job, rate),
+            job, start, restart, run_id="" if identity is None else identity.run_id,
+            price=_fixed_price(directory, job, start) or stated or _price(job, rate),
         )  # fmt: skip
-        _put(directory, header, stay.end)
+        _put(directory, header, start.end)
 
 
 # A job that several runs shared
@@ -242,7 +240,7 @@ def _write_rest(
     """
     directory = _beside(job, "-rest")
     used = [piece for each in directories for piece in _used(job, each)]
-    pieces = [(n, stay, p) for n, stay in enumerate(job.stays) for p in left_over(stay, used)]
+    pieces = [(n, start, p) for n, start in enumerate(job.starts) for p in left_over(start, used)]
     if over_ns := -sum(p.gpus * (p.end_ns - p.start_ns) for _, _, p in pieces if p.gpus < 0):
         message = (
             f"the runs of job {job.shown} say that they had {float(over_ns) / 3.6e12:.2f} "
@@ -254,16 +252,16 @@ def _write_rest(
     prices = (header.price for header in (*before, *stated) if header is not None)
     price = next(filter(None, prices), None) or _price(job, rate)
     shutil.rmtree(ledger_dir(directory), ignore_errors=True)
-    for restart, stay, piece in pieces:
+    for restart, start, piece in pieces:
         if piece.gpus > 0:
-            _put_rest(job, directory, restart, stay, piece, price)
+            _put_rest(job, directory, restart, start, piece, price)
     return [directory] if segment_paths(directory) else []
 
 
 def _used(job: SacctJob, directory: Path) -> Iterator[GpuPiece]:
     """Yield the GPUs of a run over time, including time between its attempts in the same job."""
-    for stay in job.stays:
-        for path in _accounts_of(directory, f"{ACCOUNTS}-{job.job}", stay.start_ns):
+    for start in job.starts:
+        for path in _accounts_of(directory, f"{ACCOUNTS}-{job.job}", start.start_ns):
             path.unlink(missing_ok=True)  # Added when no other run of the job was known.
     attempts = derive_attempts(read_lives(directory))
     for attempt, following in zip_longest(attempts, attempts[1:]):
@@ -274,18 +272,23 @@ def _used(job: SacctJob, directory: Path) -> Iterator[GpuPiece]:
 
 
 def _put_rest(
-    job: SacctJob, directory: Path, restart: int, stay: Stay, piece: GpuPiece, price: Price | None
+    job: SacctJob,
+    directory: Path,
+    restart: int,
+    start: JobStart,
+    piece: GpuPiece,
+    price: Price | None,
 ) -> None:
     identity = RunIdentity(
         run_id=f"sacct-{directory.name}", model=IN_NO_RUN, name=f"{job.name} {IN_NO_RUN}".strip(),
-        created_ns=job.stays[0].start_ns,
+        created_ns=job.starts[0].start_ns,
     )  # fmt: skip
     identity = claim_identity(directory, identity)
     gpus = gpu_count_of(piece.gpus)
     header = replace_fields(
-        _header_of(job, stay, restart, run_id=identity.run_id, price=price),
+        _header_of(job, start, restart, run_id=identity.run_id, price=price),
         t_ns=piece.start_ns, model=identity.model, name=identity.name, gpus=gpus,
-        node_gpus=gpu_count_of(piece.gpus / stay.node_count),
+        node_gpus=gpu_count_of(piece.gpus / start.node_count),
     )  # fmt: skip
     # Completed, so that the time after it is not charged as time between two attempts.
     _put(directory, header, AttemptEnded(t_ns=piece.end_ns, status="completed"))
@@ -309,11 +312,11 @@ def _directory(job: SacctJob, imported: Mapping[str, Sequence[Path]]) -> Path:
     Slurm reuses job numbers: a log of the same number may be another job's.
     """
     name = f"{job.cluster or 'slurm'}-{job.shown}".replace("/", "-")
-    starts = {stay.start_ns for stay in job.stays}
+    begun_ns = {start.start_ns for start in job.starts}
     for directory in imported.get(name, ()):
-        if not starts.isdisjoint(starts_ns(directory)):
+        if not begun_ns.isdisjoint(starts_ns(directory)):
             return directory
-    return outlay_home() / SACCT / f"{name}-{job.stays[0].start_ns // 10**9}"
+    return outlay_home() / SACCT / f"{name}-{job.starts[0].start_ns // 10**9}"
 
 
 def _beside(job: SacctJob, ending: str) -> Path:
@@ -324,30 +327,30 @@ def _beside(job: SacctJob, ending: str) -> Path:
 
 def _write(job: SacctJob, directory: Path, rate: Price | None) -> Path:
     """Write a job's run log, one segment per start; return its directory."""
-    created_ns = job.stays[0].start_ns // 10**9 * 10**9
+    created_ns = job.starts[0].start_ns // 10**9 * 10**9
     identity = claim_identity(
         directory,
         RunIdentity(
             run_id=f"sacct-{directory.name}", model=job.name, name=job.name, created_ns=created_ns
         ),
     )
-    for restart, stay in enumerate(job.stays):
-        price = _fixed_price(directory, job, stay) or _price(job, rate)
-        header = _header_of(job, stay, restart, run_id=identity.run_id, price=price)
-        _put(directory, header, stay.end)
+    for restart, start in enumerate(job.starts):
+        price = _fixed_price(directory, job, start) or _price(job, rate)
+        header = _header_of(job, start, restart, run_id=identity.run_id, price=price)
+        _put(directory, header, start.end)
     return directory
 
 
 def _header_of(
-    job: SacctJob, stay: Stay, restart: int, *, run_id: str, price: Price | None
+    job: SacctJob, start: JobStart, restart: int, *, run_id: str, price: Price | None
 ) -> AttemptStarted:
-    nodes = stay.node_count
+    nodes = start.node_count
     return AttemptStarted(
-        t_ns=stay.start_ns, run_id=run_id, model=job.name, name=job.name, rank=SUPERVISOR,
-        host=stay.nodes, user=job.user, slurm_job=job.shown,
+        t_ns=start.start_ns, run_id=run_id, model=job.name, name=job.name, rank=SUPERVISOR,
+        host=start.nodes, user=job.user, slurm_job=job.shown,
         launch=f"{ACCOUNTS}-{job.job}-{restart}", slurm_account=job.account,
-        slurm_partition=job.partition, slurm_restart=str(restart), gpu=stay.gpu, gpus=stay.gpus,
-        gpus_source=ACCOUNTS, nodes=nodes, node_gpus=gpu_count_of(Fraction(stay.gpus, nodes)),
+        slurm_partition=job.partition, slurm_restart=str(restart), gpu=start.gpu, gpus=start.gpus,
+        gpus_source=ACCOUNTS, nodes=nodes, node_gpus=gpu_count_of(Fraction(start.gpus, nodes)),
         price=price, tags=job.tags,
     )  # fmt: skip
 
@@ -369,8 +372,8 @@ def _accounts_of(directory: Path, launch: str, start_ns: int) -> list[Path]:
     return [path for path, header in headers if header and header.launch.startswith(f"{launch}-")]
 
 
-def _fixed_price(directory: Path, job: SacctJob, stay: Stay) -> Price | None:
-    earlier = map(header_of, _accounts_of(directory, f"{ACCOUNTS}-{job.job}", stay.start_ns))
+def _fixed_price(directory: Path, job: SacctJob, start: JobStart) -> Price | None:
+    earlier = map(header_of, _accounts_of(directory, f"{ACCOUNTS}-{job.job}", start.start_ns))
     return next((header.price for header in earlier if header and header.price), None)
 
 

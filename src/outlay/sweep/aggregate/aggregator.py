@@ -20,7 +20,7 @@ from outlay.ledger import SUPERVISOR, segment_paths
 from outlay.runs.reading import RunReading
 from outlay.sweep.aggregate.rows import RunFacts, Seen, SweepRow, labelled
 from outlay.sweep.errors import IncompleteRuns
-from outlay.sweep.run.settlement import head_of
+from outlay.sweep.run.sweep_guard import head_of
 from outlay.sweep.state.manifest import ManifestRun, read_manifest
 from outlay.sweep.state.outcomes import RunState
 from outlay.units.quantity import MILLIJOULES_PER_WH

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Protocol
 
 from outlay import plugins
 from outlay.errors import InvalidValue, choices
-from outlay.proc.strays import shell_code
+from outlay.proc.exit_record import shell_code
 
 if TYPE_CHECKING:
     from pathlib import Path

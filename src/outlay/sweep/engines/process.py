@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import ClassVar
 
 from outlay.errors import MissingExtra
+from outlay.proc.exit_record import exit_path, read_exit
 from outlay.proc.identity import MARK_VARIABLE, end_marked
 from outlay.proc.keeper import KeeperTerms, Launch
-from outlay.proc.strays import exit_path, read_exit
 from outlay.proc.supervisor import KeeperKilled, KeptEvent, ProcessSupervisor
 from outlay.store import outlay_home
 from outlay.store.home import outliving_dir
@@ -85,7 +85,7 @@ class ProcessEngine:
         """SIGTERM a task's process group; with ``force``, SIGKILL everything it started."""
         if ticket in self._live:
             number = signal.SIGKILL if force else signal.SIGTERM
-            self._processes.signal(ticket, number, "family" if force else "group")
+            self._processes.signal(ticket, number, "tree" if force else "group")
 
     def reattach(self, task: Task) -> Ended | None:
         """Return how an earlier harness's task ended, after killing what is left of it.

@@ -1,1 +1,3 @@
 """Running a plan: the harness, limits, money, devices."""
+
+__all__ = ["detached", "devices", "harness", "sweep_guard", "sweeps"]

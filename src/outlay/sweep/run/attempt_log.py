@@ -1,7 +1,7 @@
-"""The supervisor's segment in a run's log, and the end and progress that a log records.
+"""An attempt in its run's log: the supervisor's segment, the recorded end, and the progress.
 
 The harness supervises the processes of this machine. A Slurm job supervises itself and loads this
-module, so that it imports little. Costs are the subject of ``settlement``.
+module, so that it imports little. Costs are the subject of ``sweep_guard``.
 """
 
 from __future__ import annotations
@@ -10,11 +10,24 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
 from outlay.clock import Clock
-from outlay.ledger import SUPERVISOR, GpuCount, Price
-from outlay.record.supervision import SupervisedRun, Supervision
-from outlay.runs.directories import leave_notice
+from outlay.ledger import SUPERVISOR, AttemptEnded, EndStatus, GpuCount, Price, end_segment
+from outlay.ledger.price import typed_price
+from outlay.record.supervision import SupervisedRun, Supervision, latest_supervision
+from outlay.runs.inbox import leave_notice
+from outlay.units import Money
+
+if TYPE_CHECKING:
+    from outlay.sweep.engines.base import Ended
+    from outlay.sweep.state.manifest import SweepManifest
+    from outlay.sweep.state.outcomes import RunVerdict
+
+_END_STATUSES: Final[Mapping[str, EndStatus]] = {
+    "completed": "completed", "preempted": "preempted", "cancelled": "terminated",
+}  # fmt: skip
+_ASSUMED: Final = "its end was not observed; assumed to have run as long as its money lasted"
 
 
 def supervised(
@@ -38,6 +51,63 @@ def begin_log(
     log = Supervision(run, environ, clock=clock, start_ns=start_ns)
     leave_notice(log.run_id, run.run_dir)
     return log
+
+
+def end_log(log: Supervision, verdict: RunVerdict, ended: Ended, *, paid: bool) -> None:
+    """Record the end of an attempt; with fsync only where money is held for it."""
+    log.end(
+        _END_STATUSES.get(verdict.status, "failed"), verdict.reason, exit_code=ended.exit_code,
+        t_ns=_end_instant_ns(log.start_ns, ended, log.now_ns()), synced=paid,
+    )  # fmt: skip
+
+
+def _end_instant_ns(start_ns: int, ended: Ended, now_ns: int) -> int:
+    """Return when an attempt ended: when it was reaped, else its start plus its run time."""
+    if ended.how == "not_started" or ended.never_ran:
+        return start_ns
+    if start_ns <= ended.ended_ns <= now_ns:
+        return ended.ended_ns
+    return start_ns + ended.elapsed_ns if ended.elapsed_ns else now_ns
+
+
+def end_earlier_log(
+    manifest: SweepManifest, run: str, ended: Ended, verdict: RunVerdict, held: Money | None
+) -> None:
+    """Record the end of a local attempt whose harness died before it could.
+
+    If nothing observed its end, it is assumed to have run until the money ``held`` for it was used
+    up, or until now if that is earlier.
+    """
+    from outlay.rates import paid_time
+
+    static, directory, clock = manifest.runs[run], manifest.root / run, manifest.clock
+    now_ns = clock.wall_ns()
+    begun_ns = manifest.state(run).started_ns or now_ns
+    latest = latest_supervision(directory)
+    if latest is not None and latest[1].start_ns < begun_ns:
+        latest = None  # An earlier attempt's.
+    start_ns = begun_ns if latest is None else latest[1].start_ns
+    rate, reason = static.rate, verdict.reason
+    end_ns: int | None = _end_instant_ns(start_ns, ended, now_ns)
+    if not ended.is_measured:
+        paid_ns = None if rate is None or held is None else paid_time(held, rate)
+        end_ns = None if paid_ns is None else min(now_ns, start_ns + paid_ns)
+        reason = f"{reason}; {_ASSUMED}"
+    if end_ns is None:
+        return  # The last record of its log is its end.
+    status, code = _END_STATUSES.get(verdict.status, "failed"), ended.exit_code
+    if latest is not None:
+        with suppress(OSError):
+            last = AttemptEnded(t_ns=end_ns, status=status, reason=reason, exit_code=code)
+            end_segment(latest[0], last)
+        return
+    price = None
+    if static.price:
+        kind = static.price_kind or "cash"
+        price = typed_price(static.price, name="price", source="sweep", kind=kind)
+    what = supervised(run, directory, price, static.gpus_charged)
+    log = Supervision(what, {}, clock=clock, start_ns=start_ns)
+    log.end(status, reason, exit_code=code, t_ns=end_ns)
 
 
 def logged_end(directory: Path, since_ns: int = 0) -> str | None:

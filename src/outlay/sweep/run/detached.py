@@ -14,7 +14,8 @@ from outlay.sweep.engines.base import Ended, Engine, Task, TaskStanding, engine_
 from outlay.sweep.errors import SweepInUse
 from outlay.sweep.plan.launch import LOG_NAME
 from outlay.sweep.run.harness import Harness
-from outlay.sweep.run.settlement import SweepGuard, SweepRecorder
+from outlay.sweep.run.settlement import SweepRecorder
+from outlay.sweep.run.sweep_guard import SweepGuard
 from outlay.sweep.state.manifest import Journal, SweepManifest, read_manifest
 from outlay.sweep.state.setup import SweepLock
 from outlay.units import Money

@@ -29,7 +29,8 @@ from outlay.sweep.plan.launch import LOG_NAME, Place
 from outlay.sweep.plan.plan import NOTICE_NS, PlannedRun
 from outlay.sweep.run.attempt_log import begin_log, supervised
 from outlay.sweep.run.devices import MachineResources, Tasks
-from outlay.sweep.run.settlement import SweepGuard, SweepRecorder
+from outlay.sweep.run.settlement import SweepRecorder
+from outlay.sweep.run.sweep_guard import SweepGuard
 from outlay.sweep.state.manifest import Journal, SweepManifest
 from outlay.sweep.state.outcomes import RunVerdict
 

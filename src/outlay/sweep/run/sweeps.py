@@ -23,7 +23,7 @@ from outlay.sweep.plan.plan import SweepPlan
 from outlay.sweep.run.detached import detached, settle_earlier, task_of
 from outlay.sweep.run.devices import Tasks, check_fit, inherited_environment
 from outlay.sweep.run.harness import Harness, SweepOptions
-from outlay.sweep.run.settlement import SweepGuard
+from outlay.sweep.run.sweep_guard import SweepGuard
 from outlay.sweep.state.manifest import Journal, SweepManifest, counts, read_manifest
 from outlay.sweep.state.setup import (
     Holder,

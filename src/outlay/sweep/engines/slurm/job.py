@@ -24,6 +24,7 @@ from outlay.clock import SYSTEM, Clock
 from outlay.errors import InvalidValue
 from outlay.ledger import EndStatus, GpuCount, gpu_count_of
 from outlay.ledger.price import typed_price
+from outlay.proc.exit_record import ExitRecord, exit_path, shell_code, write_exit
 from outlay.proc.identity import (
     MARK_VARIABLE,
     Process,
@@ -34,7 +35,6 @@ from outlay.proc.identity import (
     set_subreaper,
     signal_group,
 )
-from outlay.proc.strays import ExitRecord, exit_path, shell_code, write_exit
 from outlay.record.supervision import Supervision
 from outlay.sweep.engines.slurm.job_spec import (
     HIDDEN_WORD,

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from outlay.clock import Clock
-from outlay.proc.strays import ExitRecord, read_exit
+from outlay.proc.exit_record import ExitRecord, read_exit
 from outlay.sweep.engines.base import Ended, How
 from outlay.sweep.engines.slurm.job_spec import JobTimes, read_times
 from outlay.sweep.engines.slurm.queue import UNKNOWN, Batch, JobStatus, JobStatuses, Slurm

@@ -1,7 +1,7 @@
-"""Exit records of commands, and stray families: commands whose supervisor and keeper were killed.
+"""Orphaned process trees: commands whose supervisor and keeper were both killed.
 
-Each family has a record file while it runs. If its supervisor and its keeper are both gone, it is
-found by its first processes, cgroup, session and mark.
+Each process tree has a record file while it runs. If its supervisor and its keeper are both gone,
+it is found by its first processes, cgroup, session and mark.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import signal
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from outlay.clock import SYSTEM, Clock
 from outlay.files import make_private, write_whole
@@ -32,71 +32,14 @@ from outlay.proc.identity import (
     send,
 )
 
-# How a command ended: written before it is reported, for the next supervisor if this one dies.
-
-NAME: Final = "sweep_exit.json"
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ExitRecord:
-    """The end of one attempt.
-
-    Attributes:
-        asked: Whether it was signalled to end.
-        ended_ns: When its last process was reaped, UTC nanoseconds; 0 if unknown.
-        reason: Why it ended, if the exit code does not tell.
-        restart: How often a cluster had restarted the attempt.
-    """
-
-    ticket: str
-    returncode: int
-    asked: bool = False
-    elapsed_ns: int = 0
-    ended_ns: int = 0
-    reason: str = ""
-    restart: int = 0
-
-
-def shell_code(returncode: int) -> int:
-    """Return a shell's exit code: 128 plus the signal's number for a killed process."""
-    return returncode if returncode >= 0 else 128 - returncode
-
-
-def exit_path(directory: Path, node: int = 0) -> Path:
-    """Return the path of the exit record of one node."""
-    return directory / (NAME if node == 0 else f"sweep_exit.node{node}.json")
-
-
-def write_exit(path: Path, record: ExitRecord) -> bool:
-    """Write an exit record atomically; False if that fails."""
-    try:
-        write_whole(
-            path, json.dumps(asdict(record), separators=(",", ":")).encode() + b"\n", private=True
-        )
-    except OSError:
-        return False
-    return True
-
-
-def read_exit(directory: Path, ticket: str, *, node: int = 0) -> ExitRecord | None:
-    """Return the exit record of an attempt, or None if there is none."""
-    # Here: the keeper, which only writes, runs without third-party packages.
-    from outlay.decoding import MEBIBYTE, BadDocument, read_document
-
-    try:
-        record = read_document(exit_path(directory, node), ExitRecord, largest=MEBIBYTE)
-    except (OSError, BadDocument):
-        return None
-    return record if record.ticket == ticket else None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FamilyRecord:
-    """The supervisor and keeper of a family, and how to find it without them.
+class TreeRecord:
+    """The supervisor and keeper of a process tree, and how to find it without them.
 
     Attributes:
         machine: Where its pids are valid, the fields of ``PidScope``; the last one may be missing.
-        about: What it is: ``kind``, and what that kind needs to deal with a stray.
+        about: What it is: ``kind``, and what that kind needs to deal with an orphaned one.
         spared: As in ``KeeperTerms``.
     """
 
@@ -111,11 +54,11 @@ class FamilyRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class StrayFamily:
-    """A family without supervisor and keeper, and its live processes."""
+class OrphanedTree:
+    """A process tree without supervisor and keeper, and its live processes."""
 
     path: Path
-    record: FamilyRecord
+    record: TreeRecord
     alive: tuple[Process, ...]
 
     def end(self, clock: Clock = SYSTEM) -> list[Process]:
@@ -136,27 +79,27 @@ class StrayFamily:
             self.path.unlink()
 
 
-def write_record(path: Path, record: FamilyRecord) -> None:
-    """Write a family's record."""
-    with contextlib.suppress(OSError):  # Without it a stray of this family is not found.
+def write_record(path: Path, record: TreeRecord) -> None:
+    """Write a process tree's record."""
+    with contextlib.suppress(OSError):  # Without it an orphaned tree is not found.
         make_private(path.parent)
         write_whole(path, json.dumps(asdict(record)).encode() + b"\n", private=True)
 
 
-def find_strays(directory: Path) -> Iterator[StrayFamily]:
-    """Yield this machine's stray families; the records of ended ones are removed."""
+def find_orphaned_trees(directory: Path) -> Iterator[OrphanedTree]:
+    """Yield this machine's orphaned process trees; the records of ended ones are removed."""
     for path in sorted(directory.glob("*.json")):
-        stray = _read(path)
-        if stray is None or _is_kept(stray.record):
+        orphaned = _read(path)
+        if orphaned is None or _is_kept(orphaned.record):
             continue
-        if stray.alive:
-            yield stray
+        if orphaned.alive:
+            yield orphaned
         else:
-            stray.forget()
+            orphaned.forget()
 
 
-def survivors(record: FamilyRecord) -> list[Process]:
-    """Return the live processes of a family."""
+def survivors(record: TreeRecord) -> list[Process]:
+    """Return the live processes of a process tree."""
     table = all_processes()
     roots = {p.pid for p in record.commands if is_alive(p.pid, p.start)}
     if record.session:
@@ -170,7 +113,7 @@ def survivors(record: FamilyRecord) -> list[Process]:
     return [table[pid] for pid in sorted(found) if pid in table and not table[pid].is_dead]
 
 
-def _is_kept(record: FamilyRecord) -> bool:
+def _is_kept(record: TreeRecord) -> bool:
     if is_alive(record.supervisor.pid, record.supervisor.start):
         return True
     keeper = read_process(record.keeper.pid)
@@ -181,11 +124,11 @@ def _is_kept(record: FamilyRecord) -> bool:
     return True
 
 
-def _read(path: Path) -> StrayFamily | None:
+def _read(path: Path) -> OrphanedTree | None:
     from outlay.decoding import BadDocument, read_document  # Here: as in read_exit.
 
     try:
-        record, here = read_document(path, FamilyRecord), pid_scope()
+        record, here = read_document(path, TreeRecord), pid_scope()
         if record.machine not in (here, here[:-1]):
             if len(record.machine) == len(here) and here.is_later_boot_of(
                 PidScope(*record.machine)
@@ -195,4 +138,4 @@ def _read(path: Path) -> StrayFamily | None:
     except (OSError, BadDocument):
         return None
     alive = () if _is_kept(record) else tuple(survivors(record))
-    return StrayFamily(path, record, alive)
+    return OrphanedTree(path, record, alive)
