@@ -25,8 +25,8 @@ from outlay.ledger import (
     read_identity,
     read_lives,
 )
-from outlay.ledger.price import Kind, typed_price
-from outlay.rates import cost_at_most, cost_to_last_record, kind_of_cost, paid_time
+from outlay.ledger.price import typed_price
+from outlay.rates import cost_at_most, cost_to_last_record, paid_time
 from outlay.record.supervision import Supervision, latest_supervision
 from outlay.sweep.engines.base import Ended
 from outlay.sweep.plan.plan import PlannedRun, at_most, measured, terms_of
@@ -34,6 +34,7 @@ from outlay.sweep.run.attempt_log import logged_end, supervised
 from outlay.sweep.state.manifest import Journal, SweepManifest
 from outlay.sweep.state.outcomes import Event, RunState, RunVerdict, Status, judge
 from outlay.units import Money, Rate
+from outlay.units.money import Kind
 
 # The cost of an attempt.
 #
@@ -79,7 +80,7 @@ def price_attempt(
     estimated = None
     if rate is not None and ended.is_measured:
         estimated = cost_at_most(rate, ended.elapsed_ns)
-    total, kind = _cost_in(directory)
+    total = _cost_in(directory)
     currency = state.currency if rate is None else rate.currency
     if total is None or currency not in ("", total.currency):
         return AttemptCost(cost=estimated)
@@ -87,15 +88,14 @@ def price_attempt(
     if not recorded or added < 0:
         return AttemptCost(cost=estimated, logged_micros=total.micros)
     return AttemptCost(
-        cost=Money(added, total.currency), logged_micros=total.micros, kind=kind,
+        cost=Money(added, total.currency), logged_micros=total.micros, kind=total.kind,
         assumed=not ended.is_measured, part=_part_of(directory),
     )  # fmt: skip
 
 
-def _cost_in(directory: Path) -> tuple[Money | None, Kind]:
-    """Return the total cost in a run's log, None where it has none, and its kind."""
-    attempts = derive_attempts(read_lives(directory))
-    return cost_to_last_record(attempts), kind_of_cost(attempts)
+def _cost_in(directory: Path) -> Money | None:
+    """Return the total cost in a run's log; None where it has none."""
+    return cost_to_last_record(derive_attempts(read_lives(directory)))
 
 
 def _part_of(directory: Path) -> RunPart | None:
@@ -137,7 +137,7 @@ class SweepRecorder:
         state = self.manifest.state(run)
         if state.logged_micros is None or state.status == "running":
             return
-        total, kind = _cost_in(self.manifest.root / run)
+        total = _cost_in(self.manifest.root / run)
         if total is None or total.currency != state.currency or total.micros <= state.logged_micros:
             return
         more = Money(total.micros - state.logged_micros, total.currency)
@@ -145,7 +145,7 @@ class SweepRecorder:
             self.guard.budget_guard.correct(run, more.amount, LATE)
         self.record(
             run, state.status, corrects=True, cost_micros=more.micros, currency=more.currency,
-            kind=kind, logged_micros=total.micros,
+            kind=total.kind, logged_micros=total.micros,
         )  # fmt: skip
 
     def judge(
