@@ -22,8 +22,7 @@ from typing import TypeVar
 from outlay.errors import Finding
 from outlay.ledger import Attempt, GpuCount, Price, exact_gpus
 from outlay.ledger.attempts import is_same_machine
-from outlay.ledger.price import Kind
-from outlay.units import Money, Rate
+from outlay.units import Money, Rate, Unit
 from outlay.units.quantity import NS_PER_HOUR as NS_PER_HOUR
 from outlay.units.quantity import duration_text
 
@@ -39,7 +38,7 @@ def hourly(micros_per_gpu_hour: int, gpus: Fraction | int) -> int:
 
 def rate_of(price: Rate, gpus: Fraction | int) -> Rate:
     """Return the rate of some GPUs at a price per GPU."""
-    return Rate(hourly(price.micros_per_hour, gpus), price.currency)
+    return price.unit.rate(hourly(price.micros_per_hour, gpus))
 
 
 def units(rate: Rate, ns: int) -> int:
@@ -49,12 +48,12 @@ def units(rate: Rate, ns: int) -> int:
 
 def cost(rate: Rate, ns: int) -> Money:
     """Return the cost of a duration at a rate, rounded half to even."""
-    return Money(round_units(units(rate, ns)), rate.currency)
+    return rate.unit.money(round_units(units(rate, ns)))
 
 
 def cost_at_most(rate: Rate, ns: int) -> Money:
     """Return the cost of a duration at a rate, rounded up: for holds."""
-    return Money(round_units_up(units(rate, ns)), rate.currency)
+    return rate.unit.money(round_units_up(units(rate, ns)))
 
 
 def paid_time(amount: Money, rate: Rate) -> int | None:
@@ -152,8 +151,13 @@ class RateFunction:
     """A run's rate over time: pieces in order, without overlap; outside them nothing is charged."""
 
     pieces: tuple[RatePiece, ...]
-    currency: str
+    unit: Unit
     assumptions: tuple[Assumption, ...] = ()
+
+    @property
+    def currency(self) -> str:
+        """The currency of its unit."""
+        return self.unit.currency
 
     def units_between(self, start_ns: int, end_ns: int) -> int:
         """Return the exact cost of ``[start_ns, end_ns)`` in micro-units per hour times ns."""
@@ -168,7 +172,7 @@ class RateFunction:
 
     def cost_between(self, start_ns: int, end_ns: int) -> Money:
         """Return the cost of ``[start_ns, end_ns)``, rounded once."""
-        return Money(round_units(self.units_between(start_ns, end_ns)), self.currency)
+        return self.unit.money(round_units(self.units_between(start_ns, end_ns)))
 
     def assumed_between(self, start_ns: int, end_ns: int) -> Money:
         """Return the assumed part of the cost of ``[start_ns, end_ns)``; at most that cost.
@@ -181,7 +185,7 @@ class RateFunction:
             before, total = total, total + piece.units(ns)
             if piece.basis is Basis.ASSUMED:
                 assumed += round_units(total) - round_units(before)
-        return Money(assumed, self.currency)
+        return self.unit.money(assumed)
 
     def _overlaps(self, start_ns: int, end_ns: int) -> Iterator[tuple[RatePiece, int]]:
         for piece in self.pieces:
@@ -366,14 +370,9 @@ def prices_of(attempts: Sequence[Attempt]) -> tuple[Price, ...]:
     return tuple(dict.fromkeys(price for _, price in _dated_prices(attempts)))
 
 
-def kind_of_cost(attempts: Sequence[Attempt]) -> Kind:
-    """Return the kind of a run's cost: that of its first price."""
-    return next((price.kind for _, price in _dated_prices(attempts)), "cash")
-
-
-def price_findings(attempts: Sequence[Attempt], currency: str) -> Iterator[Finding]:
+def price_findings(attempts: Sequence[Attempt], counted: Unit) -> Iterator[Finding]:
     """Yield findings on prices that are not counted or out of date, and on unpriced time."""
-    kind, dated = kind_of_cost(attempts), list(_dated_prices(attempts))
+    (currency, kind), dated = counted, list(_dated_prices(attempts))
     for other in sorted({price.kind for _, price in dated} - {kind}):
         yield _error(f"a {other} price is not counted: the run's cost is {kind}")
     warned: dict[str, str | None] = {}
@@ -447,12 +446,11 @@ def run_rates(attempts: Sequence[Attempt], until_ns: int) -> RunRates:
     """
     if not (prices := prices_of(attempts)):
         return RunRates(None)
-    first = prices[0]
-    currency, kind = first.currency, first.kind
+    currency, kind = unit = prices[0].unit
     kept = [[c for c in in_force(a) if c.price and c.price.kind == kind] for a in attempts]
     pieces: dict[str, list[RatePiece]] = {currency: []}
     assumptions: list[Assumption] = []
-    findings = list(price_findings(attempts, currency))
+    findings = list(price_findings(attempts, unit))
     for index, attempt in enumerate(attempts):
         following = attempts[index + 1] if index + 1 < len(attempts) else None
         for paid_in, piece in _attempt_pieces(attempt, kept[index]):
@@ -467,11 +465,11 @@ def run_rates(attempts: Sequence[Attempt], until_ns: int) -> RunRates:
         if piece.basis is Basis.ASSUMED:
             assumptions.append(Assumption(piece.start_ns, piece.end_ns, _KEPT))
     beside = tuple(
-        RateFunction(tuple(found), other, tuple(_assumed_in(found, assumptions)))
+        RateFunction(tuple(found), Unit(other, kind), tuple(_assumed_in(found, assumptions)))
         for other, found in pieces.items()
         if other != currency
     )
-    function = RateFunction(tuple(pieces[currency]), currency, tuple(assumptions))
+    function = RateFunction(tuple(pieces[currency]), unit, tuple(assumptions))
     return RunRates(function, tuple(findings), beside)
 
 
@@ -507,7 +505,7 @@ def cost_where(
     function = run_rates(attempts, attempts[-1].last_sign_ns).function if attempts else None
     if function is None or not any(shares):
         return None
-    cost = Money(0, function.currency)
+    cost = function.unit.money(0)
     for place, (attempt, share) in enumerate(zip(attempts, shares, strict=True)):
         stays = place + 1 < len(attempts) and shares[place + 1] > 0
         end_ns = attempts[place + 1].start_ns if stays else attempt.last_sign_ns
@@ -515,7 +513,7 @@ def cost_where(
         end_ns = end_ns if until_ns is None else min(end_ns, until_ns)
         if share and start_ns < end_ns:
             whole = function.cost_between(start_ns, end_ns)
-            cost += Money(round(whole.micros * share), whole.currency)
+            cost += whole.unit.money(round(whole.micros * share))
     return cost
 
 

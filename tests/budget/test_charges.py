@@ -33,7 +33,7 @@ from outlay.ledger import (
     derive_attempts,
 )
 from outlay.rates import Basis, RateFunction, RatePiece
-from outlay.units import Money
+from outlay.units import Money, Unit
 from trackers import tracker_of
 
 SECOND = 10**9
@@ -180,7 +180,7 @@ def test_money_that_is_assumed_is_shown_and_never_charged() -> None:
     gap = RatePiece(110 * SECOND, 120 * SECOND, 3_600_000, Basis.ASSUMED)
     running = [RatePiece(s * SECOND, (s + 10) * SECOND, 3_600_000) for s in (100, 120)]
     pieces = (running[0], gap, running[1])
-    parts = CostedRun(attempts, spends, RateFunction(pieces, "USD"), 130 * SECOND).parts()
+    parts = CostedRun(attempts, spends, RateFunction(pieces, Unit()), 130 * SECOND).parts()
     assert parts.micros()["assumed"] == 10_000
     assert parts.micros()["down"] == 0
     assert CostParts(training=parts.charged("all")).micros()["training"] == 20_000
@@ -199,7 +199,7 @@ def test_each_part_is_paid_at_the_price_of_its_time() -> None:
     spends = {spend.life.segment: spend for spend in fold_segments({SegmentId(0): records})}
     attempts = derive_attempts(spend.life for spend in spends.values())
     pieces = (RatePiece(0, 20 * SECOND, 3_600_000), RatePiece(20 * SECOND, 30 * SECOND, 7_200_000))
-    parts = CostedRun(attempts, spends, RateFunction(pieces, "USD"), 30 * SECOND).parts().micros()
+    parts = CostedRun(attempts, spends, RateFunction(pieces, Unit()), 30 * SECOND).parts().micros()
     assert parts["checkpoint"] == 4_000
     assert parts["start_up"] == 11_000
     assert parts["training"] == 5_000 + 20_000

@@ -13,8 +13,9 @@ from ledgers import HOUR, SECOND, START_NS, Segment, dollars
 from outlay.cost.machines import OwnedMachine, cost_of_machine, read_machines, set_machine
 from outlay.errors import InvalidValue
 from outlay.ledger import Price
-from outlay.units import Money
+from outlay.units import Money, Unit
 
+SHOWBACK = Unit("USD", "showback")
 OWNED = Price(8_000_000, kind="showback")
 MACHINE = OwnedMachine(host="node7", price=OWNED, since_ns=START_NS)
 
@@ -29,8 +30,8 @@ def write_run(directory: Path, *, hours: float = 1, price: Price = OWNED, **abou
 def test_runs_and_the_cost_outside_of_them_sum_to_the_machine(tmp_path: Path) -> None:
     run = write_run(tmp_path)
     row = cost_of_machine(MACHINE, [run], START_NS + 3 * HOUR)
-    assert (row.cost, row.in_runs) == (Money(24_000_000), Money(8_000_000))
-    assert row.in_no_run == Money(16_000_000)
+    assert (row.cost, row.in_runs) == (SHOWBACK.money(24_000_000), SHOWBACK.money(8_000_000))
+    assert row.in_no_run == SHOWBACK.money(16_000_000)
 
 
 @pytest.mark.parametrize(
@@ -42,7 +43,7 @@ def test_a_run_on_another_host_or_of_another_kind_does_not_count(
     tmp_path: Path, about: dict[str, Any]
 ) -> None:
     row = cost_of_machine(MACHINE, [write_run(tmp_path, **about)], START_NS + 3 * HOUR)
-    assert row.in_runs == Money(0)
+    assert row.in_runs == SHOWBACK.money(0)
 
 
 def test_a_run_counts_between_since_and_until(
@@ -53,7 +54,7 @@ def test_a_run_counts_between_since_and_until(
         host="node7", price=OWNED, since_ns=START_NS + HOUR, until_ns=START_NS + 3 * HOUR
     )
     row = cost_of_machine(machine, [run], START_NS + 9 * HOUR)
-    assert (row.cost, row.in_runs) == (Money(16_000_000), Money(16_000_000))
+    assert (row.cost, row.in_runs) == (SHOWBACK.money(16_000_000), SHOWBACK.money(16_000_000))
 
 
 def test_a_run_on_two_nodes_is_split_by_share(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from outlay.compat.cost_module.analyzer import CostAnalyzer
 from outlay.compat.cost_module.training import TrainingMetrics
 from outlay.cost.charges import charges_of, month_window
 from outlay.cost.cost_book import CostRow
-from outlay.cost.spending import IN_NO_RUN, Spending, Unit, owner_by, spending_of
+from outlay.cost.spending import IN_NO_RUN, Spending, owner_by, spending_of
 from outlay.errors import InvalidValue
 from outlay.goodput.follower import read_view
 from outlay.goodput.timeline import Window
@@ -24,7 +24,7 @@ from outlay.guard.entries import Captured, Held, Noted, Rental, Vendor
 from outlay.runs.collect import collect
 from outlay.runs.spending_reader import in_no_run, read_spending, refresh_books, rented_by
 from outlay.store import RunRow, open_store
-from outlay.units import Money
+from outlay.units import Money, Unit
 
 NOVEMBER, DECEMBER, JANUARY = map(month_window, ("2023-11", "2023-12", "2024-01"))
 LATER_NS = JANUARY.end_ns + HOUR
@@ -173,7 +173,7 @@ def test_currencies_and_kinds_are_not_added(tmp_path: Path) -> None:
         attempt(tmp_path / name, at_ns=DECEMBER.start_ns, hours=1, price=price)
     totals = read(tmp_path).totals()
     assert {str(unit): str(total.cost) for unit, total in totals.items()} == {
-        "EUR": "6.00 EUR", "USD": "6.00 USD", "USD showback": "6.00 USD",
+        "EUR": "6.00 EUR", "USD": "6.00 USD", "USD showback": "6.00 USD showback",
     }  # fmt: skip
 
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from ledgers import START_NS, Segment, dollars, ns
 from outlay.ledger import Attempt, PriceChanged, derive_attempts
 from outlay.rates import NS_PER_HOUR, RateFunction, RatePiece, apportion, round_units, run_rates
+from outlay.units import Unit
 
 units = st.integers(min_value=0, max_value=10**30)
 seconds = st.integers(min_value=0, max_value=5000)
@@ -22,7 +23,7 @@ def rate_functions(draw: st.DrawFn) -> RateFunction:
     edges = sorted(draw(st.lists(st.integers(0, 10**13), min_size=2, max_size=12, unique=True)))
     kept = [pair for pair in pairwise(edges) if draw(st.booleans())]
     rates = st.integers(min_value=0, max_value=10**9)
-    return RateFunction(tuple(RatePiece(a, b, draw(rates)) for a, b in kept), "USD")
+    return RateFunction(tuple(RatePiece(a, b, draw(rates)) for a, b in kept), Unit())
 
 
 @st.composite

@@ -17,7 +17,7 @@ from outlay.compat.cost_module.analyzer import CostAnalyzer
 from outlay.compat.cost_module.training import TrainingMetrics
 from outlay.cost.charges import month_window
 from outlay.cost.cost_book import CostBook
-from outlay.cost.spending import SpendItem, Unit
+from outlay.cost.spending import SpendItem
 from outlay.goodput.timeline import Window
 from outlay.guard.budget_guard import BudgetGuard
 from outlay.ledger.price import Price
@@ -26,7 +26,7 @@ from outlay.report.document import to_html, to_markdown
 from outlay.runs.accounting.sacct_import import IN_NO_RUN as REST_OF_JOB
 from outlay.runs.collect import collect
 from outlay.store import open_store
-from outlay.units import Money
+from outlay.units import Money, Unit
 from outlay.web.book_reader import BookReader
 from outlay.web.money import money_page
 from outlay.web.page import Page, PageQuery
@@ -202,7 +202,8 @@ def test_in_no_run_is_the_same_amount_in_the_digest_and_on_the_money_page(
     record(tmp_path / "run")
     clock.advance(START + DAY - clock.wall_ns())
     digest = digest_of(START, START + DAY)
-    assert digest.by_phase(Unit("USD", "showback")) == {IN_NO_RUN: Money(4_000_000)}
+    unit = Unit("USD", "showback")
+    assert digest.by_phase(unit) == {IN_NO_RUN: unit.money(4_000_000)}
     page = money_of_month("2023-11", clock)
     assert "<dt>in no run</dt>" in "".join(page.parts)
     assert "4.00 USD showback" in "".join(page.parts)
@@ -227,7 +228,7 @@ def test_savings_of_cash_and_of_showback_are_not_added(tmp_path: Path) -> None:
     record(tmp_path / "a")
     record(tmp_path / "b", model="gpt", price=Price(micros_per_hour=2_000_000, kind="showback"))
     digest = digest_of(START, START + DAY)
-    assert [(line.kind, line.runs) for line in digest.advice] == [("showback", 1), ("cash", 1)]
+    assert [(line.unit.kind, line.runs) for line in digest.advice] == [("showback", 1), ("cash", 1)]
     assert "1.00 USD showback | 1 |" in to_markdown(digest_document(digest))
 
 

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import decimal
 import math
+import pickle
+from collections.abc import Callable
 from datetime import timedelta
 from decimal import Decimal
+from operator import add, ge, gt, le, lt, sub
 
+import msgspec
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from outlay.errors import InvalidValue, UnitMismatch
-from outlay.units import Duration, Energy, Flops, Money, Rate, Tokens
+from outlay.ledger.price import typed_price
+from outlay.units import Duration, Energy, Flops, Money, Rate, Tokens, Unit
+from outlay.units.money import KINDS, sum_by_unit
 from outlay.units.shown import (
     dollar_text,
     money_of,
@@ -23,6 +29,7 @@ from outlay.units.shown import (
 )
 
 micros = st.integers(min_value=0, max_value=10**18)
+units = st.builds(Unit, st.sampled_from(["USD", "EUR"]), st.sampled_from(KINDS))
 
 
 @pytest.mark.parametrize(
@@ -78,11 +85,13 @@ def test_a_price_below_zero_is_refused() -> None:
         Rate.parse(Rate(-1))
 
 
-@given(micros, micros)
-def test_money_adds_and_orders_as_its_integers_do(a: int, b: int) -> None:
-    assert (Money(a) + Money(b)).micros == a + b
-    assert (Money(a) - Money(b)).micros == a - b
-    assert (Money(a) < Money(b)) == (a < b)
+@given(units, micros, micros)
+def test_money_adds_and_orders_as_its_integers_do_in_its_unit(unit: Unit, a: int, b: int) -> None:
+    assert unit.money(a) + unit.money(b) == unit.money(a + b)
+    assert unit.money(a) - unit.money(b) == unit.money(a - b)
+    assert unit.rate(a) + unit.rate(b) == unit.rate(a + b)
+    assert (unit.money(a) < unit.money(b)) == (a < b)
+    assert (unit.money(a) == unit.money(b)) == (a == b)
 
 
 @given(micros)
@@ -90,9 +99,9 @@ def test_money_text_parses_back_to_the_same_money(a: int) -> None:
     assert Money.parse(str(Money(a, "EUR"))) == Money(a, "EUR")
 
 
-@given(st.integers(min_value=0, max_value=10**12))
-def test_rate_text_parses_back_to_the_same_rate(a: int) -> None:
-    assert Rate.parse(str(Rate(a))) == Rate(a)
+@given(units, st.integers(min_value=0, max_value=10**12))
+def test_rate_text_parses_back_to_the_same_rate_in_its_unit(unit: Unit, a: int) -> None:
+    assert typed_price(str(unit.rate(a)), name="price", source="").rate == unit.rate(a)
 
 
 @pytest.mark.parametrize("text", ["1.50 USD/h", "$1.50/hr", "1.5 / hour", "1.5", 1.5])
@@ -100,9 +109,40 @@ def test_rates_are_per_hour(text: object) -> None:
     assert Rate.parse(text) == Rate(1_500_000)
 
 
-def test_currencies_do_not_mix() -> None:
+@pytest.mark.parametrize("operation", [add, sub, lt, le, gt, ge])
+@given(one=units, other=units, a=micros, b=micros)
+def test_units_never_mix(
+    operation: Callable[[Money, Money], object], one: Unit, other: Unit, a: int, b: int
+) -> None:
+    assume(one != other)
+    assert one.money(a) != other.money(a)
+    assert one.rate(a) != other.rate(a)
     with pytest.raises(UnitMismatch):
-        Money(1, "USD") + Money(1, "EUR")
+        operation(one.money(a), other.money(b))
+    with pytest.raises(UnitMismatch):
+        one.rate(a) + other.rate(b)
+
+
+@given(st.lists(st.tuples(units, micros)))
+def test_sums_by_unit_are_all_of_the_money_cash_first(parts: list[tuple[Unit, int]]) -> None:
+    sums = sum_by_unit(unit.money(amount) for unit, amount in parts)
+    totals = {unit: sum(a for each, a in parts if each == unit) for unit, _ in parts}
+    assert {each.unit: each.micros for each in sums} == totals
+    assert [each.kind for each in sums] == sorted(each.kind for each in sums)
+
+
+@given(units, micros)
+def test_the_kind_is_in_the_text_of_an_amount_and_beside_it_in_json(unit: Unit, a: int) -> None:
+    money = unit.money(a)
+    assert str(money).endswith(f" {unit.currency}" if unit.kind == "cash" else " showback")
+    assert msgspec.to_builtins(money) == {"micros": a, "currency": unit.currency}
+    assert pickle.loads(pickle.dumps(money)) == money
+    assert Money(a, unit.currency).as_kind(unit.kind) == money
+
+
+def test_an_amount_is_stated_without_a_kind() -> None:
+    with pytest.raises(InvalidValue):
+        Money.parse("5 USD showback")
 
 
 def test_money_is_never_multiplied_by_a_float() -> None:

@@ -17,7 +17,7 @@ from outlay.report.run_document import run_document
 from outlay.runs.collect import collect
 from outlay.runs.reading import read_run
 from outlay.store import open_store
-from outlay.units import Money
+from outlay.units import Unit
 from outlay.web.book_reader import BookReader
 from outlay.web.guard import guard_page
 from outlay.web.money import money_page
@@ -109,8 +109,9 @@ def test_an_owned_node_without_a_run_is_a_machine_that_burns() -> None:
     stated = ("cost", "machines", "set", "atlas", "1.20 EUR/h", "--since", "2d")
     assert in_process(*stated).code == 0
     now = now_page(PageQuery(path="/"), BookReader()).document
-    assert [(each.name, list(each.runs)) for each in now["machines"]] == [("atlas", [])]
-    assert [each.money for each in now["burn_per_hour"]] == [Money(1_200_000, "EUR")]
+    assert [(each["name"], list(each["runs"])) for each in now["machines"]] == [("atlas", [])]
+    burn = {"kind": "showback", "money": Unit("EUR", "showback").money(1_200_000)}
+    assert now["burn_per_hour"] == [burn]
     page = shown(money_page(PageQuery(path="/money"), BookReader()))
     assert "Owned machines" in page
     in_terminal = in_process("--json").json

@@ -168,11 +168,11 @@ def _forecasts(rule: WatchRule, evidence: Evidence) -> Iterator[RaisedAlert]:
 
 def _burn(rule: WatchRule, evidence: Evidence) -> Iterator[RaisedAlert]:
     assert rule.rate is not None
-    limit = rule.rate.per_hour
     for burn in total_burn(run.figures for run in evidence.live.runs):
-        if burn.money.currency == limit.currency and burn.money > limit:
-            text = f"live runs burn {burn}, more than {limit}/h"
-            value = float(burn.money.amount)
+        limit = rule.rate.per_hour.as_kind(burn.kind)
+        if burn.currency == limit.currency and burn.per_hour > limit:
+            text = f"live runs burn {burn}, more than {rule.rate}"
+            value = float(burn.per_hour.amount)
             yield _alert(rule, burn.kind, text, value=value, limit=float(limit.amount))
 
 

@@ -137,12 +137,13 @@ class EvidenceReader:
             currency = budget.limit.currency
             mine = [run for run in runs if run.figures.model == model]
             micros = sum(_to_come(run, currency) for run in mine)
+            spent = book.spent(model, currency)
             found.append(
                 ModelSpend(
                     model=model,
-                    limit=budget.limit,
-                    spent=book.spent(model, currency),
-                    to_come=Money(micros, currency),
+                    limit=budget.limit.as_kind(spent.kind),
+                    spent=spent,
+                    to_come=spent.unit.money(micros),
                 )
             )
         return found

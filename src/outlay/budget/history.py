@@ -43,6 +43,7 @@ from outlay.ledger import (
 from outlay.ledger.reader import FAR_BYTES
 from outlay.ledger.segments import segment_paths
 from outlay.rates import RateFunction, RatePiece, hourly, run_rates
+from outlay.units import Unit
 
 # Earlier attempts in the tracker
 
@@ -360,7 +361,7 @@ class LivePrice:
         earlier = () if self._function is None else self._function.pieces[-_PIECES_MAX:]
         closed = (replace(piece, end_ns=min(piece.end_ns, t_ns)) for piece in earlier)
         piece = RatePiece(t_ns, _FOREVER_NS, rate if is_counted else 0)
-        self._function = RateFunction((*closed, piece), self._counted_in)
+        self._function = RateFunction((*closed, piece), Unit(self._counted_in))
 
     @property
     def known(self) -> bool:

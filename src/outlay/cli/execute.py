@@ -19,7 +19,7 @@ from outlay.runs.reading import RunReading, read_run
 from outlay.store.run_row import RunRow
 from outlay.units import Duration, Energy
 from outlay.units.quantity import duration_text
-from outlay.units.shown import beside_text, counted, kind_suffix, money_of, money_text
+from outlay.units.shown import beside_text, counted, money_of, money_text
 
 
 def show_exec(
@@ -128,7 +128,7 @@ def last_line(run: RunReading, directory: str) -> str:
         shares = f"goodput {goodput:.1%}"
     if cost is None:
         return f"outlay: no price (set --price), {shares}, avoidable unknown"
-    spent = f"cost {cost}{kind_suffix(run.cost.kind)}"
+    spent = f"cost {cost}"
     spent += f", of which assumed {run.cost.assumed}" if run.cost.assumed else ""
     spent += beside_text(each.cost for each in run.cost.cost_beside)
     savings = total_savings(run.advice).items()

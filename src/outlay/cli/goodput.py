@@ -42,7 +42,7 @@ from outlay.rates import share_out
 from outlay.report.charts import of_phase
 from outlay.units import Duration, Money
 from outlay.units.quantity import duration_text
-from outlay.units.shown import beside_text, kind_suffix
+from outlay.units.shown import beside_text
 
 # Rendering.
 
@@ -64,7 +64,7 @@ def _headline(summary: GoodputSummary) -> Text:
     state = "still running" if summary.alive else "the run is over"
     line = Text.assemble(("goodput ", "bold"), (goodput, "bold green"), f"  {state}\n")
     start, end = utc_text(summary.window.start_ns), utc_text(summary.window.end_ns)
-    cost = _total(summary)
+    cost = _money(summary.cost)
     cost += f", of which assumed {summary.assumed}" if summary.assumed else ""
     cost += beside_text(each.cost for each in summary.cost_beside)
     wall = duration_text(summary.wall_ns)
@@ -87,7 +87,7 @@ def _phase_table(summary: GoodputSummary) -> RenderableType:
         table.add_row(Text.assemble(("█ ", of_phase(row.phase)), row.phase), *_cells(row))
     table.add_section()
     wall = duration_text(summary.wall_ns)
-    table.add_row("  total", wall, "100.0%", _total(summary), style="bold")
+    table.add_row("  total", wall, "100.0%", _money(summary.cost), style="bold")
     return table
 
 
@@ -169,14 +169,9 @@ def _difference_table(first: GoodputSummary, second: GoodputSummary) -> Renderab
     table.add_section()
     table.add_row(
         "total", duration_text(first.wall_ns), duration_text(second.wall_ns), "", "",
-        _total(first), _total(second), style="bold",
+        _money(first.cost), _money(second.cost), style="bold",
     )  # fmt: skip
     return table
-
-
-def _total(summary: GoodputSummary) -> str:
-    kind = "" if summary.cost is None else kind_suffix(summary.kind)
-    return f"{_money(summary.cost)}{kind}"
 
 
 def _money(cost: Money | None) -> str:

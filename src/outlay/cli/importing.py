@@ -45,7 +45,7 @@ from outlay.runs.collect import collect, find_runs, findings_in
 from outlay.runs.options import parse_price
 from outlay.store import open_store
 from outlay.units import Duration, Money
-from outlay.units.money import sum_by_currency
+from outlay.units.money import sum_by_unit
 from outlay.units.quantity import duration_text
 from outlay.units.shown import counted
 
@@ -389,7 +389,7 @@ def _by_partition(done: ImportedJobs) -> list[_Partition]:
                 partition=name,
                 jobs=len(mine),
                 gpu_hours=sum(job.gpu_ns for job, _ in mine) / 3.6e12,
-                cost=sum_by_currency(costs),
+                cost=sum_by_unit(costs),
             )
         )
     return sorted(rows, key=lambda row: -row.gpu_hours)

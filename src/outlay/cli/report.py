@@ -301,13 +301,13 @@ def _digest_json(digest: Digest) -> dict[str, object]:
             for part in digest.parts
         ],
         "month": {
-            str(unit): Money(round(total.point), unit.currency)
+            str(unit): unit.money(round(total.point))
             for unit, total in digest.months.items()
         },
         "month_interval": {
             str(unit): {
-                "low": Money(round(total.low), unit.currency),
-                "high": Money(round(total.high), unit.currency),
+                "low": unit.money(round(total.low)),
+                "high": unit.money(round(total.high)),
                 "confidence": total.confidence,
             }
             for unit, total in digest.months.items()
@@ -320,7 +320,7 @@ def _digest_json(digest: Digest) -> dict[str, object]:
         "dead": digest.dead,
         "advice": [
             {
-                "saves": line.saves, "kind": line.kind, "runs": line.runs,
+                "saves": line.saves, "kind": line.unit.kind, "runs": line.runs,
                 "best": line.best.to_dict(),
             }
             for line in digest.advice

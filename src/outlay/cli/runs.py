@@ -25,7 +25,6 @@ from outlay.cli.output import (
     shown_path,
 )
 from outlay.clock import SYSTEM
-from outlay.ledger.price import KINDS
 from outlay.runs.collect import (
     RunList,
     dead_runs,
@@ -42,6 +41,7 @@ from outlay.store import open_store
 from outlay.store.run_row import RunRow
 from outlay.store.runs import RunFilter
 from outlay.store.runs import list_runs as stored_runs
+from outlay.units.money import KINDS
 from outlay.units.shown import counted
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def overview(*, as_json: bool) -> None:
     findings = [*errors, *unread, *findings]
     burn = burn_of(machines_now(rented, owned, running))
     if as_json:
-        amounts = {kind: [each.money for each in burn if each.kind == kind] for kind in KINDS}
+        amounts = {kind: [each.per_hour for each in burn if each.kind == kind] for kind in KINDS}
         said = {"burn_per_hour": amounts["cash"], "showback_per_hour": amounts["showback"]}
         print_json({"running": running, **said, "rented": rented, "findings": findings})
         return

@@ -1,7 +1,7 @@
 """Comparison of models and runs: averages, return on investment, the best runs. Pure.
 
 Averages skip runs without the figure: a missing accuracy is not an accuracy of 0. Amounts of
-different currencies or kinds are never added.
+different units are never added.
 """
 
 from __future__ import annotations
@@ -13,9 +13,8 @@ from itertools import compress
 from statistics import fmean
 from typing import TYPE_CHECKING
 
-from outlay.ledger.price import Kind
-from outlay.units import Money
-from outlay.units.money import per
+from outlay.units import Money, Unit
+from outlay.units.money import Kind, per
 from outlay.units.quantity import MILLIJOULES_PER_WH
 
 if TYPE_CHECKING:
@@ -45,36 +44,34 @@ class ModelComparison:
 
 
 def by_model(rows: Iterable[CostRow]) -> dict[str, list[CostRow]]:
-    """Group rows by model; a model with several currencies or kinds has several groups."""
-    groups: dict[tuple[str, str, Kind], list[CostRow]] = {}
+    """Group rows by model; a model with costs of several units has several groups."""
+    groups: dict[tuple[str, Unit], list[CostRow]] = {}
     for row in (part for each in rows for part in each.by_currency()):
-        groups.setdefault((row.model, row.currency, row.kind), []).append(row)
-    models = Counter(model for model, _, _ in groups)
+        groups.setdefault((row.model, row.unit), []).append(row)
+    models = Counter(model for model, _ in groups)
     return {
-        f"{model} ({_unit(currency, kind)})" if models[model] > 1 else model: found
-        for (model, currency, kind), found in sorted(groups.items())
+        f"{model} ({unit})" if models[model] > 1 else model: found
+        for (model, unit), found in sorted(groups.items())
     }
 
 
-def _unit(currency: str, kind: Kind) -> str:
-    return currency if kind == "cash" else f"{currency} {kind}"
-
-
 def of_last_unit(rows: Sequence[CostRow]) -> list[CostRow]:
-    """Return the rows with the currency and kind of the last one."""
-    return [r for r in rows if (r.currency, r.kind) == (rows[-1].currency, rows[-1].kind)]
+    """Return the rows with the unit of the last one."""
+    return [row for row in rows if row.unit == rows[-1].unit]
 
 
 def total_of(rows: Sequence[CostRow]) -> Money:
-    """Return the exact sum of rows of one currency and kind."""
-    currency = rows[0].currency if rows else "USD"
-    return Money(sum(row.cost_micros for row in rows), currency)
+    """Return the exact sum of rows of one unit."""
+    return sum((row.cost for row in rows), start=_nothing(rows))
 
 
 def assumed_of(rows: Sequence[CostRow]) -> Money:
     """Return the assumed part of that sum."""
-    currency = rows[0].currency if rows else "USD"
-    return Money(sum(row.assumed_micros for row in rows), currency)
+    return sum((row.assumed for row in rows), start=_nothing(rows))
+
+
+def _nothing(rows: Sequence[CostRow]) -> Money:
+    return rows[0].cost * 0 if rows else Money(0)
 
 
 def compare(rows: Sequence[CostRow]) -> ModelComparison:
@@ -94,7 +91,7 @@ def compare(rows: Sequence[CostRow]) -> ModelComparison:
         best_efficiency_score=max(efficiency(row.cost, row.accuracy) for row in rows),
         gpu_hours=sum(row.gpu_us for row in rows) / 3.6e9,
         currency=total.currency,
-        kind=rows[0].kind,
+        kind=total.kind,
         assumed_cost=float(assumed_of(rows).amount),
     )
 
@@ -224,6 +221,11 @@ class Candidate:
     kind: Kind = "cash"
     assumed: float = 0.0
 
+    @property
+    def unit(self) -> Unit:
+        """The unit of its cost."""
+        return Unit(self.currency, self.kind)
+
 
 def candidates_of(rows: Iterable[CostRow]) -> list[Candidate]:
     """Return runs as points, without those that have no accuracy."""
@@ -247,8 +249,8 @@ def pareto_front(candidates: Sequence[Candidate]) -> list[Candidate]:
     """Return the non-dominated candidates, cheapest first.
 
     A candidate dominates another if it is at least as good in everything and better in something.
-    Energy counts only if all candidates have it. Candidates of different currencies or kinds are
-    not compared.
+    Energy counts only if all candidates have it. Candidates of different units are not
+    compared.
     """
     with_energy = all(candidate.energy_wh is not None for candidate in candidates)
 
@@ -257,10 +259,10 @@ def pareto_front(candidates: Sequence[Candidate]) -> list[Candidate]:
         return (one.cost, one.hours, -one.metric, *energy)
 
     front: list[Candidate] = []
-    for unit in {(one.currency, one.kind) for one in candidates}:
-        mine = [one for one in candidates if (one.currency, one.kind) == unit]
+    for unit in {one.unit for one in candidates}:
+        mine = [one for one in candidates if one.unit == unit]
         front += compress(mine, non_dominated([losses(one) for one in mine]))
-    return sorted(front, key=lambda one: (losses(one), one.name, one.currency, one.kind))
+    return sorted(front, key=lambda one: (losses(one), one.name, one.unit))
 
 
 def non_dominated(points: Sequence[tuple[float, ...]]) -> list[bool]:

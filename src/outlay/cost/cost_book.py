@@ -16,13 +16,12 @@ from outlay.cost.charges import AttemptCharge, charges_of
 from outlay.cost.thresholds import PERCENTS, BudgetAlert, percent_used, reached
 from outlay.decoding import BadDocument, convert
 from outlay.errors import Finding, InvalidValue, OutlayError
-from outlay.ledger.price import Kind
 from outlay.store.connection import is_damaged, report_damage, upsert, writing
 from outlay.store.run_row import RunRow
 from outlay.store.runs import rows_from
 from outlay.store.schema import budget_alerts, cost_reports, model_budgets, runs
-from outlay.units import Money
-from outlay.units.shown import kind_suffix
+from outlay.units import Money, Unit
+from outlay.units.money import Kind, sum_by_unit
 
 if TYPE_CHECKING:
     from outlay.goodput.follower import RunView
@@ -66,12 +65,17 @@ class CostRow(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def cost(self) -> Money:
         """The run's cost."""
-        return Money(self.cost_micros, self.currency)
+        return self.unit.money(self.cost_micros)
 
     @property
     def assumed(self) -> Money:
         """The assumed part of the cost."""
-        return Money(self.assumed_micros, self.currency)
+        return self.unit.money(self.assumed_micros)
+
+    @property
+    def unit(self) -> Unit:
+        """The unit of its cost."""
+        return Unit(self.currency, self.kind)
 
     def by_currency(self) -> list[CostRow]:
         """Return this row, and one for each other currency in which the run paid.
@@ -106,51 +110,29 @@ _SEVERAL_CURRENCIES = select(cost_reports.c.run_id, cost_reports.c.charges).wher
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class UncountedCost:
-    """Cost in another currency, or of the other kind, than a budget counts."""
-
-    micros: int
-    currency: str
-    kind: Kind
-
-    def __str__(self) -> str:
-        return f"{Money(self.micros, self.currency)}{kind_suffix(self.kind)}"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Budgeted:
     """The cost of some runs that counts towards a budget of one currency.
 
     Attributes:
         spent: Cash; showback only if there is no cash.
-        kind: Which of the two it is.
-        not_counted: The rest, one amount for each currency and kind.
+        not_counted: The rest, one amount for each unit.
     """
 
     spent: Money
     assumed: Money
-    kind: Kind
-    not_counted: tuple[UncountedCost, ...] = ()
+    not_counted: tuple[Money, ...] = ()
 
 
 def budgeted(rows: Iterable[CostRow], currency: str) -> Budgeted:
     """Return the cost of some runs that counts towards a budget of one currency."""
     rows = [part for row in rows for part in row.by_currency()]
-    kinds = {row.kind for row in rows if row.currency == currency}
-    kind: Kind = "showback" if kinds == {"showback"} else "cash"
-    counted = [row for row in rows if (row.currency, row.kind) == (currency, kind)]
-    others: dict[tuple[str, Kind], int] = {}
-    for row in rows:
-        if (unit := (row.currency, row.kind)) != (currency, kind):
-            others[unit] = others.get(unit, 0) + row.cost_micros
+    units = {row.unit for row in rows if row.currency == currency}
+    (unit,) = units if len(units) == 1 else (Unit(currency),)
+    counted = [row for row in rows if row.unit == unit]
     return Budgeted(
-        spent=Money(sum(row.cost_micros for row in counted), currency),
-        assumed=Money(sum(row.assumed_micros for row in counted), currency),
-        kind=kind,
-        not_counted=tuple(
-            UncountedCost(micros=micros, currency=other, kind=its)
-            for (other, its), micros in sorted(others.items())
-        ),
+        spent=sum((row.cost for row in counted), start=unit.money(0)),
+        assumed=sum((row.assumed for row in counted), start=unit.money(0)),
+        not_counted=tuple(sum_by_unit(row.cost for row in rows if row.unit != unit)),
     )
 
 
@@ -299,17 +281,19 @@ class CostBook:
         if budget is None:
             return None
         spent, currency = self.spent(model, budget.limit.currency), budget.limit.currency
+        limit = budget.limit.as_kind(spent.kind)
         if stated is not None:
-            spent = max(spent, Money.parse(stated, name="current_cost", currency=currency))
-        fresh = self._record_thresholds(budget, reached(spent, budget.limit), spent, now_ns)
+            said = Money.parse(stated, name="current_cost", currency=currency)
+            spent = max(spent, said.as_kind(spent.kind))
+        fresh = self._record_thresholds(budget, reached(spent, limit), spent, now_ns)
         if not fresh:
             return None
         return BudgetAlert(
             model_name=model,
             alert_type=PERCENTS[max(fresh)],
             current_cost=float(spent.amount),
-            budget_limit=float(budget.limit.amount),
-            percent_used=percent_used(spent, budget.limit),
+            budget_limit=float(limit.amount),
+            percent_used=percent_used(spent, limit),
             timestamp=utc_datetime(now_ns),
             currency=currency,
         )

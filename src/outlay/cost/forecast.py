@@ -25,12 +25,12 @@ from outlay.cost.cost_book import CostRow, ModelBudget, budgeted
 from outlay.errors import InvalidValue
 from outlay.goodput.follower import RunView
 from outlay.rates import NS_PER_HOUR
-from outlay.units import Money
+from outlay.units import Money, Unit
 from outlay.units.money import MICROS
 from outlay.units.shown import counted
 
 if TYPE_CHECKING:
-    from outlay.cost.spending import Spending, Unit
+    from outlay.cost.spending import Spending
 
 # Progress of a live run
 
@@ -269,11 +269,12 @@ def forecast_model(
     if unspent_in != currency:
         other = f"the budget is in {unspent_in}, the runs are in {currency}"
         return replace(found, note="; ".join(filter(None, [found.note, other])))
-    spent, limit = budgeted(rows, currency).spent, budget.limit
+    spent = budgeted(rows, currency).spent
+    limit = budget.limit.as_kind(spent.kind)
     found = replace(found, budget=float(limit.amount), spent=float(spent.amount))
     if not history:
         return found
-    projected = spent + Money.parse(estimate.point, currency=currency)
+    projected = spent + Money.parse(estimate.point, currency=currency).as_kind(spent.kind)
     if projected > limit:
         over = float((projected - limit).amount)
         return replace(found, budget_status="OVER", overage=over)
@@ -499,7 +500,7 @@ _DAY_NS = 86_400 * 10**9
 
 
 def forecast_month(spending: Spending, now_ns: int) -> dict[Unit, Estimate]:
-    """Return the total of the present UTC month in micro-units, by currency and kind.
+    """Return the total of the present UTC month in micro-units, by unit.
 
     It is what is booked in the month so far, plus the rest of the month at the daily cost of the
     last ``PAST_DAYS`` full days (fewer where the books begin later). Nothing of a currency that was

@@ -20,7 +20,7 @@ from outlay.errors import InvalidValue
 from outlay.files import make_private, write_whole
 from outlay.ledger import Attempt, derive_attempts, read_lives
 from outlay.ledger.price import Price
-from outlay.rates import cost_at_most, cost_where, kind_of_cost
+from outlay.rates import cost_at_most, cost_where
 from outlay.store import outlay_home
 from outlay.units import Money
 
@@ -47,7 +47,7 @@ class MachineCost:
     """The cost of a machine, and the part of it in runs.
 
     Attributes:
-        in_runs: Cost of the registered runs on it, in the machine's currency and kind.
+        in_runs: Cost of the registered runs on it, in the machine's unit.
     """
 
     machine: OwnedMachine
@@ -115,14 +115,12 @@ def cost_of_machine(machine: OwnedMachine, runs: Iterable[Path], now_ns: int) ->
     """Return a machine's cost until now, and the part of it in the given runs."""
     until_ns = now_ns if machine.until_ns is None else min(machine.until_ns, now_ns)
     rate = machine.price.rate
-    in_runs = Money(0, rate.currency)
+    in_runs = rate.unit.money(0)
     for run_dir in runs:
         attempts = derive_attempts(read_lives(run_dir))
-        if not attempts or kind_of_cost(attempts) != machine.price.kind:
-            continue
         shares = [_share_on(attempt, machine.host) for attempt in attempts]
         part = cost_where(attempts, shares, machine.since_ns, until_ns)
-        if part is not None and part.currency == rate.currency:
+        if part is not None and part.unit == rate.unit:
             in_runs += part
     cost = cost_at_most(rate, max(until_ns - machine.since_ns, 0))
     return MachineCost(machine=machine, cost=cost, in_runs=in_runs)

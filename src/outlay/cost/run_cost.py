@@ -16,10 +16,9 @@ from outlay.goodput import phases as ph
 from outlay.goodput.follower import RunView
 from outlay.goodput.timeline import CostBeside, Window, progress
 from outlay.ledger import Attempt, Price
-from outlay.ledger.price import Kind
-from outlay.rates import kind_of_cost, prices_of
+from outlay.rates import prices_of
 from outlay.units import Money
-from outlay.units.money import per
+from outlay.units.money import Kind, per
 
 # Metric names with the same meaning, in order of preference.
 ACCURACY = ("test_accuracy", "accuracy", "eval_accuracy", "val_accuracy", "validation_accuracy")
@@ -109,7 +108,7 @@ def cost_of(view: RunView, window: Window | None = None) -> RunCost:
         alive=view.timeline.alive,
         cost=breakdown.cost,
         assumed=breakdown.assumed,
-        kind=kind_of_cost(attempts),
+        kind=view.unit.kind,
         prices=prices_of(attempts),
         by_phase={n: c for n, c in breakdown.cost_by_phase.items() if c},
         wall_ns=breakdown.wall_ns,

@@ -1,7 +1,7 @@
 """Total spending: runs, stated trainings and rentals. Pure.
 
 Every figure about several runs comes from here. An attempt is charged to its own user, tags and
-month; currencies and kinds are never added; every amount has its assumed part; runs without a price
+month; units are never added; every amount has its assumed part; runs without a price
 are reported in one finding.
 """
 
@@ -10,27 +10,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from outlay.cost.charges import AttemptCharge, month_edges
 from outlay.cost.cost_book import CostRow
 from outlay.errors import Finding, InvalidValue
-from outlay.ledger.price import Kind
 from outlay.store.run_row import RunRow
-from outlay.units import Money
+from outlay.units import Money, Unit
 
 IN_NO_RUN = "(rented, in no run)"
 """The model name of a rental's cost outside of runs."""
-
-
-class Unit(NamedTuple):
-    """A currency and kind; only amounts of the same unit can be added."""
-
-    currency: str
-    kind: Kind = "cash"
-
-    def __str__(self) -> str:
-        return self.currency if self.kind == "cash" else f"{self.currency} {self.kind}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +45,6 @@ class SpendItem:
     booked_ns: int
     cost: Money
     assumed: Money
-    kind: Kind = "cash"
     gpu_us: int = 0
     user: str = ""
     tags: Mapping[str, str] = field(default_factory=dict)
@@ -65,8 +53,8 @@ class SpendItem:
 
     @property
     def unit(self) -> Unit:
-        """Its currency and kind."""
-        return Unit(self.cost.currency, self.kind)
+        """That of its cost."""
+        return self.cost.unit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +63,6 @@ class Subtotal:
 
     cost: Money
     assumed: Money
-    kind: Kind
     gpu_us: int
     runs: int
 
@@ -139,11 +126,10 @@ class Spending:
 
 def subtotal(spends: Sequence[SpendItem]) -> Subtotal:
     """Return the sum of spends of one unit; ``spends`` must not be empty."""
-    currency, kind = spends[0].unit
+    nothing = spends[0].unit.money(0)
     return Subtotal(
-        cost=Money(sum(spend.cost.micros for spend in spends), currency),
-        assumed=Money(sum(spend.assumed.micros for spend in spends), currency),
-        kind=kind,
+        cost=sum((spend.cost for spend in spends), start=nothing),
+        assumed=sum((spend.assumed for spend in spends), start=nothing),
         gpu_us=sum(spend.gpu_us for spend in spends),
         runs=len({spend.run_id for spend in spends}),
     )
@@ -179,6 +165,7 @@ def spend_of(report: CostRow) -> SpendItem:
 
 
 def _spend(report: CostRow, run: RunRow | None, charge: AttemptCharge) -> SpendItem:
+    unit = Unit(charge.currency or report.currency, report.kind)
     return SpendItem(
         source="stated" if report.source == "stated" else "ledger",
         run_id=report.run_id,
@@ -187,9 +174,8 @@ def _spend(report: CostRow, run: RunRow | None, charge: AttemptCharge) -> SpendI
         start_ns=charge.start_ns,
         end_ns=charge.end_ns,
         booked_ns=charge.booked_ns,
-        cost=Money(charge.micros, charge.currency or report.currency),
-        assumed=Money(charge.assumed_micros, charge.currency or report.currency),
-        kind=report.kind,
+        cost=unit.money(charge.micros),
+        assumed=unit.money(charge.assumed_micros),
         gpu_us=charge.gpu_us,
         user=charge.user,
         tags=charge.tags,

@@ -47,10 +47,10 @@ from outlay.goodput.timeline import (
 )
 from outlay.ledger import LedgerReader, RunIdentity, read_identity
 from outlay.ledger.attempts import DEAD_AFTER_NS, alive_until, attempt_findings
-from outlay.ledger.price import Kind
-from outlay.rates import RateFunction, kind_of_cost, run_rates
+from outlay.rates import RateFunction, run_rates
 from outlay.record.lock import seems_alive
-from outlay.units import Money
+from outlay.units import Money, Unit
+from outlay.units.money import Kind
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +90,11 @@ class RunView:
         if end is not None:
             return end.status
         return "running" if self.timeline.alive else "dead"
+
+    @property
+    def unit(self) -> Unit:
+        """The unit of its cost; USD without a price."""
+        return Unit() if self.rates is None else self.rates.unit
 
     def window(self, start_ns: int | None = None, end_ns: int | None = None) -> Window:
         """Return a window; default bounds are those of the run.
@@ -336,7 +341,7 @@ def summarise(
         cost=breakdown.cost,
         assumed=breakdown.assumed,
         cost_beside=breakdown.cost_beside,
-        kind=kind_of_cost(timeline.attempts),
+        kind=view.unit.kind,
         phases=_rows(breakdown),
         beside=overlapped_ns(view, breakdown.windows),
         disruptions=[d for part in breakdown.windows for d in disruptions(timeline, part)],

@@ -371,7 +371,7 @@ def _cost_of(
 ) -> CostBeside:
     by_phase = _cost_by_phase(timeline, rates, windows, phases)
     assumed = (rates.assumed_between(window.start_ns, window.end_ns) for window in windows)
-    nothing = Money(0, rates.currency)
+    nothing = rates.unit.money(0)
     return CostBeside(
         cost=sum(by_phase.values(), start=nothing),
         assumed=sum(assumed, start=nothing),
@@ -424,7 +424,7 @@ def _cost_by_phase(
         for part in within(windows, piece.start_ns, piece.end_ns):
             for name, ns in timeline.between(part.start_ns, part.end_ns).items():
                 units[name] += piece.units(ns)
-    return {name: Money(micros, rates.currency) for name, micros in apportion(units).items()}
+    return {name: rates.unit.money(micros) for name, micros in apportion(units).items()}
 
 
 def _assumptions(rates: RateFunction, windows: Sequence[Window]) -> tuple[str, ...]:
@@ -464,7 +464,7 @@ def progress(timeline: Timeline, rates: RateFunction | None) -> Progress:
     risk_from_ns = min(starts, default=timeline.end_ns)
     safe = break_down(timeline, rates, [Window(timeline.start_ns, risk_from_ns)])
     risky = break_down(timeline, rates, [Window(risk_from_ns, timeline.end_ns)])
-    zero = None if rates is None else Money(0, rates.currency)
+    zero = None if rates is None else rates.unit.money(0)
     return Progress(
         last_step=timeline.last_step(),
         committed_step=committed_step,

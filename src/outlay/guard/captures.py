@@ -24,7 +24,7 @@ from outlay.guard.entries import (
 )
 from outlay.ledger import SegmentId, alive_until, derive_attempts, read_lives
 from outlay.rates import run_rates
-from outlay.units import Money
+from outlay.units import Money, Unit
 
 LATE: Final = "its log was written to after the capture"
 
@@ -116,7 +116,7 @@ def _shortfalls(
             captures.append((number, line, line.part))
     for number, line, part in captures:
         cost = _cost_of_part(runs[part.run], part)
-        if cost is None or cost.currency != line.currency:
+        if cost is None or cost.unit != Unit(line.currency):
             continue
         short = cost.micros - micros_of(line.actual)
         covered = min(max(short, 0), added[line.op_label])

@@ -360,5 +360,5 @@ class GuardGate:
             logged = self._logged()
         except OSError:  # The run log cannot be read; training does not depend on it.
             return None
-        same = logged is not None and logged.currency == self._holder.hold.amount.currency
+        same = logged is not None and logged.unit == self._holder.hold.amount.unit
         return logged if same else None

@@ -321,7 +321,7 @@ class Supervisor:
             return measured, None
         part = run_part(log.run_id, log.segment)
         logged = cost_of_attempt(run_dir, log.segment, log.end_ns)
-        if logged is None or logged.currency != measured.currency:
+        if logged is None or logged.unit != measured.unit:
             return measured, part
         return logged, part
 

@@ -6,18 +6,17 @@ such as ``lambda:8xH100`` are looked up by ``outlay.prices``, which is loaded on
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, get_args
+from typing import Annotated
 
 import msgspec
 
 from outlay.clock import utc_text
 from outlay.decoding import BadDocument, decode
 from outlay.errors import InvalidValue
-from outlay.units import Rate
+from outlay.units import Rate, Unit
+from outlay.units.money import KINDS, Kind
 from outlay.units.quantity import NS_PER_HOUR, duration_text
 
-Kind = Literal["cash", "showback"]
-KINDS: tuple[Kind, ...] = get_args(Kind)
 AUTO = "auto"
 OLD_NS = 24 * NS_PER_HOUR
 """A looked-up price older than this gets a warning."""
@@ -44,12 +43,22 @@ class Price(msgspec.Struct, frozen=True, omit_defaults=True):
     @property
     def rate(self) -> Rate:
         """The price as money per hour."""
+        return self.unit.rate(self.micros_per_hour)
+
+    @property
+    def stated(self) -> Rate:
+        """Its amount without its kind, as documents state it that have the kind beside it."""
         return Rate(self.micros_per_hour, self.currency)
+
+    @property
+    def unit(self) -> Unit:
+        """Its currency and kind."""
+        return Unit(self.currency, self.kind)
 
     @property
     def text(self) -> str:
         """The price in the form that ``typed_price`` parses, without its source."""
-        return str(self.rate) if self.kind == "cash" else f"{self.rate} {self.kind}"
+        return str(self.rate)
 
     @property
     def origin(self) -> str:

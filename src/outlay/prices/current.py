@@ -82,7 +82,7 @@ def set_rate(partition: str, rate: Price | None) -> dict[str, Price]:
 
 def rate_text(rate: Price) -> str:
     """Return a rate as written in the file: ``1.20 USD/h``, or ``1.20 USD/h cash``."""
-    return str(rate.rate) if rate.kind == "showback" else f"{rate.rate} {rate.kind}"
+    return str(rate.stated) if rate.kind == "showback" else f"{rate.stated} {rate.kind}"
 
 
 # The price file (prices.json): a copy of the current offers for lookup without the store
@@ -226,5 +226,5 @@ def resolve_whole(
 def _resolved(quote: Quote, price: Price, gpus: int | None) -> ResolvedPrice:
     if gpus is None:
         return ResolvedPrice(price, None)
-    exact = Rate(quote.offer_micros_per_hour, quote.currency)
+    exact = price.unit.rate(quote.offer_micros_per_hour)
     return ResolvedPrice(price, exact if gpus == quote.gpus else price.rate * gpus)

@@ -24,10 +24,11 @@ from typing import Final
 import msgspec
 
 from outlay.errors import InvalidValue
-from outlay.ledger.price import AUTO, Kind, Price
+from outlay.ledger.price import AUTO, Price
 from outlay.prices.gpus import family_of, matching_names
 from outlay.prices.offer import MAX_GPUS, Offer, Tier
 from outlay.units import Rate
+from outlay.units.money import Kind
 
 FORM: Final = "PROVIDER:[COUNTx]GPU[:TIER][:REGION]"
 MARKETS: Final = ("vast",)

@@ -81,7 +81,7 @@ def figure_cell(figure: RunFigure, run: RunRow, now_ns: int) -> object:
     value = figure.of(run)
     if isinstance(value, Money):
         mark = figure.grade(run)
-        return amount(value, mark="" if mark == "measured" else mark, kind=run.kind)
+        return amount(value, mark="" if mark == "measured" else mark)
     if figure.name == "status":
         return Cell(text=run.status, value=run.status, chip=run.status)
     if figure.name == "metric_value" and value is not None:

@@ -2,7 +2,7 @@
 
 Amounts come from ``read_spending``, cut to the period: of an attempt that began earlier, the part
 inside the period counts. Time between two attempts and stated trainings are booked whole, as in
-every total by month. Currencies and kinds are never added.
+every total by month. Units are never added.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from outlay.advise.run_advice import advise_run
 from outlay.clock import utc_text
 from outlay.cost.cost_book import CostBook, budgeted
 from outlay.cost.forecast import PAST_DAYS, Estimate, forecast_month
-from outlay.cost.spending import Spending, SpendItem, Unit
+from outlay.cost.spending import Spending, SpendItem
 from outlay.cost.thresholds import percent_used
 from outlay.errors import Finding, OutlayError
 from outlay.export.live_runs import GuardReading, read_guards
 from outlay.goodput import phases as ph
 from outlay.goodput.follower import RunView, read_view
 from outlay.goodput.timeline import Window
-from outlay.ledger.price import KINDS, Kind
-from outlay.rates import kind_of_cost, share_out
+from outlay.rates import share_out
 from outlay.report.document import Block, Document, Figure, NoteBlock, Table, sections
 from outlay.report.html import Cell
 from outlay.runs.accounting.sacct_import import IN_NO_RUN as REST_OF_JOB
 from outlay.runs.spending_reader import read_spending, refresh_books
 from outlay.store.run_row import RunRow
 from outlay.store.runs import list_runs
-from outlay.units import Money
-from outlay.units.shown import amount_text, decimals_of, kind_suffix, money_text, range_text
+from outlay.units import Money, Unit
+from outlay.units.money import KINDS
+from outlay.units.shown import amount_text, decimals_of, money_text, range_text
 
 NEAR_PERCENT = 75
 """Used share of a budget or ceiling from which the digest lists it."""
@@ -71,13 +71,10 @@ class LimitLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SavingLine:
-    """The same advice for several runs: total savings, and the run that saves most.
-
-    ``kind`` is that of the savings, ``cash`` or ``showback``: the two are never added.
-    """
+    """The same advice for several runs: total savings, and the run that saves most."""
 
     saves: float
-    kind: Kind
+    unit: Unit
     runs: int
     best: OptimizationRecommendation
 
@@ -206,13 +203,14 @@ def _inside(spend: SpendItem, window: Window) -> int:
 
 
 def _sum(parts: Iterable[SpentPart], unit: Unit) -> Money:
-    return Money(sum(part.micros for part in parts if part.unit == unit), unit.currency)
+    return unit.money(sum(part.micros for part in parts if part.unit == unit))
 
 
 def _limits(book: CostBook, guards: Sequence[GuardReading]) -> Iterator[LimitLine]:
     for model, budget in book.budgets().items():
         spent = budgeted(book.reports(model), budget.limit.currency).spent
-        yield LimitLine(name=f"budget of {model}", used=spent, limit=budget.limit)
+        limit = budget.limit.as_kind(spent.kind)
+        yield LimitLine(name=f"budget of {model}", used=spent, limit=limit)
     for guard in guards:
         for each in guard.standings:
             used = each.captured + each.held
@@ -224,13 +222,14 @@ def _advice(views: dict[str, RunView]) -> list[SavingLine]:
     costliest = sorted(views.values(), key=_cost_of, reverse=True)[:_ADVISED_RUNS]
     lines: list[SavingLine] = []
     for kind in KINDS:
-        paid = (view for view in costliest if kind_of_cost(view.timeline.attempts) == kind)
+        paid = (view for view in costliest if view.unit.kind == kind)
         alike: dict[tuple[str, str, str], list[OptimizationRecommendation]] = {}
         for each in of_kind(merged(e for view in paid for e in advise_run(view)), "saving"):
             alike.setdefault((each.category, each.action, each.currency), []).append(each)
         for group in alike.values():
             saves = sum(each.estimated_savings for each in group)
-            lines.append(SavingLine(saves=saves, kind=kind, runs=len(group), best=group[0]))
+            unit = Unit(group[0].currency, kind)
+            lines.append(SavingLine(saves=saves, unit=unit, runs=len(group), best=group[0]))
     return sorted(lines, key=lambda line: -line.saves)[:ADVICE]
 
 
@@ -277,14 +276,14 @@ def _verdict(digest: Digest) -> str:
     parts = []
     for unit, total in totals.items():
         productive = money_text(digest.by_phase(unit).get(ph.STEP, total * 0))
-        spent = _amount(total, unit).text
+        spent = _amount(total).text
         parts.append(f"{spent} were spent, of which {productive} on productive steps")
     return f"{'; '.join(parts)}. Amounts are estimates until a bill confirms them."
 
 
-def _amount(money: Money, unit: Unit, decimals: int | None = None) -> Cell:
-    """Return a rounded amount, with its kind where that is not cash."""
-    text = f"{money_text(money, decimals)}{kind_suffix(unit.kind)}"
+def _amount(money: Money, decimals: int | None = None) -> Cell:
+    """Return a rounded amount."""
+    text = money_text(money, decimals)
     return Cell(text=text, value=money, title=str(money), is_number=True)
 
 
@@ -305,7 +304,7 @@ def _owners(digest: Digest) -> Iterator[Block]:
         wasted = whole - productive - idle - unknown
         decimals = decimals_of([whole])
         amounts = (whole, productive, wasted, idle, unknown)
-        cells = [_amount(money, unit, decimals) for money in amounts]
+        cells = [_amount(money, decimals) for money in amounts]
         rows.append((whole.micros, (user or "unknown", model, *cells)))
     if rows:
         rows.sort(key=lambda row: -row[0])
@@ -318,7 +317,7 @@ def _phases(digest: Digest) -> Iterator[Block]:
     for unit, total in digest.totals().items():
         phases, decimals = digest.by_phase(unit), decimals_of([total])
         rows = tuple(
-            (phase, _amount(money, unit, decimals), _share(percent_used(money, total), 1))
+            (phase, _amount(money, decimals), _share(percent_used(money, total), 1))
             for phase, money in phases.items()
         )
         yield Table(("phase", "spent", "share of cost"), rows)
@@ -328,10 +327,10 @@ def month_blocks(months: dict[Unit, Estimate]) -> list[Block]:
     """Return what the present month will cost, with the interval; nothing without an estimate."""
     found: list[Block] = []
     for unit, total in months.items():
-        point = Money(round(total.point), unit.currency)
-        text = _amount(point, unit).text
+        point = unit.money(round(total.point))
+        text = money_text(point)
         if total.low is not None and total.high is not None:
-            low, high = (Money(round(end), unit.currency) for end in (total.low, total.high))
+            low, high = (unit.money(round(end)) for end in (total.low, total.high))
             text += f" ({range_text(low, high)} {unit.currency}, {total.confidence:.0%})"
         found.append(Figure("by the end of the month", point, text, "estimated"))
     note = f"Spent so far, and the rest at the daily cost of the last {PAST_DAYS} days, or fewer."
@@ -357,10 +356,7 @@ def _savings(digest: Digest) -> Iterator[Block]:
         rows = tuple(
             (
                 line.best.title,
-                Cell(
-                    text=f"{amount_text(line.saves, line.best.currency)}{kind_suffix(line.kind)}",
-                    is_number=True,
-                ),
+                Cell(text=amount_text(line.saves, line.unit), is_number=True),
                 line.runs,
                 line.best.action,
             )

@@ -105,15 +105,12 @@ class Cell:
     check: str = ""
 
 
-def amount(
-    money: Money | None, none: str = "no price", mark: str = "", *, kind: str = "cash"
-) -> Cell | Money:
-    """Return an amount for a table, with its kind unless cash; ``none`` without an amount."""
+def amount(money: Money | None, none: str = "no price", mark: str = "") -> Cell | Money:
+    """Return an amount for a table; ``none`` without an amount."""
     if money is None:
         return Cell(text=none, is_number=True)
-    shown = money if kind == "cash" else Money(money.micros, f"{money.currency} {kind}")
-    return shown if not mark else Cell(
-        text=money_text(shown), value=money, title=str(shown), mark=mark, is_number=True
+    return money if not mark else Cell(
+        text=money_text(money), value=money, title=str(money), mark=mark, is_number=True
     )  # fmt: skip
 
 
@@ -168,7 +165,7 @@ def _cell(value: object, is_right: bool, decimals: int) -> str:  # noqa: FBT001 
     match value:
         case Money():
             number = html_text(figure_text(value, decimals))
-            shown = f'{number} <span class="unit">{html_text(value.currency)}</span>'
+            shown = f'{number} <span class="unit">{html_text(str(value.unit))}</span>'
             return f'<td{align} title="{value}">{shown}</td>'
         case Cell():
             title = f' title="{html_text(value.title)}"' if value.title else ""

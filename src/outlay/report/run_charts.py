@@ -11,7 +11,6 @@ from outlay.goodput import phases as ph
 from outlay.goodput.attempt import AttemptTimeline
 from outlay.goodput.follower import RunView
 from outlay.goodput.timeline import Timeline
-from outlay.rates import kind_of_cost
 from outlay.report.charts import (
     Bar,
     Curve,
@@ -23,7 +22,6 @@ from outlay.report.charts import (
     Waterfall,
     time_unit,
 )
-from outlay.sweep.aggregate.rows import unit_of
 from outlay.units import Money
 from outlay.units.money import MICROS
 from outlay.units.shown import decimals_of, money_text
@@ -184,7 +182,7 @@ def _unit(view: RunView, axis: Axis) -> str:
     """Return the unit of an axis for a run."""
     if axis != "dollars" or view.rates is None:
         return axis
-    return unit_of(view.rates.currency, kind_of_cost(view.timeline.attempts))
+    return str(view.unit)
 
 
 # Cost and prices. Amounts of two currencies, or of cash and showback, get separate charts.
@@ -213,14 +211,14 @@ def accuracy_against_cost(
     candidates: Sequence[Candidate], front: Sequence[Candidate], *, title: str
 ) -> list[Plane]:
     """Return runs by cost and accuracy, those on the Pareto front joined by a line."""
-    units = dict.fromkeys(unit_of(each.currency, each.kind) for each in candidates)
+    units = dict.fromkeys(each.unit for each in candidates)
     return [
         Plane(
-            title=title, x_title=unit, y_title="accuracy",
+            title=title, x_title=str(unit), y_title="accuracy",
             points=tuple(
                 Point(x=each.cost, y=each.metric, label=each.name, on_front=each in front)
                 for each in candidates
-                if unit_of(each.currency, each.kind) == unit
+                if each.unit == unit
             ),
         )
         for unit in units

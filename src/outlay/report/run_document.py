@@ -31,7 +31,7 @@ from outlay.runs.figures import Known
 from outlay.runs.reading import RunReading
 from outlay.units import Money
 from outlay.units.quantity import duration_text
-from outlay.units.shown import beside_text, counted, kind_suffix, money_text, unit_cost_text
+from outlay.units.shown import beside_text, counted, money_text, unit_cost_text
 
 # The verdict
 
@@ -42,7 +42,7 @@ def verdict(run: RunReading) -> str:
     if not summary.wall_ns:
         return "Nothing is recorded yet: the run has no wall time."
     state = "So far" if summary.alive else "In all"
-    price = "no price" if summary.cost is None else _cost_text(run, summary.cost)
+    price = "no price" if summary.cost is None else money_text(summary.cost)
     price += beside_text(each.cost for each in summary.cost_beside)
     spent = f"{state} {duration_text(summary.wall_ns)} of wall time, {price}"
     if summary.goodput is None:
@@ -50,10 +50,6 @@ def verdict(run: RunReading) -> str:
     else:
         got = f"; {summary.goodput:.1%} of the time was productive. {_loss(summary)}"
     return f"{spent}{got}{_stop(run)}{_end(run)}"
-
-
-def _cost_text(run: RunReading, money: Money) -> str:
-    return f"{money_text(money)}{kind_suffix(run.cost.kind)}"
 
 
 def _loss(summary: GoodputSummary) -> str:
@@ -154,15 +150,15 @@ def run_document(
 def _run(run: RunReading) -> Iterator[Block]:
     summary, cost = run.goodput, run.cost
     if summary.cost is not None:
-        text = _cost_text(run, summary.cost)
+        text = money_text(summary.cost)
         yield Figure("cost", summary.cost, text, _cost_grade(run), leads=True)
     for each in summary.cost_beside:
-        label, text = f"cost in {each.cost.currency}, beside", _cost_text(run, each.cost)
+        label, text = f"cost in {each.cost.currency}, beside", money_text(each.cost)
         yield Figure(label, each.cost, text, _cost_grade(run), leads=True)
     burn = run.view.burn_micros_per_hour
     if burn and summary.cost is not None:
-        per_hour = Money(burn, summary.cost.currency)
-        yield Figure("burn per hour", per_hour, _cost_text(run, per_hour), leads=True)
+        per_hour = summary.cost.unit.money(burn)
+        yield Figure("burn per hour", per_hour, money_text(per_hour), leads=True)
     if summary.goodput is not None:
         yield Figure("goodput", summary.goodput, f"{summary.goodput:.1%}", leads=True)
     yield Figure("wall time", summary.wall_ns, duration_text(summary.wall_ns), leads=True)

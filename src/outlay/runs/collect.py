@@ -23,7 +23,6 @@ from outlay.clock import SYSTEM, Clock, parse_moment, utc_text
 from outlay.errors import Finding, InvalidValue, OutlayError
 from outlay.files import FileStamp, stamp_of
 from outlay.ledger import segment_paths
-from outlay.ledger.price import Kind
 from outlay.ledger.segments import id_from_name
 from outlay.runs.accounting.imported_jobs import SACCT, withdraw_imported
 from outlay.runs.inbox import InboxNotice, notices
@@ -39,8 +38,8 @@ from outlay.store.runs import (
     unstorable,
 )
 from outlay.store.runs import list_runs as stored_runs
-from outlay.units import Money
-from outlay.units.shown import kind_suffix
+from outlay.units import Rate
+from outlay.units.money import sum_by_unit
 
 if TYPE_CHECKING:
     from sqlalchemy import Engine
@@ -143,29 +142,10 @@ def findings_in(runs: Iterable[RunRow]) -> list[Finding]:
     ]
 
 
-@dataclass(frozen=True, slots=True)
-class Burn:
-    """The hourly cost of several runs, of one currency and one kind of price."""
-
-    kind: Kind
-    money: Money
-
-    def __str__(self) -> str:
-        return f"{self.money}/h{kind_suffix(self.kind)}"
-
-
-def sum_burns(burns: Iterable[Burn]) -> list[Burn]:
-    """Return the sums, one per currency and kind: cash and showback are never added."""
-    totals: dict[tuple[Kind, str], int] = {}
-    for burn in burns:
-        key = burn.kind, burn.money.currency
-        totals[key] = totals.get(key, 0) + burn.money.micros
-    return [Burn(kind, Money(micros, unit)) for (kind, unit), micros in sorted(totals.items())]
-
-
-def total_burn(running: Iterable[RunRow]) -> list[Burn]:
-    """Return the total hourly cost of running runs."""
-    return sum_burns(Burn(run.kind, run.burn) for run in running if run.burn is not None)
+def total_burn(running: Iterable[RunRow]) -> list[Rate]:
+    """Return the total hourly cost of running runs, one rate per unit."""
+    burns = (run.burn for run in running if run.burn is not None)
+    return sum_by_unit(burn.unit.rate(burn.micros) for burn in burns)
 
 
 def dead_runs(rows: Iterable[RunRow]) -> list[Finding]:

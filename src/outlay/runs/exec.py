@@ -66,7 +66,7 @@ def _environment(options: RunOptions) -> dict[str, str]:
     if options.price is not None:
         environment["OUTLAY_PRICE"] = handed_on(options.price)
     if options.stopped_price is not None:
-        environment["OUTLAY_STOPPED_PRICE"] = str(options.stopped_price.rate)
+        environment["OUTLAY_STOPPED_PRICE"] = str(options.stopped_price.stated)
     if options.budget is not None:
         is_off = options.budget is DISABLED
         environment[VARIABLE] = "enabled=false" if is_off else as_text(options.budget)

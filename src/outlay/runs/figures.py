@@ -16,7 +16,7 @@ from outlay.errors import InvalidValue
 from outlay.store.run_row import RunRow
 from outlay.units import Energy, Money
 from outlay.units.quantity import MILLIJOULES_PER_WH, duration_text
-from outlay.units.shown import ago_text, beside_text, kind_suffix, number_text
+from outlay.units.shown import ago_text, beside_text, number_text
 
 Known = Literal["measured", "stated", "estimated", "assumed"]
 """How a figure is known: measured by the run; stated: measured time at a price that a user typed;
@@ -134,7 +134,7 @@ class RunFigure:
         return None if value is None or self.unit.number is None else self.unit.number(value)
 
     def text(self, row: RunRow, now_ns: int) -> str:
-        """Its value for people, with the kind of money, and the part of it that is assumed."""
+        """Its value for people, with the part of it that is assumed."""
         value = self.of(row)
         if value is None:
             return self.missing
@@ -143,7 +143,7 @@ class RunFigure:
             return text
         part = f" ({row.assumed} assumed)" if self.grade(row) == "assumed" else ""
         beside = beside_text(row.cost_beside) if self.may_be_assumed else ""
-        return f"{text}{kind_suffix(row.kind)}{part}{beside}"
+        return f"{text}{part}{beside}"
 
     def grade(self, row: RunRow) -> Known:
         """How its value is known."""
@@ -206,8 +206,8 @@ FIGURES: Final = (
     _figure("wasted_cost", MONEY, "What everything but surviving steps cost.",
             lambda row: row.wasted, label="wasted", missing="no price", counter=True),
     _figure("cost_beside", REST, "What it cost in other currencies, if it paid in several.",
-            lambda row: ", ".join(map(str, row.cost_beside)) or None, label="other currencies",
-            exported=False),
+            lambda row: ", ".join(str(each.as_kind("cash")) for each in row.cost_beside) or None,
+            label="other currencies", exported=False),
     _figure("burn", PER_HOUR, "What a run costs per hour now.", label="burn per hour",
             missing="no price"),
     _figure("currency", TEXT, "The currency of the cost.",

@@ -9,10 +9,10 @@ from outlay.clock import utc_text
 from outlay.cost.machines import OwnedMachine, read_machines
 from outlay.errors import Finding, InvalidValue
 from outlay.guard.rental.watch import RentedHold
-from outlay.ledger.price import Kind
-from outlay.runs.collect import Burn, sum_burns, total_burn
+from outlay.runs.collect import total_burn
 from outlay.store.run_row import RunRow
 from outlay.units import Rate
+from outlay.units.money import sum_by_unit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +32,6 @@ class MachineView:
     owner: str
     runs: Sequence[RunRow]
     rate: Rate | None = None
-    price_kind: Kind = "cash"
     deadline: str = ""
     watcher: str = ""
     doubt: str = ""
@@ -62,7 +61,7 @@ def machines_now(
         found.append(
             MachineView(
                 kind="node", name=machine.host, owner=_users(here), runs=here,
-                rate=machine.price.rate, price_kind=machine.price.kind, watcher="owned",
+                rate=machine.price.rate, watcher="owned",
                 deadline="" if machine.until_ns is None else utc_text(machine.until_ns),
             )
         )  # fmt: skip
@@ -83,17 +82,10 @@ def _users(runs: Iterable[RunRow]) -> str:
     return ", ".join(sorted({run.user for run in runs}))
 
 
-def burn_of(places: Iterable[MachineView]) -> list[Burn]:
+def burn_of(places: Iterable[MachineView]) -> list[Rate]:
     """Return the hourly cost of machines; of one without a known price, that of its runs."""
-    return sum_burns(
-        burn
-        for place in places
-        for burn in (
-            total_burn(place.runs)
-            if place.rate is None
-            else [Burn(place.price_kind, place.rate.per_hour)]
-        )
-    )
+    known = ([place.rate] if place.rate else total_burn(place.runs) for place in places)
+    return sum_by_unit(rate for rates in known for rate in rates)
 
 
 def owned_now(now_ns: int) -> tuple[list[OwnedMachine], list[Finding]]:

@@ -18,7 +18,7 @@ from outlay.goodput.follower import GoodputFollower, GoodputSummary, RunView, re
 from outlay.goodput.phases import DATA_LOADING
 from outlay.goodput.timeline import Breakdown
 from outlay.ledger import gpu_count_of
-from outlay.rates import kind_of_cost, total_gpus
+from outlay.rates import total_gpus
 from outlay.record.redaction import CONFIGURATION_NOTE
 from outlay.runs.figures import PREFIX, facts_of, numbers_of
 from outlay.store.run_row import RunRow
@@ -225,7 +225,7 @@ def figures_of(run: RunReading) -> RunRow:
         assumed=run.cost.assumed,
         wasted=run.wasted,
         cost_beside=tuple(each.cost for each in run.cost.cost_beside),
-        kind=kind_of_cost(attempts),
+        kind=view.unit.kind,
         burn_micros_per_hour=view.burn_micros_per_hour,
         assumptions=tuple(sorted(run.breakdown.assumptions)),
         findings=view.findings,

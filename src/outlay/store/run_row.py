@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 import msgspec
+from msgspec.structs import force_setattr
 
 from outlay.errors import Finding
 from outlay.units import Money
+from outlay.units.money import Kind
 
 
 class RunRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -28,7 +28,7 @@ class RunRow(msgspec.Struct, frozen=True, kw_only=True):
         cost: None without a price; ``assumed`` is the part for which no record says that it was
             billed, ``wasted`` the cost of everything but surviving steps.
         cost_beside: The cost in other currencies, if the run paid in several.
-        kind: Of the cost: ``cash`` or ``showback``; the two are never added.
+        kind: Of all its money: encoded amounts have it beside them.
         burn_micros_per_hour: The present hourly cost; 0 unless running, None without a price.
         goodput: Productive share of wall time, 0 to 1; None if no step was recorded.
         metric: The metric to show: an accuracy, else a loss, else the first that was logged;
@@ -69,7 +69,7 @@ class RunRow(msgspec.Struct, frozen=True, kw_only=True):
     assumed: Money | None = None
     wasted: Money | None = None
     cost_beside: tuple[Money, ...] = ()
-    kind: Literal["cash", "showback"] = "cash"
+    kind: Kind = "cash"
     burn_micros_per_hour: int | None = None
     goodput: float | None = None
     metric: str | None = None
@@ -84,9 +84,17 @@ class RunRow(msgspec.Struct, frozen=True, kw_only=True):
     log_mtime_ns: int | None = None
     figures_version: int | None = None
 
+    def __post_init__(self) -> None:
+        if self.kind != "cash":
+            for name in ("cost", "assumed", "wasted"):
+                if (money := getattr(self, name)) is not None:
+                    force_setattr(self, name, money.as_kind(self.kind))
+            beside = tuple(money.as_kind(self.kind) for money in self.cost_beside)
+            force_setattr(self, "cost_beside", beside)
+
     @property
     def burn(self) -> Money | None:
         """The present hourly cost; None without a price."""
         if self.cost is None or self.burn_micros_per_hour is None:
             return None
-        return Money(self.burn_micros_per_hour, self.cost.currency)
+        return self.cost.unit.money(self.burn_micros_per_hour)

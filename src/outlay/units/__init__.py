@@ -4,7 +4,9 @@ Values are parsed once, at the edge ("5 USD", "1.50 USD/h", "72h", "50k tok", "1
 integers inside. Time becomes money in ``outlay.rates``, not here.
 """
 
-from outlay.units.money import Money, Rate
+from outlay.units.money import Money, Rate, Unit
 from outlay.units.quantity import Duration, Energy, Flops, Tokens
 
-__all__ = ["Duration", "Energy", "Flops", "Money", "Rate", "Tokens", "money", "quantity", "shown"]
+__all__ = [
+    "Duration", "Energy", "Flops", "Money", "Rate", "Tokens", "Unit", "money", "quantity", "shown",
+]  # fmt: skip

@@ -1,7 +1,8 @@
-"""Money and rates as integer micro-units with a currency.
+"""Money and rates as integer micro-units of a currency, of cash or of showback.
 
 A micro-unit is one millionth of the currency unit: fine enough for the price of a token, and an
-integer, so that sums are exact in any order.
+integer, so that sums are exact in any order. ``USD`` and ``USD showback`` are two units, which mix
+as little as two currencies do.
 """
 
 from __future__ import annotations
@@ -12,12 +13,15 @@ from dataclasses import dataclass
 from decimal import ROUND_CEILING, ROUND_HALF_EVEN, Decimal
 from fractions import Fraction
 from functools import total_ordering
-from typing import Final, Literal, Self, TypeVar
+from typing import ClassVar, Final, Literal, NamedTuple, Self, TypeVar, get_args
 
 from outlay.errors import InvalidValue, UnitMismatch
 from outlay.units.quantity import EXACT, NUMBER, exact_decimal
 
 MICROS = 1_000_000
+Kind = Literal["cash", "showback"]
+"""``cash`` is paid; ``showback`` is what something owned or reserved is worth."""
+KINDS: tuple[Kind, ...] = get_args(Kind)
 _SYMBOLS = {"$": "USD", "€": "EUR", "£": "GBP"}
 _AMOUNT = re.compile(rf"\s*([$€£])?\s*({NUMBER})\s*([A-Za-z]{{3}})?\s*")
 _PER_HOUR = re.compile(r"(.*?)\s*/\s*(?:h|hr|hour)\s*")
@@ -51,10 +55,30 @@ def decimal_text(micros: int) -> str:
     return f"{'-' if micros < 0 else ''}{whole}.{digits}"
 
 
+class Unit(NamedTuple):
+    """A currency and a kind of money; only amounts of the same unit can be added or compared."""
+
+    currency: str = "USD"
+    kind: Kind = "cash"
+
+    def money(self, micros: int) -> Money:
+        """Return an amount in this unit."""
+        return (Money if self.kind == "cash" else ShowbackMoney)(micros, self.currency)
+
+    def rate(self, micros_per_hour: int) -> Rate:
+        """Return a rate in this unit."""
+        return (Rate if self.kind == "cash" else ShowbackRate)(micros_per_hour, self.currency)
+
+    def __str__(self) -> str:
+        return self.currency if self.kind == "cash" else f"{self.currency} {self.kind}"
+
+
 @total_ordering
 @dataclass(frozen=True, slots=True)
 class Money:
-    """An amount of one currency, exact to the micro-unit; may be negative as a difference."""
+    """An amount of one unit, exact to the micro-unit; may be negative as a difference."""
+
+    kind: ClassVar[Kind] = "cash"
 
     micros: int
     currency: str = "USD"
@@ -89,28 +113,37 @@ class Money:
         return cls(micros, currency)
 
     @property
+    def unit(self) -> Unit:
+        """Its currency and kind."""
+        return Unit(self.currency, self.kind)
+
+    def as_kind(self, kind: Kind) -> Money:
+        """Return the same amount as cash or showback: for one that was stated without a kind."""
+        return Unit(self.currency, kind).money(self.micros)
+
+    @property
     def amount(self) -> Decimal:
         """The amount in currency units, exactly."""
         return EXACT.divide(self.micros, MICROS)
 
     def _micros_of(self, other: object) -> int:
-        if not isinstance(other, Money) or other.currency != self.currency:
+        if type(other) is not type(self) or other.currency != self.currency:
             raise UnitMismatch(self, other)
         return other.micros
 
-    def __add__(self, other: Money) -> Money:
-        return Money(self.micros + self._micros_of(other), self.currency)
+    def __add__(self, other: Money) -> Self:
+        return type(self)(self.micros + self._micros_of(other), self.currency)
 
-    def __sub__(self, other: Money) -> Money:
-        return Money(self.micros - self._micros_of(other), self.currency)
+    def __sub__(self, other: Money) -> Self:
+        return type(self)(self.micros - self._micros_of(other), self.currency)
 
-    def __neg__(self) -> Money:
-        return Money(-self.micros, self.currency)
+    def __neg__(self) -> Self:
+        return type(self)(-self.micros, self.currency)
 
-    def __mul__(self, factor: int) -> Money:
+    def __mul__(self, factor: int) -> Self:
         if isinstance(factor, bool) or not isinstance(factor, int):
             raise UnitMismatch(self, factor)
-        return Money(self.micros * factor, self.currency)
+        return type(self)(self.micros * factor, self.currency)
 
     __rmul__ = __mul__
 
@@ -121,12 +154,21 @@ class Money:
         return self.micros != 0
 
     def __str__(self) -> str:
-        return f"{decimal_text(self.micros)} {self.currency}"
+        return f"{decimal_text(self.micros)} {self.unit}"
+
+
+class ShowbackMoney(Money):
+    """An amount that is not paid: what hours of something owned or reserved are worth."""
+
+    __slots__ = ()
+    kind = "showback"
 
 
 @dataclass(frozen=True, slots=True)
 class Rate:
     """Money per hour, exact to the micro-unit."""
+
+    kind: ClassVar[Kind] = "cash"
 
     micros_per_hour: int
     currency: str = "USD"
@@ -146,22 +188,35 @@ class Rate:
         return cls(micros, currency)
 
     @property
+    def unit(self) -> Unit:
+        """The currency and kind of its money."""
+        return Unit(self.currency, self.kind)
+
+    @property
     def per_hour(self) -> Money:
         """The cost of one hour."""
-        return Money(self.micros_per_hour, self.currency)
+        return self.unit.money(self.micros_per_hour)
 
-    def __mul__(self, count: int) -> Rate:
-        return Rate((self.per_hour * count).micros, self.currency)
+    def __mul__(self, count: int) -> Self:
+        return type(self)((self.per_hour * count).micros, self.currency)
 
     __rmul__ = __mul__
 
-    def __add__(self, other: Rate) -> Rate:
+    def __add__(self, other: Rate) -> Self:
         if not isinstance(other, Rate):
             raise UnitMismatch(self, other)
-        return Rate((self.per_hour + other.per_hour).micros, self.currency)
+        return type(self)((self.per_hour + other.per_hour).micros, self.currency)
 
     def __str__(self) -> str:
-        return f"{decimal_text(self.micros_per_hour)} {self.currency}/h"
+        text = f"{decimal_text(self.micros_per_hour)} {self.currency}/h"
+        return text if self.kind == "cash" else f"{text} {self.kind}"
+
+
+class ShowbackRate(Rate):
+    """Showback per hour."""
+
+    __slots__ = ()
+    kind = "showback"
 
 
 def per(cost: Money | None, count: float | Fraction | None) -> float | None:
@@ -173,12 +228,15 @@ def per(cost: Money | None, count: float | Fraction | None) -> float | None:
     return float(Fraction(cost.micros, MICROS) / Fraction(count))
 
 
-def sum_by_currency(amounts: Iterable[Money]) -> list[Money]:
-    """Return one sum per currency."""
-    micros: dict[str, int] = {}
+_Summand = TypeVar("_Summand", Money, Rate)
+
+
+def sum_by_unit(amounts: Iterable[_Summand]) -> list[_Summand]:
+    """Return one sum per unit, cash first."""
+    sums: dict[Unit, _Summand] = {}
     for amount in amounts:
-        micros[amount.currency] = micros.get(amount.currency, 0) + amount.micros
-    return [Money(amount, currency) for currency, amount in sorted(micros.items())]
+        sums[amount.unit] = sums[amount.unit] + amount if amount.unit in sums else amount
+    return [sums[unit] for unit in sorted(sums, key=lambda unit: unit[::-1])]
 
 
 PERCENTS: Final = (50, 75, 90, 100)

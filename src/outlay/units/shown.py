@@ -15,7 +15,7 @@ import re
 from collections.abc import Iterable
 from decimal import Decimal
 
-from outlay.units.money import MICROS, Money, decimal_text
+from outlay.units.money import MICROS, Money, Unit, decimal_text
 from outlay.units.quantity import duration_text
 
 
@@ -39,11 +39,6 @@ def ago_text(ns: int) -> str:
     return f"{number}{unit} ago"
 
 
-def kind_suffix(kind: str) -> str:
-    """Return the suffix of an amount: its kind, or nothing for cash."""
-    return "" if kind == "cash" else f" {kind}"
-
-
 def decimals_of(amounts: Iterable[Money]) -> int:
     """Return the decimals for a column of amounts: 2, or two significant digits if all are < 1."""
     largest = max((abs(money.micros) for money in amounts), default=0)
@@ -63,17 +58,18 @@ def figure_text(money: Money, decimals: int | None = None) -> str:
 
 def money_text(money: Money, decimals: int | None = None) -> str:
     """Return a rounded amount: ``12.50 USD``, ``0.0019 USD``."""
-    return f"{figure_text(money, decimals)} {money.currency}"
+    return f"{figure_text(money, decimals)} {money.unit}"
 
 
-def money_of(amount: float, currency: str) -> Money:
-    """Return a float amount as Money, rounded to the micro-unit."""
-    return Money(round(amount * MICROS), currency)
+def money_of(amount: float, unit: Unit | str) -> Money:
+    """Return a float amount as Money, rounded to the micro-unit; a currency means cash."""
+    stated = Unit(unit) if isinstance(unit, str) else unit
+    return stated.money(round(amount * MICROS))
 
 
-def amount_text(amount: float, currency: str) -> str:
+def amount_text(amount: float, unit: Unit | str) -> str:
     """Return ``money_text`` of a float amount."""
-    return money_text(money_of(amount, currency))
+    return money_text(money_of(amount, unit))
 
 
 def range_text(low: Money, high: Money) -> str:
@@ -91,7 +87,7 @@ def unit_cost_text(cost: float, currency: str) -> str:
 def dollar_text(money: Money, decimals: int | None = None) -> str:
     """Return ``$5.00``, or ``5.00 EUR`` for other currencies; exact unless decimals are given."""
     text = decimal_text(money.micros) if decimals is None else f"{money.amount:.{decimals}f}"
-    return f"${text}" if money.currency == "USD" else f"{text} {money.currency}"
+    return f"${text}" if money.unit == Unit("USD") else f"{text} {money.unit}"
 
 
 def beside_text(costs: Iterable[Money]) -> str:

@@ -19,13 +19,14 @@ from outlay.errors import Finding, OutlayError
 from outlay.files import FileStamp, stamp_of
 from outlay.goodput.follower import GoodputFollower
 from outlay.report.files import SweepAccount, read_sweep
-from outlay.runs.collect import Burn, log_stamp, refresh_registered, sum_burns
+from outlay.runs.collect import log_stamp, refresh_registered
 from outlay.runs.reading import RunReading
 from outlay.store import open_store, outlay_home
 from outlay.store.run_row import RunRow
 from outlay.store.runs import RunFilter, get, list_runs, run_dirs, values_of
 from outlay.sweep.state.manifest import JOURNAL, is_sweep
 from outlay.units import Money
+from outlay.units.money import sum_by_unit
 from outlay.web.page import People
 
 if TYPE_CHECKING:
@@ -183,13 +184,12 @@ class BookReader:
                 found.append(reading)
         return found
 
-    def spent_since(self, since_ns: int) -> list[Burn]:
-        """Return what runs have cost since an instant, by currency and kind."""
+    def spent_since(self, since_ns: int) -> list[Money]:
+        """Return what runs have cost since an instant, by unit."""
         self.refresh()
         rows = list_runs(self.store, RunFilter(since_ns=since_ns, is_priced=True))
-        costs = ((row.kind, self._cost_since(row, since_ns)) for row in rows)
-        known = ((kind, money) for kind, money in costs if money is not None)
-        return sum_burns(Burn(kind, money) for kind, money in known)
+        costs = (self._cost_since(row, since_ns) for row in rows)
+        return sum_by_unit(cost for cost in costs if cost is not None)
 
     def _cost_since(self, row: RunRow, since_ns: int) -> Money | None:
         """Return a run's cost since an instant; cached for a run that has ended."""

@@ -16,7 +16,7 @@ from outlay.cost.allocation import UNTAGGED
 from outlay.cost.charges import month_window
 from outlay.cost.forecast import forecast_month, forecast_runs
 from outlay.cost.machines import MachineCost, cost_of_machine, read_machines
-from outlay.cost.spending import Spending, SpendItem, Subtotal, Unit, owner_by
+from outlay.cost.spending import Spending, SpendItem, Subtotal, owner_by
 from outlay.errors import Finding, InvalidValue, OutlayError
 from outlay.escaping import html_text
 from outlay.goodput import phases as ph
@@ -31,9 +31,9 @@ from outlay.report.html import Cell, amount
 from outlay.runs.accounting.sacct_import import IN_NO_RUN as REST_OF_JOB
 from outlay.runs.spending_reader import SpendingReading, read_spending, refresh_books
 from outlay.store.runs import RunFilter, list_runs
-from outlay.units import Money
-from outlay.units.money import sum_by_currency
-from outlay.units.shown import counted, kind_suffix, money_of, money_text, range_text
+from outlay.units import Money, Unit
+from outlay.units.money import sum_by_unit
+from outlay.units.shown import counted, money_of, money_text, range_text
 from outlay.web.book_reader import BookReader
 from outlay.web.guard import ceiling_parts, log_stamps, standings_of_logs
 from outlay.web.page import Page, PageQuery, columns_of, findings_list
@@ -137,10 +137,10 @@ def _owner_of(by: str) -> Callable[[SpendItem], str]:
 
 
 def _group(unit: Unit, owners: dict[tuple[str, Unit], Subtotal], by: str, books: BookReader) -> str:
-    """Return a table of owners in one currency and kind, with the total."""
+    """Return a table of owners in one unit, with the total."""
     found = [(owner, total) for (owner, of), total in owners.items() if of == unit]
-    whole = Money(sum(total.cost.micros for _, total in found), unit.currency)
-    assumed = Money(sum(total.assumed.micros for _, total in found), unit.currency)
+    whole = sum((total.cost for _, total in found), start=unit.money(0))
+    assumed = sum((total.assumed for _, total in found), start=unit.money(0))
     rows: list[list[object]] = [
         [
             _owner(owner, by, books), _share(total.cost, whole), total.runs, _hours(total.gpu_us),
@@ -170,7 +170,7 @@ def _owner(name: str, by: str, books: BookReader) -> str:
 
 def _row(owner: str, total: Subtotal, by: str, books: BookReader) -> dict[str, object]:
     return {
-        "by": by, "owner": _owner(owner, by, books), "kind": total.kind, "runs": total.runs,
+        "by": by, "owner": _owner(owner, by, books), "kind": total.cost.kind, "runs": total.runs,
         "gpu_hours": total.gpu_us / 3.6e9, "cost": total.cost.amount,
         "assumed": total.assumed.amount, "currency": total.cost.currency,
     }  # fmt: skip
@@ -203,16 +203,15 @@ def _lead(
     """Return what was spent, what of it on machines without a run, and what is held."""
     outside = replace(spending, spends=tuple(filter(is_in_no_run, spending.spends)))
     found = [
-        Figure(label, total.cost, f"{money_text(total.cost)}{kind_suffix(unit.kind)}", leads=True)
+        Figure(label, total.cost, money_text(total.cost), leads=True)
         for label, part in (("spent", spending), (IN_NO_RUN, outside))
-        for unit, total in part.totals().items()
+        for total in part.totals().values()
     ]
     for machine in owned:
         label = f"{machine.machine.host}, owned, {IN_NO_RUN}"
-        text = f"{money_text(machine.in_no_run)}{kind_suffix(machine.machine.price.kind)}"
-        found.append(Figure(label, machine.in_no_run, text, leads=True))
+        found.append(Figure(label, machine.in_no_run, money_text(machine.in_no_run), leads=True))
     held = (each.held for _, each in standings if each.scope == WHOLE)
-    for money in sum_by_currency(held):
+    for money in sum_by_unit(held):
         found.append(Figure("held now", money, money_text(money), leads=True))
     return found or [Figure("spent", 0, "nothing", leads=True)]
 
@@ -253,16 +252,7 @@ def _machines(owned: Sequence[MachineCost]) -> list[str]:
     """Return what owned nodes cost, in runs and in no run."""
     if not owned:
         return []
-    rows = [
-        [
-            each.machine.host,
-            *(
-                amount(money, kind=each.machine.price.kind)
-                for money in (each.cost, each.in_runs, each.in_no_run)
-            ),
-        ]
-        for each in owned
-    ]
+    rows = [[each.machine.host, each.cost, each.in_runs, each.in_no_run] for each in owned]
     table = html.table(("machine", "cost", "in runs", IN_NO_RUN), rows, caption="Owned machines")
     return [html.section("Owned machines", table)]
 
@@ -272,8 +262,7 @@ def _next_runs(reading: SpendingReading) -> list[str]:
     history: dict[tuple[str, Unit], list[float]] = defaultdict(list)
     for report in reading.reports:
         if report.model != REST_OF_JOB:
-            unit = Unit(report.currency, report.kind)
-            history[report.model, unit].append(float(report.cost.amount))
+            history[report.model, report.cost.unit].append(float(report.cost.amount))
     rows = []
     for (model, unit), costs in sorted(history.items()):
         estimate = forecast_runs(costs, 1)
@@ -281,10 +270,10 @@ def _next_runs(reading: SpendingReading) -> list[str]:
             continue
         ends = "too few runs"
         if estimate.low is not None and estimate.high is not None:
-            low, high = (money_of(end, unit.currency) for end in (estimate.low, estimate.high))
+            low, high = (money_of(end, unit) for end in (estimate.low, estimate.high))
             ends = f"{range_text(low, high)} {unit}"
-        point = Money.parse(estimate.point, currency=unit.currency)
-        rows.append([model, len(costs), amount(point, mark="estimated", kind=unit.kind), ends])
+        point = Money.parse(estimate.point, currency=unit.currency).as_kind(unit.kind)
+        rows.append([model, len(costs), amount(point, mark="estimated"), ends])
     if not rows:
         return []
     headings = ("model", "runs so far", "the next run", "80 % interval")
@@ -314,10 +303,9 @@ def _wasted(ask: PageQuery, spending: Spending, month: Window, books: BookReader
             causes[part.unit, part.phase] += part.micros
     largest = sorted(causes.items(), key=lambda item: (-whole[item[0][0]], -item[1]))
     rows = [
-        [cause, _share(Money(micros, str(unit)), Money(whole[unit], str(unit))),
-         Money(micros, str(unit))]
+        [cause, _share(unit.money(micros), unit.money(whole[unit])), unit.money(micros)]
         for (unit, cause), micros in largest
-    ]  # fmt: skip
+    ]
     if not rows:
         return []
     note = f"From the logs of {counted(len(views), 'run')}: their cost in this month."

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import msgspec
+
 from outlay.errors import Finding
 from outlay.guard.rental.watch import known_logs, living_rentals
 from outlay.report import html
 from outlay.report.compared_runs import figure_cell
 from outlay.report.document import Figure, blocks_html
-from outlay.report.html import Cell, amount
-from outlay.runs.collect import Burn, dead_runs, findings_in
+from outlay.report.html import Cell
+from outlay.runs.collect import dead_runs, findings_in
 from outlay.runs.figures import BY_NAME
 from outlay.runs.machines_now import MachineView, burn_of, machines_now, owned_now
 from outlay.runs.reading import RunReading
 from outlay.store.run_row import RunRow
 from outlay.store.runs import RunFilter, list_runs
+from outlay.units import Money, Rate
 from outlay.units.quantity import duration_text
-from outlay.units.shown import kind_suffix, money_text
+from outlay.units.shown import money_text
 from outlay.web.book_reader import BookReader
 from outlay.web.guard import ceiling_parts, log_stamps, standings_of_logs
 from outlay.web.page import Page, PageQuery, findings_list, run_href
@@ -40,7 +43,8 @@ def now_page(ask: PageQuery, books: BookReader) -> Page:
     rented, errors = living_rentals(known_logs(), clock=books.clock)
     owned, unread = owned_now(books.now_ns)
     places = machines_now(rented, owned, figures)
-    burn, today = burn_of(places), books.spent_since(books.now_ns - books.now_ns % _DAY_NS)
+    burn = [each.per_hour for each in burn_of(places)]
+    today = books.spent_since(books.now_ns - books.now_ns % _DAY_NS)
     standings, doubts = standings_of_logs(books)
     found = [
         *errors, *unread, *doubts, *books.findings, *findings_in([*figures, *dead]),
@@ -58,8 +62,11 @@ def now_page(ask: PageQuery, books: BookReader) -> Page:
     return Page(
         title="Now", tab="Now", parts=parts, columns=_COLUMNS, rows=rows,
         document={
-            "machines": places, "running": figures, "burn_per_hour": burn, "today": today,
-            "findings": findings,
+            "machines": [
+                msgspec.to_builtins(each) | {"price_kind": (each.rate or Rate).kind}
+                for each in places
+            ], "running": figures,
+            "burn_per_hour": _by_kind(burn), "today": _by_kind(today), "findings": findings,
             "standings": [standing for _, standing in standings],
         },
     )  # fmt: skip
@@ -87,15 +94,19 @@ def _lately(books: BookReader) -> list[Finding]:
     return [*findings_in(rows), *failed]
 
 
+def _by_kind(amounts: Sequence[Money]) -> list[dict[str, object]]:
+    return [{"kind": money.kind, "money": money} for money in amounts]
+
+
 def _lead(
-    spent: tuple[Sequence[Burn], Sequence[Burn]],
+    spent: tuple[Sequence[Money], Sequence[Money]],
     running: Sequence[RunReading],
     places: Sequence[MachineView],
     findings: Sequence[Finding],
 ) -> list[Figure]:
     empty = sum(not place.runs for place in places)
     wrong = sum(each.severity == "error" for each in findings)
-    burn, today = (", ".join(map(_burn_text, each)) or "nothing" for each in spent)
+    burn, today = (", ".join(map(money_text, each)) or "nothing" for each in spent)
     return [
         Figure("burn per hour", spent[0], burn, leads=True),
         Figure("spent by runs today (UTC)", spent[1], today, leads=True),
@@ -104,10 +115,6 @@ def _lead(
         Figure("machines without a run", empty, f"{empty}", leads=True),
         Figure("errors", wrong, f"{wrong}", leads=True),
     ]
-
-
-def _burn_text(burn: Burn) -> str:
-    return f"{money_text(burn.money)}{kind_suffix(burn.kind)}"
 
 
 def _machines(places: Sequence[MachineView], books: BookReader) -> str:
@@ -136,10 +143,10 @@ def _inside(place: MachineView) -> Cell:
 
 
 def _per_hour(place: MachineView) -> object:
-    burn = burn_of([place])
+    burn = [each.per_hour for each in burn_of([place])]
     if len(burn) == 1:
-        return amount(burn[0].money, kind=burn[0].kind)
-    return Cell(text=", ".join(map(_burn_text, burn)) or "no price", is_number=True)
+        return burn[0]
+    return Cell(text=", ".join(map(money_text, burn)) or "no price", is_number=True)
 
 
 def _runs(running: Sequence[RunReading], books: BookReader) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -12,7 +12,6 @@ import msgspec
 from outlay.clock import parse_moment
 from outlay.errors import InvalidValue, OutlayError
 from outlay.escaping import html_text
-from outlay.ledger.price import KINDS, Kind
 from outlay.report import html
 from outlay.report.compared_runs import compare_document, figure_cell
 from outlay.report.document import Document, sections_html
@@ -28,7 +27,7 @@ from outlay.sweep.aggregate.rows import columns_of
 from outlay.sweep.state.manifest import SweepManifest, captured, counts, planned, read_manifest
 from outlay.sweep.state.setup import holder_of
 from outlay.units import Money
-from outlay.units.shown import counted, kind_suffix
+from outlay.units.shown import counted
 from outlay.web.book_reader import BookReader, sweep_id
 from outlay.web.page import Page, PageQuery, chip, run_href, select, tabs
 
@@ -355,20 +354,13 @@ def _row(name: str, root: Path, manifest: SweepManifest | None, books: BookReade
     title = str(manifest.about.get("name") or root.name)
     return [
         Cell(text=title, href=f"/sweep/{name}"), len(manifest.runs), by_status.get("completed", 0),
-        by_status.get("running", 0), _sum(planned, manifest), _sum(captured, manifest),
+        by_status.get("running", 0), _sum(planned(manifest)), _sum(captured(manifest)),
         str(manifest.about.get("ceiling") or "none"), place,
     ]  # fmt: skip
 
 
-def _sum(
-    amounts_of: Callable[[SweepManifest, Kind], list[Money]], manifest: SweepManifest
-) -> object:
-    """Return the sums of a sweep, each with its currency and kind, which are never added."""
-    amounts = [
-        Money(each.micros, f"{each.currency}{kind_suffix(kind)}")
-        for kind in KINDS
-        for each in amounts_of(manifest, kind)
-    ]
+def _sum(amounts: Sequence[Money]) -> object:
+    """Return the sums of a sweep, one per unit."""
     return amounts[0] if len(amounts) == 1 else ", ".join(map(str, amounts))
 
 
@@ -380,7 +372,7 @@ def _sweep_about(
         "sweep": root.name, "id": name, "directory": books.people.text(str(root)),
         "runs": 0 if manifest is None else len(manifest.runs),
         "counts": ", ".join(f"{count} {status}" for status, count in known.items()),
-        "spent": "" if manifest is None else str(_sum(captured, manifest)),
+        "spent": "" if manifest is None else str(_sum(captured(manifest))),
     }  # fmt: skip
 
 

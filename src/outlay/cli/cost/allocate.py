@@ -14,10 +14,10 @@ from outlay.cli.output import AsJson, console, new_table, print_findings, print_
 from outlay.cost.allocation import UNTAGGED, Allocation, AllocationRow, Spread, allocate
 from outlay.cost.charges import month_window
 from outlay.cost.focus import COLUMNS, UNKNOWN, Invoice, focus_rows, to_csv
-from outlay.cost.spending import Spending, SpendItem, Unit, owner_by
+from outlay.cost.spending import Spending, SpendItem, owner_by
 from outlay.errors import Finding
-from outlay.ledger.price import Kind
-from outlay.units import Money
+from outlay.units import Money, Unit
+from outlay.units.money import Kind
 from outlay.units.shown import figure_text
 
 _CSV_COLUMNS = (
@@ -162,8 +162,8 @@ def _of_other_kinds(found: Spending, chosen: Kind) -> list[Finding]:
     return [
         Finding(
             source="runs",
-            message=f"{sums.cost} {unit.kind} of {sums.runs:,} runs is not part of {chosen}; "
-            f"allocate it with --kind {unit.kind}",
+            message=f"{sums.cost.as_kind('cash')} {unit.kind} of {sums.runs:,} runs is not part of "
+            f"{chosen}; allocate it with --kind {unit.kind}",
             severity="warning",
         )
         for unit, sums in found.totals().items()

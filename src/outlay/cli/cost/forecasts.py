@@ -12,6 +12,7 @@ from outlay.cli.cost.kept_files import keep_cost_files
 from outlay.cli.cost.tables import (
     AsOf,
     amount,
+    budget_document,
     budget_rows,
     budget_table,
     interval,
@@ -268,7 +269,8 @@ def _show(only: str | None = None, *, as_of: str | None = None, as_json: bool) -
     alerts = [alert for alert in found if alert is not None]
     findings = [*books.findings, *(each for row in rows for each in books.unpriced(row.model))]
     if as_json:
-        print_json({"budgets": rows, "alerts": alerts, "as_of": as_of, "findings": findings})
+        budgets = [budget_document(row) for row in rows]
+        print_json({"budgets": budgets, "alerts": alerts, "as_of": as_of, "findings": findings})
         return
     if not rows:
         console.print('No model has a ceiling. Set one: outlay cost ceiling set MODEL "1000 USD"')

@@ -14,6 +14,7 @@ from outlay.cli.cost.kept_files import keep_cost_files
 from outlay.cli.cost.tables import (
     CostBooks,
     UnknownModel,
+    budget_document,
     budget_rows,
     budget_table,
     comparison_table,
@@ -203,7 +204,8 @@ def _recommendations(books: CostBooks) -> Section:
 
 def _budgets(books: CostBooks) -> Section:
     rows = budget_rows(books)
-    return rows, lambda: console.print(budget_table(rows) if rows else "No budget is set.")
+    documents = [budget_document(row) for row in rows]
+    return documents, lambda: console.print(budget_table(rows) if rows else "No budget is set.")
 
 
 def _forecast(books: CostBooks, model: str, runs: str) -> Section:

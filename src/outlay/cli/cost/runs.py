@@ -52,11 +52,12 @@ from outlay.cost.compare import (
     return_on_investment,
 )
 from outlay.cost.cost_book import CostRow
-from outlay.cost.spending import Spending, Subtotal, Unit, spend_of
-from outlay.ledger.price import Kind, typed_price
+from outlay.cost.spending import Spending, Subtotal, spend_of
+from outlay.ledger.price import typed_price
 from outlay.store import open_store
-from outlay.units import Money
-from outlay.units.shown import counted, kind_suffix, money_of
+from outlay.units import Money, Unit
+from outlay.units.money import Kind
+from outlay.units.shown import counted, money_of
 
 app = typer.Typer(
     cls=DefaultGroup, help="What runs and models cost and will cost.", no_args_is_help=True
@@ -119,21 +120,21 @@ def summary(png: Png = None, as_of: AsOf = None, as_json: AsJson = False) -> Non
         console.print(comparison_table(models))
         for each in Spending(spends=tuple(rentals)).totals().values():
             console.print(f"\nRented, in no run: {each.cost}")
-        for unit, total in totals.items():
-            cost = f"{amount(float(total.cost.amount), unit.currency)}{kind_suffix(unit.kind)}"
+        for total in totals.values():
+            cost = amount(float(total.cost.amount), total.cost.unit)
             console.print(f"\nTotal: {cost}{assumed_suffix(total.assumed)}")
     print_findings(findings)
 
 
 def _save_summary(models: Mapping[str, ModelComparison], png: Path) -> None:
-    """Draw cost by model, one chart per currency and kind."""
+    """Draw cost by model, one chart per unit."""
     from outlay.report.pictures import save_charts
     from outlay.report.run_charts import money_bars
 
     found: dict[Unit, dict[str, Money]] = {}
     for name, each in models.items():
-        parts = found.setdefault(Unit(each.currency, each.kind), {})
-        parts[name] = money_of(each.total_cost, each.currency)
+        unit = Unit(each.currency, each.kind)
+        found.setdefault(unit, {})[name] = money_of(each.total_cost, unit)
     save_charts(
         [money_bars(parts, title=f"Cost by model, {unit}") for unit, parts in found.items()], png
     )
@@ -166,7 +167,7 @@ def show_model(model: Model, as_of: AsOf = None, as_json: AsJson = False) -> Non
 
 def _run_cells(row: CostRow, *, with_assumed: bool) -> Sequence[str]:
     return (
-        short_id(row.run_id), utc_text(row.at_ns)[:10], f"{row.cost}{kind_suffix(row.kind)}",
+        short_id(row.run_id), utc_text(row.at_ns)[:10], str(row.cost),
         *([str(row.assumed)] if with_assumed else []), f"{row.gpu_us / 3.6e9:,.2f}",
         score(row.accuracy), row.source,
     )  # fmt: skip

@@ -8,6 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+import msgspec
 import typer
 from msgspec.structs import replace
 from rich.table import Table
@@ -17,17 +18,16 @@ from outlay.cli.cost.kept_files import keep_cost_files
 from outlay.cli.output import new_table
 from outlay.clock import SYSTEM, parse_moment
 from outlay.cost.compare import ModelComparison
-from outlay.cost.cost_book import CostBook, CostRow, UncountedCost, budgeted
+from outlay.cost.cost_book import CostBook, CostRow, budgeted
 from outlay.cost.spending import Spending, SpendItem
 from outlay.cost.thresholds import highest_reached, percent_used
 from outlay.errors import Finding, InvalidValue, OutlayError
-from outlay.ledger.price import Kind
 from outlay.runs.spending_reader import SpendingReading, read_rentals, read_spending, refresh_books
 from outlay.store import open_store
 from outlay.store.runs import RunFilter, list_runs
-from outlay.units import Money
+from outlay.units import Money, Unit
 from outlay.units.quantity import duration_text
-from outlay.units.shown import amount_text, kind_suffix, money_of, range_text, unit_cost_text
+from outlay.units.shown import amount_text, money_of, range_text, unit_cost_text
 
 if TYPE_CHECKING:
     from outlay.cost.run_cost import RunCost
@@ -137,9 +137,9 @@ def must_be_drawable(png: Path, found: object, wanted: str) -> None:
         raise InvalidValue("--png", str(png), expected)
 
 
-def amount(value: float | None, currency: str) -> str:
+def amount(value: float | None, unit: Unit | str) -> str:
     """Return an amount as text; "-" for None."""
-    return "-" if value is None else amount_text(value, currency)
+    return "-" if value is None else amount_text(value, unit)
 
 
 def interval(low: float | None, high: float | None, currency: str) -> str:
@@ -161,11 +161,11 @@ def comparison_table(models: dict[str, ModelComparison]) -> Table:
         "model", ">runs", ">total", *assumed, ">per run", ">GPU-hours", ">accuracy", ">best"
     )
     for name, figures in models.items():
-        currency = f"{figures.currency}{kind_suffix(figures.kind)}"
+        unit = Unit(figures.currency, figures.kind)
         table.add_row(
-            name, str(figures.runs), amount(figures.total_cost, currency),
+            name, str(figures.runs), amount(figures.total_cost, unit),
             *([amount(figures.assumed_cost, figures.currency)] if assumed else []),
-            amount(figures.avg_cost_per_run, currency), f"{figures.gpu_hours:,.1f}",
+            amount(figures.avg_cost_per_run, unit), f"{figures.gpu_hours:,.1f}",
             score(figures.avg_accuracy), score(figures.best_accuracy),
         )  # fmt: skip
     return table
@@ -183,7 +183,7 @@ def run_table(cost: RunCost) -> Table:
         share = money.micros / cost.cost.micros if cost.cost else 0.0
         table.add_row(name, str(money), f"{share:.1%}")
     table.add_section()
-    total = "no price" if cost.cost is None else f"{cost.cost}{kind_suffix(cost.kind)}"
+    total = "no price" if cost.cost is None else str(cost.cost)
     table.add_row("total", total, "", style="bold")
     if cost.cost and cost.assumed:
         share = cost.assumed.micros / cost.cost.micros
@@ -193,8 +193,8 @@ def run_table(cost: RunCost) -> Table:
         for name, money in beside.by_phase.items():
             table.add_row(name, str(money), f"{money.micros / beside.cost.micros:.1%}")
         table.add_section()
-        total = f"{beside.cost}{kind_suffix(cost.kind)}"
-        table.add_row(f"total in {beside.cost.currency}, beside", total, "", style="bold")
+        label = f"total in {beside.cost.currency}, beside"
+        table.add_row(label, str(beside.cost), "", style="bold")
         if beside.assumed:
             share = beside.assumed.micros / beside.cost.micros
             table.add_row("of which assumed", str(beside.assumed), f"{share:.1%}")
@@ -222,8 +222,7 @@ class BudgetRow:
 
     Attributes:
         assumed: The assumed part of ``spent``.
-        kind: Of ``spent``: showback only if there is no cash.
-        not_counted: Cost in another currency or of another kind.
+        not_counted: Cost of another unit.
     """
 
     model: str
@@ -233,8 +232,7 @@ class BudgetRow:
     left: Money
     percent_used: float
     status: str
-    not_counted: tuple[UncountedCost, ...]
-    kind: Kind
+    not_counted: tuple[Money, ...]
 
 
 def budget_rows(books: CostBooks) -> list[BudgetRow]:
@@ -242,20 +240,27 @@ def budget_rows(books: CostBooks) -> list[BudgetRow]:
     rows = []
     for model, budget in books.book.budgets().items():
         found = budgeted(books.reports(model), budget.limit.currency)
+        limit = budget.limit.as_kind(found.spent.kind)
         rows.append(
             BudgetRow(
                 model=model,
-                limit=budget.limit,
+                limit=limit,
                 spent=found.spent,
                 assumed=found.assumed,
-                left=budget.limit - found.spent,
-                percent_used=percent_used(found.spent, budget.limit),
-                status=_STANDING[highest_reached(found.spent, budget.limit)],
+                left=limit - found.spent,
+                percent_used=percent_used(found.spent, limit),
+                status=_STANDING[highest_reached(found.spent, limit)],
                 not_counted=found.not_counted,
-                kind=found.kind,
             )
         )
     return rows
+
+
+def budget_document(row: BudgetRow) -> dict[str, object]:
+    """Return a row for JSON, where the kind of an amount is beside it."""
+    beside = [msgspec.to_builtins(money) | {"kind": money.kind} for money in row.not_counted]
+    document: dict[str, object] = msgspec.to_builtins(row)
+    return document | {"not_counted": beside, "kind": row.spent.kind}
 
 
 def budget_table(rows: list[BudgetRow]) -> Table:
@@ -267,7 +272,7 @@ def budget_table(rows: list[BudgetRow]) -> Table:
         share = "all" if row.percent_used == float("inf") else f"{row.percent_used:.1f} %"
         others = ", ".join(map(str, row.not_counted)) or "-"
         table.add_row(
-            f"model {row.model}", f"{row.spent}{kind_suffix(row.kind)}",
+            f"model {row.model}", str(row.spent),
             *([str(row.assumed)] if assumed else []),
             str(row.limit), str(row.left), share, row.status, *([others] if beside else []),
         )  # fmt: skip

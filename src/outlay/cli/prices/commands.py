@@ -321,7 +321,7 @@ def _show_rates(rates: dict[str, Price], *, as_json: bool) -> None:
         return
     table = new_table("partition", ">per GPU-hour", "kind")
     for name, rate in rates.items():
-        table.add_row(name, str(rate.rate), rate.kind)
+        table.add_row(name, str(rate.stated), rate.kind)
     console.print(table)
 
 

@@ -18,15 +18,14 @@ from outlay.budget.limits import currency_in, total_key
 from outlay.cli.output import console, new_table, print_sentence
 from outlay.clock import SYSTEM
 from outlay.guard.lease import Terms
-from outlay.ledger.price import KINDS, Kind
 from outlay.sweep.engines.base import TaskStanding, jobs_in, ran_ns
 from outlay.sweep.run.detached import Detached
 from outlay.sweep.run.harness import Harness
 from outlay.sweep.run.sweep_guard import head_of
-from outlay.sweep.state.manifest import ManifestRun, SweepManifest, captured, planned, runs_of_kind
+from outlay.sweep.state.manifest import ManifestRun, SweepManifest, captured, planned
 from outlay.sweep.state.outcomes import RunState
 from outlay.units import Money
-from outlay.units.money import MICROS, sum_by_currency
+from outlay.units.money import KINDS, MICROS, Kind, sum_by_unit
 from outlay.units.quantity import duration_text
 
 _REFRESH_NS = 500_000_000
@@ -105,14 +104,14 @@ _NO_STANDINGS: Final[TaskStandings] = {}
 def status_document(looked: Detached, now_ns: int, harness: int | None) -> dict[str, Any]:
     """Return the status of a sweep and its runs as JSON; ``harness`` is the pid that runs it."""
     manifest = looked.manifest
-    jobs = jobs_in(manifest.root)
+    jobs, running = jobs_in(manifest.root), _running(manifest, now_ns)
     return {
         "counts": _tally(manifest, looked.standing),
         "harness": harness,
         "ceiling": manifest.about.get("ceiling"),
         **totals_document(manifest),
-        "running": _running(manifest, now_ns),
-        "showback_running": _running(manifest, now_ns, "showback"),
+        "running": _of_kind("cash", running),
+        "showback_running": _of_kind("showback", running),
         "head": head_of(manifest.root),
         "runs": [_run_document(looked, run, jobs, now_ns) for run in manifest.runs],
         "findings": looked.findings,
@@ -121,12 +120,17 @@ def status_document(looked: Detached, now_ns: int, harness: int | None) -> dict[
 
 def totals_document(manifest: SweepManifest) -> dict[str, list[Money]]:
     """Return planned and actual cost, for cash and for showback."""
+    plans, spent = planned(manifest), captured(manifest)
     return {
-        "planned": planned(manifest),
-        "spent": captured(manifest),
-        "showback_planned": planned(manifest, "showback"),
-        "showback_spent": captured(manifest, "showback"),
+        "planned": _of_kind("cash", plans),
+        "spent": _of_kind("cash", spent),
+        "showback_planned": _of_kind("showback", plans),
+        "showback_spent": _of_kind("showback", spent),
     }
+
+
+def _of_kind(kind: Kind, amounts: list[Money]) -> list[Money]:
+    return [money for money in amounts if money.kind == kind]
 
 
 def _run_document(
@@ -134,7 +138,7 @@ def _run_document(
 ) -> dict[str, Any]:
     manifest, stands = looked.manifest, looked.standing.get(run, TaskStanding())
     static, state = manifest.runs[run], manifest.state(run)
-    current_ns, cost = _current_ns(manifest, run, now_ns), state.cost_micros
+    current_ns, cost = _current_ns(manifest, run, now_ns), static.cost(state)
     return {
         "id": run,
         "status": _status(manifest, run, looked.standing),
@@ -142,8 +146,8 @@ def _run_document(
         "attempts": state.attempts,
         "elapsed_s": (state.elapsed_ns + current_ns) / 1e9,
         "planned": static.predicted_cost,
-        "cost": None if cost is None else Money(cost, state.currency),
-        "cost_kind": None if cost is None else static.kind_of_cost(state),
+        "cost": cost,
+        "cost_kind": None if cost is None else cost.kind,
         "running": _current_cost(static, current_ns) if state.status == "running" else None,
         "charged": charged_of(manifest, run),
         "reason": stands.text or state.reason,
@@ -169,32 +173,30 @@ def status_line(
     """
     counted = sorted(_tally(manifest, standings).items())
     tally = ", ".join(f"{count} {status}" for status, count in counted)
-    ended = {kind: captured(manifest, kind) for kind in KINDS}
-    if not any(ended.values()) and not any(run.price for run in manifest.runs.values()):
+    ended = captured(manifest)
+    if not ended and not any(run.price for run in manifest.runs.values()):
         return f"{tally}; no price"
     ceiling = manifest.about.get("ceiling")
     words = []
-    for kind in KINDS:  # Cash and showback are never added.
-        running = _running(manifest, now_ns, kind)
+    for kind in KINDS:
+        running = _of_kind(kind, _running(manifest, now_ns))
         prefix = "" if kind == "cash" else f"{kind} "
         name_of_cost = "captured" if ceiling else "cost"
-        amounts = [("planned", planned(manifest, kind)), (name_of_cost, ended[kind])]
-        words += [f"{prefix}{name} {_sum(amount)}" for name, amount in amounts if amount]
+        amounts = [("planned", planned(manifest)), (name_of_cost, ended)]
+        known = [(name, of_it) for name, each in amounts if (of_it := _of_kind(kind, each))]
+        words += [f"{prefix}{name} {_sum(amount)}" for name, amount in known]
         words += [f"{prefix}running ~{_sum(running)}"] if running else []
     words += [f"ceiling {ceiling}"] if ceiling else []
-    one_kind = [] if all(ended.values()) else ended["cash"] or ended["showback"]
-    difference = _uncharged(manifest, one_kind) if one_kind else ""
+    difference = _uncharged(manifest, ended) if len({each.kind for each in ended}) == 1 else ""
     return f"{tally}; {', '.join(words) or 'nothing planned'}{difference}"
 
 
 def _uncharged(manifest: SweepManifest, ended: list[Money]) -> str:
     """Return how much of the cost budgets charged, once no run is running; "" if all of it."""
-    charged = sum_by_currency(
-        charge for run in manifest.runs if (charge := charged_of(manifest, run))
-    )
+    charged = sum_by_unit(charge for run in manifest.runs if (charge := charged_of(manifest, run)))
     if not charged or any(state.status == "running" for state in manifest.states.values()):
         return ""
-    if charged == ended:
+    if charged == [cost.as_kind("cash") for cost in ended]:
         return ""
     return (
         f"; budgets charged {_sum(charged)}, the rest is cost they do not charge, such as shutdown"
@@ -212,10 +214,14 @@ def charged_of(manifest: SweepManifest, run: str) -> Money | None:
     return Money(round(amount * MICROS), manifest.state(run).currency or "USD")
 
 
-def _running(manifest: SweepManifest, now_ns: int, kind: Kind = "cash") -> list[Money]:
-    """Return the estimated cost of running attempts up to now, of one kind of price."""
-    times = ((run, _current_ns(manifest, run.id, now_ns)) for run in runs_of_kind(manifest, kind))
-    return sum_by_currency(cost for run, ns in times if ns and (cost := _current_cost(run, ns)))
+def _running(manifest: SweepManifest, now_ns: int) -> list[Money]:
+    """Return the estimated cost of running attempts up to now, by unit."""
+    times = ((run, _current_ns(manifest, run.id, now_ns)) for run in manifest.runs.values())
+    return sum_by_unit(
+        cost.as_kind(run.kind_of_cost(manifest.state(run.id)))
+        for run, ns in times
+        if ns and (cost := _current_cost(run, ns))
+    )
 
 
 def _current_cost(run: ManifestRun, current_ns: int) -> Money | None:
@@ -223,7 +229,7 @@ def _current_cost(run: ManifestRun, current_ns: int) -> Money | None:
 
 
 def _sum(amounts: list[Money]) -> str:
-    return " + ".join(map(str, amounts))
+    return " + ".join(str(amount.as_kind("cash")) for amount in amounts)
 
 
 def status_table(manifest: SweepManifest, now_ns: int, standings: TaskStandings) -> Table:

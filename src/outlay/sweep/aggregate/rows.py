@@ -72,7 +72,7 @@ class RunFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     def unit(self) -> str:
         """The unit of its cost; costs of different units are never added or compared."""
         cost = None if self.row is None else self.row.cost
-        return "" if self.row is None or cost is None else unit_of(cost.currency, self.row.kind)
+        return "" if cost is None else str(cost.unit)
 
     @property
     def items_per_second(self) -> float | None:

@@ -51,7 +51,7 @@ def predict(entry: GridEntry, gpus: Fraction, start_up_ns: int = 0) -> Predictio
         times["its time budget"] = trained_ns + start_up_ns
     if entry.timeout is not None:
         times["its timeout"] = entry.timeout.ns
-    rate = None if entry.price is None else rate_of(entry.price.rate, gpus)
+    rate = None if entry.price is None else rate_of(entry.price.stated, gpus)
     stated = _stated_cost(budget)
     paid_ns = None if stated is None or rate is None else Terms(rate=rate).paid_ns(stated)
     if paid_ns is not None:
@@ -67,7 +67,7 @@ def start_up_share(entry: GridEntry, gpus: int, start_up_ns: int) -> float:
     """Return start-up as a share of the limit on time or cost, the larger of the two."""
     limit_ns, stated = _time_limit_ns(entry.budget), _stated_cost(entry.budget)
     shares = [] if limit_ns is None else [start_up_ns / limit_ns]
-    rate = None if entry.price is None else entry.price.rate * gpus
+    rate = None if entry.price is None else entry.price.stated * gpus
     paid = _cost(rate, start_up_ns)
     if stated is not None and paid is not None:
         shares.append(paid.micros / stated.micros)
@@ -186,9 +186,9 @@ class PlannedRun:
 
     @property
     def rate(self) -> Rate | None:
-        """Its cost per hour over all GPUs."""
+        """Its cost per hour over all GPUs; a ceiling holds it whether it is cash or showback."""
         price = self.entry.price
-        return None if price is None else rate_of(price.rate, self.charged_gpus)
+        return None if price is None else rate_of(price.stated, self.charged_gpus)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

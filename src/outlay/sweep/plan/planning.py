@@ -100,7 +100,7 @@ def _configuration(grid: Grid, run: PlannedRun, *, secrets: int) -> str:
             "group": entry.name,
             "metadata": run.metadata,
             "gpu": entry.gpu,
-            "price": entry.price_name or (entry.price and str(entry.price.rate)),
+            "price": entry.price_name or (entry.price and str(entry.price.stated)),
         }
         | asked
     )

@@ -46,7 +46,7 @@ class SweepRecorder:
         state = self.manifest.state(run)
         if state.logged_micros is None or state.status == "running":
             return
-        total, kind = logged_cost(self.manifest.root / run)
+        total = logged_cost(self.manifest.root / run)
         if total is None or total.currency != state.currency or total.micros <= state.logged_micros:
             return
         more = Money(total.micros - state.logged_micros, total.currency)
@@ -54,7 +54,7 @@ class SweepRecorder:
             self.guard.budget_guard.correct(run, more.amount, LATE)
         self.record(
             run, state.status, corrects=True, cost_micros=more.micros, currency=more.currency,
-            kind=kind, logged_micros=total.micros,
+            kind=total.kind, logged_micros=total.micros,
         )  # fmt: skip
 
     def judge(

@@ -22,13 +22,13 @@ from outlay.guard.gate import Leaseholder
 from outlay.guard.lease import Terms
 from outlay.guard.spend_log import FileSpendLog
 from outlay.ledger import derive_attempts, read_identity, read_lives
-from outlay.ledger.price import Kind
-from outlay.rates import cost_at_most, cost_to_last_record, kind_of_cost
+from outlay.rates import cost_at_most, cost_to_last_record
 from outlay.record.supervision import latest_supervision
 from outlay.sweep.engines.base import Ended
 from outlay.sweep.plan.plan import PlannedRun, at_most, measured, terms_of
 from outlay.sweep.state.outcomes import RunState
 from outlay.units import Money, Rate
+from outlay.units.money import Kind
 
 # The cost of an attempt.
 #
@@ -74,7 +74,7 @@ def price_attempt(
     estimated = None
     if rate is not None and ended.is_measured:
         estimated = cost_at_most(rate, ended.elapsed_ns)
-    total, kind = logged_cost(directory)
+    total = logged_cost(directory)
     currency = state.currency if rate is None else rate.currency
     if total is None or currency not in ("", total.currency):
         return AttemptCost(cost=estimated)
@@ -82,15 +82,14 @@ def price_attempt(
     if not recorded or added < 0:
         return AttemptCost(cost=estimated, logged_micros=total.micros)
     return AttemptCost(
-        cost=Money(added, total.currency), logged_micros=total.micros, kind=kind,
+        cost=Money(added, total.currency), logged_micros=total.micros, kind=total.kind,
         assumed=not ended.is_measured, part=_part_of(directory),
     )  # fmt: skip
 
 
-def logged_cost(directory: Path) -> tuple[Money | None, Kind]:
-    """Return the total cost in a run's log, None where it has none, and its kind."""
-    attempts = derive_attempts(read_lives(directory))
-    return cost_to_last_record(attempts), kind_of_cost(attempts)
+def logged_cost(directory: Path) -> Money | None:
+    """Return the total cost in a run's log; None where it has none."""
+    return cost_to_last_record(derive_attempts(read_lives(directory)))
 
 
 def _part_of(directory: Path) -> RunPart | None:

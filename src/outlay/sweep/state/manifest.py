@@ -22,12 +22,11 @@ from outlay.decoding import BadDocument, Decoder, convert, read_document, read_f
 from outlay.errors import OutlayError
 from outlay.files import open_own, seal_of, write_whole
 from outlay.ledger import GpuCount, exact_gpus
-from outlay.ledger.price import Kind
 from outlay.rates import rate_of
 from outlay.sweep.errors import NotASweep, SweepNotRecorded
 from outlay.sweep.state.outcomes import Event, RunState, Status, fold
-from outlay.units import Money, Rate
-from outlay.units.money import sum_by_currency
+from outlay.units import Money, Rate, Unit
+from outlay.units.money import Kind, sum_by_unit
 
 JOURNAL: Final = "sweep_journal.jsonl"
 NAME: Final = "sweep_manifest.json"
@@ -160,6 +159,11 @@ class ManifestRun(msgspec.Struct, frozen=True, kw_only=True):
     def kind_of_cost(self, state: RunState) -> Kind:
         """Return the kind of its cost: as its log states, else as its price does."""
         return state.kind or self.price_kind or "cash"
+
+    def cost(self, state: RunState) -> Money | None:
+        """Return the cost of its ended attempts."""
+        unit = Unit(state.currency, self.kind_of_cost(state))
+        return None if state.cost_micros is None else unit.money(state.cost_micros)
 
 
 @dataclass(slots=True)
@@ -295,24 +299,21 @@ def counts(manifest: SweepManifest) -> dict[str, int]:
     return dict(Counter(manifest.state(run).status for run in manifest.runs))
 
 
-def captured(manifest: SweepManifest, kind: Kind = "cash") -> list[Money]:
-    """Return the total cost of ended attempts, by currency; of one kind."""
-    states = [manifest.state(run.id) for run in runs_of_kind(manifest, kind)]
-    return sum_by_currency(
-        Money(s.cost_micros, s.currency) for s in states if s.cost_micros is not None
-    )
+def captured(manifest: SweepManifest) -> list[Money]:
+    """Return the total cost of ended attempts, by unit."""
+    states = ((run, manifest.state(run.id)) for run in manifest.runs.values())
+    costs = (run.cost(state) for run, state in states)
+    return sum_by_unit(cost for cost in costs if cost is not None)
 
 
-def planned(manifest: SweepManifest, kind: Kind = "cash") -> list[Money]:
-    """Return the total predicted cost, by currency; of one kind, empty where unknown."""
-    costs = [run.planned_cost for run in runs_of_kind(manifest, kind)]
-    return sum_by_currency(cost for cost in costs if cost is not None)
-
-
-def runs_of_kind(manifest: SweepManifest, kind: Kind) -> list[ManifestRun]:
-    """Return the runs whose cost is of one kind."""
+def planned(manifest: SweepManifest) -> list[Money]:
+    """Return the total predicted cost, by unit; empty where unknown."""
     runs = manifest.runs.values()
-    return [run for run in runs if run.kind_of_cost(manifest.state(run.id)) == kind]
+    return sum_by_unit(
+        cost.as_kind(run.kind_of_cost(manifest.state(run.id)))
+        for run in runs
+        if (cost := run.planned_cost) is not None
+    )
 
 
 if __name__ == "__main__":

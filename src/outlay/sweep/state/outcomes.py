@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from outlay.decoding import Int64
-from outlay.ledger.price import Kind
+from outlay.units.money import Kind
 
 if TYPE_CHECKING:
     from outlay.sweep.engines.base import Ended

@@ -262,7 +262,7 @@ def _document(run: PlannedRun, directory: str, redact: Redactor) -> dict[str, An
         },
         "command": [],
         "budget": None if budget is None else {"mode": budget.mode, "limits": dict(budget.limits)},
-        "price": None if entry.price is None else str(entry.price.rate),
+        "price": None if entry.price is None else str(entry.price.stated),
         "price_from": None if entry.price is None else entry.price.origin,
         "price_kind": None if entry.price is None else entry.price.kind,
         "gpu": entry.gpu,
