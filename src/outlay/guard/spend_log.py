@@ -10,7 +10,6 @@ the fold in ``spend.index``, if the log still has the line up to which that goes
 
 from __future__ import annotations
 
-import fcntl
 import os
 import stat
 import threading
@@ -24,7 +23,7 @@ from typing import Protocol
 
 from outlay.clock import SYSTEM, Clock
 from outlay.errors import Finding, InvalidValue
-from outlay.files import open_own, unlock
+from outlay.files import open_own
 from outlay.guard.balance import Books
 from outlay.guard.ceilings import MANIFEST_NAME, first_line_of, manifest_path, write_first_line
 from outlay.guard.chain import (
@@ -61,17 +60,13 @@ from outlay.guard.index.index_file import (
 from outlay.guard.index.trie import DoubtfulIndex
 from outlay.guard.locking import (
     HeadFile,
-    LockStuck,
     RememberedHead,
     file_exists,
-    local_locks,
-    lock,
-    lock_excludes,
     make_directory,
     read_from,
     sync_directory,
-    turn_at,
 )
+from outlay.locks import FileLock, FileLocked, local_locks, lock_excludes, turn_at
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -292,7 +287,7 @@ class FileSpendLog(SpendLog):
     def transact(self, decide: Callable[[Books], Posting[Answer]]) -> Answer:
         """Decide, append, fsync, then answer."""
         create = os.O_CREAT if self._identity is None and self._is_new() else 0
-        with self._locked(os.O_RDWR | os.O_APPEND | create, fcntl.LOCK_EX) as log:
+        with self._locked(os.O_RDWR | os.O_APPEND | create) as log:
             head = self._catch_up(log)
             posting = decide(self._books)
             if posting.entries:
@@ -307,7 +302,7 @@ class FileSpendLog(SpendLog):
         """Query the current fold under a shared lock."""
         if self._is_new():
             return ask(Books())
-        with self._locked(os.O_RDONLY, fcntl.LOCK_SH) as log:
+        with self._locked(os.O_RDONLY) as log:
             self._catch_up(log)
             self._remember()
             answer = ask(self._books)
@@ -332,7 +327,7 @@ class FileSpendLog(SpendLog):
         Raises:
             SpendLogAltered: The chain itself is broken, which can't be accepted.
         """
-        with self._locked(os.O_RDWR | os.O_APPEND | os.O_CREAT, fcntl.LOCK_EX) as log:
+        with self._locked(os.O_RDWR | os.O_APPEND | os.O_CREAT) as log:
             missing = self._fold_appended(log)
             accepted = entry(self._books, missing)
             self._seen = None
@@ -373,7 +368,7 @@ class FileSpendLog(SpendLog):
         fresh._seen = self._seen
         if fresh._is_new():
             return fresh, (), iter(())
-        with fresh._locked(os.O_RDONLY, fcntl.LOCK_SH) as log:
+        with fresh._locked(os.O_RDONLY) as log:
             missing = fresh._fold_appended(log)
             try:
                 index = IndexReader.open(self._index_path)
@@ -453,8 +448,8 @@ class FileSpendLog(SpendLog):
         return not first_line_of(self._manifest, self.path.name)
 
     @contextmanager
-    def _locked(self, flags: int, kind: int) -> Iterator[int]:
-        """Open and lock the log for one use; any failure is a refusal.
+    def _locked(self, flags: int) -> Iterator[int]:
+        """Open and lock the log for one use, shared to read; any failure is a refusal.
 
         The file is opened each time: forked processes would share the lock of a descriptor that
         stays open.
@@ -463,16 +458,14 @@ class FileSpendLog(SpendLog):
             with turn_at(os.fspath(self.path), _LOCK_TIMEOUT_S):
                 if self._pid != os.getpid():
                     self._forget()  # forked, perhaps while another thread used the log
-                log = self._open_and_lock(flags, kind)
-                try:
-                    self._check_locks(kind)
-                    yield log
-                finally:
-                    self._head.release()
-                    self._memory.release()
-                    unlock(log)
-                    os.close(log)
-        except LockStuck:
+                with self._open_and_lock(flags) as lock:
+                    try:
+                        self._check_locks(flags)
+                        yield lock.file
+                    finally:
+                        self._head.release()
+                        self._memory.release()
+        except FileLocked:
             raise self._unusable(
                 f"a process has held its lock for {_LOCK_TIMEOUT_S:g} s and written nothing",
                 "Find the process with `fuser` or `lsof` on the file.",
@@ -480,7 +473,7 @@ class FileSpendLog(SpendLog):
         except OSError as error:
             raise self._refusal(error) from error
 
-    def _open_and_lock(self, flags: int, kind: int) -> int:
+    def _open_and_lock(self, flags: int) -> FileLock:
         if flags & os.O_CREAT and self._identity is None:
             make_directory(self.path.parent)
         while True:
@@ -490,18 +483,19 @@ class FileSpendLog(SpendLog):
                 gone = scan(str(self.path), b"", NOTHING.link, self._known_heads()).missing
                 self._refuse((*gone, *self._missing_marks(NOTHING.link)))
                 raise
+            shared = not flags & os.O_RDWR
+            lock = FileLock(log, shared=shared, patience_s=_LOCK_TIMEOUT_S, clock=self._clock)
             try:
-                lock(log, kind, patience_s=_LOCK_TIMEOUT_S, clock=self._clock)
                 if os.path.samestat(os.fstat(log), self.path.stat()):
-                    return log
+                    return lock
             except BaseException:
-                os.close(log)
+                lock.release()
                 raise
-            os.close(log)  # The file was replaced while we waited: open the new one.
+            lock.release()  # The file was replaced while we waited: open the new one.
 
-    def _check_locks(self, kind: int) -> None:
+    def _check_locks(self, flags: int) -> None:
         """Refuse a file system whose locks do not exclude others; checked once."""
-        if self._locks_checked or kind != fcntl.LOCK_EX:
+        if self._locks_checked or not flags & os.O_RDWR:
             return
         remedy = "Keep it on a local disk, or on a file system with locks for all machines."
         remedy += " (Planned: PostgreSQL, for a log that machines share.)"
