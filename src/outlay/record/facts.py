@@ -18,6 +18,7 @@ from pathlib import Path
 from outlay._version import __version__
 from outlay.ledger.records import AttemptStarted
 from outlay.record import machine
+from outlay.slurm import SlurmJob
 
 PERSONAL = ("user", "host", "boot_id", "init_start", "instance_id", "slurm_account", "command")
 _INSTANCE_VARIABLES = (
@@ -35,7 +36,7 @@ def gather(environ: Mapping[str, str], command: Sequence[str] | None = None) -> 
     command = command_of(machine.own_command() if command is None else command, environ)
     environ = {name: _clean(value) for name, value in environ.items()}
     personal = records_identity(environ)
-    job = machine.SlurmJob.of(environ)
+    job = SlurmJob.of(environ)
     return AttemptStarted(
         t_ns=0,
         rank=rank(environ),
@@ -47,7 +48,7 @@ def gather(environ: Mapping[str, str], command: Sequence[str] | None = None) -> 
         launch=launch_id(environ),
         slurm_job="" if job is None else job.id,
         slurm_account=environ.get("SLURM_JOB_ACCOUNT", "") if personal else "",
-        slurm_partition=environ.get("SLURM_JOB_PARTITION", ""),
+        slurm_partition="" if job is None else job.partition,
         instance_id=instance_id(environ) if personal else "",
         git_commit=git_commit(_working_directory()),
         versions={"python": platform.python_version(), "outlay": __version__} | _versions(),
@@ -113,9 +114,8 @@ def launch_id(environ: Mapping[str, str]) -> str:
     elastic = environ.get("TORCHELASTIC_RUN_ID", "none")
     if elastic != "none":
         return f"torchelastic-{elastic}-{environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
-    if job := environ.get("SLURM_JOB_ID"):
-        return f"slurm-{job}-{environ.get('SLURM_RESTART_COUNT', '0')}"
-    return ""
+    job = SlurmJob.of(environ)
+    return "" if job is None else f"slurm-{job.raw}-{job.restart}"
 
 
 @cache

@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
 from types import FrameType
-from typing import Final
 
 _END_OF_DEVICES = "-1"
 """CUDA ignores this entry and all after it; alone, it hides every GPU."""
@@ -161,59 +159,3 @@ def whole_number(environ: Mapping[str, str], name: str) -> int | None:
     """Return a variable's value as an integer; None if it is unset or not a number."""
     text = environ.get(name, "")
     return int(text) if text.isdecimal() else None
-
-
-# The Slurm job
-#
-# outlay identifies a job by ``<array>_<task>`` inside an array, else by its number. Slurm's raw
-# number is ambiguous: one task of every array has the array's own number, and querying that returns
-# all its tasks. The restart is not part of the identity: a requeued job is the same job.
-
-_NUMBER: Final = re.compile(r"[0-9]+")
-_LONGEST_S: Final = 2**33
-"""Slurm uses later end times for "no limit"."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SlurmJob:
-    """One start of a job.
-
-    Attributes:
-        id: ``<array>_<task>``, or its number.
-        raw: Slurm's number, ``JobIDRaw`` of ``sacct``.
-        restart: How often Slurm had started it before.
-        step: The ``srun`` step of the process; "" in the batch script.
-        end_ns: When its time limit ends, UTC nanoseconds; None if unknown.
-    """
-
-    id: str
-    raw: str
-    restart: int
-    step: str
-    partition: str
-    end_ns: int | None
-
-    @classmethod
-    def of(cls, environ: Mapping[str, str]) -> SlurmJob | None:
-        """Return the job of a process with this environment; None outside of Slurm."""
-        raw = environ.get("SLURM_JOB_ID", "")
-        if not raw:
-            return None
-        array, task = (environ.get(f"SLURM_ARRAY_{part}_ID", "") for part in ("JOB", "TASK"))
-        is_task = bool(_NUMBER.fullmatch(array) and _NUMBER.fullmatch(task))
-        step = environ.get("SLURM_STEP_ID", "")
-        return cls(
-            id=f"{array}_{task}" if is_task else raw,
-            raw=raw,
-            restart=whole_number(environ, "SLURM_RESTART_COUNT") or 0,
-            step=step if _NUMBER.fullmatch(step) else "",
-            partition=environ.get("SLURM_JOB_PARTITION", ""),
-            end_ns=end_of(environ.get("SLURM_JOB_END_TIME", "")),
-        )
-
-
-def end_of(text: str) -> int | None:
-    """Parse the end of a job's time limit, seconds since 1970, to ns; None without a limit."""
-    if not _NUMBER.fullmatch(text) or not 0 < int(text) < _LONGEST_S:
-        return None
-    return int(text) * 10**9

@@ -19,7 +19,7 @@ from outlay.errors import Finding, InvalidValue
 from outlay.files import make_private, read_own, write_whole
 from outlay.ledger import ledger_dir, read_identity
 from outlay.record import facts
-from outlay.record.machine import SlurmJob
+from outlay.slurm import SlurmJob
 from outlay.store import outlay_home
 
 # The inbox

@@ -21,11 +21,12 @@ from outlay.errors import InvalidValue
 from outlay.ledger import Price, read_identity
 from outlay.ledger.price import is_price_name, typed_price
 from outlay.record import facts
-from outlay.record.machine import SlurmJob, node_count, node_gpus
+from outlay.record.machine import node_count, node_gpus
 from outlay.record.ranks import RankPlace, find_place
 from outlay.record.redaction import recorded_config
 from outlay.runs.directories import DefaultDirectory
 from outlay.runs.preemption import stated_grace
+from outlay.slurm import SlurmJob
 from outlay.units import Duration
 from outlay.units.quantity import exact_decimal
 
