@@ -115,6 +115,14 @@ def read_own(path: str | os.PathLike[str]) -> bytes:
         return stream.read()
 
 
+def first_line(path: str | os.PathLike[str]) -> str:
+    """Return the first line of a small text file, stripped; "" if it cannot be read."""
+    try:
+        return Path(path).read_text().split("\n", 1)[0].strip()
+    except (OSError, UnicodeDecodeError):
+        return ""
+
+
 def seal_of(descriptor: int) -> bytes:
     """Return the newline that terminates a torn last line of an open file, or ``b""``."""
     size = os.fstat(descriptor).st_size

@@ -11,7 +11,7 @@ from outlay.errors import RunInUse
 from outlay.files import open_own
 from outlay.ledger import AttemptStarted, RunIdentity, claim_identity, ledger_dir
 from outlay.locks import FileLock, FileLocked, is_locked
-from outlay.record.facts import boot_id
+from outlay.machine import boot_id
 
 if TYPE_CHECKING:
     from outlay.ledger import Attempt  # Would load the modules that read logs.
