@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from command_line import in_process
-from outlay.files import draft_of, flock_of, make_private, write_whole
+from outlay.files import draft_of, make_private, write_whole
 
 
 @pytest.mark.parametrize("synced", [False, True])
@@ -140,20 +140,3 @@ def test_a_file_in_place_of_a_directory_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(OSError, match="exists"):
         make_private(tmp_path / "file" / "below")
-
-
-def test_a_lock_ends_with_its_block_though_a_child_was_forked_in_it(tmp_path: Path) -> None:
-    reading, writing = os.pipe()
-    with (tmp_path / "locked").open("wb") as stream, flock_of(stream) as is_ours:
-        assert is_ours
-        if (child := os.fork()) == 0:
-            os.close(writing)
-            os.read(reading, 1)  # Holds the file open until the pipe is closed.
-            os._exit(0)
-        with (tmp_path / "locked").open("rb") as other, flock_of(other, wait=False) as is_others:
-            assert not is_others
-    with (tmp_path / "locked").open("rb") as other, flock_of(other, wait=False) as is_others:
-        assert is_others
-    os.close(reading)
-    os.close(writing)
-    os.waitpid(child, 0)

@@ -1,4 +1,4 @@
-"""Atomic file replacement, opening of regular files only, the modes of new files, and locks.
+"""Atomic file replacement, opening of regular files only, and the modes of new files.
 
 Also for plain JSON lines: a killed writer leaves at most one torn line, which readers skip
 (``Decoder.decode_lines``) and the next writer terminates (``seal_of``). The run log and the spend
@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import os
 import stat
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import NamedTuple
 
 # New files and directories of outlay are their owner's alone, whatever the umask. In a directory
 # that a group shares by its mode, they are also the group's. What exists keeps its mode.
@@ -121,25 +120,6 @@ def _irregular(path: str | os.PathLike[str]) -> OSError:
     return OSError(errno.EINVAL, "not a regular file", os.fspath(path))
 
 
-@contextlib.contextmanager
-def flock_of(file: int | IO[bytes], *, wait: bool = True) -> Iterator[bool]:
-    """Lock an open file for the block; yield whether that succeeded, which waiting always does."""
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-    except BlockingIOError:
-        yield False
-        return
-    try:
-        yield True
-    finally:
-        unlock(file)
-
-
-def unlock(file: int | IO[bytes]) -> None:
-    """Unlock a file; on closing alone, a child that was forked meanwhile would keep the lock."""
-    fcntl.flock(file, fcntl.LOCK_UN)
-
-
 def read_own(path: str | os.PathLike[str]) -> bytes:
     """Return the content of one of outlay's files; raises like ``open_own``."""
     file = open_own(path, os.O_RDONLY)
@@ -156,6 +136,14 @@ def read_from(file: int, start: int, end: int) -> bytes:
         chunks.append(chunk)
         start += len(chunk)
     return b"".join(chunks)
+
+
+def first_line(path: str | os.PathLike[str]) -> str:
+    """Return the first line of a small text file, stripped; "" if it cannot be read."""
+    try:
+        return Path(path).read_text().split("\n", 1)[0].strip()
+    except (OSError, UnicodeDecodeError):
+        return ""
 
 
 def seal_of(descriptor: int) -> bytes:

@@ -8,10 +8,8 @@ import os
 import socket
 import stat
 import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
@@ -36,6 +34,7 @@ from outlay.prices.price_book import PriceBook
 from outlay.runs.collect import collect
 from outlay.store import open_store
 from outlay.units import Money
+from slurm_cluster import squeue_line
 from waiting import until
 from web_server import serving
 
@@ -270,24 +269,20 @@ def gpus_that_idle(scene: Scene) -> Iterator[str]:
         yield ""
 
 
-SQUEUE = """#!{python}
-print("17|{start}|idle-shell")
-"""
-
-
 def an_allocation_without_a_run(scene: Scene) -> Iterator[str]:
-    now_s = scene.clock.wall_ns() / 1e9
-    start = datetime.fromtimestamp(now_s, UTC).astimezone().replace(tzinfo=None)
+    start = str(scene.clock.wall_ns() // 10**9)
+    line = squeue_line("40", "4", start=start, name="idle-shell")
     program = scene.dir / "bin" / "squeue"
     program.parent.mkdir()
-    program.write_text(SQUEUE.format(python=sys.executable, start=start.isoformat()))
+    program.write_text(f"#!/bin/sh\necho '{line}'\n")
     program.chmod(stat.S_IRWXU)
     scene.patch.setenv("PATH", f"{program.parent}{os.pathsep}{os.environ['PATH']}")
     scene.clock.advance(29 * MINUTE)
     yield 'when = "no_run"\nfor = "30m"'
     scene.clock.advance(2 * MINUTE)
-    yield "error: Slurm job 17 (idle-shell) is paid for, and had no run for 31m"
-    scene.patch.setenv("SLURM_JOB_ID", "17")
+    yield "error: Slurm job 40_4 (idle-shell) is paid for, and had no run for 31m"
+    for name, number in {"JOB_ID": "41", "ARRAY_JOB_ID": "40", "ARRAY_TASK_ID": "4"}.items():
+        scene.patch.setenv(f"SLURM_{name}", number)
     with scene.run():
         yield ""
 

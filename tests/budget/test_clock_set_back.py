@@ -11,7 +11,7 @@ from command_line import in_process
 from outlay.clock import ManualClock
 from outlay.cost.charges import charges_of
 from outlay.goodput.follower import read_view
-from outlay.record.machine import ProcessStart
+from outlay.machine import ProcessStart
 from outlay.runs import attempt_start
 
 MINUTE = 60 * 10**9

@@ -216,10 +216,10 @@ def test_the_same_instance_is_charged_while_nothing_runs_on_it(
 def test_a_stopped_pod_is_distinguished_from_one_that_stayed_up_on_the_same_host(
     tmp_path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, init: str, cost: int
 ) -> None:
-    monkeypatch.setattr("outlay.record.facts.boot_id", lambda: "of-the-host")
-    monkeypatch.setattr("outlay.record.machine.init_start", lambda: "24")
+    monkeypatch.setattr("outlay.machine.boot_id", lambda: "of-the-host")
+    monkeypatch.setattr("outlay.machine.init_start", lambda: "24")
     stop_and_restart(tmp_path, clock, gpus=1)
-    monkeypatch.setattr("outlay.record.machine.init_start", lambda: init)
+    monkeypatch.setattr("outlay.machine.init_start", lambda: init)
     train(tmp_path, clock, HOUR, gpus=1)
     assert cost_of(tmp_path) == cost
 

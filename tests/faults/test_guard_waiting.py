@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from outlay.guard import locking
+from outlay import locks
 from outlay.guard.budget_guard import BudgetGuard
 from outlay.guard.errors import BudgetGuardExceeded, SpendLogUnusable
 
@@ -203,7 +203,7 @@ def pretend_mount(
     device = f"{os.major(number)}:{os.minor(number)}"
     mounts = directory / "mountinfo"
     mounts.write_text(MOUNTS.format(device=device, kind=kind, options=options))
-    monkeypatch.setattr(locking, "MOUNTS", mounts)
+    monkeypatch.setattr(locks, "MOUNTS", mounts)
 
 
 def test_a_lock_without_effect_is_detected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

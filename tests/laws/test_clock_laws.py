@@ -32,8 +32,8 @@ from outlay.ledger import (
     SpanEnded,
     Step,
 )
+from outlay.machine import ProcessStart
 from outlay.record import facts
-from outlay.record.machine import ProcessStart
 from outlay.runs import attempt_start
 from outlay.units import Money
 

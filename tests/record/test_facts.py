@@ -13,6 +13,7 @@ import pytest
 import outlay
 import scripts
 from command_line import in_process, python
+from outlay import machine
 from outlay.ledger import AttemptStarted, read_run
 from outlay.record import facts
 
@@ -64,7 +65,7 @@ def test_a_launch_is_named_by_its_launcher(environ: dict[str, str], launch: str)
     ("listed", "gpus"), [("0,2", 2), ("GPU-a, GPU-b,", 2), ("0,-1,1", 1), ("-1", 0)]
 )
 def test_visible_gpus_end_at_minus_one_as_in_cuda(listed: str, gpus: int) -> None:
-    assert facts.visible_gpus({"CUDA_VISIBLE_DEVICES": listed}) == gpus
+    assert machine.visible_gpus({"CUDA_VISIBLE_DEVICES": listed}) == gpus
 
 
 def test_slurm_and_instance_are_recorded() -> None:

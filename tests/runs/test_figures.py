@@ -16,7 +16,7 @@ from outlay.errors import NotARun
 from outlay.goodput.follower import GoodputFollower
 from outlay.ledger import EndStatus
 from outlay.ledger.attempts import DEAD_AFTER_NS
-from outlay.record.facts import boot_id
+from outlay.machine import boot_id
 from outlay.runs.reading import RunReading, read_figures
 from outlay.store.run_row import RunRow
 from outlay.units import Money

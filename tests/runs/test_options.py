@@ -204,7 +204,7 @@ def test_without_a_variable_gpus_are_counted_in_the_drivers_files(
 ) -> None:
     for bus in ("0000:17:00.0", "0000:65:00.0"):
         (tmp_path / bus).mkdir()
-    monkeypatch.setattr("outlay.record.machine._DRIVER", tmp_path)
+    monkeypatch.setattr("outlay.machine._DRIVER", tmp_path)
     given = options({"WORLD_SIZE": "8"}, dir="x")
     assert (given.gpus, given.gpus_source) == (Fraction(2), "driver")
 

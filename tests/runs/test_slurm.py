@@ -17,11 +17,11 @@ from outlay.clock import SYSTEM, ManualClock
 from outlay.errors import InvalidValue, RunInUse
 from outlay.ledger import AttemptEnded, AttemptStarted, read_run
 from outlay.prices.current import rates_file, read_rate, set_rate
-from outlay.record.machine import SlurmJob, end_of
 from outlay.runs.exec import execute
 from outlay.runs.live import Run
 from outlay.runs.options import Arguments, RunOptions, resolve
 from outlay.runs.reading import read_figures
+from slurm_cluster import squeue_line
 
 LAST_TASK = {"SLURM_JOB_ID": "40", "SLURM_ARRAY_JOB_ID": "40", "SLURM_ARRAY_TASK_ID": "4"}
 
@@ -47,28 +47,6 @@ def headers(run_dir: Path) -> list[AttemptStarted]:
 
 
 # Identity
-
-
-@pytest.mark.parametrize(
-    ("environ", "identity"),
-    [
-        (LAST_TASK, "40_4"),
-        (LAST_TASK | {"SLURM_JOB_ID": "41", "SLURM_ARRAY_TASK_ID": "0"}, "40_0"),
-        (LAST_TASK | {"SLURM_RESTART_COUNT": "3"}, "40_4"),
-        ({"SLURM_JOB_ID": "17"}, "17"),
-        ({"SLURM_JOB_ID": "17", "SLURM_ARRAY_JOB_ID": "40"}, "17"),
-    ],
-)
-def test_a_task_of_an_array_has_an_identity_of_its_own_over_restarts(
-    environ: dict[str, str], identity: str
-) -> None:
-    job = SlurmJob.of(environ)
-    assert job is not None
-    assert job.id == identity
-
-
-def test_outside_of_slurm_there_is_no_job() -> None:
-    assert SlurmJob.of({"SLURM_CONF": "/etc/slurm.conf"}) is None
 
 
 def test_the_log_names_the_task_and_not_the_array(job: pytest.MonkeyPatch) -> None:
@@ -301,7 +279,7 @@ def put_squeue(job: pytest.MonkeyPatch, directory: Path, script: str) -> None:
 def test_without_an_end_in_the_environment_squeue_is_queried(
     job: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    put_squeue(job, tmp_path, f"echo 17 {end_in_an_hour(job)}")
+    put_squeue(job, tmp_path, f"echo '{squeue_line(end=end_in_an_hour(job))}'")
     with outlay.run("m") as run:
         assert 0 < train(run) < 2000
 
@@ -310,7 +288,8 @@ def test_a_job_whose_time_limit_was_extended_continues(
     job: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     answered, end_s = tmp_path / "answered", end_in_an_hour(job)
-    put_squeue(job, tmp_path, f"echo 17 {int(end_s) + 3600}; touch {answered}")
+    line = squeue_line(end=str(int(end_s) + 3600))
+    put_squeue(job, tmp_path, f"echo '{line}'; touch {answered}")
     job.setenv("SLURM_JOB_END_TIME", end_s)
     job.setenv("OUTLAY_GRACE", "3600s")
     steps_after = 0
@@ -321,11 +300,6 @@ def test_a_job_whose_time_limit_was_extended_continues(
             if steps_after == 50:
                 break
     assert (steps_after, run.stop_reason) == (50, None)
-
-
-@pytest.mark.parametrize("text", ["", "0", "Unknown", "-5", "N/A", str(2**40)])
-def test_a_job_without_a_time_limit_has_no_end(text: str) -> None:
-    assert end_of(text) is None
 
 
 @pytest.mark.parametrize("grace", ["often", "0s"])
@@ -373,7 +347,8 @@ def test_a_signal_that_the_program_handles_is_left_to_it() -> None:
 def test_a_cancelled_job_is_not_preempted(
     job: pytest.MonkeyPatch, tmp_path: Path, state: str, ended: str, reason: str
 ) -> None:
-    put_squeue(job, tmp_path, f'case "$*" in *--states=all*) echo 17 {state};; esac')
+    line = squeue_line(state=state)
+    put_squeue(job, tmp_path, f"case \"$*\" in *--states=all*) echo '{line}';; esac")
     with outlay.run("m") as run:
         run.on_preemption(lambda: None)
         for batch in run.steps(range(10)):

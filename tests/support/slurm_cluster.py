@@ -382,6 +382,14 @@ def _parent(pid: int) -> int:
     return 0
 
 
+def squeue_line(
+    job: str = "17", index: str = "N/A", *, state: str = "RUNNING", reason: str = "None",
+    nodes: str = "", start: str = "N/A", end: str = "N/A", name: str = "job", script: str = "",
+) -> str:  # fmt: skip
+    """Return a line of squeue in the format in which outlay asks for it."""
+    return "|".join([job, index, state, reason, nodes, start, end, name, script])
+
+
 def _is_step(pid: int) -> bool:
     with contextlib.suppress(OSError):
         return b"slurmstepd" in Path(f"/proc/{pid}/cmdline").read_bytes()

@@ -20,6 +20,7 @@ from outlay.clock import ManualClock
 from outlay.decoding import read_document
 from outlay.errors import InvalidValue, MissingExtra
 from outlay.proc.exit_record import ExitRecord, exit_path
+from outlay.slurm import JobStatus, parse_sacct, parse_squeue
 from outlay.sweep.engines.base import Ended, Task
 from outlay.sweep.engines.slurm.engine import SlurmEngine
 from outlay.sweep.engines.slurm.job_options import (
@@ -45,13 +46,9 @@ from outlay.sweep.engines.slurm.job_spec import (
 from outlay.sweep.engines.slurm.poller import Poller, Submitted, conclude, may_be_late
 from outlay.sweep.engines.slurm.queue import (
     Batch,
-    JobStatus,
     JobStatuses,
-    Slurm,
+    match_batches,
     new_batch,
-    parse_array_size,
-    parse_sacct,
-    parse_squeue,
     read_batches,
 )
 from outlay.sweep.engines.slurm.submission import NoSlurm, NotAccepted, write_spec
@@ -61,6 +58,7 @@ from outlay.sweep.plan.launch import Place, environment_of
 from outlay.sweep.plan.plan import SweepPlan
 from outlay.sweep.run.attempt_log import starts_without_progress
 from outlay.units import Duration
+from slurm_cluster import squeue_line
 
 NS = 10**9
 HOUR = Duration(3600 * NS)
@@ -207,39 +205,39 @@ def batch(name: str, job: str = "", tasks: int = 4) -> Batch:
 
 
 def test_squeue_output_is_parsed_by_batch_and_array_index() -> None:
-    text = (
-        "4|2|RUNNING|None|n1|/s/slurm/b/x.sh\n4|3|PENDING|Priority||/s/slurm/b/x.sh\n"
-        "9|N/A|FAILED|NonZeroExitCode|n2|/a|b/slurm/c/x.sh\n?\n"
-    )
-    statuses = parse_squeue(text, [batch("b", "4"), batch("c", "9")])
-    assert statuses["b", 2] == JobStatus(job="4_2", state="RUNNING", reason="None", nodes="n1")
+    lines = [
+        squeue_line("4", "2", nodes="n1", script="/s/slurm/b/x.sh"),
+        squeue_line("4", "3", state="PENDING", reason="Priority", script="/s/slurm/b/x.sh"),
+        squeue_line("9", state="FAILED", nodes="n2", script="/a|b/slurm/c/x.sh"),
+        "?",
+    ]
+    found = parse_squeue("\n".join(lines))
+    statuses = match_batches(found, [batch("b", "4"), batch("c", "9")])
+    running = statuses["b", 2]
+    assert (running.job, running.state, running.nodes) == ("4_2", "RUNNING", "n1")
     assert statuses["b", 3].reason == "Priority"
     assert statuses["c", 0].job == "9"
     assert len(statuses) == 3
 
 
 def test_a_batch_without_a_number_is_found_by_its_script() -> None:
-    text = "4|N/A|PENDING|Priority||/s/slurm/b/x.sh\n5|N/A|PENDING|None||/s/slurm/other/x.sh\n"
-    assert parse_squeue(text, [batch("b")]) == {
-        ("b", 0): JobStatus(job="4", state="PENDING", reason="Priority")
-    }
+    ours = squeue_line("4", state="PENDING", script="/s/slurm/b/x.sh")
+    found = parse_squeue(f"{ours}\n{squeue_line('5', script='/s/slurm/other/x.sh')}\n")
+    statuses = match_batches(found, [batch("b")])
+    assert {key: status.job for key, status in statuses.items()} == {("b", 0): "4"}
 
 
 def test_another_job_with_the_same_number_is_recognised_by_its_script() -> None:
-    assert parse_squeue("4|N/A|RUNNING|None|n1|/elsewhere/job.sh\n", [batch("b", "4")]) == {}
+    found = parse_squeue(squeue_line("4", script="/elsewhere/job.sh"))
+    assert match_batches(found, [batch("b", "4")]) == {}
 
 
 def test_sacct_is_parsed_for_whole_jobs_with_the_last_state_of_requeued_ones() -> None:
     text = "4_2|PREEMPTED\n4_2|COMPLETED\n4_[3-9]|PENDING\n9|CANCELLED by 1000\n9.batch|Z\n"
-    statuses = parse_sacct(text, [batch("b", "4"), batch("c", "9")])
+    statuses = match_batches(parse_sacct(text), [batch("b", "4"), batch("c", "9")])
     assert {key: one.state for key, one in statuses.items()} == {
         ("b", 2): "COMPLETED", ("c", 0): "CANCELLED",
     }  # fmt: skip
-
-
-def test_the_largest_array_is_read_from_the_configuration() -> None:
-    assert parse_array_size("MaxArraySize            = 21\nMaxJobCount = 10000\n") == 21
-    assert parse_array_size("") == 1001
 
 
 @pytest.mark.parametrize(
@@ -343,28 +341,25 @@ def test_a_job_of_several_nodes_ends_when_all_succeed_or_one_fails() -> None:
     assert both.returncode == 0
 
 
-class Quiet(Slurm):
-    """A cluster where nothing changes; counts the queries."""
+def test_one_query_for_all_jobs_with_back_off_while_nothing_changes(
+    tmp_path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
 
-    asked: int = 0
-
-    def query_queue(self, batches: Collection[Batch]) -> JobStatuses:
-        Quiet.asked += 1
+    def unchanged(batches: Collection[Batch]) -> JobStatuses:
+        asked.append(len(batches))
         return {(batch.name, 0): status("RUNNING") for batch in batches}
 
-
-def test_one_query_for_all_jobs_with_back_off_while_nothing_changes(
-    tmp_path: Path, clock: ManualClock
-) -> None:
-    poller = Poller(Quiet(), clock)
+    monkeypatch.setattr("outlay.sweep.engines.slurm.poller.query_queue", unchanged)
+    poller = Poller(clock)
     for number in range(100):
         one = Batch(name=f"b{number}", tickets=(f"t{number}",), job=str(number))
         poller.submitted[f"t{number}"] = Submitted(tmp_path, 1, one, 0)
-    began = Quiet.asked
     for _ in range(3000):  # Ten minutes.
         poller.poll_if_due()
         clock.sleep(0.2)
-    assert 20 <= Quiet.asked - began <= 35
+    assert 20 <= len(asked) <= 35
+    assert set(asked) == {100}
 
 
 # -- when a job ran -------------------------------------------------------------------------
@@ -511,7 +506,7 @@ def test_a_controller_that_restarts_is_asked_again_whether_a_job_runs(
 ) -> None:
     """The first two answers are an error; a job that Slurm does not know is not running."""
     monkeypatch.setattr("outlay.sweep.engines.slurm.job_spec._BETWEEN_TRIES_S", 0)
-    answer = "echo 3_1 RUNNING; exit 0"
+    answer = f"echo '{squeue_line('3', '1')}'; exit 0"
     third = f"echo >> {commands}/calls; if [ $(wc -l < {commands}/calls) -gt 2 ]; then {answer}; fi"
     write_script(commands / "squeue", f"{third}; echo {error} >&2; exit 1")
     place = JobAllocation(job="3_1", number=5, restart=0, rank=0, nodes=1, node="n1", address="n1")
@@ -577,7 +572,8 @@ def write_script(path: Path, script: str) -> None:
 
 def has_it(tmp_path: Path) -> str:
     """Return a squeue script that lists every batch, with the path of its job script."""
-    return f'for one in {tmp_path}/slurm/*/; do echo "77|N/A|PENDING|Priority||${{one}}x.sh"; done'
+    line = squeue_line("77", state="PENDING", script="${one}x.sh")
+    return f'for one in {tmp_path}/slurm/*/; do echo "{line}"; done'
 
 
 def task_of(engine: SlurmEngine, tmp_path: Path, name: str) -> Task:

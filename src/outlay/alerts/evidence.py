@@ -5,12 +5,8 @@ It only reads; ``evaluation`` applies the rules.
 
 from __future__ import annotations
 
-import getpass
-import shutil
-import subprocess
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 
 from sqlalchemy import Engine
@@ -27,6 +23,7 @@ from outlay.guard.rental.watch import RentedHold, living_rentals
 from outlay.ledger import AttemptStarted, derive_attempts, read_lives
 from outlay.prices.series import Alert, alerts
 from outlay.runs.reading import RunReading
+from outlay.slurm import JobStatus, queued_jobs
 from outlay.store.run_row import RunRow
 from outlay.store.runs import RunFilter, list_runs
 from outlay.units import Money
@@ -172,16 +169,9 @@ def _deadline_ns(rented: RentedHold) -> int:
     return wall_ns_of(parse_timestamp(rented.hold.rental.deadline))
 
 
-@dataclass(frozen=True, slots=True)
-class _Job:
-    id: str
-    name: str
-    start_ns: int
-
-
 def _machines(
     rented: Sequence[RentedHold],
-    jobs: Sequence[_Job],
+    jobs: Sequence[JobStatus],
     recent: Sequence[RunRow],
     live: Sequence[RunReading],
 ) -> list[MachineEvidence]:
@@ -203,12 +193,14 @@ def _machines(
             )
         )
     for job in jobs:
-        last = [at for header, at in seen if header.slurm_job == job.id]
+        if job.start_ns is None:
+            continue
+        last = [at for header, at in seen if header.slurm_job == job.job]
         found.append(
             MachineEvidence(
-                name=f"Slurm job {job.id} ({job.name})",
+                name=f"Slurm job {job.job} ({job.name})",
                 since_ns=max([job.start_ns, *last]),
-                has_run=any(header.slurm_job == job.id for header in going),
+                has_run=any(header.slurm_job == job.job for header in going),
             )
         )
     return found
@@ -222,25 +214,6 @@ def _header(row: RunRow) -> AttemptStarted | None:
     return attempts[-1].header if attempts else None
 
 
-def _jobs() -> list[_Job]:
+def _jobs() -> list[JobStatus]:
     """Return this user's running Slurm jobs; none without Slurm, or if squeue fails."""
-    if shutil.which("squeue") is None:
-        return []
-    command = ["squeue", "--noheader", "--states=RUNNING", "--format=%A|%S|%j"]
-    try:
-        done = subprocess.run(
-            [*command, f"--user={getpass.getuser()}"],
-            capture_output=True, text=True, check=False, timeout=20,
-        )  # fmt: skip
-    except (OSError, subprocess.TimeoutExpired):
-        return []
-    found = []
-    for line in done.stdout.splitlines():
-        job, _, rest = line.partition("|")
-        start, _, name = rest.partition("|")
-        try:
-            began = datetime.fromisoformat(start).astimezone()  # Slurm prints local time.
-        except ValueError:
-            continue
-        found.append(_Job(job, name, wall_ns_of(began)))
-    return found
+    return [job for job in queued_jobs() or () if job.state == "RUNNING"]

@@ -6,10 +6,9 @@ so that a killed round repeats at most the message that it was sending.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,9 +21,10 @@ from outlay.alerts.rules import AlertSettings, WatchRule, read_alert_settings
 from outlay.clock import SYSTEM, Clock, utc_text
 from outlay.decoding import BadDocument, read_document
 from outlay.errors import Finding, OutlayError
-from outlay.files import flock_of, make_private, write_whole
+from outlay.files import make_private, open_own, write_whole
 from outlay.goodput.timeline import Window
 from outlay.guard.rental.watch import known_logs
+from outlay.locks import FileLock, FileLocked
 from outlay.store import open_store, outlay_home
 
 _KEPT_NS = 86_400 * 10**9
@@ -97,9 +97,11 @@ def run_round(
 
     ``say`` prints a line to standard error; ``digest`` makes the page of a digest rule.
     """
-    with _lock() as is_ours:
-        if not is_ours:
-            return None
+    try:
+        lock = _lock()
+    except FileLocked:
+        return None
+    with lock:
         before = read_state()
         evaluated = evaluate_rules(settings.rules, evidence, before.marks)
         now_ns = evidence.t_ns
@@ -295,15 +297,7 @@ def _write_state(state: AlertState) -> None:
     write_whole(state_path(), msgspec.json.encode(state), private=True)
 
 
-@contextlib.contextmanager
-def _lock() -> Iterator[bool]:
-    """Yield whether this process got the lock."""
+def _lock() -> FileLock:
+    """Return the lock of all rounds; raises FileLocked."""
     make_private(outlay_home())
-    descriptor = os.open(
-        outlay_home() / "alerts.lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600
-    )
-    try:
-        with flock_of(descriptor, wait=False) as is_ours:
-            yield is_ours
-    finally:
-        os.close(descriptor)
+    return FileLock(open_own(outlay_home() / "alerts.lock", os.O_RDWR | os.O_CREAT))

@@ -22,7 +22,7 @@ from outlay.decoding import Decoder, csv_records, read_file
 from outlay.errors import InvalidValue, MissingExtra, choices
 from outlay.escaping import write_csv
 from outlay.export.scalars import STEP_DEVIATION, FinishedReading, new_scalars
-from outlay.files import flock_of
+from outlay.locks import FileLock
 
 
 class Sink(Protocol):
@@ -175,7 +175,10 @@ class _FileSink(ABC):
             return
         rows = [{"time": time, **msgspec.to_builtins(scalar)} for scalar in new]
         # Several uploaders may share a file.
-        with self._path.open("ab", buffering=0) as stream, flock_of(stream):
+        with (
+            self._path.open("ab", buffering=0) as stream,
+            FileLock(os.dup(stream.fileno()), patience_s=None),
+        ):
             end = stream.seek(0, io.SEEK_END)
             text = self._encoded(rows, first=end == 0)
             if stream.write(text) != len(text):  # A short write: undo it.

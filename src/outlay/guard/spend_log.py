@@ -10,7 +10,6 @@ the fold in ``spend.index``, if the log still has the line up to which that goes
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import os
 import stat
@@ -31,7 +30,6 @@ from outlay.files import (
     read_from,
     read_own,
     sync_directory,
-    unlock,
     write_whole,
 )
 from outlay.guard.balance import Books
@@ -73,7 +71,7 @@ from outlay.guard.index.index_file import (
     write_index,
 )
 from outlay.guard.index.trie import DoubtfulIndex
-from outlay.guard.locking import LockStuck, local_locks, lock, lock_excludes, turn_at
+from outlay.locks import FileLock, FileLocked, local_locks, lock_excludes, turn_at
 from outlay.store import outlay_home
 
 
@@ -412,7 +410,7 @@ class FileSpendLog(SpendLog):
     def transact(self, decide: Callable[[Books], Decision[Answer]]) -> Answer:
         """Decide, append, fsync, then answer."""
         create = os.O_CREAT if self._identity is None and self._is_new() else 0
-        with self._locked(os.O_RDWR | os.O_APPEND | create, fcntl.LOCK_EX) as log:
+        with self._locked(os.O_RDWR | os.O_APPEND | create) as log:
             head = self._catch_up(log)
             decision = decide(self._books)
             if decision.entries:
@@ -427,7 +425,7 @@ class FileSpendLog(SpendLog):
         """Query the current fold under a shared lock."""
         if self._is_new():
             return ask(Books())
-        with self._locked(os.O_RDONLY, fcntl.LOCK_SH) as log:
+        with self._locked(os.O_RDONLY) as log:
             self._catch_up(log)
             self._remember()
             answer = ask(self._books)
@@ -452,7 +450,7 @@ class FileSpendLog(SpendLog):
         Raises:
             SpendLogAltered: The chain itself is broken, which can't be accepted.
         """
-        with self._locked(os.O_RDWR | os.O_APPEND | os.O_CREAT, fcntl.LOCK_EX) as log:
+        with self._locked(os.O_RDWR | os.O_APPEND | os.O_CREAT) as log:
             missing = self._fold_appended(log)
             accepted = entry(self._books, missing)
             self._seen = None
@@ -493,7 +491,7 @@ class FileSpendLog(SpendLog):
         fresh._seen = self._seen
         if fresh._is_new():
             return fresh, (), iter(())
-        with fresh._locked(os.O_RDONLY, fcntl.LOCK_SH) as log:
+        with fresh._locked(os.O_RDONLY) as log:
             missing = fresh._fold_appended(log)
             try:
                 index = IndexReader.open(self._index_path)
@@ -573,8 +571,8 @@ class FileSpendLog(SpendLog):
         return not first_line_of(self._manifest, self.path.name)
 
     @contextmanager
-    def _locked(self, flags: int, kind: int) -> Iterator[int]:
-        """Open and lock the log for one use; any failure is a refusal.
+    def _locked(self, flags: int) -> Iterator[int]:
+        """Open and lock the log for one use, shared to read; any failure is a refusal.
 
         The file is opened each time: forked processes would share the lock of a descriptor that
         stays open.
@@ -583,16 +581,14 @@ class FileSpendLog(SpendLog):
             with turn_at(os.fspath(self.path), _LOCK_TIMEOUT_S):
                 if self._pid != os.getpid():
                     self._forget()  # forked, perhaps while another thread used the log
-                log = self._open_and_lock(flags, kind)
-                try:
-                    self._check_locks(kind)
-                    yield log
-                finally:
-                    self._head.release()
-                    self._memory.release()
-                    unlock(log)
-                    os.close(log)
-        except LockStuck:
+                with self._open_and_lock(flags) as lock:
+                    try:
+                        self._check_locks(flags)
+                        yield lock.file
+                    finally:
+                        self._head.release()
+                        self._memory.release()
+        except FileLocked:
             raise self._unusable(
                 f"a process has held its lock for {_LOCK_TIMEOUT_S:g} s and written nothing",
                 "Find the process with `fuser` or `lsof` on the file.",
@@ -600,7 +596,7 @@ class FileSpendLog(SpendLog):
         except OSError as error:
             raise self._refusal(error) from error
 
-    def _open_and_lock(self, flags: int, kind: int) -> int:
+    def _open_and_lock(self, flags: int) -> FileLock:
         if flags & os.O_CREAT and self._identity is None:
             make_private(self.path.parent, synced=True)
         while True:
@@ -610,18 +606,19 @@ class FileSpendLog(SpendLog):
                 gone = scan(str(self.path), b"", NOTHING.link, self._known_heads()).missing
                 self._refuse((*gone, *self._missing_marks(NOTHING.link)))
                 raise
+            shared = not flags & os.O_RDWR
+            lock = FileLock(log, shared=shared, patience_s=_LOCK_TIMEOUT_S, clock=self._clock)
             try:
-                lock(log, kind, patience_s=_LOCK_TIMEOUT_S, clock=self._clock)
                 if os.path.samestat(os.fstat(log), self.path.stat()):
-                    return log
+                    return lock
             except BaseException:
-                os.close(log)
+                lock.release()
                 raise
-            os.close(log)  # The file was replaced while we waited: open the new one.
+            lock.release()  # The file was replaced while we waited: open the new one.
 
-    def _check_locks(self, kind: int) -> None:
+    def _check_locks(self, flags: int) -> None:
         """Refuse a file system whose locks do not exclude others; checked once."""
-        if self._locks_checked or kind != fcntl.LOCK_EX:
+        if self._locks_checked or not flags & os.O_RDWR:
             return
         remedy = "Keep it on a local disk, or on a file system with locks for all machines."
         remedy += " (Planned: PostgreSQL, for a log that machines share.)"

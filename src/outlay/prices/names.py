@@ -27,6 +27,7 @@ from outlay.errors import InvalidValue
 from outlay.ledger.price import AUTO, Price
 from outlay.prices.gpus import family_of, matching_names
 from outlay.prices.offer import MAX_GPUS, Offer, Tier
+from outlay.slurm import SlurmJob
 from outlay.units import Rate
 from outlay.units.money import Kind
 
@@ -146,13 +147,13 @@ class Machine:
         pod, label = environ.get("RUNPOD_POD_ID", ""), environ.get("VAST_CONTAINERLABEL", "")
         ids = {pod, label.partition(".")[2] or label}  # Vast sets C.<instance>.
         ids |= {environ.get("CONTAINER_ID", ""), environ.get("INSTANCE_ID", "")}
-        in_job = environ.get("SLURM_JOB_ID")
+        job = SlurmJob.of(environ)
         return cls(
             provider="runpod" if pod else "vast" if label else "",
             ids=frozenset(ids - {""}),
             gpu=gpu,
             gpus=gpus,
-            partition=environ.get("SLURM_JOB_PARTITION", "") if in_job else "",
+            partition="" if job is None else job.partition,
         )
 
 

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from outlay.clock import SYSTEM, Clock
-from outlay.files import make_private
+from outlay.files import first_line, make_private
+from outlay.machine import boot_id, read_stat
 
 # A version 2 cgroup for one command, where one can be created.
 #
@@ -147,20 +148,14 @@ class PidScope(NamedTuple):
 
 def pid_scope() -> PidScope:
     """Return the scope of this process's pids."""
-    boot, machine = _first_line("/proc/sys/kernel/random/boot_id"), _first_line("/etc/machine-id")
+    machine = first_line("/etc/machine-id")
     digest = hashlib.sha256(machine.encode()).hexdigest()[:8] if machine else ""
-    return PidScope(os.uname().nodename, boot, _pid_namespace(), digest)
+    return PidScope(os.uname().nodename, boot_id(), _pid_namespace(), digest)
 
 
 def _pid_namespace() -> str:
     with contextlib.suppress(OSError):
         return str(Path("/proc/self/ns/pid").readlink())
-    return ""
-
-
-def _first_line(path: str) -> str:
-    with contextlib.suppress(OSError, ValueError):
-        return Path(path).read_text().strip()
     return ""
 
 
@@ -189,19 +184,10 @@ class Process:
 def read_process(pid: int) -> Process | None:
     """Return a process, zombies included; None if there is none."""
     try:
-        state, parent, group, session, *rest = _stat(pid)
+        state, parent, group, session, *rest = read_stat(pid)
         return Process(pid, int(rest[15]), int(parent), int(group), int(session), state)
     except (OSError, ValueError):
         return None
-
-
-def _stat(pid: int) -> list[str]:
-    descriptor = os.open(f"/proc/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        # The program's name is in parentheses, and may contain anything.
-        return os.read(descriptor, 4096).decode(errors="replace").rpartition(")")[2].split()
-    finally:
-        os.close(descriptor)
 
 
 def is_alive(pid: int, start: int) -> bool:

@@ -12,12 +12,13 @@ import os
 import platform
 import sys
 from collections.abc import Mapping, Sequence
-from functools import cache
 from pathlib import Path
 
+from outlay import machine
 from outlay._version import __version__
+from outlay.files import first_line
 from outlay.ledger.records import AttemptStarted
-from outlay.record import machine
+from outlay.slurm import SlurmJob
 
 PERSONAL = ("user", "host", "boot_id", "init_start", "instance_id", "slurm_account", "command")
 _INSTANCE_VARIABLES = (
@@ -35,19 +36,19 @@ def gather(environ: Mapping[str, str], command: Sequence[str] | None = None) -> 
     command = command_of(machine.own_command() if command is None else command, environ)
     environ = {name: _clean(value) for name, value in environ.items()}
     personal = records_identity(environ)
-    job = machine.SlurmJob.of(environ)
+    job = SlurmJob.of(environ)
     return AttemptStarted(
         t_ns=0,
         rank=rank(environ),
         world_size=world_size(environ),
         pid=os.getpid(),
         host=platform.node() if personal else "",
-        boot_id=boot_id() if personal else "",
+        boot_id=machine.boot_id() if personal else "",
         user=_user() if personal else "",
         launch=launch_id(environ),
         slurm_job="" if job is None else job.id,
         slurm_account=environ.get("SLURM_JOB_ACCOUNT", "") if personal else "",
-        slurm_partition=environ.get("SLURM_JOB_PARTITION", ""),
+        slurm_partition="" if job is None else job.partition,
         instance_id=instance_id(environ) if personal else "",
         git_commit=git_commit(_working_directory()),
         versions={"python": platform.python_version(), "outlay": __version__} | _versions(),
@@ -113,52 +114,28 @@ def launch_id(environ: Mapping[str, str]) -> str:
     elastic = environ.get("TORCHELASTIC_RUN_ID", "none")
     if elastic != "none":
         return f"torchelastic-{elastic}-{environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
-    if job := environ.get("SLURM_JOB_ID"):
-        return f"slurm-{job}-{environ.get('SLURM_RESTART_COUNT', '0')}"
-    return ""
-
-
-@cache
-def boot_id() -> str:
-    """Return an id that changes with every boot of this machine, or ""."""
-    return _first_line(Path("/proc/sys/kernel/random/boot_id"))
-
-
-def gpu_model() -> str:
-    """Return this host's NVIDIA model from the driver's files, or ""."""
-    for information in sorted(Path("/proc/driver/nvidia/gpus").glob("*/information")):
-        with contextlib.suppress(OSError):
-            for line in information.read_text().splitlines():
-                if line.startswith("Model:"):
-                    return line.removeprefix("Model:").strip()
-    return ""
-
-
-def visible_gpus(environ: Mapping[str, str]) -> int:
-    """Return how many NVIDIA GPUs this process may use; 0 if unknown."""
-    if listed := environ.get("CUDA_VISIBLE_DEVICES", "").strip():
-        return len(machine.device_names(listed))
-    return len(list(Path("/proc/driver/nvidia/gpus").glob("*/information")))
+    job = SlurmJob.of(environ)
+    return "" if job is None else f"slurm-{job.raw}-{job.restart}"
 
 
 def git_commit(directory: Path) -> str:
     """Return the commit checked out in ``directory`` or above, from git's files, or ""."""
     for parent in (directory, *directory.parents):
         git_dir = _git_dir(parent)
-        head = _first_line(git_dir / "HEAD")
+        head = first_line(git_dir / "HEAD")
         if not head:
             continue
         reference = head.removeprefix("ref: ")
         if reference == head:
             return head
-        shared = git_dir / _first_line(git_dir / "commondir")  # Exists in linked worktrees only.
-        return _first_line(shared / reference) or _read_packed_ref(shared, reference)
+        shared = git_dir / first_line(git_dir / "commondir")  # Exists in linked worktrees only.
+        return first_line(shared / reference) or _read_packed_ref(shared, reference)
     return ""
 
 
 def _git_dir(checkout: Path) -> Path:
     """Return the git directory of a checkout; in a linked worktree ``.git`` is a file naming it."""
-    link = _first_line(checkout / ".git")
+    link = first_line(checkout / ".git")
     if link.startswith("gitdir: "):
         return checkout / link.removeprefix("gitdir: ")
     return checkout / ".git"
@@ -193,13 +170,6 @@ def _working_directory() -> Path:
         return Path.cwd()
     except OSError:  # It was deleted.
         return Path("/")
-
-
-def _first_line(path: Path) -> str:
-    try:
-        return path.read_text().split("\n", 1)[0].strip()
-    except (OSError, UnicodeDecodeError):
-        return ""
 
 
 def _first_set(environ: Mapping[str, str], names: tuple[str, ...]) -> str:

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import errno
-import fcntl
 import os
-import struct
-import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from outlay.errors import RunInUse
 from outlay.files import open_own
 from outlay.ledger import AttemptStarted, RunIdentity, claim_identity, ledger_dir
-from outlay.record.facts import boot_id
+from outlay.locks import FileLock, FileLocked, is_locked
+from outlay.machine import boot_id
 
 if TYPE_CHECKING:
     from outlay.ledger import Attempt  # Would load the modules that read logs.
@@ -36,19 +33,14 @@ def seems_alive(run_dir: Path, attempt: Attempt) -> bool | None:
     return held if held or recorded_here else None
 
 
-_FLOCK: Final = "hhqqi"
-"""struct flock of Linux: l_type, l_whence, l_start, l_len, l_pid."""
-_held_here: dict[Path, int] = {}
+_held_here: dict[Path, FileLock] = {}
+os.register_at_fork(after_in_child=_held_here.clear)
 
 
 class RankLock:
-    """Holds one rank of one run for this process.
+    """Holds one rank of one run for this process; ``holder`` is named in ``RunInUse``.
 
-    An open file description (OFD) lock on Linux: the kernel releases it when the process dies,
-    network file systems support it, and it survives other code in the process opening and closing
-    the file, such as a copy of the run's directory. Forked children close their descriptor, which
-    does not release the lock. Elsewhere a POSIX record lock, which does not exclude the process
-    that holds it: ``_held_here`` covers that case. ``holder`` is named in ``RunInUse``.
+    ``_held_here`` is for systems whose locks do not exclude the process that holds them.
 
     Raises:
         RunInUse: Another process, or this one, records that rank already.
@@ -59,28 +51,17 @@ class RankLock:
         self._path = _lock_path(ledger, rank)
         if self._path in _held_here:
             raise RunInUse(str(ledger.parent), rank, "this process")
-        self._fd = open_own(self._path, os.O_RDWR | os.O_CREAT)
+        file = open_own(self._path, os.O_RDWR | os.O_CREAT)
         try:
-            _set_lock(self._fd, fcntl.F_WRLCK)
-        except (BlockingIOError, PermissionError):
-            other = os.read(self._fd, 200).decode(errors="replace").strip()
-            os.close(self._fd)
-            raise RunInUse(str(ledger.parent), rank, other or "another process") from None
-        except OSError:
-            os.close(self._fd)
-            raise
-        _held_here[self._path] = self._fd
-        with contextlib.suppress(OSError):  # On a full disk the lock works without the name.
-            os.ftruncate(self._fd, 0)
-            os.write(self._fd, f"{holder}\n".encode())
+            _held_here[self._path] = FileLock(file, visible=True, holder=f"{holder}\n")
+        except FileLocked as error:
+            other = error.holder or "another process"
+            raise RunInUse(str(ledger.parent), rank, other) from None
 
     def release(self) -> None:
         """Let another process record this rank."""
         if self._path in _held_here:
-            descriptor = _held_here.pop(self._path)
-            with contextlib.suppress(OSError):  # A child may not have closed its copy yet.
-                _set_lock(descriptor, fcntl.F_UNLCK)
-            os.close(descriptor)
+            _held_here.pop(self._path).release()
 
 
 def claim_rank(
@@ -105,44 +86,8 @@ def claim_rank(
 def is_held(ledger: Path, rank: int) -> bool | None:
     """Return whether a live process holds the rank's lock, without taking it; None if unknown."""
     path = _lock_path(ledger, rank)
-    if path in _held_here:
-        return True
-    if sys.platform != "linux":
-        return None
-    descriptor = open_own(path, os.O_RDONLY)
-    try:
-        question = struct.pack(_FLOCK, fcntl.F_RDLCK, os.SEEK_SET, 0, 0, 0)
-        answer = fcntl.fcntl(descriptor, fcntl.F_GETLK, question)
-    finally:
-        os.close(descriptor)
-    return bool(struct.unpack(_FLOCK, answer)[0] != fcntl.F_UNLCK)
-
-
-def _set_lock(descriptor: int, kind: int) -> None:
-    """Lock or unlock the whole file without waiting; raises OSError."""
-    if sys.platform == "linux":
-        whole_file = struct.pack(_FLOCK, kind, os.SEEK_SET, 0, 0, 0)
-        try:
-            fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, whole_file)
-            return
-        except OSError as error:
-            if error.errno != errno.EINVAL:  # EINVAL: a kernel or file system without OFD locks.
-                raise
-    fcntl.lockf(
-        descriptor, fcntl.LOCK_UN if kind == fcntl.F_UNLCK else fcntl.LOCK_EX | fcntl.LOCK_NB
-    )
+    return path in _held_here or is_locked(path)
 
 
 def _lock_path(ledger: Path, rank: int) -> Path:
     return ledger.resolve() / f"rank-{rank}.lock"
-
-
-def _close_all() -> None:
-    # The parent's locks last as long as any copy of their descriptors.
-    for descriptor in _held_here.values():
-        with contextlib.suppress(OSError):
-            os.close(descriptor)
-    _held_here.clear()
-
-
-os.register_at_fork(after_in_child=_close_all)

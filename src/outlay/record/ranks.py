@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from outlay.errors import InvalidValue
+from outlay.machine import whole_number
 from outlay.record import facts
-from outlay.record.machine import whole_number
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -31,10 +31,10 @@ from outlay.ledger import (
     ledger_dir,
 )
 from outlay.ledger.segments import segment_paths
+from outlay.machine import ProcessStart, process_start
 from outlay.rates import rate_of
 from outlay.record import Recorder, facts
 from outlay.record.lock import RankLock, claim_rank
-from outlay.record.machine import ProcessStart, process_start
 from outlay.record.recorder import NullWriter
 from outlay.runs.inbox import leave_notice
 from outlay.runs.options import RunOptions

@@ -22,7 +22,7 @@ from outlay.errors import InvalidValue
 from outlay.files import make_private, read_own
 from outlay.ledger import ledger_dir, read_identity
 from outlay.record import facts
-from outlay.record.machine import SlurmJob
+from outlay.slurm import SlurmJob
 
 PARENT: Final = "outlay-runs"
 _LONGEST_SLUG: Final = 100

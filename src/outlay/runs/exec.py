@@ -42,7 +42,6 @@ from outlay.proc.orphaned_tree import OrphanedTree, write_record
 from outlay.proc.supervisor import CommandNotStarted, KeeperKilled, KeptEvent, ProcessSupervisor
 from outlay.record import Recorder
 from outlay.record.lock import RankLock
-from outlay.record.machine import SlurmJob
 from outlay.record.meters.energy import NvmlSource, Quality, worst_quality
 from outlay.record.supervision import SupervisedRun, Supervision
 from outlay.runs.attempt_start import in_free_directory
@@ -50,6 +49,7 @@ from outlay.runs.command_budget import BudgetUsedUp, CommandBudget, CommandTerms
 from outlay.runs.inbox import leave_notice
 from outlay.runs.options import RunOptions
 from outlay.runs.preemption import JobEndWatch
+from outlay.slurm import SlurmJob
 from outlay.store import outlay_home
 from outlay.store.run_row import RunRow
 

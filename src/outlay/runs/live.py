@@ -26,7 +26,6 @@ from outlay.handlers import ExitWatch
 from outlay.ledger import EndStatus, Price, gpu_count_of, unsaved_steps, unsaved_text
 from outlay.rates import rate_of
 from outlay.record import Recorder, Span, StepTimer, facts
-from outlay.record.machine import SlurmJob
 from outlay.record.meters.step_meters import StepMeters
 from outlay.record.recorder import Count, DrivenLoop, HeartbeatThread
 from outlay.runs.attempt_start import open_attempt, refuse_showback
@@ -38,7 +37,8 @@ from outlay.runs.options import (
     resolve,
     warn_of_old_price,
 )
-from outlay.runs.preemption import JobEndWatch, PreemptionGate, TerminationWatch, ask_state
+from outlay.runs.preemption import JobEndWatch, PreemptionGate, TerminationWatch
+from outlay.slurm import SlurmJob, job_status
 
 if TYPE_CHECKING:
     from outlay.budget.tracker import BudgetTracker
@@ -510,8 +510,9 @@ class Run:
 
         A job that Slurm is still ending may be either: it counts as terminated.
         """
-        job = SlurmJob.of(os.environ)
-        state = ask_state(job) if reason.startswith("SIGTERM") and job is not None else ""
+        job = SlurmJob.of(os.environ) if reason.startswith("SIGTERM") else None
+        status = None if job is None else job_status(job.id)
+        state = "" if status is None else status.state
         if state in _RESUMABLE_STATES:
             self.preempted(reason)
         else:

@@ -20,12 +20,13 @@ from outlay.budget.terms import Budget
 from outlay.errors import InvalidValue
 from outlay.ledger import Price, read_identity
 from outlay.ledger.price import is_price_name, typed_price
+from outlay.machine import gpu_model, node_count, node_gpus, visible_gpus
 from outlay.record import facts
-from outlay.record.machine import SlurmJob, node_count, node_gpus
 from outlay.record.ranks import RankPlace, find_place
 from outlay.record.redaction import recorded_config
 from outlay.runs.directories import DefaultDirectory
 from outlay.runs.preemption import stated_grace
+from outlay.slurm import SlurmJob
 from outlay.units import Duration
 from outlay.units.quantity import exact_decimal
 
@@ -116,7 +117,7 @@ def resolve(arguments: Arguments, environ: Mapping[str, str], now_ns: int) -> Ru
     options = RunOptions(
         model=model,
         name=name,
-        gpu=facts.gpu_model() if arguments.gpu is None else _text(arguments.gpu, name="gpu"),
+        gpu=gpu_model() if arguments.gpu is None else _text(arguments.gpu, name="gpu"),
         gpus=gpus,
         gpus_source=gpus_source,
         price=_price(arguments, environ, now_ns),
@@ -152,7 +153,7 @@ def parse_price(
         return typed_price(value, name=name, source=source)
     from outlay.prices.current import resolve_price  # Loaded only if a price is a name.
 
-    gpu, gpus = gpu or facts.gpu_model(), facts.visible_gpus(environ)
+    gpu, gpus = gpu or gpu_model(), visible_gpus(environ)
     return resolve_price(str(value), name=name, environ=environ, gpu=gpu, gpus=gpus).price
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import subprocess
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from types import FrameType
@@ -17,7 +16,7 @@ from outlay.budget.agreement import Group, torch_group
 from outlay.clock import SYSTEM, Clock
 from outlay.errors import InvalidValue
 from outlay.ledger import EndStatus, Step
-from outlay.record.machine import SlurmJob, end_of
+from outlay.slurm import SlurmJob, job_status
 from outlay.units import Duration
 from outlay.units.quantity import duration_text
 
@@ -253,7 +252,6 @@ class PreemptionGate:
 GRACE: Final = Duration(60 * 10**9)
 _SHARE: Final = 10
 """If no grace is stated, it is at most 1/_SHARE of the time that is left at the start."""
-_ASK_TIMEOUT_S: Final = 30.0
 _LONGEST_WAIT_S: Final = 3600.0
 
 
@@ -270,34 +268,6 @@ def stated_grace(environ: Mapping[str, str]) -> Duration | None:
     if not grace:
         raise InvalidValue("OUTLAY_GRACE", stated, 'a duration above zero, such as "2m"')
     return grace
-
-
-def ask_end(job: SlurmJob) -> int | None:
-    """Return when a job's time limit ends, by squeue; None without a limit or an answer."""
-    return end_of(_ask(job, "%e"))
-
-
-def ask_state(job: SlurmJob) -> str:
-    """Return a job's state by squeue, such as CANCELLED; "" without an answer.
-
-    A job leaves the queue as soon as its script ends, even if other processes still run; Slurm
-    remembers it for a while.
-    """
-    return _ask(job, "%T")
-
-
-def _ask(job: SlurmJob, wanted: str) -> str:
-    shown = ["--noheader", "--states=all", f"--format=%i {wanted}"]
-    command = ["squeue", *shown, f"--jobs={job.id}"]
-    try:
-        asked = subprocess.run(
-            command, capture_output=True, text=True, check=False, timeout=_ASK_TIMEOUT_S,
-            stdin=subprocess.DEVNULL, env=os.environ | {"SLURM_TIME_FORMAT": "%s"},
-        )  # fmt: skip
-    except (OSError, subprocess.TimeoutExpired, ValueError):
-        return ""
-    rows = (line.split() for line in asked.stdout.splitlines())
-    return next((row[1] for row in rows if len(row) == 2 and row[0] == job.id), "")
 
 
 class JobEndWatch:
@@ -327,8 +297,12 @@ class JobEndWatch:
         """Stop watching."""
         self._stopped.set()
 
+    def _ask_end(self) -> int | None:
+        status = job_status(self._job.id)
+        return None if status is None else status.end_ns
+
     def _watch(self) -> None:
-        end_ns = self._job.end_ns or ask_end(self._job)
+        end_ns = self._job.end_ns or self._ask_end()
         if end_ns is None:
             return
         left_ns = end_ns - self._clock.wall_ns()
@@ -336,7 +310,7 @@ class JobEndWatch:
         while not self._stopped.is_set():
             left_ns = end_ns - grace_ns - self._clock.wall_ns()
             if left_ns <= 0:
-                moved_ns = ask_end(self._job) or end_ns
+                moved_ns = self._ask_end() or end_ns
                 if moved_ns <= end_ns:
                     self._on_due(f"the job's time is up in {duration_text(grace_ns)}")
                     return

@@ -20,7 +20,7 @@ from outlay.guard.errors import CeilingUnusable
 from outlay.guard.rental.vendor_commands import PRESETS, preset
 from outlay.guard.spend_log import FileSpendLog
 from outlay.ledger.price import Price, is_price_name, typed_price
-from outlay.record import facts
+from outlay.machine import gpu_model, visible_gpus
 from outlay.units import Rate
 
 DEFAULT_LOG: Final = Path("spend.jsonl")
@@ -85,8 +85,8 @@ def read_rate(text: str, *, name: str, currency: str) -> Rate:
     from outlay.prices.current import resolve_whole
 
     resolved = resolve_whole(
-        text, name=name, environ=os.environ, gpu=facts.gpu_model(),
-        gpus=facts.visible_gpus(os.environ),
+        text, name=name, environ=os.environ, gpu=gpu_model(),
+        gpus=visible_gpus(os.environ),
     )  # fmt: skip
     assert resolved.whole is not None
     price = _cash(resolved.price, name)

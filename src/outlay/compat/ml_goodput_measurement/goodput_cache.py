@@ -18,7 +18,7 @@ from outlay.compat.ml_goodput_measurement.goodput_utils import GoodputInfo, Step
 from outlay.compat.ml_goodput_measurement.recorder import Entry, EntryInfo, plain
 from outlay.decoding import BadDocument, Decoder, decode_as_python, read_document, read_file
 from outlay.errors import Finding, InvalidValue
-from outlay.files import draft_of, flock_of, open_own, seal_of, write_whole
+from outlay.files import draft_of, open_own, seal_of, write_whole
 from outlay.ledger import (
     AttemptStarted,
     Payload,
@@ -29,6 +29,7 @@ from outlay.ledger import (
     ledger_dir,
     segment_paths,
 )
+from outlay.locks import FileLock
 
 __all__ = ["GoodputCache", "GoodputInfo", "StepInfo"]
 
@@ -87,7 +88,8 @@ class GoodputCache:
             self._timeline.parent.mkdir(parents=True, exist_ok=True)
             with (
                 os.fdopen(open_own(self._timeline, _APPENDING), "ab+") as stream,
-                flock_of(stream),  # The uploaders of a job share its cache.
+                # The uploaders of a job share its cache.
+                FileLock(os.dup(stream.fileno()), patience_s=None),
             ):
                 stream.write(seal_of(stream.fileno()) + _encoded(entries))
                 stream.flush()

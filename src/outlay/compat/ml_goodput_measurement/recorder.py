@@ -35,6 +35,7 @@ from outlay.ledger import (
     ledger_dir,
 )
 from outlay.ledger.price import is_price_name, typed_price
+from outlay.machine import gpu_model, visible_gpus
 from outlay.record import facts
 from outlay.store import outlay_home
 
@@ -192,7 +193,7 @@ def _price_from(environ: Mapping[str, str]) -> Price | None:
     if is_price_name(text):
         from outlay.prices.current import resolve_price  # Loaded only if the price is a name.
 
-        gpu, gpus = facts.gpu_model(), facts.visible_gpus(environ)
+        gpu, gpus = gpu_model(), visible_gpus(environ)
         name = "OUTLAY_PRICE"
         return resolve_price(text, name=name, environ=environ, gpu=gpu, gpus=gpus).price
     return typed_price(text, name="OUTLAY_PRICE", source="environment")

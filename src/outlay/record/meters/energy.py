@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from outlay.clock import SYSTEM, Clock
+from outlay.machine import CUDA_VISIBLE, device_names
 from outlay.record.facts import is_first_of_node
 
 
@@ -139,11 +140,10 @@ def nvml_devices(environ: Mapping[str, str], count: int) -> list[int | str]:
 
     As in CUDA, entries after the first one that names no GPU are ignored.
     """
-    stated = environ.get("CUDA_VISIBLE_DEVICES")
-    if stated is None:
+    if CUDA_VISIBLE not in environ:
         return list(range(count))
     devices: list[int | str] = []
-    for entry in map(str.strip, stated.split(",")):
+    for entry in device_names(environ[CUDA_VISIBLE]):
         if entry.startswith(("GPU-", "MIG-")):
             devices.append(entry)
         elif entry.isdecimal() and int(entry) < count:

@@ -18,6 +18,7 @@ from outlay.clock import wall_ns_of
 from outlay.errors import Finding, InvalidValue
 from outlay.ledger import AttemptEnded, EndStatus
 from outlay.rates import GpuPiece
+from outlay.slurm import state_of
 
 REQUIRED: Final = ("JobID", "State", "Start", "End")
 COMMAND: Final = (
@@ -199,7 +200,7 @@ def _job(row: Mapping[str, str], zone: tzinfo | None) -> SacctJob | None:
     gpu, gpus = read_gpus(row.get("AllocTRES", ""))
     start = JobStart(
         start_ns=start_ns, end_ns=end_ns, gpu=gpu, gpus=gpus, nodes=row.get("NodeList", ""),
-        state=(row["State"].split() or [""])[0],  # CANCELLED by 1000
+        state=state_of(row["State"]),
     )  # fmt: skip
     return SacctJob(
         job=row.get("JobIDRaw") or row["JobID"], shown=row["JobID"],

@@ -8,7 +8,6 @@ harness then tries another.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import itertools
 import os
 import random
@@ -20,7 +19,8 @@ from pathlib import Path
 from typing import Final
 
 from outlay.errors import OutlayError
-from outlay.files import unlock
+from outlay.files import open_own
+from outlay.locks import FileLock, FileLocked
 
 RANGE: Final = range(20_000, 32_000)
 _TAIL_BYTES: Final = 1 << 18
@@ -42,7 +42,7 @@ class Ports:
 
     def __init__(self) -> None:
         self._directory = Path(tempfile.gettempdir()) / f"outlay-ports-{os.getuid()}"
-        self._held: dict[int, int] = {}
+        self._held: dict[int, FileLock] = {}
         weakref.finalize(self, _release_all, self._held)
 
     def reserve(self) -> int:
@@ -59,27 +59,23 @@ class Ports:
 
     def release(self, port: int) -> None:
         """Release a port."""
-        if (descriptor := self._held.pop(port, None)) is not None:
-            _release_all({port: descriptor})
+        if (lock := self._held.pop(port, None)) is not None:
+            lock.release()
 
     def _lock(self, port: int) -> bool:
         if port in self._held:
             return False
-        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
-        descriptor = os.open(self._directory / str(port), flags | os.O_NOFOLLOW, 0o600)
+        file = open_own(self._directory / str(port), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            os.close(descriptor)
+            self._held[port] = FileLock(file)
+        except FileLocked:
             return False
-        self._held[port] = descriptor
         return True
 
 
-def _release_all(held: dict[int, int]) -> None:
-    for descriptor in held.values():
-        unlock(descriptor)
-        os.close(descriptor)
+def _release_all(held: dict[int, FileLock]) -> None:
+    for lock in held.values():
+        lock.release()
 
 
 def _make_private(directory: Path) -> bool:

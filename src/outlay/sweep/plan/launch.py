@@ -9,6 +9,7 @@ from typing import Final
 
 from outlay.budget.config import as_text
 from outlay.ledger.price import handed_on
+from outlay.machine import CUDA_VISIBLE
 from outlay.sweep.grid.parsing import budget_overrides, filled, flags, literal, placeholders
 from outlay.sweep.plan.plan import PlannedRun, SweepPlan
 
@@ -123,7 +124,7 @@ def environment_of(run: PlannedRun, place: Place) -> dict[str, str]:
     if entry.price is not None:
         variables["OUTLAY_PRICE"] = handed_on(entry.price)
     if place.devices is not None:
-        variables["CUDA_VISIBLE_DEVICES"] = ",".join(place.devices)
+        variables[CUDA_VISIBLE] = ",".join(place.devices)
     return {**variables, **run.env}
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import sys
 from collections.abc import Collection, Mapping
@@ -11,8 +10,8 @@ from pathlib import Path
 
 from outlay.errors import Finding, InvalidValue
 from outlay.files import make_private
+from outlay.machine import CUDA_VISIBLE, device_names, driver_gpus
 from outlay.proc.identity import MARK_VARIABLE
-from outlay.record.machine import device_names
 from outlay.record.redaction import Redactor
 from outlay.sweep.engines.base import Task
 from outlay.sweep.engines.ports import Ports
@@ -25,16 +24,13 @@ from outlay.sweep.plan.plan import PlannedRun, SweepPlan
 
 def find_devices(stated: str | None, environ: Mapping[str, str]) -> tuple[str, ...] | None:
     """Return the GPUs to allocate: those stated, else the visible ones, else the driver's."""
-    text = stated if stated is not None else environ.get("CUDA_VISIBLE_DEVICES")
+    text = stated if stated is not None else environ.get(CUDA_VISIBLE)
     if text is not None:
         names = device_names(text)
         if stated is not None and (not names or len(set(names)) < len(names)):
             raise InvalidValue("--gpus", stated, 'GPUs, each once, such as "0,1,2,3"')
         return names or None
-    with contextlib.suppress(OSError):
-        count = sum(1 for _ in Path("/proc/driver/nvidia/gpus").iterdir())
-        return tuple(map(str, range(count))) or None
-    return None
+    return tuple(map(str, range(driver_gpus()))) or None
 
 
 def check_fit(plan: SweepPlan, devices: tuple[str, ...] | None, elsewhere: Collection[str]) -> None:
@@ -54,7 +50,7 @@ def check_fit(plan: SweepPlan, devices: tuple[str, ...] | None, elsewhere: Colle
         )
         for run in plan.runs
         if run.world_size > len(devices)
-        and "CUDA_VISIBLE_DEVICES" not in run.env
+        and CUDA_VISIBLE not in run.env
         and run.entry.engine not in elsewhere
     ]
     if findings:
@@ -98,7 +94,7 @@ class MachineResources:
 
     def _free_for(self, run: PlannedRun) -> list[str] | None:
         """Return the free GPUs; None where they are not allocated here."""
-        return None if "CUDA_VISIBLE_DEVICES" in run.env else self._free
+        return None if CUDA_VISIBLE in run.env else self._free
 
 
 # Tasks of planned runs.

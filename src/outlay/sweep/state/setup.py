@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import socket
 from collections.abc import Mapping
@@ -13,8 +12,9 @@ from typing import Any, Final
 from outlay.budget.limits import cost_in
 from outlay.clock import Clock, utc_datetime
 from outlay.errors import Finding, InvalidValue
-from outlay.files import make_private, open_own, unlock
+from outlay.files import make_private, open_own
 from outlay.ledger import gpu_count_of
+from outlay.locks import FileLock, FileLocked
 from outlay.proc.identity import pid_scope
 from outlay.record import facts
 from outlay.record.redaction import Redactor, recorded
@@ -54,50 +54,38 @@ class SweepLock:
     """An exclusive lock of a sweep's directory."""
 
     def __init__(self, root: Path) -> None:
+        holder = f"{os.getpid()} {socket.gethostname()} {pid_scope().namespace}"
         try:
-            self._descriptor = open_own(root / LOCK_FILE, os.O_RDWR | os.O_CREAT)
+            file = open_own(root / LOCK_FILE, os.O_RDWR | os.O_CREAT)
         except OSError as error:
             raise NotASweep(str(root), f"{LOCK_FILE}: {error.strerror}") from None
         try:
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            holder = _read_holder(self._descriptor)
-            os.close(self._descriptor)
-            raise SweepInUse(str(root), str(holder or "another process")) from None
-        os.ftruncate(self._descriptor, 0)
-        named = f"{os.getpid()} {socket.gethostname()} {pid_scope().namespace}"
-        os.pwrite(self._descriptor, named.encode(), 0)
+            self._lock = FileLock(file, holder=holder)
+        except FileLocked as error:
+            other = _parse_holder(error.holder) or "another process"
+            raise SweepInUse(str(root), str(other)) from None
 
     def __enter__(self) -> None:
         """Hold the lock; it was acquired on construction."""
 
     def __exit__(self, *_: object) -> None:
         """Release the lock and clear the holder's name."""
-        os.ftruncate(self._descriptor, 0)
-        unlock(self._descriptor)
-        os.close(self._descriptor)
+        self._lock.release()
 
 
 def holder_of(root: Path) -> Holder | None:
     """Return the process that runs a sweep now, or None."""
     try:
-        descriptor = open_own(root / LOCK_FILE, os.O_RDWR)
+        FileLock(open_own(root / LOCK_FILE, os.O_RDWR)).release()
+    except FileLocked as error:
+        return _parse_holder(error.holder)
     except OSError:
-        return None
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return _read_holder(descriptor)
-    else:
-        unlock(descriptor)
-    finally:
-        os.close(descriptor)
+        pass
     return None
 
 
-def _read_holder(descriptor: int) -> Holder | None:
-    words = os.read(descriptor, 300).decode(errors="replace").split(" ")
-    pid, host, namespace = (*words, "", "")[:3]
+def _parse_holder(text: str) -> Holder | None:
+    pid, host, namespace = (*text.split(" "), "", "")[:3]
     return Holder(int(pid), host or socket.gethostname(), namespace) if pid.isdecimal() else None
 
 

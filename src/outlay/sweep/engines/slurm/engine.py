@@ -10,15 +10,14 @@ from typing import ClassVar, Final
 import msgspec
 
 from outlay.clock import SYSTEM, Clock
+from outlay.slurm import WAITING, cancel_job
 from outlay.sweep.engines.base import Ended, Task, TaskStanding
 from outlay.sweep.engines.slurm.job_spec import read_times
 from outlay.sweep.engines.slurm.poller import Poller, Submitted
 from outlay.sweep.engines.slurm.queue import (
     UNKNOWN,
-    WAITING,
     Batch,
     JobStatuses,
-    Slurm,
     read_batches,
     run_of,
 )
@@ -49,9 +48,8 @@ class SlurmEngine:
         check_available()
         self._root = root
         self._clock = clock
-        self._slurm = Slurm()
-        self._poller = Poller(self._slurm, clock)
-        self._submissions = SubmissionQueue(root, self._slurm, self._poller, clock)
+        self._poller = Poller(clock)
+        self._submissions = SubmissionQueue(root, self._poller, clock)
         self._earlier: EarlierBatches | None = None
 
     # -- starting ---------------------------------------------------------------------------
@@ -115,7 +113,7 @@ class SlurmEngine:
         if known is None or known.cancels >= level:
             return
         job = known.batch.job_of(ticket) or (known.status.job if known.status is not None else "")
-        if job and self._slurm.cancel(job, force=force):
+        if job and cancel_job(job, force=force):
             known.cancels = level
         self._poller.poll_soon()
 

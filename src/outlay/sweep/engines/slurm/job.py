@@ -36,6 +36,7 @@ from outlay.proc.identity import (
     signal_group,
 )
 from outlay.record.supervision import Supervision
+from outlay.slurm import start_rename
 from outlay.sweep.engines.slurm.job_spec import (
     HIDDEN_WORD,
     EventKind,
@@ -287,7 +288,7 @@ class JobRun:
         self._renamed = True
         if self.allocation.first and self.spec.title not in ("", os.environ.get("SLURM_JOB_NAME")):
             with suppress(OSError):
-                self._renaming = self.allocation.rename(self.spec.title)
+                self._renaming = start_rename(self.allocation.job, self.spec.title)
 
     def _enforce_time_limit(self, child: subprocess.Popen[bytes], ran_ns: int) -> None:
         most_ns, kill_ns = self.spec.most_ns, self.spec.kill_ns

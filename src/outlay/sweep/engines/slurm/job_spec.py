@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +18,7 @@ from outlay.clock import SYSTEM
 from outlay.decoding import BadDocument, Decoder, Int64, read_document, read_file
 from outlay.errors import InvalidValue
 from outlay.files import open_own, seal_of
-from outlay.record.machine import SlurmJob
+from outlay.slurm import SlurmJob, queued_jobs, requeue_job
 from outlay.sweep.engines.ports import RANGE
 
 # The job spec: a file in the run's directory, without secrets.
@@ -190,8 +189,6 @@ class JobTimes(msgspec.Struct, frozen=True, kw_only=True):
 
 # A job's allocation: its number, its nodes, and the rendezvous of its processes.
 
-NO_SUCH_JOB: Final = "Invalid job id"
-"""squeue's error for a single job number that it does not know."""
 _TRIES = 5
 _BETWEEN_TRIES_S = 2.0
 
@@ -251,26 +248,17 @@ class JobAllocation:
 
         A controller that does not answer may be restarting, and is asked again.
         """
-        command = ["squeue", "--noheader", f"--jobs={self.job}", "--format=%i %T"]
         for _ in range(_TRIES):
-            asked = subprocess.run(command, capture_output=True, text=True, check=False)
-            if asked.returncode == 0 or NO_SUCH_JOB in asked.stderr:
-                break
+            queue = queued_jobs(self.job)
+            if queue is not None:
+                return (self.job, "RUNNING") in [(one.job, one.state) for one in queue]
             SYSTEM.sleep(_BETWEEN_TRIES_S)
-        return [self.job, "RUNNING"] in [line.split() for line in asked.stdout.splitlines()]
-
-    def rename(self, title: str) -> subprocess.Popen[bytes]:
-        """Start ``scontrol`` to rename the job in the queue; there is no need to wait."""
-        command = ["scontrol", "update", f"jobid={self.job}", f"jobname={title}"]
-        quiet = subprocess.DEVNULL
-        return subprocess.Popen(command, stdin=quiet, stdout=quiet, stderr=quiet)
+        return False
 
     def requeue(self) -> bool:
         """Requeue the job; False if Slurm refuses."""
         for _ in range(_TRIES):
-            command = ["scontrol", "requeue", self.job]
-            asked = subprocess.run(command, check=False)
-            if asked.returncode == 0:
+            if requeue_job(self.job):
                 return True
             SYSTEM.sleep(_BETWEEN_TRIES_S)
         return False

@@ -12,9 +12,16 @@ from typing import TYPE_CHECKING, Final
 
 from outlay.clock import Clock
 from outlay.proc.exit_record import ExitRecord, read_exit
+from outlay.slurm import JobStatus
 from outlay.sweep.engines.base import Ended, How
 from outlay.sweep.engines.slurm.job_spec import JobTimes, read_times
-from outlay.sweep.engines.slurm.queue import UNKNOWN, Batch, JobStatus, JobStatuses, Slurm
+from outlay.sweep.engines.slurm.queue import (
+    UNKNOWN,
+    Batch,
+    JobStatuses,
+    query_accounting,
+    query_queue,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -64,12 +71,12 @@ class Submitted:
 class Poller:
     """Polls the status of every submitted attempt."""
 
-    _slurm: Slurm
     _clock: Clock
     submitted: dict[str, Submitted] = field(default_factory=dict)
     ended: dict[str, Ended] = field(default_factory=dict)
     _next_ns: int = 0
     _interval_ns: int = SHORTEST_NS
+    _has_accounting: bool = True
 
     def poll_soon(self) -> None:
         """Reset the back-off: a change is expected."""
@@ -94,11 +101,13 @@ class Poller:
 
     def query(self, wanted: Mapping[JobKey, Batch]) -> JobStatuses | None:
         """Return the status of jobs, from accounting where squeue has forgotten them."""
-        statuses = self._slurm.query_queue(_unique(wanted.values()))
+        statuses = query_queue(_unique(wanted.values()))
         if statuses is None:
             return None
         forgotten = _unique(batch for key, batch in wanted.items() if key not in statuses)
-        return self._slurm.query_accounting(forgotten) | statuses
+        accounts = query_accounting(forgotten) if self._has_accounting else None
+        self._has_accounting = accounts is not None
+        return (accounts or {}) | statuses
 
     def _update(self, statuses: JobStatuses | None) -> bool:
         """Update every job; return whether anything changed.

@@ -1,14 +1,11 @@
-"""Slurm's queue: batches of jobs as submitted, and their status from squeue and sacct."""
+"""Batches of jobs as submitted, and their status from squeue and sacct."""
 
 from __future__ import annotations
 
 import contextlib
-import os
 import re
 import secrets
-import subprocess
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -16,7 +13,7 @@ import msgspec
 
 from outlay.decoding import BadDocument, read_document
 from outlay.files import make_private, write_whole
-from outlay.sweep.engines.slurm.job_spec import NO_SUCH_JOB
+from outlay.slurm import JobStatus, accounted_jobs, queued_jobs
 
 # Batches: a file and a directory each below the sweep's ``slurm`` directory.
 #
@@ -108,167 +105,56 @@ def read_batches(root: Path) -> list[Batch]:
     return batches
 
 
-# Job status: parsing the output of ``squeue``, and of ``sacct`` for jobs it has forgotten. Pure.
+# The status of batches.
 
-FORMAT: Final = "%F|%K|%T|%r|%N|%o"
-"""Array job number, array index, state, reason, nodes, script."""
-_SACCT_FORMAT: Final = "JobID,State"
-_TIMEOUT_S: Final = 60
-_DEFAULT_ARRAY_SIZE: Final = 1001
-
-ENDED: Final = frozenset(
-    ["COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "PREEMPTED", "NODE_FAIL", "BOOT_FAIL",
-     "DEADLINE", "OUT_OF_MEMORY", "REVOKED"]
-)  # fmt: skip
-"""The final states of https://slurm.schedmd.com/job_state_codes.html."""
-
-WAITING: Final = frozenset(["PENDING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "SPECIAL_EXIT"])
-"""The states of a job that waits to be started, for the first time or again."""
 UNKNOWN: Final = "UNKNOWN"
 """The state of a job while Slurm does not answer."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobStatus:
-    """A job's status.
-
-    Attributes:
-        job: Its job number, with the array index if it has one.
-        state: Slurm's state, without suffixes.
-        reason: Why it waits.
-    """
-
-    job: str
-    state: str
-    reason: str = ""
-    nodes: str = ""
-
-    @property
-    def is_over(self) -> bool:
-        """Whether it will not run again."""
-        return self.state in ENDED
-
-
 JobStatuses = dict[tuple[str, int], JobStatus]
 """By batch name and array index."""
 
 
-def parse_squeue(text: str, batches: Sequence[Batch]) -> JobStatuses:
-    """Return the status of the jobs of batches in ``squeue --array --format FORMAT``.
+def match_batches(found: Iterable[JobStatus], batches: Collection[Batch]) -> JobStatuses:
+    """Return the status of the jobs of batches; of a requeued job that sacct lists, the last one.
 
-    Jobs are matched by number, or by script where the number is unknown. The script must match
-    too: another cluster, or this one after a reinstall, may have given the number to another job.
+    Jobs are matched by number, or by script where the number is unknown. The script that squeue
+    lists must match too: another cluster, or this one after a reinstall, may have given the number
+    to another job.
     """
     numbered = {batch.job: batch for batch in batches if batch.job}
     unnumbered = [batch for batch in batches if not batch.job]
     statuses: JobStatuses = {}
-    for line in text.splitlines():
-        fields = line.split("|", FORMAT.count("|"))
-        if len(fields) != FORMAT.count("|") + 1:
-            continue
-        number, index, state, reason, nodes, script = fields
-        batch = numbered.get(number)
-        if batch is None:
+    for status in found:
+        number, _, index = status.job.partition("_")
+        script, batch = status.script, numbered.get(number)
+        if batch is None and script is not None:
             batch = next((other for other in unnumbered if other.has_script(script)), None)
-        if batch is None or not batch.has_script(script):
+        if batch is None or (script is not None and not batch.has_script(script)):
             continue
-        in_array = index.isdecimal()
-        statuses[batch.name, int(index) if in_array else 0] = JobStatus(
-            job=f"{number}_{index}" if in_array else number, state=state, reason=reason, nodes=nodes
-        )
+        if not index or index.isdecimal():  # Else the pending rest of an array: ``4_[3-9]``.
+            statuses[batch.name, int(index or 0)] = status
     return statuses
 
 
-def parse_sacct(text: str, batches: Sequence[Batch]) -> JobStatuses:
-    """Return the status of jobs in ``sacct --parsable2``; of a requeued job, the last one."""
-    numbered = {batch.job: batch for batch in batches if batch.job}
+def query_queue(batches: Collection[Batch]) -> JobStatuses | None:
+    """Return the status of the jobs that squeue remembers; None if Slurm does not answer."""
+    numbers = _job_numbers(batches)
+    selections = [numbers] if numbers else []
+    if not all(batch.job for batch in batches):
+        selections.append("")  # Found by script, whatever their number.
     statuses: JobStatuses = {}
-    for line in text.splitlines():
-        number, state = [*line.split("|"), ""][:2]
-        base, _, index = number.partition("_")
-        batch = numbered.get(base)
-        if batch is None or (index and not index.isdecimal()):
-            continue  # A job step, or the pending rest of an array: ``4_[3-9]``.
-        word = (state.split() or [""])[0]  # CANCELLED by 1000
-        statuses[batch.name, int(index or 0)] = JobStatus(job=number, state=word)
+    for selection in selections:
+        queue = queued_jobs(selection)
+        if queue is None:
+            return None
+        statuses |= match_batches(queue, batches)
     return statuses
 
 
-def parse_array_size(text: str) -> int:
-    """Return the cluster's MaxArraySize from ``scontrol show config``."""
-    for line in text.splitlines():
-        key, _, value = line.partition("=")
-        if key.strip() == "MaxArraySize" and value.strip().isdecimal():
-            return int(value)
-    return _DEFAULT_ARRAY_SIZE
-
-
-# Slurm's commands.
-
-
-@dataclass(slots=True)
-class Slurm:
-    """Runs the cluster's commands."""
-
-    _has_accounting: bool = True
-
-    def query_queue(self, batches: Collection[Batch]) -> JobStatuses | None:
-        """Return the status of the jobs that squeue remembers; None if Slurm does not answer."""
-        numbers = _job_numbers(batches)
-        selections = [f"--jobs={numbers}"] if numbers else []
-        if not all(batch.job for batch in batches):
-            selections.append(f"--user={os.getuid()}")  # Found by script, whatever their number.
-        statuses: JobStatuses = {}
-        for selection in selections:
-            output = self._squeue(selection)
-            if output is None:
-                return None
-            statuses |= parse_squeue(output, list(batches))
-        return statuses
-
-    def _squeue(self, selection: str) -> str | None:
-        command = ["squeue", "--noheader", "--array", "--states=all", f"--format={FORMAT}"]
-        done = self._run(*command, selection)
-        if done is None or (done.returncode and NO_SUCH_JOB not in done.stderr):
-            return None
-        return done.stdout
-
-    def query_accounting(self, batches: Collection[Batch]) -> JobStatuses:
-        """Return the status of jobs from sacct; empty on a cluster without accounting."""
-        numbers = _job_numbers(batches)
-        if not numbers or not self._has_accounting:
-            return {}
-        command = ["sacct", "--noheader", "--parsable2", "--allocations", "--starttime=2000-01-01"]
-        output = self._output_of(*command, f"--format={_SACCT_FORMAT}", f"--jobs={numbers}")
-        if output is None:
-            self._has_accounting = False
-            return {}
-        return parse_sacct(output, list(batches))
-
-    def max_array_size(self) -> int:
-        """Return how many jobs an array may have."""
-        return parse_array_size(self._output_of("scontrol", "show", "config") or "")
-
-    def cancel(self, job: str, *, force: bool = False) -> bool:
-        """Cancel a job: SIGTERM, and SIGKILL after the cluster's KillWait; or SIGKILL at once.
-
-        Returns False if Slurm did not accept that.
-        """
-        if force:
-            self._output_of("scancel", "--signal=KILL", job)
-        return self._output_of("scancel", job) is not None
-
-    def _output_of(self, *command: str) -> str | None:
-        done = self._run(*command)
-        return done.stdout if done is not None and done.returncode == 0 else None
-
-    def _run(self, *command: str) -> subprocess.CompletedProcess[str] | None:
-        try:
-            return subprocess.run(
-                command, capture_output=True, text=True, check=False, timeout=_TIMEOUT_S
-            )
-        except (OSError, subprocess.TimeoutExpired):
-            return None
+def query_accounting(batches: Collection[Batch]) -> JobStatuses | None:
+    """Return the status of jobs from sacct; None on a cluster without accounting."""
+    numbers = _job_numbers(batches)
+    accounts = accounted_jobs(numbers) if numbers else []
+    return None if accounts is None else match_batches(accounts, batches)
 
 
 def _job_numbers(batches: Collection[Batch]) -> str:

@@ -25,6 +25,7 @@ from outlay.clock import Clock
 from outlay.errors import MissingExtra, OutlayError
 from outlay.files import write_whole
 from outlay.record.redaction import REDACTED, STANDS_FOR, Redactor, is_secret_name
+from outlay.slurm import max_array_size
 from outlay.sweep.engines.base import Ended, Task
 from outlay.sweep.engines.slurm.job_options import SlurmRequest, slurm_options, submitit_parameters
 from outlay.sweep.engines.slurm.job_spec import (
@@ -38,11 +39,11 @@ from outlay.sweep.engines.slurm.poller import Poller, Submitted
 from outlay.sweep.engines.slurm.queue import (
     Batch,
     JobStatuses,
-    Slurm,
     batch_directory,
     delete_batch,
     job_title,
     new_batch,
+    query_queue,
     write_batch,
 )
 
@@ -211,7 +212,6 @@ class SubmissionQueue:
     """The tasks to be submitted to Slurm; ``jobs`` may run at the same time, None for all."""
 
     _root: Path
-    _slurm: Slurm
     _poller: Poller
     _clock: Clock
     jobs: int | None = None
@@ -276,7 +276,7 @@ class SubmissionQueue:
 
     def _next_batch_size(self, request: SlurmRequest) -> int:
         if self._max_array_size is None:
-            self._max_array_size = self._slurm.max_array_size()
+            self._max_array_size = max_array_size()
         most, limit = self._max_array_size, request.options.max_submit
         free = most if limit is None else limit - len(self._poller.submitted)
         return min(most, free, self._max_batch or most)
@@ -320,7 +320,7 @@ class SubmissionQueue:
             self._unconfirmed = batch
             self._max_batch = max(1, len(batch.tickets) // 2)
             self._retry_ns = self._clock.monotonic_ns() + RETRY_NS
-            if statuses := self._slurm.query_queue([batch]):
+            if statuses := query_queue([batch]):
                 self._resolve_with(statuses)
             return
         delete_batch(self._root, batch)
@@ -337,7 +337,7 @@ class SubmissionQueue:
             return True
         if self._clock.monotonic_ns() < self._next_query_ns:
             return False
-        statuses = self._slurm.query_queue([self._unconfirmed])
+        statuses = query_queue([self._unconfirmed])
         if statuses is None:
             self._next_query_ns = self._clock.monotonic_ns() + RETRY_NS
             return False

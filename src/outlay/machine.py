@@ -1,27 +1,31 @@
-"""The machine, process and Slurm job of a run: its GPUs, its nodes, when it was started.
+"""This machine and process: boot, GPUs and which of them are visible, nodes, start.
 
 Read from the launcher's environment variables and ``/proc``, without commands. What the user stated
-is handled by ``outlay.runs.options``.
+is handled by ``outlay.runs.options``. Standard library only: the keeper loads this in its own
+interpreter.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-import re
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from itertools import takewhile
 from pathlib import Path
 from types import FrameType
 from typing import Final
 
+from outlay.files import first_line
+
 _END_OF_DEVICES = "-1"
 """CUDA ignores this entry and all after it; alone, it hides every GPU."""
-_VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
+CUDA_VISIBLE: Final = "CUDA_VISIBLE_DEVICES"
+"""The variable that makes only these GPUs visible to a process."""
+_VISIBLE = (CUDA_VISIBLE, "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
 _DRIVER = Path("/proc/driver/nvidia/gpus")
-_PROC = Path("/proc")
 _START_TIME = 19
 """Index of field 22 of ``/proc/<pid>/stat`` among those after the program's name: see proc(5)."""
 
@@ -31,6 +35,15 @@ SERVERS = frozenset({
 })  # fmt: skip
 """Packages that call training from a process that was not started only for it."""
 _OWN_SERVERS = ("outlay.sweep", "outlay.demo", "outlay.cli", "multiprocessing.pool")
+
+
+@cache
+def boot_id() -> str:
+    """Return an id that changes with every boot of this machine, or ""."""
+    return first_line("/proc/sys/kernel/random/boot_id")
+
+
+# GPUs
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,25 +63,42 @@ def node_gpus(environ: Mapping[str, str]) -> NodeGpus:
         return NodeGpus(granted, "slurm")
     if listed := environ.get("SLURM_STEP_GPUS") or environ.get("SLURM_JOB_GPUS"):
         return NodeGpus(len(listed.split(",")), "slurm")
-    visible = visible_devices(environ)
-    if visible is None:
-        with contextlib.suppress(OSError):
-            return NodeGpus(sum(1 for _ in _DRIVER.iterdir()), "driver")
-        return NodeGpus()
-    local_processes = whole_number(environ, "LOCAL_WORLD_SIZE") or 1
-    return NodeGpus(local_processes if len(visible) == 1 else len(visible), "visible")
-
-
-def visible_devices(environ: Mapping[str, str]) -> tuple[str, ...] | None:
-    """Return the names of the devices that a process may use; None if they are not limited."""
     text = next((environ[name] for name in _VISIBLE if name in environ), None)
-    return None if text is None else device_names(text)
+    if text is None:
+        return NodeGpus(driver_gpus(), "driver")
+    visible, processes = len(device_names(text)), whole_number(environ, "LOCAL_WORLD_SIZE") or 1
+    return NodeGpus(processes if visible == 1 else visible, "visible")
 
 
 def device_names(text: str) -> tuple[str, ...]:
     """Parse a list of devices such as ``"0,2"``, up to the first ``-1``."""
     listed = [name.strip() for name in text.split(",") if name.strip()]
     return tuple(takewhile(lambda name: name != _END_OF_DEVICES, listed))
+
+
+def visible_gpus(environ: Mapping[str, str]) -> int:
+    """Return how many NVIDIA GPUs this process may use; 0 if unknown."""
+    if listed := environ.get(CUDA_VISIBLE, "").strip():
+        return len(device_names(listed))
+    return driver_gpus()
+
+
+def driver_gpus() -> int:
+    """Return how many GPUs NVIDIA's driver has; 0 without a driver."""
+    return sum(1 for _ in _DRIVER.glob("*"))
+
+
+def gpu_model() -> str:
+    """Return this host's NVIDIA model from the driver's files, or ""."""
+    for information in sorted(_DRIVER.glob("*/information")):
+        with contextlib.suppress(OSError):
+            for line in information.read_text().splitlines():
+                if line.startswith("Model:"):
+                    return line.removeprefix("Model:").strip()
+    return ""
+
+
+# Nodes, as the launcher numbers them
 
 
 def node_count(environ: Mapping[str, str]) -> int:
@@ -84,7 +114,7 @@ def node_number(environ: Mapping[str, str]) -> int:
 
 def init_start() -> str:
     """Return the start of process 1 in ticks since boot: it differs for each container start."""
-    ticks = _start_ticks(1)
+    ticks = start_ticks(1)
     return "" if ticks is None else str(ticks)
 
 
@@ -140,80 +170,32 @@ def _callers(frame: FrameType | None) -> Iterator[str]:
 
 
 def _start_ns(pid: int, now_ns: int, boot_ns: int) -> int:
-    ticks = _start_ticks(pid)
+    ticks = start_ticks(pid)
     if ticks is None:
         return 0
     age_ns = boot_ns - ticks * 10**9 // os.sysconf("SC_CLK_TCK")
     return now_ns - age_ns if age_ns > 0 else 0
 
 
-def _start_ticks(pid: int) -> int | None:
+def start_ticks(pid: int) -> int | None:
     """Return a process's start in clock ticks since boot; None if it cannot be read."""
     try:
-        # The program's name is in parentheses and may itself contain parentheses.
-        after_name = (_PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
-        return int(after_name[_START_TIME])
-    except (OSError, ValueError, IndexError, UnicodeDecodeError):
+        return int(read_stat(pid)[_START_TIME])
+    except (OSError, ValueError, IndexError):
         return None
+
+
+def read_stat(pid: int) -> list[str]:
+    """Return the fields of ``/proc/<pid>/stat`` after the program's name; raises OSError."""
+    descriptor = os.open(f"/proc/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        # The program's name is in parentheses, and may contain anything.
+        return os.read(descriptor, 4096).decode(errors="replace").rpartition(")")[2].split()
+    finally:
+        os.close(descriptor)
 
 
 def whole_number(environ: Mapping[str, str], name: str) -> int | None:
     """Return a variable's value as an integer; None if it is unset or not a number."""
     text = environ.get(name, "")
     return int(text) if text.isdecimal() else None
-
-
-# The Slurm job
-#
-# outlay identifies a job by ``<array>_<task>`` inside an array, else by its number. Slurm's raw
-# number is ambiguous: one task of every array has the array's own number, and querying that returns
-# all its tasks. The restart is not part of the identity: a requeued job is the same job.
-
-_NUMBER: Final = re.compile(r"[0-9]+")
-_LONGEST_S: Final = 2**33
-"""Slurm uses later end times for "no limit"."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SlurmJob:
-    """One start of a job.
-
-    Attributes:
-        id: ``<array>_<task>``, or its number.
-        raw: Slurm's number, ``JobIDRaw`` of ``sacct``.
-        restart: How often Slurm had started it before.
-        step: The ``srun`` step of the process; "" in the batch script.
-        end_ns: When its time limit ends, UTC nanoseconds; None if unknown.
-    """
-
-    id: str
-    raw: str
-    restart: int
-    step: str
-    partition: str
-    end_ns: int | None
-
-    @classmethod
-    def of(cls, environ: Mapping[str, str]) -> SlurmJob | None:
-        """Return the job of a process with this environment; None outside of Slurm."""
-        raw = environ.get("SLURM_JOB_ID", "")
-        if not raw:
-            return None
-        array, task = (environ.get(f"SLURM_ARRAY_{part}_ID", "") for part in ("JOB", "TASK"))
-        is_task = bool(_NUMBER.fullmatch(array) and _NUMBER.fullmatch(task))
-        step = environ.get("SLURM_STEP_ID", "")
-        return cls(
-            id=f"{array}_{task}" if is_task else raw,
-            raw=raw,
-            restart=whole_number(environ, "SLURM_RESTART_COUNT") or 0,
-            step=step if _NUMBER.fullmatch(step) else "",
-            partition=environ.get("SLURM_JOB_PARTITION", ""),
-            end_ns=end_of(environ.get("SLURM_JOB_END_TIME", "")),
-        )
-
-
-def end_of(text: str) -> int | None:
-    """Parse the end of a job's time limit, seconds since 1970, to ns; None without a limit."""
-    if not _NUMBER.fullmatch(text) or not 0 < int(text) < _LONGEST_S:
-        return None
-    return int(text) * 10**9

@@ -1,0 +1,237 @@
+"""Slurm: the job that a process runs in, and the cluster's commands with their answers parsed.
+
+Which jobs a sweep has and how they are submitted is known to its engine; accounts that a person has
+exported with ``sacct`` are parsed in ``runs.accounting``.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    import subprocess  # Training that runs none of Slurm's commands does not load it.
+
+# The job of a process, by its environment.
+#
+# outlay identifies a job by ``<array>_<task>`` inside an array, else by its number. Slurm's raw
+# number is ambiguous: one task of every array has the array's own number, and querying that returns
+# all its tasks. The restart is not part of the identity: a requeued job is the same job.
+
+_NUMBER: Final = re.compile(r"[0-9]+")
+_LONGEST_S: Final = 2**33
+"""Slurm uses later end times for "no limit"."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlurmJob:
+    """One start of a job.
+
+    Attributes:
+        id: ``<array>_<task>``, or its number.
+        raw: Slurm's number, ``JobIDRaw`` of ``sacct``.
+        restart: How often Slurm had started it before.
+        step: The ``srun`` step of the process; "" in the batch script.
+        end_ns: When its time limit ends, UTC nanoseconds; None if unknown.
+    """
+
+    id: str
+    raw: str
+    restart: int
+    step: str
+    partition: str
+    end_ns: int | None
+
+    @classmethod
+    def of(cls, environ: Mapping[str, str]) -> SlurmJob | None:
+        """Return the job of a process with this environment; None outside of Slurm."""
+        raw = environ.get("SLURM_JOB_ID", "")
+        if not raw:
+            return None
+        array, task = (environ.get(f"SLURM_ARRAY_{part}_ID", "") for part in ("JOB", "TASK"))
+        is_task = bool(_NUMBER.fullmatch(array) and _NUMBER.fullmatch(task))
+        step, restart = environ.get("SLURM_STEP_ID", ""), environ.get("SLURM_RESTART_COUNT", "")
+        return cls(
+            id=f"{array}_{task}" if is_task else raw,
+            raw=raw,
+            restart=int(restart) if _NUMBER.fullmatch(restart) else 0,
+            step=step if _NUMBER.fullmatch(step) else "",
+            partition=environ.get("SLURM_JOB_PARTITION", ""),
+            end_ns=instant_of(environ.get("SLURM_JOB_END_TIME", "")),
+        )
+
+
+def instant_of(text: str) -> int | None:
+    """Parse seconds since 1970 to ns; None for "N/A", "Unknown" and the end of no limit."""
+    if not _NUMBER.fullmatch(text) or not 0 < int(text) < _LONGEST_S:
+        return None
+    return int(text) * 10**9
+
+
+# The queue.
+
+ENDED: Final = frozenset(
+    ["COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "PREEMPTED", "NODE_FAIL", "BOOT_FAIL",
+     "DEADLINE", "OUT_OF_MEMORY", "REVOKED"]
+)  # fmt: skip
+"""The final states of https://slurm.schedmd.com/job_state_codes.html."""
+
+WAITING: Final = frozenset(["PENDING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "SPECIAL_EXIT"])
+"""The states of a job that waits to be started, for the first time or again."""
+
+FORMAT: Final = "%F|%K|%T|%r|%N|%S|%e|%j|%o"
+"""Array job number, array index, state, reason, nodes, start, end, name, script."""
+_NO_SUCH_JOB: Final = "Invalid job id"
+"""squeue's error for a single job number that it does not know."""
+_DEFAULT_ARRAY_SIZE: Final = 1001
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobStatus:
+    """A job's status.
+
+    Attributes:
+        job: Its job number, with the array index if it has one.
+        state: Slurm's state, without suffixes.
+        reason: Why it waits.
+        script: The path of its script; None if Slurm was not asked for it.
+        start_ns: When it starts or started; None if unknown.
+        end_ns: When its time limit ends, or it ended; None if unknown.
+    """
+
+    job: str
+    state: str
+    reason: str = ""
+    nodes: str = ""
+    name: str = ""
+    script: str | None = None
+    start_ns: int | None = field(default=None, compare=False)  # Forecasts, which vary.
+    end_ns: int | None = field(default=None, compare=False)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it will not run again."""
+        return self.state in ENDED
+
+
+def parse_squeue(text: str) -> list[JobStatus]:
+    """Return the jobs in the output of ``squeue --array --format FORMAT``."""
+    most = FORMAT.count("|")
+    lines = (line.split("|", most) for line in text.splitlines())
+    return [
+        JobStatus(
+            job=f"{number}_{index}" if index.isdecimal() else number, state=state, reason=reason,
+            nodes=nodes, name=name, script=script,
+            start_ns=instant_of(start), end_ns=instant_of(end),
+        )
+        for number, index, state, reason, nodes, start, end, name, script in (
+            fields for fields in lines if len(fields) > most
+        )
+    ]  # fmt: skip
+
+
+def parse_sacct(text: str) -> list[JobStatus]:
+    """Return the jobs in ``sacct --parsable2 --format=JobID,State``; a line for every start."""
+    fields = ([*line.split("|"), ""] for line in text.splitlines())
+    return [JobStatus(job=job, state=state_of(state)) for job, state, *_ in fields]
+
+
+def state_of(text: str) -> str:
+    """Return a state without what sacct adds: CANCELLED of ``CANCELLED by 1000``."""
+    return (text.split() or [""])[0]
+
+
+def parse_array_size(text: str) -> int:
+    """Return the cluster's MaxArraySize from ``scontrol show config``."""
+    for line in text.splitlines():
+        key, _, value = line.partition("=")
+        if key.strip() == "MaxArraySize" and value.strip().isdecimal():
+            return int(value)
+    return _DEFAULT_ARRAY_SIZE
+
+
+# Slurm's commands.
+
+_TIMEOUT_S: Final = 30
+_OF_THE_USER: Final = ("SQUEUE_", "SACCT_", "SCANCEL_", "SCONTROL_")
+"""Prefixes of variables that are defaults of options: they would select and show other jobs."""
+
+
+def queued_jobs(numbers: str = "") -> list[JobStatus] | None:
+    """Return the jobs that squeue remembers, ended ones too; None if Slurm does not answer.
+
+    ``numbers`` are separated by commas; default: all jobs of this user.
+    """
+    selection = f"--jobs={numbers}" if numbers else f"--user={os.getuid()}"
+    command = ["squeue", "--noheader", "--array", "--states=all", f"--format={FORMAT}"]
+    done = _run(*command, selection)
+    if done is None or (done.returncode and _NO_SUCH_JOB not in done.stderr):
+        return None
+    return parse_squeue(done.stdout)
+
+
+def job_status(job: str) -> JobStatus | None:
+    """Return the status of one job by squeue; None without an answer.
+
+    A job leaves the queue as soon as its script ends, even if other processes still run; Slurm
+    remembers it for a while.
+    """
+    return next((status for status in queued_jobs(job) or () if status.job == job), None)
+
+
+def accounted_jobs(numbers: str) -> list[JobStatus] | None:
+    """Return the status of jobs from sacct; None on a cluster without accounting."""
+    command = ["sacct", "--noheader", "--parsable2", "--allocations", "--starttime=2000-01-01"]
+    done = _run(*command, "--format=JobID,State", f"--jobs={numbers}")
+    return None if done is None or done.returncode else parse_sacct(done.stdout)
+
+
+def max_array_size() -> int:
+    """Return how many jobs an array may have."""
+    done = _run("scontrol", "show", "config")
+    return parse_array_size("" if done is None or done.returncode else done.stdout)
+
+
+def cancel_job(job: str, *, force: bool = False) -> bool:
+    """Cancel a job: SIGTERM, and SIGKILL after the cluster's KillWait; or SIGKILL at once.
+
+    Returns False if Slurm did not accept that.
+    """
+    if force:
+        _run("scancel", "--signal=KILL", job)
+    done = _run("scancel", job)
+    return done is not None and done.returncode == 0
+
+
+def requeue_job(job: str) -> bool:
+    """Requeue a job; False if Slurm refuses, which is printed."""
+    done = _run("scontrol", "requeue", job, is_shown=True)
+    return done is not None and done.returncode == 0
+
+
+def start_rename(job: str, name: str) -> subprocess.Popen[bytes]:
+    """Start to rename a job in the queue; there is no need to wait for it."""
+    import subprocess
+
+    command = ["scontrol", "update", f"jobid={job}", f"jobname={name}"]
+    quiet = subprocess.DEVNULL
+    return subprocess.Popen(command, stdin=quiet, stdout=quiet, stderr=quiet)
+
+
+def _run(*command: str, is_shown: bool = False) -> subprocess.CompletedProcess[str] | None:
+    """Run a command; None if it is missing, or does not answer in time. Times are since 1970."""
+    import subprocess
+
+    shown = None if is_shown else subprocess.PIPE
+    environ = {n: v for n, v in os.environ.items() if not n.startswith(_OF_THE_USER)}
+    try:
+        return subprocess.run(
+            command, stdin=subprocess.DEVNULL, stdout=shown, stderr=shown, check=False,
+            timeout=_TIMEOUT_S, encoding="utf-8", errors="replace",
+            env=environ | {"SLURM_TIME_FORMAT": "%s"},
+        )  # fmt: skip
+    except (OSError, subprocess.TimeoutExpired, ValueError):
+        return None
