@@ -34,7 +34,7 @@ from outlay.runs.spending_reader import read_spending, refresh_books
 from outlay.store.run_row import RunRow
 from outlay.store.runs import list_runs
 from outlay.units import Money
-from outlay.units.shown import amount_text, decimals_of, kind_suffix, money_text, range_text
+from outlay.units.shown import amount_text, decimals_of, graded, kind_suffix, money_text, range_text
 
 NEAR_PERCENT = 75
 """Used share of a budget or ceiling from which the digest lists it."""
@@ -366,7 +366,7 @@ def _savings(digest: Digest) -> Iterator[Block]:
             )
             for line in digest.advice
         )
-        yield Table(("advice", "saves", "runs", "how"), rows, "estimated")
+        yield Table(("advice", graded("saves", "estimated"), "runs", "how"), rows)
 
 
 def _heads(digest: Digest) -> Iterator[Block]:
