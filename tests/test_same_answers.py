@@ -31,6 +31,7 @@ from outlay.runs.collect import collect
 from outlay.runs.figures import flat
 from outlay.store import open_store
 from outlay.units import Money
+from outlay.units.shown import graded
 from outlay.web.book_reader import BookReader
 from outlay.web.guard import guard_page
 from outlay.web.money import money_page
@@ -326,13 +327,23 @@ def test_texts_have_the_amount_with_its_kind_and_assumed_part(registered: Path, 
 @pytest.mark.parametrize("name", ["gaps", "share", "euro"])
 def test_report_and_cost_list_the_same_prices(registered: Path, name: str) -> None:
     shown = [
-        line.removeprefix("price ")
+        line.removeprefix("price ").strip()
         for line in in_process("cost", registered / name, columns=200).out.splitlines()
         if line.startswith("price ")
     ]
     figures = said("report", registered / name)["figures"]
     assert [each["text"] for each in figures if each["label"] == "price"] == shown
     assert len(shown) == (1 if name == "share" else 2)
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_commands_word_figures_as_the_report_does(registered: Path, name: str) -> None:
+    shared = ("Reliability", "Step times", "Checkpoints", "What a unit cost")
+    figures = [e for e in said("report", registered / name)["figures"] if e["section"] in shared]
+    shown = (in_process(word, registered / name, columns=200).out for word in ("goodput", "cost"))
+    lines = {" ".join(line.split()) for text in shown for line in text.splitlines()}
+    assert len(figures) >= 4
+    assert {f"{e['label']} {graded(e['text'], e['grade'])}" for e in figures} <= lines
 
 
 @pytest.mark.usefixtures("registered")

@@ -67,7 +67,8 @@ def test_each_currency_is_charged_for_its_own_time(paid_twice: Path) -> None:
 
 def test_commands_show_the_other_currency_beside(paid_twice: Path) -> None:
     assert "total in EUR, beside" in output("cost", paid_twice)
-    assert "cost 2.00 USD and 6.00 EUR" in output("goodput", paid_twice)
+    said = output("goodput", paid_twice)
+    assert "cost 2.00 USD (assumed)   cost in EUR, beside 6.00 EUR (assumed)" in said
     (beside,) = json_of("cost", paid_twice)["cost"]["cost_beside"]
     assert beside["cost"] == {"micros": 6_000_000, "currency": "EUR"}
     assert json_of("goodput", paid_twice)["cost_beside"][0]["cost"] == beside["cost"]

@@ -123,7 +123,7 @@ def test_a_script_with_recorded_steps_has_a_goodput(tutorial: Follower) -> None:
 
 
 def test_the_budget_stops_the_same_script(tutorial: Follower) -> None:
-    assert "Stopped by" in tutorial.printed["outlay budget runs/short"]
+    assert "stopped by" in tutorial.printed["outlay budget runs/short"]
 
 
 def test_every_run_of_the_sweep_was_paid_for_below_its_ceiling(tutorial: Follower) -> None:

@@ -117,14 +117,14 @@ def test_without_model_flops_there_is_no_mfu(tmp_path: Path) -> None:
 def test_the_command_shows_mfu_when_both_figures_are_given(tmp_path: Path) -> None:
     write_run(tmp_path)
     done = outlay("goodput", tmp_path, "--flops-per-token", "6e9", "--peak-flops", "1e12")
-    assert "MFU          30.0% of wall time, 60.0% while productive" in done.out
+    assert "MFU         30.0% of wall time, 60.0% while productive" in done.out
 
 
 def test_the_command_shows_it_for_a_window(tmp_path: Path) -> None:
     write_run(tmp_path)
     flops = ("--flops-per-token", "6e9", "--peak-flops", "1e12")
     done = outlay("goodput", tmp_path, "--since", "2023-11-14T22:13:25Z", *flops)
-    assert "MFU          36.0% of wall time, 60.0% while productive" in done.out
+    assert "MFU         36.0% of wall time, 60.0% while productive" in done.out
 
 
 def test_one_figure_alone_is_refused(tmp_path: Path) -> None:

@@ -116,7 +116,8 @@ def test_a_run_is_priced_by_name_and_its_cost_says_where_the_price_came_from(
     assert price.source == "lambda"
     assert price.offer == "lambda:8xH100-SXM:on-demand:us-west-1 (gpu_8x_h100_sxm5)"
     shown = in_process("cost", tmp_path / "run")
-    assert "price 2.99 USD/h per GPU: lambda:8xH100-SXM:on-demand:us-west-1" in shown.out
+    said = " ".join(shown.out.split())
+    assert "price 2.99 USD/h per GPU: lambda:8xH100-SXM:on-demand:us-west-1" in said
     assert in_process("cost", tmp_path / "run", "--json").json["cost"]["cost"]["micros"] > 0
     assert len(fetched["lambda"].asked) == 1, "a run asks no vendor"
 

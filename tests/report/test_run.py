@@ -64,14 +64,10 @@ def test_the_phases_sum_to_the_total_to_the_last_digit(account: RunReading) -> N
 
 
 def test_every_figure_says_how_it_is_known(document: Document) -> None:
-    graded = [
-        block.grade
-        for section in document.sections
-        for block in section.blocks
-        if not isinstance(block, NoteBlock)
-    ]
+    graded = [figure.grade for _, figure in document.figures()]
     assert graded
     assert set(graded) <= {"measured", "stated", "estimated", "assumed"}
+    assert "cost (stated)" in table(document, "Where time and money went").headings
     assert dict(_texts(document))["mean time to failure"] == "estimated"
 
 

@@ -246,10 +246,10 @@ def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 def shown(run_dir: Path) -> tuple[str, object]:
-    """Return the last line of ``outlay budget``, and its JSON."""
+    """Return the end of ``outlay budget``, and its JSON."""
     budget = CliRunner().invoke(app, ["budget", str(run_dir)], catch_exceptions=False).stdout
     plain = CliRunner().invoke(app, ["budget", str(run_dir), "--json"], catch_exceptions=False)
-    return " ".join(budget.split("Stopped by")[-1].split()), json.loads(plain.stdout)[
+    return " ".join(budget.split("stopped by")[-1].split()), json.loads(plain.stdout)[
         "unsaved_steps"
     ]
 
@@ -277,7 +277,7 @@ def test_a_stopped_run_says_last_which_steps_are_in_no_checkpoint(
         f"outlay: {text}, and would be trained and charged again"
     )
     line, plain = shown(tmp_path)
-    assert line.endswith(f"; {text}.")
+    assert line.endswith(f" not saved {text}")
     assert plain == steps
     report = CliRunner().invoke(app, ["report", str(tmp_path)], catch_exceptions=False)
     assert report.exit_code == 0

@@ -12,7 +12,6 @@ from outlay.account.columns import Ints
 from outlay.account.run import RunAccount
 from outlay.advise.recommendation import (
     AdviceKind,
-    Grade,
     OptimizationRecommendation,
     bounded,
     confidence_of,
@@ -23,7 +22,7 @@ from outlay.errors import InvalidValue
 from outlay.goodput.follower import RunView
 from outlay.ledger import AttemptStarted
 from outlay.prices.gpus import resolve
-from outlay.units.shown import amount_text
+from outlay.units.shown import Grade, amount_text
 
 # GPU memory of a training: a fixed part, and a part per sample.
 #

@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 
 from outlay.advise.recommendation import (
     LEAST_SHARE,
-    Grade,
     OptimizationRecommendation,
     bounded,
     confidence_of,
@@ -17,7 +16,7 @@ from outlay.advise.recommendation import (
 from outlay.errors import InvalidValue
 from outlay.goodput import phases as ph
 from outlay.units.quantity import duration_text
-from outlay.units.shown import amount_text
+from outlay.units.shown import Grade, amount_text
 
 # The optimal checkpoint interval for random failures.
 #

@@ -15,9 +15,8 @@ from typing import Any, Literal
 from outlay.clock import as_utc, utc_now
 from outlay.errors import InvalidValue, choices
 from outlay.units import Money
-from outlay.units.shown import amount_text, money_of, money_text, range_text
+from outlay.units.shown import Grade, amount_text, money_of, money_text, range_text
 
-Grade = Literal["measured", "estimated", "assumed"]
 AdviceKind = Literal["saving", "trade", "observation"]
 
 # Confidence in figures of each grade: a saving computed from assumed figures is not certain.

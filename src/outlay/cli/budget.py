@@ -10,6 +10,7 @@ import typer
 from outlay.budget.limits import MODES, dimension_for
 from outlay.budget.report import BudgetReport, budget_report, plan_from
 from outlay.budget.terms import Budget
+from outlay.cli.document import print_blocks
 from outlay.cli.output import (
     DEFAULT,
     AsJson,
@@ -19,13 +20,11 @@ from outlay.cli.output import (
     new_table,
     print_findings,
     print_json,
-    print_sentence,
 )
 from outlay.clock import SYSTEM
 from outlay.errors import InvalidValue, choices
 from outlay.goodput.follower import RunView, read_view
-from outlay.ledger import unsaved_text
-from outlay.units.quantity import duration_text
+from outlay.report import run_sections
 
 budget = typer.Typer(
     cls=DefaultGroup, help="When a run must stop and how much is left.", no_args_is_help=True
@@ -43,13 +42,7 @@ def show(run: RunDir, as_json: AsJson = False) -> None:
     if as_json:
         print_json({"run": view.name, "status": view.status, **report.document()})
         return
-    console.print(_limits_table(report))
-    for name, spent_ns in report.clocks_ns.items():
-        if spent_ns:
-            console.print(f"{name}: {duration_text(spent_ns)}")
-    if report.cost is not None:
-        console.print(_cost_table(report))
-    print_sentence(_verdict(report, view))
+    print_blocks(run_sections.budget(report, view.status))
     print_findings(report.findings)
 
 
@@ -97,34 +90,3 @@ def _epoch_of(view: RunView) -> dict[str, str]:
     if steps is None:
         raise InvalidValue("--from", str(view.dir), "a run that recorded its steps_per_epoch")
     return {"steps_per_epoch": str(steps)}
-
-
-def _limits_table(report: BudgetReport) -> object:
-    table = new_table("limit", ">used", ">of", ">left", ">share")
-    for bound in report.budget.bounds_known:
-        used, left = bound.used(report.used), bound.left(report.used)
-        amounts = map(bound.dimension.text, (used, bound.limit, left))
-        table.add_row(bound.dimension.key, *amounts, f"{used / bound.limit:.1%}")
-    return table
-
-
-def _cost_table(report: BudgetReport) -> object:
-    table = new_table("part of the cost", ">cost", "budget")
-    for name, part, charged in report.cost_rows():
-        table.add_row(name, str(part), charged)
-    return table
-
-
-def _verdict(report: BudgetReport, view: RunView) -> str:
-    if report.stop_reason is not None:
-        unsaved = unsaved_text(report.unsaved)
-        return f"Stopped by {report.stop_reason}" + (f"; {unsaved}." if unsaved else "")
-    if view.status != "running":
-        return f"No limit was reached; the run is {view.status}."
-    if report.forecast is None:
-        return "Running; no step has been measured yet."
-    ahead = report.forecast
-    return (
-        f"Running; will stop at {ahead.bound.dimension.key} in about "
-        f"{duration_text(ahead.time_left_ns)}, after {ahead.steps_left:,} more steps (estimated)."
-    )

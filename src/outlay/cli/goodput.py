@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, NoReturn
@@ -12,6 +12,7 @@ from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
+from outlay.cli.document import rendered
 from outlay.cli.output import (
     DEFAULT,
     AsJson,
@@ -25,6 +26,7 @@ from outlay.cli.output import (
     print_sentence,
 )
 from outlay.clock import MOMENT, SYSTEM, parse_moment, utc_text
+from outlay.cost.run_cost import grade_of_cost
 from outlay.errors import InvalidValue, Refused
 from outlay.goodput.follower import (
     GoodputFollower,
@@ -38,37 +40,34 @@ from outlay.goodput.follower import (
 )
 from outlay.goodput.throughput import ModelFlops, StepTimes, worst_steps
 from outlay.goodput.timeline import Window
-from outlay.rates import share_out
+from outlay.rates import prices_of, share_out
+from outlay.report import run_sections as sections
 from outlay.report.charts import of_phase
 from outlay.units import Duration, Money
 from outlay.units.quantity import duration_text
-from outlay.units.shown import beside_text
 
 # Rendering.
 
 _BAR_WIDTH = 100
 
 
-def _render(summary: GoodputSummary) -> RenderableType:
-    parts: list[RenderableType] = [_headline(summary)]
+def _render(view: RunView, summary: GoodputSummary) -> Iterator[RenderableType]:
+    grade = grade_of_cost(prices_of(view.timeline.attempts), summary.assumptions)
+    yield from rendered(
+        [*sections.headline(view, summary, grade), *sections.circumstances(view, summary)]
+    )
+    yield ""
     if summary.phases:
-        parts += [bar_of(summary.phases), _phase_table(summary), Text("")]
-    return Group(*parts, *(Text(line) for line in _details(summary)))
-
-
-def _headline(summary: GoodputSummary) -> Text:
-    goodput = "no wall time"
-    if summary.wall_ns:
-        known = summary.goodput is not None
-        goodput = f"{summary.goodput:.1%}" if known else "unknown: no steps were recorded"
-    state = "still running" if summary.alive else "the run is over"
-    line = Text.assemble(("goodput ", "bold"), (goodput, "bold green"), f"  {state}\n")
-    start, end = utc_text(summary.window.start_ns), utc_text(summary.window.end_ns)
-    cost = _money(summary.cost)
-    cost += f", of which assumed {summary.assumed}" if summary.assumed else ""
-    cost += beside_text(each.cost for each in summary.cost_beside)
-    wall = duration_text(summary.wall_ns)
-    return line.append(f"{start} to {end}\nwall time {wall}, cost {cost}\n")
+        yield bar_of(summary.phases)
+    yield from rendered(
+        [
+            *sections.phases(summary, grade),
+            *sections.reliability(summary),
+            *sections.steps(summary),
+            *sections.checkpoints(view.timeline, summary),
+            *sections.assumed(summary.assumptions),
+        ]
+    )
 
 
 def bar_of(rows: list[PhaseRow]) -> Text:
@@ -81,16 +80,6 @@ def bar_of(rows: list[PhaseRow]) -> Text:
     return bar
 
 
-def _phase_table(summary: GoodputSummary) -> RenderableType:
-    table = new_table("phase", ">time", ">share of time", ">cost")
-    for row in summary.phases:
-        table.add_row(Text.assemble(("█ ", of_phase(row.phase)), row.phase), *_cells(row))
-    table.add_section()
-    wall = duration_text(summary.wall_ns)
-    table.add_row("  total", wall, "100.0%", _money(summary.cost), style="bold")
-    return table
-
-
 def _window_table(rows: list[WindowRow]) -> RenderableType:
     table = new_table("from", "to", ">wall time", ">goodput", "most badput", ">cost")
     for row in rows:
@@ -100,62 +89,6 @@ def _window_table(rows: list[WindowRow]) -> RenderableType:
             duration_text(row.wall_ns), goodput, row.badput or "-", _money(row.cost),
         )  # fmt: skip
     return table
-
-
-def _details(summary: GoodputSummary) -> list[str]:
-    # With a window, these figures still cover the whole run.
-    of_all = " (whole run)" if summary.of_whole_run else ""
-    lines = [_reliability(summary), _progress(summary) + of_all]
-    if summary.slices is not None:
-        slices = summary.slices
-        lines.append(
-            f"slices       goodput {slices.goodput:.1%} weighted by slices; "
-            f"{slices.stepping:.1%} of them trained, {slices.available:.1%} could"
-        )
-    if summary.disruptions and summary.ettr is not None:
-        lines.insert(1, f"ETTR         {summary.ettr:.1%} of wall time not lost to disruptions")
-    if speed := summary.throughput.per_wall_second:
-        lines.append(f"throughput   {speed:,.0f} tokens/s of wall time")
-    if summary.mfu is not None and summary.mfu.of_productive is not None:
-        lines.append(
-            f"MFU          {summary.mfu.of_wall:.1%} of wall time, "
-            f"{summary.mfu.of_productive:.1%} while productive"
-        )
-    if summary.typical_step_ns is not None:
-        typical = duration_text(summary.typical_step_ns)
-        lines.append(f"steps        {typical} median (host time), {summary.stalls} stalled{of_all}")
-    for phase, ns in summary.beside.items():
-        lines.append(f"overlapped   {phase} {duration_text(ns)}, in parallel with training")
-    if summary.idle_ns:
-        lines.append(f"idle         {duration_text(summary.idle_ns)} after completed attempts")
-    for row in summary.ranks[:5]:
-        step = duration_text(row.median_step_ns)
-        lines.append(
-            f"rank {row.rank:<8}{step} median step, {row.slowdown:.2f}x the fastest{of_all}"
-        )
-    return [*lines, *(f"assumed      {text}" for text in summary.assumptions)]
-
-
-def _reliability(summary: GoodputSummary) -> str:
-    count = len(summary.disruptions)
-    if not count:
-        return "disruptions  none"
-    mttf = summary.mttf
-    mean = "unknown" if mttf.mean_ns is None else duration_text(mttf.mean_ns)
-    high = "?" if mttf.high_ns is None else duration_text(mttf.high_ns)
-    interval = f"{mttf.confidence:.0%} interval {duration_text(mttf.low_ns)} to {high}"
-    of_all = " in the whole run" if summary.of_whole_run else ""
-    return f"disruptions  {count}; mean time to failure{of_all} {mean} ({interval})"
-
-
-def _progress(summary: GoodputSummary) -> str:
-    progress = summary.progress
-    if progress.last_step is None:
-        return "progress     no steps recorded: productive time is unknown"
-    since = "the start" if progress.committed_step is None else f"step {progress.committed_step}"
-    risk = duration_text(progress.at_risk_ns)
-    cost = "" if progress.at_risk_cost is None else f" ({progress.at_risk_cost})"
-    return f"progress     step {progress.last_step}; at risk since {since}: {risk}{cost}"
 
 
 def _difference_table(first: GoodputSummary, second: GoodputSummary) -> RenderableType:
@@ -278,8 +211,10 @@ def show(
         )
         summary = summarise(view, within, exclusions=left_out, model=model)
         if lengths is None:
-            return _GoodputAnswer(summary, None)
-        return _GoodputAnswer(summary, roll(view, *lengths, within=within, exclusions=left_out))
+            return _GoodputAnswer(view, summary, None)
+        return _GoodputAnswer(
+            view, summary, roll(view, *lengths, within=within, exclusions=left_out)
+        )
 
     if watch:
         _watch(read)
@@ -298,7 +233,7 @@ def _watch(read: Callable[[], _GoodputAnswer]) -> NoReturn:
         while True:
             answer = read()
             wrong = (Text(f"{each.severity} {each}") for each in answer.summary.findings)
-            live.update(Group(answer.rendered(), *wrong), refresh=True)
+            live.update(Group(*wrong, answer.rendered()), refresh=True)
             SYSTEM.sleep(_WATCH_S)
 
 
@@ -306,6 +241,7 @@ def _watch(read: Callable[[], _GoodputAnswer]) -> NoReturn:
 class _GoodputAnswer:
     """A summary; ``windows`` is None unless rolling windows were asked for."""
 
+    view: RunView
     summary: GoodputSummary
     windows: list[WindowRow] | None
 
@@ -316,8 +252,8 @@ class _GoodputAnswer:
         return found if self.windows is None else found | {"rolling": self.windows}
 
     def rendered(self) -> RenderableType:
-        shown = _render(self.summary)
-        return shown if self.windows is None else Group(shown, "", _window_table(self.windows))
+        windows = [] if self.windows is None else ["", _window_table(self.windows)]
+        return Group(*_render(self.view, self.summary), *windows)
 
 
 def _parse_interval(text: str, *, name: str, now_ns: int) -> Window:

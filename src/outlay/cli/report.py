@@ -14,13 +14,12 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from outlay.cli.document import print_document
 from outlay.cli.output import (
     AsJson,
-    SafeConsole,
     SpendLogs,
     console,
     new_console,
-    new_table,
     print_findings,
     print_json,
     print_path,
@@ -33,16 +32,14 @@ from outlay.goodput.timeline import Window
 from outlay.guard.rental.watch import known_logs
 from outlay.report.compared_runs import compare_document
 from outlay.report.digest import Digest, digest_document, read_digest
-from outlay.report.document import Document, Figure, NoteBlock, Table, to_html, to_markdown
+from outlay.report.document import Document, to_html, to_markdown
 from outlay.report.files import Form, read_sweep, setup_of, write_page, write_sweep_report
-from outlay.report.html import Cell
 from outlay.report.pictures import save_charts, save_picture
 from outlay.report.run_document import run_document
 from outlay.runs.reading import RunReading, read_run
 from outlay.store import open_store
 from outlay.sweep.run.detached import catch_up
 from outlay.sweep.state.manifest import is_sweep
-from outlay.units import Money
 
 _ALERTS_EVERY_S = 60.0
 _PLAIN_HTTP = (
@@ -275,7 +272,7 @@ def show_digest(
         write_whole(output, _render(document, form).encode())
         print_path(output)
     elif form == "text":
-        _print_document(document, console)
+        print_document(document, console)
     else:
         typer.echo(_render(document, form), nl=False)
 
@@ -283,7 +280,7 @@ def show_digest(
 def _render(document: Document, form: str) -> str:
     if form == "text":
         page = StringIO()
-        _print_document(document, new_console(page))
+        print_document(document, new_console(page))
         return page.getvalue()
     return to_html(document) if form == "html" else to_markdown(document)
 
@@ -328,33 +325,3 @@ def _digest_json(digest: Digest) -> dict[str, object]:
         "heads": digest.heads,
         "findings": digest.findings,
     }  # fmt: skip
-
-
-def _print_document(document: Document, to: SafeConsole) -> None:
-    print_sentence(document.title, to, style="bold")
-    print_sentence(document.verdict, to)
-    for section in document.sections:
-        print_sentence(f"\n{section.title}", to, style="bold")
-        for place, block in enumerate(section.blocks):
-            match block:
-                case Table(headings, rows, grade):
-                    columns = list(zip(*rows, strict=True))
-                    marks = (">" if any(map(_is_number, cells)) else "" for cells in columns)
-                    table = new_table(*(m + h for m, h in zip(marks, headings, strict=True)))
-                    for row in rows:
-                        table.add_row(*(c.text if isinstance(c, Cell) else str(c) for c in row))
-                    if place:
-                        to.print()
-                    to.print(table)
-                    if grade != "measured":
-                        to.print(f"{grade.capitalize()}.")
-                case Figure(label, _, text, grade):
-                    print_sentence(f"{label}: {text} ({grade})", to)
-                case NoteBlock(text):
-                    print_sentence(text, to)
-                case _:
-                    pass
-
-
-def _is_number(cell: object) -> bool:
-    return cell.is_number if isinstance(cell, Cell) else isinstance(cell, int | Money)

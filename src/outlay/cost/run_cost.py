@@ -5,6 +5,7 @@ The parts sum to the whole to the micro-unit. A run without a price has no cost,
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Literal
@@ -19,6 +20,7 @@ from outlay.ledger import Attempt, Price
 from outlay.rates import prices_of
 from outlay.units import Money
 from outlay.units.money import Kind, per
+from outlay.units.shown import Grade
 
 # Metric names with the same meaning, in order of preference.
 ACCURACY = ("test_accuracy", "accuracy", "eval_accuracy", "val_accuracy", "validation_accuracy")
@@ -77,6 +79,11 @@ class RunCost:
         """The cost of steps that survived."""
         return None if self.cost is None else self.by_phase.get(ph.STEP, self.cost * 0)
 
+    @property
+    def grade(self) -> Grade:
+        """How the cost is known: as well as its least certain part."""
+        return grade_of_cost(self.prices, self.assumptions)
+
     def unit_costs(self) -> dict[str, float | None]:
         """Return the cost per unit of work, in currency units; None if unknown.
 
@@ -91,6 +98,13 @@ class RunCost:
             "million_tokens": per(self.cost, Fraction(self.tokens, 10**6)),
             "accuracy_point": per(self.cost, self.accuracy),
         }
+
+
+def grade_of_cost(prices: Iterable[Price], assumptions: Collection[str]) -> Grade:
+    """Return how a cost at these prices is known."""
+    if assumptions:
+        return "assumed"
+    return "measured" if all(price.offer for price in prices) else "stated"
 
 
 def cost_of(view: RunView, window: Window | None = None) -> RunCost:

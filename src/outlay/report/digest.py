@@ -34,7 +34,7 @@ from outlay.store.run_row import RunRow
 from outlay.store.runs import list_runs
 from outlay.units import Money, Unit
 from outlay.units.money import KINDS
-from outlay.units.shown import amount_text, decimals_of, money_text, range_text
+from outlay.units.shown import amount_text, decimals_of, graded, money_text, range_text
 
 NEAR_PERCENT = 75
 """Used share of a budget or ceiling from which the digest lists it."""
@@ -362,7 +362,7 @@ def _savings(digest: Digest) -> Iterator[Block]:
             )
             for line in digest.advice
         )
-        yield Table(("advice", "saves", "runs", "how"), rows, "estimated")
+        yield Table(("advice", graded("saves", "estimated"), "runs", "how"), rows)
 
 
 def _heads(digest: Digest) -> Iterator[Block]:

@@ -10,9 +10,8 @@ from typing import Any, assert_never
 from outlay.escaping import html_text, markdown_table, markdown_text
 from outlay.report import html
 from outlay.report.charts import Chart
-from outlay.runs.figures import Known
 from outlay.units import Money
-from outlay.units.shown import number_text
+from outlay.units.shown import Grade, graded, number_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +25,7 @@ class Figure:
     label: str
     value: Any
     text: str
-    grade: Known = "measured"
+    grade: Grade = "measured"
     leads: bool = False
 
 
@@ -40,7 +39,6 @@ class Table:
 
     headings: Sequence[str]
     rows: Sequence[Sequence[object]]
-    grade: Known = "measured"
     total: int | None = None
 
 
@@ -49,7 +47,6 @@ class ChartBlock:
     """A chart; consecutive ones are shown side by side where there is room."""
 
     chart: Chart
-    grade: Known = "measured"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +59,7 @@ class NoteBlock:
 
 Block = Figure | Table | ChartBlock | NoteBlock
 _LONG = 40
+_MARKED = ("estimated", "assumed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,14 +148,13 @@ def blocks_html(blocks: Iterable[Block], title: str = "") -> str:
 
 def _block_html(section_title: str, block: Block) -> str:
     match block:
-        case ChartBlock(chart, grade):
+        case ChartBlock(chart):
             is_named = chart.title and chart.title != section_title
-            said = f"<h3>{html_text(chart.title)}{_mark(grade)}</h3>" if is_named else ""
+            said = f"<h3>{html_text(chart.title)}</h3>" if is_named else ""
             return f"<div>{said}{html.chart(chart)}</div>"
-        case Table(headings, rows, grade, total):
-            note = html.note(f"{grade.capitalize()}.") if _mark(grade) else ""
+        case Table(headings, rows, total):
             named = section_title if len(headings) > 2 else f"{section_title}: {headings[0]}"
-            return html.table(headings, rows, total=total, caption=named) + note
+            return html.table(headings, rows, total=total, caption=named)
         case NoteBlock(text, title):
             return (f"<h3>{html_text(title)}</h3>" if title else "") + html.note(text)
         case Figure():
@@ -168,16 +165,13 @@ def _block_html(section_title: str, block: Block) -> str:
 
 def _figure_html(figure: Figure) -> str:
     kind = "lead" if figure.leads else "long" if len(figure.text) > _LONG else ""
+    # The page explains stated prices once.
+    mark = f' <span class="grade">{figure.grade}</span>' if figure.grade in _MARKED else ""
     exact = f' title="{figure.value}"' if isinstance(figure.value, Money) else ""
     return (
         f'<div class="{kind}"><dt>{html_text(figure.label)}</dt>'
-        f"<dd{exact}>{html_text(figure.text)}{_mark(figure.grade)}</dd></div>"
+        f"<dd{exact}>{html_text(figure.text)}{mark}</dd></div>"
     )
-
-
-def _mark(grade: Known) -> str:
-    """Return the label of estimated and assumed figures; the page explains stated prices once."""
-    return f' <span class="grade">{grade}</span>' if grade in ("estimated", "assumed") else ""
 
 
 def _markdown(blocks: Iterable[Block]) -> Iterator[str]:
@@ -191,12 +185,9 @@ def _markdown(blocks: Iterable[Block]) -> Iterator[str]:
 def _block_markdown(block: Block) -> Iterator[str]:
     match block:
         case Figure(label, _, text, grade, _):
-            mark = "" if grade == "measured" else f" ({grade})"
-            yield f"- {markdown_text(label)}: {markdown_text(text)}{mark}"
-        case Table(headings, rows, grade, _):
-            yield from markdown_table(headings, (map(_cell_text, row) for row in rows))
-            if grade != "measured":
-                yield f"\n{grade.capitalize()}."
+            yield f"- {markdown_text(label)}: {graded(markdown_text(text), grade)}"
+        case Table(headings, rows, _):
+            yield from markdown_table(headings, (map(cell_text, row) for row in rows))
         case NoteBlock(text, title):
             if title:
                 yield f"### {markdown_text(title)}\n"
@@ -207,7 +198,8 @@ def _block_markdown(block: Block) -> Iterator[str]:
             assert_never(block)
 
 
-def _cell_text(cell: object) -> str:
+def cell_text(cell: object) -> str:
+    """Return a cell of a table as plain text."""
     match cell:
         case html.Cell(text=text, mark=mark):
             return f"{text} ({mark})" if mark else text

@@ -92,6 +92,7 @@ class Cell:
         mark: How the figure is known, such as "estimated".
         is_number: Whether it is aligned right.
         check: The value of a checkbox that selects the row.
+        swatch: A colour in front of it, in a terminal.
     """
 
     text: str
@@ -103,6 +104,7 @@ class Cell:
     mark: str = ""
     is_number: bool = False
     check: str = ""
+    swatch: str = ""
 
 
 def amount(money: Money | None, none: str = "no price", mark: str = "") -> Cell | Money:
@@ -131,7 +133,7 @@ def table(
     """
     rows = list(cells)
     columns = list(zip(*rows, strict=True)) if rows else []
-    right = [any(map(_is_number, column)) for column in columns] or [False] * len(headings)
+    right = [any(map(is_number, column)) for column in columns] or [False] * len(headings)
     decimals = [decimals_of(c for c in column if isinstance(c, Money)) for column in columns]
     head = "".join(map(_heading, headings, right))
     lines = []
@@ -146,7 +148,8 @@ def table(
     )
 
 
-def _is_number(value: object) -> bool:
+def is_number(value: object) -> bool:
+    """Return whether a cell is aligned right."""
     return isinstance(value, int | float | Money) or (isinstance(value, Cell) and value.is_number)
 
 

@@ -9,18 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from outlay.clock import utc_text
 from outlay.errors import InvalidValue
 from outlay.store.run_row import RunRow
 from outlay.units import Energy, Money
 from outlay.units.quantity import MILLIJOULES_PER_WH, duration_text
-from outlay.units.shown import ago_text, beside_text, number_text
+from outlay.units.shown import Grade, ago_text, beside_text, number_text
 
-Known = Literal["measured", "stated", "estimated", "assumed"]
-"""How a figure is known: measured by the run; stated: measured time at a price that a user typed;
-estimated: computed from measurements; assumed: not measured by anything."""
 PREFIX = "outlay/"  # Of every name in an experiment tracker.
 
 
@@ -145,7 +142,7 @@ class RunFigure:
         beside = beside_text(row.cost_beside) if self.may_be_assumed else ""
         return f"{text}{part}{beside}"
 
-    def grade(self, row: RunRow) -> Known:
+    def grade(self, row: RunRow) -> Grade:
         """How its value is known."""
         return "assumed" if self.may_be_assumed and row.assumed else "measured"
 

@@ -14,9 +14,19 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from decimal import Decimal
+from typing import Literal
 
 from outlay.units.money import MICROS, Money, Unit, decimal_text
 from outlay.units.quantity import duration_text
+
+Grade = Literal["measured", "stated", "estimated", "assumed"]
+"""How a figure is known: measured by the run; stated: measured time at a price that a user typed;
+estimated: computed from measurements; assumed: not measured by anything."""
+
+
+def graded(text: str, grade: Grade) -> str:
+    """Return a figure's text with how it is known, unless it is measured."""
+    return text if grade == "measured" else f"{text} ({grade})"
 
 
 def number_text(value: float) -> str:

@@ -23,9 +23,7 @@ from outlay.cli.cost.tables import (
     must_be_drawable,
     open_books,
     parse_as_of,
-    run_table,
     score,
-    unit_lines,
 )
 from outlay.cli.output import (
     DEFAULT,
@@ -72,17 +70,24 @@ def show(run: RunDir, as_json: AsJson = False) -> None:
 
     Example: outlay cost runs/001
     """
-    from outlay.cost.run_cost import cost_of
-    from outlay.goodput.follower import read_view
+    from outlay.cli.document import print_blocks
+    from outlay.report import run_sections
+    from outlay.runs.reading import read_run
 
-    cost = cost_of(read_view(run, SYSTEM.wall_ns()))
+    reading = read_run(run)
+    cost = reading.cost
     if as_json:
         currency = None if cost.cost is None else cost.cost.currency
         print_json({"cost": cost, "per": cost.unit_costs(), "per_currency": currency})
         return
-    console.print(run_table(cost))
-    for line in unit_lines(cost):
-        console.print(line)
+    print_blocks(run_sections.phases(reading.goodput, cost.grade))
+    console.print()
+    print_blocks(
+        [
+            run_sections.gpu_time(cost), *run_sections.unit_costs(cost),
+            *run_sections.prices(cost), *run_sections.grounds(cost),
+        ]
+    )  # fmt: skip
     print_findings(cost.findings)
 
 

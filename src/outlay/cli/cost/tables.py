@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import msgspec
 import typer
@@ -26,11 +26,7 @@ from outlay.runs.spending_reader import SpendingReading, read_rentals, read_spen
 from outlay.store import open_store
 from outlay.store.runs import RunFilter, list_runs
 from outlay.units import Money, Unit
-from outlay.units.quantity import duration_text
-from outlay.units.shown import amount_text, money_of, range_text, unit_cost_text
-
-if TYPE_CHECKING:
-    from outlay.cost.run_cost import RunCost
+from outlay.units.shown import amount_text, money_of, range_text
 
 ASSUMED = ">of which assumed"
 _STANDING = {
@@ -174,46 +170,6 @@ def comparison_table(models: dict[str, ModelComparison]) -> Table:
 def assumed_suffix(assumed: Money | None) -> str:
     """Return the suffix of a total that states its assumed part; "" if none is."""
     return f", of which assumed {assumed}" if assumed else ""
-
-
-def run_table(cost: RunCost) -> Table:
-    """Return a run's cost by phase."""
-    table = new_table("phase", ">cost", ">share of cost")
-    for name, money in cost.by_phase.items():
-        share = money.micros / cost.cost.micros if cost.cost else 0.0
-        table.add_row(name, str(money), f"{share:.1%}")
-    table.add_section()
-    total = "no price" if cost.cost is None else str(cost.cost)
-    table.add_row("total", total, "", style="bold")
-    if cost.cost and cost.assumed:
-        share = cost.assumed.micros / cost.cost.micros
-        table.add_row("of which assumed", str(cost.assumed), f"{share:.1%}")
-    for beside in cost.cost_beside:
-        table.add_section()
-        for name, money in beside.by_phase.items():
-            table.add_row(name, str(money), f"{money.micros / beside.cost.micros:.1%}")
-        table.add_section()
-        label = f"total in {beside.cost.currency}, beside"
-        table.add_row(label, str(beside.cost), "", style="bold")
-        if beside.assumed:
-            share = beside.assumed.micros / beside.cost.micros
-            table.add_row("of which assumed", str(beside.assumed), f"{share:.1%}")
-    return table
-
-
-def unit_lines(cost: RunCost) -> list[str]:
-    """Return wall time, cost per unit, prices and assumptions, one line each."""
-    currency = "" if cost.cost is None else cost.cost.currency
-    lines = [f"wall time {duration_text(cost.wall_ns)}, {cost.gpu_ns / 3.6e12:,.2f} GPU-hours"]
-    for unit, value in cost.unit_costs().items():
-        if value is not None:
-            lines.append(f"per {unit.replace('_', ' ')}: {unit_cost_text(value, currency)}")
-    lines += [f"price {price.text} per GPU: {price.origin}" for price in cost.prices]
-    if cost.begin == "record":
-        lines.append("starts at its first record: earlier time is not known to belong to it")
-    if cost.end == "last_sign":
-        lines.append("ends at its last sign of life: it recorded no end")
-    return [*lines, *(f"assumed: {text}" for text in cost.assumptions)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

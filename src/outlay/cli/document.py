@@ -1,0 +1,104 @@
+"""Documents in a terminal: lists of figures, tables, notes. Charts are left out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
+from typing import assert_never
+
+from rich.console import RenderableType
+from rich.table import Table as Grid
+from rich.text import Text
+
+from outlay.cli.output import FittingTable, SafeConsole, console, new_table, print_sentence
+from outlay.report.document import (
+    Block,
+    ChartBlock,
+    Document,
+    Figure,
+    NoteBlock,
+    Table,
+    cell_text,
+)
+from outlay.report.html import Cell, is_number
+from outlay.units.shown import graded
+
+
+def print_document(document: Document, to: SafeConsole) -> None:
+    """Print a document with its titles."""
+    print_sentence(document.title, to, style="bold")
+    print_sentence(document.verdict, to)
+    for section in document.sections:
+        print_sentence(f"\n{section.title}", to, style="bold")
+        print_blocks(section.blocks, to)
+
+
+def print_blocks(blocks: Iterable[Block], to: SafeConsole = console) -> None:
+    """Print blocks; notes are wrapped on a terminal only."""
+    for each in rendered(blocks):
+        to.print(each, soft_wrap=isinstance(each, str) and not to.is_terminal)
+
+
+def rendered(blocks: Iterable[Block]) -> Iterator[RenderableType]:
+    """Yield blocks as rich prints them: consecutive figures as a list, an empty line between."""
+    shown = (block for block in blocks if not isinstance(block, ChartBlock))
+    for place, (kind, group) in enumerate(groupby(shown, key=type)):
+        if place:
+            yield ""
+        if kind is Figure:
+            yield from _figures([block for block in group if isinstance(block, Figure)])
+            continue
+        for number, block in enumerate(group):
+            if number and kind is Table:
+                yield ""
+            yield from _block(block)
+
+
+def _figures(found: Sequence[Figure]) -> Iterator[RenderableType]:
+    """Yield the headline figures on one line, others below each other."""
+    leads = [each for each in found if each.leads]
+    if leads:
+        yield Text("   ").join(Text.assemble(f"{e.label} ", (_text(e), "bold")) for e in leads)
+    grid = Grid.grid(padding=(0, 2, 0, 0))
+    grid.add_column(overflow="fold")
+    grid.add_column(overflow="fold")
+    for each in found:
+        if not each.leads:
+            grid.add_row(each.label, _text(each))
+    if grid.rows:
+        yield grid
+
+
+def _text(figure: Figure) -> str:
+    return graded(figure.text, figure.grade)
+
+
+def _block(block: Block) -> Iterator[RenderableType]:
+    match block:
+        case Table():
+            yield _table(block)
+        case NoteBlock(text, title):
+            if title:
+                yield Text(title, style="bold")
+            yield text
+        case Figure() | ChartBlock():
+            pass
+        case _:
+            assert_never(block)
+
+
+def _table(block: Table) -> FittingTable:
+    columns = list(zip(*block.rows, strict=True))
+    marks = (">" if any(map(_is_right, cells)) else "" for cells in columns)
+    table = new_table(*(mark + name for mark, name in zip(marks, block.headings, strict=True)))
+    indent = any(isinstance(row[0], Cell) and row[0].swatch for row in block.rows)
+    for place, (first, *rest) in enumerate(block.rows):
+        swatch = first.swatch if isinstance(first, Cell) else ""
+        mark = ("█ ", swatch) if swatch else "  " if indent else ""
+        style = "bold" if place == block.total else None
+        table.add_row(Text.assemble(mark, cell_text(first)), *map(cell_text, rest), style=style)
+    return table
+
+
+def _is_right(cell: object) -> bool:
+    return is_number(cell) or (isinstance(cell, Cell) and cell.share is not None)
