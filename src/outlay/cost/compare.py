@@ -11,15 +11,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import compress
 from statistics import fmean
-from typing import TYPE_CHECKING
+from typing import Any
 
+from outlay.cost.cost_book import by_currency
 from outlay.ledger.price import Kind
+from outlay.store.run_row import RunRow
 from outlay.units import Money
 from outlay.units.money import per
 from outlay.units.quantity import MILLIJOULES_PER_WH
-
-if TYPE_CHECKING:
-    from outlay.cost.cost_book import CostRow
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,11 +43,11 @@ class ModelComparison:
     assumed_cost: float = 0.0
 
 
-def by_model(rows: Iterable[CostRow]) -> dict[str, list[CostRow]]:
+def by_model(rows: Iterable[RunRow]) -> dict[str, list[RunRow]]:
     """Group rows by model; a model with several currencies or kinds has several groups."""
-    groups: dict[tuple[str, str, Kind], list[CostRow]] = {}
-    for row in (part for each in rows for part in each.by_currency()):
-        groups.setdefault((row.model, row.currency, row.kind), []).append(row)
+    groups: dict[tuple[str, str, Kind], list[RunRow]] = {}
+    for row in (part for each in rows for part in by_currency(each)):
+        groups.setdefault((row.model, row.paid.currency, row.kind), []).append(row)
     models = Counter(model for model, _, _ in groups)
     return {
         f"{model} ({_unit(currency, kind)})" if models[model] > 1 else model: found
@@ -60,24 +59,31 @@ def _unit(currency: str, kind: Kind) -> str:
     return currency if kind == "cash" else f"{currency} {kind}"
 
 
-def of_last_unit(rows: Sequence[CostRow]) -> list[CostRow]:
+def of_last_unit(rows: Sequence[RunRow]) -> list[RunRow]:
     """Return the rows with the currency and kind of the last one."""
-    return [r for r in rows if (r.currency, r.kind) == (rows[-1].currency, rows[-1].kind)]
+    return [row for row in rows if _unit_of(row) == _unit_of(rows[-1])]
 
 
-def total_of(rows: Sequence[CostRow]) -> Money:
+def _unit_of(row: RunRow) -> tuple[str, Kind]:
+    return row.paid.currency, row.kind
+
+
+def total_of(rows: Sequence[RunRow]) -> Money:
     """Return the exact sum of rows of one currency and kind."""
-    currency = rows[0].currency if rows else "USD"
-    return Money(sum(row.cost_micros for row in rows), currency)
+    return _sum(row.paid for row in rows)
 
 
-def assumed_of(rows: Sequence[CostRow]) -> Money:
+def assumed_of(rows: Sequence[RunRow]) -> Money:
     """Return the assumed part of that sum."""
-    currency = rows[0].currency if rows else "USD"
-    return Money(sum(row.assumed_micros for row in rows), currency)
+    return _sum(row.paid_assumed for row in rows)
 
 
-def compare(rows: Sequence[CostRow]) -> ModelComparison:
+def _sum(amounts: Iterable[Money]) -> Money:
+    found = list(amounts)
+    return sum(found[1:], start=found[0]) if found else Money(0)
+
+
+def compare(rows: Sequence[RunRow]) -> ModelComparison:
     """Return the figures of one model's runs; ``rows`` must not be empty."""
     total = total_of(rows)
     per_sample = [per(row.cost, row.samples) for row in rows]
@@ -91,8 +97,8 @@ def compare(rows: Sequence[CostRow]) -> ModelComparison:
         avg_cost_per_epoch=_mean([cost for cost in per_epoch if cost is not None]),
         avg_accuracy=_mean(accuracies),
         best_accuracy=max(accuracies, default=None),
-        best_efficiency_score=max(efficiency(row.cost, row.accuracy) for row in rows),
-        gpu_hours=sum(row.gpu_us for row in rows) / 3.6e9,
+        best_efficiency_score=max(efficiency(row.paid, row.accuracy) for row in rows),
+        gpu_hours=sum(row.gpu_ns // 1000 for row in rows) / 3.6e9,
         currency=total.currency,
         kind=rows[0].kind,
         assumed_cost=float(assumed_of(rows).amount),
@@ -157,7 +163,7 @@ class Roi:
     assumed_investment: float = 0.0
 
 
-def return_on_investment(model: str, rows: Sequence[CostRow]) -> Roi:
+def return_on_investment(model: str, rows: Sequence[RunRow]) -> Roi:
     """Return the figures of a model's runs, oldest first and of one currency."""
     total = total_of(rows)
     accuracies = [row.accuracy for row in rows if row.accuracy is not None]
@@ -183,10 +189,10 @@ def return_on_investment(model: str, rows: Sequence[CostRow]) -> Roi:
     )
 
 
-def _gains(rows: Sequence[CostRow]) -> list[Gain]:
+def _gains(rows: Sequence[RunRow]) -> list[Gain]:
     gains: list[Gain] = []
     best: float | None = None
-    since: list[CostRow] = []
+    since: list[RunRow] = []
     for row in rows:
         since.append(row)
         if row.accuracy is None or (best is not None and row.accuracy <= best):
@@ -211,56 +217,43 @@ def _per_dollar(improvement: float | None, cost: Money) -> float | None:
     return None if improvement is None or not cost else improvement / float(cost.amount)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Candidate:
-    """A run as a point: a higher metric is better, and less of everything else."""
-
-    name: str
-    metric: float
-    cost: float
-    hours: float
-    energy_wh: float | None = None
-    currency: str = "USD"
-    kind: Kind = "cash"
-    assumed: float = 0.0
+def with_accuracy(rows: Iterable[RunRow]) -> list[RunRow]:
+    """Return the runs that have an accuracy."""
+    return [row for row in rows if row.accuracy is not None]
 
 
-def candidates_of(rows: Iterable[CostRow]) -> list[Candidate]:
-    """Return runs as points, without those that have no accuracy."""
-    return [
-        Candidate(
-            name=row.run_id,
-            metric=row.accuracy,
-            cost=float(row.cost.amount),
-            hours=row.wall_us / 3.6e9,
-            energy_wh=None if row.energy_mj is None else row.energy_mj / MILLIJOULES_PER_WH,
-            currency=row.currency,
-            kind=row.kind,
-            assumed=float(row.assumed.amount),
-        )
-        for row in rows
-        if row.accuracy is not None
-    ]
+def point_of(row: RunRow) -> dict[str, Any]:
+    """Return a run as a point: a higher metric is better, and less of everything else."""
+    return {
+        "name": row.run_id,
+        "metric": row.accuracy,
+        "cost": float(row.paid.amount),
+        "hours": row.wall_ns / 3.6e12,
+        "energy_wh": row.energy_mj / MILLIJOULES_PER_WH if row.energy_mj else None,
+        "currency": row.paid.currency,
+        "kind": row.kind,
+        "assumed": float(row.paid_assumed.amount),
+    }
 
 
-def pareto_front(candidates: Sequence[Candidate]) -> list[Candidate]:
-    """Return the non-dominated candidates, cheapest first.
+def pareto_front(rows: Iterable[RunRow]) -> list[RunRow]:
+    """Return the non-dominated runs, cheapest first, without those that have no accuracy.
 
-    A candidate dominates another if it is at least as good in everything and better in something.
-    Energy counts only if all candidates have it. Candidates of different currencies or kinds are
-    not compared.
+    A run dominates another if it is at least as good in everything and better in something. Energy
+    counts only if all of them have it. Runs of different currencies or kinds are not compared.
     """
-    with_energy = all(candidate.energy_wh is not None for candidate in candidates)
+    known = with_accuracy(rows)
+    with_energy = all(row.energy_mj for row in known)
 
-    def losses(one: Candidate) -> tuple[float, ...]:
-        energy = (one.energy_wh or 0.0,) if with_energy else ()
-        return (one.cost, one.hours, -one.metric, *energy)
+    def losses(row: RunRow) -> tuple[float, ...]:
+        energy = row.energy_mj if with_energy else 0
+        return (row.paid.micros, row.wall_ns, -(row.accuracy or 0.0), energy)
 
-    front: list[Candidate] = []
-    for unit in {(one.currency, one.kind) for one in candidates}:
-        mine = [one for one in candidates if (one.currency, one.kind) == unit]
-        front += compress(mine, non_dominated([losses(one) for one in mine]))
-    return sorted(front, key=lambda one: (losses(one), one.name, one.currency, one.kind))
+    front: list[RunRow] = []
+    for unit in {_unit_of(row) for row in known}:
+        mine = [row for row in known if _unit_of(row) == unit]
+        front += compress(mine, non_dominated([losses(row) for row in mine]))
+    return sorted(front, key=lambda row: (losses(row), row.run_id, _unit_of(row)))
 
 
 def non_dominated(points: Sequence[tuple[float, ...]]) -> list[bool]:

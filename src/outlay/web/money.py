@@ -272,8 +272,8 @@ def _next_runs(reading: SpendingReading) -> list[str]:
     history: dict[tuple[str, Unit], list[float]] = defaultdict(list)
     for report in reading.reports:
         if report.model != REST_OF_JOB:
-            unit = Unit(report.currency, report.kind)
-            history[report.model, unit].append(float(report.cost.amount))
+            unit = Unit(report.paid.currency, report.kind)
+            history[report.model, unit].append(float(report.paid.amount))
     rows = []
     for (model, unit), costs in sorted(history.items()):
         estimate = forecast_runs(costs, 1)
