@@ -33,7 +33,22 @@ class Unit(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SpendItem:
+class Spent:
+    """An amount that was spent, the assumed part of it, and GPUs times microseconds."""
+
+    cost: Money
+    assumed: Money
+    kind: Kind = "cash"
+    gpu_us: int = 0
+
+    @property
+    def unit(self) -> Unit:
+        """Its currency and kind."""
+        return Unit(self.cost.currency, self.kind)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpendItem(Spent):
     """One amount that was spent.
 
     Attributes:
@@ -53,29 +68,16 @@ class SpendItem:
     start_ns: int
     end_ns: int
     booked_ns: int
-    cost: Money
-    assumed: Money
-    kind: Kind = "cash"
-    gpu_us: int = 0
     user: str = ""
     tags: Mapping[str, str] = field(default_factory=dict)
     provider: str = ""
     between: bool = False
 
-    @property
-    def unit(self) -> Unit:
-        """Its currency and kind."""
-        return Unit(self.cost.currency, self.kind)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Subtotal:
+class Subtotal(Spent):
     """The sum of spends of one unit."""
 
-    cost: Money
-    assumed: Money
-    kind: Kind
-    gpu_us: int
     runs: int
 
 
