@@ -16,19 +16,21 @@ from statistics import fmean
 from timing import Figure, compare, machine, row, verdict
 
 from outlay.compat.cost_module.analyzer import CostAnalyzer
-from outlay.cost.cost_book import CostBook, CostRow
-from outlay.store import open_store
+from outlay.cost.cost_book import report_cells
+from outlay.store import RunRow, open_store
+from outlay.store.runs import register
+from outlay.units import Money
 
 RUNS, MODELS, REPEATS = 10_000, 20, 5
 
 
-def rows() -> list[CostRow]:
+def rows() -> list[RunRow]:
     return [
-        CostRow(
-            run_id=f"run-{i:05d}", model=f"model-{i % MODELS}", source="stated",
-            cost_micros=1_000_000 + i, currency="USD", gpu_us=i * 1000, wall_us=i * 1000,
-            samples=1000 + i, epochs=3.0, tokens=10**6, accuracy=0.5 + i / RUNS / 2, at_ns=i,
-            metrics={"run_id": f"run-{i:05d}", "gpu_name": "A100", "learning_rate": 2e-5},
+        RunRow(
+            run_id=f"run-{i:05d}", model=f"model-{i % MODELS}", name=f"run-{i:05d}",
+            dir=f"/runs/{i:05d}", status="completed", attempts=1, steps=1000, gpu="A100",
+            cost=Money(1_000_000 + i), gpu_ns=i * 10**6, wall_ns=i * 10**6, samples=1000 + i,
+            epochs=3.0, tokens=10**6, accuracy=0.5 + i / RUNS / 2, started_ns=0, last_seen_ns=i,
             updated_ns=i,
         )
         for i in range(RUNS)
@@ -45,9 +47,9 @@ def summarise_json(path: Path) -> dict[str, float]:
 def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         directory, reports = Path(name), rows()
-        CostBook(open_store(directory)).record(reports)
+        register(open_store(directory), reports)
         history = directory / "cost_history.json"
-        plain = {r.run_id: {n: getattr(r, n) for n in CostRow.__struct_fields__} for r in reports}
+        plain = {row.run_id: report_cells(row) for row in reports}
         history.write_text(json.dumps(plain, indent=2))
         analyzer = CostAnalyzer(directory)
         works: dict[str, Callable[[], object]] = {

@@ -12,10 +12,11 @@ import outlay
 from outlay.clock import ManualClock
 from outlay.compat.cost_module.analyzer import CostAnalyzer
 from outlay.compat.cost_module.training import TrainingCostReport, TrainingMetrics
-from outlay.cost.cost_book import CostBook, CostRow
 from outlay.cost.thresholds import BudgetAlert
 from outlay.errors import InvalidValue
-from outlay.store import open_store
+from outlay.store import RunRow, open_store
+from outlay.store.runs import register
+from outlay.units import Money
 from training_metrics import NOW, costing, metrics
 
 
@@ -302,13 +303,13 @@ def test_reports_survive_a_restart() -> None:
 def test_ten_thousand_runs_sum_exactly(tmp_path: Path) -> None:
     """How long it takes is measured in benchmarks/cost_summary.py."""
     rows = [
-        CostRow(
-            run_id=f"r{i}", model=f"m{i % 7}", source="ledger", cost_micros=i, currency="USD",
-            gpu_us=i, wall_us=i, at_ns=i, updated_ns=i,
+        RunRow(
+            run_id=f"r{i}", model=f"m{i % 7}", name="r", dir="/r", status="completed", attempts=1,
+            steps=1, tokens=1, started_ns=0, last_seen_ns=i, cost=Money(i), updated_ns=i,
         )
         for i in range(10_000)
     ]  # fmt: skip
-    CostBook(open_store(tmp_path)).record(rows)
+    register(open_store(tmp_path), rows)
     comparison = analyzer(tmp_path).get_cost_comparison()
     total = sum(round(model["total_cost"] * 1e6) for model in comparison.values())
     assert total == sum(range(10_000))

@@ -15,7 +15,6 @@ from ledgers import HOUR, START_NS, Segment, dollars
 from outlay.compat.cost_module.analyzer import CostAnalyzer
 from outlay.compat.cost_module.training import TrainingMetrics
 from outlay.cost.charges import charges_of, month_window
-from outlay.cost.cost_book import CostRow
 from outlay.cost.spending import IN_NO_RUN, Spending, owner_by, spending_of
 from outlay.errors import InvalidValue
 from outlay.goodput.follower import read_view
@@ -188,12 +187,11 @@ def test_runs_without_a_price_are_counted_once_and_in_scope(tmp_path: Path) -> N
 
 
 def test_a_run_whose_log_is_gone_and_whose_charges_are_unknown_is_split_by_time() -> None:
-    run = run_row(dir="/gone", started_ns=NOVEMBER.start_ns, last_seen_ns=LATER_NS)
-    report = CostRow(
-        run_id="r", model="m", source="ledger", cost_micros=1_000_001, currency="USD",
-        gpu_us=10, wall_us=10, at_ns=1, updated_ns=1, assumed_micros=7,
+    run = run_row(
+        dir="/gone", started_ns=NOVEMBER.start_ns, last_seen_ns=LATER_NS, cost=Money(1_000_001),
+        assumed=Money(7), gpu_ns=10_000, wall_ns=10_000,
     )  # fmt: skip
-    found = spending_of([report], [run])
+    found = spending_of([run], [run])
     assert [s.booked_ns for s in found.spends] == [
         month.start_ns for month in (NOVEMBER, DECEMBER, JANUARY, month_window("2024-02"))
     ]
@@ -241,7 +239,7 @@ class TestARental:
         event: dict[str, Any] = {"event": "created", "detail": {"resource": "i-1"}}
         return [held, Noted(**self.same, ts=self.rental.started, **event), *more]
 
-    def costs(self, lines: Sequence[Any], until_ns: int, *reports: CostRow) -> list[int]:
+    def costs(self, lines: Sequence[Any], until_ns: int, *reports: RunRow) -> list[int]:
         (rented,) = rented_by(lines, until_ns)
         spends = list(in_no_run(rented, reports))
         assert {(spend.model, spend.provider) for spend in spends} == {(IN_NO_RUN, "lambda")}

@@ -169,10 +169,9 @@ def test_the_next_offer_replaces_a_damaged_cheapest_one(store: Path) -> None:
     assert len(shown["findings"]) == 2
 
 
-def test_a_damaged_cost_report_is_derived_again(store: Path) -> None:
+def test_a_damaged_cost_of_a_run_is_derived_again(store: Path) -> None:
     before = in_process("cost", "summary", "--json").json
     with closing(sqlite3.connect(store)) as connection:
-        connection.execute("UPDATE cost_reports SET cost_micros = 'x', updated_ns = 'y'"
-                           " WHERE source = 'ledger'")  # fmt: skip
+        connection.execute("UPDATE runs SET cost_micros = 'x', updated_ns = 'y', charges = 'z'")
         connection.commit()
     assert in_process("cost", "summary", "--json").json == before

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from outlay.compat.cost_module.training import TrainingMetrics
 from outlay.cost.allocation import AllocationRow, Spread, allocate
-from outlay.cost.compare import Candidate, compare, pareto_front, total_of
-from outlay.cost.cost_book import CostRow
+from outlay.cost.compare import compare, pareto_front, total_of
 from outlay.rates import share_out
+from outlay.store import RunRow
 from outlay.units import Money
 from outlay.units.money import per
 
@@ -46,10 +46,13 @@ def test_no_share_is_more_than_a_micro_unit_off(micros: int, weights: dict[str, 
     )
 
 
-def row(cost_micros: int, accuracy: float | None) -> CostRow:
-    return CostRow(
-        run_id="r", model="m", source="stated", cost_micros=cost_micros, currency="USD",
-        gpu_us=0, wall_us=0, accuracy=accuracy, at_ns=0, updated_ns=0,
+def row(
+    cost_micros: int, accuracy: float | None, name: str = "r", wall_ns: int = 0, energy_mj: int = 0
+) -> RunRow:
+    return RunRow(
+        run_id=name, dir="", model="m", name=name, status="completed", attempts=1, steps=0,
+        tokens=0, started_ns=0, last_seen_ns=wall_ns, cost=Money(cost_micros), accuracy=accuracy,
+        wall_ns=wall_ns, energy_mj=energy_mj,
     )  # fmt: skip
 
 
@@ -57,8 +60,8 @@ ROWS = st.lists(st.builds(row, MICROS, st.none() | st.floats(0, 1)), min_size=1,
 
 
 @given(ROWS)
-def test_a_model_costs_the_sum_of_its_runs(rows: list[CostRow]) -> None:
-    assert total_of(rows).micros == sum(row.cost_micros for row in rows)
+def test_a_model_costs_the_sum_of_its_runs(rows: list[RunRow]) -> None:
+    assert total_of(rows).micros == sum(row.paid.micros for row in rows)
     assert compare(rows).total_cost == float(total_of(rows).amount)
 
 
@@ -75,25 +78,26 @@ def test_a_stated_training_costs_price_times_gpus_times_hours(
 
 CANDIDATES = st.lists(
     st.builds(
-        Candidate,
+        row,
         name=st.text("abc", min_size=1, max_size=2),
-        metric=st.integers(0, 4).map(float),
-        cost=st.integers(0, 4).map(float),
-        hours=st.integers(0, 4).map(float),
-        energy_wh=st.none() | st.integers(0, 2).map(float),
+        accuracy=st.integers(0, 4).map(float),
+        cost_micros=st.integers(0, 4),
+        wall_ns=st.integers(0, 4),
+        energy_mj=st.integers(0, 2),
     ),
     max_size=12,
 )
 
 
 @given(CANDIDATES)
-def test_the_pareto_front_equals_brute_force(candidates: list[Candidate]) -> None:
-    with_energy = all(c.energy_wh is not None for c in candidates)
+def test_the_pareto_front_equals_brute_force(candidates: list[RunRow]) -> None:
+    with_energy = all(c.energy_mj for c in candidates)
 
-    def losses(c: Candidate) -> tuple[float, ...]:
-        return (c.cost, c.hours, -c.metric, c.energy_wh or 0.0 if with_energy else 0.0)
+    def losses(c: RunRow) -> tuple[float, ...]:
+        assert c.accuracy is not None
+        return (c.paid.micros, c.wall_ns, -c.accuracy, c.energy_mj if with_energy else 0.0)
 
-    def beaten(c: Candidate) -> bool:
+    def beaten(c: RunRow) -> bool:
         return any(
             losses(o) != losses(c)
             and all(a <= b for a, b in zip(losses(o), losses(c), strict=True))

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ledgers import HOUR, START_NS, Segment, dollars
+from outlay.account.columns import Work
 from outlay.ledger import Metric
 from outlay.report.document import to_html
 from outlay.report.sweep_document import sweep_document
@@ -62,7 +63,8 @@ def sweep_row(
         "id": f"{number:03d}_<rate>", "params": {"lr": number}, "metadata": about, "budget": limits,
     })  # fmt: skip
     facts = RunFacts(
-        source="ledger", steps=10, step_ns=MINUTE, items=100, phase_micros={"step": micros},
+        source="ledger", work=Work(steps=10, step_ns=MINUTE), items=100,
+        phase_micros={"step": micros},
         metrics={"acc": [Seen(value / 2, MINUTE, 1), Seen(value, 2 * MINUTE, 2)]},
         row=run_row(
             cost=Money(micros, currency), goodput=0.9, wall_ns=wall_ns,

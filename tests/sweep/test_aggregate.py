@@ -15,6 +15,7 @@ import pytest
 
 from command_line import outlay
 from ledgers import Segment, dollars
+from outlay.account.columns import Work
 from outlay.budget.limits import KEYS
 from outlay.cli.sweep.live import status_line
 from outlay.clock import ManualClock
@@ -205,7 +206,7 @@ def test_time_to_target_counts_steps_from_0_and_epochs_by_their_steps(
 
 
 def test_an_epoch_of_unknown_length_has_no_time() -> None:
-    facts = RunFacts(source="csv", steps=1, step_ns=1)
+    facts = RunFacts(source="csv", work=Work(steps=1, step_ns=1))
     assert minutes_of(Seen(0.9, None, None, 3.0), facts, {}) is None
 
 
@@ -326,6 +327,12 @@ def test_epochs_of_unknown_length_are_unknown_and_not_zero(sweep: Sweep) -> None
     write_artefacts(run_dir, totals={"steps": 2, "epochs": 0.0}, steps_per_epoch=None)
     assert sweep.row()["epochs"] is None
     assert fairness(sweep.summary().rows) == []
+
+
+def test_tokens_that_were_not_measured_are_unknown_and_not_zero(sweep: Sweep) -> None:
+    run_dir = sweep.add("001_a", metadata={})
+    write_artefacts(run_dir, totals={"steps": 2, "tokens": 0}, unmeasured=["tokens"])
+    assert sweep.row()["tokens"] is None
 
 
 # -- the reports ------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from outlay.account.columns import Work
 from outlay.clock import ManualClock
 from outlay.report.document import to_html, to_markdown
 from outlay.report.sweep_document import latex_table, sweep_document
@@ -49,7 +50,7 @@ def rows_of(manifest: SweepManifest, metric: str = "acc") -> tuple[SweepRow, ...
         SweepRow(
             run=run, state=RunState(status="completed"), totals={},
             facts=RunFacts(
-                source="ledger", steps=1, step_ns=1,
+                source="ledger", work=Work(steps=1, step_ns=1),
                 row=run_row(cost=Money(1_000_000), wall_ns=60 * 10**9),
                 metrics={metric: [Seen(number / 10, 10**9, 1)]},
             ),

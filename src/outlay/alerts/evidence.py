@@ -13,7 +13,7 @@ from sqlalchemy import Engine
 
 from outlay.budget.report import budget_report
 from outlay.clock import SYSTEM, Clock, wall_ns_of
-from outlay.cost.cost_book import CostBook, refresh_reports
+from outlay.cost.cost_book import CostBook
 from outlay.cost.forecast import rest_of
 from outlay.errors import Finding, OutlayError
 from outlay.export.live_runs import LiveReading, LiveRuns
@@ -101,7 +101,6 @@ class EvidenceReader:
         now_ns = live.t_ns
         rented, findings = living_rentals(self._log_paths, clock=self._clock)
         recent = list_runs(self._store, RunFilter(since_ns=now_ns - _A_DAY_NS))
-        unread = refresh_reports(self._store, now_ns)
         return Evidence(
             t_ns=now_ns,
             live=live,
@@ -111,7 +110,7 @@ class EvidenceReader:
             machines=tuple(_machines(rented, _jobs(), recent, live.runs)),
             overdue=tuple(each for each in rented if _deadline_ns(each) < now_ns),
             price_changes=tuple(alerts(self._store, since_ns=now_ns - _A_DAY_NS)),
-            findings=(*live.findings, *unread, *findings),
+            findings=(*live.findings, *findings),
         )
 
     def _stopped(self, recent: Sequence[RunRow], now_ns: int) -> Iterator[BudgetStop]:

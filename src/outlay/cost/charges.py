@@ -14,49 +14,19 @@ from fractions import Fraction
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-import msgspec
+from msgspec.structs import replace
 
 from outlay.clock import utc_datetime, wall_ns_of
 from outlay.errors import InvalidValue
 from outlay.ledger import Attempt
 from outlay.rates import Basis, RateFunction, gpu_pieces, in_force, round_units
+from outlay.store.run_row import AttemptCharge
 
 if TYPE_CHECKING:
     from outlay.goodput.follower import RunView
     from outlay.goodput.timeline import Window
 
 _MONTH = re.compile(r"(\d{4})-(\d{2})")
-
-
-class AttemptCharge(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The cost of an attempt, or of the time between it and the next, within one UTC month.
-
-    Attributes:
-        start_ns: Start of the charged time ``[start_ns, end_ns)``, on the attempt's own clock.
-        booked_ns: Decides the month. Time between two attempts is booked when the next one begins:
-            until then it is unknown whether it is charged, and past months must not change.
-        micros: The charges of a run in one currency sum to its cost in it exactly.
-        assumed_micros: The assumed part of ``micros``.
-        gpu_us: GPUs times microseconds that the attempt ran.
-        user: Who started the attempt.
-        machine: The vendor's instance id.
-        provider: From the price; "" if the price was typed.
-        between: Charges the time after the attempt, up to the next.
-        currency: If it is not that of the run's cost; "" otherwise.
-    """
-
-    start_ns: int
-    end_ns: int
-    booked_ns: int
-    micros: int
-    assumed_micros: int = 0
-    gpu_us: int = 0
-    user: str = ""
-    tags: dict[str, str] = {}
-    machine: str = ""
-    provider: str = ""
-    between: bool = False
-    currency: str = ""
 
 
 def charges_of(view: RunView) -> tuple[AttemptCharge, ...]:
@@ -68,7 +38,7 @@ def charges_of(view: RunView) -> tuple[AttemptCharge, ...]:
     for rates in view.rates_beside:
         for charge in _CumulativeCost(rates).charges(attempts):
             if charge.micros:  # Its GPU time is in the charges of the run's cost.
-                charges.append(msgspec.structs.replace(charge, gpu_us=0, currency=rates.currency))
+                charges.append(replace(charge, gpu_us=0, currency=rates.currency))
     return tuple(charges)
 
 
@@ -91,7 +61,7 @@ class _CumulativeCost:
                 booked_ns = following.start_ns - following.moved_ns
                 after = self._charge(attempt, last_ns, end_ns, booked_ns=booked_ns)
                 if after.micros:
-                    yield msgspec.structs.replace(after, between=True)
+                    yield replace(after, between=True)
 
     def _charge(
         self, attempt: Attempt, start_ns: int, end_ns: int, *, booked_ns: int

@@ -11,14 +11,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import compress
 from statistics import fmean
-from typing import TYPE_CHECKING
+from typing import Any
 
+from outlay.cost.cost_book import by_currency
+from outlay.store.run_row import RunRow
 from outlay.units import Money, Unit
 from outlay.units.money import Kind, per
 from outlay.units.quantity import MILLIJOULES_PER_WH
-
-if TYPE_CHECKING:
-    from outlay.cost.cost_book import CostRow
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,11 +42,11 @@ class ModelComparison:
     assumed_cost: float = 0.0
 
 
-def by_model(rows: Iterable[CostRow]) -> dict[str, list[CostRow]]:
+def by_model(rows: Iterable[RunRow]) -> dict[str, list[RunRow]]:
     """Group rows by model; a model with costs of several units has several groups."""
-    groups: dict[tuple[str, Unit], list[CostRow]] = {}
-    for row in (part for each in rows for part in each.by_currency()):
-        groups.setdefault((row.model, row.unit), []).append(row)
+    groups: dict[tuple[str, Unit], list[RunRow]] = {}
+    for row in (part for each in rows for part in by_currency(each)):
+        groups.setdefault((row.model, row.paid.unit), []).append(row)
     models = Counter(model for model, _ in groups)
     return {
         f"{model} ({unit})" if models[model] > 1 else model: found
@@ -55,26 +54,27 @@ def by_model(rows: Iterable[CostRow]) -> dict[str, list[CostRow]]:
     }
 
 
-def of_last_unit(rows: Sequence[CostRow]) -> list[CostRow]:
+def of_last_unit(rows: Sequence[RunRow]) -> list[RunRow]:
     """Return the rows with the unit of the last one."""
-    return [row for row in rows if row.unit == rows[-1].unit]
+    return [row for row in rows if row.paid.unit == rows[-1].paid.unit]
 
 
-def total_of(rows: Sequence[CostRow]) -> Money:
+def total_of(rows: Sequence[RunRow]) -> Money:
     """Return the exact sum of rows of one unit."""
-    return sum((row.cost for row in rows), start=_nothing(rows))
+    return _sum(row.paid for row in rows)
 
 
-def assumed_of(rows: Sequence[CostRow]) -> Money:
+def assumed_of(rows: Sequence[RunRow]) -> Money:
     """Return the assumed part of that sum."""
-    return sum((row.assumed for row in rows), start=_nothing(rows))
+    return _sum(row.paid_assumed for row in rows)
 
 
-def _nothing(rows: Sequence[CostRow]) -> Money:
-    return rows[0].cost * 0 if rows else Money(0)
+def _sum(amounts: Iterable[Money]) -> Money:
+    found = list(amounts)
+    return sum(found[1:], start=found[0]) if found else Money(0)
 
 
-def compare(rows: Sequence[CostRow]) -> ModelComparison:
+def compare(rows: Sequence[RunRow]) -> ModelComparison:
     """Return the figures of one model's runs; ``rows`` must not be empty."""
     total = total_of(rows)
     per_sample = [per(row.cost, row.samples) for row in rows]
@@ -88,8 +88,8 @@ def compare(rows: Sequence[CostRow]) -> ModelComparison:
         avg_cost_per_epoch=_mean([cost for cost in per_epoch if cost is not None]),
         avg_accuracy=_mean(accuracies),
         best_accuracy=max(accuracies, default=None),
-        best_efficiency_score=max(efficiency(row.cost, row.accuracy) for row in rows),
-        gpu_hours=sum(row.gpu_us for row in rows) / 3.6e9,
+        best_efficiency_score=max(efficiency(row.paid, row.accuracy) for row in rows),
+        gpu_hours=sum(row.gpu_ns // 1000 for row in rows) / 3.6e9,
         currency=total.currency,
         kind=total.kind,
         assumed_cost=float(assumed_of(rows).amount),
@@ -154,7 +154,7 @@ class Roi:
     assumed_investment: float = 0.0
 
 
-def return_on_investment(model: str, rows: Sequence[CostRow]) -> Roi:
+def return_on_investment(model: str, rows: Sequence[RunRow]) -> Roi:
     """Return the figures of a model's runs, oldest first and of one currency."""
     total = total_of(rows)
     accuracies = [row.accuracy for row in rows if row.accuracy is not None]
@@ -180,10 +180,10 @@ def return_on_investment(model: str, rows: Sequence[CostRow]) -> Roi:
     )
 
 
-def _gains(rows: Sequence[CostRow]) -> list[Gain]:
+def _gains(rows: Sequence[RunRow]) -> list[Gain]:
     gains: list[Gain] = []
     best: float | None = None
-    since: list[CostRow] = []
+    since: list[RunRow] = []
     for row in rows:
         since.append(row)
         if row.accuracy is None or (best is not None and row.accuracy <= best):
@@ -208,61 +208,43 @@ def _per_dollar(improvement: float | None, cost: Money) -> float | None:
     return None if improvement is None or not cost else improvement / float(cost.amount)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Candidate:
-    """A run as a point: a higher metric is better, and less of everything else."""
-
-    name: str
-    metric: float
-    cost: float
-    hours: float
-    energy_wh: float | None = None
-    currency: str = "USD"
-    kind: Kind = "cash"
-    assumed: float = 0.0
-
-    @property
-    def unit(self) -> Unit:
-        """The unit of its cost."""
-        return Unit(self.currency, self.kind)
+def with_accuracy(rows: Iterable[RunRow]) -> list[RunRow]:
+    """Return the runs that have an accuracy."""
+    return [row for row in rows if row.accuracy is not None]
 
 
-def candidates_of(rows: Iterable[CostRow]) -> list[Candidate]:
-    """Return runs as points, without those that have no accuracy."""
-    return [
-        Candidate(
-            name=row.run_id,
-            metric=row.accuracy,
-            cost=float(row.cost.amount),
-            hours=row.wall_us / 3.6e9,
-            energy_wh=None if row.energy_mj is None else row.energy_mj / MILLIJOULES_PER_WH,
-            currency=row.currency,
-            kind=row.kind,
-            assumed=float(row.assumed.amount),
-        )
-        for row in rows
-        if row.accuracy is not None
-    ]
+def point_of(row: RunRow) -> dict[str, Any]:
+    """Return a run as a point: a higher metric is better, and less of everything else."""
+    return {
+        "name": row.run_id,
+        "metric": row.accuracy,
+        "cost": float(row.paid.amount),
+        "hours": row.wall_ns / 3.6e12,
+        "energy_wh": row.energy_mj / MILLIJOULES_PER_WH if row.energy_mj else None,
+        "currency": row.paid.currency,
+        "kind": row.kind,
+        "assumed": float(row.paid_assumed.amount),
+    }
 
 
-def pareto_front(candidates: Sequence[Candidate]) -> list[Candidate]:
-    """Return the non-dominated candidates, cheapest first.
+def pareto_front(rows: Iterable[RunRow]) -> list[RunRow]:
+    """Return the non-dominated runs, cheapest first, without those that have no accuracy.
 
-    A candidate dominates another if it is at least as good in everything and better in something.
-    Energy counts only if all candidates have it. Candidates of different units are not
-    compared.
+    A run dominates another if it is at least as good in everything and better in something. Energy
+    counts only if all of them have it. Runs of different units are not compared.
     """
-    with_energy = all(candidate.energy_wh is not None for candidate in candidates)
+    known = with_accuracy(rows)
+    with_energy = all(row.energy_mj for row in known)
 
-    def losses(one: Candidate) -> tuple[float, ...]:
-        energy = (one.energy_wh or 0.0,) if with_energy else ()
-        return (one.cost, one.hours, -one.metric, *energy)
+    def losses(row: RunRow) -> tuple[float, ...]:
+        energy = row.energy_mj if with_energy else 0
+        return (row.paid.micros, row.wall_ns, -(row.accuracy or 0.0), energy)
 
-    front: list[Candidate] = []
-    for unit in {one.unit for one in candidates}:
-        mine = [one for one in candidates if one.unit == unit]
-        front += compress(mine, non_dominated([losses(one) for one in mine]))
-    return sorted(front, key=lambda one: (losses(one), one.name, one.unit))
+    front: list[RunRow] = []
+    for unit in {row.paid.unit for row in known}:
+        mine = [row for row in known if row.paid.unit == unit]
+        front += compress(mine, non_dominated([losses(row) for row in mine]))
+    return sorted(front, key=lambda row: (losses(row), row.run_id, row.paid.unit))
 
 
 def non_dominated(points: Sequence[tuple[float, ...]]) -> list[bool]:

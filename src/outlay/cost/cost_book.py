@@ -1,112 +1,114 @@
-"""Cost reports of runs, model budgets and their alerts, in the store."""
+"""The costs of runs, model budgets and their alerts, in the store."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 from msgspec.structs import replace
-from sqlalchemy import Engine, Text, cast, or_, select
+from sqlalchemy import Engine, Integer, or_, select
 
 from outlay.clock import utc_datetime
-from outlay.cost.charges import AttemptCharge, charges_of
 from outlay.cost.thresholds import PERCENTS, BudgetAlert, percent_used, reached
 from outlay.decoding import BadDocument, convert
-from outlay.errors import Finding, InvalidValue, OutlayError
-from outlay.store.connection import is_damaged, report_damage, upsert, writing
+from outlay.errors import Finding, InvalidValue
+from outlay.store.connection import LARGEST, report_damage, upsert, writing
 from outlay.store.run_row import RunRow
-from outlay.store.runs import rows_from
+from outlay.store.runs import LISTED, rows_from
 from outlay.store.schema import budget_alerts, cost_reports, model_budgets, runs
 from outlay.units import Money, Unit
-from outlay.units.money import Kind, sum_by_unit
-
-if TYPE_CHECKING:
-    from outlay.goodput.follower import RunView
+from outlay.units.money import sum_by_unit
 
 
-class CostRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A run's cost report in the store.
+def by_currency(row: RunRow) -> list[RunRow]:
+    """Return a run with a price, and a row for each other currency in which it paid.
 
-    Attributes:
-        source: ``stated`` by a training, or derived from its ``ledger``.
-        gpu_us: GPUs times microseconds.
-        at_ns: When the training ended, or when the report was made.
-        metrics: The documented metrics as stated.
-        updated_ns: Of two rows of one run the later one is kept.
-        kind: Rows of different kinds are never added.
-        assumed_micros: The part of the cost for which no record says that it is charged.
-        charges: The cost by attempt and month; None if stated, or if it is in one currency and
-            was not queried.
+    Work and time are only in the first.
     """
-
-    run_id: str
-    model: str
-    source: str
-    cost_micros: int
-    currency: str
-    gpu_us: int
-    wall_us: int
-    energy_mj: int | None = None
-    samples: int = 0
-    epochs: float = 0.0
-    tokens: int | None = None
-    accuracy: float | None = None
-    loss: float | None = None
-    at_ns: int
-    metrics: dict[str, Any] | None = None
-    updated_ns: int
-    kind: Kind = "cash"
-    assumed_micros: int = 0
-    charges: tuple[AttemptCharge, ...] | None = None
-
-    @property
-    def cost(self) -> Money:
-        """The run's cost."""
-        return self.unit.money(self.cost_micros)
-
-    @property
-    def assumed(self) -> Money:
-        """The assumed part of the cost."""
-        return self.unit.money(self.assumed_micros)
-
-    @property
-    def unit(self) -> Unit:
-        """The unit of its cost."""
-        return Unit(self.currency, self.kind)
-
-    def by_currency(self) -> list[CostRow]:
-        """Return this row, and one for each other currency in which the run paid.
-
-        Work and time are only in the first.
-        """
-        rows = {self.currency: self}
-        for charge in self.charges or ():
-            if charge.currency:
-                known = rows.get(charge.currency) or replace(
-                    self, cost_micros=0, currency=charge.currency, gpu_us=0, wall_us=0,
-                    energy_mj=None, samples=0, epochs=0.0, tokens=None, assumed_micros=0,
-                )  # fmt: skip
-                rows[charge.currency] = replace(
-                    known,
-                    cost_micros=known.cost_micros + charge.micros,
-                    assumed_micros=known.assumed_micros + charge.assumed_micros,
-                )
-        return list(rows.values())
+    others = (
+        replace(
+            row, cost=cost, assumed=assumed, gpu_ns=0, wall_ns=0, energy_mj=0, samples=0,
+            epochs=None, tokens=0, cost_beside=(), assumed_beside=(),
+        )
+        for cost, assumed in zip(row.cost_beside, row.assumed_beside, strict=True)
+    )  # fmt: skip
+    return [row, *others]
 
 
-_NULL_DEFAULTS: dict[str, Any] = {"kind": "cash", "assumed_micros": 0}
-"""Values for NULL in columns that a migration added."""
-# Nested columns are parsed only on request: summaries read thousands of rows.
-_FIGURES = [name for name in CostRow.__struct_fields__ if name not in ("metrics", "charges")]
+# Stated trainings are rows of a table of their own, which had those of runs, too.
+
+_INTEGERS = [column.name for column in cost_reports.c if isinstance(column.type, Integer)]
 
 
-# Only a charge that is not in the currency of its run has one, and few runs have such charges.
-_SEVERAL_CURRENCIES = select(cost_reports.c.run_id, cost_reports.c.charges).where(
-    cast(cost_reports.c.charges, Text).like('%"currency"%')
-)
+def report_cells(row: RunRow) -> dict[str, Any]:
+    """Return a run with a price as a row of the table, which is also its JSON."""
+    return {
+        "run_id": row.run_id,
+        "model": row.model,
+        "source": row.source,
+        "cost_micros": row.paid.micros,
+        "currency": row.paid.currency,
+        "gpu_us": row.gpu_ns // 1000,
+        "wall_us": row.wall_ns // 1000,
+        "energy_mj": row.energy_mj or None,
+        "samples": row.samples,
+        "epochs": row.epochs or 0.0,
+        "tokens": row.tokens or None,
+        "accuracy": row.accuracy,
+        "loss": row.loss,
+        "at_ns": row.at_ns,
+        "metrics": None,
+        "updated_ns": row.updated_ns,
+        "kind": row.kind,
+        "assumed_micros": row.paid_assumed.micros,
+        "charges": msgspec.to_builtins(row.charges),
+    }
+
+
+def _row_from(cells: dict[str, Any]) -> RunRow:
+    """Return the run of a row of the table.
+
+    Raises:
+        BadDocument: The row is damaged.
+    """
+    known = convert({name: cells[name] or 0 for name in _INTEGERS}, dict[str, int])
+    currency, at_ns, wall_ns = cells["currency"], known["at_ns"], known["wall_us"] * 1000
+    same = ("run_id", "model", "source", "epochs", "accuracy", "loss", "charges")
+    row = {name: cells[name] for name in same} | {
+        "name": cells["run_id"],
+        "dir": "",
+        "status": "completed",
+        "attempts": 1,
+        "steps": 0,
+        "tokens": known["tokens"],
+        "samples": known["samples"],
+        "started_ns": at_ns - wall_ns,
+        "last_seen_ns": at_ns,
+        "wall_ns": wall_ns,
+        "gpu_ns": known["gpu_us"] * 1000,
+        "energy_mj": known["energy_mj"],
+        "cost": {"micros": known["cost_micros"], "currency": currency},
+        "assumed": {"micros": known["assumed_micros"], "currency": currency},
+        "kind": cells["kind"] or "cash",
+        "updated_ns": known["updated_ns"],
+    }
+    return _with_beside(convert(row, RunRow))
+
+
+def _with_beside(row: RunRow) -> RunRow:
+    """Return a row with what its charges say that it paid in other currencies."""
+    others: dict[str, tuple[int, int]] = {}
+    for charge in row.charges or ():
+        if charge.currency:
+            cost, assumed = others.get(charge.currency, (0, 0))
+            others[charge.currency] = cost + charge.micros, assumed + charge.assumed_micros
+    return replace(
+        row,
+        cost_beside=tuple(Money(cost, each) for each, (cost, _) in others.items()),
+        assumed_beside=tuple(Money(assumed, each) for each, (_, assumed) in others.items()),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,16 +125,16 @@ class Budgeted:
     not_counted: tuple[Money, ...] = ()
 
 
-def budgeted(rows: Iterable[CostRow], currency: str) -> Budgeted:
+def budgeted(rows: Iterable[RunRow], currency: str) -> Budgeted:
     """Return the cost of some runs that counts towards a budget of one currency."""
-    rows = [part for row in rows for part in row.by_currency()]
-    units = {row.unit for row in rows if row.currency == currency}
+    rows = [part for row in rows for part in by_currency(row)]
+    units = {row.paid.unit for row in rows if row.paid.currency == currency}
     (unit,) = units if len(units) == 1 else (Unit(currency),)
-    counted = [row for row in rows if row.unit == unit]
+    counted = [row for row in rows if row.paid.unit == unit]
     return Budgeted(
-        spent=sum((row.cost for row in counted), start=unit.money(0)),
-        assumed=sum((row.assumed for row in counted), start=unit.money(0)),
-        not_counted=tuple(sum_by_unit(row.cost for row in rows if row.unit != unit)),
+        spent=sum((row.paid for row in counted), start=unit.money(0)),
+        assumed=sum((row.paid_assumed for row in counted), start=unit.money(0)),
+        not_counted=tuple(sum_by_unit(row.paid for row in rows if row.paid.unit != unit)),
     )
 
 
@@ -156,42 +158,50 @@ class CostBook:
         self._store = store
         self.damage = [] if damage is None else damage
 
-    def record(self, rows: Iterable[CostRow]) -> None:
-        """Insert or update reports; idempotent."""
-        values = [msgspec.to_builtins(row) for row in rows]
-        if not values:
-            return
+    def record(self, row: RunRow, metrics: dict[str, Any]) -> None:
+        """Insert or update a stated training, with the documented metrics as stated; idempotent."""
         with writing(self._store) as connection:
-            upsert(connection, cost_reports, values, newer="updated_ns")
+            values = report_cells(row) | {"metrics": metrics}
+            upsert(connection, cost_reports, [values], newer="updated_ns")
 
     def reports(
         self, model: str | None = None, *, run_id: str | None = None, with_charges: bool = False
-    ) -> list[CostRow]:
-        """Return all reports, or those of a model, oldest first; without nested metrics."""
-        names = [*_FIGURES, "charges"] if with_charges else _FIGURES
-        query = select(*(cost_reports.c[name] for name in names)).order_by(
-            cost_reports.c.at_ns, cost_reports.c.run_id
-        )
-        if model is not None:
-            query = query.where(cost_reports.c.model == model)
-        if run_id is not None:
-            query = query.where(cost_reports.c.run_id == run_id)
-        with self._store.begin() as connection:
-            rows = connection.execute(query).all()
-            several = {} if with_charges else dict(connection.execute(_SEVERAL_CURRENCIES).all())
-        cells = (dict(zip(names, row, strict=True)) for row in rows)
-        if several:
-            cells = (each | {"charges": several.get(each["run_id"])} for each in cells)
-        return [report for each in cells if (report := self._report(each)) is not None]
+    ) -> list[RunRow]:
+        """Return all runs with a cost, or those of a model, oldest first.
 
-    def report(self, run_id: str) -> CostRow | None:
-        """Return one run's report with its charges, without nested metrics; None if unknown."""
+        Registered runs, and stated trainings; if a run is both, the later row of the two.
+        """
+        stated, run = cost_reports.c, runs.c
+        is_stated = stated.updated_ns.between(run.updated_ns, LARGEST)
+        of_both = runs.outerjoin(cost_reports, stated.run_id == run.run_id)
+        of_logs = select(*(runs.c if with_charges else LISTED)).select_from(of_both)
+        of_logs = of_logs.where(run.cost_micros.is_not(None), is_stated.is_not(True))
+        of_books = cost_reports.outerjoin(runs, stated.run_id == run.run_id)
+        others = select(cost_reports).select_from(of_books)
+        others = others.where(or_(run.cost_micros.is_(None), is_stated))
+        for column, wanted in (("model", model), ("run_id", run_id)):
+            if wanted is not None:
+                of_logs = of_logs.where(run[column] == wanted)
+                others = others.where(stated[column] == wanted)
+        with self._store.begin() as connection:
+            rows = [row for row in rows_from(connection.execute(of_logs)) if self._is_whole(row)]
+            cells = connection.execute(others).mappings().all()
+        rows += (row for each in cells if (row := self._stated(dict(each))) is not None)
+        return sorted(rows, key=lambda row: (row.at_ns, row.run_id))
+
+    def report(self, run_id: str) -> RunRow | None:
+        """Return one run with its charges; None if its cost is unknown."""
         return next(iter(self.reports(run_id=run_id, with_charges=True)), None)
 
-    def _report(self, cells: dict[str, Any]) -> CostRow | None:
-        nulls = {name: value for name, value in _NULL_DEFAULTS.items() if cells[name] is None}
+    def _is_whole(self, row: RunRow) -> bool:
+        """Return whether a row could be read; the next collection derives it anew if not."""
+        if row.cost is None:
+            self.damage.extend(each for each in row.findings if each not in self.damage)
+        return row.cost is not None
+
+    def _stated(self, cells: dict[str, Any]) -> RunRow | None:
         try:
-            return convert(cells | nulls, CostRow)
+            return _row_from(cells)
         except BadDocument as error:
             report_damage(self.damage, f"cost of run {cells['run_id']!s}", str(error))
             return None
@@ -206,19 +216,6 @@ class CostBook:
             for run_id, metrics in rows
             if isinstance(run_id, str) and isinstance(metrics, dict)
         }
-
-    def runs_without_report(self) -> list[RunRow]:
-        """Return the runs that changed since their last report, or have none."""
-        report = cost_reports.c
-        joined = runs.outerjoin(cost_reports, report.run_id == runs.c.run_id)
-        changed = or_(
-            report.updated_ns.is_(None),
-            report.updated_ns < runs.c.updated_ns,
-            is_damaged(cost_reports),
-        )
-        query = select(runs).select_from(joined).where(changed)
-        with self._store.begin() as connection:
-            return rows_from(connection.execute(query))
 
     def spent(self, model: str, currency: str) -> Money:
         """Return the total cost of a model's runs in one currency: cash, else showback."""
@@ -312,55 +309,3 @@ class CostBook:
                 rows = [same | {"percent": p, "spent_micros": spent.micros} for p in sorted(fresh)]
                 connection.execute(budget_alerts.insert(), rows)
         return fresh
-
-
-# Reports derived from run logs
-
-
-def refresh_reports(store: Engine, now_ns: int) -> list[Finding]:
-    """Derive the report of every registered run that changed since its last one; idempotent.
-
-    Logs of runs without a price are not opened. An unreadable log is a finding and does not stop
-    the others.
-    """
-    book, rows, findings = CostBook(store), list[CostRow | None](), list[Finding]()
-    for run in book.runs_without_report():
-        if run.cost is not None:
-            # Lazy: a summary that opens no log does not load the log reader.
-            from outlay.goodput.follower import read_view
-
-            try:
-                rows.append(report_of(read_view(Path(run.dir), now_ns), now_ns))
-            except (OutlayError, OSError) as error:
-                findings.append(Finding(source=run.dir, message=str(error)))
-    book.record(row for row in rows if row is not None)
-    return findings
-
-
-def report_of(view: RunView, now_ns: int) -> CostRow | None:
-    """Return a run's cost report; None for a run without a price."""
-    from outlay.cost.run_cost import best_loss, cost_of
-
-    cost = cost_of(view)
-    if cost.cost is None or cost.assumed is None:
-        return None
-    return CostRow(
-        run_id=cost.run_id,
-        model=cost.model,
-        source="ledger",
-        cost_micros=cost.cost.micros,
-        currency=cost.cost.currency,
-        kind=cost.kind,
-        gpu_us=cost.gpu_ns // 1000,
-        wall_us=cost.wall_ns // 1000,
-        energy_mj=view.energy_mj() or None,
-        samples=cost.samples,
-        epochs=cost.epochs or 0.0,
-        tokens=cost.tokens or None,
-        accuracy=cost.accuracy,
-        loss=best_loss(view.account),
-        at_ns=cost.window.end_ns,
-        updated_ns=now_ns,
-        assumed_micros=cost.assumed.micros,
-        charges=charges_of(view),
-    )

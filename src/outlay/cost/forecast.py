@@ -21,10 +21,11 @@ from numpy.typing import NDArray
 from outlay.clock import utc_datetime
 from outlay.cost.charges import month_window
 from outlay.cost.compare import of_last_unit
-from outlay.cost.cost_book import CostRow, ModelBudget, budgeted
+from outlay.cost.cost_book import ModelBudget, budgeted
 from outlay.errors import InvalidValue
 from outlay.goodput.follower import RunView
 from outlay.rates import NS_PER_HOUR
+from outlay.store.run_row import RunRow
 from outlay.units import Money, Unit
 from outlay.units.money import MICROS
 from outlay.units.shown import counted
@@ -191,9 +192,9 @@ class Backtest:
         return self.held / self.with_interval if self.with_interval else None
 
 
-def past_costs(rows: Sequence[CostRow]) -> list[float]:
+def past_costs(rows: Sequence[RunRow]) -> list[float]:
     """Return what a model's runs cost, in the currency and of the kind of the last one."""
-    return [float(row.cost.amount) for row in of_last_unit(rows)]
+    return [float(row.paid.amount) for row in of_last_unit(rows)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -225,7 +226,7 @@ class ModelForecast:
 
 def forecast_model(
     model: str,
-    rows: Sequence[CostRow],
+    rows: Sequence[RunRow],
     budget: ModelBudget | None,
     planned: int,
     stated: object = None,
@@ -241,7 +242,7 @@ def forecast_model(
     """
     history = past_costs(rows)
     unspent_in = "USD" if budget is None else budget.limit.currency
-    currency = rows[-1].currency if rows else unspent_in
+    currency = rows[-1].paid.currency if rows else unspent_in
     if stated is not None:
         each = Money.parse(stated, name="avg_cost_per_run", currency=currency)
         history = [float(each.amount)]

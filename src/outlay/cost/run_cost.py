@@ -15,7 +15,7 @@ from outlay.cost.charges import gpu_ns_within
 from outlay.errors import Finding
 from outlay.goodput import phases as ph
 from outlay.goodput.follower import RunView
-from outlay.goodput.timeline import CostBeside, Window, progress
+from outlay.goodput.timeline import CostBeside, PricedTime, Window, progress
 from outlay.ledger import Attempt, Price
 from outlay.rates import prices_of
 from outlay.units import Money
@@ -30,13 +30,10 @@ LEARNING_RATE = ("learning_rate", "lr")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunCost:
+class RunCost(PricedTime):
     """The cost of a run, or of a window of it. Times are nanoseconds.
 
     Attributes:
-        cost: None without a price. Equals the sum of ``by_phase``.
-        assumed: The part of the cost for which no record says that it is charged.
-        cost_beside: In other currencies, of the time in which the run paid in them.
         kind: ``cash`` or ``showback``; the two are never added.
         prices: All prices in order of time.
         gpu_ns: GPUs times the duration of attempts, without the time between them.
@@ -45,7 +42,6 @@ class RunCost:
         tokens: Of all ranks, including repeated work; ``samples`` likewise.
         epochs: As reported, else steps divided by the length of an epoch; None if unknown.
         accuracy: The best reported, not the last.
-        assumptions: Assumptions behind the cost.
         begin: Source of the start time: a ``supervisor``, the ``process``, or the first
             ``record``, in which case earlier time is unknown.
         end: Source of the end time: ``recorded``, the ``last_sign`` of life, or ``none`` yet.
@@ -55,12 +51,9 @@ class RunCost:
     model: str
     window: Window
     alive: bool
-    cost: Money | None
-    assumed: Money | None
     kind: Kind
     prices: tuple[Price, ...]
     by_phase: dict[str, Money]
-    wall_ns: int
     gpu_ns: int
     steps: int
     committed_steps: int
@@ -68,11 +61,9 @@ class RunCost:
     tokens: int
     epochs: float | None
     accuracy: float | None
-    assumptions: tuple[str, ...]
     findings: tuple[Finding, ...]
     begin: Literal["supervisor", "process", "record"] = "record"
     end: Literal["recorded", "last_sign", "none"] = "recorded"
-    cost_beside: tuple[CostBeside, ...] = ()
 
     @property
     def productive(self) -> Money | None:
@@ -116,16 +107,14 @@ def cost_of(view: RunView, window: Window | None = None) -> RunCost:
     steps = sum(account.segments[attempt.segment].work.steps for attempt in attempts)
     committed = progress(view.timeline, view.rates).committed_step
     return RunCost(
+        **breakdown.priced() | {"cost_beside": tuple(map(_without_zeros, breakdown.cost_beside))},
         run_id=view.identity.run_id,
         model=view.identity.model,
         window=chosen,
         alive=view.timeline.alive,
-        cost=breakdown.cost,
-        assumed=breakdown.assumed,
         kind=view.unit.kind,
         prices=prices_of(attempts),
         by_phase={n: c for n, c in breakdown.cost_by_phase.items() if c},
-        wall_ns=breakdown.wall_ns,
         gpu_ns=round(sum(gpu_ns_within(a, chosen.start_ns, chosen.end_ns) for a in attempts)),
         steps=steps,
         committed_steps=0 if committed is None else committed + 1,
@@ -133,15 +122,14 @@ def cost_of(view: RunView, window: Window | None = None) -> RunCost:
         tokens=account.work.tokens,
         epochs=_epochs(account, steps),
         accuracy=best_accuracy(account),
-        assumptions=breakdown.assumptions,
         findings=view.findings,
         begin=attempts[0].begin,
         end=_end_of(attempts[-1], alive=view.timeline.alive),
-        cost_beside=tuple(
-            replace(each, by_phase={n: c for n, c in each.by_phase.items() if c})
-            for each in breakdown.cost_beside
-        ),
     )
+
+
+def _without_zeros(beside: CostBeside) -> CostBeside:
+    return replace(beside, by_phase={n: c for n, c in beside.by_phase.items() if c})
 
 
 def _end_of(last: Attempt, *, alive: bool) -> Literal["recorded", "last_sign", "none"]:

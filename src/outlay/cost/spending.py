@@ -12,10 +12,9 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Literal
 
-from outlay.cost.charges import AttemptCharge, month_edges
-from outlay.cost.cost_book import CostRow
+from outlay.cost.charges import month_edges
 from outlay.errors import Finding, InvalidValue
-from outlay.store.run_row import RunRow
+from outlay.store.run_row import AttemptCharge, RunRow
 from outlay.units import Money, Unit
 
 IN_NO_RUN = "(rented, in no run)"
@@ -23,7 +22,21 @@ IN_NO_RUN = "(rented, in no run)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SpendItem:
+class Spent:
+    """An amount that was spent, the assumed part of it, and GPUs times microseconds."""
+
+    cost: Money
+    assumed: Money
+    gpu_us: int = 0
+
+    @property
+    def unit(self) -> Unit:
+        """That of its cost."""
+        return self.cost.unit
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpendItem(Spent):
     """One amount that was spent.
 
     Attributes:
@@ -43,27 +56,16 @@ class SpendItem:
     start_ns: int
     end_ns: int
     booked_ns: int
-    cost: Money
-    assumed: Money
-    gpu_us: int = 0
     user: str = ""
     tags: Mapping[str, str] = field(default_factory=dict)
     provider: str = ""
     between: bool = False
 
-    @property
-    def unit(self) -> Unit:
-        """That of its cost."""
-        return self.cost.unit
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Subtotal:
+class Subtotal(Spent):
     """The sum of spends of one unit."""
 
-    cost: Money
-    assumed: Money
-    gpu_us: int
     runs: int
 
 
@@ -136,20 +138,20 @@ def subtotal(spends: Sequence[SpendItem]) -> Subtotal:
 
 
 def spending_of(
-    reports: Iterable[CostRow], runs: Iterable[RunRow], rentals: Iterable[SpendItem] = ()
+    reports: Iterable[RunRow], runs: Iterable[RunRow], rentals: Iterable[SpendItem] = ()
 ) -> Spending:
     """Return all spending, from reports that include their charges."""
     known = {run.run_id: run for run in runs}
     spends: list[SpendItem] = list(rentals)
     findings: list[Finding] = []
     for report in reports:
-        run = known.get(report.run_id)
+        run = known.get(report.run_id, report)
         charges = report.charges
         if charges is None and report.source == "stated":
             charges = _whole(report, run)
         if charges is None:
             charges = tuple(_by_time(report, run))
-            findings += [_split_by_time(report, run)] if len(charges) > 1 else []
+            findings += [_split_by_time(run)] if len(charges) > 1 else []
         spends += (_spend(report, run, charge) for charge in charges)
     return Spending(
         spends=tuple(sorted(spends, key=lambda s: (s.booked_ns, s.run_id, s.start_ns))),
@@ -158,19 +160,19 @@ def spending_of(
     )
 
 
-def spend_of(report: CostRow) -> SpendItem:
+def spend_of(report: RunRow) -> SpendItem:
     """Return a whole run as one spend, booked when it ended."""
-    (whole,) = _whole(report, None)
-    return _spend(report, None, whole)
+    (whole,) = _whole(report, report)
+    return _spend(report, report, whole)
 
 
-def _spend(report: CostRow, run: RunRow | None, charge: AttemptCharge) -> SpendItem:
-    unit = Unit(charge.currency or report.currency, report.kind)
+def _spend(report: RunRow, run: RunRow, charge: AttemptCharge) -> SpendItem:
+    unit = Unit(charge.currency or report.paid.currency, report.kind)
     return SpendItem(
-        source="stated" if report.source == "stated" else "ledger",
+        source=report.source,
         run_id=report.run_id,
         model=report.model,
-        name=report.run_id if run is None else run.name,
+        name=run.name,
         start_ns=charge.start_ns,
         end_ns=charge.end_ns,
         booked_ns=charge.booked_ns,
@@ -184,26 +186,25 @@ def _spend(report: CostRow, run: RunRow | None, charge: AttemptCharge) -> SpendI
     )
 
 
-def _whole(report: CostRow, run: RunRow | None) -> tuple[AttemptCharge, ...]:
+def _whole(report: RunRow, run: RunRow) -> tuple[AttemptCharge, ...]:
     """Return a training as one charge, booked when it ended."""
     return (
         AttemptCharge(
-            start_ns=report.at_ns - report.wall_us * 1000,
+            start_ns=report.at_ns - report.wall_ns,
             end_ns=report.at_ns,
             booked_ns=report.at_ns,
-            micros=report.cost_micros,
-            assumed_micros=report.assumed_micros,
-            gpu_us=report.gpu_us,
-            user="" if run is None else run.user,
-            tags={} if run is None else run.tags,
+            micros=report.paid.micros,
+            assumed_micros=report.paid_assumed.micros,
+            gpu_us=report.gpu_ns // 1000,
+            user=run.user,
+            tags=run.tags,
         ),
     )
 
 
-def _by_time(report: CostRow, run: RunRow | None) -> Iterator[AttemptCharge]:
+def _by_time(report: RunRow, run: RunRow) -> Iterator[AttemptCharge]:
     """Yield a run's charges by month if only its totals are known, split evenly over time."""
-    begin_ns = report.at_ns - report.wall_us * 1000 if run is None else run.started_ns
-    end_ns = report.at_ns if run is None else run.last_seen_ns
+    begin_ns, end_ns = run.started_ns, run.last_seen_ns
     edges = month_edges(begin_ns, end_ns) or [begin_ns, begin_ns]
     length_ns = max(end_ns - begin_ns, 1)
 
@@ -218,18 +219,17 @@ def _by_time(report: CostRow, run: RunRow | None) -> Iterator[AttemptCharge]:
             start_ns=start_ns,
             end_ns=until_ns,
             booked_ns=start_ns,
-            micros=part(report.cost_micros, start_ns, until_ns),
-            assumed_micros=part(report.assumed_micros, start_ns, until_ns),
-            gpu_us=part(report.gpu_us, start_ns, until_ns),
-            user="" if run is None else run.user,
-            tags={} if run is None else run.tags,
+            micros=part(report.paid.micros, start_ns, until_ns),
+            assumed_micros=part(report.paid_assumed.micros, start_ns, until_ns),
+            gpu_us=part(report.gpu_ns // 1000, start_ns, until_ns),
+            user=run.user,
+            tags=run.tags,
         )
 
 
-def _split_by_time(report: CostRow, run: RunRow | None) -> Finding:
-    name = report.run_id if run is None else run.name
-    message = f"{name} spans several months and its log cannot be read: split evenly over time"
-    return Finding(source=name if run is None else run.dir, message=message, severity="warning")
+def _split_by_time(run: RunRow) -> Finding:
+    message = f"{run.name} spans several months and its log cannot be read: split evenly over time"
+    return Finding(source=run.dir or run.name, message=message, severity="warning")
 
 
 def owner_by(by: str) -> Callable[[SpendItem], str]:

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from msgspec.structs import replace
+
 from outlay.errors import Finding
 from outlay.escaping import write_csv
 from outlay.files import draft_of
@@ -56,57 +58,50 @@ def export_csv(run_dir: Path, output: Path | None = None) -> Exported:
     return Exported(tuple(files), tuple(log.findings))
 
 
-@dataclass(slots=True)
-class _WholeStep:
-    """One execution of ``count`` steps: rank 0's time, all ranks' work."""
+def _steps(log: RunLog) -> list[Step]:
+    """Return rank 0's steps in time order, each with the work of all ranks.
 
-    step: int
-    count: int
-    t_ns: int
-    wait_ns: int
-    dur_ns: int
-    items: int = 0
-    comm_bytes: int = 0
-    energy_mj: int = 0
-
-
-def _steps(log: RunLog) -> list[_WholeStep]:
-    """Return rank 0's steps in time order, each with the work of all ranks."""
-    wholes: list[_WholeStep] = []
-    latest: dict[int, _WholeStep] = {}  # Of a repeated step, the last execution.
+    Samples are tokens where no samples were counted.
+    """
+    wholes: list[Step] = []
+    latest: dict[int, int] = {}  # Of a repeated step, the place of its last execution.
     for segment in sorted(log.segments, key=lambda each: (each.rank > 0, each)):
         for record in log.segments[segment]:
             if not isinstance(record, Step):
                 continue
+            items = record.samples or record.tokens
             if segment.rank <= 0:
-                times = (record.t_ns, record.wait_ns, record.dur_ns)
-                latest[record.step] = _WholeStep(record.step, record.count, *times)
-                wholes.append(latest[record.step])
-            if (whole := latest.get(record.step)) is not None:
-                whole.items += record.samples or record.tokens
-                whole.comm_bytes += record.comm_bytes
-                whole.energy_mj += record.energy_mj
+                latest[record.step] = len(wholes)
+                wholes.append(replace(record, samples=items))
+            elif (place := latest.get(record.step)) is not None:
+                whole = wholes[place]
+                wholes[place] = replace(
+                    whole,
+                    samples=whole.samples + items,
+                    comm_bytes=whole.comm_bytes + record.comm_bytes,
+                    energy_mj=whole.energy_mj + record.energy_mj,
+                )
     return wholes
 
 
-def _timing(one: _WholeStep) -> dict[str, Any]:
+def _timing(one: Step) -> dict[str, Any]:
     step_ns = one.wait_ns + one.dur_ns
     return {
         "step": one.step,
         "t_data_ms": one.wait_ns / one.count / _MS,
         "t_step_ms": step_ns / one.count / _MS,
-        "ips_step": one.items / step_ns * 1e9 if step_ns and one.items else "",
+        "ips_step": one.samples / step_ns * 1e9 if step_ns and one.samples else "",
     }
 
 
-def _collectives(steps: Sequence[_WholeStep]) -> Iterable[dict[str, Any]]:
+def _collectives(steps: Sequence[Step]) -> Iterable[dict[str, Any]]:
     """Yield each step's bytes; empty if no step was metered, which is not zero."""
     metered = any(one.comm_bytes for one in steps)
     for one in steps:
         yield {"step": one.step, "bytes_total": one.comm_bytes // one.count if metered else ""}
 
 
-def _energies(steps: Iterable[_WholeStep]) -> Iterable[dict[str, Any]]:
+def _energies(steps: Iterable[Step]) -> Iterable[dict[str, Any]]:
     total_mj = 0
     for one in steps:
         total_mj += one.energy_mj

@@ -81,9 +81,7 @@ def _add_run(page: _Page, run: RunReading, user: str) -> None:
     }  # fmt: skip
     page.add("outlay_run_info", "Facts about a live run, as labels.", labels | info, 1)
     for figure in exported_numbers():
-        number = figure.number(row)
-        value = None if number is None else number * figure.unit.prometheus_scale
-        page.add(figure.prometheus_name(currency), figure.about, labels, value)
+        page.add(figure.prometheus_name(currency), figure.about, labels, figure.scaled(row))
     about = "The time of a run's numbers: that of its last record."
     page.add("outlay_run_reading_timestamp_seconds", about, labels, run.t_ns / 1e9)
     for phase, ns in run.breakdown.phases.items():

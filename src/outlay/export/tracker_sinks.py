@@ -13,7 +13,7 @@ from typing import Any
 from outlay._version import __version__
 from outlay.errors import MissingExtra, OutlayError
 from outlay.export.scalars import STEP_DEVIATION, FinishedReading, Scalar, new_scalars, scalars
-from outlay.runs.figures import PREFIX
+from outlay.runs.figures import PREFIX, exported_numbers
 from outlay.runs.reading import RunReading
 
 # W&B, in the process of the W&B run
@@ -165,6 +165,7 @@ class _Point:
     value: float
     attributes: Mapping[str, str] = field(default_factory=dict)
     growing: bool = False
+    about: str = ""
 
 
 class OtlpSink:
@@ -229,7 +230,7 @@ class OtlpSink:
         data = api.Gauge(data_points=[number])
         if point.growing:
             data = api.Sum([number], api.AggregationTemporality.CUMULATIVE, is_monotonic=True)
-        return api.Metric(name=point.name, description="", unit=point.unit, data=data)
+        return api.Metric(name=point.name, description=point.about, unit=point.unit, data=data)
 
 
 def _points(reading: FinishedReading) -> Iterator[_Point]:
@@ -243,21 +244,15 @@ def _points(reading: FinishedReading) -> Iterator[_Point]:
 
 
 def _run_points(run: RunReading) -> Iterator[_Point]:
-    figures = run.figures
-    money = f"{{{run.currency_suffix.upper()}}}"
-    yield _Point("outlay.run.steps", "{step}", figures.steps)
-    yield _Point("outlay.run.attempts", "{attempt}", figures.attempts, growing=True)
-    yield _Point("outlay.run.tokens", "{token}", figures.tokens, growing=True)
-    yield _Point("outlay.run.samples", "{sample}", figures.samples, growing=True)
-    yield _Point("outlay.run.duration", "s", figures.wall_ns / 1e9, growing=True)
+    row, currency = run.figures, run.currency_suffix
+    for figure in exported_numbers():
+        if (value := figure.scaled(row)) is not None:
+            unit = figure.otlp_unit(currency)
+            yield _Point(figure.otlp_name, unit, value, growing=figure.counter, about=figure.about)
     for phase, ns in run.breakdown.phases.items():
         yield _Point("outlay.run.phase.duration", "s", ns / 1e9, {"phase": phase})
-    if figures.goodput is not None:
-        yield _Point("outlay.run.goodput", "1", figures.goodput)
     for limit, share in run.budget_shares.items():
         yield _Point("outlay.run.budget.used", "1", share, {"limit": limit})
-    if run.cost.cost is not None:
-        cost = float(run.cost.cost.amount)
-        yield _Point("outlay.run.cost", money, cost, growing=True)
-        for phase, part in run.cost.by_phase.items():
-            yield _Point("outlay.run.phase.cost", money, float(part.amount), {"phase": phase})
+    for phase, part in run.cost.by_phase.items():
+        unit = f"{{{part.currency}}}"
+        yield _Point("outlay.run.phase.cost", unit, float(part.amount), {"phase": phase})

@@ -33,7 +33,7 @@ from outlay.goodput.throughput import (
 )
 from outlay.goodput.timeline import (
     Breakdown,
-    CostBeside,
+    PricedTime,
     Progress,
     SliceEfficiency,
     Timeline,
@@ -270,7 +270,7 @@ class WindowRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GoodputSummary:
+class GoodputSummary(PricedTime):
     """Figures of a window of a run. Times are nanoseconds, shares 0 to 1.
 
     Attributes:
@@ -278,7 +278,6 @@ class GoodputSummary:
             recorded a step.
         ettr: Share of wall time not lost to disruptions.
         slices: Use of an elastic run's slices; None if they were never counted.
-        assumed: The part of the cost that is assumed: no record tells whether it was charged.
         kind: Of the cost: ``cash`` or ``showback``; the two are never added.
         beside: Overlapped spans by phase, not part of the partition.
         throughput: Of all ranks; a step counts in the window of its end.
@@ -288,14 +287,10 @@ class GoodputSummary:
 
     window: Window
     alive: bool
-    wall_ns: int
     idle_ns: int
     goodput: float | None
     ettr: float | None
     slices: SliceEfficiency | None
-    cost: Money | None
-    assumed: Money | None
-    cost_beside: tuple[CostBeside, ...]
     kind: Kind
     phases: list[PhaseRow]
     beside: dict[str, int]
@@ -308,7 +303,6 @@ class GoodputSummary:
     mfu: Utilisation | None
     ranks: list[RankRow]
     of_whole_run: tuple[str, ...]
-    assumptions: tuple[str, ...]
     findings: tuple[Finding, ...]
 
 
@@ -331,16 +325,13 @@ def summarise(
     tokens = view.account.work.tokens if whole else tokens_in(view.account, breakdown.windows)
     mfu = None if model is None else utilisation(tokens, model, timeline, breakdown.windows)
     return GoodputSummary(
+        **breakdown.priced(),
         window=chosen,
         alive=timeline.alive,
-        wall_ns=breakdown.wall_ns,
         idle_ns=breakdown.idle_ns,
         goodput=known_goodput(view, breakdown),
         ettr=effective_training_time_ratio(breakdown),
         slices=slices_used(view, breakdown.windows),
-        cost=breakdown.cost,
-        assumed=breakdown.assumed,
-        cost_beside=breakdown.cost_beside,
         kind=view.unit.kind,
         phases=_rows(breakdown),
         beside=overlapped_ns(view, breakdown.windows),
@@ -353,7 +344,6 @@ def summarise(
         mfu=mfu,
         ranks=ranks if len(ranks) > 1 else [],
         of_whole_run=() if whole else _OF_WHOLE_RUN,
-        assumptions=breakdown.assumptions,
         findings=view.findings,
     )
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import bisect
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from itertools import accumulate, pairwise
+from typing import Any
 
 import numpy as np
 
@@ -293,29 +294,41 @@ class CostBeside:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Breakdown:
-    """Time and cost of windows by phase.
+class PricedTime:
+    """The wall time of windows of a run, and what it cost.
 
     Attributes:
-        windows: The windows, without exclusions.
-        wall_ns: Wall time in the windows; equals the sum of ``phases``.
-        idle_ns: Time after completed attempts, outside of wall time.
-        phases: Nanoseconds by phase; none are zero.
-        cost: Cost of the windows; None without a price. Equals the sum of ``cost_by_phase``.
+        cost: None without a price.
         assumed: The part of the cost that is assumed: no record tells whether it was charged.
         assumptions: What the cost depends on that was not measured.
         cost_beside: In other currencies, of the time in which the run paid in them.
     """
 
-    windows: tuple[Window, ...]
     wall_ns: int
-    idle_ns: int
-    phases: dict[str, int]
     cost: Money | None = None
-    cost_by_phase: dict[str, Money] = field(default_factory=dict)
     assumed: Money | None = None
     assumptions: tuple[str, ...] = ()
     cost_beside: tuple[CostBeside, ...] = ()
+
+    def priced(self) -> dict[str, Any]:
+        """Return its fields by name, for a value that has them and more."""
+        return {each.name: getattr(self, each.name) for each in fields(PricedTime)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Breakdown(PricedTime):
+    """Time and cost of windows by phase; the phases sum to wall time and cost.
+
+    Attributes:
+        windows: The windows, without exclusions.
+        idle_ns: Time after completed attempts, outside of wall time.
+        phases: Nanoseconds by phase; none are zero.
+    """
+
+    windows: tuple[Window, ...]
+    idle_ns: int
+    phases: dict[str, int]
+    cost_by_phase: dict[str, Money] = field(default_factory=dict)
 
     @property
     def goodput(self) -> float | None:

@@ -27,9 +27,9 @@ from outlay.units.money import MICROS
 from outlay.units.shown import decimals_of, money_text
 
 if TYPE_CHECKING:
-    from outlay.cost.compare import Candidate
     from outlay.prices.recording import Series
     from outlay.prices.series import PricePoint
+    from outlay.store.run_row import RunRow
 
 Axis = Literal["steps", "time", "dollars"]
 AXES: Final[tuple[Axis, ...]] = ("steps", "time", "dollars")
@@ -208,20 +208,23 @@ def money_bars(
 
 
 def accuracy_against_cost(
-    candidates: Sequence[Candidate], front: Sequence[Candidate], *, title: str
+    runs: Sequence[RunRow], front: Sequence[RunRow], *, title: str
 ) -> list[Plane]:
     """Return runs by cost and accuracy, those on the Pareto front joined by a line."""
-    units = dict.fromkeys(each.unit for each in candidates)
+    points = [(each.paid.unit, each) for each in runs]
     return [
         Plane(
             title=title, x_title=str(unit), y_title="accuracy",
             points=tuple(
-                Point(x=each.cost, y=each.metric, label=each.name, on_front=each in front)
-                for each in candidates
-                if each.unit == unit
+                Point(
+                    x=float(each.paid.amount), y=each.accuracy, label=each.run_id,
+                    on_front=each in front,
+                )
+                for its, each in points
+                if its == unit and each.accuracy is not None
             ),
         )
-        for unit in units
+        for unit in dict(points)
     ]  # fmt: skip
 
 

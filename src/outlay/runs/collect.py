@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 ReadFigures = Callable[[Path, int], RunRow]
 """Returns the figures of the run in a directory at an instant."""
 
-FIGURES_VERSION = 5
+FIGURES_VERSION = 6
 """Increment when the derivation of a row changes: older rows are derived again."""
 
 CHECKED = 500

@@ -1,6 +1,7 @@
 """The catalogue of a run's figures: each is named, computed, explained and formatted here, once.
 
-Lists, CSV, JSON, Prometheus, trackers and the comparison of runs are derived from the catalogue.
+Lists, CSV, JSON, Prometheus, OpenTelemetry, trackers and the comparison of runs are derived from
+the catalogue.
 A figure that a log must be read for is first a field of ``RunRow``.
 """
 
@@ -32,8 +33,10 @@ class FigureUnit:
         suffix: Ends its name in CSV, flat JSON and ``--columns``.
         tracker: Ends its name in trackers; ``{currency}`` is that of the cost.
         prometheus: Ends its name there, by Prometheus's conventions.
+        otlp: Ends its name in OpenTelemetry, and ``otlp_unit`` is its unit there (UCUM);
+            ``{noun}`` is what is counted.
+        scale: How many of the unit of these two the number is: 3,600 seconds are an hour.
         is_right: Whether a column of it is aligned right.
-        prometheus_scale: How many of that unit the number is: 3,600 seconds are an hour.
     """
 
     text: Callable[[Any, int], str]
@@ -42,7 +45,9 @@ class FigureUnit:
     suffix: str = ""
     tracker: str = ""
     prometheus: str = ""
-    prometheus_scale: float = 1
+    otlp: str = ""
+    otlp_unit: str = "1"
+    scale: float = 1
     is_right: bool = True
 
 
@@ -50,36 +55,41 @@ TEXT = FigureUnit(text=lambda value, _: str(value), is_right=False)
 REST = FigureUnit(text=lambda value, _: str(value))
 MOMENT = FigureUnit(text=lambda ns, _: utc_text(ns), is_right=False)
 AGE = FigureUnit(text=lambda ns, now_ns: ago_text(now_ns - ns), cell=utc_text, is_right=False)
-COUNT = FigureUnit(text=lambda value, _: f"{value:,}", number=float, cell=int)
+COUNT = FigureUnit(
+    text=lambda value, _: f"{value:,}", number=float, cell=int, otlp_unit="{{{noun}}}"
+)
 NUMBER = FigureUnit(text=lambda value, _: number_text(value), number=float)
 SHARE = FigureUnit(text=lambda value, _: f"{value:.1%}", number=float, prometheus="_ratio")
 TIME = FigureUnit(
     text=lambda ns, _: duration_text(ns), number=lambda ns: ns / 1e9, suffix="_s", tracker="_s",
-    prometheus="_seconds",
+    prometheus="_seconds", otlp=".duration", otlp_unit="s",
 )  # fmt: skip
 HOURS = FigureUnit(
     text=lambda ns, _: f"{ns / 3.6e12:,.2f}", number=lambda ns: ns / 3.6e12, suffix="_hours",
-    tracker="_hours", prometheus="_seconds", prometheus_scale=3600,
+    tracker="_hours", prometheus="_seconds", otlp=".duration", otlp_unit="s", scale=3600,
 )  # fmt: skip
 PER_SECOND = FigureUnit(
     text=lambda value, _: number_text(value), number=float, suffix="_per_s", tracker="_per_s",
-    prometheus="_per_second",
+    prometheus="_per_second", otlp=".rate", otlp_unit="{{{noun}}}/s",
 )  # fmt: skip
 PER_MONEY = FigureUnit(
     text=lambda value, _: number_text(value), number=float, suffix="_per_cost",
-    tracker="_per_{currency}", prometheus="_per_{currency}",
+    tracker="_per_{currency}", prometheus="_per_{currency}", otlp=".per_cost",
+    otlp_unit="{{{noun}}}/{{{currency}}}",
 )  # fmt: skip
 ENERGY = FigureUnit(
     text=lambda mj, _: str(Energy(mj)), number=lambda mj: mj / MILLIJOULES_PER_WH, suffix="_Wh",
-    tracker="_Wh", prometheus="_watt_hours",
+    tracker="_Wh", prometheus="_watt_hours", otlp_unit="W.h",
 )  # fmt: skip
 MONEY = FigureUnit(
     text=lambda money, _: str(money), number=lambda money: float(money.amount),
     cell=lambda money: money.amount, tracker="_{currency}", prometheus="_{currency}",
+    otlp_unit="{{{currency}}}",
 )  # fmt: skip
 PER_HOUR = replace(
-    MONEY, suffix="_per_hour", tracker="_{currency}_per_hour", prometheus="_{currency}_per_hour"
-)
+    MONEY, suffix="_per_hour", tracker="_{currency}_per_hour", prometheus="_{currency}_per_hour",
+    otlp_unit="{{{currency}}}/h",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,8 +103,8 @@ class RunFigure:
         label: Its heading.
         missing: What is shown where it is not known.
         counter: Whether it only grows.
-        exported: Whether Prometheus and trackers get it.
-        tracked_as: Its name in trackers, if that is another.
+        exported: Whether Prometheus, OpenTelemetry and trackers get it.
+        tracked_as: Its name in trackers, if that is another; ``otlp_as`` that in OpenTelemetry.
         may_be_assumed: Whether it is the whole cost, of which a part may be assumed.
         compared: Whether the comparison of runs has it.
     """
@@ -108,6 +118,7 @@ class RunFigure:
     counter: bool = False
     exported: bool = True
     tracked_as: str = ""
+    otlp_as: str = ""
     may_be_assumed: bool = False
     compared: bool = False
 
@@ -125,10 +136,25 @@ class RunFigure:
         total = "_total" if self.counter else ""
         return f"outlay_run_{self.stem}{self.unit.prometheus.format(currency=currency)}{total}"
 
+    @property
+    def otlp_name(self) -> str:
+        """Its name in OpenTelemetry."""
+        return f"outlay.run.{self.otlp_as or self.stem + self.unit.otlp}"
+
+    def otlp_unit(self, currency: str) -> str:
+        """Its unit in OpenTelemetry."""
+        noun = self.stem.removesuffix("s")
+        return self.unit.otlp_unit.format(noun=noun, currency=currency.upper())
+
     def number(self, row: RunRow) -> float | None:
         """Its value as a number; None for text, and where it is not known."""
         value = self.of(row)
         return None if value is None or self.unit.number is None else self.unit.number(value)
+
+    def scaled(self, row: RunRow) -> float | None:
+        """Its number in the unit of Prometheus and OpenTelemetry."""
+        number = self.number(row)
+        return None if number is None else number * self.unit.scale
 
     def text(self, row: RunRow, now_ns: int) -> str:
         """Its value for people, with the part of it that is assumed."""
@@ -211,7 +237,7 @@ FIGURES: Final = (
             lambda row: None if row.cost is None else row.cost.currency),
     _figure("kind", TEXT, "Whether the cost is cash or showback."),
     _figure("wall", TIME, "Wall time of a run.", lambda row: row.wall_ns, label="wall time",
-            counter=True, compared=True),
+            counter=True, otlp_as="duration", compared=True),
     _figure("step", TIME, "Time in steps, of the lowest rank.", lambda row: row.step_ns,
             label="step time", counter=True),
     _figure("data_wait", TIME, "Time waiting for data.", lambda row: row.wait_ns,
@@ -226,7 +252,8 @@ FIGURES: Final = (
     _figure("energy", ENERGY, "Energy of the GPUs, where it was measured.",
             lambda row: row.energy_mj or None, exported=False),
     _figure("budget_used", SHARE, "The used share of the limit that is used most.",
-            label="budget used", missing="no budget", tracked_as="budget_fraction"),
+            label="budget used", missing="no budget", tracked_as="budget_fraction",
+            otlp_as="budget.fraction"),
     _figure("budget_left", REST, "What is left of the limit that is used most.", _budget_left,
             missing="no budget", exported=False),
     _figure("started", MOMENT, "The first start.", lambda row: row.started_ns, exported=False),
@@ -257,7 +284,7 @@ def numbers_of(row: RunRow, currency: str) -> dict[str, float]:
 
 
 def exported_numbers() -> Iterator[RunFigure]:
-    """Yield the figures that Prometheus and trackers get as numbers."""
+    """Yield the figures that Prometheus, OpenTelemetry and trackers get as numbers."""
     return (figure for figure in FIGURES if figure.exported and figure.unit.number is not None)
 
 

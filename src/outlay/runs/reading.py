@@ -12,7 +12,8 @@ from outlay.advise.recommendation import OptimizationRecommendation
 from outlay.advise.run_advice import advise_run, floor_of
 from outlay.budget.report import BudgetReport, budget_report
 from outlay.clock import SYSTEM
-from outlay.cost.run_cost import ACCURACY, LOSS, RunCost, cost_of
+from outlay.cost.charges import charges_of
+from outlay.cost.run_cost import ACCURACY, LOSS, RunCost, best_loss, cost_of
 from outlay.errors import Finding
 from outlay.goodput.follower import GoodputFollower, GoodputSummary, RunView, read_view, summarise
 from outlay.goodput.phases import DATA_LOADING
@@ -225,11 +226,16 @@ def figures_of(run: RunReading) -> RunRow:
         assumed=run.cost.assumed,
         wasted=run.wasted,
         cost_beside=tuple(each.cost for each in run.cost.cost_beside),
+        assumed_beside=tuple(each.assumed for each in run.cost.cost_beside),
+        charges=charges_of(view) or None,
         kind=view.unit.kind,
         burn_micros_per_hour=view.burn_micros_per_hour,
         assumptions=tuple(sorted(run.breakdown.assumptions)),
         findings=view.findings,
         goodput=run.breakdown.goodput if account.work.steps else None,
+        epochs=run.cost.epochs,
+        accuracy=run.cost.accuracy,
+        loss=best_loss(account),
         metric=metric,
         metric_value=metric_value,
         budget_used=used,

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from outlay.clock import utc_text, wall_ns_of
-from outlay.cost.charges import AttemptCharge, month_edges
-from outlay.cost.cost_book import CostBook, CostRow, refresh_reports, report_of
+from outlay.cost.charges import month_edges
+from outlay.cost.cost_book import CostBook
 from outlay.cost.spending import IN_NO_RUN, Spending, SpendItem, spending_of
 from outlay.errors import Finding, OutlayError
 from outlay.ledger.attempts import DEAD_AFTER_NS
 from outlay.runs.collect import refresh_registered
-from outlay.store.run_row import RunRow
+from outlay.store.run_row import AttemptCharge, RunRow
 from outlay.store.runs import damaged_logs, list_runs
 from outlay.units import Money, Rate
 
@@ -35,11 +35,8 @@ _DAMAGED_NAMED = 50
 
 
 def refresh_books(store: Engine, now_ns: int) -> list[Finding]:
-    """Refresh registered runs and their cost reports; return findings."""
-    findings = [
-        *refresh_registered(store, now_ns).findings,
-        *refresh_reports(store, now_ns),
-    ]
+    """Refresh registered runs; return findings."""
+    findings = refresh_registered(store, now_ns).findings
     # Damaged logs count in every total, with possibly wrong figures: report them each time.
     return findings + _unreported(damaged_logs(store), findings)
 
@@ -57,9 +54,9 @@ def _unreported(damaged: list[Finding], findings: list[Finding]) -> list[Finding
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpendingReading:
-    """Total spending, and the reports of the runs in it, oldest first."""
+    """Total spending, and the runs in it, oldest first."""
 
-    reports: tuple[CostRow, ...]
+    reports: tuple[RunRow, ...]
     spending: Spending
 
 
@@ -73,7 +70,7 @@ def read_spending(
     """
     found: list[Finding] = []
     runs: Sequence[RunRow] = list_runs(store)
-    reports: Sequence[CostRow] = CostBook(store, damage).reports(with_charges=True)
+    reports: Sequence[RunRow] = CostBook(store, damage).reports(with_charges=True)
     if as_of_ns is not None:
         runs, reports, found = _as_of(runs, reports, as_of_ns)
     rentals, troubles = _rentals(reports, now_ns if as_of_ns is None else min(as_of_ns, now_ns))
@@ -88,13 +85,13 @@ def read_spending(
 
 
 def _as_of(
-    runs: Sequence[RunRow], reports: Sequence[CostRow], as_of_ns: int
-) -> tuple[list[RunRow], list[CostRow], list[Finding]]:
+    runs: Sequence[RunRow], reports: Sequence[RunRow], as_of_ns: int
+) -> tuple[list[RunRow], list[RunRow], list[Finding]]:
     """Return the runs and reports known at an instant, and findings about unreadable ones."""
     begun = [run for run in runs if run.started_ns <= as_of_ns]
     changed = {run.run_id: run for run in begun if _changed_since(run, as_of_ns)}
     later = {run.run_id for run in runs} - {run.run_id for run in begun}
-    kept: list[CostRow] = []
+    kept: list[RunRow] = []
     findings: list[Finding] = []
     late = 0
     for report in reports:
@@ -120,17 +117,19 @@ def _changed_since(run: RunRow, as_of_ns: int) -> bool:
     return run.last_seen_ns + DEAD_AFTER_NS >= as_of_ns
 
 
-def _read_as_of(run: RunRow, as_of_ns: int) -> tuple[CostRow | None, list[Finding]]:
+def _read_as_of(run: RunRow, as_of_ns: int) -> tuple[RunRow | None, list[Finding]]:
     from outlay.goodput.follower import read_view_as_of
+    from outlay.runs.reading import RunReading
 
     try:
         view = read_view_as_of(Path(run.dir), as_of_ns)
     except (OutlayError, OSError) as error:
         message = f"what it had cost by then is not known: {error}"
         return None, [Finding(source=run.dir, message=message)]
-    report = None if view is None else report_of(view, as_of_ns)
+    if view is None or view.rates is None:
+        return None, []
     # Two directories may hold one run: the row names the one that counts.
-    return None if report is None else replace(report, run_id=run.run_id), []
+    return replace(RunReading(view).figures, run_id=run.run_id, updated_ns=as_of_ns), []
 
 
 # Rentals while in no run
@@ -156,7 +155,7 @@ def read_rentals(book: CostBook, now_ns: int) -> tuple[list[SpendItem], list[Fin
     return _rentals(book.reports(with_charges=True), now_ns)
 
 
-def _rentals(reports: Iterable[CostRow], until_ns: int) -> tuple[list[SpendItem], list[Finding]]:
+def _rentals(reports: Iterable[RunRow], until_ns: int) -> tuple[list[SpendItem], list[Finding]]:
     from outlay.guard.budget_guard import BudgetGuard
     from outlay.guard.rental.watch import known_logs
 
@@ -210,7 +209,7 @@ def rented_by(lines: Iterable[AnyLine], until_ns: int) -> Iterator[RentedMachine
     yield from found.values()
 
 
-def in_no_run(rented: RentedMachine, reports: Iterable[CostRow]) -> Iterator[SpendItem]:
+def in_no_run(rented: RentedMachine, reports: Iterable[RunRow]) -> Iterator[SpendItem]:
     """Yield a rental's cost by month, less the charges of runs on it in that month.
 
     A month can be negative, if a run is charged in it for time of an earlier one; the sum is the
@@ -246,10 +245,10 @@ def in_no_run(rented: RentedMachine, reports: Iterable[CostRow]) -> Iterator[Spe
         )
 
 
-def charges_on(hold: Hold, currency: str, reports: Iterable[CostRow]) -> Iterator[AttemptCharge]:
+def charges_on(hold: Hold, currency: str, reports: Iterable[RunRow]) -> Iterator[AttemptCharge]:
     """Yield the cash charges of runs on the rented machine of a hold, in one currency."""
     for report in reports:
         for charge in report.charges or () if report.kind == "cash" else ():
-            paid_in = charge.currency or report.currency
+            paid_in = charge.currency or report.paid.currency
             if paid_in == currency and hold.is_machine(charge.machine):
                 yield charge

@@ -144,6 +144,7 @@ MIGRATIONS = (
         ),
     ),
     Migration(version=9, adds=(schema.runs.c.figures,)),
+    Migration(version=10, adds=(schema.runs.c.charges,)),
 )
 NEWEST = MIGRATIONS[-1].version
 

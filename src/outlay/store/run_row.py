@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 from msgspec.structs import force_setattr
 
@@ -10,13 +12,46 @@ from outlay.units import Money
 from outlay.units.money import Kind
 
 
+class AttemptCharge(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The cost of an attempt, or of the time between it and the next, within one UTC month.
+
+    Attributes:
+        start_ns: Start of the charged time ``[start_ns, end_ns)``, on the attempt's own clock.
+        booked_ns: Decides the month. Time between two attempts is booked when the next one begins:
+            until then it is unknown whether it is charged, and past months must not change.
+        micros: The charges of a run in one currency sum to its cost in it exactly.
+        assumed_micros: The assumed part of ``micros``.
+        gpu_us: GPUs times microseconds that the attempt ran.
+        user: Who started the attempt.
+        machine: The vendor's instance id.
+        provider: From the price; "" if the price was typed.
+        between: Charges the time after the attempt, up to the next.
+        currency: If it is not that of the run's cost; "" otherwise.
+    """
+
+    start_ns: int
+    end_ns: int
+    booked_ns: int
+    micros: int
+    assumed_micros: int = 0
+    gpu_us: int = 0
+    user: str = ""
+    tags: dict[str, str] = {}
+    machine: str = ""
+    provider: str = ""
+    between: bool = False
+    currency: str = ""
+
+
 class RunRow(msgspec.Struct, frozen=True, kw_only=True):
     """The figures of one run at an instant, from its log or as the store kept them.
 
     Instants are UTC nanoseconds. What is not a column of the table is in its document ``figures``.
+    A training that was stated to the cost books has no log, and only a part of the figures.
 
     Attributes:
-        dir: The run's directory, absolute.
+        source: Of the figures: the run's log (``ledger``), or ``stated``.
+        dir: The run's directory, absolute; "" of a stated training.
         status: ``running``, ``dead`` (no end, no sign of life), or how the last attempt ended.
         steps: The number of the last step plus one.
         tokens: Over all ranks and attempts, repeated work included; ``samples`` likewise.
@@ -27,12 +62,16 @@ class RunRow(msgspec.Struct, frozen=True, kw_only=True):
         gpu_ns: GPUs times the duration of attempts.
         cost: None without a price; ``assumed`` is the part for which no record says that it was
             billed, ``wasted`` the cost of everything but surviving steps.
-        cost_beside: The cost in other currencies, if the run paid in several.
+        cost_beside: The cost in other currencies, if the run paid in several, and
+            ``assumed_beside`` the assumed part of each.
+        charges: The cost by attempt and month; None if not stated, or not queried.
         kind: Of all its money: encoded amounts have it beside them.
         burn_micros_per_hour: The present hourly cost; 0 unless running, None without a price.
         goodput: Productive share of wall time, 0 to 1; None if no step was recorded.
         metric: The metric to show: an accuracy, else a loss, else the first that was logged;
             ``metric_value`` is its last value.
+        epochs: As reported, else steps divided by the length of an epoch; None if unknown.
+        accuracy: The best reported, and ``loss`` likewise.
         budget_used: The used share of the limit that is used most, and ``budget_limit`` its key.
         findings: Of a stored row the first 20.
         updated_ns: When the figures were derived from the log; of two rows the later one is kept.
@@ -41,6 +80,7 @@ class RunRow(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     run_id: str
+    source: Literal["ledger", "stated"] = "ledger"
     dir: str
     model: str
     name: str
@@ -69,11 +109,16 @@ class RunRow(msgspec.Struct, frozen=True, kw_only=True):
     assumed: Money | None = None
     wasted: Money | None = None
     cost_beside: tuple[Money, ...] = ()
+    assumed_beside: tuple[Money, ...] = ()
+    charges: tuple[AttemptCharge, ...] | None = None
     kind: Kind = "cash"
     burn_micros_per_hour: int | None = None
     goodput: float | None = None
     metric: str | None = None
     metric_value: float | None = None
+    epochs: float | None = None
+    accuracy: float | None = None
+    loss: float | None = None
     budget_used: float | None = None
     budget_limit: str | None = None
     budget_limit_text: str = ""
@@ -89,8 +134,25 @@ class RunRow(msgspec.Struct, frozen=True, kw_only=True):
             for name in ("cost", "assumed", "wasted"):
                 if (money := getattr(self, name)) is not None:
                     force_setattr(self, name, money.as_kind(self.kind))
-            beside = tuple(money.as_kind(self.kind) for money in self.cost_beside)
-            force_setattr(self, "cost_beside", beside)
+            for name in ("cost_beside", "assumed_beside"):
+                moneys = tuple(money.as_kind(self.kind) for money in getattr(self, name))
+                force_setattr(self, name, moneys)
+
+    @property
+    def paid(self) -> Money:
+        """The cost of a run that has a price."""
+        assert self.cost is not None
+        return self.cost
+
+    @property
+    def paid_assumed(self) -> Money:
+        """The assumed part of the cost of a run that has a price."""
+        return self.paid * 0 if self.assumed is None else self.assumed
+
+    @property
+    def at_ns(self) -> int:
+        """When the run ended; of a running one in the store, when it was read."""
+        return self.updated_ns if self.status == "running" else self.last_seen_ns
 
     @property
     def burn(self) -> Money | None:

@@ -140,7 +140,7 @@ def list_runs(
     """
     by = runs.c[sort.removeprefix("-")]
     order = by.desc() if sort.startswith("-") else by.asc()
-    query = select(runs).where(*wanted.conditions()).limit(limit).offset(offset or None)
+    query = select(*LISTED).where(*wanted.conditions()).limit(limit).offset(offset or None)
     query = query.order_by(by.is_(None), order, runs.c.run_id)
     with engine.begin() as connection:
         return rows_from(connection.execute(query))
@@ -176,7 +176,7 @@ def outdated_runs(engine: Engine, *, figures_version: int, newest: int) -> list[
     """
     last_seen = select(runs.c.run_id).order_by(runs.c.last_seen_ns.desc()).limit(newest)
     version = runs.c.figures_version
-    query = select(runs).where(
+    query = select(*LISTED).where(
         or_(
             runs.c.ended_ns.is_(None),
             version.is_(None),
@@ -250,10 +250,12 @@ _PLAIN = [
     name for name in RunRow.__struct_fields__ if name in runs.c and name not in ("gpus", "findings")
 ]
 """The figures that a column of the same name holds as they are."""
+LISTED = [column for column in runs.c if column.name != "charges"]
+"""The columns of a list: nested charges are parsed only on request."""
 
 
 def rows_from(found: Result[Any]) -> list[RunRow]:
-    """Return the result of a query of all columns of ``runs``."""
+    """Return the result of a query of all ``LISTED`` columns, or all of ``runs``."""
     names = [str(name) for name in found.keys()]  # noqa: SIM118
     return [_row(dict(zip(names, values, strict=True))) for values in found.all()]
 

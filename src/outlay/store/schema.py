@@ -62,6 +62,8 @@ runs = Table(
     Column("metric_value", Float),
     # Every other figure, by name: what no query sorts or filters needs no column.
     Column("figures", JSON(none_as_null=True)),
+    # Read only on request: lists have thousands of rows.
+    Column("charges", JSON(none_as_null=True)),
     Index("runs_by_start", "started_ns", "run_id"),
     Index("runs_by_last_seen", "last_seen_ns"),
 )

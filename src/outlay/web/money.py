@@ -262,7 +262,7 @@ def _next_runs(reading: SpendingReading) -> list[str]:
     history: dict[tuple[str, Unit], list[float]] = defaultdict(list)
     for report in reading.reports:
         if report.model != REST_OF_JOB:
-            history[report.model, report.cost.unit].append(float(report.cost.amount))
+            history[report.model, report.paid.unit].append(float(report.paid.amount))
     rows = []
     for (model, unit), costs in sorted(history.items()):
         estimate = forecast_runs(costs, 1)

@@ -43,16 +43,19 @@ from outlay.clock import SYSTEM, parse_moment, utc_text
 from outlay.cost.compare import (
     ModelComparison,
     by_model,
-    candidates_of,
     compare,
     of_last_unit,
     pareto_front,
+    point_of,
     return_on_investment,
+    with_accuracy,
 )
-from outlay.cost.cost_book import CostRow
+from outlay.cost.cost_book import by_currency, report_cells
 from outlay.cost.spending import Spending, Subtotal, spend_of
 from outlay.ledger.price import typed_price
+from outlay.runs.figures import BY_NAME
 from outlay.store import open_store
+from outlay.store.run_row import RunRow
 from outlay.units import Money, Unit
 from outlay.units.money import Kind
 from outlay.units.shown import counted, money_of
@@ -101,7 +104,7 @@ def summary(png: Png = None, as_of: AsOf = None, as_json: AsJson = False) -> Non
     rows, rentals = books.reports(), books.rentals()
     findings = [*books.findings, *books.unpriced()]
     models = {name: compare(found) for name, found in by_model(rows).items()}
-    every = (part for row in rows for part in row.by_currency())
+    every = (part for row in rows for part in by_currency(row))
     totals = Spending(spends=(*map(spend_of, every), *rentals)).totals()
     if png is not None:
         must_be_drawable(png, models, "a cost")
@@ -158,7 +161,8 @@ def show_model(model: Model, as_of: AsOf = None, as_json: AsJson = False) -> Non
     models = {name: compare(found) for name, found in by_model(rows).items()}
     findings = [*books.findings, *books.unpriced(model)]
     if as_json:
-        document = {"model": model, "as_of": as_of, "figures": models, "runs": rows}
+        runs = [report_cells(row) for row in rows]
+        document = {"model": model, "as_of": as_of, "figures": models, "runs": runs}
         print_json(document | {"findings": findings})
         return
     console.print(comparison_table(models))
@@ -170,10 +174,10 @@ def show_model(model: Model, as_of: AsOf = None, as_json: AsJson = False) -> Non
     print_findings(findings)
 
 
-def _run_cells(row: CostRow, *, with_assumed: bool) -> Sequence[str]:
+def _run_cells(row: RunRow, *, with_assumed: bool) -> Sequence[str]:
     return (
         short_id(row.run_id), utc_text(row.at_ns)[:10], str(row.cost),
-        *([str(row.assumed)] if with_assumed else []), f"{row.gpu_us / 3.6e9:,.2f}",
+        *([str(row.assumed)] if with_assumed else []), BY_NAME["gpu_hours"].text(row, 0),
         score(row.accuracy), row.source,
     )  # fmt: skip
 
@@ -289,8 +293,7 @@ def compare_models(
     """
     books = open_books()
     rows = books.reports(model)
-    candidates = candidates_of(rows)
-    front = pareto_front(candidates)
+    candidates, front = with_accuracy(rows), pareto_front(rows)
     models = {name: compare(found) for name, found in by_model(rows).items()}
     if png is not None:
         from outlay.report.pictures import save_charts
@@ -300,7 +303,9 @@ def compare_models(
         save_charts(accuracy_against_cost(candidates, front, title=model or "All runs"), png)
     findings = [*books.findings, *books.unpriced(model)]
     if as_json:
-        print_json({"models": models, "front": front, "findings": findings})
+        print_json(
+            {"models": models, "front": [point_of(row) for row in front], "findings": findings}
+        )
         return
     if models:
         console.print(comparison_table(models))
@@ -309,11 +314,12 @@ def compare_models(
         assumed = [ASSUMED] if any(each.assumed for each in front) else []
         table = new_table("run", ">accuracy", ">cost", *assumed, ">hours", ">Wh")
         for each in front:
-            energy = "-" if each.energy_wh is None else f"{each.energy_wh:,.1f}"
+            point, currency = point_of(each), each.paid.currency
+            energy = "-" if point["energy_wh"] is None else f"{point['energy_wh']:,.1f}"
             table.add_row(
-                short_id(each.name), score(each.metric), amount(each.cost, each.currency),
-                *([amount(each.assumed, each.currency)] if assumed else []),
-                f"{each.hours:,.2f}", energy,
+                short_id(each.run_id), score(each.accuracy), amount(point["cost"], currency),
+                *([amount(point["assumed"], currency)] if assumed else []),
+                f"{point['hours']:,.2f}", energy,
             )  # fmt: skip
         console.print(table)
     else:

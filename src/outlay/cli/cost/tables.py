@@ -18,12 +18,13 @@ from outlay.cli.cost.kept_files import keep_cost_files
 from outlay.cli.output import new_table
 from outlay.clock import SYSTEM, parse_moment
 from outlay.cost.compare import ModelComparison
-from outlay.cost.cost_book import CostBook, CostRow, budgeted
+from outlay.cost.cost_book import CostBook, budgeted
 from outlay.cost.spending import Spending, SpendItem
 from outlay.cost.thresholds import highest_reached, percent_used
 from outlay.errors import Finding, InvalidValue, OutlayError
 from outlay.runs.spending_reader import SpendingReading, read_rentals, read_spending, refresh_books
 from outlay.store import open_store
+from outlay.store.run_row import RunRow
 from outlay.store.runs import RunFilter, list_runs
 from outlay.units import Money, Unit
 from outlay.units.shown import amount_text, money_of, range_text
@@ -75,7 +76,7 @@ class CostBooks:
         self.findings.extend(found.spending.findings)
         return found
 
-    def reports(self, model: str | None = None) -> list[CostRow]:
+    def reports(self, model: str | None = None) -> list[RunRow]:
         """Return the reports of all runs or of a model, oldest first."""
         if self.as_of_ns is None:
             return self.book.reports(model)

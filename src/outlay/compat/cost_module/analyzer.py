@@ -28,19 +28,20 @@ from outlay.compat.cost_module.data_directory import (
 from outlay.compat.cost_module.training import TrainingCostReport, TrainingMetrics
 from outlay.cost.compare import (
     by_model,
-    candidates_of,
     compare,
     of_last_unit,
     pareto_front,
+    point_of,
     return_on_investment,
 )
-from outlay.cost.cost_book import CostBook, CostRow
+from outlay.cost.cost_book import CostBook, report_cells
 from outlay.cost.forecast import Backtest, backtest, forecast_model, past_costs
 from outlay.cost.thresholds import BudgetAlert
 from outlay.decoding import convert
 from outlay.errors import Finding, OutlayError
 from outlay.store import open_store
 from outlay.store.connection import report_damage
+from outlay.store.run_row import RunRow
 from outlay.units import Money
 from outlay.units.money import per
 from outlay.units.quantity import MILLIJOULES_PER_WH
@@ -140,32 +141,33 @@ def _import_report(analyzer: CostAnalyzer, run_id: str, report: object) -> None:
     analyzer.keep_training(metrics, assumed_cost=values.get("assumed_cost", 0))
 
 
-def _report_from_row(row: CostRow) -> dict[str, Any]:
+def _report_from_row(row: RunRow) -> dict[str, Any]:
     """Return the report of a run log in the format of the file."""
-    gpus, rest = divmod(row.gpu_us, row.wall_us or 1)
+    gpu_us, wall_us = row.gpu_ns // 1000, row.wall_ns // 1000
+    gpus, rest = divmod(gpu_us, wall_us or 1)
     is_whole = gpus > 0 and rest == 0  # Otherwise keep GPU-hours exact, as hours of one GPU.
-    hours = Decimal(row.wall_us if is_whole else row.gpu_us) / US_PER_HOUR
+    hours = Decimal(wall_us if is_whole else gpu_us) / US_PER_HOUR
     metrics = TrainingMetrics(
         run_id=row.run_id,
         model_name=row.model,
         num_samples=row.samples,
-        num_epochs=row.epochs,
+        num_epochs=row.epochs or 0.0,
         batch_size=0,
         learning_rate=0.0,
         total_duration_hours=float(hours),
         gpu_name="",
-        gpu_price_per_hour=per(row.cost, Fraction(row.gpu_us, US_PER_HOUR)) or 0.0,
+        gpu_price_per_hour=per(row.cost, Fraction(gpu_us, US_PER_HOUR)) or 0.0,
         validation_loss=row.loss,
         test_accuracy=row.accuracy,
-        tokens_processed=row.tokens,
+        tokens_processed=row.tokens or None,
         timestamp=utc_datetime(row.at_ns),
         gpu_count=gpus if is_whole else 1,
-        total_cost=float(row.cost.amount),
-        energy_wh=None if row.energy_mj is None else row.energy_mj / MILLIJOULES_PER_WH,
-        currency=row.currency,
+        total_cost=float(row.paid.amount),
+        energy_wh=row.energy_mj / MILLIJOULES_PER_WH if row.energy_mj else None,
+        currency=row.paid.currency,
     )
     report = TrainingCostReport.of(metrics).to_dict()
-    return report | {"assumed_cost": float(row.assumed.amount)}
+    return report | {"assumed_cost": float(row.paid_assumed.amount)}
 
 
 def _minimal_metrics(report: dict[str, Any], run_id: str) -> dict[str, Any]:
@@ -234,18 +236,18 @@ class CostAnalyzer:
         """Do the same for a training with a partly assumed cost."""
         report = TrainingCostReport.of(metrics)
         assumed = Money.parse(assumed_cost, name="assumed_cost", currency=report.currency)
-        row = replace(_row(metrics, self._clock.wall_ns()), assumed_micros=assumed.micros)
+        row = replace(_row(metrics, self._clock.wall_ns()), assumed=assumed)
         known = self._book.report(row.run_id)
         if known is not None and known.charges is not None and known.cost == row.cost:
             # Its log has the same cost, with charges by user and month.
-            row = replace(row, charges=known.charges, assumed_micros=known.assumed_micros)
+            row = replace(row, charges=known.charges, assumed=known.assumed)
         if known is not None and _is_same(row, known):
             row = replace(row, updated_ns=known.updated_ns)  # Unchanged.
-        self._book.record([row])
+        self._book.record(row, metrics.to_dict())
         self._write_files()
         return report
 
-    def recorded(self) -> list[CostRow]:
+    def recorded(self) -> list[RunRow]:
         """Return the reports that were derived from run logs."""
         return [row for row in self._book.reports() if row.source == "ledger"]
 
@@ -301,8 +303,7 @@ class CostAnalyzer:
 
     def get_pareto_front(self, model_name: str | None = None) -> list[dict[str, Any]]:
         """Return the non-dominated runs in accuracy, cost, hours and energy."""
-        candidates = candidates_of(self._book.reports(model_name))
-        return [asdict(candidate) for candidate in pareto_front(candidates)]
+        return [point_of(row) for row in pareto_front(self._book.reports(model_name))]
 
     def calculate_cost_efficiency(self, metrics: TrainingMetrics) -> float:
         """Return accuracy per currency unit, else throughput per currency unit, else 0."""
@@ -338,28 +339,33 @@ class CostAnalyzer:
         return found
 
 
-def _is_same(row: CostRow, known: CostRow) -> bool:
-    return replace(row, metrics=None) == replace(known, updated_ns=row.updated_ns)
+def _is_same(row: RunRow, known: RunRow) -> bool:
+    return report_cells(row) == report_cells(known) | {"updated_ns": row.updated_ns}
 
 
-def _row(metrics: TrainingMetrics, now_ns: int) -> CostRow:
+def _row(metrics: TrainingMetrics, now_ns: int) -> RunRow:
     cost, duration_ns = metrics.cost(), metrics.duration_ns()
-    energy_wh = metrics.energy_wh
-    return CostRow(
+    at_ns = wall_ns_of(metrics.timestamp)
+    return RunRow(
         run_id=metrics.run_id,
-        model=metrics.model_name,
         source="stated",
-        cost_micros=cost.micros,
-        currency=cost.currency,
-        gpu_us=duration_ns * metrics.gpu_count // 1000,
-        wall_us=duration_ns // 1000,
-        energy_mj=None if energy_wh is None else round(energy_wh * MILLIJOULES_PER_WH),
+        dir="",
+        model=metrics.model_name,
+        name=metrics.run_id,
+        status="completed",
+        attempts=1,
+        steps=0,
+        tokens=metrics.tokens_processed or 0,
         samples=metrics.num_samples,
+        started_ns=at_ns - duration_ns,
+        last_seen_ns=at_ns,
+        wall_ns=duration_ns,
+        gpu_ns=duration_ns * metrics.gpu_count,
+        energy_mj=round((metrics.energy_wh or 0) * MILLIJOULES_PER_WH),
+        cost=cost,
+        assumed=cost * 0,
         epochs=metrics.num_epochs,
-        tokens=metrics.tokens_processed,
         accuracy=metrics.test_accuracy,
         loss=metrics.validation_loss,
-        at_ns=wall_ns_of(metrics.timestamp),
-        metrics=metrics.to_dict(),
         updated_ns=now_ns,
     )

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
+from outlay.account.columns import Work
 from outlay.budget.display import read_document
 from outlay.decoding import BadDocument, Decoder, csv_records, open_csv, read_file
 from outlay.errors import Finding, NotARun
@@ -124,10 +125,8 @@ def read_artefacts(run_dir: Path) -> RunFacts | None:
         energy = _whole(totals.get("energy_Wh"), times=MILLIJOULES_PER_WH) or None
     return RunFacts(
         source="csv",
-        steps=len(times),
-        step_ns=round(sum(times) * 1e6),
+        work=Work(steps=len(times), step_ns=round(sum(times) * 1e6)),
         items=sum(ips * ms / 1000 for ips, ms in pairs if ips is not None and ms is not None),
-        tokens=_whole(totals.get("tokens")),
         comm_bytes=round(sum(moved)) if moved else None,
         energy_mj=energy,
         fidelity_mean=_mean(run_dir / "fidelity.csv", "grad_cos", problems),
@@ -212,7 +211,7 @@ def _place(row: dict[str, str]) -> tuple[int | None, int | None, float | None]:
 # A run's figures from its log; from a cache beside it while the log is unchanged.
 
 CACHE: Final = "outlay_facts.json"
-_VERSION: Final = 5
+_VERSION: Final = 6
 
 
 class _Cached(msgspec.Struct, frozen=True):
@@ -264,12 +263,9 @@ def _facts(run: RunReading) -> RunFacts:
     return RunFacts(
         source="ledger",
         row=row,
-        steps=sum(segment.work.steps for segment in leading),
-        step_ns=sum(segment.work.step_ns + segment.work.wait_ns for segment in leading),
+        work=sum((segment.work for segment in leading), Work()),
         items=work.samples or work.tokens,
-        tokens=row.tokens or None,
         comm_bytes=work.comm_bytes or None,
-        energy_mj=row.energy_mj or None,
         flops=work.flops or None,
         trained=any(s.rank != SUPERVISOR for a in run.view.timeline.attempts for s in a.ranks),
         stop_reason=str(stops[-1].data.get("text", "")) if stops else "",

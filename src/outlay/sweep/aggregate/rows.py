@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
+from outlay.account.columns import Work
 from outlay.budget.limits import currency_in, total_key
 from outlay.runs.figures import BY_NAME
 from outlay.store.run_row import RunRow
@@ -36,9 +37,9 @@ class RunFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     Attributes:
         source: ``ledger`` or ``csv``.
-        row: The run's figures of time and money, from its log; None without one.
-        steps: Executed steps, repeated ones included.
-        step_ns: Their total time, the wait for data included.
+        row: The run's figures, from its log; None without one.
+        work: Of its lowest rank, repeated steps included.
+        energy_mj: As in its CSV files.
         items: Samples (tokens where no samples were counted) over all ranks.
         metrics: The values of each metric, in recorded order.
         stop_reason: The limit that ended it, in words.
@@ -49,10 +50,8 @@ class RunFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     source: str
     row: RunRow | None = None
-    steps: int = 0
-    step_ns: int = 0
+    work: Work = Work()
     items: float = 0.0
-    tokens: int | None = None
     comm_bytes: int | None = None
     energy_mj: int | None = None
     flops: int | None = None
@@ -75,19 +74,33 @@ class RunFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return "" if cost is None else str(cost.unit)
 
     @property
+    def busy_ns(self) -> int:
+        """The total time of its steps, the wait for data included."""
+        return self.work.step_ns + self.work.wait_ns
+
+    @property
     def items_per_second(self) -> float | None:
         """Throughput: total items over total time, not a mean of rates."""
-        return self.items / self.step_ns * 1e9 if self.step_ns and self.items else None
+        return self.items / self.busy_ns * 1e9 if self.busy_ns and self.items else None
 
     @property
     def step_ms(self) -> float | None:
         """The mean time of a step."""
-        return self.step_ns / self.steps / 1e6 if self.steps and self.step_ns else None
+        steps = self.work.steps
+        return self.busy_ns / steps / 1e6 if steps and self.busy_ns else None
 
     @property
     def bytes_per_step(self) -> float | None:
         """Mean payload of collectives per step."""
-        return self.comm_bytes / self.steps if self.steps and self.comm_bytes is not None else None
+        steps = self.work.steps
+        return self.comm_bytes / steps if steps and self.comm_bytes is not None else None
+
+    @property
+    def energy_wh(self) -> float | None:
+        """Its energy, as in its CSV files, else as in its log."""
+        if self.energy_mj is not None:
+            return self.energy_mj / MILLIJOULES_PER_WH
+        return None if self.row is None else BY_NAME["energy_Wh"].number(self.row)
 
 
 def unit_of(currency: str | None, kind: str | None) -> str:
@@ -292,7 +305,7 @@ def _figures(facts: RunFacts) -> dict[str, Any]:
         "ips_mean": facts.items_per_second,
         "step_time_ms": facts.step_ms,
         "bytes_per_step": facts.bytes_per_step,
-        "energy_Wh": None if facts.energy_mj is None else facts.energy_mj / MILLIJOULES_PER_WH,
+        "energy_Wh": facts.energy_wh,
         "fidelity_mean": facts.fidelity_mean,
         "goodput": None if logged is None else logged.goodput,
         "wall_minutes": None if logged is None else logged.wall_ns / 60e9,
@@ -367,9 +380,9 @@ def _totals(row: SweepRow) -> dict[str, Any]:
     if facts is None:
         return {name: stated.get(name) for name in TOTALS}
     measured = {
-        "steps": facts.steps or None,
-        "time_minutes": facts.step_ns / 60e9 if facts.step_ns else None,
-        "tokens": facts.tokens,
+        "steps": facts.work.steps or None,
+        "time_minutes": facts.busy_ns / 60e9 if facts.busy_ns else None,
+        "tokens": facts.row.tokens or None if facts.row else None,
         "comm_bytes": facts.comm_bytes,
         "epochs": None,
         "flops": facts.flops,
