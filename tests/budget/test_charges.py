@@ -14,10 +14,11 @@ from typer.testing import CliRunner
 import outlay
 from ledgers import fold_segments
 from outlay.budget.config import as_text, read_budget
+from outlay.budget.fold import CostedRun
 from outlay.budget.report import budget_report
 from outlay.budget.terms import Budget
 from outlay.budget.tracker import BudgetTracker
-from outlay.budget.usage import CostedRun, CostParts
+from outlay.budget.usage import CostParts
 from outlay.cli.app import app
 from outlay.clock import ManualClock
 from outlay.goodput.follower import read_view

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final, TextIO
 
-from outlay.budget import statements as snapshots
+from outlay.budget import snapshots
 from outlay.budget.limits import StopReason, Threshold
 from outlay.budget.tracker import BudgetTracker
 from outlay.clock import Clock

@@ -1,7 +1,9 @@
 """The budget of a run as a gate: charged by every record, checked before every step.
 
 Joins the parts: history, charges and tracker count; the rank agreement synchronises ranks; the
-reporter writes events, ``budget.json`` and the bar.
+reporter writes events, ``budget.json`` and the bar. A record is charged to the tracker at once, by
+the thread that wrote it: the next step depends on it. A statement must cover a whole prefix of the
+log, in its order, so it has a fold of its own.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sized
+from fractions import Fraction
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,15 +24,9 @@ from msgspec.structs import astuple, replace
 
 from outlay.budget.agreement import RankAgreement, SummingGroup, torch_group
 from outlay.budget.display import NAME, BudgetReporter
-from outlay.budget.fold import DROPPED, SegmentSpend, Surviving
-from outlay.budget.history import (
-    EarlierAttempts,
-    History,
-    LivePrice,
-    read_kept_budget,
-    read_since_statements,
-)
-from outlay.budget.limits import COST, TOKENS
+from outlay.budget.fold import DROPPED, FORM, ProcessSpend
+from outlay.budget.history import History, read_kept_budget, read_since_statements
+from outlay.budget.limits import COST, CURRENCY, TOKENS
 from outlay.budget.measurements import (
     begin_metering,
     counted_tokens,
@@ -39,7 +36,7 @@ from outlay.budget.measurements import (
     unmeasured,
     unread_energy,
 )
-from outlay.budget.statements import FORM, RUNS_MAX, Kept, check_unchanged, is_kept, state_of
+from outlay.budget.snapshots import check_unchanged
 from outlay.budget.terms import Budget
 from outlay.budget.tracker import BudgetTracker
 from outlay.budget.usage import CLOCKS, TRAINING, Charges, ClockCharge, CostParts, Usage
@@ -50,6 +47,7 @@ from outlay.ledger import (
     BudgetStatement,
     CheckpointCommitted,
     EndStatus,
+    GpuCount,
     KnownRecord,
     Price,
     PriceChanged,
@@ -57,10 +55,70 @@ from outlay.ledger import (
     SegmentLife,
     SlicesChanged,
     Step,
+    exact_gpus,
 )
+from outlay.rates import RateFunction, RatePiece, hourly
 from outlay.record import Recorder
 from outlay.record.meters.batches import count_tokens
 from outlay.record.recorder import Count, Writer
+
+# The price of a running attempt
+
+_FOREVER_NS = 2**80
+_PIECES_MAX = 16  # A price changes less often than this within one step.
+
+
+class LivePrice:
+    """The price of a running attempt, and its cost between records, in one currency."""
+
+    def __init__(self, header: AttemptStarted, counted_in: str = CURRENCY) -> None:
+        self._counted_in = counted_in
+        self._until_ns = header.t_ns
+        self._available = Fraction(1)
+        self._stated: tuple[Price, GpuCount] | None = None
+        self._function: RateFunction | None = None
+        if header.price is not None:
+            self.change(header.t_ns, header.price, header.gpus)
+
+    def change_slices(self, change: SlicesChanged) -> None:
+        """Pay only for the available slices from now on."""
+        if change.total > 0:
+            self._available = Fraction(change.available, change.total)
+        if self._stated is not None:
+            self.change(change.t_ns, *self._stated)
+
+    def change(self, t_ns: int, price: Price, gpus: GpuCount) -> None:
+        """Pay ``price`` for each of ``gpus`` GPUs from ``t_ns`` on.
+
+        As in reports, time that is paid in another currency is not counted in this one.
+        """
+        is_counted = price.currency == self._counted_in
+        if self._function is None and not is_counted:
+            return
+        self._stated = price, gpus
+        rate = hourly(price.micros_per_hour, exact_gpus(gpus) * self._available)
+        earlier = () if self._function is None else self._function.pieces[-_PIECES_MAX:]
+        closed = (dataclasses.replace(piece, end_ns=min(piece.end_ns, t_ns)) for piece in earlier)
+        piece = RatePiece(t_ns, _FOREVER_NS, rate if is_counted else 0)
+        self._function = RateFunction((*closed, piece), self._counted_in)
+
+    @property
+    def known(self) -> bool:
+        """Whether there is a price in the counted currency."""
+        return self._function is not None
+
+    def units_before(self, t_ns: int, time_ns: int) -> int:
+        """Return the exact cost of the ``time_ns`` before ``t_ns``."""
+        return 0 if self._function is None else self._function.units_between(t_ns - time_ns, t_ns)
+
+    def take_units(self, t_ns: int) -> int:
+        """Return the exact cost since the last call, up to ``t_ns``."""
+        if self._function is None:
+            return 0
+        units = self._function.units_between(self._until_ns, t_ns)
+        self._until_ns = max(self._until_ns, t_ns)
+        return units
+
 
 # Charges of a running attempt: use, time on other clocks, money
 
@@ -69,18 +127,13 @@ class LiveCharges:
     """Charges one process's records to its tracker as they are written."""
 
     def __init__(self, tracker: BudgetTracker, header: AttemptStarted) -> None:
+        self.charges = Charges()
+        self.price = LivePrice(header, tracker.budget.currency)
         self._tracker = tracker
-        self._charges = Charges()
-        self._price = LivePrice(header, tracker.budget.currency)
         self._charges_all = tracker.budget.charge_cost == "all"
         self._paid = 0
         self._clock_units = dict.fromkeys(CLOCKS, 0)
         self._start_up: int | None = None
-
-    @property
-    def priced(self) -> bool:
-        """Whether money is counted."""
-        return self._price.known
 
     @property
     def parts(self) -> CostParts:
@@ -89,14 +142,10 @@ class LiveCharges:
         start_up = rest if self._start_up is None else self._start_up
         return CostParts(start_up=start_up, other=rest - start_up, **self._clock_units)
 
-    def usage(self, step: Step) -> Usage:
-        """Return what a step used, without its cost."""
-        return self._charges.step(step)
-
     def step(self, step: Step, usage: Usage) -> Usage:
-        """Charge a step and the money since the last charge; return the sum."""
+        """Charge a step's use and the money since the last charge; return the sum."""
         paid = self._take_units(step.t_ns)
-        trained = self._price.units_before(step.t_ns, usage.time_ns)
+        trained = self.price.units_before(step.t_ns, usage.time_ns)
         own = None
         if self._start_up is None:
             self._start_up = self._paid - trained - sum(self._clock_units.values())
@@ -106,32 +155,32 @@ class LiveCharges:
         self._tracker.count(priced, step=step.step, end_ns=step.t_ns, own=own)
         return priced
 
-    def other(self, record: KnownRecord, seq: int) -> None:
+    def other(self, record: KnownRecord) -> None:
         """Charge a record that is not a step."""
         if isinstance(record, PriceChanged):
             self._charge_money(record.t_ns)
-            self._price.change(record.t_ns, record.price, record.gpus)
+            self.price.change(record.t_ns, record.price, record.gpus)
         if isinstance(record, SlicesChanged):
             self._charge_money(record.t_ns)
-            self._price.change_slices(record)
-        was_inside = self._charges.inside
-        match self._charges.of(record, seq):
+            self.price.change_slices(record)
+        open_before = self.charges.open
+        match self.charges.other(record):
             case ClockCharge() as charge:
                 self._charge_clock(charge, record.t_ns)
             case Usage() as energy:
                 self._tracker.add(energy)
             case None:
-                if self._charges.inside and not was_inside:
+                if self.charges.open is not open_before:
                     self._charge_money(record.t_ns)  # Money from now on is the span's.
 
     def finish(self, t_ns: int) -> None:
         """Charge an open span, and all money up to ``t_ns``."""
-        if open_span := self._charges.end():
+        if open_span := self.charges.end():
             self._charge_clock(open_span, t_ns)
         self._charge_money(t_ns)
 
     def _take_units(self, t_ns: int) -> int:
-        units = self._price.take_units(t_ns)
+        units = self.price.take_units(t_ns)
         self._paid += units
         return units
 
@@ -164,9 +213,8 @@ class StatementWriter:
 
     def __init__(self, segment: SegmentId, header: AttemptStarted, writer: Writer) -> None:
         self._writer = writer
-        self._spend = SegmentSpend(SegmentLife(segment))
-        self._spend.fold([header])
-        self._kept: list[Kept] = []
+        self._spend = ProcessSpend(SegmentLife(segment))
+        self._spend.apply(header)
         self._queue: deque[tuple[int, KnownRecord]] = deque()
         self._early: dict[int, KnownRecord] = {}
         self._next_seq = 1
@@ -174,7 +222,7 @@ class StatementWriter:
         self._folding = threading.Lock()
 
     def observe(self, record: KnownRecord, seq: int) -> None:
-        """Queue a record that was just written."""
+        """Queue a record that was just written; steps need not have their number in them."""
         self._queue.append((seq, record))
         if len(self._queue) >= FOLD_EVERY or type(record) is CheckpointCommitted:
             self.catch_up(state=type(record) is CheckpointCommitted)
@@ -194,31 +242,23 @@ class StatementWriter:
         queue, early = self._queue, self._early
         while queue:
             seq, record = queue.popleft()
-            early[seq] = record if type(record) is Step else replace(record, seq=seq)
-        records: list[KnownRecord] = []
+            early[seq] = record
         while self._next_seq in early or self._next_seq in self._writer.gap_numbers:
             if self._next_seq in early:
-                records.append(early.pop(self._next_seq))
+                self._spend.apply(early.pop(self._next_seq))
             self._next_seq += 1
-        self._spend.fold(records)
-        self._kept += [one for one in records if isinstance(one, Kept) and is_kept(one)]
 
     def _state(self) -> None:
         if len(self._early) > FOLD_EVERY:
             return  # A record before them was never observed, so no prefix can be completed.
-        state = state_of(self._spend, self._kept)
-        if state is None:
+        stated = self._spend.snapshot()
+        if stated is None:
             return
-        if len(self._spend.surviving) > RUNS_MAX:
-            # Continue from the merged runs, so that the next statement need not merge them again.
-            self._spend.surviving = Surviving.of(
-                state.runs, next_step=state.next_step, lowest=state.lowest
-            )
         statement = BudgetStatement(
             t_ns=self._spend.life.last_sign_ns,
             form=FORM,
             covers=self._next_seq,
-            state=msgspec.to_builtins(state),
+            state=msgspec.to_builtins(stated),
         )
         self._stated_seq = self._writer.append(statement)
         self._queue.append((self._stated_seq, statement))
@@ -278,9 +318,8 @@ class BudgetGate:
         before = self._history.spend_before(header, segment)
         self.tracker.findings += before.beside_findings(self.tracker.budget.currency)
         self.tracker.clocks.spent_ns |= before.clocks_ns
-        self._past = EarlierAttempts(self.tracker, before)
         self._parts_before = before.parts
-        self._past.resume_at(recorder.next_step)
+        self.tracker.resume_at(recorder.next_step, before)
         self._statements = StatementWriter(segment, header, recorder.writer)
         recorder.attach(gate=self, fill_step=self.meters.fill, observe=self.observe)
         self._reporter = BudgetReporter(
@@ -343,11 +382,13 @@ class BudgetGate:
 
     def observe(self, record: KnownRecord, seq: int) -> None:
         """Charge a record that was just written."""
-        self._statements.observe(record, seq)
         if type(record) is Step:
+            self._statements.observe(record, seq)
             self._charge_step(record)
         else:
-            self._charging.other(record, seq)
+            record = replace(record, seq=seq)
+            self._statements.observe(record, seq)
+            self._charging.other(record)
 
     # Called by the run
 
@@ -362,7 +403,7 @@ class BudgetGate:
         findings = [*self.tracker.findings, *unread_energy(self.meters)]
         document["findings"] = [str(finding) for finding in findings]
         budget = self.tracker.budget
-        priced = self._charging.priced
+        priced = self._charging.price.known
         used, currency = self.tracker.used, budget.currency
         document["unmeasured"] = unmeasured(used, currency, self.meters, priced=priced)
         document["cost"] = None
@@ -395,12 +436,12 @@ class BudgetGate:
         elif self._header.world_size > 1:
             self._limit_alone()
         if not self._reported:
-            self._past.resume_at(self._recorder.next_step)
+            self.tracker.resume_at(self._recorder.next_step)
 
     def _resume_at(self, step: int) -> None:
         """Move the cut to the first step, if the loop has set another number."""
-        if step != self._past.cut:
-            self._past.resume_at(step)
+        if step != self.tracker.cut:
+            self.tracker.resume_at(step)
 
     def _limit_alone(self) -> None:
         """Count this rank's own earlier use only: there is no group to agree with."""
@@ -408,19 +449,17 @@ class BudgetGate:
         if not history.spends:
             history = read_since_statements(self._run_dir, history.currency)
         mine = history.of_rank(self._rank)
-        self._past = EarlierAttempts(self.tracker, mine.spend_before(self._header, self._segment))
+        self.tracker.before = mine.spend_before(self._header, self._segment)
         message = (
             f"{self._header.world_size} ranks cannot communicate: limits apply to each rank alone"
         )
         self.tracker.findings.append(Finding(source="budget", message=message))
 
     def _charge_step(self, step: Step) -> None:
-        usage = self._charging.usage(step)
+        usage = self._charging.charges.step(step)
         if min(astuple(usage)) < 0:
             raise InvalidValue("step", usage, "amounts of zero or more")
-        if self._reported:
-            self._past.undo_from(step.step)
-        else:
+        if not self._reported:
             self._resume_at(step.step)
             self._reported = True
             refuse_unreported(self.tracker.budget, usage)

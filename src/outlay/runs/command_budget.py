@@ -17,7 +17,7 @@ from outlay.budget.fold import RunSpend, last_stated
 from outlay.budget.history import History, read_since_statements
 from outlay.budget.limits import COST, TIME, Bound, StopReason, reached
 from outlay.budget.measurements import refuse_unpriced
-from outlay.budget.statements import check_unchanged
+from outlay.budget.snapshots import check_unchanged
 from outlay.budget.terms import DISABLED, Budget
 from outlay.budget.usage import Usage
 from outlay.errors import InvalidValue, Refused
