@@ -8,6 +8,7 @@ Resources count everything that was consumed.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
@@ -31,6 +32,7 @@ from outlay.budget.usage import (
     clocks_of,
     joined,
     resources_of,
+    spent_before,
 )
 from outlay.decoding import BadDocument, convert
 from outlay.errors import Finding
@@ -168,10 +170,10 @@ class ProcessSpend:
 
     def _step(self, step: Step) -> None:
         self.life.last_sign_ns = max(self.life.last_sign_ns, step.t_ns)
-        usage = self.charges.step(step)
         if self.first_step_ns is None:
             self.first_step_ns = step.t_ns - step.dur_ns - step.wait_ns
-            self.before_steps_ns = sum(period.all_ns for period in self.periods)
+            self.before_steps_ns = spent_before(self.first_step_ns, self.charges.since_step)
+        usage = self.charges.step(step)
         self.last_step = step
         self.surviving.execute(step.step, usage.tokens, usage.flops, usage.steps)
         self.executed += usage
@@ -484,6 +486,30 @@ def _last_of(spends: Iterable[ProcessSpend]) -> Mapping[str, Any] | None:
     return stated
 
 
+def rates_in(
+    attempts: Sequence[Attempt], until_ns: int, currency: str
+) -> tuple[RateFunction | None, list[RateFunction]]:
+    """Return a run's rate in a currency, None without a price in it, and those in others."""
+    paid = run_rates(attempts, until_ns)
+    every = [] if paid.function is None else [paid.function, *paid.beside]
+    counted = next((function for function in every if function.currency == currency), None)
+    return counted, [function for function in every if function is not counted]
+
+
+def parts_of(spend: ProcessSpend, until_ns: int, currency: str) -> CostParts:
+    """Return the cost of a running process's attempt from its begin to ``until_ns``."""
+    # Copies, since another thread may fold a record meanwhile.
+    periods = [Period(each.since_ns, dict(each.spent_ns)) for each in spend.periods]
+    spend = dataclasses.replace(spend, periods=periods)
+    life = dataclasses.replace(spend.life)
+    life.last_sign_ns = until_ns
+    attempts = derive_attempts([life])
+    rates, _ = rates_in(attempts, until_ns, currency)
+    if rates is None:
+        return NO_COST
+    return CostedRun(attempts, {life.segment: spend}, rates, until_ns).parts()
+
+
 def join_attempts(
     spends: Iterable[ProcessSpend],
     until_ns: int | None,
@@ -503,9 +529,7 @@ def join_attempts(
     if until_ns is None:
         until_ns = attempts[-1].last_sign_ns if attempts else 0
     is_last = without is None or without in attempts[-1].ranks
-    paid = run_rates(attempts, until_ns)
-    every = () if paid.function is None else (paid.function, *paid.beside)
-    rates = next((function for function in every if function.currency == currency), None)
+    rates, others = rates_in(attempts, until_ns, currency)
     kept = [attempt for attempt in attempts if without not in attempt.ranks]
     parts = NO_COST
     if rates is not None:
@@ -528,9 +552,8 @@ def join_attempts(
         or any(attempt.overlaps or attempt.clock_set_ns for attempt in attempts),
         beside=tuple(
             cost
-            for function in every
-            if function is not rates
-            and (cost := function.cost_between(attempts[0].start_ns, until_ns))
+            for function in others
+            if (cost := function.cost_between(attempts[0].start_ns, until_ns))
         ),
     )
 

@@ -15,7 +15,6 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sized
-from fractions import Fraction
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,9 +23,9 @@ from msgspec.structs import astuple, replace
 
 from outlay.budget.agreement import RankAgreement, SummingGroup, torch_group
 from outlay.budget.display import NAME, BudgetReporter
-from outlay.budget.fold import DROPPED, FORM, ProcessSpend
+from outlay.budget.fold import DROPPED, FORM, ProcessSpend, parts_of, rates_in
 from outlay.budget.history import History, read_kept_budget, read_since_statements
-from outlay.budget.limits import COST, CURRENCY, TOKENS
+from outlay.budget.limits import COST, TOKENS
 from outlay.budget.measurements import (
     begin_metering,
     counted_tokens,
@@ -39,7 +38,7 @@ from outlay.budget.measurements import (
 from outlay.budget.snapshots import check_unchanged
 from outlay.budget.terms import Budget
 from outlay.budget.tracker import BudgetTracker
-from outlay.budget.usage import CLOCKS, TRAINING, Charges, ClockCharge, CostParts, Usage
+from outlay.budget.usage import Charges, ClockCharge, Usage
 from outlay.clock import SYSTEM, Clock
 from outlay.errors import Finding, InvalidValue
 from outlay.ledger import (
@@ -47,7 +46,6 @@ from outlay.ledger import (
     BudgetStatement,
     CheckpointCommitted,
     EndStatus,
-    GpuCount,
     KnownRecord,
     Price,
     PriceChanged,
@@ -55,57 +53,41 @@ from outlay.ledger import (
     SegmentLife,
     SlicesChanged,
     Step,
-    exact_gpus,
+    derive_attempts,
 )
-from outlay.rates import RateFunction, RatePiece, hourly
 from outlay.record import Recorder
 from outlay.record.meters.batches import count_tokens
 from outlay.record.recorder import Count, Writer
 
 # The price of a running attempt
 
-_FOREVER_NS = 2**80
-_PIECES_MAX = 16  # A price changes less often than this within one step.
+_FOREVER_NS: Final = 2**80
+_CHANGES_MAX: Final = 8
+"""A price changes less often than this within one step."""
 
 
 class LivePrice:
-    """The price of a running attempt, and its cost between records, in one currency."""
+    """The cost of a running attempt between records, in one currency.
 
-    def __init__(self, header: AttemptStarted, counted_in: str = CURRENCY) -> None:
-        self._counted_in = counted_in
-        self._until_ns = header.t_ns
-        self._available = Fraction(1)
-        self._stated: tuple[Price, GpuCount] | None = None
-        self._function: RateFunction | None = None
-        if header.price is not None:
-            self.change(header.t_ns, header.price, header.gpus)
+    Attributes:
+        known: Whether there is a price in that currency.
+        until_ns: Up to when the cost was taken.
+    """
 
-    def change_slices(self, change: SlicesChanged) -> None:
-        """Pay only for the available slices from now on."""
-        if change.total > 0:
-            self._available = Fraction(change.available, change.total)
-        if self._stated is not None:
-            self.change(change.t_ns, *self._stated)
+    def __init__(self, header: AttemptStarted, currency: str) -> None:
+        self.until_ns = header.t_ns
+        self._currency = currency
+        self._life = SegmentLife(SegmentId.of(header))
+        self._life.last_sign_ns = _FOREVER_NS  # The last price applies until it changes.
+        self.change(header)
 
-    def change(self, t_ns: int, price: Price, gpus: GpuCount) -> None:
-        """Pay ``price`` for each of ``gpus`` GPUs from ``t_ns`` on.
-
-        As in reports, time that is paid in another currency is not counted in this one.
-        """
-        is_counted = price.currency == self._counted_in
-        if self._function is None and not is_counted:
-            return
-        self._stated = price, gpus
-        rate = hourly(price.micros_per_hour, exact_gpus(gpus) * self._available)
-        earlier = () if self._function is None else self._function.pieces[-_PIECES_MAX:]
-        closed = (dataclasses.replace(piece, end_ns=min(piece.end_ns, t_ns)) for piece in earlier)
-        piece = RatePiece(t_ns, _FOREVER_NS, rate if is_counted else 0)
-        self._function = RateFunction((*closed, piece), self._counted_in)
-
-    @property
-    def known(self) -> bool:
-        """Whether there is a price in the counted currency."""
-        return self._function is not None
+    def change(self, record: AttemptStarted | PriceChanged | SlicesChanged) -> None:
+        """Pay the stated price for the stated GPUs from now on."""
+        life = self._life
+        life.fold([record])
+        del life.prices[:-_CHANGES_MAX], life.slices[:-_CHANGES_MAX]
+        self._function, _ = rates_in(derive_attempts([life]), _FOREVER_NS, self._currency)
+        self.known = self._function is not None
 
     def units_before(self, t_ns: int, time_ns: int) -> int:
         """Return the exact cost of the ``time_ns`` before ``t_ns``."""
@@ -113,11 +95,8 @@ class LivePrice:
 
     def take_units(self, t_ns: int) -> int:
         """Return the exact cost since the last call, up to ``t_ns``."""
-        if self._function is None:
-            return 0
-        units = self._function.units_between(self._until_ns, t_ns)
-        self._until_ns = max(self._until_ns, t_ns)
-        return units
+        since_ns, self.until_ns = self.until_ns, max(self.until_ns, t_ns)
+        return 0 if self._function is None else self._function.units_between(since_ns, t_ns)
 
 
 # Charges of a running attempt: use, time on other clocks, money
@@ -131,38 +110,23 @@ class LiveCharges:
         self.price = LivePrice(header, tracker.budget.currency)
         self._tracker = tracker
         self._charges_all = tracker.budget.charge_cost == "all"
-        self._paid = 0
-        self._clock_units = dict.fromkeys(CLOCKS, 0)
-        self._start_up: int | None = None
-
-    @property
-    def parts(self) -> CostParts:
-        """The cost of this attempt so far, since its first record."""
-        rest = self._paid - sum(self._clock_units.values())
-        start_up = rest if self._start_up is None else self._start_up
-        return CostParts(start_up=start_up, other=rest - start_up, **self._clock_units)
+        self._stepped = False
 
     def step(self, step: Step, usage: Usage) -> Usage:
         """Charge a step's use and the money since the last charge; return the sum."""
-        paid = self._take_units(step.t_ns)
-        trained = self.price.units_before(step.t_ns, usage.time_ns)
-        own = None
-        if self._start_up is None:
-            self._start_up = self._paid - trained - sum(self._clock_units.values())
-            own = replace(usage, cost_units=trained)
-        self._clock_units[TRAINING] += trained
-        priced = replace(usage, cost_units=paid if self._charges_all else trained)
+        paid, own = self.price.take_units(step.t_ns), usage
+        if not (self._stepped and self._charges_all):
+            own = replace(usage, cost_units=self.price.units_before(step.t_ns, usage.time_ns))
+        self._stepped = True
+        priced = replace(usage, cost_units=paid) if self._charges_all else own
         self._tracker.count(priced, step=step.step, end_ns=step.t_ns, own=own)
         return priced
 
     def other(self, record: KnownRecord) -> None:
         """Charge a record that is not a step."""
-        if isinstance(record, PriceChanged):
+        if isinstance(record, PriceChanged | SlicesChanged):
             self._charge_money(record.t_ns)
-            self.price.change(record.t_ns, record.price, record.gpus)
-        if isinstance(record, SlicesChanged):
-            self._charge_money(record.t_ns)
-            self.price.change_slices(record)
+            self.price.change(record)
         open_before = self.charges.open
         match self.charges.other(record):
             case ClockCharge() as charge:
@@ -179,19 +143,13 @@ class LiveCharges:
             self._charge_clock(open_span, t_ns)
         self._charge_money(t_ns)
 
-    def _take_units(self, t_ns: int) -> int:
-        units = self.price.take_units(t_ns)
-        self._paid += units
-        return units
-
     def _charge_money(self, t_ns: int) -> None:
-        units = self._take_units(t_ns)
+        units = self.price.take_units(t_ns)
         if self._charges_all:
             self._tracker.add(Usage(cost_units=units))
 
     def _charge_clock(self, charge: ClockCharge, t_ns: int) -> None:
-        units = self._take_units(t_ns)
-        self._clock_units[charge.clock] += units
+        units = self.price.take_units(t_ns)
         self._tracker.charge_usage(charge.clock, Usage(time_ns=charge.time_ns, cost_units=units))
 
 
@@ -209,12 +167,15 @@ class StatementWriter:
 
     Observing is safe in any thread and in signal handlers: records are queued, and folded by the
     first caller that gets the lock. A statement always covers a whole prefix of the segment.
+
+    Attributes:
+        spend: What the process used, as far as its records are folded.
     """
 
     def __init__(self, segment: SegmentId, header: AttemptStarted, writer: Writer) -> None:
+        self.spend = ProcessSpend(SegmentLife(segment))
+        self.spend.apply(header)
         self._writer = writer
-        self._spend = ProcessSpend(SegmentLife(segment))
-        self._spend.apply(header)
         self._queue: deque[tuple[int, KnownRecord]] = deque()
         self._early: dict[int, KnownRecord] = {}
         self._next_seq = 1
@@ -245,17 +206,17 @@ class StatementWriter:
             early[seq] = record
         while self._next_seq in early or self._next_seq in self._writer.gap_numbers:
             if self._next_seq in early:
-                self._spend.apply(early.pop(self._next_seq))
+                self.spend.apply(early.pop(self._next_seq))
             self._next_seq += 1
 
     def _state(self) -> None:
         if len(self._early) > FOLD_EVERY:
             return  # A record before them was never observed, so no prefix can be completed.
-        stated = self._spend.snapshot()
+        stated = self.spend.snapshot()
         if stated is None:
             return
         statement = BudgetStatement(
-            t_ns=self._spend.life.last_sign_ns,
+            t_ns=self.spend.life.last_sign_ns,
             form=FORM,
             covers=self._next_seq,
             state=msgspec.to_builtins(stated),
@@ -408,8 +369,10 @@ class BudgetGate:
         document["unmeasured"] = unmeasured(used, currency, self.meters, priced=priced)
         document["cost"] = None
         if priced:
-            parts = self._parts_before + self._charging.parts
-            document["cost"] = parts.document(budget.charge_cost, budget.currency)
+            self._statements.catch_up(state=False)
+            until_ns = self._charging.price.until_ns
+            parts = self._parts_before + parts_of(self._statements.spend, until_ns, currency)
+            document["cost"] = parts.document(budget.charge_cost, currency)
         if self.meters.energy is not None:
             document["energy_quality"] = str(self.meters.energy.quality)
         if self.agreement is not None:

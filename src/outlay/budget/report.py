@@ -45,6 +45,7 @@ from outlay.budget.usage import (
     Period,
     Usage,
     joined,
+    spent_before,
 )
 from outlay.errors import Finding, InvalidValue
 from outlay.goodput.follower import RunView
@@ -347,7 +348,7 @@ def spend_of(segment: SegmentAccount) -> ProcessSpend:
     closed, still_open = _clock_charges(segment)
     charged = _charged_ns(segment, closed)
     others = [*closed, *still_open]
-    first_end_ns = int(steps.end[0]) if segment.step_count else 0
+    first_ns = int(steps.start[0] - steps.wait[0]) if segment.step_count else None
     return ProcessSpend(
         life=segment.life,
         surviving=_surviving(segment),
@@ -361,8 +362,8 @@ def spend_of(segment: SegmentAccount) -> ProcessSpend:
         ),
         periods=_periods(segment, charged, others),
         kept=[*segment.budget_events],
-        first_step_ns=int(steps.start[0] - steps.wait[0]) if segment.step_count else None,
-        before_steps_ns=sum(each.time_ns for each in closed if each.end_ns <= first_end_ns),
+        first_step_ns=first_ns,
+        before_steps_ns=spent_before(first_ns or 0, closed),
     )
 
 

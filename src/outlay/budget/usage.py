@@ -146,6 +146,11 @@ class ClockCharge(msgspec.Struct, frozen=True, array_like=True):
         return self.start_ns + self.time_ns
 
 
+def spent_before(t_ns: int, charges: Iterable[ClockCharge]) -> int:
+    """Return the nanoseconds of the charges that are before ``t_ns``."""
+    return sum(max(0, min(each.end_ns, t_ns) - each.start_ns) for each in charges)
+
+
 class ClockSpan(msgspec.Struct, frozen=True, array_like=True):
     """The outermost open span with a clock of its own."""
 
