@@ -52,16 +52,17 @@ class History:
     Attributes:
         spends: The use of each process; empty if there is no log yet.
         stated: The budget that the run was last started with, as recorded; None without one.
-        at_least: Recorded totals, a lower bound if the log is damaged; zero if it is whole.
-        recorded: Recorded totals, a lower bound if clocks disagree on what was when.
+        recorded: Totals that the run recorded: a lower bound of its use if the log is damaged, or
+            if clocks disagree on what was when.
+        damaged: Whether the log has lost records.
         findings: What is wrong in the log, and what was assumed instead.
         currency: The currency in which money is counted.
     """
 
     spends: Sequence[ProcessSpend]
     stated: Mapping[str, Any] | None = None
-    at_least: Usage = ZERO
     recorded: Usage = ZERO
+    damaged: bool = False
     findings: list[Finding] = field(default_factory=list)
     currency: str = CURRENCY
 
@@ -106,15 +107,13 @@ class History:
 
     def _at_least(self, spend: RunSpend) -> RunSpend:
         """Return a use that is not below what the run recorded as used."""
-        recorded = self.recorded if spend.clocks_disagree else ZERO
-        return replace(spend, at_least=self.at_least.largest(recorded))
+        is_doubtful = self.damaged or spend.clocks_disagree
+        return replace(spend, at_least=self.recorded if is_doubtful else ZERO)
 
     def of_rank(self, rank: int) -> History:
         """Return the history of one rank; recorded totals are rank 0's."""
         spends = [spend for spend in self.spends if spend.life.segment.rank == rank]
-        if rank == 0:
-            return replace(self, spends=spends)
-        return replace(self, spends=spends, at_least=ZERO, recorded=ZERO)
+        return replace(self, spends=spends, recorded=self.recorded if rank == 0 else ZERO)
 
 
 def read_history(run_dir: Path) -> History:
@@ -192,13 +191,26 @@ def _fold_log(
 
 
 def history_of(
-    spends: Sequence[ProcessSpend], document: Mapping[str, Any] | None, currency: str = ""
+    spends: Sequence[ProcessSpend],
+    document: Mapping[str, Any] | None,
+    currency: str = "",
+    damage: Sequence[Finding] = (),
 ) -> History:
-    """Return the history of an undamaged log; ``document`` is the content of ``budget.json``."""
-    stated = last_stated(spends)
+    """Return the history of a log; ``document`` is the content of ``budget.json``.
+
+    With ``damage``, a budget that the log has lost is taken from the document.
+    """
+    stated, lost = last_stated(spends), []
+    if damage and stated is None and document and {"mode", "limits"} <= document.keys():
+        stated = document
+        lost = [_warning(NAME, "the budget is taken from here: the log has lost it")]
     currency = currency or stated_currency(stated)
-    recorded, _ = _recorded_totals(spends, document, currency)
-    return History(spends=spends, stated=stated, recorded=recorded, currency=currency)
+    recorded, wrong = _recorded_totals(spends, document, currency)
+    found = [*damage, *wrong, *lost] if damage else []
+    return History(
+        spends=spends, stated=stated, recorded=recorded, damaged=bool(damage), findings=found,
+        currency=currency,
+    )  # fmt: skip
 
 
 def stated_currency(stated: Mapping[str, Any] | None) -> str:
@@ -222,20 +234,8 @@ def _read_damaged(run_dir: Path, currency: str) -> History:
         if assumed_steps:
             message = f"{assumed_steps} unreadable steps are counted like their neighbours"
             findings.append(_warning(segment.file_name, message))
-    stated = last_stated(spends)
-    document = read_document(run_dir)
-    if not log.findings:
-        return history_of(spends, document, currency)
-    is_lost = stated is None and document is not None and {"mode", "limits"} <= document.keys()
-    stated = document if is_lost else stated
-    currency = currency or stated_currency(stated)
-    at_least, wrong = _recorded_totals(spends, document, currency)
-    findings += wrong
-    if is_lost:
-        findings.append(_warning(NAME, "the budget is taken from here: the log has lost it"))
-    return History(
-        spends=spends, stated=stated, at_least=at_least, findings=findings, currency=currency
-    )
+    damage = findings if log.findings else ()
+    return history_of(spends, read_document(run_dir), currency, damage)
 
 
 def _replay_segment(
@@ -248,20 +248,19 @@ def _replay_segment(
         statement = last_valid(records)
     else:
         header, statement = last.header, last.statement
-    if statement is None:
-        spend = ProcessSpend(SegmentLife(segment))
-        repaired, assumed_steps = repair(records, unplaced)
-    else:
-        spend = restore_spend(segment, header, statement)
-        after = (record for record in records if record.seq >= statement.covers)
+    spend, first_seq = ProcessSpend(SegmentLife(segment)), 1
+    if statement is not None:
+        spend, first_seq = restore_spend(segment, header, statement), statement.covers
+        after = (record for record in records if record.seq >= first_seq)
         by_seq = {one.seq: one for one in (*after, statement)}
-        repaired, assumed_steps = repair(
-            [by_seq[seq] for seq in sorted(by_seq)],
-            unplaced,
-            first_seq=statement.covers,
-            last=spend.last_step,
-            has_totals=any(event.event == "ended" for event in spend.events),
-        )
+        records = [by_seq[seq] for seq in sorted(by_seq)]
+    repaired, assumed_steps = repair(
+        records,
+        unplaced,
+        first_seq=first_seq,
+        last=spend.last_step,
+        has_totals=_has_totals(spend.events),
+    )
     for record in repaired:
         spend.apply(record)
     spend.finish()

@@ -285,8 +285,7 @@ class BudgetTracker:
     @property
     def fraction_used(self) -> float:
         """The used fraction of the limit that is closest to its end; may exceed 1."""
-        fractions = (bound.used(self.used) / bound.limit for bound in self.bounds)
-        return max(fractions, default=0.0)
+        return max((bound.share(self.used) for bound in self.bounds), default=0.0)
 
     def snapshot(self) -> dict[str, Any]:
         """Return the budget's state for a checkpoint; ``load`` restores it."""
