@@ -147,15 +147,18 @@ class ProcessSpend:
 
     def apply(self, record: Record) -> None:
         """Add the next record."""
+        self.life.last_sign_ns = max(self.life.last_sign_ns, record.t_ns)
         if type(record) is Step:
             self._step(record)
             return
-        self.life.fold((record,))
-        if isinstance(record, Kept):
-            self.kept.append(record)
         match record:
+            case AttemptStarted():
+                self.life.fold((record,))
             case PriceChanged() | SlicesChanged():
+                self._keep(record)
                 self.periods.append(Period(record.t_ns))
+            case BudgetEvent() | AttemptEnded():
+                self._keep(record)
             case CheckpointCommitted():
                 mark = record.step + 1
                 earlier = (one for one in self.marks if one < mark)
@@ -164,12 +167,15 @@ class ProcessSpend:
                 pass
         self._charge(self.charges.other(record))
 
+    def _keep(self, record: Kept) -> None:
+        self.life.fold((record,))
+        self.kept.append(record)
+
     def finish(self) -> None:
         """Charge a span that is still open, up to the last sign of life."""
         self._charge(self.charges.end())
 
     def _step(self, step: Step) -> None:
-        self.life.last_sign_ns = max(self.life.last_sign_ns, step.t_ns)
         if self.first_step_ns is None:
             self.first_step_ns = step.t_ns - step.dur_ns - step.wait_ns
             self.before_steps_ns = spent_before(self.first_step_ns, self.charges.since_step)
