@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from outlay.advise.recommendation import OptimizationRecommendation
     from outlay.advise.run_advice import Circumstances
     from outlay.budget.measurements import BudgetRefused
-    from outlay.budget.statements import BudgetChanged
+    from outlay.budget.snapshots import BudgetChanged
     from outlay.budget.terms import (
         Budget,
         comm_cap,
@@ -60,7 +60,7 @@ _NAMES = {
     "advise.recommendation": ("OptimizationRecommendation",),
     "advise.run_advice": ("Circumstances",),
     "budget.measurements": ("BudgetRefused",),
-    "budget.statements": ("BudgetChanged",),
+    "budget.snapshots": ("BudgetChanged",),
     "budget.terms": (
         "Budget",
         "comm_cap",

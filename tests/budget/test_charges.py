@@ -14,10 +14,11 @@ from typer.testing import CliRunner
 import outlay
 from ledgers import fold_segments
 from outlay.budget.config import as_text, read_budget
+from outlay.budget.fold import CostedRun
 from outlay.budget.report import budget_report
 from outlay.budget.terms import Budget
 from outlay.budget.tracker import BudgetTracker
-from outlay.budget.usage import CostedRun, CostParts
+from outlay.budget.usage import CostParts
 from outlay.cli.app import app
 from outlay.clock import ManualClock
 from outlay.goodput.follower import read_view
@@ -288,3 +289,20 @@ def test_report_forecasts_at_the_pace_of_what_is_charged(
     report = budget_report(read_view(tmp_path, clock.wall_ns()))
     assert report is not None
     assert report.forecast == live
+
+
+def test_an_evaluation_inside_the_first_step_is_not_taken_from_start_up(
+    tmp_path: Path, clock: ManualClock
+) -> None:
+    with outlay.run("m", dir=tmp_path, budget="iso_cost=99", price="3.6 USD/h", clock=clock) as run:
+        clock.advance(100 * SECOND)
+        for _ in run.steps(range(1)):
+            clock.advance(10 * SECOND)
+            with run.span("evaluation"):
+                clock.advance(40 * SECOND)
+    report = budget_report(read_view(tmp_path, clock.wall_ns()))
+    assert report is not None
+    assert report.cost is not None
+    assert report.cost.micros()["start_up"] == 100_000
+    written = json.loads((tmp_path / "budget.json").read_text())["cost"]
+    assert written["parts"]["start_up"] == {"usd": 0.1, "charged": True}

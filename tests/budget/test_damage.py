@@ -9,8 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 import outlay
-from outlay.budget.history import read_history
-from outlay.budget.statements import repair
+from outlay.budget.history import read_history, repair
 from outlay.cli.app import app
 from outlay.clock import ManualClock
 from outlay.ledger import AttemptStarted, Record, Step, segment_paths

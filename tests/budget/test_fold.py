@@ -6,14 +6,17 @@ from collections.abc import Sequence
 
 from hypothesis import example, given
 from hypothesis import strategies as st
+from msgspec import to_builtins
 from msgspec.structs import replace
 
 from ledgers import fold_segments
-from outlay.budget.fold import RunSpend, SegmentSpend, Surviving, join_attempts
+from outlay.budget.fold import FORM, ProcessSpend, RunSpend, join_attempts, restore_spend
+from outlay.budget.surviving import Surviving
 from outlay.budget.usage import Usage
 from outlay.ledger import (
     SUPERVISOR,
     AttemptStarted,
+    BudgetStatement,
     Heartbeat,
     Record,
     SegmentId,
@@ -188,20 +191,27 @@ def test_a_run_without_attempts_has_used_nothing() -> None:
 
 
 @given(executions, st.integers(0, 40))
-def test_folding_a_prefix_and_then_the_rest_is_folding_all(
+def test_a_fold_restored_from_its_snapshot_continues_as_if_it_had_not_stopped(
     history: list[tuple[int, int, int]], cut: int
 ) -> None:
     records: list[Record] = [
         Step(t_ns=(n + 1) * SECOND, step=number, dur_ns=SECOND, tokens=tokens, flops=flops, seq=n)
         for n, (number, tokens, flops) in enumerate(history)
     ]
-    whole, parts = SegmentSpend(SegmentLife(segment(0))), SegmentSpend(SegmentLife(segment(0)))
-    whole.fold(records)
-    parts.fold(records[:cut])
-    parts.fold(records[cut:])
-    assert parts.surviving.below() == whole.surviving.below()
-    assert parts.executed == whole.executed
-    assert parts.periods == whole.periods
+    whole, first = ProcessSpend(SegmentLife(segment(0))), ProcessSpend(SegmentLife(segment(0)))
+    for record in records:
+        whole.apply(record)
+    for record in records[:cut]:
+        first.apply(record)
+    state = to_builtins(first.snapshot())
+    statement = BudgetStatement(seq=cut + 1, t_ns=0, form=FORM, covers=cut + 1, state=state)
+    rest = restore_spend(segment(0), None, statement)
+    for record in records[cut:]:
+        rest.apply(record)
+    assert rest.surviving.runs() == whole.surviving.runs()
+    assert rest.executed == whole.executed
+    assert rest.periods == whole.periods
+    assert rest.life == whole.life
 
 
 def test_the_order_of_files_does_not_matter() -> None:

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outlay.budget.limits import Threshold
-from outlay.budget.statements import BudgetChanged
+from outlay.budget.snapshots import BudgetChanged
 from outlay.budget.terms import Budget, iso_epochs, iso_tokens
 from outlay.budget.tracker import BudgetTracker
 from outlay.budget.usage import Usage

@@ -15,16 +15,17 @@ from unittest import mock
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from outlay.account.run import RunAccount
 from outlay.account.step_blocks import decode_steps
-from outlay.budget import gate as statement_writer
-from outlay.budget import statements
-from outlay.budget.fold import SegmentSpend, Surviving, join_attempts
+from outlay.budget import gate
+from outlay.budget.fold import FORM, ProcessSpend, join_attempts
 from outlay.budget.gate import StatementWriter
 from outlay.budget.history import History, read_history, read_since_statements
 from outlay.budget.report import replay
-from outlay.budget.usage import ProcessSpend, clocks_of
+from outlay.budget.surviving import Surviving
+from outlay.budget.usage import clocks_of
 from outlay.clock import ManualClock
 from outlay.ledger import (
     AttemptEnded,
@@ -85,7 +86,7 @@ class Process:
 
     def put(self, record: KnownRecord) -> int:
         seq = self.writer.append(record)
-        self.statements.observe(record, seq)
+        self.statements.observe(replace(record, seq=seq), seq)
         return seq
 
     def play(self, op: str, size: int) -> None:
@@ -130,8 +131,8 @@ class Process:
 def statements_every(every: int) -> Iterator[None]:
     """Make statements after so many records, so that small logs have several."""
     with (
-        mock.patch.object(statement_writer, "EVERY", every),
-        mock.patch.object(statement_writer, "FOLD_EVERY", 2),
+        mock.patch.object(gate, "EVERY", every),
+        mock.patch.object(gate, "FOLD_EVERY", 2),
     ):
         yield
 
@@ -155,7 +156,6 @@ def write_run(
 
 
 def values_of(spend: ProcessSpend) -> tuple[object, ...]:
-    assert isinstance(spend, SegmentSpend)
     return (
         spend.life.segment, spend.life.header, spend.life.end, spend.life.prices,
         spend.life.last_sign_ns, spend.surviving.runs(), spend.surviving.next_step,
@@ -372,7 +372,7 @@ def test_an_invalid_statement_is_not_used(tmp_path: Path) -> None:
         whole = figures(read_history(tmp_path))
         (path,) = segment_paths(tmp_path)
         (records,) = read_run(tmp_path).segments.values()
-        wrong = BudgetStatement(t_ns=1, form=statements.FORM, covers=3, state={"executed": "a lot"})
+        wrong = BudgetStatement(t_ns=1, form=FORM, covers=3, state={"executed": "a lot"})
         newer = BudgetStatement(t_ns=1, form=99, covers=3, state={})
         with path.open("ab") as stream:
             for seq, statement in enumerate((wrong, newer), start=records[-1].seq + 1):

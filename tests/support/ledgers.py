@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from outlay.budget.fold import SegmentSpend
+from outlay.budget.fold import ProcessSpend
 from outlay.ledger import (
     AttemptEnded,
     AttemptStarted,
@@ -149,12 +149,13 @@ class Segment:
         return path
 
 
-def fold_segments(segments: Mapping[SegmentId, Sequence[Record]]) -> list[SegmentSpend]:
+def fold_segments(segments: Mapping[SegmentId, Sequence[Record]]) -> list[ProcessSpend]:
     """Return what each process of a run log used, folded record by record."""
     spends = []
     for segment in sorted(segments):
-        spend = SegmentSpend(SegmentLife(segment))
-        spend.fold(sorted(segments[segment], key=lambda record: record.seq))
+        spend = ProcessSpend(SegmentLife(segment))
+        for record in sorted(segments[segment], key=lambda record: record.seq):
+            spend.apply(record)
         spend.finish()
         spends.append(spend)
     return spends

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final, TextIO
 
-from outlay.budget import statements as snapshots
+from outlay.budget import snapshots
 from outlay.budget.limits import StopReason, Threshold
 from outlay.budget.tracker import BudgetTracker
 from outlay.clock import Clock
@@ -72,7 +72,7 @@ def budget_line(tracker: BudgetTracker, *, ended: bool = False) -> str:
 def short_line(tracker: BudgetTracker, *, ended: bool = False) -> str:
     """Return the same for a narrow terminal: only the limit that is closest to its end."""
     total = tracker.used
-    nearest_last = sorted(tracker.bounds, key=lambda bound: bound.used(total) / bound.limit)
+    nearest_last = sorted(tracker.bounds, key=lambda bound: bound.share(total))
     left = [f"{bound.dimension.text(bound.left(total))} left" for bound in nearest_last[-1:]]
     return _join_line(tracker, left, ended=ended)
 

@@ -1,21 +1,24 @@
 """Folds a run's log into what the run has used, with rollback. Pure.
 
-Progress counts surviving work: an attempt that starts at step m undoes every earlier execution
-numbered m or higher, of any rank. Resources count everything that was consumed.
+``ProcessSpend`` is the only fold of a process's records: a running process keeps its own, a start
+replays a log, and a statement in the log is a snapshot of it. Progress counts surviving work: an
+attempt that starts at step m undoes every earlier execution numbered m or higher, of any rank.
+Resources count everything that was consumed.
 """
 
 from __future__ import annotations
 
-from array import array
-from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import zip_longest
 from typing import Any, Final
 
+import msgspec
 from msgspec.structs import replace
 
 from outlay.budget.limits import CURRENCY
+from outlay.budget.surviving import Run, Surviving
 from outlay.budget.usage import (
     CLOCKS,
     NO_COST,
@@ -23,264 +26,164 @@ from outlay.budget.usage import (
     ZERO,
     Charges,
     ClockCharge,
-    CostedRun,
     CostParts,
     Period,
-    ProcessSpend,
     Usage,
     clocks_of,
     joined,
     resources_of,
+    spent_before,
 )
+from outlay.decoding import BadDocument, convert
 from outlay.errors import Finding
 from outlay.ledger import (
     SUPERVISOR,
     Attempt,
+    AttemptEnded,
+    AttemptStarted,
     BudgetEvent,
+    BudgetStatement,
     CheckpointCommitted,
     PriceChanged,
     Record,
     SegmentId,
+    SegmentLife,
     SlicesChanged,
     Step,
     derive_attempts,
     training_ranks,
 )
-from outlay.rates import run_rates
+from outlay.rates import Basis, RateFunction, run_rates
 from outlay.units import Money
 
-# Progress by step number, so that a rollback can take back exactly what it undid
+# One process
 #
-# A run of equal steps is one entry of four 64-bit integers: a million unequal steps take 32 MB, a
-# million equal ones next to nothing. FLOPs beyond 64 bits take more.
+# A start restores the last statement and replays only the records after it. A statement has no
+# authority over the records: a reader of the whole log replays them, and both results must agree.
 
-PER_STEP_MAX: Final = 2**63 - 1
-"""The largest amount that a caller may state for a step; measured amounts have no limit."""
+FORM: Final = 1
+"""The version of a statement's content."""
 
-Run = tuple[int, int, int, int]
-"""First step number, how many consecutive steps, and the tokens and FLOPs of each."""
-
-
-class Surviving:
-    """The surviving work of one rank in one attempt: step numbers, their tokens and FLOPs.
-
-    Attributes:
-        next_step: The number that follows the last execution's.
-        lowest: The lowest number that was ever executed, undone or not; None before the first.
-    """
-
-    def __init__(self) -> None:
-        # Entry i: counts[i] steps from number firsts[i] on, each of tokens[i] and flops[i].
-        self._firsts = array("q")
-        self._counts = array("q")
-        self._tokens: array[int] | list[int] = array("q")
-        self._flops: array[int] | list[int] = array("q")
-        self.next_step = 0
-        self.lowest: int | None = None
-
-    def execute(self, step: int, tokens: int, flops: int, count: int = 1) -> Usage:
-        """Add ``count`` consecutive steps from number ``step``; return what this undid.
-
-        Every earlier execution numbered ``step`` or higher is undone. ``tokens`` and ``flops`` are
-        divided among the steps; the first steps get the remainder.
-        """
-        undone = self.rewind(step) if step < self.next_step else ZERO
-        if count == 1:
-            self._append(step, 1, tokens, flops)
-            return undone
-        while count:
-            tokens_each, odd_tokens = -(-tokens // count), tokens % count
-            flops_each, odd_flops = -(-flops // count), flops % count
-            equal = min(filter(None, (odd_tokens, odd_flops)), default=count)
-            self._append(step, equal, tokens_each, flops_each)
-            step, count = step + equal, count - equal
-            tokens, flops = tokens - equal * tokens_each, flops - equal * flops_each
-        return undone
-
-    def _append(self, step: int, count: int, tokens: int, flops: int) -> None:
-        counts = self._counts
-        if (
-            counts
-            and step == self._firsts[-1] + counts[-1]
-            and tokens == self._tokens[-1]
-            and flops == self._flops[-1]
-        ):
-            counts[-1] += count
-        else:
-            if self.lowest is None or step < self.lowest:
-                self.lowest = step
-            self._firsts.append(step)
-            counts.append(count)
-            self._tokens = _appended(self._tokens, tokens)
-            self._flops = _appended(self._flops, flops)
-        self.next_step = step + count
-
-    def rewind(self, step: int) -> Usage:
-        """Undo every execution numbered ``step`` or higher; return what was undone."""
-        undone = ZERO
-        while self._firsts and self._firsts[-1] + self._counts[-1] > step:
-            undone += self._undo_in_last(self._firsts[-1] + self._counts[-1] - step)
-        self.next_step = step
-        return undone
-
-    def _undo_in_last(self, count: int) -> Usage:
-        """Undo the last ``count`` steps of the last entry, at most all of it."""
-        count = min(count, self._counts[-1])
-        undone = Usage(count * self._tokens[-1], count, count * self._flops[-1])
-        self._counts[-1] -= count
-        if not self._counts[-1]:
-            for column in (self._firsts, self._counts, self._tokens, self._flops):
-                column.pop()
-        return undone
-
-    def below(self, step: int | None = None) -> Usage:
-        """Return the surviving progress of the steps numbered below ``step`` (None: of all)."""
-        total = ZERO
-        for first, count, tokens, flops in zip(
-            self._firsts, self._counts, self._tokens, self._flops, strict=True
-        ):
-            keep = count if step is None else min(count, max(0, step - first))
-            total += Usage(keep * tokens, keep, keep * flops)
-        return total
-
-    def __len__(self) -> int:
-        """Return how many runs of equal steps there are."""
-        return len(self._firsts)
-
-    def runs(self) -> list[Run]:
-        """Return what survives as runs of equal steps, in order."""
-        columns = (self._firsts, self._counts, self._tokens, self._flops)
-        return list(zip(*columns, strict=True))
-
-    def outline(self, most: int, marks: Sequence[int]) -> list[Run]:
-        """Return the surviving work as about ``most`` runs at most.
-
-        If there are more, neighbours are merged: a group's amounts are all put on its first step.
-        So a rollback to the first step of a group takes back exactly what it undoes, and one into
-        the middle of a group takes back too little, never too much. ``marks`` are the likely
-        targets of rollbacks, ascending: a group begins at each of the last ones, and at even
-        distances after them.
-        """
-        if len(self._firsts) <= most:
-            return self.runs()
-        groups = max(1, most // 8)  # Each becomes up to three runs, before the last mark and after.
-        kept = list(marks[-groups:]) or [0]
-        kept += _even_marks(kept[-1], self.next_step, groups)
-        runs = _split(self.runs(), kept)
-        merged = Surviving()
-        for group in _groups(runs, kept):
-            _merge(group, merged)
-        return merged.runs()
-
-    @classmethod
-    def of(cls, runs: Sequence[Run], *, next_step: int, lowest: int | None) -> Surviving:
-        """Return the work that ``runs`` lists, with the next number and the lowest ever."""
-        surviving = cls()
-        for first, count, tokens, flops in runs:
-            surviving._append(first, count, tokens, flops)
-        surviving.next_step, surviving.lowest = next_step, lowest
-        return surviving
-
-
-def _appended(column: array[int] | list[int], value: int) -> array[int] | list[int]:
-    """Append to a column and return it; it becomes a list with the first value beyond 64 bits."""
-    if value > PER_STEP_MAX and not isinstance(column, list):
-        column = list(column)
-    column.append(value)
-    return column
-
-
-def _even_marks(first: int, end: int, most: int) -> range:
-    """Return at most ``most`` numbers between ``first`` and ``end``, a power of two apart.
-
-    A power of two, so that smaller groups of an earlier outline never span two of the marks.
-    """
-    width = 1 << max(0, -(-(end - first) // most) - 1).bit_length()
-    return range((first // width + 1) * width, end, width)
-
-
-def _split(runs: Sequence[Run], marks: Sequence[int]) -> list[Run]:
-    """Split the runs at the marks inside them."""
-    cut: list[Run] = []
-    for first, count, tokens, flops in runs:
-        inside = [mark for mark in marks if first < mark < first + count]
-        for begin, end in pairwise((first, *inside, first + count)):
-            cut.append((begin, end - begin, tokens, flops))
-    return cut
-
-
-def _groups(runs: Sequence[Run], marks: Sequence[int]) -> Iterator[Sequence[Run]]:
-    """Yield the runs between one mark and the next."""
-    firsts = [run[0] for run in runs]
-    places = [0, *(bisect_left(firsts, mark) for mark in sorted(set(marks))), len(runs)]
-    for begin, end in pairwise(places):
-        if begin < end:
-            yield runs[begin:end]
-
-
-def _merge(runs: Sequence[Run], into: Surviving) -> None:
-    """Add runs as one, with all their amounts on the first step."""
-    first, count = runs[0][0], sum(run[1] for run in runs)
-    tokens = sum(run[1] * run[2] for run in runs)
-    flops = sum(run[1] * run[3] for run in runs)
-    into.execute(first, tokens, flops)
-    if count > 1:
-        into.execute(first + 1, 0, 0, count - 1)
-
+RUNS_MAX: Final = 256
+"""How many runs of equal steps a statement lists; beyond that, neighbours are merged."""
 
 MARKS_MAX: Final = 32
 """To how many past checkpoints a rollback is exact after a restore from a statement."""
 
+_LISTED_MAX: Final = 128
+"""How many prices, budget events or spans a statement may repeat; with more, none is written."""
+
+_TERMS: Final = ("set", "changed", "dropped", "epoch", "ended")
+Kept = PriceChanged | SlicesChanged | BudgetEvent | AttemptEnded
+"""Records that a statement repeats; of budget events only the terms and the final totals."""
+
+_LAST_STEP: Final = (
+    "step", "count", "t_ns", "dur_ns", "wait_ns", "tokens", "samples", "comm_bytes", "energy_mj",
+    "flops",
+)  # fmt: skip
+"""The fields of the last step in a statement."""
+
+
+class StatedSpend(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The content of a statement: a ``ProcessSpend`` as plain values.
+
+    Attributes:
+        next_step, lowest: As in ``Surviving``.
+        ongoing: The open span, and the spans since the last step.
+        kept: Prices, slices, the terms of the budget and the end.
+        last_step: The model for steps that are lost after the statement.
+    """
+
+    executed: Usage
+    runs: list[Run]
+    next_step: int
+    lowest: int | None = None
+    periods: list[Period]
+    ongoing: Charges
+    kept: list[Kept] = []
+    last_step: list[int] | None = None
+    first_step_ns: int | None = None
+    before_steps_ns: int = 0
+    last_sign_ns: int
+
+    def surviving(self) -> Surviving:
+        """Return the surviving work."""
+        return Surviving.of(self.runs, next_step=self.next_step, lowest=self.lowest)
+
+    def step(self) -> Step | None:
+        """Return the last step, without its sequence number."""
+        values = self.last_step
+        return None if values is None else Step(**dict(zip(_LAST_STEP, values, strict=True)))
+
 
 @dataclass(slots=True)
-class SegmentSpend(ProcessSpend):
+class ProcessSpend:
     """What one process used, folded from its records in order.
 
     Attributes:
+        executed: Everything it did, undone or not.
+        periods: One for each price.
+        kept: Prices, slices, budget events and the end.
+        first_step_ns: When its first step began to wait for data.
+        before_steps_ns: Time on the clocks before its first step.
         marks: The steps at which its last checkpoints resume, ascending.
     """
 
+    life: SegmentLife
     surviving: Surviving = field(default_factory=Surviving)
+    executed: Usage = ZERO
+    periods: list[Period] = field(default_factory=lambda: [Period(0)])
+    kept: list[Kept] = field(default_factory=list)
+    first_step_ns: int | None = None
+    before_steps_ns: int = 0
     last_step: Step | None = None
     marks: list[int] = field(default_factory=list)
     charges: Charges = field(default_factory=Charges)
 
-    def fold(self, records: Sequence[Record]) -> None:
-        """Add more records."""
-        self.life.fold(records)
-        for record in records:
-            if type(record) is Step:
-                self._step(record)
-            else:
-                self._other(record)
+    @property
+    def events(self) -> list[BudgetEvent]:
+        """All budget events."""
+        return [record for record in self.kept if isinstance(record, BudgetEvent)]
 
-    def finish(self) -> None:
-        """Charge a span that is still open, up to the last sign of life."""
-        self._charge(self.charges.end())
-
-    def _step(self, step: Step) -> None:
-        usage = self.charges.step(step)
-        if self.first_step_ns is None:
-            self.first_step_ns = step.t_ns - step.dur_ns - step.wait_ns
-            self.before_steps_ns = sum(period.all_ns for period in self.periods)
-        self.last_step = step
-        self.surviving.execute(step.step, usage.tokens, usage.flops, usage.steps)
-        self.executed += usage
-        self._spend(TRAINING, step.t_ns, usage.time_ns)
-
-    def _other(self, record: Record) -> None:
+    def apply(self, record: Record) -> None:
+        """Add the next record."""
+        self.life.last_sign_ns = max(self.life.last_sign_ns, record.t_ns)
+        if type(record) is Step:
+            self._step(record)
+            return
         match record:
-            case BudgetEvent():
-                self.events.append(record)
+            case AttemptStarted():
+                self.life.fold((record,))
             case PriceChanged() | SlicesChanged():
+                self._keep(record)
                 self.periods.append(Period(record.t_ns))
+            case BudgetEvent() | AttemptEnded():
+                self._keep(record)
             case CheckpointCommitted():
                 mark = record.step + 1
                 earlier = (one for one in self.marks if one < mark)
                 self.marks = [*earlier, mark][-MARKS_MAX:]
             case _:
                 pass
-        self._charge(self.charges.of(record, record.seq))
+        self._charge(self.charges.other(record))
+
+    def _keep(self, record: Kept) -> None:
+        self.life.fold((record,))
+        self.kept.append(record)
+
+    def finish(self) -> None:
+        """Charge a span that is still open, up to the last sign of life."""
+        self._charge(self.charges.end())
+
+    def _step(self, step: Step) -> None:
+        if self.first_step_ns is None:
+            self.first_step_ns = step.t_ns - step.dur_ns - step.wait_ns
+            self.before_steps_ns = spent_before(self.first_step_ns, self.charges.since_step)
+        usage = self.charges.step(step)
+        self.last_step = step
+        self.surviving.execute(step.step, usage.tokens, usage.flops, usage.steps)
+        self.executed += usage
+        self._spend(TRAINING, step.t_ns, usage.time_ns)
 
     def _charge(self, charge: ClockCharge | Usage | None) -> None:
         match charge:
@@ -300,6 +203,75 @@ class SegmentSpend(ProcessSpend):
             end_ns = min(end_ns, period.since_ns)
             if not time_ns:
                 break
+
+    def snapshot(self) -> StatedSpend | None:
+        """Return the state for a statement, or None if it is too large for one.
+
+        Surviving work is merged as in the statement, so that the next one need not merge it again.
+        """
+        kept = [one for one in self.kept if not isinstance(one, BudgetEvent) or one.event in _TERMS]
+        if max(len(kept), len(self.periods), len(self.charges.since_step)) > _LISTED_MAX:
+            return None
+        surviving, last = self.surviving, self.last_step
+        stated = StatedSpend(
+            executed=self.executed,
+            runs=surviving.outline(RUNS_MAX, self.marks),
+            next_step=surviving.next_step,
+            lowest=surviving.lowest,
+            periods=self.periods,
+            ongoing=self.charges,
+            kept=kept,
+            last_step=None if last is None else [getattr(last, name) for name in _LAST_STEP],
+            first_step_ns=self.first_step_ns,
+            before_steps_ns=self.before_steps_ns,
+            last_sign_ns=self.life.last_sign_ns,
+        )
+        if len(surviving) > RUNS_MAX:
+            self.surviving = stated.surviving()
+        return stated
+
+
+def read_statement(statement: BudgetStatement) -> StatedSpend | None:
+    """Return a statement's content, or None if it is not valid."""
+    if statement.form != FORM or not 0 < statement.covers <= statement.seq:
+        return None
+    try:
+        stated = convert(statement.state, StatedSpend)
+        stated.surviving()
+        stated.step()
+    except (BadDocument, OverflowError, ValueError):
+        return None
+    return stated if stated.periods else None
+
+
+def is_valid(statement: BudgetStatement) -> bool:
+    """Return whether a statement can replace the records that it covers."""
+    return read_statement(statement) is not None
+
+
+def restore_spend(
+    segment: SegmentId, header: AttemptStarted | None, statement: BudgetStatement
+) -> ProcessSpend:
+    """Return the fold of all records that a valid statement covers."""
+    stated = read_statement(statement)
+    assert stated is not None
+    life = SegmentLife(segment)
+    life.fold([*([header] if header else []), *stated.kept])
+    life.last_sign_ns = stated.last_sign_ns
+    return ProcessSpend(
+        life,
+        surviving=stated.surviving(),
+        executed=stated.executed,
+        periods=stated.periods,
+        kept=stated.kept,
+        first_step_ns=stated.first_step_ns,
+        before_steps_ns=stated.before_steps_ns,
+        last_step=stated.step(),
+        charges=stated.ongoing,
+    )
+
+
+# The ranks of an attempt, and the attempts of a run
 
 
 @dataclass(frozen=True, slots=True)
@@ -410,6 +382,73 @@ class RunSpend:
         return {name: sum(each.clocks_ns[name] for each in self.attempts) for name in CLOCKS}
 
 
+@dataclass(frozen=True, slots=True)
+class CostedRun:
+    """Divides a run's cost up to ``until_ns`` into its parts; attempts are oldest first."""
+
+    attempts: Sequence[Attempt]
+    spends: Mapping[SegmentId, ProcessSpend]
+    rates: RateFunction
+    until_ns: int
+
+    def parts(self) -> CostParts:
+        """Return the cost of all attempts and of the time between them."""
+        parts = NO_COST
+        for attempt, following in zip_longest(self.attempts, self.attempts[1:]):
+            parts += self._within(attempt)
+            parts += self._after(attempt, following)
+        return parts
+
+    def _units(self, start_ns: int, end_ns: int) -> int:
+        return self.rates.units_between(start_ns, min(end_ns, self.until_ns))
+
+    def _after(self, attempt: Attempt, following: Attempt | None) -> CostParts:
+        start_ns = attempt.last_sign_ns
+        if following is None:
+            return CostParts(other=self._units(start_ns, self.until_ns))
+        end_ns = min(following.start_ns, self.until_ns)
+        units = self.rates.units_by_basis(start_ns, end_ns)
+        assumed = units.pop(Basis.ASSUMED)
+        return CostParts(down=sum(units.values()), assumed=assumed)
+
+    def _within(self, attempt: Attempt) -> CostParts:
+        whole = self._units(attempt.start_ns, attempt.last_sign_ns)
+        if attempt.segment.rank == SUPERVISOR:
+            return CostParts(other=whole)
+        spend = self.spends[attempt.segment]
+        clocks = self._by_clock(attempt, spend)
+        start_up = self._start_up(attempt, spend)
+        other = whole - start_up - sum(clocks.values())
+        return CostParts(start_up=start_up, other=other, **clocks)
+
+    def _by_clock(self, attempt: Attempt, spend: ProcessSpend) -> dict[str, int]:
+        """Return the cost of the time on each clock, at the price in effect then."""
+        units: dict[str, int] = {}
+        since = [period.since_ns + attempt.moved_ns for period in spend.periods]
+        ends = [*since[1:], attempt.last_sign_ns]
+        for period, since_ns, end_ns in zip(spend.periods, since, ends, strict=True):
+            start_ns = max(since_ns, attempt.start_ns)
+            if end_ns <= start_ns:
+                continue
+            paid = self._units(start_ns, end_ns)
+            for clock, ns in period.spent_ns.items():
+                units[clock] = units.get(clock, 0) + paid * ns // (end_ns - start_ns)
+        return units
+
+    def _start_up(self, attempt: Attempt, spend: ProcessSpend) -> int:
+        """Return the cost until the first step, without the time on other clocks."""
+        first_ns, before_ns = spend.first_step_ns, spend.before_steps_ns
+        if first_ns is not None:
+            first_ns += attempt.moved_ns
+        else:
+            first_ns = attempt.last_sign_ns
+            before_ns = sum(period.all_ns for period in spend.periods)
+        if first_ns <= attempt.start_ns:
+            return 0
+        paid = self._units(attempt.start_ns, first_ns)
+        return paid - paid * before_ns // (first_ns - attempt.start_ns)
+
+
 def budget_events(spends: Iterable[ProcessSpend]) -> list[BudgetEvent]:
     """Return all budget events of a run, oldest first, also if a clock was set back since."""
     by_segment = {spend.life.segment: spend for spend in spends}
@@ -453,6 +492,30 @@ def _last_of(spends: Iterable[ProcessSpend]) -> Mapping[str, Any] | None:
     return stated
 
 
+def rates_in(
+    attempts: Sequence[Attempt], until_ns: int, currency: str
+) -> tuple[RateFunction | None, list[RateFunction]]:
+    """Return a run's rate in a currency, None without a price in it, and those in others."""
+    paid = run_rates(attempts, until_ns)
+    every = [] if paid.function is None else [paid.function, *paid.beside]
+    counted = next((function for function in every if function.currency == currency), None)
+    return counted, [function for function in every if function is not counted]
+
+
+def parts_of(spend: ProcessSpend, until_ns: int, currency: str) -> CostParts:
+    """Return the cost of a running process's attempt from its begin to ``until_ns``."""
+    # Copies, since another thread may fold a record meanwhile.
+    periods = [Period(each.since_ns, dict(each.spent_ns)) for each in spend.periods]
+    spend = dataclasses.replace(spend, periods=periods)
+    life = dataclasses.replace(spend.life)
+    life.last_sign_ns = until_ns
+    attempts = derive_attempts([life])
+    rates, _ = rates_in(attempts, until_ns, currency)
+    if rates is None:
+        return NO_COST
+    return CostedRun(attempts, {life.segment: spend}, rates, until_ns).parts()
+
+
 def join_attempts(
     spends: Iterable[ProcessSpend],
     until_ns: int | None,
@@ -472,9 +535,7 @@ def join_attempts(
     if until_ns is None:
         until_ns = attempts[-1].last_sign_ns if attempts else 0
     is_last = without is None or without in attempts[-1].ranks
-    paid = run_rates(attempts, until_ns)
-    every = () if paid.function is None else (paid.function, *paid.beside)
-    rates = next((function for function in every if function.currency == currency), None)
+    rates, others = rates_in(attempts, until_ns, currency)
     kept = [attempt for attempt in attempts if without not in attempt.ranks]
     parts = NO_COST
     if rates is not None:
@@ -497,9 +558,8 @@ def join_attempts(
         or any(attempt.overlaps or attempt.clock_set_ns for attempt in attempts),
         beside=tuple(
             cost
-            for function in every
-            if function is not rates
-            and (cost := function.cost_between(attempts[0].start_ns, until_ns))
+            for function in others
+            if (cost := function.cost_between(attempts[0].start_ns, until_ns))
         ),
     )
 

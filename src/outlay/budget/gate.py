@@ -1,7 +1,9 @@
 """The budget of a run as a gate: charged by every record, checked before every step.
 
 Joins the parts: history, charges and tracker count; the rank agreement synchronises ranks; the
-reporter writes events, ``budget.json`` and the bar.
+reporter writes events, ``budget.json`` and the bar. A record is charged to the tracker at once, by
+the thread that wrote it: the next step depends on it. A statement must cover a whole prefix of the
+log, in its order, so it has a fold of its own.
 """
 
 from __future__ import annotations
@@ -21,14 +23,8 @@ from msgspec.structs import astuple, replace
 
 from outlay.budget.agreement import RankAgreement, SummingGroup, torch_group
 from outlay.budget.display import NAME, BudgetReporter
-from outlay.budget.fold import DROPPED, SegmentSpend, Surviving
-from outlay.budget.history import (
-    EarlierAttempts,
-    History,
-    LivePrice,
-    read_kept_budget,
-    read_since_statements,
-)
+from outlay.budget.fold import DROPPED, FORM, ProcessSpend, parts_of, rates_in
+from outlay.budget.history import History, read_kept_budget, read_since_statements
 from outlay.budget.limits import COST, TOKENS
 from outlay.budget.measurements import (
     begin_metering,
@@ -39,10 +35,10 @@ from outlay.budget.measurements import (
     unmeasured,
     unread_energy,
 )
-from outlay.budget.statements import FORM, RUNS_MAX, Kept, check_unchanged, is_kept, state_of
+from outlay.budget.snapshots import check_unchanged
 from outlay.budget.terms import Budget
 from outlay.budget.tracker import BudgetTracker
-from outlay.budget.usage import CLOCKS, TRAINING, Charges, ClockCharge, CostParts, Usage
+from outlay.budget.usage import Charges, ClockCharge, Usage
 from outlay.clock import SYSTEM, Clock
 from outlay.errors import Finding, InvalidValue
 from outlay.ledger import (
@@ -57,10 +53,51 @@ from outlay.ledger import (
     SegmentLife,
     SlicesChanged,
     Step,
+    derive_attempts,
 )
 from outlay.record import Recorder
 from outlay.record.meters.batches import count_tokens
 from outlay.record.recorder import Count, Writer
+
+# The price of a running attempt
+
+_FOREVER_NS: Final = 2**80
+_CHANGES_MAX: Final = 8
+"""A price changes less often than this within one step."""
+
+
+class LivePrice:
+    """The cost of a running attempt between records, in one currency.
+
+    Attributes:
+        known: Whether there is a price in that currency.
+        until_ns: Up to when the cost was taken.
+    """
+
+    def __init__(self, header: AttemptStarted, currency: str) -> None:
+        self.until_ns = header.t_ns
+        self._currency = currency
+        self._life = SegmentLife(SegmentId.of(header))
+        self._life.last_sign_ns = _FOREVER_NS  # The last price applies until it changes.
+        self.change(header)
+
+    def change(self, record: AttemptStarted | PriceChanged | SlicesChanged) -> None:
+        """Pay the stated price for the stated GPUs from now on."""
+        life = self._life
+        life.fold([record])
+        del life.prices[:-_CHANGES_MAX], life.slices[:-_CHANGES_MAX]
+        self._function, _ = rates_in(derive_attempts([life]), _FOREVER_NS, self._currency)
+        self.known = self._function is not None
+
+    def units_before(self, t_ns: int, time_ns: int) -> int:
+        """Return the exact cost of the ``time_ns`` before ``t_ns``."""
+        return 0 if self._function is None else self._function.units_between(t_ns - time_ns, t_ns)
+
+    def take_units(self, t_ns: int) -> int:
+        """Return the exact cost since the last call, up to ``t_ns``."""
+        since_ns, self.until_ns = self.until_ns, max(self.until_ns, t_ns)
+        return 0 if self._function is None else self._function.units_between(since_ns, t_ns)
+
 
 # Charges of a running attempt: use, time on other clocks, money
 
@@ -69,80 +106,50 @@ class LiveCharges:
     """Charges one process's records to its tracker as they are written."""
 
     def __init__(self, tracker: BudgetTracker, header: AttemptStarted) -> None:
+        self.charges = Charges()
+        self.price = LivePrice(header, tracker.budget.currency)
         self._tracker = tracker
-        self._charges = Charges()
-        self._price = LivePrice(header, tracker.budget.currency)
         self._charges_all = tracker.budget.charge_cost == "all"
-        self._paid = 0
-        self._clock_units = dict.fromkeys(CLOCKS, 0)
-        self._start_up: int | None = None
-
-    @property
-    def priced(self) -> bool:
-        """Whether money is counted."""
-        return self._price.known
-
-    @property
-    def parts(self) -> CostParts:
-        """The cost of this attempt so far, since its first record."""
-        rest = self._paid - sum(self._clock_units.values())
-        start_up = rest if self._start_up is None else self._start_up
-        return CostParts(start_up=start_up, other=rest - start_up, **self._clock_units)
-
-    def usage(self, step: Step) -> Usage:
-        """Return what a step used, without its cost."""
-        return self._charges.step(step)
+        self._stepped = False
 
     def step(self, step: Step, usage: Usage) -> Usage:
-        """Charge a step and the money since the last charge; return the sum."""
-        paid = self._take_units(step.t_ns)
-        trained = self._price.units_before(step.t_ns, usage.time_ns)
-        own = None
-        if self._start_up is None:
-            self._start_up = self._paid - trained - sum(self._clock_units.values())
-            own = replace(usage, cost_units=trained)
-        self._clock_units[TRAINING] += trained
-        priced = replace(usage, cost_units=paid if self._charges_all else trained)
+        """Charge a step's use and the money since the last charge; return the sum."""
+        paid, own = self.price.take_units(step.t_ns), usage
+        if not (self._stepped and self._charges_all):
+            own = replace(usage, cost_units=self.price.units_before(step.t_ns, usage.time_ns))
+        self._stepped = True
+        priced = replace(usage, cost_units=paid) if self._charges_all else own
         self._tracker.count(priced, step=step.step, end_ns=step.t_ns, own=own)
         return priced
 
-    def other(self, record: KnownRecord, seq: int) -> None:
+    def other(self, record: KnownRecord) -> None:
         """Charge a record that is not a step."""
-        if isinstance(record, PriceChanged):
+        if isinstance(record, PriceChanged | SlicesChanged):
             self._charge_money(record.t_ns)
-            self._price.change(record.t_ns, record.price, record.gpus)
-        if isinstance(record, SlicesChanged):
-            self._charge_money(record.t_ns)
-            self._price.change_slices(record)
-        was_inside = self._charges.inside
-        match self._charges.of(record, seq):
+            self.price.change(record)
+        open_before = self.charges.open
+        match self.charges.other(record):
             case ClockCharge() as charge:
                 self._charge_clock(charge, record.t_ns)
             case Usage() as energy:
                 self._tracker.add(energy)
             case None:
-                if self._charges.inside and not was_inside:
+                if self.charges.open is not open_before:
                     self._charge_money(record.t_ns)  # Money from now on is the span's.
 
     def finish(self, t_ns: int) -> None:
         """Charge an open span, and all money up to ``t_ns``."""
-        if open_span := self._charges.end():
+        if open_span := self.charges.end():
             self._charge_clock(open_span, t_ns)
         self._charge_money(t_ns)
 
-    def _take_units(self, t_ns: int) -> int:
-        units = self._price.take_units(t_ns)
-        self._paid += units
-        return units
-
     def _charge_money(self, t_ns: int) -> None:
-        units = self._take_units(t_ns)
+        units = self.price.take_units(t_ns)
         if self._charges_all:
             self._tracker.add(Usage(cost_units=units))
 
     def _charge_clock(self, charge: ClockCharge, t_ns: int) -> None:
-        units = self._take_units(t_ns)
-        self._clock_units[charge.clock] += units
+        units = self.price.take_units(t_ns)
         self._tracker.charge_usage(charge.clock, Usage(time_ns=charge.time_ns, cost_units=units))
 
 
@@ -160,13 +167,15 @@ class StatementWriter:
 
     Observing is safe in any thread and in signal handlers: records are queued, and folded by the
     first caller that gets the lock. A statement always covers a whole prefix of the segment.
+
+    Attributes:
+        spend: What the process used, as far as its records are folded.
     """
 
     def __init__(self, segment: SegmentId, header: AttemptStarted, writer: Writer) -> None:
+        self.spend = ProcessSpend(SegmentLife(segment))
+        self.spend.apply(header)
         self._writer = writer
-        self._spend = SegmentSpend(SegmentLife(segment))
-        self._spend.fold([header])
-        self._kept: list[Kept] = []
         self._queue: deque[tuple[int, KnownRecord]] = deque()
         self._early: dict[int, KnownRecord] = {}
         self._next_seq = 1
@@ -174,7 +183,7 @@ class StatementWriter:
         self._folding = threading.Lock()
 
     def observe(self, record: KnownRecord, seq: int) -> None:
-        """Queue a record that was just written."""
+        """Queue a record that was just written; steps need not have their number in them."""
         self._queue.append((seq, record))
         if len(self._queue) >= FOLD_EVERY or type(record) is CheckpointCommitted:
             self.catch_up(state=type(record) is CheckpointCommitted)
@@ -194,31 +203,23 @@ class StatementWriter:
         queue, early = self._queue, self._early
         while queue:
             seq, record = queue.popleft()
-            early[seq] = record if type(record) is Step else replace(record, seq=seq)
-        records: list[KnownRecord] = []
+            early[seq] = record
         while self._next_seq in early or self._next_seq in self._writer.gap_numbers:
             if self._next_seq in early:
-                records.append(early.pop(self._next_seq))
+                self.spend.apply(early.pop(self._next_seq))
             self._next_seq += 1
-        self._spend.fold(records)
-        self._kept += [one for one in records if isinstance(one, Kept) and is_kept(one)]
 
     def _state(self) -> None:
         if len(self._early) > FOLD_EVERY:
             return  # A record before them was never observed, so no prefix can be completed.
-        state = state_of(self._spend, self._kept)
-        if state is None:
+        stated = self.spend.snapshot()
+        if stated is None:
             return
-        if len(self._spend.surviving) > RUNS_MAX:
-            # Continue from the merged runs, so that the next statement need not merge them again.
-            self._spend.surviving = Surviving.of(
-                state.runs, next_step=state.next_step, lowest=state.lowest
-            )
         statement = BudgetStatement(
-            t_ns=self._spend.life.last_sign_ns,
+            t_ns=self.spend.life.last_sign_ns,
             form=FORM,
             covers=self._next_seq,
-            state=msgspec.to_builtins(state),
+            state=msgspec.to_builtins(stated),
         )
         self._stated_seq = self._writer.append(statement)
         self._queue.append((self._stated_seq, statement))
@@ -278,9 +279,8 @@ class BudgetGate:
         before = self._history.spend_before(header, segment)
         self.tracker.findings += before.beside_findings(self.tracker.budget.currency)
         self.tracker.clocks.spent_ns |= before.clocks_ns
-        self._past = EarlierAttempts(self.tracker, before)
         self._parts_before = before.parts
-        self._past.resume_at(recorder.next_step)
+        self.tracker.resume_at(recorder.next_step, before)
         self._statements = StatementWriter(segment, header, recorder.writer)
         recorder.attach(gate=self, fill_step=self.meters.fill, observe=self.observe)
         self._reporter = BudgetReporter(
@@ -343,11 +343,13 @@ class BudgetGate:
 
     def observe(self, record: KnownRecord, seq: int) -> None:
         """Charge a record that was just written."""
-        self._statements.observe(record, seq)
         if type(record) is Step:
+            self._statements.observe(record, seq)
             self._charge_step(record)
         else:
-            self._charging.other(record, seq)
+            record = replace(record, seq=seq)
+            self._statements.observe(record, seq)
+            self._charging.other(record)
 
     # Called by the run
 
@@ -362,13 +364,15 @@ class BudgetGate:
         findings = [*self.tracker.findings, *unread_energy(self.meters)]
         document["findings"] = [str(finding) for finding in findings]
         budget = self.tracker.budget
-        priced = self._charging.priced
+        priced = self._charging.price.known
         used, currency = self.tracker.used, budget.currency
         document["unmeasured"] = unmeasured(used, currency, self.meters, priced=priced)
         document["cost"] = None
         if priced:
-            parts = self._parts_before + self._charging.parts
-            document["cost"] = parts.document(budget.charge_cost, budget.currency)
+            self._statements.catch_up(state=False)
+            until_ns = self._charging.price.until_ns
+            parts = self._parts_before + parts_of(self._statements.spend, until_ns, currency)
+            document["cost"] = parts.document(budget.charge_cost, currency)
         if self.meters.energy is not None:
             document["energy_quality"] = str(self.meters.energy.quality)
         if self.agreement is not None:
@@ -395,12 +399,12 @@ class BudgetGate:
         elif self._header.world_size > 1:
             self._limit_alone()
         if not self._reported:
-            self._past.resume_at(self._recorder.next_step)
+            self.tracker.resume_at(self._recorder.next_step)
 
     def _resume_at(self, step: int) -> None:
         """Move the cut to the first step, if the loop has set another number."""
-        if step != self._past.cut:
-            self._past.resume_at(step)
+        if step != self.tracker.cut:
+            self.tracker.resume_at(step)
 
     def _limit_alone(self) -> None:
         """Count this rank's own earlier use only: there is no group to agree with."""
@@ -408,19 +412,17 @@ class BudgetGate:
         if not history.spends:
             history = read_since_statements(self._run_dir, history.currency)
         mine = history.of_rank(self._rank)
-        self._past = EarlierAttempts(self.tracker, mine.spend_before(self._header, self._segment))
+        self.tracker.before = mine.spend_before(self._header, self._segment)
         message = (
             f"{self._header.world_size} ranks cannot communicate: limits apply to each rank alone"
         )
         self.tracker.findings.append(Finding(source="budget", message=message))
 
     def _charge_step(self, step: Step) -> None:
-        usage = self._charging.usage(step)
+        usage = self._charging.charges.step(step)
         if min(astuple(usage)) < 0:
             raise InvalidValue("step", usage, "amounts of zero or more")
-        if self._reported:
-            self._past.undo_from(step.step)
-        else:
+        if not self._reported:
             self._resume_at(step.step)
             self._reported = True
             refuse_unreported(self.tracker.budget, usage)

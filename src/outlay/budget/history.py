@@ -1,91 +1,48 @@
-"""What a run used before this attempt, read from its log, and the price of the running one."""
+"""A run's budget and use, read from its log; what a damaged log has lost counts as used."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from fractions import Fraction
 from pathlib import Path
 from typing import Any, Final
 
 from outlay.budget.display import NAME, read_document
 from outlay.budget.fold import (
+    ProcessSpend,
     RunSpend,
-    SegmentSpend,
     budget_events,
+    is_valid,
     join_attempts,
     last_stated,
+    restore_spend,
     stated_by,
 )
 from outlay.budget.limits import CURRENCY, currency_in
-from outlay.budget.statements import is_valid, last_valid, repair, restore_spend, usage_in
+from outlay.budget.snapshots import usage_in
 from outlay.budget.terms import Budget
-from outlay.budget.tracker import BudgetTracker
-from outlay.budget.usage import ZERO, ProcessSpend, Usage, progress_of, resources_of
+from outlay.budget.usage import ZERO, Usage, progress_of, resources_of
 from outlay.errors import Finding
 from outlay.files import open_own
 from outlay.ledger import (
     AttemptStarted,
-    GpuCount,
+    BudgetEvent,
+    BudgetStatement,
     LastStatement,
     LedgerReader,
-    Price,
+    Record,
     RunLog,
     SegmentId,
     SegmentLife,
-    SlicesChanged,
+    Step,
     derive_attempts,
-    exact_gpus,
     find_statements,
     read_run,
 )
 from outlay.ledger.reader import FAR_BYTES
 from outlay.ledger.segments import segment_paths
-from outlay.rates import RateFunction, RatePiece, hourly, run_rates
-from outlay.units import Unit
-
-# Earlier attempts in the tracker
-
-
-class EarlierAttempts:
-    """Adds the use of earlier attempts to a tracker, and takes back what rollbacks undo.
-
-    Attributes:
-        cut: The first step of this attempt: earlier attempts' progress from it on is undone.
-    """
-
-    def __init__(self, tracker: BudgetTracker, before: RunSpend) -> None:
-        self._tracker = tracker
-        self._before = before
-        self.cut = 0
-
-    def resume_at(self, step: int) -> None:
-        """Start from what survives below ``step`` by the log or by a loaded snapshot."""
-        tracker, self.cut = self._tracker, step
-        budget = tracker.budget
-        logged = self._before.total(
-            charge=budget.charge, charge_cost=budget.charge_cost, below=step
-        )
-        progress = progress_of(logged).largest(tracker.loaded_progress or ZERO)
-        tracker.rebase(progress + resources_of(logged.largest(tracker.used)))
-        tracker.loaded_progress = None
-
-    def undo_from(self, step: int) -> None:
-        """Undo earlier attempts' progress from ``step`` on: the step has run again."""
-        if step >= self.cut:
-            return
-        lost = self._before.progress_below(self.cut) - self._before.progress_below(step)
-        self.cut = step
-        if self._tracker.loaded_progress is None:
-            self._tracker.take_back_base(lost)
-        self._tracker.loaded_progress = None  # A snapshot loaded since has it already.
-
-
-# History
-
-_FOREVER_NS = 2**80
-_PIECES_MAX = 16  # A price changes less often than this within one step.
+from outlay.rates import run_rates
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,16 +52,17 @@ class History:
     Attributes:
         spends: The use of each process; empty if there is no log yet.
         stated: The budget that the run was last started with, as recorded; None without one.
-        at_least: Recorded totals, a lower bound if the log is damaged; zero if it is whole.
-        recorded: Recorded totals, a lower bound if clocks disagree on what was when.
+        recorded: Totals that the run recorded: a lower bound of its use if the log is damaged, or
+            if clocks disagree on what was when.
+        damaged: Whether the log has lost records.
         findings: What is wrong in the log, and what was assumed instead.
         currency: The currency in which money is counted.
     """
 
     spends: Sequence[ProcessSpend]
     stated: Mapping[str, Any] | None = None
-    at_least: Usage = ZERO
     recorded: Usage = ZERO
+    damaged: bool = False
     findings: list[Finding] = field(default_factory=list)
     currency: str = CURRENCY
 
@@ -137,7 +95,7 @@ class History:
         before this attempt, also if its clock is behind the log.
         """
         others = [spend for spend in self.spends if spend.life.segment != segment]
-        beginning = SegmentSpend(SegmentLife(segment, header))
+        beginning = ProcessSpend(SegmentLife(segment, header))
         before = join_attempts(
             [*others, beginning], header.t_ns, currency=self.currency, without=segment
         )
@@ -149,15 +107,13 @@ class History:
 
     def _at_least(self, spend: RunSpend) -> RunSpend:
         """Return a use that is not below what the run recorded as used."""
-        recorded = self.recorded if spend.clocks_disagree else ZERO
-        return replace(spend, at_least=self.at_least.largest(recorded))
+        is_doubtful = self.damaged or spend.clocks_disagree
+        return replace(spend, at_least=self.recorded if is_doubtful else ZERO)
 
     def of_rank(self, rank: int) -> History:
         """Return the history of one rank; recorded totals are rank 0's."""
         spends = [spend for spend in self.spends if spend.life.segment.rank == rank]
-        if rank == 0:
-            return replace(self, spends=spends)
-        return replace(self, spends=spends, at_least=ZERO, recorded=ZERO)
+        return replace(self, spends=spends, recorded=self.recorded if rank == 0 else ZERO)
 
 
 def read_history(run_dir: Path) -> History:
@@ -220,13 +176,14 @@ def read_since_statements(run_dir: Path, currency: str = "") -> History:
 
 def _fold_log(
     reader: LedgerReader,
-    spends: dict[SegmentId, SegmentSpend],
+    spends: dict[SegmentId, ProcessSpend],
     currency: str,
     document: Mapping[str, Any] | None,
 ) -> History:
     for chunk in reader.poll():
-        spend = spends.setdefault(chunk.segment, SegmentSpend(SegmentLife(chunk.segment)))
-        spend.fold(chunk.records)
+        spend = spends.setdefault(chunk.segment, ProcessSpend(SegmentLife(chunk.segment)))
+        for record in chunk.records:
+            spend.apply(record)
     folded = list(spends.values())
     for spend in folded:
         spend.finish()
@@ -234,13 +191,26 @@ def _fold_log(
 
 
 def history_of(
-    spends: Sequence[ProcessSpend], document: Mapping[str, Any] | None, currency: str = ""
+    spends: Sequence[ProcessSpend],
+    document: Mapping[str, Any] | None,
+    currency: str = "",
+    damage: Sequence[Finding] = (),
 ) -> History:
-    """Return the history of an undamaged log; ``document`` is the content of ``budget.json``."""
-    stated = last_stated(spends)
+    """Return the history of a log; ``document`` is the content of ``budget.json``.
+
+    With ``damage``, a budget that the log has lost is taken from the document.
+    """
+    stated, lost = last_stated(spends), []
+    if damage and stated is None and document and {"mode", "limits"} <= document.keys():
+        stated = document
+        lost = [_warning(NAME, "the budget is taken from here: the log has lost it")]
     currency = currency or stated_currency(stated)
-    recorded, _ = _recorded_totals(spends, document, currency)
-    return History(spends=spends, stated=stated, recorded=recorded, currency=currency)
+    recorded, wrong = _recorded_totals(spends, document, currency)
+    found = [*damage, *wrong, *lost] if damage else []
+    return History(
+        spends=spends, stated=stated, recorded=recorded, damaged=bool(damage), findings=found,
+        currency=currency,
+    )  # fmt: skip
 
 
 def stated_currency(stated: Mapping[str, Any] | None) -> str:
@@ -264,25 +234,13 @@ def _read_damaged(run_dir: Path, currency: str) -> History:
         if assumed_steps:
             message = f"{assumed_steps} unreadable steps are counted like their neighbours"
             findings.append(_warning(segment.file_name, message))
-    stated = last_stated(spends)
-    document = read_document(run_dir)
-    if not log.findings:
-        return history_of(spends, document, currency)
-    is_lost = stated is None and document is not None and {"mode", "limits"} <= document.keys()
-    stated = document if is_lost else stated
-    currency = currency or stated_currency(stated)
-    at_least, wrong = _recorded_totals(spends, document, currency)
-    findings += wrong
-    if is_lost:
-        findings.append(_warning(NAME, "the budget is taken from here: the log has lost it"))
-    return History(
-        spends=spends, stated=stated, at_least=at_least, findings=findings, currency=currency
-    )
+    damage = findings if log.findings else ()
+    return history_of(spends, read_document(run_dir), currency, damage)
 
 
 def _replay_segment(
     segment: SegmentId, log: RunLog, last: LastStatement | None
-) -> tuple[SegmentSpend, int]:
+) -> tuple[ProcessSpend, int]:
     """Replay a segment from its last statement on; return also how many steps were assumed."""
     records, unplaced = log.segments.get(segment, []), log.unplaced.get(segment, 0)
     if last is None:
@@ -290,21 +248,21 @@ def _replay_segment(
         statement = last_valid(records)
     else:
         header, statement = last.header, last.statement
-    if statement is None:
-        spend = SegmentSpend(SegmentLife(segment))
-        repaired, assumed_steps = repair(records, unplaced)
-    else:
-        spend = restore_spend(segment, header, statement)
-        after = (record for record in records if record.seq >= statement.covers)
+    spend, first_seq = ProcessSpend(SegmentLife(segment)), 1
+    if statement is not None:
+        spend, first_seq = restore_spend(segment, header, statement), statement.covers
+        after = (record for record in records if record.seq >= first_seq)
         by_seq = {one.seq: one for one in (*after, statement)}
-        repaired, assumed_steps = repair(
-            [by_seq[seq] for seq in sorted(by_seq)],
-            unplaced,
-            first_seq=statement.covers,
-            last=spend.last_step,
-            has_totals=any(event.event == "ended" for event in spend.events),
-        )
-    spend.fold(repaired)
+        records = [by_seq[seq] for seq in sorted(by_seq)]
+    repaired, assumed_steps = repair(
+        records,
+        unplaced,
+        first_seq=first_seq,
+        last=spend.last_step,
+        has_totals=_has_totals(spend.events),
+    )
+    for record in repaired:
+        spend.apply(record)
     spend.finish()
     return spend, assumed_steps
 
@@ -329,53 +287,83 @@ def _warning(source: str, message: str) -> Finding:
     return Finding(source=source, message=message, severity="warning")
 
 
-class LivePrice:
-    """The price of a running attempt, and its cost between records, in one currency."""
+# Repair: stand-ins for steps that a damaged log has lost, so that damage gives no budget back
 
-    def __init__(self, header: AttemptStarted, counted_in: str = CURRENCY) -> None:
-        self._counted_in = counted_in
-        self._until_ns = header.t_ns
-        self._available = Fraction(1)
-        self._stated: tuple[Price, GpuCount] | None = None
-        self._function: RateFunction | None = None
-        if header.price is not None:
-            self.change(header.t_ns, header.price, header.gpus)
 
-    def change_slices(self, change: SlicesChanged) -> None:
-        """Pay only for the available slices from now on."""
-        if change.total > 0:
-            self._available = Fraction(change.available, change.total)
-        if self._stated is not None:
-            self.change(change.t_ns, *self._stated)
+def last_valid(records: Sequence[Record]) -> BudgetStatement | None:
+    """Return the last valid statement among a segment's records."""
+    statements = (one for one in reversed(records) if isinstance(one, BudgetStatement))
+    return next(filter(is_valid, statements), None)
 
-    def change(self, t_ns: int, price: Price, gpus: GpuCount) -> None:
-        """Pay ``price`` for each of ``gpus`` GPUs from ``t_ns`` on.
 
-        As in reports, time that is paid in another currency is not counted in this one.
-        """
-        is_counted = price.currency == self._counted_in
-        if self._function is None and not is_counted:
-            return
-        self._stated = price, gpus
-        rate = hourly(price.micros_per_hour, exact_gpus(gpus) * self._available)
-        earlier = () if self._function is None else self._function.pieces[-_PIECES_MAX:]
-        closed = (replace(piece, end_ns=min(piece.end_ns, t_ns)) for piece in earlier)
-        piece = RatePiece(t_ns, _FOREVER_NS, rate if is_counted else 0)
-        self._function = RateFunction((*closed, piece), Unit(self._counted_in))
+_AMOUNTS: Final = (
+    "dur_ns", "wait_ns", "tokens", "samples", "comm_bytes", "energy_mj", "flops",
+)  # fmt: skip
 
-    @property
-    def known(self) -> bool:
-        """Whether there is a price in the counted currency."""
-        return self._function is not None
 
-    def units_before(self, t_ns: int, time_ns: int) -> int:
-        """Return the exact cost of the ``time_ns`` before ``t_ns``."""
-        return 0 if self._function is None else self._function.units_between(t_ns - time_ns, t_ns)
+def repair(
+    records: Sequence[Record],
+    unplaced: int = 0,
+    *,
+    first_seq: int = 1,
+    last: Step | None = None,
+    has_totals: bool = False,
+) -> tuple[list[Record], int]:
+    """Insert stand-ins where steps are missing, each as large as the larger of its neighbours.
 
-    def take_units(self, t_ns: int) -> int:
-        """Return the exact cost since the last call, up to ``t_ns``."""
-        if self._function is None:
-            return 0
-        units = self._function.units_between(self._until_ns, t_ns)
-        self._until_ns = max(self._until_ns, t_ns)
-        return units
+    Returns the records, and how many steps were assumed.
+
+    Args:
+        records: One segment's, in sequence.
+        unplaced: How many unreadable lines correspond to no hole in the sequence: they may have
+            been at its end.
+        first_seq: The first number that can be missing; the header is never a step.
+        last: The last step before ``records``.
+        has_totals: Whether the attempt's final totals were recorded before ``records``.
+    """
+    repaired: list[Record] = []
+    next_seq, missing, hole, assumed = first_seq, 0, 0, 0
+    for record in records:
+        if record.seq > next_seq:
+            hole = hole if missing else len(repaired)
+            missing += record.seq - next_seq
+        next_seq = record.seq + 1
+        if isinstance(record, Step):
+            count = _lost_steps(last, record, missing)
+            if count:
+                before = repaired[hole - 1] if hole else None
+                place = (before.seq, before.t_ns) if before else (first_seq - 1, record.t_ns)
+                stand_in = _stand_in([last or record, record], record.step - count, count, place)
+                repaired.insert(hole, stand_in)
+                assumed += count
+            last, missing = record, 0
+        repaired.append(record)
+    at_end = missing + unplaced
+    if at_end and last is not None and not (has_totals or _has_totals(repaired)):
+        place = (repaired[-1].seq, repaired[-1].t_ns) if repaired else (first_seq - 1, last.t_ns)
+        repaired.append(_stand_in([last], last.step + last.count, at_end, place))
+        assumed += at_end
+    return repaired, assumed
+
+
+def _lost_steps(last: Step | None, following: Step, missing: int) -> int:
+    """Return how many steps the records missing before ``following`` can have held."""
+    if last is None:
+        return min(missing, following.step)
+    skipped = following.step - last.step - last.count
+    return min(max(0, skipped), missing * max(last.count, following.count))
+
+
+def _stand_in(neighbours: Sequence[Step], step: int, count: int, after: tuple[int, int]) -> Step:
+    """Return ``count`` steps as large as the largest neighbour, placed ``after`` (seq, t_ns)."""
+    each = {
+        name: max(-(-getattr(one, name) // one.count) for one in neighbours) for name in _AMOUNTS
+    }
+    amounts = {name: amount * count for name, amount in each.items()}
+    seq, t_ns = after
+    return Step(seq=seq + 1, t_ns=t_ns, step=step, count=count, **amounts)
+
+
+def _has_totals(records: Sequence[Record]) -> bool:
+    """Return whether the attempt recorded its final totals, so that nothing is assumed."""
+    return any(isinstance(one, BudgetEvent) and one.event == "ended" for one in records)

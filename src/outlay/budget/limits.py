@@ -43,6 +43,14 @@ class Bound:
         """Return what is left; negative once the limit is exceeded."""
         return self.limit - self.used(usage)
 
+    def share(self, usage: Usage) -> float:
+        """Return the used share of the limit; above 1 once it is exceeded."""
+        return self.used(usage) / self.limit
+
+    def text(self, used: int) -> str:
+        """Return an amount of the limit for people: ``3.00 USD of 5.00 USD``."""
+        return f"{self.dimension.text(used)} of {self.dimension.text(self.limit)}"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StopReason:
@@ -71,20 +79,13 @@ class StopReason:
         return self.bound.dimension.key
 
     def __str__(self) -> str:
-        text = self.bound.dimension.text
-        used, limit = text(self.used), text(self.bound.limit)
+        text, used = self.bound.dimension.text, f"{self.key}: {self.bound.text(self.used)} used"
         if self.before_start:
             down = f", of which {text(self.down)} while down between attempts" if self.down else ""
-            return (
-                f"budget was exhausted before this start: {self.key}: {used} of {limit} used{down}"
-            )
+            return f"budget was exhausted before this start: {used}{down}"
         if self.asked:
-            return f"{self.key}: {used} of {limit} used, the next step would pass it by " + text(
-                self.over
-            )
-        return f"{self.key}: {used} of {limit} used" + (
-            f", {text(self.over)} over" if self.over else ""
-        )
+            return f"{used}, the next step would pass it by {text(self.over)}"
+        return f"{used}, {text(self.over)} over" if self.over else used
 
 
 def reached(total: Usage, bounds: Iterable[Bound]) -> StopReason | None:
@@ -386,11 +387,8 @@ class Threshold:
     used: int
 
     def __str__(self) -> str:
-        text = self.bound.dimension.text
-        return (
-            f"{self.percent}% of {self.bound.dimension.key} is used: "
-            f"{text(self.used)} of {text(self.bound.limit)}"
-        )
+        key, used = self.bound.dimension.key, self.bound.text(self.used)
+        return f"{self.percent}% of {key} is used: {used}"
 
 
 class Thresholds:

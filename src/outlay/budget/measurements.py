@@ -8,8 +8,8 @@ import sys
 from collections.abc import Mapping
 from typing import Final
 
-from outlay.budget.fold import PER_STEP_MAX
 from outlay.budget.limits import COMM, CURRENCY, ENERGY, FLOPS, TOKENS, cost_in, total_key
+from outlay.budget.surviving import PER_STEP_MAX
 from outlay.budget.terms import Budget
 from outlay.budget.usage import Usage
 from outlay.clock import Clock

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 from msgspec.structs import astuple, replace
 
-from outlay.account.columns import Ints, total
+from outlay.account.columns import Ints, StepColumns, total
 from outlay.account.run import RunAccount, SegmentAccount
-from outlay.budget import statements as snapshots
+from outlay.budget import snapshots
 from outlay.budget.display import read_document
-from outlay.budget.fold import RunSpend, budget_events
+from outlay.budget.fold import ProcessSpend, RunSpend, budget_events
 from outlay.budget.history import History, history_of, read_history
 from outlay.budget.limits import (
     COST,
@@ -34,6 +34,7 @@ from outlay.budget.limits import (
     total_key,
 )
 from outlay.budget.measurements import unmeasured
+from outlay.budget.surviving import Surviving
 from outlay.budget.terms import Budget
 from outlay.budget.usage import (
     CLOCK_OF_SPAN,
@@ -42,9 +43,9 @@ from outlay.budget.usage import (
     ClockCharge,
     CostParts,
     Period,
-    ProcessSpend,
     Usage,
     joined,
+    spent_before,
 )
 from outlay.errors import Finding, InvalidValue
 from outlay.goodput.follower import RunView
@@ -298,7 +299,7 @@ def _start_up(spend: RunSpend) -> StartUp | None:
     return StartUp(ns=median_low(times_ns), units=units, attempts=len(times_ns))
 
 
-# Replay from a run's account: the same as ``SegmentSpend`` folds, by column
+# Replay from a run's account: the same as ``ProcessSpend`` folds, by column
 #
 # A start replays the few records after a statement one by one, without NumPy; reports of a whole
 # log use this. A property test checks that both give the same result.
@@ -306,29 +307,23 @@ def _start_up(spend: RunSpend) -> StartUp | None:
 _LAST_INSTANT_NS = 2**63 - 1
 
 
-@dataclass(frozen=True, slots=True)
-class SurvivingColumns:
-    """The surviving work of one process by column, like ``Surviving``.
+class SurvivingColumns(Surviving):
+    """The surviving work of one process by column; it does not grow.
 
-    Attributes:
-        number: The first step of each record.
-        kept: How many of the record's ``count`` steps were not undone.
-        lowest: The lowest number that was ever executed, undone or not; None without steps.
+    ``kept`` is how many of a record's ``count`` steps from ``number`` on were not undone.
     """
 
-    number: Ints
-    count: Ints
-    kept: Ints
-    tokens: Ints
-    flops: Ints
-    lowest: int | None
+    def __init__(self, steps: StepColumns, kept: Ints, lowest: int | None) -> None:
+        super().__init__()
+        self.lowest = lowest
+        self._steps, self._kept = steps, kept
 
     def below(self, step: int | None = None) -> Usage:
         """Return the surviving progress of the steps numbered below ``step`` (None: of all)."""
-        kept = self.kept
+        steps, kept = self._steps, self._kept
         if step is not None:
-            kept = np.minimum(kept, np.maximum(step - self.number, 0))
-        tokens, flops = self._share(self.tokens, kept), self._share(self.flops, kept)
+            kept = np.minimum(kept, np.maximum(step - steps.number, 0))
+        tokens, flops = self._share(steps.tokens, kept), self._share(steps.flops, kept)
         return Usage(tokens=tokens, steps=total(kept), flops=flops)
 
     def _share(self, amounts: Ints, kept: Ints) -> int:
@@ -336,9 +331,10 @@ class SurvivingColumns:
 
         An amount is divided among the record's steps; the first steps get the remainder.
         """
-        if (kept == self.count).all():
+        count = self._steps.count
+        if (kept == count).all():
             return total(amounts)
-        return total(kept * (amounts // self.count) + np.minimum(kept, amounts % self.count))
+        return total(kept * (amounts // count) + np.minimum(kept, amounts % count))
 
 
 def replay(account: RunAccount, document: Mapping[str, Any] | None = None) -> History:
@@ -352,7 +348,7 @@ def spend_of(segment: SegmentAccount) -> ProcessSpend:
     closed, still_open = _clock_charges(segment)
     charged = _charged_ns(segment, closed)
     others = [*closed, *still_open]
-    first_end_ns = int(steps.end[0]) if segment.step_count else 0
+    first_ns = int(steps.start[0] - steps.wait[0]) if segment.step_count else None
     return ProcessSpend(
         life=segment.life,
         surviving=_surviving(segment),
@@ -365,9 +361,9 @@ def spend_of(segment: SegmentAccount) -> ProcessSpend:
             comm_bytes=work.comm_bytes,
         ),
         periods=_periods(segment, charged, others),
-        events=segment.budget_events,
-        first_step_ns=int(steps.start[0] - steps.wait[0]) if segment.step_count else None,
-        before_steps_ns=sum(each.time_ns for each in closed if each.end_ns <= first_end_ns),
+        kept=[*segment.budget_events],
+        first_step_ns=first_ns,
+        before_steps_ns=spent_before(first_ns or 0, closed),
     )
 
 
@@ -429,6 +425,4 @@ def _surviving(segment: SegmentAccount) -> SurvivingColumns:
         kept = np.where(undone.contains(np.arange(len(kept))), 0, kept)
         for index, (survived, _) in undone.partly.items():
             kept[index] = survived
-    return SurvivingColumns(
-        steps.number, steps.count, kept, steps.tokens, steps.flops, segment.least_number
-    )
+    return SurvivingColumns(steps, kept, segment.least_number)

@@ -12,8 +12,8 @@ from typing import Any
 
 from msgspec.structs import astuple, replace
 
-from outlay.budget import statements as snapshots
-from outlay.budget.fold import Surviving
+from outlay.budget import snapshots
+from outlay.budget.fold import RunSpend
 from outlay.budget.limits import (
     Bound,
     Forecast,
@@ -26,6 +26,7 @@ from outlay.budget.limits import (
     would_pass,
 )
 from outlay.budget.measurements import millijoules, money_units, step_usage
+from outlay.budget.surviving import Surviving
 from outlay.budget.terms import Budget
 from outlay.budget.usage import (
     TRAINING,
@@ -60,6 +61,8 @@ class BudgetTracker:
         bounds: The limits in effect, the mode's own first.
         used: What was used so far, over all ranks as of their last all-gather.
         base: What the run had used before this attempt.
+        before: The same, by step, so that rollbacks can take back what they undo.
+        cut: The first step of this attempt: earlier attempts' progress from it on is undone.
         stop_reason: The limit that stops the run, and by how much it is or would be exceeded.
 
     Raises:
@@ -91,7 +94,9 @@ class BudgetTracker:
         self.budget = budget
         self.clocks = Clocks()
         self.findings: list[Finding] = []
-        self.loaded_progress: Usage | None = None
+        self.before = RunSpend(())
+        self.cut = 0
+        self._loaded_progress: Usage | None = None
         self._currency = budget.currency
         self._rate = None if rate is None else _read_rate(rate, self._currency)
         self._clock = clock
@@ -157,6 +162,8 @@ class BudgetTracker:
                 end_ns = sum(self.clocks.spent_ns.values())
             self._recent.add_step(end_ns, usage, usage if own is None else own)
             number = self._surviving.next_step if step is None else step
+            if number < self.cut:
+                self._undo_earlier(number)
             undone = self._surviving.execute(number, usage.tokens, usage.flops, usage.steps)
             self.used += usage
             if undone.steps:
@@ -278,8 +285,7 @@ class BudgetTracker:
     @property
     def fraction_used(self) -> float:
         """The used fraction of the limit that is closest to its end; may exceed 1."""
-        fractions = (bound.used(self.used) / bound.limit for bound in self.bounds)
-        return max(fractions, default=0.0)
+        return max((bound.share(self.used) for bound in self.bounds), default=0.0)
 
     def snapshot(self) -> dict[str, Any]:
         """Return the budget's state for a checkpoint; ``load`` restores it."""
@@ -308,8 +314,29 @@ class BudgetTracker:
             self.clocks.spent_ns |= snapshots.clocks_in(snapshot, at_least=self.clocks.spent_ns)
             if self.budget.steps_per_epoch is None and snapshot.get("steps_per_epoch"):
                 self.set_steps_per_epoch(int(snapshot["steps_per_epoch"]))
-            self.loaded_progress = progress_of(saved)
-            self.rebase(self.loaded_progress + resources_of(self.used.largest(saved)))
+            self._loaded_progress = progress_of(saved)
+            self.rebase(self._loaded_progress + resources_of(self.used.largest(saved)))
+
+    def resume_at(self, step: int, before: RunSpend | None = None) -> None:
+        """Start from what survives below ``step`` by the log or by a loaded snapshot.
+
+        ``before`` is what earlier attempts used, if that was not known yet.
+        """
+        with self._lock:
+            self.before, self.cut = before or self.before, step
+            charge, charge_cost = self.budget.charge, self.budget.charge_cost
+            logged = self.before.total(charge=charge, charge_cost=charge_cost, below=step)
+            progress = progress_of(logged).largest(self._loaded_progress or ZERO)
+            self.rebase(progress + resources_of(logged.largest(self.used)))
+            self._loaded_progress = None
+
+    def _undo_earlier(self, step: int) -> None:
+        """Undo earlier attempts' progress from ``step`` on: the step has run again."""
+        lost = self.before.progress_below(self.cut) - self.before.progress_below(step)
+        self.cut = step
+        if self._loaded_progress is None:
+            self.take_back_base(lost)
+        self._loaded_progress = None  # A snapshot loaded since has it already.
 
     def rebase(self, total: Usage) -> None:
         """Restart from a total known from a snapshot or the run log."""

@@ -3,28 +3,16 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from itertools import zip_longest
-from typing import Any, Final, Protocol
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Final
 
 import msgspec
 from msgspec.structs import astuple, replace
 
 from outlay.errors import InvalidValue, choices
-from outlay.ledger import (
-    SUPERVISOR,
-    Attempt,
-    BudgetEvent,
-    Heartbeat,
-    Record,
-    SegmentId,
-    SegmentLife,
-    SpanBegun,
-    SpanEnded,
-    Step,
-)
-from outlay.rates import Basis, RateFunction, apportion, round_units
+from outlay.ledger import Heartbeat, Record, SpanBegun, SpanEnded, Step
+from outlay.rates import apportion, round_units
 from outlay.units import Money
 from outlay.units.money import MICROS
 
@@ -158,6 +146,11 @@ class ClockCharge(msgspec.Struct, frozen=True, array_like=True):
         return self.start_ns + self.time_ns
 
 
+def spent_before(t_ns: int, charges: Iterable[ClockCharge]) -> int:
+    """Return the nanoseconds of the charges that are before ``t_ns``."""
+    return sum(max(0, min(each.end_ns, t_ns) - each.start_ns) for each in charges)
+
+
 class ClockSpan(msgspec.Struct, frozen=True, array_like=True):
     """The outermost open span with a clock of its own."""
 
@@ -166,43 +159,44 @@ class ClockSpan(msgspec.Struct, frozen=True, array_like=True):
     start_ns: int
 
 
-class Ongoing(msgspec.Struct, frozen=True, array_like=True):
-    """The state of ``Charges``: what the charge of the next record depends on."""
-
-    open: ClockSpan | None
-    since_step: list[ClockCharge]
-    last_ns: int
-
-
-class Charges:
+class Charges(msgspec.Struct, array_like=True):
     """Computes what each of a process's records charges, in order.
 
     Evaluation, checkpoints and logging inside a step's time are subtracted from it: they have
     clocks of their own. Of nested spans the outermost counts.
+
+    Attributes:
+        open: The outermost open span with a clock of its own.
+        since_step: What other clocks were charged since the last step.
+        last_ns: The last sign of life.
     """
 
-    def __init__(self, ongoing: Ongoing | None = None) -> None:
-        self._open = None if ongoing is None else ongoing.open
-        self._since_step = [] if ongoing is None else list(ongoing.since_step)
-        self._last_ns = 0 if ongoing is None else ongoing.last_ns
+    open: ClockSpan | None = None
+    since_step: list[ClockCharge] = []
+    last_ns: int = 0
 
-    @property
-    def ongoing(self) -> Ongoing:
-        """The state from which another ``Charges`` can continue."""
-        return Ongoing(self._open, list(self._since_step), self._last_ns)
+    def step(self, step: Step) -> Usage:
+        """Return what a step used, without its cost."""
+        self.last_ns = max(self.last_ns, step.t_ns)
+        time_ns = step.wait_ns + step.dur_ns
+        if self.since_step:
+            begun_ns = step.t_ns - time_ns
+            for span in self.since_step:
+                time_ns -= max(0, min(span.end_ns, step.t_ns) - max(span.start_ns, begun_ns))
+            self.since_step.clear()
+        return Usage(
+            step.tokens, step.count, step.flops, time_ns, 0, step.energy_mj, step.comm_bytes
+        )
 
-    def of(self, record: Record, seq: int) -> ClockCharge | Usage | None:
-        """Return the charge of a record that is not a step: time on a clock, or energy.
-
-        ``seq`` is the record's sequence number.
-        """
-        self._last_ns = max(self._last_ns, record.t_ns)
+    def other(self, record: Record) -> ClockCharge | Usage | None:
+        """Return the charge of a record that is not a step: time on a clock, or energy."""
+        self.last_ns = max(self.last_ns, record.t_ns)
         match record:
-            case SpanBegun(overlapped=False) if self._open is None:
+            case SpanBegun(overlapped=False) if self.open is None:
                 if clock := CLOCK_OF_SPAN.get(record.name):
-                    self._open = ClockSpan(seq, clock, record.t_ns)
-            case SpanEnded() if self._open is not None and record.begun == self._open.seq:
-                return self._close(record.t_ns)
+                    self.open = ClockSpan(record.seq, clock, record.t_ns)
+            case SpanEnded() if self.open is not None and record.begun == self.open.seq:
+                return self._close(self.open, record.t_ns)
             case Heartbeat() if record.energy_mj:
                 return Usage(energy_mj=record.energy_mj)
             case _:
@@ -211,32 +205,13 @@ class Charges:
 
     def end(self) -> ClockCharge | None:
         """Return the charge of an open span, up to the last sign of life."""
-        return self._close(self._last_ns) if self._open is not None else None
+        return None if self.open is None else self._close(self.open, self.last_ns)
 
-    @property
-    def inside(self) -> bool:
-        """Whether a span with a clock of its own is open."""
-        return self._open is not None
-
-    def _close(self, end_ns: int) -> ClockCharge:
-        assert self._open is not None
-        span, self._open = self._open, None
+    def _close(self, span: ClockSpan, end_ns: int) -> ClockCharge:
         charge = ClockCharge(span.clock, span.start_ns, end_ns - span.start_ns)
-        self._since_step.append(charge)
+        self.open = None
+        self.since_step.append(charge)
         return charge
-
-    def step(self, step: Step) -> Usage:
-        """Return what a step used, without its cost."""
-        self._last_ns = max(self._last_ns, step.t_ns)
-        time_ns = step.wait_ns + step.dur_ns
-        if self._since_step:
-            begun_ns = step.t_ns - time_ns
-            for span in self._since_step:
-                time_ns -= max(0, min(span.end_ns, step.t_ns) - max(span.start_ns, begun_ns))
-            self._since_step.clear()
-        return Usage(
-            step.tokens, step.count, step.flops, time_ns, 0, step.energy_mj, step.comm_bytes
-        )
 
 
 # Parts of the cost, and which of them a budget is charged
@@ -272,37 +247,6 @@ class Period(msgspec.Struct, array_like=True):
 def clocks_of(periods: Sequence[Period]) -> dict[str, int]:
     """Return nanoseconds by clock."""
     return {name: sum(period.spent(name) for period in periods) for name in CLOCKS}
-
-
-class SurvivingWork(Protocol):
-    """The work of one process that its own rollbacks did not undo."""
-
-    @property
-    def lowest(self) -> int | None:
-        """The lowest step number that was ever executed; None before the first."""
-
-    def below(self, step: int | None = None) -> Usage:
-        """Return the surviving progress of the steps numbered below ``step`` (None: of all)."""
-
-
-@dataclass(slots=True)
-class ProcessSpend:
-    """What one process used.
-
-    Attributes:
-        executed: Everything it did, undone or not.
-        periods: One for each price.
-        first_step_ns: When its first step began to wait for data.
-        before_steps_ns: Time on the clocks before its first step.
-    """
-
-    life: SegmentLife
-    surviving: SurvivingWork
-    executed: Usage = ZERO
-    periods: list[Period] = field(default_factory=lambda: [Period(0)])
-    events: list[BudgetEvent] = field(default_factory=list)
-    first_step_ns: int | None = None
-    before_steps_ns: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -378,70 +322,3 @@ class CostParts:
 
 
 NO_COST: Final = CostParts()
-
-
-@dataclass(frozen=True, slots=True)
-class CostedRun:
-    """Divides a run's cost up to ``until_ns`` into its parts; attempts are oldest first."""
-
-    attempts: Sequence[Attempt]
-    spends: Mapping[SegmentId, ProcessSpend]
-    rates: RateFunction
-    until_ns: int
-
-    def parts(self) -> CostParts:
-        """Return the cost of all attempts and of the time between them."""
-        parts = NO_COST
-        for attempt, following in zip_longest(self.attempts, self.attempts[1:]):
-            parts += self._within(attempt)
-            parts += self._after(attempt, following)
-        return parts
-
-    def _units(self, start_ns: int, end_ns: int) -> int:
-        return self.rates.units_between(start_ns, min(end_ns, self.until_ns))
-
-    def _after(self, attempt: Attempt, following: Attempt | None) -> CostParts:
-        start_ns = attempt.last_sign_ns
-        if following is None:
-            return CostParts(other=self._units(start_ns, self.until_ns))
-        end_ns = min(following.start_ns, self.until_ns)
-        units = self.rates.units_by_basis(start_ns, end_ns)
-        assumed = units.pop(Basis.ASSUMED)
-        return CostParts(down=sum(units.values()), assumed=assumed)
-
-    def _within(self, attempt: Attempt) -> CostParts:
-        whole = self._units(attempt.start_ns, attempt.last_sign_ns)
-        if attempt.segment.rank == SUPERVISOR:
-            return CostParts(other=whole)
-        spend = self.spends[attempt.segment]
-        clocks = self._by_clock(attempt, spend)
-        start_up = self._start_up(attempt, spend)
-        other = whole - start_up - sum(clocks.values())
-        return CostParts(start_up=start_up, other=other, **clocks)
-
-    def _by_clock(self, attempt: Attempt, spend: ProcessSpend) -> dict[str, int]:
-        """Return the cost of the time on each clock, at the price in effect then."""
-        units: dict[str, int] = {}
-        since = [period.since_ns + attempt.moved_ns for period in spend.periods]
-        ends = [*since[1:], attempt.last_sign_ns]
-        for period, since_ns, end_ns in zip(spend.periods, since, ends, strict=True):
-            start_ns = max(since_ns, attempt.start_ns)
-            if end_ns <= start_ns:
-                continue
-            paid = self._units(start_ns, end_ns)
-            for clock, ns in period.spent_ns.items():
-                units[clock] = units.get(clock, 0) + paid * ns // (end_ns - start_ns)
-        return units
-
-    def _start_up(self, attempt: Attempt, spend: ProcessSpend) -> int:
-        """Return the cost until the first step, without the time on other clocks."""
-        first_ns, before_ns = spend.first_step_ns, spend.before_steps_ns
-        if first_ns is not None:
-            first_ns += attempt.moved_ns
-        else:
-            first_ns = attempt.last_sign_ns
-            before_ns = sum(period.all_ns for period in spend.periods)
-        if first_ns <= attempt.start_ns:
-            return 0
-        paid = self._units(attempt.start_ns, first_ns)
-        return paid - paid * before_ns // (first_ns - attempt.start_ns)

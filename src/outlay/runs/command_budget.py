@@ -13,11 +13,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Self
 
-from outlay.budget.fold import RunSpend, last_stated
+from outlay.budget.fold import RunSpend, last_stated, rates_in
 from outlay.budget.history import History, read_since_statements
 from outlay.budget.limits import COST, TIME, Bound, StopReason, reached
 from outlay.budget.measurements import refuse_unpriced
-from outlay.budget.statements import check_unchanged
+from outlay.budget.snapshots import check_unchanged
 from outlay.budget.terms import DISABLED, Budget
 from outlay.budget.usage import Usage
 from outlay.errors import InvalidValue, Refused
@@ -31,7 +31,7 @@ from outlay.ledger import (
 )
 from outlay.ledger.attempts import alive_until
 from outlay.ledger.segments import id_from_name, segment_paths
-from outlay.rates import hourly, run_rates
+from outlay.rates import hourly
 from outlay.record import Recorder
 from outlay.units import Duration
 
@@ -324,9 +324,9 @@ class CommandBudget:
             return CurrentUse(now_ns, self._charged(self._spent) + own, self._rate), {}
         history = read_since_statements(self._run_dir, self.terms.budget.currency)
         lives = [spend.life for spend in history.spends]
-        rates = run_rates(alive_until(derive_attempts(lives), now_ns + 1), now_ns).function
-        is_counted = rates is not None and rates.currency == self.terms.budget.currency
-        rate = rates.rate_at(now_ns) if rates is not None and is_counted else 0
+        attempts = alive_until(derive_attempts(lives), now_ns + 1)
+        rates, _ = rates_in(attempts, now_ns, self.terms.budget.currency)
+        rate = 0 if rates is None else rates.rate_at(now_ns)
         pace = CurrentUse(now_ns, self._charged(history.spend(now_ns)), rate)
         begun = (s for s in history.spends if s.life.segment.file_name in self._ranks)
         stated = last_stated(begun)

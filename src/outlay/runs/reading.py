@@ -118,11 +118,8 @@ class RunReading:
         """The used share of each limit, by the limit's key: 1 is all of it."""
         if self.budget is None:
             return {}
-        return {
-            bound.dimension.key: bound.used(self.budget.used) / bound.limit
-            for bound in self.budget.budget.bounds_known
-            if bound.limit
-        }
+        used, bounds = self.budget.used, self.budget.budget.bounds_known
+        return {bound.dimension.key: bound.share(used) for bound in bounds}
 
     @property
     def budget_used(self) -> tuple[str, float] | None:
