@@ -101,7 +101,7 @@ def test_the_harness_of_a_sweep_in_another_namespace_is_not_here(tmp_path: Path)
     ("changed", "is_kept"),
     [({"boot": "b"}, False), ({"boot": "b", "machine": "m"}, True), ({"namespace": "n"}, True)],
 )
-def test_the_record_of_a_family_is_removed_only_after_a_reboot_of_its_machine(
+def test_the_record_of_a_process_tree_is_removed_only_after_a_reboot_of_its_machine(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changed: dict[str, str], is_kept: bool
 ) -> None:
     here = PidScope("host", "boot", "pid:[1]", "machine")

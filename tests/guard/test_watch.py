@@ -19,7 +19,6 @@ import pytest
 import outlay as package
 import vendor_stand_in
 from command_line import Outcome, in_process, start_outlay
-from families import reaping
 from outlay.clock import SYSTEM
 from outlay.guard.balance import Hold
 from outlay.guard.budget_guard import BudgetGuard
@@ -34,6 +33,7 @@ from outlay.proc.identity import (
     send,
 )
 from outlay.units import Money
+from process_trees import reaping
 from system_parts import in_pid_namespace
 from waiting import until
 
