@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 
-from families import keepers_of, reaping
 from outlay.clock import SYSTEM, ManualClock
 from outlay.proc.exit_record import read_exit
 from outlay.proc.identity import Process, end_marked, marked
@@ -21,6 +20,7 @@ from outlay.sweep.engines.base import Ended, Engine, Task, engine_named
 from outlay.sweep.engines.ports import NoPortFree, Ports
 from outlay.sweep.engines.process import ProcessEngine, TorchrunEngine
 from outlay.sweep.errors import EngineBroken
+from process_trees import keepers_of, reaping
 from waiting import PATIENCE_S, until
 
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run")

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from command_line import Background, start_python
-from families import alive, keepers_of
 from outlay.clock import SYSTEM
 from outlay.guard.budget_guard import BudgetGuard
 from outlay.guard.errors import BudgetGuardExceeded
@@ -19,12 +18,13 @@ from outlay.guard.lease import Terms
 from outlay.guard.supervise import CommandOutcome, Supervisor
 from outlay.proc.supervisor import CommandNotStarted, KeptEvent, ProcessSupervisor
 from outlay.units import Duration, Money, Rate
+from process_trees import alive, keepers_of
 from waiting import until
 
 RATE = Rate.parse("3600 USD/h")  # one dollar a second
 ENVIRON = dict(os.environ)
 
-STUBBORN_FAMILY = """
+STUBBORN_TREE = """
 import os, signal, subprocess, sys
 for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
     signal.signal(number, signal.SIG_IGN)
@@ -39,7 +39,7 @@ open(directory + "/leader", "w").write(str(os.getpid()))
 while True:
     signal.pause()
 """
-FAMILY = ("leader", "in-group", "own-session")
+TREE = ("leader", "in-group", "own-session")
 
 SUPERVISED = """
 import os, sys
@@ -78,13 +78,13 @@ def guard(tmp_path: Path) -> BudgetGuard:
     return BudgetGuard(1000, tmp_path / "spend.jsonl", environ={})
 
 
-def family(directory: Path) -> list[int]:
+def process_tree(directory: Path) -> list[int]:
     def ready() -> bool:
-        files = [directory / name for name in FAMILY]
+        files = [directory / name for name in TREE]
         return all(file.exists() and file.read_text() for file in files)
 
-    until(ready, what="the family to start")
-    return [int((directory / name).read_text()) for name in FAMILY]
+    until(ready, what="the process tree to start")
+    return [int((directory / name).read_text()) for name in TREE]
 
 
 def test_a_command_that_ends_by_itself_costs_its_time(guard: BudgetGuard) -> None:
@@ -219,11 +219,13 @@ def test_a_program_that_does_not_exist_releases_its_hold(guard: BudgetGuard) -> 
     assert guard.committed == 0.0
 
 
-def test_a_family_that_ignores_every_signal_is_killed_after_the_notice(tmp_path: Path) -> None:
+def test_a_process_tree_that_ignores_every_signal_is_killed_after_the_notice(
+    tmp_path: Path,
+) -> None:
     guard = BudgetGuard(3, tmp_path / "spend.jsonl", environ={})
-    outcome = supervise(guard, terms(), *python(STUBBORN_FAMILY, str(tmp_path)))
+    outcome = supervise(guard, terms(), *python(STUBBORN_TREE, str(tmp_path)))
     assert outcome.exit_code == 3
-    assert [pid for pid in family(tmp_path) if alive(pid)] == []
+    assert [pid for pid in process_tree(tmp_path) if alive(pid)] == []
 
 
 @pytest.mark.timeout(60)
@@ -250,14 +252,14 @@ def start_supervisor(tmp_path: Path, *command: str, slice: str = "60s") -> Backg
     return start_python(SUPERVISED, slice, "1s", tmp_path / "spend.jsonl", *command)
 
 
-def test_when_the_supervisor_is_frozen_its_family_dies_once_the_paid_time_is_over(
+def test_when_the_supervisor_is_frozen_its_process_tree_dies_once_the_paid_time_is_over(
     tmp_path: Path,
 ) -> None:
-    supervisor = start_supervisor(tmp_path, *python(STUBBORN_FAMILY, str(tmp_path)), slice="1s")
-    pids = family(tmp_path)
+    supervisor = start_supervisor(tmp_path, *python(STUBBORN_TREE, str(tmp_path)), slice="1s")
+    pids = process_tree(tmp_path)
     supervisor.send_signal(signal.SIGSTOP)
     try:
-        until(lambda: not any(map(alive, pids)), what="the family to die")
+        until(lambda: not any(map(alive, pids)), what="the process tree to die")
     finally:
         supervisor.send_signal(signal.SIGCONT)
         supervisor.wait()
@@ -266,8 +268,8 @@ def test_when_the_supervisor_is_frozen_its_family_dies_once_the_paid_time_is_ove
 
 
 def test_a_keeper_that_is_killed_is_replaced(tmp_path: Path) -> None:
-    supervisor = start_supervisor(tmp_path, *python(STUBBORN_FAMILY, str(tmp_path)))
-    pids = family(tmp_path)
+    supervisor = start_supervisor(tmp_path, *python(STUBBORN_TREE, str(tmp_path)))
+    pids = process_tree(tmp_path)
     until(lambda: bool(keepers_of(supervisor.pid)), what="a keeper")
     (first,) = keepers_of(supervisor.pid)
     os.kill(first, signal.SIGKILL)
@@ -277,7 +279,7 @@ def test_a_keeper_that_is_killed_is_replaced(tmp_path: Path) -> None:
     )
     supervisor.send_signal(signal.SIGKILL)
     supervisor.wait()
-    until(lambda: not any(map(alive, pids)), what="the family to die")
+    until(lambda: not any(map(alive, pids)), what="the process tree to die")
 
 
 def test_a_signal_to_the_supervisor_reaches_the_command_and_the_spend_is_recorded(

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from command_line import Background, in_process, outlay, start_outlay
-from families import alive, keepers_of, reaping
 from outlay.guard.budget_guard import BudgetGuard
 from outlay.ledger import AttemptEnded, AttemptStarted, Heartbeat, Record, read_run
+from process_trees import alive, keepers_of, reaping
 from waiting import until
 
 PROGRAM = Path(__file__).parent.parent / "programs" / "escape.py"
@@ -178,7 +178,7 @@ def kill_both(escape: Escape) -> None:
 
 
 @pytest.mark.usefixtures("cgroup")
-def test_the_next_command_names_ends_and_bills_a_stray_command(
+def test_the_next_command_names_ends_and_bills_an_orphaned_command(
     escape: Escape, tmp_path: Path
 ) -> None:
     escape.start(*guard_run(tmp_path), *escape.command("plain"))
@@ -210,7 +210,7 @@ def start_exec(escape: Escape, tmp_path: Path) -> int:
     return int(escape.ready.read_text())
 
 
-def test_the_budget_of_a_stray_exec_is_enforced_once_it_is_found(
+def test_the_budget_of_an_orphaned_exec_is_enforced_once_it_is_found(
     escape: Escape, tmp_path: Path
 ) -> None:
     command = (sys.executable, "-c", WAITS, str(escape.ready), str(tmp_path / "go"))
@@ -264,9 +264,9 @@ def test_a_commands_end_is_recorded_when_its_keeper_and_later_exec_are_killed(
     escape: Escape, tmp_path: Path, private_home: Path
 ) -> None:
     pid, first = start_exec(escape, tmp_path), escape.keeper()
-    (family,) = (private_home / "kept").iterdir()
+    (record,) = (private_home / "kept").iterdir()
     os.kill(first, signal.SIGKILL)
-    until(lambda: json.loads(family.read_text())["keeper"]["pid"] != first, "another keeper")
+    until(lambda: json.loads(record.read_text())["keeper"]["pid"] != first, "another keeper")
     assert escape.supervisor is not None
     escape.supervisor.send_signal(signal.SIGKILL)
     until(lambda: records(tmp_path / "r", Heartbeat), "the successor to record")
@@ -278,7 +278,7 @@ def test_a_commands_end_is_recorded_when_its_keeper_and_later_exec_are_killed(
     assert (end.status, end.exit_code) == ("failed", None)
 
 
-def test_the_next_command_names_a_stray_exec_and_records_it_again(
+def test_the_next_command_names_an_orphaned_exec_and_records_it_again(
     escape: Escape, tmp_path: Path
 ) -> None:
     pid = start_exec(escape, tmp_path)

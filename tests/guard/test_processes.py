@@ -11,17 +11,16 @@ from pathlib import Path
 import pytest
 
 from outlay.proc import identity
-from outlay.proc.identity import PidScope
+from outlay.proc.identity import PidScope, ProcessName, state_of_process, this_process
 from outlay.proc.orphaned_tree import TreeRecord, find_orphaned_trees, write_record
-from outlay.proc.process_name import ProcessName, state_of_process, this_process
 from outlay.sweep.state.setup import SweepLock, holder_of
 from system_parts import in_pid_namespace
 
 JUDGE = (
-    "import sys; from outlay.proc.process_name import state_of_process; "
+    "import sys; from outlay.proc.identity import state_of_process; "
     "print(state_of_process(sys.argv[1]))"
 )
-NAME = "from outlay.proc.process_name import this_process; print(this_process())"
+NAME = "from outlay.proc.identity import this_process; print(this_process())"
 
 
 @pytest.fixture
@@ -73,7 +72,7 @@ def test_a_reboot_ends_all_processes_of_a_machine(
     ours: ProcessName, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     here = identity.pid_scope()._replace(machine="0a1b2c3d")
-    monkeypatch.setattr("outlay.proc.process_name.pid_scope", lambda: here)
+    monkeypatch.setattr("outlay.proc.identity.pid_scope", lambda: here)
     assert ours.scope is not None
     scope = ours.scope._replace(boot="00000000", machine="0a1b2c3d")
     assert state_of_process(str(replace(ours, scope=scope))) == "ended"
@@ -102,7 +101,7 @@ def test_the_harness_of_a_sweep_in_another_namespace_is_not_here(tmp_path: Path)
     ("changed", "is_kept"),
     [({"boot": "b"}, False), ({"boot": "b", "machine": "m"}, True), ({"namespace": "n"}, True)],
 )
-def test_the_record_of_a_family_is_removed_only_after_a_reboot_of_its_machine(
+def test_the_record_of_a_process_tree_is_removed_only_after_a_reboot_of_its_machine(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changed: dict[str, str], is_kept: bool
 ) -> None:
     here = PidScope("host", "boot", "pid:[1]", "machine")

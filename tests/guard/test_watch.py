@@ -19,14 +19,21 @@ import pytest
 import outlay as package
 import vendor_stand_in
 from command_line import Outcome, in_process, start_outlay
-from families import reaping
 from outlay.clock import SYSTEM
 from outlay.guard.balance import Hold
 from outlay.guard.budget_guard import BudgetGuard
 from outlay.guard.rental.watch import Reaper, known_logs
-from outlay.proc.identity import Process, all_processes, command_line, read_process, send
-from outlay.proc.process_name import ProcessName, has_ended
+from outlay.proc.identity import (
+    Process,
+    ProcessName,
+    all_processes,
+    command_line,
+    has_ended,
+    read_process,
+    send,
+)
 from outlay.units import Money
+from process_trees import reaping
 from system_parts import in_pid_namespace
 from waiting import until
 

@@ -22,7 +22,6 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
 import outlay
 import scripts
 from command_line import in_process
-from families import reaping
 from outlay.clock import ManualClock
 from outlay.export.scalars import FinishedReading
 from outlay.export.sinks import MlflowRun, OtlpEndpoint
@@ -30,6 +29,7 @@ from outlay.integrations import trackers
 from outlay.integrations.wandb import attach as attach_wandb
 from outlay.integrations.wandb_files import TrackedRun, read_offline_run
 from outlay.runs.reading import RunReader
+from process_trees import reaping
 from waiting import until
 
 PROGRAM = Path(__file__).parents[1] / "programs" / "train_with_wandb.py"

@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 from command_line import in_process
-from families import alive, reaping
 from outlay import read_run as outlay_read
 from outlay.budget.limits import COST, TIME, Bound
 from outlay.budget.terms import Budget
@@ -21,6 +20,7 @@ from outlay.budget.usage import Usage
 from outlay.ledger import AttemptEnded, BudgetEvent, read_run
 from outlay.runs import command_budget
 from outlay.runs.command_budget import CommandTerms, CurrentUse, Ending, next_ending
+from process_trees import alive, reaping
 from waiting import until
 
 SECOND = 10**9

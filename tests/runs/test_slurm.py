@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 import outlay
-from families import reaping
 from outlay.clock import SYSTEM, ManualClock
 from outlay.errors import InvalidValue, RunInUse
 from outlay.ledger import AttemptEnded, AttemptStarted, read_run
@@ -21,6 +20,7 @@ from outlay.runs.exec import execute
 from outlay.runs.live import Run
 from outlay.runs.options import Arguments, RunOptions, resolve
 from outlay.runs.reading import read_figures
+from process_trees import reaping
 from slurm_cluster import squeue_line
 
 LAST_TASK = {"SLURM_JOB_ID": "40", "SLURM_ARRAY_JOB_ID": "40", "SLURM_ARRAY_TASK_ID": "4"}

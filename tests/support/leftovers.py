@@ -17,9 +17,9 @@ from pathlib import Path
 
 import pytest
 
-from families import alive
 from outlay.clock import SYSTEM
 from outlay.proc.identity import command_line, own_children
+from process_trees import alive
 
 Kind = dict[Hashable, object]
 Picture = dict[str, Kind]

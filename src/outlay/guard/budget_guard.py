@@ -66,7 +66,7 @@ from outlay.guard.spend_log import (
     Verification,
     read_log_path,
 )
-from outlay.proc.process_name import has_ended, this_process
+from outlay.proc.identity import has_ended, this_process
 from outlay.rates import cost_at_most
 from outlay.units import Money, Rate
 

@@ -1,4 +1,8 @@
-"""Processes by pid *and* start time: lookup, signals and prctl; and a cgroup for one command."""
+"""Processes by pid *and* start time, since pids are reused: lookup, names in files, signals.
+
+Read from Linux's ``/proc``. Elsewhere no process is found, and only process groups can be
+signalled. Standard library only: the keeper loads this in its own interpreter.
+"""
 
 from __future__ import annotations
 
@@ -10,109 +14,13 @@ import re
 import signal
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple, Self
 
 from outlay.clock import SYSTEM, Clock
 from outlay.files import first_line, make_private
 from outlay.machine import boot_id, read_stat
-
-# A version 2 cgroup for one command, where one can be created.
-#
-# The kernel adds every child of a member, and kills all members at once, forks in progress
-# included. None is created inside a Slurm job, which Slurm accounts and ends by its own cgroups.
-
-SWITCH: Final = "OUTLAY_CGROUP"
-_OFF: Final = ("0", "false", "off", "no")
-_TRIES, _PAUSE_S = 50, 0.01
-
-
-class Cgroup:
-    """A cgroup, by its directory."""
-
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
-
-    @classmethod
-    def make(cls, name: str) -> Cgroup | None:
-        """Create a cgroup below this process's; None where that is switched off or not allowed."""
-        if os.environ.get(SWITCH, "").strip().lower() in _OFF or "SLURM_JOB_ID" in os.environ:
-            return None
-        parent = own_directory()
-        if parent is None:
-            return None
-        try:
-            (parent / name).mkdir()
-        except OSError:
-            return None
-        made = cls(parent / name)
-        if (made.directory / "cgroup.kill").exists():
-            return made
-        made.remove()
-        return None
-
-    def enter(self, pid: int) -> bool:
-        """Move a process in; its later children are members as well."""
-        return _write(self.directory / "cgroup.procs", pid)
-
-    def leave(self, pid: int) -> bool:
-        """Move a process out, to the parent cgroup."""
-        return _write(self.directory.parent / "cgroup.procs", pid)
-
-    def members(self) -> list[int]:
-        """Return the pids of all members, those of nested cgroups included."""
-        found: list[int] = []
-        for directory, _, files in os.walk(self.directory):
-            if "cgroup.procs" in files:
-                with contextlib.suppress(OSError):
-                    found += map(int, Path(directory, "cgroup.procs").read_text().split())
-        return found
-
-    def kill(self) -> None:
-        """Kill all members."""
-        _write(self.directory / "cgroup.kill", 1)
-
-    def remove(self) -> None:
-        """Remove the cgroup and nested ones, unless one has a live member.
-
-        Retries, since killed processes take a moment to exit.
-        """
-        for _ in range(_TRIES):
-            for directory, _, _ in os.walk(self.directory, topdown=False):
-                with contextlib.suppress(OSError):
-                    Path(directory).rmdir()
-            if not self.directory.exists():
-                return
-            SYSTEM.sleep(_PAUSE_S)
-
-
-def own_directory() -> Path | None:
-    """Return the directory of this process's cgroup; None without version 2."""
-    try:
-        lines = Path("/proc/self/cgroup").read_text().splitlines()
-        mounts = Path("/proc/self/mountinfo").read_text().splitlines()
-    except OSError:
-        return None
-    path = next((line[3:] for line in lines if line.startswith("0::/")), None)
-    for mount in mounts:
-        before, _, after = mount.partition(" - ")
-        if path is not None and after.startswith("cgroup2 "):
-            return Path(before.split()[4] + path)
-    return None
-
-
-def _write(path: Path, value: int) -> bool:
-    try:
-        path.write_text(str(value))
-    except OSError:
-        return False
-    return True
-
-
-# Processes by pid *and* start time, since pids are reused.
-#
-# Read from Linux's ``/proc``. Elsewhere no process is found, and only process groups can be
-# signalled. Standard library only: the keeper loads this in its own interpreter.
 
 MARK_VARIABLE: Final = "OUTLAY_SUPERVISED"
 """The environment variable with a command's mark, which its descendants inherit."""
@@ -414,3 +322,105 @@ def set_parent_death_signal(number: int) -> None:
 def _prctl(option: int, argument: object) -> None:
     with contextlib.suppress(OSError, AttributeError):  # Not Linux: no subreapers.
         ctypes.CDLL(None).prctl(option, argument, 0, 0, 0)
+
+
+# The name of a process in files: host, pid and start time, and the pid namespace, boot and machine,
+# since a container or a host of the same name has other processes.
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessName:
+    """A process as holds and notes name it: ``HOST:PID:START:NAMESPACE-BOOT-MACHINE``.
+
+    Lines of earlier versions end after the start time or the pid: ``scope`` is then None, and
+    ``start`` may be 0.
+    """
+
+    host: str
+    pid: int
+    start: int = 0
+    scope: PidScope | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> Self | None:
+        """Return the process that a text names; None if it names none."""
+        match = _PROCESS.fullmatch(text)
+        if match is None:
+            return None
+        host, pid, start, scope = match.groups()
+        namespace, boot, machine = (scope or "--").split("-")
+        known = PidScope(host, boot, namespace, machine) if scope else None
+        return cls(host, int(pid), int(start or 0), known)
+
+    def __str__(self) -> str:
+        text = f"{self.host}:{self.pid}"
+        if self.start:
+            text += f":{self.start}"
+            if self.scope is not None:
+                text += f":{self.scope.namespace}-{self.scope.boot}-{self.scope.machine}"
+        return text
+
+
+_PROCESS = re.compile(
+    "(.*?):([0-9]{1,10})(?::([0-9]{1,20})(?::([0-9]*-[0-9a-f]*-[0-9a-f]*))?)?", re.DOTALL
+)
+_HOST_NAMESPACE = "4026531836"
+"""The pid namespace of every Linux host, outside all containers."""
+
+
+def this_process() -> str:
+    """Return this process's name in holds and notes."""
+    return _name_of(os.getpid())
+
+
+@cache
+def _name_of(pid: int) -> str:
+    found, scope = read_process(pid), _short_scope()
+    return str(ProcessName(scope.host, pid, 0 if found is None else found.start, scope))
+
+
+os.register_at_fork(after_in_child=_name_of.cache_clear)
+
+
+def _short_scope() -> PidScope:
+    """Return the scope of this process's pids as a name has it."""
+    scope = pid_scope()
+    namespace = "".join(filter(str.isdigit, scope.namespace))
+    return scope._replace(boot=scope.boot[:8], namespace=namespace)
+
+
+def state_of_process(process: str) -> Literal["alive", "ended", "unknown"]:
+    """Return whether a process runs; unknown on another host or in another pid namespace."""
+    named, here = ProcessName.parse(process), _short_scope()
+    if named is None or named.host != here.host:
+        return "unknown"
+    if named.scope is None:
+        # An earlier version's. Inside a container its pid may be that of a process outside.
+        if here.namespace not in ("", _HOST_NAMESPACE):
+            return "unknown"
+    elif named.scope != here:
+        return "ended" if here.is_later_boot_of(named.scope) else "unknown"
+    return "ended" if _is_gone(named) else "alive"
+
+
+def _is_gone(named: ProcessName) -> bool:
+    found = read_process(named.pid)
+    if found is not None:
+        return found.is_dead or bool(named.start and found.start != named.start)
+    try:
+        os.kill(named.pid, 0)
+    except ProcessLookupError:
+        return True
+    except PermissionError:
+        return False
+    return False
+
+
+def has_ended(process: str) -> bool:
+    """Return whether a process is known to have ended."""
+    return state_of_process(process) == "ended"
+
+
+def is_here(process: str) -> bool:
+    """Return whether a process is known to run on this machine."""
+    return state_of_process(process) == "alive"

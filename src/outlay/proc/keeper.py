@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from outlay.clock import SYSTEM
+from outlay.proc.cgroup import Cgroup
 from outlay.proc.exit_record import ExitRecord, write_exit
 from outlay.proc.identity import (
-    Cgroup,
     Process,
     all_processes,
     below,

@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from outlay.clock import SYSTEM
-from outlay.proc.identity import Cgroup, set_parent_death_signal, set_subreaper
+from outlay.proc.cgroup import Cgroup
+from outlay.proc.identity import set_parent_death_signal, set_subreaper
 from outlay.proc.keeper import LOOK_EVERY_S, Keeper, KeeperTerms, Launch, started_event
 
 _MOST_SUCCESSORS: Final = 3

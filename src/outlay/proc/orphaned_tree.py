@@ -17,8 +17,8 @@ from typing import Any
 
 from outlay.clock import SYSTEM, Clock
 from outlay.files import make_private, write_whole
+from outlay.proc.cgroup import Cgroup
 from outlay.proc.identity import (
-    Cgroup,
     PidScope,
     Process,
     all_processes,

@@ -20,8 +20,8 @@ from typing import Any, Final, Literal
 
 from outlay.clock import SYSTEM
 from outlay.errors import NOT_EXECUTABLE, NOT_FOUND, OutlayError
+from outlay.proc.cgroup import Cgroup
 from outlay.proc.identity import (
-    Cgroup,
     Process,
     all_processes,
     below,

@@ -35,7 +35,7 @@ from outlay.guard.rental.rental import (
     rent,
 )
 from outlay.guard.rental.watch import Reaper, poll_once, start_watcher
-from outlay.proc.process_name import ProcessName, this_process
+from outlay.proc.identity import ProcessName, this_process
 from outlay.units import Duration, Money, Rate
 from rented import (
     ENVIRON,

@@ -42,7 +42,7 @@ from outlay.guard.rental.vendor_commands import preset
 from outlay.guard.rental.watch import Reaper, RentalInventory, start_watcher
 from outlay.guard.supervise import Supervisor
 from outlay.ledger import read_identity
-from outlay.proc.process_name import is_here
+from outlay.proc.identity import is_here
 from outlay.rates import cost_at_most, paid_time
 from outlay.runs.inbox import leave_notice
 from outlay.runs.options import Arguments, resolve

@@ -28,8 +28,7 @@ from outlay.guard.budget_guard import BudgetGuard
 from outlay.guard.entries import Vendor, parse_timestamp
 from outlay.guard.rental.rental import ControlledRental, list_machines
 from outlay.guard.rental.vendor_commands import ListedMachine, VendorListing
-from outlay.proc.identity import MARK_VARIABLE, register_outliving
-from outlay.proc.process_name import has_ended, this_process
+from outlay.proc.identity import MARK_VARIABLE, has_ended, register_outliving, this_process
 from outlay.store import outlay_home
 from outlay.store.home import outliving_dir
 from outlay.units import Duration
