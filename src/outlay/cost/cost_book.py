@@ -77,6 +77,10 @@ class CostRow(msgspec.Struct, frozen=True, kw_only=True):
         """The unit of its cost."""
         return Unit(self.currency, self.kind)
 
+    def unit_of(self, charge: AttemptCharge) -> Unit:
+        """Return the unit of one of its charges."""
+        return Unit(charge.currency or self.currency, self.kind)
+
     def by_currency(self) -> list[CostRow]:
         """Return this row, and one for each other currency in which the run paid.
 
@@ -111,25 +115,28 @@ _SEVERAL_CURRENCIES = select(cost_reports.c.run_id, cost_reports.c.charges).wher
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budgeted:
-    """The cost of some runs that counts towards a budget of one currency.
+    """The cost of some runs that counts towards a limit.
 
     Attributes:
+        limit: As stated, of the kind of ``spent``.
         spent: Cash; showback only if there is no cash.
         not_counted: The rest, one amount for each unit.
     """
 
+    limit: Money
     spent: Money
     assumed: Money
     not_counted: tuple[Money, ...] = ()
 
 
-def budgeted(rows: Iterable[CostRow], currency: str) -> Budgeted:
-    """Return the cost of some runs that counts towards a budget of one currency."""
+def budgeted(rows: Iterable[CostRow], limit: Money) -> Budgeted:
+    """Return the cost of some runs that counts towards a limit that is stated without a kind."""
     rows = [part for row in rows for part in row.by_currency()]
-    units = {row.unit for row in rows if row.currency == currency}
-    (unit,) = units if len(units) == 1 else (Unit(currency),)
+    units = {row.unit for row in rows if row.currency == limit.currency}
+    (unit,) = units if len(units) == 1 else (limit.unit,)
     counted = [row for row in rows if row.unit == unit]
     return Budgeted(
+        limit=unit.money(limit.micros),
         spent=sum((row.cost for row in counted), start=unit.money(0)),
         assumed=sum((row.assumed for row in counted), start=unit.money(0)),
         not_counted=tuple(sum_by_unit(row.cost for row in rows if row.unit != unit)),
@@ -220,10 +227,6 @@ class CostBook:
         with self._store.begin() as connection:
             return rows_from(connection.execute(query))
 
-    def spent(self, model: str, currency: str) -> Money:
-        """Return the total cost of a model's runs in one currency: cash, else showback."""
-        return budgeted(self.reports(model), currency).spent
-
     def set_budget(self, model: str, limit: object, now_ns: int) -> None:
         """Set a model's budget; setting the same limit again changes nothing.
 
@@ -280,10 +283,10 @@ class CostBook:
         budget = self.budget(model)
         if budget is None:
             return None
-        spent, currency = self.spent(model, budget.limit.currency), budget.limit.currency
-        limit = budget.limit.as_kind(spent.kind)
+        found = budgeted(self.reports(model), budget.limit)
+        limit, spent = found.limit, found.spent
         if stated is not None:
-            said = Money.parse(stated, name="current_cost", currency=currency)
+            said = Money.parse(stated, name="current_cost", currency=limit.currency)
             spent = max(spent, said.as_kind(spent.kind))
         fresh = self._record_thresholds(budget, reached(spent, limit), spent, now_ns)
         if not fresh:
@@ -295,7 +298,7 @@ class CostBook:
             budget_limit=float(limit.amount),
             percent_used=percent_used(spent, limit),
             timestamp=utc_datetime(now_ns),
-            currency=currency,
+            currency=limit.currency,
         )
 
     def _record_thresholds(

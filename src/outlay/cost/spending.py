@@ -165,7 +165,7 @@ def spend_of(report: CostRow) -> SpendItem:
 
 
 def _spend(report: CostRow, run: RunRow | None, charge: AttemptCharge) -> SpendItem:
-    unit = Unit(charge.currency or report.currency, report.kind)
+    unit = report.unit_of(charge)
     return SpendItem(
         source="stated" if report.source == "stated" else "ledger",
         run_id=report.run_id,

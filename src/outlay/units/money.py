@@ -154,7 +154,8 @@ class Money:
         return self.micros != 0
 
     def __str__(self) -> str:
-        return f"{decimal_text(self.micros)} {self.unit}"
+        text = f"{decimal_text(self.micros)} {self.currency}"
+        return text if self.kind == "cash" else f"{text} {self.kind}"
 
 
 class ShowbackMoney(Money):
