@@ -13,7 +13,7 @@ import pytest
 import outlay
 from command_line import in_process
 from outlay.clock import ManualClock
-from outlay.cost.cost_book import CostBook
+from outlay.cost.cost_book import CostBook, budgeted
 from outlay.export.live_runs import LiveReading
 from outlay.export.prometheus import exposition
 from outlay.report.run_document import run_document
@@ -98,8 +98,8 @@ def test_books_count_both_currencies() -> None:
 @pytest.mark.usefixtures("paid_twice")
 def test_ceiling_of_a_model_counts_its_own_currency_of_such_a_run() -> None:
     book = CostBook(open_store())
-    assert book.spent("m", "EUR") == Money.parse("6 EUR")
-    assert book.spent("m", "USD") == Money.parse("2 USD")
+    assert budgeted(book.reports("m"), Money(0, "EUR")).spent == Money.parse("6 EUR")
+    assert budgeted(book.reports("m"), Money(0, "USD")).spent == Money.parse("2 USD")
 
 
 @pytest.mark.usefixtures("paid_twice")

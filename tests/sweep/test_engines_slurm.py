@@ -160,7 +160,7 @@ def test_a_grid_without_a_price_takes_its_partitions_rate(
     (private_home / "rates.json").write_text('{"gpu": "1.20 USD/h"}')
     (run,) = plan(tmp_path, slurm={"partition": "gpu"}).runs
     assert run.entry.price is not None
-    assert str(run.entry.price.rate) == "1.20 USD/h"
+    assert str(run.entry.price.rate) == "1.20 USD/h showback"
     (stated,) = plan(tmp_path, slurm={"partition": "gpu"}, price="2 USD/h").runs
     assert stated.entry.price is not None
     assert str(stated.entry.price.rate) == "2.00 USD/h"

@@ -13,7 +13,7 @@ from sqlalchemy import Engine
 
 from outlay.budget.report import budget_report
 from outlay.clock import SYSTEM, Clock, wall_ns_of
-from outlay.cost.cost_book import CostBook
+from outlay.cost.cost_book import CostBook, budgeted
 from outlay.cost.forecast import rest_of
 from outlay.errors import Finding, OutlayError
 from outlay.export.live_runs import LiveReading, LiveRuns
@@ -133,13 +133,13 @@ class EvidenceReader:
             currency = budget.limit.currency
             mine = [run for run in runs if run.figures.model == model]
             micros = sum(_to_come(run, currency) for run in mine)
-            spent = book.spent(model, currency)
+            so_far = budgeted(book.reports(model), budget.limit)
             found.append(
                 ModelSpend(
                     model=model,
-                    limit=budget.limit.as_kind(spent.kind),
-                    spent=spent,
-                    to_come=spent.unit.money(micros),
+                    limit=so_far.limit,
+                    spent=so_far.spent,
+                    to_come=so_far.spent.unit.money(micros),
                 )
             )
         return found

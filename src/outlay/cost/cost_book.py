@@ -18,7 +18,7 @@ from outlay.store.connection import LARGEST, report_damage, upsert, writing
 from outlay.store.run_row import RunRow
 from outlay.store.runs import LISTED, rows_from
 from outlay.store.schema import budget_alerts, cost_reports, model_budgets, runs
-from outlay.units import Money, Unit
+from outlay.units import Money
 from outlay.units.money import sum_by_unit
 
 
@@ -113,25 +113,28 @@ def _with_beside(row: RunRow) -> RunRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budgeted:
-    """The cost of some runs that counts towards a budget of one currency.
+    """The cost of some runs that counts towards a limit.
 
     Attributes:
+        limit: As stated, of the kind of ``spent``.
         spent: Cash; showback only if there is no cash.
         not_counted: The rest, one amount for each unit.
     """
 
+    limit: Money
     spent: Money
     assumed: Money
     not_counted: tuple[Money, ...] = ()
 
 
-def budgeted(rows: Iterable[RunRow], currency: str) -> Budgeted:
-    """Return the cost of some runs that counts towards a budget of one currency."""
+def budgeted(rows: Iterable[RunRow], limit: Money) -> Budgeted:
+    """Return the cost of some runs that counts towards a limit that is stated without a kind."""
     rows = [part for row in rows for part in by_currency(row)]
-    units = {row.paid.unit for row in rows if row.paid.currency == currency}
-    (unit,) = units if len(units) == 1 else (Unit(currency),)
+    units = {row.paid.unit for row in rows if row.paid.currency == limit.currency}
+    (unit,) = units if len(units) == 1 else (limit.unit,)
     counted = [row for row in rows if row.paid.unit == unit]
     return Budgeted(
+        limit=unit.money(limit.micros),
         spent=sum((row.paid for row in counted), start=unit.money(0)),
         assumed=sum((row.paid_assumed for row in counted), start=unit.money(0)),
         not_counted=tuple(sum_by_unit(row.paid for row in rows if row.paid.unit != unit)),
@@ -217,10 +220,6 @@ class CostBook:
             if isinstance(run_id, str) and isinstance(metrics, dict)
         }
 
-    def spent(self, model: str, currency: str) -> Money:
-        """Return the total cost of a model's runs in one currency: cash, else showback."""
-        return budgeted(self.reports(model), currency).spent
-
     def set_budget(self, model: str, limit: object, now_ns: int) -> None:
         """Set a model's budget; setting the same limit again changes nothing.
 
@@ -277,10 +276,10 @@ class CostBook:
         budget = self.budget(model)
         if budget is None:
             return None
-        spent, currency = self.spent(model, budget.limit.currency), budget.limit.currency
-        limit = budget.limit.as_kind(spent.kind)
+        found = budgeted(self.reports(model), budget.limit)
+        limit, spent = found.limit, found.spent
         if stated is not None:
-            said = Money.parse(stated, name="current_cost", currency=currency)
+            said = Money.parse(stated, name="current_cost", currency=limit.currency)
             spent = max(spent, said.as_kind(spent.kind))
         fresh = self._record_thresholds(budget, reached(spent, limit), spent, now_ns)
         if not fresh:
@@ -292,7 +291,7 @@ class CostBook:
             budget_limit=float(limit.amount),
             percent_used=percent_used(spent, limit),
             timestamp=utc_datetime(now_ns),
-            currency=currency,
+            currency=limit.currency,
         )
 
     def _record_thresholds(

@@ -270,8 +270,8 @@ def forecast_model(
     if unspent_in != currency:
         other = f"the budget is in {unspent_in}, the runs are in {currency}"
         return replace(found, note="; ".join(filter(None, [found.note, other])))
-    spent = budgeted(rows, currency).spent
-    limit = budget.limit.as_kind(spent.kind)
+    so_far = budgeted(rows, budget.limit)
+    spent, limit = so_far.spent, so_far.limit
     found = replace(found, budget=float(limit.amount), spent=float(spent.amount))
     if not history:
         return found

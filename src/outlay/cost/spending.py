@@ -167,7 +167,7 @@ def spend_of(report: RunRow) -> SpendItem:
 
 
 def _spend(report: RunRow, run: RunRow, charge: AttemptCharge) -> SpendItem:
-    unit = Unit(charge.currency or report.paid.currency, report.kind)
+    unit = report.unit_of(charge)
     return SpendItem(
         source=report.source,
         run_id=report.run_id,

@@ -208,9 +208,8 @@ def _sum(parts: Iterable[SpentPart], unit: Unit) -> Money:
 
 def _limits(book: CostBook, guards: Sequence[GuardReading]) -> Iterator[LimitLine]:
     for model, budget in book.budgets().items():
-        spent = budgeted(book.reports(model), budget.limit.currency).spent
-        limit = budget.limit.as_kind(spent.kind)
-        yield LimitLine(name=f"budget of {model}", used=spent, limit=limit)
+        found = budgeted(book.reports(model), budget.limit)
+        yield LimitLine(name=f"budget of {model}", used=found.spent, limit=found.limit)
     for guard in guards:
         for each in guard.standings:
             used = each.captured + each.held

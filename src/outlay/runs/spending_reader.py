@@ -23,7 +23,7 @@ from outlay.ledger.attempts import DEAD_AFTER_NS
 from outlay.runs.collect import refresh_registered
 from outlay.store.run_row import AttemptCharge, RunRow
 from outlay.store.runs import damaged_logs, list_runs
-from outlay.units import Money, Rate
+from outlay.units import Money, Rate, Unit
 
 if TYPE_CHECKING:
     from sqlalchemy import Engine
@@ -217,7 +217,7 @@ def in_no_run(rented: RentedMachine, reports: Iterable[RunRow]) -> Iterator[Spen
     """
     assert rented.hold.rental is not None
     cost_until = rented.hold.rental.cost_until
-    on_it = list(charges_on(rented.hold, rented.rate.currency, reports))
+    on_it = list(charges_on(rented.hold, rented.rate.unit, reports))
     edges = month_edges(rented.start_ns, rented.end_ns)
     for start_ns, end_ns in pairwise(edges):
         is_first, is_last = start_ns == edges[0], end_ns == edges[-1]
@@ -245,10 +245,9 @@ def in_no_run(rented: RentedMachine, reports: Iterable[RunRow]) -> Iterator[Spen
         )
 
 
-def charges_on(hold: Hold, currency: str, reports: Iterable[RunRow]) -> Iterator[AttemptCharge]:
-    """Yield the cash charges of runs on the rented machine of a hold, in one currency."""
+def charges_on(hold: Hold, unit: Unit, reports: Iterable[RunRow]) -> Iterator[AttemptCharge]:
+    """Yield the charges of runs on the rented machine of a hold, of one unit."""
     for report in reports:
-        for charge in report.charges or () if report.kind == "cash" else ():
-            paid_in = charge.currency or report.paid.currency
-            if paid_in == currency and hold.is_machine(charge.machine):
+        for charge in report.charges or ():
+            if report.unit_of(charge) == unit and hold.is_machine(charge.machine):
                 yield charge

@@ -8,7 +8,7 @@ import msgspec
 from msgspec.structs import force_setattr
 
 from outlay.errors import Finding
-from outlay.units import Money
+from outlay.units import Money, Unit
 from outlay.units.money import Kind
 
 
@@ -148,6 +148,10 @@ class RunRow(msgspec.Struct, frozen=True, kw_only=True):
     def paid_assumed(self) -> Money:
         """The assumed part of the cost of a run that has a price."""
         return self.paid * 0 if self.assumed is None else self.assumed
+
+    def unit_of(self, charge: AttemptCharge) -> Unit:
+        """Return the unit of one of its charges."""
+        return Unit(charge.currency or self.paid.currency, self.kind)
 
     @property
     def at_ns(self) -> int:

@@ -73,12 +73,23 @@ class Unit(NamedTuple):
         return self.currency if self.kind == "cash" else f"{self.currency} {self.kind}"
 
 
+class _InUnit:
+    """What an amount and a rate have in common: a currency, and a kind that is no field in JSON."""
+
+    __slots__ = ()
+    kind: ClassVar[Kind] = "cash"
+    currency: str
+
+    @property
+    def unit(self) -> Unit:
+        """Its currency and kind."""
+        return Unit(self.currency, self.kind)
+
+
 @total_ordering
 @dataclass(frozen=True, slots=True)
-class Money:
+class Money(_InUnit):
     """An amount of one unit, exact to the micro-unit; may be negative as a difference."""
-
-    kind: ClassVar[Kind] = "cash"
 
     micros: int
     currency: str = "USD"
@@ -111,11 +122,6 @@ class Money:
             value, name=name, currency=currency, rounding=rounding, expected=_EXPECTED_MONEY
         )
         return cls(micros, currency)
-
-    @property
-    def unit(self) -> Unit:
-        """Its currency and kind."""
-        return Unit(self.currency, self.kind)
 
     def as_kind(self, kind: Kind) -> Money:
         """Return the same amount as cash or showback: for one that was stated without a kind."""
@@ -154,7 +160,8 @@ class Money:
         return self.micros != 0
 
     def __str__(self) -> str:
-        return f"{decimal_text(self.micros)} {self.unit}"
+        text = f"{decimal_text(self.micros)} {self.currency}"
+        return text if self.kind == "cash" else f"{text} {self.kind}"
 
 
 class ShowbackMoney(Money):
@@ -165,10 +172,8 @@ class ShowbackMoney(Money):
 
 
 @dataclass(frozen=True, slots=True)
-class Rate:
+class Rate(_InUnit):
     """Money per hour, exact to the micro-unit."""
-
-    kind: ClassVar[Kind] = "cash"
 
     micros_per_hour: int
     currency: str = "USD"
@@ -186,11 +191,6 @@ class Rate:
             value, name=name, currency=currency, rounding="half-even", expected=_EXPECTED_RATE
         )
         return cls(micros, currency)
-
-    @property
-    def unit(self) -> Unit:
-        """The currency and kind of its money."""
-        return Unit(self.currency, self.kind)
 
     @property
     def per_hour(self) -> Money:

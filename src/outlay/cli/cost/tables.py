@@ -196,17 +196,16 @@ def budget_rows(books: CostBooks) -> list[BudgetRow]:
     """Return the state of every model's budget."""
     rows = []
     for model, budget in books.book.budgets().items():
-        found = budgeted(books.reports(model), budget.limit.currency)
-        limit = budget.limit.as_kind(found.spent.kind)
+        found = budgeted(books.reports(model), budget.limit)
         rows.append(
             BudgetRow(
                 model=model,
-                limit=limit,
+                limit=found.limit,
                 spent=found.spent,
                 assumed=found.assumed,
-                left=limit - found.spent,
-                percent_used=percent_used(found.spent, limit),
-                status=_STANDING[highest_reached(found.spent, limit)],
+                left=found.limit - found.spent,
+                percent_used=percent_used(found.spent, found.limit),
+                status=_STANDING[highest_reached(found.spent, found.limit)],
                 not_counted=found.not_counted,
             )
         )

@@ -299,7 +299,7 @@ def _shares_of(hold: Hold) -> dict[str, Money]:
     now_ns, store = SYSTEM.wall_ns(), open_store()
     cost = hold.rental.cost_until(now_ns)
     refresh_books(store, now_ns)
-    charges = charges_on(hold, cost.currency, CostBook(store).reports(with_charges=True))
+    charges = charges_on(hold, cost.unit, CostBook(store).reports(with_charges=True))
     in_runs = Money(sum(charge.micros for charge in charges), cost.currency)
     return {"cost": cost, "in_runs": in_runs, "in_no_run": cost - in_runs}
 
