@@ -11,7 +11,6 @@ ended is read again only if
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -27,8 +26,8 @@ from outlay.decoding import MEBIBYTE, BadDocument, open_regular
 from outlay.errors import Finding, InvalidValue, OutlayError
 from outlay.files import FileStamp, stamp_of
 from outlay.ledger import ACCOUNTS, AttemptStarted, read_identity, segment_paths
-from outlay.ledger.codec import decode_block
 from outlay.ledger.price import Kind
+from outlay.ledger.reader import header_of
 from outlay.ledger.segments import id_from_name
 from outlay.runs.directories import InboxNotice, notices
 from outlay.store import open_store, outlay_home
@@ -385,11 +384,3 @@ def own_headers(directory: Path) -> Iterator[AttemptStarted]:
 
 def _is_account(header: AttemptStarted) -> bool:
     return header.launch.startswith(f"{ACCOUNTS}-")
-
-
-def header_of(path: Path) -> AttemptStarted | None:
-    """Return the first record of a segment, without reading the rest; None if damaged."""
-    with contextlib.suppress(OSError, BadDocument), os.fdopen(open_regular(path), "rb") as stream:
-        records = decode_block(stream.readline(MEBIBYTE)).records
-        return next((each for each in records if isinstance(each, AttemptStarted)), None)
-    return None

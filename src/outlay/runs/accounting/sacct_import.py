@@ -45,6 +45,7 @@ from outlay.ledger import (
     read_lives,
     segment_paths,
 )
+from outlay.ledger.reader import header_of
 from outlay.ledger.segments import id_from_name
 from outlay.rates import GpuPiece, MachineAfter, gpu_pieces, machine_after, total_gpus
 from outlay.runs.accounting.sacct import SacctJob, Stay, left_over
@@ -52,7 +53,6 @@ from outlay.runs.collect import (
     SACCT,
     SETTLED,
     collect,
-    header_of,
     jobs_of,
     own_headers,
     refresh_registered,
