@@ -155,57 +155,37 @@ def _wait(file: int, kind: int, patience_s: float, clock: Clock) -> None:
     Raises:
         FileLocked: The lock was not free, nor the file changed, within ``patience_s``.
     """
+    # A thread waits, since flock has no timeout, on a copy of the descriptor: the same lock. If it
+    # is granted after the caller has given up and closed its own, closing the copy frees it.
+    copy, ended, errors = os.dup(file), threading.Event(), list[OSError]()
+
+    def wait() -> None:
+        try:
+            fcntl.flock(copy, kind)
+        except OSError as error:
+            errors.append(error)
+        finally:
+            os.close(copy)
+            ended.set()
+
     try:
-        waiter = _Waiter(file, kind)
+        threading.Thread(target=wait, name="outlay-flock", daemon=True).start()
     except RuntimeError:  # No thread can be started: at the limit, or the interpreter is ending.
+        os.close(copy)
         _poll(file, kind, patience_s, clock)
         return
     before = _state(file)
-    while not waiter.wait(patience_s):
+    while not ended.wait(patience_s):
         if (now := _state(file)) == before:
             raise FileLocked
         before = now
+    if errors:
+        raise errors[0]
 
 
 def _state(file: int) -> tuple[int, int]:
     stat = os.fstat(file)
     return stat.st_size, stat.st_mtime_ns
-
-
-class _Waiter:
-    """A thread that waits in ``flock``, which has no timeout of its own.
-
-    It uses a duplicate of the descriptor, which means the same lock. If the caller has given up and
-    closed its own when the lock is granted, closing the duplicate frees it.
-    """
-
-    def __init__(self, file: int, kind: int) -> None:
-        self._file = os.dup(file)
-        self._kind = kind
-        self._ended = threading.Event()
-        self._error: OSError | None = None
-        try:
-            threading.Thread(target=self._run, name="outlay-flock", daemon=True).start()
-        except RuntimeError:
-            os.close(self._file)
-            raise
-
-    def _run(self) -> None:
-        try:
-            fcntl.flock(self._file, self._kind)
-        except OSError as error:
-            self._error = error
-        finally:
-            os.close(self._file)
-            self._ended.set()
-
-    def wait(self, timeout_s: float) -> bool:
-        """Return whether the lock was granted in time."""
-        if not self._ended.wait(timeout_s):
-            return False
-        if self._error is not None:
-            raise self._error
-        return True
 
 
 def _poll(file: int, kind: int, patience_s: float, clock: Clock) -> None:

@@ -302,6 +302,25 @@ def lines_of(path: Path) -> int:
     return sum(1 for line in text_of(path).splitlines() if line.strip())
 
 
+WORLDS = {
+    r"\bfcntl\b": {"locks"},
+    r'"(?:squeue|scancel|scontrol|sacct", "--)': {"slurm"},
+    r'"CUDA_VISIBLE_DEVICES"|driver/nvidia|random/boot_id': {"machine"},
+    r"\bLedgerReader\(": {
+        "ledger/attempts", "ledger/reader", "goodput/follower", "budget/history",
+        "sweep/run/attempt_log",
+    },
+}  # fmt: skip
+"""What only these modules use: locks of files, Slurm's commands, the machine, run logs."""
+
+
+@pytest.mark.parametrize(("pattern", "modules"), WORLDS.items(), ids=range(len(WORLDS)))
+def test_an_outside_world_has_one_module(pattern: str, modules: set[str]) -> None:
+    found = [path for path in SOURCES if re.search(pattern, text_of(path))]
+    root = ROOT / "src" / "outlay"
+    assert {str(path.relative_to(root).with_suffix("")) for path in found} == modules
+
+
 def test_no_module_is_too_long() -> None:
     lengths = {name_of(path): lines_of(path) for path in SOURCES}
     assert {name for name, length in lengths.items() if length > LONGEST} == LONGER.keys()

@@ -13,7 +13,7 @@ import pytest
 from outlay.proc import identity
 from outlay.proc.identity import PidScope, ProcessName, state_of_process, this_process
 from outlay.proc.orphaned_tree import TreeRecord, find_orphaned_trees, write_record
-from outlay.sweep.state.setup import SweepLock, holder_of
+from outlay.sweep.state.setup import holder_of, lock_sweep
 from system_parts import in_pid_namespace
 
 JUDGE = (
@@ -89,7 +89,7 @@ def test_the_harness_of_a_sweep_in_another_namespace_is_not_here(tmp_path: Path)
     """Its pid would be that of another process, which ``outlay sweep cancel`` must not signal."""
     look = "import sys; from pathlib import Path; from outlay.sweep.state.setup import holder_of; "
     look += "print(holder_of(Path(sys.argv[1])).is_here)"
-    with SweepLock(tmp_path):
+    with lock_sweep(tmp_path):
         holder = holder_of(tmp_path)
         assert holder is not None
         assert holder.is_here

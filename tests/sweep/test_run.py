@@ -28,7 +28,7 @@ from outlay.sweep.run.sweeps import Cancelled, Result, cancel, resume, start
 from outlay.sweep.state.manifest import Journal, read_events, read_manifest
 from outlay.sweep.state.outcomes import Event, RunState
 from outlay.sweep.state.setup import LOCK_FILE as LOCK
-from outlay.sweep.state.setup import SweepLock
+from outlay.sweep.state.setup import lock_sweep
 from outlay.units import Money
 from waiting import until
 
@@ -385,7 +385,7 @@ def test_an_engine_is_closed_also_if_a_job_cannot_be_cancelled(
     root, engine = left_on_a_cluster(tmp_path), Mock()
     engine.reattach.side_effect = OSError("no answer")
     monkeypatch.setattr("outlay.sweep.run.sweeps.engine_named", lambda *_: engine)
-    with SweepLock(root), pytest.raises(OSError, match="no answer"):
+    with lock_sweep(root), pytest.raises(OSError, match="no answer"):
         cancel(root, ["002_group00_01"])
     engine.close.assert_called_once_with()
 
@@ -398,7 +398,7 @@ def test_cancelling_a_run_that_a_sweep_does_not_have_names_those_it_has(tmp_path
 
 def test_a_sweep_that_another_machine_runs_is_not_cancelled_here(tmp_path: Path) -> None:
     root = run_grid(tmp_path, "exit 0").root
-    with SweepLock(root):
+    with lock_sweep(root):
         (root / LOCK).write_text(f"{os.getpid()} another-machine")
         with pytest.raises(RunElsewhere, match="on another-machine"):
             cancel(root)
@@ -406,7 +406,7 @@ def test_a_sweep_that_another_machine_runs_is_not_cancelled_here(tmp_path: Path)
 
 def test_a_sweep_whose_process_is_gone_has_no_holder(tmp_path: Path) -> None:
     root = run_grid(tmp_path, "exit 0").root
-    with SweepLock(root):
+    with lock_sweep(root):
         (root / LOCK).write_text(str(2**22 + 1))
         assert cancel(root) == Cancelled()
 

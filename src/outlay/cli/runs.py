@@ -144,24 +144,24 @@ def show_runs(
 
 def _watch(directory: Path | None, *, as_json: bool) -> None:
     """Refresh the running runs until interrupted; each round reads only new records."""
-    from outlay.web.book_reader import BookReader  # Does not need the extra `web`.
+    from outlay.runs.run_poller import RunPoller  # Loads NumPy.
 
-    books = BookReader()
+    poller = RunPoller(open_store(), cached=True)
     below = "" if directory is None else f"{directory.absolute()}/"
 
     def read() -> list[RunReading]:
-        return [r for r in books.running() if f"{r.view.dir}/".startswith(below)]
+        return [r for r in poller.running() if f"{r.view.dir}/".startswith(below)]
 
     if as_json:
         while True:
-            print_json_line([_live_row(reading, books.now_ns) for reading in read()])
+            print_json_line([_live_row(reading, SYSTEM.wall_ns()) for reading in read()])
             sys.stdout.flush()
             SYSTEM.sleep(WATCH_S)
     from rich.live import Live
 
     with Live(console=console, auto_refresh=False) as live:
         while True:
-            live.update(_live_table(read(), books.now_ns), refresh=True)
+            live.update(_live_table(read(), SYSTEM.wall_ns()), refresh=True)
             SYSTEM.sleep(WATCH_S)
 
 

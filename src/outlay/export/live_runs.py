@@ -1,7 +1,4 @@
-"""Polls the registered runs that are alive, and the ceilings of spend logs.
-
-Keeps one reader per run, so that a further poll parses only new records.
-"""
+"""Polls the registered runs that are alive, and the ceilings of spend logs."""
 
 from __future__ import annotations
 
@@ -16,9 +13,8 @@ from outlay.clock import SYSTEM, Clock
 from outlay.errors import Finding, OutlayError
 from outlay.guard.balance import ScopeStanding
 from outlay.guard.budget_guard import BudgetGuard
-from outlay.runs.collect import refresh_registered
-from outlay.runs.reading import RunReader, RunReading
-from outlay.store.runs import RunFilter, list_runs
+from outlay.runs.reading import RunReading
+from outlay.runs.run_poller import RunPoller
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,31 +42,17 @@ class LiveRuns:
     def __init__(
         self, store: Engine, log_paths: Sequence[Path] = (), *, clock: Clock = SYSTEM
     ) -> None:
-        self._store = store
         self._log_paths = tuple(dict.fromkeys(path.absolute() for path in log_paths))
         self._clock = clock
-        self._readers: dict[str, RunReader] = {}
+        self._poller = RunPoller(store, clock=clock, cached=False)
         self._lock = threading.Lock()  # A server polls from several threads.
 
     def read(self) -> LiveReading:
         """Return live runs and ceilings; a log that cannot be read is a finding."""
-        with self._lock:
-            return self._read()
-
-    def _read(self) -> LiveReading:
         now_ns = self._clock.wall_ns()
-        findings = list(refresh_registered(self._store, now_ns).findings)
-        rows = list_runs(self._store, RunFilter(status="running"))
-        known = self._readers
-        self._readers = {r.dir: known.get(r.dir) or RunReader(Path(r.dir)) for r in rows}
-        runs = []
-        for directory, reader in self._readers.items():
-            try:
-                reading = reader.read(now_ns)
-            except (OutlayError, OSError) as error:
-                findings.append(Finding(source=directory, message=str(error)))
-            else:
-                runs += [reading] if reading.status == "running" else []
+        with self._lock:
+            runs = self._poller.running()
+            findings = [*self._poller.findings, *self._poller.unread]
         guards = read_guards(self._log_paths, findings, clock=self._clock)
         return LiveReading(t_ns=now_ns, runs=tuple(runs), guards=guards, findings=tuple(findings))
 

@@ -297,6 +297,21 @@ def read_run(run_dir: Path, statements: Mapping[str, LastStatement] | None = Non
     return RunLog(segments, reader.findings(), reader.unplaced())
 
 
+def first_records(path: Path, most_bytes: int) -> Sequence[Record]:
+    """Return the records in the first bytes of a segment; none if it cannot be read."""
+    with contextlib.suppress(OSError, BadDocument), os.fdopen(open_regular(path), "rb") as stream:
+        block = stream.read(most_bytes)
+        return decode_block(block[: block.rfind(b"\n") + 1]).records
+    return ()
+
+
+def header_of(path: Path) -> AttemptStarted | None:
+    """Return the first record of a segment, without reading the rest; None if damaged."""
+    with contextlib.suppress(OSError, ValueError), _map(path) as log:  # ValueError: it is empty.
+        return _header(log)
+    return None
+
+
 def _whole_lines(block: bytes, stream: BinaryIO) -> bytes:
     """Return the block's whole lines; if it has none, read on to the end of its line."""
     end = block.rfind(b"\n") + 1
@@ -365,11 +380,8 @@ def unsaved_text(unsaved: range) -> str:
 def _newest_first(paths: Sequence[Path]) -> list[Path]:
     begins: list[tuple[int, AttemptStarted | None]] = []
     for path in paths:
-        header = None
-        with contextlib.suppress(OSError, ValueError), _map(path) as log:
-            header = _header(log)
         segment = id_from_name(path)
-        begins.append((0 if segment is None else segment.start_ns, header))
+        begins.append((0 if segment is None else segment.start_ns, header_of(path)))
     return [paths[place] for place in reversed(order_of_starts(begins))]
 
 

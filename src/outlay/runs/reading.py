@@ -269,6 +269,10 @@ class RunReader:
     def __init__(self, run_dir: Path) -> None:
         self._follower = GoodputFollower(run_dir)
 
+    def read_present(self, now_ns: int) -> RunReading:
+        """Return the run at ``now_ns``; raises NotARun."""
+        return RunReading(self._follower.view(now_ns))
+
     def read(self, now_ns: int) -> RunReading:
         """Return the run at its end, or at its last record while it is alive.
 

@@ -1,8 +1,7 @@
 """The data of the pages: registered runs and sweeps, cached for all open pages.
 
-A run's log is followed: a second reading parses only what was appended. However many pages are
-open, a run is read at most every ``PERIOD_NS``; idle readers are dropped. All of it happens in one
-thread: a RunView refers to an account that the next reading extends in place.
+However many pages are open, a run is read at most every ``PERIOD_NS``. All of it happens in one
+thread, as ``RunPoller`` needs.
 """
 
 from __future__ import annotations
@@ -10,18 +9,15 @@ from __future__ import annotations
 import hashlib
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from outlay.clock import SYSTEM, Clock
-from outlay.errors import Finding, OutlayError
-from outlay.files import FileStamp, stamp_of
-from outlay.goodput.follower import GoodputFollower
+from outlay.errors import OutlayError
 from outlay.report.files import SweepAccount, read_sweep
-from outlay.runs.collect import log_stamp, refresh_registered
-from outlay.runs.reading import RunReading
-from outlay.store import open_store, outlay_home
+from outlay.runs.collect import log_stamp
+from outlay.runs.run_poller import REFRESH_NS, RunPoller, inbox_stamp
+from outlay.store import open_store
 from outlay.store.run_row import RunRow
 from outlay.store.runs import RunFilter, get, list_runs, run_dirs, values_of
 from outlay.sweep.state.manifest import JOURNAL, is_sweep
@@ -32,15 +28,8 @@ from outlay.web.page import People
 if TYPE_CHECKING:
     from sqlalchemy import Engine
 
-PERIOD_NS: Final = 1_500_000_000
-"""How long a reading is cached, so that a step is on the page within two seconds."""
-_REGISTER_NS: Final = 10_000_000_000
-_IDLE_NS: Final = 60_000_000_000
 _MOST_ANSWERS: Final = 16
 _MOST_PEOPLE: Final = 10_000
-_MOST_OPEN: Final = 64
-_MOST_BYTES: Final = 600_000_000
-"""The most log bytes of kept readers, not counting the newest one."""
 
 
 Answer = TypeVar("Answer")
@@ -53,17 +42,6 @@ class UnknownRun(OutlayError):
         super().__init__(
             f"no {kind} {name[:80]!r} is registered here; outlay import runs DIR does that"
         )
-
-
-@dataclass(slots=True)
-class _RunLook:
-    """A run's follower and its last reading."""
-
-    follower: GoodputFollower
-    reading: RunReading
-    stamp: FileStamp | None
-    looked_ns: int
-    asked_ns: int
 
 
 class AnswerCache:
@@ -89,12 +67,9 @@ class BookReader:
         self.clock = clock
         self.people = people or People(hidden=False)
         self.store: Engine = open_store()
-        self.findings: list[Finding] = []
         self.cache = AnswerCache()
-        self._looks: OrderedDict[str, _RunLook] = OrderedDict()
-        self._registered_ns = -_REGISTER_NS
-        self._inbox: FileStamp | None = None
-        self._roots: tuple[int, dict[str, Path]] = (-_REGISTER_NS, {})
+        self.runs = RunPoller(self.store, clock=clock, cached=True)
+        self._roots: tuple[int, dict[str, Path]] = (-REFRESH_NS, {})
         self._since: dict[tuple[str, int | None, int], Money | None] = {}
 
     @property
@@ -105,84 +80,10 @@ class BookReader:
     # Runs
 
     def refresh(self) -> None:
-        """Register new runs: at once if the inbox changed, else every ten seconds."""
-        now_ns, inbox = self.clock.monotonic_ns(), inbox_stamp()
-        if now_ns - self._registered_ns < _REGISTER_NS and inbox == self._inbox:
-            return
-        self._registered_ns, self._inbox = now_ns, inbox
-        collected = refresh_registered(self.store, self.now_ns, read=self._figures)
-        self.findings = collected.findings
-        if self.people.hidden:
+        """Register new runs; at most every ten seconds, unless one has just started."""
+        if self.runs.refresh() and self.people.hidden:
             for user in values_of(self.store, "user", limit=_MOST_PEOPLE):
                 self.people.name(user)  # Hidden in every text from here on.
-        self._drop_idle()
-
-    def _figures(self, run_dir: Path, now_ns: int) -> RunRow:
-        del now_ns  # Each reading has its own present.
-        return self.reading(run_dir).figures
-
-    def reading(self, run_dir: Path | str) -> RunReading:
-        """Return a run's reading, at most ``PERIOD_NS`` old.
-
-        Raises:
-            NotARun: The directory has no run log.
-        """
-        name, now_ns = str(run_dir), self.clock.monotonic_ns()
-        look = self._looks.get(name)
-        if look is None or self._is_stale(look, name, now_ns):
-            look = self._look(name, look, now_ns)
-        look.asked_ns = now_ns
-        self._looks.move_to_end(name)
-        return look.reading
-
-    def _is_stale(self, look: _RunLook, run_dir: str, now_ns: int) -> bool:
-        if now_ns - look.looked_ns < PERIOD_NS:
-            return False
-        return look.reading.status == "running" or log_stamp(run_dir) != look.stamp
-
-    def _look(self, run_dir: str, look: _RunLook | None, now_ns: int) -> _RunLook:
-        stamp = log_stamp(run_dir)
-        follower = look.follower if look else GoodputFollower(Path(run_dir))
-        try:
-            reading = RunReading(follower.view(self.now_ns))
-        except OutlayError:
-            self._looks.pop(run_dir, None)
-            raise
-        found = _RunLook(follower, reading, stamp, now_ns, now_ns)
-        self._looks[run_dir] = found
-        self._drop_excess()
-        return found
-
-    def _drop_excess(self) -> None:
-        """Drop the least recently used readers beyond the limits."""
-        while len(self._looks) > 1 and (
-            len(self._looks) > _MOST_OPEN
-            or sum(look.stamp[0] for look in self._looks.values() if look.stamp) > _MOST_BYTES
-        ):
-            self._looks.popitem(last=False)
-
-    def _drop_idle(self) -> None:
-        oldest_ns = self.clock.monotonic_ns() - _IDLE_NS
-        for name in [name for name, look in self._looks.items() if look.asked_ns < oldest_ns]:
-            del self._looks[name]
-
-    @property
-    def open_readers(self) -> int:
-        """How many run readers are in memory."""
-        return len(self._looks)
-
-    def running(self) -> list[RunReading]:
-        """Return the running runs, latest start first; unreadable ones are left out."""
-        self.refresh()
-        found = []
-        for row in list_runs(self.store, RunFilter(status="running")):
-            try:
-                reading = self.reading(row.dir)
-            except (OutlayError, OSError):  # It is in ``findings`` after the next refresh.
-                continue
-            if reading.status == "running":
-                found.append(reading)
-        return found
 
     def spent_since(self, since_ns: int) -> list[Money]:
         """Return what runs have cost since an instant, by unit."""
@@ -199,7 +100,7 @@ class BookReader:
         if row.status != "running" and key in self._since:
             return self._since[key]
         try:
-            view = self.reading(row.dir).view
+            view = self.runs.reading(row.dir).view
         except (OutlayError, OSError):
             return row.cost
         begin_ns, end_ns = max(since_ns, view.timeline.start_ns), view.timeline.end_ns
@@ -228,14 +129,14 @@ class BookReader:
 
     def stamp(self, run_dirs: list[str]) -> object:
         """Return a value that changes with one of these runs or the list of runs."""
-        return (inbox_stamp(), self._registered_ns, *(log_stamp(each) for each in run_dirs))
+        return (inbox_stamp(), self.runs.refreshed_ns, *(log_stamp(each) for each in run_dirs))
 
     # Sweeps
 
     def sweeps(self) -> dict[str, Path]:
         """Return the sweeps of registered runs, by id."""
         at_ns, found = self._roots
-        if self.clock.monotonic_ns() - at_ns > _REGISTER_NS:
+        if self.clock.monotonic_ns() - at_ns > REFRESH_NS:
             self.refresh()
             parents = dict.fromkeys(Path(each).parent for each in run_dirs(self.store))
             found = {sweep_id(root): root for root in parents if is_sweep(root)}
@@ -271,11 +172,6 @@ class BookReader:
         except OSError:
             size = 0
         return (size, *logs)
-
-
-def inbox_stamp() -> FileStamp | None:
-    """Return a value that changes when a run asks to be registered."""
-    return stamp_of(f"{outlay_home()}/inbox", suffix=".json")
 
 
 def sweep_id(root: Path) -> str:

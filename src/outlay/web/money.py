@@ -325,4 +325,4 @@ def _views(run_ids: Iterable[str], books: BookReader) -> Iterator[tuple[str, Run
     """Yield the runs whose logs can be read, by id."""
     for run_id in run_ids:
         with suppress(OutlayError, OSError):
-            yield run_id, books.reading(books.row(run_id).dir).view
+            yield run_id, books.runs.reading(books.row(run_id).dir).view

@@ -37,7 +37,8 @@ def now_stamp(ask: PageQuery, books: BookReader) -> object:
 def now_page(ask: PageQuery, books: BookReader) -> Page:
     """Return the start page."""
     del ask
-    running = books.running()
+    books.refresh()
+    running = books.runs.running()
     figures = [reading.figures for reading in running]
     dead = list_runs(books.store, RunFilter(status="dead"), limit=_MOST_DEAD)
     rented, errors = living_rentals(known_logs(), clock=books.clock)
@@ -47,7 +48,7 @@ def now_page(ask: PageQuery, books: BookReader) -> Page:
     today = books.spent_since(books.now_ns - books.now_ns % _DAY_NS)
     standings, doubts = standings_of_logs(books)
     found = [
-        *errors, *unread, *doubts, *books.findings, *findings_in([*figures, *dead]),
+        *errors, *unread, *doubts, *books.runs.findings, *findings_in([*figures, *dead]),
         *dead_runs(dead), *_lately(books),
     ]  # fmt: skip
     findings = sorted(dict.fromkeys(found), key=lambda each: each.severity != "error")

@@ -112,7 +112,7 @@ def _current(row: RunRow, books: BookReader) -> RunRow:
     if row.status != "running":
         return row
     try:
-        return books.reading(row.dir).figures
+        return books.runs.reading(row.dir).figures
     except (OutlayError, OSError):
         return row
 
@@ -229,7 +229,7 @@ def compare_stamp(ask: PageQuery, books: BookReader) -> object:
 def compare_page(ask: PageQuery, books: BookReader) -> Page:
     """Return the comparison of the selected runs."""
     chosen = ask.every("run")[:_MOST_COMPARED]
-    readings = [books.reading(books.row(run).dir) for run in chosen]
+    readings = [books.runs.reading(books.row(run).dir) for run in chosen]
     axis = _axis(ask)
     crumbs = '<p class="crumbs"><a href="/runs">Runs</a></p>'
     if not readings:
@@ -264,13 +264,13 @@ def _with_axis_tabs(document: Document, ask: PageQuery) -> list[str]:
 def run_stamp(ask: PageQuery, books: BookReader) -> object:
     """Return the page's stamp."""
     row = books.row(ask.name)
-    return (books.stamp([row.dir]), books.reading(row.dir).status)
+    return (books.stamp([row.dir]), books.runs.reading(row.dir).status)
 
 
 def run_page(ask: PageQuery, books: BookReader) -> Page:
     """Return a run's report."""
     row = books.row(ask.name)
-    reading = books.reading(row.dir)
+    reading = books.runs.reading(row.dir)
     books.people.name(row.user)
     key = (row.run_id, _axis(ask), id(reading))
 

@@ -30,9 +30,10 @@ from outlay.escaping import html_text, json_text, terminal_text, write_csv
 from outlay.export.live_runs import LiveRuns
 from outlay.export.prometheus import CONTENT_TYPE, exposition
 from outlay.report import html
+from outlay.runs.run_poller import PERIOD_NS
 from outlay.web import guard, money, now, prices, runs
 from outlay.web.access import Access, AccessMiddleware, ServerAddress
-from outlay.web.book_reader import PERIOD_NS, BookReader, UnknownRun
+from outlay.web.book_reader import BookReader, UnknownRun
 from outlay.web.limits import (
     RequestLimit,
     ServerLimits,
@@ -215,7 +216,7 @@ class WebServer:
     async def _health(self, request: Request) -> Response:
         """Return the number of open streams and of run readers in memory."""
         del request
-        found = {"streams": self.live.streams, "readers": self.books.open_readers}
+        found = {"streams": self.live.streams, "readers": self.books.runs.open_readers}
         return Response(msgspec.json.encode(found), media_type="application/json")
 
     async def _events(self, request: Request) -> Response:

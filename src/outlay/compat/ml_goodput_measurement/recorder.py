@@ -25,7 +25,6 @@ from outlay.clock import SYSTEM, Clock, utc_datetime, wall_ns_of
 from outlay.errors import InvalidValue
 from outlay.ledger import (
     AttemptEnded,
-    LedgerReader,
     Payload,
     Price,
     RunIdentity,
@@ -33,6 +32,8 @@ from outlay.ledger import (
     SegmentWriter,
     claim_identity,
     ledger_dir,
+    read_run,
+    segment_paths,
 )
 from outlay.ledger.price import is_price_name, typed_price
 from outlay.machine import gpu_model, visible_gpus
@@ -145,10 +146,11 @@ class LocalRunLog:
         """
         after = _place(start_time, "~") if last_entry_info is None else _place(*last_entry_info)
         until = (math.inf, "") if end_time is None else _place(end_time, "~")
+        log = read_run(self.run_dir).segments if segment_paths(self.run_dir) else {}
         found = sorted(
-            ((record.t_ns // 1000, f"{chunk.segment.file_name}:{record.seq:012d}"), record.data)
-            for chunk in LedgerReader(self.run_dir).poll()
-            for record in chunk.records
+            ((record.t_ns // 1000, f"{segment.file_name}:{record.seq:012d}"), record.data)
+            for segment, records in log.items()
+            for record in records
             if isinstance(record, Payload) and self._is_mine(record.data)
         )
         chosen = [(place, data) for place, data in found if after < place <= until]

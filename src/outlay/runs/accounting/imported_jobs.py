@@ -7,7 +7,6 @@ store.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
 from collections.abc import Iterable, Iterator
@@ -16,7 +15,7 @@ from typing import Final
 
 from outlay.decoding import MEBIBYTE, BadDocument, open_regular
 from outlay.ledger import ACCOUNTS, AttemptStarted, read_identity, segment_paths
-from outlay.ledger.codec import decode_block
+from outlay.ledger.reader import header_of
 from outlay.ledger.segments import id_from_name
 from outlay.store import outlay_home
 
@@ -92,11 +91,3 @@ def own_headers(directory: Path) -> Iterator[AttemptStarted]:
 
 def _is_account(header: AttemptStarted) -> bool:
     return header.launch.startswith(f"{ACCOUNTS}-")
-
-
-def header_of(path: Path) -> AttemptStarted | None:
-    """Return the first record of a segment, without reading the rest; None if damaged."""
-    with contextlib.suppress(OSError, BadDocument), os.fdopen(open_regular(path), "rb") as stream:
-        records = decode_block(stream.readline(MEBIBYTE)).records
-        return next((each for each in records if isinstance(each, AttemptStarted)), None)
-    return None

@@ -45,12 +45,12 @@ from outlay.ledger import (
     read_lives,
     segment_paths,
 )
+from outlay.ledger.reader import header_of
 from outlay.ledger.segments import id_from_name
 from outlay.rates import GpuPiece, MachineAfter, gpu_pieces, machine_after, total_gpus
 from outlay.runs.accounting.imported_jobs import (
     SACCT,
     SETTLED,
-    header_of,
     jobs_of,
     own_headers,
     withdraw,

@@ -6,7 +6,7 @@ import gc
 import glob
 import itertools
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from statistics import median_low
@@ -16,9 +16,8 @@ from outlay.budget.limits import StartUp
 from outlay.clock import SYSTEM
 from outlay.decoding import BadDocument, read_text
 from outlay.errors import InvalidValue
-from outlay.ledger import Price, Record, SegmentLife, Step, derive_attempts, segment_paths
-from outlay.ledger.codec import decode_block
-from outlay.ledger.reader import identify
+from outlay.ledger import Price, SegmentLife, Step, derive_attempts, segment_paths
+from outlay.ledger.reader import first_records, identify
 from outlay.prices.current import read_rates
 from outlay.runs.options import parse_price, warn_of_old_price
 from outlay.sweep.engines.base import is_scheduled
@@ -82,7 +81,7 @@ def measure_start_up(run_dirs: Iterable[Path]) -> StartUp | None:
     for run_dir in run_dirs:
         lives, first_ns = [], {}
         for path in segment_paths(run_dir):
-            records = _first_records(path)
+            records = first_records(path, _HEAD_BYTES)
             segment = identify(path, records)
             life = SegmentLife(segment)
             life.fold(records)
@@ -95,15 +94,6 @@ def measure_start_up(run_dirs: Iterable[Path]) -> StartUp | None:
     if not times_ns:
         return None
     return StartUp(ns=median_low(times_ns), attempts=len(times_ns))
-
-
-def _first_records(path: Path) -> Sequence[Record]:
-    try:
-        with path.open("rb") as stream:
-            block = stream.read(_HEAD_BYTES)
-    except OSError:
-        return []
-    return decode_block(block[: block.rfind(b"\n") + 1]).records
 
 
 @contextmanager

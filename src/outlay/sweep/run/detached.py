@@ -17,7 +17,7 @@ from outlay.sweep.run.harness import Harness
 from outlay.sweep.run.settlement import SweepRecorder
 from outlay.sweep.run.sweep_guard import SweepGuard
 from outlay.sweep.state.manifest import Journal, SweepManifest, read_manifest
-from outlay.sweep.state.setup import SweepLock
+from outlay.sweep.state.setup import lock_sweep
 from outlay.units import Money
 
 # Attempts of an earlier harness.
@@ -185,7 +185,7 @@ def detached(root: Path, clock: Clock = SYSTEM) -> Iterator[Detached | None]:
     root = root.absolute()
     read_manifest(root)
     try:
-        lock = SweepLock(root)
+        lock = lock_sweep(root)
     except (SweepInUse, OSError):
         yield None
         return

@@ -27,10 +27,10 @@ from outlay.sweep.run.sweep_guard import SweepGuard
 from outlay.sweep.state.manifest import Journal, SweepManifest, counts, read_manifest
 from outlay.sweep.state.setup import (
     Holder,
-    SweepLock,
     check_predictable,
     create,
     holder_of,
+    lock_sweep,
     match_plan,
     root_for,
     unfinished_runs,
@@ -73,7 +73,7 @@ def start(plan: SweepPlan, output_dir: Path | None, options: SweepOptions) -> Re
     environ = inherited_environment()
     cwd = Path(plan.grid.work_dir or Path.cwd()).expanduser().absolute()
     make_private(root)
-    with SweepLock(root):
+    with lock_sweep(root):
         manifest = create(plan, root, environ, options.clock, cwd=cwd)
         if plan.grid.ceiling is not None:
             SweepGuard(root, plan.grid.ceiling, options.clock).begin()
@@ -94,7 +94,7 @@ def resume(root: Path, options: SweepOptions, *, grid: Path | None, retry_failed
     """
     root = root.absolute()
     read_manifest(root)
-    with SweepLock(root):
+    with lock_sweep(root):
         manifest = read_manifest(root, options.clock)
         environ = inherited_environment()
         stated = plan_file(grid or Path(manifest.about["grid_path"]))

@@ -50,27 +50,23 @@ class Holder:
         return f"process {self.pid}" + ("" if self.is_here else f" on {self.host}")
 
 
-class SweepLock:
-    """An exclusive lock of a sweep's directory."""
+def lock_sweep(root: Path) -> FileLock:
+    """Return an exclusive lock of a sweep's directory.
 
-    def __init__(self, root: Path) -> None:
-        holder = f"{os.getpid()} {socket.gethostname()} {pid_scope().namespace}"
-        try:
-            file = open_own(root / LOCK_FILE, os.O_RDWR | os.O_CREAT)
-        except OSError as error:
-            raise NotASweep(str(root), f"{LOCK_FILE}: {error.strerror}") from None
-        try:
-            self._lock = FileLock(file, holder=holder)
-        except FileLocked as error:
-            other = _parse_holder(error.holder) or "another process"
-            raise SweepInUse(str(root), str(other)) from None
-
-    def __enter__(self) -> None:
-        """Hold the lock; it was acquired on construction."""
-
-    def __exit__(self, *_: object) -> None:
-        """Release the lock and clear the holder's name."""
-        self._lock.release()
+    Raises:
+        NotASweep: There is no such directory.
+        SweepInUse: Another process has the lock.
+    """
+    holder = f"{os.getpid()} {socket.gethostname()} {pid_scope().namespace}"
+    try:
+        file = open_own(root / LOCK_FILE, os.O_RDWR | os.O_CREAT)
+    except OSError as error:
+        raise NotASweep(str(root), f"{LOCK_FILE}: {error.strerror}") from None
+    try:
+        return FileLock(file, holder=holder)
+    except (FileLocked, OSError) as error:  # OSError: the file system has no locks.
+        other = _parse_holder(error.holder) if isinstance(error, FileLocked) else None
+        raise SweepInUse(str(root), str(other or "another process")) from None
 
 
 def holder_of(root: Path) -> Holder | None:
