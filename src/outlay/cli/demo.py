@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from outlay.advise.run_advice import advise_run, floor_of
-from outlay.cli.advise import print_advice
+from outlay.cli.document import print_blocks
 from outlay.cli.output import (
     AsJson,
     console,
@@ -40,6 +40,7 @@ from outlay.errors import InvalidValue, OutlayError
 from outlay.goodput import phases as ph
 from outlay.goodput.follower import RunView, read_view
 from outlay.guard.budget_guard import BudgetGuard
+from outlay.report import run_sections
 from outlay.report.files import SweepAccount, read_sweep, write_page, write_sweep_files
 from outlay.report.pictures import save_picture
 from outlay.report.run_document import run_document
@@ -201,7 +202,7 @@ class _Demo:
         print_title(f"5. Advice on {self._killed}, which was killed")
         view = self._view(self._killed)
         found = advise_run(view)
-        print_advice(found, floor_of(view))
+        print_blocks(run_sections.advice(found, floor_of(view)))
         self.results["advice"] = found
 
     def verify_spend_log(self) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, NoReturn
@@ -12,7 +12,7 @@ from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from outlay.cli.document import rendered
+from outlay.cli.document import print_blocks, rendered
 from outlay.cli.output import (
     DEFAULT,
     AsJson,
@@ -43,9 +43,8 @@ from outlay.goodput.timeline import Window
 from outlay.rates import prices_of, share_out
 from outlay.report import run_sections as sections
 from outlay.report.charts import of_phase
-from outlay.units import Duration, Money
+from outlay.units import Duration
 from outlay.units.quantity import duration_text
-from outlay.units.shown import kind_suffix
 
 # Rendering.
 
@@ -87,41 +86,9 @@ def _window_table(rows: list[WindowRow]) -> RenderableType:
         goodput = "-" if row.goodput is None else f"{row.goodput:.1%}"
         table.add_row(
             utc_text(row.window.start_ns), utc_text(row.window.end_ns),
-            duration_text(row.wall_ns), goodput, row.badput or "-", _money(row.cost),
+            duration_text(row.wall_ns), goodput, row.badput or "-", str(row.cost or "no price"),
         )  # fmt: skip
     return table
-
-
-def _difference_table(first: GoodputSummary, second: GoodputSummary) -> RenderableType:
-    """Return two runs side by side, a row per phase of either."""
-    table = new_table("phase", ">time A", ">time B", ">share A", ">share B", ">cost A", ">cost B")
-    rows = ({row.phase: row for row in summary.phases} for summary in (first, second))
-    in_first, in_second = rows
-    for phase in {**in_first, **in_second}:
-        pairs = zip(_cells(in_first.get(phase)), _cells(in_second.get(phase)), strict=True)
-        table.add_row(phase, *(cell for pair in pairs for cell in pair))
-    table.add_section()
-    table.add_row(
-        "total", duration_text(first.wall_ns), duration_text(second.wall_ns), "", "",
-        _total(first), _total(second), style="bold",
-    )  # fmt: skip
-    return table
-
-
-def _total(summary: GoodputSummary) -> str:
-    kind = "" if summary.cost is None else kind_suffix(summary.kind)
-    return f"{_money(summary.cost)}{kind}"
-
-
-def _money(cost: Money | None) -> str:
-    return "no price" if cost is None else str(cost)
-
-
-def _cells(row: PhaseRow | None) -> Sequence[str]:
-    """Return time, share and cost of a phase; "-" where a run does not have it."""
-    if row is None:
-        return ("-", "-", "-")
-    return (duration_text(row.ns), f"{row.share:.1%}", _money(row.cost))
 
 
 app = typer.Typer(cls=DefaultGroup, help="How much of a run was productive.", no_args_is_help=True)
@@ -310,14 +277,16 @@ def diff(
 
     Example: outlay goodput diff runs/001 runs/002
     """
-    now_ns = SYSTEM.wall_ns()
-    summaries = [summarise(GoodputFollower(run).view(now_ns)) for run in (first, second)]
+    from outlay.report.compared_runs import compared_phases  # Not needed for one run.
+    from outlay.runs.reading import read_run
+
+    readings = [read_run(run) for run in (first, second)]
     if as_json:
-        print_json({"a": summaries[0], "b": summaries[1]})
+        print_json({"a": readings[0].goodput, "b": readings[1].goodput})
         return
-    console.print(_difference_table(*summaries))
-    for summary in summaries:
-        print_findings(summary.findings)
+    print_blocks([compared_phases(readings)])
+    for reading in readings:
+        print_findings(reading.findings)
 
 
 @app.command("import")

@@ -226,17 +226,13 @@ def _run_json(run: RunReading, document: Document) -> dict[str, Any]:
     return {
         "title": document.title,
         "verdict": document.verdict,
-        "figures": [
-            {"section": section, "label": f.label, "value": f.value, "text": f.text,
-             "grade": f.grade}
-            for section, f in document.figures()
-        ],
+        "figures": document.rows(),
         "goodput": run.goodput,
         "cost": run.cost,
         "budget": None if run.budget is None else run.budget.document(),
         "advice": run.advice,
         "config": run.config,
-    }  # fmt: skip
+    }
 
 
 # ``outlay digest``: what a period cost, for reading, as Markdown, or as HTML.

@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from outlay.goodput.follower import PhaseRow
+from outlay.goodput.follower import GoodputSummary, PhaseRow
+from outlay.ledger.price import Kind
 from outlay.report.document import Block, ChartBlock, Document, NoteBlock, Table, sections
 from outlay.report.files import setup_of
 from outlay.report.html import Cell, amount
@@ -17,7 +18,8 @@ from outlay.runs.figures import COUNT, FIGURES, RunFigure
 from outlay.runs.reading import RunReading
 from outlay.store.run_row import RunRow
 from outlay.units import Money
-from outlay.units.shown import counted, money_text
+from outlay.units.quantity import duration_text
+from outlay.units.shown import counted, kind_suffix, money_text
 
 _MOST_METRICS: Final = 12
 
@@ -45,7 +47,7 @@ def compare_document(
             [
                 ("Side by side", [_overview(labels, readings, link)]),
                 ("Metrics", _metrics(labels, readings, axis)),
-                ("Where time and money went", [_phases(labels, readings)]),
+                ("Where time and money went", [compared_phases(readings)]),
                 ("Differences", [_differences(labels, readings, hide)]),
             ],
             whole=("Side by side", "Metrics", "Where time and money went", "Differences"),
@@ -103,18 +105,26 @@ def _metrics(labels: Sequence[str], readings: Sequence[RunReading], axis: Axis) 
         yield NoteBlock("No metric of these runs can be drawn along this axis.")
 
 
-def _phases(labels: Sequence[str], readings: Sequence[RunReading]) -> Table:
-    shares = [{row.phase: row for row in reading.goodput.phases} for reading in readings]
-    order = dict.fromkeys(phase for found in shares for phase in found)
-    rows = [[phase, *(_phase_cell(found.get(phase)) for found in shares)] for phase in order]
-    return Table(("phase", *labels), rows)
+def compared_phases(readings: Sequence[RunReading]) -> Table:
+    """Return time, share and cost of each phase, a column per run."""
+    found = [{row.phase: row for row in _with_total(run.goodput)} for run in readings]
+    order = dict.fromkeys(phase for rows in found for phase in rows if phase != "total")
+    kinds = [run.goodput.kind for run in readings]
+    rows = [[phase, *map(_phase_cell, (rows.get(phase) for rows in found), kinds)]
+            for phase in (*order, "total")]  # fmt: skip
+    return Table(("phase", *_labels(readings)), rows, len(order))
 
 
-def _phase_cell(row: PhaseRow | None) -> Cell:
+def _with_total(summary: GoodputSummary) -> list[PhaseRow]:
+    return [*summary.phases, PhaseRow("total", summary.wall_ns, 1.0, summary.cost)]
+
+
+def _phase_cell(row: PhaseRow | None, kind: Kind) -> Cell:
     if row is None:
         return Cell(text="-")
-    cost = "" if row.cost is None else f" · {money_text(row.cost)}"
-    return Cell(text=f"{row.share:.1%}{cost}", share=row.share, title=str(row.cost or ""))
+    cost = "no price" if row.cost is None else f"{money_text(row.cost)}{kind_suffix(kind)}"
+    text = f"{duration_text(row.ns)} · {row.share:.1%} · {cost}"
+    return Cell(text=text, share=row.share, title=str(row.cost or ""))
 
 
 def _differences(

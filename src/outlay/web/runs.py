@@ -283,14 +283,7 @@ def run_page(ask: PageQuery, books: BookReader) -> Page:
     return Page(
         title=document.title, tab="Runs", verdict=document.verdict,
         parts=_with_axis_tabs(document, ask), crumbs=_crumbs(Path(row.dir), books),
-        columns=("section", "label", "value", "text", "grade"),
-        rows=[
-            {
-                "section": title, "label": f.label, "value": f.value, "text": f.text,
-                "grade": f.grade,
-            }
-            for title, f in document.figures()
-        ],
+        columns=("section", "label", "value", "text", "grade"), rows=document.rows(),
         document=_document(reading, document),
     )  # fmt: skip
 
