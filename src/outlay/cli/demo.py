@@ -44,6 +44,7 @@ from outlay.report import run_sections
 from outlay.report.files import SweepAccount, read_sweep, write_page, write_sweep_files
 from outlay.report.pictures import save_picture
 from outlay.report.run_document import run_document
+from outlay.report.sweep_document import ranking
 from outlay.runs.reading import read_run
 from outlay.sweep.aggregate.comparison import ranked
 from outlay.sweep.grid.files import plan_file
@@ -53,7 +54,7 @@ from outlay.sweep.run.settlement import SPEND_LOG
 from outlay.sweep.run.sweeps import Result, start
 from outlay.units import Money
 from outlay.units.quantity import duration_text
-from outlay.units.shown import amount_text, money_text
+from outlay.units.shown import money_text
 
 MARK = ".outlay-demo"
 _SWEEP = "sweep"
@@ -169,12 +170,8 @@ class _Demo:
     def show_ranking(self) -> SweepAccount:
         print_title("3. Which is best for the same money")
         account = read_sweep(self._root, SYSTEM.wall_ns(), allow_missing=True)
-        table = new_table("configuration", ">runs", ">accuracy, 95 % interval", ">mean cost")
         found = ranked(account.summary.rows)
-        for one in found:
-            cost = "" if one.cost is None else amount_text(one.cost, one.currency or "")
-            table.add_row(one.label, str(len(one.runs)), str(one), cost)
-        console.print(table)
+        print_blocks(ranking(account.summary.rows))
         print_sentence(account.verdict)
         skipped = self._skipped_evaluations()
         print_sentence(f"{skipped} evaluations were skipped: no budget was left.")

@@ -150,6 +150,19 @@ def run_document(
     )
 
 
+def run_json(run: RunReading, document: Document) -> dict[str, object]:
+    """Return what the JSON of a run's report and of its page share."""
+    return {
+        "title": document.title,
+        "verdict": document.verdict,
+        "goodput": run.goodput,
+        "cost": run.cost,
+        "budget": None if run.budget is None else run.budget.document(),
+        "advice": run.advice,
+        "config": run.config,
+    }
+
+
 def _run(run: RunReading) -> Iterator[Block]:
     cost = run.cost
     yield from run_sections.headline(run.view, run.goodput, cost.grade)

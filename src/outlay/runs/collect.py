@@ -176,13 +176,18 @@ def total_burn(running: Iterable[RunRow]) -> list[Burn]:
     return sum_burns(Burn(run.kind, run.burn) for run in running if run.burn is not None)
 
 
+def silence_text(row: RunRow) -> str:
+    """Return since when a run gave no sign of life."""
+    seen = utc_text(row.last_seen_ns)
+    return f"{row.name} gave no sign of life since {seen} and recorded no end"
+
+
 def dead_runs(rows: Iterable[RunRow]) -> list[Finding]:
     """Return a finding for each run that died without recording an end."""
     return [
         Finding(
             source=row.dir,
-            message=f"{row.name} gave no sign of life since {utc_text(row.last_seen_ns)} "
-            "and recorded no end (killed or crashed)",
+            message=f"{silence_text(row)} (killed or crashed)",
             severity="warning",
         )
         for row in rows

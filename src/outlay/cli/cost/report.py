@@ -19,7 +19,7 @@ from outlay.cli.cost.tables import (
     open_books,
 )
 from outlay.cli.document import print_blocks
-from outlay.cli.output import AsJson, console, new_table, print_findings, print_json
+from outlay.cli.output import AsJson, console, print_findings, print_json, print_rows
 from outlay.cli.prices.offers import VENDORS, fetch_sources, print_some_findings, store_prices
 from outlay.clock import utc_datetime
 from outlay.cost.compare import by_model, compare, of_last_unit, return_on_investment
@@ -156,11 +156,10 @@ def _prices(books: CostBooks, *, required: bool) -> Section:
         if not offers:
             console.print("None of the loaded offers can be rented.")
             return
-        table = new_table("gpu", "provider", "terms", ">per GPU-hour")
-        for offer in offers[:20]:
-            price = money_text(offer.price_per_gpu, 4)
-            table.add_row(offer.gpu, offer.provider, str(offer.tier), price)
-        console.print(table)
+        print_rows(
+            ("gpu", "provider", "terms", ">per GPU-hour"),
+            [(o.gpu, o.provider, str(o.tier), money_text(o.price_per_gpu, 4)) for o in offers[:20]],
+        )
 
     return [_price_json(offer) for offer in offers] if loaded else None, show
 
