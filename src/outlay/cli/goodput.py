@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, NoReturn
@@ -12,7 +12,7 @@ from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from outlay.cli.document import print_blocks, rendered
+from outlay.cli.document import rendered
 from outlay.cli.output import (
     DEFAULT,
     AsJson,
@@ -23,6 +23,7 @@ from outlay.cli.output import (
     new_table,
     print_findings,
     print_json,
+    print_rows,
     print_sentence,
 )
 from outlay.clock import MOMENT, SYSTEM, parse_moment, utc_text
@@ -40,11 +41,13 @@ from outlay.goodput.follower import (
 )
 from outlay.goodput.throughput import ModelFlops, StepTimes, worst_steps
 from outlay.goodput.timeline import Window
+from outlay.ledger.price import Kind
 from outlay.rates import prices_of, share_out
 from outlay.report import run_sections as sections
 from outlay.report.charts import of_phase
 from outlay.units import Duration
 from outlay.units.quantity import duration_text
+from outlay.units.shown import kind_suffix
 
 # Rendering.
 
@@ -86,9 +89,20 @@ def _window_table(rows: list[WindowRow]) -> RenderableType:
         goodput = "-" if row.goodput is None else f"{row.goodput:.1%}"
         table.add_row(
             utc_text(row.window.start_ns), utc_text(row.window.end_ns),
-            duration_text(row.wall_ns), goodput, row.badput or "-", str(row.cost or "no price"),
+            duration_text(row.wall_ns), goodput, row.badput or "-", _cost(row, "cash"),
         )  # fmt: skip
     return table
+
+
+def _cells(row: PhaseRow | None, kind: Kind) -> Sequence[str]:
+    """Return time, share and cost of a phase; "-" where a run does not have it."""
+    if row is None:
+        return ("-", "-", "-")
+    return (duration_text(row.ns), f"{row.share:.1%}", _cost(row, kind))
+
+
+def _cost(row: PhaseRow | WindowRow, kind: Kind) -> str:
+    return "no price" if row.cost is None else f"{row.cost}{kind_suffix(kind)}"
 
 
 app = typer.Typer(cls=DefaultGroup, help="How much of a run was productive.", no_args_is_help=True)
@@ -277,14 +291,20 @@ def diff(
 
     Example: outlay goodput diff runs/001 runs/002
     """
-    from outlay.report.compared_runs import compared_phases  # Not needed for one run.
+    from outlay.report.compared_runs import phases_by_run  # Not needed for one run.
     from outlay.runs.reading import read_run
 
     readings = [read_run(run) for run in (first, second)]
     if as_json:
         print_json({"a": readings[0].goodput, "b": readings[1].goodput})
         return
-    print_blocks([compared_phases(readings)])
+    kinds = [reading.goodput.kind for reading in readings]
+    rows = []
+    for phase, pair in phases_by_run(readings).items():
+        cells = map(_cells, pair, kinds)
+        rows.append((phase, *(cell for both in zip(*cells, strict=True) for cell in both)))
+    columns = ("phase", ">time A", ">time B", ">share A", ">share B", ">cost A", ">cost B")
+    print_rows(columns, rows)
     for reading in readings:
         print_findings(reading.findings)
 

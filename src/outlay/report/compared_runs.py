@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from outlay.goodput.follower import GoodputSummary, PhaseRow
+from outlay.goodput.follower import PhaseRow
 from outlay.ledger.price import Kind
 from outlay.report.document import Block, ChartBlock, Document, NoteBlock, Table, sections
 from outlay.report.files import setup_of
@@ -47,7 +47,7 @@ def compare_document(
             [
                 ("Side by side", [_overview(labels, readings, link)]),
                 ("Metrics", _metrics(labels, readings, axis)),
-                ("Where time and money went", [compared_phases(readings)]),
+                ("Where time and money went", [_phases(labels, readings)]),
                 ("Differences", [_differences(labels, readings, hide)]),
             ],
             whole=("Side by side", "Metrics", "Where time and money went", "Differences"),
@@ -105,18 +105,20 @@ def _metrics(labels: Sequence[str], readings: Sequence[RunReading], axis: Axis) 
         yield NoteBlock("No metric of these runs can be drawn along this axis.")
 
 
-def compared_phases(readings: Sequence[RunReading]) -> Table:
-    """Return time, share and cost of each phase, a column per run."""
-    found = [{row.phase: row for row in _with_total(run.goodput)} for run in readings]
-    order = dict.fromkeys(phase for rows in found for phase in rows if phase != "total")
+def _phases(labels: Sequence[str], readings: Sequence[RunReading]) -> Table:
     kinds = [run.goodput.kind for run in readings]
-    rows = [[phase, *map(_phase_cell, (rows.get(phase) for rows in found), kinds)]
-            for phase in (*order, "total")]  # fmt: skip
-    return Table(("phase", *_labels(readings)), rows, len(order))
+    found = phases_by_run(readings)
+    rows = [[phase, *map(_phase_cell, each, kinds)] for phase, each in found.items()]
+    return Table(("phase", *labels), rows, len(rows) - 1)
 
 
-def _with_total(summary: GoodputSummary) -> list[PhaseRow]:
-    return [*summary.phases, PhaseRow("total", summary.wall_ns, 1.0, summary.cost)]
+def phases_by_run(readings: Sequence[RunReading]) -> dict[str, list[PhaseRow | None]]:
+    """Return each phase of any run, and last the total, with its row in each run."""
+    found = [{row.phase: row for row in run.goodput.phases} for run in readings]
+    names = dict.fromkeys(phase for rows in found for phase in rows)
+    wholes = (run.goodput for run in readings)
+    totals = [PhaseRow("total", whole.wall_ns, 1.0, whole.cost) for whole in wholes]
+    return {name: [rows.get(name) for rows in found] for name in names} | {"total": [*totals]}
 
 
 def _phase_cell(row: PhaseRow | None, kind: Kind) -> Cell:
