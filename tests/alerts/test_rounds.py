@@ -204,7 +204,7 @@ def a_run_that_is_silent(scene: Scene) -> Iterator[str]:
     with scene.run() as run:
         yield 'when = "silent"\nfor = "5m"'
         scene.clock.advance(6 * MINUTE)
-        yield "error: m has been silent since"
+        yield "error: m gave no sign of life since"
         run.heartbeat()
         yield ""
 
@@ -214,7 +214,7 @@ def a_run_that_died(scene: Scene) -> Iterator[str]:
     Segment(about={"model": "m", "name": "lost"}).step(60).write(scene.dir / "run")
     scene.clock.advance(START_NS - scene.clock.wall_ns() + 20 * MINUTE)
     collect(open_store(), [scene.dir / "run"], scene.clock.wall_ns())
-    yield "error: lost has been silent since 2023-11-14"
+    yield "error: lost gave no sign of life since 2023-11-14"
     scene.clock.advance(25 * 60 * MINUTE)
     yield ""
 

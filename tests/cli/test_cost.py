@@ -368,7 +368,7 @@ def test_advice_on_a_run_has_its_evidence(runs: Path) -> None:
     outlay("prices", "set", "H100", "1.20 USD/h")
     shown, plain = both("advise", runs / "a")
     assert "Win back data_loading" in shown.out
-    assert "evidence:" in shown.out
+    assert "Evidence:" in shown.out
     found = {each["category"]: each for each in plain.json["recommendations"]}
     assert found["compute"]["estimated_savings"] == pytest.approx(2.4)
     assert found["badput"]["savings_low"] < found["badput"]["savings_high"]

@@ -131,7 +131,7 @@ def test_a_run_without_steps_or_price_says_so(tmp_path: Path) -> None:
 def test_without_a_price_it_says_that_no_advice_can_be_given(tmp_path: Path) -> None:
     Segment().step(1).step(1).end().write(tmp_path)
     report = to_markdown(run_document(read_run(tmp_path, LATER_NS)))
-    assert "Without a price nothing can be said about what a change would save." in report
+    assert "Savings cannot be computed without a price." in report
 
 
 def test_a_single_step_is_not_called_none(tmp_path: Path) -> None:

@@ -11,10 +11,9 @@ import msgspec
 
 from outlay.alerts.evidence import Evidence
 from outlay.alerts.rules import WatchRule
-from outlay.clock import utc_text
 from outlay.cost.thresholds import percent_used
 from outlay.prices.alerts import AlertKind
-from outlay.runs.collect import total_burn
+from outlay.runs.collect import silence_text, total_burn
 from outlay.runs.reading import RunReading
 from outlay.store.run_row import RunRow
 from outlay.units.quantity import duration_text
@@ -181,9 +180,7 @@ def _silent(rule: WatchRule, evidence: Evidence) -> Iterator[RaisedAlert]:
     for run in (*live, *evidence.dead):
         silent_ns = evidence.t_ns - run.last_seen_ns
         if silent_ns >= rule.lasting.ns:
-            since = utc_text(run.last_seen_ns)
-            text = f"{run.name} has been silent since {since} and recorded no end"
-            yield _lasting(rule, run.dir, text, silent_ns, severity="error")
+            yield _lasting(rule, run.dir, silence_text(run), silent_ns, severity="error")
 
 
 def _stalls(rule: WatchRule, evidence: Evidence) -> Iterator[RaisedAlert]:

@@ -12,27 +12,25 @@ import typer
 from outlay.advise.advice_book import AdviceBook
 from outlay.advise.batch_size import unmeasured
 from outlay.advise.recommendation import (
-    AdviceKind,
     OptimizationRecommendation,
-    gain_text,
     merged,
-    nothing_above,
     of_kind,
     total_savings,
 )
 from outlay.advise.run_advice import SPOT_MTTF_HOURS, Circumstances, floor_of
 from outlay.cli.cost.kept_files import keep_cost_files
-from outlay.cli.output import AsJson, console, print_findings, print_indented, print_json
+from outlay.cli.document import print_blocks
+from outlay.cli.output import AsJson, console, print_findings, print_json
 from outlay.clock import SYSTEM
 from outlay.errors import Finding, InvalidValue, OutlayError
 from outlay.goodput.follower import RunView, read_view
 from outlay.prices.offer import Offer
 from outlay.prices.price_book import MAX_AGE_NS, PriceBook
+from outlay.report import run_sections
 from outlay.runs.collect import refresh_registered
 from outlay.store import open_store
 from outlay.store.runs import RunFilter, list_runs
 from outlay.units import Duration, Money
-from outlay.units.shown import amount_text
 
 _NEWEST_RUNS = 10
 _STATE_A_PRICE = 'set one: outlay.run(price="1.50 USD/h"), or the variable OUTLAY_PRICE'
@@ -97,10 +95,7 @@ def show_advice(
             }
         )
         return
-    if advice.priced:
-        print_advice(found, advice.floor)
-    else:
-        console.print("Savings cannot be computed without a price.")
+    print_blocks(run_sections.advice(found, advice.floor, is_priced=advice.priced))
     for line in advice.missing:
         console.print(line)
     print_findings(findings)
@@ -119,44 +114,6 @@ def _too_old(book: PriceBook, offers: Sequence[Offer], max_age: str) -> list[Fin
         f"{count:,} were last seen more than {max_age} ago and ignored: run outlay prices fetch"
     )
     return [Finding(source="prices", message=message, severity="warning")]
-
-
-_HEADINGS: dict[AdviceKind, str] = {
-    "trade": "Cheaper but worse; not in the total",
-    "observation": "Money that bought little; how much can be saved is not known yet",
-}
-
-
-def print_advice(found: list[OptimizationRecommendation], floor: Money | None) -> None:
-    """Print savings, then trades of quality for money, then observations."""
-    savings = of_kind(found, "saving")
-    for each in savings:
-        _print_one(each)
-    if savings:
-        totals = total_savings(found).items()
-        text = ", ".join(amount_text(total, currency) for currency, total in totals)
-        console.print(f"Up to {text} in total; overlapping savings are counted once.")
-    else:
-        console.print(nothing_above(floor))
-    for kind, heading in _HEADINGS.items():
-        if others := of_kind(found, kind):
-            console.print()
-            console.print(heading, style="bold")
-            for each in others:
-                _print_one(each)
-
-
-def _print_one(each: OptimizationRecommendation) -> None:
-    console.print(each.title, style="bold")
-    lines = [f"{gain_text(each)}, confidence {each.confidence:.0%} ({each.grade})"]
-    lines += [each.description]
-    lines += [f"evidence: {text}" for text in each.evidence]
-    lines += [f"assumed: {text}" for text in each.assumptions]
-    lines += [f"risk: {text}" for text in each.risks]
-    lines += [f"to be more certain: {text}" for text in each.needed]
-    for line in lines:
-        print_indented(line)
-    console.print()
 
 
 def _speeds(texts: list[str]) -> dict[str, float]:

@@ -17,9 +17,9 @@ from outlay.cli.output import (
     DefaultGroup,
     RunDir,
     console,
-    new_table,
     print_findings,
     print_json,
+    print_rows,
 )
 from outlay.clock import SYSTEM
 from outlay.errors import InvalidValue, choices
@@ -70,10 +70,7 @@ def plan(
     if as_json:
         print_json(result.document())
         return
-    table = new_table("what", ">estimate")
-    for name, text in result.lines():
-        table.add_row(name, text)
-    console.print(table)
+    print_rows(("what", ">estimate"), result.lines())
     console.print(f"Estimated from {result.measured_steps:,} measured steps of {view.name}.")
     print_findings(result.findings)
 

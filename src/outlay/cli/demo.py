@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from outlay.advise.run_advice import advise_run, floor_of
-from outlay.cli.advise import print_advice
+from outlay.cli.document import print_blocks
 from outlay.cli.output import (
     AsJson,
     console,
@@ -40,9 +40,11 @@ from outlay.errors import InvalidValue, OutlayError
 from outlay.goodput import phases as ph
 from outlay.goodput.follower import RunView, read_view
 from outlay.guard.budget_guard import BudgetGuard
+from outlay.report import run_sections
 from outlay.report.files import SweepAccount, read_sweep, write_page, write_sweep_files
 from outlay.report.pictures import save_picture
 from outlay.report.run_document import run_document
+from outlay.report.sweep_document import ranking
 from outlay.runs.reading import read_run
 from outlay.sweep.aggregate.comparison import ranked
 from outlay.sweep.grid.files import plan_file
@@ -52,7 +54,7 @@ from outlay.sweep.run.sweep_guard import SPEND_LOG
 from outlay.sweep.run.sweeps import Result, start
 from outlay.units import Money
 from outlay.units.quantity import duration_text
-from outlay.units.shown import amount_text, money_text
+from outlay.units.shown import money_text
 
 MARK = ".outlay-demo"
 _SWEEP = "sweep"
@@ -168,12 +170,8 @@ class _Demo:
     def show_ranking(self) -> SweepAccount:
         print_title("3. Which is best for the same money")
         account = read_sweep(self._root, SYSTEM.wall_ns(), allow_missing=True)
-        table = new_table("configuration", ">runs", ">accuracy, 95 % interval", ">mean cost")
         found = ranked(account.summary.rows)
-        for one in found:
-            cost = "" if one.cost is None else amount_text(one.cost, one.currency or "")
-            table.add_row(one.label, str(len(one.runs)), str(one), cost)
-        console.print(table)
+        print_blocks(ranking(account.summary.rows))
         print_sentence(account.verdict)
         skipped = self._skipped_evaluations()
         print_sentence(f"{skipped} evaluations were skipped: no budget was left.")
@@ -201,7 +199,7 @@ class _Demo:
         print_title(f"5. Advice on {self._killed}, which was killed")
         view = self._view(self._killed)
         found = advise_run(view)
-        print_advice(found, floor_of(view))
+        print_blocks(run_sections.advice(found, floor_of(view)))
         self.results["advice"] = found
 
     def verify_spend_log(self) -> None:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
-from typing import assert_never
 
-from rich.console import RenderableType
+from rich.console import Group, RenderableType
 from rich.table import Table as Grid
 from rich.text import Text
 
@@ -34,34 +33,33 @@ def print_document(document: Document, to: SafeConsole) -> None:
 
 
 def print_blocks(blocks: Iterable[Block], to: SafeConsole = console) -> None:
-    """Print blocks; notes are wrapped on a terminal only."""
-    for each in rendered(blocks):
-        to.print(each, soft_wrap=isinstance(each, str) and not to.is_terminal)
+    """Print blocks, without charts."""
+    to.print(Group(*rendered(blocks)))
 
 
 def rendered(blocks: Iterable[Block]) -> Iterator[RenderableType]:
     """Yield blocks as rich prints them: consecutive figures as a list, an empty line between."""
     shown = (block for block in blocks if not isinstance(block, ChartBlock))
     for place, (kind, group) in enumerate(groupby(shown, key=type)):
-        if place:
-            yield ""
+        yield from [""] if place else []
         if kind is Figure:
             yield from _figures([block for block in group if isinstance(block, Figure)])
-            continue
         for number, block in enumerate(group):
-            if number and kind is Table:
-                yield ""
-            yield from _block(block)
+            if isinstance(block, Table):
+                yield from [""] if number else []
+                yield _table(block)
+            elif isinstance(block, NoteBlock):
+                if block.title:
+                    yield Text(f"\n{block.title}" if number else block.title, style="bold")
+                yield block.text
 
 
 def _figures(found: Sequence[Figure]) -> Iterator[RenderableType]:
     """Yield the headline figures on one line, others below each other."""
-    leads = [each for each in found if each.leads]
+    leads = [Text.assemble(f"{e.label} ", (_text(e), "bold")) for e in found if e.leads]
     if leads:
-        yield Text("   ").join(Text.assemble(f"{e.label} ", (_text(e), "bold")) for e in leads)
+        yield Text("   ").join(leads)
     grid = Grid.grid(padding=(0, 2, 0, 0))
-    grid.add_column(overflow="fold")
-    grid.add_column(overflow="fold")
     for each in found:
         if not each.leads:
             grid.add_row(each.label, _text(each))
@@ -71,20 +69,6 @@ def _figures(found: Sequence[Figure]) -> Iterator[RenderableType]:
 
 def _text(figure: Figure) -> str:
     return graded(figure.text, figure.grade)
-
-
-def _block(block: Block) -> Iterator[RenderableType]:
-    match block:
-        case Table():
-            yield _table(block)
-        case NoteBlock(text, title):
-            if title:
-                yield Text(title, style="bold")
-            yield text
-        case Figure() | ChartBlock():
-            pass
-        case _:
-            assert_never(block)
 
 
 def _table(block: Table) -> FittingTable:

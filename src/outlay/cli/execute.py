@@ -14,12 +14,13 @@ from outlay.clock import SYSTEM
 from outlay.errors import InvalidValue
 from outlay.runs.command_budget import CommandBudget, CommandTerms, refuse_uncounted
 from outlay.runs.exec import ExecResult, execute
+from outlay.runs.figures import BY_NAME
 from outlay.runs.options import Arguments, resolve
 from outlay.runs.reading import RunReading, read_run
 from outlay.store.run_row import RunRow
 from outlay.units import Duration, Energy
 from outlay.units.quantity import duration_text
-from outlay.units.shown import beside_text, counted, money_of, money_text
+from outlay.units.shown import counted, money_of, money_text
 
 
 def show_exec(
@@ -128,9 +129,7 @@ def last_line(run: RunReading, directory: str) -> str:
         shares = f"goodput {goodput:.1%}"
     if cost is None:
         return f"outlay: no price (set --price), {shares}, avoidable unknown"
-    spent = f"cost {cost}"
-    spent += f", of which assumed {run.cost.assumed}" if run.cost.assumed else ""
-    spent += beside_text(each.cost for each in run.cost.cost_beside)
+    spent = f"cost {BY_NAME['cost'].text(run.figures, run.t_ns)}"
     savings = total_savings(run.advice).items()
     saved = ", ".join(str(money_of(amount, unit)) for unit, amount in savings)
     if saved:

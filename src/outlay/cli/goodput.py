@@ -23,6 +23,7 @@ from outlay.cli.output import (
     new_table,
     print_findings,
     print_json,
+    print_rows,
     print_sentence,
 )
 from outlay.clock import MOMENT, SYSTEM, parse_moment, utc_text
@@ -43,7 +44,7 @@ from outlay.goodput.timeline import Window
 from outlay.rates import prices_of, share_out
 from outlay.report import run_sections as sections
 from outlay.report.charts import of_phase
-from outlay.units import Duration, Money
+from outlay.units import Duration
 from outlay.units.quantity import duration_text
 
 # Rendering.
@@ -86,36 +87,20 @@ def _window_table(rows: list[WindowRow]) -> RenderableType:
         goodput = "-" if row.goodput is None else f"{row.goodput:.1%}"
         table.add_row(
             utc_text(row.window.start_ns), utc_text(row.window.end_ns),
-            duration_text(row.wall_ns), goodput, row.badput or "-", _money(row.cost),
+            duration_text(row.wall_ns), goodput, row.badput or "-", _cost(row),
         )  # fmt: skip
     return table
-
-
-def _difference_table(first: GoodputSummary, second: GoodputSummary) -> RenderableType:
-    """Return two runs side by side, a row per phase of either."""
-    table = new_table("phase", ">time A", ">time B", ">share A", ">share B", ">cost A", ">cost B")
-    rows = ({row.phase: row for row in summary.phases} for summary in (first, second))
-    in_first, in_second = rows
-    for phase in {**in_first, **in_second}:
-        pairs = zip(_cells(in_first.get(phase)), _cells(in_second.get(phase)), strict=True)
-        table.add_row(phase, *(cell for pair in pairs for cell in pair))
-    table.add_section()
-    table.add_row(
-        "total", duration_text(first.wall_ns), duration_text(second.wall_ns), "", "",
-        _money(first.cost), _money(second.cost), style="bold",
-    )  # fmt: skip
-    return table
-
-
-def _money(cost: Money | None) -> str:
-    return "no price" if cost is None else str(cost)
 
 
 def _cells(row: PhaseRow | None) -> Sequence[str]:
     """Return time, share and cost of a phase; "-" where a run does not have it."""
     if row is None:
         return ("-", "-", "-")
-    return (duration_text(row.ns), f"{row.share:.1%}", _money(row.cost))
+    return (duration_text(row.ns), f"{row.share:.1%}", _cost(row))
+
+
+def _cost(row: PhaseRow | WindowRow) -> str:
+    return "no price" if row.cost is None else str(row.cost)
 
 
 app = typer.Typer(cls=DefaultGroup, help="How much of a run was productive.", no_args_is_help=True)
@@ -304,14 +289,21 @@ def diff(
 
     Example: outlay goodput diff runs/001 runs/002
     """
-    now_ns = SYSTEM.wall_ns()
-    summaries = [summarise(GoodputFollower(run).view(now_ns)) for run in (first, second)]
+    from outlay.report.compared_runs import phases_by_run  # Not needed for one run.
+    from outlay.runs.reading import read_run
+
+    readings = [read_run(run) for run in (first, second)]
     if as_json:
-        print_json({"a": summaries[0], "b": summaries[1]})
+        print_json({"a": readings[0].goodput, "b": readings[1].goodput})
         return
-    console.print(_difference_table(*summaries))
-    for summary in summaries:
-        print_findings(summary.findings)
+    rows = []
+    for phase, pair in phases_by_run(readings).items():
+        cells = map(_cells, pair)
+        rows.append((phase, *(cell for both in zip(*cells, strict=True) for cell in both)))
+    columns = ("phase", ">time A", ">time B", ">share A", ">share B", ">cost A", ">cost B")
+    print_rows(columns, rows)
+    for reading in readings:
+        print_findings(reading.findings)
 
 
 @app.command("import")

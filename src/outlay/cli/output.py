@@ -22,7 +22,6 @@ from rich.console import (
     RenderResult,
 )
 from rich.measure import Measurement
-from rich.padding import Padding
 from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
@@ -143,11 +142,6 @@ def print_sentence(text: str, to: Console | None = None, *, style: str | None = 
 def print_path(path: Path) -> None:
     """Print a path on a line of its own, never broken, so that it can be copied."""
     console.print(shown_path(path), soft_wrap=True)
-
-
-def print_indented(text: str) -> None:
-    """Print text with every line indented, wrapped ones included."""
-    console.print(Padding(text, (0, 0, 0, 2), expand=False))
 
 
 def print_title(text: str) -> None:

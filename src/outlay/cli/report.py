@@ -35,8 +35,8 @@ from outlay.report.digest import Digest, digest_document, read_digest
 from outlay.report.document import Document, to_html, to_markdown
 from outlay.report.files import Form, read_sweep, setup_of, write_page, write_sweep_report
 from outlay.report.pictures import save_charts, save_picture
-from outlay.report.run_document import run_document
-from outlay.runs.reading import RunReading, read_run
+from outlay.report.run_document import run_document, run_json
+from outlay.runs.reading import read_run
 from outlay.store import open_store
 from outlay.sweep.run.detached import catch_up
 from outlay.sweep.state.manifest import is_sweep
@@ -193,7 +193,8 @@ def _run_report(path: Path, output: Path | None, forms: Sequence[Form]) -> _Repo
     run = read_run(path)
     document = run_document(run, setup_of(path))
     files = write_page(document, output or path, forms, partial(save_picture, run)) if forms else []
-    return _Report(verdict=document.verdict, files=files, document=_run_json(run, document))
+    found = run_json(run, document) | {"figures": document.rows()}
+    return _Report(verdict=document.verdict, files=files, document=found)
 
 
 def _comparison(paths: Sequence[Path], directory: Path, forms: Sequence[Form]) -> _Report:
@@ -219,23 +220,6 @@ def _sweep_report(path: Path, output: Path | None, forms: Sequence[Form]) -> _Re
         },
         findings=findings,
     )  # fmt: skip
-
-
-def _run_json(run: RunReading, document: Document) -> dict[str, Any]:
-    return {
-        "title": document.title,
-        "verdict": document.verdict,
-        "figures": [
-            {"section": section, "label": f.label, "value": f.value, "text": f.text,
-             "grade": f.grade}
-            for section, f in document.figures()
-        ],
-        "goodput": run.goodput,
-        "cost": run.cost,
-        "budget": None if run.budget is None else run.budget.document(),
-        "advice": run.advice,
-        "config": run.config,
-    }  # fmt: skip
 
 
 # ``outlay digest``: what a period cost, for reading, as Markdown, or as HTML.

@@ -17,6 +17,7 @@ from outlay.runs.figures import COUNT, FIGURES, RunFigure
 from outlay.runs.reading import RunReading
 from outlay.store.run_row import RunRow
 from outlay.units import Money
+from outlay.units.quantity import duration_text
 from outlay.units.shown import counted, money_text
 
 _MOST_METRICS: Final = 12
@@ -104,17 +105,26 @@ def _metrics(labels: Sequence[str], readings: Sequence[RunReading], axis: Axis) 
 
 
 def _phases(labels: Sequence[str], readings: Sequence[RunReading]) -> Table:
-    shares = [{row.phase: row for row in reading.goodput.phases} for reading in readings]
-    order = dict.fromkeys(phase for found in shares for phase in found)
-    rows = [[phase, *(_phase_cell(found.get(phase)) for found in shares)] for phase in order]
-    return Table(("phase", *labels), rows)
+    found = phases_by_run(readings)
+    rows = [[phase, *map(_phase_cell, each)] for phase, each in found.items()]
+    return Table(("phase", *labels), rows, len(rows) - 1)
+
+
+def phases_by_run(readings: Sequence[RunReading]) -> dict[str, list[PhaseRow | None]]:
+    """Return each phase of any run, and last the total, with its row in each run."""
+    found = [{row.phase: row for row in run.goodput.phases} for run in readings]
+    names = dict.fromkeys(phase for rows in found for phase in rows)
+    wholes = (run.goodput for run in readings)
+    totals = [PhaseRow("total", whole.wall_ns, 1.0, whole.cost) for whole in wholes]
+    return {name: [rows.get(name) for rows in found] for name in names} | {"total": [*totals]}
 
 
 def _phase_cell(row: PhaseRow | None) -> Cell:
     if row is None:
         return Cell(text="-")
-    cost = "" if row.cost is None else f" · {money_text(row.cost)}"
-    return Cell(text=f"{row.share:.1%}{cost}", share=row.share, title=str(row.cost or ""))
+    cost = "no price" if row.cost is None else money_text(row.cost)
+    text = f"{duration_text(row.ns)} · {row.share:.1%} · {cost}"
+    return Cell(text=text, share=row.share, title=str(row.cost or ""))
 
 
 def _differences(

@@ -90,6 +90,14 @@ class Document:
                 if isinstance(block, Figure):
                     yield section.title, block
 
+    def rows(self) -> list[dict[str, object]]:
+        """Return every figure as a row of CSV or JSON."""
+        return [
+            {"section": section, "label": f.label, "value": f.value, "text": f.text,
+             "grade": f.grade}
+            for section, f in self.figures()
+        ]  # fmt: skip
+
     def charts(self) -> list[Chart]:
         """Return every chart."""
         blocks = (block for section in self.sections for block in section.blocks)

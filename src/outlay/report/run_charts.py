@@ -67,7 +67,7 @@ def step_times(timeline: Timeline) -> LineChart | None:
 
     A long run is grouped: the median and the longest step of each group, so that every stall shows.
     """
-    own = np.concatenate([each.own_times() for each in _attempt_timelines(timeline)]) / 1e9
+    own = np.concatenate([each.own_times() for each in timeline.attempt_timelines]) / 1e9
     if len(own) < 2:
         return None
     groups = np.array_split(own, min(len(own), _POINTS))
@@ -91,7 +91,7 @@ def at_risk(timeline: Timeline) -> LineChart | None:
 
     None without a checkpoint, and with too many to be told apart in the chart.
     """
-    attempts = _attempt_timelines(timeline)
+    attempts = timeline.attempt_timelines
     count = sum(len(attempt.checkpoints) for attempt in attempts)
     if not 0 < count <= _MOST_CHECKPOINTS:
         return None
@@ -122,10 +122,6 @@ def _sawtooth(timeline: Timeline, attempt: AttemptTimeline) -> list[tuple[float,
         ]
         since_ns = until_ns
     return points
-
-
-def _attempt_timelines(timeline: Timeline) -> list[AttemptTimeline]:
-    return [each.timeline for each in timeline.intervals if each.timeline is not None]
 
 
 # Metrics over steps, time or cost.

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import Final
 
-from outlay.advise.recommendation import gain_text, nothing_above, of_kind
 from outlay.clock import utc_text
 from outlay.goodput import phases as ph
 from outlay.goodput.follower import GoodputSummary, PhaseRow
@@ -131,7 +130,12 @@ def run_document(
                 ("What a unit cost", run_sections.unit_costs(run.cost)),
                 ("Step times", _steps(run)),
                 ("Checkpoints", _checkpoints(run)),
-                ("What to change", _advice(run)),
+                (
+                    "What to change",
+                    run_sections.advice(
+                        run.advice, run.advice_floor, is_priced=run.cost.cost is not None
+                    ),
+                ),
                 ("What was run", _setup(run, setup)),
                 ("How the figures are known", _ground(run)),
             ],
@@ -139,6 +143,19 @@ def run_document(
             + (("Reliability",) if run.goodput.disruptions else ()),
         ),
     )
+
+
+def run_json(run: RunReading, document: Document) -> dict[str, object]:
+    """Return what the JSON of a run's report and of its page share."""
+    return {
+        "title": document.title,
+        "verdict": document.verdict,
+        "goodput": run.goodput,
+        "cost": run.cost,
+        "budget": None if run.budget is None else run.budget.document(),
+        "advice": run.advice,
+        "config": run.config,
+    }
 
 
 def _run(run: RunReading) -> Iterator[Block]:
@@ -285,19 +302,6 @@ def _reliability(summary: GoodputSummary) -> Iterator[Block]:
     yield Table(("at", "host", "reason", "down", "init", "restore", "first step", "catch-up"), rows)
     if len(summary.disruptions) > MOST_ROWS:
         yield NoteBlock(f"The last {MOST_ROWS} of {len(summary.disruptions):,} are shown.")
-
-
-def _advice(run: RunReading) -> Iterator[Block]:
-    if run.cost.cost is None:
-        yield NoteBlock("Without a price nothing can be said about what a change would save.")
-    elif not of_kind(run.advice, "saving"):
-        yield NoteBlock(nothing_above(run.advice_floor))
-    for each in run.advice:
-        how = "" if each.grade == "measured" else f", {each.grade}"
-        yield NoteBlock(each.description, title=f"{each.title}: {gain_text(each)}{how}")
-        for label, lines in (("Evidence", each.evidence), ("Assumed", each.assumptions)):
-            if lines:
-                yield NoteBlock(f"{label}: {'; '.join(lines)}.")
 
 
 def _ground(run: RunReading) -> Iterator[Block]:

@@ -1,9 +1,18 @@
-"""Goodput, cost and budget of a run: the blocks that pages and terminals share. Pure, no charts."""
+"""Goodput, cost, budget and advice: the blocks that pages and terminals share. Pure, no charts."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
 
+from outlay.advise.recommendation import (
+    AdviceKind,
+    OptimizationRecommendation,
+    gain_text,
+    nothing_above,
+    of_kind,
+    total_savings,
+)
 from outlay.budget.limits import COST, Bound
 from outlay.budget.report import BudgetReport
 from outlay.budget.usage import Usage
@@ -18,7 +27,7 @@ from outlay.report.document import Block, Figure, NoteBlock, Table
 from outlay.report.html import Cell, amount
 from outlay.units import Money
 from outlay.units.quantity import duration_text
-from outlay.units.shown import Grade, graded, money_text, unit_cost_text
+from outlay.units.shown import Grade, amount_text, graded, money_text, unit_cost_text
 
 MOST_ROWS = 20
 
@@ -250,3 +259,44 @@ def _stop(report: BudgetReport, status: str) -> Iterator[Block]:
         left = f"{duration_text(ahead.time_left_ns)} at {ahead.bound.dimension.key}"
         text = f"{left}, after {ahead.steps_left:,} more steps"
         yield Figure("will stop in", ahead.time_left_ns, text, "estimated")
+
+
+# Advice
+
+_NOT_ADDED: Final[dict[AdviceKind, str]] = {
+    "trade": "Cheaper but worse; not in the total:",
+    "observation": "Money that bought little; how much can be saved is not known yet:",
+}
+
+
+def advice(
+    found: Sequence[OptimizationRecommendation], floor: Money | None, *, is_priced: bool = True
+) -> Iterator[NoteBlock]:
+    """Yield savings, then trades of quality for money, then observations."""
+    if not is_priced:
+        yield NoteBlock("Savings cannot be computed without a price.")
+        return
+    savings = of_kind(found, "saving")
+    for each in savings:
+        yield from _recommendation(each)
+    totals = total_savings(found).items()
+    text = ", ".join(amount_text(total, currency) for currency, total in totals)
+    added = f"Up to {text} in total; overlapping savings are counted once."
+    yield NoteBlock(added if savings else nothing_above(floor))
+    for kind, heading in _NOT_ADDED.items():
+        if others := of_kind(found, kind):
+            yield NoteBlock(heading)
+        for each in others:
+            yield from _recommendation(each)
+
+
+def _recommendation(each: OptimizationRecommendation) -> Iterator[NoteBlock]:
+    gain = graded(f"{gain_text(each)}, confidence {each.confidence:.0%}", each.grade)
+    yield NoteBlock(each.description, title=f"{each.title}: {gain}")
+    about = {
+        "Evidence": each.evidence, "Assumed": each.assumptions, "Risk": each.risks,
+        "To be more certain": each.needed,
+    }  # fmt: skip
+    for label, lines in about.items():
+        if lines:
+            yield NoteBlock(f"{label}: {'; '.join(lines)}.")

@@ -276,7 +276,7 @@ def sweep_document(
         verdict=verdict(rows),
         sections=sections(
             [
-                ("Configurations", _ranking(rows)),
+                ("Configurations", ranking(rows)),
                 *((chart.title, [ChartBlock(chart)]) for chart in drawn),
                 ("How equal the budgets were", _fairness(rows)),
                 ("Runs", _runs(rows, link)),
@@ -287,7 +287,7 @@ def sweep_document(
     )
 
 
-def _ranking(rows: Sequence[SweepRow]) -> Iterator[Block]:
+def ranking(rows: Sequence[SweepRow]) -> Iterator[Block]:
     """Yield the configurations, best first; equal means share a place."""
     found = ranked(rows)
     if not found:

@@ -148,13 +148,18 @@ def total_burn(running: Iterable[RunRow]) -> list[Rate]:
     return sum_by_unit(burn.unit.rate(burn.micros) for burn in burns)
 
 
+def silence_text(row: RunRow) -> str:
+    """Return since when a run gave no sign of life."""
+    seen = utc_text(row.last_seen_ns)
+    return f"{row.name} gave no sign of life since {seen} and recorded no end"
+
+
 def dead_runs(rows: Iterable[RunRow]) -> list[Finding]:
     """Return a finding for each run that died without recording an end."""
     return [
         Finding(
             source=row.dir,
-            message=f"{row.name} gave no sign of life since {utc_text(row.last_seen_ns)} "
-            "and recorded no end (killed or crashed)",
+            message=f"{silence_text(row)} (killed or crashed)",
             severity="warning",
         )
         for row in rows

@@ -18,9 +18,8 @@ from outlay.report.document import Document, sections_html
 from outlay.report.files import setup_of
 from outlay.report.html import Cell
 from outlay.report.run_charts import AXES, Axis
-from outlay.report.run_document import run_document
+from outlay.report.run_document import run_document, run_json
 from outlay.runs.figures import BY_NAME, FIGURES
-from outlay.runs.reading import RunReading
 from outlay.store.run_row import RunRow
 from outlay.store.runs import SORTED_BY, RunFilter, count_runs, values_of
 from outlay.sweep.aggregate.rows import columns_of
@@ -282,15 +281,11 @@ def run_page(ask: PageQuery, books: BookReader) -> Page:
     return Page(
         title=document.title, tab="Runs", verdict=document.verdict,
         parts=_with_axis_tabs(document, ask), crumbs=_crumbs(Path(row.dir), books),
-        columns=("section", "label", "value", "text", "grade"),
-        rows=[
-            {
-                "section": title, "label": f.label, "value": f.value, "text": f.text,
-                "grade": f.grade,
-            }
-            for title, f in document.figures()
-        ],
-        document=_document(reading, document),
+        columns=("section", "label", "value", "text", "grade"), rows=document.rows(),
+        document=run_json(reading, document) | {
+            "figures": reading.figures, "command": reading.command,
+            "href": run_href(reading.run_id),
+        },
     )  # fmt: skip
 
 
@@ -299,17 +294,6 @@ def _crumbs(run_dir: Path, books: BookReader) -> str:
     inside = sweep in books.sweeps()
     link = f' · <a href="/sweep/{sweep}">its sweep</a>' if inside else ""
     return f'<p class="crumbs"><a href="/runs">Runs</a>{link}</p>'
-
-
-def _document(reading: RunReading, document: Document) -> dict[str, object]:
-    return {
-        "title": document.title, "verdict": document.verdict,
-        "figures": reading.figures, "goodput": reading.goodput, "cost": reading.cost,
-        "command": reading.command,
-        "budget": None if reading.budget is None else reading.budget.document(),
-        "advice": reading.advice, "href": run_href(reading.run_id),
-        "config": reading.config,
-    }  # fmt: skip
 
 
 # Sweeps

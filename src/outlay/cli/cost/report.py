@@ -8,7 +8,6 @@ from typing import Annotated, Any
 import typer
 
 from outlay.advise.advice_book import AdviceBook
-from outlay.cli.advise import print_advice
 from outlay.cli.cost.forecasts import forecast_lines
 from outlay.cli.cost.kept_files import keep_cost_files
 from outlay.cli.cost.tables import (
@@ -20,7 +19,8 @@ from outlay.cli.cost.tables import (
     comparison_table,
     open_books,
 )
-from outlay.cli.output import AsJson, console, new_table, print_findings, print_json
+from outlay.cli.document import print_blocks
+from outlay.cli.output import AsJson, console, print_findings, print_json, print_rows
 from outlay.cli.prices.offers import VENDORS, fetch_sources, print_some_findings, store_prices
 from outlay.clock import utc_datetime
 from outlay.cost.compare import by_model, compare, of_last_unit, return_on_investment
@@ -28,6 +28,7 @@ from outlay.cost.forecast import forecast_model
 from outlay.errors import Finding, InvalidValue, OutlayError
 from outlay.prices.offer import Offer
 from outlay.prices.price_book import PriceBook, anything_loaded, require_loaded
+from outlay.report import run_sections
 from outlay.units.quantity import NS_PER_HOUR
 from outlay.units.shown import money_text
 
@@ -156,11 +157,10 @@ def _prices(books: CostBooks, *, required: bool) -> Section:
         if not offers:
             console.print("None of the loaded offers can be rented.")
             return
-        table = new_table("gpu", "provider", "terms", ">per GPU-hour")
-        for offer in offers[:20]:
-            price = money_text(offer.price_per_gpu, 4)
-            table.add_row(offer.gpu, offer.provider, str(offer.tier), price)
-        console.print(table)
+        print_rows(
+            ("gpu", "provider", "terms", ">per GPU-hour"),
+            [(o.gpu, o.provider, str(o.tier), money_text(o.price_per_gpu, 4)) for o in offers[:20]],
+        )
 
     return [_price_json(offer) for offer in offers] if loaded else None, show
 
@@ -199,7 +199,7 @@ def _model(books: CostBooks, model: str) -> Section:
 
 def _recommendations(books: CostBooks) -> Section:
     found = AdviceBook(books.store, books.findings).since(books.now_ns - 24 * NS_PER_HOUR)
-    return found, lambda: print_advice(found, None)
+    return found, lambda: print_blocks(run_sections.advice(found, None))
 
 
 def _budgets(books: CostBooks) -> Section:
