@@ -7,6 +7,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from msgspec.structs import replace
+
 from outlay.account.run import MetricPoint, RunAccount
 from outlay.advise.recommendation import OptimizationRecommendation
 from outlay.advise.run_advice import advise_run, floor_of
@@ -81,6 +83,11 @@ class RunReading:
     def figures(self) -> RunRow:
         """Status, progress and cost, as ``outlay runs`` lists them."""
         return figures_of(self)
+
+    @property
+    def stored(self) -> RunRow:
+        """The figures as the store keeps them: with the cost by attempt and month."""
+        return replace(self.figures, charges=charges_of(self.view) or None)
 
     @cached_property
     def goodput(self) -> GoodputSummary:
@@ -227,7 +234,6 @@ def figures_of(run: RunReading) -> RunRow:
         wasted=run.wasted,
         cost_beside=tuple(each.cost for each in run.cost.cost_beside),
         assumed_beside=tuple(each.assumed for each in run.cost.cost_beside),
-        charges=charges_of(view) or None,
         kind=kind_of_cost(attempts),
         burn_micros_per_hour=view.burn_micros_per_hour,
         assumptions=tuple(sorted(run.breakdown.assumptions)),

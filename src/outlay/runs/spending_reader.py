@@ -129,7 +129,7 @@ def _read_as_of(run: RunRow, as_of_ns: int) -> tuple[RunRow | None, list[Finding
     if view is None or view.rates is None:
         return None, []
     # Two directories may hold one run: the row names the one that counts.
-    return replace(RunReading(view).figures, run_id=run.run_id, updated_ns=as_of_ns), []
+    return replace(RunReading(view).stored, run_id=run.run_id, updated_ns=as_of_ns), []
 
 
 # Rentals while in no run

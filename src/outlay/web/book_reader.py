@@ -18,6 +18,7 @@ from outlay.clock import SYSTEM, Clock
 from outlay.errors import Finding, OutlayError
 from outlay.files import FileStamp, stamp_of
 from outlay.goodput.follower import GoodputFollower
+from outlay.goodput.timeline import Window
 from outlay.report.files import SweepAccount, read_sweep
 from outlay.runs.collect import Burn, log_stamp, refresh_registered, sum_burns
 from outlay.runs.reading import RunReading
@@ -94,7 +95,7 @@ class BookReader:
         self._registered_ns = -_REGISTER_NS
         self._inbox: FileStamp | None = None
         self._roots: tuple[int, dict[str, Path]] = (-_REGISTER_NS, {})
-        self._since: dict[tuple[str, int | None, int], Money | None] = {}
+        self._since: dict[tuple[str, int | None, int], tuple[Money, ...]] = {}
 
     @property
     def now_ns(self) -> int:
@@ -109,16 +110,16 @@ class BookReader:
         if now_ns - self._registered_ns < _REGISTER_NS and inbox == self._inbox:
             return
         self._registered_ns, self._inbox = now_ns, inbox
-        collected = refresh_registered(self.store, self.now_ns, read=self._figures)
+        collected = refresh_registered(self.store, self.now_ns, read=self._read)
         self.findings = collected.findings
         if self.people.hidden:
             for user in values_of(self.store, "user", limit=_MOST_PEOPLE):
                 self.people.name(user)  # Hidden in every text from here on.
         self._drop_idle()
 
-    def _figures(self, run_dir: Path, now_ns: int) -> RunRow:
+    def _read(self, run_dir: Path, now_ns: int) -> RunReading:
         del now_ns  # Each reading has its own present.
-        return self.reading(run_dir).figures
+        return self.reading(run_dir)
 
     def reading(self, run_dir: Path | str) -> RunReading:
         """Return a run's reading, at most ``PERIOD_NS`` old.
@@ -187,24 +188,24 @@ class BookReader:
         self.refresh()
         rows = list_runs(self.store, RunFilter(since_ns=since_ns, is_priced=True))
         costs = ((row.kind, self._cost_since(row, since_ns)) for row in rows)
-        known = ((kind, money) for kind, money in costs if money is not None)
-        return sum_burns(Burn(kind, money) for kind, money in known)
+        return sum_burns(Burn(kind, money) for kind, found in costs for money in found)
 
-    def _cost_since(self, row: RunRow, since_ns: int) -> Money | None:
-        """Return a run's cost since an instant; cached for a run that has ended."""
+    def _cost_since(self, row: RunRow, since_ns: int) -> tuple[Money, ...]:
+        """Return a run's cost since an instant, by currency; cached for a run that has ended."""
+        whole = () if row.cost is None else (row.cost, *row.cost_beside)
         if row.status != "running" and row.started_ns >= since_ns:
-            return row.cost
+            return whole
         key = (row.run_id, row.log_bytes, since_ns)
         if row.status != "running" and key in self._since:
             return self._since[key]
         try:
             view = self.reading(row.dir).view
         except (OutlayError, OSError):
-            return row.cost
-        begin_ns, end_ns = max(since_ns, view.timeline.start_ns), view.timeline.end_ns
-        cost = None if view.rates is None else view.rates.cost_between(begin_ns, end_ns)
-        self._since[key] = cost
-        return cost
+            return whole
+        found = view.break_down(Window(max(since_ns, view.whole.start_ns), view.whole.end_ns))
+        beside = (each.cost for each in found.cost_beside)
+        self._since[key] = () if found.cost is None else (found.cost, *beside)
+        return self._since[key]
 
     def row(self, run_id: str) -> RunRow:
         """Return a registered run; no other lookup turns a request into a directory.
