@@ -222,12 +222,12 @@ def read_runs(run_dirs: Iterable[Path], now_ns: int, read: ReadRun | None = None
 
     ``read`` replaces ``read_run`` for callers that cache followers of logs.
     """
-    from outlay.runs.reading import read_run  # A list of ended runs reads no log.
+    from outlay.runs.reading import read_run, stored_row  # A list of ended runs reads no log.
 
     found = Collected([], [])
     for run_dir in run_dirs:
         try:
-            found.figures.append((read or read_run)(run_dir, now_ns).stored)
+            found.figures.append(stored_row((read or read_run)(run_dir, now_ns)))
         except (OutlayError, OSError) as error:
             found.findings.append(Finding(source=str(run_dir), message=str(error)))
     return found

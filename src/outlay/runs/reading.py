@@ -84,11 +84,6 @@ class RunReading:
         """Status, progress and cost, as ``outlay runs`` lists them."""
         return figures_of(self)
 
-    @property
-    def stored(self) -> RunRow:
-        """The figures as the store keeps them: with the cost by attempt and month."""
-        return replace(self.figures, charges=charges_of(self.view) or None)
-
     @cached_property
     def goodput(self) -> GoodputSummary:
         """The productive share of wall time, and the rest by cause."""
@@ -248,6 +243,11 @@ def figures_of(run: RunReading) -> RunRow:
         budget_limit=limit,
         budget_limit_text=run.budget_limit_text,
     )
+
+
+def stored_row(run: RunReading) -> RunRow:
+    """Return the figures of a run as the store keeps them: with its cost by attempt and month."""
+    return replace(run.figures, charges=charges_of(run.view) or None)
 
 
 def _metric(account: RunAccount) -> tuple[str | None, float | None]:
