@@ -23,6 +23,7 @@ from outlay.runs.reading import read_run
 from outlay.runs.spending_reader import read_spending, refresh_books
 from outlay.store import open_store
 from outlay.units import Money
+from outlay.web.book_reader import BookReader
 
 HOUR = 3600 * 10**9
 NOVEMBER_NS = 1_699_000_000 * 10**9
@@ -54,6 +55,17 @@ def json_of(*words: object) -> Any:
     done = in_process(*words, "--json")
     assert done.code == 0, done.err
     return done.json
+
+
+@pytest.mark.parametrize(
+    ("hours", "costs"), [(-1, {"2.00 USD", "6.00 EUR"}), (2, {"0.00 USD", "3.00 EUR"})]
+)
+def test_what_was_spent_since_an_instant_has_every_currency(
+    paid_twice: Path, hours: int, costs: set[str]
+) -> None:
+    books = BookReader(clock=ManualClock(wall_ns=NOVEMBER_NS + 4 * HOUR))
+    spent = books.spent_since(NOVEMBER_NS + hours * HOUR)
+    assert {str(each) for each in spent} == costs, paid_twice
 
 
 def test_each_currency_is_charged_for_its_own_time(paid_twice: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -183,6 +184,17 @@ def test_a_metric_reported_by_several_ranks_counts_once(tmp_path: Path) -> None:
     account = read_view(tmp_path, LATER_NS).account
     assert [point.value for point in account.series(*LOSS)] == [0.7, 0.5, 0.6]
     assert best_loss(account) == 0.5
+
+
+@pytest.mark.parametrize("values", [("nan", "inf"), ("nan", 0.5, "-inf", 0.4)])
+def test_values_are_those_of_the_finite_points(tmp_path: Path, values: tuple[Any, ...]) -> None:
+    run = priced()
+    for value in values:
+        metric(run.step(1.0), "val_loss", value)
+    metric(run, "loss", 0.1).end().write(tmp_path)
+    account = read_view(tmp_path, LATER_NS).account
+    assert [*account.values(*LOSS)] == [point.value for point in account.series(*LOSS)]
+    assert best_loss(account) == min((v for v in values if isinstance(v, float)), default=None)
 
 
 def test_a_metric_of_another_rank_is_used(tmp_path: Path) -> None:

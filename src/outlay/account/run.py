@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 from msgspec.structs import replace as replace_fields
+from numpy.typing import NDArray
 
 from outlay.account.columns import (
     STEP_FIELDS,
@@ -413,6 +414,19 @@ class RunAccount:
         finite = [point for point in found if math.isfinite(point.value)]
         lowest = min((point.rank for point in finite), default=0)
         return sorted((p for p in finite if p.rank == lowest), key=lambda point: point.t_ns)
+
+    def values(self, *names: str) -> NDArray[np.float64]:
+        """Return the values of the same points, in any order, without a point for each."""
+        shown = self.shown()
+        name = next((n for n in names if any(n in each.metrics for each in shown)), "")
+        columns = [
+            (each.life.segment.rank, np.array(each.metrics[name].value))
+            for each in shown
+            if name in each.metrics
+        ]
+        finite = [(rank, values[np.isfinite(values)]) for rank, values in columns]
+        lowest = min((rank for rank, values in finite if len(values)), default=0)
+        return np.concatenate([np.empty(0), *(each for rank, each in finite if rank == lowest)])
 
     def _points(self, name: str, most: int | None) -> list[MetricPoint]:
         moves = self.moves()

@@ -139,8 +139,9 @@ def _end_of(last: Attempt, *, alive: bool) -> Literal["recorded", "last_sign", "
 
 
 def _epochs(account: RunAccount, steps: int) -> float | None:
-    if reported := account.series(*EPOCHS):
-        return max(point.value for point in reported)
+    reported = account.values(*EPOCHS)
+    if len(reported):
+        return float(reported.max())
     per_epoch = steps_per_epoch(account)
     return steps / per_epoch if per_epoch else None
 
@@ -153,9 +154,11 @@ def steps_per_epoch(account: RunAccount) -> int | None:
 
 def best_accuracy(account: RunAccount) -> float | None:
     """Return the highest reported accuracy, or None."""
-    return max((point.value for point in account.series(*ACCURACY)), default=None)
+    values = account.values(*ACCURACY)
+    return float(values.max()) if len(values) else None
 
 
 def best_loss(account: RunAccount) -> float | None:
     """Return the lowest reported loss, or None."""
-    return min((point.value for point in account.series(*LOSS)), default=None)
+    values = account.values(*LOSS)
+    return float(values.min()) if len(values) else None

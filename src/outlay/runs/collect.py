@@ -44,9 +44,11 @@ from outlay.units.money import sum_by_unit
 if TYPE_CHECKING:
     from sqlalchemy import Engine
 
+    from outlay.runs.reading import RunReading
 
-ReadFigures = Callable[[Path, int], RunRow]
-"""Returns the figures of the run in a directory at an instant."""
+
+ReadRun = Callable[[Path, int], "RunReading"]
+"""Reads the run in a directory at an instant."""
 
 FIGURES_VERSION = 6
 """Increment when the derivation of a row changes: older rows are derived again."""
@@ -192,24 +194,24 @@ def starts_ns(run_dir: Path) -> list[int]:
     return [segment.start_ns for path in segment_paths(run_dir) if (segment := id_from_name(path))]
 
 
-def read_runs(run_dirs: Iterable[Path], now_ns: int, read: ReadFigures | None = None) -> Collected:
+def read_runs(run_dirs: Iterable[Path], now_ns: int, read: ReadRun | None = None) -> Collected:
     """Read the logs of runs; one that cannot be read becomes a finding.
 
-    ``read`` replaces ``read_figures`` for callers that cache followers of logs.
+    ``read`` replaces ``read_run`` for callers that cache followers of logs.
     """
-    from outlay.runs.reading import read_figures  # A list of ended runs reads no log.
+    from outlay.runs.reading import read_run, stored_row  # A list of ended runs reads no log.
 
     found = Collected([], [])
     for run_dir in run_dirs:
         try:
-            found.figures.append((read or read_figures)(run_dir, now_ns))
+            found.figures.append(stored_row((read or read_run)(run_dir, now_ns)))
         except (OutlayError, OSError) as error:
             found.findings.append(Finding(source=str(run_dir), message=str(error)))
     return found
 
 
 def collect(
-    engine: Engine, run_dirs: Iterable[Path], now_ns: int, read: ReadFigures | None = None
+    engine: Engine, run_dirs: Iterable[Path], now_ns: int, read: ReadRun | None = None
 ) -> Collected:
     """Read the runs and register them; one that cannot be read becomes a finding."""
     # Stamped before reading: a record appended meanwhile changes the stamp, so it is read again.
@@ -231,7 +233,7 @@ def collect(
     return collected
 
 
-def refresh_registered(engine: Engine, now_ns: int, read: ReadFigures | None = None) -> Collected:
+def refresh_registered(engine: Engine, now_ns: int, read: ReadRun | None = None) -> Collected:
     """Register the runs in the inbox, and read runs again whose log may have changed.
 
     A run writes its notice before its first record: a notice without a log stays in the inbox.

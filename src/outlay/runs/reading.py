@@ -7,6 +7,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from msgspec.structs import replace
+
 from outlay.account.run import MetricPoint, RunAccount
 from outlay.advise.recommendation import OptimizationRecommendation
 from outlay.advise.run_advice import advise_run, floor_of
@@ -224,7 +226,6 @@ def figures_of(run: RunReading) -> RunRow:
         wasted=run.wasted,
         cost_beside=tuple(each.cost for each in run.cost.cost_beside),
         assumed_beside=tuple(each.assumed for each in run.cost.cost_beside),
-        charges=charges_of(view) or None,
         kind=view.unit.kind,
         burn_micros_per_hour=view.burn_micros_per_hour,
         assumptions=tuple(sorted(run.breakdown.assumptions)),
@@ -239,6 +240,11 @@ def figures_of(run: RunReading) -> RunRow:
         budget_limit=limit,
         budget_limit_text=run.budget_limit_text,
     )
+
+
+def stored_row(run: RunReading) -> RunRow:
+    """Return the figures of a run as the store keeps them: with its cost by attempt and month."""
+    return replace(run.figures, charges=charges_of(run.view) or None)
 
 
 def _metric(account: RunAccount) -> tuple[str | None, float | None]:

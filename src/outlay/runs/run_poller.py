@@ -15,7 +15,6 @@ from outlay.files import FileStamp, stamp_of
 from outlay.runs.collect import log_stamp, refresh_registered
 from outlay.runs.reading import RunReader, RunReading
 from outlay.store import outlay_home
-from outlay.store.run_row import RunRow
 from outlay.store.runs import RunFilter, list_runs
 
 if TYPE_CHECKING:
@@ -74,16 +73,16 @@ class RunPoller:
         if self._cached and now_ns - self.refreshed_ns < REFRESH_NS and inbox == self._inbox:
             return False
         self.refreshed_ns, self._inbox = now_ns, inbox
-        found = refresh_registered(self._store, self._clock.wall_ns(), read=self._figures)
+        found = refresh_registered(self._store, self._clock.wall_ns(), read=self._present)
         self.findings = found.findings
         for name in [n for n, kept in self._kept.items() if kept.asked_ns < now_ns - _IDLE_NS]:
             del self._kept[name]
         return True
 
-    def _figures(self, run_dir: Path, now_ns: int) -> RunRow:
+    def _present(self, run_dir: Path, now_ns: int) -> RunReading:
         if self._cached:
-            return self.reading(run_dir).figures
-        return self._keep(str(run_dir)).reader.read_present(now_ns).figures
+            return self.reading(run_dir)
+        return self._keep(str(run_dir)).reader.read_present(now_ns)
 
     def running(self) -> list[RunReading]:
         """Refresh, and return the running runs, latest start first."""

@@ -119,7 +119,7 @@ def _changed_since(run: RunRow, as_of_ns: int) -> bool:
 
 def _read_as_of(run: RunRow, as_of_ns: int) -> tuple[RunRow | None, list[Finding]]:
     from outlay.goodput.follower import read_view_as_of
-    from outlay.runs.reading import RunReading
+    from outlay.runs.reading import RunReading, stored_row
 
     try:
         view = read_view_as_of(Path(run.dir), as_of_ns)
@@ -129,7 +129,7 @@ def _read_as_of(run: RunRow, as_of_ns: int) -> tuple[RunRow | None, list[Finding
     if view is None or view.rates is None:
         return None, []
     # Two directories may hold one run: the row names the one that counts.
-    return replace(RunReading(view).figures, run_id=run.run_id, updated_ns=as_of_ns), []
+    return replace(stored_row(RunReading(view)), run_id=run.run_id, updated_ns=as_of_ns), []
 
 
 # Rentals while in no run

@@ -250,6 +250,7 @@ _PLAIN = [
     name for name in RunRow.__struct_fields__ if name in runs.c and name not in ("gpus", "findings")
 ]
 """The figures that a column of the same name holds as they are."""
+_NEVER_NULL = {column.name for column in runs.c if not column.nullable}
 LISTED = [column for column in runs.c if column.name != "charges"]
 """The columns of a list: nested charges are parsed only on request."""
 
@@ -263,7 +264,7 @@ def rows_from(found: Result[Any]) -> list[RunRow]:
 def _row(cells: dict[str, Any]) -> RunRow:
     currency, micros = cells.pop("currency"), cells.pop("cost_micros")
     assumed, more = cells.pop("assumed_micros"), cells.pop("figures")
-    known = {n: v for n, v in cells.items() if v is not None or not runs.c[n].nullable}
+    known = {name: cell for name, cell in cells.items() if cell is not None or name in _NEVER_NULL}
     if micros is not None and currency is not None:
         known["cost"] = {"micros": micros, "currency": currency}
         known["assumed"] = {"micros": assumed or 0, "currency": currency}

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from outlay.clock import SYSTEM, Clock
 from outlay.errors import OutlayError
+from outlay.goodput.timeline import Window
 from outlay.report.files import SweepAccount, read_sweep
 from outlay.runs.collect import log_stamp
 from outlay.runs.run_poller import REFRESH_NS, RunPoller, inbox_stamp
@@ -70,7 +71,7 @@ class BookReader:
         self.cache = AnswerCache()
         self.runs = RunPoller(self.store, clock=clock, cached=True)
         self._roots: tuple[int, dict[str, Path]] = (-REFRESH_NS, {})
-        self._since: dict[tuple[str, int | None, int], Money | None] = {}
+        self._since: dict[tuple[str, int | None, int], tuple[Money, ...]] = {}
 
     @property
     def now_ns(self) -> int:
@@ -89,24 +90,24 @@ class BookReader:
         """Return what runs have cost since an instant, by unit."""
         self.refresh()
         rows = list_runs(self.store, RunFilter(since_ns=since_ns, is_priced=True))
-        costs = (self._cost_since(row, since_ns) for row in rows)
-        return sum_by_unit(cost for cost in costs if cost is not None)
+        return sum_by_unit(cost for row in rows for cost in self._cost_since(row, since_ns))
 
-    def _cost_since(self, row: RunRow, since_ns: int) -> Money | None:
-        """Return a run's cost since an instant; cached for a run that has ended."""
+    def _cost_since(self, row: RunRow, since_ns: int) -> tuple[Money, ...]:
+        """Return a run's cost since an instant, by currency; cached for a run that has ended."""
+        whole = () if row.cost is None else (row.cost, *row.cost_beside)
         if row.status != "running" and row.started_ns >= since_ns:
-            return row.cost
+            return whole
         key = (row.run_id, row.log_bytes, since_ns)
         if row.status != "running" and key in self._since:
             return self._since[key]
         try:
             view = self.runs.reading(row.dir).view
         except (OutlayError, OSError):
-            return row.cost
-        begin_ns, end_ns = max(since_ns, view.timeline.start_ns), view.timeline.end_ns
-        cost = None if view.rates is None else view.rates.cost_between(begin_ns, end_ns)
-        self._since[key] = cost
-        return cost
+            return whole
+        found = view.break_down(Window(max(since_ns, view.whole.start_ns), view.whole.end_ns))
+        beside = (each.cost for each in found.cost_beside)
+        self._since[key] = () if found.cost is None else (found.cost, *beside)
+        return self._since[key]
 
     def row(self, run_id: str) -> RunRow:
         """Return a registered run; no other lookup turns a request into a directory.
