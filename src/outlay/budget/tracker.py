@@ -61,8 +61,6 @@ class BudgetTracker:
         bounds: The limits in effect, the mode's own first.
         used: What was used so far, over all ranks as of their last all-gather.
         base: What the run had used before this attempt.
-        before: The same, by step, so that rollbacks can take back what they undo.
-        cut: The first step of this attempt: earlier attempts' progress from it on is undone.
         stop_reason: The limit that stops the run, and by how much it is or would be exceeded.
 
     Raises:
@@ -94,8 +92,8 @@ class BudgetTracker:
         self.budget = budget
         self.clocks = Clocks()
         self.findings: list[Finding] = []
-        self.before = RunSpend(())
-        self.cut = 0
+        # Earlier attempts' use; their progress from step ``cut``, this one's first, on is undone.
+        self.before, self.cut = RunSpend(()), 0
         self._loaded_progress: Usage | None = None
         self._currency = budget.currency
         self._rate = None if rate is None else _read_rate(rate, self._currency)
