@@ -226,7 +226,7 @@ def test_a_tracker_charges_no_money_of_an_evaluation_where_training_alone_counts
     with tracker.spend("evaluation"):
         clock.advance(3600 * SECOND)
     assert tracker.totals["cost_usd"] == 0
-    assert tracker.clocks.spent_ns["evaluation"] == 3600 * SECOND
+    assert tracker.clocks_ns["evaluation"] == 3600 * SECOND
 
 
 def plan(run_dir: Path, mode: str, limit: str) -> dict[str, Any]:
@@ -306,3 +306,26 @@ def test_an_evaluation_inside_the_first_step_is_not_taken_from_start_up(
     assert report.cost.micros()["start_up"] == 100_000
     written = json.loads((tmp_path / "budget.json").read_text())["cost"]
     assert written["parts"]["start_up"] == {"usd": 0.1, "charged": True}
+
+
+def test_a_running_attempt_divides_its_cost_as_a_report_does(
+    tmp_path: Path, clock: ManualClock
+) -> None:
+    with outlay.run("m", dir=tmp_path, budget="iso_cost=99", price="3.6 USD/h", clock=clock) as run:
+        clock.advance(7 * SECOND)
+        for number in run.steps(range(12)):
+            if number:
+                report = budget_report(read_view(tmp_path, clock.wall_ns()))
+                assert report is not None
+                assert run._budget_gate is not None
+                run._budget_gate.refresh()
+                written = json.loads((tmp_path / "budget.json").read_text())["cost"]
+                assert report.document()["cost"] == written
+            clock.advance(3 * SECOND)
+            if number % 3 == 1:
+                run.set_price(f"{number}.5 USD/h")
+            if number % 4 == 2:
+                with run.span("evaluation"):
+                    clock.advance(5 * SECOND)
+            if number % 5 == 3:
+                run.recorder.slices_changed(active=1, total=2, available=1)

@@ -278,7 +278,7 @@ class BudgetGate:
         self._charging = LiveCharges(self.tracker, header)
         before = self._history.spend_before(header, segment)
         self.tracker.findings += before.beside_findings(self.tracker.budget.currency)
-        self.tracker.clocks.spent_ns |= before.clocks_ns
+        self.tracker.clocks_ns |= before.clocks_ns
         self._parts_before = before.parts
         self.tracker.resume_at(recorder.next_step, before)
         self._statements = StatementWriter(segment, header, recorder.writer)

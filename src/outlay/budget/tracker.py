@@ -29,9 +29,9 @@ from outlay.budget.measurements import millijoules, money_units, step_usage
 from outlay.budget.surviving import Surviving
 from outlay.budget.terms import Budget
 from outlay.budget.usage import (
+    CLOCKS,
     TRAINING,
     ZERO,
-    Clocks,
     Usage,
     check_clock,
     progress_of,
@@ -61,8 +61,6 @@ class BudgetTracker:
         bounds: The limits in effect, the mode's own first.
         used: What was used so far, over all ranks as of their last all-gather.
         base: What the run had used before this attempt.
-        before: The same, by step, so that rollbacks can take back what they undo.
-        cut: The first step of this attempt: earlier attempts' progress from it on is undone.
         stop_reason: The limit that stops the run, and by how much it is or would be exceeded.
 
     Raises:
@@ -92,10 +90,11 @@ class BudgetTracker:
 
     def _start(self, budget: Budget, *, rate: Rate | str | None, clock: Clock) -> None:
         self.budget = budget
-        self.clocks = Clocks()
+        self.clocks_ns = dict.fromkeys(CLOCKS, 0)
+        self._largest_on: dict[str, Usage] = {}
         self.findings: list[Finding] = []
-        self.before = RunSpend(())
-        self.cut = 0
+        # Earlier attempts' use; their progress from step ``cut``, this one's first, on is undone.
+        self.before, self.cut = RunSpend(()), 0
         self._loaded_progress: Usage | None = None
         self._currency = budget.currency
         self._rate = None if rate is None else _read_rate(rate, self._currency)
@@ -157,9 +156,9 @@ class BudgetTracker:
         for the time before it (default: all).
         """
         with self._lock:
-            self.clocks.spent_ns[TRAINING] += usage.time_ns
+            self.clocks_ns[TRAINING] += usage.time_ns
             if end_ns is None:
-                end_ns = sum(self.clocks.spent_ns.values())
+                end_ns = sum(self.clocks_ns.values())
             self._recent.add_step(end_ns, usage, usage if own is None else own)
             number = self._surviving.next_step if step is None else step
             if number < self.cut:
@@ -236,7 +235,8 @@ class BudgetTracker:
     def charge_usage(self, clock: str, usage: Usage) -> None:
         """Charge work outside the steps, given as a ``Usage``."""
         with self._lock:
-            self.clocks.add(clock, usage)
+            self.clocks_ns[check_clock(clock)] += usage.time_ns
+            self._largest_on[clock] = usage.largest(self._largest_on.get(clock, ZERO))
             self.add(self._charged(usage))
 
     def add(self, usage: Usage) -> None:
@@ -251,7 +251,7 @@ class BudgetTracker:
 
         The first one always fits, unless the run must stop anyway.
         """
-        predicted = self.clocks.predicted(clock)
+        predicted = self._largest_on.get(check_clock(clock))
         if predicted is None or self.should_stop():
             return not self.should_stop()
         return would_pass(self.used, self._charged(predicted), self.bounds) is None
@@ -291,7 +291,7 @@ class BudgetTracker:
         """Return the budget's state for a checkpoint; ``load`` restores it."""
         with self._lock:
             return snapshots.snapshot_of(
-                self.budget, self.used, dict(self.clocks.spent_ns), self.stop_reason
+                self.budget, self.used, dict(self.clocks_ns), self.stop_reason
             )
 
     def load(self, snapshot: Mapping[str, Any] | None, *, allow_change: bool = False) -> None:
@@ -311,7 +311,7 @@ class BudgetTracker:
         snapshots.check_totals(snapshot, self._currency)
         with self._lock:
             saved, _ = snapshots.usage_in(snapshot, otherwise=self.used, currency=self._currency)
-            self.clocks.spent_ns |= snapshots.clocks_in(snapshot, at_least=self.clocks.spent_ns)
+            self.clocks_ns |= snapshots.clocks_in(snapshot, at_least=self.clocks_ns)
             if self.budget.steps_per_epoch is None and snapshot.get("steps_per_epoch"):
                 self.set_steps_per_epoch(int(snapshot["steps_per_epoch"]))
             self._loaded_progress = progress_of(saved)

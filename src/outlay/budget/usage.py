@@ -106,23 +106,6 @@ CLOCK_OF_SPAN: Final = {
 }
 
 
-class Clocks:
-    """Nanoseconds by clock, and the largest single use of each, which predicts the next."""
-
-    def __init__(self) -> None:
-        self.spent_ns = dict.fromkeys(CLOCKS, 0)
-        self._largest: dict[str, Usage] = {}
-
-    def add(self, name: str, usage: Usage) -> None:
-        """Add one use of a clock."""
-        self.spent_ns[check_clock(name)] += usage.time_ns
-        self._largest[name] = usage.largest(self._largest.get(name, ZERO))
-
-    def predicted(self, name: str) -> Usage | None:
-        """Return the expected maximum of the next use; None before the first."""
-        return self._largest.get(check_clock(name))
-
-
 def check_clock(name: str) -> str:
     """Return the name of a clock, or refuse it."""
     if name not in CLOCKS:
