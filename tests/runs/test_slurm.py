@@ -189,7 +189,7 @@ def test_without_a_price_a_job_costs_its_partitions_rate() -> None:
         pass
     (header,) = headers(run.dir)
     assert header.price is not None
-    assert (str(header.price.rate), header.price.kind) == ("1.20 USD/h", "showback")
+    assert str(header.price.rate) == "1.20 USD/h showback"
 
 
 @pytest.mark.usefixtures("job")
