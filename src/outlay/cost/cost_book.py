@@ -45,26 +45,14 @@ _INTEGERS = [column.name for column in cost_reports.c if isinstance(column.type,
 def report_cells(row: RunRow) -> dict[str, Any]:
     """Return a run with a price as a row of the table, which is also its JSON."""
     return {
-        "run_id": row.run_id,
-        "model": row.model,
-        "source": row.source,
-        "cost_micros": row.paid.micros,
-        "currency": row.paid.currency,
-        "gpu_us": row.gpu_ns // 1000,
-        "wall_us": row.wall_ns // 1000,
-        "energy_mj": row.energy_mj or None,
-        "samples": row.samples,
-        "epochs": row.epochs or 0.0,
-        "tokens": row.tokens or None,
-        "accuracy": row.accuracy,
-        "loss": row.loss,
-        "at_ns": row.at_ns,
-        "metrics": None,
-        "updated_ns": row.updated_ns,
-        "kind": row.kind,
-        "assumed_micros": row.paid_assumed.micros,
-        "charges": msgspec.to_builtins(row.charges),
-    }
+        "run_id": row.run_id, "model": row.model, "source": row.source,
+        "cost_micros": row.paid.micros, "currency": row.paid.currency,
+        "gpu_us": row.gpu_ns // 1000, "wall_us": row.wall_ns // 1000,
+        "energy_mj": row.energy_mj or None, "samples": row.samples, "epochs": row.epochs or 0.0,
+        "tokens": row.tokens or None, "accuracy": row.accuracy, "loss": row.loss,
+        "at_ns": row.at_ns, "metrics": None, "updated_ns": row.updated_ns, "kind": row.kind,
+        "assumed_micros": row.paid_assumed.micros, "charges": msgspec.to_builtins(row.charges),
+    }  # fmt: skip
 
 
 def _row_from(cells: dict[str, Any]) -> RunRow:
@@ -77,23 +65,14 @@ def _row_from(cells: dict[str, Any]) -> RunRow:
     currency, at_ns, wall_ns = cells["currency"], known["at_ns"], known["wall_us"] * 1000
     same = ("run_id", "model", "source", "epochs", "accuracy", "loss", "charges")
     row = {name: cells[name] for name in same} | {
-        "name": cells["run_id"],
-        "dir": "",
-        "status": "completed",
-        "attempts": 1,
-        "steps": 0,
-        "tokens": known["tokens"],
-        "samples": known["samples"],
-        "started_ns": at_ns - wall_ns,
-        "last_seen_ns": at_ns,
-        "wall_ns": wall_ns,
-        "gpu_ns": known["gpu_us"] * 1000,
-        "energy_mj": known["energy_mj"],
+        "name": cells["run_id"], "dir": "", "status": "completed", "attempts": 1, "steps": 0,
+        "tokens": known["tokens"], "samples": known["samples"], "energy_mj": known["energy_mj"],
+        "started_ns": at_ns - wall_ns, "last_seen_ns": at_ns, "wall_ns": wall_ns,
+        "gpu_ns": known["gpu_us"] * 1000, "updated_ns": known["updated_ns"],
         "cost": {"micros": known["cost_micros"], "currency": currency},
         "assumed": {"micros": known["assumed_micros"], "currency": currency},
         "kind": cells["kind"] or "cash",
-        "updated_ns": known["updated_ns"],
-    }
+    }  # fmt: skip
     return _with_beside(convert(row, RunRow))
 
 
