@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Final
 
 from outlay.goodput.follower import PhaseRow
-from outlay.ledger.price import Kind
 from outlay.report.document import Block, ChartBlock, Document, NoteBlock, Table, sections
 from outlay.report.files import setup_of
 from outlay.report.html import Cell, amount
@@ -18,8 +17,7 @@ from outlay.runs.figures import COUNT, FIGURES, RunFigure
 from outlay.runs.reading import RunReading
 from outlay.store.run_row import RunRow
 from outlay.units import Money
-from outlay.units.quantity import duration_text
-from outlay.units.shown import counted, kind_suffix, money_text
+from outlay.units.shown import counted, money_text
 
 _MOST_METRICS: Final = 12
 
@@ -106,9 +104,8 @@ def _metrics(labels: Sequence[str], readings: Sequence[RunReading], axis: Axis) 
 
 
 def _phases(labels: Sequence[str], readings: Sequence[RunReading]) -> Table:
-    kinds = [run.goodput.kind for run in readings]
     found = phases_by_run(readings)
-    rows = [[phase, *map(_phase_cell, each, kinds)] for phase, each in found.items()]
+    rows = [[phase, *map(_phase_cell, each)] for phase, each in found.items()]
     return Table(("phase", *labels), rows, len(rows) - 1)
 
 
@@ -121,12 +118,11 @@ def phases_by_run(readings: Sequence[RunReading]) -> dict[str, list[PhaseRow | N
     return {name: [rows.get(name) for rows in found] for name in names} | {"total": [*totals]}
 
 
-def _phase_cell(row: PhaseRow | None, kind: Kind) -> Cell:
+def _phase_cell(row: PhaseRow | None) -> Cell:
     if row is None:
         return Cell(text="-")
-    cost = "no price" if row.cost is None else f"{money_text(row.cost)}{kind_suffix(kind)}"
-    text = f"{duration_text(row.ns)} · {row.share:.1%} · {cost}"
-    return Cell(text=text, share=row.share, title=str(row.cost or ""))
+    cost = "" if row.cost is None else f" · {money_text(row.cost)}"
+    return Cell(text=f"{row.share:.1%}{cost}", share=row.share, title=str(row.cost or ""))
 
 
 def _differences(
