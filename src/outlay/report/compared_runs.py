@@ -17,7 +17,6 @@ from outlay.runs.figures import COUNT, FIGURES, RunFigure
 from outlay.runs.reading import RunReading
 from outlay.store.run_row import RunRow
 from outlay.units import Money
-from outlay.units.quantity import duration_text
 from outlay.units.shown import counted, money_text
 
 _MOST_METRICS: Final = 12
@@ -122,9 +121,8 @@ def phases_by_run(readings: Sequence[RunReading]) -> dict[str, list[PhaseRow | N
 def _phase_cell(row: PhaseRow | None) -> Cell:
     if row is None:
         return Cell(text="-")
-    cost = "no price" if row.cost is None else money_text(row.cost)
-    text = f"{duration_text(row.ns)} · {row.share:.1%} · {cost}"
-    return Cell(text=text, share=row.share, title=str(row.cost or ""))
+    cost = "" if row.cost is None else f" · {money_text(row.cost)}"
+    return Cell(text=f"{row.share:.1%}{cost}", share=row.share, title=str(row.cost or ""))
 
 
 def _differences(
