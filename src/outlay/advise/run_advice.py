@@ -102,7 +102,7 @@ def advise_run(
 def floor_of(view: RunView) -> Money | None:
     """Return the smallest saving that is reported for a run; None without a price."""
     spent = cost_of(view).cost
-    return None if spent is None else Money(round(least_saving(spent.micros)), spent.currency)
+    return None if spent is None else spent.unit.money(round(least_saving(spent.micros)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

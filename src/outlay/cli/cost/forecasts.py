@@ -183,7 +183,7 @@ def _save_rest(rest: Rest | None, view: RunView, png: Path) -> None:
     spent = cost_of(view).cost
     if rest is None or spent is None:
         raise InvalidValue("--png", str(png), "a run with a price and at least one step")
-    parts = {"spent": spent, "to go": money_of(rest.cost.point, spent.currency)}
+    parts = {"spent": spent, "to go": money_of(rest.cost.point, spent.unit)}
     _save_forecast(png, view.identity.name, parts, (rest.cost.low, rest.cost.high))
 
 
@@ -194,8 +194,8 @@ def _save_forecast(
     from outlay.report.pictures import save_charts
     from outlay.report.run_charts import money_bars
 
-    label, currency = list(parts)[-1], next(iter(parts.values())).currency
-    low, high = (None if end is None else money_of(end, currency) for end in ends)
+    label, unit = list(parts)[-1], next(iter(parts.values())).unit
+    low, high = (None if end is None else money_of(end, unit) for end in ends)
     intervals = {} if low is None or high is None else {label: (low, high)}
     save_charts([money_bars(parts, title=f"{name}: forecast", intervals=intervals)], png)
 
