@@ -210,7 +210,11 @@ class ServerAddress:
         if self.unix_socket is not None:
             return _unix_socket(self.unix_socket)
         family = socket.AF_INET6 if ":" in self.host else socket.AF_INET
-        return socket.create_server((self.host, self.port), family=family)
+        try:
+            return socket.create_server((self.host, self.port), family=family)
+        except OSError as error:
+            error.filename = f"{self.host}:{self.port}"  # For the message to the user.
+            raise
 
     def url(self, listening: socket.socket, token: str) -> str:
         """Return the address to open; of a Unix socket, that of the forwarded port."""
