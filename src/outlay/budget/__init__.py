@@ -2,5 +2,5 @@
 
 __all__ = [
     "agreement", "conf", "config", "display", "fold", "gate", "history", "limits", "measurements",
-    "report", "statements", "terms", "tracker", "usage",
+    "report", "snapshots", "terms", "tracker", "usage",
 ]  # fmt: skip

@@ -2,5 +2,5 @@
 
 __all__ = [
     "accounting", "collect", "command_budget", "exec", "figures", "inbox", "live", "machines_now",
-    "options", "reading", "spending_reader",
+    "options", "reading", "run_poller", "spending_reader",
 ]  # fmt: skip
