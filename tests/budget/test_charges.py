@@ -137,7 +137,7 @@ def test_an_exhausted_start_reports_which_limit_and_why(
     assert run.stop_reason == text
     assert text in caplog.text
     assert document(tmp_path)["stop_reason"]["text"] == text
-    assert text in shown(tmp_path).replace("\n", " ")
+    assert text in " ".join(shown(tmp_path).split())
 
 
 def test_show_lists_each_cost_part_and_the_time_between_attempts(

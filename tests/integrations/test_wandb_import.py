@@ -228,7 +228,7 @@ def test_a_price_by_name_is_looked_up_once_and_stays(tmp_path: Path, private_hom
         assert in_process("prices", "set", "A100", price).code == 0
         assert import_runs(tmp_path, "--price", "own:A100").json["unchanged"] == unchanged
     reading = outlay.read_run(private_home / "wandb" / "lm-abc")
-    assert reading.cost.cost == Money(4 * 1_500_000 * 660 // 3600)
+    assert reading.cost.cost == Money(4 * 1_500_000 * 660 // 3600).as_kind("showback")
 
 
 @pytest.mark.parametrize("price", ["2 USD per hour or so", "acme:A100", "auto"])

@@ -10,6 +10,7 @@ from outlay.goodput.follower import read_view
 from outlay.ledger import SUPERVISOR, Heartbeat
 from outlay.runs.reading import read_figures
 from outlay.sweep.aggregate.aggregator import read_ledger
+from outlay.units.quantity import MILLIJOULES_PER_WH
 
 NOW_NS = START_NS + ns(100)
 
@@ -21,13 +22,14 @@ def supervised(run_dir: Path, *, inside_mj: int) -> None:
     Segment(start=1).step(1, energy_mj=inside_mj).end().write(run_dir)
 
 
-def energies(run_dir: Path) -> list[int | None]:
+def energies(run_dir: Path) -> list[int]:
     facts = read_ledger(run_dir, NOW_NS)
     assert facts is not None
+    assert facts.energy_wh is not None
     return [
         read_figures(run_dir, NOW_NS).energy_mj,
         read_view(run_dir, NOW_NS).energy_mj(),
-        facts.energy_mj,
+        round(facts.energy_wh * MILLIJOULES_PER_WH),
     ]
 
 

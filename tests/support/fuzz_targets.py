@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from ledgers import START_NS, Segment, dollars, numbered, scratch_dir, to_lines
-from outlay.budget import statements as snapshots
+from outlay.budget import snapshots
 from outlay.budget.config import read_budget
 from outlay.budget.display import read_document
 from outlay.budget.usage import Usage
