@@ -22,7 +22,7 @@ from hypothesis import HealthCheck, settings
 import leftovers
 from homes import move_home
 from outlay.clock import ManualClock
-from postgres import PostgresServer
+from postgres import PostgresServer, TeamDatabase
 from slurm_cluster import Cluster, require_programs
 
 # Hundreds of processes start: without compiled files, each would compile outlay anew.
@@ -179,6 +179,15 @@ def postgres_server() -> Iterator[PostgresServer]:
         yield server
     finally:
         server.remove()
+
+
+@pytest.fixture(scope="session")
+def team(postgres_server: PostgresServer) -> Iterator[TeamDatabase]:
+    """A database with books, in which every test takes a book of its own."""
+    database = TeamDatabase(postgres_server)
+    database.create()
+    yield database
+    database.remove()
 
 
 @pytest.fixture(scope="session")

@@ -23,6 +23,8 @@ import psycopg
 
 import leftovers
 from outlay.sweep.engines.ports import Ports
+from outlay.team import PostgresSpendLog, PostgresUrl
+from outlay.team.team_schema import schema_text
 from system_parts import missing
 from waiting import until
 
@@ -141,3 +143,47 @@ class PostgresServer:
     def explain(self) -> str:
         """Return what it had to say, for a test that gives up."""
         return (self.directory / "log").read_text()[-2000:]
+
+
+@dataclass(slots=True)
+class TeamDatabase:
+    """A database with books, and the login of a launcher."""
+
+    server: PostgresServer
+    name: str = field(default_factory=lambda: f"team_{secrets.token_hex(4)}")
+    login: str = field(default_factory=lambda: f"ada_{secrets.token_hex(4)}")
+    password: str = field(default_factory=lambda: secrets.token_hex(8))
+
+    def create(self) -> None:
+        """Create it as an owner does: the schema, a login, and its grant."""
+        self.server.execute(f"CREATE DATABASE {self.name}")
+        self.execute(schema_text())
+        self.add_login(self.login, self.password)
+
+    def add_login(self, login: str, password: str) -> None:
+        """Create a login that may launch."""
+        self.execute(f"CREATE ROLE {login} LOGIN PASSWORD '{password}' IN ROLE outlay_launcher")
+
+    def remove(self) -> None:
+        """Drop it, whoever is connected."""
+        self.server.execute(f"DROP DATABASE IF EXISTS {self.name} WITH (FORCE)")
+        self.server.execute(f"DROP ROLE IF EXISTS {self.login}")
+
+    def execute(self, statement: str) -> list[tuple[object, ...]]:
+        """Run statements as superuser; return the rows of the last."""
+        return self.server.execute(statement, database=self.name)
+
+    def new_book(self) -> str:
+        """Return the launcher's URL of a new, empty book."""
+        book = f"book-{secrets.token_hex(4)}"
+        self.execute(f"INSERT INTO outlay.book (name) VALUES ('{book}')")
+        return self.url(book)
+
+    def url(self, book: str = "") -> str:
+        """Return the launcher's URL of the database, or of a book."""
+        url = self.server.url(self.name, self.login, self.password)
+        return f"{url}?book={book}" if book else url
+
+    def log(self, url: str = "", **options: Any) -> PostgresSpendLog:
+        """Return the spend log of a book; by default of a new one."""
+        return PostgresSpendLog(PostgresUrl.parse(url or self.new_book()), **options)

@@ -283,6 +283,11 @@ class Books:
         for key, value in self.tables()[table].items():
             yield key, msgspec.json.encode(value)
 
+    def rebase(self, kept: KeptRows) -> None:
+        """Continue on rows that are kept with all changes so far."""
+        for table in self.tables().values():
+            table.rebase(kept)
+
     def copy(self) -> Books:
         """Return an independent copy; takes no longer for a longer log."""
         other = copy(self)
@@ -547,6 +552,20 @@ class Books:
             self._queued.put(f"{first} {queue}", None)
             first += 1
         self._queues.put(queue, Queue(first, end) if first < end else None)
+
+
+def rows_read(line: AnyLine) -> Iterator[tuple[str, str]]:
+    """Yield the table and key of the rows that applying a line reads, or of most of them."""
+    queue = (_SIMPLE if isinstance(line, Simple) else _OWN) + line.op_label
+    yield "queues", queue
+    if hold := getattr(line, "hold", ""):
+        for table in ("open", "resolved", "rentals"):
+            yield table, hold
+    if isinstance(line, Held | Captured | Corrected):
+        for key in _scope_keys(line.lab, line.day):
+            yield "totals", key
+    if isinstance(line, Corrected):
+        yield "paid", line.op_label
 
 
 def _key(scope: Scope) -> str:

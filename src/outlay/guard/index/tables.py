@@ -56,6 +56,11 @@ class RowTable(Generic[V]):
         self._shared = other._shared = True
         return other
 
+    def rebase(self, kept: KeptRows) -> None:
+        """Continue on rows that are kept with the changes of this table."""
+        self._kept, self._read = kept, dict(self._changed)
+        self._changed, self._shared = {}, False
+
     def get(self, key: str) -> V | None:
         """Return the value of a key."""
         found = self._changed.get(key, _UNREAD)
