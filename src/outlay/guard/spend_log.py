@@ -173,6 +173,7 @@ class MemorySpendLog(SpendLog):
         return Verification(lines=len(self._lines), chained=len(self._lines), findings=())
 
 
+LOG_NAME = "spend.jsonl"
 _LOCK_TIMEOUT_S = 30.0
 _LEAST_EXPECTED = 8  # digits of a hash that identify a line
 _TAIL_LINES, _TAIL_BYTES = 32, 1 << 16  # so much may follow the index before it is extended
@@ -230,12 +231,12 @@ def read_log_path(path: str | os.PathLike[str]) -> Path:
         InvalidValue: Not a path, or the path of a head, an index or a manifest.
     """
     expected = "the path of a spend log, such as spend.jsonl"
-    if isinstance(path, str) and "://" in path:
-        raise InvalidValue("log_path", f"{path.partition('://')[0]}://…", expected)
     try:
-        resolved = Path(path).resolve()
+        resolved, scheme = Path(path).resolve(), _lost_scheme(Path(path))
     except (TypeError, ValueError, OSError, RuntimeError):
         raise InvalidValue("log_path", path, expected) from None
+    if scheme:
+        raise InvalidValue("log_path", f"{scheme}//…", f"{expected}; a URL is text")
     if resolved.suffix in (".head", ".index") or resolved.name in ("", MANIFEST_NAME):
         no_log = f"no .head, no .index and no {MANIFEST_NAME}"
         raise InvalidValue("log_path", str(path), f"{expected}; {no_log}")
@@ -732,6 +733,10 @@ _URL = re.compile(r"([a-z][a-z0-9+.-]+)://", re.IGNORECASE)
 class BookUrl(Protocol):
     """The URL of a book; as text only what may be shown of it."""
 
+    @property
+    def url(self) -> str:
+        """The URL itself, which may have a password."""
+
     def handed_on(self) -> str:
         """Return the URL for another process, which shows it.
 
@@ -752,6 +757,12 @@ class BookLog(SpendLog, Protocol):
     @property
     def name(self) -> BookUrl:
         """Its URL."""
+
+
+def _lost_scheme(path: Path) -> str:
+    """Return the scheme of a URL that a path was made of, which lost a slash; else ""."""
+    first = Path(*path.parts[:1])
+    return str(first) if _URL.match(f"{first}//") and not first.exists() else ""
 
 
 def is_url(name: object) -> bool:
@@ -779,11 +790,19 @@ def open_book(url: str, *, clock: Clock = SYSTEM) -> BookLog:
     return log
 
 
-def open_log(name: str | os.PathLike[str], *, clock: Clock = SYSTEM) -> SpendLog:
+def open_log(name: str | os.PathLike[str], *, clock: Clock = SYSTEM) -> FileSpendLog | BookLog:
     """Return the log of a path or of a URL."""
     if isinstance(name, str) and is_url(name):
         return open_book(name, clock=clock)
     return FileSpendLog(Path(name), clock=clock)
+
+
+def named_log(name: str | Path) -> str | Path:
+    """Return the name of a log, given as a URL, a path, or the path of its directory."""
+    if is_url(name):
+        return name
+    path = Path(name)
+    return path / LOG_NAME if path.is_dir() else path
 
 
 def name_for_others(name: LogName) -> str:
@@ -795,6 +814,6 @@ def name_for_others(name: LogName) -> str:
     return str(name.absolute()) if isinstance(name, Path) else name.handed_on()
 
 
-def directory_of(name: LogName) -> Path | None:
-    """Return the directory of a log in a file, where documents about it are written."""
-    return name.parent if isinstance(name, Path) else None
+def is_named(name: LogName, text: str) -> bool:
+    """Return whether a log is the one that ``name_for_others`` named so."""
+    return text == (str(name.absolute()) if isinstance(name, Path) else name.url)

@@ -154,18 +154,19 @@ class Session:
 
         state, reason = error.sqlstate or "", self.url.shown_reason(error)
         connection = self._connection
-        if isinstance(error, psycopg.OperationalError) and (
-            connection is None or connection.closed or connection.broken
-        ):
+        # An error of connecting has no code.
+        is_denied = state in _NOT_ALLOWED or "authentication" in reason or "password" in reason
+        is_lost = connection is None or connection.closed or connection.broken
+        if is_lost:
             self.close()
-            if state not in _NOT_ALLOWED:
-                remedy = "Make sure that the server runs and can be reached, then try again."
-                return ConnectionLost(str(self.url), reason, remedy)
+        if is_lost and not is_denied and isinstance(error, psycopg.OperationalError):
+            remedy = "Make sure that the server runs and can be reached, then try again."
+            return ConnectionLost(str(self.url), reason, remedy)
         remedy = "Ask whoever runs the database; its log says more."
-        if state in _NO_SCHEMA:
-            remedy = _INIT
-        elif state in _NOT_ALLOWED or "authentication" in reason:
+        if is_denied:
             remedy = "The login needs its password, and `GRANT outlay_launcher` by an owner."
+        elif state in _NO_SCHEMA:
+            remedy = _INIT
         elif state in _TIMED_OUT:
             remedy = "Another process holds the book's lock; `pg_stat_activity` lists it."
         return SpendLogUnusable(str(self.url), reason, remedy)

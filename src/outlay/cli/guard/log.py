@@ -88,7 +88,7 @@ def show_verify(
     else:
         sound = "sound" if verification.sound else "NOT SOUND"
         chained = f"{verification.chained} of {verification.lines} lines chained"
-        print_sentence(f"{shown_path(guard.log_path)}: {sound}, {chained}")
+        print_sentence(f"{shown_path(str(guard.log_name))}: {sound}, {chained}")
         print_head(verification.head)
         print_findings(verification.findings)
     raise typer.Exit(0 if verification.sound else Refused.exit_code)
@@ -113,9 +113,9 @@ def show_accept(
     guard = open_guard(log, None, lenient=True)
     guard.accept(reason)
     if as_json:
-        print_json({"log": os.fspath(guard.log_path), "head": guard.head})
+        print_json({"log": str(guard.log_name), "head": guard.head})
         return
-    print_sentence(f"{shown_path(guard.log_path)}: accepted as it is")
+    print_sentence(f"{shown_path(str(guard.log_name))}: accepted as it is")
     print_head(guard.head)
 
 
@@ -254,7 +254,7 @@ def print_status(guard: BudgetGuard, *, as_json: bool) -> None:
             for row in standings
         ]  # fmt: skip
         about = {
-            "log": os.fspath(guard.log_path), "ceiling": guard.ceilings.whole, "head": guard.head,
+            "log": str(guard.log_name), "ceiling": guard.ceilings.whole, "head": guard.head,
         }  # fmt: skip
         rows = [_hold_row(hold) | _shares_of(hold) for hold in holds]
         print_json(about | {"scopes": scopes, "holds": rows, "findings": findings})
