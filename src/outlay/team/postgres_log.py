@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -182,11 +182,13 @@ class PostgresSpendLog(SpendLog):
             assert self._seen is not None
             self._memory.replace(self._seen)
 
-    def blobs(self) -> Iterator[bytes]:
-        """Yield the bytes of the same log as a file, in order."""
+    def export(self, write: Callable[[bytes], object]) -> Head | None:
+        """Write the bytes of the same log in a file; return its head, None without a line."""
         with self._turn(), self._transaction(writes=False) as head:
             self._refuse(self._catch_up(head))
-            yield from self._blobs(head)
+            for blob in self._blobs(head):
+                write(blob)
+            return self._seen if head.seq else None
 
     def verify(self, *, expect: str = "", runs: Mapping[str, Path] | None = None) -> Verification:
         """Check every line, every decision, the head and the snapshot; problems become findings."""
@@ -200,8 +202,10 @@ class PostgresSpendLog(SpendLog):
         findings += check_lines(scanned, source=where, today=today, expect=expect)
         return verification_of(scanned, findings, source=where, runs=runs)
 
-    def take_whole(self, rows: Iterator[list[tuple[bytes, bytes]]]) -> None:
-        """Fill an empty book with the entries of another log, in chunks, or not at all.
+    def fill(self, chunks: Iterable[list[tuple[bytes, bytes]]]) -> None:
+        """Fill an empty book with the chained lines of another log, all of them or none.
+
+        Each line has the bytes before it that its hash covers.
 
         Raises:
             SpendLogUnusable: The book has entries, or a line does not fit into the chain.
@@ -211,7 +215,7 @@ class PostgresSpendLog(SpendLog):
             if head.seq:
                 raise self._unusable("it has entries already", "Name a book that is empty.")
             try:
-                for chunk in rows:
+                for chunk in chunks:
                     self._import(chunk)
                 batch = keep_batch(self.name.book, self._books, position_of(self._scanned.link))
                 self._session.run([*batch, ("COMMIT", ())])
