@@ -554,12 +554,16 @@ class Books:
         self._queues.put(queue, Queue(first, end) if first < end else None)
 
 
+HOLD_TABLES = ("open", "resolved", "rentals")
+"""The tables that a line about a hold is looked up in, by hold."""
+
+
 def rows_read(line: AnyLine) -> Iterator[tuple[str, str]]:
     """Yield the table and key of the rows that applying a line reads, or of most of them."""
     queue = (_SIMPLE if isinstance(line, Simple) else _OWN) + line.op_label
     yield "queues", queue
     if hold := getattr(line, "hold", ""):
-        for table in ("open", "resolved", "rentals"):
+        for table in HOLD_TABLES:
             yield table, hold
     if isinstance(line, Held | Captured | Corrected):
         for key in _scope_keys(line.lab, line.day):

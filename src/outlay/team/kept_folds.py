@@ -13,8 +13,9 @@ from typing import Final
 import msgspec
 
 from outlay.decoding import Decoder
-from outlay.guard.balance import Books, BooksState, shape_of_rows
+from outlay.guard.balance import HOLD_TABLES, Books, BooksState, rows_read, shape_of_rows
 from outlay.guard.chain import Position
+from outlay.guard.entries import AnyLine, Held
 from outlay.team.session import Batch, Row
 
 SHAPE: Final = shape_of_rows()
@@ -23,7 +24,7 @@ _CHUNK: Final = 2000  # rows in a statement
 _ROW: Final = """SELECT value FROM outlay.fold
 WHERE book = %s AND shape = %s AND name = %s AND sha256(key) = %s AND seq <= %s
 ORDER BY seq DESC LIMIT 1"""
-_MANY: Final = """SELECT one.name, one.place, kept.value
+_MANY: Final = """SELECT one.place, kept.value
 FROM unnest(%s::text[], %s::bytea[]) WITH ORDINALITY AS one (name, digest, place)
 LEFT JOIN LATERAL (
   SELECT value FROM outlay.fold f
@@ -85,15 +86,25 @@ class DatabaseRows:
             self._tables[table] = kept
         return iter(self._tables[table])
 
-    def prefetch(self, wanted: Iterable[tuple[str, str]]) -> None:
-        """Read rows that are about to be asked for, all at once."""
-        pairs = list(dict.fromkeys(wanted))
-        if not pairs:
-            return
-        names, digests = [name for name, _ in pairs], [_digest(key) for _, key in pairs]
-        about = (names, digests, self._book, SHAPE, self.seq)
-        for _, place, value in self._query(_MANY, about):
-            self._found[pairs[place - 1]] = value
+    def prefetch(self, books: Books, lines: Iterable[AnyLine]) -> None:
+        """Read the rows that these lines after the snapshot need, and ``books`` lack, at once.
+
+        A hold that such a line opens has no rows yet: the database lets a hold be opened once.
+        """
+        tables, wanted, opened = books.tables(), dict[tuple[str, str], None](), set[str]()
+        for line in lines:
+            if isinstance(line, Held):
+                opened.add(line.hold)
+            for pair in rows_read(line):
+                if pair[1] in opened and pair[0] in HOLD_TABLES:
+                    self._found[pair] = None
+                elif not tables[pair[0]].is_known(pair[1]):
+                    wanted[pair] = None
+        if pairs := list(wanted):
+            names, digests = [name for name, _ in pairs], [_digest(key) for _, key in pairs]
+            about = (names, digests, self._book, SHAPE, self.seq)
+            for place, value in self._query(_MANY, about):
+                self._found[pairs[place - 1]] = value
 
 
 def keep_batch(book: str, books: Books, position: Position) -> Batch:

@@ -23,7 +23,7 @@ from urllib.parse import urlsplit
 from outlay.clock import SYSTEM, Clock
 from outlay.decoding import BadDocument
 from outlay.errors import Finding
-from outlay.guard.balance import Books, rows_read
+from outlay.guard.balance import Books
 from outlay.guard.chain import (
     NO_SLOTS,
     NOTHING,
@@ -50,7 +50,7 @@ from outlay.guard.spend_log import (
 )
 from outlay.team.book_url import PostgresUrl
 from outlay.team.kept_folds import SHAPE, DatabaseRows, FoldRoot, keep_batch, root_decoder
-from outlay.team.session import Batch, ConnectionLost, Patience, Row, Session
+from outlay.team.session import Batch, ConnectionLost, Patience, Row, Session, Statement
 
 VERSION: Final = 1
 """Of the tables and functions in the database."""
@@ -67,14 +67,11 @@ _SETTINGS: Final = """SELECT outlay.version(), current_setting('fsync'),
   set_config('lock_timeout', %s, true),
   set_config('idle_in_transaction_session_timeout', %s, true)"""
 _HEAD: Final = "SELECT id, seq, hash, first, bytes, lines FROM "
-_SNAPSHOT: Final = """SELECT s.seq, s.root FROM outlay.snapshot s
-JOIN outlay.book b ON b.id = s.book AND b.name = %s
-WHERE s.shape = %s ORDER BY s.seq DESC LIMIT 1"""
-_LAST_SNAPSHOT: Final = """coalesce((SELECT max(s.seq) FROM outlay.snapshot s
-  WHERE s.book = e.book AND s.shape = %s), 0)"""
-_ENTRIES: Final = """SELECT e.seq, e.before, e.line FROM outlay.entry e
-JOIN outlay.book b ON b.id = e.book AND b.name = %s
-WHERE e.seq >= """
+_LAST_KEPT: Final = "SELECT max(seq) FROM outlay.snapshot WHERE book = %s AND shape = %s"
+_SNAPSHOT: Final = """SELECT seq, root FROM outlay.snapshot
+WHERE book = %s AND shape = %s ORDER BY seq DESC LIMIT 1"""
+_ENTRIES: Final = """SELECT seq, before, line FROM outlay.entry
+WHERE book = %s AND seq >= %s ORDER BY seq"""
 _APPEND: Final = "SELECT outlay.append(%s, %s, %s::bytea[], %s::bytea[])"
 _HAS: Final = "SELECT 1 FROM outlay.entry WHERE book = %s AND hash = %s"
 _WHOLE: Final = """SELECT seq, before, line, hash, kind, hold, key FROM outlay.entry
@@ -136,7 +133,9 @@ class PostgresSpendLog(SpendLog):
         self._base: DatabaseRows | None = None
         self._scanned: ScanResult = NOTHING
         self._seq = 0
-        self._warm = False
+        self._book: int | None = None  # its id; None before the first use
+        self._last_kept: int | None = None  # the entry of the last snapshot
+        self._new: list[Row] = []
 
     def transact(self, decide: Callable[[Books], Posting[Answer]]) -> Answer:
         """Decide, append, commit, then answer."""
@@ -260,7 +259,7 @@ class PostgresSpendLog(SpendLog):
 
     def _check_snapshot(self, head: BookHead, rows: list[Row]) -> Iterator[Finding]:
         """Yield findings if what a new process begins with is not the fold of the entries."""
-        ((found,),) = [self._session.run([(_SNAPSHOT, (self.name.book, SHAPE))])]
+        found = self._query(_SNAPSHOT, (head.id, SHAPE))
         if not found:
             return
         seq, raw = found[0]
@@ -334,12 +333,14 @@ class PostgresSpendLog(SpendLog):
             f"{round(each * 1000)}ms" for each in (self._patience.lock, self._patience.idle)
         ]
         source = "outlay.lock(%s)" if writes else "outlay.book WHERE name = %s"
-        batch: Batch = [
+        batch: list[Statement] = [
             (_WRITE if writes else _READ, ()), (_SETTINGS, patience),
             (_HEAD + source, (self.name.book,)),
-            (_SNAPSHOT, (self.name.book, SHAPE)), self._tail(),
         ]  # fmt: skip
-        _, (settings,), heads, snapshots, self._new = self._session.run(batch)
+        if self._book is not None:
+            batch += [(_LAST_KEPT, (self._book, SHAPE)), (_ENTRIES, (self._book, self._seq + 1))]
+        _, (settings,), heads, *more = self._session.run(batch)
+        ((self._last_kept,),), self._new = more or ([(None,)], [])
         version, fsync, commit, *_ = settings
         if version != VERSION:
             problem = f"its tables are of version {version}, and this outlay's of {VERSION}"
@@ -349,15 +350,7 @@ class PostgresSpendLog(SpendLog):
             raise self._unusable(problem, "Both must be on, or a power failure loses lines.")
         if not heads:
             raise self._unusable("there is no book of this name", "`outlay team init` makes one.")
-        self._snapshot: Row | None = snapshots[0] if snapshots else None
         return BookHead.of_row(heads[0])
-
-    def _tail(self) -> tuple[str, tuple[object, ...]]:
-        """Return the query of the entries from the last known one on, or from the snapshot."""
-        if self._warm:
-            return f"{_ENTRIES}%s ORDER BY e.seq", (self.name.book, self._seq + 1)
-        about = (self.name.book, SHAPE)
-        return f"{_ENTRIES}{_LAST_SNAPSHOT} ORDER BY e.seq", about
 
     def _query(self, statement: str, values: tuple[object, ...]) -> list[Row]:
         with self._turn():
@@ -368,7 +361,7 @@ class PostgresSpendLog(SpendLog):
     def _catch_up(self, head: BookHead) -> tuple[MissingLine, ...]:
         """Fold what was appended since the last use; return lines that are missing."""
         try:
-            is_continued = self._warm and self._continue(head)
+            is_continued = self._book == head.id and self._continue(head)
             if not is_continued:
                 self._start_over(head)
             link, self._remembered = self._scanned.link, self._memory.seen()
@@ -392,33 +385,27 @@ class PostgresSpendLog(SpendLog):
 
     def _start_over(self, head: BookHead) -> None:
         """Fold from the last snapshot on."""
-        if self._warm:
-            self._forget()
-            self._new = self._query(*self._tail())
         self._forget()
         self._begin_with_snapshot(head)
-        self._fold_rows(self._new)
-        self._warm = True
+        self._fold_rows(self._query(_ENTRIES, (head.id, self._seq + 1)))
+        self._book = head.id
         if not head.is_after(self._scanned.link) or head.seq != self._seq:
             problem = f"its head names entry {head.seq}, and the last one is {self._seq}"
             raise SpendLogAltered(str(self.name), 0, problem)
 
     def _begin_with_snapshot(self, head: BookHead) -> None:
         """Begin with the last snapshot; without one, or on any doubt, with the first entry."""
-        if self._snapshot is None:
+        found = self._query(_SNAPSHOT, (head.id, SHAPE))
+        self._last_kept = found[0][0] if found else None
+        seq, root = (found[0][0], _root(found[0][1])) if found else (0, None)
+        if root is None:
             return
-        seq, raw = self._snapshot
-        root, link = _root(raw), None
-        if root is not None and self._new and self._new[0][0] == seq:
-            link = link_at(root.position, self._new[0][2][-_HASH_LINE:])
-        if root is None or link is None:
-            whole = (f"{_ENTRIES}1 ORDER BY e.seq", (self.name.book,))
-            self._new = self._query(*whole)
-            return
-        self._base = DatabaseRows(self._query, head.id, seq)
-        self._books = Books(self._base, root.state)
-        self._scanned, self._seq = replace(NOTHING, link=link), seq
-        self._new = self._new[1:]
+        last = self._query(f"{_ENTRIES} LIMIT 1", (head.id, seq))
+        link = link_at(root.position, last[0][2][-_HASH_LINE:]) if last else None
+        if link is not None and last[0][0] == seq:
+            self._base = DatabaseRows(self._query, head.id, seq)
+            self._books = Books(self._base, root.state)
+            self._scanned, self._seq = replace(NOTHING, link=link), seq
 
     def _fold_rows(self, rows: list[Row]) -> None:
         if rows:
@@ -426,9 +413,12 @@ class PostgresSpendLog(SpendLog):
             self._seq = rows[-1][0]
 
     def _fold(self, data: bytes) -> None:
-        scanned = scan(str(self.name), data, self._scanned.link)
+        self._apply(scan(str(self.name), data, self._scanned.link))
+
+    def _apply(self, scanned: ScanResult) -> None:
+        """Fold lines, after reading the rows that they need at once."""
         if self._base is not None:
-            self._base.prefetch(pair for _, line in scanned.lines for pair in rows_read(line))
+            self._base.prefetch(self._books, [line for _, line in scanned.lines])
         for number, line in scanned.lines:
             apply_line(str(self.name), self._books, number, line)
         self._scanned = replace(scanned, lines=(), hashes=())
@@ -467,9 +457,7 @@ class PostgresSpendLog(SpendLog):
         new = linked.blob.splitlines(keepends=True)
         batch = [(_APPEND, (self.name.book, self._seq, [b""] * len(new), new))]
         try:
-            for number, line in linked.after.lines:
-                apply_line(str(self.name), self._books, number, line)
-            self._scanned = replace(linked.after, lines=(), hashes=())
+            self._apply(linked.after)
             self._seq += len(new)
             keep = self._snapshot_batch()
             self._session.run([*batch, *keep, ("COMMIT", ())])
@@ -488,11 +476,11 @@ class PostgresSpendLog(SpendLog):
 
     def _snapshot_batch(self) -> Batch:
         """Return what keeps another snapshot, if one is due and this fold continues the last."""
-        last = 0 if self._snapshot is None else self._snapshot[0]
+        last = self._last_kept or 0
         if self._seq - last < _TAIL:
             return ()
         if last != (0 if self._base is None else self._base.seq):
-            self._warm = False  # The next use begins with the last snapshot, and keeps another.
+            self._book = None  # The next use begins with the last snapshot, and keeps another.
             return ()
         return keep_batch(self.name.book, self._books, position_of(self._scanned.link))
 

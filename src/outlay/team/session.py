@@ -28,8 +28,9 @@ _TIMED_OUT: Final = frozenset({"55P03", "57014", "25P03"})
 _INIT: Final = "`outlay team init` prints the SQL that creates books."
 
 Row = tuple[Any, ...]
-Batch = Sequence[tuple[str, Sequence[object]]]
-"""Statements with their parameters."""
+Statement = tuple[str, Sequence[object]]
+"""SQL and its parameters."""
+Batch = Sequence[Statement]
 
 
 class ConnectionLost(SpendLogUnusable):

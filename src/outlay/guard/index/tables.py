@@ -61,6 +61,10 @@ class RowTable(Generic[V]):
         self._kept, self._read = kept, dict(self._changed)
         self._changed, self._shared = {}, False
 
+    def is_known(self, key: str) -> bool:
+        """Return whether the value of a key was changed here, or read before."""
+        return key in self._changed or key in self._read
+
     def get(self, key: str) -> V | None:
         """Return the value of a key."""
         found = self._changed.get(key, _UNREAD)
