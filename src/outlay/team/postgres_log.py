@@ -361,7 +361,8 @@ class PostgresSpendLog(SpendLog):
     def _catch_up(self, head: BookHead) -> tuple[MissingLine, ...]:
         """Fold what was appended since the last use; return lines that are missing."""
         try:
-            is_continued = self._book == head.id and self._continue(head)
+            is_known = self._book == head.id and not self._is_behind(head)
+            is_continued = is_known and self._continue(head)
             if not is_continued:
                 self._start_over(head)
             link, self._remembered = self._scanned.link, self._memory.seen()
@@ -374,6 +375,12 @@ class PostgresSpendLog(SpendLog):
             self._forget()
             raise
         return ()
+
+    def _is_behind(self, head: BookHead) -> bool:
+        """Return whether a snapshot is due, and this fold began before the last one."""
+        last = self._last_kept or 0
+        is_based = last == (0 if self._base is None else self._base.seq)
+        return head.seq + 1 - last >= _TAIL and not is_based
 
     def _continue(self, head: BookHead) -> bool:
         """Fold what follows the last known line; False if the book no longer has that line."""
@@ -477,10 +484,7 @@ class PostgresSpendLog(SpendLog):
     def _snapshot_batch(self) -> Batch:
         """Return what keeps another snapshot, if one is due and this fold continues the last."""
         last = self._last_kept or 0
-        if self._seq - last < _TAIL:
-            return ()
-        if last != (0 if self._base is None else self._base.seq):
-            self._book = None  # The next use begins with the last snapshot, and keeps another.
+        if self._seq - last < _TAIL or last != (0 if self._base is None else self._base.seq):
             return ()
         return keep_batch(self.name.book, self._books, position_of(self._scanned.link))
 
