@@ -112,11 +112,38 @@ def test_a_connection_lost_at_commit_writes_once(team: TeamDatabase, commits: bo
 def test_a_session_that_the_server_ended_is_made_again(team: TeamDatabase) -> None:
     log = team.log()
     hold(log, "a")
+    end_sessions(team)
+    hold(log, "b")
+    assert holds(log) == ["a", "b"]
+
+
+def sessions(team: TeamDatabase, which: str = "true") -> list[tuple[object, ...]]:
+    """Return the sessions of outlay, or some of them."""
+    return team.execute(
+        f"SELECT pid FROM pg_stat_activity WHERE application_name = 'outlay' AND {which}"
+    )
+
+
+def end_sessions(team: TeamDatabase) -> None:
     team.execute(
         "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'outlay'"
     )
-    hold(log, "b")
+    until(lambda: not sessions(team), "a session did not end")
+
+
+def test_a_session_ended_with_the_lock_writes_once(team: TeamDatabase) -> None:
+    log = team.log()
+    hold(log, "a", meanwhile=lambda: end_sessions(team))
+    hold(log, "b", meanwhile=lambda: end_sessions(team))
     assert holds(log) == ["a", "b"]
+
+
+def test_a_decision_that_takes_too_long_is_made_again(team: TeamDatabase) -> None:
+    """The server ends the session that idles with the lock; nothing was written."""
+    log, held_up = team.log(patience=Patience(idle=0.2)), "the server did not end the session"
+    in_use = "xact_start IS NOT NULL"
+    hold(log, "a", meanwhile=lambda: until(lambda: not sessions(team, in_use), held_up))
+    assert holds(log) == ["a"]
 
 
 # -- a server that stops ---------------------------------------------------------------------------

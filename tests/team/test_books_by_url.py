@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
 
 from command_line import in_process
 from outlay import BudgetGuard, BudgetGuardExceeded
-from outlay.errors import InvalidValue
+from outlay.errors import InvalidValue, MissingExtra
 from outlay.guard.errors import CeilingUnusable, SpendLogUnusable
 from outlay.guard.gate import HOLD_VARIABLE, read_guarding
 from outlay.guard.spend_log import MemorySpendLog
@@ -103,6 +104,12 @@ def test_a_server_that_does_not_answer_is_a_refusal() -> None:
         BudgetGuard(5, "postgresql://ada:secret@127.0.0.1:1/spend?book=a", environ={}).authorize(
             "lab02-a", 1
         )
+
+
+def test_without_the_driver_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "psycopg", None)
+    with pytest.raises(MissingExtra, match=r"outlay\[postgres\]"):
+        BudgetGuard(5, ELSEWHERE, environ={}).authorize("lab02-a", 1)
 
 
 @pytest.mark.parametrize("lacks", ["book", "schema"])

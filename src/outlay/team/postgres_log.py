@@ -176,7 +176,6 @@ class PostgresSpendLog(SpendLog):
         with self._turn(), self._transaction(writes=True) as head:
             missing = self._catch_up(head)
             accepted = entry(self._books, missing)
-            self._seen = None
             self._append(head, (accepted,))
             assert self._seen is not None
             self._memory.replace(self._seen)

@@ -21,10 +21,15 @@ if TYPE_CHECKING:
     import psycopg
 
 _CONNECT_S: Final = 10
+_DEFAULTS: Final[dict[str, Any]] = {
+    "connect_timeout": _CONNECT_S, "application_name": "outlay", "keepalives_idle": _CONNECT_S,
+    "tcp_user_timeout": _CONNECT_S * 1000,
+}  # fmt: skip
 _RETRY_S: Final = 0.2
 _NO_SCHEMA: Final = frozenset({"3F000", "42P01", "42883", "OUT02"})
 _NOT_ALLOWED: Final = frozenset({"42501", "28000", "28P01"})
-_TIMED_OUT: Final = frozenset({"55P03", "57014", "25P03"})
+_TIMED_OUT: Final = frozenset({"55P03", "57014"})
+_ENDED: Final = frozenset({"57P01", "57P02", "57P03", "57P05", "25P03"})  # by the server
 _INIT: Final = "`outlay team init` prints the SQL that creates books."
 
 Row = tuple[Any, ...]
@@ -73,9 +78,9 @@ class Session:
             ConnectionLost: The connection was lost.
             SpendLogUnusable: The server refuses.
         """
+        connection = self._connection or self._connect()
         import psycopg
 
-        connection = self._connection or self._connect()
         text = ";\n".join(statement for statement, _ in batch)
         values = [value for _, values in batch for value in values]
         try:
@@ -90,11 +95,11 @@ class Session:
 
     def rollback(self) -> None:
         """End the present transaction, if there is one, without its changes."""
-        import psycopg
-
         connection = self._connection
         if connection is None:
             return
+        import psycopg
+
         if connection.pgconn.transaction_status == psycopg.pq.TransactionStatus.IDLE:
             return
         try:
@@ -134,15 +139,15 @@ class Session:
     def _connect(self) -> psycopg.Connection[Row]:
         try:
             import psycopg
+            from psycopg import conninfo
         except ImportError as error:
             raise MissingExtra("a book in PostgreSQL", "postgres") from error
         self.close()
         try:
+            given: dict[str, Any] = conninfo.conninfo_to_dict(self.url.server)
             connection = psycopg.connect(
-                self.url.server, autocommit=True, prepare_threshold=None,
-                connect_timeout=_CONNECT_S, application_name="outlay",
-                keepalives_idle=_CONNECT_S, tcp_user_timeout=_CONNECT_S * 1000,
-            )  # fmt: skip
+                autocommit=True, prepare_threshold=None, **(_DEFAULTS | given)
+            )
         except psycopg.Error as error:
             raise self._refusal(error) from None
         self._connection = connection
@@ -157,10 +162,10 @@ class Session:
         connection = self._connection
         # An error of connecting has no code.
         is_denied = state in _NOT_ALLOWED or "authentication" in reason or "password" in reason
-        is_lost = connection is None or connection.closed or connection.broken
+        is_lost = state in _ENDED or connection is None or connection.closed or connection.broken
         if is_lost:
             self.close()
-        if is_lost and not is_denied and isinstance(error, psycopg.OperationalError):
+        if is_lost and not is_denied and not isinstance(error, psycopg.ProgrammingError):
             remedy = "Make sure that the server runs and can be reached, then try again."
             return ConnectionLost(str(self.url), reason, remedy)
         remedy = "Ask whoever runs the database; its log says more."
