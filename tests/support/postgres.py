@@ -17,16 +17,17 @@ import subprocess
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import psycopg
 
 import leftovers
 from outlay.sweep.engines.ports import Ports
-from outlay.team import PostgresSpendLog, PostgresUrl
-from outlay.team.team_schema import schema_text
 from system_parts import missing
 from waiting import until
+
+if TYPE_CHECKING:  # Every test process imports this module; few use a book.
+    from outlay.team import PostgresSpendLog
 
 USER = "postgres"
 _DEATH_SIGNAL = 1
@@ -156,6 +157,8 @@ class TeamDatabase:
 
     def create(self) -> None:
         """Create it as an owner does: the schema, a login, and its grant."""
+        from outlay.team.team_schema import schema_text
+
         self.server.execute(f"CREATE DATABASE {self.name}")
         self.execute(schema_text())
         self.add_login(self.login, self.password)
@@ -186,4 +189,6 @@ class TeamDatabase:
 
     def log(self, url: str = "", **options: Any) -> PostgresSpendLog:
         """Return the spend log of a book; by default of a new one."""
+        from outlay.team import PostgresSpendLog, PostgresUrl
+
         return PostgresSpendLog(PostgresUrl.parse(url or self.new_book()), **options)
