@@ -22,6 +22,7 @@ from hypothesis import HealthCheck, settings
 import leftovers
 from homes import move_home
 from outlay.clock import ManualClock
+from postgres import PostgresServer, TeamDatabase
 from slurm_cluster import Cluster, require_programs
 
 # Hundreds of processes start: without compiled files, each would compile outlay anew.
@@ -69,8 +70,8 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Put tests that share something into one process, where it is made once.
 
-    That is a fixture of their module; and the cluster, on which tests wait more than they work:
-    one process waits there while the others work.
+    That is a fixture of their module; the cluster, on which tests wait more than they work: one
+    process waits there while the others work; and the database server.
     """
     for item in items:
         assert isinstance(item, pytest.Function)
@@ -79,6 +80,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             continue
         if item.get_closest_marker("cluster"):
             item.add_marker(pytest.mark.xdist_group("cluster"))
+        elif "postgres_server" in item.fixturenames:
+            item.add_marker(pytest.mark.xdist_group("postgres"))
         elif any(each[-1].scope == "module" for each in made):
             item.add_marker(pytest.mark.xdist_group(item.nodeid.partition("::")[0]))
     if (seed := config.getoption("--order-seed")) is not None:
@@ -164,6 +167,27 @@ def slurm(slurm_cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[C
         monkeypatch.setenv(name, value)
     yield slurm_cluster
     slurm_cluster.clear()
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[PostgresServer]:
+    """A real PostgreSQL, started once for all tests of a process."""
+    server = PostgresServer()
+    try:
+        server.create()
+        server.start()
+        yield server
+    finally:
+        server.remove()
+
+
+@pytest.fixture(scope="session")
+def team(postgres_server: PostgresServer) -> Iterator[TeamDatabase]:
+    """A database with books, in which every test takes a book of its own."""
+    database = TeamDatabase(postgres_server)
+    database.create()
+    yield database
+    database.remove()
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""Price sources, engines and sinks of other packages, found through entry points.
+"""Price sources, engines, sinks and spend logs of other packages, found through entry points.
 
 A package declares, say, ``[project.entry-points."outlay.prices"] mycloud = "mycloud:offers"``; once
 it is installed, ``mycloud`` is a source like any other. The module that uses a group documents what
@@ -7,7 +7,8 @@ an entry point must be. A plugin is imported when it is asked for by name.
 
 from __future__ import annotations
 
-from importlib.metadata import entry_points
+from collections.abc import Mapping
+from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Final
 
 from outlay.errors import OutlayError
@@ -15,6 +16,12 @@ from outlay.errors import OutlayError
 PRICES: Final = "outlay.prices"
 ENGINES: Final = "outlay.engines"
 SINKS: Final = "outlay.sinks"
+SPEND_LOGS: Final = "outlay.spend_logs"
+
+_OWN: Final[Mapping[str, Mapping[str, str]]] = {
+    SPEND_LOGS: dict.fromkeys(("postgresql", "postgres"), "outlay.team:open_postgres"),
+}
+"""outlay's own, of packages that those which ask for them may not import."""
 
 
 class BrokenPlugin(OutlayError):
@@ -27,8 +34,9 @@ class BrokenPlugin(OutlayError):
 
 
 def names(group: str) -> tuple[str, ...]:
-    """Return the sorted names of a group's installed plugins."""
-    return tuple(sorted({point.name for point in entry_points(group=group)}))
+    """Return the sorted names of a group's plugins."""
+    found = {point.name for point in entry_points(group=group)}
+    return tuple(sorted(found | _OWN.get(group, {}).keys()))
 
 
 def load(group: str, name: str) -> Any:
@@ -38,6 +46,8 @@ def load(group: str, name: str) -> Any:
         BrokenPlugin: Two packages declare the name, or the import fails.
     """
     points = {point.value: point for point in entry_points(group=group, name=name)}
+    if (own := _OWN.get(group, {}).get(name)) is not None:
+        points[own] = EntryPoint(name, own, group)
     if not points:
         return None
     if len(points) > 1:

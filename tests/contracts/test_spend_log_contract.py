@@ -14,16 +14,18 @@ from outlay.guard.entries import SCHEMA, Captured, Decision, Held
 from outlay.guard.errors import BudgetGuardExceeded
 from outlay.guard.spend_log import FileSpendLog, MemorySpendLog, SpendLog
 
-MakeLog = Callable[[Path], SpendLog]
+MakeLog = Callable[[Path, pytest.FixtureRequest], SpendLog]
 IMPLEMENTATIONS: dict[str, MakeLog] = {
-    "file": lambda directory: FileSpendLog(directory / "spend.jsonl"),
-    "memory": lambda _: MemorySpendLog(),
+    "file": lambda directory, _: FileSpendLog(directory / "spend.jsonl"),
+    "memory": lambda _, __: MemorySpendLog(),
+    "postgresql": lambda _, request: request.getfixturevalue("team").log(),
 }
+GROUPS = {"postgresql": [pytest.mark.xdist_group("postgres")]}
 
 
-@pytest.fixture(params=IMPLEMENTATIONS)
+@pytest.fixture(params=[pytest.param(n, marks=GROUPS.get(n, [])) for n in IMPLEMENTATIONS])
 def log(request: pytest.FixtureRequest, tmp_path: Path) -> SpendLog:
-    return IMPLEMENTATIONS[request.param](tmp_path)
+    return IMPLEMENTATIONS[request.param](tmp_path, request)
 
 
 def held(hold: str, amount: str = "1") -> Held:

@@ -5,6 +5,6 @@ callers pass rates and vendor commands.
 """
 
 __all__ = [
-    "balance", "budget_guard", "captures", "ceilings", "checklist", "entries", "errors", "gate",
-    "lease", "rental", "spend_log", "supervise",
+    "balance", "budget_guard", "captures", "ceilings", "chain", "checklist", "entries", "errors",
+    "gate", "index", "lease", "rental", "spend_log", "supervise",
 ]  # fmt: skip

@@ -257,6 +257,15 @@ class RowTable(Generic[V]):
         self._shared = other._shared = True
         return other
 
+    def rebase(self, kept: KeptRows) -> None:
+        """Continue on rows that are kept with the changes of this table."""
+        self._kept, self._read = kept, dict(self._changed)
+        self._changed, self._shared = {}, False
+
+    def is_known(self, key: str) -> bool:
+        """Return whether the value of a key was changed here, or read before."""
+        return key in self._changed or key in self._read
+
     def get(self, key: str) -> V | None:
         """Return the value of a key."""
         found = self._changed.get(key, _UNREAD)
@@ -371,6 +380,11 @@ class Books:
         """Yield a table's keys and rows, in no order."""
         for key, value in self.tables()[table].items():
             yield key, msgspec.json.encode(value)
+
+    def rebase(self, kept: KeptRows) -> None:
+        """Continue on rows that are kept with all changes so far."""
+        for table in self.tables().values():
+            table.rebase(kept)
 
     def copy(self) -> Books:
         """Return an independent copy; takes no longer for a longer log."""
@@ -637,6 +651,24 @@ class Books:
             self._queued.put(f"{first} {queue}", None)
             first += 1
         self._queues.put(queue, Queue(first, end) if first < end else None)
+
+
+HOLD_TABLES = ("open", "resolved", "rentals")
+"""The tables that a line about a hold is looked up in, by hold."""
+
+
+def rows_read(line: AnyLine) -> Iterator[tuple[str, str]]:
+    """Yield the table and key of the rows that applying a line reads, or of most of them."""
+    queue = (_SIMPLE if isinstance(line, Simple) else _OWN) + line.op_label
+    yield "queues", queue
+    if hold := getattr(line, "hold", ""):
+        for table in HOLD_TABLES:
+            yield table, hold
+    if isinstance(line, Held | Captured | Corrected):
+        for key in _scope_keys(line.lab, line.day):
+            yield "totals", key
+    if isinstance(line, Corrected):
+        yield "paid", line.op_label
 
 
 def _key(scope: Scope) -> str:

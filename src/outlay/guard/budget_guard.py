@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Self
 
 from outlay.clock import SYSTEM, Clock, utc_text, wall_ns_of
-from outlay.errors import Finding
+from outlay.errors import Finding, InvalidValue
 from outlay.guard import decisions
 from outlay.guard.balance import (
     Books,
@@ -61,9 +61,13 @@ from outlay.guard.entries import (
 from outlay.guard.errors import CeilingUnusable
 from outlay.guard.spend_log import (
     FileSpendLog,
+    LogName,
     MemorySpendLog,
     SpendLog,
     Verification,
+    is_url,
+    open_book,
+    open_log,
     read_log_path,
 )
 from outlay.proc.identity import has_ended, this_process
@@ -78,7 +82,8 @@ class BudgetGuard:
 
     Args:
         ceiling_usd: The hard ceiling of everything in this log.
-        log_path: The spend log; ``manifest.json`` beside it adds caps per lab.
+        log_path: The spend log; ``manifest.json`` beside it adds caps per lab. Or the URL of a
+            book that machines share: ``postgresql://host/database?book=vision``.
         caps: A cap per lab; where the manifest caps labs too, the tighter one applies.
         day_usd: A cap for each UTC day.
         month_usd: A cap for each UTC month.
@@ -89,7 +94,7 @@ class BudgetGuard:
 
     Raises:
         CeilingUnusable: A ceiling can't be parsed.
-        InvalidValue: ``log_path`` is not the path of a spend log.
+        InvalidValue: ``log_path`` is not the path of a spend log, or no URL of a book.
     """
 
     def __init__(
@@ -107,8 +112,9 @@ class BudgetGuard:
     ) -> None:
         self._clock = clock
         self._environ = os.environ if environ is None else environ
-        self._manifest_path = manifest_path(read_log_path(log_path))
-        self.log_path = Path(log_path)
+        book = open_book(str(log_path), clock=clock) if is_url(log_path) else None
+        self._manifest_path = None if book else manifest_path(read_log_path(log_path))
+        self.log_name: LogName = Path(log_path) if book is None else book.name
         self.currency = currency
         self._follows_manifest = False
         self._used = False
@@ -119,7 +125,7 @@ class BudgetGuard:
             month=parse_cap(month_usd, where="month_usd", currency=currency),
         )
         _ = self.ceilings  # refuses a setting that can't be parsed
-        self.log = self._default_log() if log is None else log
+        self.log = log or self._default_log(book)
 
     @classmethod
     def of_log(
@@ -134,18 +140,37 @@ class BudgetGuard:
         Raises:
             CeilingUnusable: Neither states a ceiling, nor does the environment.
         """
-        path, environ = Path(log_path), os.environ if environ is None else environ
-        log = FileSpendLog(path, clock=clock)
-        ceiling = log.look(lambda books: stated_ceiling(path, books, environ))
-        guard = cls(ceiling, path, currency=ceiling.currency, clock=clock, environ=environ)
+        environ = os.environ if environ is None else environ
+        log = open_log(log_path, clock=clock)
+        is_file = isinstance(log, FileSpendLog)
+        name = str(log_path) if isinstance(log, FileSpendLog) else str(log.name)
+        manifest = manifest_path(Path(log_path)) if is_file else None
+        ceiling = log.look(lambda books: stated_ceiling(manifest, books, environ, log=name))
+        guard = cls(ceiling, log_path, currency=ceiling.currency, clock=clock, environ=environ)
+        if not is_file and not isinstance(guard.log, MemorySpendLog):
+            guard.log = log  # One connection is enough.
         guard._follows_manifest = True
         return guard
 
-    def _default_log(self) -> SpendLog:
+    def _default_log(self, book: SpendLog | None) -> SpendLog:
         if self._environ.get(TEST_MODE) == "1":
             _announce_test_mode()
             return MemorySpendLog()
+        if book is not None:
+            return book
         return FileSpendLog(self.log_path, clock=self._clock)
+
+    @property
+    def log_path(self) -> Path:
+        """The path of a log in a file, beside which documents about rentals are kept.
+
+        Raises:
+            InvalidValue: It is a book.
+        """
+        if not isinstance(self.log_name, Path):
+            expected = "a spend log in a file: rentals under a book are not supported yet"
+            raise InvalidValue("log_path", str(self.log_name), expected)
+        return self.log_name
 
     @property
     def ceilings(self) -> Ceilings:
@@ -449,7 +474,7 @@ class BudgetGuard:
 
     def findings(self) -> tuple[Finding, ...]:
         """Return raised ceilings, accepted logs, dates ahead, and what is wrong with rentals."""
-        source, today = str(self.log_path), self._now().ts[:10]
+        source, today = str(self.log_name), self._now().ts[:10]
         doubts = self._look(lambda books: balance_findings(books, source, today=today))
         return (*doubts, *self.rental_findings())
 
@@ -457,7 +482,7 @@ class BudgetGuard:
         """Return rentals that are lost, unattended, back or not listed, and their namesakes."""
         return self._look(
             lambda books: rental_findings(
-                books, str(self.log_path), unattended=self._unattended(books)
+                books, str(self.log_name), unattended=self._unattended(books)
             )
         )
 
@@ -498,7 +523,7 @@ class BudgetGuard:
     def _check_currency(self, books: Books) -> None:
         if books.currency not in (None, self.currency):
             expected = f"amounts in {self.currency}, as the ceiling is"
-            raise CeilingUnusable(str(self.log_path), books.currency, expected)
+            raise CeilingUnusable(str(self.log_name), books.currency, expected)
 
     def _now(self, *, needs_ceiling: bool = False) -> decisions.Moment:
         """Return the present; spend is recorded even while the ceiling is unusable."""

@@ -74,9 +74,9 @@ def write_first_line(path: Path, log_name: str, first: str) -> None:
         _rewrite(path, first_lines={**(manifest.first_lines or {}), log_name: first})
 
 
-def write_ceiling(path: Path, ceiling: Money) -> bool:
+def write_ceiling(path: Path | None, ceiling: Money) -> bool:
     """Write a new ceiling into the manifest; return whether there is one."""
-    if read_manifest(path) is None:
+    if path is None or read_manifest(path) is None:
         return False
     _rewrite(path, ceiling_usd=amount_of(ceiling.micros))
     return True
@@ -127,10 +127,11 @@ def _parse_manifest(raw: bytes, where: str) -> CeilingManifest:
     return manifest
 
 
-def stated_ceiling(log_path: Path, books: Books, environ: Mapping[str, str]) -> Money:
+def stated_ceiling(
+    path: Path | None, books: Books, environ: Mapping[str, str], *, log: str
+) -> Money:
     """Return the ceiling from the manifest, else the log's last line, else the environment."""
-    path = manifest_path(log_path)
-    manifest, currency = read_manifest(path), books.currency or "USD"
+    manifest, currency = None if path is None else read_manifest(path), books.currency or "USD"
     if manifest is not None:
         where = f"{path}: ceiling_usd"
         return parse_limit(manifest.ceiling_usd, where=where, currency=manifest.currency)
@@ -140,7 +141,7 @@ def stated_ceiling(log_path: Path, books: Books, environ: Mapping[str, str]) -> 
         if name in environ:
             return parse_limit(environ[name], where=name, currency=currency)
     expected = "a ceiling: name one, or write a manifest with `outlay guard init`"
-    raise CeilingUnusable(str(log_path), None, expected)
+    raise CeilingUnusable(log, None, expected)
 
 
 def parse_limit(value: object, *, where: str, currency: str) -> Money:
@@ -170,9 +171,9 @@ def parse_lab_caps(caps: Mapping[str, object], *, where: str, currency: str) -> 
     return limits
 
 
-def manifest_ceilings(path: Path, currency: str) -> Ceilings | None:
+def manifest_ceilings(path: Path | None, currency: str) -> Ceilings | None:
     """Return the ceilings of a manifest, or None when there is no manifest."""
-    raw = _read_bytes(path)
+    raw = None if path is None else _read_bytes(path)
     return None if raw is None else _parse_ceilings(raw, str(path), currency)
 
 

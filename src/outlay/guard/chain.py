@@ -367,6 +367,20 @@ def _split(data: bytes) -> Iterator[tuple[bytes, bool]]:
         yield data[start:], False
 
 
+def chained_lines(data: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """Yield the bytes before each chained line that its hash covers, and the line.
+
+    Every line ends in a newline. Bytes after the last chained line are left out.
+    """
+    before = b""
+    for raw, _ in _split(data):
+        if _claimed_hash(raw) is None:
+            before += raw + b"\n"
+        else:
+            yield before, raw + b"\n"
+            before = b""
+
+
 @dataclass(frozen=True, slots=True)
 class LinkedEntries:
     """The bytes to append, and the result that a scan of them would have."""

@@ -19,6 +19,7 @@ from outlay.guard.budget_guard import BudgetGuard
 from outlay.guard.entries import RunPart
 from outlay.guard.errors import BudgetGuardExceeded, RentalEnds
 from outlay.guard.lease import SLICE, Continue, End, Extend, GiveNotice, Lease, Terms
+from outlay.guard.spend_log import is_named, is_url, name_for_others, named_log
 from outlay.units import Duration, Money, Rate
 
 # The hold of one operation. The process that opens it captures it; its children join and extend it.
@@ -80,9 +81,9 @@ class Leaseholder:
             least = terms.least_opening()
             hold = guard.authorize(label, terms.opening(), lab=lab, least_usd=least)
             return cls(guard, hold, terms, now_ns)
-        hold_id, path = named
-        if path != guard.log_path.absolute():
-            guard = BudgetGuard.of_log(path, environ=environ)
+        hold_id, log = named
+        if not is_named(guard.log_name, log):
+            guard = BudgetGuard.of_log(log, environ=environ)
         paid = guard.until_deadline(guard.log.books().hold(hold_id), terms.rate)
         joined = cls(guard, paid, terms, now_ns, owned=False)
         if paid.rental is None:
@@ -91,7 +92,7 @@ class Leaseholder:
 
     def environ(self) -> dict[str, str]:
         """Return the variable with which child processes join the hold."""
-        return {HOLD_VARIABLE: f"{self.hold.id}@{self._guard.log_path.absolute()}"}
+        return {HOLD_VARIABLE: f"{self.hold.id}@{name_for_others(self._guard.log_name)}"}
 
     def renew(self, now_ns: int) -> Continue | GiveNotice | End:
         """Extend the hold if that is due; return what the caller has to do."""
@@ -159,15 +160,15 @@ class Leaseholder:
             self._guard.void(self.hold, reason)
 
 
-def read_hold(environ: Mapping[str, str]) -> tuple[str, Path] | None:
+def read_hold(environ: Mapping[str, str]) -> tuple[str, str] | None:
     """Return the id and log of the hold in the environment, or None."""
     text = environ.get(HOLD_VARIABLE)
     if not text:
         return None
     hold_id, at, path = text.partition("@")
     if not (hold_id and at and path):
-        raise InvalidValue(HOLD_VARIABLE, text, "<hold>@<path of the spend log>")
-    return hold_id, Path(path)
+        raise InvalidValue(HOLD_VARIABLE, text, "<hold>@<path or URL of the spend log>")
+    return hold_id, path if is_url(path) else str(Path(path))
 
 
 GRACE = Duration(60 * 10**9)
@@ -205,8 +206,8 @@ def read_guarding(
 ) -> Guarding | None:
     """Return the guard of a run: the caller's ``value``, else that of ``OUTLAY_HOLD``.
 
-    ``value`` is a BudgetGuard, a Guarding, or the path of a spend log or of its directory. Without
-    a price, under a launcher's hold, only the launcher counts the money.
+    ``value`` is a BudgetGuard, a Guarding, the path of a spend log or of its directory, or the URL
+    of a book. Without a price, under a launcher's hold, only the launcher counts the money.
 
     Raises:
         InvalidValue: ``value`` is something else, or the run has no price.
@@ -223,8 +224,7 @@ def read_guarding(
     if isinstance(value, BudgetGuard):
         return Guarding(guard=value)
     if isinstance(value, str | Path):
-        path = Path(value)
-        log = path / "spend.jsonl" if path.is_dir() else path
+        log = named_log(value)
         return Guarding(guard=BudgetGuard.of_log(log, clock=clock, environ=environ))
     raise InvalidValue("guard", value, "a BudgetGuard, a Guarding or the path of a spend log")
 

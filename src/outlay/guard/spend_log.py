@@ -1,4 +1,4 @@
-"""The spend log: its protocol, one in memory and one in a file.
+"""The spend log: its protocol, one in memory and one in a file; opening one by its name.
 
 One append and one fsync per transaction. ``spend.head`` is written after that without fsync: a
 lower bound, exact or one line behind after a killed process, further behind after a power failure,
@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import stat
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -23,7 +24,7 @@ from pathlib import Path
 from typing import Protocol
 
 from outlay.clock import SYSTEM, Clock
-from outlay.errors import Finding, InvalidValue
+from outlay.errors import Finding, InvalidValue, choices
 from outlay.files import (
     make_private,
     open_own,
@@ -173,6 +174,7 @@ class MemorySpendLog(SpendLog):
         return Verification(lines=len(self._lines), chained=len(self._lines), findings=())
 
 
+LOG_NAME = "spend.jsonl"
 _LOCK_TIMEOUT_S = 30.0
 _LEAST_EXPECTED = 8  # digits of a hash that identify a line
 _TAIL_LINES, _TAIL_BYTES = 32, 1 << 16  # so much may follow the index before it is extended
@@ -187,12 +189,43 @@ def _hash_before(log: int, end: int) -> str:
     return raw[:-2].decode("latin-1") if raw.endswith(b'"}') else ""
 
 
+def check_lines(scanned: ScanResult, *, source: str, today: str, expect: str) -> Iterator[Finding]:
+    """Yield findings about the decisions in lines, and about an expected hash that none has."""
+    yield from recheck_decisions(scanned.lines, source=source, today=today)
+    wanted = expect.strip().lower()
+    if not wanted:
+        return
+    if len(wanted) < _LEAST_EXPECTED or wanted.strip("0123456789abcdef"):
+        raise InvalidValue("--expect", expect, "a hash as `outlay guard status` shows it")
+    if not any(known.startswith(wanted) for known in scanned.hashes):
+        message = f"no line has the hash {wanted}: the log was rolled back or rewritten since then"
+        yield Finding(source=source, message=message)
+
+
+def verification_of(
+    scanned: ScanResult,
+    findings: Iterable[Finding],
+    *,
+    source: str,
+    runs: Mapping[str, Path] | None,
+) -> Verification:
+    """Return the result of a check: the findings, and captures that are below their run's cost."""
+    found = list(findings)
+    if runs:
+        from outlay.guard.captures import captured_below_cost  # Here: loads the log reader.
+
+        found += captured_below_cost(scanned.lines, runs, source=source)
+    chained = sum(not isinstance(line, Simple) for _, line in scanned.lines)
+    head = scanned.link.hash if scanned.link.first else ""
+    return Verification(lines=len(scanned.lines), chained=chained, findings=tuple(found), head=head)
+
+
 def head_path(log_path: Path) -> Path:
     """Return the path of a log's head: ``spend.head`` beside ``spend.jsonl``."""
     return log_path.with_suffix(".head")
 
 
-def _exists(path: Path) -> bool:
+def file_exists(path: Path) -> bool:
     """Return whether a file exists; raises OSError if that can't be determined."""
     try:
         path.stat()
@@ -209,16 +242,19 @@ def read_log_path(path: str | os.PathLike[str]) -> Path:
     """
     expected = "the path of a spend log, such as spend.jsonl"
     try:
-        resolved = Path(path).resolve()
+        resolved, scheme = Path(path).resolve(), _lost_scheme(Path(path))
     except (TypeError, ValueError, OSError, RuntimeError):
         raise InvalidValue("log_path", path, expected) from None
+    if scheme:
+        raise InvalidValue("log_path", f"{scheme}//…", f"{expected}; a URL is text")
     if resolved.suffix in (".head", ".index") or resolved.name in ("", MANIFEST_NAME):
         no_log = f"no .head, no .index and no {MANIFEST_NAME}"
         raise InvalidValue("log_path", str(path), f"{expected}; {no_log}")
     return resolved
 
 
-def _apply(source: str, books: Books, number: int, line: AnyLine) -> None:
+def apply_line(source: str, books: Books, number: int, line: AnyLine) -> None:
+    """Fold a line; one that contradicts those before it was altered."""
     try:
         books.apply(line)
     except Inconsistent as error:
@@ -353,7 +389,7 @@ class _IndexedRows:
         finally:
             os.close(log)
         source, books = str(self._log_path), Books()
-        scanned = scan(source, data, START, take=partial(_apply, source, books))
+        scanned = scan(source, data, START, take=partial(apply_line, source, books))
         if position_of(scanned.link) != position:
             problem = "its first lines were replaced while it was read"
             raise SpendLogUnusable(source, problem, "Try again.")
@@ -472,18 +508,9 @@ class FileSpendLog(SpendLog):
         findings = [Finding(source=where, line=one.line, message=one.problem) for one in missing]
         findings += (*scanned.findings, *self._warnings(scanned))
         today = timestamp(self._clock.wall_ns())[:10]
-        findings += recheck_decisions(scanned.lines, source=where, today=today)
-        findings += self._check_expected_hash(scanned, expect)
+        findings += check_lines(scanned, source=where, today=today, expect=expect)
         findings += index
-        if runs:
-            from outlay.guard.captures import captured_below_cost  # Here: loads the log reader.
-
-            findings += captured_below_cost(scanned.lines, runs, source=where)
-        chained = sum(not isinstance(line, Simple) for _, line in scanned.lines)
-        return Verification(
-            lines=len(scanned.lines), chained=chained, findings=tuple(findings),
-            head=scanned.link.hash if scanned.link.first else "",
-        )  # fmt: skip
+        return verification_of(scanned, findings, source=where, runs=runs)
 
     def _read_whole_file(self) -> tuple[FileSpendLog, tuple[MissingLine, ...], Iterator[Finding]]:
         """Return a log with every line, what is missing, and findings about its index."""
@@ -518,7 +545,7 @@ class FileSpendLog(SpendLog):
             if number <= position.lines:
                 books.apply(line)
         try:
-            problems += islice(differences(index, books), _MOST_DIFFERENCES)
+            problems += islice(differences(index.root.state, index, books), _MOST_DIFFERENCES)
         except DoubtfulIndex as error:
             yield self._doubt(error)
         for problem in problems:
@@ -538,18 +565,6 @@ class FileSpendLog(SpendLog):
             message = "its last lines carry no hash; the next chained line will cover them"
             yield Finding(source=where, line=link.lines, message=message, severity="warning")
 
-    def _check_expected_hash(self, scanned: ScanResult, expect: str) -> Iterator[Finding]:
-        wanted = expect.strip().lower()
-        if not wanted:
-            return
-        if len(wanted) < _LEAST_EXPECTED or wanted.strip("0123456789abcdef"):
-            raise InvalidValue("--expect", expect, "a hash as `outlay guard status` shows it")
-        if not any(known.startswith(wanted) for known in scanned.hashes):
-            message = (
-                f"no line has the hash {wanted}: the log was rolled back or rewritten since then"
-            )
-            yield Finding(source=str(self.path), message=message)
-
     # -- the file ---------------------------------------------------------------------------
 
     def is_known(self) -> bool:
@@ -558,12 +573,12 @@ class FileSpendLog(SpendLog):
 
     def was_removed(self) -> bool:
         """Return whether there was a log, as far as this machine knows, and it is gone."""
-        return self.is_known() and not _exists(self.path)
+        return self.is_known() and not file_exists(self.path)
 
     def _is_new(self) -> bool:
         """Return whether there never was a log; a refusal if that can't be determined."""
         try:
-            there = _exists(self.path) or _exists(self._head.path)
+            there = file_exists(self.path) or file_exists(self._head.path)
         except OSError as error:
             raise self._refusal(error) from error
         if there or self._seen or self._memory.seen().head:
@@ -621,7 +636,7 @@ class FileSpendLog(SpendLog):
         if self._locks_checked or not flags & os.O_RDWR:
             return
         remedy = "Keep it on a local disk, or on a file system with locks for all machines."
-        remedy += " (Planned: PostgreSQL, for a log that machines share.)"
+        remedy += " PostgreSQL keeps a log that machines share: `outlay team init`."
         if local := local_locks(self.path.parent):
             problem = f"on this file system ({local}) locks do not reach other machines"
             raise self._unusable(problem, remedy)
@@ -704,14 +719,14 @@ class FileSpendLog(SpendLog):
         data = read_from(log, link.offset, size)
         source = str(self.path)
         if self._indexed:  # the lines themselves are not needed
-            take = partial(_apply, source, self._books)
+            take = partial(apply_line, source, self._books)
             self._scanned = scan(source, data, link, heads, take=take)
         else:
             self._fold(scan(source, data, link, heads))
 
     def _fold(self, scanned: ScanResult) -> None:
         for number, line in scanned.lines:
-            _apply(str(self.path), self._books, number, line)
+            apply_line(str(self.path), self._books, number, line)
         self._scanned = scanned
 
     # -- the index --------------------------------------------------------------------------
@@ -822,3 +837,98 @@ class FileSpendLog(SpendLog):
 
     def _unusable(self, problem: str, remedy: str) -> SpendLogUnusable:
         return SpendLogUnusable(str(self.path), problem, remedy)
+
+
+# How a log is named: by the path of a file, or by the URL of a book in a database. What takes the
+# URLs of a scheme is found through ``plugins``: nothing here uses the network.
+
+_URL = re.compile(r"([a-z][a-z0-9+.-]+)://", re.IGNORECASE)
+
+
+class BookUrl(Protocol):
+    """The URL of a book; as text only what may be shown of it."""
+
+    @property
+    def url(self) -> str:
+        """The URL itself, which may have a password."""
+
+    def handed_on(self) -> str:
+        """Return the URL for another process, which shows it.
+
+        Raises:
+            InvalidValue: It has a password.
+        """
+
+
+LogName = Path | BookUrl
+
+
+class BookLog(SpendLog, Protocol):
+    """A spend log that is named by a URL; an entry point of ``outlay.spend_logs`` opens one.
+
+    The entry point's name is the scheme, its object a function of the URL and ``clock``.
+    """
+
+    @property
+    def name(self) -> BookUrl:
+        """Its URL."""
+
+
+def _lost_scheme(path: Path) -> str:
+    """Return the scheme of a URL that a path was made of, which lost a slash; else ""."""
+    first = Path(*path.parts[:1])
+    return str(first) if _URL.match(f"{first}//") and not first.exists() else ""
+
+
+def is_url(name: object) -> bool:
+    """Return whether a log is named by a URL."""
+    return isinstance(name, str) and _URL.match(name) is not None
+
+
+def open_book(url: str, *, clock: Clock = SYSTEM) -> BookLog:
+    """Return the log of a URL; nothing is connected before its first use.
+
+    Raises:
+        InvalidValue: No implementation takes the URL.
+    """
+    from outlay import plugins  # Here: few logs are books.
+
+    found = _URL.match(url)
+    assert found is not None
+    scheme = found[1].lower()
+    opener = plugins.load(plugins.SPEND_LOGS, scheme)
+    if opener is None:
+        known = choices([f"{name}://" for name in plugins.names(plugins.SPEND_LOGS)])
+        expected = f"the path of a spend log, or a URL that begins with {known}"
+        raise InvalidValue("log_path", f"{scheme}://…", expected)
+    log: BookLog = opener(url, clock=clock)
+    return log
+
+
+def open_log(name: str | os.PathLike[str], *, clock: Clock = SYSTEM) -> FileSpendLog | BookLog:
+    """Return the log of a path or of a URL."""
+    if isinstance(name, str) and is_url(name):
+        return open_book(name, clock=clock)
+    return FileSpendLog(Path(name), clock=clock)
+
+
+def named_log(name: str | Path) -> str | Path:
+    """Return the name of a log, given as a URL, a path, or the path of its directory."""
+    if is_url(name):
+        return name
+    path = Path(name)
+    return path / LOG_NAME if path.is_dir() else path
+
+
+def name_for_others(name: LogName) -> str:
+    """Return the name by which another process opens the log: an absolute path, or a URL.
+
+    Raises:
+        InvalidValue: It is a URL with a password.
+    """
+    return str(name.absolute()) if isinstance(name, Path) else name.handed_on()
+
+
+def is_named(name: LogName, text: str) -> bool:
+    """Return whether a log is the one that ``name_for_others`` named so."""
+    return text == (str(name.absolute()) if isinstance(name, Path) else name.url)

@@ -24,6 +24,7 @@ from outlay.guard.captures import cost_of_attempt, run_part
 from outlay.guard.entries import RunPart
 from outlay.guard.gate import Leaseholder
 from outlay.guard.lease import End, GiveNotice, Terms, warnings
+from outlay.guard.spend_log import name_for_others
 from outlay.handlers import handling
 from outlay.ledger import EndStatus, Price
 from outlay.proc.exit_record import shell_code
@@ -108,6 +109,7 @@ class Supervisor:
             BudgetGuardExceeded: The room only pays for stopping; nothing was started.
             CommandNotStarted: There is no such program.
         """
+        name_for_others(self._guard.log_name)  # Refuses a password before anything is held.
         self._holder = Leaseholder.open(
             self._guard, self._label, self._terms, environ, now_ns=0, lab=self._lab
         )
@@ -184,7 +186,7 @@ class Supervisor:
         )
         about = {
             "kind": "guard", "label": self._label,
-            "hold": self._holder.hold.id, "log": str(self._guard.log_path.absolute()),
+            "hold": self._holder.hold.id, "log": name_for_others(self._guard.log_name),
             "owned": self._holder.owned, "rate": str(self._terms.rate),
             "since_ns": self._clock.monotonic_ns(),
         }  # fmt: skip

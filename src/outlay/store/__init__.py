@@ -28,7 +28,7 @@ _MODULES = {
 
 __all__ = [
     "RunRow", "StoreTooNew", "StoreUnavailable", "connection", "home", "open_store", "outlay_home",
-    "run_row", "runs", "schema",
+    "run_row", "runs", "schema", "shown_names",
 ]  # fmt: skip
 
 

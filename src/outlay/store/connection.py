@@ -33,6 +33,7 @@ from sqlalchemy.exc import DatabaseError, OperationalError
 from outlay.clock import SYSTEM
 from outlay.decoding import BadDocument, decode
 from outlay.errors import Finding, OutlayError
+from outlay.store.shown_names import is_plain_name, server_name
 
 BUSY_TIMEOUT_MS = 30_000
 LARGEST = 2**63 - 1
@@ -45,12 +46,11 @@ class StoreUnavailable(OutlayError):
 
     def __init__(self, url: URL, error: Exception) -> None:
         super().__init__(
-            f"cannot use the store in {shown_database(url)}: {_reason(url, error)}. "
+            f"cannot use the store in {shown_database(url)}: {shown_reason(url, error)}. "
             "Set OUTLAY_HOME to a directory you can write to, or OUTLAY_STORE to a database URL."
         )
 
 
-_PLAIN_NAME = re.compile(r"[A-Za-z0-9_.-]+")
 _PART = re.compile(r"[^\s:@/?&=,;'\"()\[\]\\]+")
 _LONG = 4
 _LEFT_OUT = "…"
@@ -62,9 +62,7 @@ def shown_database(url: URL) -> str:
     A password may be in any other part, also by mistake: ``user:p@ss@host``.
     """
     backend, name = url.get_backend_name(), url.database or ""
-    if _is_file(url):
-        return f"{backend} {name}"
-    return f"{backend} database {name}" if _PLAIN_NAME.fullmatch(name) else f"{backend} database"
+    return f"{backend} {name}" if _is_file(url) else server_name(backend, name)
 
 
 def _is_file(url: URL) -> bool:
@@ -72,7 +70,8 @@ def _is_file(url: URL) -> bool:
     return url.get_backend_name() == "sqlite" and is_local
 
 
-def _reason(url: URL, error: Exception) -> str:
+def shown_reason(url: URL, error: Exception) -> str:
+    """Return why a database failed, without any part of its URL."""
     # SQLAlchemy's own text repeats the statement and its parameters; the driver's says why.
     lines = str(getattr(error, "orig", None) or error).strip().splitlines()
     reason = lines[0] if lines else type(error).__name__
@@ -90,7 +89,7 @@ def _parts(url: URL) -> set[str]:
         return set()
     values = [value for each in url.normalized_query.values() for value in each]
     texts = [url.username, url.password, url.host, str(url.port or ""), *values]
-    if not _PLAIN_NAME.fullmatch(url.database or ""):
+    if not is_plain_name(url.database or ""):
         texts.append(url.database)
     known = [str(text) for text in texts if text]
     return {part for text in (*known, *map(quote, known)) for part in _PART.findall(text)}

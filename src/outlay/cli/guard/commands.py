@@ -43,6 +43,7 @@ SPEND = "Spend below a ceiling"
 RENT = "Rent, and end rentals"
 LAUNCH = "Before and after a launch"
 CORRECT = "Correct the spend log"
+COPY = "Copy a spend log between a file and a book"
 
 Confirm = Annotated[
     list[str] | None, typer.Option("--confirm", help="Name of a check that you made; repeatable.")
@@ -336,6 +337,8 @@ for panel, name, command in (
     (CORRECT, "void", show_void),
     (CORRECT, "correct", show_correct),
     (CORRECT, "accept", guard_log.show_accept),
+    (COPY, "export", guard_log.show_export),
+    (COPY, "import", guard_log.show_import),
 ):
     wraps = WrappingCommand if name == "run" else None
     app.command(name, cls=wraps, rich_help_panel=panel)(command)

@@ -1,4 +1,4 @@
-"""``outlay guard status | verify | accept | history | reconcile | set-ceiling``: the spend log."""
+"""Commands on the spend log itself: ``outlay guard status``, ``verify``, ``export`` and so on."""
 
 from __future__ import annotations
 
@@ -35,6 +35,8 @@ from outlay.runs.collect import refresh_registered
 from outlay.runs.spending_reader import charges_on, refresh_books
 from outlay.store import open_store
 from outlay.store.runs import RunFilter, list_runs
+from outlay.team import PostgresSpendLog, open_postgres
+from outlay.team.transfer import export_book, import_file
 from outlay.units import Money
 
 _BAR_WIDTH = 20
@@ -87,7 +89,7 @@ def show_verify(
     else:
         sound = "sound" if verification.sound else "NOT SOUND"
         chained = f"{verification.chained} of {verification.lines} lines chained"
-        print_sentence(f"{shown_path(guard.log_path)}: {sound}, {chained}")
+        print_sentence(f"{shown_path(str(guard.log_name))}: {sound}, {chained}")
         print_head(verification.head)
         print_findings(verification.findings)
     raise typer.Exit(0 if verification.sound else Refused.exit_code)
@@ -112,10 +114,53 @@ def show_accept(
     guard = open_guard(log, None, lenient=True)
     guard.accept(reason)
     if as_json:
-        print_json({"log": os.fspath(guard.log_path), "head": guard.head})
+        print_json({"log": str(guard.log_name), "head": guard.head})
         return
-    print_sentence(f"{shown_path(guard.log_path)}: accepted as it is")
+    print_sentence(f"{shown_path(str(guard.log_name))}: accepted as it is")
     print_head(guard.head)
+
+
+BookOption = Annotated[
+    str, typer.Option("--log", metavar="URL", help="The book.", envvar="OUTLAY_SPEND_LOG")
+]
+
+
+def show_export(
+    file: Annotated[Path, typer.Argument(help="The spend log to write; there is none yet.")],
+    log: BookOption,
+    as_json: AsJson = False,
+) -> None:
+    """Write a book as a spend log in a file, byte for byte, with its head.
+
+    Example: outlay guard export spend.jsonl --log "postgresql://db.example/spend?book=vision"
+    """
+    book = open_postgres(log)
+    head = export_book(book, file)
+    _show_copy(book, file, as_json=as_json, head=head.hash)
+
+
+def show_import(
+    file: Annotated[Path, typer.Argument(help="The spend log to copy.")],
+    log: BookOption,
+    as_json: AsJson = False,
+) -> None:
+    """Copy a spend log in a file into an empty book, byte for byte.
+
+    The file stays as it is; launches that still use it no longer share the book's ceiling.
+
+    Example: outlay guard import spend.jsonl --log "postgresql://db.example/spend?book=vision"
+    """
+    book = open_postgres(log)
+    import_file(file, book)
+    _show_copy(book, file, as_json=as_json, head=book.head())
+
+
+def _show_copy(book: PostgresSpendLog, file: Path, *, as_json: bool, head: str) -> None:
+    if as_json:
+        print_json({"log": str(book.name), "file": str(file), "head": head})
+        return
+    print_sentence(f"{shown_path(file)} and {book.name} have the same lines")
+    print_head(head)
 
 
 def show_set_ceiling(
@@ -253,7 +298,7 @@ def print_status(guard: BudgetGuard, *, as_json: bool) -> None:
             for row in standings
         ]  # fmt: skip
         about = {
-            "log": os.fspath(guard.log_path), "ceiling": guard.ceilings.whole, "head": guard.head,
+            "log": str(guard.log_name), "ceiling": guard.ceilings.whole, "head": guard.head,
         }  # fmt: skip
         rows = [_hold_row(hold) | _shares_of(hold) for hold in holds]
         print_json(about | {"scopes": scopes, "holds": rows, "findings": findings})

@@ -18,16 +18,18 @@ from outlay.guard.ceilings import manifest_path, read_manifest
 from outlay.guard.entries import Vendor
 from outlay.guard.errors import CeilingUnusable
 from outlay.guard.rental.vendor_commands import PRESETS, preset
-from outlay.guard.spend_log import FileSpendLog
+from outlay.guard.spend_log import LOG_NAME, FileSpendLog, named_log
 from outlay.ledger.price import Price, is_price_name, typed_price
 from outlay.machine import gpu_model, visible_gpus
 from outlay.units import Rate
 
-DEFAULT_LOG: Final = Path("spend.jsonl")
+DEFAULT_LOG: Final = LOG_NAME
 Log = Annotated[
-    Path,
+    str,
     typer.Option(
-        metavar="PATH", help="The spend log, or its directory.", envvar="OUTLAY_SPEND_LOG"
+        metavar="PATH",
+        help="The spend log, its directory, or a book's URL.",
+        envvar="OUTLAY_SPEND_LOG",
     ),
 ]
 Ceiling = Annotated[
@@ -42,11 +44,11 @@ Lab = Annotated[
 VendorName = Annotated[str | None, typer.Option(help=f"One of {', '.join(PRESETS)}.")]
 
 
-def open_guard(log: Path, ceiling: str | None, *, lenient: bool = False) -> BudgetGuard:
+def open_guard(log: str, ceiling: str | None, *, lenient: bool = False) -> BudgetGuard:
     """Return the guard of a log.
 
     Args:
-        log: The log, or the directory it is in.
+        log: The log, the directory it is in, or the URL of a book.
         ceiling: None takes it from the manifest or the log.
         lenient: Read only: also open a log that is damaged or states no ceiling.
 
@@ -54,9 +56,11 @@ def open_guard(log: Path, ceiling: str | None, *, lenient: bool = False) -> Budg
         CeilingUnusable: No ceiling is stated.
         InvalidValue: There is no log to read.
     """
-    path = log / DEFAULT_LOG if log.is_dir() else log
+    path = named_log(log)
     if ceiling is not None:
         return BudgetGuard(ceiling, path)
+    if not isinstance(path, Path):
+        return BudgetGuard(0, path, environ={}) if lenient else BudgetGuard.of_log(path)
     if lenient:
         if not FileSpendLog(path).is_known():
             raise InvalidValue("--log", str(path), "a spend log that exists")

@@ -18,7 +18,7 @@ import msgspec
 
 from outlay.decoding import LARGEST_DOCUMENT, BadDocument, Decoder
 from outlay.files import draft_of, open_own
-from outlay.guard.balance import Books, BooksState, shape_of_rows
+from outlay.guard.balance import Books, BooksState, KeptRows, shape_of_rows
 from outlay.guard.chain import Position
 from outlay.guard.index.trie import (
     NO_NODE,
@@ -237,19 +237,19 @@ def _nothing(ref: NodeRef) -> bytes:
     raise AssertionError(ref)
 
 
-def differences(index: IndexReader, books: Books) -> Iterator[str]:
-    """Yield how an index differs from the fold of the same lines.
+def differences(state: BooksState, kept: KeptRows, books: Books) -> Iterator[str]:
+    """Yield how kept rows and their state differ from the fold of the same lines.
 
     Raises:
-        DoubtfulIndex: Some of it is damaged.
+        DoubtfulIndex: Some of an index is damaged.
     """
-    stated: dict[str, Any] = msgspec.structs.asdict(index.root.state)
+    stated: dict[str, Any] = msgspec.structs.asdict(state)
     for name, value in msgspec.structs.asdict(books.state()).items():
         if stated[name] != value:
             yield f"{name} is {stated[name]!r} instead of {value!r}"
     for name, table in books.tables().items():
         found = 0
-        for key, raw in index.rows(name):
+        for key, raw in kept.rows(name):
             found += 1
             if raw != table.row(key):
                 yield f"the row {key!r} of {name} is {raw.decode(errors='replace')}"

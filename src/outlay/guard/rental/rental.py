@@ -574,6 +574,7 @@ def rent(
         RentalUnknown: Something may have been created; the hold still counts.
     """
     _check(order, environ)
+    _ = guard.log_path  # refuses a book
     try:
         listing = list_machines(order.vendor, environ)
     except UnreadableReply as error:

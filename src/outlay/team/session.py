@@ -1,0 +1,183 @@
+"""One connection to PostgreSQL: batches of statements in one round trip, and errors as refusals.
+
+Simple queries only: with a pipeline, the server's limit on an idle transaction does not apply, and
+prepared statements fail behind a pooler.
+"""
+
+from __future__ import annotations
+
+import os
+import weakref
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from outlay.clock import Clock
+from outlay.errors import MissingExtra
+from outlay.guard.errors import SpendLogUnusable
+from outlay.team.book_url import PostgresUrl
+
+if TYPE_CHECKING:
+    import psycopg
+
+_CONNECT_S: Final = 10
+_DEFAULTS: Final[dict[str, Any]] = {
+    "connect_timeout": _CONNECT_S, "application_name": "outlay", "keepalives_idle": _CONNECT_S,
+    "tcp_user_timeout": _CONNECT_S * 1000,
+}  # fmt: skip
+_RETRY_S: Final = 0.2
+_NO_SCHEMA: Final = frozenset({"3F000", "42P01", "42883", "OUT02"})
+_NOT_ALLOWED: Final = frozenset({"42501", "28000", "28P01"})
+_TIMED_OUT: Final = frozenset({"55P03", "57014"})
+_ENDED: Final = frozenset({"57P01", "57P02", "57P03", "57P05", "25P03"})  # by the server
+_INIT: Final = "`outlay team init` prints the SQL that creates books."
+
+Row = tuple[Any, ...]
+Statement = tuple[str, Sequence[object]]
+"""SQL and its parameters."""
+Batch = Sequence[Statement]
+
+
+class ConnectionLost(SpendLogUnusable):
+    """The server or the network went away; whether the last batch was done is unknown."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Patience:
+    """How long things may take, in seconds.
+
+    Attributes:
+        lock: Waiting for another writer.
+        idle: Holding the lock without a statement, after which the server ends the session.
+        away: Waiting for a server that went away during a commit.
+    """
+
+    lock: float = 30.0
+    idle: float = 10.0
+    away: float = 30.0
+
+
+class Session:
+    """A connection that is made when it is needed, and made again after it was lost."""
+
+    def __init__(self, url: PostgresUrl, clock: Clock) -> None:
+        self.url = url
+        self._clock = clock
+        self._connection: psycopg.Connection[Row] | None = None
+        self._finalizer: weakref.finalize[[psycopg.Connection[Row], int], Session] | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether there is a connection, as far as is known."""
+        return self._connection is not None
+
+    def run(self, batch: Batch) -> list[list[Row]]:
+        """Run statements in one round trip; return the rows of each.
+
+        Raises:
+            ConnectionLost: The connection was lost.
+            SpendLogUnusable: The server refuses.
+        """
+        connection = self._connection or self._connect()
+        import psycopg
+
+        text = ";\n".join(statement for statement, _ in batch)
+        values = [value for _, values in batch for value in values]
+        try:
+            with psycopg.ClientCursor(connection) as cursor:
+                cursor.execute(text.encode(), values)
+                found = [cursor.fetchall() if cursor.description else []]
+                while cursor.nextset():
+                    found.append(cursor.fetchall() if cursor.description else [])
+                return found
+        except psycopg.Error as error:
+            raise self._refusal(error) from None
+
+    def rollback(self) -> None:
+        """End the present transaction, if there is one, without its changes."""
+        connection = self._connection
+        if connection is None:
+            return
+        import psycopg
+
+        if connection.pgconn.transaction_status == psycopg.pq.TransactionStatus.IDLE:
+            return
+        try:
+            connection.execute("ROLLBACK")
+        except psycopg.Error:
+            self.close()
+
+    def wait(self, patience_s: float) -> None:
+        """Connect again, to a server that may be about to come back.
+
+        Raises:
+            ConnectionLost: It did not come back in time.
+        """
+        deadline_ns = self._clock.monotonic_ns() + int(patience_s * 1e9)
+        while True:
+            try:
+                self._connect()
+            except ConnectionLost:
+                if self._clock.monotonic_ns() >= deadline_ns:
+                    raise
+                self._clock.sleep(_RETRY_S)
+            else:
+                return
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._connection = None
+        if self._finalizer is not None:
+            self._finalizer()
+
+    def abandon(self) -> None:
+        """Forget a connection of the process that this one was forked from."""
+        self._connection = None
+        if self._finalizer is not None:
+            self._finalizer.detach()
+
+    def _connect(self) -> psycopg.Connection[Row]:
+        try:
+            import psycopg
+            from psycopg import conninfo
+        except ImportError as error:
+            raise MissingExtra("a book in PostgreSQL", "postgres") from error
+        self.close()
+        try:
+            given: dict[str, Any] = conninfo.conninfo_to_dict(self.url.server)
+            connection = psycopg.connect(
+                autocommit=True, prepare_threshold=None, **(_DEFAULTS | given)
+            )
+        except psycopg.Error as error:
+            raise self._refusal(error) from None
+        self._connection = connection
+        self._finalizer = weakref.finalize(self, _close, connection, os.getpid())
+        return connection
+
+    def _refusal(self, error: psycopg.Error) -> SpendLogUnusable:
+        """Return an error of the driver as a refusal; a lost connection is closed."""
+        import psycopg
+
+        state, reason = error.sqlstate or "", self.url.shown_reason(error)
+        connection = self._connection
+        # An error of connecting has no code.
+        is_denied = state in _NOT_ALLOWED or "authentication" in reason or "password" in reason
+        is_lost = state in _ENDED or connection is None or connection.closed or connection.broken
+        if is_lost:
+            self.close()
+        if is_lost and not is_denied and not isinstance(error, psycopg.ProgrammingError):
+            remedy = "Make sure that the server runs and can be reached, then try again."
+            return ConnectionLost(str(self.url), reason, remedy)
+        remedy = "Ask whoever runs the database; its log says more."
+        if is_denied:
+            remedy = "The login needs its password, and `GRANT outlay_launcher` by an owner."
+        elif state in _NO_SCHEMA:
+            remedy = _INIT
+        elif state in _TIMED_OUT:
+            remedy = "Another process holds the book's lock; `pg_stat_activity` lists it."
+        return SpendLogUnusable(str(self.url), reason, remedy)
+
+
+def _close(connection: psycopg.Connection[Row], pid: int) -> None:
+    if pid == os.getpid():  # Else the server would end the session of the process forked from.
+        connection.close()
