@@ -77,7 +77,7 @@ VERSION_TESTS ?= tests/laws tests/account tests/advise/test_formulas.py tests/bu
   tests/docs/test_documents.py tests/goodput tests/guard/test_budget_guard.py \
   tests/guard/test_cli.py tests/ledger tests/prices tests/record/test_meters.py tests/report/test_pictures.py \
   tests/report/test_run.py tests/store tests/sweep/test_aggregate.py tests/sweep/test_engines_slurm.py \
-  tests/sweep/test_plan.py tests/sweep/test_run.py tests/sweep/test_whole_way.py tests/units
+  tests/sweep/test_plan.py tests/sweep/test_run.py tests/sweep/test_whole_way.py tests/team tests/units
 
 test-lowest:
 	$(PYTHON) -m venv .venv-lowest

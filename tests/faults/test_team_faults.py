@@ -177,6 +177,35 @@ def test_an_outcome_that_stays_unknown_is_a_refusal_that_says_so(team: TeamDatab
     assert holds(log) == ["a", "d"]
 
 
+def test_every_commit_waits_for_the_servers_disk(team: TeamDatabase) -> None:
+    """Also where the login, the database or the server says otherwise."""
+    team.execute(f"ALTER ROLE {team.login} SET synchronous_commit = off")
+    try:
+        log = team.log()
+        assert log.transact(lambda _: Posting((), log._query("SHOW synchronous_commit", ()))) == [
+            ("on",)
+        ]
+    finally:
+        team.execute(f"ALTER ROLE {team.login} RESET synchronous_commit")
+
+
+def test_a_server_without_fsync_is_refused(team: TeamDatabase) -> None:
+    def set_fsync(setting: str, shown: str) -> None:
+        team.execute(f"ALTER SYSTEM {setting}")
+        team.execute("SELECT pg_reload_conf()")
+        until(lambda: team.execute("SHOW fsync") == [(shown,)], "the setting was not read")
+
+    log = team.log()
+    hold(log, "a")
+    set_fsync("SET fsync = off", "off")
+    try:
+        with pytest.raises(SpendLogUnusable, match="fsync off"):
+            hold(team.log(log.name.url), "b")
+    finally:
+        set_fsync("RESET fsync", "on")
+    assert holds(log) == ["a"]
+
+
 # -- a client that dies ----------------------------------------------------------------------------
 
 HOLDER = """

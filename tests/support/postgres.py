@@ -89,8 +89,7 @@ class PostgresServer:
         """Start it, or start it again, and wait until it answers."""
         settings = {
             "listen_addresses": "127.0.0.1", "port": self.port, "unix_socket_directories": "",
-            "fsync": "on", "shared_buffers": "32MB", "max_connections": 100,
-            "autovacuum": "off", "logging_collector": "off",
+            "shared_buffers": "32MB", "max_connections": 100, "autovacuum": "off",
         }  # fmt: skip
         words = [f"--{name}={value}" for name, value in settings.items()]
         with (self.directory / "log").open("ab") as output, leftovers.wider():

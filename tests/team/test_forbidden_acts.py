@@ -219,3 +219,24 @@ def test_a_snapshot_that_lies_is_found(team: TeamDatabase) -> None:
     findings = log.verify().findings
     assert findings
     assert all("its snapshot at entry 64 does not agree" in each.message for each in findings)
+
+
+def test_a_snapshot_that_names_another_line_is_not_used(team: TeamDatabase) -> None:
+    """Everything is then read once by each process, and not again and again."""
+    log = team.log()
+    guard = BudgetGuard(500, log.name.url, environ={}, log=log)
+    for number in range(64):
+        guard.authorize(f"lab02-{number}", 1)
+    rows = f"book = (SELECT id FROM outlay.book WHERE name = '{log.name.book}')"
+    team.execute(
+        "ALTER TABLE outlay.snapshot DISABLE TRIGGER append_only;"
+        f"UPDATE outlay.snapshot SET root = '{{}}' WHERE {rows};"
+        "ALTER TABLE outlay.snapshot ENABLE TRIGGER append_only;"
+    )
+    other = BudgetGuard(500, log.name.url, environ={})
+    for number in range(70):
+        other.authorize(f"lab03-{number}", 1)
+    books = other.log._books  # type: ignore[attr-defined]
+    other.authorize("lab03-last", 1)
+    assert other.log._books is books  # type: ignore[attr-defined]
+    assert other.held == guard.held == 135

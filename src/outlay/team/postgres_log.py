@@ -135,6 +135,7 @@ class PostgresSpendLog(SpendLog):
         self._seq = 0
         self._book: int | None = None  # its id; None before the first use
         self._last_kept: int | None = None  # the entry of the last snapshot
+        self._began: int | None = None  # that of the one with which this fold began, if usable
         self._new: list[Row] = []
 
     def transact(self, decide: Callable[[Books], Decision[Answer]]) -> Answer:
@@ -377,9 +378,8 @@ class PostgresSpendLog(SpendLog):
 
     def _is_behind(self, head: BookHead) -> bool:
         """Return whether a snapshot is due, and this fold began before the last one."""
-        last = self._last_kept or 0
-        is_based = last == (0 if self._base is None else self._base.seq)
-        return head.seq + 1 - last >= _TAIL and not is_based
+        is_due = head.seq + 1 - (self._last_kept or 0) >= _TAIL
+        return is_due and self._last_kept != self._began
 
     def _continue(self, head: BookHead) -> bool:
         """Fold what follows the last known line; False if the book no longer has that line."""
@@ -402,7 +402,7 @@ class PostgresSpendLog(SpendLog):
     def _begin_with_snapshot(self, head: BookHead) -> None:
         """Begin with the last snapshot; without one, or on any doubt, with the first entry."""
         found = self._query(_SNAPSHOT, (head.id, SHAPE))
-        self._last_kept = found[0][0] if found else None
+        self._last_kept = self._began = found[0][0] if found else None
         seq, root = (found[0][0], _root(found[0][1])) if found else (0, None)
         if root is None:
             return
@@ -475,7 +475,7 @@ class PostgresSpendLog(SpendLog):
             raise
         else:
             if keep:
-                self._base = DatabaseRows(self._query, head.id, self._seq)
+                self._base, self._began = DatabaseRows(self._query, head.id, self._seq), self._seq
                 self._books.rebase(self._base)
         self._update_seen(linked.after.link)
         self._remember()
@@ -499,7 +499,7 @@ class PostgresSpendLog(SpendLog):
             head = self._begun(writes=True)
             found = self._query(_HAS, (head.id, link.hash))
             self._session.rollback()
-        except ConnectionLost:
+        except SpendLogUnusable:
             problem = f"{lost.problem}; whether the line was written is unknown"
             remedy = "Ask again with the same idempotency key once the server is back."
             raise self._unusable(problem, remedy) from None
