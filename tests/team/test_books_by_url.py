@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from command_line import in_process
+from command_line import in_process, outlay
 from outlay import BudgetGuard, BudgetGuardExceeded
 from outlay.errors import InvalidValue, MissingExtra
 from outlay.guard.errors import CeilingUnusable, SpendLogUnusable
@@ -147,6 +147,19 @@ def test_a_run_joins_the_hold_of_its_launcher_in_a_book(
     guarding = read_guarding(None, {HOLD_VARIABLE: f"{hold.id}@{named}"}, priced=True)
     assert guarding is not None
     assert guarding.guard.holds() == (hold,)
+
+
+def test_a_command_runs_under_a_book(team: TeamDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
+    url = team.new_book()
+    monkeypatch.setenv("PGPASSWORD", team.password)
+    named = url.replace(f":{team.password}", "")
+    words = ("--label", "lab02-a", "--rate", "1 USD/h", "--ceiling", "5", "--log", named)
+    done = outlay("guard", "run", *words, "--json", "--", "sh", "-c", "echo $OUTLAY_HOLD >&2")
+    guard = BudgetGuard(5, url, environ={})
+    assert (done.code, guard.holds()) == (0, ())
+    assert done.json["head"] == guard.head
+    assert f"{done.json['hold']}@{named}" in done.err
+    assert guard.verify().findings == ()
 
 
 def test_a_url_with_a_password_is_not_handed_on(team: TeamDatabase) -> None:

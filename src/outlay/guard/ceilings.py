@@ -140,8 +140,8 @@ def stated_ceiling(
     for name in OVERRIDES:
         if name in environ:
             return parse_limit(environ[name], where=name, currency=currency)
-    expected = "a ceiling: name one, or write a manifest with `outlay guard init`"
-    raise CeilingUnusable(log, None, expected)
+    manifest_hint = "" if path is None else ", or write a manifest with `outlay guard init`"
+    raise CeilingUnusable(log, None, f"a ceiling: name one{manifest_hint}")
 
 
 def parse_limit(value: object, *, where: str, currency: str) -> Money:
