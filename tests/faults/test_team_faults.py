@@ -182,7 +182,7 @@ def test_every_commit_waits_for_the_servers_disk(team: TeamDatabase) -> None:
     team.execute(f"ALTER ROLE {team.login} SET synchronous_commit = off")
     try:
         log = team.log()
-        assert log.transact(lambda _: Posting((), log._query("SHOW synchronous_commit", ()))) == [
+        assert log.transact(lambda _: Decision((), log._query("SHOW synchronous_commit", ()))) == [
             ("on",)
         ]
     finally:
