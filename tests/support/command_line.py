@@ -133,7 +133,8 @@ class ForkServer:
         connection = self._connected()
         sent = json.dumps(request).encode() + b"\n"
         first = socket.send_fds(connection, [sent], [out, err])
-        connection.sendall(sent[first:])
+        if rest := sent[first:]:  # Without, the command may have ended: sending nothing fails then.
+            connection.sendall(rest)
         return Background(connection)
 
     def run(self, request: dict[str, object]) -> Outcome:
