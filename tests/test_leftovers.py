@@ -16,8 +16,10 @@ from pathlib import Path
 import pytest
 
 import leftovers
+from foster_parent import FosterParent
 from outlay.proc.identity import command_line, own_children, set_subreaper
 from papers import ROOT
+from process_trees import alive
 from waiting import until
 
 Leave = Callable[[ExitStack], object]
@@ -139,24 +141,21 @@ def test_what_is_about_to_end_may_take_its_time() -> None:
         begun.set()
 
 
-def test_a_daemon_s_job_that_this_process_adopted_is_reaped(tmp_path: Path) -> None:
-    """slurmd disowns each slurmstepd at its start; who supervises commands then adopts it."""
-    step = tmp_path / "slurmstepd"
-    step.symlink_to("/bin/sleep")
+def test_a_daemon_s_orphans_are_not_adopted_by_a_test_that_supervises(tmp_path: Path) -> None:
+    """slurmd disowns each slurmstepd at its start, and a killed one its programs."""
+    parent, said = FosterParent(), tmp_path / "said"
     was = set_subreaper(on=True)
     try:
-        with leftovers.nothing_stays(patience_s=0):
-            disown = f"{step} 1000 >/dev/null & echo $!"
-            pid = int(
-                subprocess.run(["sh", "-c", disown], stdout=subprocess.PIPE, check=True).stdout
-            )
-            until(lambda: pid in own_children(), "it was not adopted")
-        os.kill(pid, signal.SIGKILL)
-        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
-        with leftovers.nothing_stays(patience_s=0):
-            assert pid not in own_children()
+        pid = parent.start("sh", "-c", "sleep 1000 & echo $!", env=os.environ, output=said)
+        until(lambda: said.exists() and said.read_text().endswith("\n"), "nothing was said")
+        until(lambda: not alive(pid), "the daemon does not end")
+        orphan = int(said.read_text())
+        assert orphan not in own_children()
+        os.kill(orphan, signal.SIGKILL)
+        until(lambda: not Path(f"/proc/{orphan}").exists(), "it was not reaped")
     finally:
         set_subreaper(on=was)
+        parent.end()
 
 
 def test_what_a_wider_fixture_starts_may_stay() -> None:

@@ -34,9 +34,6 @@ IS_LINUX = sys.platform == "linux"
 ENDS_BY_ITSELF = frozenset({"thread", "child", "lock"})
 """Kinds of which less than before is no trouble, and more may be about to end."""
 
-NOT_OURS = frozenset({"slurmstepd"})
-"""Only a daemon starts these, and disowns them: who supervises commands then adopts them."""
-
 _open: list[Picture] = []
 """What each present block of ``nothing_stays`` found, and what wider fixtures started since."""
 
@@ -45,24 +42,12 @@ def picture() -> Picture:
     """Return what this process has now; takes a fraction of a millisecond."""
     return {
         "thread": {thread: thread.name for thread in threading.enumerate()},
-        "child": dict.fromkeys(child for child in own_children() if not is_adopted(child)),
+        "child": dict.fromkeys(own_children()),
         "lock": dict.fromkeys(own_locks()),
         "handler": {number: signal.getsignal(number) for number in SIGNALS},
         "variable": {k: v for k, v in os.environ.items() if k != "PYTEST_CURRENT_TEST"},
         "setting": settings(),
     }
-
-
-def is_adopted(child: int) -> bool:
-    """Return whether a daemon's job became a child of this process; reap it if it has ended."""
-    try:
-        name = Path(f"/proc/{child}/comm").read_text().strip()
-    except FileNotFoundError:
-        return True
-    if name in NOT_OURS:
-        with contextlib.suppress(ChildProcessError):
-            os.waitpid(child, os.WNOHANG)
-    return name in NOT_OURS
 
 
 def own_locks() -> list[str]:

@@ -7,7 +7,6 @@ Tests take databases and logins of it; the server itself may be stopped and star
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import pwd
 import secrets
@@ -22,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 
 import leftovers
+from foster_parent import die_with_parent
 from outlay.sweep.engines.ports import Ports
 from system_parts import missing
 from waiting import until
@@ -30,7 +30,6 @@ if TYPE_CHECKING:  # Every test process imports this module; few use a book.
     from outlay.team import PostgresSpendLog
 
 USER = "postgres"
-_DEATH_SIGNAL = 1
 _VERSIONS = Path("/usr/lib/postgresql")
 
 
@@ -40,10 +39,6 @@ def program(name: str) -> Path:
     if not found:
         missing(f"PostgreSQL is not installed here ({name}); see tools/system-packages")
     return found[-1]
-
-
-def _die_with_parent() -> None:
-    ctypes.CDLL(None).prctl(_DEATH_SIGNAL, signal.SIGKILL)
 
 
 def _account() -> dict[str, Any]:
@@ -96,7 +91,7 @@ class PostgresServer:
             self.process = subprocess.Popen(
                 [program("postgres"), "-D", self.data, *words], stdin=subprocess.DEVNULL,
                 stdout=output, stderr=output, start_new_session=True, cwd="/",
-                preexec_fn=_die_with_parent, **_account(),
+                preexec_fn=die_with_parent, **_account(),
             )  # fmt: skip
         until(self.answers, self.explain)
 

@@ -7,7 +7,6 @@ host, so that they share its processes and its loopback; what a cluster does wit
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import getpass
 import itertools
 import os
@@ -20,15 +19,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import leftovers
+from foster_parent import FosterParent
 from outlay.sweep.engines.ports import Ports
+from process_trees import alive
 from system_parts import missing
 from waiting import until
 
 NODES = ("n1", "n2", "n3", "n4")
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "squeue", "scancel", "scontrol")
 SYSTEM_PATHS = "/usr/sbin:/usr/local/sbin:/sbin"
-_DEATH_SIGNAL = 1
 
 # With a short SlurmdTimeout nodes register every few seconds, and a slurmd that registers while a
 # job starts may take its script for a leftover and remove it ("Purging vestigial job script").
@@ -86,10 +85,6 @@ def require_programs(*more: str) -> None:
         missing(f"Slurm is not installed here ({', '.join(lacking)}); see tools/system-packages")
 
 
-def _die_with_parent() -> None:
-    ctypes.CDLL(None).prctl(_DEATH_SIGNAL, signal.SIGKILL)
-
-
 @dataclass(slots=True)
 class Cluster:
     """The daemons of one cluster, by name, and where they live.
@@ -106,7 +101,8 @@ class Cluster:
     gpus: int = 0
     tasks: int = 21
     apart: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    daemons: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+    daemons: dict[str, int] = field(default_factory=dict)
+    parent: FosterParent = field(init=False)
     ports: Ports = field(default_factory=Ports)
     reserved: list[int] = field(default_factory=list)
     mark: str = field(default_factory=lambda: secrets.token_hex(8))
@@ -128,6 +124,7 @@ class Cluster:
 
     def start(self) -> None:
         """Start everything, and wait until every node is idle."""
+        self.parent = FosterParent()
         for name in ("munge", "state", "spool"):
             (self.directory / name).mkdir(parents=True)
         key = self.directory / "munge" / "key"
@@ -186,8 +183,8 @@ class Cluster:
     def restart_controller(self) -> None:
         """End the controller as an administrator does, and start it again from what it saved."""
         daemon = self.daemons.pop("slurmctld")
-        daemon.terminate()
-        daemon.wait()
+        os.kill(daemon, signal.SIGTERM)
+        until(lambda: not alive(daemon), self.explain)
         self.start_controller()
 
     def start_node(self, node: str) -> None:
@@ -201,19 +198,17 @@ class Cluster:
         self.run("scontrol", "update", f"nodename={node}", "state=resume")
 
     def _daemon(self, name: str, *command: str) -> None:
-        # A test may restart one.
-        with (self.directory / f"{name}.out").open("ab") as output, leftovers.wider():
-            self.daemons[name] = subprocess.Popen(
-                command, env=os.environ | self.environ, stdin=subprocess.DEVNULL, stdout=output,
-                stderr=output, start_new_session=True, preexec_fn=_die_with_parent,
-            )  # fmt: skip
+        self.daemons[name] = self.parent.start(
+            *command, env=os.environ | self.environ, output=self.directory / f"{name}.out"
+        )
 
     def kill(self, name: str) -> None:
         """Kill a daemon and its group at once, as a power cut would."""
         daemon = self.daemons.pop(name)
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(daemon.pid, signal.SIGKILL)
-        daemon.wait()
+        if _variable(daemon, "CLUSTER_UNDER_TEST") == self.mark:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(daemon, signal.SIGKILL)
+            until(lambda: not alive(daemon), f"{name} does not end")
 
     def kill_node(self, node: str) -> None:
         """Kill a node: its daemon, and every process of a job that it runs."""
@@ -232,6 +227,7 @@ class Cluster:
             if name in self.daemons:
                 self.kill(name)
         until(self._kill_everything, lambda: f"left behind: {self.running()}")
+        self.parent.end()
         for port in self.reserved:
             self.ports.release(port)
 
