@@ -13,6 +13,7 @@ from outlay.guard.balance import Books
 from outlay.guard.entries import SCHEMA, Captured, Decision, Held
 from outlay.guard.errors import BudgetGuardExceeded
 from outlay.guard.spend_log import FileSpendLog, MemorySpendLog, SpendLog
+from spend_lines import held_now
 
 MakeLog = Callable[[Path, pytest.FixtureRequest], SpendLog]
 IMPLEMENTATIONS: dict[str, MakeLog] = {
@@ -28,18 +29,10 @@ def log(request: pytest.FixtureRequest, tmp_path: Path) -> SpendLog:
     return IMPLEMENTATIONS[request.param](tmp_path, request)
 
 
-def held(hold: str, amount: str = "1") -> Held:
-    return Held(
-        v=SCHEMA, ts="2026-11-15T10:00:00Z", op_label="op", currency="USD",
-        estimated=Decimal(amount),
-        hold=hold, lab="buffer", day="2026-11-15",
-    )  # fmt: skip
-
-
-def captured(hold: str, amount: str) -> Captured:
+def captured(of: Held, amount: str) -> Captured:
     return Captured(
-        v=SCHEMA, ts="2026-11-15T11:00:00Z", op_label="op", currency="USD", actual=Decimal(amount),
-        hold=hold, lab="buffer", day="2026-11-15",
+        v=SCHEMA, ts=of.ts, op_label="op", currency="USD", actual=Decimal(amount), hold=of.hold,
+        lab="buffer", day=of.day,
     )  # fmt: skip
 
 
@@ -50,11 +43,12 @@ def test_an_empty_log_holds_nothing(log: SpendLog) -> None:
 
 
 def test_a_transaction_answers_what_was_decided(log: SpendLog) -> None:
-    assert log.transact(lambda _: Decision((held("a"),), "yes")) == "yes"
+    assert log.transact(lambda _: Decision((held_now(log, "a"),), "yes")) == "yes"
 
 
 def test_entries_are_folded_and_kept_in_order(log: SpendLog) -> None:
-    first, second = held("a", "2"), captured("a", "1.5")
+    first = held_now(log, "a", "2")
+    second = captured(first, "1.5")
     log.transact(lambda _: Decision((first, second), None))
     assert log.lines() == (first, second)
     assert log.books().captured() == 1_500_000
@@ -62,14 +56,15 @@ def test_entries_are_folded_and_kept_in_order(log: SpendLog) -> None:
 
 
 def test_the_next_decision_sees_the_last_ones_entries(log: SpendLog) -> None:
-    log.transact(lambda _: Decision((held("a", "3"),), None))
+    log.transact(lambda _: Decision((held_now(log, "a", "3"),), None))
     assert log.transact(lambda books: Decision((), books.held())) == 3_000_000
 
 
 def test_books_stay_as_they_were_when_asked_for(log: SpendLog) -> None:
-    log.transact(lambda _: Decision((held("a", "3"),), None))
+    first = held_now(log, "a", "3")
+    log.transact(lambda _: Decision((first,), None))
     books = log.books()
-    log.transact(lambda _: Decision((captured("a", "2"), held("b")), None))
+    log.transact(lambda _: Decision((captured(first, "2"), held_now(log, "b")), None))
     assert (books.captured(), books.held(), len(books.open_holds())) == (0, 3_000_000, 1)
     assert books.resolution("a") is None
 
@@ -81,14 +76,14 @@ def test_a_refusal_writes_nothing(log: SpendLog) -> None:
     with pytest.raises(BudgetGuardExceeded):
         log.transact(refuse)
     assert log.lines() == ()
-    assert log.transact(lambda _: Decision((held("a"),), "still usable")) == "still usable"
+    assert log.transact(lambda _: Decision((held_now(log, "a"),), "still usable")) == "still usable"
 
 
 def test_deciding_and_appending_are_one_step_between_threads(log: SpendLog) -> None:
     def at_most_ten(books: Books) -> Decision[bool]:
         if books.held() >= 10_000_000:
             return Decision((), False)
-        return Decision((held(f"{threading.get_ident()}-{books.held()}"),), True)
+        return Decision((held_now(log, f"{threading.get_ident()}-{books.held()}"),), True)
 
     def ask() -> None:
         for _ in range(5):

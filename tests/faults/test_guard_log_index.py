@@ -296,7 +296,7 @@ def test_a_forged_index_is_found_by_verify(path: Path) -> None:
     index = IndexReader.open(index_path(path))
     assert index is not None
     forged = Books(index, index.root.state)
-    forged.tables()["totals"].put("whole ", Totals(0, 0))
+    forged.tables()["totals"].put("whole  ", Totals(0, 0))
     append_to_index(index_path(path), index, forged, index.root.position)
     assert not guard_of(path).verify().sound
     (finding,) = guard_of(path).verify().findings

@@ -9,7 +9,6 @@ import signal
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -20,21 +19,15 @@ from homes import move_home
 from outlay import BudgetGuard
 from outlay.errors import InvalidValue
 from outlay.guard.balance import Books
-from outlay.guard.entries import SCHEMA, Decision, Held
+from outlay.guard.entries import Decision, Held
 from outlay.guard.errors import SpendLogAltered, SpendLogRolledBack, SpendLogUnusable
 from outlay.team import PostgresSpendLog
 from outlay.team.session import Patience
 from postgres import PostgresServer, TeamDatabase
+from spend_lines import held_now
 from waiting import until
 
 SHORT = Patience(lock=20, idle=2, away=1)
-
-
-def held(hold: str) -> Held:
-    return Held(
-        v=SCHEMA, ts="2026-11-15T10:00:00Z", op_label="op", currency="USD", hold=hold, lab="02",
-        day="2026-11-15", estimated=Decimal(1),
-    )  # fmt: skip
 
 
 def hold(log: PostgresSpendLog, name: str, meanwhile: Callable[[], object] = lambda: None) -> None:
@@ -43,7 +36,7 @@ def hold(log: PostgresSpendLog, name: str, meanwhile: Callable[[], object] = lam
 
     def decide(_: Books) -> Decision[None]:
         next(calls, lambda: None)()
-        return Decision((held(name),), None)
+        return Decision((held_now(log, name),), None)
 
     log.transact(decide)
 
@@ -341,7 +334,8 @@ def test_a_server_that_lacks_lines_is_refused_until_a_person_accepts_it(
         with pytest.raises(SpendLogRolledBack, match="lines up to byte"):
             log.books()
         assert ["lines up to byte" in each.message for each in log.verify().findings] == [True]
-    BudgetGuard(5, url, environ={}).accept("the primary burned")
+    owner = failing.owner_url(warm.name.book)
+    BudgetGuard(5, owner, environ={}).accept("the primary burned")
     expected = ["a", "b", "c"] if others_wrote else ["a"]
     for log in (warm, failing.log(url)):
         assert holds(log) == expected

@@ -118,7 +118,7 @@ def test_a_variable_overrides_the_constructor_without_a_manifest(tmp_path: Path)
 def test_caps_in_code_do_not_loosen_those_of_a_manifest(log_path: Path) -> None:
     write_manifest(log_path, ceiling_per_lab={"02": 1, "03": 2})
     guard = BudgetGuard(5, log_path, caps={"02": 4, "03": 1, "04": 3}, environ={})
-    rows = {str(row.scope): str(row.limit) for row in guard.standings() if row.scope.kind == "lab"}
+    rows = {str(row.scope): str(row.limit) for row in guard.standings() if row.scope.of == "lab"}
     assert rows == {"project 02": "1.00 USD", "project 03": "1.00 USD"}
     with pytest.raises(BudgetGuardExceeded, match="project 04"):
         guard.authorize("lab04-a", 1)

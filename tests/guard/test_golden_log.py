@@ -43,7 +43,7 @@ def test_what_the_fold_makes_of_a_line_is_versioned() -> None:
     books = FileSpendLog(GOLDEN / "spend.jsonl", indexed=False).books()
     rows = [(table, sorted(books.rows(table))) for table in sorted(books.tables())]
     digest = hashlib.sha256(repr((books.state(), rows)).encode()).hexdigest()[:16]
-    assert (shape_of_rows(), digest) == ("c6d772b27ad525ab", "acc06a61b0698cca")
+    assert (shape_of_rows(), digest) == ("c4e3a0ec4b932680", "3825ce27ed716074")
 
 
 def test_lines_of_a_newer_schema_are_refused(
@@ -52,10 +52,10 @@ def test_lines_of_a_newer_schema_are_refused(
     log = tmp_path / "spend.jsonl"
     with monkeypatch.context() as tomorrow:
         for module in ("entries", "decisions"):
-            tomorrow.setattr(f"outlay.guard.{module}.SCHEMA", 2)
+            tomorrow.setattr(f"outlay.guard.{module}.SCHEMA", 3)
         BudgetGuard(5, log, clock=clock, environ={}).authorize("first", 1)
     before = log.read_bytes()
     guard = BudgetGuard(5, log, clock=clock, environ={})
-    with pytest.raises(OutlayError, match="schema 2 is newer than this outlay"):
+    with pytest.raises(OutlayError, match="schema 3 is newer than this outlay"):
         guard.authorize("second", 1)
     assert log.read_bytes() == before

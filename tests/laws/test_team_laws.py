@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import tempfile
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from unittest import mock
 
@@ -16,19 +17,26 @@ from outlay.clock import ManualClock
 from outlay.errors import OutlayError
 from outlay.guard.balance import Books
 from outlay.guard.budget_guard import BudgetGuard
-from outlay.team import postgres_log
+from outlay.guard.decisions import LimitChange
+from outlay.guard.scopes import ScopePattern
+from outlay.team import PostgresSpendLog, postgres_log
 from outlay.team.transfer import export_book
-from outlay.units import Money
-from postgres import TeamDatabase
+from outlay.units import Money, Rate
+from postgres import USER, TeamDatabase
 
 labels = st.sampled_from(["lab02-a", "lab02-b", "other\n\"'é"])
 keys = st.sampled_from(["", "", "k1", "k2"])
+patterns = st.sampled_from([
+    ScopePattern(), ScopePattern("lab", "02", "day"), ScopePattern("user", USER, "month"),
+    ScopePattern("user", "*"), ScopePattern("team", "vision", "day"), ScopePattern(period="hour"),
+])  # fmt: skip
 amounts = st.integers(min_value=0, max_value=2_000_000).map(Money)
 Act = Callable[[BudgetGuard], object]
 
 
-def authorize(label: str, amount: Money, key: str) -> Act:
-    return lambda guard: guard.authorize(label, amount, key=key).id
+def authorize(label: str, amount: Money, key: str, per_hour: int) -> Act:
+    rate = Rate(per_hour) if per_hour else None
+    return lambda guard: guard.authorize(label, amount, key=key, rate=rate).id
 
 
 def record(label: str, amount: Money, key: str) -> Act:
@@ -47,6 +55,11 @@ def correct(label: str, amount: Money) -> Act:
     return lambda guard: guard.correct(label, -amount.amount, "back")
 
 
+def limit(pattern: ScopePattern, amount: Money | None, refuses: bool) -> Act:
+    change = LimitChange(pattern=pattern, amount=amount, refuses=refuses)
+    return lambda guard: guard.set_limit(change, "so").limit
+
+
 def note(label: str) -> Act:
     return lambda guard: guard.note("seen", label, detail={"a": "b"})
 
@@ -61,9 +74,11 @@ def _open(guard: BudgetGuard, number: int) -> str:
 
 
 acts = st.one_of(
-    st.builds(authorize, labels, amounts, keys), st.builds(record, labels, amounts, keys),
+    st.builds(authorize, labels, amounts, keys, st.integers(0, 2)),
+    st.builds(record, labels, amounts, keys),
     st.builds(extend, st.integers(0, 9), amounts), st.builds(void, st.integers(0, 9)),
     st.builds(correct, labels, amounts), st.builds(note, labels), st.builds(ask, st.just(0)),
+    st.builds(limit, patterns, st.none() | amounts, st.booleans()),
 )  # fmt: skip
 
 
@@ -88,12 +103,22 @@ def test_a_file_and_a_book_hold_the_same_bytes(
     team: TeamDatabase, steps: list[tuple[Act, bool]], tail: int
 ) -> None:
     """Acts go through both; now and then a process begins anew, with snapshots in between."""
-    clock, url = ManualClock(), team.new_book()
+    team.add_member(USER, "vision")
+    clock, url = ManualClock(), team.new_book(owner=True)
 
     def opened(name: str | Path) -> BudgetGuard:
-        return BudgetGuard(5, name, day_usd=4, clock=clock, environ={})
+        guard = BudgetGuard(5, name, day_usd=4, user=USER, team="vision", clock=clock, environ={})
+        if isinstance(guard.log, PostgresSpendLog):
+            closing.callback(guard.log.close)
+        return guard
 
-    with tempfile.TemporaryDirectory() as name, mock.patch.object(postgres_log, "_TAIL", tail):
+    with (
+        ExitStack() as closing,
+        mock.patch("outlay.guard.spend_log.this_user", return_value=USER),
+        tempfile.TemporaryDirectory() as name,
+        mock.patch.object(postgres_log, "_TAIL", tail),
+        team.at_time(clock) as advance,
+    ):
         path = Path(name) / "spend.jsonl"
         in_file, in_book, other = opened(path), opened(url), opened(url)
         for act, is_new in steps:
@@ -101,6 +126,7 @@ def test_a_file_and_a_book_hold_the_same_bytes(
             other.holds()
             in_book, other = (opened(url) if is_new else other), in_book
             clock.advance(3600 * 10**9)
+            advance()
         assert contents(in_book.log.books()) == contents(in_file.log.books())
         assert [f.message for f in in_book.verify().findings] == [
             f.message for f in in_file.verify().findings

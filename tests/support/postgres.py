@@ -14,6 +14,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,6 +23,7 @@ import psycopg
 
 import leftovers
 from foster_parent import die_with_parent
+from outlay.clock import ManualClock
 from outlay.sweep.engines.ports import Ports
 from system_parts import missing
 from waiting import until
@@ -161,6 +163,38 @@ class TeamDatabase:
         """Create a login that may launch."""
         self.execute(f"CREATE ROLE {login} LOGIN PASSWORD '{password}' IN ROLE outlay_launcher")
 
+    def another_login(self, book: str) -> str:
+        """Return the URL of a book for a new login, which may launch."""
+        login, password = f"bea_{secrets.token_hex(4)}", secrets.token_hex(8)
+        self.add_login(login, password)
+        return f"{self.server.url(self.name, login, password)}?book={book}"
+
+    def add_member(self, login: str, team: str, since: str = "2000-01-01") -> None:
+        """Let a login be in a team, unless it is."""
+        row = f"('{login}', '{team}', '{since}')"
+        self.execute(
+            f"INSERT INTO outlay.member (login, team, since) VALUES {row} ON CONFLICT DO NOTHING"
+        )
+
+    def owner_url(self, book: str) -> str:
+        """Return the URL of a book for an owner."""
+        return f"{self.server.url(self.name)}?book={book}"
+
+    @contextlib.contextmanager
+    def at_time(self, clock: ManualClock) -> Iterator[Callable[[], None]]:
+        """Let the database have a clock's time; what it yields says that this has advanced."""
+        made = "CREATE OR REPLACE FUNCTION outlay.now() RETURNS timestamptz LANGUAGE sql VOLATILE"
+        (true,) = self.execute("SELECT prosrc FROM pg_proc WHERE oid = 'outlay.now'::regproc")[0]
+
+        def advance() -> None:
+            self.execute(f"{made} AS 'SELECT to_timestamp({clock.wall_ns()}::numeric / 1e9)'")
+
+        advance()
+        try:
+            yield advance
+        finally:
+            self.execute(f"{made} AS '{true}'")
+
     def remove(self) -> None:
         """Drop it, whoever is connected."""
         self.server.execute(f"DROP DATABASE IF EXISTS {self.name} WITH (FORCE)")
@@ -170,11 +204,11 @@ class TeamDatabase:
         """Run statements as superuser; return the rows of the last."""
         return self.server.execute(statement, database=self.name)
 
-    def new_book(self) -> str:
-        """Return the launcher's URL of a new, empty book."""
+    def new_book(self, *, owner: bool = False) -> str:
+        """Return the launcher's URL of a new, empty book, or an owner's."""
         book = f"book-{secrets.token_hex(4)}"
         self.execute(f"INSERT INTO outlay.book (name) VALUES ('{book}')")
-        return self.url(book)
+        return self.owner_url(book) if owner else self.url(book)
 
     def url(self, book: str = "") -> str:
         """Return the launcher's URL of the database, or of a book."""

@@ -5,7 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from decimal import Decimal
 
-from outlay.guard.entries import SCHEMA, AnyEntry, Captured, Held
+from outlay.clock import SYSTEM
+from outlay.guard.entries import SCHEMA, AnyEntry, Captured, Held, timestamp
+from outlay.guard.spend_log import SpendLog
+
+
+def held_now(log: SpendLog, hold: str, amount: str = "1") -> Held:
+    """Return a hold of whoever uses a log, at its time."""
+    ts = timestamp(log.wall_ns(SYSTEM))
+    return Held(
+        v=SCHEMA, ts=ts, op_label="op", currency="USD", estimated=Decimal(amount), hold=hold,
+        lab="buffer", day=ts[:10], user=log.login("").user,
+    )  # fmt: skip
 
 
 def pairs_of_lines(lines: int) -> Iterator[AnyEntry]:

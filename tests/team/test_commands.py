@@ -62,7 +62,7 @@ def test_init_by_a_login_that_may_not_is_refused(team: TeamDatabase) -> None:
 
 
 def test_a_log_is_exported_and_imported(team: TeamDatabase, tmp_path: Path) -> None:
-    path, url = tmp_path / "spend.jsonl", team.new_book()
+    path, url = tmp_path / "spend.jsonl", team.new_book(owner=True)
     BudgetGuard(5, path, environ={}).authorize("lab02-a", 1)
     assert in_process("guard", "import", path, "--log", url).code == 0
     BudgetGuard(5, url, environ={}).authorize("lab02-b", 1)

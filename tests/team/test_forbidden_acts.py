@@ -4,12 +4,27 @@ from __future__ import annotations
 
 import hashlib
 from decimal import Decimal
+from typing import Any
 
 import psycopg
 import pytest
 
 from outlay import BudgetGuard
-from outlay.guard.entries import SCHEMA, AnyEntry, Captured, Decision, Held, Noted, encode
+from outlay.clock import SYSTEM
+from outlay.guard.entries import (
+    SCHEMA,
+    AnyEntry,
+    Captured,
+    Corrected,
+    Extended,
+    Held,
+    Limited,
+    Noted,
+    Sealed,
+    Voided,
+    encode,
+    timestamp,
+)
 from outlay.team import PostgresSpendLog
 from postgres import TeamDatabase
 
@@ -48,7 +63,20 @@ STATEMENTS = {
     " LANGUAGE sql AS 'SELECT 2'",
     "alter a function": "ALTER FUNCTION outlay.append(text, bigint, bytea[], bytea[])"
     " SECURITY INVOKER",
-    "call a check": "SELECT outlay.check_entry(NULL, '{}')",
+    "call a check": "SELECT outlay.check_form(NULL, '{}')",
+    "count": "SELECT outlay.count(1, NULL, 0, -5, 0)",
+    "append without checks": "SELECT outlay.append_lines('b', 0, '{}', '{}', true)",
+    "set a limit by a function": "SELECT outlay.set_ceiling(1, '{}')",
+    "copy a log": "SELECT outlay.copy('b', 0, '{}', '{}')",
+    "state what it amounts to": "SELECT outlay.seed('b', '[]', '[]', '[]', '')",
+    "change a counter": "UPDATE outlay.counter SET held = 0",
+    "remove a hold": "DELETE FROM outlay.open_hold",
+    "change a limit": "UPDATE outlay.ceiling SET lasting = NULL",
+    "join a team": "INSERT INTO outlay.member (login, team) VALUES (session_user, 'vision')",
+    "leave a team": "DELETE FROM outlay.member",
+    "become a service": "INSERT INTO outlay.service VALUES (session_user, 'bob')",
+    "change the time": "CREATE OR REPLACE FUNCTION outlay.now() RETURNS timestamptz"
+    " LANGUAGE sql AS 'SELECT now()'",
     "become the owner": "SET ROLE outlay_owner",
     "act as the owner": "SET SESSION AUTHORIZATION outlay_owner",
     "join the owner": "GRANT outlay_owner TO CURRENT_USER",
@@ -82,32 +110,38 @@ def test_a_launcher_grants_nothing(team: TeamDatabase) -> None:
 
 
 def held(hold: str, **more: object) -> Held:
-    about = {"v": SCHEMA, "ts": "2026-11-15T10:00:00Z", "op_label": "op", "currency": "USD"}
-    about |= {"estimated": Decimal(1), "hold": hold, "lab": "02", "day": "2026-11-15"}
+    about = {"v": SCHEMA, "ts": "NOW", "op_label": "op", "currency": "USD", "user": "ME"}
+    about |= {"estimated": Decimal(1), "hold": hold, "lab": "02", "day": "TODAY"}
     return Held(**(about | more))  # type: ignore[arg-type]
 
 
 def captured(hold: str, **more: object) -> Captured:
-    about = {"v": SCHEMA, "ts": "2026-11-15T10:00:00Z", "op_label": "op", "currency": "USD"}
-    about |= {"actual": Decimal(1), "hold": hold, "lab": "02", "day": "2026-11-15"}
+    about = {"v": SCHEMA, "ts": "NOW", "op_label": "op", "currency": "USD"}
+    about |= {"actual": Decimal(1), "hold": hold, "lab": "02", "day": "TODAY"}
     return Captured(**(about | more))  # type: ignore[arg-type]
 
 
 def chained(log: PostgresSpendLog, entry: AnyEntry | bytes, after: str = "") -> bytes:
-    """Return an entry as the line that follows the book's last one, or another hash."""
+    """Return an entry as the line that follows the book's last one, or another hash.
+
+    In it, ME is the login, NOW the time and TODAY the day.
+    """
+    ts = timestamp(SYSTEM.wall_ns()).encode()
+    words = {b'"ME"': f'"{log.login("").user}"'.encode(), b"NOW": ts, b"TODAY": ts[:10]}
     body = (entry if isinstance(entry, bytes) else encode(entry))[:-1]
+    for word, meaning in words.items():
+        body = body.replace(word, meaning)
     last = after or log.head()
     digest = hashlib.sha256(f"{last}\n".encode() + body).hexdigest()
     return body + f',"hash":"{digest}"}}\n'.encode()
 
 
 def note(**more: object) -> Noted:
-    return Noted(
-        v=SCHEMA, ts="2026-11-15T10:00:00Z", op_label="op", currency="USD", event="seen",
-        **more,  # type: ignore[arg-type]
-    )  # fmt: skip
+    about = {"v": SCHEMA, "ts": "NOW", "op_label": "op", "currency": "USD", "event": "seen"}
+    return Noted(**(about | more))  # type: ignore[arg-type]
 
 
+LINE: Any = {"v": SCHEMA, "ts": "NOW", "op_label": "op", "currency": "USD"}
 LINES: dict[str, AnyEntry | bytes] = {
     "settle twice": captured("settled"),
     "settle what was never held": captured("unknown"),
@@ -117,22 +151,65 @@ LINES: dict[str, AnyEntry | bytes] = {
     "capture a negative amount": captured("open", actual=Decimal(-1)),
     "hold in another currency": held("new", currency="EUR"),
     "a kind that is unknown": b'{"kind":"grant","v":1,"currency":"USD"}',
-    "a version that is unknown": b'{"kind":"note","v":2,"currency":"USD"}',
+    "a version that is unknown": b'{"kind":"note","v":3,"currency":"USD"}',
     "no kind": b'{"v":1,"currency":"USD"}',
     "no JSON": b"{nonsense}",
     "two lines in one": b'{"kind":"note","v":1,\n"currency":"USD"}',
     "a hold without an id": b'{"kind":"hold","v":1,"currency":"USD","hold":""}',
+    "hold for another user": held("new", user="bob"),
+    "hold for another user as a service": held("new", user="bob", via="ME"),
+    "hold without a user": held("new", user=""),
+    "state a service": held("new", via="ME"),
+    "hold for a team": held("new", team="vision"),
+    "hold on another day": held("new", day="2026-01-01"),
+    "hold at another time": held("new", ts="2026-01-01T00:00:00Z", day="2026-01-01"),
+    "settle another's hold": captured("another"),
+    "void another's hold": Voided(**LINE, hold="another", reason="mine"),
+    "extend another's hold": Extended(**LINE, estimated=Decimal(1), hold="another"),
+    "note on another's hold": note(hold="another", event="gone"),
+    "capture for another user": captured("", user="bob"),
+    "capture on another day": captured("", user="ME", day="2026-01-01"),
+    "capture in another project": captured("open", lab="03"),
+    "take back what was spent": Corrected(
+        **LINE, actual=Decimal(-1), lab="02", day="TODAY", reason="no", user="ME"
+    ),
+    "charge another user": Corrected(
+        **LINE, actual=Decimal(1), lab="02", day="TODAY", reason="no", user="bob"
+    ),
+    "set a limit": Limited(**LINE, of="whole", limit=Decimal(9), by="ME", reason="more"),
+    "remove a limit": Limited(**LINE, of="whole", by="ME", reason="more"),
+    "accept the book": note(event="accepted", detail={"by": "ME", "reason": "no", "found": ""}),
+    "allow more time": note(event="offline-allowance", detail={"by": "ME", "ns": "1"}),
+    "deny a request": note(event="limit-denied", detail={"by": "ME", "request": "1"}),
+    "ask as another": note(event="limit-requested", detail={"by": "bob", "request": "1"}),
+    "seal bytes": Sealed(**LINE, torn_from=0, torn_bytes=9),
+    "state a name twice": b'{"kind":"note","v":2,"ts":"NOW","currency":"USD","currency":"USD"}',
+    "state an author twice": b'{"kind":"note","v":2,"ts":"NOW","currency":"USD",'
+    b'"event":"limit-requested","detail":{"by":"bob","by":"ME"}}',
+    "state no time": b'{"kind":"note","v":2,"op_label":"","currency":"USD","event":"seen"}',
+    "state a time in another form": note(ts="yesterday"),
+    "state no label": b'{"kind":"note","v":2,"ts":"NOW","currency":"USD","event":"seen"}',
+    "a number as text": b'{"kind":"note","v":"2","ts":"NOW","op_label":"","currency":"USD",'
+    b'"event":"seen"}',
+    "a name that no line has": b'{"kind":"note","v":2,"ts":"NOW","op_label":"","currency":"USD",'
+    b'"event":"seen","mine":1}',
+    "an amount that is no number": b'{"kind":"note","v":2,"ts":"NOW","op_label":"",'
+    b'"currency":"USD","event":"seen","actual":"NaN"}',
+    "a rental without its vendor": b'{"kind":"hold","v":2,"ts":"NOW","op_label":"",'
+    b'"currency":"USD","hold":"new","lab":"02","day":"TODAY","user":"ME","rental":{"name":"x"}}',
     "a NUL in a hold": b'{"kind":"hold","v":1,"currency":"USD","hold":"\\u0000"}',
 }
 
 
 @pytest.fixture(scope="module")
 def settled(team: TeamDatabase) -> PostgresSpendLog:
-    """A book with an open hold, a settled one, and a key."""
+    """A book with an open hold, a settled one, another user's, and a key."""
     log = team.log()
-    log.transact(lambda _: Decision((held("first"),), None))
+    BudgetGuard(9, log.name.url, environ={}).note("first")
     for entry in (held("open"), held("settled", key="used"), captured("settled")):
         append(log, chained(log, entry))
+    other = team.log(team.another_login(log.name.book))
+    append(other, chained(other, held("another")))
     assert log.verify().findings == ()
     return log
 
@@ -155,6 +232,25 @@ def test_a_line_that_contradicts_the_book_is_refused(settled: PostgresSpendLog, 
     with pytest.raises(psycopg.Error):
         append(settled, chained(settled, LINES[what]))
     assert settled.lines() == lines
+
+
+def test_what_a_launcher_shadows_changes_nothing(settled: PostgresSpendLog) -> None:
+    with psycopg.connect(settled.name.server, autocommit=True) as connection:
+        connection.execute("CREATE TEMPORARY TABLE counter (held bigint)")
+        connection.execute("CREATE TEMPORARY TABLE member (login text, team text)")
+        connection.execute(
+            "CREATE FUNCTION pg_temp.pg_has_role(name, text, text) RETURNS boolean"
+            " LANGUAGE sql AS 'SELECT true'"
+        )
+        connection.execute("SET search_path = pg_temp, outlay, pg_catalog")
+        (seq,) = connection.execute(
+            "SELECT seq FROM outlay.book WHERE name = %s", [settled.name.book]
+        ).fetchone() or (0,)
+        with pytest.raises(psycopg.Error, match="only an owner"):
+            connection.execute(
+                "SELECT outlay.append(%s, %s, %s::bytea[], %s::bytea[])",
+                [settled.name.book, seq, [b""], [chained(settled, LINES["set a limit"])]],
+            )
 
 
 def test_a_line_outside_the_chain_is_refused(settled: PostgresSpendLog) -> None:

@@ -31,7 +31,7 @@ def spend(guard: BudgetGuard) -> None:
 
 
 def test_an_exported_book_is_a_sound_log_with_its_head(team: TeamDatabase, tmp_path: Path) -> None:
-    guard = BudgetGuard(5, team.new_book(), environ={})
+    guard = BudgetGuard(5, team.new_book(owner=True), environ={})
     spend(guard)
     path = tmp_path / "spend.jsonl"
     head = export_book(team.log(guard.log_name.url), path)  # type: ignore[union-attr]
@@ -43,7 +43,7 @@ def test_an_exported_book_is_a_sound_log_with_its_head(team: TeamDatabase, tmp_p
 
 
 def test_an_export_replaces_nothing(team: TeamDatabase, tmp_path: Path) -> None:
-    log = team.log()
+    log = team.log(team.new_book(owner=True))
     with pytest.raises(InvalidValue, match="a book with lines"):
         export_book(log, tmp_path / "spend.jsonl")
     (tmp_path / "spend.head").touch()
@@ -62,7 +62,7 @@ def test_import_and_export_give_the_same_bytes(team: TeamDatabase, tmp_path: Pat
     with path.open("ab") as file:
         file.write(b'{"kind":"hold","ts":"2026-\0\xff')
     BudgetGuard(5, path, environ={}).authorize("lab02-c", "0.10 USD")
-    log = team.log()
+    log = team.log(team.new_book(owner=True))
     import_file(path, log)
     export_book(log, tmp_path / "copy.jsonl")
     assert (tmp_path / "copy.jsonl").read_bytes() == path.read_bytes()
@@ -75,7 +75,7 @@ def test_import_and_export_give_the_same_bytes(team: TeamDatabase, tmp_path: Pat
 
 
 def test_a_log_goes_on_after_its_import(team: TeamDatabase, tmp_path: Path) -> None:
-    path, url = tmp_path / "spend.jsonl", team.new_book()
+    path, url = tmp_path / "spend.jsonl", team.new_book(owner=True)
     hold = BudgetGuard(5, path, environ={}).authorize("lab02-a", 4)
     import_file(path, team.log(url))
     guard = BudgetGuard(5, url, environ={})
@@ -87,7 +87,7 @@ def test_a_log_goes_on_after_its_import(team: TeamDatabase, tmp_path: Path) -> N
 
 
 def test_lines_without_a_hash_are_not_imported(team: TeamDatabase, tmp_path: Path) -> None:
-    path, log = tmp_path / "spend.jsonl", team.log()
+    path, log = tmp_path / "spend.jsonl", team.log(team.new_book(owner=True))
     BudgetGuard(5, path, environ={}).authorize("lab02-a", 4)
     with path.open("ab") as file:
         file.write(SIMPLE)
@@ -97,7 +97,7 @@ def test_lines_without_a_hash_are_not_imported(team: TeamDatabase, tmp_path: Pat
 
 
 def test_a_log_that_was_edited_is_not_imported(team: TeamDatabase, tmp_path: Path) -> None:
-    path, log = tmp_path / "spend.jsonl", team.log()
+    path, log = tmp_path / "spend.jsonl", team.log(team.new_book(owner=True))
     BudgetGuard(5, path, environ={}).authorize("lab02-a", 4)
     path.write_bytes(path.read_bytes().replace(b'"estimated":4', b'"estimated":1'))
     with pytest.raises(SpendLogUnusable, match="not sound"):
@@ -108,7 +108,7 @@ def test_a_log_that_was_edited_is_not_imported(team: TeamDatabase, tmp_path: Pat
 def test_an_import_is_in_chunks_and_keeps_its_fold(
     team: TeamDatabase, tmp_path: Path, clock: ManualClock
 ) -> None:
-    path, url = tmp_path / "spend.jsonl", team.new_book()
+    path, url = tmp_path / "spend.jsonl", team.new_book(owner=True)
     entries: list[AnyEntry] = list(pairs_of_lines(1200))
     linked = link_entries(NOTHING, entries, ts=entries[0].ts)
     path.write_bytes(linked.blob)

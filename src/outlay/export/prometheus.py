@@ -16,6 +16,7 @@ from pathlib import Path
 from outlay.errors import InvalidValue, OutlayError
 from outlay.export.live_runs import LiveReading
 from outlay.files import read_own, write_whole
+from outlay.guard.scopes import ScopePattern
 from outlay.runs.figures import BY_NAME, exported_numbers
 from outlay.runs.reading import RunReading
 from outlay.units import Money
@@ -55,8 +56,7 @@ def exposition(reading: LiveReading, user_shown: Callable[[str], str] = str) -> 
         for standing in guard.standings:
             scope = standing.scope
             # A day or month is labelled by its kind alone, so that its series continues.
-            scope_name = str(scope) if scope.kind == "lab" else scope.kind
-            about = {"log": str(guard.log_path), "scope": scope_name}
+            about = {"log": str(guard.log_path), "scope": str(ScopePattern.of_scope(scope))}
             unit = standing.limit.currency.lower()
             for name, money, text in (
                 ("ceiling", standing.limit, "The ceiling of a scope of a spend log."),

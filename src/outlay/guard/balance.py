@@ -15,36 +15,53 @@ from outlay.clock import wall_ns_of
 from outlay.decoding import Decoder
 from outlay.errors import Finding
 from outlay.guard.entries import (
-    BUFFER,
-    WHOLE,
+    LARGEST,
     AnyLine,
     Captured,
     Corrected,
     Entry,
     Extended,
     Held,
+    Keyed,
+    Limited,
     Noted,
     Rental,
     RunPart,
-    Scope,
     Sealed,
     Simple,
     Vendor,
     Voided,
     day_of,
     is_machine,
-    lab_of,
     micros_of,
     parse_timestamp,
-    scopes_of,
     timestamp,
 )
 from outlay.guard.errors import HoldResolved, Inconsistent, UnknownHold
-from outlay.units import Money
+from outlay.guard.scopes import (
+    BUFFER,
+    EACH,
+    HOUR,
+    WHOLE,
+    Limit,
+    Payer,
+    Scope,
+    ScopePattern,
+    all_scopes_of,
+    lab_of,
+    read_of,
+    scopes_of,
+)
+from outlay.units import Money, Unit
+from outlay.units.money import MICROS, Kind
 
 RAISED = "ceiling-raised"
 ACCEPTED = "accepted"
 """The event of the note that accepts a log which is behind what was seen."""
+REQUESTED = "limit-requested"
+DENIED = "limit-denied"
+OFFLINE = "offline-allowance"
+"""The event of the note that states how long operations go on without their database."""
 RENTAL_STATES = (
     "created", "listed", "not-listed", "unknown", "terminating", "gone", "reappeared",
 )  # fmt: skip
@@ -72,6 +89,9 @@ class Hold:
         gone: When it was verified gone.
         namesakes: The ids of machines with its name that are not it.
         disowned: Those of which a person said that they are somebody else's.
+        user: Whose money it is; ``team`` likewise.
+        rate: What it pays for costs per hour, in micro-units; 0 if unknown.
+        kind: Of the amount, which JSON does not have.
     """
 
     id: str
@@ -92,15 +112,29 @@ class Hold:
     gone: str = ""
     namesakes: tuple[str, ...] = ()
     disowned: tuple[str, ...] = ()
+    user: str = ""
+    team: str = ""
+    rate: int = 0
+    kind: Kind = "cash"
+
+    def __post_init__(self) -> None:
+        if self.amount.kind != self.kind:
+            object.__setattr__(self, "amount", self.amount.as_kind(self.kind))
 
     @classmethod
     def opened_by(cls, line: Held) -> Hold:
         """Return the hold of a line."""
+        unit = unit_of(line.currency)
         return cls(
             id=line.hold, op_label=line.op_label, lab=line.lab, day=line.day,
-            amount=Money(micros_of(line.estimated), line.currency), ts=line.ts, by=line.by,
-            rental=line.rental,
+            amount=unit.money(micros_of(line.estimated)), ts=line.ts, by=line.by,
+            rental=line.rental, user=line.user, team=line.team, rate=rate_of(line), kind=unit.kind,
         )  # fmt: skip
+
+    @property
+    def payer(self) -> Payer:
+        """Whose money it is."""
+        return Payer(self.lab, self.user, self.team)
 
     @property
     def lives(self) -> bool:
@@ -157,12 +191,24 @@ class Hold:
         return max(self.amount, self.rental.cost_until(now_ns))
 
 
+@lru_cache(maxsize=16)
+def unit_of(currency: str) -> Unit:
+    """Return the unit of a line's amounts."""
+    currency, _, kind = currency.partition(" ")
+    return Unit(currency, "showback" if kind == "showback" else "cash")
+
+
+def rate_of(line: Held) -> int:
+    """Return what a hold pays for costs per hour, in micro-units; 0 if it does not say."""
+    return micros_of(line.rate)
+
+
 def stated_day(line: AnyLine) -> str:
     """Return the UTC day of a line's timestamp."""
     return day_of(line.ts) if isinstance(line, Simple) else line.ts[:10]
 
 
-FOLD = 1
+FOLD = 2
 """The version of what ``Books`` makes of a line; rows that another one folded are not used."""
 
 
@@ -176,6 +222,8 @@ class BooksState(msgspec.Struct, frozen=True, kw_only=True):
         opened: The number of holds ever opened.
         noted: The number of rows in the table of notes.
         given_up: The hashes of missing lines that a person has accepted.
+        limited: The number of lines that set a limit.
+        offline_ns: How long operations go on without their database.
     """
 
     currency: str | None = None
@@ -185,6 +233,8 @@ class BooksState(msgspec.Struct, frozen=True, kw_only=True):
     opened: int = 0
     noted: int = 0
     given_up: tuple[str, ...] = ()
+    limited: int = 0
+    offline_ns: int = 0
 
 
 class Opened(NamedTuple):
@@ -202,10 +252,31 @@ class Queue(NamedTuple):
 
 
 class Totals(NamedTuple):
-    """The spend and the open holds of a scope, in micro-units."""
+    """The spend, the open holds and what these cost per hour in a scope, in micro-units."""
 
     captured: int = 0
     held: int = 0
+    rate: int = 0
+
+
+class Paid(NamedTuple):
+    """Who paid last for a label, and on which day."""
+
+    payer: Payer
+    day: str
+
+
+class LimitRow(NamedTuple):
+    """The lines that set the limit of a pattern: for ever, and for a time."""
+
+    lasting: Limited | None = None
+    passing: Limited | None = None
+
+    def at(self, ts: str) -> Limited | None:
+        """Return the one in force at a time."""
+        if self.passing is not None and ts < self.passing.until:
+            return self.passing
+        return self.lasting
 
 
 # Tables of the fold: the rows changed here, over rows that are kept elsewhere.
@@ -310,8 +381,9 @@ class RowTable(Generic[V]):
 _DECODERS: dict[str, Decoder[Any]] = {
     "totals": Decoder(Totals), "open": Decoder(Opened), "rentals": Decoder(Opened),
     "renting": Decoder(str), "namesakes": Decoder(str), "queues": Decoder(Queue),
-    "queued": Decoder(str), "resolved": Decoder(str), "grants": Decoder(Held | Captured),
-    "notes": Decoder(Noted), "paid": Decoder(tuple[str, str]), "paid_for": Decoder(int),
+    "queued": Decoder(str), "resolved": Decoder(str), "grants": Decoder(Keyed),
+    "notes": Decoder(Noted), "paid": Decoder(Paid), "paid_for": Decoder(int),
+    "limits": Decoder(LimitRow), "requests": Decoder(Noted),
 }  # fmt: skip
 _NOTHING = Totals()
 _NO_STATE = BooksState()
@@ -320,7 +392,8 @@ _NO_STATE = BooksState()
 def shape_of_rows() -> str:
     """Return a digest of the types in the rows: one more field of ``Hold`` changes it."""
     kinds = (BooksState, Opened, Queue, Totals, Hold, Money, Rental, Vendor, Entry, Held, Captured,
-             RunPart, Noted)  # fmt: skip
+             RunPart, Noted, Extended, Voided, Corrected, Limited, LimitRow, Paid,
+             Payer)  # fmt: skip
     fields = [(kind.__name__, sorted(kind.__annotations__.items())) for kind in kinds]
     text = repr((FOLD, sorted(_DECODERS), fields))
     return hashlib.sha256(text.encode()).hexdigest()[:16]
@@ -339,6 +412,8 @@ class Books:
         self.latest_day = state.latest_day
         self.last_dated = state.last_dated
         self.given_up = frozenset(state.given_up)
+        self.limited = state.limited
+        self.offline_ns = state.offline_ns
         self._opened = state.opened
         self._noted = state.noted
 
@@ -353,10 +428,12 @@ class Books:
         self._queues: RowTable[Queue] = table("queues")  # of open holds, by label
         self._queued: RowTable[str] = table("queued")  # hold, by number and queue
         self._resolved: RowTable[str] = table("resolved")  # how, by hold
-        self._grants: RowTable[Held | Captured] = table("grants")  # by idempotency key
-        self._paid: RowTable[tuple[str, str]] = table("paid")  # last lab and day, by label
+        self._grants: RowTable[Keyed] = table("grants")  # by idempotency key
+        self._paid: RowTable[Paid] = table("paid")  # by label
         self._paid_for: RowTable[int] = table("paid_for")  # micro-units, by a rental's hold
         self._notes: RowTable[Noted] = table("notes")  # by number
+        self._limits: RowTable[LimitRow] = table("limits")  # by pattern
+        self._requests: RowTable[Noted] = table("requests")  # open ones, by id
 
     # -- as rows ----------------------------------------------------------------------------
 
@@ -365,7 +442,8 @@ class Books:
         return BooksState(
             currency=self.currency, ceiling_micros=self.ceiling_micros, latest_day=self.latest_day,
             last_dated=self.last_dated, opened=self._opened, noted=self._noted,
-            given_up=tuple(sorted(self.given_up)),
+            given_up=tuple(sorted(self.given_up)), limited=self.limited,
+            offline_ns=self.offline_ns,
         )  # fmt: skip
 
     def tables(self) -> dict[str, RowTable[Any]]:
@@ -400,13 +478,15 @@ class Books:
         return (self._totals.get(_key(scope)) or _NOTHING).captured
 
     def held(self, scope: Scope = WHOLE, *, at_ns: int | None = None) -> int:
-        """Return the sum of a scope's open holds, in micro-units.
+        """Return the sum of a scope's open holds, in micro-units; of ``HOUR``, of their rates.
 
         With ``at_ns``, including what rentals have cost by then beyond their holds.
         """
+        if scope.period == HOUR:
+            return (self._totals.get(_key(scope._replace(period=""))) or _NOTHING).rate
         held = (self._totals.get(_key(scope)) or _NOTHING).held
         if at_ns is not None:
-            inside = (h for h in self.open_rentals() if scope in scopes_of(h.lab, h.day))
+            inside = (h for h in self.open_rentals() if scope in scopes_of(h.payer, h.day))
             held += sum((hold.cost_at(at_ns) - hold.amount).micros for hold in inside)
         return held
 
@@ -414,10 +494,42 @@ class Books:
         """Return spent plus held in a scope at ``at_ns``, in micro-units."""
         return self.captured(scope) + self.held(scope, at_ns=at_ns)
 
-    def labs(self) -> set[str]:
-        """Return the labs that held or spent money."""
-        keys = (key.partition(" ") for key, _ in self._totals.items())
-        return {name for kind, _, name in keys if kind == "lab"}
+    def totals(self) -> dict[tuple[str, str, str], Totals]:
+        """Return the totals of every scope: of what, its period and its name."""
+        found = ((key.split(" ", 2), total) for key, total in self._totals.items())
+        return {(of, period, name): total for (of, period, name), total in found}
+
+    @property
+    def unit(self) -> Unit:
+        """The unit of all amounts; US dollars before the first line."""
+        return unit_of(self.currency or "USD")
+
+    def scopes(self) -> list[Scope]:
+        """Return the scopes in which money was held or spent, without their periods."""
+        return [Scope(read_of(of), name) for of, period, name in self.totals() if not period]
+
+    def limits(self, ts: str) -> dict[ScopePattern, Limit]:
+        """Return the limits that lines of the log set, as in force at a time."""
+        rows = (row.at(ts) for _, row in self._limits.items())
+        return {
+            line.pattern: Limit(
+                self.unit.money(micros_of(line.limit)), line.enforce == "refuse", line.by
+            )
+            for line in rows
+            if line is not None and line.limit is not None
+        }
+
+    def limit_lines(self) -> list[LimitRow]:
+        """Return the lines that set the present limits, and those that will again."""
+        return [row for _, row in sorted(self._limits.items())]
+
+    def requests(self) -> list[Noted]:
+        """Return the open requests for another limit, oldest first."""
+        return sorted((line for _, line in self._requests.items()), key=lambda line: line.ts)
+
+    def request(self, request: str) -> Noted | None:
+        """Return an open request for another limit."""
+        return self._requests.get(request)
 
     def open_holds(self) -> tuple[Hold, ...]:
         """Return the open holds, oldest first."""
@@ -472,12 +584,12 @@ class Books:
         """Return how a hold was resolved; None if it is open or unknown."""
         return self._resolved.get(hold_id)
 
-    def grant(self, key: str) -> Held | Captured | None:
+    def grant(self, key: str) -> Keyed | None:
         """Return the line that an idempotency key was used for."""
         return self._grants.get(key)
 
-    def last_paid(self, op_label: str) -> tuple[str, str] | None:
-        """Return the lab and the day of a label's last spend."""
+    def last_paid(self, op_label: str) -> Paid | None:
+        """Return who paid a label's last spend, and its day."""
         return self._paid.get(op_label)
 
     def raised(self) -> tuple[Noted, ...]:
@@ -508,6 +620,8 @@ class Books:
             raise Inconsistent(str(error)) from None
         if not isinstance(line, Simple) and line.ceiling is not None:
             self.ceiling_micros = micros_of(line.ceiling)
+        if isinstance(line, Keyed) and line.key:
+            self._grants.put(line.key, line)
 
     def _apply_entry(self, line: AnyLine) -> None:
         match line:
@@ -515,8 +629,8 @@ class Books:
                 self._open_hold(line)
             case Extended():
                 hold = self.hold(line.hold)
-                self._add_to_scopes(hold.lab, hold.day, held=micros_of(line.estimated))
-                more = Money(micros_of(line.estimated), hold.amount.currency)
+                self._add_to_scopes(hold.payer, hold.day, held=micros_of(line.estimated))
+                more = hold.amount.unit.money(micros_of(line.estimated))
                 self._replace_hold(replace(hold, amount=hold.amount + more))
             case Captured():
                 self._capture(line)
@@ -525,12 +639,14 @@ class Books:
             case Corrected():
                 if self._paid.get(line.op_label) is None:  # else counted, or a simple line's day
                     self._advance_day(line.day)
-                self._add_to_scopes(line.lab, line.day, captured=micros_of(line.actual))
+                self._add_to_scopes(line.payer, line.day, captured=micros_of(line.actual))
                 if self.rental(line.hold) is not None:
                     paid = self.paid_for(line.hold) or 0
                     self._paid_for.put(line.hold, paid + micros_of(line.actual))
             case Noted():
                 self._note(line)
+            case Limited():
+                self._limit(line)
             case Sealed():
                 pass
             case Simple():
@@ -546,21 +662,22 @@ class Books:
     def _advance_day(self, day: str) -> None:
         self.latest_day = max(self.latest_day, day)
 
-    def _add_to_scopes(self, lab: str, day: str, *, captured: int = 0, held: int = 0) -> None:
-        for key in _scope_keys(lab, day):
-            before = self._totals.get(key) or _NOTHING
-            self._totals.put(key, Totals(before.captured + captured, before.held + held))
+    def _add_to_scopes(
+        self, payer: Payer, day: str, *, captured: int = 0, held: int = 0, rate: int = 0
+    ) -> None:
+        for key in _scope_keys(payer, day):
+            was = self._totals.get(key) or _NOTHING
+            now = Totals(was.captured + captured, was.held + held, was.rate + rate)
+            self._totals.put(key, now)
 
     def _open_hold(self, line: Held) -> None:
         if self.is_open(line.hold) or self.resolution(line.hold) is not None:
             raise Inconsistent(f"hold {line.hold} is opened a second time")
         self._advance_day(line.day)
         self._add_open(Hold.opened_by(line), _OWN)
-        if line.key:
-            self._grants.put(line.key, line)
 
     def _add_open(self, hold: Hold, queue: str) -> None:
-        self._add_to_scopes(hold.lab, hold.day, held=hold.amount.micros)
+        self._add_to_scopes(hold.payer, hold.day, held=hold.amount.micros, rate=hold.rate)
         opened = Opened(self._opened, hold)
         self._opened += 1
         self._open.put(hold.id, opened)
@@ -577,7 +694,7 @@ class Books:
                 table.put(hold.id, before._replace(hold=hold))
 
     def _resolve(self, hold: Hold, how: str) -> None:
-        self._add_to_scopes(hold.lab, hold.day, held=-hold.amount.micros)
+        self._add_to_scopes(hold.payer, hold.day, held=-hold.amount.micros, rate=-hold.rate)
         self._open.put(hold.id, None)
         self._resolved.put(hold.id, how)
         if hold.rental is not None:
@@ -587,19 +704,30 @@ class Books:
             self._drop_resolved(queue + hold.op_label)
 
     def _capture(self, line: Captured) -> None:
+        payer = line.payer
         if line.hold:  # its day counted when it was opened, unless by a simple line
-            self._resolve(self.hold(line.hold), f"captured at {line.ts}")
+            hold = self.hold(line.hold)
+            payer = hold.payer._replace(lab=line.lab)
+            self._resolve(hold, f"captured at {line.ts}")
             if self._rentals.get(line.hold) is not None:
                 self._paid_for.put(line.hold, micros_of(line.actual))
         else:
             self._advance_day(line.day)
-        self._add_spend(line, line.lab, line.day)
-        if line.key:
-            self._grants.put(line.key, line)
+        self._add_spend(line, payer, line.day)
 
-    def _add_spend(self, line: Captured | Simple, lab: str, day: str) -> None:
-        self._add_to_scopes(lab, day, captured=micros_of(line.actual))
-        self._paid.put(line.op_label, (lab, day))
+    def _add_spend(self, line: Captured | Simple, payer: Payer, day: str) -> None:
+        self._add_to_scopes(payer, day, captured=micros_of(line.actual))
+        self._paid.put(line.op_label, Paid(payer, day))
+
+    def _limit(self, line: Limited) -> None:
+        self.limited += 1
+        key = _key(line.pattern)
+        before = self._limits.get(key) or LimitRow()
+        # One without an end also ends one for a time.
+        row = before._replace(passing=line) if line.until else LimitRow(lasting=line)
+        self._limits.put(key, row)
+        if line.request:
+            self._requests.put(line.request, None)
 
     def _note(self, line: Noted) -> None:
         if line.event in (RAISED, ACCEPTED):
@@ -608,6 +736,12 @@ class Books:
         if line.event == ACCEPTED:
             self.given_up = self.given_up.union(line.detail.get("instead_of", "").split())
             self.latest_day = stated_day(line)  # also resets a day that a wrong clock opened
+        elif line.event == REQUESTED:
+            self._requests.put(line.detail.get("request", ""), line)
+        elif line.event == DENIED:
+            self._requests.put(line.detail.get("request", ""), None)
+        elif line.event == OFFLINE:
+            self.offline_ns = int(line.detail.get("ns", "0"))
         elif line.event != RAISED and (before := self.rental(line.hold)) is not None:
             after = before.noted(line.event, line.detail, line.ts)
             self._replace_hold(after)
@@ -618,11 +752,12 @@ class Books:
 
         Its date does not advance the day: it is not from outlay's clock.
         """
-        lab, day = lab_of(line.op_label), day_of(line.ts)
+        payer, day = Payer(lab_of(line.op_label)), day_of(line.ts)
         if line.actual is None:
+            unit = unit_of(line.currency)
             hold = Hold(
-                id=f"{_SIMPLE}{self._opened}", op_label=line.op_label, lab=lab, day=day,
-                amount=Money(micros_of(line.estimated), line.currency),
+                id=f"{_SIMPLE}{self._opened}", op_label=line.op_label, lab=payer.lab, day=day,
+                amount=unit.money(micros_of(line.estimated)), kind=unit.kind,
                 ts=timestamp(wall_ns_of(parse_timestamp(line.ts))),
             )  # fmt: skip
             self._add_open(hold, _SIMPLE)
@@ -630,8 +765,8 @@ class Books:
         settled = self._first_in(_SIMPLE + line.op_label)
         if settled is not None:
             self._resolve(settled.hold, f"captured at {line.ts}")
-            lab, day = settled.hold.lab, settled.hold.day
-        self._add_spend(line, lab, day)
+            payer, day = settled.hold.payer, settled.hold.day
+        self._add_spend(line, payer, day)
 
     # -- queues of a label's open holds: the first is open, later ones may be resolved ------
 
@@ -665,19 +800,19 @@ def rows_read(line: AnyLine) -> Iterator[tuple[str, str]]:
         for table in HOLD_TABLES:
             yield table, hold
     if isinstance(line, Held | Captured | Corrected):
-        for key in _scope_keys(line.lab, line.day):
+        for key in _scope_keys(line.payer, line.day):
             yield "totals", key
     if isinstance(line, Corrected):
         yield "paid", line.op_label
 
 
-def _key(scope: Scope) -> str:
-    return f"{scope.kind} {scope.name}"
+def _key(scope: Scope | ScopePattern) -> str:
+    return f"{scope.of} {scope.period} {scope.name}"
 
 
 @lru_cache(maxsize=1024)
-def _scope_keys(lab: str, day: str) -> tuple[str, ...]:
-    return tuple(map(_key, scopes_of(lab, day)))
+def _scope_keys(payer: Payer, day: str) -> tuple[str, ...]:
+    return tuple(map(_key, scopes_of(payer, day)))
 
 
 def _in_order(holds: Iterable[Opened]) -> tuple[Hold, ...]:
@@ -696,57 +831,86 @@ class Ceilings:
         labs: A cap per lab. Once there is one, a lab without a cap may spend nothing.
         by: What set the ceiling of the whole: ``ceiling_usd``, a variable, or ``manifest.json``.
         over: The caller's ceiling, if a variable overrides it.
+        scoped: Limits of further scopes, from each source of them; all of them apply.
+        unit: Of every amount.
     """
 
-    whole: Money
+    whole: Money | None
     labs: Mapping[str, Money] = field(default_factory=dict)
     day: Money | None = None
     month: Money | None = None
     by: str = "ceiling_usd"
     over: Money | None = None
+    scoped: tuple[Mapping[ScopePattern, Limit], ...] = ()
+    unit: Unit = field(default_factory=Unit)
 
     def tightened_by(self, other: Ceilings) -> Ceilings:
         """Return the tighter of each limit; where both cap labs, a lab needs a cap in both."""
-
-        def tighter(a: Money | None, b: Money | None) -> Money | None:
-            return min((x for x in (a, b) if x is not None), default=None)
-
         shared = {
             lab: min(self.labs[lab], other.labs[lab]) for lab in self.labs.keys() & other.labs
         }
         if self.labs and other.labs and not shared:
-            shared = {BUFFER: Money(0, self.whole.currency)}  # no lab may spend anything
+            shared = {BUFFER: self.unit.money(0)}  # no lab may spend anything
+        whole = _tighter(self.whole, other.whole)
         return Ceilings(
-            whole=min(self.whole, other.whole),
+            whole=whole,
             labs=shared or self.labs or other.labs,
-            day=tighter(self.day, other.day),
-            month=tighter(self.month, other.month),
-            by=other.by if other.whole <= self.whole else self.by,
+            day=_tighter(self.day, other.day),
+            month=_tighter(self.month, other.month),
+            by=other.by if other.whole is not None and other.whole == whole else self.by,
             over=self.over,
+            scoped=(*self.scoped, *other.scoped),
+            unit=self.unit,
         )
 
-    def of(self, scope: Scope) -> Money | None:
-        """Return a scope's limit."""
-        match scope.kind:
-            case "whole":
-                return self.whole
-            case "day":
-                return self.day
-            case "month":
-                return self.month
-            case "lab":
-                nothing = Money(0, self.whole.currency)
-                return self.labs.get(scope.name, nothing) if self.labs else None
+    def of(self, scope: Scope) -> tuple[Limit, ...]:
+        """Return the tightest limit of a scope that refuses, and one that warns before it."""
+        found = [Limit(amount) for amount in self._plain(scope) if amount is not None]
+        for limits in self.scoped:
+            own = ScopePattern.of_scope(scope)
+            limit = limits.get(own) or (scope.name and limits.get(own._replace(name=EACH)))
+            found += [limit] if limit else []
+        refusing = min((x for x in found if x.refuses), key=_amount, default=None)
+        warning = min((x for x in found if not x.refuses), key=_amount, default=None)
+        if refusing and warning and warning.amount >= refusing.amount:
+            warning = None
+        return tuple(limit for limit in (refusing, warning) if limit is not None)
+
+    def _plain(self, scope: Scope) -> tuple[Money | None, ...]:
+        match scope.of, scope.period_kind:
+            case "whole", "":
+                return (self.whole,)
+            case "whole", "day":
+                return (self.day,)
+            case "whole", "month":
+                return (self.month,)
+            case "lab", "" if self.labs:
+                return (self.labs.get(scope.name, self.unit.money(0)),)
+            case _:
+                return ()
+
+
+def _tighter(a: Money | None, b: Money | None) -> Money | None:
+    return min((x for x in (a, b) if x is not None), default=None)
+
+
+def _amount(limit: Limit) -> Money:
+    return limit.amount
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScopeStanding:
-    """The limit, spend and holds of one scope."""
+    """The limit, spend and holds of one scope; of an hourly limit, the rates of open holds.
+
+    Attributes:
+        refuses: Whether what exceeds it is refused; else it is only reported.
+    """
 
     scope: Scope
     limit: Money
     captured: Money
     held: Money
+    refuses: bool = True
 
     @property
     def remaining(self) -> Money:
@@ -761,42 +925,66 @@ def standings_of(
     return tuple(
         ScopeStanding(
             scope=scope,
-            limit=limit,
-            captured=Money(books.captured(scope), limit.currency),
-            held=Money(books.held(scope, at_ns=at_ns), limit.currency),
+            limit=limit.amount,
+            captured=limit.amount.unit.money(books.captured(scope)),
+            held=limit.amount.unit.money(books.held(scope, at_ns=at_ns)),
+            refuses=limit.refuses,
         )
         for scope in scopes
-        if (limit := ceilings.of(scope)) is not None
+        for limit in ceilings.of(scope)
     )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """An amount that somebody asks for; ``rate`` is what it pays for per hour, if known."""
+
+    payer: Payer
+    day: str
+    amount: Money
+    rate: Money | None = None
+
+
 def shortfalls(
-    books: Books, ceilings: Ceilings, *, lab: str, day: str, asked: Money, at_ns: int
+    books: Books, ceilings: Ceilings, asked: Request, *, at_ns: int
 ) -> tuple[ScopeStanding, ...]:
-    """Return every scope in which ``asked`` more does not fit; empty means allowed."""
-    rows = standings_of(books, ceilings, scopes_of(lab, day), at_ns=at_ns)
-    return tuple(row for row in rows if asked > row.remaining)
+    """Return every scope in which a request does not fit; empty means allowed."""
+    rows = standings_of(books, ceilings, all_scopes_of(asked.payer, asked.day), at_ns=at_ns)
+    return tuple(row for row in rows if row.refuses and _asked_in(row, asked) > row.remaining)
 
 
-def room(books: Books, ceilings: Ceilings, *, lab: str, day: str, at_ns: int) -> Money:
+def _asked_in(row: ScopeStanding, asked: Request) -> Money:
+    if row.scope.period != HOUR:
+        return asked.amount
+    nothing = row.limit.unit.money(0)
+    # What costs nothing per hour fits, also where others exceed the limit.
+    return min(row.remaining, nothing) if not asked.rate else asked.rate
+
+
+def room(books: Books, ceilings: Ceilings, payer: Payer, day: str, *, at_ns: int) -> Money:
     """Return how much more can be held: the remainder of the tightest scope."""
-    rows = standings_of(books, ceilings, scopes_of(lab, day), at_ns=at_ns)
-    return min(row.remaining for row in rows)
+    rows = standings_of(books, ceilings, scopes_of(payer, day), at_ns=at_ns)
+    most = ceilings.unit.money(LARGEST * MICROS)
+    return min((row.remaining for row in rows if row.refuses), default=most)
 
 
 def standings(
     books: Books, ceilings: Ceilings, *, day: str, at_ns: int, lab: str | None = None
 ) -> tuple[ScopeStanding, ...]:
     """Return every scope that has a limit, the whole first; ``lab`` is included even if unused."""
-    asked = () if lab is None else (lab,)
-    labs = sorted({*ceilings.labs, *books.labs(), *asked})
-    scopes = (
-        WHOLE,
-        *(Scope("lab", lab) for lab in labs),
-        Scope("day", day),
-        Scope("month", day[:7]),
-    )
+    named = {Scope("lab", name) for name in (*ceilings.labs, *([] if lab is None else [lab]))}
+    stated = [pattern for limits in ceilings.scoped for pattern in limits]
+    named |= {Scope(one.of, one.name) for one in stated if one.name not in ("", EACH)}
+    others = sorted(named | set(books.scopes()) - {WHOLE}, key=_place)
+    periods = [ScopePattern(period=each).on(day).period for each in ("", "day", "month", "hour")]
+    scopes = [Scope("whole", "", periods[0]), *others]
+    scopes += [Scope("whole", "", period) for period in periods[1:]]
+    scopes += [one._replace(period=period) for one in others for period in periods[1:]]
     return standings_of(books, ceilings, scopes, at_ns=at_ns)
+
+
+def _place(scope: Scope) -> tuple[int, str]:
+    return ("lab", "team", "user").index(scope.of), scope.name
 
 
 def balance_findings(books: Books, source: str, *, today: str) -> tuple[Finding, ...]:

@@ -5,7 +5,6 @@ It only keeps the books; ``supervise`` and ``rental`` start and stop what costs 
 
 from __future__ import annotations
 
-import getpass
 import os
 import secrets
 import sys
@@ -17,7 +16,7 @@ from pathlib import Path
 from typing import Self
 
 from outlay.clock import SYSTEM, Clock, utc_text, wall_ns_of
-from outlay.errors import Finding, InvalidValue
+from outlay.errors import Finding, InvalidValue, choices
 from outlay.guard import decisions
 from outlay.guard.balance import (
     Books,
@@ -42,13 +41,14 @@ from outlay.guard.ceilings import (
 from outlay.guard.chain import MissingLine
 from outlay.guard.entries import (
     Answer,
+    AnyEntry,
     Captured,
     Decision,
+    Limited,
     Noted,
     Rental,
     RunPart,
     amount_of,
-    lab_of,
     parse_timestamp,
     read_amount,
     read_detail,
@@ -57,8 +57,10 @@ from outlay.guard.entries import (
     read_label,
     read_reason,
     read_text,
+    timestamp,
 )
 from outlay.guard.errors import CeilingUnusable
+from outlay.guard.scopes import BUFFER, lab_of
 from outlay.guard.spend_log import (
     FileSpendLog,
     LogName,
@@ -72,9 +74,11 @@ from outlay.guard.spend_log import (
 )
 from outlay.proc.identity import has_ended, this_process
 from outlay.rates import cost_at_most
-from outlay.units import Money, Rate
+from outlay.units import Duration, Money, Rate, Unit
 
 TEST_MODE = "BUDGET_GUARD_TEST_MODE"
+USER_VARIABLE, TEAM_VARIABLE = "OUTLAY_USER", "OUTLAY_TEAM"
+"""Whose money a process holds, if its login is not the user, or the user has several teams."""
 
 
 class BudgetGuard:
@@ -87,10 +91,15 @@ class BudgetGuard:
         caps: A cap per lab; where the manifest caps labs too, the tighter one applies.
         day_usd: A cap for each UTC day.
         month_usd: A cap for each UTC month.
-        currency: Of the ceiling and of every amount in the log.
+        currency: Of the ceiling and of every amount in the log; also ``USD showback`` or ``GPU-h``.
+        user: Whose money new lines are about; default: the login. A book lets only services, and
+            only for users of their lists, state another.
+        team: The user's team that pays; default: the one that a book knows.
         clock: The source of time.
         environ: The source of overrides; default: the process's environment.
         log: Another spend log; ``log_path`` then only locates the manifest.
+
+    ``ceiling_usd`` may be None where lines of the log set its limits.
 
     Raises:
         CeilingUnusable: A ceiling can't be parsed.
@@ -106,25 +115,30 @@ class BudgetGuard:
         day_usd: object = None,
         month_usd: object = None,
         currency: str = "USD",
+        user: str = "",
+        team: str = "",
         clock: Clock = SYSTEM,
         environ: Mapping[str, str] | None = None,
         log: SpendLog | None = None,
     ) -> None:
         self._clock = clock
         self._environ = os.environ if environ is None else environ
+        self._user = user or self._environ.get(USER_VARIABLE, "")
+        self._team = team or self._environ.get(TEAM_VARIABLE, "")
         book = open_book(str(log_path), clock=clock) if is_url(log_path) else None
         self._manifest_path = None if book else manifest_path(read_log_path(log_path))
         self.log_name: LogName = Path(log_path) if book is None else book.name
-        self.currency = currency
+        self.unit = Unit.parse(currency, name="currency")
         self._follows_manifest = False
         self._used = False
         self._given = Ceilings(
-            whole=parse_limit(ceiling_usd, where="ceiling_usd", currency=currency),
+            unit=self.unit,
+            whole=parse_cap(ceiling_usd, where="ceiling_usd", currency=currency),
             labs=parse_lab_caps(caps or {}, where="caps", currency=currency),
             day=parse_cap(day_usd, where="day_usd", currency=currency),
             month=parse_cap(month_usd, where="month_usd", currency=currency),
         )
-        _ = self.ceilings  # refuses a setting that can't be parsed
+        _ = self._stated()  # refuses a setting that can't be parsed
         self.log = log or self._default_log(book)
 
     @classmethod
@@ -145,8 +159,11 @@ class BudgetGuard:
         is_file = isinstance(log, FileSpendLog)
         name = str(log_path) if isinstance(log, FileSpendLog) else str(log.name)
         manifest = manifest_path(Path(log_path)) if is_file else None
-        ceiling = log.look(lambda books: stated_ceiling(manifest, books, environ, log=name))
-        guard = cls(ceiling, log_path, currency=ceiling.currency, clock=clock, environ=environ)
+        ceiling, unit = log.look(
+            lambda books: (stated_ceiling(manifest, books, environ, log=name), books.unit)
+        )
+        currency = str(unit if ceiling is None else ceiling.unit)
+        guard = cls(ceiling, log_path, currency=currency, clock=clock, environ=environ)
         if not is_file and not isinstance(guard.log, MemorySpendLog):
             guard.log = log  # One connection is enough.
         guard._follows_manifest = True
@@ -173,8 +190,27 @@ class BudgetGuard:
         return self.log_name
 
     @property
+    def currency(self) -> str:
+        """The unit of the ceiling and of every amount in the log."""
+        return str(self.unit)
+
+    @property
     def ceilings(self) -> Ceilings:
-        """The limits in force now, from the caller, the environment and the manifest."""
+        """The limits in force now, from the caller, the environment, the manifest and the log."""
+        return self._look(lambda books: self._limits(books, self._wall_ns()))
+
+    def _limits(self, books: Books, wall_ns: int) -> Ceilings:
+        stated = self._stated()
+        if books.limited:
+            policy = books.limits(timestamp(wall_ns))
+            return replace(stated, scoped=(*stated.scoped, policy))
+        if stated.whole is None and not stated.scoped:
+            expected = "a ceiling: name one, or have one set with `outlay team set-ceiling`"
+            raise CeilingUnusable(str(self.log_name), None, expected)
+        return stated
+
+    def _stated(self) -> Ceilings:
+        """Return the limits of the caller, the environment and the manifest."""
         manifest = manifest_ceilings(self._manifest_path, self.currency)
         given = self._given
         if manifest is not None and self._follows_manifest:
@@ -193,6 +229,7 @@ class BudgetGuard:
         rental: Rental | None = None,
         by: str | None = None,
         least_usd: object = None,
+        rate: Rate | None = None,
     ) -> Hold:
         """Hold ``estimated_usd`` for an operation; on disk before this returns.
 
@@ -204,6 +241,7 @@ class BudgetGuard:
             rental: How to find and terminate a rental that is about to be ordered.
             by: The process that will settle it, whose end makes the hold stale; default: this one.
             least_usd: If the estimate does not fit, hold what fits, but no less than this.
+            rate: What it costs per hour, which hourly limits count; default: the rental's.
 
         Raises:
             BudgetGuardExceeded: A ceiling or cap would be exceeded; nothing is held.
@@ -213,6 +251,8 @@ class BudgetGuard:
             KeyReused: The key was used for another request.
         """
         label = read_label(op_label)
+        if rate is None and rental is not None:
+            rate = Rate.parse(rental.rate)
         request = decisions.HoldRequest(
             hold=secrets.token_hex(6),
             op_label=label,
@@ -222,9 +262,10 @@ class BudgetGuard:
             key=read_key(key),
             by=this_process() if by is None else read_text(by, name="by"),
             rental=rental,
+            rate=None if rate is None else self._amount(rate.per_hour, "rate"),
         )
         if not self._used:
-            _ = self.ceilings  # refuses an unusable ceiling before a log is created
+            _ = self._stated()  # refuses an unusable ceiling before a log is created
         return self._transact(
             lambda books, now: decisions.authorize(
                 books, now, request, unattended=self._unattended(books)
@@ -232,10 +273,13 @@ class BudgetGuard:
             needs_ceiling=True,
         )
 
-    def extend(self, hold: Hold | str, more_usd: object, *, least_usd: object = None) -> Hold:
+    def extend(
+        self, hold: Hold | str, more_usd: object, *, least_usd: object = None, key: str = ""
+    ) -> Hold:
         """Hold more for the same operation, under the same limits as a new hold.
 
-        If ``more_usd`` does not fit, what fits is held, but no less than ``least_usd``.
+        If ``more_usd`` does not fit, what fits is held, but no less than ``least_usd``. The same
+        request with the same idempotency key extends it once.
 
         Raises:
             BudgetGuardExceeded: It does not fit; the hold is unchanged.
@@ -243,8 +287,9 @@ class BudgetGuard:
         """
         more = self._amount(more_usd, "more_usd")
         least = None if least_usd is None else self._amount(least_usd, "least_usd")
+        hold_id, key = _id(hold), read_key(key)
         return self._transact(
-            lambda books, now: decisions.extend(books, now, _id(hold), more, least),
+            lambda books, now: decisions.extend(books, now, hold_id, more, least, key=key),
             needs_ceiling=True,
         )
 
@@ -281,15 +326,15 @@ class BudgetGuard:
         )
         return self._transact(lambda books, now: decisions.record(books, now, spend))
 
-    def void(self, hold: Hold | str, reason: str) -> None:
+    def void(self, hold: Hold | str, reason: str, *, key: str = "") -> None:
         """Release a hold on which nothing was spent.
 
         Raises:
             HoldResolved: It is already captured or voided.
             RentalAlive: It pays for a rental that is not verified gone.
         """
-        text, hold_id = read_reason(reason), _id(hold)
-        self._transact(lambda books, now: decisions.void(books, now, hold_id, text))
+        text, hold_id, key = read_reason(reason), _id(hold), read_key(key)
+        self._transact(lambda books, now: decisions.void(books, now, hold_id, text, key=key))
 
     def settle_rental(
         self, hold: Hold, cost: Money, proof: str, *, basis: str = "estimated"
@@ -315,7 +360,13 @@ class BudgetGuard:
         self._transact(lambda books, now: decisions.release_rental(books, now, hold.id, proof))
 
     def correct(
-        self, op_label: str, difference_usd: object, reason: str, *, spent: Money | None = None
+        self,
+        op_label: str,
+        difference_usd: object,
+        reason: str,
+        *,
+        spent: Money | None = None,
+        key: str = "",
     ) -> None:
         """Add a signed difference to the spend of a label.
 
@@ -325,10 +376,11 @@ class BudgetGuard:
             InvalidValue: It would take back more than was spent.
         """
         label, text = read_label(op_label), read_reason(reason)
-        more = read_difference(difference_usd, name="difference_usd", currency=self.currency)
+        more = self.unit.money(read_difference(difference_usd, name="difference_usd"))
+        key = read_key(key)
         self._transact(
             lambda books, now: decisions.correct(
-                books, now, label, more, reason=text, expected=spent
+                books, now, label, more, reason=text, expected=spent, key=key
             )
         )
 
@@ -339,12 +391,17 @@ class BudgetGuard:
         *,
         hold: Hold | None = None,
         detail: Mapping[str, str] | None = None,
+        key: str = "",
     ) -> None:
         """Append a note, which changes no balance."""
         label = hold.op_label if hold else read_text(op_label, name="op_label")
         hold_id, event = hold.id if hold else "", read_text(event, name="event")
-        text = read_detail(detail)
-        self._transact(lambda _, now: decisions.note(now, label, event, hold=hold_id, detail=text))
+        text, key = read_detail(detail), read_key(key)
+        self._transact(
+            lambda books, now: decisions.note(
+                books, now, label, event, hold=hold_id, detail=text, key=key
+            )
+        )
 
     def take_watch(self, hold: Hold, watcher: str) -> bool:
         """Note a rental's new watcher; False if another took it since ``hold`` was read."""
@@ -364,9 +421,12 @@ class BudgetGuard:
         after = parse_limit(ceiling_usd, where="ceiling_usd", currency=self.currency)
         path = self._manifest_path
 
-        def decide(_: Books, now: decisions.Moment) -> Decision[None]:
+        def decide(books: Books, now: decisions.Moment) -> Decision[None]:
             before = (manifest_ceilings(path, self.currency) or now.ceilings).whole
-            return decisions.set_ceiling(now, before, after, by=this_user(), reason=text)
+            if before is None or books.limited:
+                expected = "`outlay team set-ceiling`, since lines of the log set its limits"
+                raise InvalidValue("ceiling", str(after), expected)
+            return decisions.set_ceiling(now, before, after, by=self.log.author(), reason=text)
 
         self._transact(decide, needs_ceiling=True)
         try:
@@ -375,6 +435,53 @@ class BudgetGuard:
             raise CeilingUnusable(str(path), str(error), "a manifest.json to write to") from error
         if not changed:
             self._given = replace(self._given, whole=after)
+
+    # -- limits that lines of the log set ---------------------------------------------------
+
+    def set_limit(self, change: decisions.LimitChange, reason: str, *, key: str = "") -> Limited:
+        """Set, change or remove a limit, with who did it and why; of a book, only owners can.
+
+        Raises:
+            InvalidValue: It ends in the past, or there is no reason.
+            SpendLogUnusable: The login may not, or the log can't be written.
+        """
+        text, key = read_reason(reason), read_key(key)
+        return self._transact(
+            lambda books, now: decisions.limit(
+                books, now, change, by=self.log.author(), reason=text, key=key
+            )
+        )
+
+    def request_limit(self, change: decisions.LimitChange, reason: str) -> Noted:
+        """Ask for another limit, which an owner grants or denies."""
+        text, request = read_reason(reason), secrets.token_hex(4)
+        return self._transact(
+            lambda _, now: decisions.request_limit(
+                now, request, change, by=self.log.author(), reason=text
+            )
+        )
+
+    def answer_request(self, request: str, reason: str, *, granted: bool) -> AnyEntry:
+        """Grant a request for another limit, or deny it.
+
+        Raises:
+            InvalidValue: No open request has this id.
+        """
+        text = read_reason(reason)
+        return self._transact(
+            lambda books, now: decisions.answer_request(
+                books, now, request, granted=granted, by=self.log.author(), reason=text
+            )
+        )
+
+    def allow_offline(self, allowance: Duration, reason: str) -> None:
+        """State how long running operations go on while the log can't be reached."""
+        text = read_reason(reason)
+        self._transact(
+            lambda _, now: decisions.allow_offline(
+                now, allowance, by=self.log.author(), reason=text
+            )
+        )
 
     def accept(self, reason: str) -> None:
         """Accept the log as it is now, although it is behind what was seen.
@@ -389,8 +496,9 @@ class BudgetGuard:
         text = read_reason(reason)
 
         def entry(books: Books, missing: tuple[MissingLine, ...]) -> Noted:
-            now = replace(self._now(), limits=None, currency=books.currency or self.currency)
-            return decisions.accept(books, now, missing, by=this_user(), reason=text)
+            now = self._moment(books)
+            now = replace(now, limits=None, currency=books.currency or self.currency)
+            return decisions.accept(books, now, missing, by=self.log.author(), reason=text)
 
         self.log.accept(entry)
 
@@ -404,7 +512,7 @@ class BudgetGuard:
     @property
     def held(self) -> float:
         """The sum of open holds, and what rentals have cost beyond theirs."""
-        held = self._look(lambda books: books.held(at_ns=self._clock.wall_ns()))
+        held = self._look(lambda books: books.held(at_ns=self._wall_ns()))
         return float(amount_of(held))
 
     @property
@@ -414,8 +522,17 @@ class BudgetGuard:
 
     @property
     def remaining(self) -> float:
-        """The ceiling minus spent and held; negative once it is exceeded."""
-        return float(amount_of(self.ceilings.whole.micros - self._committed()))
+        """What can still be held: of the tightest limit that applies; negative if exceeded."""
+
+        def ask(books: Books) -> Money:
+            now = self._moment(books, needs_ceiling=True)
+            if now.ceilings.whole is not None and not now.ceilings.scoped:
+                committed = books.committed(at_ns=now.wall_ns)
+                return now.ceilings.whole - self.unit.money(committed)
+            payer, day = now.payer(BUFFER), now.day(books)
+            return room(books, now.ceilings, payer, day, at_ns=now.wall_ns)
+
+        return float(self._look(ask).amount)
 
     @property
     def head(self) -> str:
@@ -447,20 +564,25 @@ class BudgetGuard:
 
     def room_of(self, hold: Hold) -> Money:
         """Return the largest amount a hold could have: its own, and its tightest scope's rest."""
-        ceilings, at_ns = self.ceilings, self._clock.wall_ns()
-        return hold.amount + self._look(
-            lambda books: room(books, ceilings, lab=hold.lab, day=hold.day, at_ns=at_ns)
-        )
+
+        def ask(books: Books) -> Money:
+            at_ns = self._wall_ns()
+            return room(books, self._limits(books, at_ns), hold.payer, hold.day, at_ns=at_ns)
+
+        return hold.amount + self._look(ask)
 
     def standings(self, *, lab: str | None = None) -> tuple[ScopeStanding, ...]:
         """Return today's standing of every scope that has a limit, the whole first.
 
         ``lab`` is listed even if it has no cap of its own and has spent nothing.
         """
-        ceilings, now = self.ceilings, self._now()
-        return self._look(
-            lambda books: standings(books, ceilings, day=now.day(books), at_ns=now.wall_ns, lab=lab)
-        )
+
+        def ask(books: Books) -> tuple[ScopeStanding, ...]:
+            at_ns = self._wall_ns()
+            ceilings, day = self._limits(books, at_ns), max(timestamp(at_ns)[:10], books.latest_day)
+            return standings(books, ceilings, day=day, at_ns=at_ns, lab=lab)
+
+        return self._look(ask)
 
     def verify(self, *, expect: str = "", runs: Mapping[str, Path] | None = None) -> Verification:
         """Check the whole log, every decision in it, and captures against the logs of their runs.
@@ -473,10 +595,26 @@ class BudgetGuard:
         return self.log.verify(expect=expect, runs=runs)
 
     def findings(self) -> tuple[Finding, ...]:
-        """Return raised ceilings, accepted logs, dates ahead, and what is wrong with rentals."""
-        source, today = str(self.log_name), self._now().ts[:10]
-        doubts = self._look(lambda books: balance_findings(books, source, today=today))
-        return (*doubts, *self.rental_findings())
+        """Return raised ceilings, accepted logs, dates ahead, exceeded limits, doubtful rentals."""
+        source = str(self.log_name)
+        doubts = self._look(
+            lambda books: balance_findings(books, source, today=timestamp(self._wall_ns())[:10])
+        )
+        return (*doubts, *self.exceeded(), *self.rental_findings())
+
+    def exceeded(self) -> tuple[Finding, ...]:
+        """Return the limits that only warn, and are exceeded."""
+        try:
+            rows = [row for row in self.standings() if not row.refuses]
+        except CeilingUnusable:
+            return ()
+        texts = [
+            f"{row.scope}: {row.captured} spent + {row.held} held, above the limit of {row.limit}"
+            for row in rows
+            if row.remaining.micros < 0
+        ]
+        source = str(self.log_name)
+        return tuple(Finding(source=source, message=text, severity="warning") for text in texts)
 
     def rental_findings(self) -> tuple[Finding, ...]:
         """Return rentals that are lost, unattended, back or not listed, and their namesakes."""
@@ -489,12 +627,12 @@ class BudgetGuard:
     # -- details ----------------------------------------------------------------------------
 
     def _unattended(self, books: Books) -> dict[str, str]:
-        now_ns = self._clock.wall_ns()
+        now_ns = self._wall_ns()
         reasons = {hold.id: why_unattended(hold, now_ns) for hold in books.open_rentals()}
         return {hold_id: why for hold_id, why in reasons.items() if why}
 
     def _committed(self) -> int:
-        return self._look(lambda books: books.committed(at_ns=self._clock.wall_ns()))
+        return self._look(lambda books: books.committed(at_ns=self._wall_ns()))
 
     def _look(self, ask: Callable[[Books], Answer]) -> Answer:
         def look(books: Books) -> Answer:
@@ -513,7 +651,7 @@ class BudgetGuard:
 
         def post(books: Books) -> Decision[Answer]:
             self._check_currency(books)
-            now = self._now(needs_ceiling=needs_ceiling)
+            now = self._moment(books, needs_ceiling=needs_ceiling)
             return decisions.noting_raise(books, now, decide(books, now))
 
         answer = self.log.transact(post)
@@ -525,33 +663,33 @@ class BudgetGuard:
             expected = f"amounts in {self.currency}, as the ceiling is"
             raise CeilingUnusable(str(self.log_name), books.currency, expected)
 
-    def _now(self, *, needs_ceiling: bool = False) -> decisions.Moment:
+    def _moment(self, books: Books, *, needs_ceiling: bool = False) -> decisions.Moment:
         """Return the present; spend is recorded even while the ceiling is unusable."""
-        limits = None
+        limits, wall_ns = None, self._wall_ns()
         try:
-            limits = self.ceilings
+            limits = self._limits(books, wall_ns)
         except CeilingUnusable:
             if needs_ceiling:
                 raise
+        login = self.log.login(self._user)
+        team = self._team or (login.teams[0] if len(login.teams) == 1 else "")
+        if needs_ceiling and not team and login.teams:
+            raise InvalidValue("team", "none", choices(login.teams))
         return decisions.Moment(
-            wall_ns=self._clock.wall_ns(), currency=self.currency, limits=limits
-        )
+            wall_ns=wall_ns, currency=self.currency, limits=limits, user=login.user, team=team,
+            via=login.via,
+        )  # fmt: skip
+
+    def _wall_ns(self) -> int:
+        """Return the time: a book's own, whatever the clock of this machine says."""
+        return self.log.wall_ns(self._clock)
 
     def _amount(self, value: object, name: str) -> Money:
-        return read_amount(value, name=name, currency=self.currency)
+        return read_amount(value, name=name, unit=self.unit)
 
 
 def _id(hold: Hold | str) -> str:
     return hold.id if isinstance(hold, Hold) else read_text(hold, name="hold", expected="a hold")
-
-
-def this_user() -> str:
-    """Return the user and the host, for lines that state who did something."""
-    try:
-        user = getpass.getuser()
-    except (OSError, KeyError):
-        user = f"uid {os.getuid()}"
-    return f"{user} on {os.uname().nodename}".encode(errors="replace").decode()
 
 
 @cache

@@ -12,24 +12,46 @@ from dataclasses import replace
 from decimal import Decimal
 from functools import lru_cache
 from pathlib import Path
+from typing import Final, Literal
 
 import msgspec
 
 from outlay.decoding import BadDocument, Decoder
 from outlay.errors import InvalidValue, choices
 from outlay.files import read_own, write_whole
-from outlay.guard.balance import Books, Ceilings
-from outlay.guard.entries import amount_of, lab_of
+from outlay.guard.balance import Books, Ceilings, unit_of
+from outlay.guard.entries import amount_of
 from outlay.guard.errors import CeilingUnusable
+from outlay.guard.scopes import PERIODS, WHOLE, Limit, Of, ScopePattern, lab_of
 from outlay.units import Money
 
 MANIFEST_NAME = "manifest.json"
+_NAMES: Final[dict[Of, str]] = {"user": "user", "team": "team", "lab": "project"}
 OVERRIDES = ("LYNX_CLOUD_BUDGET_USD", "OUTLAY_CEILING_USD")
 _AMOUNT = "an amount of zero or more, such as 5.00"
 
 
+class ScopedCeiling(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Limits of one user, team or project, or of the whole log without these; ``*`` is each.
+
+    Attributes:
+        all: At all times.
+        hour: Of what open holds cost per hour.
+        enforce: Whether what exceeds them is refused, or only reported.
+    """
+
+    user: str = ""
+    team: str = ""
+    project: str = ""
+    all: Decimal | None = None
+    day: Decimal | None = None
+    month: Decimal | None = None
+    hour: Decimal | None = None
+    enforce: Literal["refuse", "warn"] = "refuse"
+
+
 class CeilingManifest(msgspec.Struct, frozen=True, kw_only=True):
-    """``manifest.json``: the documented keys, two more caps, and the logs' first lines."""
+    """``manifest.json``: the documented keys, more caps, and the logs' first lines."""
 
     seed: int = 35000
     lab: str = "00-cloud-budget-and-tooling"
@@ -43,6 +65,7 @@ class CeilingManifest(msgspec.Struct, frozen=True, kw_only=True):
     vendor_snapshot_prices: dict[str, str | float] = {}
     ceiling_per_day_usd: Decimal | None = None
     ceiling_per_month_usd: Decimal | None = None
+    ceiling_scopes: tuple[ScopedCeiling, ...] = ()
     first_lines: dict[str, str] | None = None
 
 
@@ -129,14 +152,19 @@ def _parse_manifest(raw: bytes, where: str) -> CeilingManifest:
 
 def stated_ceiling(
     path: Path | None, books: Books, environ: Mapping[str, str], *, log: str
-) -> Money:
-    """Return the ceiling from the manifest, else the log's last line, else the environment."""
+) -> Money | None:
+    """Return the ceiling from the manifest, else the log's last line, else the environment.
+
+    None where lines of the log set its limits: no other ceiling is needed then.
+    """
+    if books.limited:
+        return None
     manifest, currency = None if path is None else read_manifest(path), books.currency or "USD"
     if manifest is not None:
         where = f"{path}: ceiling_usd"
         return parse_limit(manifest.ceiling_usd, where=where, currency=manifest.currency)
     if books.ceiling_micros is not None:
-        return Money(books.ceiling_micros, currency)
+        return books.unit.money(books.ceiling_micros)
     for name in OVERRIDES:
         if name in environ:
             return parse_limit(environ[name], where=name, currency=currency)
@@ -145,14 +173,15 @@ def stated_ceiling(
 
 
 def parse_limit(value: object, *, where: str, currency: str) -> Money:
-    """Return a limit as Money, rounded to the micro-unit."""
+    """Return a limit as Money of a unit, rounded to the micro-unit."""
+    unit = unit_of(currency)
     try:
-        parsed = Money.parse(value, name=where, currency=currency)
+        parsed = Money.parse(value, name=where, currency=unit.currency)
     except InvalidValue:
         raise CeilingUnusable(where, value, _AMOUNT) from None
-    if parsed.currency != currency:
+    if parsed.currency != unit.currency or (parsed.kind != "cash" and parsed.unit != unit):
         raise CeilingUnusable(where, value, f"an amount in {currency}")
-    return parsed
+    return parsed.as_kind(unit.kind)
 
 
 def parse_cap(value: object, *, where: str, currency: str) -> Money | None:
@@ -190,7 +219,30 @@ def _parse_ceilings(raw: bytes, where: str, currency: str) -> Ceilings:
         day=parse_cap(manifest.ceiling_per_day_usd, where=day, currency=currency),
         month=parse_cap(manifest.ceiling_per_month_usd, where=month, currency=currency),
         by=MANIFEST_NAME,
+        scoped=_parse_scopes(manifest.ceiling_scopes, where, currency),
+        unit=unit_of(currency),
     )
+
+
+def _parse_scopes(
+    stated: tuple[ScopedCeiling, ...], where: str, currency: str
+) -> tuple[dict[ScopePattern, Limit], ...]:
+    where = f"{where}: ceiling_scopes"
+    found: dict[ScopePattern, Limit] = {}
+    for each in stated:
+        named = [(of, getattr(each, key)) for of, key in _NAMES.items() if getattr(each, key)]
+        if len(named) > 1:
+            raise CeilingUnusable(where, [name for _, name in named], "one of user, team, project")
+        of, name = named[0] if named else (WHOLE.of, "")
+        for period in PERIODS:
+            if (amount := getattr(each, period or "all")) is None:
+                continue
+            pattern = ScopePattern(of, lab_of("", name) if of == "lab" else name, period)
+            if pattern in found:
+                raise CeilingUnusable(where, str(pattern), "one limit of it")
+            limit = parse_limit(amount, where=where, currency=currency)
+            found[pattern] = Limit(limit, each.enforce == "refuse", MANIFEST_NAME)
+    return (found,) if found else ()
 
 
 def resolve_ceilings(
@@ -198,7 +250,7 @@ def resolve_ceilings(
 ) -> Ceilings:
     """Return the ceilings in force: the environment overrides ``given``, the manifest tightens."""
     found = {
-        name: parse_limit(environ[name], where=name, currency=given.whole.currency)
+        name: parse_limit(environ[name], where=name, currency=str(given.unit))
         for name in OVERRIDES
         if name in environ
     }

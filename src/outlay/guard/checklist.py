@@ -16,8 +16,9 @@ from outlay.files import write_whole
 from outlay.guard.balance import ScopeStanding
 from outlay.guard.budget_guard import BudgetGuard, why_stale
 from outlay.guard.ceilings import CeilingManifest
-from outlay.guard.entries import BUFFER, WHOLE, Noted, Scope, amount_of, lab_of, parse_timestamp
+from outlay.guard.entries import Noted, amount_of, parse_timestamp
 from outlay.guard.rental.watch import RentalInventory
+from outlay.guard.scopes import BUFFER, WHOLE, Scope, lab_of
 from outlay.rates import cost_at_most
 from outlay.units import Duration, Money, Rate
 from outlay.units.quantity import EXACT, NS_PER_HOUR
@@ -153,7 +154,7 @@ def manifest_text(plan: LaunchPlan, spend_log_path: str = "spend.jsonl") -> str:
     )
     # Every documented key is written, empty ones too, to show what is still open; the caps of days
     # and months, which are outlay's own, only if they are set.
-    stated = {key: value for key, value in asdict(manifest).items() if value is not None}
+    stated = {key: value for key, value in asdict(manifest).items() if value not in (None, ())}
     encoded = msgspec.json.Encoder(decimal_format="number").encode(stated)
     return msgspec.json.format(encoded, indent=2).decode() + "\n"
 
@@ -295,12 +296,14 @@ def preflight(
     lab = lab_of(flight.label, flight.lab)
     standings = {row.scope: row for row in guard.standings(lab=lab)}
     lab_row = standings.get(Scope("lab", lab))
-    cap = lab_row.limit if lab_row else standings[WHOLE].limit
-    paces = [row for row in standings.values() if row.scope.kind in ("day", "month")]
+    tightest = min(standings.values(), key=lambda row: row.remaining)
+    whole = standings.get(WHOLE, tightest)
+    cap = lab_row.limit if lab_row else whole.limit
+    paces = [row for row in standings.values() if row.scope.period_kind in ("day", "month")]
     return (
         _log(guard),
         _ceiling(guard),
-        _headroom(standings[WHOLE], flight.estimate),
+        _headroom(whole, flight.estimate),
         _lab(lab, lab_row, flight.estimate),
         *(_fits(row, flight.estimate) for row in paces),
         _stale(guard, now_ns),
@@ -346,7 +349,8 @@ def _lab(lab: str, row: ScopeStanding | None, estimate: Money) -> Check:
 
 def _fits(row: ScopeStanding, estimate: Money) -> Check:
     text = f"{row.scope} has {row.remaining} of {row.limit} left; the estimate is {estimate}"
-    return Check(name=row.scope.kind, passed=row.remaining >= estimate, text=text)
+    name = row.scope.period_kind or row.scope.of
+    return Check(name=name, passed=row.remaining >= estimate, text=text)
 
 
 def _stale(guard: BudgetGuard, now_ns: int) -> Check:

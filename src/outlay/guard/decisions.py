@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from decimal import Decimal
 from typing import TypedDict
 
@@ -16,20 +17,24 @@ import msgspec
 from outlay.errors import Finding, InvalidValue
 from outlay.guard.balance import (
     ACCEPTED,
+    DENIED,
+    OFFLINE,
     RAISED,
+    REQUESTED,
     Books,
     Ceilings,
     Hold,
+    Request,
     ScopeStanding,
     namesakes_text,
     room,
     shortfalls,
     stated_day,
+    unit_of,
 )
 from outlay.guard.chain import MissingLine
 from outlay.guard.entries import (
     SCHEMA,
-    WHOLE,
     Answer,
     AnyEntry,
     AnyLine,
@@ -38,15 +43,17 @@ from outlay.guard.entries import (
     Decision,
     Extended,
     Held,
+    Keyed,
+    Limited,
     Noted,
     Rental,
     RunPart,
     Simple,
     Voided,
     amount_of,
-    lab_of,
+    line_kind,
     micros_of,
-    scopes_of,
+    parse_timestamp,
     timestamp,
 )
 from outlay.guard.errors import (
@@ -56,6 +63,17 @@ from outlay.guard.errors import (
     RentalAlive,
     RentalUnattended,
     UnknownHold,
+)
+from outlay.guard.scopes import (
+    HOUR,
+    WHOLE,
+    Payer,
+    ScopePattern,
+    all_scopes_of,
+    lab_of,
+    read_of,
+    read_period,
+    scopes_of,
 )
 from outlay.rates import cost_at_most
 from outlay.units import Duration, Money, Rate
@@ -73,16 +91,21 @@ class Stamp(TypedDict):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moment:
-    """The time of a decision, and the limits in force.
+    """The time of a decision, who asks, and the limits in force.
 
     Attributes:
-        currency: Of the ceiling and of every line.
+        currency: The unit of the ceiling and of every line.
         limits: None if they can't be parsed; spend is recorded all the same.
+        user: Whose money new lines are about; ``team`` likewise.
+        via: The service that states the user, if that is not the login.
     """
 
     wall_ns: int
     currency: str
     limits: Ceilings | None
+    user: str = ""
+    team: str = ""
+    via: str = ""
 
     @property
     def ts(self) -> str:
@@ -99,24 +122,33 @@ class Moment:
         """Return the UTC day on which money counts: never before the log's latest."""
         return max(self.ts[:10], books.latest_day)
 
+    def payer(self, lab: str) -> Payer:
+        """Return who pays what is asked for in a lab."""
+        return Payer(lab, self.user, self.team)
+
     def stamp(self, op_label: str) -> Stamp:
         """Return the shared fields of a line about an operation."""
-        ceiling = None if self.limits is None else amount_of(self.limits.whole.micros)
+        whole = None if self.limits is None else self.limits.whole
         return {
             "v": SCHEMA,
             "ts": self.ts,
             "op_label": op_label,
             "currency": self.currency,
-            "ceiling": ceiling,
+            "ceiling": None if whole is None else amount_of(whole.micros),
         }
 
 
 def noting_raise(books: Books, moment: Moment, decision: Decision[Answer]) -> Decision[Answer]:
-    """Return a decision that first notes a ceiling above that of the last line, if there is one."""
+    """Return a decision that first notes a ceiling above that of the last line, if there is one.
+
+    Where lines of the log set limits, a ceiling of the caller's only tightens them, and is his own.
+    """
     limits, before = moment.limits, books.ceiling_micros
     if before is None and limits is not None and limits.over is not None:
         before = limits.over.micros
-    if not decision.entries or limits is None or before is None or limits.whole.micros <= before:
+    if not decision.entries or limits is None or limits.whole is None or before is None:
+        return decision
+    if books.limited or limits.whole.micros <= before:
         return decision
     after = amount_of(limits.whole.micros)
     detail = {"from": str(amount_of(before)), "to": str(after), "by": limits.by}
@@ -130,6 +162,7 @@ class HoldRequest:
 
     Attributes:
         least: If ``amount`` does not fit, hold what fits, but no less than this.
+        rate: What it pays for costs per hour, if known.
     """
 
     hold: str
@@ -140,6 +173,7 @@ class HoldRequest:
     key: str
     by: str
     rental: Rental | None
+    rate: Money | None = None
 
 
 def authorize(
@@ -162,36 +196,34 @@ def authorize(
     for each in books.with_namesakes():
         if each.lab == lab:
             raise NamesakeListed(namesakes_text(each))
-    amount = _fitting(books, moment, (lab, day), request.amount, request.least)
+    asked = Request(payer=moment.payer(lab), day=day, amount=request.amount, rate=request.rate)
+    amount = _fitting(books, moment, asked, request.least)
     held = Held(
-        **moment.stamp(request.op_label),
-        estimated=amount_of(amount.micros),
-        hold=request.hold,
-        lab=lab,
-        day=day,
-        key=request.key,
-        rental=request.rental,
-        by=request.by,
-        caps=_caps(moment.ceilings, lab, day),
-    )
+        **moment.stamp(request.op_label), estimated=amount_of(amount.micros), hold=request.hold,
+        lab=lab, day=day, key=request.key, rental=request.rental, by=request.by,
+        caps=_caps(moment.ceilings, asked.payer, day), user=moment.user, team=moment.team,
+        via=moment.via, rate=amount_of(request.rate.micros) if request.rate else None,
+    )  # fmt: skip
     return Decision((held,), Hold.opened_by(held))
 
 
 def extend(
-    books: Books, moment: Moment, hold_id: str, more: Money, least: Money | None
+    books: Books, moment: Moment, hold_id: str, more: Money, least: Money | None, *, key: str = ""
 ) -> Decision[Hold]:
     """Extend an open hold; the extension counts on the hold's own day.
 
     If ``more`` does not fit, what fits is held, but no less than ``least``.
     """
     hold = books.hold(hold_id)
-    more = _fitting(books, moment, (hold.lab, hold.day), more, least)
+    if key and (before := books.grant(key)):
+        _same_line(key, before, Extended, hold=hold_id)
+        return Decision((), hold)
+    asked = Request(payer=hold.payer, day=hold.day, amount=more)
+    more = _fitting(books, moment, asked, least)
     extended = Extended(
-        **moment.stamp(hold.op_label),
-        estimated=amount_of(more.micros),
-        hold=hold.id,
-        caps=_caps(moment.ceilings, hold.lab, hold.day),
-    )
+        **moment.stamp(hold.op_label), estimated=amount_of(more.micros), hold=hold.id, key=key,
+        caps=_caps(moment.ceilings, hold.payer, hold.day),
+    )  # fmt: skip
     grown = replace(hold, amount=hold.amount + more)
     return Decision((extended,), grown)
 
@@ -226,23 +258,32 @@ def record(books: Books, moment: Moment, spend: Spend) -> Decision[Captured]:
         key=spend.key,
         basis=spend.basis,
         part=spend.part,
+        user="" if hold else moment.user,
+        team="" if hold else moment.team,
+        via="" if hold else moment.via,
     )
     return Decision((captured,), captured)
 
 
-def void(books: Books, moment: Moment, hold_id: str, reason: str) -> Decision[None]:
+def void(
+    books: Books, moment: Moment, hold_id: str, reason: str, *, key: str = ""
+) -> Decision[None]:
     """Release an open hold."""
-    voided = _voided(moment, _settleable(books, hold_id), reason)
+    if key and (before := books.grant(key)):
+        _same_line(key, before, Voided, hold=hold_id)
+        return Decision((), None)
+    voided = _voided(moment, _settleable(books, hold_id), reason, key)
     return Decision((voided,), None)
 
 
-def _voided(moment: Moment, hold: Hold, reason: str) -> Voided:
+def _voided(moment: Moment, hold: Hold, reason: str, key: str = "") -> Voided:
     return Voided(
         **moment.stamp(hold.op_label),
         estimated=amount_of(hold.amount.micros),
         actual=Decimal(0),
         hold=hold.id,
         reason=reason,
+        key=key,
     )
 
 
@@ -286,15 +327,16 @@ def settle_rental(
         return Decision((gone, captured), cost)
     rest = cost.micros - (books.paid_for(hold.id) or 0)
     if rest <= 0:  # Its settlement covered all of it.
-        return Decision((gone,), Money(0, cost.currency))
+        return Decision((gone,), cost.unit.money(0))
     corrected = _late_cost(moment, hold, rest)
-    return Decision((gone, corrected), Money(rest, cost.currency))
+    return Decision((gone, corrected), cost.unit.money(rest))
 
 
 def _late_cost(moment: Moment, hold: Hold, micros: int) -> Corrected:
     return Corrected(
         **moment.stamp(hold.op_label), actual=amount_of(micros), hold=hold.id, lab=hold.lab,
         day=hold.day, reason=f"hold {hold.id} was settled while what it paid for still ran",
+        user=hold.user, team=hold.team,
     )  # fmt: skip
 
 
@@ -329,9 +371,10 @@ def reopen_rental(
     cost = hold.rental.cost_until(moment.wall_ns)
     late = cost.micros - (books.paid_for(hold_id) or 0)
     held = Held(
-        **stamp, estimated=amount_of(_as_fits(books, moment, rental, hold.lab, max(late, 0))),
-        hold=new, lab=hold.lab, day=day, by=by, rental=rental,
-        caps={} if moment.limits is None else _caps(moment.limits, hold.lab, day),
+        **stamp, estimated=amount_of(_as_fits(books, moment, rental, hold.payer, max(late, 0))),
+        hold=new, lab=hold.lab, day=day, by=by, rental=rental, user=hold.user, team=hold.team,
+        rate=amount_of(hold.rate) if hold.rate else None,
+        caps={} if moment.limits is None else _caps(moment.limits, hold.payer, day),
     )  # fmt: skip
     created = {"resource": resource, "how": "came back"}
     entries: tuple[AnyEntry, ...] = (
@@ -345,12 +388,12 @@ def reopen_rental(
     return Decision(entries, answer.noted("listed", {}, moment.ts))
 
 
-def _as_fits(books: Books, moment: Moment, rental: Rental, lab: str, late: int) -> int:
+def _as_fits(books: Books, moment: Moment, rental: Rental, payer: Payer, late: int) -> int:
     """Return what a rental costs in a while, or as much as fits after ``late``, in micro-units."""
     wanted = cost_at_most(Rate.parse(rental.rate), REOPENED.ns).micros
     if moment.limits is None:
         return 0
-    left = room(books, moment.limits, lab=lab, day=moment.day(books), at_ns=moment.wall_ns)
+    left = room(books, moment.limits, payer, moment.day(books), at_ns=moment.wall_ns)
     return min(wanted, left.micros - late) if left.micros > late else 0
 
 
@@ -373,29 +416,131 @@ def correct(
     *,
     reason: str,
     expected: Money | None,
+    key: str = "",
 ) -> Decision[None]:
-    """Add a difference to a label's spend, in the lab and on the day of its last capture.
+    """Add a difference to a label's spend, for the payer and on the day of its last capture.
 
     Nothing is added if the total spend is not ``expected``.
     """
+    actual = amount_of(difference.micros)
+    if key and (before := books.grant(key)):
+        _same_line(key, before, Corrected, op_label=op_label, actual=actual)
+        return Decision((), None)
     if expected is not None and expected.micros != books.captured():
         return Decision((), None)
-    lab, day = books.last_paid(op_label) or (lab_of(op_label), moment.day(books))
-    spent = min(books.captured(scope) for scope in scopes_of(lab, day))
+    paid = books.last_paid(op_label)
+    payer, day = paid or (moment.payer(lab_of(op_label)), moment.day(books))
+    spent = min(books.captured(scope) for scope in scopes_of(payer, day))
     if spent + difference.micros < 0:
-        there = Money(spent, difference.currency)
+        there = difference.unit.money(spent)
         raise InvalidValue("difference_usd", str(difference), f"no more than was spent, {there}")
-    actual = amount_of(difference.micros)
-    corrected = Corrected(**moment.stamp(op_label), actual=actual, lab=lab, day=day, reason=reason)
+    corrected = Corrected(
+        **moment.stamp(op_label), actual=actual, lab=payer.lab, day=day, reason=reason, key=key,
+        user=payer.user, team=payer.team,
+    )  # fmt: skip
     return Decision((corrected,), None)
 
 
 def note(
-    moment: Moment, op_label: str, event: str, *, hold: str, detail: dict[str, str]
-) -> Decision[None]:
+    books: Books, moment: Moment, op_label: str, event: str, *, hold: str, detail: dict[str, str],
+    key: str = "",
+) -> Decision[None]:  # fmt: skip
     """Append a note."""
-    noted = Noted(**moment.stamp(op_label), hold=hold, event=event, detail=detail)
+    if key and (before := books.grant(key)):
+        _same_line(key, before, Noted, event=event, hold=hold)
+        return Decision((), None)
+    noted = Noted(**moment.stamp(op_label), hold=hold, event=event, detail=detail, key=key)
     return Decision((noted,), None)
+
+
+# Limits that lines of the log set.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LimitChange:
+    """A limit to be set; ``amount`` is None to remove it, ``until`` empty if it lasts."""
+
+    pattern: ScopePattern
+    amount: Money | None
+    refuses: bool = True
+    until: str = ""
+
+
+def limit(
+    books: Books, moment: Moment, change: LimitChange, *, by: str, reason: str,
+    request: str = "", requested_by: str = "", key: str = "",
+) -> Decision[Limited]:  # fmt: skip
+    """Set, change or remove a limit."""
+    if key and (before := books.grant(key)):
+        _same_line(key, before, Limited)
+        assert isinstance(before, Limited)
+        return Decision((), before)
+    if change.until and change.until <= moment.ts:
+        raise InvalidValue("until", change.until, f"a time after now, {moment.ts}")
+    pattern, amount = change.pattern, change.amount
+    line = Limited(
+        **moment.stamp(""), of=pattern.of, name=pattern.name, period=pattern.period,
+        limit=None if amount is None else amount_of(amount.micros), until=change.until,
+        enforce="refuse" if change.refuses else "warn", by=by, reason=reason, request=request,
+        requested_by=requested_by, key=key,
+    )  # fmt: skip
+    return Decision((line,), line)
+
+
+def request_limit(
+    moment: Moment, request: str, change: LimitChange, *, by: str, reason: str
+) -> Decision[Noted]:
+    """Note a request for another limit."""
+    assert change.amount is not None
+    detail = {
+        "request": request, "of": change.pattern.of, "name": change.pattern.name,
+        "period": change.pattern.period, "limit": str(amount_of(change.amount.micros)),
+        "until": change.until, "by": by, "reason": reason,
+    }  # fmt: skip
+    noted = Noted(
+        **moment.stamp(""), event=REQUESTED, detail={k: v for k, v in detail.items() if v}
+    )
+    return Decision((noted,), noted)
+
+
+def requested_change(line: Noted) -> LimitChange:
+    """Return what a request asks for."""
+    told = line.detail
+    of, period = told.get("of", "whole"), told.get("period", "")
+    return LimitChange(
+        pattern=ScopePattern(read_of(of), told.get("name", ""), read_period(period)),
+        amount=unit_of(line.currency).money(micros_of(Decimal(told["limit"]))),
+        until=told.get("until", ""),
+    )
+
+
+def answer_request(
+    books: Books, moment: Moment, request: str, *, granted: bool, by: str, reason: str
+) -> Decision[AnyEntry]:
+    """Grant a request for another limit, or deny it.
+
+    Raises:
+        InvalidValue: There is no such open request.
+    """
+    asked = books.request(request)
+    if asked is None:
+        known = ", ".join(line.detail["request"] for line in books.requests()) or "none is open"
+        raise InvalidValue("request", request, f"an open request: {known}")
+    if granted:
+        made = limit(
+            books, moment, requested_change(asked), by=by, reason=reason, request=request,
+            requested_by=asked.detail["by"],
+        )  # fmt: skip
+        return Decision(made.entries, made.answer)
+    detail = {"request": request, "by": by, "reason": reason}
+    noted = Noted(**moment.stamp(""), event=DENIED, detail=detail)
+    return Decision((noted,), noted)
+
+
+def allow_offline(moment: Moment, allowance: Duration, *, by: str, reason: str) -> Decision[None]:
+    """State how long operations go on without their database."""
+    detail = {"ns": str(allowance.ns), "by": by, "reason": reason}
+    return Decision((Noted(**moment.stamp(""), event=OFFLINE, detail=detail),), None)
 
 
 def take_watch(books: Books, moment: Moment, hold: Hold, watcher: str) -> Decision[bool]:
@@ -458,73 +603,119 @@ def _violations(books: Books, line: AnyLine) -> Iterator[str]:
     if isinstance(line, Simple):
         return
     ceiling, before = line.ceiling, books.ceiling_micros
-    raised = isinstance(line, Noted) and line.event == RAISED
+    raised = (isinstance(line, Noted) and line.event == RAISED) or books.limited
     if ceiling is not None and before is not None and not raised and micros_of(ceiling) > before:
         yield f"its ceiling is {ceiling} after one of {amount_of(before)}, which nobody raised"
     if isinstance(line, Held):
         if line.day < books.latest_day:
             yield f"it counts on {line.day}, after {books.latest_day} had begun"
         if line.rental is None or line.estimated:  # A rental that came back may hold nothing.
-            yield from _overruns(books, line, line.lab, line.day)
+            yield from _overruns(books, line, line.payer, line.day)
     elif isinstance(line, Extended):
         hold = books.hold(line.hold)
-        yield from _overruns(books, line, hold.lab, hold.day)
+        yield from _overruns(books, line, hold.payer, hold.day)
 
 
-def _overruns(books: Books, line: Held | Extended, lab: str, day: str) -> Iterator[str]:
-    """Yield every scope in which the line exceeds the limits stated in it."""
-    for scope in scopes_of(lab, day):
-        limit = line.ceiling if scope == WHOLE else line.caps.get(str(scope))
-        total = books.captured(scope) + books.held(scope) + micros_of(line.estimated)
-        if limit is not None and total > micros_of(limit):
+def _overruns(books: Books, line: Held | Extended, payer: Payer, day: str) -> Iterator[str]:
+    """Yield every scope in which the line exceeds the limits stated in it, or set before it."""
+    policy = Ceilings(whole=None, scoped=(books.limits(line.ts),), unit=books.unit)
+    for scope in all_scopes_of(payer, day):
+        stated = line.ceiling if scope == WHOLE else line.caps.get(str(scope))
+        limits = [] if stated is None else [stated]
+        limits += [amount_of(one.amount.micros) for one in policy.of(scope) if one.refuses]
+        asked = micros_of(line.estimated)
+        if scope.period == HOUR:
+            asked = micros_of(line.rate) if isinstance(line, Held) else 0
+        total = books.captured(scope) + books.held(scope) + asked
+        if limits and total > micros_of(min(limits)) and (asked or scope.period != HOUR):
             yield (
                 f"it should have been refused: {scope} came to {amount_of(total)} {line.currency} "
-                f"of {limit}"
+                f"of {min(limits)}"
             )
 
 
-def _fitting(
-    books: Books, moment: Moment, scope: tuple[str, str], asked: Money, least: Money | None
-) -> Money:
-    """Return the amount to grant: ``asked``, or what fits if that is at least ``least``.
+def _fitting(books: Books, moment: Moment, asked: Request, least: Money | None) -> Money:
+    """Return the amount to grant: what is asked, or what fits if that is at least ``least``.
 
-    ``scope`` is the lab and the day. Rentals count their cost by now.
+    Rentals count their cost by now.
     """
-    (lab, day), at_ns, ceilings = scope, moment.wall_ns, moment.ceilings
+    at_ns, ceilings = moment.wall_ns, moment.ceilings
+    if books.limited and not _is_limited(books, moment.ts, asked):
+        raise BudgetGuardExceeded(
+            f"no limit applies to {_who(asked.payer)}: somebody has to set one"
+        )
     if least is not None:
-        left = room(books, ceilings, lab=lab, day=day, at_ns=at_ns)
-        if least <= left < asked:
-            return left
-    if short := shortfalls(books, ceilings, lab=lab, day=day, asked=asked, at_ns=at_ns):
+        left = room(books, ceilings, asked.payer, asked.day, at_ns=at_ns)
+        if least <= left < asked.amount:
+            asked = replace(asked, amount=left)
+    if short := shortfalls(books, ceilings, asked, at_ns=at_ns):
         raise BudgetGuardExceeded("; ".join(_refusal(row, asked) for row in short))
-    return asked
+    return asked.amount
 
 
-def _refusal(row: ScopeStanding, asked: Money) -> str:
+def _is_limited(books: Books, ts: str, asked: Request) -> bool:
+    """Return whether a limit that lines of the log set applies to a request."""
+    policy = Ceilings(whole=None, scoped=(books.limits(ts),), unit=books.unit)
+    scopes = all_scopes_of(asked.payer, asked.day)
+    return any(one.refuses for scope in scopes for one in policy.of(scope))
+
+
+def _who(payer: Payer) -> str:
+    named = (f"user {payer.user}" if payer.user else "", f"team {payer.team}" if payer.team else "")
+    return ", ".join((*(each for each in named if each), f"project {payer.lab}"))
+
+
+def _refusal(row: ScopeStanding, asked: Request) -> str:
+    if row.scope.period == HOUR:
+        return (
+            f"{row.scope}: {row.held}/h of open holds + {asked.rate}/h asked > {row.limit}/h "
+            f"({row.remaining}/h free; it frees when one of them ends)"
+        )
+    frees = f"; it frees on {free_on(row.scope.period)} UTC" if row.scope.period else ""
     return (
-        f"{row.scope}: {row.captured} spent + {row.held} held + {asked} asked "
-        f"> {row.limit} ({row.remaining} free)"
+        f"{row.scope}: {row.captured} spent + {row.held} held + {asked.amount} asked "
+        f"> {row.limit} ({row.remaining} free{frees})"
     )
 
 
-def _caps(ceilings: Ceilings, lab: str, day: str) -> dict[str, Decimal]:
-    limits = {scope: ceilings.of(scope) for scope in scopes_of(lab, day) if scope != WHOLE}
-    return {str(scope): amount_of(cap.micros) for scope, cap in limits.items() if cap is not None}
+def free_on(period: str) -> str:
+    """Return the day after a UTC day, or the first day after a UTC month."""
+    is_month = len(period) == 7
+    first = parse_timestamp(f"{period}-28" if is_month else period)
+    after = first + timedelta(days=4 if is_month else 1)
+    return (after.replace(day=1) if is_month else after).date().isoformat()
 
 
-def _earlier_grant(before: Held | Captured, request: HoldRequest) -> Hold:
+def _caps(ceilings: Ceilings, payer: Payer, day: str) -> dict[str, Decimal]:
+    return {
+        str(scope): amount_of(limit.amount.micros)
+        for scope in all_scopes_of(payer, day)
+        if scope != WHOLE
+        for limit in ceilings.of(scope)
+        if limit.refuses
+    }
+
+
+def _same_line(key: str, before: Keyed, kind: type, **fields: object) -> None:
+    """Refuse a key that was used for another request."""
+    same = all(getattr(before, name) == value for name, value in fields.items())
+    if not isinstance(before, kind) or not same:
+        raise KeyReused(key, f"{line_kind(before)} of {before.op_label or 'the log'}")
+
+
+def _earlier_grant(before: Keyed, request: HoldRequest) -> Hold:
     most = amount_of(request.amount.micros)
     least = most if request.least is None else amount_of(request.least.micros)
-    same = (before.op_label, before.lab) == (request.op_label, request.lab)
-    granted = before.estimated
+    granted, lab = before.estimated, getattr(before, "lab", "")
+    same = (before.op_label, lab) == (request.op_label, request.lab)
     fits = granted is not None and least <= granted <= most
     if not isinstance(before, Held) or not same or not fits:
-        what = f"{before.op_label} in project {before.lab}, {before.estimated}"
+        what = f"{before.op_label} in project {lab}, {before.estimated}"
         raise KeyReused(request.key, what)
     return Hold.opened_by(before)
 
 
-def _earlier_capture(before: Held | Captured, spend: Spend) -> Captured:
+def _earlier_capture(before: Keyed, spend: Spend) -> Captured:
     same = (before.op_label, before.actual) == (spend.op_label, amount_of(spend.actual.micros))
     if not isinstance(before, Captured) or not same:
         raise KeyReused(spend.key, f"{before.op_label}, {before.actual or before.estimated}")

@@ -1,61 +1,24 @@
-"""Lines of the spend log and their encoding; scopes; validation of arguments. Pure."""
+"""Lines of the spend log and their encoding; validation of arguments. Pure."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import ROUND_CEILING, Decimal
 from functools import lru_cache
-from typing import Generic, Literal, NamedTuple, TypeVar
+from typing import Generic, Literal, TypeVar
 
 import msgspec
 
 from outlay.clock import utc_datetime, wall_ns_of
 from outlay.decoding import Decoder
 from outlay.errors import InvalidValue
+from outlay.guard.scopes import Of, Payer, Period, ScopePattern
 from outlay.rates import cost_at_most
-from outlay.units import Money, Rate
+from outlay.units import Money, Rate, Unit
 from outlay.units.money import MICROS, decimal_text
 from outlay.units.quantity import EXACT, exact_decimal
-
-# Scopes of limits.
-
-BUFFER = "buffer"
-_LAB = re.compile(r"lab[ _]?(\d+)", re.IGNORECASE)
-
-
-class Scope(NamedTuple):
-    """What a limit applies to: the whole log, a lab, a UTC day or a UTC month."""
-
-    kind: Literal["whole", "lab", "day", "month"]
-    name: str = ""
-
-    def __str__(self) -> str:
-        # The spend log says "lab", the user interface "project".
-        kind = "project" if self.kind == "lab" else self.kind
-        return f"{kind} {self.name}".strip()
-
-
-WHOLE = Scope("whole")
-
-
-def scopes_of(lab: str, day: str) -> tuple[Scope, ...]:
-    """Return every scope in which money of this lab and day counts."""
-    return (WHOLE, Scope("lab", lab), Scope("day", day), Scope("month", day[:7]))
-
-
-def lab_of(op_label: str, lab: str | None = None) -> str:
-    """Return the lab that pays: ``lab``, else the label's ``labNN``, else the buffer.
-
-    ``lab02`` and ``02`` are the same lab; the manifest writes ``02``.
-    """
-    name = op_label.split("-", 1)[0] if lab is None else lab
-    if match := _LAB.fullmatch(name.strip()):
-        return match[1]
-    return BUFFER if lab is None else lab.strip()
-
 
 # Validation of callers' arguments, before anything is written.
 
@@ -107,22 +70,22 @@ def read_detail(detail: Mapping[str, str] | None) -> dict[str, str]:
     }
 
 
-def read_amount(value: object, *, name: str, currency: str) -> Money:
-    """Return an amount of zero or more; digits beyond a micro-unit round up."""
-    amount = Money.parse(value, name=name, currency=currency, rounding="up")
-    if amount.currency != currency or not 0 <= amount.micros < LARGEST * MICROS:
-        expected = f"an amount in {currency}, zero or more and below {LARGEST}"
-        raise InvalidValue(name, value, expected)
-    return amount
+def read_amount(value: object, *, name: str, unit: Unit) -> Money:
+    """Return an amount of zero or more in a unit; digits beyond a micro-unit round up."""
+    amount = Money.parse(value, name=name, currency=unit.currency, rounding="up")
+    stated = amount if isinstance(value, Money) else amount.as_kind(unit.kind)
+    if stated.unit != unit or not 0 <= amount.micros < LARGEST * MICROS:
+        raise InvalidValue(name, value, f"an amount in {unit}, zero or more and below {LARGEST}")
+    return stated
 
 
-def read_difference(value: object, *, name: str, currency: str) -> Money:
-    """Return a signed difference; digits beyond a micro-unit round towards more spend."""
+def read_difference(value: object, *, name: str) -> int:
+    """Return a signed difference in micro-units; further digits round towards more spend."""
     expected = f"a finite amount below {LARGEST}; negative takes back"
     number = exact_decimal(value, name=name, expected=expected)
     if number.copy_abs() >= LARGEST:
         raise InvalidValue(name, value, expected)
-    return Money(micros_of(number), currency)
+    return micros_of(number)
 
 
 # Lines of the spend log.
@@ -131,7 +94,9 @@ def read_difference(value: object, *, name: str, currency: str) -> Money:
 # ``actual`` means spend in each of them, so that the sum of ``actual`` over all lines is the total
 # spent, for a reader that knows nothing else.
 
-SCHEMA = 1
+SCHEMA = 2
+"""2 adds whose money it is (user, team), what a hold costs per hour, a key for every kind of line,
+and lines that set limits."""
 LARGEST = 10**12  # currency units; more is probably a typing error
 
 
@@ -229,7 +194,14 @@ class Rental(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Held(Entry, frozen=True, kw_only=True, omit_defaults=True, tag="hold"):
-    """A hold was opened."""
+    """A hold was opened.
+
+    Attributes:
+        caps: The limits in force of every other scope than the whole.
+        user: Whose money it is; ``team`` likewise.
+        via: The service that stated the user, if that is not the login.
+        rate: What it pays for costs per hour, if known.
+    """
 
     hold: str
     lab: str
@@ -238,6 +210,15 @@ class Held(Entry, frozen=True, kw_only=True, omit_defaults=True, tag="hold"):
     key: str = ""
     by: str = ""
     rental: Rental | None = None
+    user: str = ""
+    team: str = ""
+    via: str = ""
+    rate: Decimal | None = None
+
+    @property
+    def payer(self) -> Payer:
+        """Whose money it is."""
+        return Payer(self.lab, self.user, self.team)
 
 
 class Extended(Entry, frozen=True, kw_only=True, omit_defaults=True, tag="extend"):
@@ -245,6 +226,7 @@ class Extended(Entry, frozen=True, kw_only=True, omit_defaults=True, tag="extend
 
     hold: str
     caps: dict[str, Decimal] = {}
+    key: str = ""
 
 
 class RunPart(msgspec.Struct, frozen=True, kw_only=True):
@@ -255,7 +237,10 @@ class RunPart(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Captured(Entry, frozen=True, kw_only=True, omit_defaults=True, tag="capture"):
-    """``actual`` was spent; it resolves ``hold``, or none if that is empty."""
+    """``actual`` was spent; it resolves ``hold``, or none if that is empty.
+
+    Without a hold, ``user``, ``team`` and ``via`` state whose money it was.
+    """
 
     hold: str = ""
     lab: str
@@ -263,6 +248,14 @@ class Captured(Entry, frozen=True, kw_only=True, omit_defaults=True, tag="captur
     key: str = ""
     basis: str = "measured"
     part: RunPart | None = None
+    user: str = ""
+    team: str = ""
+    via: str = ""
+
+    @property
+    def payer(self) -> Payer:
+        """Whose money it was."""
+        return Payer(self.lab, self.user, self.team)
 
 
 class Voided(Entry, frozen=True, kw_only=True, omit_defaults=True, tag="void"):
@@ -270,6 +263,7 @@ class Voided(Entry, frozen=True, kw_only=True, omit_defaults=True, tag="void"):
 
     hold: str
     reason: str
+    key: str = ""
 
 
 class Corrected(Entry, frozen=True, kw_only=True, omit_defaults=True, tag="correct"):
@@ -282,6 +276,14 @@ class Corrected(Entry, frozen=True, kw_only=True, omit_defaults=True, tag="corre
     lab: str
     day: str
     reason: str
+    key: str = ""
+    user: str = ""
+    team: str = ""
+
+    @property
+    def payer(self) -> Payer:
+        """Whose money it was."""
+        return Payer(self.lab, self.user, self.team)
 
 
 class Noted(Entry, frozen=True, kw_only=True, omit_defaults=True, tag="note"):
@@ -290,6 +292,35 @@ class Noted(Entry, frozen=True, kw_only=True, omit_defaults=True, tag="note"):
     hold: str = ""
     event: str
     detail: dict[str, str] = {}
+    key: str = ""
+
+
+class Limited(Entry, frozen=True, kw_only=True, omit_defaults=True, tag="limit"):
+    """A limit was set, changed or removed.
+
+    Attributes:
+        limit: The amount in the period; per hour if that is an hour. None removes the limit.
+        until: Its end, UTC; from then on the limit without an end is in force again.
+        by: Who set it.
+        request: The id of the request that it grants, made by ``requested_by``.
+    """
+
+    of: Of
+    name: str = ""
+    period: Period = ""
+    limit: Decimal | None = None
+    enforce: Literal["refuse", "warn"] = "refuse"
+    until: str = ""
+    by: str
+    reason: str
+    request: str = ""
+    requested_by: str = ""
+    key: str = ""
+
+    @property
+    def pattern(self) -> ScopePattern:
+        """The scopes that it limits."""
+        return ScopePattern(self.of, self.name, self.period)
 
 
 class Sealed(Entry, frozen=True, kw_only=True, omit_defaults=True, tag="seal"):
@@ -309,7 +340,9 @@ class Simple(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     currency: str = "USD"
 
 
-AnyEntry = Held | Extended | Captured | Voided | Corrected | Noted | Sealed
+AnyEntry = Held | Extended | Captured | Voided | Corrected | Noted | Limited | Sealed
+Keyed = Held | Extended | Captured | Voided | Corrected | Noted | Limited
+"""The kinds of lines that can be asked for again by their key."""
 AnyLine = AnyEntry | Simple
 
 _encoder = msgspec.json.Encoder(decimal_format="number")
@@ -330,6 +363,8 @@ def decode(raw: bytes) -> AnyEntry:
     _check_amount(entry.estimated)
     _check_amount(entry.actual, signed=isinstance(entry, Corrected))
     _check_amount(entry.ceiling)
+    if isinstance(entry, Held | Limited):
+        _check_amount(entry.rate if isinstance(entry, Held) else entry.limit)
     return entry
 
 

@@ -10,6 +10,7 @@ the fold in ``spend.index``, if the log still has the line up to which that goes
 
 from __future__ import annotations
 
+import getpass
 import hashlib
 import os
 import re
@@ -18,7 +19,7 @@ import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from itertools import islice
 from pathlib import Path
 from typing import Protocol
@@ -96,8 +97,35 @@ class Verification:
         return all(finding.severity != "error" for finding in self.findings)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Login:
+    """Who uses a log.
+
+    Attributes:
+        user: Whose money new lines are about.
+        via: The service that states the user, if that is not the login.
+        teams: The teams of the user today, as far as the log knows them.
+    """
+
+    user: str
+    via: str = ""
+    teams: tuple[str, ...] = ()
+
+
 class SpendLog(Protocol):
     """An append-only log in which a decision and its append are atomic."""
+
+    def wall_ns(self, clock: Clock) -> int:
+        """Return the time of new lines, UTC nanoseconds: that of the log, else the machine's."""
+        return clock.wall_ns()
+
+    def login(self, user: str) -> Login:
+        """Return who uses the log, if ``user`` is stated, which may be empty."""
+        return Login(user=user or known_login())
+
+    def author(self) -> str:
+        """Return who writes, for lines that state who did something."""
+        return this_user()
 
     def transact(self, decide: Callable[[Books], Decision[Answer]]) -> Answer:
         """Decide, append, fsync, then answer.
@@ -172,6 +200,28 @@ class MemorySpendLog(SpendLog):
         if expect:
             raise InvalidValue("--expect", expect, "nothing: a log in memory has no hashes")
         return Verification(lines=len(self._lines), chained=len(self._lines), findings=())
+
+
+@cache
+def login_name() -> str:
+    """Return the name of the user of this process."""
+    try:
+        name = getpass.getuser()
+    except (OSError, KeyError):
+        name = f"uid {os.getuid()}"
+    return name.encode(errors="replace").decode()
+
+
+def known_login() -> str:
+    """Return the name of the user of this process; empty if no person is to be recorded."""
+    from outlay.record.facts import records_identity  # Here: it loads sockets.
+
+    return login_name() if records_identity(os.environ) else ""
+
+
+def this_user() -> str:
+    """Return the user and the host."""
+    return f"{login_name()} on {os.uname().nodename}".encode(errors="replace").decode()
 
 
 LOG_NAME = "spend.jsonl"

@@ -8,6 +8,7 @@ after the promotion of a standby, is refused until a person accepts it.
 
 from __future__ import annotations
 
+import json
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -37,10 +38,20 @@ from outlay.guard.chain import (
     position_of,
     scan,
 )
-from outlay.guard.entries import Answer, AnyEntry, AnyLine, Decision, Simple, line_kind, timestamp
+from outlay.guard.entries import (
+    Answer,
+    AnyEntry,
+    AnyLine,
+    Decision,
+    Simple,
+    encode,
+    line_kind,
+    timestamp,
+)
 from outlay.guard.errors import SpendLogAltered, SpendLogRolledBack, SpendLogUnusable
 from outlay.guard.index.index_file import differences
 from outlay.guard.spend_log import (
+    Login,
     RememberedHead,
     SpendLog,
     Verification,
@@ -61,7 +72,10 @@ _MOST_DIFFERENCES: Final = 5
 
 _WRITE: Final = "BEGIN"
 _READ: Final = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
-_SETTINGS: Final = """SELECT outlay.version(), current_setting('fsync'),
+_SETTINGS: Final = """SELECT outlay.version(), (extract(epoch FROM outlay.now()) * 1000000)::bigint,
+  session_user, outlay.teams_of(
+    session_user, to_char(outlay.now() AT TIME ZONE 'UTC', 'YYYY-MM-DD')),
+  current_setting('fsync'),
   set_config('synchronous_commit', CASE current_setting('synchronous_commit')
     WHEN 'remote_apply' THEN 'remote_apply' ELSE 'on' END, true),
   set_config('lock_timeout', %s, true),
@@ -73,6 +87,13 @@ WHERE book = %s AND shape = %s ORDER BY seq DESC LIMIT 1"""
 _ENTRIES: Final = """SELECT seq, before, line FROM outlay.entry
 WHERE book = %s AND seq >= %s ORDER BY seq"""
 _APPEND: Final = "SELECT outlay.append(%s, %s, %s::bytea[], %s::bytea[])"
+_COPY: Final = "SELECT outlay.copy(%s, %s, %s::bytea[], %s::bytea[])"
+_SEED: Final = "SELECT outlay.seed(%s, %s::json, %s::json, %s::json, %s)"
+_TEAMS: Final = "SELECT outlay.teams_of(%s, %s)"
+_COUNTERS: Final = """SELECT of, name, period, captured, held, rate FROM outlay.counter
+WHERE book = %s AND (captured, held, rate) <> (0, 0, 0)"""
+_OPEN: Final = """SELECT hold, lab, "user", team, day, held, rate FROM outlay.open_hold
+WHERE book = %s"""
 _HAS: Final = "SELECT 1 FROM outlay.entry WHERE book = %s AND hash = %s"
 _WHOLE: Final = """SELECT seq, before, line, hash, kind, hold, key FROM outlay.entry
 WHERE book = %s AND seq > %s ORDER BY seq LIMIT %s"""
@@ -123,6 +144,8 @@ class PostgresSpendLog(SpendLog):
         self._memory = RememberedHead(_remembered_as(name))
         self._remembered = NO_SLOTS
         self._seen: Head | None = None  # the last line read or written by this object, ever
+        self._time: tuple[int, int] | None = None  # the database's, and the monotonic clock then
+        self._login: Login | None = None
         self._mutex = threading.RLock()
         self._pid = os.getpid()
         self._forget()
@@ -137,6 +160,33 @@ class PostgresSpendLog(SpendLog):
         self._last_kept: int | None = None  # the entry of the last snapshot
         self._began: int | None = None  # that of the one with which this fold began, if usable
         self._new: list[Row] = []
+
+    def close(self) -> None:
+        """Close the connection; the next use makes another."""
+        with self._turn():
+            self._session.close()
+
+    def wall_ns(self, clock: Clock) -> int:
+        """Return the database's time, as of the last transaction; before that, the machine's."""
+        if self._time is None:
+            return clock.wall_ns()
+        server_ns, then_ns = self._time
+        return server_ns + self._clock.monotonic_ns() - then_ns
+
+    def login(self, user: str) -> Login:
+        """Return the login, or the user for whom it acts, with the teams of today."""
+        if self._login is None:
+            self.look(lambda _: None)
+        assert self._login is not None
+        if user in ("", self._login.user):
+            return self._login
+        day = timestamp(self.wall_ns(self._clock))[:10]
+        ((teams,),) = self._query(_TEAMS, (user, day))
+        return Login(user=user, via=self._login.user, teams=tuple(teams))
+
+    def author(self) -> str:
+        """Return the login."""
+        return (self.login("")).user
 
     def transact(self, decide: Callable[[Books], Decision[Answer]]) -> Answer:
         """Decide, append, commit, then answer."""
@@ -216,6 +266,7 @@ class PostgresSpendLog(SpendLog):
             try:
                 for chunk in chunks:
                     self._import(chunk)
+                self._query(_SEED, (self.name.book, *_seeds(self._books)))
                 batch = keep_batch(self.name.book, self._books, position_of(self._scanned.link))
                 self._session.run([*batch, ("COMMIT", ())])
             except BaseException:
@@ -239,6 +290,7 @@ class PostgresSpendLog(SpendLog):
             ]
             findings += (*scanned.findings, *self._check_rows(head, rows, scanned))
             findings += self._check_snapshot(head, rows)
+            findings += self._check_counters(head, books)
         return scanned, findings
 
     def _check_rows(
@@ -279,6 +331,15 @@ class PostgresSpendLog(SpendLog):
             message = f"its snapshot at entry {seq} does not agree with its lines: {problem}"
             yield Finding(source=source, message=message)
 
+    def _check_counters(self, head: BookHead, books: Books) -> Iterator[Finding]:
+        """Yield findings if what limits are compared with does not agree with the lines."""
+        kept = set(self._query(_COUNTERS, (head.id,))), set(self._query(_OPEN, (head.id,)))
+        for name, rows, true in zip(("counters", "open holds"), kept, counted(books), strict=True):
+            if rows != true:
+                wrong = ", ".join(sorted({" ".join(map(str, row[:3])) for row in rows ^ true})[:5])
+                message = f"its {name} do not agree with its lines: {wrong}"
+                yield Finding(source=str(self.name), message=message)
+
     def _chunks(self, head: BookHead) -> Iterator[list[Row]]:
         seq = 0
         while seq < head.seq and (rows := self._query(_WHOLE, (head.id, seq, _CHUNK))):
@@ -291,7 +352,7 @@ class PostgresSpendLog(SpendLog):
 
     def _import(self, chunk: list[tuple[bytes, bytes]]) -> None:
         befores, lines = [before for before, _ in chunk], [line for _, line in chunk]
-        self._query(_APPEND, (self.name.book, self._seq, befores, lines))
+        self._query(_COPY, (self.name.book, self._seq, befores, lines))
         self._fold(b"".join(before + line for before, line in chunk))
         self._seq += len(chunk)
 
@@ -341,7 +402,9 @@ class PostgresSpendLog(SpendLog):
             batch += [(_LAST_KEPT, (self._book, SHAPE)), (_ENTRIES, (self._book, self._seq + 1))]
         _, (settings,), heads, *more = self._session.run(batch)
         ((self._last_kept,),), self._new = more or ([(None,)], [])
-        version, fsync, commit, *_ = settings
+        version, time, user, teams, fsync, commit, *_ = settings
+        self._time = (time * 1000, self._clock.monotonic_ns())
+        self._login = Login(user=user, teams=tuple(teams))
         if version != VERSION:
             problem = f"its tables are of version {version}, and this outlay's of {VERSION}"
             raise self._unusable(problem, "Upgrade outlay, or run `outlay team init` again.")
@@ -517,6 +580,34 @@ def _root(raw: bytes) -> FoldRoot | None:
         return root_decoder.decode(raw)
     except BadDocument:
         return None
+
+
+def counted(books: Books) -> tuple[set[Row], set[Row]]:
+    """Return the counters and the open holds of a fold, as rows of the database."""
+    totals = {
+        (of, name, period, *total)
+        for (of, period, name), total in books.totals().items()
+        if any(total)
+    }
+    holds = {
+        (hold.id, *hold.payer, hold.day, hold.amount.micros, hold.rate)
+        for hold in books.open_holds()
+    }
+    return totals, holds
+
+
+def _seeds(books: Books) -> tuple[str, str, str, str]:
+    """Return the arguments of ``outlay.seed``."""
+    totals, holds = counted(books)
+    of_total = ("of", "name", "period", "captured", "held", "rate")
+    of_hold = ("hold", "lab", "user", "team", "day", "held", "rate")
+    lines = [line for row in books.limit_lines() for line in row if line is not None]
+    return (
+        json.dumps([dict(zip(of_total, row, strict=True)) for row in totals]),
+        json.dumps([dict(zip(of_hold, row, strict=True)) for row in holds]),
+        f"[{','.join(encode(line).decode() for line in lines)}]",
+        books.latest_day,
+    )
 
 
 def _remembered_as(name: PostgresUrl) -> Path:

@@ -1,7 +1,8 @@
 -- Books of a team: spend logs that machines share. Running it again changes nothing.
 --
--- outlay_owner owns everything and cannot log in. Whoever is granted outlay_launcher reads, and
--- appends through the functions lock, append and keep alone.
+-- outlay_owner owns everything and cannot log in; who is granted it sets limits and members.
+-- Whoever is granted outlay_launcher reads, and appends through the functions lock, append and keep
+-- alone. outlay_reader reads.
 
 BEGIN;
 
@@ -12,6 +13,9 @@ BEGIN
   END IF;
   IF NOT EXISTS (SELECT FROM pg_catalog.pg_roles WHERE rolname = 'outlay_launcher') THEN
     CREATE ROLE outlay_launcher NOLOGIN;
+  END IF;
+  IF NOT EXISTS (SELECT FROM pg_catalog.pg_roles WHERE rolname = 'outlay_reader') THEN
+    CREATE ROLE outlay_reader NOLOGIN;
   END IF;
 END
 $roles$;
@@ -29,7 +33,9 @@ CREATE TABLE IF NOT EXISTS outlay.book (
   first text NOT NULL DEFAULT '',
   bytes bigint NOT NULL DEFAULT 0,
   lines bigint NOT NULL DEFAULT 0,
-  currency text NOT NULL DEFAULT ''
+  currency text NOT NULL DEFAULT '',
+  latest_day text NOT NULL DEFAULT '',
+  limited boolean NOT NULL DEFAULT false
 );
 
 -- One entry for each line that has a hash; before are lines without one, which it covers.
@@ -51,6 +57,59 @@ CREATE UNIQUE INDEX IF NOT EXISTS entry_key ON outlay.entry (book, key) WHERE ke
 CREATE UNIQUE INDEX IF NOT EXISTS entry_opens ON outlay.entry (book, hold) WHERE kind = 'hold';
 CREATE UNIQUE INDEX IF NOT EXISTS entry_settles ON outlay.entry (book, hold)
   WHERE kind IN ('capture', 'void') AND hold <> '';
+
+-- What is spent and held, and what open holds cost per hour, in micro-units: for all (whole), a
+-- project (lab), a user or a team; at all times, in a UTC month or on a UTC day.
+CREATE TABLE IF NOT EXISTS outlay.counter (
+  book integer NOT NULL REFERENCES outlay.book,
+  of text NOT NULL,
+  name text NOT NULL,
+  period text NOT NULL,
+  captured bigint NOT NULL,
+  held bigint NOT NULL,
+  rate bigint NOT NULL,
+  PRIMARY KEY (book, of, name, period)
+) WITH (fillfactor = 50);
+CREATE TABLE IF NOT EXISTS outlay.open_hold (
+  book integer NOT NULL REFERENCES outlay.book,
+  hold text NOT NULL,
+  lab text NOT NULL,
+  "user" text NOT NULL,
+  team text NOT NULL,
+  day text NOT NULL,
+  held bigint NOT NULL,
+  rate bigint NOT NULL,
+  PRIMARY KEY (book, hold)
+) WITH (fillfactor = 50);
+
+-- The limits that entries set, in micro-units, for good and for a time; period is a kind of period,
+-- name may be * for each that has none of its own. An amount of NULL is no limit.
+CREATE TABLE IF NOT EXISTS outlay.ceiling (
+  book integer NOT NULL REFERENCES outlay.book,
+  of text NOT NULL,
+  name text NOT NULL,
+  period text NOT NULL,
+  lasting bigint,
+  lasting_refuses boolean NOT NULL DEFAULT true,
+  passing bigint,
+  passing_refuses boolean NOT NULL DEFAULT true,
+  passing_until timestamptz,
+  PRIMARY KEY (book, of, name, period)
+);
+
+-- Who is in which team, from the first day to before the last; and for whom a service may act.
+CREATE TABLE IF NOT EXISTS outlay.member (
+  login text NOT NULL CHECK (login <> ''),
+  team text NOT NULL CHECK (team NOT IN ('', '*')),
+  since date NOT NULL DEFAULT (clock_timestamp() AT TIME ZONE 'UTC')::date,
+  until date CHECK (until >= since),
+  PRIMARY KEY (login, team, since)
+);
+CREATE TABLE IF NOT EXISTS outlay.service (
+  login text NOT NULL CHECK (login <> ''),
+  acts_for text NOT NULL CHECK (acts_for <> ''),
+  PRIMARY KEY (login, acts_for)
+);
 
 -- What the entries up to seq amount to, so that a new process need not read them all. A row is
 -- that of the largest seq up to the snapshot's; NULL where there is none any more.
@@ -87,7 +146,8 @@ $$;
 CREATE OR REPLACE FUNCTION outlay.grow() RETURNS trigger
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-  IF NEW.id <> OLD.id OR NEW.name <> OLD.name OR NEW.seq <= OLD.seq OR NEW.bytes <= OLD.bytes THEN
+  IF NEW.id <> OLD.id OR NEW.name <> OLD.name OR NEW.seq < OLD.seq OR NEW.bytes < OLD.bytes
+     OR (NEW.seq = OLD.seq AND NEW.hash <> OLD.hash) THEN
     RAISE EXCEPTION 'the head of a book only moves forward' USING ERRCODE = 'OUT03';
   END IF;
   RETURN NEW;
@@ -121,51 +181,327 @@ BEGIN
 END
 $$;
 
--- Refuses a line that contradicts those before it.
-CREATE OR REPLACE FUNCTION outlay.check_entry(head outlay.book, entry json) RETURNS void
+CREATE OR REPLACE FUNCTION outlay.now() RETURNS timestamptz
+LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS 'SELECT clock_timestamp()';
+
+CREATE OR REPLACE FUNCTION outlay.is_owner() RETURNS boolean
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS
+  $$SELECT pg_has_role(session_user, 'outlay_owner', 'MEMBER')$$;
+
+-- The teams of a user on a UTC day.
+CREATE OR REPLACE FUNCTION outlay.teams_of(login text, day text) RETURNS text[]
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+  SELECT coalesce(array_agg(DISTINCT m.team ORDER BY m.team), '{}') FROM outlay.member m
+  WHERE m.login = teams_of.login AND m.since <= teams_of.day::date
+    AND (m.until IS NULL OR teams_of.day::date < m.until)
+$$;
+
+-- Whether the login may write lines about a user's money.
+CREATE OR REPLACE FUNCTION outlay.acts_for(login text) RETURNS boolean
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+  SELECT login = session_user OR EXISTS (
+    SELECT FROM outlay.service s WHERE s.login = session_user AND s.acts_for = acts_for.login
+  )
+$$;
+
+-- An amount of a line in micro-units.
+CREATE OR REPLACE FUNCTION outlay.micros(amount text) RETURNS bigint
+LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp AS
+  'SELECT coalesce(ceil(amount::numeric * 1000000), 0)::bigint';
+
+-- Every scope in which money of a payer and a day counts.
+CREATE OR REPLACE FUNCTION outlay.scopes(lab text, "user" text, team text, day text)
+RETURNS TABLE (of text, name text, period text)
+LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
+  SELECT who.of, who.name, times.period
+  FROM (VALUES ('whole', ''), ('lab', lab), ('user', "user"), ('team', team)) AS who (of, name),
+       (VALUES (''), (day), (left(day, 7))) AS times (period)
+  WHERE who.name <> '' OR who.of IN ('whole', 'lab')
+$$;
+
+CREATE OR REPLACE FUNCTION outlay.count(
+  book integer, paid outlay.open_hold, captured bigint, held bigint, rate bigint
+) RETURNS void
+LANGUAGE sql SET search_path = pg_catalog, pg_temp AS $$
+  INSERT INTO outlay.counter AS c (book, of, name, period, captured, held, rate)
+  SELECT count.book, s.of, s.name, s.period, count.captured, count.held, count.rate
+  FROM outlay.scopes(paid.lab, paid."user", paid.team, paid.day) s
+  ON CONFLICT ON CONSTRAINT counter_pkey DO UPDATE
+  SET captured = c.captured + EXCLUDED.captured, held = c.held + EXCLUDED.held,
+      rate = c.rate + EXCLUDED.rate
+$$;
+
+-- Refuses what exceeds a limit in force, or has none. The counters have the line already.
+CREATE OR REPLACE FUNCTION outlay.check_limits(
+  book integer, paid outlay.open_hold, at timestamptz, per_hour boolean
+) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-  kind text := entry ->> 'kind';
-  named text := coalesce(entry ->> 'hold', '');
+  row record;
+  applies boolean := false;
 BEGIN
-  IF kind NOT IN ('hold', 'extend', 'capture', 'void', 'correct', 'note', 'seal')
-     OR kind IS NULL OR (entry ->> 'v') IS DISTINCT FROM '1' THEN
+  FOR row IN
+    SELECT s.of, s.name, s.period, l.period AS kind, l.amount,
+           CASE l.period WHEN 'hour' THEN c.rate ELSE c.captured + c.held END AS total
+    FROM outlay.scopes(paid.lab, paid."user", paid.team, paid.day) s
+    JOIN outlay.counter c
+      ON c.book = check_limits.book AND (c.of, c.name, c.period) = (s.of, s.name, s.period)
+    CROSS JOIN LATERAL (
+      SELECT DISTINCT ON (k.period) k.period,
+             CASE WHEN at < k.passing_until THEN k.passing ELSE k.lasting END AS amount,
+             CASE WHEN at < k.passing_until THEN k.passing_refuses ELSE k.lasting_refuses END AS refuses
+      FROM outlay.ceiling k
+      WHERE k.book = check_limits.book AND k.of = s.of AND k.name IN (s.name, '*')
+        AND k.period IN (CASE length(s.period) WHEN 0 THEN '' WHEN 7 THEN 'month' ELSE 'day' END,
+                         CASE length(s.period) WHEN 0 THEN 'hour' END)
+        AND CASE WHEN at < k.passing_until THEN k.passing ELSE k.lasting END IS NOT NULL
+      ORDER BY k.period, k.name = '*'
+    ) l
+    WHERE l.refuses
+  LOOP
+    applies := true;
+    IF row.total > row.amount AND (row.kind <> 'hour' OR per_hour) THEN
+      RAISE EXCEPTION 'it exceeds the limit of % % %', row.of, row.name, coalesce(nullif(row.kind, ''), 'at all times')
+        USING ERRCODE = 'OUT04';
+    END IF;
+  END LOOP;
+  IF NOT applies THEN
+    RAISE EXCEPTION 'no limit applies to user %', paid."user" USING ERRCODE = 'OUT04';
+  END IF;
+END
+$$;
+
+-- The names of a kind of line, with the types of their values; required ones first, up to a dash.
+CREATE OR REPLACE FUNCTION outlay.fields(kind text) RETURNS text[]
+LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
+  SELECT string_to_array(CASE kind
+    WHEN 'hold' THEN 'hold:string lab:string day:string - caps:object key:string by:string '
+      'rental:object user:string team:string via:string rate:number'
+    WHEN 'extend' THEN 'hold:string - caps:object key:string'
+    WHEN 'capture' THEN 'lab:string day:string - hold:string key:string basis:string part:object '
+      'user:string team:string via:string'
+    WHEN 'void' THEN 'hold:string reason:string - key:string'
+    WHEN 'correct' THEN 'lab:string day:string reason:string - hold:string key:string user:string '
+      'team:string'
+    WHEN 'note' THEN 'event:string - hold:string detail:object key:string'
+    WHEN 'limit' THEN 'of:string by:string reason:string - name:string period:string limit:number '
+      'enforce:string until:string request:string requested_by:string key:string'
+    WHEN 'seal' THEN 'torn_from:number torn_bytes:number -'
+  END || ' kind:string ts:string op_label:string currency:string v:number hash:string '
+    'estimated:number actual:number ceiling:number', ' ')
+$$;
+
+-- Refuses a line that outlay could not read, or of a kind, a currency or an amount that none has.
+CREATE OR REPLACE FUNCTION outlay.check_form(head outlay.book, entry json) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  fields text[];
+BEGIN
+  fields := outlay.fields(entry ->> 'kind');
+  IF fields IS NULL OR (entry ->> 'v') IS NULL OR (entry ->> 'v') NOT IN ('1', '2') THEN
     RAISE EXCEPTION 'a line of an unknown kind or version' USING ERRCODE = 'OUT01';
+  END IF;
+  IF EXISTS (
+    SELECT FROM json_each(entry) AS part
+    WHERE part.key || ':' || json_typeof(part.value) <> ALL (fields)
+  ) OR EXISTS (
+    SELECT FROM unnest(fields[: array_position(fields, '-') - 1] || '{ts,op_label}') AS f (name)
+    WHERE entry -> split_part(f.name, ':', 1) IS NULL
+  ) OR (entry ->> 'ts') !~ '^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z$'
+    OR (entry ->> 'day') !~ '^\d{4}-\d\d-\d\d$'
+    OR (entry ->> 'until') !~ '^(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z)?$' THEN
+    RAISE EXCEPTION 'a line that lacks a name, or has one or a value that none has'
+      USING ERRCODE = 'OUT01';
+  END IF;
+  IF (entry -> 'rental') IS NOT NULL AND (
+    coalesce(json_typeof(entry #> '{rental,name}'), '') <> 'string'
+    OR coalesce(json_typeof(entry #> '{rental,rate}'), '') <> 'string'
+    OR coalesce(json_typeof(entry #> '{rental,started}'), '') <> 'string'
+    OR coalesce(json_typeof(entry #> '{rental,deadline}'), '') <> 'string'
+    OR coalesce(json_typeof(entry #> '{rental,vendor,name}'), '') <> 'string'
+    OR coalesce(json_typeof(entry #> '{rental,vendor,list}'), '') <> 'array'
+    OR coalesce(json_typeof(entry #> '{rental,vendor,terminate}'), '') <> 'array'
+  ) THEN
+    RAISE EXCEPTION 'a rental that lacks something' USING ERRCODE = 'OUT01';
+  END IF;
+  -- Programs differ in which of two values of the same name they take.
+  IF EXISTS (SELECT FROM json_object_keys(entry) AS k (name) GROUP BY name HAVING count(*) > 1)
+     OR EXISTS (
+       SELECT FROM json_each(entry) AS part, json_object_keys(part.value) AS k (name)
+       WHERE json_typeof(part.value) = 'object' GROUP BY part.key, k.name HAVING count(*) > 1
+     ) THEN
+    RAISE EXCEPTION 'a line with a name twice' USING ERRCODE = 'OUT01';
   END IF;
   IF (entry ->> 'currency') IS NULL OR head.currency NOT IN ('', entry ->> 'currency') THEN
     RAISE EXCEPTION 'a line of another currency' USING ERRCODE = 'OUT01';
   END IF;
-  IF (entry ->> 'estimated')::numeric < 0 OR (entry ->> 'ceiling')::numeric < 0
-     OR ((entry ->> 'actual')::numeric < 0 AND kind <> 'correct') THEN
+  IF outlay.micros(entry ->> 'estimated') < 0 OR outlay.micros(entry ->> 'ceiling') < 0
+     OR outlay.micros(entry ->> 'rate') < 0 OR outlay.micros(entry ->> 'limit') < 0
+     OR (outlay.micros(entry ->> 'actual') < 0 AND (entry ->> 'kind') <> 'correct') THEN
     RAISE EXCEPTION 'a line with a negative amount' USING ERRCODE = 'OUT01';
   END IF;
-  IF kind NOT IN ('hold', 'extend', 'capture', 'void') OR (kind = 'capture' AND named = '') THEN
-    RETURN;
+END
+$$;
+
+-- Refuses a line about money that is not the login's, or of another day than the present one.
+CREATE OR REPLACE FUNCTION outlay.check_payer(head outlay.book, entry json, is_hold boolean)
+RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  "user" text := coalesce(entry ->> 'user', '');
+  team text := coalesce(entry ->> 'team', '');
+  via text := coalesce(entry ->> 'via', '');
+  day text := coalesce(entry ->> 'day', '');
+  teams text[];
+BEGIN
+  IF via <> (CASE "user" WHEN session_user THEN '' ELSE session_user END) OR NOT outlay.acts_for("user") THEN
+    RAISE EXCEPTION '% may not act for user %', session_user, "user" USING ERRCODE = 'OUT05';
   END IF;
-  IF named = '' THEN
-    RAISE EXCEPTION 'a line without its hold' USING ERRCODE = 'OUT01';
+  IF day IS DISTINCT FROM greatest(left(entry ->> 'ts', 10), head.latest_day) THEN
+    RAISE EXCEPTION 'it counts on %, which is not today', day USING ERRCODE = 'OUT05';
   END IF;
-  IF kind <> 'hold' AND named NOT LIKE 'simple-%' AND NOT EXISTS (
-    SELECT FROM outlay.entry e WHERE e.book = head.id AND e.hold = named AND e.kind = 'hold'
-  ) THEN
-    RAISE EXCEPTION 'no hold has the id of this line' USING ERRCODE = 'OUT01';
+  teams := outlay.teams_of("user", day);
+  IF team <> '' AND team <> ALL (teams) OR is_hold AND team = '' AND teams <> '{}' THEN
+    RAISE EXCEPTION 'user % is not in team %', "user", team USING ERRCODE = 'OUT05';
   END IF;
-  IF kind <> 'hold' AND EXISTS (
-    SELECT FROM outlay.entry e
-    WHERE e.book = head.id AND e.hold = named AND e.kind IN ('capture', 'void') AND e.hold <> ''
-  ) THEN
-    RAISE EXCEPTION 'the hold of this line is settled' USING ERRCODE = 'OUT01';
+END
+$$;
+
+-- Refuses a line that contradicts those before it, or that the login may not write; counts it.
+CREATE OR REPLACE FUNCTION outlay.apply(head outlay.book, entry json) RETURNS outlay.book
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  kind text := entry ->> 'kind';
+  event text := coalesce(entry ->> 'event', '');
+  named text := coalesce(entry ->> 'hold', '');
+  estimated bigint := outlay.micros(entry ->> 'estimated');
+  actual bigint := outlay.micros(entry ->> 'actual');
+  at timestamptz := (entry ->> 'ts')::timestamptz;
+  time timestamptz := outlay.now();
+  paid outlay.open_hold;
+BEGIN
+  IF at > time + interval '1 second' OR at < time - interval '2 minutes' THEN
+    RAISE EXCEPTION 'its time is not that of the database' USING ERRCODE = 'OUT05';
+  END IF;
+  IF kind IN ('limit', 'seal') OR event IN ('accepted', 'offline-allowance', 'limit-denied')
+     OR (kind = 'correct' AND actual < 0) OR (event = 'ceiling-raised' AND head.limited) THEN
+    IF NOT outlay.is_owner() THEN
+      RAISE EXCEPTION 'only an owner may write this line' USING ERRCODE = 'OUT05';
+    END IF;
+  END IF;
+  IF (kind = 'limit' AND (entry ->> 'by') IS DISTINCT FROM session_user)
+     OR (event IN ('accepted', 'limit-requested', 'limit-denied', 'offline-allowance')
+         AND (entry -> 'detail' ->> 'by') IS DISTINCT FROM session_user) THEN
+    RAISE EXCEPTION 'it states another author than %', session_user USING ERRCODE = 'OUT05';
+  END IF;
+  CASE kind
+  WHEN 'hold' THEN
+    IF named = '' OR EXISTS (
+      SELECT FROM outlay.entry e WHERE e.book = head.id AND e.hold = named AND e.kind = 'hold'
+    ) THEN
+      RAISE EXCEPTION 'a hold without an id of its own' USING ERRCODE = 'OUT01';
+    END IF;
+    PERFORM outlay.check_payer(head, entry, true);
+    paid := ROW(head.id, named, entry ->> 'lab', coalesce(entry ->> 'user', ''),
+                coalesce(entry ->> 'team', ''), entry ->> 'day', estimated,
+                outlay.micros(entry ->> 'rate'));
+    INSERT INTO outlay.open_hold SELECT paid.*;
+    PERFORM outlay.count(head.id, paid, 0, estimated, paid.rate);
+    head.latest_day := greatest(head.latest_day, paid.day);
+    IF head.limited AND (estimated > 0 OR (entry ->> 'rental') IS NULL) THEN
+      PERFORM outlay.check_limits(head.id, paid, at, paid.rate > 0);
+    END IF;
+  WHEN 'extend', 'capture', 'void' THEN
+    IF kind = 'capture' AND named = '' THEN
+      PERFORM outlay.check_payer(head, entry, false);
+      paid := ROW(head.id, '', entry ->> 'lab', coalesce(entry ->> 'user', ''),
+                  coalesce(entry ->> 'team', ''), entry ->> 'day', 0, 0);
+      PERFORM outlay.count(head.id, paid, actual, 0, 0);
+      head.latest_day := greatest(head.latest_day, paid.day);
+      RETURN head;
+    END IF;
+    SELECT * INTO paid FROM outlay.open_hold h WHERE h.book = head.id AND h.hold = named;
+    IF NOT FOUND THEN
+      RAISE EXCEPTION 'no open hold has the id of this line' USING ERRCODE = 'OUT01';
+    END IF;
+    IF NOT outlay.acts_for(paid."user") AND NOT outlay.is_owner() THEN
+      RAISE EXCEPTION 'the hold is not of user %', session_user USING ERRCODE = 'OUT05';
+    END IF;
+    IF kind = 'extend' THEN
+      UPDATE outlay.open_hold h SET held = h.held + estimated
+      WHERE h.book = head.id AND h.hold = named;
+      PERFORM outlay.count(head.id, paid, 0, estimated, 0);
+      IF head.limited THEN
+        PERFORM outlay.check_limits(head.id, paid, at, false);
+      END IF;
+    ELSE
+      IF kind = 'capture' AND ((entry ->> 'lab') IS DISTINCT FROM paid.lab
+                               OR (entry ->> 'day') IS DISTINCT FROM paid.day) THEN
+        RAISE EXCEPTION 'it counts elsewhere than its hold' USING ERRCODE = 'OUT01';
+      END IF;
+      DELETE FROM outlay.open_hold h WHERE h.book = head.id AND h.hold = named;
+      PERFORM outlay.count(
+        head.id, paid, CASE kind WHEN 'capture' THEN actual ELSE 0 END, -paid.held, -paid.rate);
+    END IF;
+  WHEN 'correct' THEN
+    paid := ROW(head.id, '', entry ->> 'lab', coalesce(entry ->> 'user', ''),
+                coalesce(entry ->> 'team', ''), entry ->> 'day', 0, 0);
+    IF NOT outlay.acts_for(paid."user") AND NOT outlay.is_owner() THEN
+      RAISE EXCEPTION 'what it corrects was not spent by %', session_user USING ERRCODE = 'OUT05';
+    END IF;
+    PERFORM outlay.count(head.id, paid, actual, 0, 0);
+  WHEN 'note' THEN
+    IF named <> '' AND NOT outlay.is_owner() AND NOT EXISTS (
+      SELECT FROM outlay.entry e
+      WHERE e.book = head.id AND e.hold = named AND e.kind = 'hold'
+        AND outlay.acts_for(coalesce(convert_from(e.line, 'UTF8')::json ->> 'user', ''))
+    ) THEN
+      RAISE EXCEPTION 'the hold is not of user %', session_user USING ERRCODE = 'OUT05';
+    END IF;
+    IF event = 'accepted' THEN
+      head.latest_day := left(entry ->> 'ts', 10);
+    END IF;
+  WHEN 'limit' THEN
+    PERFORM outlay.set_ceiling(head.id, entry);
+    head.limited := true;
+  ELSE NULL;
+  END CASE;
+  RETURN head;
+END
+$$;
+
+CREATE OR REPLACE FUNCTION outlay.set_ceiling(book integer, entry json) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  new outlay.ceiling;
+  refuses boolean := coalesce(entry ->> 'enforce', 'refuse') = 'refuse';
+  amount bigint := CASE WHEN (entry ->> 'limit') IS NOT NULL THEN outlay.micros(entry ->> 'limit') END;
+BEGIN
+  new := ROW(book, entry ->> 'of', coalesce(entry ->> 'name', ''), coalesce(entry ->> 'period', ''),
+             NULL, true, NULL, true, NULL);
+  IF new.of NOT IN ('whole', 'lab', 'user', 'team') OR (new.name = '') <> (new.of = 'whole')
+     OR new.period NOT IN ('', 'day', 'month', 'hour') THEN
+    RAISE EXCEPTION 'a limit of no scope' USING ERRCODE = 'OUT01';
+  END IF;
+  INSERT INTO outlay.ceiling SELECT new.* ON CONFLICT DO NOTHING;
+  IF coalesce(entry ->> 'until', '') = '' THEN
+    UPDATE outlay.ceiling k SET lasting = amount, lasting_refuses = refuses, passing_until = NULL
+    WHERE (k.book, k.of, k.name, k.period) = (new.book, new.of, new.name, new.period);
+  ELSE
+    UPDATE outlay.ceiling k SET passing = amount, passing_refuses = refuses,
+      passing_until = (entry ->> 'until')::timestamptz
+    WHERE (k.book, k.of, k.name, k.period) = (new.book, new.of, new.name, new.period);
   END IF;
 END
 $$;
 
 -- Appends lines after entry after_seq, each with the lines before it that it covers. A line ends
 -- in ,"hash":"<64 digits>"} and a newline: the SHA-256 of the hash before it and of every byte from
--- there to that comma.
-CREATE OR REPLACE FUNCTION outlay.append(
-  book_name text, after_seq bigint, befores bytea[], new_lines bytea[]
+-- there to that comma. Lines that are copied from another log are not judged: they were.
+CREATE OR REPLACE FUNCTION outlay.append_lines(
+  book_name text, after_seq bigint, befores bytea[], new_lines bytea[], copied boolean
 ) RETURNS bigint
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
   head outlay.book := outlay.lock(book_name);
   line bytea;
@@ -185,13 +521,16 @@ BEGIN
       convert_to(head.hash, 'UTF8') || CASE WHEN head.bytes > 0 THEN '\x0a' ELSE '' END::bytea
       || before || substring(line FROM 1 FOR greatest(size - 76, 0))), 'hex');
     IF size < 78 OR before IS NULL OR position('\x0a'::bytea IN line) <> size
-       OR (length(before) > 0 AND substring(before FROM length(before)) <> '\x0a'::bytea)
+       OR (length(before) > 0 AND (NOT copied OR substring(before FROM length(before)) <> '\x0a'::bytea))
        OR substring(line FROM size - 75) <> convert_to(',"hash":"' || digest || '"}', 'UTF8') || '\x0a'
     THEN
       RAISE EXCEPTION 'line % is outside the chain', head.seq + 1 USING ERRCODE = 'OUT01';
     END IF;
     entry := convert_from(line, 'UTF8')::json;
-    PERFORM outlay.check_entry(head, entry);
+    IF NOT copied THEN
+      PERFORM outlay.check_form(head, entry);
+      head := outlay.apply(head, entry);
+    END IF;
     INSERT INTO outlay.entry (book, seq, before, line, hash, kind, hold, key)
     VALUES (
       head.id, head.seq + 1, before, line, digest, entry ->> 'kind',
@@ -209,9 +548,54 @@ BEGIN
   END LOOP;
   UPDATE outlay.book b
   SET seq = head.seq, hash = head.hash, first = head.first, bytes = head.bytes, lines = head.lines,
-      currency = head.currency
+      currency = head.currency, latest_day = head.latest_day, limited = head.limited
   WHERE b.id = head.id AND b.seq < head.seq;
   RETURN head.seq;
+END
+$$;
+
+CREATE OR REPLACE FUNCTION outlay.append(
+  book_name text, after_seq bigint, befores bytea[], new_lines bytea[]
+) RETURNS bigint
+LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS
+  'SELECT outlay.append_lines(book_name, after_seq, befores, new_lines, false)';
+
+-- Copies the lines of another log into an empty book; seed then states what they amount to.
+CREATE OR REPLACE FUNCTION outlay.copy(
+  book_name text, after_seq bigint, befores bytea[], new_lines bytea[]
+) RETURNS bigint
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+  IF NOT outlay.is_owner() THEN
+    RAISE EXCEPTION 'only an owner may copy a log into a book' USING ERRCODE = 'OUT05';
+  END IF;
+  IF EXISTS (SELECT FROM outlay.counter c JOIN outlay.book b ON b.id = c.book WHERE b.name = book_name)
+  THEN
+    RAISE EXCEPTION 'the book is in use' USING ERRCODE = 'OUT01';
+  END IF;
+  RETURN outlay.append_lines(book_name, after_seq, befores, new_lines, true);
+END
+$$;
+
+-- States what the lines that were copied amount to, as JSON rows of the tables.
+CREATE OR REPLACE FUNCTION outlay.seed(
+  book_name text, counters json, holds json, ceilings json, day text
+) RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  head outlay.book := outlay.lock(book_name);
+BEGIN
+  IF NOT outlay.is_owner() OR EXISTS (SELECT FROM outlay.counter c WHERE c.book = head.id) THEN
+    RAISE EXCEPTION 'only an owner may copy a log into an empty book' USING ERRCODE = 'OUT05';
+  END IF;
+  INSERT INTO outlay.counter SELECT head.id, r.of, r.name, r.period, r.captured, r.held, r.rate
+  FROM json_populate_recordset(NULL::outlay.counter, counters) r;
+  INSERT INTO outlay.open_hold
+  SELECT head.id, r.hold, r.lab, r."user", r.team, r.day, r.held, r.rate
+  FROM json_populate_recordset(NULL::outlay.open_hold, holds) r;
+  PERFORM outlay.set_ceiling(head.id, each.value) FROM json_array_elements(ceilings) each;
+  UPDATE outlay.book b SET latest_day = day, limited = json_array_length(ceilings) > 0
+  WHERE b.id = head.id;
 END
 $$;
 
@@ -234,12 +618,16 @@ END
 $$;
 
 REVOKE ALL ON SCHEMA outlay FROM PUBLIC;
-REVOKE ALL ON ALL TABLES IN SCHEMA outlay FROM PUBLIC, outlay_launcher;
-REVOKE ALL ON ALL FUNCTIONS IN SCHEMA outlay FROM PUBLIC, outlay_launcher;
-GRANT USAGE ON SCHEMA outlay TO outlay_launcher;
-GRANT SELECT ON outlay.book, outlay.entry, outlay.snapshot, outlay.fold TO outlay_launcher;
+REVOKE ALL ON ALL TABLES IN SCHEMA outlay FROM PUBLIC, outlay_launcher, outlay_reader;
+REVOKE ALL ON ALL FUNCTIONS IN SCHEMA outlay FROM PUBLIC, outlay_launcher, outlay_reader;
+GRANT USAGE ON SCHEMA outlay TO outlay_launcher, outlay_reader;
+GRANT SELECT ON ALL TABLES IN SCHEMA outlay TO outlay_launcher, outlay_reader;
 GRANT EXECUTE ON FUNCTION
-  outlay.version(), outlay.lock(text), outlay.append(text, bigint, bytea[], bytea[]),
+  outlay.version(), outlay.now(), outlay.is_owner(), outlay.teams_of(text, text),
+  outlay.acts_for(text)
+  TO outlay_launcher, outlay_reader;
+GRANT EXECUTE ON FUNCTION
+  outlay.lock(text), outlay.append(text, bigint, bytea[], bytea[]),
   outlay.keep(text, text, text[], bytea[], bytea[], bytea)
   TO outlay_launcher;
 

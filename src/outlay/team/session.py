@@ -28,6 +28,8 @@ _DEFAULTS: Final[dict[str, Any]] = {
 _RETRY_S: Final = 0.2
 _NO_SCHEMA: Final = frozenset({"3F000", "42P01", "42883", "OUT02"})
 _NOT_ALLOWED: Final = frozenset({"42501", "28000", "28P01"})
+_ABOVE_LIMIT: Final = "OUT04"
+_NOT_YOURS: Final = "OUT05"
 _TIMED_OUT: Final = frozenset({"55P03", "57014"})
 _ENDED: Final = frozenset({"57P01", "57P02", "57P03", "57P05", "25P03"})  # by the server
 _INIT: Final = "`outlay team init` prints the SQL that creates books."
@@ -173,6 +175,10 @@ class Session:
             remedy = "The login needs its password, and `GRANT outlay_launcher` by an owner."
         elif state in _NO_SCHEMA:
             remedy = _INIT
+        elif state == _ABOVE_LIMIT:
+            remedy = "`outlay team limits` lists what is set, `outlay team request` asks for more."
+        elif state == _NOT_YOURS:
+            remedy = "An owner of the books can, or can let you: `outlay team add`."
         elif state in _TIMED_OUT:
             remedy = "Another process holds the book's lock; `pg_stat_activity` lists it."
         return SpendLogUnusable(str(self.url), reason, remedy)

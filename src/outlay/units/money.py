@@ -23,7 +23,10 @@ Kind = Literal["cash", "showback"]
 """``cash`` is paid; ``showback`` is what something owned or reserved is worth."""
 KINDS: tuple[Kind, ...] = get_args(Kind)
 _SYMBOLS = {"$": "USD", "€": "EUR", "£": "GBP"}
-_AMOUNT = re.compile(rf"\s*([$€£])?\s*({NUMBER})\s*([A-Za-z]{{3}})?\s*")
+GPU_HOURS: Final = "GPU-h"
+"""The unit of time on a GPU, in which a spend log can be kept; nothing has a price in it."""
+_CURRENCY = re.compile(rf"[A-Za-z]{{3}}|{GPU_HOURS}", re.IGNORECASE)
+_AMOUNT = re.compile(rf"\s*([$€£])?\s*({NUMBER})\s*([A-Za-z]{{3}}|{GPU_HOURS})?\s*", re.IGNORECASE)
 _PER_HOUR = re.compile(r"(.*?)\s*/\s*(?:h|hr|hour)\s*")
 
 Rounding = Literal["half-even", "up"]
@@ -39,7 +42,10 @@ def _read_amount(
         match = _AMOUNT.fullmatch(value)
         if match is None or (match[1] and match[3]):
             raise InvalidValue(name, value, expected)
-        currency = _SYMBOLS[match[1]] if match[1] else (match[3] or currency).upper()
+        named = _SYMBOLS[match[1]] if match[1] else (match[3] or currency).upper()
+        if (named == GPU_HOURS.upper()) != (currency == GPU_HOURS):
+            raise InvalidValue(name, value, f"an amount in {currency}")
+        currency = GPU_HOURS if currency == GPU_HOURS else named
         number = exact_decimal(match[2], name=name, expected=expected)
     else:
         number = exact_decimal(value, name=name, expected=expected)
@@ -60,6 +66,19 @@ class Unit(NamedTuple):
 
     currency: str = "USD"
     kind: Kind = "cash"
+
+    @classmethod
+    def parse(cls, text: str, *, name: str = "unit") -> Self:
+        """Return a unit as it is shown: ``USD``, ``USD showback`` or ``GPU-h``.
+
+        Raises:
+            InvalidValue: It is none.
+        """
+        currency, _, kind = text.strip().partition(" ")
+        if kind not in ("", "showback") or not _CURRENCY.fullmatch(currency):
+            raise InvalidValue(name, text, f'"USD", "USD showback" or "{GPU_HOURS}"')
+        shown = GPU_HOURS if currency.upper() == GPU_HOURS.upper() else currency.upper()
+        return cls(shown, "showback" if kind else "cash")
 
     def money(self, micros: int) -> Money:
         """Return an amount in this unit."""

@@ -410,7 +410,7 @@ class TestUnattended:
         rented(guard, vendor, clock)
         clock.advance(12 * HOUR)
         assert (guard.held, guard.remaining) == (24.0, 26.0)
-        held = {row.scope.kind: row.held for row in guard.standings()}
+        held = {row.scope.of: row.held for row in guard.standings()}
         assert held == {"whole": Money.parse("24 USD")}
         (finding,) = guard.findings()
         assert finding.severity == "error"

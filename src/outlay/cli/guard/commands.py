@@ -30,8 +30,8 @@ from outlay.guard.checklist import (
     preflight,
     write_documents,
 )
-from outlay.guard.entries import lab_of
 from outlay.guard.rental.watch import Reaper, RentalInventory
+from outlay.guard.scopes import lab_of
 from outlay.units import Money, Rate
 from outlay.units.quantity import exact_decimal
 

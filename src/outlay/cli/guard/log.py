@@ -31,6 +31,7 @@ from outlay.guard.budget_guard import BudgetGuard, why_stale
 from outlay.guard.captures import correct_late
 from outlay.guard.entries import AnyLine, Captured, line_kind
 from outlay.guard.rental.rental import disown_namesakes, settle_by_hand
+from outlay.guard.scopes import HOUR
 from outlay.runs.collect import refresh_registered
 from outlay.runs.spending_reader import charges_on, refresh_books
 from outlay.store import open_store
@@ -293,7 +294,7 @@ def print_status(guard: BudgetGuard, *, as_json: bool) -> None:
         scopes = [
             {
                 "scope": str(row.scope), "limit": row.limit, "spent": row.captured,
-                "held": row.held, "remaining": row.remaining,
+                "held": row.held, "remaining": row.remaining, "refuses": row.refuses,
             }
             for row in standings
         ]  # fmt: skip
@@ -319,8 +320,10 @@ def print_status(guard: BudgetGuard, *, as_json: bool) -> None:
 def _scopes_table(standings: tuple[ScopeStanding, ...], *, bars: bool) -> Table:
     table = new_table("scope", ">limit", ">spent", ">held", ">remaining", *([""] if bars else []))
     for row in standings:
-        amounts = map(str, (row.limit, row.captured, row.held, row.remaining))
-        table.add_row(str(row.scope), *amounts, *([_bar(row)] if bars else []))
+        amounts = (row.limit, row.captured, row.held, row.remaining)
+        per = "/h" if row.scope.period == HOUR else ""
+        name = f"{row.scope}{'' if row.refuses else ' (warns)'}"
+        table.add_row(name, *(f"{each}{per}" for each in amounts), *([_bar(row)] if bars else []))
     return table
 
 

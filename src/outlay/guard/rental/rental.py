@@ -26,7 +26,7 @@ from outlay.clock import SYSTEM, Clock, utc_text, wall_ns_of
 from outlay.errors import InvalidValue, OutlayError, Refused
 from outlay.files import write_whole
 from outlay.guard.balance import Hold, namesakes_text
-from outlay.guard.budget_guard import BudgetGuard, this_user
+from outlay.guard.budget_guard import BudgetGuard
 from outlay.guard.entries import Rental, Vendor, parse_timestamp, read_reason, timestamp
 from outlay.guard.errors import RentalListed
 from outlay.guard.rental.vendor_commands import (
@@ -452,7 +452,7 @@ def settle_by_hand(
     controlled.poll()
     if controlled.present:
         raise RentalListed(hold.id, hold.op_label, ", ".join(controlled.present))
-    proof = f"gone, says {this_user()}: {read_reason(reason)}"
+    proof = f"gone, says {guard.log.author()}: {read_reason(reason)}"
     paid = controlled.cost() if cost is None else cost
     guard.settle_rental(controlled.hold, paid, proof, basis=basis)
     try:
@@ -469,7 +469,7 @@ def disown_namesakes(guard: BudgetGuard, hold_id: str, reason: str) -> None:
         raise NotARental(hold_id)
     if not hold.namesakes:
         raise InvalidValue("HOLD", hold_id, "the hold of a rental with a namesake")
-    detail = {"disowned": " ".join(hold.namesakes), "by": this_user(), "reason": reason}
+    detail = {"disowned": " ".join(hold.namesakes), "by": guard.log.author(), "reason": reason}
     guard.note("namesakes", hold=hold, detail=detail)
 
 
