@@ -172,12 +172,14 @@ def _fork_server() -> ForkServer:
         return ForkServer()
 
 
-def in_process(*words: object, columns: int | None = None, **environment: str) -> Outcome:
+def in_process(
+    *words: object, columns: int | None = None, typed: str | None = None, **environment: str
+) -> Outcome:
     """Call a command in this process; errors for the user end it as in ``main``."""
     with pytest.MonkeyPatch.context() as patch:
         if columns is not None:
             patch.setattr(console, "_width", columns)
-        result = CliRunner().invoke(app, list(map(str, words)), env=environment)
+        result = CliRunner().invoke(app, list(map(str, words)), input=typed, env=environment)
     if isinstance(result.exception, OutlayError):
         error = result.exception
         return Outcome(error.exit_code, result.stdout, f"{result.stderr}error: {error}")

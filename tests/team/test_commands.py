@@ -49,7 +49,7 @@ def test_init_runs_only_after_the_name_is_typed(empty: TeamDatabase) -> None:
     with pytest.raises(psycopg.Error):
         empty.execute("SELECT 1 FROM outlay.book")
     done = CliRunner().invoke(app, words, input="vision\n")
-    assert (done.exit_code, "GRANT outlay_launcher" in done.stdout) == (0, True)
+    assert (done.exit_code, "`outlay team add`" in done.stdout) == (0, True)
     assert empty.execute("SELECT name FROM outlay.book") == [("vision",)]
 
 

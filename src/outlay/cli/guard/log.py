@@ -304,8 +304,8 @@ def print_status(guard: BudgetGuard, *, as_json: bool) -> None:
         rows = [_hold_row(hold) | _shares_of(hold) for hold in holds]
         print_json(about | {"scopes": scopes, "holds": rows, "findings": findings})
         return
-    table = _scopes_table(standings, bars=True)
-    console.print(table if fits(table) else _scopes_table(standings, bars=False))
+    table = scopes_table(standings, bars=True)
+    console.print(table if fits(table) else scopes_table(standings, bars=False))
     if holds:
         console.print()
         console.print(_holds_table(holds))
@@ -317,7 +317,8 @@ def print_status(guard: BudgetGuard, *, as_json: bool) -> None:
     print_findings(findings)
 
 
-def _scopes_table(standings: tuple[ScopeStanding, ...], *, bars: bool) -> Table:
+def scopes_table(standings: tuple[ScopeStanding, ...], *, bars: bool) -> Table:
+    """Return the table of limits, with a bar of what is used of each."""
     table = new_table("scope", ">limit", ">spent", ">held", ">remaining", *([""] if bars else []))
     for row in standings:
         amounts = (row.limit, row.captured, row.held, row.remaining)
