@@ -10,6 +10,7 @@ import subprocess
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import psycopg
 
@@ -19,6 +20,9 @@ from outlay.sweep.engines.ports import Ports
 from postgres import PostgresServer, TeamDatabase, account, hand_over
 from system_parts import missing
 from waiting import until
+
+if TYPE_CHECKING:
+    from outlay.team import PostgresSpendLog
 
 SETTINGS = """[databases]
 {databases}
@@ -100,6 +104,10 @@ class Pooler:
     def url(self, url: str) -> str:
         """Return a URL of the server as one of the pooler."""
         return url.replace(f":{self.server.port}/", f":{self.port}/")
+
+    def log(self, **options: Any) -> PostgresSpendLog:
+        """Return the spend log of a new book, through the pooler."""
+        return self.team.log(self.url(self.team.new_book()), **options)
 
     def remove(self) -> None:
         """End it and delete everything of it."""

@@ -61,7 +61,7 @@ _MOST_DIFFERENCES: Final = 5
 
 _WRITE: Final = "BEGIN"
 _READ: Final = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
-_SETTINGS: Final = """SELECT outlay.version(), current_setting('fsync'),
+_SETTINGS: Final = """SELECT outlay.version(), session_user, current_setting('fsync'),
   set_config('synchronous_commit', CASE current_setting('synchronous_commit')
     WHEN 'remote_apply' THEN 'remote_apply' ELSE 'on' END, true),
   set_config('lock_timeout', %s, true),
@@ -341,13 +341,17 @@ class PostgresSpendLog(SpendLog):
             batch += [(_LAST_KEPT, (self._book, SHAPE)), (_ENTRIES, (self._book, self._seq + 1))]
         _, (settings,), heads, *more = self._session.run(batch)
         ((self._last_kept,),), self._new = more or ([(None,)], [])
-        version, fsync, commit, *_ = settings
+        version, login, fsync, commit, *_ = settings
         if version != VERSION:
             problem = f"its tables are of version {version}, and this outlay's of {VERSION}"
             raise self._unusable(problem, "Upgrade outlay, or run `outlay team init` again.")
         if fsync != "on" or commit not in ("on", "remote_apply"):
             problem = f"the server has fsync {fsync} and synchronous_commit {commit}"
             raise self._unusable(problem, "Both must be on, or a power failure loses lines.")
+        if login != self._session.login:
+            problem = f"the server has {login} as its login, and not {self._session.login}"
+            remedy = "A pooler must log in as each client: remove user= from its [databases]."
+            raise self._unusable(problem, remedy)
         if not heads:
             raise self._unusable("there is no book of this name", "`outlay team init` makes one.")
         return BookHead.of_row(heads[0])
