@@ -61,13 +61,7 @@ _MOST_DIFFERENCES: Final = 5
 
 _WRITE: Final = "BEGIN"
 _READ: Final = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
-_SETTINGS: Final = """SELECT outlay.version(), session_user, current_setting('fsync'),
-  set_config('synchronous_commit', CASE current_setting('synchronous_commit')
-    WHEN 'remote_apply' THEN 'remote_apply' ELSE 'on' END, true),
-  set_config('lock_timeout', %s, true),
-  set_config('idle_in_transaction_session_timeout', %s, true)"""
-_HEAD: Final = "SELECT id, seq, hash, first, bytes, lines FROM "
-_LAST_KEPT: Final = "SELECT max(seq) FROM outlay.snapshot WHERE book = %s AND shape = %s"
+_TURN: Final = "SELECT * FROM outlay.turn(%s, %s, %s, %s, %s)"
 _SNAPSHOT: Final = """SELECT seq, root FROM outlay.snapshot
 WHERE book = %s AND shape = %s ORDER BY seq DESC LIMIT 1"""
 _ENTRIES: Final = """SELECT seq, before, line FROM outlay.entry
@@ -332,16 +326,13 @@ class PostgresSpendLog(SpendLog):
         patience = [
             f"{round(each * 1000)}ms" for each in (self._patience.lock, self._patience.idle)
         ]
-        source = "outlay.lock(%s)" if writes else "outlay.book WHERE name = %s"
-        batch: list[Statement] = [
-            (_WRITE if writes else _READ, ()), (_SETTINGS, patience),
-            (_HEAD + source, (self.name.book,)),
-        ]  # fmt: skip
+        about = (self.name.book, writes, *patience, SHAPE)
+        batch: list[Statement] = [(_WRITE if writes else _READ, ()), (_TURN, about)]
         if self._book is not None:
-            batch += [(_LAST_KEPT, (self._book, SHAPE)), (_ENTRIES, (self._book, self._seq + 1))]
-        _, (settings,), heads, *more = self._session.run(batch)
-        ((self._last_kept,),), self._new = more or ([(None,)], [])
-        version, login, fsync, commit, *_ = settings
+            batch.append((_ENTRIES, (self._book, self._seq + 1)))
+        _, (row,), *more = self._session.run(batch)
+        (self._new,) = more or ([],)
+        version, login, fsync, commit, *head, self._last_kept = row
         if version != VERSION:
             problem = f"its tables are of version {version}, and this outlay's of {VERSION}"
             raise self._unusable(problem, "Upgrade outlay, or run `outlay team init` again.")
@@ -352,9 +343,9 @@ class PostgresSpendLog(SpendLog):
             problem = f"the server has {login} as its login, and not {self._session.login}"
             remedy = "A pooler must log in as each client: remove user= from its [databases]."
             raise self._unusable(problem, remedy)
-        if not heads:
+        if head[0] is None:
             raise self._unusable("there is no book of this name", "`outlay team init` makes one.")
-        return BookHead.of_row(heads[0])
+        return BookHead.of_row(tuple(head))
 
     def _query(self, statement: str, values: tuple[object, ...]) -> list[Row]:
         with self._turn():

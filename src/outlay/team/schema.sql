@@ -1,7 +1,7 @@
 -- Books of a team: spend logs that machines share. Running it again changes nothing.
 --
 -- outlay_owner owns everything and cannot log in. Whoever is granted outlay_launcher reads, and
--- appends through the functions lock, append and keep alone.
+-- appends through the functions turn, lock, append and keep alone.
 
 BEGIN;
 
@@ -118,6 +118,39 @@ BEGIN
   PERFORM pg_advisory_xact_lock(1869968500, head.id);
   SELECT * INTO head FROM outlay.book WHERE name = book_name;
   RETURN head;
+END
+$$;
+
+-- What a transaction begins with, in one statement with prepared plans: sets how long anybody may
+-- be blocked, locks the book if it writes, and returns settings, head and the last snapshot's entry.
+CREATE OR REPLACE FUNCTION outlay.turn(
+  book_name text, writes boolean, lock_patience text, idle_patience text, rows_shape text,
+  OUT version integer, OUT login text, OUT fsync text, OUT durable text, OUT id integer,
+  OUT seq bigint, OUT hash text, OUT first text, OUT bytes bigint, OUT lines bigint, OUT kept bigint
+)
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  head outlay.book;
+BEGIN
+  version := outlay.version();
+  login := session_user;
+  fsync := current_setting('fsync');
+  durable := set_config('synchronous_commit', CASE current_setting('synchronous_commit')
+    WHEN 'remote_apply' THEN 'remote_apply' ELSE 'on' END, true);
+  lock_patience := set_config('lock_timeout', lock_patience, true);
+  idle_patience := set_config('idle_in_transaction_session_timeout', idle_patience, true);
+  IF writes THEN
+    head := outlay.lock(book_name);
+  ELSE
+    SELECT * INTO head FROM outlay.book b WHERE b.name = book_name;
+  END IF;
+  id := head.id;
+  seq := head.seq;
+  hash := head.hash;
+  first := head.first;
+  bytes := head.bytes;
+  lines := head.lines;
+  SELECT max(s.seq) INTO kept FROM outlay.snapshot s WHERE s.book = head.id AND s.shape = rows_shape;
 END
 $$;
 
@@ -239,7 +272,8 @@ REVOKE ALL ON ALL FUNCTIONS IN SCHEMA outlay FROM PUBLIC, outlay_launcher;
 GRANT USAGE ON SCHEMA outlay TO outlay_launcher;
 GRANT SELECT ON outlay.book, outlay.entry, outlay.snapshot, outlay.fold TO outlay_launcher;
 GRANT EXECUTE ON FUNCTION
-  outlay.version(), outlay.lock(text), outlay.append(text, bigint, bytea[], bytea[]),
+  outlay.version(), outlay.lock(text), outlay.turn(text, boolean, text, text, text),
+  outlay.append(text, bigint, bytea[], bytea[]),
   outlay.keep(text, text, text[], bytea[], bytea[], bytea)
   TO outlay_launcher;
 
