@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 import shutil
 import signal
 import subprocess
@@ -41,7 +42,7 @@ max_db_connections = {connections}
 
 @dataclass(slots=True)
 class Pooler:
-    """A pooler that knows the launcher of one database.
+    """A pooler in front of one database, with a launcher's login of its own.
 
     Args:
         forced: The login with which it connects for everybody; empty: with each client's own.
@@ -51,6 +52,7 @@ class Pooler:
     team: TeamDatabase
     forced: str = ""
     connections: int = 8
+    login: str = field(default_factory=lambda: f"pooled_{secrets.token_hex(4)}")
     directory: Path = field(default_factory=lambda: Path(tempfile.mkdtemp(prefix="outlay-pool-")))
     ports: Ports = field(default_factory=Ports)
     port: int = 0
@@ -65,6 +67,7 @@ class Pooler:
         if (program := shutil.which("pgbouncer", path=f"{os.environ['PATH']}:/usr/sbin")) is None:
             missing("PgBouncer is not installed here; see tools/system-packages")
         hand_over(self.directory)
+        self.team.add_login(self.login, self.team.password)
         self.port = self.ports.reserve()
         settings = self._write()
         with (self.directory / "log").open("ab") as output, leftovers.wider():
@@ -75,7 +78,7 @@ class Pooler:
         until(self.answers, lambda: (self.directory / "log").read_text()[-2000:])
 
     def _write(self) -> Path:
-        login, password = self.team.login, self.team.password
+        login, password = self.login, self.team.password
         where = f"* = host=127.0.0.1 port={self.server.port}"
         if self.forced:
             where += f" user={self.forced} password={password}"
@@ -102,7 +105,8 @@ class Pooler:
         return False
 
     def url(self, url: str) -> str:
-        """Return a URL of the server as one of the pooler."""
+        """Return a launcher's URL of the server as one of the pooler."""
+        url = url.replace(f"//{self.team.login}:", f"//{self.login}:")
         return url.replace(f":{self.server.port}/", f":{self.port}/")
 
     def log(self, **options: Any) -> PostgresSpendLog:
@@ -114,6 +118,7 @@ class Pooler:
         if self.process is not None:
             self.process.send_signal(signal.SIGTERM)
             self.process.wait()
+            self.team.execute(f"DROP ROLE {self.login}")
         shutil.rmtree(self.directory, ignore_errors=True)
         if self.port:
             self.ports.release(self.port)

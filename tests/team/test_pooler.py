@@ -40,8 +40,8 @@ NOTE = Noted(v=SCHEMA, ts="2026-11-15T10:00:00Z", op_label="op", currency="USD",
 
 def sessions(pooler: Pooler, which: str = "true") -> int:
     """Return how many connections the pooler has to the server, or some of them."""
-    of_login = f"FROM pg_stat_activity WHERE usename = '{pooler.team.login}' AND {which}"
-    return len(pooler.team.execute(f"SELECT pid {of_login} AND datname = '{pooler.team.name}'"))
+    of_login = f"FROM pg_stat_activity WHERE usename = '{pooler.login}' AND {which}"
+    return len(pooler.team.execute(f"SELECT pid {of_login}"))
 
 
 def test_many_that_race_through_few_connections_never_exceed_the_ceiling(pooler: Pooler) -> None:
@@ -117,7 +117,7 @@ def forced(team: TeamDatabase) -> Iterator[Pooler]:
 def test_a_pooler_that_hides_who_spends_is_refused(forced: Pooler) -> None:
     log = forced.log()
     guard = BudgetGuard(5, log.name.url, environ={}, log=log)
-    said = f"has {forced.forced} as its login, and not {forced.team.login}.*remove user="
+    said = f"has {forced.forced} as its login, and not {forced.login}.*remove user="
     for ask in (lambda: guard.authorize("lab02-a", 1), guard.holds):
         with pytest.raises(SpendLogUnusable, match=said):
             ask()
