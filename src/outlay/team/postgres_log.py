@@ -308,6 +308,7 @@ class PostgresSpendLog(SpendLog):
         try:
             yield head
         finally:
+            self._memory.release()
             self._session.rollback()
 
     def _begin(self, *, writes: bool) -> BookHead:
@@ -360,7 +361,7 @@ class PostgresSpendLog(SpendLog):
             is_continued = is_known and self._continue(head)
             if not is_continued:
                 self._start_over(head)
-            link, self._remembered = self._scanned.link, self._memory.seen()
+            link, self._remembered = self._scanned.link, self._memory.seen(keep=True)
             known = self._remembered.head
             is_doubtful = not is_continued or (known is not None and known.offset > link.offset)
             if is_doubtful and (missing := self._missing(head, link, self._books)):
