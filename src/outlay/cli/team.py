@@ -1,4 +1,4 @@
-"""``outlay team init``: the tables of books that machines share."""
+"""``outlay team init``, ``prune`` and ``rebuild``: the tables of books that machines share."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import typer
 from outlay.cli.output import AsJson, print_json, print_sentence
 from outlay.errors import InvalidValue
 from outlay.team import PostgresUrl
-from outlay.team.team_schema import create_book, setup_text
+from outlay.team.team_schema import create_book, prune_book, setup_text
 
 app = typer.Typer(help="Share one ceiling between machines.", no_args_is_help=True)
 
@@ -19,11 +19,14 @@ def team() -> None:
     """Share one ceiling between machines."""
 
 
+OwnersUrl = Annotated[
+    str, typer.Option("--url", metavar="URL", help="postgresql://OWNER@HOST/DATABASE?book=NAME")
+]
+
+
 @app.command("init")
 def show_init(
-    url: Annotated[
-        str, typer.Option(metavar="URL", help="postgresql://OWNER@HOST/DATABASE?book=NAME")
-    ],
+    url: OwnersUrl,
     run: Annotated[
         bool, typer.Option("--run", help="Run the SQL there, after a typed confirmation.")
     ] = False,
@@ -48,3 +51,36 @@ def show_init(
         print_sentence(f"{book} is there; an owner lets logins launch: GRANT outlay_launcher TO …")
     else:
         print(setup_text(book.book), end="")
+
+
+@app.command("prune")
+def show_prune(url: OwnersUrl, as_json: AsJson = False) -> None:
+    """Remove the snapshots of a book except the newest three; its lines stay.
+
+    Snapshots let a process begin without reading every line. Only an owner may remove them, at any
+    time: now and then, or by a timer.
+
+    Example: outlay team prune --url "postgresql://owner@db.example/spend?book=vision"
+    """
+    book = PostgresUrl.parse(url)
+    removed = prune_book(book)
+    if as_json:
+        print_json({"book": book.book, "removed": removed})
+        return
+    print_sentence(f"{book}: {removed} rows of old snapshots removed")
+
+
+@app.command("rebuild")
+def show_rebuild(url: OwnersUrl, as_json: AsJson = False) -> None:
+    """Remove every snapshot of a book, if `guard verify` found a wrong one; its lines stay.
+
+    The next process reads the book from its first line, and keeps a new snapshot.
+
+    Example: outlay team rebuild --url "postgresql://owner@db.example/spend?book=vision"
+    """
+    book = PostgresUrl.parse(url)
+    removed = prune_book(book, newest=0)
+    if as_json:
+        print_json({"book": book.book, "removed": removed})
+        return
+    print_sentence(f"{book}: {removed} rows of snapshots removed; the next process makes new ones")

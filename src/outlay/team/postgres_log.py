@@ -128,7 +128,8 @@ class PostgresSpendLog(SpendLog):
         self._scanned: ScanResult = NOTHING
         self._seq = 0
         self._book: int | None = None  # its id; None before the first use
-        self._last_kept: int | None = None  # the entry of the last snapshot
+        self._oldest: int | None = None  # the entry of the oldest snapshot
+        self._last_kept: int | None = None  # and of the last one
         self._began: int | None = None  # that of the one with which this fold began, if usable
         self._new: list[Row] = []
 
@@ -262,7 +263,7 @@ class PostgresSpendLog(SpendLog):
         link = scan(source, data, START, take=partial(apply_line, source, books)).link
         try:
             root = root_decoder.decode(raw)
-            kept = DatabaseRows(self._query, head.id, seq)
+            kept = DatabaseRows(self._query_many, head.id, seq)
             problems = list(islice(differences(root.state, kept, books), _MOST_DIFFERENCES))
         except BadDocument as error:
             problems = [str(error)]
@@ -333,7 +334,7 @@ class PostgresSpendLog(SpendLog):
             batch.append((_ENTRIES, (self._book, self._seq + 1)))
         _, (row,), *more = self._session.run(batch)
         (self._new,) = more or ([],)
-        version, login, fsync, commit, *head, self._last_kept = row
+        version, login, fsync, commit, *head, self._oldest, self._last_kept = row
         if version != VERSION:
             problem = f"its tables are of version {version}, and this outlay's of {VERSION}"
             raise self._unusable(problem, "Upgrade outlay, or run `outlay team init` again.")
@@ -352,12 +353,16 @@ class PostgresSpendLog(SpendLog):
         with self._turn():
             return self._session.run([(statement, values)])[0]
 
+    def _query_many(self, batch: Batch) -> list[list[Row]]:
+        with self._turn():
+            return self._session.run(batch)
+
     # -- the fold ---------------------------------------------------------------------------
 
     def _catch_up(self, head: BookHead) -> tuple[MissingLine, ...]:
         """Fold what was appended since the last use; return lines that are missing."""
         try:
-            is_known = self._book == head.id and not self._is_behind(head)
+            is_known = self._book == head.id and not self._is_behind(head) and self._is_kept()
             is_continued = is_known and self._continue(head)
             if not is_continued:
                 self._start_over(head)
@@ -376,6 +381,11 @@ class PostgresSpendLog(SpendLog):
         """Return whether a snapshot is due, and this fold began before the last one."""
         is_due = head.seq + 1 - (self._last_kept or 0) >= _TAIL
         return is_due and self._last_kept != self._began
+
+    def _is_kept(self) -> bool:
+        """Return whether the snapshot with which this fold began is there, if it began with one."""
+        oldest = self._oldest
+        return self._began is None or (oldest is not None and self._began >= oldest)
 
     def _continue(self, head: BookHead) -> bool:
         """Fold what follows the last known line; False if the book no longer has that line."""
@@ -405,7 +415,7 @@ class PostgresSpendLog(SpendLog):
         last = self._query(f"{_ENTRIES} LIMIT 1", (head.id, seq))
         link = link_at(root.position, last[0][2][-_HASH_LINE:]) if last else None
         if link is not None and last[0][0] == seq:
-            self._base = DatabaseRows(self._query, head.id, seq)
+            self._base = DatabaseRows(self._query_many, head.id, seq)
             self._books = Books(self._base, root.state)
             self._scanned, self._seq = replace(NOTHING, link=link), seq
 
@@ -471,7 +481,8 @@ class PostgresSpendLog(SpendLog):
             raise
         else:
             if keep:
-                self._base, self._began = DatabaseRows(self._query, head.id, self._seq), self._seq
+                self._base = DatabaseRows(self._query_many, head.id, self._seq)
+                self._began = self._seq
                 self._books.rebase(self._base)
         self._update_seen(linked.after.link)
         self._remember()

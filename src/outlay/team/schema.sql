@@ -96,10 +96,16 @@ $$;
 
 CREATE OR REPLACE TRIGGER append_only BEFORE UPDATE OR DELETE OR TRUNCATE ON outlay.entry
   FOR EACH STATEMENT EXECUTE FUNCTION outlay.refuse();
-CREATE OR REPLACE TRIGGER append_only BEFORE UPDATE OR DELETE OR TRUNCATE ON outlay.snapshot
+CREATE OR REPLACE TRIGGER append_only BEFORE UPDATE OR TRUNCATE ON outlay.snapshot
   FOR EACH STATEMENT EXECUTE FUNCTION outlay.refuse();
-CREATE OR REPLACE TRIGGER append_only BEFORE UPDATE OR DELETE OR TRUNCATE ON outlay.fold
+CREATE OR REPLACE TRIGGER append_only BEFORE UPDATE OR TRUNCATE ON outlay.fold
   FOR EACH STATEMENT EXECUTE FUNCTION outlay.refuse();
+CREATE OR REPLACE TRIGGER pruned_only BEFORE DELETE ON outlay.snapshot
+  FOR EACH STATEMENT WHEN (current_setting('outlay.pruning', true) IS DISTINCT FROM 'on')
+  EXECUTE FUNCTION outlay.refuse();
+CREATE OR REPLACE TRIGGER pruned_only BEFORE DELETE ON outlay.fold
+  FOR EACH STATEMENT WHEN (current_setting('outlay.pruning', true) IS DISTINCT FROM 'on')
+  EXECUTE FUNCTION outlay.refuse();
 CREATE OR REPLACE TRIGGER append_only BEFORE DELETE OR TRUNCATE ON outlay.book
   FOR EACH STATEMENT EXECUTE FUNCTION outlay.refuse();
 CREATE OR REPLACE TRIGGER forward_only BEFORE UPDATE ON outlay.book
@@ -122,11 +128,13 @@ END
 $$;
 
 -- What a transaction begins with, in one statement with prepared plans: sets how long anybody may
--- be blocked, locks the book if it writes, and returns settings, head and the last snapshot's entry.
+-- be blocked, locks the book if it writes, and returns settings, head and the entries of the oldest
+-- and of the last snapshot.
 CREATE OR REPLACE FUNCTION outlay.turn(
   book_name text, writes boolean, lock_patience text, idle_patience text, rows_shape text,
   OUT version integer, OUT login text, OUT fsync text, OUT durable text, OUT id integer,
-  OUT seq bigint, OUT hash text, OUT first text, OUT bytes bigint, OUT lines bigint, OUT kept bigint
+  OUT seq bigint, OUT hash text, OUT first text, OUT bytes bigint, OUT lines bigint,
+  OUT oldest bigint, OUT kept bigint
 )
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -150,7 +158,8 @@ BEGIN
   first := head.first;
   bytes := head.bytes;
   lines := head.lines;
-  SELECT max(s.seq) INTO kept FROM outlay.snapshot s WHERE s.book = head.id AND s.shape = rows_shape;
+  SELECT min(s.seq), max(s.seq) INTO oldest, kept
+  FROM outlay.snapshot s WHERE s.book = head.id AND s.shape = rows_shape;
 END
 $$;
 
@@ -263,6 +272,42 @@ BEGIN
     INSERT INTO outlay.snapshot (book, shape, seq, root)
     VALUES (head.id, rows_shape, head.seq, new_root);
   END IF;
+END
+$$;
+
+-- For owners: removes snapshots except the newest, and the rows that none of these need; with
+-- newest 0 all of them, and the next process folds the entries anew. Returns how many rows went.
+-- Under the lock: no transaction that writes loses the rows that it began with, and one that only
+-- reads goes on seeing them.
+CREATE OR REPLACE FUNCTION outlay.prune(book_name text, newest integer DEFAULT 3) RETURNS bigint
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  head outlay.book := outlay.lock(book_name);
+  kept record;
+  gone bigint;
+  removed bigint := 0;
+BEGIN
+  PERFORM set_config('outlay.pruning', 'on', true);
+  FOR kept IN
+    SELECT s.shape, (array_agg(s.seq ORDER BY s.seq DESC))[newest] AS seq
+    FROM outlay.snapshot s WHERE s.book = head.id GROUP BY s.shape
+  LOOP
+    CONTINUE WHEN kept.seq IS NULL AND newest > 0;  -- There are no more than that.
+    DELETE FROM outlay.snapshot s
+    WHERE s.book = head.id AND s.shape = kept.shape AND (newest <= 0 OR s.seq < kept.seq);
+    DELETE FROM outlay.fold f
+    WHERE f.book = head.id AND f.shape = kept.shape AND (newest <= 0 OR f.seq <= kept.seq AND (
+      f.value IS NULL OR EXISTS (
+        SELECT FROM outlay.fold later
+        WHERE later.book = f.book AND later.shape = f.shape AND later.name = f.name
+          AND sha256(later.key) = sha256(f.key) AND later.seq > f.seq AND later.seq <= kept.seq
+      )
+    ));
+    GET DIAGNOSTICS gone = ROW_COUNT;
+    removed := removed + gone;
+  END LOOP;
+  PERFORM set_config('outlay.pruning', '', true);
+  RETURN removed;
 END
 $$;
 

@@ -1,4 +1,4 @@
-"""The SQL that creates books: tables, functions, roles and what these may do."""
+"""The SQL that creates books, and removes their old snapshots: what an owner does."""
 
 from __future__ import annotations
 
@@ -7,8 +7,14 @@ from typing import Final
 
 from outlay.clock import SYSTEM, Clock
 from outlay.errors import InvalidValue
+from outlay.guard.errors import SpendLogUnusable
 from outlay.team.book_url import PostgresUrl, is_book_name
 from outlay.team.session import Session
+
+NEWEST: Final = 3
+"""So many snapshots of a book stay when the others are removed."""
+_WAITING: Final = "SELECT set_config('lock_timeout', '30s', true)"
+_PRUNE: Final = "SELECT outlay.prune(%s, %s)"
 
 SCHEMA: Final = Path(__file__).with_name("schema.sql")
 
@@ -42,3 +48,27 @@ def create_book(url: PostgresUrl, *, clock: Clock = SYSTEM) -> None:
     finally:
         session.rollback()
         session.close()
+
+
+def prune_book(url: PostgresUrl, *, newest: int = NEWEST, clock: Clock = SYSTEM) -> int:
+    """Remove old snapshots of a book, as the login of a URL; return how many rows of them went.
+
+    Its lines stay as they are. With ``newest`` 0 no snapshot stays: whoever uses the book next
+    folds it from its first line.
+
+    Raises:
+        SpendLogUnusable: The login is not an owner's, or the server does not answer.
+    """
+    session = Session(url, clock)
+    try:
+        asked = (_PRUNE, (url.book, newest))
+        found = session.run([("BEGIN", ()), (_WAITING, ()), asked, ("COMMIT", ())])
+    except SpendLogUnusable as error:
+        if "permission denied" not in error.problem:
+            raise
+        remedy = "An owner does this: a login with the role outlay_owner."
+        raise SpendLogUnusable(error.path, error.problem, remedy) from None
+    finally:
+        session.rollback()
+        session.close()
+    return int(found[2][0][0])
