@@ -22,6 +22,7 @@ from hypothesis import HealthCheck, settings
 import leftovers
 from homes import move_home
 from outlay.clock import ManualClock
+from pooler import Pooler
 from postgres import PostgresServer, TeamDatabase
 from slurm_cluster import Cluster, require_programs
 
@@ -188,6 +189,17 @@ def team(postgres_server: PostgresServer) -> Iterator[TeamDatabase]:
     database.create()
     yield database
     database.remove()
+
+
+@pytest.fixture(scope="session")
+def pooler(team: TeamDatabase) -> Iterator[Pooler]:
+    """A real PgBouncer in front of that database."""
+    pooler = Pooler(team)
+    try:
+        pooler.start()
+        yield pooler
+    finally:
+        pooler.remove()
 
 
 @pytest.fixture(scope="session")

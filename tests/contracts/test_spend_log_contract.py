@@ -20,8 +20,9 @@ IMPLEMENTATIONS: dict[str, MakeLog] = {
     "file": lambda directory, _: FileSpendLog(directory / "spend.jsonl"),
     "memory": lambda _, __: MemorySpendLog(),
     "postgresql": lambda _, request: request.getfixturevalue("team").log(),
+    "pooler": lambda _, request: request.getfixturevalue("pooler").log(),
 }
-GROUPS = {"postgresql": [pytest.mark.xdist_group("postgres")]}
+GROUPS = {name: [pytest.mark.xdist_group("postgres")] for name in ("postgresql", "pooler")}
 
 
 @pytest.fixture(params=[pytest.param(n, marks=GROUPS.get(n, [])) for n in IMPLEMENTATIONS])

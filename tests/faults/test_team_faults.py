@@ -342,6 +342,21 @@ def test_a_server_that_lacks_lines_is_refused_until_a_person_accepts_it(
         assert log.verify().findings == ()
 
 
+def test_a_warm_process_goes_on_remembering_after_another_ones_acceptance(
+    team: TeamDatabase,
+) -> None:
+    """An acceptance replaces the file with the remembered head; nobody writes to the old one."""
+    url = team.new_book()
+    warm, other = team.log(url), team.log(url)
+    hold(warm, "a")
+    hold(other, "b")
+    assert other._seen is not None
+    other._memory.replace(other._seen)
+    hold(warm, "c")
+    remembered = team.log(url)._memory.seen().head
+    assert remembered == warm._seen
+
+
 def test_a_book_in_order_is_not_accepted(team: TeamDatabase) -> None:
     guard = BudgetGuard(5, team.new_book(), environ={})
     guard.authorize("lab02-a", 1)

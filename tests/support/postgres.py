@@ -1,7 +1,8 @@
 """A real PostgreSQL on this machine: Debian's server in a directory of its own.
 
-It listens on a loopback port only, asks for passwords (SCRAM) and syncs every commit to the disk.
-Tests take databases and logins of it; the server itself may be stopped and started again.
+It listens on a loopback port, and on addresses of a test's own network, asks for passwords (SCRAM)
+and syncs every commit to the disk. Tests take databases and logins of it; the server itself may be
+stopped and started again, and another one may follow it.
 """
 
 from __future__ import annotations
@@ -43,11 +44,17 @@ def program(name: str) -> Path:
     return found[-1]
 
 
-def _account() -> dict[str, Any]:
-    """Return whom the server runs as: it refuses to be root's."""
+def account() -> dict[str, Any]:
+    """Return whom servers run as: they refuse to be root's."""
     if os.geteuid():
         return {}
     return {"user": USER, "group": USER, "extra_groups": []}
+
+
+def hand_over(directory: Path) -> None:
+    """Give a directory to whom servers run as: pytest's own are closed to other users."""
+    if not os.geteuid():
+        os.chown(directory, *pwd.getpwnam(USER)[2:4])
 
 
 @dataclass(slots=True)
@@ -57,6 +64,7 @@ class PostgresServer:
     directory: Path = field(default_factory=lambda: Path(tempfile.mkdtemp(prefix="outlay-pg-")))
     password: str = field(default_factory=lambda: secrets.token_hex(8))
     ports: Ports = field(default_factory=Ports)
+    addresses: list[str] = field(default_factory=lambda: ["127.0.0.1"])
     port: int = 0
     process: subprocess.Popen[bytes] | None = None
 
@@ -66,8 +74,7 @@ class PostgresServer:
 
     def create(self) -> None:
         """Make the directory of an empty server."""
-        if not os.geteuid():  # pytest's own directories are closed to other users.
-            os.chown(self.directory, *pwd.getpwnam(USER)[2:4])
+        hand_over(self.directory)
         secret = self.directory / "password"
         secret.write_text(self.password)
         secret.chmod(0o644)
@@ -76,24 +83,45 @@ class PostgresServer:
                 program("initdb"), "--auth=scram-sha-256", f"--pwfile={secret}", "--no-sync",
                 f"--username={USER}", "--encoding=UTF8", "--locale=C", f"--pgdata={self.data}",
             ],
-            capture_output=True, text=True, check=False, cwd="/", **_account(),
+            capture_output=True, text=True, check=False, cwd="/", **account(),
         )  # fmt: skip
         assert made.returncode == 0, made.stdout + made.stderr
         secret.unlink()
         self.port = self.ports.reserve()
 
+    def copy(self, of: PostgresServer) -> None:
+        """Make the directory of a standby, which follows another server without delaying it."""
+        hand_over(self.directory)
+        self.password = of.password
+        made = subprocess.run(
+            [
+                program("pg_basebackup"), f"--dbname={of.url()}", f"--pgdata={self.data}",
+                "--write-recovery-conf", "--checkpoint=fast", "--no-sync",
+            ],
+            capture_output=True, text=True, check=False, cwd="/", **account(),
+        )  # fmt: skip
+        assert made.returncode == 0, made.stdout + made.stderr
+        self.port = self.ports.reserve()
+
+    def listen(self, address: str, subnet: str) -> None:
+        """Listen on another address, too, from the next start on, for logins of a subnet."""
+        self.addresses.append(address)
+        with (self.data / "pg_hba.conf").open("a") as file:
+            file.write(f"host all all {subnet} scram-sha-256\n")
+
     def start(self) -> None:
         """Start it, or start it again, and wait until it answers."""
         settings = {
-            "listen_addresses": "127.0.0.1", "port": self.port, "unix_socket_directories": "",
-            "shared_buffers": "32MB", "max_connections": 100, "autovacuum": "off",
+            "listen_addresses": ",".join(self.addresses), "port": self.port,
+            "unix_socket_directories": "", "shared_buffers": "32MB", "max_connections": 100,
+            "autovacuum": "off", "wal_retrieve_retry_interval": "100ms",
         }  # fmt: skip
         words = [f"--{name}={value}" for name, value in settings.items()]
         with (self.directory / "log").open("ab") as output, leftovers.wider():
             self.process = subprocess.Popen(
                 [program("postgres"), "-D", self.data, *words], stdin=subprocess.DEVNULL,
                 stdout=output, stderr=output, start_new_session=True, cwd="/",
-                preexec_fn=die_with_parent, **_account(),
+                preexec_fn=die_with_parent, **account(),
             )  # fmt: skip
         until(self.answers, self.explain)
 
@@ -104,6 +132,22 @@ class PostgresServer:
         with contextlib.suppress(psycopg.OperationalError), self.connect():
             return True
         return False
+
+    def has(self, of: PostgresServer) -> bool:
+        """Return whether a standby has everything that another server has written."""
+        (written,) = of.execute("SELECT pg_current_wal_flush_lsn()::text")
+        return self.execute(f"SELECT pg_last_wal_replay_lsn() >= '{written[0]}'") == [(True,)]
+
+    def stop_following(self) -> None:
+        """Receive nothing more of the server that this standby follows."""
+        self.execute("ALTER SYSTEM SET primary_conninfo = ''")
+        self.execute("SELECT pg_reload_conf()")
+        receivers = "SELECT FROM pg_stat_activity WHERE backend_type = 'walreceiver'"
+        until(lambda: not self.execute(receivers), "the standby still receives")
+
+    def promote(self) -> None:
+        """Make a standby a server that takes writes."""
+        assert self.execute("SELECT pg_promote(wait_seconds => 120)") == [(True,)], self.explain()
 
     def stop_at_once(self) -> None:
         """Stop it as ``pg_ctl stop -m immediate`` does: it recovers at its next start."""

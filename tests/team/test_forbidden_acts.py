@@ -42,6 +42,9 @@ STATEMENTS = {
     "insert a kept row": "INSERT INTO outlay.fold VALUES (1, 's', 'totals', 'x', 1, 'x')",
     "change a snapshot": "UPDATE outlay.snapshot SET root = ''",
     "insert a snapshot": "INSERT INTO outlay.snapshot (book, shape, seq, root) VALUES (1,'s',1,'')",
+    "prune snapshots": "SELECT outlay.prune('mine', 0)",
+    "remove kept rows": "SET outlay.pruning = 'on'; DELETE FROM outlay.fold",
+    "remove snapshots": "SET outlay.pruning = 'on'; DELETE FROM outlay.snapshot",
     "merge into the lines": "MERGE INTO outlay.entry e USING outlay.entry s ON e.seq = s.seq"
     " WHEN MATCHED THEN DELETE",
     "lock a table": "BEGIN; LOCK TABLE outlay.entry IN ACCESS EXCLUSIVE MODE",
@@ -278,6 +281,7 @@ def test_the_owner_can_not_change_a_line_by_accident(team: TeamDatabase) -> None
     for statement in (
         "UPDATE outlay.entry SET line = ''", "DELETE FROM outlay.entry", "TRUNCATE outlay.entry",
         "UPDATE outlay.book SET seq = 0 WHERE seq > 0", "DELETE FROM outlay.fold",
+        "DELETE FROM outlay.snapshot", "TRUNCATE outlay.fold",
     ):  # fmt: skip
         with pytest.raises(psycopg.Error) as caught:
             team.execute(statement)

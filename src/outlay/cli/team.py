@@ -26,6 +26,7 @@ from outlay.team.team_schema import (
     create_book,
     list_members,
     member_text,
+    prune_book,
     removal_text,
     run_sql,
     setup_text,
@@ -432,3 +433,39 @@ def _until(text: str) -> str:
         return timestamp(wall_ns_of(parse_timestamp(text)))
     except msgspec.ValidationError:
         raise InvalidValue("--until", text, "a time such as 2026-12-01T12:00") from None
+
+
+# Snapshots.
+
+
+@app.command("prune")
+def show_prune(url: OwnerUrl, as_json: AsJson = False) -> None:
+    """Remove the snapshots of a book except the newest three; its lines stay.
+
+    Snapshots let a process begin without reading every line. Only an owner may remove them, at any
+    time: now and then, or by a timer.
+
+    Example: outlay team prune --url "postgresql://owner@db.example/spend?book=vision"
+    """
+    book = PostgresUrl.parse(url)
+    removed = prune_book(book)
+    if as_json:
+        print_json({"book": book.book, "removed": removed})
+        return
+    print_sentence(f"{book}: {removed} rows of old snapshots removed")
+
+
+@app.command("rebuild")
+def show_rebuild(url: OwnerUrl, as_json: AsJson = False) -> None:
+    """Remove every snapshot of a book, if `guard verify` found a wrong one; its lines stay.
+
+    The next process reads the book from its first line, and keeps a new snapshot.
+
+    Example: outlay team rebuild --url "postgresql://owner@db.example/spend?book=vision"
+    """
+    book = PostgresUrl.parse(url)
+    removed = prune_book(book, newest=0)
+    if as_json:
+        print_json({"book": book.book, "removed": removed})
+        return
+    print_sentence(f"{book}: {removed} rows of snapshots removed; the next process makes new ones")

@@ -1,7 +1,7 @@
 """The fold of a book up to one of its entries, as rows in the database, to be looked up by key.
 
 Rows are only added, each with the number of the entry up to which it goes: what a process began
-with stays readable, whatever is kept later.
+with stays readable, whatever is kept later, until an owner prunes it. A reader is then told so.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from outlay.decoding import Decoder
 from outlay.guard.balance import HOLD_TABLES, Books, BooksState, rows_read, shape_of_rows
 from outlay.guard.chain import Position
 from outlay.guard.entries import AnyLine, Held
+from outlay.guard.errors import SpendLogUnusable
 from outlay.team.session import Batch, Row
 
 SHAPE: Final = shape_of_rows()
@@ -35,9 +36,14 @@ LEFT JOIN LATERAL (
 _ALL: Final = """SELECT DISTINCT ON (sha256(key)) key, value FROM outlay.fold
 WHERE book = %s AND shape = %s AND name = %s AND seq <= %s
 ORDER BY sha256(key), seq DESC"""
+_IS_KEPT: Final = "SELECT 1 FROM outlay.snapshot WHERE book = %s AND shape = %s AND seq = %s"
 KEEP: Final = "SELECT outlay.keep(%s, %s, %s::text[], %s::bytea[], %s::bytea[], %s)"
 
-Query = Callable[[str, tuple[object, ...]], list[Row]]
+Query = Callable[[Batch], list[list[Row]]]
+
+
+class SnapshotPruned(SpendLogUnusable):
+    """An owner removed the rows with which a fold began, while it was in use."""
 
 
 class FoldRoot(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,7 +64,7 @@ class DatabaseRows:
     """The rows of one snapshot.
 
     Args:
-        query: Runs a statement.
+        query: Runs statements.
         book: The id of the book.
         seq: The entry up to which the snapshot goes.
     """
@@ -75,13 +81,13 @@ class DatabaseRows:
         if (table, key) in self._found:
             return self._found.pop((table, key))  # The caller remembers it.
         about = (self._book, SHAPE, table, _digest(key), self.seq)
-        found = self._query(_ROW, about)
+        found = self._rows(_ROW, about)
         return found[0][0] if found else None
 
     def rows(self, table: str) -> Iterator[tuple[str, bytes]]:
         """Yield a table's keys and rows, in no order."""
         if table not in self._tables:
-            found = self._query(_ALL, (self._book, SHAPE, table, self.seq))
+            found = self._rows(_ALL, (self._book, SHAPE, table, self.seq))
             kept = [(key.decode(), value) for key, value in found if value is not None]
             self._tables[table] = kept
         return iter(self._tables[table])
@@ -103,8 +109,16 @@ class DatabaseRows:
         if pairs := list(wanted):
             names, digests = [name for name, _ in pairs], [_digest(key) for _, key in pairs]
             about = (names, digests, self._book, SHAPE, self.seq)
-            for place, value in self._query(_MANY, about):
+            for place, value in self._rows(_MANY, about):
                 self._found[pairs[place - 1]] = value
+
+    def _rows(self, statement: str, values: tuple[object, ...]) -> list[Row]:
+        """Return rows; if their snapshot is there afterwards, none of them was pruned before."""
+        found, kept = self._query([(statement, values), (_IS_KEPT, (self._book, SHAPE, self.seq))])
+        if not kept:
+            problem = "an owner removed what this process began with"
+            raise SnapshotPruned(f"snapshot {self.seq}", problem, "Ask again.")
+        return found
 
 
 def keep_batch(book: str, books: Books, position: Position) -> Batch:

@@ -72,16 +72,7 @@ _MOST_DIFFERENCES: Final = 5
 
 _WRITE: Final = "BEGIN"
 _READ: Final = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
-_SETTINGS: Final = """SELECT outlay.version(), (extract(epoch FROM outlay.now()) * 1000000)::bigint,
-  session_user, outlay.teams_of(
-    session_user, to_char(outlay.now() AT TIME ZONE 'UTC', 'YYYY-MM-DD')),
-  current_setting('fsync'),
-  set_config('synchronous_commit', CASE current_setting('synchronous_commit')
-    WHEN 'remote_apply' THEN 'remote_apply' ELSE 'on' END, true),
-  set_config('lock_timeout', %s, true),
-  set_config('idle_in_transaction_session_timeout', %s, true)"""
-_HEAD: Final = "SELECT id, seq, hash, first, bytes, lines FROM "
-_LAST_KEPT: Final = "SELECT max(seq) FROM outlay.snapshot WHERE book = %s AND shape = %s"
+_TURN: Final = "SELECT * FROM outlay.turn(%s, %s, %s, %s, %s)"
 _SNAPSHOT: Final = """SELECT seq, root FROM outlay.snapshot
 WHERE book = %s AND shape = %s ORDER BY seq DESC LIMIT 1"""
 _ENTRIES: Final = """SELECT seq, before, line FROM outlay.entry
@@ -157,7 +148,8 @@ class PostgresSpendLog(SpendLog):
         self._scanned: ScanResult = NOTHING
         self._seq = 0
         self._book: int | None = None  # its id; None before the first use
-        self._last_kept: int | None = None  # the entry of the last snapshot
+        self._oldest: int | None = None  # the entry of the oldest snapshot
+        self._last_kept: int | None = None  # and of the last one
         self._began: int | None = None  # that of the one with which this fold began, if usable
         self._new: list[Row] = []
 
@@ -320,7 +312,7 @@ class PostgresSpendLog(SpendLog):
         link = scan(source, data, START, take=partial(apply_line, source, books)).link
         try:
             root = root_decoder.decode(raw)
-            kept = DatabaseRows(self._query, head.id, seq)
+            kept = DatabaseRows(self._query_many, head.id, seq)
             problems = list(islice(differences(root.state, kept, books), _MOST_DIFFERENCES))
         except BadDocument as error:
             problems = [str(error)]
@@ -375,6 +367,7 @@ class PostgresSpendLog(SpendLog):
         try:
             yield head
         finally:
+            self._memory.release()
             self._session.rollback()
 
     def _begin(self, *, writes: bool) -> BookHead:
@@ -393,42 +386,47 @@ class PostgresSpendLog(SpendLog):
         patience = [
             f"{round(each * 1000)}ms" for each in (self._patience.lock, self._patience.idle)
         ]
-        source = "outlay.lock(%s)" if writes else "outlay.book WHERE name = %s"
-        batch: list[Statement] = [
-            (_WRITE if writes else _READ, ()), (_SETTINGS, patience),
-            (_HEAD + source, (self.name.book,)),
-        ]  # fmt: skip
+        about = (self.name.book, writes, *patience, SHAPE)
+        batch: list[Statement] = [(_WRITE if writes else _READ, ()), (_TURN, about)]
         if self._book is not None:
-            batch += [(_LAST_KEPT, (self._book, SHAPE)), (_ENTRIES, (self._book, self._seq + 1))]
-        _, (settings,), heads, *more = self._session.run(batch)
-        ((self._last_kept,),), self._new = more or ([(None,)], [])
-        version, time, user, teams, fsync, commit, *_ = settings
+            batch.append((_ENTRIES, (self._book, self._seq + 1)))
+        _, (row,), *more = self._session.run(batch)
+        (self._new,) = more or ([],)
+        version, login, fsync, commit, *head, self._oldest, self._last_kept, time, teams = row
         self._time = (time * 1000, self._clock.monotonic_ns())
-        self._login = Login(user=user, teams=tuple(teams))
+        self._login = Login(user=login, teams=tuple(teams))
         if version != VERSION:
             problem = f"its tables are of version {version}, and this outlay's of {VERSION}"
             raise self._unusable(problem, "Upgrade outlay, or run `outlay team init` again.")
         if fsync != "on" or commit not in ("on", "remote_apply"):
             problem = f"the server has fsync {fsync} and synchronous_commit {commit}"
             raise self._unusable(problem, "Both must be on, or a power failure loses lines.")
-        if not heads:
+        if login != self._session.login:
+            problem = f"the server has {login} as its login, and not {self._session.login}"
+            remedy = "A pooler must log in as each client: remove user= from its [databases]."
+            raise self._unusable(problem, remedy)
+        if head[0] is None:
             raise self._unusable("there is no book of this name", "`outlay team init` makes one.")
-        return BookHead.of_row(heads[0])
+        return BookHead.of_row(tuple(head))
 
     def _query(self, statement: str, values: tuple[object, ...]) -> list[Row]:
         with self._turn():
             return self._session.run([(statement, values)])[0]
+
+    def _query_many(self, batch: Batch) -> list[list[Row]]:
+        with self._turn():
+            return self._session.run(batch)
 
     # -- the fold ---------------------------------------------------------------------------
 
     def _catch_up(self, head: BookHead) -> tuple[MissingLine, ...]:
         """Fold what was appended since the last use; return lines that are missing."""
         try:
-            is_known = self._book == head.id and not self._is_behind(head)
+            is_known = self._book == head.id and not self._is_behind(head) and self._is_kept()
             is_continued = is_known and self._continue(head)
             if not is_continued:
                 self._start_over(head)
-            link, self._remembered = self._scanned.link, self._memory.seen()
+            link, self._remembered = self._scanned.link, self._memory.seen(keep=True)
             known = self._remembered.head
             is_doubtful = not is_continued or (known is not None and known.offset > link.offset)
             if is_doubtful and (missing := self._missing(head, link, self._books)):
@@ -443,6 +441,11 @@ class PostgresSpendLog(SpendLog):
         """Return whether a snapshot is due, and this fold began before the last one."""
         is_due = head.seq + 1 - (self._last_kept or 0) >= _TAIL
         return is_due and self._last_kept != self._began
+
+    def _is_kept(self) -> bool:
+        """Return whether the snapshot with which this fold began is there, if it began with one."""
+        oldest = self._oldest
+        return self._began is None or (oldest is not None and self._began >= oldest)
 
     def _continue(self, head: BookHead) -> bool:
         """Fold what follows the last known line; False if the book no longer has that line."""
@@ -472,7 +475,7 @@ class PostgresSpendLog(SpendLog):
         last = self._query(f"{_ENTRIES} LIMIT 1", (head.id, seq))
         link = link_at(root.position, last[0][2][-_HASH_LINE:]) if last else None
         if link is not None and last[0][0] == seq:
-            self._base = DatabaseRows(self._query, head.id, seq)
+            self._base = DatabaseRows(self._query_many, head.id, seq)
             self._books = Books(self._base, root.state)
             self._scanned, self._seq = replace(NOTHING, link=link), seq
 
@@ -538,7 +541,8 @@ class PostgresSpendLog(SpendLog):
             raise
         else:
             if keep:
-                self._base, self._began = DatabaseRows(self._query, head.id, self._seq), self._seq
+                self._base = DatabaseRows(self._query_many, head.id, self._seq)
+                self._began = self._seq
                 self._books.rebase(self._base)
         self._update_seen(linked.after.link)
         self._remember()

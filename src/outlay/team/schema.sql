@@ -1,7 +1,7 @@
 -- Books of a team: spend logs that machines share. Running it again changes nothing.
 --
 -- outlay_owner owns everything and cannot log in; who is granted it sets limits and members.
--- Whoever is granted outlay_launcher reads, and appends through the functions lock, append and keep
+-- Whoever is granted outlay_launcher reads, and appends through the functions turn, lock, append and keep
 -- alone. outlay_reader reads.
 
 BEGIN;
@@ -156,10 +156,16 @@ $$;
 
 CREATE OR REPLACE TRIGGER append_only BEFORE UPDATE OR DELETE OR TRUNCATE ON outlay.entry
   FOR EACH STATEMENT EXECUTE FUNCTION outlay.refuse();
-CREATE OR REPLACE TRIGGER append_only BEFORE UPDATE OR DELETE OR TRUNCATE ON outlay.snapshot
+CREATE OR REPLACE TRIGGER append_only BEFORE UPDATE OR TRUNCATE ON outlay.snapshot
   FOR EACH STATEMENT EXECUTE FUNCTION outlay.refuse();
-CREATE OR REPLACE TRIGGER append_only BEFORE UPDATE OR DELETE OR TRUNCATE ON outlay.fold
+CREATE OR REPLACE TRIGGER append_only BEFORE UPDATE OR TRUNCATE ON outlay.fold
   FOR EACH STATEMENT EXECUTE FUNCTION outlay.refuse();
+CREATE OR REPLACE TRIGGER pruned_only BEFORE DELETE ON outlay.snapshot
+  FOR EACH STATEMENT WHEN (current_setting('outlay.pruning', true) IS DISTINCT FROM 'on')
+  EXECUTE FUNCTION outlay.refuse();
+CREATE OR REPLACE TRIGGER pruned_only BEFORE DELETE ON outlay.fold
+  FOR EACH STATEMENT WHEN (current_setting('outlay.pruning', true) IS DISTINCT FROM 'on')
+  EXECUTE FUNCTION outlay.refuse();
 CREATE OR REPLACE TRIGGER append_only BEFORE DELETE OR TRUNCATE ON outlay.book
   FOR EACH STATEMENT EXECUTE FUNCTION outlay.refuse();
 CREATE OR REPLACE TRIGGER forward_only BEFORE UPDATE ON outlay.book
@@ -202,6 +208,46 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
   SELECT login = session_user OR EXISTS (
     SELECT FROM outlay.service s WHERE s.login = session_user AND s.acts_for = acts_for.login
   )
+$$;
+
+-- What a transaction begins with, in one statement with prepared plans: sets how long anybody may
+-- be blocked, locks the book if it writes, and returns settings, head and the entries of the oldest
+-- and of the last snapshot.
+CREATE OR REPLACE FUNCTION outlay.turn(
+  book_name text, writes boolean, lock_patience text, idle_patience text, rows_shape text,
+  OUT version integer, OUT login text, OUT fsync text, OUT durable text, OUT id integer,
+  OUT seq bigint, OUT hash text, OUT first text, OUT bytes bigint, OUT lines bigint,
+  OUT oldest bigint, OUT kept bigint, OUT time bigint, OUT teams text[]
+)
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  head outlay.book;
+  now timestamptz;
+BEGIN
+  version := outlay.version();
+  login := session_user;
+  fsync := current_setting('fsync');
+  durable := set_config('synchronous_commit', CASE current_setting('synchronous_commit')
+    WHEN 'remote_apply' THEN 'remote_apply' ELSE 'on' END, true);
+  lock_patience := set_config('lock_timeout', lock_patience, true);
+  idle_patience := set_config('idle_in_transaction_session_timeout', idle_patience, true);
+  IF writes THEN
+    head := outlay.lock(book_name);
+  ELSE
+    SELECT * INTO head FROM outlay.book b WHERE b.name = book_name;
+  END IF;
+  id := head.id;
+  seq := head.seq;
+  hash := head.hash;
+  first := head.first;
+  bytes := head.bytes;
+  lines := head.lines;
+  SELECT min(s.seq), max(s.seq) INTO oldest, kept
+  FROM outlay.snapshot s WHERE s.book = head.id AND s.shape = rows_shape;
+  now := outlay.now();
+  time := extract(epoch FROM now) * 1000000;
+  teams := outlay.teams_of(login, to_char(now AT TIME ZONE 'UTC', 'YYYY-MM-DD'));
+END
 $$;
 
 -- An amount of a line in micro-units.
@@ -617,6 +663,42 @@ BEGIN
 END
 $$;
 
+-- For owners: removes snapshots except the newest, and the rows that none of these need; with
+-- newest 0 all of them, and the next process folds the entries anew. Returns how many rows went.
+-- Under the lock: no transaction that writes loses the rows that it began with, and one that only
+-- reads goes on seeing them.
+CREATE OR REPLACE FUNCTION outlay.prune(book_name text, newest integer DEFAULT 3) RETURNS bigint
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  head outlay.book := outlay.lock(book_name);
+  kept record;
+  gone bigint;
+  removed bigint := 0;
+BEGIN
+  PERFORM set_config('outlay.pruning', 'on', true);
+  FOR kept IN
+    SELECT s.shape, (array_agg(s.seq ORDER BY s.seq DESC))[newest] AS seq
+    FROM outlay.snapshot s WHERE s.book = head.id GROUP BY s.shape
+  LOOP
+    CONTINUE WHEN kept.seq IS NULL AND newest > 0;  -- There are no more than that.
+    DELETE FROM outlay.snapshot s
+    WHERE s.book = head.id AND s.shape = kept.shape AND (newest <= 0 OR s.seq < kept.seq);
+    DELETE FROM outlay.fold f
+    WHERE f.book = head.id AND f.shape = kept.shape AND (newest <= 0 OR f.seq <= kept.seq AND (
+      f.value IS NULL OR EXISTS (
+        SELECT FROM outlay.fold later
+        WHERE later.book = f.book AND later.shape = f.shape AND later.name = f.name
+          AND sha256(later.key) = sha256(f.key) AND later.seq > f.seq AND later.seq <= kept.seq
+      )
+    ));
+    GET DIAGNOSTICS gone = ROW_COUNT;
+    removed := removed + gone;
+  END LOOP;
+  PERFORM set_config('outlay.pruning', '', true);
+  RETURN removed;
+END
+$$;
+
 REVOKE ALL ON SCHEMA outlay FROM PUBLIC;
 REVOKE ALL ON ALL TABLES IN SCHEMA outlay FROM PUBLIC, outlay_launcher, outlay_reader;
 REVOKE ALL ON ALL FUNCTIONS IN SCHEMA outlay FROM PUBLIC, outlay_launcher, outlay_reader;
@@ -624,7 +706,7 @@ GRANT USAGE ON SCHEMA outlay TO outlay_launcher, outlay_reader;
 GRANT SELECT ON ALL TABLES IN SCHEMA outlay TO outlay_launcher, outlay_reader;
 GRANT EXECUTE ON FUNCTION
   outlay.version(), outlay.now(), outlay.is_owner(), outlay.teams_of(text, text),
-  outlay.acts_for(text)
+  outlay.acts_for(text), outlay.turn(text, boolean, text, text, text)
   TO outlay_launcher, outlay_reader;
 GRANT EXECUTE ON FUNCTION
   outlay.lock(text), outlay.append(text, bigint, bytea[], bytea[]),

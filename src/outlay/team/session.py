@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 _CONNECT_S: Final = 10
 _DEFAULTS: Final[dict[str, Any]] = {
     "connect_timeout": _CONNECT_S, "application_name": "outlay", "keepalives_idle": _CONNECT_S,
+    "keepalives_interval": 2,  # The first probe ends no connection, and the next is 75 s later.
     "tcp_user_timeout": _CONNECT_S * 1000,
 }  # fmt: skip
 _RETRY_S: Final = 0.2
@@ -72,6 +73,12 @@ class Session:
     def is_open(self) -> bool:
         """Whether there is a connection, as far as is known."""
         return self._connection is not None
+
+    @property
+    def login(self) -> str:
+        """The login that the present connection was made with."""
+        assert self._connection is not None
+        return self._connection.info.user
 
     def run(self, batch: Batch) -> list[list[Row]]:
         """Run statements in one round trip; return the rows of each.

@@ -1,4 +1,4 @@
-"""The SQL that creates books and lets people use them: tables, functions, roles, members."""
+"""The SQL that creates books and lets people use them, and that removes snapshots."""
 
 from __future__ import annotations
 
@@ -9,9 +9,15 @@ from typing import Final, Literal, get_args
 
 from outlay.clock import SYSTEM, Clock
 from outlay.errors import InvalidValue, choices
+from outlay.guard.errors import SpendLogUnusable
 from outlay.team.book_url import PostgresUrl, is_book_name
 from outlay.team.session import Row, Session
 from outlay.units import Unit
+
+NEWEST: Final = 3
+"""So many snapshots of a book stay when the others are removed."""
+_WAITING: Final = "SELECT set_config('lock_timeout', '30s', true)"
+_PRUNE: Final = "SELECT outlay.prune(%s, %s)"
 
 SCHEMA: Final = Path(__file__).with_name("schema.sql")
 Role = Literal["owner", "launcher", "reader"]
@@ -134,6 +140,30 @@ def list_members(url: PostgresUrl, *, clock: Clock = SYSTEM) -> list[Row]:
         return session.run([(_MEMBERS, ())])[0]
     finally:
         session.close()
+
+
+def prune_book(url: PostgresUrl, *, newest: int = NEWEST, clock: Clock = SYSTEM) -> int:
+    """Remove old snapshots of a book, as the login of a URL; return how many rows of them went.
+
+    Its lines stay as they are. With ``newest`` 0 no snapshot stays: whoever uses the book next
+    folds it from its first line.
+
+    Raises:
+        SpendLogUnusable: The login is not an owner's, or the server does not answer.
+    """
+    session = Session(url, clock)
+    try:
+        asked = (_PRUNE, (url.book, newest))
+        found = session.run([("BEGIN", ()), (_WAITING, ()), asked, ("COMMIT", ())])
+    except SpendLogUnusable as error:
+        if "permission denied" not in error.problem:
+            raise
+        remedy = "An owner does this: a login with the role outlay_owner."
+        raise SpendLogUnusable(error.path, error.problem, remedy) from None
+    finally:
+        session.rollback()
+        session.close()
+    return int(found[2][0][0])
 
 
 def _insert(into: str, row: str, conflict: str) -> str:
