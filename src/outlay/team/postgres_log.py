@@ -317,6 +317,8 @@ class PostgresSpendLog(SpendLog):
             self._session.rollback()
 
     def _begin(self, *, writes: bool) -> BookHead:
+        # Before a reader's snapshot: a line that others write and remember later is not missing.
+        self._remembered = self._memory.seen()
         again = self._session.is_open  # A server that restarted has closed the connection.
         try:
             return self._begun(writes=writes)
@@ -365,8 +367,7 @@ class PostgresSpendLog(SpendLog):
             is_continued = is_known and self._continue(head)
             if not is_continued:
                 self._start_over(head)
-            link, self._remembered = self._scanned.link, self._memory.seen()
-            known = self._remembered.head
+            link, known = self._scanned.link, self._remembered.head
             is_doubtful = not is_continued or (known is not None and known.offset > link.offset)
             if is_doubtful and (missing := self._missing(head, link, self._books)):
                 return missing
@@ -431,7 +432,7 @@ class PostgresSpendLog(SpendLog):
 
     def _missing(self, head: BookHead, link: Link, books: Books) -> tuple[MissingLine, ...]:
         """Return the lines that this process or this machine has seen, and the book lacks."""
-        known = {seen for seen in (self._seen, self._memory.seen().head) if seen is not None}
+        known = {seen for seen in (self._seen, self._remembered.head) if seen is not None}
         unknown = [seen for seen in known if seen.hash not in (link.hash, *books.given_up)]
         problem = "it ends at byte {}; lines up to byte {} were seen"
         return tuple(
