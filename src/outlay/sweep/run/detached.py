@@ -15,10 +15,9 @@ from outlay.sweep.errors import SweepInUse
 from outlay.sweep.plan.launch import LOG_NAME
 from outlay.sweep.run.harness import Harness
 from outlay.sweep.run.settlement import SweepRecorder
-from outlay.sweep.run.sweep_guard import SweepGuard
+from outlay.sweep.run.sweep_guard import guard_of
 from outlay.sweep.state.manifest import Journal, SweepManifest, read_manifest
 from outlay.sweep.state.setup import lock_sweep
-from outlay.units import Money
 
 # Attempts of an earlier harness.
 
@@ -141,13 +140,12 @@ class Detached:
         return len(cancelled)
 
     def _settle(self, run: str, ended: Ended) -> None:
-        manifest, ceiling = self.manifest, self.manifest.about.get("ceiling")
+        manifest = self.manifest
         if self.owned and self._journal is None:
             self._journal = Journal(manifest.root)
         guard = None
-        if self.owned and ceiling and manifest.state(run).hold:
-            amount = Money.parse(ceiling, name="ceiling")
-            guard = SweepGuard(manifest.root, amount, self.clock)
+        if self.owned and manifest.state(run).hold:
+            guard = guard_of(manifest, self.clock)
         recorder = SweepRecorder(manifest, self._journal, guard)
         remote = not self.owned or not is_local(manifest.runs[run].engine)
         recorder.settle_earlier(run, ended, remote=remote)
