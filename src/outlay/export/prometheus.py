@@ -56,7 +56,7 @@ def exposition(reading: LiveReading, user_shown: Callable[[str], str] = str) -> 
             scope = standing.scope
             # A day or month is labelled by its kind alone, so that its series continues.
             scope_name = str(scope) if scope.kind == "lab" else scope.kind
-            about = {"log": str(guard.log_path), "scope": scope_name}
+            about = {"log": guard.log_path, "scope": scope_name}
             unit = standing.limit.currency.lower()
             for name, money, text in (
                 ("ceiling", standing.limit, "The ceiling of a scope of a spend log."),

@@ -60,6 +60,7 @@ from outlay.guard.entries import (
 )
 from outlay.guard.errors import CeilingUnusable
 from outlay.guard.spend_log import (
+    BookLog,
     FileSpendLog,
     LogName,
     MemorySpendLog,
@@ -134,21 +135,24 @@ class BudgetGuard:
         *,
         clock: Clock = SYSTEM,
         environ: Mapping[str, str] | None = None,
+        log: BookLog | None = None,
     ) -> Self:
         """Return the guard of an existing log, with the ceiling of its manifest or last line.
+
+        ``log`` is the book of that name, if it is open already.
 
         Raises:
             CeilingUnusable: Neither states a ceiling, nor does the environment.
         """
         environ = os.environ if environ is None else environ
-        log = open_log(log_path, clock=clock)
-        is_file = isinstance(log, FileSpendLog)
-        name = str(log_path) if isinstance(log, FileSpendLog) else str(log.name)
+        opened = log or open_log(log_path, clock=clock)
+        is_file = isinstance(opened, FileSpendLog)
+        name = str(log_path) if isinstance(opened, FileSpendLog) else str(opened.name)
         manifest = manifest_path(Path(log_path)) if is_file else None
-        ceiling = log.look(lambda books: stated_ceiling(manifest, books, environ, log=name))
+        ceiling = opened.look(lambda books: stated_ceiling(manifest, books, environ, log=name))
         guard = cls(ceiling, log_path, currency=ceiling.currency, clock=clock, environ=environ)
         if not is_file and not isinstance(guard.log, MemorySpendLog):
-            guard.log = log  # One connection is enough.
+            guard.log = opened  # One connection is enough.
         guard._follows_manifest = True
         return guard
 

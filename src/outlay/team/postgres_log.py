@@ -66,6 +66,7 @@ _SETTINGS: Final = """SELECT outlay.version(), current_setting('fsync'),
     WHEN 'remote_apply' THEN 'remote_apply' ELSE 'on' END, true),
   set_config('lock_timeout', %s, true),
   set_config('idle_in_transaction_session_timeout', %s, true)"""
+_STAMP: Final = "SELECT seq, hash FROM outlay.book WHERE name = %s"
 _HEAD: Final = "SELECT id, seq, hash, first, bytes, lines FROM "
 _LAST_KEPT: Final = "SELECT max(seq) FROM outlay.snapshot WHERE book = %s AND shape = %s"
 _SNAPSHOT: Final = """SELECT seq, root FROM outlay.snapshot
@@ -160,6 +161,15 @@ class PostgresSpendLog(SpendLog):
             self._refuse(self._catch_up(head))
             self._remember()
             return ask(self._books)
+
+    def stamp(self) -> tuple[int, str]:
+        """Return number and hash of the last entry, which change with every line."""
+        with self._turn():
+            found = self._session.run([(_STAMP, (self.name.book,))])[0]
+        if not found:
+            raise self._unusable("there is no book of this name", "`outlay team init` makes one.")
+        seq, digest = found[0]
+        return seq, digest
 
     def head(self) -> str:
         """Return the hash of the last line; empty if there is none."""
