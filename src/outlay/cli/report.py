@@ -123,6 +123,20 @@ def show_web(
     token_file: Annotated[
         Path | None, typer.Option(metavar="FILE", help="File with the token; default: a new token.")
     ] = None,
+    user_header: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Header in which a reverse proxy names the user, such as X-Remote-User; it is "
+            "believed from --proxy only, and refused from others.",
+        ),
+    ] = None,
+    proxy: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="ADDRESS", help="Address from which the reverse proxy connects. Repeatable."
+        ),
+    ] = None,
     hide_people: Annotated[
         bool, typer.Option("--hide-people", help="Show numbers instead of users' names.")
     ] = False,
@@ -142,6 +156,7 @@ def show_web(
     try:
         from outlay.web.access import ServerAddress
         from outlay.web.server import WebServer, metrics_route, serve
+        from outlay.web.viewer import ProxyUsers
     except ImportError as error:
         raise MissingExtra("outlay web", "web") from error
     from outlay.alerts.rounds import AlertWatch
@@ -152,7 +167,7 @@ def show_web(
 
     place = ServerAddress(
         host=host, port=port, names=tuple(name or ()), unix_socket=unix_socket,
-        token_file=token_file,
+        token_file=token_file, users=ProxyUsers.parse(user_header, proxy or ()),
     )  # fmt: skip
     warnings = [_PLAIN_HTTP] if place.is_exposed else []
     logs = shown_logs(log)
