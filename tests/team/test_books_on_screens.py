@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 from unittest.mock import Mock
 
 import psycopg
@@ -26,6 +27,7 @@ from outlay.web.now import now_page
 from outlay.web.page import Page, PageQuery
 from postgres import PostgresServer, TeamDatabase
 from waiting import until
+from web_server import serving
 
 GUARD = PageQuery(path="/guard")
 
@@ -223,3 +225,21 @@ def test_a_settings_file_that_is_none_is_refused() -> None:
     path.write_text("spend_logs = 7")
     with pytest.raises(InvalidValue, match="spend_logs"):
         shared_logs()
+
+
+def test_a_server_shows_a_book_and_stops_while_its_database_is_away(
+    book: str, database: TeamDatabase, tmp_path: Path
+) -> None:
+    name = shown_name(database, book)
+    with serving(tmp_path) as served, served.client() as client:
+        assert name in client.get("/guard").text
+        assert [each["op_label"] for each in client.get("/guard.json").json()["holds"]] == [
+            "lab02-a"
+        ]
+        bearer = {"Authorization": f"Bearer {served.url.rpartition('=')[2]}"}
+        assert f'log="{name}"' in client.get("/metrics", headers=bearer).text
+        shut(database)
+        until(lambda: "as of 20" in client.get("/guard").text, "a page that says as of when")
+        assert client.get("/").status_code == 200
+        assert "outlay_unreadable{} 1.0" in client.get("/metrics", headers=bearer).text
+    assert served.process.returncode == 0

@@ -13,8 +13,10 @@ import pytest
 
 from command_line import in_process, outlay, start_outlay, start_python
 from outlay import BudgetGuard
+from outlay.clock import SYSTEM
 from outlay.guard.balance import Books
 from outlay.guard.entries import Captured, Extended, Held, Voided, micros_of
+from outlay.sweep.run.detached import Detached
 from outlay.sweep.run.harness import SweepOptions
 from outlay.sweep.run.sweeps import Result, resume
 from outlay.sweep.state.manifest import read_events, read_manifest
@@ -231,6 +233,26 @@ def test_a_run_that_ends_while_the_database_is_away_is_settled_later(
     assert [event.status for event in read_events(root)] == ["running"]
     own_database.server.execute(f"ALTER DATABASE {own_database.name} ALLOW_CONNECTIONS true")
     assert harness.wait() == 0
+    assert_settled_once(book, root)
+
+
+def test_a_status_is_shown_while_the_database_is_away(
+    tmp_path: Path, own_database: TeamDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    book = new_book(own_database, monkeypatch, "500 USD")
+    grid = write_grid(tmp_path, "exit 0", {"book": book})
+    assert start_python(DIE, grid, "completed").wait() == -signal.SIGKILL
+    root, run = tmp_path / "sweep", "003_group00_02"
+    shut(own_database)
+    looked = Detached(read_manifest(root), SYSTEM)
+    looked.poll([run])
+    looked.close()
+    assert "its cost is not recorded yet" in str(looked.findings[0])
+    assert read_manifest(root).state(run).status == "running"
+    shown = in_process("sweep", "status", root, "--json").json
+    assert (shown["head"], shown["counts"]["running"]) == ("", 1)
+    own_database.server.execute(f"ALTER DATABASE {own_database.name} ALLOW_CONNECTIONS true")
+    assert continued(root).counts == {"completed": 6}
     assert_settled_once(book, root)
 
 

@@ -10,6 +10,7 @@ from typing import Final
 
 from outlay.clock import SYSTEM, Clock
 from outlay.errors import Finding, OutlayError
+from outlay.guard.errors import SpendLogUnusable
 from outlay.sweep.engines.base import Ended, Engine, Task, TaskStanding, engine_named, is_local
 from outlay.sweep.errors import SweepInUse
 from outlay.sweep.plan.launch import LOG_NAME
@@ -117,7 +118,17 @@ class Detached:
             elif ended is None:
                 self.standing[run] = engine.standing(task.ticket)
             else:
-                self._settle(run, ended)
+                self._settle_or_report(run, ended)
+
+    def _settle_or_report(self, run: str, ended: Ended) -> None:
+        """Settle an attempt; if its book is away, that is a finding, and left to the next poll."""
+        try:
+            self._settle(run, ended)
+        except SpendLogUnusable as error:
+            if not self.manifest.about.get("book"):
+                raise
+            message = f"{run} has ended, and its cost is not recorded yet: {error}"
+            self.findings.append(Finding(source=error.path, message=message, severity="warning"))
 
     def cancel(self, runs: Iterable[str] | None = None) -> int:
         """Cancel running attempts and wait up to a minute; return how many were cancelled."""
@@ -135,7 +146,7 @@ class Detached:
             for run, engine in list(waiting.items()):
                 ended = engine.poll(self.manifest.state(run).ticket)
                 if ended is not None:
-                    self._settle(run, ended)
+                    self._settle_or_report(run, ended)
                     del waiting[run]
         return len(cancelled)
 

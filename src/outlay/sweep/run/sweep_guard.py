@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from outlay.clock import SYSTEM, Clock
-from outlay.errors import InvalidValue, OutlayError
+from outlay.errors import InvalidValue
 from outlay.guard.balance import Hold
 from outlay.guard.budget_guard import BudgetGuard
 from outlay.guard.captures import run_part
@@ -29,7 +29,8 @@ from outlay.guard.errors import (
 )
 from outlay.guard.gate import Leaseholder
 from outlay.guard.lease import Terms
-from outlay.guard.spend_log import FileSpendLog, is_url, open_book, open_log
+from outlay.guard.polled_log import PolledLog
+from outlay.guard.spend_log import FileSpendLog, is_url, open_book
 from outlay.ledger import derive_attempts, read_identity, read_lives
 from outlay.rates import cost_at_most, cost_to_last_record
 from outlay.record.supervision import latest_supervision
@@ -139,11 +140,15 @@ def ceiling_text(manifest: SweepManifest) -> str:
 
 
 def head_of(root: Path) -> str:
-    """Return the hash of the last line of a sweep's spend log; "" without a readable one."""
+    """Return the hash of the last line of a sweep's spend log; "" without a readable one.
+
+    A book that is away is not waited for.
+    """
+    log = PolledLog(log_of(root))
     try:
-        return open_log(log_of(root)).head()
-    except OutlayError:
-        return ""
+        return log.ask("head", (log.book or FileSpendLog(Path(log.name))).head).value or ""
+    finally:
+        log.close()
 
 
 # A share of a book.
