@@ -112,6 +112,26 @@ def test_a_sweep_keeps_to_its_own_limit_within_a_larger_book(
     assert again.of_status("skipped")
 
 
+def test_a_ceiling_that_is_lowered_while_a_sweep_runs_stays_lowered(
+    tmp_path: Path, team: TeamDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    book, go = new_book(team, monkeypatch, "500 USD"), tmp_path / "go"
+    script = f"until test -e {go}; do sleep 0.05; done"
+    longer = {"mode": "iso_time", "limit": "100s"}
+    grid = write_grid(tmp_path, script, {"book": book}, budget=longer)
+    harness = start_outlay("sweep", "run", grid, "--yes")
+    root = tmp_path / "sweep"
+    until(lambda: root.exists() and len(read_events(root)) == 1, "a run")
+    guard_of(book).set_ceiling("2 USD", "less")
+    go.touch()
+    assert harness.wait() == 3
+    assert str(guard_of(book).ceilings.whole) == "2.00 USD"
+    assert guard_of(book).findings() == ()  # Nothing was raised.
+    assert [line.op_label for line in guard_of(book).log.lines() if isinstance(line, Held)] == [
+        f"{read_manifest(root).about['label']}/001_group00_00"
+    ]
+
+
 def test_a_path_is_that_of_a_log_beside_the_grid(tmp_path: Path) -> None:
     BudgetGuard("5 USD", tmp_path / "spend.jsonl", environ={}).note("opened")
     grid = write_grid(tmp_path / "grids", "exit 0", {"book": "../spend.jsonl", "limit": "4 USD"})

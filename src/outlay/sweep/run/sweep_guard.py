@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -176,23 +177,41 @@ class BookShare:
 
 
 class _BookGuard(BudgetGuard):
-    """The guard of a book, which also refuses what passes the sweep's own limit."""
+    """The guard of a book, which also refuses what passes the sweep's own limit.
+
+    Attributes:
+        current: Returns a guard with the ceiling that the book states now: a sweep may run for
+            weeks, and must not bring back a ceiling that was lowered meanwhile.
+    """
 
     share: BookShare
+    current: Callable[[], BudgetGuard]
 
     def authorize(
         self, op_label: str, estimated_usd: object, *, least_usd: object = None, **more: Any
     ) -> Hold:
         """Hold what fits into the sweep's limit and into those of the book."""
         asked = self._fitting(estimated_usd, least_usd)
-        return super().authorize(op_label, asked, least_usd=least_usd, **more)
+        return self.current().authorize(op_label, asked, least_usd=least_usd, **more)
 
     def extend(
         self, hold: Hold | str, more_usd: object, *, least_usd: object = None, **more: Any
     ) -> Hold:
         """Hold more, as ``authorize`` does."""
         asked = self._fitting(more_usd, least_usd)
-        return super().extend(hold, asked, least_usd=least_usd, **more)
+        return self.current().extend(hold, asked, least_usd=least_usd, **more)
+
+    def void(self, hold: Hold | str, reason: str, **more: Any) -> None:
+        """Release a hold."""
+        self.current().void(hold, reason, **more)
+
+    def record_actual(self, op_label: str, actual_usd: object, **more: Any) -> Captured:
+        """Record the cost of an operation."""
+        return self.current().record_actual(op_label, actual_usd, **more)
+
+    def correct(self, op_label: str, difference_usd: object, reason: str, **more: Any) -> None:
+        """Add a difference to the cost of an operation."""
+        self.current().correct(op_label, difference_usd, reason, **more)
 
     def own_holds(self) -> tuple[Hold, ...]:
         """Return the sweep's open holds, oldest first."""
@@ -228,7 +247,10 @@ def _open_share(book: str, share: BookShare, clock: Clock) -> _BookGuard:
     Raises:
         Refused: It can't be read, states no ceiling, or has another currency than the limit.
     """
-    guard = _BookGuard.of_log(book if is_url(book) else Path(book), clock=clock)
+    name = book if is_url(book) else Path(book)
+    opened = open_book(book, clock=clock) if is_url(book) else None
+    guard = _BookGuard.of_log(name, clock=clock, log=opened)
+    guard.current = partial(BudgetGuard.of_log, name, clock=clock, log=opened)
     guard.share, limit = share, share.limit
     if limit is not None and limit.currency != guard.currency:
         raise CeilingUnusable(shown_book(book), str(limit), f"a limit in {guard.currency}")
