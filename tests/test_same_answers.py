@@ -22,7 +22,7 @@ from ledgers import START_NS, Segment, dollars
 from outlay.cli.execute import last_line
 from outlay.clock import ManualClock, utc_text
 from outlay.cost.charges import month_window
-from outlay.export.live_runs import LiveReading, read_guards
+from outlay.export.live_runs import LiveReading, polled_logs, read_guards
 from outlay.export.prometheus import exposition
 from outlay.guard.entries import Rental, Vendor
 from outlay.guard.rental.watch import remember_log
@@ -467,7 +467,7 @@ def test_spend_log_and_cost_books_have_the_same_total(guarded: Path, clock: Manu
     books = BookReader(clock=clock)
     (standing,) = guard_page(PageQuery(path="/guard"), books).document["standings"]
     (shown,) = said("guard", "status", "--log", log)["scopes"]
-    guards = tuple(read_guards([log], []))
+    guards = tuple(read_guards(polled_logs([log]), []))
     reading = LiveReading(t_ns=1, runs=(), guards=guards, findings=())
     (line,) = [x for x in exposition(reading).splitlines() if x.startswith("outlay_guard_captured")]
     summary = said("cost", "summary")

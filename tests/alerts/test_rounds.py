@@ -85,7 +85,7 @@ class Desk:
         self.home, self.clock = home, clock
         self.said: list[str] = []
         self.logs = logs
-        self._watch = AlertWatch(self.said.append, log_paths=lambda: self.logs, clock=clock)
+        self._watch = AlertWatch(self.said.append, logs=lambda: self.logs, clock=clock)
 
     def rules(self, *rules: str, to: str = "stderr = true") -> None:
         text = "".join(f"[[alerts.rule]]\n{rule}\n" for rule in rules)

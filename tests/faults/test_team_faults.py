@@ -45,6 +45,26 @@ def holds(log: PostgresSpendLog) -> list[str]:
     return [line.hold for line in log.lines() if isinstance(line, Held)]
 
 
+def test_a_line_that_others_write_during_a_read_is_not_missing(
+    team: TeamDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is remembered on this machine, and the snapshot of the reader is older."""
+    writer = team.log()
+    reader = team.log(writer.name.url)
+    hold(writer, "a")
+    begin = reader._begin
+
+    def begin_before_a_write(*, writes: bool) -> object:
+        head = begin(writes=writes)
+        hold(writer, "b")
+        return head
+
+    monkeypatch.setattr(reader, "_begin", begin_before_a_write)
+    assert [each.id for each in reader.look(Books.open_holds)] == ["a"]
+    monkeypatch.undo()
+    assert [each.id for each in reader.look(Books.open_holds)] == ["a", "b"]
+
+
 # -- a connection that breaks ----------------------------------------------------------------------
 
 

@@ -82,16 +82,16 @@ class Evidence:
     @property
     def heads(self) -> dict[str, str]:
         """The hash of the last line of each spend log: a later rollback shows against it."""
-        return {str(guard.log_path): guard.head for guard in self.live.guards}
+        return {guard.log_path: guard.head for guard in self.live.guards}
 
 
 class EvidenceReader:
     """Reads the evidence of each round, following the logs of live runs."""
 
-    def __init__(self, store: Engine, log_paths: Sequence[Path], *, clock: Clock = SYSTEM) -> None:
+    def __init__(self, store: Engine, logs: Sequence[str | Path], *, clock: Clock = SYSTEM) -> None:
         self._store = store
-        self._log_paths = tuple(log_paths)
-        self._live = LiveRuns(store, log_paths, clock=clock)
+        self._files = tuple(each for each in logs if isinstance(each, Path))  # Of rentals.
+        self._live = LiveRuns(store, logs, clock=clock)
         self._clock = clock
         self._stops: dict[str, str | None] = {}
 
@@ -99,7 +99,7 @@ class EvidenceReader:
         """Return the evidence of now; what cannot be read is a finding."""
         live = self._live.read()
         now_ns = live.t_ns
-        rented, findings = living_rentals(self._log_paths, clock=self._clock)
+        rented, findings = living_rentals(self._files, clock=self._clock)
         recent = list_runs(self._store, RunFilter(since_ns=now_ns - _A_DAY_NS))
         return Evidence(
             t_ns=now_ns,
@@ -112,6 +112,10 @@ class EvidenceReader:
             price_changes=tuple(alerts(self._store, since_ns=now_ns - _A_DAY_NS)),
             findings=(*live.findings, *findings),
         )
+
+    def close(self) -> None:
+        """Close the connections to books."""
+        self._live.close()
 
     def _stopped(self, recent: Sequence[RunRow], now_ns: int) -> Iterator[BudgetStop]:
         """Yield runs that their budget ended between two rounds, so that no round saw 100 %."""

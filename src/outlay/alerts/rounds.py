@@ -139,15 +139,15 @@ class AlertWatch:
         self,
         say: Callable[[str], None],
         *,
-        log_paths: Callable[[], tuple[Path, ...]] = known_logs,
+        logs: Callable[[], tuple[str | Path, ...]] = known_logs,
         clock: Clock = SYSTEM,
     ) -> None:
         self._say = say
-        self._log_paths = log_paths
+        self._logs = logs
         self._clock = clock
         self._said: set[str] = set()
         self._reader: EvidenceReader | None = None
-        self._read_paths: tuple[Path, ...] = ()
+        self._read_logs: tuple[str | Path, ...] = ()
 
     def round(self) -> AlertRound | None:
         """Evaluate, send, and write the state; None without rules, or if another process does it.
@@ -188,7 +188,7 @@ class AlertWatch:
 
         now_ns = self._clock.wall_ns()
         period = Window(now_ns - rule.lasting.ns, now_ns)
-        digest = read_digest(open_store(), self._log_paths(), period, now_ns)
+        digest = read_digest(open_store(), self._logs(), period, now_ns)
         return to_markdown(digest_document(digest))
 
     def look(self) -> AlertRound:
@@ -199,11 +199,17 @@ class AlertWatch:
         return AlertRound(alerts=found, state=state, findings=findings)
 
     def _evidence(self) -> Evidence:
-        paths = self._log_paths()
-        if self._reader is None or paths != self._read_paths:
-            self._reader = EvidenceReader(open_store(), paths, clock=self._clock)
-            self._read_paths = paths
+        logs = self._logs()
+        if self._reader is None or logs != self._read_logs:
+            self.close()
+            self._reader = EvidenceReader(open_store(), logs, clock=self._clock)
+            self._read_logs = logs
         return self._reader.read()
+
+    def close(self) -> None:
+        """Close the connections to books."""
+        if self._reader is not None:
+            self._reader.close()
 
 
 def _deliver(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -34,9 +35,9 @@ from outlay.clock import SYSTEM, utc_datetime, utc_text
 from outlay.decoding import LARGEST_TABLE, BadDocument, read_text
 from outlay.errors import Finding, InvalidValue, MissingExtra, OutlayError
 from outlay.export.csv_files import export_csv
-from outlay.export.live_runs import LiveRuns
+from outlay.export.live_runs import LiveReading, LiveRuns
 from outlay.export.prometheus import MetricsServer, exposition, read_token, write_textfile
-from outlay.guard.rental.watch import known_logs
+from outlay.export.spend_logs import shown_logs
 from outlay.ledger import Price, Record, Unknown, kind_of, read_run
 from outlay.prices.current import read_rates
 from outlay.runs.accounting.sacct import Accounts, read_accounts
@@ -155,23 +156,27 @@ def show_prometheus(
 
     Example: outlay export prometheus --port 9464
     """
-    live = LiveRuns(open_store(), tuple(log) if log else known_logs())
-    if port is not None:
-        if textfile is not None:
-            raise InvalidValue("--textfile", str(textfile), "either --port or --textfile, not both")
-        _serve((host, port), live, None if token_file is None else read_token(token_file))
-    elif textfile is not None:
-        _write_textfile(textfile, live, every)
-    elif every is not None:
-        raise InvalidValue("--every", every, "--textfile FILE as well")
-    else:
-        reading = live.read()
-        if as_json:
-            print_json({"runs": [run.values | run.facts for run in reading.runs],
-                        "guards": reading.guards, "findings": reading.findings})  # fmt: skip
+    with closing(LiveRuns(open_store(), shown_logs(log))) as live:
+        if port is not None:
+            if textfile is not None:
+                expected = "either --port or --textfile, not both"
+                raise InvalidValue("--textfile", str(textfile), expected)
+            _serve((host, port), live, None if token_file is None else read_token(token_file))
+        elif textfile is not None:
+            _write_textfile(textfile, live, every)
+        elif every is not None:
+            raise InvalidValue("--every", every, "--textfile FILE as well")
         else:
-            typer.echo(exposition(reading), nl=False)
-        print_findings(reading.findings, to=errors)
+            _print_metrics(live.read(), as_json=as_json)
+
+
+def _print_metrics(reading: LiveReading, *, as_json: bool) -> None:
+    if as_json:
+        print_json({"runs": [run.values | run.facts for run in reading.runs],
+                    "guards": reading.guards, "findings": reading.findings})  # fmt: skip
+    else:
+        typer.echo(exposition(reading), nl=False)
+    print_findings(reading.findings, to=errors)
 
 
 def _write_textfile(path: Path, live: LiveRuns, every: str | None) -> None:

@@ -322,9 +322,11 @@ UserCommand = Annotated[
     list[str] | None, typer.Argument(metavar="-- CMD...", help="The command and its arguments.")
 ]
 SpendLogs = Annotated[
-    list[Path] | None,
+    list[str] | None,
     typer.Option(
-        "--log", metavar="PATH", help="A spend log; default: every one known on this machine."
+        "--log",
+        metavar="PATH",
+        help="A spend log, or a book's URL; default: every one known on this machine.",
     ),
 ]
 Png = Annotated[

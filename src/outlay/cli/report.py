@@ -27,9 +27,9 @@ from outlay.cli.output import (
 )
 from outlay.clock import SYSTEM, parse_moment
 from outlay.errors import Finding, InvalidValue, MissingExtra
+from outlay.export.spend_logs import shown_logs
 from outlay.files import write_whole
 from outlay.goodput.timeline import Window
-from outlay.guard.rental.watch import known_logs
 from outlay.report.compared_runs import compare_document
 from outlay.report.digest import Digest, digest_document, read_digest
 from outlay.report.document import Document, to_html, to_markdown
@@ -123,9 +123,24 @@ def show_web(
     token_file: Annotated[
         Path | None, typer.Option(metavar="FILE", help="File with the token; default: a new token.")
     ] = None,
+    user_header: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Header in which a reverse proxy names the user, such as X-Remote-User; it is "
+            "believed from --proxy only, and refused from others.",
+        ),
+    ] = None,
+    proxy: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="ADDRESS", help="Address from which the reverse proxy connects. Repeatable."
+        ),
+    ] = None,
     hide_people: Annotated[
         bool, typer.Option("--hide-people", help="Show numbers instead of users' names.")
     ] = False,
+    log: SpendLogs = None,
     as_json: AsJson = False,
 ) -> None:
     """Show runs, money and sweeps in a browser, live.
@@ -141,6 +156,7 @@ def show_web(
     try:
         from outlay.web.access import ServerAddress
         from outlay.web.server import WebServer, metrics_route, serve
+        from outlay.web.viewer import ProxyUsers
     except ImportError as error:
         raise MissingExtra("outlay web", "web") from error
     from outlay.alerts.rounds import AlertWatch
@@ -151,12 +167,13 @@ def show_web(
 
     place = ServerAddress(
         host=host, port=port, names=tuple(name or ()), unix_socket=unix_socket,
-        token_file=token_file,
+        token_file=token_file, users=ProxyUsers.parse(user_header, proxy or ()),
     )  # fmt: skip
     warnings = [_PLAIN_HTTP] if place.is_exposed else []
+    logs = shown_logs(log)
 
     def announce(url: str) -> None:
-        AlertWatch(say).run_in_thread(_ALERTS_EVERY_S)
+        AlertWatch(say, logs=lambda: logs).run_in_thread(_ALERTS_EVERY_S)
         if as_json:
             print_json({"url": url, "warnings": warnings})
             return
@@ -169,9 +186,14 @@ def show_web(
             webbrowser.open(url)
 
     people = People(hidden=hide_people)
-    live = LiveRuns(open_store(), known_logs())
+    live = LiveRuns(open_store(), logs)
     more = [metrics_route(live, people.name)]
-    serve(WebServer(BookReader(people=people)), place, announce, more)
+    books = BookReader(people=people, logs=logs)
+    try:
+        serve(WebServer(books), place, announce, more)
+    finally:
+        live.close()
+        books.close()
 
 
 def has_display(environ: Mapping[str, str]) -> bool:
@@ -247,8 +269,7 @@ def show_digest(
     start_ns = parse_moment(since, name="--since", now_ns=now_ns)
     if start_ns >= now_ns:
         raise InvalidValue("--since", since, "an instant in the past")
-    logs = tuple(log) if log else known_logs()
-    digest = read_digest(open_store(), logs, Window(start_ns, now_ns), now_ns)
+    digest = read_digest(open_store(), shown_logs(log), Window(start_ns, now_ns), now_ns)
     document = digest_document(digest)
     if as_json:
         print_json(_digest_json(digest))

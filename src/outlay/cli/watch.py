@@ -29,6 +29,7 @@ from outlay.cli.output import (
 from outlay.clock import SYSTEM
 from outlay.errors import Finding, InvalidValue, OutlayError, Refused
 from outlay.escaping import one_line
+from outlay.export.spend_logs import shared_logs
 from outlay.files import write_whole
 from outlay.guard.budget_guard import BudgetGuard
 from outlay.guard.rental.watch import (
@@ -39,6 +40,7 @@ from outlay.guard.rental.watch import (
     remember_log,
     start_watcher,
 )
+from outlay.guard.spend_log import is_url
 from outlay.store import outlay_home
 from outlay.store.home import settings_path
 from outlay.units import Duration
@@ -68,24 +70,33 @@ def show_watch(
 
     Example: outlay watch --install
     """
-    given = tuple(_log_file(path) for path in log or ())
+    given: tuple[str | Path, ...] = tuple(
+        name if is_url(name) else _log_file(Path(name)) for name in log or ()
+    )
     pause_s = Duration.parse(every, name="--every").seconds
-    for path in given:
-        remember_log(path)
+    for name in given:
+        if isinstance(name, Path):
+            remember_log(name)
+
+    def logs() -> tuple[str | Path, ...]:
+        return given or (*known_logs(), *shared_logs())
+
     if check:
-        raise typer.Exit(_show_check(given or known_logs(), as_json=as_json))
+        raise typer.Exit(_show_check(logs(), as_json=as_json))
     if install:
         _show_install(as_json=as_json)
         return
-    alerts = AlertWatch(say, log_paths=lambda: given or known_logs())
+    alerts = AlertWatch(say, logs=logs)
     while True:
-        for path in given or known_logs():
-            _tend(path)
+        for name in logs():
+            if isinstance(name, Path):  # Books have no rentals.
+                _tend(name)
         try:
             alerts.round()
         except (OutlayError, OSError) as error:  # Bad rules must not delay the end of a rental.
             say(str(error))
         if once:
+            alerts.close()
             return
         SYSTEM.sleep(pause_s)
 
@@ -117,9 +128,11 @@ def _log_file(path: Path) -> Path:
     return file.absolute()
 
 
-def _show_check(log_paths: tuple[Path, ...], *, as_json: bool) -> int:
-    alerts = AlertWatch(say, log_paths=lambda: log_paths).look()
-    rented, findings = living_rentals(log_paths)
+def _show_check(logs: tuple[str | Path, ...], *, as_json: bool) -> int:
+    watch = AlertWatch(say, logs=lambda: logs)
+    alerts = watch.look()
+    watch.close()
+    rented, findings = living_rentals(tuple(each for each in logs if isinstance(each, Path)))
     findings += (each for each in alerts.findings if each not in findings)
     needed = [
         *(["ends rentals whose watcher dies"] if rented else []),

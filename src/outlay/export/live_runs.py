@@ -5,23 +5,28 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from sqlalchemy import Engine
 
 from outlay.clock import SYSTEM, Clock
-from outlay.errors import Finding, OutlayError
+from outlay.errors import Finding
 from outlay.guard.balance import ScopeStanding
-from outlay.guard.budget_guard import BudgetGuard
+from outlay.guard.polled_log import PATIENCE_S, PolledLog
 from outlay.runs.reading import RunReading
 from outlay.runs.run_poller import RunPoller
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GuardReading:
-    """The balances of the scopes of one spend log, and the hash of its last line."""
+    """The balances of the scopes of one spend log, and the hash of its last line.
 
-    log_path: Path
+    Attributes:
+        log_path: Its path, or what may be shown of a book's URL.
+    """
+
+    log_path: str
     head: str
     standings: tuple[ScopeStanding, ...]
 
@@ -40,9 +45,9 @@ class LiveRuns:
     """Polls live runs, and the ceilings of some spend logs."""
 
     def __init__(
-        self, store: Engine, log_paths: Sequence[Path] = (), *, clock: Clock = SYSTEM
+        self, store: Engine, logs: Sequence[str | Path] = (), *, clock: Clock = SYSTEM
     ) -> None:
-        self._log_paths = tuple(dict.fromkeys(path.absolute() for path in log_paths))
+        self._logs = polled_logs(logs, clock=clock)
         self._clock = clock
         self._poller = RunPoller(store, clock=clock, cached=False)
         self._lock = threading.Lock()  # A server polls from several threads.
@@ -53,19 +58,34 @@ class LiveRuns:
         with self._lock:
             runs = self._poller.running()
             findings = [*self._poller.findings, *self._poller.unread]
-        guards = read_guards(self._log_paths, findings, clock=self._clock)
+        guards = read_guards(self._logs, findings)
         return LiveReading(t_ns=now_ns, runs=tuple(runs), guards=guards, findings=tuple(findings))
 
+    def close(self) -> None:
+        """Close the connections to books."""
+        for log in self._logs:
+            log.close()
 
-def read_guards(
-    log_paths: Sequence[Path], findings: list[Finding], *, clock: Clock = SYSTEM
-) -> tuple[GuardReading, ...]:
-    """Return the balances of some spend logs; one that cannot be read is added to findings."""
+
+def polled_logs(
+    names: Sequence[str | Path], *, clock: Clock = SYSTEM, patience_s: float = PATIENCE_S
+) -> tuple[PolledLog, ...]:
+    """Return spend logs by path or URL, each once."""
+    full = dict.fromkeys(each.absolute() if isinstance(each, Path) else each for each in names)
+    return tuple(PolledLog(name, clock=clock, patience_s=patience_s) for name in full)
+
+
+def read_guards(logs: Sequence[PolledLog], findings: list[Finding]) -> tuple[GuardReading, ...]:
+    """Return the balances of some spend logs as of now; others are added to findings."""
     found = []
-    for path in log_paths:
-        try:
-            guard = BudgetGuard.of_log(path, clock=clock)
-            found.append(GuardReading(log_path=path, head=guard.head, standings=guard.standings()))
-        except (OutlayError, OSError) as error:
-            findings.append(Finding(source=str(path), message=str(error)))
+    for log in logs:
+        polled = log.ask("balances", partial(_read_guard, log))
+        if polled.value is not None and not polled.problem:
+            found.append(polled.value)
+        findings += polled.findings(log.shown)
     return tuple(found)
+
+
+def _read_guard(log: PolledLog) -> GuardReading:
+    guard = log.open()
+    return GuardReading(log_path=log.shown, head=guard.head, standings=guard.standings())

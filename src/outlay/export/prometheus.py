@@ -56,7 +56,7 @@ def exposition(reading: LiveReading, user_shown: Callable[[str], str] = str) -> 
         for standing in guard.standings:
             scope = standing.scope
             # A day or month is labelled by its kind alone, so that its series continues.
-            about = {"log": str(guard.log_path), "scope": str(ScopePattern.of_scope(scope))}
+            about = {"log": guard.log_path, "scope": str(ScopePattern.of_scope(scope))}
             unit = standing.limit.currency.lower()
             for name, money, text in (
                 ("ceiling", standing.limit, "The ceiling of a scope of a spend log."),

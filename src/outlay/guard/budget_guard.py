@@ -62,6 +62,7 @@ from outlay.guard.entries import (
 from outlay.guard.errors import CeilingUnusable
 from outlay.guard.scopes import BUFFER, lab_of
 from outlay.guard.spend_log import (
+    BookLog,
     FileSpendLog,
     LogName,
     MemorySpendLog,
@@ -148,24 +149,27 @@ class BudgetGuard:
         *,
         clock: Clock = SYSTEM,
         environ: Mapping[str, str] | None = None,
+        log: BookLog | None = None,
     ) -> Self:
         """Return the guard of an existing log, with the ceiling of its manifest or last line.
+
+        ``log`` is the book of that name, if it is open already.
 
         Raises:
             CeilingUnusable: Neither states a ceiling, nor does the environment.
         """
         environ = os.environ if environ is None else environ
-        log = open_log(log_path, clock=clock)
-        is_file = isinstance(log, FileSpendLog)
-        name = str(log_path) if isinstance(log, FileSpendLog) else str(log.name)
+        opened = log or open_log(log_path, clock=clock)
+        is_file = isinstance(opened, FileSpendLog)
+        name = str(log_path) if isinstance(opened, FileSpendLog) else str(opened.name)
         manifest = manifest_path(Path(log_path)) if is_file else None
-        ceiling, unit = log.look(
+        ceiling, unit = opened.look(
             lambda books: (stated_ceiling(manifest, books, environ, log=name), books.unit)
         )
         currency = str(unit if ceiling is None else ceiling.unit)
         guard = cls(ceiling, log_path, currency=currency, clock=clock, environ=environ)
         if not is_file and not isinstance(guard.log, MemorySpendLog):
-            guard.log = log  # One connection is enough.
+            guard.log = opened  # One connection is enough.
         guard._follows_manifest = True
         return guard
 
@@ -522,17 +526,21 @@ class BudgetGuard:
 
     @property
     def remaining(self) -> float:
-        """What can still be held: of the tightest limit that applies; negative if exceeded."""
+        """What is left of the ceiling, or of the tightest limit; negative once it is exceeded."""
+        ceilings = self.ceilings
+        if ceilings.whole is not None and not ceilings.scoped:
+            return float(amount_of(ceilings.whole.micros - self._committed()))
+        return float(self.room().amount)
+
+    def room(self, lab: str = BUFFER) -> Money:
+        """Return how much more this user can hold in a lab today: of the tightest limit."""
 
         def ask(books: Books) -> Money:
             now = self._moment(books, needs_ceiling=True)
-            if now.ceilings.whole is not None and not now.ceilings.scoped:
-                committed = books.committed(at_ns=now.wall_ns)
-                return now.ceilings.whole - self.unit.money(committed)
-            payer, day = now.payer(BUFFER), now.day(books)
+            payer, day = now.payer(lab), now.day(books)
             return room(books, now.ceilings, payer, day, at_ns=now.wall_ns)
 
-        return float(self._look(ask).amount)
+        return self._look(ask)
 
     @property
     def head(self) -> str:

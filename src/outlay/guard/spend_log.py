@@ -923,6 +923,9 @@ class BookLog(SpendLog, Protocol):
     def name(self) -> BookUrl:
         """Its URL."""
 
+    def stamp(self) -> object:
+        """Return a value that changes with every line, by one cheap query."""
+
 
 def _lost_scheme(path: Path) -> str:
     """Return the scheme of a URL that a path was made of, which lost a slash; else ""."""

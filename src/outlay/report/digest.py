@@ -21,7 +21,7 @@ from outlay.cost.forecast import PAST_DAYS, Estimate, forecast_month
 from outlay.cost.spending import Spending, SpendItem
 from outlay.cost.thresholds import percent_used
 from outlay.errors import Finding, OutlayError
-from outlay.export.live_runs import GuardReading, read_guards
+from outlay.export.live_runs import GuardReading, polled_logs, read_guards
 from outlay.goodput import phases as ph
 from outlay.goodput.follower import RunView, read_view
 from outlay.goodput.timeline import Window
@@ -38,6 +38,7 @@ from outlay.units.shown import amount_text, decimals_of, graded, money_text, ran
 
 NEAR_PERCENT = 75
 """Used share of a budget or ceiling from which the digest lists it."""
+_PATIENCE_S = 30.0  # for a database
 ADVICE = 3
 _ADVISED_RUNS = 50
 IN_NO_RUN, UNKNOWN = "in no run", "not recorded"
@@ -109,8 +110,8 @@ class Digest:
         return dict(order)
 
 
-def read_digest(store: Engine, log_paths: Sequence[Path], period: Window, now_ns: int) -> Digest:
-    """Return the digest of a period, with the ceilings of the spend logs in ``log_paths``."""
+def read_digest(store: Engine, logs: Sequence[str | Path], period: Window, now_ns: int) -> Digest:
+    """Return the digest of a period, with the ceilings of spend logs."""
     findings = refresh_books(store, now_ns)
     reading = read_spending(store, now_ns, damage=findings)
     spending = reading.spending
@@ -118,7 +119,7 @@ def read_digest(store: Engine, log_paths: Sequence[Path], period: Window, now_ns
     runs = {row.run_id: row for row in list_runs(store)}
     views = dict(_views(spending, runs, period, now_ns, findings))
     parts = tuple(spent_parts(spending.spends, views, period))
-    guards = read_guards(log_paths, findings)
+    guards = _guards(logs, findings)
     seen = [row for row in runs.values() if period.start_ns <= row.last_seen_ns < period.end_ns]
     return Digest(
         period=period,
@@ -127,9 +128,18 @@ def read_digest(store: Engine, log_paths: Sequence[Path], period: Window, now_ns
         limits=tuple(_limits(CostBook(store), guards)),
         months=forecast_month(spending, now_ns),
         advice=tuple(_advice(views)),
-        heads={str(guard.log_path): guard.head for guard in guards},
+        heads={guard.log_path: guard.head for guard in guards},
         findings=(*findings, *spending.unpriced_finding()),
     )
+
+
+def _guards(names: Sequence[str | Path], findings: list[Finding]) -> tuple[GuardReading, ...]:
+    logs = polled_logs(names, patience_s=_PATIENCE_S)
+    try:
+        return read_guards(logs, findings)
+    finally:
+        for log in logs:
+            log.close()
 
 
 def _views(

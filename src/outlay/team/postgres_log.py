@@ -73,6 +73,7 @@ _MOST_DIFFERENCES: Final = 5
 _WRITE: Final = "BEGIN"
 _READ: Final = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 _TURN: Final = "SELECT * FROM outlay.turn(%s, %s, %s, %s, %s)"
+_STAMP: Final = "SELECT seq, hash FROM outlay.book WHERE name = %s"
 _SNAPSHOT: Final = """SELECT seq, root FROM outlay.snapshot
 WHERE book = %s AND shape = %s ORDER BY seq DESC LIMIT 1"""
 _ENTRIES: Final = """SELECT seq, before, line FROM outlay.entry
@@ -202,6 +203,15 @@ class PostgresSpendLog(SpendLog):
             self._refuse(self._catch_up(head))
             self._remember()
             return ask(self._books)
+
+    def stamp(self) -> tuple[int, str]:
+        """Return number and hash of the last entry, which change with every line."""
+        with self._turn():
+            found = self._session.run([(_STAMP, (self.name.book,))])[0]
+        if not found:
+            raise self._unusable("there is no book of this name", "`outlay team init` makes one.")
+        seq, digest = found[0]
+        return seq, digest
 
     def head(self) -> str:
         """Return the hash of the last line; empty if there is none."""
@@ -363,8 +373,12 @@ class PostgresSpendLog(SpendLog):
     @contextmanager
     def _transaction(self, *, writes: bool) -> Iterator[BookHead]:
         """Begin a transaction, under the book's lock if it writes; roll back what is left open."""
+        # Before a reader's snapshot: a line that others write and remember later is not missing.
+        self._remembered = self._memory.seen()
         head = self._begin(writes=writes)
         try:
+            if writes:  # Who accepted the book before this turn has replaced the file.
+                self._remembered = self._memory.seen(keep=True)
             yield head
         finally:
             self._memory.release()
@@ -426,8 +440,7 @@ class PostgresSpendLog(SpendLog):
             is_continued = is_known and self._continue(head)
             if not is_continued:
                 self._start_over(head)
-            link, self._remembered = self._scanned.link, self._memory.seen(keep=True)
-            known = self._remembered.head
+            link, known = self._scanned.link, self._remembered.head
             is_doubtful = not is_continued or (known is not None and known.offset > link.offset)
             if is_doubtful and (missing := self._missing(head, link, self._books)):
                 return missing
@@ -497,7 +510,7 @@ class PostgresSpendLog(SpendLog):
 
     def _missing(self, head: BookHead, link: Link, books: Books) -> tuple[MissingLine, ...]:
         """Return the lines that this process or this machine has seen, and the book lacks."""
-        known = {seen for seen in (self._seen, self._memory.seen().head) if seen is not None}
+        known = {seen for seen in (self._seen, self._remembered.head) if seen is not None}
         unknown = [seen for seen in known if seen.hash not in (link.hash, *books.given_up)]
         problem = "it ends at byte {}; lines up to byte {} were seen"
         return tuple(

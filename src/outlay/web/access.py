@@ -27,6 +27,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from outlay.errors import InvalidValue
 from outlay.export.prometheus import is_authorized
 from outlay.files import read_own
+from outlay.web.viewer import NOBODY, ProxyUsers
 
 TOKEN: Final = "token"  # noqa: S105 - the name of a parameter
 LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1"})
@@ -57,11 +58,13 @@ class Access:
 
     Attributes:
         cookie: The value that a browser gets in exchange for the token.
+        users: Who may say in whose name a request is made.
     """
 
     token: str
     hosts: frozenset[str] = LOOPBACK
     cookie: str = field(default_factory=new_token)
+    users: ProxyUsers = NOBODY
 
     def refusal(self, request: Request) -> Response | None:
         """Return the response to a refused request; None if it is allowed."""
@@ -70,6 +73,8 @@ class Access:
         name, port = _split_host(request.headers.get("host", ""))
         if name not in self.hosts or not re.fullmatch("[0-9]*", port, re.ASCII):
             return _plain("The Host header does not name this server: see --name.", 421)
+        if (refused := self.users.refusal(request.scope)) is not None:
+            return refused
         if len(request.url.query) > _LONGEST_QUERY:
             return _plain("The query is too long.", 414)
         given = request.query_params.get(TOKEN)
@@ -158,6 +163,7 @@ class ServerAddress:
         names: The host names and addresses that browsers open; none for ``host``.
         unix_socket: A file instead of a port: on a login node all users share loopback.
         token_file: Holds the token; required to listen beyond loopback.
+        users: Who may say in whose name a request is made.
     """
 
     host: str = "127.0.0.1"
@@ -165,6 +171,7 @@ class ServerAddress:
     names: tuple[str, ...] = ()
     unix_socket: Path | None = None
     token_file: Path | None = None
+    users: ProxyUsers = NOBODY
 
     def token(self) -> str:
         """Return the token: that of the file, else a random one.

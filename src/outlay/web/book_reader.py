@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import hashlib
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from outlay.clock import SYSTEM, Clock
 from outlay.errors import OutlayError
 from outlay.goodput.timeline import Window
+from outlay.guard.polled_log import PolledLog
 from outlay.report.files import SweepAccount, read_sweep
 from outlay.runs.collect import log_stamp
 from outlay.runs.run_poller import REFRESH_NS, RunPoller, inbox_stamp
@@ -60,12 +61,24 @@ class AnswerCache:
         found: Answer = self._answers[key]
         return found
 
+    def drop(self, key: Hashable) -> None:
+        """Forget an answer."""
+        self._answers.pop(key, None)
+
 
 class BookReader:
     """Reads what pages show on demand, and caches it briefly."""
 
-    def __init__(self, *, clock: Clock = SYSTEM, people: People | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        clock: Clock = SYSTEM,
+        people: People | None = None,
+        logs: Sequence[str | Path] = (),
+    ) -> None:
         self.clock = clock
+        self.logs = tuple(logs)
+        self._polled: dict[str | Path, PolledLog] = {}
         self.people = people or People(hidden=False)
         self.store: Engine = open_store()
         self.cache = AnswerCache()
@@ -77,6 +90,17 @@ class BookReader:
     def now_ns(self) -> int:
         """The present, UTC."""
         return self.clock.wall_ns()
+
+    def polled(self, name: str | Path) -> PolledLog:
+        """Return a spend log; a book has one connection, whatever shows it."""
+        if name not in self._polled:
+            self._polled[name] = PolledLog(name, clock=self.clock)
+        return self._polled[name]
+
+    def close(self) -> None:
+        """Close the connections to books."""
+        for log in self._polled.values():
+            log.close()
 
     # Runs
 

@@ -4,73 +4,151 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
 from typing import Final
 
+from outlay.clock import Clock, utc_text
 from outlay.errors import Finding, OutlayError
-from outlay.files import FileStamp
 from outlay.guard.balance import Hold, ScopeStanding
-from outlay.guard.budget_guard import BudgetGuard
 from outlay.guard.entries import AnyLine, line_kind, micros_of
+from outlay.guard.errors import SpendLogUnusable
+from outlay.guard.polled_log import Polled, PolledLog
 from outlay.guard.rental.watch import known_logs
-from outlay.guard.spend_log import Verification
+from outlay.guard.spend_log import Verification, is_url
 from outlay.report import html
 from outlay.report.document import Figure, blocks_html
 from outlay.report.html import Cell
 from outlay.store.runs import list_runs
-from outlay.sweep.run.sweep_guard import SPEND_LOG
+from outlay.sweep.run.sweep_guard import log_of
 from outlay.units import Money
 from outlay.web.book_reader import BookReader
 from outlay.web.page import Page, PageQuery, chip, findings_list, tabs
 
 _HERE: Final = Path("spend.jsonl")
 _JOURNAL: Final = 100
+_WHOLE_PAUSE: Final = 20
+"""After a book was read as a whole, the pause before the next, in multiples of its duration."""
 
 # Spend logs and their ceilings
 
 
-def spend_logs(books: BookReader) -> dict[str, Path]:
-    """Return the known spend logs: the environment's, of rentals, and of sweeps.
+def spend_logs(books: BookReader) -> dict[str, PolledLog]:
+    """Return the known spend logs: the environment's, of rentals, of sweeps, and shared books.
 
-    A log's name is the last two parts of its path, or the path where these are not unique.
+    A log's name is the last two parts of its path, or the path where these are not unique; of a
+    book, database and name.
     """
-    named = [Path(os.environ.get("OUTLAY_SPEND_LOG", _HERE))]
-    sweeps = [root / SPEND_LOG for root in books.sweeps().values()]
-    found = [path / _HERE if path.is_dir() else path for path in (*named, *known_logs(), *sweeps)]
-    paths = dict.fromkeys(path.absolute() for path in found if path.is_file())
-    shown = books.people.text
-    names = {path: shown("/".join(path.parts[-2:])) for path in paths}
+    stated = os.environ.get("OUTLAY_SPEND_LOG", str(_HERE))
+    named = [stated if is_url(stated) else Path(stated), *books.logs]
+    sweeps = [log_of(root) for root in books.sweeps().values()]
+    found = dict.fromkeys(map(_full_name, (*named, *known_logs(), *sweeps)))
+    shared = {books.polled(log).shown: log for log in found if is_url(log)}
+    names = {
+        log: books.people.text("/".join(log.parts[-2:]))
+        for log in found
+        if isinstance(log, Path) and log.is_file()
+    }
     count = Counter(names.values())
-    return {name if count[name] == 1 else shown(str(path)): path for path, name in names.items()}
+    files = {
+        name if count[name] == 1 else books.people.text(str(path)): path
+        for path, name in names.items()
+    }
+    return {name: books.polled(log) for name, log in (files | shared).items()}
+
+
+def _full_name(name: str | Path) -> str | Path:
+    if isinstance(name, str) and is_url(name):
+        return name
+    path = Path(name).absolute()
+    return path / _HERE if path.is_dir() else path
 
 
 def log_stamps(books: BookReader) -> object:
     """Return a value that changes with any spend log."""
-    return tuple(map(_stamp, spend_logs(books).values()))
-
-
-def _stamp(path: Path) -> FileStamp | None:
-    try:
-        found = path.stat()
-    except OSError:
-        return None
-    return FileStamp(found.st_size, found.st_mtime_ns)
+    return tuple(log.stamp() for log in spend_logs(books).values())
 
 
 def standings_of_logs(books: BookReader) -> tuple[list[tuple[str, ScopeStanding]], list[Finding]]:
     """Return the standing of every ceiling, with its log, and findings."""
     found: list[tuple[str, ScopeStanding]] = []
     findings: list[Finding] = []
-    for name, path in spend_logs(books).items():
-        try:
-            guard = BudgetGuard.of_log(path, clock=books.clock)
-            found += ((name, each) for each in guard.standings())
-            findings += guard.findings()
-        except OutlayError as error:
-            findings.append(Finding(source=str(path), message=str(error)))
+    for name, log in spend_logs(books).items():
+        polled = log.ask("standings", partial(_balances, log))
+        standings, doubts = polled.value or ((), ())
+        found += ((name, each) for each in standings)
+        findings += (*doubts, *polled.findings(log.shown))
     return found, findings
+
+
+def _balances(log: PolledLog) -> tuple[tuple[ScopeStanding, ...], tuple[Finding, ...]]:
+    guard = log.open()
+    return guard.standings(), guard.findings()
+
+
+# What the page shows of one log
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogBalances:
+    """Balances and open holds of a log; findings of one without a readable ceiling."""
+
+    standings: tuple[ScopeStanding, ...] = ()
+    holds: tuple[Hold, ...] = ()
+    findings: tuple[Finding, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WholeLog:
+    """Every line of a log, and the result of ``outlay guard verify``."""
+
+    lines: tuple[AnyLine, ...]
+    verification: Verification
+    took_ns: int
+
+
+def _read_balances(log: PolledLog) -> LogBalances:
+    try:
+        guard = log.open()
+    except SpendLogUnusable:
+        raise
+    except OutlayError as error:
+        guard = log.open_without_ceiling()
+        found = Finding(source=log.shown, message=str(error))
+        return LogBalances(holds=guard.holds(), findings=(found,))
+    return LogBalances(standings=guard.standings(), holds=guard.holds(), findings=guard.findings())
+
+
+def _read_whole(log: PolledLog, runs: Mapping[str, Path], clock: Clock) -> WholeLog:
+    began_ns = clock.monotonic_ns()
+    guard = log.open_without_ceiling()
+    verification = guard.verify(runs=runs)
+    lines = guard.log.lines()
+    return WholeLog(lines=lines, verification=verification, took_ns=clock.monotonic_ns() - began_ns)
+
+
+def _whole(log: PolledLog, books: BookReader) -> Polled[WholeLog]:
+    """Return all of a log; read again when it has changed.
+
+    A book is read as a whole for a small part of the time only: else the last reading is returned.
+    """
+    stamp, last = log.stamp(), log.last("whole")
+    if log.book is not None and last.value is not None:
+        pause_ns = _WHOLE_PAUSE * last.value.took_ns
+        if books.now_ns < last.at_ns + pause_ns:
+            return last
+
+    def make() -> Polled[WholeLog]:
+        runs = {row.run_id: Path(row.dir) for row in list_runs(books.store)}
+        return log.ask("whole", lambda: _read_whole(log, runs, books.clock))
+
+    found = books.cache.get((log.shown, stamp), make)
+    if found.problem:
+        books.cache.drop((log.shown, stamp))
+    return found
 
 
 # The page
@@ -87,31 +165,34 @@ def guard_page(ask: PageQuery, books: BookReader) -> Page:
     if not logs:
         return _nothing()
     name = ask.one_of("log", logs, next(iter(logs)))
-    guard, findings = _open(logs[name], books)
-    verification = _verified(guard, books)
-    lines = list(guard.log.lines())
-    standings = () if findings and not guard.ceilings.whole else guard.standings()
+    log = logs[name]
+    balances, whole = log.ask("balances", partial(_read_balances, log)), _whole(log, books)
+    found = balances.value or LogBalances()
+    findings = [*found.findings, *balances.findings(log.shown), *whole.findings(log.shown)]
+    findings = list(dict.fromkeys(findings))
+    lines = whole.value.lines if whole.value else ()
+    verification = whole.value.verification if whole.value else None
     journal = [_journal_row(number, line, books) for number, line in enumerate(lines, 1)]
-    holds = guard.holds()
     parts = [
         _choice(ask, list(logs), name),
-        html.section("Spend log", blocks_html(_about(guard, verification, len(lines), books))),
-        *ceiling_parts([(name, each) for each in standings]),
-        _holds(holds, books),
+        html.section("Spend log", blocks_html(_about(log, whole, books))),
+        *ceiling_parts([(name, each) for each in found.standings]),
+        _holds(found.holds, books),
         html.section(
             "Journal",
             html.table(_HEADINGS, journal[::-1][:_JOURNAL], caption="Journal"),
             html.note(f"Newest first, {_JOURNAL} at most; the CSV has all {len(journal):,} lines."),
         ),
-        *findings_list([*findings, *verification.findings], books.people),
+        *findings_list([*findings, *_problems(verification)], books.people),
     ]
     columns = ("line", "time", "what", "operation", "estimated", "actual", "currency", "hold")
     return Page(
         title="Guard", tab="Guard", parts=parts, columns=columns,
         rows=[_csv_row(number, line, books) for number, line in enumerate(lines, 1)],
         document={
-            "log": guard.log_path, "head": verification.head, "verification": verification,
-            "standings": standings, "holds": holds, "findings": findings,
+            "log": log.shown, "head": verification.head if verification else None,
+            "verification": verification, "standings": found.standings, "holds": found.holds,
+            "findings": findings,
         },
     )  # fmt: skip
 
@@ -123,23 +204,8 @@ def _nothing() -> Page:
     return Page(title="Guard", tab="Guard", parts=parts, document={"log": None})
 
 
-def _open(path: Path, books: BookReader) -> tuple[BudgetGuard, list[Finding]]:
-    """Return the guard of a log; without a readable ceiling, one of 0 and a finding."""
-    try:
-        guard = BudgetGuard.of_log(path, clock=books.clock)
-    except OutlayError as error:
-        found = [Finding(source=str(path), message=str(error))]
-        return BudgetGuard(0, path, clock=books.clock, environ={}), found
-    return guard, list(guard.findings())
-
-
-def _verified(guard: BudgetGuard, books: BookReader) -> Verification:
-    """Return the result of ``outlay guard verify``; cached until the log changes."""
-    key = (str(guard.log_path), _stamp(guard.log_path))
-    return books.cache.get(
-        key,
-        lambda: guard.verify(runs={row.run_id: Path(row.dir) for row in list_runs(books.store)}),
-    )
+def _problems(found: Verification | None) -> tuple[Finding, ...]:
+    return () if found is None else found.findings
 
 
 def _choice(ask: PageQuery, names: Sequence[str], chosen: str) -> str:
@@ -148,14 +214,22 @@ def _choice(ask: PageQuery, names: Sequence[str], chosen: str) -> str:
     return tabs("Spend logs", {ask.address(log=name): name for name in names}, chosen)
 
 
-def _about(guard: BudgetGuard, found: Verification, lines: int, books: BookReader) -> list[Figure]:
+def _about(log: PolledLog, whole: Polled[WholeLog], books: BookReader) -> list[Figure]:
+    name = "file" if log.book is None else "book"
+    named = Figure(name, log.shown, books.people.text(log.shown))
+    if whole.value is None:
+        return [Figure("verified", None, "not read yet", leads=True), named]
+    found, lines = whole.value.verification, len(whole.value.lines)
     sound = "sound" if found.sound else "NOT SOUND"
-    return [
+    figures = [
         Figure("verified", found.sound, sound, leads=True),
         Figure("lines", lines, f"{lines:,}, {found.chained:,} chained", leads=True),
         Figure("head", found.head, found.head or "none: no line has a hash"),
-        Figure("file", str(guard.log_path), books.people.text(str(guard.log_path))),
+        named,
     ]
+    if log.book is not None:
+        figures.append(Figure("journal as of", whole.at_ns, utc_text(whole.at_ns)))
+    return figures
 
 
 def ceiling_parts(standings: Sequence[tuple[str, ScopeStanding]]) -> list[str]:

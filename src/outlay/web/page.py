@@ -90,8 +90,8 @@ def inside(page: Page) -> str:
     return html.top(page.title, page.verdict, page.crumbs) + "".join(page.parts)
 
 
-def frame(page: Page, ask: PageQuery) -> str:
-    """Return a whole page."""
+def frame(page: Page, ask: PageQuery, user: str = "") -> str:
+    """Return a whole page, with the name of the user who looks at it if that is known."""
     links = "".join(_link(path, name, page.tab) for path, name in VIEWS.items())
     live = f' hx-sse:connect="/events{html_text(ask.address())}" hx-swap="innerMorph"'
     return (
@@ -101,10 +101,14 @@ def frame(page: Page, ask: PageQuery) -> str:
         '<script src="/assets/live.js" defer></script></head>'
         '<body><a class="skip" href="#view">To the content</a>'
         f'<header class="bar"><div><strong>outlay</strong><nav aria-label="Views">{links}</nav>'
-        '<span class="state"></span></div></header>'
+        f'<span class="state"></span>{_who(user)}</div></header>'
         f'<main id="view"{live if page.lives else ""}>{inside(page)}</main>'
         f"<footer>{_forms(page, ask)}</footer></body></html>\n"
     )
+
+
+def _who(user: str) -> str:
+    return f'<span class="user">{html_text(user)}</span>' if user else ""
 
 
 def _link(path: str, name: str, tab: str) -> str:

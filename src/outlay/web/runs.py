@@ -23,6 +23,7 @@ from outlay.runs.figures import BY_NAME, FIGURES
 from outlay.store.run_row import RunRow
 from outlay.store.runs import SORTED_BY, RunFilter, count_runs, values_of
 from outlay.sweep.aggregate.rows import columns_of
+from outlay.sweep.run.sweep_guard import ceiling_text
 from outlay.sweep.state.manifest import SweepManifest, captured, counts, planned, read_manifest
 from outlay.sweep.state.setup import holder_of
 from outlay.units import Money
@@ -339,7 +340,7 @@ def _row(name: str, root: Path, manifest: SweepManifest | None, books: BookReade
     return [
         Cell(text=title, href=f"/sweep/{name}"), len(manifest.runs), by_status.get("completed", 0),
         by_status.get("running", 0), _sum(planned(manifest)), _sum(captured(manifest)),
-        str(manifest.about.get("ceiling") or "none"), place,
+        ceiling_text(manifest), place,
     ]  # fmt: skip
 
 

@@ -42,6 +42,7 @@ from outlay.web.limits import (
     repetitions_counted,
 )
 from outlay.web.page import Page, PageQuery, frame, inside
+from outlay.web.viewer import behind_proxies, user_of
 
 
 class View(NamedTuple):
@@ -188,7 +189,8 @@ class WebServer:
         if ask is None:
             return _missing("There is no such page.")
         try:
-            text = await self._in_thread(self._render, ask, form)
+            user = user_of(request.scope)
+            text = await self._in_thread(self._render, ask, form, user)
             return Response(text, media_type=_FORM_TYPES.get(form, "text/html"))
         except UnknownRun as error:
             return _missing(str(error))
@@ -196,7 +198,7 @@ class WebServer:
             said = self.books.people.text(str(error))
             return Response(_error_page(ask, said), 500, media_type="text/html")
 
-    def _render(self, ask: PageQuery, form: str) -> str:
+    def _render(self, ask: PageQuery, form: str, user: str) -> str:
         page = _view_of(ask).page(ask, self.books)
         match form:
             case ".json":
@@ -206,7 +208,7 @@ class WebServer:
                 write_csv(stream, page.columns, page.rows)
                 return stream.getvalue()
             case _:
-                return frame(page, ask)
+                return frame(page, ask, self.books.people.name(user))
 
     def _shown(self, page: Page) -> object:
         if not (people := self.books.people).hidden:
@@ -340,10 +342,14 @@ def serve(
     token, hosts = place.token(), place.hosts()
     with place.listen() as listening:
         config = uvicorn.Config(
-            build_app(web, Access(token=token, hosts=hosts), more),
+            behind_proxies(
+                build_app(web, Access(token=token, hosts=hosts, users=place.users), more),
+                place.users,
+            ),
             http=limited_protocol(web.limits), loop="asyncio", backlog=web.limits.accepted,
             log_level="warning", access_log=False, lifespan="off", ws="none",
             timeout_graceful_shutdown=1, server_header=False, date_header=False,
+            proxy_headers=False,  # ``behind_proxies`` does it.
         )  # fmt: skip
         try:
             announce(place.url(listening, token))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -28,6 +28,7 @@ from outlay.cli.sweep.live import (
     totals_document,
 )
 from outlay.clock import SYSTEM
+from outlay.errors import OutlayError
 from outlay.record.redaction import Redactor
 from outlay.sweep.errors import NotAcknowledged, RunsFailed, RunsSkipped
 from outlay.sweep.grid.files import plan_file
@@ -44,7 +45,7 @@ from outlay.sweep.plan.planning import (
 from outlay.sweep.run.detached import catch_up
 from outlay.sweep.run.devices import find_devices
 from outlay.sweep.run.harness import SweepOptions
-from outlay.sweep.run.sweep_guard import head_of
+from outlay.sweep.run.sweep_guard import book_room, head_of, shown_book
 from outlay.sweep.run.sweeps import Result, cancel, resume, start
 from outlay.sweep.state.manifest import read_manifest
 from outlay.sweep.state.setup import holder_of
@@ -72,6 +73,8 @@ def print_plan(plan: SweepPlan, *, commands: bool = False) -> None:
     if commands:
         _print_commands(plan, redact)
     print_sentence(_total(plan))
+    if plan.grid.book:
+        print_sentence(_room_text(plan))
     print_sentence(start_up_text(plan))
     print_findings(plan.warnings)
 
@@ -95,6 +98,31 @@ def _total(plan: SweepPlan) -> str:
     if ceiling is not None and cost is not None and cost.currency == ceiling.currency:
         room += ": enough for all" if cost <= ceiling else ": not enough for all"
     return f"{counted(len(plan.runs), 'run')}: {time}, {money}{room}"
+
+
+def _room_text(plan: SweepPlan) -> str:
+    """Return what the book of a grid has left, and whether that is enough."""
+    try:
+        found = book_room(plan)
+    except OutlayError as error:
+        return f"No run can be started: {error}"
+    cost = plan.predicted_cost
+    enough = ""
+    if cost is not None and cost.unit == found.room.unit:
+        enough = ": enough for all" if cost <= found.room else ": not enough for all"
+    return f"Draws on {found.book}, which has {found.room} free now{enough}"
+
+
+def _plan_document(plan: SweepPlan) -> dict[str, Any]:
+    document = plan_document(plan, os.environ)
+    if not plan.grid.book:
+        return document
+    book: dict[str, Any] = {"book": shown_book(plan.grid.book), "room": None, "problem": None}
+    try:
+        book["room"] = str(book_room(plan).room)
+    except OutlayError as error:
+        book["problem"] = str(error)
+    return document | book
 
 
 # Commands.
@@ -123,7 +151,7 @@ def show_plan(grid: GridFile, as_json: AsJson = False) -> None:
     """
     plan = plan_file(grid)
     if as_json:
-        print_json(plan_document(plan, os.environ))
+        print_json(_plan_document(plan))
     else:
         print_plan(plan, commands=True)
 

@@ -21,7 +21,7 @@ from outlay.guard.lease import Terms
 from outlay.sweep.engines.base import TaskStanding, jobs_in, ran_ns
 from outlay.sweep.run.detached import Detached
 from outlay.sweep.run.harness import Harness
-from outlay.sweep.run.sweep_guard import head_of
+from outlay.sweep.run.sweep_guard import head_of, shown_book
 from outlay.sweep.state.manifest import ManifestRun, SweepManifest, captured, planned
 from outlay.sweep.state.outcomes import RunState
 from outlay.units import Money
@@ -109,6 +109,7 @@ def status_document(looked: Detached, now_ns: int, harness: int | None) -> dict[
         "counts": _tally(manifest, looked.standing),
         "harness": harness,
         "ceiling": manifest.about.get("ceiling"),
+        **({"book": shown_book(book)} if (book := manifest.about.get("book")) else {}),
         **totals_document(manifest),
         "running": _of_kind("cash", running),
         "showback_running": _of_kind("showback", running),
@@ -176,17 +177,18 @@ def status_line(
     ended = captured(manifest)
     if not ended and not any(run.price for run in manifest.runs.values()):
         return f"{tally}; no price"
-    ceiling = manifest.about.get("ceiling")
+    ceiling, book = manifest.about.get("ceiling"), manifest.about.get("book")
     words = []
     for kind in KINDS:
         running = _of_kind(kind, _running(manifest, now_ns))
         prefix = "" if kind == "cash" else f"{kind} "
-        name_of_cost = "captured" if ceiling else "cost"
+        name_of_cost = "captured" if ceiling or book else "cost"
         amounts = [("planned", planned(manifest)), (name_of_cost, ended)]
         known = [(name, of_it) for name, each in amounts if (of_it := _of_kind(kind, each))]
         words += [f"{prefix}{name} {_sum(amount)}" for name, amount in known]
         words += [f"{prefix}running ~{_sum(running)}"] if running else []
     words += [f"ceiling {ceiling}"] if ceiling else []
+    words += [f"drawn on {shown_book(book)}"] if book else []
     difference = _uncharged(manifest, ended) if len({each.kind for each in ended}) == 1 else ""
     return f"{tally}; {', '.join(words) or 'nothing planned'}{difference}"
 

@@ -8,6 +8,7 @@ import itertools
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from statistics import median_low
 from typing import Final
@@ -15,12 +16,14 @@ from typing import Final
 from outlay.budget.limits import StartUp
 from outlay.clock import SYSTEM
 from outlay.decoding import BadDocument, read_text
-from outlay.errors import InvalidValue
+from outlay.errors import Finding, InvalidValue
+from outlay.guard.spend_log import is_url, named_log, open_book
 from outlay.ledger import Price, SegmentLife, Step, derive_attempts, segment_paths
 from outlay.ledger.reader import first_records, identify
 from outlay.prices.current import read_rates
 from outlay.runs.options import parse_price, warn_of_old_price
 from outlay.sweep.engines.base import is_scheduled
+from outlay.sweep.errors import InvalidGrid
 from outlay.sweep.grid.grid import Grid, read_grid
 from outlay.sweep.plan.plan import SweepPlan
 from outlay.sweep.plan.planning import make_plan, with_prices
@@ -44,7 +47,25 @@ def plan_file(path: Path) -> SweepPlan:
         raise InvalidValue("GRID", str(path), f"a YAML or JSON file ({problem})") from None
     with _without_gc():
         grid = read_grid(text, source=str(path), default_name=path.stem)
-    return make_plan(_priced(grid), measure_start_up(earlier_runs(grid)))
+    return make_plan(_priced(_with_book(grid)), measure_start_up(earlier_runs(grid)))
+
+
+def _with_book(grid: Grid) -> Grid:
+    """Return the grid with the full name of its book: a path is relative to the grid's directory.
+
+    Raises:
+        InvalidGrid: The URL has a password, or is none.
+    """
+    if not grid.book:
+        return grid
+    try:
+        if is_url(grid.book):
+            return replace(grid, book=open_book(grid.book).name.handed_on())
+    except InvalidValue as error:
+        problem = str(InvalidValue("ceiling", error.seen, error.expected))
+        raise InvalidGrid([Finding(source=grid.source, message=problem)]) from None
+    directory = Path(os.path.abspath(grid.source)).parent  # noqa: PTH100 - keeps links
+    return replace(grid, book=str(named_log(directory / Path(grid.book).expanduser())))
 
 
 def _priced(grid: Grid) -> Grid:

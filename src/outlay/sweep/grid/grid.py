@@ -43,6 +43,7 @@ SHARED_KEYS: Final = (
 ROOT_KEYS: Final = (*SHARED_KEYS, "name", "output_dir", "work_dir", "ceiling", "aliases", "grid")
 ENTRY_KEYS: Final = (*SHARED_KEYS, "name", "params")
 RENDEZVOUS_KEYS: Final = ("backend", "endpoint", "id", "conf")
+CEILING_KEYS: Final = ("book", "limit")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +100,12 @@ class GridEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grid:
-    """A grid, checked."""
+    """A grid, checked.
+
+    Attributes:
+        ceiling: The most that the sweep may commit; None for no limit of its own.
+        book: The spend log that it shares with others, a path or a URL; "" for one of its own.
+    """
 
     source: str
     name: str
@@ -108,6 +114,12 @@ class Grid:
     ceiling: Money | None
     aliases: Mapping[str, Alias]
     entries: tuple[GridEntry, ...]
+    book: str = ""
+
+    @property
+    def is_guarded(self) -> bool:
+        """Whether every launch holds money first."""
+        return self.ceiling is not None or bool(self.book)
 
 
 def read_grid(text: str, *, source: str, default_name: str) -> Grid:
@@ -134,15 +146,35 @@ def _read_root(document: GridDocument, default_name: str) -> Grid:
     shared = _read_settings(root, GridEntry(), blocks)
     aliases = root.block("aliases")
     stated = {name: aliases.read(name, read_alias, None) for name in aliases.values}
+    ceiling, book = _read_ceiling(root)
     return Grid(
         source=document.source,
         name=root.read("name", readers.file_name, default_name),
         output_dir=root.read("output_dir", readers.text, None),
         work_dir=root.read("work_dir", readers.text, None),
-        ceiling=root.read("ceiling", lambda value: Money.parse(value, name="ceiling"), None),
+        ceiling=ceiling,
+        book=book,
         aliases={**ALIASES, **{name: alias for name, alias in stated.items() if alias}},
         entries=tuple(_read_entry(document, shared, i, item) for i, item in enumerate(listed)),
     )
+
+
+def _read_ceiling(root: Block) -> tuple[Money | None, str]:
+    """Return the sweep's own limit, and the book that it draws on; "" without one."""
+    if not isinstance(root.values.get("ceiling"), Mapping):
+        return root.read("ceiling", _amount, None), ""
+    block = root.block("ceiling")
+    block.allow(CEILING_KEYS)
+    book = block.read("book", readers.text, "")
+    if "book" not in block.values:
+        block.report((), "expected `book`, the URL of a book or the path of a spend log")
+    return block.read("limit", _amount, None), book
+
+
+def _amount(value: object) -> Money:
+    if isinstance(value, str) and "://" in value:  # It may have a password.
+        raise InvalidValue("ceiling", "a URL", "an amount, or {book: URL, limit: 50 USD}")
+    return Money.parse(value, name="ceiling")
 
 
 def _read_entry(document: GridDocument, shared: GridEntry, index: int, item: object) -> GridEntry:

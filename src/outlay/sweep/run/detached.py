@@ -10,15 +10,15 @@ from typing import Final
 
 from outlay.clock import SYSTEM, Clock
 from outlay.errors import Finding, OutlayError
+from outlay.guard.errors import SpendLogUnusable
 from outlay.sweep.engines.base import Ended, Engine, Task, TaskStanding, engine_named, is_local
 from outlay.sweep.errors import SweepInUse
 from outlay.sweep.plan.launch import LOG_NAME
 from outlay.sweep.run.harness import Harness
 from outlay.sweep.run.settlement import SweepRecorder
-from outlay.sweep.run.sweep_guard import SweepGuard
+from outlay.sweep.run.sweep_guard import guard_of
 from outlay.sweep.state.manifest import Journal, SweepManifest, read_manifest
 from outlay.sweep.state.setup import lock_sweep
-from outlay.units import Money
 
 # Attempts of an earlier harness.
 
@@ -118,7 +118,17 @@ class Detached:
             elif ended is None:
                 self.standing[run] = engine.standing(task.ticket)
             else:
-                self._settle(run, ended)
+                self._settle_or_report(run, ended)
+
+    def _settle_or_report(self, run: str, ended: Ended) -> None:
+        """Settle an attempt; if its book is away, that is a finding, and left to the next poll."""
+        try:
+            self._settle(run, ended)
+        except SpendLogUnusable as error:
+            if not self.manifest.about.get("book"):
+                raise
+            message = f"{run} has ended, and its cost is not recorded yet: {error}"
+            self.findings.append(Finding(source=error.path, message=message, severity="warning"))
 
     def cancel(self, runs: Iterable[str] | None = None) -> int:
         """Cancel running attempts and wait up to a minute; return how many were cancelled."""
@@ -136,18 +146,17 @@ class Detached:
             for run, engine in list(waiting.items()):
                 ended = engine.poll(self.manifest.state(run).ticket)
                 if ended is not None:
-                    self._settle(run, ended)
+                    self._settle_or_report(run, ended)
                     del waiting[run]
         return len(cancelled)
 
     def _settle(self, run: str, ended: Ended) -> None:
-        manifest, ceiling = self.manifest, self.manifest.about.get("ceiling")
+        manifest = self.manifest
         if self.owned and self._journal is None:
             self._journal = Journal(manifest.root)
         guard = None
-        if self.owned and ceiling and manifest.state(run).hold:
-            amount = Money.parse(ceiling, name="ceiling")
-            guard = SweepGuard(manifest.root, amount, self.clock)
+        if self.owned and manifest.state(run).hold:
+            guard = guard_of(manifest, self.clock)
         recorder = SweepRecorder(manifest, self._journal, guard)
         remote = not self.owned or not is_local(manifest.runs[run].engine)
         recorder.settle_earlier(run, ended, remote=remote)

@@ -16,7 +16,7 @@ from types import FrameType
 from typing import Final
 
 from outlay.clock import SYSTEM, Clock
-from outlay.guard.errors import BudgetGuardExceeded
+from outlay.guard.errors import BudgetGuardExceeded, SpendLogUnusable
 from outlay.guard.gate import Leaseholder
 from outlay.guard.lease import End, GiveNotice
 from outlay.handlers import handling
@@ -103,10 +103,24 @@ class ActiveAttempt:
         return None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndedAttempt:
+    """An attempt that has ended, and may not be settled yet."""
+
+    run: PlannedRun
+    ended: Ended
+    verdict: RunVerdict
+    remote: bool
+    port_lost: bool
+
+
 # The harness.
 
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 TICK_S: Final = 0.2
+_SETTLE_AGAIN_NS: Final = 2 * 10**9
+_GIVE_UP_NS: Final = 60 * 10**9
+"""How long a book may be away once all else is done."""
 MOST_PORTS: Final = 4
 """How many ports a run is tried on, if others keep binding them, before it counts as failed."""
 
@@ -160,6 +174,10 @@ class Harness:
     _resources: MachineResources = field(init=False)
     _recorder: SweepRecorder = field(init=False)
     _unwritten: SweepNotRecorded | None = None
+    _unsettled: list[EndedAttempt] = field(default_factory=list)
+    _book_error: SpendLogUnusable | None = None
+    _asked_ns: int = 0
+    _idle_ns: int | None = None
 
     def __post_init__(self) -> None:
         self._resources = MachineResources(self.options.devices)
@@ -199,13 +217,17 @@ class Harness:
 
     def step(self) -> bool:
         """Start what fits and poll once; False when nothing is left to do."""
-        if not (self._queue or self.active or self._deferred):
+        if not (self._queue or self.active or self._deferred or self._unsettled):
             return False
+        self._settle_again()
         self._launch_what_fits()
         with suppress(SweepNotRecorded):  # After the launches; the journal has everything.
             self.manifest.catch_up()
         self._poll()
-        return (bool(self.active) or not self._is_stopping()) and not self._may_detach()
+        self._give_up_settling()
+        return (
+            bool(self.active or self._unsettled) or not self._is_stopping()
+        ) and not self._may_detach()
 
     @property
     def cancelled(self) -> bool:
@@ -231,7 +253,12 @@ class Harness:
                     self._launch(run)
             except BudgetGuardExceeded as refusal:
                 self._deferred.append((run, str(refusal)))
-        if not self.active and not self._queue and not self._is_stopping():
+            except SpendLogUnusable as refusal:
+                if self.guard is None or not self.guard.is_shared:
+                    raise
+                self._deferred.append((run, str(refusal)))
+        waits = self.active or self._queue or self._unsettled
+        if not waits and not self._is_stopping():
             self._skip_deferred()
 
     def _skip_deferred(self) -> None:
@@ -338,11 +365,64 @@ class Harness:
         if port_lost:
             verdict = RunVerdict("error", f"its port {port} was taken ({verdict.reason})")
         hold = None if active.funds is None else active.funds.hold
-        with self._stopping_on_failure():
-            self._recorder.settle(run.id, ended, verdict, remote=remote, log=active.log, hold=hold)
-        self.ended(output.parent)
-        failed = verdict.status in ("error", "preempted")
-        if failed and self._may_retry(run, port_lost=port_lost):
+        attempt = EndedAttempt(
+            run=run, ended=ended, verdict=verdict, remote=remote, port_lost=port_lost
+        )
+        try:
+            with self._stopping_on_failure():
+                self._recorder.settle(
+                    run.id, ended, verdict, remote=remote, log=active.log, hold=hold
+                )
+        except SpendLogUnusable as error:
+            if self.guard is None or not self.guard.is_shared:
+                raise
+            self._put_off(attempt, error)
+        else:
+            self._conclude(attempt)
+
+    def _put_off(self, attempt: EndedAttempt, error: SpendLogUnusable) -> None:
+        """Settle an attempt later: its book is away. In the journal it still runs until then."""
+        self._unsettled.append(attempt)
+        self._book_error, self._asked_ns = error, self.options.clock.monotonic_ns()
+
+    def _settle_again(self) -> None:
+        """Settle attempts whose book was away, as another harness would."""
+        if self.options.clock.monotonic_ns() < self._asked_ns + _SETTLE_AGAIN_NS:
+            return
+        while self._unsettled:
+            attempt = self._unsettled.pop(0)
+            try:
+                with self._stopping_on_failure():
+                    self._recorder.settle_again(
+                        attempt.run.id, attempt.ended, attempt.verdict, remote=attempt.remote
+                    )
+            except SpendLogUnusable as error:
+                self._put_off(attempt, error)
+                return
+            self._conclude(attempt)
+
+    def _give_up_settling(self) -> None:
+        """Wait for a book that is away, for a while, once all else is done.
+
+        Raises:
+            SpendLogUnusable: It did not come back; the next harness settles what is left.
+        """
+        if not self._unsettled or self.active or (self._queue and not self._is_stopping()):
+            self._idle_ns = None
+            return
+        now_ns = self.options.clock.monotonic_ns()
+        self._idle_ns = now_ns if self._idle_ns is None else self._idle_ns
+        if self._is_stopping() or now_ns >= self._idle_ns + _GIVE_UP_NS:
+            assert self._book_error is not None
+            raise self._book_error
+        self.options.clock.sleep(TICK_S)
+
+    def _conclude(self, attempt: EndedAttempt) -> None:
+        """Queue what may run after an attempt is settled."""
+        run = attempt.run
+        self.ended(self.manifest.root / run.id)
+        failed = attempt.verdict.status in ("error", "preempted")
+        if failed and self._may_retry(run, port_lost=attempt.port_lost):
             self._queue.appendleft(run)
         if not self._is_stopping():
             self._queue.extendleft(run for run, _ in reversed(self._deferred))

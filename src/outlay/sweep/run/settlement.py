@@ -51,7 +51,7 @@ class SweepRecorder:
             return
         more = Money(total.micros - state.logged_micros, total.currency)
         if self.guard is not None and state.hold:
-            self.guard.budget_guard.correct(run, more.amount, LATE)
+            self.guard.budget_guard.correct(self.guard.label(run), more.amount, LATE)
         self.record(
             run, state.status, corrects=True, cost_micros=more.micros, currency=more.currency,
             kind=total.kind, logged_micros=total.micros,
@@ -66,8 +66,12 @@ class SweepRecorder:
 
     def settle_earlier(self, run: str, ended: Ended, *, remote: bool) -> None:
         """Settle an attempt whose harness died."""
+        self.settle_again(run, ended, self.judge(run, ended, remote=remote), remote=remote)
+
+    def settle_again(self, run: str, ended: Ended, verdict: RunVerdict, *, remote: bool) -> None:
+        """Settle an attempt of which the spend log may have the cost already."""
         hold = None if self.guard is None else self.guard.held(self.manifest.state(run).hold)
-        self.settle(run, ended, self.judge(run, ended, remote=remote), remote=remote, hold=hold)
+        self.settle(run, ended, verdict, remote=remote, hold=hold)
 
     def settle(
         self,
@@ -94,8 +98,12 @@ class SweepRecorder:
             directory, manifest.state(run), manifest.runs[run].rate, ended,
             recorded=None if log is None else log.is_recorded,
         )  # fmt: skip
+        ticket = manifest.state(run).ticket
         if self.guard is not None and hold is not None:
-            priced = self.guard.settle(hold, run, priced, started=ended.how != "not_started")
+            started = ended.how != "not_started"
+            priced = self.guard.settle(hold, run, priced, started=started, ticket=ticket)
+        elif self.guard is not None:
+            priced = self.guard.as_captured(priced, ticket)
         cost = priced.cost
         self.record(
             run, verdict.status, reason=verdict.reason, returncode=ended.returncode,

@@ -3,29 +3,43 @@
 A run that needs longer than predicted extends its hold in small slices while there is room under
 the ceiling, and is ended when there is none. Only the harness counts the money: runs do not get the
 hold, as each would hold a slice of its own on top of the prediction.
+
+The spend log is the sweep's own, in its directory, or a book that it shares with others.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from outlay.clock import SYSTEM, Clock
+from outlay.errors import InvalidValue
 from outlay.guard.balance import Hold
 from outlay.guard.budget_guard import BudgetGuard
 from outlay.guard.captures import run_part
-from outlay.guard.entries import RunPart
-from outlay.guard.errors import BudgetGuardExceeded, HoldResolved, SpendLogUnusable, UnknownHold
+from outlay.guard.entries import Captured, RunPart, micros_of, read_amount
+from outlay.guard.errors import (
+    BudgetGuardExceeded,
+    CeilingUnusable,
+    HoldResolved,
+    SpendLogUnusable,
+    UnknownHold,
+)
 from outlay.guard.gate import Leaseholder
 from outlay.guard.lease import Terms
-from outlay.guard.spend_log import FileSpendLog
+from outlay.guard.polled_log import PolledLog
+from outlay.guard.scopes import lab_of
+from outlay.guard.spend_log import FileSpendLog, is_url, open_book
 from outlay.ledger import derive_attempts, read_identity, read_lives
 from outlay.rates import cost_at_most, cost_to_last_record
 from outlay.record.supervision import latest_supervision
 from outlay.sweep.engines.base import Ended
-from outlay.sweep.plan.plan import PlannedRun, at_most, measured, terms_of
+from outlay.sweep.errors import NotASweep
+from outlay.sweep.plan.plan import PlannedRun, SweepPlan, at_most, measured, terms_of
+from outlay.sweep.state.manifest import SweepManifest, read_manifest
 from outlay.sweep.state.outcomes import RunState
 from outlay.units import Money, Rate
 from outlay.units.money import Kind
@@ -103,21 +117,238 @@ def _part_of(directory: Path) -> RunPart | None:
 SPEND_LOG: Final = "spend.jsonl"
 
 
-def head_of(root: Path) -> str:
-    """Return the hash of the last line of a sweep's spend log; "" without a readable one."""
+def log_of(root: Path) -> str | Path:
+    """Return the spend log of a sweep: the book that it draws on, else the one in its directory."""
     try:
-        return FileSpendLog(root / SPEND_LOG).head()
-    except SpendLogUnusable:
-        return ""
+        book = read_manifest(root).about.get("book")
+    except NotASweep:
+        book = None
+    if not isinstance(book, str):
+        return root / SPEND_LOG
+    return book if is_url(book) else Path(book)
+
+
+def shown_book(book: str) -> str:
+    """Return what may be shown of the name of a book."""
+    return str(open_book(book).name) if is_url(book) else book
+
+
+def ceiling_text(manifest: SweepManifest) -> str:
+    """Return a sweep's own limit and the book that it draws on, in words."""
+    ceiling, book = manifest.about.get("ceiling"), manifest.about.get("book")
+    found = [str(ceiling)] if ceiling else []
+    found += [shown_book(book)] if isinstance(book, str) else []
+    return ", ".join(found) or "none"
+
+
+def head_of(root: Path) -> str:
+    """Return the hash of the last line of a sweep's spend log; "" without a readable one.
+
+    A book that is away is not waited for.
+    """
+    log = PolledLog(log_of(root))
+    try:
+        return log.ask("head", (log.book or FileSpendLog(Path(log.name))).head).value or ""
+    finally:
+        log.close()
+
+
+# A share of a book.
+#
+# A book has no total per sweep. The sweep's own limit counts the cost of its ended attempts, by its
+# journal, and its open holds in the book. Both are exact whenever something more is held: only the
+# harness, which has the sweep's lock, opens or extends holds of the sweep; an attempt that is
+# captured in the book and not yet in the journal is one that a killed harness left, and the next
+# harness settles those, with the amount in the book, before it starts a run.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BookShare:
+    """A sweep's share of a book.
+
+    Attributes:
+        label: Begins the labels of the sweep's operations, which are ``<label>/<run>``.
+        limit: The most that the sweep may commit; None for the limits of the book alone.
+        spent_micros: Returns the cost of the sweep's ended attempts.
+    """
+
+    label: str
+    limit: Money | None
+    spent_micros: Callable[[], int]
+
+
+class _BookGuard(BudgetGuard):
+    """The guard of a book, which also refuses what passes the sweep's own limit.
+
+    Attributes:
+        current: Returns a guard with the ceiling that the book states now: a sweep may run for
+            weeks, and must not bring back a ceiling that was lowered meanwhile.
+    """
+
+    share: BookShare
+    current: Callable[[], BudgetGuard]
+
+    def authorize(
+        self, op_label: str, estimated_usd: object, *, least_usd: object = None, **more: Any
+    ) -> Hold:
+        """Hold what fits into the sweep's limit and into those of the book."""
+        asked = self._fitting(estimated_usd, least_usd)
+        return self.current().authorize(op_label, asked, least_usd=least_usd, **more)
+
+    def extend(
+        self, hold: Hold | str, more_usd: object, *, least_usd: object = None, **more: Any
+    ) -> Hold:
+        """Hold more, as ``authorize`` does."""
+        asked = self._fitting(more_usd, least_usd)
+        return self.current().extend(hold, asked, least_usd=least_usd, **more)
+
+    def void(self, hold: Hold | str, reason: str, **more: Any) -> None:
+        """Release a hold."""
+        self.current().void(hold, reason, **more)
+
+    def record_actual(self, op_label: str, actual_usd: object, **more: Any) -> Captured:
+        """Record the cost of an operation."""
+        return self.current().record_actual(op_label, actual_usd, **more)
+
+    def correct(self, op_label: str, difference_usd: object, reason: str, **more: Any) -> None:
+        """Add a difference to the cost of an operation."""
+        self.current().correct(op_label, difference_usd, reason, **more)
+
+    def own_holds(self) -> tuple[Hold, ...]:
+        """Return the sweep's open holds, oldest first."""
+        return tuple(
+            hold for hold in self.holds() if hold.op_label.partition("/")[0] == self.share.label
+        )
+
+    def _fitting(self, asked_usd: object, least_usd: object) -> Money:
+        """Return the amount to ask of the book: no more than the sweep's limit leaves."""
+        asked = read_amount(asked_usd, name="estimated_usd", unit=self.unit)
+        limit = self.share.limit
+        if limit is None:
+            return asked
+        limit = limit.as_kind(self.unit.kind)
+        spent = self.unit.money(self.share.spent_micros())
+        held = sum((hold.amount for hold in self.own_holds()), self.unit.money(0))
+        free = limit - spent - held
+        if asked <= free:
+            return asked
+        least = asked
+        if least_usd is not None:
+            least = read_amount(least_usd, name="least_usd", unit=self.unit)
+        if least <= free:
+            return free
+        raise BudgetGuardExceeded(
+            f"sweep {self.share.label}: {spent} spent + {held} held + {asked} asked > {limit} "
+            f"({free} free)"
+        )
+
+
+def _open_share(book: str, share: BookShare, clock: Clock) -> _BookGuard:
+    """Return the guard of a book, under the limits that the book states.
+
+    Raises:
+        Refused: It can't be read, states no ceiling, or has another currency than the limit.
+    """
+    name = book if is_url(book) else Path(book)
+    opened = open_book(book, clock=clock) if is_url(book) else None
+    guard = _BookGuard.of_log(name, clock=clock, log=opened)
+    guard.current = partial(BudgetGuard.of_log, name, clock=clock, log=opened)
+    guard.share, limit = share, share.limit
+    if limit is not None and limit.currency != guard.unit.currency:
+        raise CeilingUnusable(shown_book(book), str(limit), f"a limit in {guard.currency}")
+    return guard
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BookRoom:
+    """How much a book has left for a new sweep: the tightest of its limits and of the sweep's."""
+
+    book: str
+    room: Money
+
+
+def book_room(plan: SweepPlan, clock: Clock = SYSTEM) -> BookRoom:
+    """Return how much the book of a grid has left.
+
+    Raises:
+        Refused: It can't be read or states no ceiling, or its currency is not that of the runs.
+    """
+    grid = plan.grid
+    share = BookShare(label=grid.name, limit=grid.ceiling, spent_micros=lambda: 0)
+    guard = _open_share(grid.book, share, clock)
+    unit = guard.unit
+    for run in plan.runs:
+        if run.entry.price is not None and run.entry.price.unit != unit:
+            expected = f"a price in {unit}, as {shown_book(grid.book)} has"
+            raise InvalidValue(f"price of {run.id}", str(run.entry.price.unit), expected)
+    limits = [] if grid.ceiling is None else [grid.ceiling.as_kind(unit.kind)]
+    room = min([guard.room(lab_of(grid.name)), *limits])
+    return BookRoom(book=shown_book(grid.book), room=room)
+
+
+def guard_of(manifest: SweepManifest, clock: Clock = SYSTEM) -> SweepGuard | None:
+    """Return the guard of a sweep; None for one without a ceiling."""
+    ceiling, book = manifest.about.get("ceiling"), manifest.about.get("book")
+    limit = Money.parse(ceiling, name="ceiling") if ceiling else None
+    if isinstance(book, str):
+        share = BookShare(
+            label=manifest.about["label"], limit=limit,
+            spent_micros=lambda: sum(state.cost_micros or 0 for state in manifest.states.values()),
+        )  # fmt: skip
+        return SweepGuard(manifest.root, limit, clock, guard=_open_share(book, share, clock))
+    return None if limit is None else SweepGuard(manifest.root, limit, clock)
+
+
+def check_same_log(manifest: SweepManifest, plan: SweepPlan, clock: Clock = SYSTEM) -> None:
+    """Check that a sweep whose grid now names another book has no open hold in the old log.
+
+    Raises:
+        InvalidValue: It has some, which nobody would settle.
+    """
+    before, after = manifest.about.get("book") or "", plan.grid.book
+    guard = guard_of(manifest, clock) if before != after else None
+    if guard is None or not guard.holds():
+        return
+    where = shown_book(before) if before else str(manifest.root / SPEND_LOG)
+    expected = f"the one in which it has {len(guard.holds())} open holds, {where}; resume it there"
+    raise InvalidValue("ceiling", shown_book(after) if after else "no book", expected)
 
 
 class SweepGuard:
-    """The guard of one sweep, with its spend log in the sweep's directory."""
+    """The guard of one sweep.
 
-    def __init__(self, root: Path, ceiling: Money, clock: Clock = SYSTEM) -> None:
+    Its spend log is in the sweep's directory, unless ``guard`` is that of a book.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        ceiling: Money | None,
+        clock: Clock = SYSTEM,
+        *,
+        guard: _BookGuard | None = None,
+    ) -> None:
+        self._book = guard
+        if guard is not None:
+            self.budget_guard: BudgetGuard = guard
+            return
+        assert ceiling is not None
         self.budget_guard = BudgetGuard(
             ceiling.amount, root / SPEND_LOG, currency=ceiling.currency, clock=clock
         )
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether it draws on a book."""
+        return self._book is not None
+
+    def label(self, run: str) -> str:
+        """Return the label of a run's operations."""
+        return run if self._book is None else f"{self._book.share.label}/{run}"
+
+    def holds(self) -> tuple[Hold, ...]:
+        """Return the sweep's open holds, oldest first."""
+        return self.budget_guard.holds() if self._book is None else self._book.own_holds()
 
     def begin(self) -> None:
         """Begin the spend log of a new sweep; accepts the removal of an earlier sweep's."""
@@ -145,13 +376,16 @@ class SweepGuard:
         terms = terms_of(rate, prediction.ns or 0)
         opening, least = cost + terms.cost(terms.notice.ns), max(cost, terms.least_opening())
         hold = self.budget_guard.authorize(
-            run.id, opening, key=ticket, least_usd=min(least, opening)
+            self.label(run.id), opening, key=ticket, least_usd=min(least, opening)
         )
         return self._leased(hold, terms)
 
     def _leased(self, hold: Hold, terms: Terms) -> Leaseholder:
         """Return a lease of a hold; its times are elapsed, from 0 at the attempt's start."""
-        return Leaseholder(self.budget_guard, hold, terms, refusals=(BudgetGuardExceeded,))
+        refusals: tuple[type[Exception], ...] = (BudgetGuardExceeded,)
+        if self.is_shared:  # A database that is away ends no run that is paid for.
+            refusals = (BudgetGuardExceeded, SpendLogUnusable)
+        return Leaseholder(self.budget_guard, hold, terms, refusals=refusals)
 
     def join(self, run: PlannedRun, hold: str) -> Leaseholder | None:
         """Return the lease of a running attempt; None if its hold is settled already."""
@@ -167,7 +401,9 @@ class SweepGuard:
         except (HoldResolved, UnknownHold):
             return None
 
-    def settle(self, hold: Hold, run: str, priced: AttemptCost, *, started: bool) -> AttemptCost:
+    def settle(
+        self, hold: Hold, run: str, priced: AttemptCost, *, started: bool, ticket: str
+    ) -> AttemptCost:
         """Capture the cost of an attempt, or the whole hold if that is unknown; return it.
 
         The hold is voided for an attempt that was not ``started`` and cost nothing.
@@ -178,11 +414,27 @@ class SweepGuard:
         if priced.cost is None:
             priced = replace(priced, cost=hold.amount, assumed=True)
         basis = "assumed" if priced.assumed else "measured"
-        self.budget_guard.record_actual(run, priced.cost, hold=hold, basis=basis, part=priced.part)
+        self.budget_guard.record_actual(
+            self.label(run), priced.cost, hold=hold, basis=basis, part=priced.part,
+            key=_capture_key(ticket) if self.is_shared else "",
+        )  # fmt: skip
         return priced
+
+    def as_captured(self, priced: AttemptCost, ticket: str) -> AttemptCost:
+        """Return the cost that a book has for an attempt, if it was captured before."""
+        if self._book is None:
+            return priced
+        found = self._book.log.look(lambda books: books.grant(_capture_key(ticket)))
+        if not isinstance(found, Captured):
+            return priced
+        return replace(priced, cost=Money(micros_of(found.actual), found.currency))
 
     def void_unused(self, used: Collection[str]) -> None:
         """Void holds whose runs were never started."""
-        for hold in self.budget_guard.holds():
+        for hold in self.holds():
             if hold.id not in used:
                 self.budget_guard.void(hold, "its run was never started")
+
+
+def _capture_key(ticket: str) -> str:
+    return f"{ticket}#cost"

@@ -23,7 +23,7 @@ from outlay.sweep.plan.plan import SweepPlan
 from outlay.sweep.run.detached import detached, settle_earlier, task_of
 from outlay.sweep.run.devices import Tasks, check_fit, inherited_environment
 from outlay.sweep.run.harness import Harness, SweepOptions
-from outlay.sweep.run.sweep_guard import SweepGuard
+from outlay.sweep.run.sweep_guard import book_room, check_same_log, guard_of
 from outlay.sweep.state.manifest import Journal, SweepManifest, counts, read_manifest
 from outlay.sweep.state.setup import (
     Holder,
@@ -65,18 +65,20 @@ def start(plan: SweepPlan, output_dir: Path | None, options: SweepOptions) -> Re
 
     Raises:
         InvalidValue, InvalidGrid: It cannot be started; nothing was written.
-        SweepNotRecorded, EngineBroken, Refused: It could not continue.
+        SweepNotRecorded, EngineBroken, Refused: It could not continue, or its book can't be used.
     """
     check_predictable(plan, finished=False)
     root = root_for(plan, output_dir, options.clock.wall_ns())
     engines = _engines(plan, root, options)
+    if plan.grid.book:
+        book_room(plan, options.clock)  # refuses a book that can't be used
     environ = inherited_environment()
     cwd = Path(plan.grid.work_dir or Path.cwd()).expanduser().absolute()
     make_private(root)
     with lock_sweep(root):
         manifest = create(plan, root, environ, options.clock, cwd=cwd)
-        if plan.grid.ceiling is not None:
-            SweepGuard(root, plan.grid.ceiling, options.clock).begin()
+        if (guard := guard_of(manifest, options.clock)) is not None:
+            guard.begin()
         tasks = Tasks(plan, root, cwd, environ)
         with _harness(tasks, manifest, engines, options) as harness:
             harness.run(list(plan.runs))
@@ -100,6 +102,9 @@ def resume(root: Path, options: SweepOptions, *, grid: Path | None, retry_failed
         stated = plan_file(grid or Path(manifest.about["grid_path"]))
         check_predictable(stated, finished=bool(manifest.elapsed_of("completed")))
         engines = _engines(stated, root, options)
+        check_same_log(manifest, stated, options.clock)
+        if stated.grid.book:
+            book_room(stated, options.clock)
         plan, removed = match_plan(stated, manifest, environ)
         tasks = Tasks(plan, root, Path(manifest.about["work_dir"]), environ)
         with _harness(tasks, manifest, engines, options) as harness:
@@ -200,13 +205,12 @@ def _engines(plan: SweepPlan, root: Path, options: SweepOptions) -> dict[str, En
 def _harness(
     tasks: Tasks, manifest: SweepManifest, engines: dict[str, Engine], options: SweepOptions
 ) -> Iterator[Harness]:
+    guard = guard_of(manifest, options.clock)
     journal, figures = Journal(manifest.root), FiguresKeeper(options.clock)
-    ceiling = tasks.plan.grid.ceiling
     try:
         yield Harness(
             manifest=manifest, journal=journal, engines=engines, tasks=tasks,
-            guard=None if ceiling is None else SweepGuard(manifest.root, ceiling, options.clock),
-            options=options, ended=figures.keep,
+            guard=guard, options=options, ended=figures.keep,
         )  # fmt: skip
     finally:
         for engine in engines.values():

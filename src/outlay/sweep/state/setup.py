@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -132,7 +133,8 @@ def match_plan(
         runs.append(replace(run, id=name))
     matched = replace(plan, runs=tuple(runs))
     manifest.runs = {**manifest.runs, **_manifest_runs(matched, manifest.root, environ)}
-    manifest.about |= _grid_fields(plan)
+    manifest.about.pop("book", None)
+    manifest.about |= _grid_fields(plan) | _book_label(plan, manifest.about)
     if (work_dir := Path(plan.grid.work_dir or "").expanduser()).is_absolute():
         manifest.about["work_dir"] = str(work_dir)
     manifest.write()
@@ -162,14 +164,14 @@ def check_predictable(plan: SweepPlan, *, finished: bool) -> None:
         InvalidGrid: Some cannot, or cash and showback are mixed; names all of them.
     """
     ceiling = plan.grid.ceiling
-    if ceiling is None:
+    if not plan.grid.is_guarded:
         return
     findings = []
     for run in plan.runs:
         rate = run.rate
         if rate is None:
             problem = 'no price to predict its cost from; add `price: "1.50 USD/h"`'
-        elif rate.currency != ceiling.currency:
+        elif ceiling is not None and rate.currency != ceiling.currency:
             problem = f"priced in {rate.currency}, and the ceiling is in {ceiling.currency}"
         elif run.prediction.cost is None and not finished:
             problem = (
@@ -190,17 +192,21 @@ def check_predictable(plan: SweepPlan, *, finished: bool) -> None:
 def _about(plan: SweepPlan, environ: Mapping[str, str], now_ns: int, cwd: Path) -> dict[str, Any]:
     here = facts.gather(environ)
     inherited = environ if facts.records_identity(environ) else {}
-    return _grid_fields(plan) | {
-        "schema": SCHEMA,
-        "name": plan.grid.name,
-        "created_at": instant_text(now_ns),
-        "output_dir": ".",
-        "work_dir": str(cwd),
-        "host": here.host,
-        "git_commit": here.git_commit,
-        "versions": here.versions,
-        "environment": Redactor([environ]).environment(recorded(inherited)),
-    }
+    return (
+        _grid_fields(plan)
+        | _book_label(plan, {})
+        | {
+            "schema": SCHEMA,
+            "name": plan.grid.name,
+            "created_at": instant_text(now_ns),
+            "output_dir": ".",
+            "work_dir": str(cwd),
+            "host": here.host,
+            "git_commit": here.git_commit,
+            "versions": here.versions,
+            "environment": Redactor([environ]).environment(recorded(inherited)),
+        }
+    )
 
 
 def _grid_fields(plan: SweepPlan) -> dict[str, Any]:
@@ -209,7 +215,18 @@ def _grid_fields(plan: SweepPlan) -> dict[str, Any]:
     return {
         "grid_path": os.path.abspath(plan.grid.source),  # noqa: PTH100 - without resolving links
         "ceiling": None if ceiling is None else str(ceiling),
+        **({"book": plan.grid.book} if plan.grid.book else {}),
     }
+
+
+def _book_label(plan: SweepPlan, about: Mapping[str, Any]) -> dict[str, str]:
+    """Return what begins the labels of a sweep's operations in a book; the same for all its time.
+
+    It is unique: two sweeps of one name may draw on one book.
+    """
+    if not plan.grid.book or "label" in about:
+        return {}
+    return {"label": f"{plan.grid.name}-{secrets.token_hex(4)}"}
 
 
 def _manifest_runs(
