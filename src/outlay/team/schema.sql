@@ -217,12 +217,12 @@ CREATE OR REPLACE FUNCTION outlay.turn(
   book_name text, writes boolean, lock_patience text, idle_patience text, rows_shape text,
   OUT version integer, OUT login text, OUT fsync text, OUT durable text, OUT id integer,
   OUT seq bigint, OUT hash text, OUT first text, OUT bytes bigint, OUT lines bigint,
-  OUT oldest bigint, OUT kept bigint, OUT time bigint, OUT teams text[]
+  OUT oldest bigint, OUT kept bigint, OUT at_micros bigint, OUT teams text[]
 )
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
   head outlay.book;
-  now timestamptz;
+  present timestamptz;
 BEGIN
   version := outlay.version();
   login := session_user;
@@ -244,9 +244,9 @@ BEGIN
   lines := head.lines;
   SELECT min(s.seq), max(s.seq) INTO oldest, kept
   FROM outlay.snapshot s WHERE s.book = head.id AND s.shape = rows_shape;
-  now := outlay.now();
-  time := extract(epoch FROM now) * 1000000;
-  teams := outlay.teams_of(login, to_char(now AT TIME ZONE 'UTC', 'YYYY-MM-DD'));
+  present := outlay.now();
+  at_micros := extract(epoch FROM present) * 1000000;
+  teams := outlay.teams_of(login, to_char(present AT TIME ZONE 'UTC', 'YYYY-MM-DD'));
 END
 $$;
 
