@@ -72,7 +72,7 @@ from outlay.guard.spend_log import (
 )
 from outlay.proc.identity import has_ended, this_process
 from outlay.rates import cost_at_most
-from outlay.units import Money, Rate
+from outlay.units import Duration, Money, Rate
 
 TEST_MODE = "BUDGET_GUARD_TEST_MODE"
 
@@ -485,6 +485,10 @@ class BudgetGuard:
                 books, str(self.log_name), unattended=self._unattended(books)
             )
         )
+
+    def offline_allowance(self) -> Duration:
+        """Return how long a lease may run while the log can't be reached; held beforehand."""
+        return self.log.offline_allowance()
 
     # -- details ----------------------------------------------------------------------------
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from outlay.clock import SYSTEM, Clock
@@ -26,6 +27,8 @@ from outlay.units import Duration, Money, Rate
 # ``OUTLAY_HOLD`` passes it to them, as ``<hold>@<path of the spend log>``.
 
 HOLD_VARIABLE = "OUTLAY_HOLD"
+_ANSWER_NS = 5 * 10**8
+_NO_ANSWER = "the spend log does not answer"
 
 
 class Leaseholder:
@@ -52,6 +55,9 @@ class Leaseholder:
         self._guard = guard
         self._refusals = refusals
         self._refusal_reported = False
+        self._changing = threading.Lock()  # of the lease
+        self._asking = threading.Lock()
+        self._asker: threading.Thread | None = None
         self.hold = hold
         self.owned = owned
         self.lease = Lease.opened(terms, hold.amount, now_ns)
@@ -96,14 +102,45 @@ class Leaseholder:
 
     def renew(self, now_ns: int) -> Continue | GiveNotice | End:
         """Extend the hold if that is due; return what the caller has to do."""
-        while isinstance(act := self.lease.next_action(now_ns), Extend):
-            try:
-                self._extend(act.more)
-            except self._refusals as error:
-                self.lease = self.lease.refused(str(error), now_ns)
-            else:
-                self.lease = self.lease.extended(self.hold.amount, now_ns)
-        return act
+        with self._asking:
+            while isinstance(act := self.lease.next_action(now_ns), Extend):
+                try:
+                    self._extend(act.more)
+                except self._refusals as error:
+                    self._change(partial(Lease.refused, reason=str(error), now_ns=now_ns))
+                else:
+                    self._change(partial(Lease.extended, held=self.hold.amount, now_ns=now_ns))
+            return act
+
+    def renew_in_background(self, now_ns: int) -> Continue | GiveNotice | End:
+        """Extend the hold if that is due, and wait only shortly for a log that does not answer.
+
+        Without an answer in time it has to stop, as after a refusal.
+        """
+        wait_ns = min(_ANSWER_NS, self.lease.terms.notice.ns // 2)
+        if isinstance(self.lease.next_action(now_ns), Extend) and not self._is_asking():
+            self._asker = threading.Thread(
+                target=self.renew, args=(now_ns,), name="outlay-extension", daemon=True
+            )
+            self._asker.start()
+            self._asker.join(wait_ns / 1e9)
+        act, stop_ns = self.lease.next_action(now_ns), self.lease.stop_ns
+        if not isinstance(act, Extend):
+            return act
+        if stop_ns is not None and now_ns >= stop_ns + wait_ns:
+            return GiveNotice(self.lease.refusal or _NO_ANSWER)
+        return Continue(now_ns)
+
+    def _is_asking(self) -> bool:
+        return self._asker is not None and self._asker.is_alive()
+
+    def _finish_asking(self) -> None:
+        if self._asker is not None:
+            self._asker.join()
+
+    def _change(self, change: Callable[[Lease], Lease]) -> None:
+        with self._changing:
+            self.lease = change(self.lease)
 
     def new_refusal(self) -> str:
         """Return why an extension was refused, once until one is granted; else ""."""
@@ -113,7 +150,11 @@ class Leaseholder:
 
     def give_notice(self, now_ns: int) -> None:
         """Record that SIGTERM was sent."""
-        self.lease = self.lease.noticed(now_ns)
+        self._change(partial(Lease.noticed, now_ns=now_ns))
+
+    def reprice(self, rate: Rate, now_ns: int) -> None:
+        """Count at another rate from now on."""
+        self._change(partial(Lease.repriced, rate=rate, now_ns=now_ns))
 
     def _extend(self, more: Money) -> None:
         """Hold more, unless another process has extended the same hold."""
@@ -151,11 +192,13 @@ class Leaseholder:
 
     def settle(self, actual: Money, part: RunPart | None = None) -> None:
         """Capture the cost, and which part of a run it is, if the hold is owned."""
+        self._finish_asking()
         if self.owned:
             self._guard.record_actual(self.hold.op_label, actual, hold=self.hold, part=part)
 
     def void(self, reason: str) -> None:
         """Release the hold if it is owned."""
+        self._finish_asking()
         if self.owned:
             self._guard.void(self.hold, reason)
 
@@ -249,7 +292,10 @@ class GuardGate:
     ) -> None:
         self._clock = clock
         paid_at_once, stopping = map(Duration.parse, (guarding.slice, guarding.grace))
-        terms = Terms(rate=rate, slice=paid_at_once, notice=stopping)
+        terms = Terms(
+            rate=rate, slice=paid_at_once, notice=stopping,
+            allowance=guarding.guard.offline_allowance(),
+        )  # fmt: skip
         self._holder = Leaseholder.open(
             guarding.guard, guarding.label or label, terms, environ,
             now_ns=clock.monotonic_ns(), lab=guarding.lab,
@@ -259,7 +305,6 @@ class GuardGate:
         self._part: RunPart | None = None
         self._ended = threading.Event()
         self._wake = threading.Event()
-        self._renewing = threading.Lock()
         self._thread = threading.Thread(target=self._renew_loop, name="outlay-guard", daemon=True)
 
     def begin(
@@ -322,9 +367,10 @@ class GuardGate:
 
     def change_rate(self, rate: Rate) -> None:
         """Use another rate from now on; the hold may have to be extended at once."""
-        with self._renewing:
-            self._holder.lease = self._holder.lease.repriced(rate, self._clock.monotonic_ns())
-            self.renew()
+        now_ns = self._clock.monotonic_ns()
+        self._holder.reprice(rate, now_ns)
+        self._holder.renew_in_background(now_ns)
+        self._note_refusal()
         self._wake.set()
 
     # -- the thread -------------------------------------------------------------------------
@@ -334,8 +380,7 @@ class GuardGate:
             self._wake.wait(self._pause_s())
             self._wake.clear()
             if not self._ended.is_set():
-                with self._renewing:
-                    self.renew()
+                self.renew()
 
     def _stop_renewing(self) -> None:
         self._ended.set()
@@ -344,6 +389,9 @@ class GuardGate:
     def renew(self) -> None:
         """Extend the hold if that is due; a refusal is noted once and retried."""
         self._holder.renew(self._clock.monotonic_ns())
+        self._note_refusal()
+
+    def _note_refusal(self) -> None:
         if refusal := self._holder.new_refusal():
             self._note(f"guard: no more money can be held: {refusal}")
 

@@ -74,6 +74,7 @@ from outlay.guard.index.index_file import (
 from outlay.guard.index.trie import DoubtfulIndex
 from outlay.locks import FileLock, FileLocked, local_locks, lock_excludes, turn_at
 from outlay.store import outlay_home
+from outlay.units import Duration
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,6 +131,10 @@ class SpendLog(Protocol):
 
         Captures are compared with the logs of ``runs``, directories by run id.
         """
+
+    def offline_allowance(self) -> Duration:
+        """Return how long a lease may run while the log can't be reached; none by default."""
+        return Duration(0)
 
 
 class MemorySpendLog(SpendLog):

@@ -169,9 +169,10 @@ class Supervisor:
     def _say_terms(self) -> None:
         terms, hold = self._terms, self._holder.hold
         most = f", at most {terms.most} = {terms.cost(terms.most.ns)}" if terms.most else ""
+        offline = f"offline allowance {terms.allowance} + " if terms.allowance else ""
         self._say(
-            f"hold {hold.id}: {hold.amount} for {self._label} at {terms.rate}{most}; "
-            f"worst overshoot {terms.overshoot()} (slice {terms.slice} + notice {terms.notice})"
+            f"hold {hold.id}: {hold.amount} for {self._label} at {terms.rate}{most}; worst "
+            f"overshoot {terms.overshoot()} (slice {terms.slice} + {offline}notice {terms.notice})"
         )
 
     def _make_keeper(self) -> ProcessSupervisor:
@@ -246,7 +247,7 @@ class Supervisor:
         """Extend the hold while there is room, then SIGTERM, then SIGKILL."""
         if self._signal is not None and not self._is_stopping:
             self._begin_stopping(now_ns, "", self._signal)
-        match self._holder.renew(now_ns):
+        match self._holder.renew_in_background(now_ns):
             case GiveNotice(reason):
                 self._begin_stopping(now_ns, reason, signal.SIGTERM)
             case End():

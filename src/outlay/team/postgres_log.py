@@ -119,7 +119,7 @@ class PostgresSpendLog(SpendLog):
         self.name = name
         self._clock = clock
         self._patience = patience or Patience()
-        self._session = Session(name, clock)
+        self._session = Session(name, clock, answer_s=self._patience.answer)
         self._memory = RememberedHead(_remembered_as(name))
         self._remembered = NO_SLOTS
         self._seen: Head | None = None  # the last line read or written by this object, ever

@@ -119,6 +119,7 @@ def show_run(
         most=_longest(per_hour, limit, max_hours),
         slice=Duration.parse(slice, name="--slice"),
         notice=Duration.parse(notice, name="--notice"),
+        allowance=guard.offline_allowance(),
     )
     arguments = Arguments(model=None, name=label, dir=directory)
     run_dir = resolve(arguments, os.environ, SYSTEM.wall_ns()).dir
