@@ -39,6 +39,7 @@ from outlay.guard.rental.watch import (
     remember_log,
     start_watcher,
 )
+from outlay.guard.waiting_settlements import all_waiting, deliver_all
 from outlay.store import outlay_home
 from outlay.store.home import settings_path
 from outlay.units import Duration
@@ -79,6 +80,8 @@ def show_watch(
         return
     alerts = AlertWatch(say, log_paths=lambda: given or known_logs())
     while True:
+        for settlement in deliver_all(BudgetGuard.of_log).delivered:
+            say(f"delivered: {settlement}")
         for path in given or known_logs():
             _tend(path)
         try:
@@ -125,6 +128,10 @@ def _show_check(log_paths: tuple[Path, ...], *, as_json: bool) -> int:
         *(["ends rentals whose watcher dies"] if rented else []),
         *(["sends alerts"] if read_alert_settings().rules else []),
     ]
+    findings += (
+        Finding(source=str(each.path), message=f"not delivered yet: {each.why}", severity="warning")
+        for each in all_waiting()
+    )
     if needed and not _is_installed():
         what = f"`outlay watch --install` {' and '.join(needed)}"
         message = f"nothing keeps `outlay watch` running on this machine: {what}"

@@ -6,5 +6,5 @@ callers pass rates and vendor commands.
 
 __all__ = [
     "balance", "budget_guard", "captures", "ceilings", "chain", "checklist", "entries", "errors",
-    "gate", "index", "lease", "rental", "spend_log", "supervise",
+    "gate", "index", "lease", "rental", "spend_log", "supervise", "waiting_settlements",
 ]  # fmt: skip

@@ -70,6 +70,7 @@ from outlay.guard.spend_log import (
     open_log,
     read_log_path,
 )
+from outlay.guard.waiting_settlements import deliver_to
 from outlay.proc.identity import has_ended, this_process
 from outlay.rates import cost_at_most
 from outlay.units import Duration, Money, Rate
@@ -225,6 +226,8 @@ class BudgetGuard:
         )
         if not self._used:
             _ = self.ceilings  # refuses an unusable ceiling before a log is created
+        if not isinstance(self.log_name, Path):
+            deliver_to(self)  # What was held and not spent is free again.
         return self._transact(
             lambda books, now: decisions.authorize(
                 books, now, request, unattended=self._unattended(books)

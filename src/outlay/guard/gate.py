@@ -15,12 +15,14 @@ from pathlib import Path
 
 from outlay.clock import SYSTEM, Clock
 from outlay.errors import InvalidValue, OutlayError
+from outlay.guard import waiting_settlements
 from outlay.guard.balance import Hold
 from outlay.guard.budget_guard import BudgetGuard
 from outlay.guard.entries import RunPart
 from outlay.guard.errors import BudgetGuardExceeded, RentalEnds
 from outlay.guard.lease import SLICE, Continue, End, Extend, GiveNotice, Lease, Terms
 from outlay.guard.spend_log import is_named, is_url, name_for_others, named_log
+from outlay.guard.waiting_settlements import waiting_text
 from outlay.units import Duration, Money, Rate
 
 # The hold of one operation. The process that opens it captures it; its children join and extend it.
@@ -190,17 +192,22 @@ class Leaseholder:
         """Return the largest amount that the hold could have."""
         return self._guard.room_of(self.hold)
 
-    def settle(self, actual: Money, part: RunPart | None = None) -> None:
-        """Capture the cost, and which part of a run it is, if the hold is owned."""
+    def settle(self, actual: Money, part: RunPart | None = None) -> Path | None:
+        """Capture the cost, and which part of a run it is, if the hold is owned.
+
+        Returns the file in which that waits for a book that can't be reached.
+        """
         self._finish_asking()
-        if self.owned:
-            self._guard.record_actual(self.hold.op_label, actual, hold=self.hold, part=part)
+        if not self.owned:
+            return None
+        hold = self.hold
+        return waiting_settlements.settle(self._guard, hold.id, hold.op_label, actual, part)
 
     def void(self, reason: str) -> None:
         """Release the hold if it is owned."""
         self._finish_asking()
         if self.owned:
-            self._guard.void(self.hold, reason)
+            waiting_settlements.void(self._guard, self.hold.id, self.hold.op_label, reason)
 
 
 def read_hold(environ: Mapping[str, str]) -> tuple[str, str] | None:
@@ -354,12 +361,13 @@ class GuardGate:
         now_ns = self._clock.monotonic_ns()
         actual = self._holder.lease.spent(now_ns) if logged is None else logged
         try:
-            self._holder.settle(actual, None if logged is None else self._part)
+            file = self._holder.settle(actual, None if logged is None else self._part)
         except OutlayError as error:
             self._note(f"guard: {actual} could not be recorded, the hold stays open: {error}")
         else:
             how = "recorded" if self._holder.owned else "spent"
-            self._note(f"guard: {actual} {how}{self._head()}")
+            said = f"{how}{self._head()}" if file is None else waiting_text(file)
+            self._note(f"guard: {actual} {said}")
 
     def _head(self) -> str:
         head = self._holder.head()

@@ -857,6 +857,13 @@ class BookUrl(Protocol):
     def url(self) -> str:
         """The URL itself, which may have a password."""
 
+    @property
+    def file_name(self) -> str:
+        """A name for what this machine keeps about the book; it shows no host and no login."""
+
+    def without_password(self) -> str:
+        """Return the URL without a password, by which the book is opened again."""
+
     def handed_on(self) -> str:
         """Return the URL for another process, which shows it.
 
@@ -932,6 +939,16 @@ def name_for_others(name: LogName) -> str:
         InvalidValue: It is a URL with a password.
     """
     return str(name.absolute()) if isinstance(name, Path) else name.handed_on()
+
+
+def books_dir() -> Path:
+    """Return where this machine keeps documents about books."""
+    return outlay_home() / "books"
+
+
+def documents_dir(name: LogName) -> Path:
+    """Return the directory of documents about a log: beside a file, in the home for a book."""
+    return name.parent if isinstance(name, Path) else books_dir() / name.file_name
 
 
 def is_named(name: LogName, text: str) -> bool:

@@ -129,7 +129,7 @@ def show_run(
         leave_notice(identity.run_id, run_dir)
     if as_json:
         print_json(outcome)
-    raise typer.Exit(outcome.exit_code or (0 if outcome.recorded else 1))
+    raise typer.Exit(outcome.exit_code or (0 if outcome.recorded or outcome.waits else 1))
 
 
 def show_rent(
