@@ -20,6 +20,7 @@ from outlay.export.live_runs import LiveReading, LiveRuns
 from outlay.goodput.follower import read_view
 from outlay.guard.entries import parse_timestamp
 from outlay.guard.rental.watch import RentedHold, living_rentals
+from outlay.guard.spend_log import LogName
 from outlay.ledger import AttemptStarted, derive_attempts, read_lives
 from outlay.prices.series import Alert, alerts
 from outlay.runs.reading import RunReading
@@ -88,7 +89,9 @@ class Evidence:
 class EvidenceReader:
     """Reads the evidence of each round, following the logs of live runs."""
 
-    def __init__(self, store: Engine, log_paths: Sequence[Path], *, clock: Clock = SYSTEM) -> None:
+    def __init__(
+        self, store: Engine, log_paths: Sequence[LogName], *, clock: Clock = SYSTEM
+    ) -> None:
         self._store = store
         self._log_paths = tuple(log_paths)
         self._live = LiveRuns(store, log_paths, clock=clock)

@@ -24,6 +24,7 @@ from outlay.errors import Finding, OutlayError
 from outlay.files import make_private, open_own, write_whole
 from outlay.goodput.timeline import Window
 from outlay.guard.rental.watch import known_logs
+from outlay.guard.spend_log import LogName
 from outlay.locks import FileLock, FileLocked
 from outlay.store import open_store, outlay_home
 
@@ -139,7 +140,7 @@ class AlertWatch:
         self,
         say: Callable[[str], None],
         *,
-        log_paths: Callable[[], tuple[Path, ...]] = known_logs,
+        log_paths: Callable[[], tuple[LogName, ...]] = known_logs,
         clock: Clock = SYSTEM,
     ) -> None:
         self._say = say
@@ -147,7 +148,7 @@ class AlertWatch:
         self._clock = clock
         self._said: set[str] = set()
         self._reader: EvidenceReader | None = None
-        self._read_paths: tuple[Path, ...] = ()
+        self._read_paths: tuple[LogName, ...] = ()
 
     def round(self) -> AlertRound | None:
         """Evaluate, send, and write the state; None without rules, or if another process does it.

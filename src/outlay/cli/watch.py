@@ -18,7 +18,6 @@ from outlay.cli.guard.log import correct_captures
 from outlay.cli.guard.options import DEFAULT_LOG, minute_of, say
 from outlay.cli.output import (
     AsJson,
-    SpendLogs,
     console,
     new_table,
     print_findings,
@@ -33,23 +32,32 @@ from outlay.files import write_whole
 from outlay.guard.budget_guard import BudgetGuard
 from outlay.guard.rental.watch import (
     Reaper,
+    known_books,
     known_logs,
     living_rentals,
     may_be_listed,
     remember_log,
     start_watcher,
 )
+from outlay.guard.spend_log import LogName, is_url, open_book, opening_name
 from outlay.guard.waiting_settlements import all_waiting, deliver_all
 from outlay.store import outlay_home
 from outlay.store.home import settings_path
 from outlay.units import Duration
 
+WatchedLogs = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--log", metavar="PATH",
+        help="A spend log or a book's URL; default: every one known on this machine.",
+    ),
+]  # fmt: skip
 UNIT = "outlay-watch.service"
 _POLL = Duration(30 * 10**9)
 
 
 def show_watch(
-    log: SpendLogs = None,
+    log: WatchedLogs = None,
     every: Annotated[str, typer.Option(help="Time between two rounds.")] = "1m",
     once: Annotated[bool, typer.Option("--once", help="One round, as from cron.")] = False,
     check: Annotated[
@@ -69,21 +77,21 @@ def show_watch(
 
     Example: outlay watch --install
     """
-    given = tuple(_log_file(path) for path in log or ())
+    given = tuple(_log_named(name) for name in log or ())
     pause_s = Duration.parse(every, name="--every").seconds
-    for path in given:
-        remember_log(path)
+    for name in given:
+        remember_log(name)
     if check:
-        raise typer.Exit(_show_check(given or known_logs(), as_json=as_json))
+        raise typer.Exit(_show_check(given or _known(), as_json=as_json))
     if install:
         _show_install(as_json=as_json)
         return
-    alerts = AlertWatch(say, log_paths=lambda: given or known_logs())
+    alerts = AlertWatch(say, log_paths=lambda: given or _known())
     while True:
         for settlement in deliver_all(BudgetGuard.of_log).delivered:
             say(f"delivered: {settlement}")
-        for path in given or known_logs():
-            _tend(path)
+        for name in given or _known():
+            _tend(name)
         try:
             alerts.round()
         except (OutlayError, OSError) as error:  # Bad rules must not delay the end of a rental.
@@ -93,10 +101,14 @@ def show_watch(
         SYSTEM.sleep(pause_s)
 
 
-def _tend(log_path: Path) -> None:
+def _known() -> tuple[LogName, ...]:
+    return (*known_logs(), *known_books())
+
+
+def _tend(name: LogName) -> None:
     """Reap the rentals of one log and give every orphan a watcher; report errors."""
     try:
-        guard = BudgetGuard.of_log(log_path)
+        guard = BudgetGuard.of_log(opening_name(name))
         for corrected in correct_captures(guard):
             say(str(corrected))
         if not guard.log.look(lambda books: may_be_listed(books, SYSTEM.wall_ns())):
@@ -107,20 +119,23 @@ def _tend(log_path: Path) -> None:
             say(str(finding))
         reaper.reap(inventory, pause_s=5.0)
         for orphan in reaper.orphans():
-            if start_watcher(log_path, orphan, os.environ, _POLL):
+            if start_watcher(name, orphan, os.environ, _POLL):
                 say(f"hold {orphan.id} ({orphan.op_label}) has a new watcher")
     except (OutlayError, OSError) as error:  # Other logs are still handled.
-        say(f"{log_path}: {error}")
+        say(f"{name}: {error}")
 
 
-def _log_file(path: Path) -> Path:
+def _log_named(name: str) -> LogName:
+    if is_url(name):
+        return open_book(name).name
+    path = Path(name)
     file = path / DEFAULT_LOG if path.is_dir() else path
     if not file.exists():
-        raise InvalidValue("--log", str(path), "a spend log that exists")
+        raise InvalidValue("--log", name, "a spend log that exists")
     return file.absolute()
 
 
-def _show_check(log_paths: tuple[Path, ...], *, as_json: bool) -> int:
+def _show_check(log_paths: tuple[LogName, ...], *, as_json: bool) -> int:
     alerts = AlertWatch(say, log_paths=lambda: log_paths).look()
     rented, findings = living_rentals(log_paths)
     findings += (each for each in alerts.findings if each not in findings)

@@ -13,6 +13,7 @@ from outlay.clock import SYSTEM, Clock
 from outlay.errors import Finding, OutlayError
 from outlay.guard.balance import ScopeStanding
 from outlay.guard.budget_guard import BudgetGuard
+from outlay.guard.spend_log import LogName, opening_name, shown_name
 from outlay.runs.reading import RunReading
 from outlay.runs.run_poller import RunPoller
 
@@ -21,7 +22,7 @@ from outlay.runs.run_poller import RunPoller
 class GuardReading:
     """The balances of the scopes of one spend log, and the hash of its last line."""
 
-    log_path: Path
+    log_path: Path | str
     head: str
     standings: tuple[ScopeStanding, ...]
 
@@ -40,9 +41,9 @@ class LiveRuns:
     """Polls live runs, and the ceilings of some spend logs."""
 
     def __init__(
-        self, store: Engine, log_paths: Sequence[Path] = (), *, clock: Clock = SYSTEM
+        self, store: Engine, log_paths: Sequence[LogName] = (), *, clock: Clock = SYSTEM
     ) -> None:
-        self._log_paths = tuple(dict.fromkeys(path.absolute() for path in log_paths))
+        self._log_paths = tuple(dict.fromkeys(map(_absolute, log_paths)))
         self._clock = clock
         self._poller = RunPoller(store, clock=clock, cached=False)
         self._lock = threading.Lock()  # A server polls from several threads.
@@ -57,15 +58,20 @@ class LiveRuns:
         return LiveReading(t_ns=now_ns, runs=tuple(runs), guards=guards, findings=tuple(findings))
 
 
+def _absolute(name: LogName) -> LogName:
+    return name.absolute() if isinstance(name, Path) else name
+
+
 def read_guards(
-    log_paths: Sequence[Path], findings: list[Finding], *, clock: Clock = SYSTEM
+    log_paths: Sequence[LogName], findings: list[Finding], *, clock: Clock = SYSTEM
 ) -> tuple[GuardReading, ...]:
     """Return the balances of some spend logs; one that cannot be read is added to findings."""
     found = []
     for path in log_paths:
         try:
-            guard = BudgetGuard.of_log(path, clock=clock)
-            found.append(GuardReading(log_path=path, head=guard.head, standings=guard.standings()))
+            guard = BudgetGuard.of_log(opening_name(path), clock=clock)
+            log = shown_name(path)
+            found.append(GuardReading(log_path=log, head=guard.head, standings=guard.standings()))
         except (OutlayError, OSError) as error:
             findings.append(Finding(source=str(path), message=str(error)))
     return tuple(found)

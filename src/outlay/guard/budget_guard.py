@@ -163,13 +163,13 @@ class BudgetGuard:
 
     @property
     def log_path(self) -> Path:
-        """The path of a log in a file, beside which documents about rentals are kept.
+        """The path of a log in a file.
 
         Raises:
             InvalidValue: It is a book.
         """
         if not isinstance(self.log_name, Path):
-            expected = "a spend log in a file: rentals under a book are not supported yet"
+            expected = "a spend log in a file"
             raise InvalidValue("log_path", str(self.log_name), expected)
         return self.log_name
 

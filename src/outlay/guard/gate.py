@@ -18,8 +18,8 @@ from outlay.errors import InvalidValue, OutlayError
 from outlay.guard import waiting_settlements
 from outlay.guard.balance import Hold
 from outlay.guard.budget_guard import BudgetGuard
-from outlay.guard.entries import RunPart
-from outlay.guard.errors import BudgetGuardExceeded, RentalEnds
+from outlay.guard.entries import Rental, RunPart, Vendor, parse_timestamp
+from outlay.guard.errors import BudgetGuardExceeded, RentalEnds, SpendLogUnusable
 from outlay.guard.lease import SLICE, Continue, End, Extend, GiveNotice, Lease, Terms
 from outlay.guard.spend_log import is_named, is_url, name_for_others, named_log
 from outlay.guard.waiting_settlements import waiting_text
@@ -29,6 +29,8 @@ from outlay.units import Duration, Money, Rate
 # ``OUTLAY_HOLD`` passes it to them, as ``<hold>@<path of the spend log>``.
 
 HOLD_VARIABLE = "OUTLAY_HOLD"
+DEADLINE_VARIABLE = "OUTLAY_HOLD_DEADLINE"
+"""When a rented machine ends, for one that can't reach the spend log of its hold."""
 _ANSWER_NS = 5 * 10**8
 _NO_ANSWER = "the spend log does not answer"
 
@@ -90,9 +92,15 @@ class Leaseholder:
             hold = guard.authorize(label, terms.opening(), lab=lab, least_usd=least)
             return cls(guard, hold, terms, now_ns)
         hold_id, log = named
-        if not is_named(guard.log_name, log):
-            guard = BudgetGuard.of_log(log, environ=environ)
-        paid = guard.until_deadline(guard.log.books().hold(hold_id), terms.rate)
+        try:
+            if not is_named(guard.log_name, log):
+                guard = BudgetGuard.of_log(log, environ=environ)
+            hold = guard.log.books().hold(hold_id)
+        except SpendLogUnusable:
+            if (rented := _rented_here(hold_id, label, terms.rate, environ)) is None:
+                raise
+            hold = rented
+        paid = guard.until_deadline(hold, terms.rate)
         joined = cls(guard, paid, terms, now_ns, owned=False)
         if paid.rental is None:
             joined._fill(terms.opening(), terms.least_opening())
@@ -190,7 +198,12 @@ class Leaseholder:
 
     def room(self) -> Money:
         """Return the largest amount that the hold could have."""
-        return self._guard.room_of(self.hold)
+        try:
+            return self._guard.room_of(self.hold)
+        except SpendLogUnusable:
+            if self.hold.rental is None:
+                raise
+            return self.hold.amount  # Its machine is paid for until the deadline.
 
     def settle(self, actual: Money, part: RunPart | None = None) -> Path | None:
         """Capture the cost, and which part of a run it is, if the hold is owned.
@@ -208,6 +221,38 @@ class Leaseholder:
         self._finish_asking()
         if self.owned:
             waiting_settlements.void(self._guard, self.hold.id, self.hold.op_label, reason)
+
+
+def _rented_here(hold_id: str, label: str, rate: Rate, environ: Mapping[str, str]) -> Hold | None:
+    """Return the hold of this machine by the deadline in the environment; None without one.
+
+    Raises:
+        InvalidValue: The deadline is no time.
+    """
+    deadline = read_deadline(environ)
+    if not deadline:
+        return None
+    rental = Rental(
+        name="", rate=str(rate), started=deadline, deadline=deadline,
+        vendor=Vendor(name="", list=(), terminate=()),
+    )  # fmt: skip
+    return Hold(
+        id=hold_id, op_label=label, lab="", amount=Money(0, rate.currency), ts=deadline,
+        day=deadline[:10], rental=rental,
+    )  # fmt: skip
+
+
+def read_deadline(environ: Mapping[str, str]) -> str:
+    """Return the time at which this rented machine ends, as the log states it; "" if unknown."""
+    text = environ.get(DEADLINE_VARIABLE, "")
+    if text:
+        try:
+            parse_timestamp(text)
+        except (ValueError, OutlayError):
+            raise InvalidValue(
+                DEADLINE_VARIABLE, text, "a time such as 2026-11-15T10:00:00Z"
+            ) from None
+    return text
 
 
 def read_hold(environ: Mapping[str, str]) -> tuple[str, str] | None:
@@ -266,7 +311,7 @@ def read_guarding(
         named = read_hold(environ) if priced else None
         if named is None:
             return None
-        return Guarding(guard=BudgetGuard.of_log(named[1], clock=clock, environ=environ))
+        return Guarding(guard=guard_of_hold(named[1], environ, clock))
     if not priced:
         raise InvalidValue("price", None, "a price, since a guard counts money: price=...")
     if isinstance(value, Guarding):
@@ -277,6 +322,21 @@ def read_guarding(
         log = named_log(value)
         return Guarding(guard=BudgetGuard.of_log(log, clock=clock, environ=environ))
     raise InvalidValue("guard", value, "a BudgetGuard, a Guarding or the path of a spend log")
+
+
+def guard_of_hold(log: str, environ: Mapping[str, str], clock: Clock = SYSTEM) -> BudgetGuard:
+    """Return the guard of a launcher's log; a rented machine need not reach a book."""
+    try:
+        return BudgetGuard.of_log(log, clock=clock, environ=environ)
+    except SpendLogUnusable:
+        if not is_url(log) or not read_deadline(environ):
+            raise
+        return BudgetGuard(0, log, clock=clock, environ=environ)
+
+
+def allowance_of(guard: BudgetGuard, environ: Mapping[str, str]) -> Duration:
+    """Return the book's offline allowance; a rented machine is paid to its deadline."""
+    return Duration(0) if read_deadline(environ) else guard.offline_allowance()
 
 
 class GuardGate:
@@ -301,7 +361,7 @@ class GuardGate:
         paid_at_once, stopping = map(Duration.parse, (guarding.slice, guarding.grace))
         terms = Terms(
             rate=rate, slice=paid_at_once, notice=stopping,
-            allowance=guarding.guard.offline_allowance(),
+            allowance=allowance_of(guarding.guard, environ),
         )  # fmt: skip
         self._holder = Leaseholder.open(
             guarding.guard, guarding.label or label, terms, environ,

@@ -941,6 +941,16 @@ def name_for_others(name: LogName) -> str:
     return str(name.absolute()) if isinstance(name, Path) else name.handed_on()
 
 
+def opening_name(name: LogName) -> str | Path:
+    """Return the path or the URL, which may have a password, by which this process opens a log."""
+    return name if isinstance(name, Path) else name.url
+
+
+def shown_name(name: LogName) -> str | Path:
+    """Return a log's name for people: its path, or what may be shown of its URL."""
+    return name if isinstance(name, Path) else str(name)
+
+
 def books_dir() -> Path:
     """Return where this machine keeps documents about books."""
     return outlay_home() / "books"

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from sqlalchemy import Engine
 
@@ -25,6 +24,7 @@ from outlay.export.live_runs import GuardReading, read_guards
 from outlay.goodput import phases as ph
 from outlay.goodput.follower import RunView, read_view
 from outlay.goodput.timeline import Window
+from outlay.guard.spend_log import LogName
 from outlay.rates import share_out
 from outlay.report.document import Block, Document, Figure, NoteBlock, Table, sections
 from outlay.report.html import Cell
@@ -109,7 +109,7 @@ class Digest:
         return dict(order)
 
 
-def read_digest(store: Engine, log_paths: Sequence[Path], period: Window, now_ns: int) -> Digest:
+def read_digest(store: Engine, log_paths: Sequence[LogName], period: Window, now_ns: int) -> Digest:
     """Return the digest of a period, with the ceilings of the spend logs in ``log_paths``."""
     findings = refresh_books(store, now_ns)
     reading = read_spending(store, now_ns, damage=findings)
