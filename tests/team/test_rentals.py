@@ -15,10 +15,16 @@ from outlay.errors import InvalidValue
 from outlay.guard.balance import Hold
 from outlay.guard.budget_guard import BudgetGuard
 from outlay.guard.entries import timestamp
-from outlay.guard.errors import SpendLogUnusable
+from outlay.guard.errors import RentalUnattended, SpendLogUnusable
 from outlay.guard.gate import DEADLINE_VARIABLE, HOLD_VARIABLE, GuardGate, read_guarding
 from outlay.guard.rental.rental import proof_path, rent, settle_by_hand
-from outlay.guard.rental.watch import known_books, known_logs, living_rentals, start_watcher
+from outlay.guard.rental.watch import (
+    Reaper,
+    known_books,
+    known_logs,
+    living_rentals,
+    start_watcher,
+)
 from outlay.guard.spend_log import documents_dir
 from outlay.units import Duration, Money, Rate
 from postgres import TeamDatabase
@@ -164,6 +170,51 @@ def test_a_book_is_remembered_without_its_password(
     vendor.behave("terminate", "ok")
     clock.advance(24 * 3600 * 10**9)
     finish(watching(guard, hold, clock))
+
+
+# -- a watcher of another machine ------------------------------------------------------------------
+
+ELSEWHERE = "db-7:4711:99:4026531836-4f6b-9c1d"
+
+
+def silence(team: TeamDatabase, minutes: int) -> None:
+    """Set back the beats of all watchers."""
+    team.execute(f"UPDATE outlay.beat SET at = clock_timestamp() - interval '{minutes} minutes'")
+
+
+def test_a_watcher_beats_while_it_watches(
+    team: TeamDatabase, guard: BudgetGuard, vendor: StandIn
+) -> None:
+    vendor.behave("terminate", "ignore")
+    hold = watched(guard, vendor)
+    beats = f"SELECT watcher FROM outlay.beat WHERE hold = '{hold.id}'"
+    until(lambda: team.execute(beats) == [(hold.watcher,)], "the watcher never beat")
+    silence(team, 6)
+    until(lambda: not guard.log.silent_watchers(), "the watcher was not heard of again")
+    vendor.behave("terminate", "ok")
+    until(lambda: not alive(pid_of(hold)), "the watcher did not end")
+
+
+def test_a_dead_machines_watcher_is_replaced_by_another_machines(
+    team: TeamDatabase, url: str, vendor: StandIn
+) -> None:
+    guard = BudgetGuard(50, url, environ={})
+    hold = rent(guard, order(vendor), os.environ, start_watcher=no_watcher)
+    assert guard.take_watch(hold, ELSEWHERE)
+    guard.log.beat(hold.id, ELSEWHERE)
+    silence(team, 4)
+    assert Reaper(guard, os.environ).orphans() == ()
+    guard.void(guard.authorize("lab02-b", 1), "that it may")
+    silence(team, 6)
+    with pytest.raises(RentalUnattended, match="is dead"):
+        guard.authorize("lab02-c", 1)
+    assert in_process("watch", "--once", "--log", url).code == 0
+    (taken,) = [each for each in guard.holds() if each.rental]
+    assert taken.watcher not in ("", ELSEWHERE)
+    guard.void(guard.authorize("lab02-c", 1), "that it may again")
+    assert in_process("guard", "down", "lab02-tp", "--log", url, "--pause", "100ms").code == 0
+    os.kill(pid_of(taken), signal.SIGTERM)
+    until(lambda: not alive(pid_of(taken)), "the watcher did not end")
 
 
 # -- on the rented machine -------------------------------------------------------------------------

@@ -36,10 +36,11 @@ from outlay.guard.rental.watch import (
     known_logs,
     living_rentals,
     may_be_listed,
+    opening_name,
     remember_log,
     start_watcher,
 )
-from outlay.guard.spend_log import LogName, is_url, open_book, opening_name
+from outlay.guard.spend_log import LogName, is_url, open_book
 from outlay.guard.waiting_settlements import all_waiting, deliver_all
 from outlay.store import outlay_home
 from outlay.store.home import settings_path

@@ -13,7 +13,8 @@ from outlay.clock import SYSTEM, Clock
 from outlay.errors import Finding, OutlayError
 from outlay.guard.balance import ScopeStanding
 from outlay.guard.budget_guard import BudgetGuard
-from outlay.guard.spend_log import LogName, opening_name, shown_name
+from outlay.guard.rental.watch import opening_name, shown_name
+from outlay.guard.spend_log import LogName
 from outlay.runs.reading import RunReading
 from outlay.runs.run_poller import RunPoller
 

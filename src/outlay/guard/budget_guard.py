@@ -9,7 +9,7 @@ import getpass
 import os
 import secrets
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache
@@ -496,8 +496,9 @@ class BudgetGuard:
     # -- details ----------------------------------------------------------------------------
 
     def _unattended(self, books: Books) -> dict[str, str]:
-        now_ns = self._clock.wall_ns()
-        reasons = {hold.id: why_unattended(hold, now_ns) for hold in books.open_rentals()}
+        now_ns, rentals = self._clock.wall_ns(), books.open_rentals()
+        silent = self.log.silent_watchers() if rentals else frozenset()
+        reasons = {hold.id: why_unattended(hold, now_ns, silent) for hold in rentals}
         return {hold_id: why for hold_id, why in reasons.items() if why}
 
     def _committed(self) -> int:
@@ -575,15 +576,18 @@ def _announce_test_mode() -> None:
 OLD_NS = 24 * 3600 * 10**9
 
 
-def why_unattended(hold: Hold, now_ns: int) -> str:
-    """Return why a live rental is an error, overdue or unwatched; "" if it is not."""
+def why_unattended(hold: Hold, now_ns: int, silent: Collection[str] = ()) -> str:
+    """Return why a live rental is an error, overdue or unwatched; "" if it is not.
+
+    ``silent`` are watchers that are taken for dead, since their book has not heard of them.
+    """
     if hold.rental is None or hold.state == "gone":
         return ""
     why = []
     deadline_ns = wall_ns_of(parse_timestamp(hold.rental.deadline))
     if now_ns > deadline_ns:
         why.append(f"it is past its deadline of {utc_text(deadline_ns)}")
-    if has_ended(hold.watcher or hold.by):
+    if hold.watcher in silent or has_ended(hold.watcher or hold.by):
         why.append(
             f"its watcher {hold.watcher} is dead" if hold.watcher else "it never had a watcher"
         )

@@ -74,6 +74,7 @@ from outlay.guard.index.index_file import (
 from outlay.guard.index.trie import DoubtfulIndex
 from outlay.locks import FileLock, FileLocked, local_locks, lock_excludes, turn_at
 from outlay.store import outlay_home
+from outlay.store.home import books_dir
 from outlay.units import Duration
 
 
@@ -131,6 +132,14 @@ class SpendLog(Protocol):
 
         Captures are compared with the logs of ``runs``, directories by run id.
         """
+
+    def beat(self, hold: str, watcher: str) -> None:
+        """Record that a rental's watcher runs; for a log in a file its process is asked."""
+        del hold, watcher
+
+    def silent_watchers(self) -> frozenset[str]:
+        """Return the watchers, also of other machines, that have not recorded that for too long."""
+        return frozenset()
 
     def offline_allowance(self) -> Duration:
         """Return how long a lease may run while the log can't be reached; none by default."""
@@ -939,21 +948,6 @@ def name_for_others(name: LogName) -> str:
         InvalidValue: It is a URL with a password.
     """
     return str(name.absolute()) if isinstance(name, Path) else name.handed_on()
-
-
-def opening_name(name: LogName) -> str | Path:
-    """Return the path or the URL, which may have a password, by which this process opens a log."""
-    return name if isinstance(name, Path) else name.url
-
-
-def shown_name(name: LogName) -> str | Path:
-    """Return a log's name for people: its path, or what may be shown of its URL."""
-    return name if isinstance(name, Path) else str(name)
-
-
-def books_dir() -> Path:
-    """Return where this machine keeps documents about books."""
-    return outlay_home() / "books"
 
 
 def documents_dir(name: LogName) -> Path:

@@ -27,10 +27,10 @@ from outlay.guard.spend_log import (
     LogName,
     MemorySpendLog,
     SpendLog,
-    books_dir,
     documents_dir,
     open_book,
 )
+from outlay.store.home import books_dir
 from outlay.units import Money
 
 _DIRECTORY: Final = "waiting"

@@ -77,6 +77,10 @@ _HAS: Final = "SELECT 1 FROM outlay.entry WHERE book = %s AND hash = %s"
 _WHOLE: Final = """SELECT seq, before, line, hash, kind, hold, key FROM outlay.entry
 WHERE book = %s AND seq > %s ORDER BY seq LIMIT %s"""
 
+_BEAT: Final = "SELECT outlay.beat(%s, %s, %s)"
+_SILENT: Final = """SELECT watcher FROM outlay.beat JOIN outlay.book ON book.id = beat.book
+WHERE name = %s AND at < clock_timestamp() - interval '5 minutes'"""
+
 
 class NotWritten(SpendLogUnusable):
     """The connection was lost, and the lines of the transaction were not written."""
@@ -222,6 +226,14 @@ class PostgresSpendLog(SpendLog):
                 self._forget()
                 raise
             self._forget()
+
+    def beat(self, hold: str, watcher: str) -> None:
+        """Record, by the database's clock, that a rental's watcher runs."""
+        self._query(_BEAT, (self.name.book, hold, watcher))
+
+    def silent_watchers(self) -> frozenset[str]:
+        """Return the watchers that have recorded nothing for five minutes."""
+        return frozenset(row[0] for row in self._query(_SILENT, (self.name.book,)))
 
     # -- a whole book -----------------------------------------------------------------------
 

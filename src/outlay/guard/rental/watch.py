@@ -28,14 +28,7 @@ from outlay.guard.budget_guard import BudgetGuard
 from outlay.guard.entries import Vendor, parse_timestamp
 from outlay.guard.rental.rental import ControlledRental, list_machines
 from outlay.guard.rental.vendor_commands import ListedMachine, VendorListing
-from outlay.guard.spend_log import (
-    BookUrl,
-    LogName,
-    documents_dir,
-    open_book,
-    opening_name,
-    shown_name,
-)
+from outlay.guard.spend_log import BookUrl, LogName, documents_dir, open_book
 from outlay.proc.identity import MARK_VARIABLE, has_ended, register_outliving, this_process
 from outlay.store import outlay_home
 from outlay.store.home import outliving_dir
@@ -96,6 +89,16 @@ class RentedHold:
 
     log_path: Path | str
     hold: Hold
+
+
+def opening_name(name: LogName) -> str | Path:
+    """Return the path or the URL, which may have a password, by which this process opens a log."""
+    return name if isinstance(name, Path) else name.url
+
+
+def shown_name(name: LogName) -> str | Path:
+    """Return a log's name for people: its path, or what may be shown of its URL."""
+    return name if isinstance(name, Path) else str(name)
 
 
 def remember_log(name: LogName) -> None:
@@ -274,9 +277,16 @@ class Reaper:
             self.say(str(error))
 
     def orphans(self) -> tuple[Hold, ...]:
-        """Return the rentals whose watcher is known to have ended."""
-        holds = self.guard.log.look(Books.open_rentals)
-        return tuple(hold for hold in holds if has_ended(hold.watcher or hold.by))
+        """Return the rentals whose watcher has ended, or of which a book has not heard."""
+
+        def ask(books: Books) -> tuple[tuple[Hold, ...], frozenset[str]]:
+            holds = books.open_rentals()
+            return holds, self.guard.log.silent_watchers() if holds else frozenset()
+
+        holds, silent = self.guard.log.look(ask)
+        return tuple(
+            hold for hold in holds if hold.watcher in silent or has_ended(hold.watcher or hold.by)
+        )
 
     def end(self, hold: Hold, *, rounds: int = 10, pause_s: float = 5.0) -> bool:
         """Terminate and settle a rental; return whether it is verified gone."""
@@ -338,6 +348,7 @@ def _reload(controlled: ControlledRental) -> None:
 
 
 _WATCHED_BY_ANOTHER = 3
+_MOST_PAUSE_S = 60.0  # Silent for five minutes, a watcher of a book counts as dead.
 
 
 def start_watcher(name: LogName, hold: Hold, environ: Mapping[str, str], poll: Duration) -> bool:
@@ -421,9 +432,14 @@ def watch(
         try:
             if not poll_once(controlled):
                 return
+            _beat(controlled)
         except (OutlayError, OSError) as error:  # the log is locked, the disk full: temporary
             _say(str(error))
-        SYSTEM.sleep(pause_s(controlled, poll))
+        SYSTEM.sleep(min(pause_s(controlled, poll), _MOST_PAUSE_S))
+
+
+def _beat(controlled: ControlledRental) -> None:
+    controlled.guard.log.beat(controlled.hold.id, this_process())
 
 
 def _say(text: str) -> None:
