@@ -20,7 +20,11 @@ def terms(draw: st.DrawFn) -> Terms:
     notice = draw(st.integers(min_value=0, max_value=HOUR).map(Duration))
     longer = st.integers(min_value=1, max_value=100 * HOUR)
     most = draw(st.none() | longer.map(lambda ns: Duration(notice.ns + ns)))
-    return Terms(rate=draw(rates), most=most, slice=draw(durations), notice=notice)
+    allowance = draw(st.just(0) | st.integers(0, 10 * HOUR))
+    return Terms(
+        rate=draw(rates), most=most, slice=draw(durations), notice=notice,
+        allowance=Duration(allowance),
+    )  # fmt: skip
 
 
 @given(terms(), st.integers(min_value=0, max_value=100 * HOUR))

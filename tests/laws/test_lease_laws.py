@@ -122,6 +122,7 @@ def terms(draw: st.DrawFn, least_rate: int = 10**6) -> Terms:
         rate=Rate(draw(st.integers(least_rate, 10**9))),
         slice=Duration(draw(st.integers(SECOND, 600 * SECOND))),
         notice=Duration(notice_ns),
+        allowance=Duration(draw(st.just(0) | st.integers(0, 600 * SECOND))),
         reaction=Duration(draw(st.integers(0, SECOND))),
     )
 
@@ -181,6 +182,24 @@ def test_what_fits_with_its_notice_is_never_stopped(
     operation.run()
     assert not operation.stopped
     assert operation.spent() == terms.cost(lasts_ns)
+
+
+@given(terms(), st.integers(0, 3000 * SECOND))
+def test_a_log_that_goes_away_at_any_time_leaves_the_allowance_before_the_notice(
+    terms: Terms, away_ns: int
+) -> None:
+    """Asked in time, the log has granted enough to run on for the allowance without it."""
+    log = Log(terms.cost(10**7 * SECOND))
+    operation = opened(terms, log, [])
+    assert operation is not None
+    while operation.clock.monotonic_ns() < away_ns:
+        until_ns = operation.look()
+        assert until_ns is not None
+        operation.spend_until(min(until_ns, away_ns))
+    operation.look()
+    now_ns, stop_ns = operation.clock.monotonic_ns(), operation.lease.stop_ns
+    assert stop_ns is not None
+    assert stop_ns - now_ns >= terms.allowance.ns + terms.slice.ns // 2 - 1
 
 
 changes = st.tuples(

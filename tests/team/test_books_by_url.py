@@ -171,6 +171,6 @@ def test_a_url_with_a_password_is_not_handed_on(team: TeamDatabase) -> None:
     assert len(BudgetGuard(5, url, environ={}).holds()) == 1
 
 
-def test_rentals_need_a_log_in_a_file(team: TeamDatabase) -> None:
-    with pytest.raises(InvalidValue, match="rentals under a book are not supported yet"):
+def test_a_book_has_no_path(team: TeamDatabase) -> None:
+    with pytest.raises(InvalidValue, match="a spend log in a file"):
         _ = BudgetGuard(5, team.new_book(), environ={}).log_path

@@ -90,7 +90,7 @@ class EvidenceReader:
 
     def __init__(self, store: Engine, logs: Sequence[str | Path], *, clock: Clock = SYSTEM) -> None:
         self._store = store
-        self._files = tuple(each for each in logs if isinstance(each, Path))  # Of rentals.
+        self._logs = tuple(logs)
         self._live = LiveRuns(store, logs, clock=clock)
         self._clock = clock
         self._stops: dict[str, str | None] = {}
@@ -99,7 +99,7 @@ class EvidenceReader:
         """Return the evidence of now; what cannot be read is a finding."""
         live = self._live.read()
         now_ns = live.t_ns
-        rented, findings = living_rentals(self._files, clock=self._clock)
+        rented, findings = living_rentals(self._logs, clock=self._clock)
         recent = list_runs(self._store, RunFilter(since_ns=now_ns - _A_DAY_NS))
         return Evidence(
             t_ns=now_ns,

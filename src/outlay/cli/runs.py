@@ -57,7 +57,7 @@ WATCH_S = 2.0
 def overview(*, as_json: bool) -> None:
     """Show what is running, its cost per hour, and what is wrong."""
     # Not needed by ``outlay runs``.
-    from outlay.guard.rental.watch import known_logs, living_rentals
+    from outlay.guard.rental.watch import known_books, known_logs, living_rentals
     from outlay.runs.machines_now import burn_of, machines_now, owned_now
 
     store, now_ns = open_store(), SYSTEM.wall_ns()
@@ -67,7 +67,7 @@ def overview(*, as_json: bool) -> None:
     # Findings of dead runs come from their rows: their logs are not read again.
     others = [figures for figures in collected.figures if figures.status != "dead"]
     findings = [*collected.findings, *findings_in([*others, *dead]), *dead_runs(dead)]
-    rented, errors = living_rentals(known_logs())
+    rented, errors = living_rentals((*known_logs(), *known_books()))
     owned, unread = owned_now(now_ns)
     findings = [*errors, *unread, *findings]
     burn = burn_of(machines_now(rented, owned, running))

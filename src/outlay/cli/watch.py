@@ -18,7 +18,6 @@ from outlay.cli.guard.log import correct_captures
 from outlay.cli.guard.options import DEFAULT_LOG, minute_of, say
 from outlay.cli.output import (
     AsJson,
-    SpendLogs,
     console,
     new_table,
     print_findings,
@@ -34,23 +33,33 @@ from outlay.files import write_whole
 from outlay.guard.budget_guard import BudgetGuard
 from outlay.guard.rental.watch import (
     Reaper,
+    known_books,
     known_logs,
     living_rentals,
     may_be_listed,
     remember_log,
+    shown_name,
     start_watcher,
 )
 from outlay.guard.spend_log import is_url
+from outlay.guard.waiting_settlements import all_waiting, deliver_all
 from outlay.store import outlay_home
 from outlay.store.home import settings_path
 from outlay.units import Duration
 
+WatchedLogs = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--log", metavar="PATH",
+        help="A spend log or a book's URL; default: every one known on this machine.",
+    ),
+]  # fmt: skip
 UNIT = "outlay-watch.service"
 _POLL = Duration(30 * 10**9)
 
 
 def show_watch(
-    log: SpendLogs = None,
+    log: WatchedLogs = None,
     every: Annotated[str, typer.Option(help="Time between two rounds.")] = "1m",
     once: Annotated[bool, typer.Option("--once", help="One round, as from cron.")] = False,
     check: Annotated[
@@ -70,16 +79,13 @@ def show_watch(
 
     Example: outlay watch --install
     """
-    given: tuple[str | Path, ...] = tuple(
-        name if is_url(name) else _log_file(Path(name)) for name in log or ()
-    )
+    given = tuple(_log_named(name) for name in log or ())
     pause_s = Duration.parse(every, name="--every").seconds
     for name in given:
-        if isinstance(name, Path):
-            remember_log(name)
+        remember_log(name)
 
     def logs() -> tuple[str | Path, ...]:
-        return given or (*known_logs(), *shared_logs())
+        return given or tuple(dict.fromkeys((*known_logs(), *known_books(), *shared_logs())))
 
     if check:
         raise typer.Exit(_show_check(logs(), as_json=as_json))
@@ -88,9 +94,10 @@ def show_watch(
         return
     alerts = AlertWatch(say, logs=logs)
     while True:
+        for settlement in deliver_all(BudgetGuard.of_log).delivered:
+            say(f"delivered: {settlement}")
         for name in logs():
-            if isinstance(name, Path):  # Books have no rentals.
-                _tend(name)
+            _tend(name)
         try:
             alerts.round()
         except (OutlayError, OSError) as error:  # Bad rules must not delay the end of a rental.
@@ -101,10 +108,10 @@ def show_watch(
         SYSTEM.sleep(pause_s)
 
 
-def _tend(log_path: Path) -> None:
+def _tend(name: str | Path) -> None:
     """Reap the rentals of one log and give every orphan a watcher; report errors."""
     try:
-        guard = BudgetGuard.of_log(log_path)
+        guard = BudgetGuard.of_log(name)
         for corrected in correct_captures(guard):
             say(str(corrected))
         if not guard.log.look(lambda books: may_be_listed(books, SYSTEM.wall_ns())):
@@ -115,16 +122,19 @@ def _tend(log_path: Path) -> None:
             say(str(finding))
         reaper.reap(inventory, pause_s=5.0)
         for orphan in reaper.orphans():
-            if start_watcher(log_path, orphan, os.environ, _POLL):
+            if start_watcher(guard.log_name, orphan, os.environ, _POLL):
                 say(f"hold {orphan.id} ({orphan.op_label}) has a new watcher")
     except (OutlayError, OSError) as error:  # Other logs are still handled.
-        say(f"{log_path}: {error}")
+        say(f"{shown_name(name)}: {error}")
 
 
-def _log_file(path: Path) -> Path:
+def _log_named(name: str) -> str | Path:
+    if is_url(name):
+        return name
+    path = Path(name)
     file = path / DEFAULT_LOG if path.is_dir() else path
     if not file.exists():
-        raise InvalidValue("--log", str(path), "a spend log that exists")
+        raise InvalidValue("--log", name, "a spend log that exists")
     return file.absolute()
 
 
@@ -132,12 +142,16 @@ def _show_check(logs: tuple[str | Path, ...], *, as_json: bool) -> int:
     watch = AlertWatch(say, logs=lambda: logs)
     alerts = watch.look()
     watch.close()
-    rented, findings = living_rentals(tuple(each for each in logs if isinstance(each, Path)))
+    rented, findings = living_rentals(logs)
     findings += (each for each in alerts.findings if each not in findings)
     needed = [
         *(["ends rentals whose watcher dies"] if rented else []),
         *(["sends alerts"] if read_alert_settings().rules else []),
     ]
+    findings += (
+        Finding(source=str(each.path), message=f"not delivered yet: {each.why}", severity="warning")
+        for each in all_waiting()
+    )
     if needed and not _is_installed():
         what = f"`outlay watch --install` {' and '.join(needed)}"
         message = f"nothing keeps `outlay watch` running on this machine: {what}"

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import secrets
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache
@@ -73,6 +73,7 @@ from outlay.guard.spend_log import (
     open_log,
     read_log_path,
 )
+from outlay.guard.waiting_settlements import deliver_to
 from outlay.proc.identity import has_ended, this_process
 from outlay.rates import cost_at_most
 from outlay.units import Duration, Money, Rate, Unit
@@ -183,13 +184,13 @@ class BudgetGuard:
 
     @property
     def log_path(self) -> Path:
-        """The path of a log in a file, beside which documents about rentals are kept.
+        """The path of a log in a file.
 
         Raises:
             InvalidValue: It is a book.
         """
         if not isinstance(self.log_name, Path):
-            expected = "a spend log in a file: rentals under a book are not supported yet"
+            expected = "a spend log in a file"
             raise InvalidValue("log_path", str(self.log_name), expected)
         return self.log_name
 
@@ -270,6 +271,8 @@ class BudgetGuard:
         )
         if not self._used:
             _ = self._stated()  # refuses an unusable ceiling before a log is created
+        if not isinstance(self.log_name, Path):
+            deliver_to(self)  # What was held and not spent is free again.
         return self._transact(
             lambda books, now: decisions.authorize(
                 books, now, request, unattended=self._unattended(books)
@@ -632,11 +635,16 @@ class BudgetGuard:
             )
         )
 
+    def offline_allowance(self) -> Duration:
+        """Return how long a lease may run while the log can't be reached; held beforehand."""
+        return self.log.offline_allowance()
+
     # -- details ----------------------------------------------------------------------------
 
     def _unattended(self, books: Books) -> dict[str, str]:
-        now_ns = self._wall_ns()
-        reasons = {hold.id: why_unattended(hold, now_ns) for hold in books.open_rentals()}
+        now_ns, rentals = self._wall_ns(), books.open_rentals()
+        silent = self.log.silent_watchers() if rentals else frozenset()
+        reasons = {hold.id: why_unattended(hold, now_ns, silent) for hold in rentals}
         return {hold_id: why for hold_id, why in reasons.items() if why}
 
     def _committed(self) -> int:
@@ -714,15 +722,18 @@ def _announce_test_mode() -> None:
 OLD_NS = 24 * 3600 * 10**9
 
 
-def why_unattended(hold: Hold, now_ns: int) -> str:
-    """Return why a live rental is an error, overdue or unwatched; "" if it is not."""
+def why_unattended(hold: Hold, now_ns: int, silent: Collection[str] = ()) -> str:
+    """Return why a live rental is an error, overdue or unwatched; "" if it is not.
+
+    ``silent`` are watchers that are taken for dead, since their book has not heard of them.
+    """
     if hold.rental is None or hold.state == "gone":
         return ""
     why = []
     deadline_ns = wall_ns_of(parse_timestamp(hold.rental.deadline))
     if now_ns > deadline_ns:
         why.append(f"it is past its deadline of {utc_text(deadline_ns)}")
-    if has_ended(hold.watcher or hold.by):
+    if hold.watcher in silent or has_ended(hold.watcher or hold.by):
         why.append(
             f"its watcher {hold.watcher} is dead" if hold.watcher else "it never had a watcher"
         )

@@ -10,22 +10,29 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from outlay.clock import SYSTEM, Clock
 from outlay.errors import InvalidValue, OutlayError
+from outlay.guard import waiting_settlements
 from outlay.guard.balance import Hold
 from outlay.guard.budget_guard import BudgetGuard
-from outlay.guard.entries import RunPart
-from outlay.guard.errors import BudgetGuardExceeded, RentalEnds
+from outlay.guard.entries import Rental, RunPart, Vendor, parse_timestamp
+from outlay.guard.errors import BudgetGuardExceeded, RentalEnds, SpendLogUnusable
 from outlay.guard.lease import SLICE, Continue, End, Extend, GiveNotice, Lease, Terms
 from outlay.guard.spend_log import is_named, is_url, name_for_others, named_log
+from outlay.guard.waiting_settlements import waiting_text
 from outlay.units import Duration, Money, Rate
 
 # The hold of one operation. The process that opens it captures it; its children join and extend it.
 # ``OUTLAY_HOLD`` passes it to them, as ``<hold>@<path of the spend log>``.
 
 HOLD_VARIABLE = "OUTLAY_HOLD"
+DEADLINE_VARIABLE = "OUTLAY_HOLD_DEADLINE"
+"""When a rented machine ends, for one that can't reach the spend log of its hold."""
+_ANSWER_NS = 5 * 10**8
+_NO_ANSWER = "the spend log does not answer"
 
 
 class Leaseholder:
@@ -52,6 +59,9 @@ class Leaseholder:
         self._guard = guard
         self._refusals = refusals
         self._refusal_reported = False
+        self._changing = threading.Lock()  # of the lease
+        self._asking = threading.Lock()
+        self._asker: threading.Thread | None = None
         self.hold = hold
         self.owned = owned
         self.lease = Lease.opened(terms, hold.amount, now_ns)
@@ -79,12 +89,20 @@ class Leaseholder:
                 paid = guard.until_deadline(rented, terms.rate)
                 return cls(guard, paid, terms, now_ns, owned=False)
             least = terms.least_opening()
-            hold = guard.authorize(label, terms.opening(), lab=lab, least_usd=least)
+            hold = guard.authorize(
+                label, terms.opening(), lab=lab, least_usd=least, rate=terms.rate
+            )
             return cls(guard, hold, terms, now_ns)
         hold_id, log = named
-        if not is_named(guard.log_name, log):
-            guard = BudgetGuard.of_log(log, environ=environ)
-        paid = guard.until_deadline(guard.log.books().hold(hold_id), terms.rate)
+        try:
+            if not is_named(guard.log_name, log):
+                guard = BudgetGuard.of_log(log, environ=environ)
+            hold = guard.log.books().hold(hold_id)
+        except SpendLogUnusable:
+            if (rented := _rented_here(hold_id, label, terms.rate, environ)) is None:
+                raise
+            hold = rented
+        paid = guard.until_deadline(hold, terms.rate)
         joined = cls(guard, paid, terms, now_ns, owned=False)
         if paid.rental is None:
             joined._fill(terms.opening(), terms.least_opening())
@@ -96,14 +114,45 @@ class Leaseholder:
 
     def renew(self, now_ns: int) -> Continue | GiveNotice | End:
         """Extend the hold if that is due; return what the caller has to do."""
-        while isinstance(act := self.lease.next_action(now_ns), Extend):
-            try:
-                self._extend(act.more)
-            except self._refusals as error:
-                self.lease = self.lease.refused(str(error), now_ns)
-            else:
-                self.lease = self.lease.extended(self.hold.amount, now_ns)
-        return act
+        with self._asking:
+            while isinstance(act := self.lease.next_action(now_ns), Extend):
+                try:
+                    self._extend(act.more)
+                except self._refusals as error:
+                    self._change(partial(Lease.refused, reason=str(error), now_ns=now_ns))
+                else:
+                    self._change(partial(Lease.extended, held=self.hold.amount, now_ns=now_ns))
+            return act
+
+    def renew_in_background(self, now_ns: int) -> Continue | GiveNotice | End:
+        """Extend the hold if that is due, and wait only shortly for a log that does not answer.
+
+        Without an answer in time it has to stop, as after a refusal.
+        """
+        wait_ns = min(_ANSWER_NS, self.lease.terms.notice.ns // 2)
+        if isinstance(self.lease.next_action(now_ns), Extend) and not self._is_asking():
+            self._asker = threading.Thread(
+                target=self.renew, args=(now_ns,), name="outlay-extension", daemon=True
+            )
+            self._asker.start()
+            self._asker.join(wait_ns / 1e9)
+        act, stop_ns = self.lease.next_action(now_ns), self.lease.stop_ns
+        if not isinstance(act, Extend):
+            return act
+        if stop_ns is not None and now_ns >= stop_ns + wait_ns:
+            return GiveNotice(self.lease.refusal or _NO_ANSWER)
+        return Continue(now_ns)
+
+    def _is_asking(self) -> bool:
+        return self._asker is not None and self._asker.is_alive()
+
+    def _finish_asking(self) -> None:
+        if self._asker is not None:
+            self._asker.join()
+
+    def _change(self, change: Callable[[Lease], Lease]) -> None:
+        with self._changing:
+            self.lease = change(self.lease)
 
     def new_refusal(self) -> str:
         """Return why an extension was refused, once until one is granted; else ""."""
@@ -113,7 +162,11 @@ class Leaseholder:
 
     def give_notice(self, now_ns: int) -> None:
         """Record that SIGTERM was sent."""
-        self.lease = self.lease.noticed(now_ns)
+        self._change(partial(Lease.noticed, now_ns=now_ns))
+
+    def reprice(self, rate: Rate, now_ns: int) -> None:
+        """Count at another rate from now on."""
+        self._change(partial(Lease.repriced, rate=rate, now_ns=now_ns))
 
     def _extend(self, more: Money) -> None:
         """Hold more, unless another process has extended the same hold."""
@@ -122,7 +175,7 @@ class Leaseholder:
         wanted = self.lease.held + more
         self.hold = self._guard.log.books().hold(self.hold.id)
         if self.hold.amount < wanted:
-            least = Money(1, wanted.currency)
+            least = wanted.unit.money(1)
             more = wanted - self.hold.amount
             self.hold = self._guard.extend(self.hold, more, least_usd=least)
 
@@ -130,7 +183,7 @@ class Leaseholder:
         """Extend a joined hold to the amount with which a new one would be opened."""
         lacking = wanted - self.hold.amount
         if lacking.micros > 0:
-            at_least = max(least - self.hold.amount, Money(1, least.currency))
+            at_least = max(least - self.hold.amount, least.unit.money(1))
             try:
                 self.hold = self._guard.extend(self.hold, lacking, least_usd=at_least)
             except BudgetGuardExceeded:
@@ -147,17 +200,61 @@ class Leaseholder:
 
     def room(self) -> Money:
         """Return the largest amount that the hold could have."""
-        return self._guard.room_of(self.hold)
+        try:
+            return self._guard.room_of(self.hold)
+        except SpendLogUnusable:
+            if self.hold.rental is None:
+                raise
+            return self.hold.amount  # Its machine is paid for until the deadline.
 
-    def settle(self, actual: Money, part: RunPart | None = None) -> None:
-        """Capture the cost, and which part of a run it is, if the hold is owned."""
-        if self.owned:
-            self._guard.record_actual(self.hold.op_label, actual, hold=self.hold, part=part)
+    def settle(self, actual: Money, part: RunPart | None = None) -> Path | None:
+        """Capture the cost, and which part of a run it is, if the hold is owned.
+
+        Returns the file in which that waits for a book that can't be reached.
+        """
+        self._finish_asking()
+        if not self.owned:
+            return None
+        hold = self.hold
+        return waiting_settlements.settle(self._guard, hold.id, hold.op_label, actual, part)
 
     def void(self, reason: str) -> None:
         """Release the hold if it is owned."""
+        self._finish_asking()
         if self.owned:
-            self._guard.void(self.hold, reason)
+            waiting_settlements.void(self._guard, self.hold.id, self.hold.op_label, reason)
+
+
+def _rented_here(hold_id: str, label: str, rate: Rate, environ: Mapping[str, str]) -> Hold | None:
+    """Return the hold of this machine by the deadline in the environment; None without one.
+
+    Raises:
+        InvalidValue: The deadline is no time.
+    """
+    deadline = read_deadline(environ)
+    if not deadline:
+        return None
+    rental = Rental(
+        name="", rate=str(rate), started=deadline, deadline=deadline,
+        vendor=Vendor(name="", list=(), terminate=()),
+    )  # fmt: skip
+    return Hold(
+        id=hold_id, op_label=label, lab="", amount=rate.unit.money(0), ts=deadline,
+        day=deadline[:10], rental=rental,
+    )  # fmt: skip
+
+
+def read_deadline(environ: Mapping[str, str]) -> str:
+    """Return the time at which this rented machine ends, as the log states it; "" if unknown."""
+    text = environ.get(DEADLINE_VARIABLE, "")
+    if text:
+        try:
+            parse_timestamp(text)
+        except (ValueError, OutlayError):
+            raise InvalidValue(
+                DEADLINE_VARIABLE, text, "a time such as 2026-11-15T10:00:00Z"
+            ) from None
+    return text
 
 
 def read_hold(environ: Mapping[str, str]) -> tuple[str, str] | None:
@@ -216,7 +313,7 @@ def read_guarding(
         named = read_hold(environ) if priced else None
         if named is None:
             return None
-        return Guarding(guard=BudgetGuard.of_log(named[1], clock=clock, environ=environ))
+        return Guarding(guard=guard_of_hold(named[1], environ, clock))
     if not priced:
         raise InvalidValue("price", None, "a price, since a guard counts money: price=...")
     if isinstance(value, Guarding):
@@ -227,6 +324,21 @@ def read_guarding(
         log = named_log(value)
         return Guarding(guard=BudgetGuard.of_log(log, clock=clock, environ=environ))
     raise InvalidValue("guard", value, "a BudgetGuard, a Guarding or the path of a spend log")
+
+
+def guard_of_hold(log: str, environ: Mapping[str, str], clock: Clock = SYSTEM) -> BudgetGuard:
+    """Return the guard of a launcher's log; a rented machine need not reach a book."""
+    try:
+        return BudgetGuard.of_log(log, clock=clock, environ=environ)
+    except SpendLogUnusable:
+        if not is_url(log) or not read_deadline(environ):
+            raise
+        return BudgetGuard(0, log, clock=clock, environ=environ)
+
+
+def allowance_of(guard: BudgetGuard, environ: Mapping[str, str]) -> Duration:
+    """Return the book's offline allowance; a rented machine is paid to its deadline."""
+    return Duration(0) if read_deadline(environ) else guard.offline_allowance()
 
 
 class GuardGate:
@@ -249,7 +361,10 @@ class GuardGate:
     ) -> None:
         self._clock = clock
         paid_at_once, stopping = map(Duration.parse, (guarding.slice, guarding.grace))
-        terms = Terms(rate=rate, slice=paid_at_once, notice=stopping)
+        terms = Terms(
+            rate=rate, slice=paid_at_once, notice=stopping,
+            allowance=allowance_of(guarding.guard, environ),
+        )  # fmt: skip
         self._holder = Leaseholder.open(
             guarding.guard, guarding.label or label, terms, environ,
             now_ns=clock.monotonic_ns(), lab=guarding.lab,
@@ -259,7 +374,6 @@ class GuardGate:
         self._part: RunPart | None = None
         self._ended = threading.Event()
         self._wake = threading.Event()
-        self._renewing = threading.Lock()
         self._thread = threading.Thread(target=self._renew_loop, name="outlay-guard", daemon=True)
 
     def begin(
@@ -309,12 +423,13 @@ class GuardGate:
         now_ns = self._clock.monotonic_ns()
         actual = self._holder.lease.spent(now_ns) if logged is None else logged
         try:
-            self._holder.settle(actual, None if logged is None else self._part)
+            file = self._holder.settle(actual, None if logged is None else self._part)
         except OutlayError as error:
             self._note(f"guard: {actual} could not be recorded, the hold stays open: {error}")
         else:
             how = "recorded" if self._holder.owned else "spent"
-            self._note(f"guard: {actual} {how}{self._head()}")
+            said = f"{how}{self._head()}" if file is None else waiting_text(file)
+            self._note(f"guard: {actual} {said}")
 
     def _head(self) -> str:
         head = self._holder.head()
@@ -322,9 +437,10 @@ class GuardGate:
 
     def change_rate(self, rate: Rate) -> None:
         """Use another rate from now on; the hold may have to be extended at once."""
-        with self._renewing:
-            self._holder.lease = self._holder.lease.repriced(rate, self._clock.monotonic_ns())
-            self.renew()
+        now_ns = self._clock.monotonic_ns()
+        self._holder.reprice(rate, now_ns)
+        self._holder.renew_in_background(now_ns)
+        self._note_refusal()
         self._wake.set()
 
     # -- the thread -------------------------------------------------------------------------
@@ -334,8 +450,7 @@ class GuardGate:
             self._wake.wait(self._pause_s())
             self._wake.clear()
             if not self._ended.is_set():
-                with self._renewing:
-                    self.renew()
+                self.renew()
 
     def _stop_renewing(self) -> None:
         self._ended.set()
@@ -344,6 +459,9 @@ class GuardGate:
     def renew(self) -> None:
         """Extend the hold if that is due; a refusal is noted once and retried."""
         self._holder.renew(self._clock.monotonic_ns())
+        self._note_refusal()
+
+    def _note_refusal(self) -> None:
         if refusal := self._holder.new_refusal():
             self._note(f"guard: no more money can be held: {refusal}")
 

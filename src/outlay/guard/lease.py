@@ -21,6 +21,7 @@ NOTICE = Duration(30 * 10**9)
 REACTION = Duration(250 * 10**6)
 """How long before the end of the paid time SIGKILL is sent, to allow for delays."""
 RETRY_NS = 10**9
+NONE = Duration(0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +32,7 @@ class Terms:
         most: The longest it may run, stopping included; None: as long as there is money.
         slice: How much time one extension pays for.
         notice: How long stopping may take, SIGKILL included.
+        allowance: How long it may run while nothing can be asked; always held ahead.
         reaction: The part of the notice that is reserved for SIGKILL, at most half of it.
     """
 
@@ -38,6 +40,7 @@ class Terms:
     most: Duration | None = None
     slice: Duration = SLICE
     notice: Duration = NOTICE
+    allowance: Duration = NONE
     reaction: Duration = REACTION
 
     def __post_init__(self) -> None:
@@ -56,12 +59,16 @@ class Terms:
         return paid_time(amount, self.rate)
 
     def opening(self) -> Money:
-        """Return the amount to hold before the start: a slice and the notice."""
-        return self._up_to(self.slice.ns + self.notice.ns)
+        """Return the amount to hold before the start: a slice, the allowance and the notice."""
+        return self._up_to(self._ahead_ns)
+
+    @property
+    def _ahead_ns(self) -> int:
+        return self.slice.ns + self.allowance.ns + self.notice.ns
 
     def least_opening(self) -> Money:
         """Return the least amount with which to start: more than the notice."""
-        more = self.cost(self.notice.ns) + Money(1, self.rate.currency)
+        more = self.cost(self.notice.ns) + self.rate.unit.money(1)
         return min(more, self.opening())
 
     @property
@@ -71,15 +78,15 @@ class Terms:
 
     def extension(self, held: Money, elapsed_ns: int) -> Money:
         """Return how much more to hold to pay for another slice after ``elapsed_ns``."""
-        wanted = self._up_to(elapsed_ns + self.slice.ns + self.notice.ns)
-        return max(wanted - held, Money(0, held.currency))
+        wanted = self._up_to(elapsed_ns + self._ahead_ns)
+        return max(wanted - held, held.unit.money(0))
 
     def _up_to(self, ns: int) -> Money:
         return self.cost(ns if self.most is None else min(ns, self.most.ns))
 
     def overshoot(self) -> Money:
-        """Return the most that can be spent beyond the room: a slice and the notice."""
-        return self.cost(self.slice.ns + self.notice.ns)
+        """Return the most that can be spent beyond the room: what is held ahead."""
+        return self.cost(self._ahead_ns)
 
     def stop_ns(self, held: Money) -> int | None:
         """Return the elapsed time at which stopping must begin; None if it may run for ever."""
@@ -87,12 +94,15 @@ class Terms:
         return None if longest_ns is None else longest_ns - self.notice.ns
 
     def ask_ns(self, held: Money) -> int | None:
-        """Return the elapsed time at which to ask for more: half a slice before stopping."""
+        """Return the elapsed time at which to ask for more.
+
+        It is half a slice before the allowance begins, and so before stopping.
+        """
         paid = self.paid_ns(held)
         whole = None if self.most is None else self.cost(self.most.ns)
         if paid is None or (whole is not None and held >= whole):
             return None
-        return paid - self.notice.ns - self.slice.ns // 2
+        return paid - self.notice.ns - self.allowance.ns - self.slice.ns // 2
 
     def longest_ns(self, room: Money) -> int | None:
         """Return how long ``room`` and ``most`` let it run; None if neither limits it."""
@@ -149,7 +159,7 @@ class Lease:
     @classmethod
     def opened(cls, terms: Terms, held: Money, now_ns: int) -> Lease:
         """Return the lease of an operation that starts now."""
-        return cls(terms=terms, held=held, since_ns=now_ns, before=Money(0, terms.rate.currency))
+        return cls(terms=terms, held=held, since_ns=now_ns, before=terms.rate.unit.money(0))
 
     def next_action(self, now_ns: int) -> Continue | Extend | GiveNotice | End:
         """Return what is due now.

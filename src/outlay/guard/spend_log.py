@@ -75,6 +75,8 @@ from outlay.guard.index.index_file import (
 from outlay.guard.index.trie import DoubtfulIndex
 from outlay.locks import FileLock, FileLocked, local_locks, lock_excludes, turn_at
 from outlay.store import outlay_home
+from outlay.store.home import books_dir
+from outlay.units import Duration
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,6 +160,18 @@ class SpendLog(Protocol):
 
         Captures are compared with the logs of ``runs``, directories by run id.
         """
+
+    def beat(self, hold: str, watcher: str) -> None:
+        """Record that a rental's watcher runs; for a log in a file its process is asked."""
+        del hold, watcher
+
+    def silent_watchers(self) -> frozenset[str]:
+        """Return the watchers, also of other machines, that have not recorded that for too long."""
+        return frozenset()
+
+    def offline_allowance(self) -> Duration:
+        """Return how long a lease may run while the log can't be reached; none by default."""
+        return Duration(0)
 
 
 class MemorySpendLog(SpendLog):
@@ -902,6 +916,13 @@ class BookUrl(Protocol):
     def url(self) -> str:
         """The URL itself, which may have a password."""
 
+    @property
+    def file_name(self) -> str:
+        """A name for what this machine keeps about the book; it shows no host and no login."""
+
+    def without_password(self) -> str:
+        """Return the URL without a password, by which the book is opened again."""
+
     def handed_on(self) -> str:
         """Return the URL for another process, which shows it.
 
@@ -980,6 +1001,11 @@ def name_for_others(name: LogName) -> str:
         InvalidValue: It is a URL with a password.
     """
     return str(name.absolute()) if isinstance(name, Path) else name.handed_on()
+
+
+def documents_dir(name: LogName) -> Path:
+    """Return the directory of documents about a log: beside a file, in the home for a book."""
+    return name.parent if isinstance(name, Path) else books_dir() / name.file_name
 
 
 def is_named(name: LogName, text: str) -> bool:

@@ -22,9 +22,11 @@ from outlay.errors import NOT_FOUND, OutlayError
 from outlay.guard.budget_guard import BudgetGuard
 from outlay.guard.captures import cost_of_attempt, run_part
 from outlay.guard.entries import RunPart
+from outlay.guard.errors import SpendLogUnusable
 from outlay.guard.gate import Leaseholder
 from outlay.guard.lease import End, GiveNotice, Terms, warnings
-from outlay.guard.spend_log import name_for_others
+from outlay.guard.spend_log import is_url, name_for_others
+from outlay.guard.waiting_settlements import settle, settle_later, waiting_text
 from outlay.handlers import handling
 from outlay.ledger import EndStatus, Price
 from outlay.proc.exit_record import shell_code
@@ -55,6 +57,7 @@ class CommandOutcome:
         elapsed_ns: How long it ran, to the end of its last process.
         run_dir: The directory of its run log; empty without one.
         recorded: False if the capture failed; the hold is then still open.
+        waits: The capture is on the disk, to be delivered to a book that is away.
         head: The hash of the spend log's last line after that; empty if it can't be read.
     """
 
@@ -66,6 +69,7 @@ class CommandOutcome:
     recorded: bool
     run_dir: str = ""
     head: str = ""
+    waits: bool = False
 
 
 class Supervisor:
@@ -169,9 +173,10 @@ class Supervisor:
     def _say_terms(self) -> None:
         terms, hold = self._terms, self._holder.hold
         most = f", at most {terms.most} = {terms.cost(terms.most.ns)}" if terms.most else ""
+        offline = f"offline allowance {terms.allowance} + " if terms.allowance else ""
         self._say(
-            f"hold {hold.id}: {hold.amount} for {self._label} at {terms.rate}{most}; "
-            f"worst overshoot {terms.overshoot()} (slice {terms.slice} + notice {terms.notice})"
+            f"hold {hold.id}: {hold.amount} for {self._label} at {terms.rate}{most}; worst "
+            f"overshoot {terms.overshoot()} (slice {terms.slice} + {offline}notice {terms.notice})"
         )
 
     def _make_keeper(self) -> ProcessSupervisor:
@@ -246,7 +251,7 @@ class Supervisor:
         """Extend the hold while there is room, then SIGTERM, then SIGKILL."""
         if self._signal is not None and not self._is_stopping:
             self._begin_stopping(now_ns, "", self._signal)
-        match self._holder.renew(now_ns):
+        match self._holder.renew_in_background(now_ns):
             case GiveNotice(reason):
                 self._begin_stopping(now_ns, reason, signal.SIGTERM)
             case End():
@@ -328,16 +333,20 @@ class Supervisor:
         return logged, part
 
     def _record(self, elapsed_ns: int, code: int) -> CommandOutcome:
-        (actual, part), recorded = self._cost(elapsed_ns), True
+        (actual, part), recorded, file = self._cost(elapsed_ns), True, None
         try:
-            self._holder.settle(actual, part)
+            file = self._holder.settle(actual, part)
         except OutlayError as error:
             recorded = False
             self._say(
                 f"{actual} could not be recorded, hold {self._holder.hold.id} stays open: {error}"
             )
-        else:
-            self._say(f"{actual} for {duration_text(elapsed_ns)}; head {self._holder.head()}")
+        head = self._holder.head() if file is None else ""
+        if file is not None:
+            recorded = False
+            self._say(f"{actual} for {duration_text(elapsed_ns)} {waiting_text(file)}")
+        elif recorded:
+            self._say(f"{actual} for {duration_text(elapsed_ns)}; head {head}")
         return CommandOutcome(
             exit_code=3 if self._stopping else shell_code(code),
             stopped_because=self._stopping,
@@ -346,7 +355,8 @@ class Supervisor:
             hold=self._holder.hold.id,
             recorded=recorded,
             run_dir="" if self._run_dir is None else str(self._run_dir),
-            head=self._holder.head(),
+            head=head,
+            waits=file is not None,
         )
 
 
@@ -361,7 +371,12 @@ def settle_orphaned(orphaned: OrphanedTree) -> Money | None:
     orphaned.forget()
     if not about["owned"]:
         return None
-    guard = BudgetGuard.of_log(about["log"])
     actual = cost_at_most(Rate.parse(about["rate"]), elapsed_ns)
-    guard.record_actual(about["label"], actual, hold=guard.log.books().hold(about["hold"]))
+    log, what = about["log"], (about["hold"], about["label"], actual)
+    try:
+        settle(BudgetGuard.of_log(log), *what)
+    except SpendLogUnusable:
+        if not is_url(log):
+            raise
+        settle_later(log, *what)
     return actual

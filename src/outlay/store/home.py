@@ -21,6 +21,11 @@ def outliving_dir(kind: Literal["watchers", "uploaders"]) -> Path:
     return outlay_home() / "outliving" / kind
 
 
+def books_dir() -> Path:
+    """Return where this machine keeps documents about books of spend."""
+    return outlay_home() / "books"
+
+
 def settings_path() -> Path:
     """Return the path of ``outlay.toml``: ``$OUTLAY_CONFIG``, else in the outlay home.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 from functools import cached_property
+from hashlib import sha256
 from typing import Final, Self
 from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit, urlunsplit
 
@@ -72,6 +73,25 @@ class PostgresUrl:
             return shown_reason(make_url(self.server), error)
         except (ArgumentError, ValueError):
             return type(error).__name__
+
+    @property
+    def file_name(self) -> str:
+        """Its name for files: the book, and a digest of where it is."""
+        parts = urlsplit(self.server)
+        where = f"{parts.netloc.rpartition('@')[2]}{parts.path}"
+        return f"{sha256(where.encode()).hexdigest()[:16]}-{self.book}"
+
+    def without_password(self) -> str:
+        """Return the URL without a password."""
+        parts = urlsplit(self.url)
+        login, at, host = parts.netloc.rpartition("@")
+        query = [pair for pair in parse_qsl(parts.query) if "password" not in pair[0]]
+        return urlunsplit(
+            parts._replace(
+                netloc=f"{login.partition(':')[0]}{at}{host}",
+                query=urlencode(query, quote_via=quote),
+            )
+        )
 
     def handed_on(self) -> str:
         """Return the URL for another process, which shows it.

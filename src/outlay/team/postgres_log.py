@@ -62,6 +62,7 @@ from outlay.guard.spend_log import (
 from outlay.team.book_url import PostgresUrl
 from outlay.team.kept_folds import SHAPE, DatabaseRows, FoldRoot, keep_batch, root_decoder
 from outlay.team.session import Batch, ConnectionLost, Patience, Row, Session, Statement
+from outlay.units import Duration
 
 VERSION: Final = 1
 """Of the tables and functions in the database."""
@@ -89,6 +90,10 @@ WHERE book = %s"""
 _HAS: Final = "SELECT 1 FROM outlay.entry WHERE book = %s AND hash = %s"
 _WHOLE: Final = """SELECT seq, before, line, hash, kind, hold, key FROM outlay.entry
 WHERE book = %s AND seq > %s ORDER BY seq LIMIT %s"""
+
+_BEAT: Final = "SELECT outlay.beat(%s, %s, %s)"
+_SILENT: Final = """SELECT watcher FROM outlay.beat JOIN outlay.book ON book.id = beat.book
+WHERE name = %s AND at < clock_timestamp() - interval '5 minutes'"""
 
 
 class NotWritten(SpendLogUnusable):
@@ -132,7 +137,7 @@ class PostgresSpendLog(SpendLog):
         self.name = name
         self._clock = clock
         self._patience = patience or Patience()
-        self._session = Session(name, clock)
+        self._session = Session(name, clock, answer_s=self._patience.answer)
         self._memory = RememberedHead(_remembered_as(name))
         self._remembered = NO_SLOTS
         self._seen: Head | None = None  # the last line read or written by this object, ever
@@ -176,6 +181,10 @@ class PostgresSpendLog(SpendLog):
         day = timestamp(self.wall_ns(self._clock))[:10]
         ((teams,),) = self._query(_TEAMS, (user, day))
         return Login(user=user, via=self._login.user, teams=tuple(teams))
+
+    def offline_allowance(self) -> Duration:
+        """Return how long running operations go on without the database, as an owner stated it."""
+        return Duration(self.look(lambda books: books.offline_ns))
 
     def author(self) -> str:
         """Return the login."""
@@ -275,6 +284,14 @@ class PostgresSpendLog(SpendLog):
                 self._forget()
                 raise
             self._forget()
+
+    def beat(self, hold: str, watcher: str) -> None:
+        """Record, by the database's clock, that a rental's watcher runs."""
+        self._query(_BEAT, (self.name.book, hold, watcher))
+
+    def silent_watchers(self) -> frozenset[str]:
+        """Return the watchers that have recorded nothing for five minutes."""
+        return frozenset(row[0] for row in self._query(_SILENT, (self.name.book,)))
 
     # -- a whole book -----------------------------------------------------------------------
 

@@ -713,5 +713,27 @@ GRANT EXECUTE ON FUNCTION
   outlay.keep(text, text, text[], bytea[], bytea[], bytea)
   TO outlay_launcher;
 
+-- Beats: when the watcher of a rental last said that it runs, by the database's clock. They are
+-- outside of the chain, since they change no balance.
+CREATE TABLE IF NOT EXISTS outlay.beat (
+  book integer NOT NULL REFERENCES outlay.book,
+  hold text NOT NULL,
+  watcher text NOT NULL,
+  at timestamptz NOT NULL,
+  PRIMARY KEY (book, hold, watcher)
+);
+
+CREATE OR REPLACE FUNCTION outlay.beat(book_name text, of_hold text, by_watcher text) RETURNS void
+LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+  INSERT INTO outlay.beat AS one (book, hold, watcher, at)
+  SELECT b.id, of_hold, by_watcher, clock_timestamp() FROM outlay.book b WHERE b.name = book_name
+  ON CONFLICT (book, hold, watcher) DO UPDATE SET at = clock_timestamp();
+$$;
+
+REVOKE ALL ON outlay.beat FROM PUBLIC, outlay_launcher;
+REVOKE ALL ON FUNCTION outlay.beat(text, text, text) FROM PUBLIC, outlay_launcher;
+GRANT SELECT ON outlay.beat TO outlay_launcher;
+GRANT EXECUTE ON FUNCTION outlay.beat(text, text, text) TO outlay_launcher;
+
 RESET ROLE;
 COMMIT;

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from functools import cache
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from outlay.clock import Clock
+from outlay.clock import SYSTEM, Clock
 from outlay.errors import MissingExtra
 from outlay.guard.errors import SpendLogUnusable
 from outlay.team.book_url import PostgresUrl
@@ -27,6 +28,7 @@ _DEFAULTS: Final[dict[str, Any]] = {
     "tcp_user_timeout": _CONNECT_S * 1000,
 }  # fmt: skip
 _RETRY_S: Final = 0.2
+_ANSWER_S: Final = 60.0
 _NO_SCHEMA: Final = frozenset({"3F000", "42P01", "42883", "OUT02"})
 _NOT_ALLOWED: Final = frozenset({"42501", "28000", "28P01"})
 _ABOVE_LIMIT: Final = "OUT04"
@@ -39,6 +41,7 @@ Row = tuple[Any, ...]
 Statement = tuple[str, Sequence[object]]
 """SQL and its parameters."""
 Batch = Sequence[Statement]
+Value = TypeVar("Value")
 
 
 class ConnectionLost(SpendLogUnusable):
@@ -53,19 +56,22 @@ class Patience:
         lock: Waiting for another writer.
         idle: Holding the lock without a statement, after which the server ends the session.
         away: Waiting for a server that went away during a commit.
+        answer: Waiting for a server that is connected and silent.
     """
 
     lock: float = 30.0
     idle: float = 10.0
     away: float = 30.0
+    answer: float = _ANSWER_S
 
 
 class Session:
     """A connection that is made when it is needed, and made again after it was lost."""
 
-    def __init__(self, url: PostgresUrl, clock: Clock) -> None:
+    def __init__(self, url: PostgresUrl, clock: Clock, *, answer_s: float = _ANSWER_S) -> None:
         self.url = url
         self._clock = clock
+        self._answer_s = answer_s
         self._connection: psycopg.Connection[Row] | None = None
         self._finalizer: weakref.finalize[[psycopg.Connection[Row], int], Session] | None = None
 
@@ -154,7 +160,7 @@ class Session:
         self.close()
         try:
             given: dict[str, Any] = conninfo.conninfo_to_dict(self.url.server)
-            connection = psycopg.connect(
+            connection = _limited_connection(self._answer_s).connect(
                 autocommit=True, prepare_threshold=None, **(_DEFAULTS | given)
             )
         except psycopg.Error as error:
@@ -189,6 +195,34 @@ class Session:
         elif state in _TIMED_OUT:
             remedy = "Another process holds the book's lock; `pg_stat_activity` lists it."
         return SpendLogUnusable(str(self.url), reason, remedy)
+
+
+@cache
+def _limited_connection(answer_s: float) -> type[psycopg.Connection[Row]]:
+    """Return a connection that is closed once the server has been silent for so long."""
+    import psycopg
+
+    class LimitedConnection(psycopg.Connection[Row]):
+        def wait(self, gen: Generator[Any, Any, Value], *more: Any, **others: Any) -> Value:
+            return super().wait(self._limited(gen), *more, **others)
+
+        def _limited(self, gen: Generator[Any, Any, Value]) -> Generator[Any, Any, Value]:
+            silent_ns = SYSTEM.monotonic_ns()
+            try:
+                wanted = next(gen)
+                while True:
+                    ready = yield wanted
+                    now_ns = SYSTEM.monotonic_ns()
+                    silent_ns = now_ns if ready else silent_ns
+                    if now_ns - silent_ns > answer_s * 1e9:
+                        self.pgconn.finish()
+                        raise psycopg.OperationalError(f"no answer for {answer_s:g} s")
+                    wanted = gen.send(ready)
+            except StopIteration as ended:
+                value: Value = ended.value
+                return value
+
+    return LimitedConnection
 
 
 def _close(connection: psycopg.Connection[Row], pid: int) -> None:

@@ -337,6 +337,7 @@ for panel, name, command in (
     (CORRECT, "void", show_void),
     (CORRECT, "correct", show_correct),
     (CORRECT, "accept", guard_log.show_accept),
+    (CORRECT, "deliver", guard_log.show_deliver),
     (COPY, "export", guard_log.show_export),
     (COPY, "import", guard_log.show_import),
 ):

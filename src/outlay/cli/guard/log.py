@@ -30,8 +30,11 @@ from outlay.guard.balance import Hold, ScopeStanding
 from outlay.guard.budget_guard import BudgetGuard, why_stale
 from outlay.guard.captures import correct_late
 from outlay.guard.entries import AnyLine, Captured, line_kind
+from outlay.guard.errors import SpendLogUnusable
 from outlay.guard.rental.rental import disown_namesakes, settle_by_hand
 from outlay.guard.scopes import HOUR
+from outlay.guard.spend_log import is_url
+from outlay.guard.waiting_settlements import deliver_all, waiting_for
 from outlay.runs.collect import refresh_registered
 from outlay.runs.spending_reader import charges_on, refresh_books
 from outlay.store import open_store
@@ -39,6 +42,7 @@ from outlay.store.runs import RunFilter, list_runs
 from outlay.team import PostgresSpendLog, open_postgres
 from outlay.team.transfer import export_book, import_file
 from outlay.units import Money
+from outlay.units.shown import counted
 
 _BAR_WIDTH = 20
 
@@ -48,9 +52,46 @@ def show_status(log: Log = DEFAULT_LOG, ceiling: Ceiling = None, as_json: AsJson
 
     Example: outlay guard status --log experiments/35-cloud-budget/spend.jsonl
     """
-    guard = open_guard(log, ceiling)
-    correct_captures(guard)
-    print_status(guard, as_json=as_json)
+    try:
+        guard = open_guard(log, ceiling)
+        correct_captures(guard)
+        print_status(guard, as_json=as_json)
+    except SpendLogUnusable:
+        if is_url(log):
+            for line in _waiting_lines(open_guard(log, None, lenient=True)):
+                say(line)
+        raise
+
+
+def show_deliver(as_json: AsJson = False) -> None:
+    """Deliver captures that wait on this machine for a book that was away; exit 1 if any still do.
+
+    A hold is settled once, however often its capture is delivered.
+
+    Example: outlay guard deliver
+    """
+    done = deliver_all(BudgetGuard.of_log)
+    if as_json:
+        print_json({"delivered": done.delivered, "waiting": done.waiting})
+    else:
+        for settlement in done.delivered:
+            print_sentence(f"delivered: {settlement}")
+        for each in done.waiting:
+            print_sentence(f"waits: {each.settlement or each.path}: {each.why}")
+        if not done.delivered and not done.waiting:
+            console.print("nothing waits")
+    raise typer.Exit(1 if done.waiting else 0)
+
+
+def _waiting_lines(guard: BudgetGuard) -> list[str]:
+    """Return what waits on this machine for a guard's book."""
+    files = waiting_for(guard.log_name)
+    known = [each.settlement for each in files if each.settlement is not None]
+    if not files:
+        return []
+    total = sum((each.actual.micros for each in known), 0)
+    what = f"{counted(len(files), 'settlement')}, {Money(total, guard.currency)}"
+    return [f"{what} on this machine not delivered yet: `outlay guard deliver`"]
 
 
 def correct_captures(guard: BudgetGuard) -> list[Finding]:
@@ -302,7 +343,8 @@ def print_status(guard: BudgetGuard, *, as_json: bool) -> None:
             "log": str(guard.log_name), "ceiling": guard.ceilings.whole, "head": guard.head,
         }  # fmt: skip
         rows = [_hold_row(hold) | _shares_of(hold) for hold in holds]
-        print_json(about | {"scopes": scopes, "holds": rows, "findings": findings})
+        waits = {} if isinstance(guard.log_name, Path) else {"waiting": waiting_for(guard.log_name)}
+        print_json(about | {"scopes": scopes, "holds": rows, "findings": findings} | waits)
         return
     table = scopes_table(standings, bars=True)
     console.print(table if fits(table) else scopes_table(standings, bars=False))
@@ -314,6 +356,8 @@ def print_status(guard: BudgetGuard, *, as_json: bool) -> None:
         console.print()
         console.print(_rentals_table(rentals))
     print_head(guard.head)
+    for line in _waiting_lines(guard):
+        print_sentence(line)
     print_findings(findings)
 
 

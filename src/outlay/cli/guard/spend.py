@@ -36,10 +36,12 @@ from outlay.errors import InvalidValue, Refused
 from outlay.guard.balance import Hold
 from outlay.guard.budget_guard import BudgetGuard
 from outlay.guard.entries import A_PAGE, Vendor
+from outlay.guard.gate import allowance_of, guard_of_hold, read_deadline, read_hold
 from outlay.guard.lease import Terms
 from outlay.guard.rental.rental import NotARental, RentalOrder, check_rate, rent, split_command
 from outlay.guard.rental.vendor_commands import preset
 from outlay.guard.rental.watch import Reaper, RentalInventory, start_watcher
+from outlay.guard.spend_log import is_url
 from outlay.guard.supervise import Supervisor
 from outlay.ledger import read_identity
 from outlay.proc.identity import is_here
@@ -112,13 +114,14 @@ def show_run(
     """
     if not command:
         raise InvalidValue("CMD", "nothing", "a command after --, such as -- python train.py")
-    guard = open_guard(log, ceiling)
+    guard = _guard_here(log, ceiling)
     per_hour = _rate(rate, most_rate, guard.currency)
     terms = Terms(
         rate=per_hour,
         most=_longest(per_hour, limit, max_hours),
         slice=Duration.parse(slice, name="--slice"),
         notice=Duration.parse(notice, name="--notice"),
+        allowance=allowance_of(guard, os.environ),
     )
     arguments = Arguments(model=None, name=label, dir=directory)
     run_dir = resolve(arguments, os.environ, SYSTEM.wall_ns()).dir
@@ -128,7 +131,15 @@ def show_run(
         leave_notice(identity.run_id, run_dir)
     if as_json:
         print_json(outcome)
-    raise typer.Exit(outcome.exit_code or (0 if outcome.recorded else 1))
+    raise typer.Exit(outcome.exit_code or (0 if outcome.recorded or outcome.waits else 1))
+
+
+def _guard_here(log: str, ceiling: str | None) -> BudgetGuard:
+    """Return the guard of a log; a rented machine need not reach the book of its hold."""
+    is_rented = bool(read_deadline(os.environ)) and read_hold(os.environ) is not None
+    if ceiling is None and is_rented and is_url(log):
+        return guard_of_hold(log, os.environ)
+    return open_guard(log, ceiling)
 
 
 def show_rent(
@@ -181,7 +192,7 @@ def show_rent(
     )
     hold = rent(
         guard, order, os.environ, say=say,
-        start_watcher=lambda held: start_watcher(guard.log_path, held, os.environ, every),
+        start_watcher=lambda held: start_watcher(guard.log_name, held, os.environ, every),
     )  # fmt: skip
     assert hold.rental is not None
     if as_json:
@@ -242,7 +253,7 @@ def show_adopt(
     if hold is not None:
         orphans = (_adoptable(guard, hold),)
     for orphan in orphans:
-        start_watcher(guard.log_path, orphan, os.environ, every)
+        start_watcher(guard.log_name, orphan, os.environ, every)
     books = guard.log.books()
     adopted = [books.rental(orphan.id) or orphan for orphan in orphans]
     if as_json:

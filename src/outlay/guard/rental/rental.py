@@ -24,7 +24,7 @@ from typing import Literal
 
 from outlay.clock import SYSTEM, Clock, utc_text, wall_ns_of
 from outlay.errors import InvalidValue, OutlayError, Refused
-from outlay.files import write_whole
+from outlay.files import make_private, write_whole
 from outlay.guard.balance import Hold, namesakes_text
 from outlay.guard.budget_guard import BudgetGuard
 from outlay.guard.entries import Rental, Vendor, parse_timestamp, read_reason, timestamp
@@ -41,6 +41,7 @@ from outlay.guard.rental.vendor_commands import (
     parse_id,
     parse_page,
 )
+from outlay.guard.spend_log import documents_dir, name_for_others
 from outlay.rates import cost_at_most, paid_time
 from outlay.units import Duration, Money, Rate
 
@@ -425,7 +426,7 @@ class ControlledRental:
             return
         self.say(f"{self.rental.name}: {proof}; about {cost}")
         try:
-            write_proof(self.guard.log_path.parent, self.hold, proof, cost)
+            write_proof(documents_dir(self.guard.log_name), self.hold, proof, cost)
         except OSError as error:
             self.say(f"the proof is in the log; its file could not be written: {error.strerror}")
 
@@ -457,7 +458,8 @@ def settle_by_hand(
     guard.settle_rental(controlled.hold, paid, proof, basis=basis)
     try:
         how = "a person said so"
-        write_proof(guard.log_path.parent, controlled.hold, proof, paid, how=how, basis=basis)
+        where = documents_dir(guard.log_name)
+        write_proof(where, controlled.hold, proof, paid, how=how, basis=basis)
     except OSError as error:
         say(f"the proof is in the log; its file could not be written: {error.strerror}")
 
@@ -490,7 +492,7 @@ def write_proof(
     how: str = VERIFIED,
     basis: str = "estimated",
 ) -> None:
-    """Write the proof of a termination beside the log."""
+    """Write the proof of a termination beside the log, or where a book's documents are."""
     assert hold.rental is not None
     if basis == "estimated":
         basis = f"estimated: time since it was ordered, at {hold.rental.rate}"
@@ -502,6 +504,7 @@ def write_proof(
         f"cost       {cost} ({basis})\n"
         f"how        {how}\n"
     )
+    make_private(directory)
     write_whole(proof_path(directory, hold.rental.name), page.encode())
 
 
@@ -574,7 +577,7 @@ def rent(
         RentalUnknown: Something may have been created; the hold still counts.
     """
     _check(order, environ)
-    _ = guard.log_path  # refuses a book
+    name_for_others(guard.log_name)  # Refuses a password, which a watcher would show.
     try:
         listing = list_machines(order.vendor, environ)
     except UnreadableReply as error:
@@ -594,7 +597,10 @@ def rent(
     controlled = ControlledRental(guard=guard, hold=hold, environ=environ, clock=clock, say=say)
     reply = run_command(
         order.create, environ, stdin=order.vendor.stdin,
-        places={"name": controlled.rental.name, "hold": hold.id},
+        places={
+            "name": controlled.rental.name, "hold": hold.id,
+            "deadline": controlled.rental.deadline,
+        },
         timeout_s=order.create_timeout.seconds,
     )  # fmt: skip
     _record_creation(controlled, order, reply)

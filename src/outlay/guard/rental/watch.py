@@ -13,7 +13,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -28,6 +28,7 @@ from outlay.guard.budget_guard import BudgetGuard
 from outlay.guard.entries import Vendor, parse_timestamp
 from outlay.guard.rental.rental import ControlledRental, list_machines
 from outlay.guard.rental.vendor_commands import ListedMachine, VendorListing
+from outlay.guard.spend_log import LogName, documents_dir, is_url, open_book
 from outlay.proc.identity import MARK_VARIABLE, has_ended, register_outliving, this_process
 from outlay.store import outlay_home
 from outlay.store.home import outliving_dir
@@ -86,22 +87,32 @@ class RentalInventory:
 class RentedHold:
     """A rental's hold, and its spend log."""
 
-    log_path: Path
+    log_path: Path | str
     hold: Hold
 
 
-def remember_log(log_path: Path) -> None:
+def shown_name(name: str | Path) -> str | Path:
+    """Return the name of a log for people: its path, or what may be shown of its URL."""
+    return str(open_book(str(name)).name) if is_url(name) else name
+
+
+def remember_log(name: str | Path) -> None:
     """Remember in the outlay home, if that is writable, that a log has rentals."""
-    path = log_path.absolute()
-    digest = hashlib.sha256(os.fsencode(path)).hexdigest()[:16]
+    if is_url(name):
+        book = open_book(str(name)).name
+        text, file = book.without_password().encode(), f"{book.file_name}.url"
+    else:
+        path = Path(name).absolute()
+        text = os.fsencode(path)
+        file = f"{path.stem}-{hashlib.sha256(text).hexdigest()[:16]}.path"
     with suppress(OSError):
         directory = outlay_home() / "rentals"
         make_private(directory)
-        write_whole(directory / f"{path.stem}-{digest}.path", os.fsencode(path), private=True)
+        write_whole(directory / file, text, private=True)
 
 
 def known_logs() -> tuple[Path, ...]:
-    """Return the logs under which this machine has rented, and that still exist."""
+    """Return the logs in files under which this machine has rented, and that still exist."""
     found = []
     for file in sorted((outlay_home() / "rentals").glob("*.path")):
         with suppress(OSError, ValueError):  # A NUL in it.
@@ -110,21 +121,30 @@ def known_logs() -> tuple[Path, ...]:
     return tuple(found)
 
 
+def known_books() -> tuple[str, ...]:
+    """Return the URLs of the books under which this machine has rented."""
+    found = []
+    for file in sorted((outlay_home() / "rentals").glob("*.url")):
+        with suppress(OSError, ValueError, OutlayError):
+            found.append(open_book(read_own(file).decode()).name.url)
+    return tuple(found)
+
+
 def living_rentals(
-    log_paths: tuple[Path, ...], *, clock: Clock = SYSTEM
+    logs: Sequence[str | Path], *, clock: Clock = SYSTEM
 ) -> tuple[list[RentedHold], list[Finding]]:
     """Return the open rentals of these logs, and what is wrong with rentals."""
     rented: list[RentedHold] = []
     findings: list[Finding] = []
-    for path in log_paths:
+    for name in logs:
         try:
-            guard = BudgetGuard.of_log(path, clock=clock)
+            guard = BudgetGuard.of_log(name, clock=clock)
             holds = guard.log.look(Books.open_rentals)
             findings += guard.rental_findings()
         except OutlayError as error:
-            findings.append(Finding(source=str(path), message=str(error)))
+            findings.append(Finding(source=str(shown_name(name)), message=str(error)))
             continue
-        rented += (RentedHold(path, hold) for hold in holds)
+        rented += (RentedHold(shown_name(name), hold) for hold in holds)
     return rented, findings
 
 
@@ -254,9 +274,16 @@ class Reaper:
             self.say(str(error))
 
     def orphans(self) -> tuple[Hold, ...]:
-        """Return the rentals whose watcher is known to have ended."""
-        holds = self.guard.log.look(Books.open_rentals)
-        return tuple(hold for hold in holds if has_ended(hold.watcher or hold.by))
+        """Return the rentals whose watcher has ended, or of which a book has not heard."""
+
+        def ask(books: Books) -> tuple[tuple[Hold, ...], frozenset[str]]:
+            holds = books.open_rentals()
+            return holds, self.guard.log.silent_watchers() if holds else frozenset()
+
+        holds, silent = self.guard.log.look(ask)
+        return tuple(
+            hold for hold in holds if hold.watcher in silent or has_ended(hold.watcher or hold.by)
+        )
 
     def end(self, hold: Hold, *, rounds: int = 10, pause_s: float = 5.0) -> bool:
         """Terminate and settle a rental; return whether it is verified gone."""
@@ -318,21 +345,25 @@ def _reload(controlled: ControlledRental) -> None:
 
 
 _WATCHED_BY_ANOTHER = 3
+_MOST_PAUSE_S = 60.0  # Silent for five minutes, a watcher of a book counts as dead.
 
 
-def start_watcher(log_path: Path, hold: Hold, environ: Mapping[str, str], poll: Duration) -> bool:
+def start_watcher(name: LogName, hold: Hold, environ: Mapping[str, str], poll: Duration) -> bool:
     """Start a watcher that outlives this process; returns once it has detached.
 
     False if another process has started one since ``hold`` was read.
 
     Raises:
         OSError: It could not be started.
+        InvalidValue: The name is a URL with a password, which the watcher would show.
     """
-    remember_log(log_path)
-    command = [sys.executable, "-m", "outlay.guard.rental.watch", str(log_path), hold.id]
+    log = str(name) if isinstance(name, Path) else name.handed_on()
+    remember_log(name if isinstance(name, Path) else name.url)
+    command = [sys.executable, "-m", "outlay.guard.rental.watch", log, hold.id]
     command += [str(poll.ns), hold.watcher, "kept" if MARK_VARIABLE in environ else ""]
     clean = {name: value for name, value in environ.items() if name != MARK_VARIABLE}
-    said = log_path.parent / f"watch-{hold.id}.log"
+    said = documents_dir(name) / f"watch-{hold.id}.log"
+    make_private(said.parent)
     said.touch(mode=mode_in(said.parent))
     with said.open("ab") as output:
         done = subprocess.run(
@@ -398,9 +429,14 @@ def watch(
         try:
             if not poll_once(controlled):
                 return
+            _beat(controlled)
         except (OutlayError, OSError) as error:  # the log is locked, the disk full: temporary
             _say(str(error))
-        SYSTEM.sleep(pause_s(controlled, poll))
+        SYSTEM.sleep(min(pause_s(controlled, poll), _MOST_PAUSE_S))
+
+
+def _beat(controlled: ControlledRental) -> None:
+    controlled.guard.log.beat(controlled.hold.id, this_process())
 
 
 def _say(text: str) -> None:
@@ -410,17 +446,17 @@ def _say(text: str) -> None:
 
 
 def main() -> None:
-    """Load the rental, so that the caller sees a failure; detach from the caller; then watch."""
-    log_path, hold_id, poll_ns, instead_of, kept = sys.argv[1:]
-    guard = BudgetGuard.of_log(log_path)
-    controlled = ControlledRental(
-        guard=guard, hold=guard.log.books().hold(hold_id), environ=os.environ, say=_say
-    )
+    """Detach from the caller, who sees whether the rental could be loaded; then watch it."""
+    log, hold_id, poll_ns, instead_of, kept = sys.argv[1:]
     ready, notify = os.pipe()
     if os.fork():
         os.close(notify)
         os._exit({b"w": 0, b"a": _WATCHED_BY_ANOTHER}.get(os.read(ready, 1), 1))
     os.close(ready)
+    guard = BudgetGuard.of_log(log)
+    controlled = ControlledRental(
+        guard=guard, hold=guard.log.books().hold(hold_id), environ=os.environ, say=_say
+    )
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     if not register_outliving(outliving_dir("watchers"), os.getpid()) and kept:
         _say("not started: it could not be registered in the outlay home, and so would be ended")

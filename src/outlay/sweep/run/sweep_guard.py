@@ -376,7 +376,7 @@ class SweepGuard:
         terms = terms_of(rate, prediction.ns or 0)
         opening, least = cost + terms.cost(terms.notice.ns), max(cost, terms.least_opening())
         hold = self.budget_guard.authorize(
-            self.label(run.id), opening, key=ticket, least_usd=min(least, opening)
+            self.label(run.id), opening, key=ticket, least_usd=min(least, opening), rate=rate
         )
         return self._leased(hold, terms)
 
