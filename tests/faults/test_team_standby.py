@@ -12,7 +12,7 @@ from outlay import BudgetGuard
 from outlay.guard.entries import Held, Noted
 from outlay.guard.errors import SpendLogRolledBack
 from outlay.team.transfer import export_book
-from postgres import PostgresServer, TeamDatabase
+from postgres import USER, PostgresServer, TeamDatabase
 from waiting import until
 
 LOST = 3
@@ -83,7 +83,8 @@ def test_a_promoted_standby_that_lacks_lines_is_refused_until_accepted(
     assert "lines up to byte" in finding["message"]
 
     reason = "the primary burned; lost-0 to lost-2 are cancelled"
-    assert in_process("guard", "accept", "--log", url, "--reason", reason).code == 0
+    owner = url.replace(f"{team.login}:{team.password}@", f"{USER}:{primary.password}@")
+    assert in_process("guard", "accept", "--log", owner, "--reason", reason).code == 0
     for number, guard in enumerate((writer, reader, guard_of(url))):
         guard.authorize(f"lab02-after-{number}", 1)
     *held, accepted, _, _, _ = writer.log.lines()

@@ -6,7 +6,6 @@ import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
-from unittest.mock import Mock
 
 import psycopg
 import pytest
@@ -21,6 +20,7 @@ from outlay.export.spend_logs import shared_logs
 from outlay.guard.polled_log import PolledLog
 from outlay.store import open_store
 from outlay.store.home import settings_path
+from outlay.team.session import Row, Session
 from outlay.web.book_reader import BookReader
 from outlay.web.guard import guard_page, guard_stamp
 from outlay.web.now import now_page
@@ -90,12 +90,17 @@ def reopen(database: TeamDatabase) -> None:
 def test_pages_show_a_book_without_its_secrets_over_one_connection(
     books: BookReader, book: str, database: TeamDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    connect = Mock(wraps=psycopg.connect)
-    monkeypatch.setattr(psycopg, "connect", connect)
+    made, connect = list[Session](), Session._connect
+
+    def counted(session: Session) -> psycopg.Connection[Row]:
+        made.append(session)
+        return connect(session)
+
+    monkeypatch.setattr(Session, "_connect", counted)
     for _ in range(3):
         page, now = guard_page(GUARD, books), now_page(PageQuery(path="/"), books)
         guard_stamp(GUARD, books)
-    assert connect.call_count == 1
+    assert len(made) == 1
     name = shown_name(database, book)
     assert name in text_of(page)
     assert page.document["log"] == name

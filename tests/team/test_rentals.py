@@ -162,7 +162,7 @@ def test_a_book_is_remembered_without_its_password(
     with_password = url.replace(f"{team.login}@", f"{team.login}:{team.password}@")
     assert in_process("watch", "--once", "--log", with_password).code == 0
     assert (known_logs(), list(known_books())) == ((), [url])
-    clock = ManualClock()
+    clock = ManualClock(SYSTEM.wall_ns())
     guard = BudgetGuard(50, url, clock=clock, environ={})
     hold = rented(guard, vendor, clock)
     (living,), findings = living_rentals(known_books(), clock=clock)

@@ -329,7 +329,8 @@ def _log(guard: BudgetGuard) -> Check:
 def _ceiling(guard: BudgetGuard) -> Check:
     rentals = guard.rental_findings()
     raised = [each for each in guard.findings() if each not in rentals]
-    text = f"the ceiling is {guard.ceilings.whole}"
+    whole = guard.ceilings.whole
+    text = "the limits are those that the log sets" if whole is None else f"the ceiling is {whole}"
     if not raised:
         return Check(name="ceiling", passed=True, text=text)
     return Check(name="ceiling", passed=None, text=f"{text}, and {raised[-1].message}: on purpose?")

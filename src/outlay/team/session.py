@@ -31,6 +31,7 @@ _RETRY_S: Final = 0.2
 _ANSWER_S: Final = 60.0
 _NO_SCHEMA: Final = frozenset({"3F000", "42P01", "42883", "OUT02"})
 _NOT_ALLOWED: Final = frozenset({"42501", "28000", "28P01"})
+_OURS: Final = "OUT"  # begins the codes of the functions in schema.sql
 _ABOVE_LIMIT: Final = "OUT04"
 _NOT_YOURS: Final = "OUT05"
 _TIMED_OUT: Final = frozenset({"55P03", "57014"})
@@ -173,7 +174,9 @@ class Session:
         """Return an error of the driver as a refusal; a lost connection is closed."""
         import psycopg
 
-        state, reason = error.sqlstate or "", self.url.shown_reason(error)
+        state = error.sqlstate or ""
+        ours = error.diag.message_primary if state.startswith(_OURS) else None
+        reason = ours or self.url.shown_reason(error)
         connection = self._connection
         # An error of connecting has no code.
         is_denied = state in _NOT_ALLOWED or "authentication" in reason or "password" in reason
