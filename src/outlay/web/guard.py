@@ -18,6 +18,7 @@ from outlay.guard.entries import AnyLine, line_kind, micros_of
 from outlay.guard.errors import SpendLogUnusable
 from outlay.guard.polled_log import Polled, PolledLog
 from outlay.guard.rental.watch import known_logs
+from outlay.guard.scopes import HOUR
 from outlay.guard.spend_log import Verification, is_url
 from outlay.report import html
 from outlay.report.document import Figure, blocks_html
@@ -26,7 +27,7 @@ from outlay.store.runs import list_runs
 from outlay.sweep.run.sweep_guard import log_of
 from outlay.units import Money
 from outlay.web.book_reader import BookReader
-from outlay.web.page import Page, PageQuery, chip, findings_list, tabs
+from outlay.web.page import Page, PageQuery, People, chip, findings_list, tabs
 
 _HERE: Final = Path("spend.jsonl")
 _JOURNAL: Final = 100
@@ -176,7 +177,7 @@ def guard_page(ask: PageQuery, books: BookReader) -> Page:
     parts = [
         _choice(ask, list(logs), name),
         html.section("Spend log", blocks_html(_about(log, whole, books))),
-        *ceiling_parts([(name, each) for each in found.standings]),
+        *ceiling_parts([(name, each) for each in found.standings], books.people),
         _holds(found.holds, books),
         html.section(
             "Journal",
@@ -232,24 +233,29 @@ def _about(log: PolledLog, whole: Polled[WholeLog], books: BookReader) -> list[F
     return figures
 
 
-def ceiling_parts(standings: Sequence[tuple[str, ScopeStanding]]) -> list[str]:
+def ceiling_parts(standings: Sequence[tuple[str, ScopeStanding]], people: People) -> list[str]:
     """Return ceilings as a section; empty without any."""
     if not standings:
         return []
-    rows = [[log, *_standing_cells(each)] for log, each in standings]
+    rows = [[log, *_standing_cells(each, people)] for log, each in standings]
     headings = ["log", "scope", "share used", "spent", "held", "remaining", "limit"]
     if len({log for log, _ in standings}) == 1:
         rows, headings = [row[1:] for row in rows], headings[1:]
     return [html.section("Ceilings", html.table(headings, rows, caption="Ceilings"))]
 
 
-def _standing_cells(each: ScopeStanding) -> list[object]:
-    used = each.captured + each.held
+def _standing_cells(each: ScopeStanding, people: People) -> list[object]:
+    scope, used = each.scope, each.captured + each.held
+    if scope.of == "user":
+        scope = scope._replace(name=people.name(scope.name))
+    name = f"{scope}{'' if each.refuses else ' (warns)'}"
     part = Cell(text="closed" if not used else "over")
     if each.limit:
         share = used.micros / each.limit.micros
         part = Cell(text=f"{share:.0%}", value=share, share=share)
-    return [str(each.scope), part, each.captured, each.held, each.remaining, each.limit]
+    amounts = (each.captured, each.held, each.remaining, each.limit)
+    shown = [f"{amount}/h" for amount in amounts] if scope.period == HOUR else amounts
+    return [name, part, *shown]
 
 
 def _holds(holds: Sequence[Hold], books: BookReader) -> str:
@@ -260,14 +266,16 @@ def _holds(holds: Sequence[Hold], books: BookReader) -> str:
         rental = hold.rental
         rows.append(
             [
-                hold.id, hold.op_label, hold.lab, hold.amount, str(hold.ts)[:16].replace("T", " "),
+                hold.id, hold.op_label, hold.lab, books.people.name(hold.user), hold.amount,
+                str(hold.ts)[:16].replace("T", " "),
                 hold.doubt or hold.state or "open", hold.resource,
                 "" if rental is None else rental.deadline[:16].replace("T", " "),
                 books.people.text(hold.watcher or hold.by),
             ]
         )  # fmt: skip
     headings = (
-        "hold", "operation", "lab", "held", "since (UTC)", "state", "machine", "ends at", "by",
+        "hold", "operation", "lab", "user", "held", "since (UTC)", "state", "machine", "ends at",
+        "by",
     )  # fmt: skip
     return html.section("Open holds", html.table(headings, rows, caption="Open holds"))
 

@@ -78,7 +78,7 @@ def money_page(ask: PageQuery, books: BookReader) -> Page:
                 *_next_runs(reading),
             ]
         ),
-        *ceiling_parts(standings),
+        *ceiling_parts(standings, books.people),
         *findings_list(findings, books.people),
     ]
     rows = [

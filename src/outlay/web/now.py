@@ -57,7 +57,7 @@ def now_page(ask: PageQuery, books: BookReader) -> Page:
         _machines(places, books),
         _runs(running, books),
         *findings_list(findings, books.people),
-        *ceiling_parts(standings),
+        *ceiling_parts(standings, books.people),
     ]
     rows = [_csv_row(each, books) for each in figures]
     return Page(
