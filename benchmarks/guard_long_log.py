@@ -26,8 +26,8 @@ import timing
 
 from outlay.guard.chain import NOTHING, Head, encode_slot, link_entries
 from outlay.guard.entries import SCHEMA, AnyEntry, Captured, Held
+from outlay.guard.index.head_file import head_path
 from outlay.guard.index.index_file import index_path
-from outlay.guard.spend_log import head_path
 
 SHORT, LONG, PROCESSES = 10, 1_000_000, 40
 MOST = 3

@@ -26,7 +26,7 @@ import psycopg
 from outlay.errors import Refused
 from outlay.guard.budget_guard import BudgetGuard
 from outlay.guard.chain import NOTHING, Head, encode_slot, link_entries
-from outlay.guard.spend_log import head_path
+from outlay.guard.index.head_file import head_path
 from outlay.team.transfer import import_file
 from postgres import PostgresServer, TeamDatabase
 from spend_lines import pairs_of_lines

@@ -17,7 +17,10 @@ from command_line import python
 from outlay.clock import ManualClock
 from outlay.guard.budget_guard import BudgetGuard
 from outlay.guard.errors import BudgetGuardExceeded, SpendLogUnusable
-from outlay.guard.spend_log import FileSpendLog, head_path
+from outlay.guard.index.head_file import head_path
+from outlay.guard.spend_log import (
+    FileSpendLog,
+)
 from system_parts import missing
 
 # Kills itself just before, in the middle of, or just after the n-th system call that matters.

@@ -20,8 +20,11 @@ from outlay.guard.budget_guard import BudgetGuard
 from outlay.guard.chain import parse_slots
 from outlay.guard.entries import Held, Simple
 from outlay.guard.errors import BudgetGuardExceeded, HoldResolved, SpendLogRolledBack
+from outlay.guard.index.head_file import head_path
 from outlay.guard.index.index_file import IndexReader, append_to_index, index_path
-from outlay.guard.spend_log import FileSpendLog, head_path
+from outlay.guard.spend_log import (
+    FileSpendLog,
+)
 
 TAIL = spend_log._TAIL_LINES
 SIMPLE = b'{"ts":"2026-11-15T10:00:00Z","op_label":"x","actual":0.5}\n'

@@ -19,7 +19,10 @@ from outlay.guard.budget_guard import BudgetGuard
 from outlay.guard.chain import NOTHING, Head, encode_slot, link_entries, scan
 from outlay.guard.entries import AnyEntry, Held, Simple
 from outlay.guard.errors import BudgetGuardExceeded, SpendLogAltered, SpendLogRolledBack
-from outlay.guard.spend_log import FileSpendLog, head_path
+from outlay.guard.index.head_file import head_path
+from outlay.guard.spend_log import (
+    FileSpendLog,
+)
 from outlay.store import outlay_home
 
 TS = "2026-11-15T10:00:00.000000Z"

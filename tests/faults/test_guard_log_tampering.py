@@ -13,7 +13,10 @@ import pytest
 from outlay.guard.budget_guard import BudgetGuard
 from outlay.guard.chain import SLOT_BYTES, START, Head, encode_slot, parse_slots, scan
 from outlay.guard.errors import SpendLogAltered, SpendLogUnusable
-from outlay.guard.spend_log import FileSpendLog, head_path
+from outlay.guard.index.head_file import head_path
+from outlay.guard.spend_log import (
+    FileSpendLog,
+)
 from outlay.store import outlay_home
 
 SIMPLE = b'{"ts": "2026-11-01T10:00:00Z", "op_label": "hand", "actual": 0.5, "currency": "USD"}\n'

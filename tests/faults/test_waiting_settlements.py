@@ -15,19 +15,19 @@ import pytest
 
 import outlay
 from command_line import in_process, start_python
-from outlay.guard.budget_guard import TEST_MODE, BudgetGuard
-from outlay.guard.entries import Captured, Voided
-from outlay.guard.errors import BudgetGuardExceeded
-from outlay.guard.gate import Leaseholder
-from outlay.guard.lease import Terms
-from outlay.guard.supervise import Supervisor, settle_orphaned
-from outlay.guard.waiting_settlements import (
+from outlay.guard.away.waiting_settlements import (
     Delivery,
     all_waiting,
     deliver_all,
     deliver_to,
     waiting_for,
 )
+from outlay.guard.budget_guard import TEST_MODE, BudgetGuard
+from outlay.guard.entries import Captured, Voided
+from outlay.guard.errors import BudgetGuardExceeded
+from outlay.guard.gate import Leaseholder
+from outlay.guard.lease import Terms
+from outlay.guard.supervise import Supervisor, settle_orphaned
 from outlay.proc.identity import Process
 from outlay.proc.orphaned_tree import OrphanedTree, TreeRecord
 from outlay.team import PostgresUrl
@@ -154,7 +154,7 @@ def test_a_lease_that_settles_delivers_what_others_could_not(
 DELIVERS = """
 import os, signal, sys
 from outlay import BudgetGuard
-from outlay.guard import waiting_settlements
+from outlay.guard.away import waiting_settlements
 
 if "killed" in sys.argv:
     waiting_settlements._forget = lambda path: os.kill(os.getpid(), signal.SIGKILL)

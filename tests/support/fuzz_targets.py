@@ -29,9 +29,12 @@ from outlay.goodput.follower import GoodputFollower
 from outlay.guard.ceilings import read_manifest as read_guard_manifest
 from outlay.guard.chain import START, position_of, scan
 from outlay.guard.chain import parse_slots as parse_head
+from outlay.guard.index.head_file import head_path
 from outlay.guard.index.index_file import index_path, write_index
 from outlay.guard.rental.vendor_commands import PRESETS, parse_id, parse_page
-from outlay.guard.spend_log import FileSpendLog, head_path
+from outlay.guard.spend_log import (
+    FileSpendLog,
+)
 from outlay.ledger import Metric, Note, RunIdentity, read_identity, read_run
 from outlay.ledger.segments import run_file
 from outlay.prices.current import rates_file, read_rates

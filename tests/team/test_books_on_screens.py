@@ -17,7 +17,7 @@ from outlay.errors import InvalidValue
 from outlay.export.live_runs import LiveRuns
 from outlay.export.prometheus import exposition
 from outlay.export.spend_logs import shared_logs
-from outlay.guard.polled_log import PolledLog
+from outlay.guard.away.polled_log import PolledLog
 from outlay.store import open_store
 from outlay.store.home import settings_path
 from outlay.team.session import Row, Session

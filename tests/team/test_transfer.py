@@ -12,7 +12,10 @@ from outlay.errors import InvalidValue
 from outlay.guard.chain import NOTHING, Head, encode_slot, link_entries
 from outlay.guard.entries import AnyEntry
 from outlay.guard.errors import SpendLogUnusable
-from outlay.guard.spend_log import FileSpendLog, head_path
+from outlay.guard.index.head_file import head_path
+from outlay.guard.spend_log import (
+    FileSpendLog,
+)
 from outlay.team import postgres_log
 from outlay.team.transfer import export_book, import_file
 from postgres import TeamDatabase

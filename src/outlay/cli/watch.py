@@ -30,6 +30,7 @@ from outlay.errors import Finding, InvalidValue, OutlayError, Refused
 from outlay.escaping import one_line
 from outlay.export.spend_logs import shared_logs
 from outlay.files import write_whole
+from outlay.guard.away.waiting_settlements import all_waiting, deliver_all
 from outlay.guard.budget_guard import BudgetGuard
 from outlay.guard.rental.watch import (
     Reaper,
@@ -42,7 +43,6 @@ from outlay.guard.rental.watch import (
     start_watcher,
 )
 from outlay.guard.spend_log import is_url
-from outlay.guard.waiting_settlements import all_waiting, deliver_all
 from outlay.store import outlay_home
 from outlay.store.home import settings_path
 from outlay.units import Duration

@@ -5,7 +5,6 @@ callers pass rates and vendor commands.
 """
 
 __all__ = [
-    "balance", "budget_guard", "captures", "ceilings", "chain", "checklist", "entries", "errors",
-    "gate", "index", "lease", "polled_log", "rental", "scopes", "spend_log", "supervise",
-    "waiting_settlements",
+    "away", "balance", "budget_guard", "captures", "ceilings", "chain", "checklist", "entries",
+    "errors", "gate", "index", "lease", "rental", "scopes", "spend_log", "supervise",
 ]  # fmt: skip

@@ -18,6 +18,7 @@ from typing import Self
 from outlay.clock import SYSTEM, Clock, utc_text, wall_ns_of
 from outlay.errors import Finding, InvalidValue, choices
 from outlay.guard import decisions
+from outlay.guard.away.waiting_settlements import deliver_to
 from outlay.guard.balance import (
     Books,
     Ceilings,
@@ -73,7 +74,6 @@ from outlay.guard.spend_log import (
     open_log,
     read_log_path,
 )
-from outlay.guard.waiting_settlements import deliver_to
 from outlay.proc.identity import has_ended, this_process
 from outlay.rates import cost_at_most
 from outlay.units import Duration, Money, Rate, Unit

@@ -15,14 +15,14 @@ from pathlib import Path
 
 from outlay.clock import SYSTEM, Clock
 from outlay.errors import InvalidValue, OutlayError
-from outlay.guard import waiting_settlements
+from outlay.guard.away import waiting_settlements
+from outlay.guard.away.waiting_settlements import waiting_text
 from outlay.guard.balance import Hold
 from outlay.guard.budget_guard import BudgetGuard
 from outlay.guard.entries import Rental, RunPart, Vendor, parse_timestamp
 from outlay.guard.errors import BudgetGuardExceeded, RentalEnds, SpendLogUnusable
 from outlay.guard.lease import SLICE, Continue, End, Extend, GiveNotice, Lease, Terms
 from outlay.guard.spend_log import is_named, is_url, name_for_others, named_log
-from outlay.guard.waiting_settlements import waiting_text
 from outlay.units import Duration, Money, Rate
 
 # The hold of one operation. The process that opens it captures it; its children join and extend it.

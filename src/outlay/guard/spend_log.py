@@ -11,12 +11,11 @@ the fold in ``spend.index``, if the log still has the line up to which that goes
 from __future__ import annotations
 
 import getpass
-import hashlib
 import os
 import re
 import stat
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cache, partial
@@ -30,29 +29,22 @@ from outlay.files import (
     make_private,
     open_own,
     read_from,
-    read_own,
     sync_directory,
-    write_whole,
 )
 from outlay.guard.balance import Books
 from outlay.guard.ceilings import MANIFEST_NAME, first_line_of, manifest_path, write_first_line
 from outlay.guard.chain import (
-    GENESIS,
     HASH_BYTES,
     NO_SLOTS,
     NOTHING,
-    SLOT_BYTES,
     START,
     Head,
     Link,
     MissingLine,
     Position,
     ScanResult,
-    Slots,
-    encode_slot,
     link_at,
     link_entries,
-    parse_slots,
     position_of,
     scan,
 )
@@ -65,6 +57,7 @@ from outlay.guard.errors import (
     SpendLogRolledBack,
     SpendLogUnusable,
 )
+from outlay.guard.index.head_file import HeadFile, RememberedHead, head_path
 from outlay.guard.index.index_file import (
     IndexReader,
     append_to_index,
@@ -74,7 +67,6 @@ from outlay.guard.index.index_file import (
 )
 from outlay.guard.index.trie import DoubtfulIndex
 from outlay.locks import FileLock, FileLocked, local_locks, lock_excludes, turn_at
-from outlay.store import outlay_home
 from outlay.store.home import books_dir
 from outlay.units import Duration
 
@@ -284,11 +276,6 @@ def verification_of(
     return Verification(lines=len(scanned.lines), chained=chained, findings=tuple(found), head=head)
 
 
-def head_path(log_path: Path) -> Path:
-    """Return the path of a log's head: ``spend.head`` beside ``spend.jsonl``."""
-    return log_path.with_suffix(".head")
-
-
 def file_exists(path: Path) -> bool:
     """Return whether a file exists; raises OSError if that can't be determined."""
     try:
@@ -323,111 +310,6 @@ def apply_line(source: str, books: Books, number: int, line: AnyLine) -> None:
         books.apply(line)
     except Inconsistent as error:
         raise SpendLogAltered(source, number, str(error)) from None
-
-
-# Head files: the last acknowledged line, beside the log and in the outlay home.
-
-
-class HeadFile:
-    """A file with the last acknowledged line of a log.
-
-    While the log is locked it may stay open between a read and a write; ``release`` closes it.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._name = os.fspath(path)
-        self._file: int | None = None
-        self._parsed = (b"", NO_SLOTS)
-
-    def read(self, *, keep: bool = False) -> Slots:
-        """Return the slots, empty if there is no file; ``keep`` leaves it open for writing."""
-        try:
-            raw = self._read_and_keep() if keep else read_own(self._name)
-        except FileNotFoundError:
-            raw = b""
-        known, slots = self._parsed
-        if raw != known:
-            slots = parse_slots(raw)
-            self._parsed = (raw, slots)
-        return slots
-
-    def _read_and_keep(self) -> bytes:
-        self.release()
-        try:
-            self._file = open_own(self._name, os.O_RDWR)
-        except OSError:
-            return read_own(self._name)
-        return read_from(self._file, 0, os.fstat(self._file).st_size)
-
-    def open(self) -> None:
-        """Open it for writing unless it is open; create it if needed."""
-        if self._file is None:
-            self._file = open_own(self._name, os.O_WRONLY | os.O_CREAT)
-
-    def release(self) -> None:
-        """Close it if it is open."""
-        if self._file is not None:
-            file, self._file = self._file, None
-            os.close(file)
-
-    def write(self, head: Head, after: Slots) -> None:
-        """Write one slot, at the offset that ``after``, the last read, names."""
-        self.open()
-        assert self._file is not None
-        at, new = after.next_at, encode_slot(head)
-        os.pwrite(self._file, new, at)
-        raw, known = self._parsed
-        if known == after and (after.head is None or after.head.offset < head.offset):
-            # Cache what the next read returns, unless another process writes.
-            raw = raw[:at] + new + raw[at + SLOT_BYTES :]
-            self._parsed = (raw, Slots(head, SLOT_BYTES - at, readable=True))
-
-    def begin(self) -> Slots:
-        """Write and fsync the head of an empty log; from now on a missing head is an error."""
-        self.write(Head(0, GENESIS), NO_SLOTS)
-        assert self._file is not None
-        os.fsync(self._file)
-        return Slots(Head(0, GENESIS), SLOT_BYTES, readable=True)
-
-    def replace(self, head: Head) -> None:
-        """Replace the file by this head alone."""
-        write_whole(self.path, encode_slot(head), synced=True, private=True)
-
-
-class RememberedHead(HeadFile):
-    """The last line of a log that this machine has seen, kept in the outlay home.
-
-    A lower bound like the log's own head, written after the answer and without fsync. If the home
-    can't be read or written, nothing is remembered.
-    """
-
-    def __init__(self, log_path: Path) -> None:
-        digest = hashlib.sha256(os.fsencode(log_path)).hexdigest()[:16]
-        super().__init__(outlay_home() / "heads" / f"{log_path.stem}-{digest}.head")
-
-    def seen(self, *, keep: bool = False) -> Slots:
-        """Return the slots; empty if they can't be read."""
-        try:
-            return self.read(keep=keep)
-        except OSError:
-            return NO_SLOTS
-
-    def remember(self, head: Head, known: Slots, *, given_up: Collection[str] = ()) -> None:
-        """Store a line if it is beyond the known one, or the known one is in ``given_up``."""
-        if known.head is not None and known.head.hash in given_up:
-            self.replace(head)
-        elif known.head is None or known.head.offset < head.offset:
-            with suppress(OSError):
-                if known.head is None:
-                    make_private(self.path.parent)
-                self.write(head, known)
-
-    def replace(self, head: Head) -> None:
-        """Replace the file by this head, which a person has accepted."""
-        with suppress(OSError):
-            make_private(self.path.parent)
-            write_whole(self.path, encode_slot(head), private=True)
 
 
 # The log in a file.

@@ -19,6 +19,7 @@ from typing import NoReturn
 
 from outlay.clock import SYSTEM, Clock
 from outlay.errors import NOT_FOUND, OutlayError
+from outlay.guard.away.waiting_settlements import settle, settle_later, waiting_text
 from outlay.guard.budget_guard import BudgetGuard
 from outlay.guard.captures import cost_of_attempt, run_part
 from outlay.guard.entries import RunPart
@@ -26,7 +27,6 @@ from outlay.guard.errors import SpendLogUnusable
 from outlay.guard.gate import Leaseholder
 from outlay.guard.lease import End, GiveNotice, Terms, warnings
 from outlay.guard.spend_log import is_url, name_for_others
-from outlay.guard.waiting_settlements import settle, settle_later, waiting_text
 from outlay.handlers import handling
 from outlay.ledger import EndStatus, Price
 from outlay.proc.exit_record import shell_code

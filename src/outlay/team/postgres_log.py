@@ -49,10 +49,10 @@ from outlay.guard.entries import (
     timestamp,
 )
 from outlay.guard.errors import SpendLogAltered, SpendLogRolledBack, SpendLogUnusable
+from outlay.guard.index.head_file import RememberedHead
 from outlay.guard.index.index_file import differences
 from outlay.guard.spend_log import (
     Login,
-    RememberedHead,
     SpendLog,
     Verification,
     apply_line,

@@ -10,7 +10,12 @@ from outlay.errors import InvalidValue
 from outlay.files import draft_of, read_own
 from outlay.guard.chain import Head, chained_lines
 from outlay.guard.errors import SpendLogUnusable
-from outlay.guard.spend_log import FileSpendLog, HeadFile, file_exists, head_path, read_log_path
+from outlay.guard.index.head_file import HeadFile, head_path
+from outlay.guard.spend_log import (
+    FileSpendLog,
+    file_exists,
+    read_log_path,
+)
 from outlay.team.postgres_log import PostgresSpendLog
 
 _CHUNK: Final = 500  # lines in a statement

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from outlay.clock import SYSTEM, Clock
 from outlay.errors import OutlayError
 from outlay.goodput.timeline import Window
-from outlay.guard.polled_log import PolledLog
+from outlay.guard.away.polled_log import PolledLog
 from outlay.report.files import SweepAccount, read_sweep
 from outlay.runs.collect import log_stamp
 from outlay.runs.run_poller import REFRESH_NS, RunPoller, inbox_stamp

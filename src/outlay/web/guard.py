@@ -13,10 +13,10 @@ from typing import Final
 
 from outlay.clock import Clock, utc_text
 from outlay.errors import Finding, OutlayError
+from outlay.guard.away.polled_log import Polled, PolledLog
 from outlay.guard.balance import Hold, ScopeStanding
 from outlay.guard.entries import AnyLine, line_kind, micros_of
 from outlay.guard.errors import SpendLogUnusable
-from outlay.guard.polled_log import Polled, PolledLog
 from outlay.guard.rental.watch import known_logs
 from outlay.guard.scopes import HOUR
 from outlay.guard.spend_log import Verification, is_url

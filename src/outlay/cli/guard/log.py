@@ -26,6 +26,7 @@ from outlay.cli.output import (
 from outlay.clock import SYSTEM
 from outlay.cost.cost_book import CostBook
 from outlay.errors import Finding, InvalidValue, OutlayError, Refused
+from outlay.guard.away.waiting_settlements import deliver_all, waiting_for
 from outlay.guard.balance import Hold, ScopeStanding
 from outlay.guard.budget_guard import BudgetGuard, why_stale
 from outlay.guard.captures import correct_late
@@ -34,7 +35,6 @@ from outlay.guard.errors import SpendLogUnusable
 from outlay.guard.rental.rental import disown_namesakes, settle_by_hand
 from outlay.guard.scopes import HOUR
 from outlay.guard.spend_log import is_url
-from outlay.guard.waiting_settlements import deliver_all, waiting_for
 from outlay.runs.collect import refresh_registered
 from outlay.runs.spending_reader import charges_on, refresh_books
 from outlay.store import open_store

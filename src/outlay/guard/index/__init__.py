@@ -1,3 +1,3 @@
-"""The spend log's fold as rows by table and key, and the file of them beside the log."""
+"""The files beside a spend log: its head, and its fold as rows by table and key."""
 
-__all__ = ["index_file"]
+__all__ = ["head_file", "index_file"]

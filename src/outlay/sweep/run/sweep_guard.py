@@ -17,6 +17,7 @@ from typing import Any, Final, Literal
 
 from outlay.clock import SYSTEM, Clock
 from outlay.errors import InvalidValue
+from outlay.guard.away.polled_log import PolledLog
 from outlay.guard.balance import Hold
 from outlay.guard.budget_guard import BudgetGuard
 from outlay.guard.captures import run_part
@@ -30,7 +31,6 @@ from outlay.guard.errors import (
 )
 from outlay.guard.gate import Leaseholder
 from outlay.guard.lease import Terms
-from outlay.guard.polled_log import PolledLog
 from outlay.guard.scopes import lab_of
 from outlay.guard.spend_log import FileSpendLog, is_url, open_book
 from outlay.ledger import derive_attempts, read_identity, read_lives
