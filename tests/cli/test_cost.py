@@ -14,7 +14,7 @@ from command_line import Outcome
 from command_line import in_process as outlay
 from fake_vendor import as_json, serving
 from ledgers import START_NS, Segment, dollars, ns
-from outlay import iso_tokens, run
+from outlay import BudgetGuard, iso_tokens, run
 from outlay.clock import ManualClock
 from outlay.compat.cost_module.analyzer import CostAnalyzer
 from outlay.ledger import Metric, Price
@@ -322,6 +322,29 @@ def test_budgets_are_set_and_shown_and_thresholds_alert_once() -> None:
     assert "75 %" in shown.out
     assert plain.json["alerts"] == []
     assert plain.json["budgets"][0]["percent_used"] == 80.0
+
+
+def test_limits_that_refuse_stand_beside_what_only_alerts(
+    tmp_path: Path, private_home: Path
+) -> None:
+    assert outlay("cost", "alert", "set", "bert-base", "9 USD").code == 0
+    assert "refuse" not in outlay("cost", "alert", "status").out
+    private_home.mkdir(exist_ok=True)
+    log = tmp_path / "spend.jsonl"
+    gone = tmp_path / "gone" / "spend.jsonl"
+    (private_home / "outlay.toml").write_text(f'spend_logs = ["{log}", "{gone}"]')
+    BudgetGuard(5, log, environ={}).authorize("lab02-a", 2)
+    plain, machine = both("cost", "alert", "status")
+    shown = machine.json
+    assert "Limits that refuse" in plain.out
+    assert re.search(r"whole +5\.00 USD +0\.00 USD +2\.00 USD +3\.00 USD", plain.out)
+    (limit,) = shown["limits"]
+    assert (limit["log"], limit["scope"], limit["refuses"]) == (str(log), "whole", True)
+    assert [each["model"] for each in shown["budgets"]] == ["bert-base"]
+    assert [str(gone) in each["source"] for each in shown["findings"]] == [True]
+    assert outlay("cost", "ceiling", "status").out == plain.out  # Its former name.
+    past = outlay("cost", "alert", "status", "--as-of", "2026-01-01", "--json").json
+    assert past["limits"] == []
 
 
 @pytest.mark.usefixtures("runs")

@@ -182,6 +182,27 @@ class TestTheBooks:
         assert kinds == ["hold", "capture"]
         assert "capture" in outlay("history", "--log", plan, "--label", "lab02-a").out
 
+    def test_what_people_stated_is_shown_beside_what_was_measured(self, plan: Path) -> None:
+        BudgetGuard.of_log(plan / "spend.jsonl").record_actual("lab02-a", "0.50")
+        assert "stated" not in outlay("status", "--log", plan).out
+        outlay("record", "lab02-b", "1", "--log", plan)
+        hold = outlay("authorize", "lab02-c", "1 USD", "--log", plan, "--json").json["id"]
+        outlay("reconcile", hold, "--actual", "0.25", "--log", plan)
+        outlay("correct", "lab02-b", "--reason", "bill", "--log", plan, "--", "-0.10")
+        sums = "spent: 0.50 USD measured, 1.25 USD stated by people, -0.10 USD corrected"
+        for command in ("status", "history"):
+            assert sums in outlay(command, "--log", plan).out
+        found = outlay("status", "--log", plan, "--json").json
+        amounts = {basis: each["micros"] for basis, each in found["spent_by_basis"].items()}
+        assert amounts == {"measured": 500_000, "stated": 1_250_000, "corrected": -100_000}
+        assert found["scopes"][0]["spent"]["micros"] == sum(amounts.values())
+
+    def test_the_history_of_an_operation_sums_up_that_one(self, plan: Path) -> None:
+        outlay("record", "lab02-a", "1", "--log", plan)
+        outlay("record", "lab02-b", "2", "--log", plan)
+        said = outlay("history", "--label", "lab02-a", "--log", plan).out
+        assert "spent: 1.00 USD stated by people" in said
+
     def test_reconcile_lists_what_a_dead_process_left_and_settles_it(self, plan: Path) -> None:
         script = (
             "import sys; from outlay.guard.budget_guard import BudgetGuard; "

@@ -157,6 +157,7 @@ class GuardAgainstReference(RuleBasedStateMachine):
         held = sum(hold.amount for hold in self.reference.holds.values())
         books = self.guard.log.books()
         assert (books.captured(), books.held()) == (spent, held)
+        assert sum(books.captured_by_basis().values()) == spent
         assert [hold.id for hold in books.open_holds()] == list(self.reference.holds)
 
     @invariant()

@@ -86,6 +86,18 @@ def read_guards(logs: Sequence[PolledLog], findings: list[Finding]) -> tuple[Gua
     return tuple(found)
 
 
+def read_guards_once(
+    names: Sequence[str | Path], findings: list[Finding], *, patience_s: float = PATIENCE_S
+) -> tuple[GuardReading, ...]:
+    """Return the balances of spend logs by path or URL, and keep no connection."""
+    logs = polled_logs(names, patience_s=patience_s)
+    try:
+        return read_guards(logs, findings)
+    finally:
+        for log in logs:
+            log.close()
+
+
 def _read_guard(log: PolledLog) -> GuardReading:
     guard = log.open()
     return GuardReading(log_path=log.shown, head=guard.head, standings=guard.standings())

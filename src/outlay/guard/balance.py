@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar, assert_never
+from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar, assert_never, get_args
 
 import msgspec
 
@@ -54,6 +54,7 @@ from outlay.guard.scopes import (
 )
 from outlay.units import Money, Unit
 from outlay.units.money import MICROS, Kind
+from outlay.units.shown import Grade
 
 RAISED = "ceiling-raised"
 ACCEPTED = "accepted"
@@ -208,8 +209,20 @@ def stated_day(line: AnyLine) -> str:
     return day_of(line.ts) if isinstance(line, Simple) else line.ts[:10]
 
 
-FOLD = 2
+FOLD = 3
 """The version of what ``Books`` makes of a line; rows that another one folded are not used."""
+BASES: tuple[Grade, ...] = get_args(Grade)
+"""Where the amount of a capture comes from."""
+
+
+def basis_of(line: Captured | Corrected | Simple) -> str:
+    """Return where a line's actual amount comes from: a basis, ``corrected`` or ``other``.
+
+    Other are lines of other programs, and a basis that is none of ``BASES``.
+    """
+    if isinstance(line, Corrected):
+        return "corrected"
+    return line.basis if isinstance(line, Captured) and line.basis in BASES else "other"
 
 
 class BooksState(msgspec.Struct, frozen=True, kw_only=True):
@@ -224,6 +237,7 @@ class BooksState(msgspec.Struct, frozen=True, kw_only=True):
         given_up: The hashes of missing lines that a person has accepted.
         limited: The number of lines that set a limit.
         offline_ns: How long operations go on without their database.
+        by_basis: What was captured, in micro-units, by where the amounts come from.
     """
 
     currency: str | None = None
@@ -235,6 +249,7 @@ class BooksState(msgspec.Struct, frozen=True, kw_only=True):
     given_up: tuple[str, ...] = ()
     limited: int = 0
     offline_ns: int = 0
+    by_basis: dict[str, int] = {}
 
 
 class Opened(NamedTuple):
@@ -414,6 +429,7 @@ class Books:
         self.given_up = frozenset(state.given_up)
         self.limited = state.limited
         self.offline_ns = state.offline_ns
+        self._by_basis = state.by_basis
         self._opened = state.opened
         self._noted = state.noted
 
@@ -443,7 +459,7 @@ class Books:
             currency=self.currency, ceiling_micros=self.ceiling_micros, latest_day=self.latest_day,
             last_dated=self.last_dated, opened=self._opened, noted=self._noted,
             given_up=tuple(sorted(self.given_up)), limited=self.limited,
-            offline_ns=self.offline_ns,
+            offline_ns=self.offline_ns, by_basis=self._by_basis,
         )  # fmt: skip
 
     def tables(self) -> dict[str, RowTable[Any]]:
@@ -476,6 +492,10 @@ class Books:
     def captured(self, scope: Scope = WHOLE) -> int:
         """Return the spend of a scope, corrections included, in micro-units."""
         return (self._totals.get(_key(scope)) or _NOTHING).captured
+
+    def captured_by_basis(self) -> dict[str, int]:
+        """Return all spend by ``basis_of`` its lines, in micro-units; their sum is ``captured``."""
+        return dict(self._by_basis)
 
     def held(self, scope: Scope = WHOLE, *, at_ns: int | None = None) -> int:
         """Return the sum of a scope's open holds, in micro-units; of ``HOUR``, of their rates.
@@ -640,6 +660,7 @@ class Books:
                 if self._paid.get(line.op_label) is None:  # else counted, or a simple line's day
                     self._advance_day(line.day)
                 self._add_to_scopes(line.payer, line.day, captured=micros_of(line.actual))
+                self._add_to_basis(line)
                 if self.rental(line.hold) is not None:
                     paid = self.paid_for(line.hold) or 0
                     self._paid_for.put(line.hold, paid + micros_of(line.actual))
@@ -717,7 +738,13 @@ class Books:
 
     def _add_spend(self, line: Captured | Simple, payer: Payer, day: str) -> None:
         self._add_to_scopes(payer, day, captured=micros_of(line.actual))
+        self._add_to_basis(line)
         self._paid.put(line.op_label, Paid(payer, day))
+
+    def _add_to_basis(self, line: Captured | Corrected | Simple) -> None:
+        basis = basis_of(line)
+        now = self._by_basis.get(basis, 0) + micros_of(line.actual)
+        self._by_basis = self._by_basis | {basis: now}  # Copies of the books share the one before.
 
     def _limit(self, line: Limited) -> None:
         self.limited += 1

@@ -10,6 +10,7 @@ Refused
 ├── SpendLogUnusable        the log can't be read, locked or written, so nothing is authorised
 │   └── SpendLogAltered     a line was edited, removed or reordered
 │       └── SpendLogRolledBack  the log is behind what was seen, until a person accepts it
+│           └── BookRolledBack  the same, of a book: an owner accepts it
 └── CeilingUnusable         a ceiling's setting can't be parsed
 InvalidValue
 └── KeyReused               an idempotency key was reused with other parameters
@@ -105,6 +106,16 @@ class SpendLogRolledBack(SpendLogAltered):
     remedy = (
         "Restore the file and its head from a copy. A log that is kept in git looks like this "
         "after a checkout of an older commit. If it is right as it is now, say why: "
+        "`outlay guard accept --reason ...`."
+    )
+
+
+class BookRolledBack(SpendLogRolledBack):
+    """A book lacks lines: a backup was restored, or a standby promoted that was behind."""
+
+    remedy = (
+        "A backup that was restored looks like this, or a standby that was behind. If the book is "
+        "right as it is now, an owner says why, on this machine: "
         "`outlay guard accept --reason ...`."
     )
 

@@ -21,7 +21,7 @@ from outlay.cost.forecast import PAST_DAYS, Estimate, forecast_month
 from outlay.cost.spending import Spending, SpendItem
 from outlay.cost.thresholds import percent_used
 from outlay.errors import Finding, OutlayError
-from outlay.export.live_runs import GuardReading, polled_logs, read_guards
+from outlay.export.live_runs import GuardReading, read_guards_once
 from outlay.goodput import phases as ph
 from outlay.goodput.follower import RunView, read_view
 from outlay.goodput.timeline import Window
@@ -119,7 +119,7 @@ def read_digest(store: Engine, logs: Sequence[str | Path], period: Window, now_n
     runs = {row.run_id: row for row in list_runs(store)}
     views = dict(_views(spending, runs, period, now_ns, findings))
     parts = tuple(spent_parts(spending.spends, views, period))
-    guards = _guards(logs, findings)
+    guards = read_guards_once(logs, findings, patience_s=_PATIENCE_S)
     seen = [row for row in runs.values() if period.start_ns <= row.last_seen_ns < period.end_ns]
     return Digest(
         period=period,
@@ -131,15 +131,6 @@ def read_digest(store: Engine, logs: Sequence[str | Path], period: Window, now_n
         heads={guard.log_path: guard.head for guard in guards},
         findings=(*findings, *spending.unpriced_finding()),
     )
-
-
-def _guards(names: Sequence[str | Path], findings: list[Finding]) -> tuple[GuardReading, ...]:
-    logs = polled_logs(names, patience_s=_PATIENCE_S)
-    try:
-        return read_guards(logs, findings)
-    finally:
-        for log in logs:
-            log.close()
 
 
 def _views(

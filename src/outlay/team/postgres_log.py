@@ -48,7 +48,7 @@ from outlay.guard.entries import (
     line_kind,
     timestamp,
 )
-from outlay.guard.errors import SpendLogAltered, SpendLogRolledBack, SpendLogUnusable
+from outlay.guard.errors import BookRolledBack, SpendLogAltered, SpendLogUnusable
 from outlay.guard.index.head_file import RememberedHead
 from outlay.guard.index.index_file import differences
 from outlay.guard.spend_log import (
@@ -541,7 +541,7 @@ class PostgresSpendLog(SpendLog):
     def _refuse(self, missing: tuple[MissingLine, ...]) -> None:
         if missing:
             self._forget()
-            raise SpendLogRolledBack(str(self.name), missing[0].line, missing[0].problem)
+            raise BookRolledBack(str(self.name), missing[0].line, missing[0].problem)
 
     def _update_seen(self, link: Link) -> None:
         if link.first:

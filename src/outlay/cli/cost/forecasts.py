@@ -1,7 +1,8 @@
-"""``outlay cost forecast | ceiling``."""
+"""``outlay cost forecast | alert``."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -27,9 +28,10 @@ from outlay.cli.output import (
     print_findings,
     print_json,
     print_problem,
+    shown_path,
 )
 from outlay.clock import SYSTEM
-from outlay.errors import InvalidValue
+from outlay.errors import Finding, InvalidValue
 from outlay.store import open_store
 from outlay.units import Money
 from outlay.units.quantity import duration_text
@@ -37,7 +39,9 @@ from outlay.units.shown import counted, money_of
 
 if TYPE_CHECKING:
     from outlay.cost.forecast import ModelForecast, Rest
+    from outlay.export.live_runs import GuardReading
     from outlay.goodput.follower import RunView
+    from outlay.guard.balance import ScopeStanding
 
 # ``outlay cost forecast``.
 
@@ -230,20 +234,23 @@ def _time(seconds: float) -> str:
     return duration_text(round(seconds * 1e9))
 
 
-# ``outlay cost ceiling``.
+# ``outlay cost alert``, formerly ``outlay cost ceiling``.
 
-app = typer.Typer(help="The most to spend on all runs of a model.", no_args_is_help=True)
+app = typer.Typer(
+    help="Alert on what all runs of a model cost; it stops nothing.", no_args_is_help=True
+)
+_PATIENCE_S = 10.0  # for a book's server
 
 
 @app.command("set")
 def set_budget(
     model: Annotated[str, typer.Argument(metavar="MODEL", help="A model; it may have no run.")],
-    limit: Annotated[str, typer.Argument(metavar="AMOUNT", help='Ceiling, such as "1000 USD".')],
+    limit: Annotated[str, typer.Argument(metavar="AMOUNT", help='Such as "1000 USD".')],
     as_json: AsJson = False,
 ) -> None:
-    """Set a model's ceiling: it alerts at 50, 75, 90 and 100 % and stops nothing.
+    """Alert when the runs of a model have cost 50, 75, 90 and 100 % of an amount; it stops nothing.
 
-    Example: outlay cost ceiling set bert-base "1000 USD"
+    Example: outlay cost alert set bert-base "1000 USD"
     """
     from outlay.cost.cost_book import CostBook
 
@@ -254,28 +261,64 @@ def set_budget(
 
 @app.command("status")
 def status(as_of: AsOf = None, as_json: AsJson = False) -> None:
-    """Show how much of each model's ceiling is spent; each threshold alerts once.
+    """Show how much of each model's amount is spent, beside the limits of spend logs, which refuse.
 
-    Example: outlay cost ceiling status
+    Each threshold alerts once. Limits are those of now, of the spend logs and books known here.
+
+    Example: outlay cost alert status
     """
-    _show(as_of=as_of, as_json=as_json)
+    _show(as_of=as_of, as_json=as_json, with_limits=as_of is None)
 
 
-def _show(only: str | None = None, *, as_of: str | None = None, as_json: bool) -> None:
+def _show(
+    only: str | None = None, *, as_of: str | None = None, as_json: bool, with_limits: bool = False
+) -> None:
     books = open_books(parse_as_of(as_of))
     rows = [row for row in budget_rows(books) if only in (None, row.model)]
     checked = rows if as_of is None else []  # The past raises no alerts.
     found = (books.book.check_budget(row.model, books.now_ns) for row in checked)
     alerts = [alert for alert in found if alert is not None]
     findings = [*books.findings, *(each for row in rows for each in books.unpriced(row.model))]
+    guards = _guards(findings) if with_limits else ()
     if as_json:
         budgets = [budget_document(row) for row in rows]
-        print_json({"budgets": budgets, "alerts": alerts, "as_of": as_of, "findings": findings})
+        limits = [_limit_row(guard, row) for guard in guards for row in guard.standings]
+        print_json(
+            {
+                "budgets": budgets, "alerts": alerts, "as_of": as_of, "limits": limits,
+                "findings": findings,
+            }
+        )  # fmt: skip
         return
     if not rows:
-        console.print('No model has a ceiling. Set one: outlay cost ceiling set MODEL "1000 USD"')
+        console.print('No model has an amount. Set one: outlay cost alert set MODEL "1000 USD"')
     else:
         console.print(budget_table(rows))
+    _print_limits(guards)
     for alert in alerts:
         print_problem("alert", "yellow", alert.message, console)
     print_findings(findings)
+
+
+def _guards(findings: list[Finding]) -> tuple[GuardReading, ...]:
+    from outlay.export.live_runs import read_guards_once
+    from outlay.export.spend_logs import shown_logs
+
+    return read_guards_once(shown_logs(None), findings, patience_s=_PATIENCE_S)
+
+
+def _limit_row(guard: GuardReading, row: ScopeStanding) -> dict[str, object]:
+    return {
+        "log": guard.log_path, "scope": str(row.scope), "limit": row.limit, "spent": row.captured,
+        "held": row.held, "remaining": row.remaining, "refuses": row.refuses,
+    }  # fmt: skip
+
+
+def _print_limits(guards: Sequence[GuardReading]) -> None:
+    from outlay.cli.guard.log import scopes_table
+
+    for guard in guards:
+        refusing = tuple(row for row in guard.standings if row.refuses)
+        if refusing:
+            console.print(f"\nLimits that refuse, {shown_path(guard.log_path)}", style="bold")
+            console.print(scopes_table(refusing, bars=False))

@@ -63,7 +63,8 @@ from outlay.units.shown import counted, money_of
 app = typer.Typer(
     cls=DefaultGroup, help="What runs and models cost and will cost.", no_args_is_help=True
 )
-app.add_typer(forecasts.app, name="ceiling")
+app.add_typer(forecasts.app, name="alert")
+app.add_typer(forecasts.app, name="ceiling", hidden=True)
 app.add_typer(forecasts.app, name="budget", hidden=True)
 
 

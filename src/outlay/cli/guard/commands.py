@@ -97,7 +97,7 @@ def show_record(
         raise InvalidValue("AMOUNT", amount, "either what it cost, or --rate after a preflight")
     guard = open_guard(log, ceiling)
     if rate is None:
-        captured = guard.record_actual(label, amount, hold=hold, key=key)
+        captured = guard.record_actual(label, amount, hold=hold, key=key, basis="stated")
     else:
         per_hour = read_rate(rate, name="--rate", currency=guard.currency)
         cost = cost_since_start(guard, label, per_hour, now_ns=SYSTEM.wall_ns())

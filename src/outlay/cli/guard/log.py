@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
+from collections.abc import Mapping
 from decimal import Decimal
 from pathlib import Path
 from typing import Annotated
@@ -27,10 +29,17 @@ from outlay.clock import SYSTEM
 from outlay.cost.cost_book import CostBook
 from outlay.errors import Finding, InvalidValue, OutlayError, Refused
 from outlay.guard.away.waiting_settlements import deliver_all, waiting_for
-from outlay.guard.balance import Hold, ScopeStanding
+from outlay.guard.balance import Hold, ScopeStanding, basis_of, unit_of
 from outlay.guard.budget_guard import BudgetGuard, why_stale
 from outlay.guard.captures import correct_late
-from outlay.guard.entries import AnyLine, Captured, line_kind
+from outlay.guard.entries import (
+    AnyLine,
+    Captured,
+    Corrected,
+    Simple,
+    line_kind,
+    micros_of,
+)
 from outlay.guard.errors import SpendLogUnusable
 from outlay.guard.rental.rental import disown_namesakes, settle_by_hand
 from outlay.guard.scopes import HOUR
@@ -41,10 +50,11 @@ from outlay.store import open_store
 from outlay.store.runs import RunFilter, list_runs
 from outlay.team import PostgresSpendLog, open_postgres
 from outlay.team.transfer import export_book, import_file
-from outlay.units import Money
+from outlay.units import Money, Unit
 from outlay.units.shown import counted
 
 _BAR_WIDTH = 20
+_BASES = {"stated": "stated by people", "other": "by other programs"}
 
 
 def show_status(log: Log = DEFAULT_LOG, ceiling: Ceiling = None, as_json: AsJson = False) -> None:
@@ -234,13 +244,20 @@ def show_history(
     if as_json:
         print_json([{"kind": line_kind(line), "line": line} for line in lines])
         return
-    table = new_table("time (UTC)", "what", "operation", ">estimated", ">actual", "hold")
+    table = new_table("time (UTC)", "what", "operation", ">estimated", ">actual", "hold", "basis")
     for line in lines:
         table.add_row(
             str(line.ts)[:19].replace("T", " "), line_kind(line), line.op_label,
             _amount(line.estimated, line), _amount(line.actual, line), getattr(line, "hold", ""),
+            getattr(line, "basis", ""),
         )  # fmt: skip
     console.print(table)
+    found = Counter[str]()
+    for line in lines:
+        if isinstance(line, Captured | Corrected | Simple) and line.actual is not None:
+            found[basis_of(line)] += micros_of(line.actual)
+    if found:
+        _print_basis(_by_basis(found, unit_of(lines[0].currency)))
 
 
 def show_reconcile(
@@ -307,7 +324,7 @@ def _settle_gone(
     cost, basis = None, "estimated"
     if actual is not None:
         cost = Money.parse(actual, name="--actual", currency=guard.currency, rounding="up")
-        basis = "measured"
+        basis = "stated"
     elif as_held:
         cost, basis = guard.log.books().hold(hold_id).amount, "assumed"
     settle_by_hand(guard, hold_id, os.environ, reason=reason, cost=cost, basis=basis, say=say)
@@ -324,7 +341,7 @@ def _settle(
         guard.void(hold, void)
     else:
         amount: object = hold.amount if actual is None else actual
-        basis = "assumed" if as_held else "measured"
+        basis = "assumed" if as_held else "stated"
         guard.record_actual(hold.op_label, amount, hold=hold, basis=basis)
 
 
@@ -341,6 +358,7 @@ def print_status(guard: BudgetGuard, *, as_json: bool) -> None:
         ]  # fmt: skip
         about = {
             "log": str(guard.log_name), "ceiling": guard.ceilings.whole, "head": guard.head,
+            "spent_by_basis": _by_basis(guard.log.books().captured_by_basis(), guard.unit),
         }  # fmt: skip
         rows = [_hold_row(hold) | _shares_of(hold) for hold in holds]
         waits = {} if isinstance(guard.log_name, Path) else {"waiting": waiting_for(guard.log_name)}
@@ -355,10 +373,22 @@ def print_status(guard: BudgetGuard, *, as_json: bool) -> None:
     if rentals:
         console.print()
         console.print(_rentals_table(rentals))
+    _print_basis(_by_basis(guard.log.books().captured_by_basis(), guard.unit))
     print_head(guard.head)
     for line in _waiting_lines(guard):
         print_sentence(line)
     print_findings(findings)
+
+
+def _by_basis(micros: Mapping[str, int], unit: Unit) -> dict[str, Money]:
+    return {basis: unit.money(amount) for basis, amount in micros.items()}
+
+
+def _print_basis(amounts: Mapping[str, Money]) -> None:
+    """Print what was measured beside what people stated and the rest, unless all was measured."""
+    if amounts.keys() - {"measured"}:
+        parts = (f"{amount} {_BASES.get(basis, basis)}" for basis, amount in amounts.items())
+        print_sentence(f"spent: {', '.join(parts)}")
 
 
 def scopes_table(standings: tuple[ScopeStanding, ...], *, bars: bool) -> Table:
