@@ -11,8 +11,9 @@ attempt that completed.
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum, StrEnum
 from fractions import Fraction
@@ -23,6 +24,7 @@ from outlay.errors import Finding
 from outlay.ledger import Attempt, GpuCount, Price, exact_gpus
 from outlay.ledger.attempts import is_same_machine
 from outlay.units import Money, Rate, Unit
+from outlay.units.money import GPU_TIME, MICROS
 from outlay.units.quantity import NS_PER_HOUR as NS_PER_HOUR
 from outlay.units.quantity import duration_text
 
@@ -39,6 +41,11 @@ def hourly(micros_per_gpu_hour: int, gpus: Fraction | int) -> int:
 def rate_of(price: Rate, gpus: Fraction | int) -> Rate:
     """Return the rate of some GPUs at a price per GPU."""
     return price.unit.rate(hourly(price.micros_per_hour, gpus))
+
+
+def gpu_rate(gpus: Fraction | int) -> Rate:
+    """Return how many GPU-hours some GPUs use per hour, rounded up: for holds."""
+    return GPU_TIME.rate(math.ceil(gpus * MICROS))
 
 
 def units(rate: Rate, ns: int) -> int:
@@ -250,6 +257,13 @@ def gpu_pieces(attempt: Attempt, stated: Sequence[InForce] | None = None) -> Ite
             end_ns = min(last_ns, attempt.last_sign_ns, share.end_ns)
             if start_ns < end_ns:
                 yield GpuPiece(start_ns, end_ns, total * share.of_all, change.price)
+
+
+def gpu_time(attempts: Iterable[Attempt]) -> Money:
+    """Return the GPU-hours of attempts, without the time between them; rounded up once."""
+    pieces = (piece for attempt in attempts for piece in gpu_pieces(attempt))
+    gpu_ns = sum((piece.gpus * (piece.end_ns - piece.start_ns) for piece in pieces), Fraction(0))
+    return GPU_TIME.money(math.ceil(gpu_ns * MICROS / NS_PER_HOUR))
 
 
 def total_gpus(attempt: Attempt, count: GpuCount) -> Fraction:

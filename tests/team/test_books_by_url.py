@@ -13,6 +13,7 @@ from outlay.errors import InvalidValue, MissingExtra
 from outlay.guard.errors import CeilingUnusable, SpendLogUnusable
 from outlay.guard.gate import HOLD_VARIABLE, read_guarding
 from outlay.guard.spend_log import MemorySpendLog
+from outlay.ledger import Price
 from outlay.team import PostgresUrl
 from postgres import TeamDatabase
 
@@ -144,7 +145,7 @@ def test_a_run_joins_the_hold_of_its_launcher_in_a_book(
     hold = BudgetGuard(5, url, environ={}).authorize("lab02-a", "3.00 USD")
     monkeypatch.setenv("PGPASSWORD", team.password)
     named = url.replace(f":{team.password}", "")
-    guarding = read_guarding(None, {HOLD_VARIABLE: f"{hold.id}@{named}"}, priced=True)
+    guarding = read_guarding(None, {HOLD_VARIABLE: f"{hold.id}@{named}"}, price=Price(1_000_000))
     assert guarding is not None
     assert guarding.guard.holds() == (hold,)
 

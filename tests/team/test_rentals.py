@@ -26,6 +26,7 @@ from outlay.guard.rental.watch import (
     start_watcher,
 )
 from outlay.guard.spend_log import documents_dir
+from outlay.ledger import Price
 from outlay.units import Duration, Money, Rate
 from postgres import TeamDatabase
 from process_trees import alive
@@ -225,7 +226,7 @@ def test_a_machine_that_cannot_reach_the_book_trains_until_its_deadline(
 ) -> None:
     deadline = timestamp(clock.wall_ns() + 3600 * 10**9)
     environ = {HOLD_VARIABLE: f"1f0a2b3c4d5e@{AWAY}", DEADLINE_VARIABLE: deadline}
-    guarding = read_guarding(None, environ, priced=True, clock=clock)
+    guarding = read_guarding(None, environ, price=Price(1_000_000), clock=clock)
     assert guarding is not None
     notes: list[str] = []
     gate = GuardGate(guarding, Rate.parse("2 USD/h"), "bert", environ, clock=clock)
@@ -258,13 +259,13 @@ def test_a_command_there_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 def test_without_a_deadline_a_book_that_cannot_be_reached_refuses() -> None:
     with pytest.raises(SpendLogUnusable):
-        read_guarding(None, {HOLD_VARIABLE: f"1f0a2b3c4d5e@{AWAY}"}, priced=True)
+        read_guarding(None, {HOLD_VARIABLE: f"1f0a2b3c4d5e@{AWAY}"}, price=Price(1_000_000))
 
 
 def test_a_deadline_that_is_no_time_is_refused() -> None:
     environ = {HOLD_VARIABLE: f"1f0a2b3c4d5e@{AWAY}", DEADLINE_VARIABLE: "soon"}
     with pytest.raises(InvalidValue, match="soon"):
-        read_guarding(None, environ, priced=True)
+        read_guarding(None, environ, price=Price(1_000_000))
 
 
 def test_the_creation_command_gets_hold_and_deadline(url: str, vendor: StandIn) -> None:

@@ -19,7 +19,8 @@ from outlay.files import read_own, write_whole
 from outlay.guard.scopes import ScopePattern
 from outlay.runs.figures import BY_NAME, exported_numbers
 from outlay.runs.reading import RunReading
-from outlay.units import Money
+from outlay.units import Money, Unit
+from outlay.units.money import GPU_TIME
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _NOT_IN_A_NAME = re.compile(r"[^a-zA-Z0-9_]")
@@ -57,7 +58,7 @@ def exposition(reading: LiveReading, user_shown: Callable[[str], str] = str) -> 
             scope = standing.scope
             # A day or month is labelled by its kind alone, so that its series continues.
             about = {"log": guard.log_path, "scope": str(ScopePattern.of_scope(scope))}
-            unit = standing.limit.currency.lower()
+            unit = _unit_name(standing.limit.unit)
             for name, money, text in (
                 ("ceiling", standing.limit, "The ceiling of a scope of a spend log."),
                 ("captured", standing.captured, "What was spent in a scope."),
@@ -70,6 +71,11 @@ def exposition(reading: LiveReading, user_shown: Callable[[str], str] = str) -> 
         "outlay_unreadable", "Logs that could not be read for this page.", {}, len(reading.findings)
     )
     return page.text()
+
+
+def _unit_name(unit: Unit) -> str:
+    """Return a unit in the name of a metric: ``usd``, ``usd_showback``, ``gpu_hours``."""
+    return "gpu_hours" if unit == GPU_TIME else _NOT_IN_A_NAME.sub("_", str(unit).lower())
 
 
 def _add_run(page: _Page, run: RunReading, user: str) -> None:

@@ -77,6 +77,7 @@ from outlay.guard.spend_log import (
 from outlay.proc.identity import has_ended, this_process
 from outlay.rates import cost_at_most
 from outlay.units import Duration, Money, Rate, Unit
+from outlay.units.money import recorded_rate
 
 TEST_MODE = "BUDGET_GUARD_TEST_MODE"
 USER_VARIABLE, TEAM_VARIABLE = "OUTLAY_USER", "OUTLAY_TEAM"
@@ -257,7 +258,7 @@ class BudgetGuard:
         """
         label = read_label(op_label)
         if rate is None and rental is not None:
-            rate = Rate.parse(rental.rate)
+            rate = recorded_rate(rental.rate)
         request = decisions.HoldRequest(
             hold=secrets.token_hex(6),
             op_label=label,

@@ -14,6 +14,7 @@ from typing import Final
 
 from outlay.clock import wall_ns_of
 from outlay.errors import Finding
+from outlay.guard.balance import unit_of
 from outlay.guard.entries import (
     AnyLine,
     Captured,
@@ -23,24 +24,31 @@ from outlay.guard.entries import (
     parse_timestamp,
 )
 from outlay.ledger import SegmentId, alive_until, derive_attempts, read_lives
-from outlay.rates import run_rates
+from outlay.rates import gpu_time, run_rates
 from outlay.units import Money, Unit
+from outlay.units.money import GPU_TIME
 
 LATE: Final = "its log was written to after the capture"
 
 
-def cost_of_attempt(run_dir: Path, segment: SegmentId, end_ns: int) -> Money | None:
+def cost_of_attempt(
+    run_dir: Path, segment: SegmentId, end_ns: int, unit: Unit | None = None
+) -> Money | None:
     """Return the cost of one process's part of a run; None if the log has no cost.
 
     It starts at the end of the previous attempt, so that the parts of a run sum to its cost to the
     micro-unit: each is the difference of two rounded totals. ``segment`` is that of the capturing
     process, a supervisor or the first rank; ``end_ns`` is its end, logged or not.
+
+    If ``unit`` is that of GPU time, the time of its attempts times their GPUs is returned.
     """
     attempts = derive_attempts(read_lives(run_dir))
     ours = [place for place, attempt in enumerate(attempts) if segment in attempt.ranks]
     if not ours:
         return None
     counted = alive_until(attempts[: ours[-1] + 1], end_ns + attempts[ours[-1]].moved_ns)
+    if unit == GPU_TIME:
+        return gpu_time(counted) - gpu_time(attempts[: ours[0]])
     until_ns, start_ns = counted[-1].last_sign_ns, attempts[0].start_ns
     function = run_rates(counted, until_ns).function
     if function is None:
@@ -115,14 +123,15 @@ def _shortfalls(
         elif isinstance(line, Captured) and line.part is not None and line.part.run in runs:
             captures.append((number, line, line.part))
     for number, line, part in captures:
-        cost = _cost_of_part(runs[part.run], part)
-        if cost is None or cost.unit != Unit(line.currency):
+        unit = unit_of(line.currency)
+        cost = _cost_of_part(runs[part.run], part, unit)
+        if cost is None or cost.unit != unit:
             continue
         short = cost.micros - micros_of(line.actual)
         covered = min(max(short, 0), added[line.op_label])
         added[line.op_label] -= covered
         if short > covered:
-            captured = Money(micros_of(line.actual) + covered, line.currency)
+            captured = unit.money(micros_of(line.actual) + covered)
             yield Shortfall(number, line, part, captured, cost)
 
 
@@ -134,8 +143,8 @@ def _last_sign_ns(run_dir: Path, part: RunPart) -> int:
     )
 
 
-def _cost_of_part(run_dir: Path, part: RunPart) -> Money | None:
+def _cost_of_part(run_dir: Path, part: RunPart, unit: Unit) -> Money | None:
     """Return the cost of a part by its log; None if the log has no cost."""
     ranks = (rank for attempt in derive_attempts(read_lives(run_dir)) for rank in attempt.ranks)
     segment = next((rank for rank in ranks if rank.file_name == part.segment), None)
-    return None if segment is None else cost_of_attempt(run_dir, segment, 0)
+    return None if segment is None else cost_of_attempt(run_dir, segment, 0, unit)

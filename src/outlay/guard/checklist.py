@@ -103,13 +103,13 @@ class LaunchPlan:
 
 def alert_of(cap: Money) -> Money:
     """Return the spend at which the vendor's budget alert is set."""
-    return Money(cap.micros * ALERT_PERCENT // 100, cap.currency)
+    return cap.unit.money(cap.micros * ALERT_PERCENT // 100)
 
 
 def needed_for(estimate: Money) -> Money:
     """Return what has to remain before a launch: the estimate and 50 %, rounded up."""
     hundredths = estimate.micros * (100 + HEADROOM_PERCENT)
-    return Money(-(-hundredths // 100), estimate.currency)
+    return estimate.unit.money(-(-hundredths // 100))
 
 
 class FilesExist(OutlayError):

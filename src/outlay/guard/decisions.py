@@ -76,7 +76,8 @@ from outlay.guard.scopes import (
     scopes_of,
 )
 from outlay.rates import cost_at_most
-from outlay.units import Duration, Money, Rate
+from outlay.units import Duration, Money
+from outlay.units.money import recorded_rate
 
 
 class Stamp(TypedDict):
@@ -390,7 +391,7 @@ def reopen_rental(
 
 def _as_fits(books: Books, moment: Moment, rental: Rental, payer: Payer, late: int) -> int:
     """Return what a rental costs in a while, or as much as fits after ``late``, in micro-units."""
-    wanted = cost_at_most(Rate.parse(rental.rate), REOPENED.ns).micros
+    wanted = cost_at_most(recorded_rate(rental.rate), REOPENED.ns).micros
     if moment.limits is None:
         return 0
     left = room(books, moment.limits, payer, moment.day(books), at_ns=moment.wall_ns)

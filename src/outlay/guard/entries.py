@@ -16,8 +16,8 @@ from outlay.decoding import Decoder
 from outlay.errors import InvalidValue
 from outlay.guard.scopes import Of, Payer, Period, ScopePattern
 from outlay.rates import cost_at_most
-from outlay.units import Money, Rate, Unit
-from outlay.units.money import MICROS, decimal_text
+from outlay.units import Money, Unit
+from outlay.units.money import MICROS, decimal_text, recorded_rate
 from outlay.units.quantity import EXACT, exact_decimal
 
 # Validation of callers' arguments, before anything is written.
@@ -190,7 +190,7 @@ class Rental(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     def cost_until(self, now_ns: int) -> Money:
         """Return the cost at its rate; zero before the start."""
-        return cost_at_most(Rate.parse(self.rate), max(now_ns - self.started_ns, 0))
+        return cost_at_most(recorded_rate(self.rate), max(now_ns - self.started_ns, 0))
 
 
 class Held(Entry, frozen=True, kw_only=True, omit_defaults=True, tag="hold"):

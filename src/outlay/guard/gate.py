@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from functools import partial
 from pathlib import Path
 
@@ -23,7 +24,10 @@ from outlay.guard.entries import Rental, RunPart, Vendor, parse_timestamp
 from outlay.guard.errors import BudgetGuardExceeded, RentalEnds, SpendLogUnusable
 from outlay.guard.lease import SLICE, Continue, End, Extend, GiveNotice, Lease, Terms
 from outlay.guard.spend_log import is_named, is_url, name_for_others, named_log
-from outlay.units import Duration, Money, Rate
+from outlay.ledger import Price
+from outlay.rates import gpu_rate, rate_of
+from outlay.units import Duration, Money, Rate, Unit
+from outlay.units.money import GPU_TIME
 
 # The hold of one operation. The process that opens it captures it; its children join and extend it.
 # ``OUTLAY_HOLD`` passes it to them, as ``<hold>@<path of the spend log>``.
@@ -285,6 +289,8 @@ class Guarding:
         lab: The lab that pays, if the label does not name it.
         slice: How much time one extension pays for, such as ``"5m"``.
         grace: How long stopping may take, a last checkpoint included, such as ``"2m"``.
+        gpus: GPUs of the whole run, as ``gpus=`` of ``outlay.run``; a guard in GPU-hours needs
+            them where they can't be found.
     """
 
     guard: BudgetGuard
@@ -292,6 +298,7 @@ class Guarding:
     lab: str | None = None
     slice: Duration | str = SLICE
     grace: Duration | str = GRACE
+    gpus: object = None
 
     def __post_init__(self) -> None:
         for name in ("slice", "grace"):
@@ -299,7 +306,7 @@ class Guarding:
 
 
 def read_guarding(
-    value: object, environ: Mapping[str, str], *, priced: bool, clock: Clock = SYSTEM
+    value: object, environ: Mapping[str, str], *, price: Price | None, clock: Clock = SYSTEM
 ) -> Guarding | None:
     """Return the guard of a run: the caller's ``value``, else that of ``OUTLAY_HOLD``.
 
@@ -307,15 +314,21 @@ def read_guarding(
     of a book. Without a price, under a launcher's hold, only the launcher counts the money.
 
     Raises:
-        InvalidValue: ``value`` is something else, or the run has no price.
+        InvalidValue: ``value`` is something else, or the guard counts money and the run has no
+            price.
     """
     if value is None:
-        named = read_hold(environ) if priced else None
-        if named is None:
+        named = None if price is None else read_hold(environ)
+        if price is None or named is None:
             return None
-        return Guarding(guard=guard_of_hold(named[1], environ, clock))
-    if not priced:
+        return Guarding(guard=guard_of_hold(named[1], environ, clock, unit=price.unit))
+    guarding = _guarding_of(value, environ, clock)
+    if price is None and guarding.guard.unit != GPU_TIME:
         raise InvalidValue("price", None, "a price, since a guard counts money: price=...")
+    return guarding
+
+
+def _guarding_of(value: object, environ: Mapping[str, str], clock: Clock) -> Guarding:
     if isinstance(value, Guarding):
         return value
     if isinstance(value, BudgetGuard):
@@ -326,14 +339,44 @@ def read_guarding(
     raise InvalidValue("guard", value, "a BudgetGuard, a Guarding or the path of a spend log")
 
 
-def guard_of_hold(log: str, environ: Mapping[str, str], clock: Clock = SYSTEM) -> BudgetGuard:
-    """Return the guard of a launcher's log; a rented machine need not reach a book."""
+def rate_on(guard: BudgetGuard, price: Price | None, gpus: Fraction) -> Rate:
+    """Return what a run on some GPUs costs per hour, in the unit of its guard.
+
+    In a guard of GPU-hours that is the number of GPUs; its price, if any, does not matter there.
+
+    Raises:
+        InvalidValue: The price is of another unit.
+    """
+    if guard.unit == GPU_TIME:
+        return gpu_rate(gpus)
+    assert price is not None
+    if price.unit != guard.unit:
+        raise InvalidValue("price", price.text, expected_price(guard, price.unit))
+    return rate_of(price.rate, gpus)
+
+
+def expected_price(guard: BudgetGuard, seen: Unit) -> str:
+    """Return which price a guard takes, for an error on a price of another unit."""
+    hint = ""
+    if seen.currency == guard.unit.currency:
+        hint = f'; append "{guard.unit.kind}" if it is {guard.unit.kind}'
+    return f"a price in {guard.unit}, which {guard.log_name} counts, not in {seen}{hint}"
+
+
+def guard_of_hold(
+    log: str, environ: Mapping[str, str], clock: Clock = SYSTEM, *, unit: Unit | None = None
+) -> BudgetGuard:
+    """Return the guard of a launcher's log; a rented machine need not reach a book.
+
+    ``unit`` is that of a book that can't be reached.
+    """
     try:
         return BudgetGuard.of_log(log, clock=clock, environ=environ)
     except SpendLogUnusable:
         if not is_url(log) or not read_deadline(environ):
             raise
-        return BudgetGuard(0, log, clock=clock, environ=environ)
+        currency = str(unit or Unit())
+        return BudgetGuard(0, log, currency=currency, clock=clock, environ=environ)
 
 
 def allowance_of(guard: BudgetGuard, environ: Mapping[str, str]) -> Duration:
@@ -360,6 +403,7 @@ class GuardGate:
         clock: Clock = SYSTEM,
     ) -> None:
         self._clock = clock
+        self._guard = guarding.guard
         paid_at_once, stopping = map(Duration.parse, (guarding.slice, guarding.grace))
         terms = Terms(
             rate=rate, slice=paid_at_once, notice=stopping,
@@ -375,6 +419,11 @@ class GuardGate:
         self._ended = threading.Event()
         self._wake = threading.Event()
         self._thread = threading.Thread(target=self._renew_loop, name="outlay-guard", daemon=True)
+
+    @property
+    def unit(self) -> Unit:
+        """The unit in which it holds."""
+        return self._guard.unit
 
     def begin(
         self,
@@ -434,6 +483,10 @@ class GuardGate:
     def _head(self) -> str:
         head = self._holder.head()
         return f"; head {head}" if head else ""
+
+    def rate_of(self, price: Price | None, gpus: Fraction) -> Rate:
+        """Return what the run costs per hour in the guard's unit."""
+        return rate_on(self._guard, price, gpus)
 
     def change_rate(self, rate: Rate) -> None:
         """Use another rate from now on; the hold may have to be extended at once."""

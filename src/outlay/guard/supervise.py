@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from fractions import Fraction
 from pathlib import Path
 from types import FrameType
 from typing import NoReturn
@@ -28,7 +29,7 @@ from outlay.guard.gate import Leaseholder
 from outlay.guard.lease import End, GiveNotice, Terms, warnings
 from outlay.guard.spend_log import is_url, name_for_others
 from outlay.handlers import handling
-from outlay.ledger import EndStatus, Price
+from outlay.ledger import EndStatus, GpuCount, Price, gpu_count_of
 from outlay.proc.exit_record import shell_code
 from outlay.proc.identity import MARK_VARIABLE
 from outlay.proc.keeper import KeeperTerms, Launch
@@ -38,7 +39,8 @@ from outlay.rates import cost_at_most
 from outlay.record.supervision import SupervisedRun, Supervision
 from outlay.store import outlay_home
 from outlay.store.home import outliving_dir
-from outlay.units import Money, Rate
+from outlay.units import Money
+from outlay.units.money import GPU_TIME, MICROS, recorded_rate
 from outlay.units.quantity import duration_text
 
 _TICK_S = 0.1
@@ -152,13 +154,22 @@ class Supervisor:
     def _begin_log(self, command: Sequence[str], environ: Mapping[str, str]) -> None:
         if self._run_dir is not None:
             rate = self._terms.rate
-            price = Price(rate.micros_per_hour, rate.currency, source="guard")
+            price = None
+            if rate.unit != GPU_TIME:
+                price = Price(rate.micros_per_hour, rate.currency, source="guard", kind=rate.kind)
             what = SupervisedRun(
-                run_dir=self._run_dir, name=self._label, price=price, command=command
-            )
+                run_dir=self._run_dir, name=self._label, price=price, gpus=self._gpus() or 1,
+                command=command,
+            )  # fmt: skip
             self._supervision = log = Supervision(what, environ, clock=self._clock)
             hold = self._holder.hold
             log.note(f"guard: hold {hold.id}, {hold.amount} at {rate}; head {self._holder.head()}")
+
+    def _gpus(self) -> GpuCount | None:
+        """Return the number of GPUs by a rate of GPU-hours; None for one of money."""
+        rate = self._terms.rate
+        is_time = rate.unit == GPU_TIME
+        return gpu_count_of(Fraction(rate.micros_per_hour, MICROS)) if is_time else None
 
     def _end_log(self, log: Supervision, code: int) -> None:
         status: EndStatus = "completed" if code == 0 else "failed"
@@ -202,6 +213,8 @@ class Supervisor:
         marks = {MARK_VARIABLE: self._mark, **self._holder.environ()}
         if self._run_dir is not None:
             marks["OUTLAY_RUN_DIR"] = str(self._run_dir)
+        if (gpus := self._gpus()) is not None:
+            marks["OUTLAY_GPUS"] = str(gpus)
         launch = Launch(
             ticket=_TICKET, command=command, env={**environ, **marks},
             stdin=sys.stdin is not None and not sys.stdin.isatty(),
@@ -327,7 +340,7 @@ class Supervisor:
         if log is None or run_dir is None or not log.is_recorded:
             return measured, None
         part = run_part(log.run_id, log.segment)
-        logged = cost_of_attempt(run_dir, log.segment, log.end_ns)
+        logged = cost_of_attempt(run_dir, log.segment, log.end_ns, measured.unit)
         if logged is None or logged.unit != measured.unit:
             return measured, part
         return logged, part
@@ -371,7 +384,7 @@ def settle_orphaned(orphaned: OrphanedTree) -> Money | None:
     orphaned.forget()
     if not about["owned"]:
         return None
-    actual = cost_at_most(Rate.parse(about["rate"]), elapsed_ns)
+    actual = cost_at_most(recorded_rate(about["rate"]), elapsed_ns)
     log, what = about["log"], (about["hold"], about["label"], actual)
     try:
         settle(BudgetGuard.of_log(log), *what)

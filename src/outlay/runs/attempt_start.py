@@ -22,7 +22,6 @@ from outlay.clock import Clock, since_boot_ns
 from outlay.errors import InvalidValue, RunInUse
 from outlay.ledger import (
     AttemptStarted,
-    Price,
     RunIdentity,
     SegmentId,
     SegmentWriter,
@@ -32,13 +31,14 @@ from outlay.ledger import (
 )
 from outlay.ledger.segments import segment_paths
 from outlay.machine import ProcessStart, process_start
-from outlay.rates import rate_of
+from outlay.rates import GUESSED
 from outlay.record import Recorder, facts
 from outlay.record.lock import RankLock, claim_rank
 from outlay.record.recorder import NullWriter
 from outlay.runs.inbox import leave_notice
 from outlay.runs.options import RunOptions
 from outlay.runs.preemption import JointStop
+from outlay.units.money import GPU_TIME
 
 if TYPE_CHECKING:
     from outlay.budget.gate import BudgetGate
@@ -138,7 +138,7 @@ def _open(options: RunOptions, about: AttemptStarted, clock: Clock) -> Opening:
 
             guard.begin(
                 recorder.note,
-                lambda: cost_of_attempt(options.dir, segment, recorder.now_ns()),
+                lambda: cost_of_attempt(options.dir, segment, recorder.now_ns(), guard.unit),
                 run_part(run_id, segment),
             )
         if joint is not None:
@@ -230,26 +230,18 @@ def _guard_gates(options: RunOptions, clock: Clock) -> tuple[GuardGate | None, J
     guarded = asked is not None or (price is not None and os.environ.get("OUTLAY_HOLD"))
     if not guarded:
         return None, None
-    from outlay.guard.gate import GuardGate, read_guarding
+    from outlay.guard.gate import GuardGate, rate_on, read_guarding
 
-    if asked is not None and price is not None:
-        refuse_showback(price)
     if options.place.rank != 0:
         return None, JointStop(None, clock=clock)
-    guarding = read_guarding(asked, os.environ, priced=price is not None, clock=clock)
+    guarding = read_guarding(asked, os.environ, price=price, clock=clock)
     assert guarding is not None
-    assert price is not None
-    rate = rate_of(price.rate, options.gpus)
+    if guarding.guard.unit == GPU_TIME and options.gpus_source == GUESSED:
+        expected = (
+            "how many GPUs the whole run has, since the guard counts GPU-hours and none were "
+            "found: gpus=8, Guarding(gpus=8) or OUTLAY_GPUS=8"
+        )
+        raise InvalidValue("gpus", None, expected)
+    rate = rate_on(guarding.guard, price, options.gpus)
     gate = GuardGate(guarding, rate, options.name, os.environ, clock=clock)
     return gate, JointStop(gate.stop_reason, gate.settle, clock=clock)
-
-
-def refuse_showback(price: Price) -> None:
-    """Check that a guard gets a price in cash.
-
-    Raises:
-        InvalidValue: The price is showback.
-    """
-    if price.kind != "cash":
-        expected = 'a cash price, since a guard holds only cash; append "cash" to state that'
-        raise InvalidValue("price", price.text, expected)

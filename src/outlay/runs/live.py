@@ -24,11 +24,10 @@ from outlay.clock import SYSTEM, Clock
 from outlay.errors import InvalidValue, NotARun
 from outlay.handlers import ExitWatch
 from outlay.ledger import EndStatus, Price, gpu_count_of, unsaved_steps, unsaved_text
-from outlay.rates import rate_of
 from outlay.record import Recorder, Span, StepTimer, facts
 from outlay.record.meters.step_meters import StepMeters
 from outlay.record.recorder import Count, DrivenLoop, HeartbeatThread
-from outlay.runs.attempt_start import open_attempt, refuse_showback
+from outlay.runs.attempt_start import open_attempt
 from outlay.runs.options import (
     Arguments,
     RunOptions,
@@ -39,6 +38,7 @@ from outlay.runs.options import (
 )
 from outlay.runs.preemption import JobEndWatch, PreemptionGate, TerminationWatch
 from outlay.slurm import SlurmJob, job_status
+from outlay.units.money import GPU_TIME
 
 if TYPE_CHECKING:
     from outlay.budget.tracker import BudgetTracker
@@ -241,8 +241,6 @@ class Run:
         if self._price is not None and self._price.kind != new_price.kind:
             expected = f"a {self._price.kind} price as before: cash and showback are never added"
             raise InvalidValue("price", new_price.text, expected)
-        if self.options.guard is not None:
-            refuse_showback(new_price)
         self._refuse_other_currency(new_price)
         if gpus is not None:
             self._gpus = gpu_count(gpus, name="gpus")
@@ -256,7 +254,9 @@ class Run:
         if self._price is None or price.currency == self._price.currency:
             return
         budget = self._budget_gate.tracker.budget if self._budget_gate is not None else None
-        limited = self._guard_gate is not None or (budget is not None and budget.limits_money)
+        gate = self._guard_gate
+        limited = gate is not None and gate.unit != GPU_TIME
+        limited = limited or (budget is not None and budget.limits_money)
         if limited:
             currency = self._price.currency
             expected = (
@@ -525,9 +525,9 @@ class Run:
         return self._preemption
 
     def _update_guard_rate(self) -> None:
-        if self._guard_gate is not None and self._price is not None:
-            rate = rate_of(self._price.rate, self._gpus * self._kept_slices)
-            self._guard_gate.change_rate(rate)
+        if self._guard_gate is not None:
+            gate, gpus = self._guard_gate, self._gpus * self._kept_slices
+            gate.change_rate(gate.rate_of(self._price, gpus))
 
     def _on_sigterm(self, dies: bool) -> None:  # noqa: FBT001 - a callback's only argument
         self._terminated = "SIGTERM"

@@ -12,7 +12,7 @@ from outlay.guard.rental.watch import RentedHold
 from outlay.runs.collect import total_burn
 from outlay.store.run_row import RunRow
 from outlay.units import Rate
-from outlay.units.money import sum_by_unit
+from outlay.units.money import recorded_rate, sum_by_unit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +51,7 @@ def machines_now(
         found.append(
             MachineView(
                 kind="rental", name=hold.resource or rental.name, owner=hold.lab, runs=here,
-                rate=Rate.parse(rental.rate), deadline=rental.deadline, watcher=hold.watcher,
+                rate=recorded_rate(rental.rate), deadline=rental.deadline, watcher=hold.watcher,
                 doubt=hold.doubt,
             )
         )  # fmt: skip

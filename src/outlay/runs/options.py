@@ -109,7 +109,7 @@ def resolve(arguments: Arguments, environ: Mapping[str, str], now_ns: int) -> Ru
     place = find_place(environ, rank=arguments.rank, world_size=arguments.world_size)
     if place.world_size > 1:  # So that every lookup in the environment agrees with it.
         environ = {**environ, "RANK": str(place.rank), "WORLD_SIZE": str(place.world_size)}
-    gpus, gpus_source = _gpus(arguments.gpus, environ)
+    gpus, gpus_source = _gpus(_stated_gpus(arguments), environ)
     stated = _stated_directory(arguments.dir, environ)
     default = DefaultDirectory.of(name, environ, now_ns) if stated is None else None
     directory = stated if default is None else default.base.absolute()
@@ -186,6 +186,16 @@ def _text(value: object, *, name: str) -> str:
 def _is_text(value: object) -> bool:
     """Return whether a value is text that JSON can encode: no lone surrogates."""
     return isinstance(value, str) and value.encode(errors="replace").decode() == value
+
+
+def _stated_gpus(arguments: Arguments) -> object:
+    """Return the stated number of GPUs, as an argument or with the guard."""
+    stated, guarded = arguments.gpus, getattr(arguments.guard, "gpus", None)
+    if stated is None or guarded is None:
+        return guarded if stated is None else stated
+    if gpu_count(stated, name="gpus") != gpu_count(guarded, name="Guarding.gpus"):
+        raise InvalidValue("gpus", stated, f"the same number as in Guarding(gpus={guarded!r})")
+    return stated
 
 
 def _gpus(value: object, environ: Mapping[str, str]) -> tuple[Fraction, str]:

@@ -23,7 +23,8 @@ from outlay.ledger.attempts import DEAD_AFTER_NS
 from outlay.runs.collect import refresh_registered
 from outlay.store.run_row import AttemptCharge, RunRow
 from outlay.store.runs import damaged_logs, list_runs
-from outlay.units import Money, Rate, Unit
+from outlay.units import Rate, Unit
+from outlay.units.money import recorded_rate
 
 if TYPE_CHECKING:
     from sqlalchemy import Engine
@@ -192,7 +193,7 @@ def rented_by(lines: Iterable[AnyLine], until_ns: int) -> Iterator[RentedMachine
     found = dict[str, RentedMachine]()
     for hold in books.rentals():
         assert hold.rental is not None
-        start_ns, rate = hold.rental.started_ns, Rate.parse(hold.rental.rate)
+        start_ns, rate = hold.rental.started_ns, recorded_rate(hold.rental.rate)
         end_ns = max(ended_ns.get(hold.id, until_ns), start_ns)
         if (paid := books.paid_for(hold.id)) is not None:
             micros = paid
@@ -228,7 +229,7 @@ def in_no_run(rented: RentedMachine, reports: Iterable[RunRow]) -> Iterator[Spen
             for charge in on_it
             if (is_first or start_ns <= charge.booked_ns) and (is_last or charge.booked_ns < end_ns)
         )
-        nothing = Money(0, rented.rate.currency)
+        nothing = rented.rate.unit.money(0)
         hold = rented.hold
         yield SpendItem(
             source="rental",
@@ -238,7 +239,7 @@ def in_no_run(rented: RentedMachine, reports: Iterable[RunRow]) -> Iterator[Spen
             start_ns=start_ns,
             end_ns=end_ns,
             booked_ns=start_ns,
-            cost=Money(whole - in_runs, nothing.currency),
+            cost=nothing.unit.money(whole - in_runs),
             assumed=nothing,
             tags={"lab": hold.lab},
             provider=hold.rental.vendor.name if hold.rental else "",

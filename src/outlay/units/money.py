@@ -75,9 +75,10 @@ class Unit(NamedTuple):
             InvalidValue: It is none.
         """
         currency, _, kind = text.strip().partition(" ")
-        if kind not in ("", "showback") or not _CURRENCY.fullmatch(currency):
-            raise InvalidValue(name, text, f'"USD", "USD showback" or "{GPU_HOURS}"')
         shown = GPU_HOURS if currency.upper() == GPU_HOURS.upper() else currency.upper()
+        kinds = ("",) if shown == GPU_HOURS else ("", "showback")
+        if kind not in kinds or not _CURRENCY.fullmatch(currency):
+            raise InvalidValue(name, text, f'"USD", "USD showback" or "{GPU_HOURS}"')
         return cls(shown, "showback" if kind else "cash")
 
     def money(self, micros: int) -> Money:
@@ -90,6 +91,10 @@ class Unit(NamedTuple):
 
     def __str__(self) -> str:
         return self.currency if self.kind == "cash" else f"{self.currency} {self.kind}"
+
+
+GPU_TIME: Final = Unit(GPU_HOURS)
+"""The unit of amounts of GPU-hours."""
 
 
 class _InUnit:
@@ -236,6 +241,17 @@ class ShowbackRate(Rate):
 
     __slots__ = ()
     kind = "showback"
+
+
+def recorded_rate(text: str) -> Rate:
+    """Return a rate from its text in a document: the inverse of ``str``.
+
+    Raises:
+        InvalidValue: It is no rate.
+    """
+    plain = text.removesuffix(" showback")
+    rate = Rate.parse(plain, name="rate", currency=GPU_HOURS if GPU_HOURS in plain else "USD")
+    return Unit(rate.currency, "cash" if plain == text else "showback").rate(rate.micros_per_hour)
 
 
 def per(cost: Money | None, count: float | Fraction | None) -> float | None:

@@ -14,7 +14,7 @@ from typing import Final
 from outlay.clock import Clock, utc_text
 from outlay.errors import Finding, OutlayError
 from outlay.guard.away.polled_log import Polled, PolledLog
-from outlay.guard.balance import Hold, ScopeStanding
+from outlay.guard.balance import Hold, ScopeStanding, unit_of
 from outlay.guard.entries import AnyLine, line_kind, micros_of
 from outlay.guard.errors import SpendLogUnusable
 from outlay.guard.rental.watch import known_logs
@@ -285,7 +285,7 @@ _HEADINGS: Final = ("line", "time (UTC)", "what", "operation", "estimated", "act
 
 def _journal_row(number: int, line: AnyLine, books: BookReader) -> list[object]:
     def money(value: Decimal | None) -> Money | None:
-        return None if value is None else Money(micros_of(value), line.currency)
+        return None if value is None else unit_of(line.currency).money(micros_of(value))
 
     return [
         number, str(line.ts)[:19].replace("T", " "), chip(line_kind(line)),

@@ -30,6 +30,7 @@ from outlay.guard.checklist import (
     preflight,
     write_documents,
 )
+from outlay.guard.entries import read_amount
 from outlay.guard.rental.watch import Reaper, RentalInventory
 from outlay.guard.scopes import lab_of
 from outlay.units import Money, Rate
@@ -99,7 +100,7 @@ def show_record(
     if rate is None:
         captured = guard.record_actual(label, amount, hold=hold, key=key, basis="stated")
     else:
-        per_hour = read_rate(rate, name="--rate", currency=guard.currency)
+        per_hour = read_rate(rate, guard, name="--rate")
         cost = cost_since_start(guard, label, per_hour, now_ns=SYSTEM.wall_ns())
         captured = guard.record_actual(label, cost, hold=hold, key=key, basis="estimated")
     if as_json:
@@ -225,8 +226,8 @@ def show_preflight(
     guard = open_guard(log, ceiling)
     flight = Flight(
         label=label,
-        estimate=Money.parse(estimate, name="--estimate", currency=guard.currency, rounding="up"),
-        rate=None if rate is None else read_rate(rate, name="--rate", currency=guard.currency),
+        estimate=read_amount(estimate, name="--estimate", unit=guard.unit),
+        rate=None if rate is None else read_rate(rate, guard, name="--rate"),
         lab=lab,
     )
     now_ns = SYSTEM.wall_ns()

@@ -39,6 +39,7 @@ from outlay.guard.entries import (
     Simple,
     line_kind,
     micros_of,
+    read_amount,
 )
 from outlay.guard.errors import SpendLogUnusable
 from outlay.guard.rental.rental import disown_namesakes, settle_by_hand
@@ -100,7 +101,8 @@ def _waiting_lines(guard: BudgetGuard) -> list[str]:
     if not files:
         return []
     total = sum((each.actual.micros for each in known), 0)
-    what = f"{counted(len(files), 'settlement')}, {Money(total, guard.currency)}"
+    unit = known[0].actual.unit if known else guard.unit
+    what = f"{counted(len(files), 'settlement')}, {unit.money(total)}"
     return [f"{what} on this machine not delivered yet: `outlay guard deliver`"]
 
 
@@ -116,7 +118,7 @@ def correct_captures(guard: BudgetGuard) -> list[Finding]:
 
     def correct(label: str, more: Money, reason: str) -> None:
         nonlocal spent
-        guard.correct(label, more.amount, reason, spent=Money(spent, guard.currency))
+        guard.correct(label, more.amount, reason, spent=guard.unit.money(spent))
         spent += more.micros
 
     try:
@@ -323,7 +325,7 @@ def _settle_gone(
         raise InvalidValue("--gone", hold_id, "with it, one of --actual or --as-held, or neither")
     cost, basis = None, "estimated"
     if actual is not None:
-        cost = Money.parse(actual, name="--actual", currency=guard.currency, rounding="up")
+        cost = read_amount(actual, name="--actual", unit=guard.unit)
         basis = "stated"
     elif as_held:
         cost, basis = guard.log.books().hold(hold_id).amount, "assumed"
@@ -357,7 +359,8 @@ def print_status(guard: BudgetGuard, *, as_json: bool) -> None:
             for row in standings
         ]  # fmt: skip
         about = {
-            "log": str(guard.log_name), "ceiling": guard.ceilings.whole, "head": guard.head,
+            "log": str(guard.log_name), "unit": str(guard.unit),
+            "ceiling": guard.ceilings.whole, "head": guard.head,
             "spent_by_basis": _by_basis(guard.log.books().captured_by_basis(), guard.unit),
         }  # fmt: skip
         rows = [_hold_row(hold) | _shares_of(hold) for hold in holds]
@@ -423,7 +426,7 @@ def _shares_of(hold: Hold) -> dict[str, Money]:
     cost = hold.rental.cost_until(now_ns)
     refresh_books(store, now_ns)
     charges = charges_on(hold, cost.unit, CostBook(store).reports(with_charges=True))
-    in_runs = Money(sum(charge.micros for charge in charges), cost.currency)
+    in_runs = cost.unit.money(sum(charge.micros for charge in charges))
     return {"cost": cost, "in_runs": in_runs, "in_no_run": cost - in_runs}
 
 
@@ -442,7 +445,7 @@ def _bar(row: ScopeStanding) -> Text:
     # Corrections can make the spent amount negative.
     spent = max(0, min(_BAR_WIDTH, -(-row.captured.micros * _BAR_WIDTH // limit)))
     held = min(_BAR_WIDTH - spent, -(-row.held.micros * _BAR_WIDTH // limit))
-    over = row.remaining < Money(0, row.limit.currency)
+    over = row.remaining < row.limit.unit.money(0)
     bar = Text("█" * spent, style="red" if over else "cyan")
     bar.append("▒" * held, style="yellow")
     return bar.append("·" * (_BAR_WIDTH - spent - held), style="dim")

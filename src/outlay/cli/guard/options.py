@@ -17,6 +17,7 @@ from outlay.guard.budget_guard import BudgetGuard
 from outlay.guard.ceilings import manifest_path, read_manifest
 from outlay.guard.entries import Vendor
 from outlay.guard.errors import CeilingUnusable
+from outlay.guard.gate import expected_price
 from outlay.guard.rental.vendor_commands import PRESETS, preset
 from outlay.guard.spend_log import LOG_NAME, FileSpendLog, named_log
 from outlay.ledger.price import Price, is_price_name, typed_price
@@ -77,15 +78,17 @@ def open_guard(log: str, ceiling: str | None, *, lenient: bool = False) -> Budge
         ) from error
 
 
-def read_rate(text: str, *, name: str, currency: str) -> Rate:
+def read_rate(text: str, guard: BudgetGuard, *, name: str) -> Rate:
     """Parse the hourly price of everything rented: an amount, or the name of an offer.
 
     Raises:
-        InvalidValue: It is no price, or is showback: a guard holds only cash.
+        InvalidValue: It is no price, or not in the unit of the guard.
         PriceFileUnusable: It is a name, and the price file cannot be read.
     """
     if not is_price_name(text):
-        return _cash(typed_price(text, name=name, source="argument", currency=currency), name).rate
+        currency = guard.unit.currency
+        price = typed_price(text, name=name, source="argument", currency=currency)
+        return _counted(price, guard, name).rate
     from outlay.prices.current import resolve_whole
 
     resolved = resolve_whole(
@@ -93,17 +96,17 @@ def read_rate(text: str, *, name: str, currency: str) -> Rate:
         gpus=visible_gpus(os.environ),
     )  # fmt: skip
     assert resolved.whole is not None
-    price = _cash(resolved.price, name)
+    price = _counted(resolved.price, guard, name)
     say(f"{resolved.whole} is the price of {price.origin}")
     if warning := price.age_warning(SYSTEM.wall_ns()):
         say(warning)
     return resolved.whole
 
 
-def _cash(price: Price, name: str) -> Price:
-    if price.kind != "cash":
-        expected = 'a cash price, since a guard holds only cash; append "cash" to mark it so'
-        raise InvalidValue(name, price.text, expected)
+def _counted(price: Price, guard: BudgetGuard, name: str) -> Price:
+    """Return a price that is in the unit of a guard."""
+    if price.unit != guard.unit:
+        raise InvalidValue(name, price.text, expected_price(guard, price.unit))
     return price
 
 

@@ -35,7 +35,7 @@ from outlay.clock import SYSTEM
 from outlay.errors import InvalidValue, Refused
 from outlay.guard.balance import Hold
 from outlay.guard.budget_guard import BudgetGuard
-from outlay.guard.entries import A_PAGE, Vendor
+from outlay.guard.entries import A_PAGE, Vendor, read_amount
 from outlay.guard.gate import allowance_of, guard_of_hold, read_deadline, read_hold
 from outlay.guard.lease import Terms
 from outlay.guard.rental.rental import NotARental, RentalOrder, check_rate, rent, split_command
@@ -44,11 +44,13 @@ from outlay.guard.rental.watch import Reaper, RentalInventory, start_watcher
 from outlay.guard.spend_log import is_url
 from outlay.guard.supervise import Supervisor
 from outlay.ledger import read_identity
+from outlay.machine import visible_gpus
 from outlay.proc.identity import is_here
-from outlay.rates import cost_at_most, paid_time
+from outlay.rates import cost_at_most, gpu_rate, paid_time
 from outlay.runs.inbox import leave_notice
-from outlay.runs.options import Arguments, resolve
+from outlay.runs.options import Arguments, gpu_count, resolve
 from outlay.units import Duration, Money, Rate
+from outlay.units.money import GPU_HOURS, GPU_TIME
 from outlay.units.quantity import exact_decimal
 
 Label = Annotated[str, typer.Option(help="Name of the operation, such as lab02-train.")]
@@ -92,8 +94,15 @@ ListIsComplete = Annotated[
 
 def show_run(
     label: Label,
-    rate: RateOption,
+    rate: Annotated[
+        str | None,
+        typer.Option("--rate", help='Total price per hour, such as "0.70 USD/h" or lambda:8xH100.'),
+    ] = None,
     command: UserCommand = None,
+    gpus: Annotated[
+        str | None,
+        typer.Option(help="GPUs, below a ceiling of GPU-hours; default: those of this machine."),
+    ] = None,
     limit: Limit = None,
     max_hours: MaxHours = None,
     most_rate: MostRate = None,
@@ -115,7 +124,7 @@ def show_run(
     if not command:
         raise InvalidValue("CMD", "nothing", "a command after --, such as -- python train.py")
     guard = _guard_here(log, ceiling)
-    per_hour = _rate(rate, most_rate, guard.currency)
+    per_hour = _rate_of_run(guard, rate, gpus, most_rate)
     terms = Terms(
         rate=per_hour,
         most=_longest(per_hour, limit, max_hours),
@@ -171,7 +180,7 @@ def show_rent(
     --create 'runpodctl pod create --name {name} --gpu-id "NVIDIA GeForce RTX 4090"'
     """
     guard, every = open_guard(log, ceiling), Duration.parse(poll, name="--poll")
-    per_hour, before_end = _rate(rate, most_rate, guard.currency), Duration.parse(margin)
+    per_hour, before_end = _rate(rate, most_rate, guard), Duration.parse(margin)
     order = RentalOrder(
         label=label,
         limit=_rental_limit(per_hour, limit, max_hours, before_end),
@@ -313,11 +322,35 @@ def _show_inventory(inventory: RentalInventory, *, as_json: bool) -> None:
     print_findings(inventory.findings)
 
 
-def _rate(rate: str, most: str | None, currency: str) -> Rate:
+def _rate_of_run(guard: BudgetGuard, rate: str | None, gpus: str | None, most: str | None) -> Rate:
+    """Return what a command costs per hour: ``--rate``, or its GPUs below GPU-hours."""
+    if guard.unit != GPU_TIME:
+        if gpus is not None:
+            expected = f"--rate instead, since {guard.log_name} counts {guard.unit}, not GPU-hours"
+            raise InvalidValue("--gpus", gpus, expected)
+        if rate is None:
+            raise InvalidValue("--rate", None, 'the total price per hour, such as "0.70 USD/h"')
+        return _rate(rate, most, guard)
+    if rate is not None and gpus is not None:
+        raise InvalidValue("--gpus", gpus, "either --gpus or --rate")
+    return _rate(f"{_gpus_here(gpus)} {GPU_HOURS}/h" if rate is None else rate, most, guard)
+
+
+def _gpus_here(stated: str | None) -> Decimal:
+    """Return how many GPUs a command has: as stated, else those that it will see."""
+    if stated is None:
+        found = os.environ.get("OUTLAY_GPUS") or visible_gpus(os.environ)
+        if not found:
+            expected = "the number of GPUs, as none were found on this machine: --gpus 8"
+            raise InvalidValue("--gpus", None, expected)
+        stated = str(found)
+    return gpu_rate(gpu_count(stated, name="--gpus")).per_hour.amount
+
+
+def _rate(rate: str, most: str | None, guard: BudgetGuard) -> Rate:
     """Parse ``--rate``; refuse one above ``--most-rate``."""
-    per_hour = read_rate(rate, name="--rate", currency=currency)
-    highest = None if most is None else read_rate(most, name="--most-rate", currency=currency)
-    check_rate(per_hour, highest)
+    per_hour = read_rate(rate, guard, name="--rate")
+    check_rate(per_hour, None if most is None else read_rate(most, guard, name="--most-rate"))
     return per_hour
 
 
@@ -331,7 +364,7 @@ def _longest(rate: Rate, limit: str | None, max_hours: str | None) -> Duration |
 
 
 def _limit(rate: Rate, text: str) -> Money:
-    return Money.parse(text, name="--limit", currency=rate.currency)
+    return read_amount(text, name="--limit", unit=rate.unit)
 
 
 def _rental_limit(rate: Rate, limit: str | None, max_hours: str | None, margin: Duration) -> Money:

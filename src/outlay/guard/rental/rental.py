@@ -609,8 +609,8 @@ def rent(
 
 def check_rate(rate: Rate, most: Rate | None) -> None:
     """Raise RateTooHigh for a rate above ``most``."""
-    if most is not None and most.currency != rate.currency:
-        raise InvalidValue("most-rate", str(most), f"a rate in {rate.currency}, as --rate is")
+    if most is not None and most.unit != rate.unit:
+        raise InvalidValue("most-rate", str(most), f"a rate in {rate.unit}, as --rate is")
     if most is not None and rate.micros_per_hour > most.micros_per_hour:
         raise RateTooHigh(rate, most)
 
