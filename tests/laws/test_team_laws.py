@@ -17,7 +17,7 @@ from outlay.clock import ManualClock
 from outlay.errors import OutlayError
 from outlay.guard.balance import Books
 from outlay.guard.budget_guard import BudgetGuard
-from outlay.guard.decisions import LimitChange
+from outlay.guard.ceilings import LimitChange
 from outlay.guard.scopes import ScopePattern
 from outlay.team import PostgresSpendLog, postgres_log
 from outlay.team.transfer import export_book

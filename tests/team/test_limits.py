@@ -12,7 +12,7 @@ from outlay import BudgetGuard
 from outlay.clock import ManualClock
 from outlay.errors import InvalidValue
 from outlay.guard.balance import Hold
-from outlay.guard.decisions import LimitChange
+from outlay.guard.ceilings import LimitChange
 from outlay.guard.errors import BudgetGuardExceeded, CeilingUnusable, SpendLogUnusable
 from outlay.guard.scopes import ScopePattern
 from outlay.units import Money, Rate

@@ -15,7 +15,7 @@ from outlay.clock import wall_ns_of
 from outlay.errors import InvalidValue
 from outlay.guard.balance import LimitRow
 from outlay.guard.budget_guard import BudgetGuard
-from outlay.guard.decisions import LimitChange, requested_change
+from outlay.guard.ceilings import LimitChange, requested_change
 from outlay.guard.entries import Limited, Noted, parse_timestamp, timestamp
 from outlay.guard.scopes import Of, Period, ScopePattern, lab_of
 from outlay.guard.spend_log import is_url

@@ -13,7 +13,7 @@ from sqlalchemy import Engine
 from outlay.clock import SYSTEM, Clock
 from outlay.errors import Finding
 from outlay.guard.away.polled_log import PATIENCE_S, PolledLog
-from outlay.guard.balance import ScopeStanding
+from outlay.guard.ceilings import ScopeStanding
 from outlay.runs.reading import RunReading
 from outlay.runs.run_poller import RunPoller
 

@@ -21,21 +21,22 @@ from outlay.guard import decisions
 from outlay.guard.away.waiting_settlements import deliver_to
 from outlay.guard.balance import (
     Books,
-    Ceilings,
     Hold,
-    ScopeStanding,
     balance_findings,
     rental_findings,
-    room,
-    standings,
 )
 from outlay.guard.ceilings import (
+    Ceilings,
+    LimitChange,
+    ScopeStanding,
     manifest_ceilings,
     manifest_path,
     parse_cap,
     parse_lab_caps,
     parse_limit,
     resolve_ceilings,
+    room,
+    standings,
     stated_ceiling,
     write_ceiling,
 )
@@ -446,7 +447,7 @@ class BudgetGuard:
 
     # -- limits that lines of the log set ---------------------------------------------------
 
-    def set_limit(self, change: decisions.LimitChange, reason: str, *, key: str = "") -> Limited:
+    def set_limit(self, change: LimitChange, reason: str, *, key: str = "") -> Limited:
         """Set, change or remove a limit, with who did it and why; of a book, only owners can.
 
         Raises:
@@ -460,7 +461,7 @@ class BudgetGuard:
             )
         )
 
-    def request_limit(self, change: decisions.LimitChange, reason: str) -> Noted:
+    def request_limit(self, change: LimitChange, reason: str) -> Noted:
         """Ask for another limit, which an owner grants or denies."""
         text, request = read_reason(reason), secrets.token_hex(4)
         return self._transact(

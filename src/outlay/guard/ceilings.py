@@ -1,4 +1,4 @@
-"""Ceilings from the caller, the environment and ``manifest.json`` beside the log.
+"""Ceilings: from the caller, the environment, ``manifest.json`` beside the log and its lines.
 
 The environment overrides the caller; both can only tighten the manifest. A setting that can't be
 parsed refuses everything. The manifest also holds the hash of the log's first line, so that a log
@@ -7,8 +7,8 @@ started over is not taken for the old one.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from functools import lru_cache
 from pathlib import Path
@@ -19,11 +19,31 @@ import msgspec
 from outlay.decoding import BadDocument, Decoder
 from outlay.errors import InvalidValue, choices
 from outlay.files import read_own, write_whole
-from outlay.guard.balance import Books, Ceilings, unit_of
-from outlay.guard.entries import amount_of
+from outlay.guard.balance import (
+    Books,
+    unit_of,
+)
+from outlay.guard.entries import LARGEST, Noted, amount_of, micros_of
 from outlay.guard.errors import CeilingUnusable
-from outlay.guard.scopes import PERIODS, WHOLE, Limit, Of, ScopePattern, lab_of
-from outlay.units import Money
+from outlay.guard.scopes import (
+    BUFFER,
+    EACH,
+    HOUR,
+    PERIODS,
+    WHOLE,
+    Limit,
+    Of,
+    Payer,
+    Scope,
+    ScopePattern,
+    all_scopes_of,
+    lab_of,
+    read_of,
+    read_period,
+    scopes_of,
+)
+from outlay.units import Money, Unit
+from outlay.units.money import MICROS
 
 MANIFEST_NAME = "manifest.json"
 _NAMES: Final[dict[Of, str]] = {"user": "user", "team": "team", "lab": "project"}
@@ -260,3 +280,191 @@ def resolve_ceilings(
         by, whole = next(iter(found.items()))
         given = replace(given, whole=whole, by=by, over=given.whole)
     return given if manifest is None else given.tightened_by(manifest)
+
+
+# The limits in force, and what is left of them.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ceilings:
+    """The limits in force; ``None`` means no limit of that kind.
+
+    Attributes:
+        labs: A cap per lab. Once there is one, a lab without a cap may spend nothing.
+        by: What set the ceiling of the whole: ``ceiling_usd``, a variable, or ``manifest.json``.
+        over: The caller's ceiling, if a variable overrides it.
+        scoped: Limits of further scopes, from each source of them; all of them apply.
+        unit: Of every amount.
+    """
+
+    whole: Money | None
+    labs: Mapping[str, Money] = field(default_factory=dict)
+    day: Money | None = None
+    month: Money | None = None
+    by: str = "ceiling_usd"
+    over: Money | None = None
+    scoped: tuple[Mapping[ScopePattern, Limit], ...] = ()
+    unit: Unit = field(default_factory=Unit)
+
+    def tightened_by(self, other: Ceilings) -> Ceilings:
+        """Return the tighter of each limit; where both cap labs, a lab needs a cap in both."""
+        shared = {
+            lab: min(self.labs[lab], other.labs[lab]) for lab in self.labs.keys() & other.labs
+        }
+        if self.labs and other.labs and not shared:
+            shared = {BUFFER: self.unit.money(0)}  # no lab may spend anything
+        whole = _tighter(self.whole, other.whole)
+        return Ceilings(
+            whole=whole,
+            labs=shared or self.labs or other.labs,
+            day=_tighter(self.day, other.day),
+            month=_tighter(self.month, other.month),
+            by=other.by if other.whole is not None and other.whole == whole else self.by,
+            over=self.over,
+            scoped=(*self.scoped, *other.scoped),
+            unit=self.unit,
+        )
+
+    def of(self, scope: Scope) -> tuple[Limit, ...]:
+        """Return the tightest limit of a scope that refuses, and one that warns before it."""
+        found = [Limit(amount) for amount in self._plain(scope) if amount is not None]
+        for limits in self.scoped:
+            own = ScopePattern.of_scope(scope)
+            limit = limits.get(own) or (scope.name and limits.get(own._replace(name=EACH)))
+            found += [limit] if limit else []
+        refusing = min((x for x in found if x.refuses), key=_amount, default=None)
+        warning = min((x for x in found if not x.refuses), key=_amount, default=None)
+        if refusing and warning and warning.amount >= refusing.amount:
+            warning = None
+        return tuple(limit for limit in (refusing, warning) if limit is not None)
+
+    def _plain(self, scope: Scope) -> tuple[Money | None, ...]:
+        match scope.of, scope.period_kind:
+            case "whole", "":
+                return (self.whole,)
+            case "whole", "day":
+                return (self.day,)
+            case "whole", "month":
+                return (self.month,)
+            case "lab", "" if self.labs:
+                return (self.labs.get(scope.name, self.unit.money(0)),)
+            case _:
+                return ()
+
+
+def _tighter(a: Money | None, b: Money | None) -> Money | None:
+    return min((x for x in (a, b) if x is not None), default=None)
+
+
+def _amount(limit: Limit) -> Money:
+    return limit.amount
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScopeStanding:
+    """The limit, spend and holds of one scope; of an hourly limit, the rates of open holds.
+
+    Attributes:
+        refuses: Whether what exceeds it is refused; else it is only reported.
+    """
+
+    scope: Scope
+    limit: Money
+    captured: Money
+    held: Money
+    refuses: bool = True
+
+    @property
+    def remaining(self) -> Money:
+        """What is left; negative once the limit is exceeded."""
+        return self.limit - self.captured - self.held
+
+
+def standings_of(
+    books: Books, ceilings: Ceilings, scopes: Iterable[Scope], *, at_ns: int
+) -> tuple[ScopeStanding, ...]:
+    """Return the standings of the scopes that have a limit, with rentals' cost at ``at_ns``."""
+    return tuple(
+        ScopeStanding(
+            scope=scope,
+            limit=limit.amount,
+            captured=limit.amount.unit.money(books.captured(scope)),
+            held=limit.amount.unit.money(books.held(scope, at_ns=at_ns)),
+            refuses=limit.refuses,
+        )
+        for scope in scopes
+        for limit in ceilings.of(scope)
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """An amount that somebody asks for; ``rate`` is what it pays for per hour, if known."""
+
+    payer: Payer
+    day: str
+    amount: Money
+    rate: Money | None = None
+
+
+def shortfalls(
+    books: Books, ceilings: Ceilings, asked: Request, *, at_ns: int
+) -> tuple[ScopeStanding, ...]:
+    """Return every scope in which a request does not fit; empty means allowed."""
+    rows = standings_of(books, ceilings, all_scopes_of(asked.payer, asked.day), at_ns=at_ns)
+    return tuple(row for row in rows if row.refuses and _asked_in(row, asked) > row.remaining)
+
+
+def _asked_in(row: ScopeStanding, asked: Request) -> Money:
+    if row.scope.period != HOUR:
+        return asked.amount
+    nothing = row.limit.unit.money(0)
+    # What costs nothing per hour fits, also where others exceed the limit.
+    return min(row.remaining, nothing) if not asked.rate else asked.rate
+
+
+def room(books: Books, ceilings: Ceilings, payer: Payer, day: str, *, at_ns: int) -> Money:
+    """Return how much more can be held: the remainder of the tightest scope."""
+    rows = standings_of(books, ceilings, scopes_of(payer, day), at_ns=at_ns)
+    most = ceilings.unit.money(LARGEST * MICROS)
+    return min((row.remaining for row in rows if row.refuses), default=most)
+
+
+def standings(
+    books: Books, ceilings: Ceilings, *, day: str, at_ns: int, lab: str | None = None
+) -> tuple[ScopeStanding, ...]:
+    """Return every scope that has a limit, the whole first; ``lab`` is included even if unused."""
+    named = {Scope("lab", name) for name in (*ceilings.labs, *([] if lab is None else [lab]))}
+    stated = [pattern for limits in ceilings.scoped for pattern in limits]
+    named |= {Scope(one.of, one.name) for one in stated if one.name not in ("", EACH)}
+    others = sorted(named | set(books.scopes()) - {WHOLE}, key=_place)
+    periods = [ScopePattern(period=each).on(day).period for each in ("", "day", "month", "hour")]
+    scopes = [Scope("whole", "", periods[0]), *others]
+    scopes += [Scope("whole", "", period) for period in periods[1:]]
+    scopes += [one._replace(period=period) for one in others for period in periods[1:]]
+    return standings_of(books, ceilings, scopes, at_ns=at_ns)
+
+
+def _place(scope: Scope) -> tuple[int, str]:
+    return ("lab", "team", "user").index(scope.of), scope.name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LimitChange:
+    """A limit to be set; ``amount`` is None to remove it, ``until`` empty if it lasts."""
+
+    pattern: ScopePattern
+    amount: Money | None
+    refuses: bool = True
+    until: str = ""
+
+
+def requested_change(line: Noted) -> LimitChange:
+    """Return what a request asks for."""
+    told = line.detail
+    of, period = told.get("of", "whole"), told.get("period", "")
+    return LimitChange(
+        pattern=ScopePattern(read_of(of), told.get("name", ""), read_period(period)),
+        amount=unit_of(line.currency).money(micros_of(Decimal(told["limit"]))),
+        until=told.get("until", ""),
+    )

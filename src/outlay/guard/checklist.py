@@ -13,9 +13,8 @@ from msgspec.structs import asdict
 from outlay.clock import utc_text, wall_ns_of
 from outlay.errors import InvalidValue, OutlayError
 from outlay.files import write_whole
-from outlay.guard.balance import ScopeStanding
 from outlay.guard.budget_guard import BudgetGuard, why_stale
-from outlay.guard.ceilings import CeilingManifest
+from outlay.guard.ceilings import CeilingManifest, ScopeStanding
 from outlay.guard.entries import Noted, amount_of, parse_timestamp
 from outlay.guard.rental.watch import RentalInventory
 from outlay.guard.scopes import BUFFER, WHOLE, Scope, lab_of

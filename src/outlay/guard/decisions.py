@@ -22,15 +22,18 @@ from outlay.guard.balance import (
     RAISED,
     REQUESTED,
     Books,
-    Ceilings,
     Hold,
+    namesakes_text,
+    stated_day,
+)
+from outlay.guard.ceilings import (
+    Ceilings,
+    LimitChange,
     Request,
     ScopeStanding,
-    namesakes_text,
+    requested_change,
     room,
     shortfalls,
-    stated_day,
-    unit_of,
 )
 from outlay.guard.chain import MissingLine
 from outlay.guard.entries import (
@@ -68,11 +71,8 @@ from outlay.guard.scopes import (
     HOUR,
     WHOLE,
     Payer,
-    ScopePattern,
     all_scopes_of,
     lab_of,
-    read_of,
-    read_period,
     scopes_of,
 )
 from outlay.rates import cost_at_most
@@ -457,16 +457,6 @@ def note(
 # Limits that lines of the log set.
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LimitChange:
-    """A limit to be set; ``amount`` is None to remove it, ``until`` empty if it lasts."""
-
-    pattern: ScopePattern
-    amount: Money | None
-    refuses: bool = True
-    until: str = ""
-
-
 def limit(
     books: Books, moment: Moment, change: LimitChange, *, by: str, reason: str,
     request: str = "", requested_by: str = "", key: str = "",
@@ -502,17 +492,6 @@ def request_limit(
         **moment.stamp(""), event=REQUESTED, detail={k: v for k, v in detail.items() if v}
     )
     return Decision((noted,), noted)
-
-
-def requested_change(line: Noted) -> LimitChange:
-    """Return what a request asks for."""
-    told = line.detail
-    of, period = told.get("of", "whole"), told.get("period", "")
-    return LimitChange(
-        pattern=ScopePattern(read_of(of), told.get("name", ""), read_period(period)),
-        amount=unit_of(line.currency).money(micros_of(Decimal(told["limit"]))),
-        until=told.get("until", ""),
-    )
 
 
 def answer_request(

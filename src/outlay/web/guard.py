@@ -14,7 +14,11 @@ from typing import Final
 from outlay.clock import Clock, utc_text
 from outlay.errors import Finding, OutlayError
 from outlay.guard.away.polled_log import Polled, PolledLog
-from outlay.guard.balance import Hold, ScopeStanding, unit_of
+from outlay.guard.balance import (
+    Hold,
+    unit_of,
+)
+from outlay.guard.ceilings import ScopeStanding
 from outlay.guard.entries import AnyLine, line_kind, micros_of
 from outlay.guard.errors import SpendLogUnusable
 from outlay.guard.rental.watch import known_logs

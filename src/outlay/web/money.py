@@ -22,7 +22,7 @@ from outlay.escaping import html_text
 from outlay.goodput import phases as ph
 from outlay.goodput.follower import RunView
 from outlay.goodput.timeline import Window
-from outlay.guard.balance import ScopeStanding
+from outlay.guard.ceilings import ScopeStanding
 from outlay.guard.scopes import WHOLE
 from outlay.report import html
 from outlay.report.digest import IN_NO_RUN, is_in_no_run, month_blocks, spent_parts

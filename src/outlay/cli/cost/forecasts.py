@@ -32,6 +32,7 @@ from outlay.cli.output import (
 )
 from outlay.clock import SYSTEM
 from outlay.errors import Finding, InvalidValue
+from outlay.guard.ceilings import ScopeStanding
 from outlay.store import open_store
 from outlay.units import Money
 from outlay.units.quantity import duration_text
@@ -41,7 +42,6 @@ if TYPE_CHECKING:
     from outlay.cost.forecast import ModelForecast, Rest
     from outlay.export.live_runs import GuardReading
     from outlay.goodput.follower import RunView
-    from outlay.guard.balance import ScopeStanding
 
 # ``outlay cost forecast``.
 

@@ -29,9 +29,14 @@ from outlay.clock import SYSTEM
 from outlay.cost.cost_book import CostBook
 from outlay.errors import Finding, InvalidValue, OutlayError, Refused
 from outlay.guard.away.waiting_settlements import deliver_all, waiting_for
-from outlay.guard.balance import Hold, ScopeStanding, basis_of, unit_of
+from outlay.guard.balance import (
+    Hold,
+    basis_of,
+    unit_of,
+)
 from outlay.guard.budget_guard import BudgetGuard, why_stale
 from outlay.guard.captures import correct_late
+from outlay.guard.ceilings import ScopeStanding
 from outlay.guard.entries import (
     AnyLine,
     Captured,
