@@ -13,6 +13,7 @@ import pytest
 from command_line import in_process
 from outlay.guard.budget_guard import BudgetGuard
 from outlay.guard.errors import BudgetGuardExceeded, CeilingUnusable
+from outlay.units import Rate
 
 VARIABLES = ["LYNX_CLOUD_BUDGET_USD", "OUTLAY_CEILING_USD"]
 
@@ -202,3 +203,49 @@ def test_test_mode_is_announced_on_stderr_once(tmp_path: Path) -> None:
     assert done.stderr.count("BUDGET_GUARD_TEST_MODE=1") == 1
     assert "nothing is written" in done.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("limit", "asked", "says"),
+    [
+        ({"user": "me", "day": 2}, 3, "user me day"),
+        ({"user": "*", "month": 2}, 3, "user me month"),
+        ({"team": "vision", "all": 2}, 3, "team vision:"),
+        ({"project": "lab02", "day": 2}, 3, "project 02 day"),
+        ({"month": 2}, 3, "month"),
+    ],
+)
+def test_a_manifest_limits_users_teams_and_projects(
+    log_path: Path, limit: dict[str, object], asked: int, says: str
+) -> None:
+    write_manifest(log_path, ceiling_scopes=[limit])
+    guard = BudgetGuard(5, log_path, user="me", team="vision", environ={})
+    with pytest.raises(BudgetGuardExceeded, match=says):
+        guard.authorize("lab02-a", asked)
+    guard.authorize("lab02-a", 2)
+
+
+def test_a_manifest_limits_what_open_holds_cost_per_hour(log_path: Path) -> None:
+    write_manifest(log_path, ceiling_scopes=[{"hour": 4}])
+    guard = BudgetGuard(5, log_path, environ={})
+    guard.authorize("a", 1, rate=Rate.parse("3 USD/h"))
+    with pytest.raises(BudgetGuardExceeded, match=r"hour: 3.00 USD/h of open holds"):
+        guard.authorize("b", 1, rate=Rate.parse("2 USD/h"))
+
+
+@pytest.mark.parametrize(
+    "scopes",
+    [
+        [{"user": "a", "team": "b", "day": 1}],
+        [{"user": "a", "day": 1}, {"user": "a", "day": 2}],
+        [{"user": "a", "week": 1}],
+        [{"user": "a", "day": -1}],
+        [{"user": "a", "day": 1, "enforce": "maybe"}],
+    ],
+)
+def test_a_scope_of_a_manifest_that_makes_no_sense_refuses_everything(
+    log_path: Path, scopes: list[dict[str, object]]
+) -> None:
+    write_manifest(log_path, ceiling_scopes=scopes)
+    with pytest.raises(CeilingUnusable):
+        BudgetGuard(5, log_path, environ={})
