@@ -21,7 +21,7 @@ from postgres import PostgresServer, program
 
 PAGE = ROOT / "docs" / "howto" / "team.md"
 SCRIPT = "#!{python}\nimport sys\nfrom outlay.cli import main\nsys.exit(main())\n"
-LOGINS = {"owner": "of-the-owner", "ana": "of-ana", "ben": "of-ben"}
+LOGINS = {"owner": "of-the-owner", "ana": "of-ana"}
 ID = re.compile(r"\b[0-9a-f]{8}(?:[0-9a-f]{4})?\b")
 
 
@@ -109,7 +109,7 @@ def shell(postgres_server: PostgresServer, tmp_path: Path) -> Iterator[Shell]:
         yield Shell(tmp_path, environ)
     finally:
         server.execute("DROP DATABASE IF EXISTS spend WITH (FORCE)")
-        for login in LOGINS:
+        for login in ("ana", "queue", "owner"):
             server.execute(f"DROP ROLE IF EXISTS {login}")
 
 
