@@ -61,7 +61,6 @@ def test_a_showback_price_draws_on_a_showback_guard(
         clock.advance(7 * SECOND)
     assert spent(guard) == "7.00 USD showback"
     row = read_figures(tmp_path / "run", clock.wall_ns())
-    assert row is not None
     assert str(row.cost) == "7.00 USD showback"
     assert guard.verify(runs={row.run_id: tmp_path / "run"}).findings == ()
 
@@ -95,7 +94,6 @@ def test_a_run_below_gpu_hours_captures_its_time_times_its_gpus(
     assert line.currency == "GPU-h"
     assert 0 <= micros_of(line.actual) - exact < 1
     row = read_figures(tmp_path / "run", clock.wall_ns())
-    assert row is not None
     assert row.gpu_ns == round(Fraction(str(gpus)) * elapsed_ns)
     assert guard.verify(runs={row.run_id: tmp_path / "run"}).findings == ()
 
