@@ -177,6 +177,23 @@ def test_a_launchers_hold_of_another_unit_is_refused(
     assert not (tmp_path / "own.jsonl").exists()
 
 
+@pytest.mark.parametrize("unit", [SHOWBACK, "GPU-h"])
+def test_verify_finds_a_capture_below_the_log_in_its_unit(
+    new_guard: NewGuard, tmp_path: Path, clock: ManualClock, unit: str
+) -> None:
+    guard, price = new_guard(unit), "36 USD/h showback"
+    with outlay.run("bert", dir=tmp_path / "run", gpus=1, price=price, guard=guard, clock=clock):
+        clock.advance(3600 * SECOND)
+    (line,) = captures(guard)
+    assert line.part is not None
+    less = BudgetGuard(1000, tmp_path / "less.jsonl", currency=unit, clock=clock, environ={})
+    less.record_actual("bert", "0.25", part=line.part)
+    (found,) = less.verify(runs={line.part.run: tmp_path / "run"}).findings
+    whole = Unit.parse(unit).money(micros_of(line.actual))
+    assert f"it captures 0.25 {unit}; the log of run" in found.message
+    assert found.message.endswith(f"says {whole}")
+
+
 # Commands.
 
 
