@@ -61,7 +61,6 @@ def test_a_showback_price_draws_on_a_showback_guard(
         clock.advance(7 * SECOND)
     assert spent(guard) == "7.00 USD showback"
     row = read_figures(tmp_path / "run", clock.wall_ns())
-    assert row is not None
     assert str(row.cost) == "7.00 USD showback"
     assert guard.verify(runs={row.run_id: tmp_path / "run"}).findings == ()
 
@@ -95,7 +94,6 @@ def test_a_run_below_gpu_hours_captures_its_time_times_its_gpus(
     assert line.currency == "GPU-h"
     assert 0 <= micros_of(line.actual) - exact < 1
     row = read_figures(tmp_path / "run", clock.wall_ns())
-    assert row is not None
     assert row.gpu_ns == round(Fraction(str(gpus)) * elapsed_ns)
     assert guard.verify(runs={row.run_id: tmp_path / "run"}).findings == ()
 
@@ -177,6 +175,23 @@ def test_a_launchers_hold_of_another_unit_is_refused(
         outlay.run("bert", dir=tmp_path / "run", price="2 USD/h", guard=own)
     assert guard.log.lines() == lines
     assert not (tmp_path / "own.jsonl").exists()
+
+
+@pytest.mark.parametrize("unit", [SHOWBACK, "GPU-h"])
+def test_verify_finds_a_capture_below_the_log_in_its_unit(
+    new_guard: NewGuard, tmp_path: Path, clock: ManualClock, unit: str
+) -> None:
+    guard, price = new_guard(unit), "36 USD/h showback"
+    with outlay.run("bert", dir=tmp_path / "run", gpus=1, price=price, guard=guard, clock=clock):
+        clock.advance(3600 * SECOND)
+    (line,) = captures(guard)
+    assert line.part is not None
+    less = BudgetGuard(1000, tmp_path / "less.jsonl", currency=unit, clock=clock, environ={})
+    less.record_actual("bert", "0.25", part=line.part)
+    (found,) = less.verify(runs={line.part.run: tmp_path / "run"}).findings
+    whole = Unit.parse(unit).money(micros_of(line.actual))
+    assert f"it captures 0.25 {unit}; the log of run" in found.message
+    assert found.message.endswith(f"says {whole}")
 
 
 # Commands.

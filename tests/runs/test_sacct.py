@@ -534,9 +534,13 @@ def test_a_shared_job_costs_what_it_had_in_any_order(tmp_path: Path, order: str)
     assert sum(run["cost_micros"] for run in listed_runs()) == 4 * 10**6
 
 
-def test_what_a_guard_captured_by_its_log_stays(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "text"), [("spend.jsonl", ""), ("sweep_manifest.json", '{"book": "team.jsonl"}')]
+)
+def test_what_a_guard_captured_by_its_log_stays(tmp_path: Path, name: str, text: str) -> None:
+    """The spend log of a sweep is its own, or a book that its manifest names."""
     own = own_log(tmp_path / "sweep" / "own", (10, 90))
-    (tmp_path / "sweep" / "spend.jsonl").touch()
+    (tmp_path / "sweep" / name).write_text(text)
     leave_notice("own", own, NOON_NS)
     done = import_lines(tmp_path, line("7", 0, 100))
     assert (done["settled"], len(done["findings"])) == ([], 1)

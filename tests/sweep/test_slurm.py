@@ -21,8 +21,10 @@ import pytest
 
 from amounts import assert_one_cost
 from command_line import in_process, outlay
+from outlay import BudgetGuard
 from outlay.budget.display import read_document
 from outlay.clock import SYSTEM
+from outlay.guard.entries import Captured, micros_of
 from outlay.rates import round_units
 from outlay.runs.reading import read_figures
 from outlay.store.run_row import RunRow
@@ -35,6 +37,7 @@ from outlay.sweep.grid.files import plan_file
 from outlay.sweep.run.harness import SweepOptions
 from outlay.sweep.run.sweeps import Result, resume, start
 from outlay.sweep.state.manifest import read_events, read_manifest
+from postgres import TeamDatabase
 from slurm_cluster import Cluster
 from waiting import until
 
@@ -304,6 +307,31 @@ def test_detaching_names_the_runs_that_do_not_fit_the_ceiling(tmp_path: Path) ->
     looked = look_until(tmp_path / "sweep", lambda found: "completed" in found["counts"])
     assert [run["status"] for run in looked["runs"]] == ["completed", "skipped"]
     assert "asked > 20.00 USD" in looked["runs"][1]["reason"]
+
+
+@pytest.mark.usefixtures("slurm")
+def test_jobs_at_a_partitions_rate_draw_on_a_showback_book(
+    team: TeamDatabase, tmp_path: Path, private_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PGPASSWORD", team.password)
+    url = team.new_book().replace(f":{team.password}@", "@")
+    name, unit = url.partition("book=")[2], "USD showback"
+    team.execute(f"UPDATE outlay.book SET currency = '{unit}' WHERE name = '{name}'")
+    BudgetGuard(50, url, currency=unit, environ={}).note("opened")
+    (private_home / "rates.json").write_text('{"main": "36 USD/h"}')
+    both = [{"params": {"x": [1, 2]}}]
+    ceiling = {"book": url, "limit": "20 USD"}
+    done = run_grid(tmp_path, shell("sleep 1"), grid=both, ceiling=ceiling, timeout="5m")
+    assert done.counts == {"completed": 2}
+    root, guard = tmp_path / "sweep", BudgetGuard.of_log(url, environ={})
+    lines = guard.log.lines()
+    assert {line.currency for line in lines} == {unit}
+    captured = [micros_of(line.actual) for line in lines if isinstance(line, Captured)]
+    rows = [read_figures(root / run, SYSTEM.wall_ns()) for run in done.manifest.runs]
+    assert sorted(captured) == sorted(row.cost.micros for row in rows if row.cost is not None)
+    assert (len(captured), guard.holds()) == (2, ())
+    assert {row.kind for row in rows} == {"showback"}
+    assert guard.verify(runs={row.run_id: Path(row.dir) for row in rows}).findings == ()
 
 
 @pytest.mark.parametrize("how", ["SIGKILL", "SIGHUP"])

@@ -10,6 +10,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
+import outlay
 from command_line import in_process
 from outlay import BudgetGuard
 from outlay.clock import ManualClock
@@ -109,6 +110,34 @@ def test_pages_show_a_book_without_its_secrets_over_one_connection(
     assert [str(each.remaining) for each in now.document["standings"]] == ["1.00 USD"]
     assert database.password not in text_of(page) + text_of(now) + str(page.document)
     assert database.login not in text_of(now)  # Of the guard page, whose hold it is.
+
+
+@pytest.mark.parametrize("unit", ["USD showback", "GPU-h"])
+def test_a_run_draws_on_a_book_and_the_page_shows_its_unit(
+    team: TeamDatabase,
+    tmp_path: Path,
+    clock: ManualClock,
+    monkeypatch: pytest.MonkeyPatch,
+    unit: str,
+) -> None:
+    url = team.new_book()
+    name = url.rpartition("=")[2]
+    team.execute(f"UPDATE outlay.book SET currency = '{unit}' WHERE name = '{name}'")
+    BudgetGuard(50, url, currency=unit, environ={}).note("opened")
+    monkeypatch.setenv("OUTLAY_SPEND_LOG", url)
+    price = "2 USD/h showback"
+    with outlay.run("bert", dir=tmp_path / "run", gpus=2, price=price, guard=url, clock=clock):
+        clock.advance(3600 * 10**9)
+    spent = {"GPU-h": "2.00 GPU-h"}.get(unit, "4.00 USD showback")
+    books = BookReader(clock=clock)
+    try:
+        page = guard_page(GUARD, books)
+        assert f"50.00 {unit}" in text_of(page)
+        assert spent in text_of(page)
+        assert page.document["unit"] == unit
+        assert [row["currency"] for row in page.rows] == [unit] * len(page.rows)
+    finally:
+        books.close()
 
 
 def test_the_stamp_of_a_page_is_the_head_of_the_book(books: BookReader, book: str) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 import signal
 from collections.abc import Iterator
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,8 @@ from outlay import BudgetGuard
 from outlay.clock import SYSTEM
 from outlay.guard.balance import Books
 from outlay.guard.entries import Captured, Extended, Held, Voided, micros_of
+from outlay.ledger import read_identity
+from outlay.runs.reading import read_figures
 from outlay.sweep.run.detached import Detached
 from outlay.sweep.run.harness import SweepOptions
 from outlay.sweep.run.sweeps import Result, resume
@@ -33,10 +37,14 @@ def book(team: TeamDatabase, monkeypatch: pytest.MonkeyPatch) -> str:
     return new_book(team, monkeypatch, "5 USD")
 
 
-def new_book(team: TeamDatabase, monkeypatch: pytest.MonkeyPatch, ceiling: str) -> str:
+def new_book(
+    team: TeamDatabase, monkeypatch: pytest.MonkeyPatch, ceiling: object, unit: str = "USD"
+) -> str:
     monkeypatch.setenv("PGPASSWORD", team.password)
     url = team.new_book().replace(f":{team.password}@", "@")
-    BudgetGuard(ceiling, url, environ={}).note("opened")
+    book = url.partition("book=")[2]
+    team.execute(f"UPDATE outlay.book SET currency = '{unit}' WHERE name = '{book}'")
+    BudgetGuard(ceiling, url, currency=unit, environ={}).note("opened")
     return url
 
 
@@ -334,3 +342,109 @@ def test_plan_and_status_name_the_book_and_what_it_has_left(
     away = write_grid(tmp_path, "exit 0", {"book": AWAY})
     said = in_process("sweep", "plan", away, columns=300).out
     assert "No run can be started: postgresql database spend, book vision" in said
+
+
+# Books that count showback or GPU-hours.
+
+
+def test_a_sweep_at_showback_prices_draws_on_a_showback_book(
+    tmp_path: Path, team: TeamDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    book = new_book(team, monkeypatch, 50, "USD showback")
+    ceiling, price = {"book": book, "limit": "2.5 USD"}, "3600 USD/h showback"
+    grid = write_grid(tmp_path, "sleep 0.2", ceiling, price=price)
+    text = in_process("sweep", "plan", grid, columns=300).out
+    assert "which has 2.50 USD showback free now: not enough for all" in text
+    in_process("sweep", "run", grid, "--yes", "-j", "3")
+    root = tmp_path / "sweep"
+    assert 0 < most_committed(book) <= 2_500_000
+    assert {line.currency for line in guard_of(book).log.lines()} == {"USD showback"}
+    assert_settled_once(book, root)
+    manifest = read_manifest(root)
+    assert {state.kind for state in manifest.states.values()} == {"showback"}
+    runs = {read_id(root / run): root / run for run in manifest.runs}
+    assert guard_of(book).verify(runs=runs).findings == ()
+
+
+def read_id(directory: Path) -> str:
+    identity = read_identity(directory)
+    return "" if identity is None else identity.run_id
+
+
+@pytest.mark.parametrize("price", [None, "3600 USD/h"])
+def test_a_sweep_on_a_book_of_gpu_hours_holds_and_captures_the_time_of_its_gpus(
+    tmp_path: Path, team: TeamDatabase, monkeypatch: pytest.MonkeyPatch, price: str | None
+) -> None:
+    book = new_book(team, monkeypatch, 50, "GPU-h")
+    ceiling = {"book": book, "limit": "20 GPU-h"}
+    grid = write_grid(tmp_path, "sleep 0.2", ceiling, price=price, gpus=3600)
+    text = in_process("sweep", "plan", grid, columns=300).out
+    assert "which has 20.00 GPU-h free now: enough for all" in text
+    assert in_process("sweep", "run", grid, "--yes", "-j", "2").code == 0
+    root, guard = tmp_path / "sweep", guard_of(book)
+    manifest, captured = read_manifest(root), dict[str, int]()
+    for line in guard.log.lines():
+        assert line.currency == "GPU-h"
+        if isinstance(line, Held):
+            assert micros_of(line.estimated) >= 1_000_000  # a second of 3600 GPUs
+        if isinstance(line, Captured):
+            captured[line.op_label.rpartition("/")[2]] = micros_of(line.actual)
+    for run, state in manifest.states.items():
+        row = read_figures(root / run, SYSTEM.wall_ns())
+        exact = Fraction(row.gpu_ns, 3600 * 10**9) * 10**6  # in millionths of a GPU-hour
+        assert 200_000 < captured[run] == state.gpu_micros == math.ceil(exact)
+        assert (state.cost_micros is None) == (price is None)
+    assert len(captured) == 6
+    assert guard.holds() == ()
+    runs = {read_id(root / run): root / run for run in manifest.runs}
+    assert guard.verify(runs=runs).findings == ()
+
+
+@pytest.mark.parametrize("unit", ["USD showback", "GPU-h"])
+def test_what_a_killed_harness_left_is_settled_in_the_unit_of_the_book(
+    tmp_path: Path, team: TeamDatabase, monkeypatch: pytest.MonkeyPatch, unit: str
+) -> None:
+    book = new_book(team, monkeypatch, 500, unit)
+    more = {"price": "3600 USD/h showback"} if unit != "GPU-h" else {"price": None, "gpus": 3600}
+    one = [{"params": {"x": [1]}}]
+    grid = write_grid(tmp_path, "sleep 0.3", {"book": book}, grid=one, **more)
+    root = tmp_path / "sweep"
+    harness = start_outlay("sweep", "run", grid, "--yes")
+    until(lambda: root.exists() and len(read_events(root)) >= 1, "a run")
+    harness.send_signal(signal.SIGKILL)
+    harness.wait()
+    assert continued(root).counts == {"completed": 1}
+    guard = guard_of(book)
+    assert guard.holds() == ()
+    captured = sum(micros_of(x.actual) for x in guard.log.lines() if isinstance(x, Captured))
+    (state,) = read_manifest(root).states.values()
+    assert captured == (state.gpu_micros if unit == "GPU-h" else state.cost_micros)
+    assert captured > 0
+    assert guard.verify().sound
+
+
+@pytest.mark.parametrize(
+    ("unit", "ceiling", "more", "said"),
+    [
+        ("USD showback", {}, {}, "a price in USD showback"),
+        ("GPU-h", {}, {}, "its GPUs are not stated"),
+        ("GPU-h", {}, {"gpus": 8, "budget": None}, "its duration is unknown"),
+        ("GPU-h", {"limit": "5 USD"}, {"gpus": 8}, "a limit in GPU-h"),
+        ("USD", {"limit": "5 GPU-h"}, {}, "a limit in USD"),
+    ],
+)
+def test_what_the_book_does_not_count_is_refused_before_anything_is_written(
+    tmp_path: Path,
+    team: TeamDatabase,
+    monkeypatch: pytest.MonkeyPatch,
+    unit: str,
+    ceiling: dict[str, str],
+    more: dict[str, Any],
+    said: str,
+) -> None:
+    book = new_book(team, monkeypatch, 50, unit)
+    grid = write_grid(tmp_path, "exit 0", {"book": book, **ceiling}, **more)
+    shown = in_process("sweep", "run", grid, "--yes", columns=300)
+    assert (shown.code != 0, said in shown.err) == (True, True), shown.err
+    assert [path.name for path in tmp_path.iterdir()] == ["grid.json"]
+    assert len(guard_of(book).log.lines()) == 1

@@ -195,11 +195,17 @@ def guard_page(ask: PageQuery, books: BookReader) -> Page:
         title="Guard", tab="Guard", parts=parts, columns=columns,
         rows=[_csv_row(number, line, books) for number, line in enumerate(lines, 1)],
         document={
-            "log": log.shown, "head": verification.head if verification else None,
+            "log": log.shown, "unit": _unit_of(found.standings),
+            "head": verification.head if verification else None,
             "verification": verification, "standings": found.standings, "holds": found.holds,
             "findings": findings,
         },
     )  # fmt: skip
+
+
+def _unit_of(standings: Sequence[ScopeStanding]) -> str | None:
+    """Return the unit of a log's amounts; None for one without limits."""
+    return str(standings[0].limit.unit) if standings else None
 
 
 def _nothing() -> Page:

@@ -45,7 +45,7 @@ from outlay.sweep.plan.planning import (
 from outlay.sweep.run.detached import catch_up
 from outlay.sweep.run.devices import find_devices
 from outlay.sweep.run.harness import SweepOptions
-from outlay.sweep.run.sweep_guard import book_room, head_of, shown_book
+from outlay.sweep.run.sweep_guard import book_room, head_of, predicted_in, shown_book
 from outlay.sweep.run.sweeps import Result, cancel, resume, start
 from outlay.sweep.state.manifest import read_manifest
 from outlay.sweep.state.setup import holder_of
@@ -106,9 +106,8 @@ def _room_text(plan: SweepPlan) -> str:
         found = book_room(plan)
     except OutlayError as error:
         return f"No run can be started: {error}"
-    cost = plan.predicted_cost
-    enough = ""
-    if cost is not None and cost.unit == found.room.unit:
+    cost, enough = predicted_in(plan, found.room.unit), ""
+    if cost is not None:
         enough = ": enough for all" if cost <= found.room else ": not enough for all"
     return f"Draws on {found.book}, which has {found.room} free now{enough}"
 

@@ -23,9 +23,11 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Final
 
+import msgspec
 from msgspec.structs import replace as replace_fields
 from sqlalchemy import Engine
 
+from outlay.decoding import BadDocument, read_document
 from outlay.errors import Finding
 from outlay.files import make_private, write_whole
 from outlay.ledger import (
@@ -64,8 +66,15 @@ from outlay.store.runs import delete_runs, list_runs
 IN_NO_RUN: Final = "in no run"
 """Model name of the time and GPUs of a job that none of the runs in it had."""
 _SPEND_LOG: Final = "spend.jsonl"
+_SWEEP: Final = "sweep_manifest.json"
 _A_DAY_NS: Final = 86_400 * 10**9
 """A log and an account this far apart with the same job number are different jobs."""
+
+
+class _Sweep(msgspec.Struct, frozen=True):
+    """What is read of a sweep's manifest."""
+
+    book: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,7 +201,7 @@ def _reason_not_to_settle(job: SacctJob, directories: list[Path]) -> str:
     if len(directories) > 1:
         return f"{len(directories)} runs shared the job, and what lies in none is a row of its own"
     (directory,) = directories
-    if (directory.parent / _SPEND_LOG).exists():
+    if (directory.parent / _SPEND_LOG).exists() or _draws_on_book(directory.parent):
         return "a guard has captured what it cost by its log"
     first_ns, last_ns = job.starts[0].start_ns, job.starts[-1].end_ns
     if not any(
@@ -200,6 +209,14 @@ def _reason_not_to_settle(job: SacctJob, directories: list[Path]) -> str:
     ):
         return "it ran on another day; is the time zone right, and the job of this cluster?"
     return ""
+
+
+def _draws_on_book(root: Path) -> bool:
+    """Return whether a directory is that of a sweep whose costs are in a book."""
+    try:
+        return bool(read_document(root / _SWEEP, _Sweep).book)
+    except (BadDocument, OSError):
+        return False
 
 
 def _logged_ns(job: SacctJob, directories: Iterable[Path], *, settled: bool) -> int:

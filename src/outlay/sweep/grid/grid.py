@@ -34,6 +34,7 @@ from outlay.sweep.grid.parsing import (
     read_target,
 )
 from outlay.units import Duration, Money
+from outlay.units.money import GPU_HOURS
 
 SHARED_KEYS: Final = (
     "entrypoint", "engine", "arguments", "overrides", "env", "metadata", "budget", "nnodes",
@@ -168,13 +169,20 @@ def _read_ceiling(root: Block) -> tuple[Money | None, str]:
     book = block.read("book", readers.text, "")
     if "book" not in block.values:
         block.report((), "expected `book`, the URL of a book or the path of a spend log")
-    return block.read("limit", _amount, None), book
+    return block.read("limit", read_limit, None), book
 
 
 def _amount(value: object) -> Money:
     if isinstance(value, str) and "://" in value:  # It may have a password.
         raise InvalidValue("ceiling", "a URL", "an amount, or {book: URL, limit: 50 USD}")
     return Money.parse(value, name="ceiling")
+
+
+def read_limit(value: object) -> Money:
+    """Return a sweep's own limit, which may be in the GPU-hours that its book counts."""
+    if isinstance(value, str) and value.rstrip().upper().endswith(GPU_HOURS.upper()):
+        return Money.parse(value, name="ceiling", currency=GPU_HOURS)
+    return _amount(value)
 
 
 def _read_entry(document: GridDocument, shared: GridEntry, index: int, item: object) -> GridEntry:

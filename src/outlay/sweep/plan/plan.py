@@ -171,6 +171,13 @@ class PlannedRun:
         return self.world_size * int(nodes)
 
     @property
+    def states_gpus(self) -> bool:
+        """Whether the grid states its GPUs, or requests them from a cluster."""
+        options = self.entry.options
+        on_node = None if options is None else options.gpus_on_node
+        return self.entry.gpus is not None or on_node is not None
+
+    @property
     def charged_gpus(self) -> Fraction:
         """GPUs that are paid for: as stated, else as requested from a cluster.
 

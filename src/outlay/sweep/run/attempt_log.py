@@ -13,11 +13,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from outlay.clock import Clock
-from outlay.ledger import SUPERVISOR, AttemptEnded, EndStatus, GpuCount, Price, end_segment
+from outlay.ledger import (
+    SUPERVISOR,
+    AttemptEnded,
+    EndStatus,
+    GpuCount,
+    Price,
+    end_segment,
+    exact_gpus,
+)
 from outlay.ledger.price import typed_price
 from outlay.record.supervision import SupervisedRun, Supervision, latest_supervision
 from outlay.runs.inbox import leave_notice
 from outlay.units import Money
+from outlay.units.money import GPU_TIME
 
 if TYPE_CHECKING:
     from outlay.sweep.engines.base import Ended
@@ -78,7 +87,7 @@ def end_earlier_log(
     If nothing observed its end, it is assumed to have run until the money ``held`` for it was used
     up, or until now if that is earlier.
     """
-    from outlay.rates import paid_time
+    from outlay.rates import gpu_rate, paid_time
 
     static, directory, clock = manifest.runs[run], manifest.root / run, manifest.clock
     now_ns = clock.wall_ns()
@@ -88,6 +97,8 @@ def end_earlier_log(
         latest = None  # An earlier attempt's.
     start_ns = begun_ns if latest is None else latest[1].start_ns
     rate, reason = static.rate, verdict.reason
+    if held is not None and held.unit == GPU_TIME:
+        rate = gpu_rate(exact_gpus(static.gpus_charged))
     end_ns: int | None = _end_instant_ns(start_ns, ended, now_ns)
     if not ended.is_measured:
         paid_ns = None if rate is None or held is None else paid_time(held, rate)

@@ -325,7 +325,7 @@ class Harness:
     def _fund(self, run: PlannedRun, ticket: str) -> Leaseholder | None:
         if self.guard is None:
             return None
-        is_predicted = run.prediction.cost is not None
+        is_predicted = run.prediction.ns is not None
         finished_ns = () if is_predicted else self.manifest.elapsed_of("completed")
         remote = self.engines[run.entry.engine].remote
         return self.guard.open(run, ticket, finished_ns, remote=remote)

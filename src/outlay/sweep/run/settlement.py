@@ -6,14 +6,20 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from outlay.guard.balance import Hold
-from outlay.guard.captures import LATE
 from outlay.record.supervision import Supervision
 from outlay.sweep.engines.base import Ended
 from outlay.sweep.run.attempt_log import end_earlier_log, end_log, logged_end
-from outlay.sweep.run.sweep_guard import SweepGuard, logged_cost, price_attempt
+from outlay.sweep.run.sweep_guard import (
+    AttemptCost,
+    SweepGuard,
+    logged_cost,
+    logged_gpu_time,
+    price_attempt,
+    time_attempt,
+)
 from outlay.sweep.state.manifest import Journal, SweepManifest
-from outlay.sweep.state.outcomes import Event, RunVerdict, Status, judge
-from outlay.units import Money
+from outlay.sweep.state.outcomes import Event, RunState, RunVerdict, Status, judge
+from outlay.units.money import GPU_TIME
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,18 +50,30 @@ class SweepRecorder:
         A late rank, or a child that outlived its parent, may write after the capture.
         """
         state = self.manifest.state(run)
-        if state.logged_micros is None or state.status == "running":
+        if state.status == "running":
+            return
+        self._correct_gpu_time(run, state)
+        if state.logged_micros is None:
             return
         total = logged_cost(self.manifest.root / run)
         if total is None or total.currency != state.currency or total.micros <= state.logged_micros:
             return
-        more = Money(total.micros - state.logged_micros, total.currency)
-        if self.guard is not None and state.hold:
-            self.guard.budget_guard.correct(self.guard.label(run), more.amount, LATE)
+        more = total.unit.money(total.micros - state.logged_micros)
+        if self.guard is not None and state.hold and self.guard.unit != GPU_TIME:
+            self.guard.correct(run, more)
         self.record(
             run, state.status, corrects=True, cost_micros=more.micros, currency=more.currency,
             kind=total.kind, logged_micros=total.micros,
         )  # fmt: skip
+
+    def _correct_gpu_time(self, run: str, state: RunState) -> None:
+        guard = self.guard
+        if guard is None or guard.unit != GPU_TIME or state.gpu_micros is None:
+            return
+        more = logged_gpu_time(self.manifest.root / run).micros - state.gpu_micros
+        if more > 0:
+            guard.correct(run, guard.unit.money(more))
+            self.record(run, state.status, corrects=True, gpu_micros=more)
 
     def judge(
         self, run: str, ended: Ended, stopped: RunVerdict | None = None, *, remote: bool
@@ -88,26 +106,37 @@ class SweepRecorder:
         A ``remote`` attempt has written its end into its log itself. ``log`` is the supervisor's
         segment, None for a remote one or if its harness died; ``hold`` is open and pays for it.
         """
-        manifest, directory = self.manifest, self.manifest.root / run
+        manifest = self.manifest
         if log is not None:
             end_log(log, verdict, ended, paid=hold is not None)
             ended = replace(ended, elapsed_ns=log.end_ns - log.start_ns)
         elif not remote:
             end_earlier_log(manifest, run, ended, verdict, None if hold is None else hold.amount)
-        priced = price_attempt(
-            directory, manifest.state(run), manifest.runs[run].rate, ended,
-            recorded=None if log is None else log.is_recorded,
-        )  # fmt: skip
+        priced = self._price(run, ended, None if log is None else log.is_recorded)
         ticket = manifest.state(run).ticket
         if self.guard is not None and hold is not None:
             started = ended.how != "not_started"
             priced = self.guard.settle(hold, run, priced, started=started, ticket=ticket)
         elif self.guard is not None:
             priced = self.guard.as_captured(priced, ticket)
-        cost = priced.cost
+        cost, used = priced.cost, priced.gpu_time
         self.record(
             run, verdict.status, reason=verdict.reason, returncode=ended.returncode,
             elapsed_ns=ended.elapsed_ns, cost_micros=None if cost is None else cost.micros,
             currency="" if cost is None else cost.currency, kind=priced.kind,
-            logged_micros=priced.logged_micros,
+            logged_micros=priced.logged_micros, gpu_micros=None if used is None else used.micros,
         )  # fmt: skip
+
+    def _price(self, run: str, ended: Ended, recorded: bool | None) -> AttemptCost:  # noqa: FBT001
+        """Return the cost of an attempt, and its GPU time where a book counts that."""
+        manifest, directory = self.manifest, self.manifest.root / run
+        state, static = manifest.state(run), manifest.runs[run]
+        book = self.guard.unit if self.guard is not None and self.guard.is_shared else None
+        priced = price_attempt(
+            directory, state, static.rate, ended, recorded=recorded,
+            unit=None if book == GPU_TIME else book,
+        )  # fmt: skip
+        if book != GPU_TIME:
+            return priced
+        timed = time_attempt(directory, state, static.gpus_charged, ended, recorded=recorded)
+        return replace(priced, gpu_time=timed.gpu_time, assumed=timed.assumed, part=timed.part)

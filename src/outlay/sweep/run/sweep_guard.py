@@ -20,7 +20,7 @@ from outlay.errors import InvalidValue
 from outlay.guard.away.polled_log import PolledLog
 from outlay.guard.balance import Hold
 from outlay.guard.budget_guard import BudgetGuard
-from outlay.guard.captures import run_part
+from outlay.guard.captures import LATE, run_part
 from outlay.guard.entries import Captured, RunPart, micros_of, read_amount
 from outlay.guard.errors import (
     BudgetGuardExceeded,
@@ -33,16 +33,17 @@ from outlay.guard.gate import Leaseholder
 from outlay.guard.lease import Terms
 from outlay.guard.scopes import lab_of
 from outlay.guard.spend_log import FileSpendLog, is_url, open_book
-from outlay.ledger import derive_attempts, read_identity, read_lives
-from outlay.rates import cost_at_most, cost_to_last_record
+from outlay.ledger import GpuCount, derive_attempts, exact_gpus, read_identity, read_lives
+from outlay.rates import cost_at_most, cost_to_last_record, gpu_rate, gpu_time
 from outlay.record.supervision import latest_supervision
 from outlay.sweep.engines.base import Ended
 from outlay.sweep.errors import NotASweep
-from outlay.sweep.plan.plan import PlannedRun, SweepPlan, at_most, measured, terms_of
+from outlay.sweep.grid.grid import read_limit
+from outlay.sweep.plan.plan import PlannedRun, Prediction, SweepPlan, at_most, measured, terms_of
 from outlay.sweep.state.manifest import SweepManifest, read_manifest
 from outlay.sweep.state.outcomes import RunState
-from outlay.units import Money, Rate
-from outlay.units.money import Kind
+from outlay.units import Money, Rate, Unit
+from outlay.units.money import GPU_TIME, Kind
 
 # The cost of an attempt.
 #
@@ -55,12 +56,13 @@ class AttemptCost:
     """The cost of an attempt.
 
     Attributes:
-        cost: None if unknown.
+        cost: None if unknown; in the unit of the sweep's book, if it has one that counts money.
         logged_micros: The total of the run's log now, in the currency of ``cost``; None where the
             log has none.
         kind: Of the cost, where the log states it.
         assumed: Whether its end was not observed.
         part: The part of the run's log that it is the cost of, if any.
+        gpu_time: In GPU-hours, for a book that counts them; None if unknown.
     """
 
     cost: Money | None
@@ -68,6 +70,7 @@ class AttemptCost:
     kind: Kind | Literal[""] = ""
     assumed: bool = False
     part: RunPart | None = None
+    gpu_time: Money | None = None
 
 
 def price_attempt(
@@ -77,26 +80,29 @@ def price_attempt(
     ended: Ended,
     *,
     recorded: bool | None = None,
+    unit: Unit | None = None,
 ) -> AttemptCost:
     """Return the cost of an attempt that has ended.
 
     ``state`` is the run's state before. ``recorded`` says whether this process could write the
-    supervisor's segment; None for another supervisor, whose segment is looked up.
+    supervisor's segment; None for another supervisor, whose segment is looked up. ``unit`` is that
+    of a book of money, which counts nothing else.
     """
     if recorded is None:
         recorded = latest_supervision(directory) is not None
     estimated = None
     if rate is not None and ended.is_measured:
         estimated = cost_at_most(rate, ended.elapsed_ns)
+        estimated = estimated if unit is None else estimated.as_kind(unit.kind)
     total = logged_cost(directory)
     currency = state.currency if rate is None else rate.currency
-    if total is None or currency not in ("", total.currency):
+    if total is None or currency not in ("", total.currency) or unit not in (None, total.unit):
         return AttemptCost(cost=estimated)
     added = total.micros - (state.logged_micros or 0)
     if not recorded or added < 0:
         return AttemptCost(cost=estimated, logged_micros=total.micros)
     return AttemptCost(
-        cost=Money(added, total.currency), logged_micros=total.micros, kind=total.kind,
+        cost=total.unit.money(added), logged_micros=total.micros, kind=total.kind,
         assumed=not ended.is_measured, part=_part_of(directory),
     )  # fmt: skip
 
@@ -104,6 +110,33 @@ def price_attempt(
 def logged_cost(directory: Path) -> Money | None:
     """Return the total cost in a run's log; None where it has none."""
     return cost_to_last_record(derive_attempts(read_lives(directory)))
+
+
+def time_attempt(
+    directory: Path, state: RunState, gpus: GpuCount, ended: Ended, *, recorded: bool | None = None
+) -> AttemptCost:
+    """Return the GPU-hours of an attempt that has ended; its cost is not known here.
+
+    They are what it adds to the GPU time of its run's log, as with ``price_attempt``.
+    """
+    if recorded is None:
+        recorded = latest_supervision(directory) is not None
+    added = logged_gpu_time(directory).micros - (state.gpu_micros or 0)
+    if recorded and added >= 0:
+        return AttemptCost(
+            cost=None, gpu_time=GPU_TIME.money(added), assumed=not ended.is_measured,
+            part=_part_of(directory),
+        )  # fmt: skip
+    if not ended.is_measured:
+        return AttemptCost(cost=None)
+    return AttemptCost(
+        cost=None, gpu_time=cost_at_most(gpu_rate(exact_gpus(gpus)), ended.elapsed_ns)
+    )
+
+
+def logged_gpu_time(directory: Path) -> Money:
+    """Return the GPU-hours of all attempts in a run's log."""
+    return gpu_time(derive_attempts(read_lives(directory)))
 
 
 def _part_of(directory: Path) -> RunPart | None:
@@ -169,12 +202,12 @@ class BookShare:
     Attributes:
         label: Begins the labels of the sweep's operations, which are ``<label>/<run>``.
         limit: The most that the sweep may commit; None for the limits of the book alone.
-        spent_micros: Returns the cost of the sweep's ended attempts.
+        spent_micros: Returns the cost of the sweep's ended attempts in a unit.
     """
 
     label: str
     limit: Money | None
-    spent_micros: Callable[[], int]
+    spent_micros: Callable[[Unit], int]
 
 
 class _BookGuard(BudgetGuard):
@@ -227,7 +260,7 @@ class _BookGuard(BudgetGuard):
         if limit is None:
             return asked
         limit = limit.as_kind(self.unit.kind)
-        spent = self.unit.money(self.share.spent_micros())
+        spent = self.unit.money(self.share.spent_micros(self.unit))
         held = sum((hold.amount for hold in self.own_holds()), self.unit.money(0))
         free = limit - spent - held
         if asked <= free:
@@ -274,10 +307,10 @@ def book_room(plan: SweepPlan, clock: Clock = SYSTEM) -> BookRoom:
         Refused: It can't be read or states no ceiling, or its currency is not that of the runs.
     """
     grid = plan.grid
-    share = BookShare(label=grid.name, limit=grid.ceiling, spent_micros=lambda: 0)
+    share = BookShare(label=grid.name, limit=grid.ceiling, spent_micros=lambda _: 0)
     guard = _open_share(grid.book, share, clock)
     unit = guard.unit
-    for run in plan.runs:
+    for run in plan.runs if unit != GPU_TIME else ():
         if run.entry.price is not None and run.entry.price.unit != unit:
             expected = f"a price in {unit}, as {shown_book(grid.book)} has"
             raise InvalidValue(f"price of {run.id}", str(run.entry.price.unit), expected)
@@ -286,17 +319,35 @@ def book_room(plan: SweepPlan, clock: Clock = SYSTEM) -> BookRoom:
     return BookRoom(book=shown_book(grid.book), room=room)
 
 
+def predicted_in(plan: SweepPlan, unit: Unit) -> Money | None:
+    """Return the predicted total of a sweep in the unit of its book; None if it is unknown."""
+    if unit == GPU_TIME:
+        times = [(gpu_rate(run.charged_gpus), run.prediction.ns) for run in plan.runs]
+        costs = [cost_at_most(rate, ns) for rate, ns in times if ns is not None]
+        return sum(costs, unit.money(0)) if len(costs) == len(times) else None
+    cost = plan.predicted_cost
+    return None if cost is None or cost.currency != unit.currency else cost.as_kind(unit.kind)
+
+
 def guard_of(manifest: SweepManifest, clock: Clock = SYSTEM) -> SweepGuard | None:
     """Return the guard of a sweep; None for one without a ceiling."""
     ceiling, book = manifest.about.get("ceiling"), manifest.about.get("book")
-    limit = Money.parse(ceiling, name="ceiling") if ceiling else None
+    limit = read_limit(ceiling) if ceiling else None
     if isinstance(book, str):
         share = BookShare(
             label=manifest.about["label"], limit=limit,
-            spent_micros=lambda: sum(state.cost_micros or 0 for state in manifest.states.values()),
+            spent_micros=partial(_spent_micros, manifest),
         )  # fmt: skip
         return SweepGuard(manifest.root, limit, clock, guard=_open_share(book, share, clock))
     return None if limit is None else SweepGuard(manifest.root, limit, clock)
+
+
+def _spent_micros(manifest: SweepManifest, unit: Unit) -> int:
+    """Return the cost of a sweep's ended attempts in the unit of its book."""
+    states = manifest.states.values()
+    if unit == GPU_TIME:
+        return sum(state.gpu_micros or 0 for state in states)
+    return sum(state.cost_micros or 0 for state in states)
 
 
 def check_same_log(manifest: SweepManifest, plan: SweepPlan, clock: Clock = SYSTEM) -> None:
@@ -342,6 +393,23 @@ class SweepGuard:
         """Whether it draws on a book."""
         return self._book is not None
 
+    @property
+    def unit(self) -> Unit:
+        """The unit of its holds and captures."""
+        return self.budget_guard.unit
+
+    def rate_of(self, run: PlannedRun) -> Rate | None:
+        """Return what a run costs per hour in the unit of the guard; None without a price.
+
+        A sweep's own log is stated without a kind, and takes the prices of either.
+        """
+        if self.unit == GPU_TIME:
+            return gpu_rate(run.charged_gpus)
+        rate = run.rate
+        if rate is None or rate.currency != self.unit.currency:
+            return rate
+        return self.unit.rate(rate.micros_per_hour)
+
     def label(self, run: str) -> str:
         """Return the label of a run's operations."""
         return run if self._book is None else f"{self._book.share.label}/{run}"
@@ -364,21 +432,28 @@ class SweepGuard:
         Without a prediction, the longest finished run is used. For a ``remote`` run the most that
         it may take is held, as this harness may detach.
         """
-        rate = run.rate
-        prediction = run.prediction
-        if prediction.cost is None:
+        rate, prediction = self.rate_of(run), run.prediction
+        assert rate is not None
+        if prediction.ns is not None:
+            prediction = replace(prediction, cost=self._predicted_cost(rate, prediction))
+        elif prediction.cost is None or self.unit == GPU_TIME:
             prediction = measured(rate, finished_ns)
         if remote:
             prediction = at_most(rate, prediction, run.entry.timeout)
-        cost = prediction.cost
-        assert rate is not None
-        assert cost is not None
+        assert prediction.cost is not None
+        cost = self.unit.money(prediction.cost.micros)
         terms = terms_of(rate, prediction.ns or 0)
         opening, least = cost + terms.cost(terms.notice.ns), max(cost, terms.least_opening())
         hold = self.budget_guard.authorize(
             self.label(run.id), opening, key=ticket, least_usd=min(least, opening), rate=rate
         )
         return self._leased(hold, terms)
+
+    def _predicted_cost(self, rate: Rate, prediction: Prediction) -> Money:
+        """Return the predicted cost in the unit of the guard."""
+        if prediction.cost is None or self.unit == GPU_TIME:
+            return cost_at_most(rate, prediction.ns or 0)
+        return prediction.cost
 
     def _leased(self, hold: Hold, terms: Terms) -> Leaseholder:
         """Return a lease of a hold; its times are elapsed, from 0 at the attempt's start."""
@@ -389,7 +464,7 @@ class SweepGuard:
 
     def join(self, run: PlannedRun, hold: str) -> Leaseholder | None:
         """Return the lease of a running attempt; None if its hold is settled already."""
-        rate, held = run.rate, self.held(hold)
+        rate, held = self.rate_of(run), self.held(hold)
         if rate is None or held is None:
             return None
         return self._leased(held, terms_of(rate, 0))
@@ -408,17 +483,34 @@ class SweepGuard:
 
         The hold is voided for an attempt that was not ``started`` and cost nothing.
         """
-        if not started and not priced.cost:
+        amount = self._amount(priced)
+        if not started and not amount:
             self.budget_guard.void(hold, "it could not be started")
             return priced
-        if priced.cost is None:
-            priced = replace(priced, cost=hold.amount, assumed=True)
+        if amount is None:
+            amount, priced = hold.amount, self._with(replace(priced, assumed=True), hold.amount)
         basis = "assumed" if priced.assumed else "measured"
         self.budget_guard.record_actual(
-            self.label(run), priced.cost, hold=hold, basis=basis, part=priced.part,
+            self.label(run), amount, hold=hold, basis=basis, part=priced.part,
             key=_capture_key(ticket) if self.is_shared else "",
         )  # fmt: skip
         return priced
+
+    def _amount(self, priced: AttemptCost) -> Money | None:
+        """Return what an attempt cost in the unit of the guard; None if that is unknown."""
+        if self.unit == GPU_TIME:
+            return priced.gpu_time
+        return None if priced.cost is None else self.unit.money(priced.cost.micros)
+
+    def _with(self, priced: AttemptCost, amount: Money) -> AttemptCost:
+        """Return an attempt with another amount in the unit of the guard."""
+        if self.unit == GPU_TIME:
+            return replace(priced, gpu_time=amount)
+        return replace(priced, cost=amount)
+
+    def correct(self, run: str, more: Money) -> None:
+        """Add to the cost of a run what its log has gained since its capture."""
+        self.budget_guard.correct(self.label(run), more.amount, LATE)
 
     def as_captured(self, priced: AttemptCost, ticket: str) -> AttemptCost:
         """Return the cost that a book has for an attempt, if it was captured before."""
@@ -427,7 +519,7 @@ class SweepGuard:
         found = self._book.log.look(lambda books: books.grant(_capture_key(ticket)))
         if not isinstance(found, Captured):
             return priced
-        return replace(priced, cost=Money(micros_of(found.actual), found.currency))
+        return self._with(priced, self.unit.money(micros_of(found.actual)))
 
     def void_unused(self, used: Collection[str]) -> None:
         """Void holds whose runs were never started."""

@@ -67,11 +67,11 @@ def start(plan: SweepPlan, output_dir: Path | None, options: SweepOptions) -> Re
         InvalidValue, InvalidGrid: It cannot be started; nothing was written.
         SweepNotRecorded, EngineBroken, Refused: It could not continue, or its book can't be used.
     """
-    check_predictable(plan, finished=False)
+    # Refuses a book that can't be used.
+    unit = book_room(plan, options.clock).room.unit if plan.grid.book else None
+    check_predictable(plan, finished=False, unit=unit)
     root = root_for(plan, output_dir, options.clock.wall_ns())
     engines = _engines(plan, root, options)
-    if plan.grid.book:
-        book_room(plan, options.clock)  # refuses a book that can't be used
     environ = inherited_environment()
     cwd = Path(plan.grid.work_dir or Path.cwd()).expanduser().absolute()
     make_private(root)
@@ -100,11 +100,10 @@ def resume(root: Path, options: SweepOptions, *, grid: Path | None, retry_failed
         manifest = read_manifest(root, options.clock)
         environ = inherited_environment()
         stated = plan_file(grid or Path(manifest.about["grid_path"]))
-        check_predictable(stated, finished=bool(manifest.elapsed_of("completed")))
+        unit = book_room(stated, options.clock).room.unit if stated.grid.book else None
+        check_predictable(stated, finished=bool(manifest.elapsed_of("completed")), unit=unit)
         engines = _engines(stated, root, options)
         check_same_log(manifest, stated, options.clock)
-        if stated.grid.book:
-            book_room(stated, options.clock)
         plan, removed = match_plan(stated, manifest, environ)
         tasks = Tasks(plan, root, Path(manifest.about["work_dir"]), environ)
         with _harness(tasks, manifest, engines, options) as harness:

@@ -28,6 +28,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         cost_micros: What the attempt cost, in millionths of ``currency``.
         logged_micros: The total of the run's log at that time; None where it has none.
         kind: Of the cost: ``cash`` or ``showback``; "" for that of the sweep's price.
+        gpu_micros: Millionths of the GPU-hours that a book counted for it; None for another book.
         hold: The id of the hold that pays for it.
         corrects: Whether it only adds to the cost of an attempt that has ended.
     """
@@ -45,6 +46,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     logged_micros: Int64 | None = None
     currency: str = ""
     kind: Kind | Literal[""] = ""
+    gpu_micros: Int64 | None = None
     hold: str = ""
     corrects: bool = False
 
@@ -58,6 +60,7 @@ class RunState:
         cost_micros: Total of all attempts so far; None where none had a price.
         logged_micros: The total of its log when last recorded.
         kind: Of the cost, where its log states it; else "".
+        gpu_micros: Total of the GPU-hours that a book counted; None for another book.
         elapsed_ns: Total run time of all attempts.
     """
 
@@ -73,6 +76,7 @@ class RunState:
     logged_micros: int | None = None
     currency: str = ""
     kind: Kind | Literal[""] = ""
+    gpu_micros: int | None = None
     hold: str = ""
     command: list[str] = field(default_factory=list)
     env: dict[str, str] = field(default_factory=dict)
@@ -99,6 +103,8 @@ class RunState:
     def _add_cost(self, event: Event) -> None:
         if event.logged_micros is not None:
             self.logged_micros = event.logged_micros
+        if event.gpu_micros is not None:
+            self.gpu_micros = (self.gpu_micros or 0) + event.gpu_micros
         if event.cost_micros is not None:
             self.cost_micros = (self.cost_micros or 0) + event.cost_micros
             self.currency, self.kind = event.currency, event.kind or self.kind

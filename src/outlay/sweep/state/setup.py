@@ -23,6 +23,8 @@ from outlay.sweep.errors import InvalidGrid, NotASweep, SweepInUse
 from outlay.sweep.plan.launch import LOG_NAME, overrides_of
 from outlay.sweep.plan.plan import PlannedRun, SweepPlan
 from outlay.sweep.state.manifest import NAME, ManifestRun, SweepManifest, instant_text
+from outlay.units import Money, Unit
+from outlay.units.money import GPU_TIME
 
 # The lock: one harness per sweep, released when its process ends.
 
@@ -157,36 +159,54 @@ def unfinished_runs(
     return [run for run in plan.runs if manifest.state(run.id).status in statuses]
 
 
-def check_predictable(plan: SweepPlan, *, finished: bool) -> None:
+def check_predictable(plan: SweepPlan, *, finished: bool, unit: Unit | None = None) -> None:
     """Check that under a ceiling every run's cost can be predicted.
+
+    ``unit`` is that of the sweep's book. One of GPU-hours needs no price, but the number of GPUs.
 
     Raises:
         InvalidGrid: Some cannot, or cash and showback are mixed; names all of them.
     """
-    ceiling = plan.grid.ceiling
     if not plan.grid.is_guarded:
         return
     findings = []
     for run in plan.runs:
-        rate = run.rate
-        if rate is None:
-            problem = 'no price to predict its cost from; add `price: "1.50 USD/h"`'
-        elif ceiling is not None and rate.currency != ceiling.currency:
-            problem = f"priced in {rate.currency}, and the ceiling is in {ceiling.currency}"
-        elif run.prediction.cost is None and not finished:
-            problem = (
-                "its duration is unknown; add `timeout`, or a budget with `max_minutes` or "
-                f"`{cost_in(rate.currency).key}`"
-            )
+        if unit == GPU_TIME:
+            problem = _gpu_time_problem(run, finished=finished)
         else:
-            continue
-        findings.append(Finding(source=plan.grid.source, message=f"{run.id}: {problem}"))
+            problem = _cost_problem(run, plan.grid.ceiling, finished=finished)
+        if problem:
+            findings.append(Finding(source=plan.grid.source, message=f"{run.id}: {problem}"))
     kinds = {run.entry.price.kind for run in plan.runs if run.entry.price is not None}
-    if len(kinds) > 1:
+    if len(kinds) > 1 and unit != GPU_TIME:
         message = "one ceiling cannot hold both cash and showback; give each a sweep of its own"
         findings.append(Finding(source=plan.grid.source, message=message))
     if findings:
         raise InvalidGrid(findings)
+
+
+def _cost_problem(run: PlannedRun, ceiling: Money | None, *, finished: bool) -> str:
+    """Return why a run's cost cannot be predicted; "" if it can."""
+    rate = run.rate
+    if rate is None:
+        return 'no price to predict its cost from; add `price: "1.50 USD/h"`'
+    if ceiling is not None and rate.currency != ceiling.currency:
+        return f"priced in {rate.currency}, and the ceiling is in {ceiling.currency}"
+    if run.prediction.cost is None and not finished:
+        return (
+            "its duration is unknown; add `timeout`, or a budget with `max_minutes` or "
+            f"`{cost_in(rate.currency).key}`"
+        )
+    return ""
+
+
+def _gpu_time_problem(run: PlannedRun, *, finished: bool) -> str:
+    """Return why a run's GPU-hours cannot be predicted; "" if they can."""
+    if not run.states_gpus:
+        return "its GPUs are not stated, and its book counts GPU-hours; add `gpus: 8`"
+    if run.prediction.ns is None and not finished:
+        return "its duration is unknown; add `timeout`, or a budget with `max_minutes`"
+    return ""
 
 
 def _about(plan: SweepPlan, environ: Mapping[str, str], now_ns: int, cwd: Path) -> dict[str, Any]:
