@@ -632,6 +632,8 @@ def _overruns(books: Books, line: Held | Extended, payer: Payer, day: str) -> It
                 f"it should have been refused: {scope} came to {amount_of(total)} {line.currency} "
                 f"of {min(limits)}"
             )
+    if books.limited and not _is_limited(books, line.ts, payer, day):
+        yield f"it should have been refused: no limit applied to {_who(payer)}"
 
 
 def _fitting(books: Books, moment: Moment, asked: Request, least: Money | None) -> Money:
@@ -640,7 +642,7 @@ def _fitting(books: Books, moment: Moment, asked: Request, least: Money | None) 
     Rentals count their cost by now.
     """
     at_ns, ceilings = moment.wall_ns, moment.ceilings
-    if books.limited and not _is_limited(books, moment.ts, asked):
+    if books.limited and not _is_limited(books, moment.ts, asked.payer, asked.day):
         raise BudgetGuardExceeded(
             f"no limit applies to {_who(asked.payer)}: somebody has to set one"
         )
@@ -653,10 +655,10 @@ def _fitting(books: Books, moment: Moment, asked: Request, least: Money | None) 
     return asked.amount
 
 
-def _is_limited(books: Books, ts: str, asked: Request) -> bool:
-    """Return whether a limit that lines of the log set applies to a request."""
+def _is_limited(books: Books, ts: str, payer: Payer, day: str) -> bool:
+    """Return whether a limit that lines of the log set applies to a payer's money."""
     policy = Ceilings(whole=None, scoped=(books.limits(ts),), unit=books.unit)
-    scopes = all_scopes_of(asked.payer, asked.day)
+    scopes = all_scopes_of(payer, day)
     return any(one.refuses for scope in scopes for one in policy.of(scope))
 
 
