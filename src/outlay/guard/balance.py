@@ -49,6 +49,7 @@ from outlay.guard.scopes import (
     ScopePattern,
     all_scopes_of,
     lab_of,
+    patterns_of,
     read_of,
     scopes_of,
 )
@@ -416,6 +417,7 @@ class Books:
         self.offline_ns = state.offline_ns
         self._opened = state.opened
         self._noted = state.noted
+        self._in_force: tuple[tuple[int, str], dict[ScopePattern, Limit]] = ((0, ""), {})
 
         def table(name: str) -> RowTable[Any]:
             return RowTable(name, _DECODERS[name], kept)
@@ -508,16 +510,20 @@ class Books:
         """Return the scopes in which money was held or spent, without their periods."""
         return [Scope(read_of(of), name) for of, period, name in self.totals() if not period]
 
-    def limits(self, ts: str) -> dict[ScopePattern, Limit]:
+    def limits(self, ts: str) -> Mapping[ScopePattern, Limit]:
         """Return the limits that lines of the log set, as in force at a time."""
-        rows = (row.at(ts) for _, row in self._limits.items())
-        return {
-            line.pattern: Limit(
-                self.unit.money(micros_of(line.limit)), line.enforce == "refuse", line.by
-            )
-            for line in rows
-            if line is not None and line.limit is not None
-        }
+        known = (self.limited, ts)
+        if self._in_force[0] != known:
+            rows = (row.at(ts) for _, row in self._limits.items())
+            found = {
+                line.pattern: Limit(
+                    self.unit.money(micros_of(line.limit)), line.enforce == "refuse", line.by
+                )
+                for line in rows
+                if line is not None and line.limit is not None
+            }
+            self._in_force = (known, found)
+        return self._in_force[1]
 
     def limit_lines(self) -> list[LimitRow]:
         """Return the lines that set the present limits, and those that will again."""
@@ -665,10 +671,10 @@ class Books:
     def _add_to_scopes(
         self, payer: Payer, day: str, *, captured: int = 0, held: int = 0, rate: int = 0
     ) -> None:
+        totals = self._totals
         for key in _scope_keys(payer, day):
-            was = self._totals.get(key) or _NOTHING
-            now = Totals(was.captured + captured, was.held + held, was.rate + rate)
-            self._totals.put(key, now)
+            spent, open_, per_hour = totals.get(key) or _NOTHING
+            totals.put(key, Totals(spent + captured, open_ + held, per_hour + rate))
 
     def _open_hold(self, line: Held) -> None:
         if self.is_open(line.hold) or self.resolution(line.hold) is not None:
@@ -693,8 +699,11 @@ class Books:
             if (before := table.get(hold.id)) is not None:
                 table.put(hold.id, before._replace(hold=hold))
 
-    def _resolve(self, hold: Hold, how: str) -> None:
-        self._add_to_scopes(hold.payer, hold.day, held=-hold.amount.micros, rate=-hold.rate)
+    def _resolve(self, hold: Hold, how: str, *, captured: int = 0) -> None:
+        """Resolve a hold; ``captured`` is what was spent, if that counts where the hold did."""
+        self._add_to_scopes(
+            hold.payer, hold.day, captured=captured, held=-hold.amount.micros, rate=-hold.rate
+        )
         self._open.put(hold.id, None)
         self._resolved.put(hold.id, how)
         if hold.rental is not None:
@@ -704,16 +713,20 @@ class Books:
             self._drop_resolved(queue + hold.op_label)
 
     def _capture(self, line: Captured) -> None:
-        payer = line.payer
-        if line.hold:  # its day counted when it was opened, unless by a simple line
-            hold = self.hold(line.hold)
-            payer = hold.payer._replace(lab=line.lab)
-            self._resolve(hold, f"captured at {line.ts}")
-            if self._rentals.get(line.hold) is not None:
-                self._paid_for.put(line.hold, micros_of(line.actual))
-        else:
+        if not line.hold:
             self._advance_day(line.day)
-        self._add_spend(line, payer, line.day)
+            self._add_spend(line, line.payer, line.day)
+            return
+        # Its day counted when it was opened, unless by a simple line.
+        hold, actual = self.hold(line.hold), micros_of(line.actual)
+        if self._rentals.get(line.hold) is not None:
+            self._paid_for.put(line.hold, actual)
+        if (line.lab, line.day) == (hold.lab, hold.day):
+            self._resolve(hold, f"captured at {line.ts}", captured=actual)
+            self._paid.put(line.op_label, Paid(hold.payer, line.day))
+        else:
+            self._resolve(hold, f"captured at {line.ts}")
+            self._add_spend(line, hold.payer._replace(lab=line.lab), line.day)
 
     def _add_spend(self, line: Captured | Simple, payer: Payer, day: str) -> None:
         self._add_to_scopes(payer, day, captured=micros_of(line.actual))
@@ -863,31 +876,40 @@ class Ceilings:
             unit=self.unit,
         )
 
+    def on(self, payer: Payer, day: str) -> tuple[tuple[Scope, Limit], ...]:
+        """Return the limits of every scope in which money of a payer and a day counts."""
+        scopes = all_scopes_of(payer, day) if self.scoped else _plain_scopes_of(payer.lab, day)
+        return tuple((scope, limit) for scope in scopes for limit in self.of(scope))
+
     def of(self, scope: Scope) -> tuple[Limit, ...]:
         """Return the tightest limit of a scope that refuses, and one that warns before it."""
-        found = [Limit(amount) for amount in self._plain(scope) if amount is not None]
+        own, each = patterns_of(scope)
+        plain = self._plain(own)
+        found = [] if plain is None else [Limit(plain)]
         for limits in self.scoped:
-            own = ScopePattern.of_scope(scope)
-            limit = limits.get(own) or (scope.name and limits.get(own._replace(name=EACH)))
-            found += [limit] if limit else []
+            if limit := limits.get(own) or limits.get(each):
+                found.append(limit)
+        if len(found) < 2:
+            return tuple(found)
         refusing = min((x for x in found if x.refuses), key=_amount, default=None)
         warning = min((x for x in found if not x.refuses), key=_amount, default=None)
         if refusing and warning and warning.amount >= refusing.amount:
             warning = None
         return tuple(limit for limit in (refusing, warning) if limit is not None)
 
-    def _plain(self, scope: Scope) -> tuple[Money | None, ...]:
-        match scope.of, scope.period_kind:
-            case "whole", "":
-                return (self.whole,)
-            case "whole", "day":
-                return (self.day,)
-            case "whole", "month":
-                return (self.month,)
-            case "lab", "" if self.labs:
-                return (self.labs.get(scope.name, self.unit.money(0)),)
-            case _:
-                return ()
+    def _plain(self, pattern: ScopePattern) -> Money | None:
+        of, name, period = pattern
+        if of == "whole":
+            return {"": self.whole, "day": self.day, "month": self.month}.get(period)
+        if of == "lab" and not period and self.labs:
+            return self.labs.get(name, self.unit.money(0))
+        return None
+
+
+@lru_cache(maxsize=1024)
+def _plain_scopes_of(lab: str, day: str) -> tuple[Scope, ...]:
+    """Return the scopes of a lab and a day that have a limit without a pattern."""
+    return (WHOLE, Scope("lab", lab), Scope("whole", "", day), Scope("whole", "", day[:7]))
 
 
 def _tighter(a: Money | None, b: Money | None) -> Money | None:
@@ -919,9 +941,9 @@ class ScopeStanding:
 
 
 def standings_of(
-    books: Books, ceilings: Ceilings, scopes: Iterable[Scope], *, at_ns: int
+    books: Books, limits: Iterable[tuple[Scope, Limit]], *, at_ns: int
 ) -> tuple[ScopeStanding, ...]:
-    """Return the standings of the scopes that have a limit, with rentals' cost at ``at_ns``."""
+    """Return the standings of limited scopes, with rentals' cost at ``at_ns``."""
     return tuple(
         ScopeStanding(
             scope=scope,
@@ -930,8 +952,7 @@ def standings_of(
             held=limit.amount.unit.money(books.held(scope, at_ns=at_ns)),
             refuses=limit.refuses,
         )
-        for scope in scopes
-        for limit in ceilings.of(scope)
+        for scope, limit in limits
     )
 
 
@@ -946,10 +967,10 @@ class Request:
 
 
 def shortfalls(
-    books: Books, ceilings: Ceilings, asked: Request, *, at_ns: int
+    books: Books, limits: Iterable[tuple[Scope, Limit]], asked: Request, *, at_ns: int
 ) -> tuple[ScopeStanding, ...]:
-    """Return every scope in which a request does not fit; empty means allowed."""
-    rows = standings_of(books, ceilings, all_scopes_of(asked.payer, asked.day), at_ns=at_ns)
+    """Return every limited scope in which a request does not fit; empty means allowed."""
+    rows = standings_of(books, limits, at_ns=at_ns)
     return tuple(row for row in rows if row.refuses and _asked_in(row, asked) > row.remaining)
 
 
@@ -963,7 +984,8 @@ def _asked_in(row: ScopeStanding, asked: Request) -> Money:
 
 def room(books: Books, ceilings: Ceilings, payer: Payer, day: str, *, at_ns: int) -> Money:
     """Return how much more can be held: the remainder of the tightest scope."""
-    rows = standings_of(books, ceilings, scopes_of(payer, day), at_ns=at_ns)
+    limits = ((scope, limit) for scope, limit in ceilings.on(payer, day) if scope.period != HOUR)
+    rows = standings_of(books, limits, at_ns=at_ns)
     most = ceilings.unit.money(LARGEST * MICROS)
     return min((row.remaining for row in rows if row.refuses), default=most)
 
@@ -980,7 +1002,8 @@ def standings(
     scopes = [Scope("whole", "", periods[0]), *others]
     scopes += [Scope("whole", "", period) for period in periods[1:]]
     scopes += [one._replace(period=period) for one in others for period in periods[1:]]
-    return standings_of(books, ceilings, scopes, at_ns=at_ns)
+    limits = ((scope, limit) for scope in scopes for limit in ceilings.of(scope))
+    return standings_of(books, limits, at_ns=at_ns)
 
 
 def _place(scope: Scope) -> tuple[int, str]:
