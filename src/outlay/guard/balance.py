@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from types import MappingProxyType
 from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar, assert_never
 
 import msgspec
@@ -280,6 +281,18 @@ class LimitRow(NamedTuple):
         return self.lasting
 
 
+_NEVER: Final = "~"  # after every time
+
+
+class _Policy(NamedTuple):
+    """The limits that so many lines set, as in force from a time to before another."""
+
+    lines: int = 0
+    since: str = ""
+    until: str = _NEVER
+    limits: Mapping[ScopePattern, Limit] = MappingProxyType({})
+
+
 # Tables of the fold: the rows changed here, over rows that are kept elsewhere.
 
 V = TypeVar("V")
@@ -417,7 +430,7 @@ class Books:
         self.offline_ns = state.offline_ns
         self._opened = state.opened
         self._noted = state.noted
-        self._in_force: tuple[tuple[int, str], dict[ScopePattern, Limit]] = ((0, ""), {})
+        self._policy = _Policy()  # of the last decision
 
         def table(name: str) -> RowTable[Any]:
             return RowTable(name, _DECODERS[name], kept)
@@ -512,18 +525,22 @@ class Books:
 
     def limits(self, ts: str) -> Mapping[ScopePattern, Limit]:
         """Return the limits that lines of the log set, as in force at a time."""
-        known = (self.limited, ts)
-        if self._in_force[0] != known:
-            rows = (row.at(ts) for _, row in self._limits.items())
-            found = {
-                line.pattern: Limit(
-                    self.unit.money(micros_of(line.limit)), line.enforce == "refuse", line.by
-                )
-                for line in rows
-                if line is not None and line.limit is not None
-            }
-            self._in_force = (known, found)
-        return self._in_force[1]
+        known = self._policy
+        if known.lines != self.limited or not known.since <= ts < known.until:
+            self._policy = known = self._policy_at(ts)
+        return known.limits
+
+    def _policy_at(self, ts: str) -> _Policy:
+        rows = [row for _, row in self._limits.items()]
+        ends = [row.passing.until for row in rows if row.passing and ts < row.passing.until]
+        limits = {
+            line.pattern: Limit(
+                self.unit.money(micros_of(line.limit)), line.enforce == "refuse", line.by
+            )
+            for line in (row.at(ts) for row in rows)
+            if line is not None and line.limit is not None
+        }
+        return _Policy(self.limited, ts, min(ends, default=_NEVER), limits)
 
     def limit_lines(self) -> list[LimitRow]:
         """Return the lines that set the present limits, and those that will again."""
