@@ -137,7 +137,7 @@ def filled(team: TeamDatabase, lines: int) -> str:
                 after = linked.after
         head = Head(after.link.covered + 1, after.link.hash)
         head_path(path).write_bytes(encode_slot(head))
-        import_file(path, team.log(url))
+        import_file(path, team.log(team.owner_url(url.rpartition("=")[2])))  # Only owners can.
     return url
 
 

@@ -3,15 +3,18 @@
 Run: python benchmarks/team_storm.py [CLIENTS OPERATIONS FAULTS]
 
 Needs root, Debian's PostgreSQL and iproute2. The hosts are network namespaces, each with an outlay
-home of its own. Clients authorise, extend, record and void at random. Now and then one is killed
-with SIGKILL and another goes on in its place. So many times each: the one that holds the book's
-lock is killed; it is stopped with SIGSTOP for longer than it may hold the lock; the server is
-stopped at once and started again; the link of a host is cut and mended.
+home of its own. Clients log in as users of two teams, or as a service that acts for two of them,
+and authorise, extend, record and void at random. Now and then one is killed with SIGKILL and
+another goes on in its place. So many times each: the one that holds the book's lock is killed; it
+is stopped with SIGSTOP for longer than it may hold the lock; the server is stopped at once and
+started again; the link of a host is cut and mended; an owner lowers a limit below what is held and
+raises it again; he sets another for a moment, which ends.
 
 Before it asks, a client writes down what it will ask, with a key of its own, and afterwards the
 answer. Both are on the disk before it goes on. In the end the book is exported, and its lines are
-counted by plain arithmetic here: nothing may be above a limit after any line, nothing answered may
-be missing, nothing may be there twice or without having been asked for; else it exits with 1.
+counted by plain arithmetic here: nothing may be granted above a limit in force at its line, nothing
+answered may be missing, nothing may be there twice or without having been asked for, and the
+database may refuse nothing that a client's own decision granted; else it exits with 1.
 """
 
 from __future__ import annotations
@@ -39,18 +42,18 @@ import psycopg
 
 from foster_parent import die_with_parent
 from network import Host, hosts
+from outlay.clock import SYSTEM
+from outlay.errors import InvalidValue
 from outlay.guard.budget_guard import BudgetGuard
-from outlay.guard.errors import (
-    BudgetGuardExceeded,
-    HoldResolved,
-    SpendLogAltered,
-    SpendLogUnusable,
-)
+from outlay.guard.ceilings import LimitChange
+from outlay.guard.entries import timestamp
+from outlay.guard.errors import BudgetGuardExceeded, SpendLogAltered, SpendLogUnusable
+from outlay.guard.scopes import ScopePattern
 from outlay.guard.spend_log import FileSpendLog
 from outlay.team import PostgresSpendLog, PostgresUrl
 from outlay.team.session import Patience
 from outlay.team.transfer import export_book
-from outlay.units import Money
+from outlay.units import Money, Rate
 from postgres import PostgresServer, TeamDatabase
 
 CLIENTS, OPERATIONS, FAULTS = 32, 300, 5
@@ -65,8 +68,11 @@ NETWORK = {
 LONGEST_S = 2 * (3 * PATIENCE.lock + 5 * NETWORK_S + 2 * CONNECT_S + PATIENCE.away)
 """Of one call: twice begun, once begun again, and asked for its line, each over a dying network."""
 MARGIN_S = 30  # of a machine with more processes than cores
-KEYED = frozenset({"hold", "capture"})
-"""What has a key in its line, and so can be asked again after a client's death."""
+DISAGREEMENTS = (
+    "exceeds the limit", "no limit applies", "may not act", "is not in team", "is not today",
+    "is not of user", "is not that of the database",
+)  # fmt: skip
+"""What the database says of a line that the client should not have decided to write."""
 
 Line = dict[str, Any]
 
@@ -75,46 +81,55 @@ Line = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Scope:
-    """One kind of limit.
+class Person:
+    """Who a client is: its login, and for whom that acts."""
 
-    Attributes:
-        of: The member of the scope in which a hold's line counts.
-        share: The part of the whole that a member may spend.
-    """
-
-    name: str
-    of: Callable[[Line], str]
-    share: Callable[[str], float]
+    login: str
+    acts_for: str = ""
 
 
-SCOPES = (
-    Scope("whole", lambda _: "", lambda _: 1.0),
-    Scope("lab", lambda line: str(line["lab"]), lambda lab: 0.1 + 0.2 * LABS.index(lab)),
-    Scope("day", lambda line: str(line["day"]), lambda _: 0.9),
-)
+TEAMS = {"ada": "vision", "ben": "vision", "cem": "audio", "dee": "audio"}
+ROBOT = "robot"
+PEOPLE = (*map(Person, TEAMS), Person(ROBOT, "ada"), Person(ROBOT, "cem"))
+DAY = ScopePattern("whole", "", "day")
+SHARES = {
+    DAY: 1.0,
+    ScopePattern("team", "vision", "month"): 0.4,
+    ScopePattern("user", "ben", "day"): 0.15,
+    ScopePattern("user", "*", "month"): 0.4,
+    ScopePattern("lab", "02"): 0.25,
+    ScopePattern("whole", "", "hour"): 2.0,
+}
+"""The limits of a storm, as parts of what may be spent in all."""
 MICROS_OF_ONE = 150_000  # per operation: about half of what is asked for
+MOMENT_NS = 10**9
+REFUSED_S = 0.25
+"""How long a client waits after a refusal: a limit that ends refuses a part of the storm only."""
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """The limits of a storm; those of every scope follow from the whole."""
+class Owner:
+    """Sets the limits, each with a key."""
 
-    whole: int
+    def __init__(self, url: str, whole: int) -> None:
+        self._guard = BudgetGuard(None, url, environ={})
+        self._whole = whole
+        self.asked: list[Line] = []
 
-    def of(self, scope: Scope, member: str) -> int:
-        """Return what a member of a scope may spend, in micro-units."""
-        return round(self.whole * scope.share(member))
+    def set_all(self) -> None:
+        """Set every limit to what it is but for the faults."""
+        for pattern, share in SHARES.items():
+            self.set(pattern, round(self._whole * share))
 
-    def guard(self, url: str) -> BudgetGuard:
-        """Return a guard with these limits."""
-        _, lab, day = SCOPES
-        log = PostgresSpendLog(PostgresUrl.parse(url), patience=PATIENCE)
-        caps = {name: str(Money(self.of(lab, name))) for name in LABS}
-        return BudgetGuard(
-            str(Money(self.whole)), url, caps=caps, day_usd=str(Money(self.of(day, ""))),
-            environ={}, log=log,
-        )  # fmt: skip
+    def set(self, pattern: ScopePattern, micros: int, until: str = "") -> None:
+        """Set one."""
+        key = f"limit-{len(self.asked)}"
+        change = LimitChange(pattern=pattern, amount=Money(micros), until=until)
+        self._guard.set_limit(change, "storm", key=key)
+        self.asked.append({"key": key, "act": "limit", "hold": ""})
+
+    def committed(self) -> int:
+        """Return what is spent and held."""
+        return round(self._guard.committed * 1_000_000)
 
 
 # -- a client --------------------------------------------------------------------------------------
@@ -143,6 +158,11 @@ class Place:
     number: int
     host: Host
     directory: Path
+
+    @property
+    def person(self) -> Person:
+        """Who it is."""
+        return PEOPLE[self.number % len(PEOPLE)]
 
     @property
     def asked(self) -> Path:
@@ -189,43 +209,44 @@ class Client:
         if not again:
             self._asked.write(request)
         answer = {"key": request["key"], "act": request["act"], "hold": request["hold"]}
-        if again and request["act"] == "extend":
-            answer |= {"came": "unknown", "slowest_s": 0}
-        else:
-            answer |= self._ask(request)
+        answer |= self._ask(request)
         if (request["act"], answer["came"]) == ("hold", "done"):
             self._mine[answer["hold"]] = request["micros"]
         self._answered.write(answer)
         self.done += 1
-        os.write(self._tell, b".")
+        is_refused = any(scope.startswith("day ") for scope in answer.get("by", ()))
+        os.write(self._tell, b".-" if is_refused else b".")
+        if answer["came"] == "refused":
+            SYSTEM.sleep(REFUSED_S)
 
     def _request(self) -> Line:
         number = self.done
         act = self._chance.choice(["hold", "hold", "extend", "capture", "void"])
         act = act if self._mine else "hold"
-        micros = self._chance.randrange(1, 200) * 10_000 + number  # Unlike any other of this hold.
+        micros = self._chance.randrange(1, 200) * 10_000 + number
         hold = "" if act == "hold" else self._chance.choice(list(self._mine))
         if act in ("capture", "void"):
             micros = self._mine.pop(hold) // 2
         lab = self._chance.choice(LABS)
         key = f"{self._place.number}-{number}"
-        return {"key": key, "act": act, "hold": hold, "micros": micros, "lab": lab}
+        rate = self._chance.choice([0, self._chance.randrange(1, 20)])
+        return {"key": key, "act": act, "hold": hold, "micros": micros, "lab": lab, "rate": rate}
 
     def _ask(self, request: Line) -> Line:
         slowest_s = 0.0
         while True:
-            begun = time.monotonic()
+            begun, came = time.monotonic(), Line()
             try:
                 came = {"came": "done", "hold": self._do(request)}
-            except BudgetGuardExceeded:
-                came = {"came": "refused"}
-            except HoldResolved:  # by the same request, whose answer was lost
-                came = {"came": "done"}
+            except BudgetGuardExceeded as refused:
+                parts = [part for part in str(refused).split("; ") if " asked > " in part]
+                came = {"came": "refused", "by": [part.partition(":")[0] for part in parts]}
             except SpendLogAltered:
                 raise
-            except SpendLogUnusable:
+            except SpendLogUnusable as error:
+                if any(text in error.problem for text in DISAGREEMENTS):
+                    raise
                 os.write(self._tell, b"!")
-                came = {"came": "unknown"} if request["act"] == "extend" else {}
             slowest_s = max(slowest_s, time.monotonic() - begun)
             if came:
                 return came | {"slowest_s": slowest_s}
@@ -234,23 +255,27 @@ class Client:
         hold, amount, key = request["hold"], Money(request["micros"]), request["key"]
         match request["act"]:
             case "hold":
-                return self._guard.authorize(f"lab{request['lab']}-storm", amount, key=key).id
+                rate = Rate.parse(f"{request['rate']} USD/h") if request["rate"] else None
+                label = f"lab{request['lab']}-storm"
+                return self._guard.authorize(label, amount, key=key, rate=rate).id
             case "extend":
-                self._guard.extend(hold, amount)
+                self._guard.extend(hold, amount, key=key)
             case "capture":
                 self._guard.record_actual("storm", amount, hold=hold, key=key)
             case "void":
-                self._guard.void(hold, "not needed")
+                self._guard.void(hold, "not needed", key=key)
             case act:
                 raise AssertionError(act)
         return str(hold)
 
 
-def work(place: Place, url: str, limits: Limits, operations: int, tell: int) -> None:
+def work(place: Place, url: str, operations: int, tell: int) -> None:
     """Be a client on its host until all is answered."""
     place.host.enter()
     os.environ["OUTLAY_HOME"] = str(place.directory / place.host.name)
-    client = Client(place, limits.guard(url), tell)
+    log = PostgresSpendLog(PostgresUrl.parse(url), patience=PATIENCE)
+    guard = BudgetGuard(None, url, user=place.person.acts_for, environ={}, log=log)
+    client = Client(place, guard, tell)
     while client.done < operations:
         client.step()
 
@@ -274,25 +299,28 @@ class Storm:
     team: TeamDatabase
     directory: Path
     hosts: list[Host]
-    limits: Limits
+    owner: Owner
+    book: str
     operations: int
-    book: str = ""
     done: Counter[str] = field(default_factory=Counter)  # faults
     answers: Counter[int] = field(default_factory=Counter)  # by client
     troubles: Counter[str] = field(default_factory=Counter)  # by host
+    refusals: int = 0  # by the limit of the whole day
     stopped_s: Counter[int] = field(default_factory=Counter)  # by client
     workers: dict[int, Worker] = field(default_factory=dict)  # by client
 
     def __post_init__(self) -> None:
         self.chance = random.Random(self.operations)
         self.selector = selectors.DefaultSelector()
-        self.book = self.team.new_book()
 
     def run(self, clients: int, faults: int) -> None:
         """Run until all is answered, with the faults on the way."""
+        self.owner.set_all()
         for number in range(clients):
             self._start(Place(number, self.hosts[number % len(self.hosts)], self.directory))
-        acts = [self.kill_holder, self.stop_holder, self.restart, self.cut] * faults
+        acts = [
+            self.kill_holder, self.stop_holder, self.restart, self.cut, self.lower, self.tighten,
+        ] * faults  # fmt: skip
         self.chance.shuffle(acts)
         total = clients * self.operations
         for number, act in enumerate(acts, 1):
@@ -306,7 +334,9 @@ class Storm:
         """Return the URL of the book for one client."""
         options = {"application_name": place.name} | NETWORK
         words = "&".join(f"{name}={value}" for name, value in options.items())
-        return f"{self.book.replace('@127.0.0.1:', f'@{place.host.gateway}:')}&{words}"
+        server, login = self.team.server, place.person.login
+        url = server.url(self.team.name, login, login)
+        return f"{url.replace('@127.0.0.1:', f'@{place.host.gateway}:')}?book={self.book}&{words}"
 
     def _start(self, place: Place) -> None:
         reading, writing = os.pipe()
@@ -314,7 +344,7 @@ class Storm:
         if not pid:
             try:
                 die_with_parent()
-                work(place, self.url(place), self.limits, self.operations, writing)
+                work(place, self.url(place), self.operations, writing)
                 os._exit(0)
             except BaseException as error:  # noqa: BLE001 - the last chance to say it
                 os.write(2, f"{place.name}: {type(error).__name__}: {error}\n".encode())
@@ -335,6 +365,7 @@ class Storm:
         if said := os.read(worker.reading, 65_536):
             self.answers[place.number] += said.count(b".")
             self.troubles[place.host.name] += said.count(b"!")
+            self.refusals += said.count(b"-")
             if self.chance.randrange(KILLED_EVERY) == 0:
                 os.kill(worker.pid, signal.SIGKILL)
                 self.done["kill"] += 1
@@ -381,6 +412,26 @@ class Storm:
         self._go_on(lambda place: place.host is not host)
         host.restore()
         self.done["cut link"] += self.troubles[host.name] > before
+
+    def lower(self) -> None:
+        """Lower the day's limit below what is held until it has refused something."""
+        self.owner.set(DAY, self.owner.committed() // 4)
+        before = self.refusals
+        self._pump(lambda: self.refusals > before)
+        self.owner.set_all()
+        self.done["lowered limit"] += self.refusals > before
+
+    def tighten(self) -> None:
+        """Let a lower limit be in force for a moment, and wait until it has ended."""
+        end_ns = SYSTEM.wall_ns() + MOMENT_NS
+        try:
+            self.owner.set(DAY, self.owner.committed() // 4, timestamp(end_ns))
+        except InvalidValue:  # The owner has waited for the lock until then.
+            return self.tighten()
+        self._pump(lambda: SYSTEM.wall_ns() > end_ns)
+        self._go_on(lambda _: True)
+        self.done["limit that ended"] += 1
+        return None
 
     def _go_on(self, counts: Callable[[Place], bool]) -> None:
         """Wait until one of these clients has got another answer, or there is none."""
@@ -455,49 +506,78 @@ def check_chain(raw: list[bytes]) -> Iterator[str]:
         last, joint = digest, "\n"
 
 
-def check_limits(lines: list[Line], limits: Limits) -> Iterator[str]:
-    """Yield lines after which a limit is exceeded, and holds that are settled twice."""
-    counted, held = Counter[tuple[str, str]](), dict[str, tuple[Line, int]]()
-    for number, line in enumerate(lines, 1):
-        if line["kind"] == "hold":
-            held[line["hold"]] = (line, 0)
-        if line["hold"] not in held:
-            yield f"line {number} settles or extends what is not held: {line}"
-            continue
-        opened, before = held[line["hold"]]
-        after = before + micros(line["estimated"])
-        if line["kind"] in ("capture", "void"):
-            after = micros(line["actual"])
-            del held[line["hold"]]
+class Policy:
+    """The limits that lines have set so far, in micro-units."""
+
+    def __init__(self) -> None:
+        self._lasting: dict[tuple[str, str, str], int] = {}
+        self._passing: dict[tuple[str, str, str], tuple[int, str]] = {}
+
+    def set(self, line: Line) -> None:
+        """Take a line that sets one; one that lasts ends one that does not."""
+        place = line["of"], line.get("name", ""), line.get("period", "")
+        if line.get("until"):
+            self._passing[place] = (micros(line["limit"]), line["until"])
         else:
+            self._passing.pop(place, None)
+            self._lasting[place] = micros(line["limit"])
+
+    def of(self, of: str, name: str, period: str, ts: str) -> int | None:
+        """Return the limit in force then: of this name, else of each; None if there is none."""
+        for place in ((of, name, period), (of, "*", period)):
+            amount, until = self._passing.get(place, (0, ""))
+            if ts < until:
+                return amount
+            if place in self._lasting:
+                return self._lasting[place]
+        return None
+
+
+def counted_in(opened: Line) -> Iterator[tuple[str, str, str, str]]:
+    """Yield where the money of a hold counts: of what, whose, which kind of period, and when."""
+    day = opened["day"]
+    for of in ("whole", "lab", "user", "team"):
+        for period, when in (("", ""), ("day", day), ("month", day[:7]), ("hour", "")):
+            yield of, "" if of == "whole" else opened[of], period, when
+
+
+def check_limits(lines: list[Line]) -> Iterator[str]:
+    """Yield what was granted above a limit in force at its line, or settled without a hold."""
+    policy, counted = Policy(), Counter[tuple[str, str, str, str]]()
+    held = dict[str, tuple[Line, int]]()
+    for number, line in enumerate(lines, 1):
+        kind = line["kind"]
+        if kind == "limit":
+            policy.set(line)
+            continue
+        if (line["hold"] in held) == (kind == "hold"):
+            yield f"line {number} opens what is held, or settles what is not: {line}"
+            continue
+        opened, before = held.pop(line["hold"], (line, 0))
+        is_over = kind in ("capture", "void")
+        after = micros(line["actual"]) if is_over else before + micros(line["estimated"])
+        if not is_over:
             held[line["hold"]] = (opened, after)
-        for scope in SCOPES:
-            member = scope.of(opened)
-            counted[scope.name, member] += after - before
-            if counted[scope.name, member] > limits.of(scope, member):
-                yield f"above the {scope.name} {member} at line {number}"
-
-
-def identity(line: Line) -> tuple[str, str]:
-    """Return what tells a request from every other one: its key, else its hold and amount."""
-    kind, key = line["kind"], line.get("key", "")
-    if kind == "extend" and not key:
-        key = f"{line['hold']} {micros(line['estimated'])}"
-    return kind, key or line["hold"]
+        rate = {"hold": 1, "extend": 0}.get(kind, -1) * micros(opened.get("rate", 0))
+        for place in counted_in(opened):
+            counted[place] += rate if place[2] == "hour" else after - before
+            limit = policy.of(*place[:3], line["ts"])
+            asks = not is_over and (place[2] != "hour" or rate > 0)
+            if asks and limit is not None and counted[place] > limit:
+                yield f"{counted[place]} of {place} at line {number}, above {limit}: {line}"
 
 
 def check_answers(lines: list[Line], asked: list[Line], answers: dict[str, Line]) -> Iterator[str]:
     """Yield what was answered and is not there, and what is there twice or was never asked."""
-    written = Counter(map(identity, lines))
-    opened = {line.get("key", ""): line["hold"] for line in lines if line["kind"] == "hold"}
+    written = Counter((line["kind"], line["key"]) for line in lines)
+    opened = {line["key"]: line["hold"] for line in lines if line["kind"] == "hold"}
     yield from (f"written {count} times: {one}" for one, count in written.items() if count > 1)
     for request in asked:
-        kind, answer = request["act"], answers[request["key"]]
-        key = f"{request['hold']} {request['micros']}" if kind == "extend" else request["hold"]
-        is_written = written.pop((kind, request["key"] if kind in KEYED else key), 0) > 0
-        if is_written != (answer["came"] == "done") and answer["came"] != "unknown":
+        kind, key = request["act"], request["key"]
+        answer, is_written = answers[key], written.pop((kind, key), 0) > 0
+        if is_written != (answer["came"] == "done"):
             yield f"answered: {answer}; {'' if is_written else 'not '}written"
-        if kind == "hold" and is_written and opened[request["key"]] != answer["hold"]:
+        if kind == "hold" and is_written and opened[key] != answer["hold"]:
             yield f"answered with another hold: {answer}"
     yield from (f"never asked: {one}" for one in written)
 
@@ -505,7 +585,7 @@ def check_answers(lines: list[Line], asked: list[Line], answers: dict[str, Line]
 def problems(storm: Storm, clients: int) -> Iterator[str]:
     """Yield what is wrong with the book, by its own verification and by counting."""
     exported = storm.directory / "spend.jsonl"
-    log = storm.team.log(storm.book)
+    log = storm.team.log(storm.team.owner_url(storm.book))
     export_book(log, exported)
     for each in (log, FileSpendLog(exported)):
         yield from (str(one) for one in each.verify().findings if one.severity == "error")
@@ -515,15 +595,18 @@ def problems(storm: Storm, clients: int) -> Iterator[str]:
     asked = [line for place in places for line in entries(place.asked)]
     answers = {line["key"]: line for place in places for line in entries(place.answered)}
     yield from check_chain(raw)
-    yield from check_limits(lines, storm.limits)
-    yield from check_answers(lines, asked, answers)
+    yield from check_limits(lines)
+    of_owner = {line["key"]: {"came": "done"} for line in storm.owner.asked}
+    yield from check_answers(lines, asked + storm.owner.asked, answers | of_owner)
     for key, answer in answers.items():
         allowed_s = LONGEST_S + MARGIN_S + storm.stopped_s[int(key.partition("-")[0])]
         if answer["slowest_s"] > allowed_s:
             yield f"took longer than {allowed_s:.0f} s: {answer}"
     came = Counter(f"{answer['act']} {answer['came']}" for answer in answers.values())
+    refused = Counter(by for answer in answers.values() for by in answer.get("by", ()))
     slowest = max(answer["slowest_s"] for answer in answers.values())
     print(f"{len(lines)} lines; {dict(sorted(came.items()))}")
+    print(f"refused by {dict(sorted(refused.items()))}")
     print(f"the longest call took {slowest:.1f} s; {LONGEST_S} are allowed")
 
 
@@ -538,20 +621,29 @@ def book_for(places: list[Host]) -> Iterator[TeamDatabase]:
         server.start()
         team = TeamDatabase(server)
         team.create()
+        for login in {person.login for person in PEOPLE}:
+            team.add_login(login, login)
+        for login, name in TEAMS.items():
+            team.add_member(login, name)
+        for person in PEOPLE:
+            if person.acts_for:
+                row = f"('{person.login}', '{person.acts_for}')"
+                team.execute(f"INSERT INTO outlay.service VALUES {row}")
         yield team
     finally:
         server.remove()
 
 
 def main(clients: int, operations: int, faults: int) -> int:
-    limits = Limits(MICROS_OF_ONE * clients * operations)
     with (
         tempfile.TemporaryDirectory() as name,
         hosts("north", "south") as both,
         book_for(both) as team,
     ):
         os.environ["OUTLAY_HOME"] = f"{name}/home"
-        storm = Storm(team, Path(name), both, limits, operations)
+        book = team.new_book().rpartition("=")[2]
+        owner = Owner(team.owner_url(book), MICROS_OF_ONE * clients * operations)
+        storm = Storm(team, Path(name), both, owner, book, operations)
         begun = time.monotonic()
         storm.run(clients, faults)
         took_s = time.monotonic() - begun

@@ -66,7 +66,7 @@ STATEMENTS = {
     " LANGUAGE sql AS 'SELECT 2'",
     "alter a function": "ALTER FUNCTION outlay.append(text, bigint, bytea[], bytea[])"
     " SECURITY INVOKER",
-    "call a check": "SELECT outlay.check_form(NULL, '{}')",
+    "call a check": "SELECT outlay.check_form(NULL, '{}', '{}')",
     "count": "SELECT outlay.count(1, NULL, 0, -5, 0)",
     "append without checks": "SELECT outlay.append_lines('b', 0, '{}', '{}', true)",
     "set a limit by a function": "SELECT outlay.set_ceiling(1, '{}')",
@@ -110,6 +110,16 @@ def test_a_launcher_grants_nothing(team: TeamDatabase) -> None:
     with psycopg.connect(team.url(), autocommit=True) as connection:
         connection.execute("GRANT INSERT, UPDATE ON outlay.entry TO outlay_launcher, PUBLIC")
         assert connection.execute(asked).fetchone() == (False,)
+
+
+def test_whoever_may_call_a_function_does_not_choose_its_search_path(team: TeamDatabase) -> None:
+    """Functions without a search_path of their own are for others of the schema to call."""
+    found = team.execute(
+        "SELECT DISTINCT proname FROM pg_proc CROSS JOIN unnest(ARRAY['outlay_launcher',"
+        " 'outlay_reader', 'public']) AS r (role) WHERE pronamespace = 'outlay'::regnamespace"
+        " AND proconfig IS NULL AND has_function_privilege(r.role, pg_proc.oid, 'EXECUTE')"
+    )
+    assert found == [("version",)]  # It names nothing.
 
 
 def held(hold: str, **more: object) -> Held:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from types import MappingProxyType
 from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar, assert_never, get_args
 
 import msgspec
@@ -290,6 +291,18 @@ class LimitRow(NamedTuple):
         return self.lasting
 
 
+_NEVER: Final = "~"  # after every time
+
+
+class _Policy(NamedTuple):
+    """The limits that so many lines set, as in force from a time to before another."""
+
+    lines: int = 0
+    since: str = ""
+    until: str = _NEVER
+    limits: Mapping[ScopePattern, Limit] = MappingProxyType({})
+
+
 # Tables of the fold: the rows changed here, over rows that are kept elsewhere.
 
 V = TypeVar("V")
@@ -428,6 +441,7 @@ class Books:
         self._by_basis = state.by_basis
         self._opened = state.opened
         self._noted = state.noted
+        self._policy = _Policy()  # of the last decision
 
         def table(name: str) -> RowTable[Any]:
             return RowTable(name, _DECODERS[name], kept)
@@ -524,16 +538,24 @@ class Books:
         """Return the scopes in which money was held or spent, without their periods."""
         return [Scope(read_of(of), name) for of, period, name in self.totals() if not period]
 
-    def limits(self, ts: str) -> dict[ScopePattern, Limit]:
+    def limits(self, ts: str) -> Mapping[ScopePattern, Limit]:
         """Return the limits that lines of the log set, as in force at a time."""
-        rows = (row.at(ts) for _, row in self._limits.items())
-        return {
+        known = self._policy
+        if known.lines != self.limited or not known.since <= ts < known.until:
+            self._policy = known = self._policy_at(ts)
+        return known.limits
+
+    def _policy_at(self, ts: str) -> _Policy:
+        rows = [row for _, row in self._limits.items()]
+        ends = [row.passing.until for row in rows if row.passing and ts < row.passing.until]
+        limits = {
             line.pattern: Limit(
                 self.unit.money(micros_of(line.limit)), line.enforce == "refuse", line.by
             )
-            for line in rows
+            for line in (row.at(ts) for row in rows)
             if line is not None and line.limit is not None
         }
+        return _Policy(self.limited, ts, min(ends, default=_NEVER), limits)
 
     def limit_lines(self) -> list[LimitRow]:
         """Return the lines that set the present limits, and those that will again."""
@@ -682,10 +704,10 @@ class Books:
     def _add_to_scopes(
         self, payer: Payer, day: str, *, captured: int = 0, held: int = 0, rate: int = 0
     ) -> None:
+        totals = self._totals
         for key in _scope_keys(payer, day):
-            was = self._totals.get(key) or _NOTHING
-            now = Totals(was.captured + captured, was.held + held, was.rate + rate)
-            self._totals.put(key, now)
+            spent, open_, per_hour = totals.get(key) or _NOTHING
+            totals.put(key, Totals(spent + captured, open_ + held, per_hour + rate))
 
     def _open_hold(self, line: Held) -> None:
         if self.is_open(line.hold) or self.resolution(line.hold) is not None:
@@ -710,8 +732,11 @@ class Books:
             if (before := table.get(hold.id)) is not None:
                 table.put(hold.id, before._replace(hold=hold))
 
-    def _resolve(self, hold: Hold, how: str) -> None:
-        self._add_to_scopes(hold.payer, hold.day, held=-hold.amount.micros, rate=-hold.rate)
+    def _resolve(self, hold: Hold, how: str, *, captured: int = 0) -> None:
+        """Resolve a hold; ``captured`` is what was spent, if that counts where the hold did."""
+        self._add_to_scopes(
+            hold.payer, hold.day, captured=captured, held=-hold.amount.micros, rate=-hold.rate
+        )
         self._open.put(hold.id, None)
         self._resolved.put(hold.id, how)
         if hold.rental is not None:
@@ -721,16 +746,21 @@ class Books:
             self._drop_resolved(queue + hold.op_label)
 
     def _capture(self, line: Captured) -> None:
-        payer = line.payer
-        if line.hold:  # its day counted when it was opened, unless by a simple line
-            hold = self.hold(line.hold)
-            payer = hold.payer._replace(lab=line.lab)
-            self._resolve(hold, f"captured at {line.ts}")
-            if self._rentals.get(line.hold) is not None:
-                self._paid_for.put(line.hold, micros_of(line.actual))
-        else:
+        if not line.hold:
             self._advance_day(line.day)
-        self._add_spend(line, payer, line.day)
+            self._add_spend(line, line.payer, line.day)
+            return
+        # Its day counted when it was opened, unless by a simple line.
+        hold, actual = self.hold(line.hold), micros_of(line.actual)
+        if self._rentals.get(line.hold) is not None:
+            self._paid_for.put(line.hold, actual)
+        if (line.lab, line.day) == (hold.lab, hold.day):
+            self._resolve(hold, f"captured at {line.ts}", captured=actual)
+            self._add_to_basis(line)
+            self._paid.put(line.op_label, Paid(hold.payer, line.day))
+        else:
+            self._resolve(hold, f"captured at {line.ts}")
+            self._add_spend(line, hold.payer._replace(lab=line.lab), line.day)
 
     def _add_spend(self, line: Captured | Simple, payer: Payer, day: str) -> None:
         self._add_to_scopes(payer, day, captured=micros_of(line.actual))

@@ -38,9 +38,9 @@ from outlay.guard.scopes import (
     ScopePattern,
     all_scopes_of,
     lab_of,
+    patterns_of,
     read_of,
     read_period,
-    scopes_of,
 )
 from outlay.units import Money, Unit
 from outlay.units.money import MICROS
@@ -325,31 +325,40 @@ class Ceilings:
             unit=self.unit,
         )
 
+    def on(self, payer: Payer, day: str) -> tuple[tuple[Scope, Limit], ...]:
+        """Return the limits of every scope in which money of a payer and a day counts."""
+        scopes = all_scopes_of(payer, day) if self.scoped else _plain_scopes_of(payer.lab, day)
+        return tuple((scope, limit) for scope in scopes for limit in self.of(scope))
+
     def of(self, scope: Scope) -> tuple[Limit, ...]:
         """Return the tightest limit of a scope that refuses, and one that warns before it."""
-        found = [Limit(amount) for amount in self._plain(scope) if amount is not None]
+        own, each = patterns_of(scope)
+        plain = self._plain(own)
+        found = [] if plain is None else [Limit(plain)]
         for limits in self.scoped:
-            own = ScopePattern.of_scope(scope)
-            limit = limits.get(own) or (scope.name and limits.get(own._replace(name=EACH)))
-            found += [limit] if limit else []
+            if limit := limits.get(own) or limits.get(each):
+                found.append(limit)
+        if len(found) < 2:
+            return tuple(found)
         refusing = min((x for x in found if x.refuses), key=_amount, default=None)
         warning = min((x for x in found if not x.refuses), key=_amount, default=None)
         if refusing and warning and warning.amount >= refusing.amount:
             warning = None
         return tuple(limit for limit in (refusing, warning) if limit is not None)
 
-    def _plain(self, scope: Scope) -> tuple[Money | None, ...]:
-        match scope.of, scope.period_kind:
-            case "whole", "":
-                return (self.whole,)
-            case "whole", "day":
-                return (self.day,)
-            case "whole", "month":
-                return (self.month,)
-            case "lab", "" if self.labs:
-                return (self.labs.get(scope.name, self.unit.money(0)),)
-            case _:
-                return ()
+    def _plain(self, pattern: ScopePattern) -> Money | None:
+        of, name, period = pattern
+        if of == "whole":
+            return {"": self.whole, "day": self.day, "month": self.month}.get(period)
+        if of == "lab" and not period and self.labs:
+            return self.labs.get(name, self.unit.money(0))
+        return None
+
+
+@lru_cache(maxsize=1024)
+def _plain_scopes_of(lab: str, day: str) -> tuple[Scope, ...]:
+    """Return the scopes of a lab and a day that have a limit without a pattern."""
+    return (WHOLE, Scope("lab", lab), Scope("whole", "", day), Scope("whole", "", day[:7]))
 
 
 def _tighter(a: Money | None, b: Money | None) -> Money | None:
@@ -381,9 +390,9 @@ class ScopeStanding:
 
 
 def standings_of(
-    books: Books, ceilings: Ceilings, scopes: Iterable[Scope], *, at_ns: int
+    books: Books, limits: Iterable[tuple[Scope, Limit]], *, at_ns: int
 ) -> tuple[ScopeStanding, ...]:
-    """Return the standings of the scopes that have a limit, with rentals' cost at ``at_ns``."""
+    """Return the standings of limited scopes, with rentals' cost at ``at_ns``."""
     return tuple(
         ScopeStanding(
             scope=scope,
@@ -392,8 +401,7 @@ def standings_of(
             held=limit.amount.unit.money(books.held(scope, at_ns=at_ns)),
             refuses=limit.refuses,
         )
-        for scope in scopes
-        for limit in ceilings.of(scope)
+        for scope, limit in limits
     )
 
 
@@ -408,10 +416,10 @@ class Request:
 
 
 def shortfalls(
-    books: Books, ceilings: Ceilings, asked: Request, *, at_ns: int
+    books: Books, limits: Iterable[tuple[Scope, Limit]], asked: Request, *, at_ns: int
 ) -> tuple[ScopeStanding, ...]:
-    """Return every scope in which a request does not fit; empty means allowed."""
-    rows = standings_of(books, ceilings, all_scopes_of(asked.payer, asked.day), at_ns=at_ns)
+    """Return every limited scope in which a request does not fit; empty means allowed."""
+    rows = standings_of(books, limits, at_ns=at_ns)
     return tuple(row for row in rows if row.refuses and _asked_in(row, asked) > row.remaining)
 
 
@@ -425,7 +433,8 @@ def _asked_in(row: ScopeStanding, asked: Request) -> Money:
 
 def room(books: Books, ceilings: Ceilings, payer: Payer, day: str, *, at_ns: int) -> Money:
     """Return how much more can be held: the remainder of the tightest scope."""
-    rows = standings_of(books, ceilings, scopes_of(payer, day), at_ns=at_ns)
+    limits = ((scope, limit) for scope, limit in ceilings.on(payer, day) if scope.period != HOUR)
+    rows = standings_of(books, limits, at_ns=at_ns)
     most = ceilings.unit.money(LARGEST * MICROS)
     return min((row.remaining for row in rows if row.refuses), default=most)
 
@@ -442,7 +451,8 @@ def standings(
     scopes = [Scope("whole", "", periods[0]), *others]
     scopes += [Scope("whole", "", period) for period in periods[1:]]
     scopes += [one._replace(period=period) for one in others for period in periods[1:]]
-    return standings_of(books, ceilings, scopes, at_ns=at_ns)
+    limits = ((scope, limit) for scope in scopes for limit in ceilings.of(scope))
+    return standings_of(books, limits, at_ns=at_ns)
 
 
 def _place(scope: Scope) -> tuple[int, str]:

@@ -70,7 +70,9 @@ from outlay.guard.errors import (
 from outlay.guard.scopes import (
     HOUR,
     WHOLE,
+    Limit,
     Payer,
+    Scope,
     all_scopes_of,
     lab_of,
     scopes_of,
@@ -78,6 +80,9 @@ from outlay.guard.scopes import (
 from outlay.rates import cost_at_most
 from outlay.units import Duration, Money
 from outlay.units.money import recorded_rate
+
+Limits = tuple[tuple[Scope, Limit], ...]
+"""The limits of every scope that a decision is about."""
 
 
 class Stamp(TypedDict):
@@ -198,12 +203,13 @@ def authorize(
         if each.lab == lab:
             raise NamesakeListed(namesakes_text(each))
     asked = Request(payer=moment.payer(lab), day=day, amount=request.amount, rate=request.rate)
-    amount = _fitting(books, moment, asked, request.least)
+    limits = moment.ceilings.on(asked.payer, day)
+    amount = _fitting(books, moment, asked, request.least, limits)
     held = Held(
         **moment.stamp(request.op_label), estimated=amount_of(amount.micros), hold=request.hold,
         lab=lab, day=day, key=request.key, rental=request.rental, by=request.by,
-        caps=_caps(moment.ceilings, asked.payer, day), user=moment.user, team=moment.team,
-        via=moment.via, rate=amount_of(request.rate.micros) if request.rate else None,
+        caps=_caps(limits), user=moment.user, team=moment.team, via=moment.via,
+        rate=amount_of(request.rate.micros) if request.rate else None,
     )  # fmt: skip
     return Decision((held,), Hold.opened_by(held))
 
@@ -220,10 +226,11 @@ def extend(
         _same_line(key, before, Extended, hold=hold_id)
         return Decision((), hold)
     asked = Request(payer=hold.payer, day=hold.day, amount=more)
-    more = _fitting(books, moment, asked, least)
+    limits = moment.ceilings.on(hold.payer, hold.day)
+    more = _fitting(books, moment, asked, least, limits)
     extended = Extended(
         **moment.stamp(hold.op_label), estimated=amount_of(more.micros), hold=hold.id, key=key,
-        caps=_caps(moment.ceilings, hold.payer, hold.day),
+        caps=_caps(limits),
     )  # fmt: skip
     grown = replace(hold, amount=hold.amount + more)
     return Decision((extended,), grown)
@@ -375,7 +382,7 @@ def reopen_rental(
         **stamp, estimated=amount_of(_as_fits(books, moment, rental, hold.payer, max(late, 0))),
         hold=new, lab=hold.lab, day=day, by=by, rental=rental, user=hold.user, team=hold.team,
         rate=amount_of(hold.rate) if hold.rate else None,
-        caps={} if moment.limits is None else _caps(moment.limits, hold.payer, day),
+        caps={} if moment.limits is None else _caps(moment.limits.on(hold.payer, day)),
     )  # fmt: skip
     created = {"resource": resource, "how": "came back"}
     entries: tuple[AnyEntry, ...] = (
@@ -612,15 +619,19 @@ def _overruns(books: Books, line: Held | Extended, payer: Payer, day: str) -> It
                 f"it should have been refused: {scope} came to {amount_of(total)} {line.currency} "
                 f"of {min(limits)}"
             )
+    if books.limited and not _is_limited(books, line.ts, payer, day):
+        yield f"it should have been refused: no limit applied to {_who(payer)}"
 
 
-def _fitting(books: Books, moment: Moment, asked: Request, least: Money | None) -> Money:
+def _fitting(
+    books: Books, moment: Moment, asked: Request, least: Money | None, limits: Limits
+) -> Money:
     """Return the amount to grant: what is asked, or what fits if that is at least ``least``.
 
     Rentals count their cost by now.
     """
     at_ns, ceilings = moment.wall_ns, moment.ceilings
-    if books.limited and not _is_limited(books, moment.ts, asked):
+    if books.limited and not _is_limited(books, moment.ts, asked.payer, asked.day):
         raise BudgetGuardExceeded(
             f"no limit applies to {_who(asked.payer)}: somebody has to set one"
         )
@@ -628,16 +639,15 @@ def _fitting(books: Books, moment: Moment, asked: Request, least: Money | None) 
         left = room(books, ceilings, asked.payer, asked.day, at_ns=at_ns)
         if least <= left < asked.amount:
             asked = replace(asked, amount=left)
-    if short := shortfalls(books, ceilings, asked, at_ns=at_ns):
+    if short := shortfalls(books, limits, asked, at_ns=at_ns):
         raise BudgetGuardExceeded("; ".join(_refusal(row, asked) for row in short))
     return asked.amount
 
 
-def _is_limited(books: Books, ts: str, asked: Request) -> bool:
-    """Return whether a limit that lines of the log set applies to a request."""
+def _is_limited(books: Books, ts: str, payer: Payer, day: str) -> bool:
+    """Return whether a limit that lines of the log set applies to a payer's money."""
     policy = Ceilings(whole=None, scoped=(books.limits(ts),), unit=books.unit)
-    scopes = all_scopes_of(asked.payer, asked.day)
-    return any(one.refuses for scope in scopes for one in policy.of(scope))
+    return any(limit.refuses for _, limit in policy.on(payer, day))
 
 
 def _who(payer: Payer) -> str:
@@ -666,13 +676,11 @@ def free_on(period: str) -> str:
     return (after.replace(day=1) if is_month else after).date().isoformat()
 
 
-def _caps(ceilings: Ceilings, payer: Payer, day: str) -> dict[str, Decimal]:
+def _caps(limits: Limits) -> dict[str, Decimal]:
     return {
         str(scope): amount_of(limit.amount.micros)
-        for scope in all_scopes_of(payer, day)
-        if scope != WHOLE
-        for limit in ceilings.of(scope)
-        if limit.refuses
+        for scope, limit in limits
+        if limit.refuses and scope != WHOLE
     }
 
 

@@ -144,7 +144,15 @@ def scopes_of(payer: Payer, day: str) -> tuple[Scope, ...]:
     return tuple(Scope(of, name, period) for period in periods for of, name in known)
 
 
+@lru_cache(maxsize=1024)
 def all_scopes_of(payer: Payer, day: str) -> tuple[Scope, ...]:
     """Return the scopes of a payer and day, with those of hourly limits."""
     counted = scopes_of(payer, day)
     return (*counted, *(scope._replace(period=HOUR) for scope in counted if not scope.period))
+
+
+@lru_cache(maxsize=4096)
+def patterns_of(scope: Scope) -> tuple[ScopePattern, ScopePattern]:
+    """Return the pattern of a scope's own limit, and that of each which has none of its own."""
+    own = ScopePattern.of_scope(scope)
+    return own, own._replace(name=EACH) if scope.name else own

@@ -379,7 +379,16 @@ class FileSpendLog(SpendLog):
         self._first_named: str | None = None
         self._seen: Head | None = None  # the last line read or written by this object, ever
         self._locks_checked = False
+        self._login: Login | None = None
         self._forget()
+
+    def login(self, user: str) -> Login:
+        """Return who uses the log; that of the process is looked up once."""
+        if user:
+            return Login(user=user)
+        if self._login is None:
+            self._login = super().login("")
+        return self._login
 
     def _forget(self) -> None:
         """Drop the cached fold; the next use reads the whole file."""

@@ -61,7 +61,15 @@ from outlay.guard.spend_log import (
 )
 from outlay.team.book_url import PostgresUrl
 from outlay.team.kept_folds import SHAPE, DatabaseRows, FoldRoot, keep_batch, root_decoder
-from outlay.team.session import Batch, ConnectionLost, Patience, Row, Session, Statement
+from outlay.team.session import (
+    Batch,
+    ConnectionLost,
+    Patience,
+    Row,
+    Session,
+    Statement,
+    bytea_array,
+)
 from outlay.units import Duration
 
 VERSION: Final = 1
@@ -557,7 +565,8 @@ class PostgresSpendLog(SpendLog):
         """Append and commit; an unknown outcome is resolved by asking for the last line."""
         linked = link_entries(self._scanned, entries, ts=entries[0].ts)
         new = linked.blob.splitlines(keepends=True)
-        batch = [(_APPEND, (self.name.book, self._seq, [b""] * len(new), new))]
+        arrays = bytea_array([b""] * len(new)), bytea_array(new)
+        batch = [(_APPEND, (self.name.book, self._seq, *arrays))]
         try:
             self._apply(linked.after)
             self._seq += len(new)

@@ -3,8 +3,13 @@
 -- outlay_owner owns everything and cannot log in; who is granted it sets limits and members.
 -- Whoever is granted outlay_launcher reads, and appends through the functions turn, lock, append and keep
 -- alone. outlay_reader reads.
+--
+-- Every function that others may call sets the search_path. Those that only these call have theirs:
+-- nobody else may call them. Where a function is called for each line, it is in PL/pgSQL, which
+-- keeps its plans for the session, or is one expression with names that are bound here.
 
 BEGIN;
+SET LOCAL search_path = pg_catalog, pg_temp;
 
 DO $roles$
 BEGIN
@@ -196,18 +201,24 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS
 
 -- The teams of a user on a UTC day.
 CREATE OR REPLACE FUNCTION outlay.teams_of(login text, day text) RETURNS text[]
-LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
-  SELECT coalesce(array_agg(DISTINCT m.team ORDER BY m.team), '{}') FROM outlay.member m
-  WHERE m.login = teams_of.login AND m.since <= teams_of.day::date
-    AND (m.until IS NULL OR teams_of.day::date < m.until)
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+  RETURN (
+    SELECT coalesce(array_agg(DISTINCT m.team ORDER BY m.team), '{}') FROM outlay.member m
+    WHERE m.login = teams_of.login AND m.since <= teams_of.day::date
+      AND (m.until IS NULL OR teams_of.day::date < m.until)
+  );
+END
 $$;
 
 -- Whether the login may write lines about a user's money.
 CREATE OR REPLACE FUNCTION outlay.acts_for(login text) RETURNS boolean
-LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
-  SELECT login = session_user OR EXISTS (
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+  RETURN login = session_user OR EXISTS (
     SELECT FROM outlay.service s WHERE s.login = session_user AND s.acts_for = acts_for.login
-  )
+  );
+END
 $$;
 
 -- What a transaction begins with, in one statement with prepared plans: sets how long anybody may
@@ -252,57 +263,54 @@ $$;
 
 -- An amount of a line in micro-units.
 CREATE OR REPLACE FUNCTION outlay.micros(amount text) RETURNS bigint
-LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp AS
-  'SELECT coalesce(ceil(amount::numeric * 1000000), 0)::bigint';
+LANGUAGE sql IMMUTABLE
+RETURN coalesce(ceil(amount::numeric * 1000000), 0)::bigint;
 
--- Every scope in which money of a payer and a day counts.
-CREATE OR REPLACE FUNCTION outlay.scopes(lab text, "user" text, team text, day text)
-RETURNS TABLE (of text, name text, period text)
-LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
-  SELECT who.of, who.name, times.period
-  FROM (VALUES ('whole', ''), ('lab', lab), ('user', "user"), ('team', team)) AS who (of, name),
-       (VALUES (''), (day), (left(day, 7))) AS times (period)
-  WHERE who.name <> '' OR who.of IN ('whole', 'lab')
-$$;
-
+-- Adds to the counters of every scope in which money of a payer and a day counts.
 CREATE OR REPLACE FUNCTION outlay.count(
   book integer, paid outlay.open_hold, captured bigint, held bigint, rate bigint
 ) RETURNS void
-LANGUAGE sql SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql AS $$
+BEGIN
   INSERT INTO outlay.counter AS c (book, of, name, period, captured, held, rate)
-  SELECT count.book, s.of, s.name, s.period, count.captured, count.held, count.rate
-  FROM outlay.scopes(paid.lab, paid."user", paid.team, paid.day) s
+  SELECT count.book, who.of, who.name, times.period, count.captured, count.held, count.rate
+  FROM (VALUES ('whole', ''), ('lab', paid.lab), ('user', paid."user"), ('team', paid.team))
+         AS who (of, name),
+       (VALUES (''), (paid.day), (left(paid.day, 7))) AS times (period)
+  WHERE who.name <> '' OR who.of IN ('whole', 'lab')
   ON CONFLICT ON CONSTRAINT counter_pkey DO UPDATE
   SET captured = c.captured + EXCLUDED.captured, held = c.held + EXCLUDED.held,
-      rate = c.rate + EXCLUDED.rate
+      rate = c.rate + EXCLUDED.rate;
+END
 $$;
 
 -- Refuses what exceeds a limit in force, or has none. The counters have the line already.
 CREATE OR REPLACE FUNCTION outlay.check_limits(
   book integer, paid outlay.open_hold, at timestamptz, per_hour boolean
 ) RETURNS void
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql AS $$
 DECLARE
   row record;
   applies boolean := false;
 BEGIN
   FOR row IN
-    SELECT s.of, s.name, s.period, l.period AS kind, l.amount,
+    SELECT l.of, l.name, l.period AS kind, l.amount,
            CASE l.period WHEN 'hour' THEN c.rate ELSE c.captured + c.held END AS total
-    FROM outlay.scopes(paid.lab, paid."user", paid.team, paid.day) s
-    JOIN outlay.counter c
-      ON c.book = check_limits.book AND (c.of, c.name, c.period) = (s.of, s.name, s.period)
-    CROSS JOIN LATERAL (
-      SELECT DISTINCT ON (k.period) k.period,
+    FROM (
+      SELECT DISTINCT ON (who.of, k.period) who.of, who.name, k.period,
              CASE WHEN at < k.passing_until THEN k.passing ELSE k.lasting END AS amount,
              CASE WHEN at < k.passing_until THEN k.passing_refuses ELSE k.lasting_refuses END AS refuses
-      FROM outlay.ceiling k
-      WHERE k.book = check_limits.book AND k.of = s.of AND k.name IN (s.name, '*')
-        AND k.period IN (CASE length(s.period) WHEN 0 THEN '' WHEN 7 THEN 'month' ELSE 'day' END,
-                         CASE length(s.period) WHEN 0 THEN 'hour' END)
+      FROM (VALUES ('whole', ''), ('lab', paid.lab), ('user', paid."user"), ('team', paid.team))
+             AS who (of, name)
+      JOIN outlay.ceiling k
+        ON k.book = check_limits.book AND k.of = who.of AND k.name IN (who.name, '*')
+      WHERE (who.name <> '' OR who.of IN ('whole', 'lab'))
         AND CASE WHEN at < k.passing_until THEN k.passing ELSE k.lasting END IS NOT NULL
-      ORDER BY k.period, k.name = '*'
+      ORDER BY who.of, k.period, k.name = '*'
     ) l
+    JOIN outlay.counter c
+      ON c.book = check_limits.book AND c.of = l.of AND c.name = l.name AND c.period =
+         CASE l.period WHEN 'day' THEN paid.day WHEN 'month' THEN left(paid.day, 7) ELSE '' END
     WHERE l.refuses
   LOOP
     applies := true;
@@ -319,8 +327,8 @@ $$;
 
 -- The names of a kind of line, with the types of their values; required ones first, up to a dash.
 CREATE OR REPLACE FUNCTION outlay.fields(kind text) RETURNS text[]
-LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
-  SELECT string_to_array(CASE kind
+LANGUAGE sql IMMUTABLE
+RETURN string_to_array(CASE kind
     WHEN 'hold' THEN 'hold:string lab:string day:string - caps:object key:string by:string '
       'rental:object user:string team:string via:string rate:number'
     WHEN 'extend' THEN 'hold:string - caps:object key:string'
@@ -334,48 +342,46 @@ LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
       'enforce:string until:string request:string requested_by:string key:string'
     WHEN 'seal' THEN 'torn_from:number torn_bytes:number -'
   END || ' kind:string ts:string op_label:string currency:string v:number hash:string '
-    'estimated:number actual:number ceiling:number', ' ')
-$$;
+    'estimated:number actual:number ceiling:number', ' ');
 
 -- Refuses a line that outlay could not read, or of a kind, a currency or an amount that none has.
-CREATE OR REPLACE FUNCTION outlay.check_form(head outlay.book, entry json) RETURNS void
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+-- raw is the line as it was written, entry what is read of it.
+CREATE OR REPLACE FUNCTION outlay.check_form(head outlay.book, raw json, entry jsonb) RETURNS void
+LANGUAGE plpgsql AS $$
 DECLARE
-  fields text[];
+  fields text[] := outlay.fields(entry ->> 'kind');
+  stated text[];
 BEGIN
-  fields := outlay.fields(entry ->> 'kind');
   IF fields IS NULL OR (entry ->> 'v') IS NULL OR (entry ->> 'v') NOT IN ('1', '2') THEN
     RAISE EXCEPTION 'a line of an unknown kind or version' USING ERRCODE = 'OUT01';
   END IF;
-  IF EXISTS (
-    SELECT FROM json_each(entry) AS part
-    WHERE part.key || ':' || json_typeof(part.value) <> ALL (fields)
-  ) OR EXISTS (
-    SELECT FROM unnest(fields[: array_position(fields, '-') - 1] || '{ts,op_label}') AS f (name)
-    WHERE entry -> split_part(f.name, ':', 1) IS NULL
-  ) OR (entry ->> 'ts') !~ '^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z$'
-    OR (entry ->> 'day') !~ '^\d{4}-\d\d-\d\d$'
-    OR (entry ->> 'until') !~ '^(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z)?$' THEN
+  stated := ARRAY(SELECT part.key || ':' || json_typeof(part.value) FROM json_each(raw) AS part);
+  IF NOT stated <@ fields
+     OR NOT stated @> (fields[: array_position(fields, '-') - 1] || '{ts:string,op_label:string}')
+     OR (entry ->> 'ts') !~ '^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z$'
+     OR (entry ->> 'day') !~ '^\d{4}-\d\d-\d\d$'
+     OR (entry ->> 'until') !~ '^(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z)?$' THEN
     RAISE EXCEPTION 'a line that lacks a name, or has one or a value that none has'
       USING ERRCODE = 'OUT01';
   END IF;
   IF (entry -> 'rental') IS NOT NULL AND (
-    coalesce(json_typeof(entry #> '{rental,name}'), '') <> 'string'
-    OR coalesce(json_typeof(entry #> '{rental,rate}'), '') <> 'string'
-    OR coalesce(json_typeof(entry #> '{rental,started}'), '') <> 'string'
-    OR coalesce(json_typeof(entry #> '{rental,deadline}'), '') <> 'string'
-    OR coalesce(json_typeof(entry #> '{rental,vendor,name}'), '') <> 'string'
-    OR coalesce(json_typeof(entry #> '{rental,vendor,list}'), '') <> 'array'
-    OR coalesce(json_typeof(entry #> '{rental,vendor,terminate}'), '') <> 'array'
+    coalesce(jsonb_typeof(entry #> '{rental,name}'), '') <> 'string'
+    OR coalesce(jsonb_typeof(entry #> '{rental,rate}'), '') <> 'string'
+    OR coalesce(jsonb_typeof(entry #> '{rental,started}'), '') <> 'string'
+    OR coalesce(jsonb_typeof(entry #> '{rental,deadline}'), '') <> 'string'
+    OR coalesce(jsonb_typeof(entry #> '{rental,vendor,name}'), '') <> 'string'
+    OR coalesce(jsonb_typeof(entry #> '{rental,vendor,list}'), '') <> 'array'
+    OR coalesce(jsonb_typeof(entry #> '{rental,vendor,terminate}'), '') <> 'array'
   ) THEN
     RAISE EXCEPTION 'a rental that lacks something' USING ERRCODE = 'OUT01';
   END IF;
   -- Programs differ in which of two values of the same name they take.
-  IF EXISTS (SELECT FROM json_object_keys(entry) AS k (name) GROUP BY name HAVING count(*) > 1)
-     OR EXISTS (
-       SELECT FROM json_each(entry) AS part, json_object_keys(part.value) AS k (name)
-       WHERE json_typeof(part.value) = 'object' GROUP BY part.key, k.name HAVING count(*) > 1
-     ) THEN
+  IF cardinality(stated) <> (SELECT count(*) FROM jsonb_object_keys(entry)) OR EXISTS (
+    SELECT FROM json_each(raw) AS part
+    WHERE json_typeof(part.value) = 'object'
+      AND (SELECT count(*) FROM json_object_keys(part.value))
+        <> (SELECT count(*) FROM jsonb_object_keys(entry -> part.key))
+  ) THEN
     RAISE EXCEPTION 'a line with a name twice' USING ERRCODE = 'OUT01';
   END IF;
   IF (entry ->> 'currency') IS NULL OR head.currency NOT IN ('', entry ->> 'currency') THEN
@@ -390,9 +396,9 @@ END
 $$;
 
 -- Refuses a line about money that is not the login's, or of another day than the present one.
-CREATE OR REPLACE FUNCTION outlay.check_payer(head outlay.book, entry json, is_hold boolean)
+CREATE OR REPLACE FUNCTION outlay.check_payer(head outlay.book, entry jsonb, is_hold boolean)
 RETURNS void
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql AS $$
 DECLARE
   "user" text := coalesce(entry ->> 'user', '');
   team text := coalesce(entry ->> 'team', '');
@@ -414,8 +420,8 @@ END
 $$;
 
 -- Refuses a line that contradicts those before it, or that the login may not write; counts it.
-CREATE OR REPLACE FUNCTION outlay.apply(head outlay.book, entry json) RETURNS outlay.book
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+CREATE OR REPLACE FUNCTION outlay.apply(head outlay.book, entry jsonb) RETURNS outlay.book
+LANGUAGE plpgsql AS $$
 DECLARE
   kind text := entry ->> 'kind';
   event text := coalesce(entry ->> 'event', '');
@@ -516,8 +522,8 @@ BEGIN
 END
 $$;
 
-CREATE OR REPLACE FUNCTION outlay.set_ceiling(book integer, entry json) RETURNS void
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+CREATE OR REPLACE FUNCTION outlay.set_ceiling(book integer, entry jsonb) RETURNS void
+LANGUAGE plpgsql AS $$
 DECLARE
   new outlay.ceiling;
   refuses boolean := coalesce(entry ->> 'enforce', 'refuse') = 'refuse';
@@ -547,14 +553,15 @@ $$;
 CREATE OR REPLACE FUNCTION outlay.append_lines(
   book_name text, after_seq bigint, befores bytea[], new_lines bytea[], copied boolean
 ) RETURNS bigint
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql AS $$
 DECLARE
   head outlay.book := outlay.lock(book_name);
   line bytea;
   before bytea;
   size integer;
   digest text;
-  entry json;
+  raw json;
+  entry jsonb;
 BEGIN
   IF head.seq <> after_seq THEN
     RAISE EXCEPTION 'the book has % entries, not %', head.seq, after_seq USING ERRCODE = 'OUT01';
@@ -572,9 +579,10 @@ BEGIN
     THEN
       RAISE EXCEPTION 'line % is outside the chain', head.seq + 1 USING ERRCODE = 'OUT01';
     END IF;
-    entry := convert_from(line, 'UTF8')::json;
+    raw := convert_from(line, 'UTF8')::json;
+    entry := raw::jsonb;
     IF NOT copied THEN
-      PERFORM outlay.check_form(head, entry);
+      PERFORM outlay.check_form(head, raw, entry);
       head := outlay.apply(head, entry);
     END IF;
     INSERT INTO outlay.entry (book, seq, before, line, hash, kind, hold, key)
@@ -603,8 +611,11 @@ $$;
 CREATE OR REPLACE FUNCTION outlay.append(
   book_name text, after_seq bigint, befores bytea[], new_lines bytea[]
 ) RETURNS bigint
-LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS
-  'SELECT outlay.append_lines(book_name, after_seq, befores, new_lines, false)';
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+  RETURN outlay.append_lines(book_name, after_seq, befores, new_lines, false);
+END
+$$;
 
 -- Copies the lines of another log into an empty book; seed then states what they amount to.
 CREATE OR REPLACE FUNCTION outlay.copy(
@@ -639,7 +650,8 @@ BEGIN
   INSERT INTO outlay.open_hold
   SELECT head.id, r.hold, r.lab, r."user", r.team, r.day, r.held, r.rate
   FROM json_populate_recordset(NULL::outlay.open_hold, holds) r;
-  PERFORM outlay.set_ceiling(head.id, each.value) FROM json_array_elements(ceilings) each;
+  PERFORM outlay.set_ceiling(head.id, each.value)
+  FROM jsonb_array_elements(ceilings::jsonb) each;
   UPDATE outlay.book b SET latest_day = day, limited = json_array_length(ceilings) > 0
   WHERE b.id = head.id;
 END
