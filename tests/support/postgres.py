@@ -228,7 +228,7 @@ class TeamDatabase:
     def at_time(self, clock: ManualClock) -> Iterator[Callable[[], None]]:
         """Let the database have a clock's time; what it yields says that this has advanced."""
         made = "CREATE OR REPLACE FUNCTION outlay.now() RETURNS timestamptz LANGUAGE sql VOLATILE"
-        (true,) = self.execute("SELECT prosrc FROM pg_proc WHERE oid = 'outlay.now'::regproc")[0]
+        true = self.execute("SELECT pg_get_functiondef('outlay.now'::regproc)")[0][0]
 
         def advance() -> None:
             self.execute(f"{made} AS 'SELECT to_timestamp({clock.wall_ns()}::numeric / 1e9)'")
@@ -237,7 +237,7 @@ class TeamDatabase:
         try:
             yield advance
         finally:
-            self.execute(f"{made} AS '{true}'")
+            self.execute(str(true))
 
     def remove(self) -> None:
         """Drop it, whoever is connected."""

@@ -7,6 +7,7 @@ import signal
 import socket
 import stat
 import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
@@ -293,7 +294,7 @@ def test_a_port_in_use_is_an_error_without_a_traceback(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         done = subprocess.run(
-            ["python", "-m", "outlay", "web", "--no-open", "--port", str(port)],
+            [sys.executable, "-m", "outlay", "web", "--no-open", "--port", str(port)],
             env=os.environ | {"OUTLAY_HOME": str(tmp_path)}, capture_output=True, text=True,
             check=False,
         )  # fmt: skip
