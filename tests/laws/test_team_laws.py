@@ -103,7 +103,6 @@ def test_a_file_and_a_book_hold_the_same_bytes(
     team: TeamDatabase, steps: list[tuple[Act, bool]], tail: int
 ) -> None:
     """Acts go through both; now and then a process begins anew, with snapshots in between."""
-    team.add_member(USER, "vision")
     clock, url = ManualClock(), team.new_book(owner=True)
 
     def opened(name: str | Path) -> BudgetGuard:
@@ -119,6 +118,8 @@ def test_a_file_and_a_book_hold_the_same_bytes(
         mock.patch.object(postgres_log, "_TAIL", tail),
         team.at_time(clock) as advance,
     ):
+        closing.callback(team.forget_people)
+        team.add_member(USER, "vision")
         path = Path(name) / "spend.jsonl"
         in_file, in_book, other = opened(path), opened(url), opened(url)
         for act, is_new in steps:

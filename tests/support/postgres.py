@@ -220,6 +220,10 @@ class TeamDatabase:
             f"INSERT INTO outlay.member (login, team, since) VALUES {row} ON CONFLICT DO NOTHING"
         )
 
+    def forget_people(self) -> None:
+        """Remove every membership and service, which all books of the database share."""
+        self.execute("DELETE FROM outlay.member; DELETE FROM outlay.service")
+
     def owner_url(self, book: str) -> str:
         """Return the URL of a book for an owner."""
         return f"{self.server.url(self.name)}?book={book}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -23,8 +23,9 @@ Limits = dict[ScopePattern, str]
 
 
 @pytest.fixture
-def book(team: TeamDatabase) -> str:
-    return team.new_book().rpartition("=")[2]
+def book(team: TeamDatabase) -> Iterator[str]:
+    yield team.new_book().rpartition("=")[2]
+    team.forget_people()
 
 
 def owner_of(team: TeamDatabase, book: str, unit: str = "USD") -> BudgetGuard:
