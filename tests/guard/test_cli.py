@@ -307,6 +307,20 @@ class TestRunning:
         assert "worst overshoot 0.064167 USD (slice 5m00s + notice 30.0s)" in done.err
         assert BudgetGuard.of_log(plan / "spend.jsonl").holds() == ()
 
+    def test_a_message_to_a_closed_stderr_does_not_change_the_exit_code(self) -> None:
+        """Whatever of it stays in a buffer is flushed once more on exit."""
+        reader, writer = os.pipe()
+        os.close(reader)
+        program = (
+            "import sys; from outlay.cli.guard.options import say; say('one');"
+            "sys.stderr.buffer.write(b'rest'); say('two'); sys.stderr.buffer.write(b'rest')"
+        )
+        try:
+            done = subprocess.run([sys.executable, "-c", program], stderr=writer, check=False)
+        finally:
+            os.close(writer)
+        assert done.returncode == 0
+
     def test_a_closed_stderr_does_not_stop_the_command(self, plan: Path) -> None:
         reader, writer = os.pipe()
         os.close(reader)

@@ -112,9 +112,12 @@ def _counted(price: Price, guard: BudgetGuard, name: str) -> Price:
 
 def say(text: str) -> None:
     """Print a message on stderr while a command runs; stdout belongs to the command."""
-    with suppress(OSError):  # A closed stderr must not stop the end of a rental.
+    try:
         sys.stderr.write(f"outlay: {terminal_text(text)}\n")
         sys.stderr.flush()
+    except OSError:  # A closed stderr must not stop the end of a rental.
+        with suppress(OSError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # Python flushes it again on exit.
 
 
 def watched(vendor: str | None) -> tuple[Vendor, ...]:
