@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+import outlay
 from hostile import good_run
+from outlay.clock import ManualClock
 from outlay.runs.collect import collect
 from outlay.store import open_store
 from outlay.web.book_reader import BookReader
@@ -42,6 +44,20 @@ def test_the_command_is_on_a_runs_page_in_its_json_and_compared(tmp_path: Path) 
     assert list(page.document["command"]) == ["python", "train.py", "--lr", "0.1"]
     cells = "<td>python train.py --lr 0.1</td><td>python train.py --lr 0.2</td>"
     assert f"<td>command</td>{cells}" in "".join(compared.parts)
+
+
+def test_page_of_a_growing_run_never_shows_an_older_reading(
+    tmp_path: Path, clock: ManualClock
+) -> None:
+    books = BookReader(clock=clock)
+    shown = []
+    with outlay.run("m", dir=tmp_path, clock=clock) as run:
+        asked = PageQuery(path="/run", name=run.run_id)
+        for _ in range(300):
+            with run.step():
+                clock.advance(2 * 10**9)
+            shown += [row["text"] for row in run_page(asked, books).rows if row["label"] == "steps"]
+    assert shown == [str(steps) for steps in range(1, 301)]
 
 
 def test_list_of_sweeps_has_the_amounts_of_both_kinds(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
+from weakref import WeakKeyDictionary
 
 from outlay.clock import SYSTEM, Clock
 from outlay.errors import OutlayError
@@ -29,6 +30,9 @@ from outlay.web.page import People
 
 if TYPE_CHECKING:
     from sqlalchemy import Engine
+
+    from outlay.report.document import Document
+    from outlay.runs.reading import RunReading
 
 _MOST_ANSWERS: Final = 16
 _MOST_PEOPLE: Final = 10_000
@@ -67,7 +71,11 @@ class AnswerCache:
 
 
 class BookReader:
-    """Reads what pages show on demand, and caches it briefly."""
+    """Reads what pages show on demand, and caches it briefly.
+
+    Attributes:
+        documents: What pages show of a reading, by axis, for as long as the reading is kept.
+    """
 
     def __init__(
         self,
@@ -83,6 +91,7 @@ class BookReader:
         self.store: Engine = open_store()
         self.cache = AnswerCache()
         self.runs = RunPoller(self.store, clock=clock, cached=True)
+        self.documents: WeakKeyDictionary[RunReading, dict[str, Document]] = WeakKeyDictionary()
         self._roots: tuple[int, dict[str, Path]] = (-REFRESH_NS, {})
         self._since: dict[tuple[str, int | None, int], tuple[Money, ...]] = {}
 

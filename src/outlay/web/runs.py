@@ -272,13 +272,11 @@ def run_page(ask: PageQuery, books: BookReader) -> Page:
     row = books.row(ask.name)
     reading = books.runs.reading(row.dir)
     books.people.name(row.user)
-    key = (row.run_id, _axis(ask), id(reading))
-
-    def make() -> Document:
+    made, axis = books.documents.setdefault(reading, {}), _axis(ask)
+    if axis not in made:
         setup = replace(setup_of(Path(row.dir)), hide=books.people.text)
-        return run_document(reading, setup, [_axis(ask)])
-
-    document = books.cache.get(key, make)
+        made[axis] = run_document(reading, setup, [axis])
+    document = made[axis]
     return Page(
         title=document.title, tab="Runs", verdict=document.verdict,
         parts=_with_axis_tabs(document, ask), crumbs=_crumbs(Path(row.dir), books),
