@@ -46,8 +46,7 @@ from outlay.runs.inbox import notices
 from outlay.runs.reading import read_figures
 from outlay.store import outlay_home
 from outlay.sweep.aggregate.aggregator import read_artefacts
-from outlay.sweep.engines.slurm.job_spec import NAME as TIMES
-from outlay.sweep.engines.slurm.job_spec import read_times
+from outlay.sweep.engines.remote.job_spec import read_times
 from outlay.sweep.engines.slurm.queue import Batch, read_batches
 from outlay.sweep.grid.files import plan_file
 from outlay.sweep.state.manifest import JOURNAL, read_events, read_manifest
@@ -246,7 +245,7 @@ TARGETS: dict[str, Target] = {
     ),
     "slurm times": Target(
         [_json(MOMENT) + b"\n" + _json(MOMENT | {"what": "ended"}) + b"\n"],
-        _file(TIMES, lambda where: read_times(where, "t").ran_ns(NOW_NS)),
+        _file("slurm_times.jsonl", lambda where: read_times(where, "slurm/r/t").ran_ns(NOW_NS)),
     ),
     "slurm batch": Target(
         [msgspec.json.encode(Batch(name="b", tickets=("t",)))],

@@ -22,16 +22,8 @@ from outlay.errors import InvalidValue, MissingExtra
 from outlay.proc.exit_record import ExitRecord, exit_path
 from outlay.slurm import JobStatus, parse_sacct, parse_squeue
 from outlay.sweep.engines.base import Ended, Task
-from outlay.sweep.engines.slurm.engine import SlurmEngine
-from outlay.sweep.engines.slurm.job_options import (
-    SlurmOptions,
-    SlurmRequest,
-    slurm_options,
-    submitit_parameters,
-)
-from outlay.sweep.engines.slurm.job_spec import (
+from outlay.sweep.engines.remote.job_spec import (
     EventKind,
-    JobAllocation,
     JobEvent,
     JobSpec,
     JobTimes,
@@ -40,18 +32,31 @@ from outlay.sweep.engines.slurm.job_spec import (
     ran_so_far_ns,
     read_times,
     record_sign_of_life,
-    rendezvous_port,
-    spec_path,
 )
-from outlay.sweep.engines.slurm.poller import Poller, Submitted, conclude, may_be_late
+from outlay.sweep.engines.remote.poller import (
+    Poller,
+    RemoteStatus,
+    Submitted,
+    conclude,
+    may_be_late,
+)
+from outlay.sweep.engines.remote.spec_writer import spec_of, without_secrets, write_spec
+from outlay.sweep.engines.slurm.engine import SlurmEngine
+from outlay.sweep.engines.slurm.job import SlurmAllocation, rendezvous_port
+from outlay.sweep.engines.slurm.job_options import (
+    SlurmOptions,
+    SlurmRequest,
+    slurm_options,
+    submitit_parameters,
+)
 from outlay.sweep.engines.slurm.queue import (
     Batch,
-    JobStatuses,
     match_batches,
     new_batch,
     read_batches,
+    remote_status,
 )
-from outlay.sweep.engines.slurm.submission import NoSlurm, NotAccepted, write_spec
+from outlay.sweep.engines.slurm.submission import NoSlurm, NotAccepted
 from outlay.sweep.errors import InvalidGrid
 from outlay.sweep.grid.files import plan_file
 from outlay.sweep.plan.launch import Place, environment_of
@@ -61,6 +66,7 @@ from outlay.units import Duration
 from slurm_cluster import squeue_line
 
 NS = 10**9
+TICKET = "slurm/run/t"
 HOUR = Duration(3600 * NS)
 
 
@@ -201,7 +207,7 @@ def test_a_job_is_named_after_its_sweep_and_its_run() -> None:
 
 
 def batch(name: str, job: str = "", tasks: int = 4) -> Batch:
-    return Batch(name=name, tickets=tuple(map(str, range(tasks))), job=job)
+    return Batch(name=name, tickets=tuple(f"{name}{index}" for index in range(tasks)), job=job)
 
 
 def test_squeue_output_is_parsed_by_batch_and_array_index() -> None:
@@ -213,10 +219,10 @@ def test_squeue_output_is_parsed_by_batch_and_array_index() -> None:
     ]
     found = parse_squeue("\n".join(lines))
     statuses = match_batches(found, [batch("b", "4"), batch("c", "9")])
-    running = statuses["b", 2]
+    running = statuses["b2"]
     assert (running.job, running.state, running.nodes) == ("4_2", "RUNNING", "n1")
-    assert statuses["b", 3].reason == "Priority"
-    assert statuses["c", 0].job == "9"
+    assert statuses["b3"].reason == "Priority"
+    assert statuses["c0"].job == "9"
     assert len(statuses) == 3
 
 
@@ -224,7 +230,7 @@ def test_a_batch_without_a_number_is_found_by_its_script() -> None:
     ours = squeue_line("4", state="PENDING", script="/s/slurm/b/x.sh")
     found = parse_squeue(f"{ours}\n{squeue_line('5', script='/s/slurm/other/x.sh')}\n")
     statuses = match_batches(found, [batch("b")])
-    assert {key: status.job for key, status in statuses.items()} == {("b", 0): "4"}
+    assert {key: status.job for key, status in statuses.items()} == {"b0": "4"}
 
 
 def test_another_job_with_the_same_number_is_recognised_by_its_script() -> None:
@@ -236,7 +242,7 @@ def test_sacct_is_parsed_for_whole_jobs_with_the_last_state_of_requeued_ones() -
     text = "4_2|PREEMPTED\n4_2|COMPLETED\n4_[3-9]|PENDING\n9|CANCELLED by 1000\n9.batch|Z\n"
     statuses = match_batches(parse_sacct(text), [batch("b", "4"), batch("c", "9")])
     assert {key: one.state for key, one in statuses.items()} == {
-        ("b", 2): "COMPLETED", ("c", 0): "CANCELLED",
+        "b2": "COMPLETED", "c0": "CANCELLED",
     }  # fmt: skip
 
 
@@ -272,8 +278,8 @@ def record(code: int = 0, **more: Any) -> ExitRecord:
     return ExitRecord(ticket="t", returncode=code, **more)
 
 
-def status(state: str) -> JobStatus:
-    return JobStatus(job="1", state=state)
+def status(state: str) -> RemoteStatus:
+    return remote_status(JobStatus(job="1", state=state))
 
 
 @pytest.mark.parametrize(
@@ -342,19 +348,17 @@ def test_a_job_of_several_nodes_ends_when_all_succeed_or_one_fails() -> None:
 
 
 def test_one_query_for_all_jobs_with_back_off_while_nothing_changes(
-    tmp_path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, clock: ManualClock
 ) -> None:
     asked = []
 
-    def unchanged(batches: Collection[Batch]) -> JobStatuses:
-        asked.append(len(batches))
-        return {(batch.name, 0): status("RUNNING") for batch in batches}
+    def unchanged(tickets: Collection[str]) -> dict[str, RemoteStatus]:
+        asked.append(len(tickets))
+        return dict.fromkeys(tickets, status("RUNNING"))
 
-    monkeypatch.setattr("outlay.sweep.engines.slurm.poller.query_queue", unchanged)
-    poller = Poller(clock)
+    poller = Poller(clock, unchanged)
     for number in range(100):
-        one = Batch(name=f"b{number}", tickets=(f"t{number}",), job=str(number))
-        poller.submitted[f"t{number}"] = Submitted(tmp_path, 1, one, 0)
+        poller.submitted[f"slurm/run/t{number}"] = Submitted(tmp_path, 1, str(number))
     for _ in range(3000):  # Ten minutes.
         poller.poll_if_due()
         clock.sleep(0.2)
@@ -381,20 +385,20 @@ def test_run_time_excludes_queue_waits(gaps: list[int], closed: bool) -> None:
 
 
 def test_a_start_that_left_no_end_lasted_until_its_last_sign_of_life(tmp_path: Path) -> None:
-    append_event(tmp_path, JobEvent(ticket="t", restart=0, what="started", t_ns=10 * NS))
-    record_sign_of_life(tmp_path, 14 * NS)
-    assert read_times(tmp_path, "t").ran_ns() == 4 * NS
-    assert read_times(tmp_path, "t").ran_ns(now_ns=20 * NS) == 10 * NS
-    assert read_times(tmp_path, "another").ran_ns() == 0
+    append_event(tmp_path, JobEvent(ticket=TICKET, restart=0, what="started", t_ns=10 * NS))
+    record_sign_of_life(tmp_path, TICKET, 14 * NS)
+    assert read_times(tmp_path, TICKET).ran_ns() == 4 * NS
+    assert read_times(tmp_path, TICKET).ran_ns(now_ns=20 * NS) == 10 * NS
+    assert read_times(tmp_path, "slurm/run/another").ran_ns() == 0
 
 
 def test_a_job_that_waits_in_the_queue_has_not_run_nor_cost(tmp_path: Path) -> None:
-    assert ran_so_far_ns(tmp_path, "t", 99 * NS) == 0
-    append_event(tmp_path, JobEvent(ticket="t", restart=0, what="started", t_ns=10 * NS))
-    assert ran_so_far_ns(tmp_path, "t", 30 * NS) == 20 * NS
-    assert ran_so_far_ns(tmp_path, "t", 99 * NS) == 0  # Without a sign of life since its start.
-    append_event(tmp_path, JobEvent(ticket="t", restart=0, what="requeued", t_ns=40 * NS))
-    assert ran_so_far_ns(tmp_path, "t", 50 * NS) == 30 * NS
+    assert ran_so_far_ns(tmp_path, TICKET, 99 * NS) == 0
+    append_event(tmp_path, JobEvent(ticket=TICKET, restart=0, what="started", t_ns=10 * NS))
+    assert ran_so_far_ns(tmp_path, TICKET, 30 * NS) == 20 * NS
+    assert ran_so_far_ns(tmp_path, TICKET, 99 * NS) == 0  # Without a sign of life since its start.
+    append_event(tmp_path, JobEvent(ticket=TICKET, restart=0, what="requeued", t_ns=40 * NS))
+    assert ran_so_far_ns(tmp_path, TICKET, 50 * NS) == 30 * NS
 
 
 # -- progress of a start ---------------------------------------------------------------------
@@ -437,12 +441,12 @@ def test_steps_of_earlier_attempts_are_no_progress(tmp_path: Path) -> None:
 
 
 def test_a_torn_line_is_skipped_and_later_lines_are_read(tmp_path: Path) -> None:
-    append_event(tmp_path, JobEvent(ticket="t", restart=0, what="started", t_ns=10 * NS))
+    append_event(tmp_path, JobEvent(ticket=TICKET, restart=0, what="started", t_ns=10 * NS))
     with (tmp_path / "slurm_times.jsonl").open("ab") as stream:
-        stream.write(b'{"ticket": "t", "resta')
-    assert [event.what for event in read_times(tmp_path, "t").events] == ["started"]
-    append_event(tmp_path, JobEvent(ticket="t", restart=0, what="ended", t_ns=20 * NS))
-    assert [event.what for event in read_times(tmp_path, "t").events] == ["started", "ended"]
+        stream.write(b'{"ticket": "slurm/run/t", "resta')
+    assert [event.what for event in read_times(tmp_path, TICKET).events] == ["started"]
+    append_event(tmp_path, JobEvent(ticket=TICKET, restart=0, what="ended", t_ns=20 * NS))
+    assert [event.what for event in read_times(tmp_path, TICKET).events] == ["started", "ended"]
 
 
 # -- job specs -------------------------------------------------------------------------------
@@ -455,8 +459,8 @@ def test_a_spec_holds_no_secret_and_the_node_puts_it_back(tmp_path: Path) -> Non
         name="run", ticket="slurm/run/abc", command=("train", "--token=t0k3n-secret"), env=env,
         cwd=tmp_path, directory=tmp_path, log=tmp_path / "log",
     )  # fmt: skip
-    secret = write_spec(task, here)
-    path = spec_path(tmp_path, task.ticket)
+    spec, secret = without_secrets(task, spec_of(task, notice_ns=0), here)
+    path = write_spec(spec)
     assert secret == {"HF_TOKEN": "t0k3n-secret", "DB": "pg://u:hunter22@host"}
     assert b"t0k3n" not in path.read_bytes()
     assert b"hunter22" not in path.read_bytes()
@@ -473,8 +477,8 @@ def test_a_word_that_looks_like_a_secret_is_in_no_file_without_a_variable(
         name="run", ticket="slurm/run/abc", command=("train", word), env={}, cwd=tmp_path,
         directory=tmp_path, log=tmp_path / "log",
     )  # fmt: skip
-    secret = write_spec(task, {})
-    path = spec_path(tmp_path, task.ticket)
+    spec, secret = without_secrets(task, spec_of(task, notice_ns=0), {})
+    path = write_spec(spec)
     assert b"hunter22" not in path.read_bytes()
     assert command_with_secrets(read_document(path, JobSpec), secret) == ["train", word]
 
@@ -489,8 +493,16 @@ def test_concurrent_jobs_get_different_rendezvous_ports(job: int, apart: int) ->
     assert 20_000 <= rendezvous_port(job, 3) < 32_000
 
 
+def allocation(*, rank: int, nodes: int) -> SlurmAllocation:
+    return SlurmAllocation(
+        job="3_1", number=5, restart=0, rank=rank, nodes=nodes, node="n1", address="n1"
+    )
+
+
 def test_node_rank_and_rendezvous_are_set_for_torchrun() -> None:
-    place = JobAllocation(job="3_1", number=5, restart=0, rank=1, nodes=2, node="n2", address="n1")
+    place = SlurmAllocation(
+        job="3_1", number=5, restart=0, rank=1, nodes=2, node="n2", address="n1"
+    )
     told = place.variables()
     assert (told["PET_NNODES"], told["PET_NODE_RANK"]) == ("2", "1")
     assert (told["PET_MASTER_ADDR"], told["PET_MASTER_PORT"]) == ("n1", "20005")
@@ -505,11 +517,13 @@ def test_a_controller_that_restarts_is_asked_again_whether_a_job_runs(
     commands: Path, monkeypatch: pytest.MonkeyPatch, error: str, calls: int, *, running: bool
 ) -> None:
     """The first two answers are an error; a job that Slurm does not know is not running."""
-    monkeypatch.setattr("outlay.sweep.engines.slurm.job_spec._BETWEEN_TRIES_S", 0)
+    monkeypatch.setattr("outlay.sweep.engines.slurm.job._BETWEEN_TRIES_S", 0)
     answer = f"echo '{squeue_line('3', '1')}'; exit 0"
     third = f"echo >> {commands}/calls; if [ $(wc -l < {commands}/calls) -gt 2 ]; then {answer}; fi"
     write_script(commands / "squeue", f"{third}; echo {error} >&2; exit 1")
-    place = JobAllocation(job="3_1", number=5, restart=0, rank=0, nodes=1, node="n1", address="n1")
+    place = SlurmAllocation(
+        job="3_1", number=5, restart=0, rank=0, nodes=1, node="n1", address="n1"
+    )
     assert place.is_running() == running
     assert len((commands / "calls").read_text().splitlines()) == calls
 
@@ -594,9 +608,9 @@ def test_a_program_that_gets_slurms_signal_before_its_job_counts_as_asked_to_end
         name="run", ticket="slurm/run/abc", command=("sh", "-c", script), env=dict(os.environ),
         cwd=tmp_path, directory=tmp_path, log=tmp_path / "log",
     )  # fmt: skip
-    write_spec(task, os.environ)
+    path = write_spec(spec_of(task, notice_ns=0))
     listed = tmp_path / "list.json"
-    listed.write_text(json.dumps([str(spec_path(tmp_path, task.ticket))]))
+    listed.write_text(json.dumps([str(path)]))
     command = [sys.executable, "-m", "outlay.sweep.engines.slurm.job", str(listed)]
     slurm = {"SLURM_JOB_ID": "7", "SLURM_PROCID": "0"}
     subprocess.run(command, env=os.environ | slurm, check=False)

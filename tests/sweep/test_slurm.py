@@ -29,9 +29,9 @@ from outlay.rates import round_units
 from outlay.runs.reading import read_figures
 from outlay.store.run_row import RunRow
 from outlay.sweep.engines.base import Task
+from outlay.sweep.engines.remote.job_spec import read_times
 from outlay.sweep.engines.slurm.engine import SlurmEngine
 from outlay.sweep.engines.slurm.job_options import SlurmOptions
-from outlay.sweep.engines.slurm.job_spec import read_times
 from outlay.sweep.engines.slurm.queue import read_batches
 from outlay.sweep.grid.files import plan_file
 from outlay.sweep.run.harness import SweepOptions

@@ -199,7 +199,7 @@ ENGINES: Final = {
         options="outlay.sweep.engines.slurm.job_options:read_options",
         scheduled=True,
         jobs="outlay.sweep.engines.slurm.queue:jobs_in",
-        ran_ns="outlay.sweep.engines.slurm.job_spec:ran_so_far_ns",
+        ran_ns="outlay.sweep.engines.remote.job_spec:ran_so_far_ns",
     ),
     "torchrun": EngineEntry(make="outlay.sweep.engines.process:TorchrunEngine"),
 }

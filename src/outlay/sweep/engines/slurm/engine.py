@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Final
@@ -10,17 +11,11 @@ from typing import ClassVar, Final
 import msgspec
 
 from outlay.clock import SYSTEM, Clock
-from outlay.slurm import WAITING, cancel_job
+from outlay.slurm import cancel_job
 from outlay.sweep.engines.base import Ended, Task, TaskStanding
-from outlay.sweep.engines.slurm.job_spec import read_times
-from outlay.sweep.engines.slurm.poller import Poller, Submitted
-from outlay.sweep.engines.slurm.queue import (
-    UNKNOWN,
-    Batch,
-    JobStatuses,
-    read_batches,
-    run_of,
-)
+from outlay.sweep.engines.remote.job_spec import read_times
+from outlay.sweep.engines.remote.poller import Poller, RemoteStatuses, Submitted
+from outlay.sweep.engines.slurm.queue import Batch, BatchQueue, read_batches, run_of
 from outlay.sweep.engines.slurm.submission import SubmissionQueue, check_available
 
 UNLIMITED: Final = 10**9
@@ -32,7 +27,7 @@ class EarlierBatches:
     """Batches of earlier processes, by ticket, and the status of their jobs."""
 
     batches: dict[str, Batch]
-    statuses: JobStatuses | None
+    statuses: RemoteStatuses | None
     queried_ns: int
 
 
@@ -48,8 +43,10 @@ class SlurmEngine:
         check_available()
         self._root = root
         self._clock = clock
-        self._poller = Poller(clock)
-        self._submissions = SubmissionQueue(root, self._poller, clock)
+        self._queue = BatchQueue()
+        self._batches: dict[str, Batch] = {}
+        self._poller = Poller(clock, self._query)
+        self._submissions = SubmissionQueue(root, self._poller, clock, self._batches)
         self._earlier: EarlierBatches | None = None
 
     # -- starting ---------------------------------------------------------------------------
@@ -81,27 +78,16 @@ class SlurmEngine:
         if not self._poller.ended:
             self._clock.sleep(min(timeout_s, self._poller.due_in_s()))
 
+    def _query(self, tickets: Collection[str]) -> RemoteStatuses | None:
+        return self._queue.query({ticket: self._batches[ticket] for ticket in tickets})
+
     def poll(self, ticket: str) -> Ended | None:
         """Return how a job ended, once; None while it runs."""
         return self._poller.ended.pop(ticket, None)
 
     def standing(self, ticket: str) -> TaskStanding:
         """Return Slurm's status of a job; while Slurm does not answer, the job's own."""
-        if ticket in self._submissions:
-            return NOT_QUEUED
-        known = self._poller.submitted.get(ticket)
-        if known is None:
-            return TaskStanding()
-        job, status = known.batch.job_of(ticket), known.status
-        if status is None or status.state == UNKNOWN:
-            queued = read_times(known.directory, ticket).running_since_ns is None
-            text = "" if status is None else f"job {job} {status.state.lower()} ({status.reason})"
-            return TaskStanding(text=text, job=job, queued=queued)
-        nodes = f" on {status.nodes}" if status.nodes else ""
-        reason = f" ({status.reason})" if status.reason not in ("", "None") else ""
-        job = status.job or job
-        text = f"job {job} {status.state.lower()}{nodes}{reason}"
-        return TaskStanding(text=text, job=job, queued=status.state in WAITING)
+        return NOT_QUEUED if ticket in self._submissions else self._poller.standing(ticket)
 
     # -- ending -----------------------------------------------------------------------------
 
@@ -112,8 +98,7 @@ class SlurmEngine:
         level = 2 if force else 1
         if known is None or known.cancels >= level:
             return
-        job = known.batch.job_of(ticket) or (known.status.job if known.status is not None else "")
-        if job and cancel_job(job, force=force):
+        if known.number and cancel_job(known.number, force=force):
             known.cancels = level
         self._poller.poll_soon()
 
@@ -123,7 +108,8 @@ class SlurmEngine:
         batch = earlier.batches.get(task.ticket)
         if batch is None:
             return Ended(how="lost", never_ran=True, reason="it never reached Slurm")
-        known = Submitted(task.directory, task.nodes, batch, batch.tickets.index(task.ticket))
+        known = Submitted(task.directory, task.nodes, batch.job_of(task.ticket))
+        self._batches[task.ticket] = batch
         self._poller.adopt(task.ticket, known, earlier.statuses, earlier.queried_ns)
         return self.poll(task.ticket)
 
@@ -132,8 +118,7 @@ class SlurmEngine:
         if self._earlier is None:
             found = [self._with_job_number(batch) for batch in read_batches(self._root)]
             batches = {ticket: batch for batch in found for ticket in batch.tickets}
-            keys = {(batch.name, i): batch for batch in found for i in range(len(batch.tickets))}
-            statuses = self._poller.query(keys)
+            statuses = self._queue.query(batches)
             self._earlier = EarlierBatches(batches, statuses, self._clock.monotonic_ns())
         return self._earlier
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import re
 import secrets
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -13,7 +14,9 @@ import msgspec
 
 from outlay.decoding import BadDocument, read_document
 from outlay.files import make_private, write_whole
-from outlay.slurm import JobStatus, accounted_jobs, queued_jobs
+from outlay.slurm import WAITING, JobStatus, accounted_jobs, queued_jobs
+from outlay.sweep.engines.base import How
+from outlay.sweep.engines.remote.poller import RemoteStatus
 
 # Batches: a file and a directory each below the sweep's ``slurm`` directory.
 #
@@ -107,10 +110,31 @@ def read_batches(root: Path) -> list[Batch]:
 
 # The status of batches.
 
-UNKNOWN: Final = "UNKNOWN"
-"""The state of a job while Slurm does not answer."""
-JobStatuses = dict[tuple[str, int], JobStatus]
-"""By batch name and array index."""
+JobStatuses = dict[str, JobStatus]
+"""By ticket."""
+_BY_STATE: Final[dict[str, tuple[How, str]]] = {
+    "CANCELLED": ("exited", "cancelled in Slurm"),
+    "PREEMPTED": ("preempted", "preempted, and this cluster does not requeue it"),
+    "NODE_FAIL": ("preempted", "a node failed, and this cluster does not requeue it"),
+    "BOOT_FAIL": ("preempted", "a node did not boot"),
+    "TIMEOUT": ("exited", "Slurm's time limit was reached"),
+    "DEADLINE": ("exited", "Slurm's deadline was reached"),
+    "OUT_OF_MEMORY": ("exited", "out of memory (Slurm)"),
+    "FAILED": ("exited", "Slurm could not run it; see the sweep's slurm directory"),
+}
+
+
+def remote_status(status: JobStatus) -> RemoteStatus:
+    """Return Slurm's status of a job in terms that all schedulers share."""
+    state, found = status.state, _BY_STATE.get(status.state)
+    nodes = f" on {status.nodes}" if status.nodes else ""
+    reason = f" ({status.reason})" if status.reason not in ("", "None") else ""
+    how, why = found or ("lost", "it recorded no end")
+    return RemoteStatus(
+        job=status.job, text=f"{state.lower()}{nodes}{reason}", queued=state in WAITING,
+        is_over=status.is_over, how=how, reason=why, cancelled=state == "CANCELLED",
+        explains=found is not None and state != "FAILED",
+    )  # fmt: skip
 
 
 def match_batches(found: Iterable[JobStatus], batches: Collection[Batch]) -> JobStatuses:
@@ -130,8 +154,9 @@ def match_batches(found: Iterable[JobStatus], batches: Collection[Batch]) -> Job
             batch = next((other for other in unnumbered if other.has_script(script)), None)
         if batch is None or (script is not None and not batch.has_script(script)):
             continue
-        if not index or index.isdecimal():  # Else the pending rest of an array: ``4_[3-9]``.
-            statuses[batch.name, int(index or 0)] = status
+        place = int(index or 0) if not index or index.isdecimal() else len(batch.tickets)
+        if place < len(batch.tickets):  # Else the pending rest of an array: ``4_[3-9]``.
+            statuses[batch.tickets[place]] = status
     return statuses
 
 
@@ -155,6 +180,28 @@ def query_accounting(batches: Collection[Batch]) -> JobStatuses | None:
     numbers = _job_numbers(batches)
     accounts = accounted_jobs(numbers) if numbers else []
     return None if accounts is None else match_batches(accounts, batches)
+
+
+@dataclass(slots=True)
+class BatchQueue:
+    """Queries the status of batches, from accounting where squeue has forgotten them."""
+
+    _has_accounting: bool = True
+
+    def query(self, wanted: Mapping[str, Batch]) -> dict[str, RemoteStatus] | None:
+        """Return the status of attempts, whose batches are by ticket; None without an answer."""
+        statuses = query_queue(_unique(wanted.values()))
+        if statuses is None:
+            return None
+        forgotten = _unique(batch for ticket, batch in wanted.items() if ticket not in statuses)
+        accounts = query_accounting(forgotten) if self._has_accounting else None
+        self._has_accounting = accounts is not None
+        found = (accounts or {}) | statuses
+        return {ticket: remote_status(status) for ticket, status in found.items()}
+
+
+def _unique(batches: Iterable[Batch]) -> list[Batch]:
+    return list({batch.name: batch for batch in batches}.values())
 
 
 def _job_numbers(batches: Collection[Batch]) -> str:

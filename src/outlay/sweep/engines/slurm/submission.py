@@ -23,19 +23,12 @@ import msgspec
 
 from outlay.clock import Clock
 from outlay.errors import MissingExtra, OutlayError
-from outlay.files import write_whole
-from outlay.record.redaction import REDACTED, STANDS_FOR, Redactor, is_secret_name
 from outlay.slurm import max_array_size
 from outlay.sweep.engines.base import Ended, Task
+from outlay.sweep.engines.remote.job_spec import spec_path, write_spec_list
+from outlay.sweep.engines.remote.poller import Poller, Submitted
+from outlay.sweep.engines.remote.spec_writer import spec_of, without_secrets, write_spec
 from outlay.sweep.engines.slurm.job_options import SlurmRequest, slurm_options, submitit_parameters
-from outlay.sweep.engines.slurm.job_spec import (
-    HIDDEN_WORD,
-    JobSpec,
-    placeholder,
-    spec_path,
-    write_spec_list,
-)
-from outlay.sweep.engines.slurm.poller import Poller, Submitted
 from outlay.sweep.engines.slurm.queue import (
     Batch,
     JobStatuses,
@@ -46,65 +39,6 @@ from outlay.sweep.engines.slurm.queue import (
     query_queue,
     write_batch,
 )
-
-# Job specs without secrets; the secret variables go through the environment of ``sbatch``.
-
-
-def write_spec(task: Task, here: Mapping[str, str], title: str = "") -> dict[str, str]:
-    """Write a task's job spec; return the secret variables that ``sbatch`` must pass on.
-
-    ``here`` is this process's environment, which ``sbatch`` passes on by itself.
-    """
-    plain, secret = _split_environment(task, here)
-    command, replaced = _command_without_secrets(task)
-    secret |= {name: value for name, value in replaced.items() if here.get(name) != value}
-    options = slurm_options(task.options)
-    spec = JobSpec(
-        ticket=task.ticket, name=task.name, command=command, env=plain,
-        dropped=sorted(here.keys() - task.env.keys()), sealed=sorted(replaced), cwd=str(task.cwd),
-        directory=str(task.directory), log=str(task.log), most_ns=task.most_ns,
-        requeues=options.requeues, notice_ns=options.notice_ns, gpus=task.gpus,
-        kill_ns=task.kill_ns, title=title,
-    )  # fmt: skip
-    path = spec_path(task.directory, task.ticket)
-    write_whole(path, msgspec.json.encode(spec) + b"\n", private=True)
-    return secret
-
-
-def _split_environment(
-    task: Task, here: Mapping[str, str]
-) -> tuple[dict[str, str], dict[str, str]]:
-    """Return a task's variables that differ from ``here``: the plain and the secret ones."""
-    added = {name: value for name, value in task.env.items() if here.get(name) != value}
-    shown = Redactor([task.env]).environment(added)
-    secret = {name: value for name, value in added.items() if shown[name] != value}
-    return {name: value for name, value in added.items() if name not in secret}, secret
-
-
-def _command_without_secrets(task: Task) -> tuple[list[str], dict[str, str]]:
-    """Return the command with placeholders for secrets, and the variables they stand for.
-
-    A word that looks like a secret and is in no variable gets a new variable.
-    """
-    secrets = [(name, value) for name, value in task.env.items() if is_secret_name(name) and value]
-    secrets.sort(key=lambda item: (-len(item[1]), item[0]))
-    words: list[str] = []
-    used: dict[str, str] = {}
-    redact = Redactor([task.env])
-    shown = redact.command(task.command)
-    for index, word in enumerate(task.command):
-        is_value = shown[index] == REDACTED  # All of it: the word after --token, whatever it is.
-        if REDACTED in shown[index]:
-            for name, value in secrets:
-                if value in word:
-                    word = word.replace(value, placeholder(name))
-                    used[name] = value
-        if REDACTED in redact.text(word) or (is_value and not word.startswith(STANDS_FOR)):
-            name = f"{HIDDEN_WORD}{index}"
-            used[name], word = word, placeholder(name)
-        words.append(word)
-    return words, used
-
 
 # Submission through submitit.
 
@@ -209,11 +143,17 @@ class PendingTask:
 
 @dataclass(slots=True)
 class SubmissionQueue:
-    """The tasks to be submitted to Slurm; ``jobs`` may run at the same time, None for all."""
+    """The tasks to be submitted to Slurm.
+
+    Attributes:
+        batches: Those that Slurm has accepted, by ticket.
+        jobs: How many may run at the same time; None for all.
+    """
 
     _root: Path
     _poller: Poller
     _clock: Clock
+    batches: dict[str, Batch]
     jobs: int | None = None
     _pending: dict[str, PendingTask] = field(default_factory=dict)
     _unconfirmed: Batch | None = None
@@ -233,15 +173,18 @@ class SubmissionQueue:
 
     def add(self, task: Task) -> None:
         """Queue a task, and write its job spec."""
+        options = slurm_options(task.options)
         request = SlurmRequest(
-            options=slurm_options(task.options),
+            options=options,
             nodes=task.nodes,
             processes=task.gpus // task.nodes,
             most_ns=task.most_ns,
         )
-        self._pending[task.ticket] = PendingTask(
-            task, request, write_spec(task, os.environ, job_title(self._root.name, task.name))
-        )
+        title = job_title(self._root.name, task.name)
+        whole = spec_of(task, notice_ns=options.notice_ns, requeues=options.requeues, title=title)
+        spec, secret = without_secrets(task, whole, os.environ)
+        write_spec(spec)
+        self._pending[task.ticket] = PendingTask(task, request, secret)
 
     def flush(self) -> list[str]:
         """Submit what is pending; return the tickets withdrawn meanwhile that Slurm has."""
@@ -301,16 +244,16 @@ class SubmissionQueue:
         """Return the jobs that the next array must wait for, to keep within ``jobs``."""
         if self.jobs is None:
             return None
-        numbers = {job.array_job for job in self._poller.submitted.values()}
+        numbers = {job.number.partition("_")[0] for job in self._poller.submitted.values()}
         return ":".join(sorted(filter(None, numbers))) or None
 
     def _record_accepted(self, batch: Batch, number: str) -> None:
         batch = msgspec.structs.replace(batch, job=number)
         write_batch(self._root, batch)
-        for index, ticket in enumerate(batch.tickets):
+        for ticket in batch.tickets:
             task = self._pending.pop(ticket).task
-            job = Submitted(task.directory, task.nodes, batch, index)
-            self._poller.submitted[ticket] = job
+            job = Submitted(task.directory, task.nodes, batch.job_of(ticket))
+            self._poller.submitted[ticket], self.batches[ticket] = job, batch
         self._max_batch = None
         self._poller.poll_soon()
 

@@ -1,27 +1,20 @@
 """One poller for all jobs of a sweep: polls them together, with back-off; decides how they ended.
 
-Calls no Slurm command and opens no file itself.
+What a scheduler says never overrides what a job recorded of its own end. Calls no scheduler itself:
+an engine passes the function that does.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from outlay.clock import Clock
 from outlay.proc.exit_record import ExitRecord, read_exit
-from outlay.slurm import JobStatus
-from outlay.sweep.engines.base import Ended, How
-from outlay.sweep.engines.slurm.job_spec import JobTimes, read_times
-from outlay.sweep.engines.slurm.queue import (
-    UNKNOWN,
-    Batch,
-    JobStatuses,
-    query_accounting,
-    query_queue,
-)
+from outlay.sweep.engines.base import Ended, How, TaskStanding
+from outlay.sweep.engines.remote.job_spec import JobTimes, read_times
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -32,51 +25,78 @@ LONGEST_NS: Final = 30 * 10**9
 QUIET_NS: Final = 4 * 10**9
 """From this interval on, a poll also reads the files of running jobs."""
 LATE_RECORD_NS: Final = 15 * 10**9
-"""How late a job's exit record may appear after Slurm reports the job over."""
-_NO_ANSWER: Final = JobStatus(job="", state=UNKNOWN, reason="Slurm does not answer")
+"""How late a job's exit record may appear after the scheduler reports the job over."""
 
-JobKey = tuple[str, int]
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemoteStatus:
+    """A scheduler's status of a job, in terms that all schedulers share.
+
+    Attributes:
+        job: Its number or name; "" while unknown.
+        text: Its state, node and reason, for people.
+        queued: Whether it waits to be started, for the first time or again.
+        is_over: Whether it will not run again.
+        is_known: Whether the scheduler answered.
+        how: How it ended, if it is over and recorded no end itself; with the reason.
+        explains: Whether that also holds for a job whose program was told to end.
+        cancelled: Whether it ended because somebody cancelled it.
+    """
+
+    job: str = ""
+    text: str = ""
+    queued: bool = False
+    is_over: bool = False
+    is_known: bool = True
+    how: How = "lost"
+    reason: str = ""
+    explains: bool = False
+    cancelled: bool = False
+
+
+RemoteStatuses = Mapping[str, RemoteStatus]
+"""By ticket."""
+_NO_ANSWER: Final = RemoteStatus(text="unknown (its scheduler does not answer)", is_known=False)
+_FORGOTTEN: Final = RemoteStatus(reason="it recorded no end, and its scheduler has forgotten it")
 
 
 @dataclass(slots=True)
 class Submitted:
-    """An attempt that Slurm has accepted.
+    """An attempt that a scheduler has accepted.
 
     Attributes:
-        index: Its array index in ``batch``.
+        job: Its number or name; "" while only its status has it.
         over_ns: When it first seemed over, on the monotonic clock.
-        cancels: 1 once Slurm accepted a cancel, 2 once a kill.
+        cancels: 1 once the scheduler accepted a cancel, 2 once a kill.
     """
 
     directory: Path
-    nodes: int
-    batch: Batch
-    index: int
-    status: JobStatus | None = None
+    nodes: int = 1
+    job: str = ""
+    status: RemoteStatus | None = None
     over_ns: int | None = None
     cancels: int = 0
 
     @property
-    def key(self) -> JobKey:
-        """Its key in ``JobStatuses``."""
-        return self.batch.name, self.index
-
-    @property
-    def array_job(self) -> str:
-        """Slurm's job number of the whole batch; "" while unknown."""
-        return self.batch.job or ("" if self.status is None else self.status.job.partition("_")[0])
+    def number(self) -> str:
+        """Its number or name for the scheduler; "" while unknown."""
+        return self.job or ("" if self.status is None else self.status.job)
 
 
 @dataclass(slots=True)
 class Poller:
-    """Polls the status of every submitted attempt."""
+    """Polls the status of every submitted attempt.
+
+    Attributes:
+        query: Returns the status of attempts, by ticket; None if the scheduler does not answer.
+    """
 
     _clock: Clock
+    query: Callable[[Collection[str]], RemoteStatuses | None]
     submitted: dict[str, Submitted] = field(default_factory=dict)
     ended: dict[str, Ended] = field(default_factory=dict)
     _next_ns: int = 0
     _interval_ns: int = SHORTEST_NS
-    _has_accounting: bool = True
 
     def poll_soon(self) -> None:
         """Reset the back-off: a change is expected."""
@@ -93,31 +113,32 @@ class Poller:
         """Query all jobs at once, and back off while nothing changes."""
         if not self.submitted or self._clock.monotonic_ns() < self._next_ns:
             return
-        statuses = self.query({job.key: job.batch for job in self.submitted.values()})
-        changed = self._update(statuses)
+        changed = self._update(self.query(self.submitted.keys()))
         longer = min(self._interval_ns * 3 // 2, LONGEST_NS)
         self._interval_ns = SHORTEST_NS if changed else longer
         self._next_ns = self._clock.monotonic_ns() + self._interval_ns
 
-    def query(self, wanted: Mapping[JobKey, Batch]) -> JobStatuses | None:
-        """Return the status of jobs, from accounting where squeue has forgotten them."""
-        statuses = query_queue(_unique(wanted.values()))
-        if statuses is None:
-            return None
-        forgotten = _unique(batch for key, batch in wanted.items() if key not in statuses)
-        accounts = query_accounting(forgotten) if self._has_accounting else None
-        self._has_accounting = accounts is not None
-        return (accounts or {}) | statuses
+    def standing(self, ticket: str) -> TaskStanding:
+        """Return the scheduler's status of a job; while it does not answer, the job's own."""
+        known = self.submitted.get(ticket)
+        if known is None:
+            return TaskStanding()
+        status, job = known.status, known.number
+        text = "" if status is None else f"job {job} {status.text}"
+        if status is None or not status.is_known:
+            queued = read_times(known.directory, ticket).running_since_ns is None
+            return TaskStanding(text=text, job=job, queued=queued)
+        return TaskStanding(text=text, job=status.job or job, queued=status.queued)
 
-    def _update(self, statuses: JobStatuses | None) -> bool:
+    def _update(self, statuses: RemoteStatuses | None) -> bool:
         """Update every job; return whether anything changed.
 
-        While Slurm does not answer, jobs keep their status; those with an exit record have ended.
+        While there is no answer, jobs keep their status; those with an exit record have ended.
         """
         changed = False
         read_all = statuses is None or self._interval_ns >= QUIET_NS
         for ticket, job in list(self.submitted.items()):
-            status = job.status or _NO_ANSWER if statuses is None else statuses.get(job.key)
+            status = job.status or _NO_ANSWER if statuses is None else statuses.get(ticket)
             changed |= status != job.status
             job.status = status
             if status is not None and not (status.is_over or read_all):
@@ -147,13 +168,13 @@ class Poller:
         return replace(ended, asked=ended.asked or job.cancels > 0)
 
     def adopt(
-        self, ticket: str, job: Submitted, statuses: JobStatuses | None, since_ns: int
+        self, ticket: str, job: Submitted, statuses: RemoteStatuses | None, since_ns: int
     ) -> None:
         """Follow an attempt of another process, given the status queried at ``since_ns``.
 
         One that is over is settled now, as the caller may not wait for a second poll.
         """
-        job.status = _NO_ANSWER if statuses is None else statuses.get(job.key)
+        job.status = _NO_ANSWER if statuses is None else statuses.get(ticket)
         ended = self._check_end(ticket, job)
         while ended is None and job.over_ns is not None:
             job.over_ns = since_ns
@@ -165,53 +186,41 @@ class Poller:
             self.ended[ticket] = ended
 
 
-def _unique(batches: Iterable[Batch]) -> list[Batch]:
-    return list({batch.name: batch for batch in batches}.values())
-
-
-# How an attempt ended: Slurm's state and the job's exit records combined.
-
-_BY_STATE: Final[dict[str, tuple[How, str]]] = {
-    "CANCELLED": ("exited", "cancelled in Slurm"),
-    "PREEMPTED": ("preempted", "preempted, and this cluster does not requeue it"),
-    "NODE_FAIL": ("preempted", "a node failed, and this cluster does not requeue it"),
-    "BOOT_FAIL": ("preempted", "a node did not boot"),
-    "TIMEOUT": ("exited", "Slurm's time limit was reached"),
-    "DEADLINE": ("exited", "Slurm's deadline was reached"),
-    "OUT_OF_MEMORY": ("exited", "out of memory (Slurm)"),
-    "FAILED": ("exited", "Slurm could not run it; see the sweep's slurm directory"),
-}
+# How an attempt ended: the scheduler's status and the job's exit records combined.
 
 
 def conclude(
-    status: JobStatus | None, exits: Sequence[ExitRecord], times: JobTimes, *, nodes: int = 1
+    status: RemoteStatus | None, exits: Sequence[ExitRecord], times: JobTimes, *, nodes: int = 1
 ) -> Ended | None:
     """Return how an attempt ended; None while it runs, or while an exit record may yet appear.
 
     Args:
-        status: Slurm's status; None where Slurm has forgotten the job.
+        status: The scheduler's status; None where it has forgotten the job.
         exits: The exit records of its nodes, the first node's first.
         times: When it ran.
         nodes: How many exit records there will be.
     """
     record = _decisive(exits, times)
     if record is not None and not record.asked and (record.returncode or len(exits) == nodes):
-        return _by_record(record, "", times)  # It exited on its own, whatever Slurm knows.
+        return _by_record(record, None, times)  # It exited on its own, whatever others know.
     if status is not None and not status.is_over:
         return None
-    if record is None:
-        return _by_state(status, times)
-    return _by_record(record, "" if status is None else status.state, times)
+    if record is not None:
+        return _by_record(record, status, times)
+    status = status or _FORGOTTEN
+    return Ended(
+        how=status.how, asked=status.cancelled, elapsed_ns=times.ran_ns(), reason=status.reason
+    )
 
 
-def may_be_late(status: JobStatus | None, exits: Sequence[ExitRecord], ended: Ended) -> bool:
+def may_be_late(status: RemoteStatus | None, exits: Sequence[ExitRecord], ended: Ended) -> bool:
     """Say whether another exit record may still appear.
 
     A shared file system may delay it, and a preempted job may yet be requeued.
     """
     if ended.how == "preempted":
         return True
-    return not exits and (status is None or status.state != "CANCELLED")
+    return not exits and (status is None or not status.cancelled)
 
 
 def _decisive(exits: Sequence[ExitRecord], times: JobTimes) -> ExitRecord | None:
@@ -222,22 +231,14 @@ def _decisive(exits: Sequence[ExitRecord], times: JobTimes) -> ExitRecord | None
     return next(iter(failed or current), None)
 
 
-def _by_record(record: ExitRecord, state: str, times: JobTimes) -> Ended:
+def _by_record(record: ExitRecord, status: RemoteStatus | None, times: JobTimes) -> Ended:
     how: How = "exited"
     reason, asked = record.reason, record.asked
-    if asked and state in _BY_STATE and state != "FAILED":
-        how, reason = _BY_STATE[state]
-        asked = state == "CANCELLED"
+    if asked and status is not None and status.explains:
+        how, reason, asked = status.how, status.reason, status.cancelled
     if record.reason.startswith("could not be started: "):
         how, reason = "not_started", record.reason.partition(": ")[2]
     returncode = record.returncode if how == "exited" else None
     return Ended(
         how=how, returncode=returncode, asked=asked, elapsed_ns=times.ran_ns(), reason=reason
     )
-
-
-def _by_state(status: JobStatus | None, times: JobTimes) -> Ended:
-    state = "" if status is None else status.state
-    unknown: tuple[How, str] = ("lost", "it recorded no end, and Slurm has forgotten it")
-    how, reason = _BY_STATE.get(state, unknown)
-    return Ended(how=how, asked=state == "CANCELLED", elapsed_ns=times.ran_ns(), reason=reason)
