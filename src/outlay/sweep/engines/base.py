@@ -181,6 +181,8 @@ class EngineEntry:
         make: The class.
         options: The reader of its block; "" where it has none.
         scheduled: Whether a scheduler assigns machines and ports.
+        one_node: Whether a run has one node only.
+        needed: The option that a grid must state.
         jobs: Returns the job numbers of a sweep's attempts, by ticket.
         ran_ns: Returns how long an attempt has run, without queue waits.
     """
@@ -188,12 +190,23 @@ class EngineEntry:
     make: str
     options: str = ""
     scheduled: bool = False
+    one_node: bool = False
+    needed: str = ""
     jobs: str = ""
     ran_ns: str = ""
 
 
 ENGINES: Final = {
     "process": EngineEntry(make="outlay.sweep.engines.process:ProcessEngine"),
+    "ray": EngineEntry(
+        make="outlay.sweep.engines.ray.ray_engine:RayEngine",
+        options="outlay.sweep.engines.ray.ray_options:read_options",
+        scheduled=True,
+        one_node=True,
+        needed="address",
+        jobs="outlay.sweep.engines.ray.ray_engine:jobs_in",
+        ran_ns="outlay.sweep.engines.remote.job_spec:ran_so_far_ns",
+    ),
     "slurm": EngineEntry(
         make="outlay.sweep.engines.slurm.engine:SlurmEngine",
         options="outlay.sweep.engines.slurm.job_options:read_options",

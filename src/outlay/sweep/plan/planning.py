@@ -21,7 +21,7 @@ from outlay.errors import Finding, InvalidValue, choices
 from outlay.ledger import Price
 from outlay.ledger.price import AUTO, split_kind
 from outlay.record.redaction import Redactor, is_secret_name
-from outlay.sweep.engines.base import is_scheduled
+from outlay.sweep.engines.base import ENGINES, is_scheduled
 from outlay.sweep.errors import InvalidGrid
 from outlay.sweep.grid.grid import Grid, GridEntry
 from outlay.sweep.grid.parsing import AMP_DTYPES, AMP_VARIABLE, overrides, placeholders
@@ -289,6 +289,11 @@ def _problems(entry: GridEntry) -> Iterator[str]:
                 f"{stated} is in {budget.currency}, and the price in {price.currency}; state both "
                 f'in one: `{paid}`, or `limit: "5 {price.currency}"` in mode iso_cost'
             )
+    engine = ENGINES.get(entry.engine)
+    if engine is not None and engine.one_node and str(entry.nnodes or 1) != "1":
+        yield f"nnodes: {entry.nnodes}, and engine: {entry.engine} runs each run on one node"
+    if engine is not None and engine.needed and not getattr(entry.options, engine.needed, None):
+        yield f"engine: {entry.engine} needs `{entry.engine}: {{{engine.needed}: ...}}`"
     known = {*entry.axes, *RUN_PLACEHOLDERS} | ({"seed"} if entry.seeds else set())
     for name in sorted(placeholders(entry.entrypoint) - known):
         yield f"the command has {{{name}}}, which is no parameter; expected {choices(known)}"

@@ -116,6 +116,7 @@ class JobRun:
     clock: Clock = SYSTEM
     signals: list[int] = field(default_factory=list)
     overdue: str = ""
+    _parent: int = field(default_factory=os.getppid)
     _start_ns: int = 0
     _began_ns: int = 0
     _log: Supervision | None = None
@@ -277,8 +278,8 @@ class JobRun:
         log = node_log(Path(self.spec.log), self.allocation.rank)
         with log.open("ab") as output:
             return subprocess.Popen(
-                command, env=environ, cwd=self.spec.cwd, stdin=subprocess.DEVNULL, stdout=output,
-                stderr=subprocess.STDOUT, process_group=0,
+                command, env=environ, cwd=self.spec.cwd or None, stdin=subprocess.DEVNULL,
+                stdout=output, stderr=subprocess.STDOUT, process_group=0,
                 preexec_fn=_ignore_notice if "torch.distributed.run" in command else None,
             )  # fmt: skip
 
@@ -293,7 +294,7 @@ class JobRun:
             if now_ns - checked_ns >= CHECK_INTERVAL_NS:
                 checked_ns = now_ns
                 self._handles_notice = self._handles_notice or bool(_notice_handlers())
-                self._obey_mark(child)
+                self._obey_marks(child)
             if self._log is not None:
                 self._log.beat()
             self._enforce_time_limit(child, before_ns + now_ns - self._began_ns)
@@ -321,9 +322,10 @@ class JobRun:
             with suppress(OSError):
                 self._renaming = self.allocation.rename(self.spec.title)
 
-    def _obey_mark(self, child: subprocess.Popen[bytes]) -> None:
+    def _obey_marks(self, child: subprocess.Popen[bytes]) -> None:
+        """End the program if the submitting side asks for it, or the scheduler's own is gone."""
         mark = read_mark(Path(self.spec.directory), self.spec.ticket)
-        if mark and not self.signals:
+        if (mark or os.getppid() != self._parent) and not self.signals:
             self.signals.append(signal.SIGTERM)
         if mark == "killed":
             self._kill(child)

@@ -67,6 +67,7 @@ class Submitted:
     Attributes:
         job: Its number or name; "" while only its status has it.
         over_ns: When it first seemed over, on the monotonic clock.
+        sign_ns: Its last sign of life when it seemed over, and when that was first seen.
         cancels: 1 once the scheduler accepted a cancel, 2 once a kill.
     """
 
@@ -75,6 +76,7 @@ class Submitted:
     job: str = ""
     status: RemoteStatus | None = None
     over_ns: int | None = None
+    sign_ns: tuple[int, int] = (0, 0)
     cancels: int = 0
 
     @property
@@ -89,10 +91,13 @@ class Poller:
 
     Attributes:
         query: Returns the status of attempts, by ticket; None if the scheduler does not answer.
+        silent_ns: How long a job without an exit record must have given no sign of life, for a
+            scheduler that may report jobs over that still run.
     """
 
     _clock: Clock
     query: Callable[[Collection[str]], RemoteStatuses | None]
+    silent_ns: int = 0
     submitted: dict[str, Submitted] = field(default_factory=dict)
     ended: dict[str, Ended] = field(default_factory=dict)
     _next_ns: int = 0
@@ -154,14 +159,20 @@ class Poller:
         """Return how an attempt ended; None while it runs, or its exit record may be late."""
         found = [read_exit(job.directory, ticket, node=node) for node in range(job.nodes)]
         exits = [record for record in found if record is not None]
-        ended = conclude(job.status, exits, read_times(job.directory, ticket), nodes=job.nodes)
+        times = read_times(job.directory, ticket)
+        ended = conclude(job.status, exits, times, nodes=job.nodes)
         if ended is None:
             job.over_ns = None
             return None
-        if job.cancels and ended.how == "lost":
-            return Ended(how="exited", asked=True, elapsed_ns=ended.elapsed_ns)
         now_ns = self._clock.monotonic_ns()
         job.over_ns = job.over_ns or now_ns
+        if not exits and times.running_since_ns is not None:
+            if times.sign_ns != job.sign_ns[0]:
+                job.sign_ns = times.sign_ns, now_ns
+            if now_ns - job.sign_ns[1] < self.silent_ns:
+                return None
+        if job.cancels and ended.how == "lost":
+            return Ended(how="exited", asked=True, elapsed_ns=ended.elapsed_ns)
         if may_be_late(job.status, exits, ended) and now_ns - job.over_ns < LATE_RECORD_NS:
             self.poll_soon()
             return None
