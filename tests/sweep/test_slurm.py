@@ -39,6 +39,7 @@ from outlay.sweep.run.sweeps import Result, resume, start
 from outlay.sweep.state.manifest import read_events, read_manifest
 from postgres import TeamDatabase
 from slurm_cluster import Cluster
+from toy_sweep import OUTCOME, toy_outcome
 from waiting import until
 
 pytestmark = pytest.mark.cluster
@@ -294,6 +295,11 @@ def batch_sizes(root: Path) -> list[int]:
         sizes += [len(runs)] if runs - seen else []
         seen |= runs
     return sorted(sizes)
+
+
+def test_the_toy_sweep_has_the_outcome_of_every_cluster(slurm: Cluster, tmp_path: Path) -> None:
+    block = {"engine": "slurm", "slurm": {"partition": "main", "time": "10m"}}
+    assert toy_outcome(tmp_path, block, slurm.environ, slurm.explain) == OUTCOME
 
 
 @pytest.mark.usefixtures("slurm")

@@ -1,0 +1,78 @@
+"""One small sweep for every cluster: a run that trains, one that fails, one that no money is for.
+
+Its harness is killed while two runs train; another one resumes it. Whatever the cluster, the
+statuses, tokens and exit code are those of ``OUTCOME``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from command_line import outlay
+from outlay.clock import SYSTEM
+from outlay.runs.reading import read_figures
+from outlay.sweep.state.manifest import read_manifest
+from waiting import until
+
+_TRAINING = [sys.executable, str(Path(__file__).parents[1] / "programs" / "cluster_run.py")]
+_BUDGET = {"mode": "iso_tokens", "limit": 1000}
+OUTCOME = (
+    1,
+    {
+        "001_trains_00": ("completed", 1000),
+        "002_trains_01": ("completed", 1000),
+        "003_fails": ("error", None),
+        "004_dear": ("skipped", None),
+    },
+)
+"""The exit code, and the status and tokens of every run."""
+
+
+def toy_outcome(
+    directory: Path,
+    block: Mapping[str, Any],
+    environ: Mapping[str, str],
+    explain: Callable[[], str],
+) -> tuple[int, dict[str, tuple[str, int | None]]]:
+    """Run the sweep below a directory with the engine's block of the grid."""
+    root = directory / "sweep"
+    training = {"entrypoint": [*_TRAINING, "{x}", "0.3"], "budget": _BUDGET}
+    grid = {
+        **block, "arguments": "none", "entrypoint": ["true"], "output_dir": str(root),
+        "price": "36 USD/h", "ceiling": "12 USD", "timeout": "5m",
+        "grid": [
+            {"name": "trains", "params": {"x": [1, 2]}, **training},
+            {"name": "fails", "entrypoint": ["sh", "-c", "exit 3"]},
+            {"name": "dear", "timeout": "10h"},
+        ],
+    }  # fmt: skip
+    path = directory / "grid.json"
+    path.write_text(json.dumps(grid))
+    with subprocess.Popen(
+        [sys.executable, "-m", "outlay", "sweep", "run", "--yes", str(path)],
+        env=os.environ | environ, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    ) as harness:  # fmt: skip
+        try:
+            for run in ("001_trains_00", "002_trains_01"):
+                until((root / run / "going").exists, explain)
+        finally:
+            harness.send_signal(signal.SIGKILL)
+    resumed = outlay("sweep", "resume", root, "--yes", "--json")
+    manifest = read_manifest(root)
+    found = {run: (manifest.state(run).status, _tokens(root / run)) for run in manifest.runs}
+    return resumed.code, found
+
+
+def _tokens(run_dir: Path) -> int | None:
+    """Return the tokens that a run recorded; None if it trained nothing."""
+    if not (run_dir / "going").exists():
+        return None
+    return read_figures(run_dir, SYSTEM.wall_ns()).tokens

@@ -1,0 +1,187 @@
+"""Sweeps on a real Ray: who dies, who stops the spend, and what the books say of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ray_cluster import RayCluster
+
+from outlay.clock import SYSTEM
+from outlay.proc.identity import marked
+from outlay.sweep.engines.base import Ended, Task
+from outlay.sweep.engines.ray.ray_engine import RayEngine
+from outlay.sweep.engines.ray.ray_options import RayOptions
+from outlay.sweep.engines.remote.job_spec import read_times, spec_path
+from toy_sweep import OUTCOME, toy_outcome
+from waiting import PATIENCE_S, until
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> Iterator[RayEngine]:
+    engine = RayEngine(tmp_path)
+    yield engine
+    engine.close()
+
+
+def job(
+    engine: RayEngine, ray: RayCluster, root: Path, script: str, name: str = "run", **options: Any
+) -> Task:
+    directory = root / name
+    directory.mkdir(exist_ok=True)
+    return Task(
+        name=name, ticket=engine.new_ticket(name), command=("/bin/sh", "-c", script),
+        env={**os.environ, "WORD": "s3cr3t"}, cwd=root, directory=directory,
+        log=directory / "sweep.log", options=RayOptions(address=ray.url, **options),
+    )  # fmt: skip
+
+
+def ended(engine: RayEngine, one: Task) -> Ended:
+    until_ns = SYSTEM.monotonic_ns() + PATIENCE_S * 10**9
+    while SYSTEM.monotonic_ns() < until_ns:
+        if (outcome := engine.poll(one.ticket)) is not None:
+            return outcome
+        engine.wait(0.5)
+    raise AssertionError(f"it did not end: {engine.standing(one.ticket)}")
+
+
+def until_said(engine: RayEngine, one: Task, words: str) -> None:
+    def said() -> bool:
+        engine.wait(0)
+        return one.log.exists() and words in one.log.read_text()
+
+    until(said, lambda: f"{engine.standing(one.ticket)}")
+
+
+def node_process(one: Task) -> int:
+    """Return the pid of the process that runs a job on its node."""
+    path = str(spec_path(one.directory, one.ticket)).encode()
+    found = [
+        int(entry.name)
+        for entry in Path("/proc").glob("[0-9]*")
+        if path in _words(entry) and b"-m" in _words(entry)
+    ]
+    return min(found)  # Its second process, which waits for its end, is younger.
+
+
+def _words(entry: Path) -> list[bytes]:
+    try:
+        return (entry / "cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return []
+
+
+UP = "echo up; while :; do sleep 0.1; done"
+
+
+def test_the_toy_sweep_has_the_outcome_of_every_cluster(ray: RayCluster, tmp_path: Path) -> None:
+    block = {"engine": "ray", "ray": {"address": ray.url}}
+    assert toy_outcome(tmp_path, block, {}, ray.explain) == OUTCOME
+
+
+def test_a_stop_leaves_time_to_save(ray: RayCluster, engine: RayEngine, tmp_path: Path) -> None:
+    script = f"trap 'sleep 5; echo saved; exit 0' TERM; {UP}"
+    one = job(engine, ray, tmp_path, script)
+    engine.submit(one)
+    until_said(engine, one, "up")
+    engine.cancel(one.ticket)
+    outcome = ended(engine, one)
+    assert (outcome.returncode, outcome.asked) == (0, True)
+    assert "saved" in one.log.read_text()
+
+
+def test_a_waiting_job_that_is_cancelled_runs_nothing_and_costs_nothing(
+    ray: RayCluster, engine: RayEngine, tmp_path: Path
+) -> None:
+    """Ray itself starts it as soon as there is room."""
+    room = {"resources": {"node-w1": 1}}
+    first = job(engine, ray, tmp_path, UP, name="first", **room)
+    engine.submit(first)
+    until_said(engine, first, "up")
+    waits = job(engine, ray, tmp_path, "echo ran", name="waits", **room)
+    engine.submit(waits)
+    until(lambda: engine.standing(waits.ticket).queued and _polled(engine), "it does not wait")
+    engine.cancel(waits.ticket)
+    outcome = ended(engine, waits)
+    assert (outcome.how, outcome.asked, outcome.elapsed_ns) == ("exited", True, 0)
+    engine.cancel(first.ticket, force=True)
+    ended(engine, first)
+    name = waits.ticket.replace("/", "-")
+    assert ray.ended(name)["status"] in ("FAILED", "STOPPED")
+    assert not waits.log.exists()
+    assert read_times(waits.directory, waits.ticket).ran_ns() == 0
+
+
+def _polled(engine: RayEngine) -> bool:
+    engine.wait(0)
+    return True
+
+
+def test_one_job_waits_at_a_time(ray: RayCluster, engine: RayEngine, tmp_path: Path) -> None:
+    assert engine.allow(None) == 1
+    waits = job(engine, ray, tmp_path, "true", resources={"of no node": 1})
+    engine.submit(waits)
+    until(lambda: _polled(engine) and "pending" in engine.standing(waits.ticket).text, "no status")
+    assert engine.allow(None) == 1
+    engine.cancel(waits.ticket)
+    ended(engine, waits)
+    assert (engine.allow(None), engine.allow(0)) == (1, 0)
+
+
+# -- who dies -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("victim", ["node-side process", "supervisor"])
+def test_nothing_outlives_a_killed_process_of_a_job(
+    ray: RayCluster, engine: RayEngine, tmp_path: Path, victim: str
+) -> None:
+    one = job(engine, ray, tmp_path, f"setsid sleep 600 & {UP}")
+    engine.submit(one)
+    until_said(engine, one, "up")
+    pid = node_process(one)
+    if victim == "supervisor":
+        pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    os.kill(pid, signal.SIGKILL)
+    until(lambda: not marked(one.ticket), "a process is left")
+    outcome = ended(engine, one)
+    assert outcome.how in ("preempted", "lost")
+    assert outcome.elapsed_ns > 0
+
+
+def test_a_job_of_a_node_that_dies_is_charged_to_its_last_sign_of_life(
+    ray: RayCluster, engine: RayEngine, tmp_path: Path
+) -> None:
+    one = job(engine, ray, tmp_path, UP, label_selector={"node": "w1"})
+    engine.submit(one)
+    until_said(engine, one, "up")
+    os.kill(ray.nodes["w1"].pid_of("raylet"), signal.SIGKILL)
+    outcome = ended(engine, one)
+    assert outcome.how in ("preempted", "lost")
+    assert marked(one.ticket) == []
+    times = read_times(one.directory, one.ticket)
+    assert outcome.elapsed_ns == times.ran_ns() > 0
+
+
+# -- the submitting side ------------------------------------------------------------------------
+
+
+def test_secrets_are_in_the_spec_alone_and_that_is_gone_after_the_end(
+    ray: RayCluster, engine: RayEngine, tmp_path: Path
+) -> None:
+    one = job(engine, ray, tmp_path, f'test "$WORD" = s3cr3t && {UP}')
+    engine.submit(one)
+    until_said(engine, one, "up")
+    holding = [
+        path for path in tmp_path.rglob("*") if path.is_file() and b"s3cr3t" in path.read_bytes()
+    ]
+    assert holding == [spec_path(one.directory, one.ticket)]
+    assert holding[0].stat().st_mode & 0o077 == 0
+    assert "s3cr3t" not in json.dumps(ray.job(one.ticket.replace("/", "-")))
+    engine.cancel(one.ticket, force=True)
+    ended(engine, one)
+    assert not holding[0].exists()
