@@ -14,6 +14,7 @@ import tempfile
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 import typer.testing
@@ -25,6 +26,9 @@ from outlay.clock import ManualClock
 from pooler import Pooler
 from postgres import PostgresServer, TeamDatabase
 from slurm_cluster import Cluster, require_programs
+
+if TYPE_CHECKING:
+    from ray_cluster import RayCluster
 
 # Hundreds of processes start: without compiled files, each would compile outlay anew.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
@@ -72,7 +76,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Put tests that share something into one process, where it is made once.
 
     That is a fixture of their module; the cluster, on which tests wait more than they work: one
-    process waits there while the others work; and the database server.
+    process waits there while the others work; Ray's cluster; and the database server.
     """
     for item in items:
         assert isinstance(item, pytest.Function)
@@ -81,6 +85,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             continue
         if item.get_closest_marker("cluster"):
             item.add_marker(pytest.mark.xdist_group("cluster"))
+        elif "ray_cluster" in item.fixturenames:
+            item.add_marker(pytest.mark.xdist_group("ray"))
         elif "postgres_server" in item.fixturenames:
             item.add_marker(pytest.mark.xdist_group("postgres"))
         elif any(each[-1].scope == "module" for each in made):
@@ -168,6 +174,22 @@ def slurm(slurm_cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[C
         monkeypatch.setenv(name, value)
     yield slurm_cluster
     slurm_cluster.clear()
+
+
+@pytest.fixture(scope="session")
+def ray_cluster() -> Iterator[RayCluster]:
+    """A real Ray, a head and two nodes, started once for all tests of a process."""
+    import ray_cluster
+
+    with ray_cluster.ray_cluster() as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def ray(ray_cluster: RayCluster) -> Iterator[RayCluster]:
+    """The cluster with no job of another test and every node up."""
+    yield ray_cluster
+    ray_cluster.clear()
 
 
 @pytest.fixture(scope="session")

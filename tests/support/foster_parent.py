@@ -19,13 +19,23 @@ _DEATH_SIGNAL, _SUBREAPER = 1, 36
 
 
 class FosterParent:
-    """The other side of ``serve``: starts daemons there."""
+    """The other side of ``serve``: starts daemons there.
 
-    def __init__(self) -> None:
+    Args:
+        within: A command that runs the process, such as one that puts it into namespaces.
+    """
+
+    def __init__(self, *within: str) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-ISB", __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            [*within, sys.executable, "-ISB", __file__],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE,
             start_new_session=True, preexec_fn=die_with_parent,
         )  # fmt: skip
+
+    @property
+    def pid(self) -> int:
+        """Of the process, or of the command that runs it."""
+        return self._process.pid
 
     def start(self, *command: str, env: Mapping[str, str], output: Path) -> int:
         """Start a daemon in a session of its own that appends to a file; return its pid."""

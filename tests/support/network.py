@@ -20,7 +20,8 @@ from foster_parent import die_with_parent
 from system_parts import missing
 from waiting import until
 
-_RANGE = IPv4Network("198.18.0.0/15")  # for tests of networks, by RFC 2544
+RANGE = IPv4Network("198.18.0.0/15")
+"""Addresses for tests of networks, by RFC 2544; hosts have the lower half of them."""
 _NETWORK, _UTS = 0x40000000, 0x04000000  # flags of setns(2)
 
 
@@ -52,11 +53,11 @@ class Host:
 
     def cut(self) -> None:
         """Cut the link: nothing gets through, and nobody is told."""
-        _ip("link", "set", self.link, "down")
+        ip("link", "set", self.link, "down")
 
     def restore(self) -> None:
         """Mend the link."""
-        _ip("link", "set", self.link, "up")
+        ip("link", "set", self.link, "up")
 
 
 def require_hosts() -> None:
@@ -98,22 +99,24 @@ def _is_apart(pid: int) -> bool:
 
 def _linked(name: str, pid: int, number: int) -> Host:
     """Return a host with a link; the addresses are those of no other process."""
-    blocks = _RANGE.num_addresses // 4
-    first = _RANGE.network_address + 4 * ((os.getpid() * 8 + number) % blocks)
+    lower = next(RANGE.subnets())
+    blocks = lower.num_addresses // 4
+    first = lower.network_address + 4 * ((os.getpid() * 8 + number) % blocks)
     subnet = IPv4Network(f"{first}/30")
     gateway, address = subnet.hosts()
     link = f"outlay{pid}"
     inside = ("nsenter", f"--target={pid}", "--net", "--uts")
-    _ip("link", "add", link, "type", "veth", "peer", "name", "eth0", "netns", str(pid))
-    _ip("address", "add", f"{gateway}/30", "dev", link)
-    _ip("link", "set", link, "up")
-    _ip("address", "add", f"{address}/30", "dev", "eth0", inside=inside)
-    _ip("link", "set", "eth0", "up", inside=inside)
-    _ip("link", "set", "lo", "up", inside=inside)
+    ip("link", "add", link, "type", "veth", "peer", "name", "eth0", "netns", str(pid))
+    ip("address", "add", f"{gateway}/30", "dev", link)
+    ip("link", "set", link, "up")
+    ip("address", "add", f"{address}/30", "dev", "eth0", inside=inside)
+    ip("link", "set", "eth0", "up", inside=inside)
+    ip("link", "set", "lo", "up", inside=inside)
     subprocess.run([*inside, "hostname", name], check=True)
     return Host(name=name, pid=pid, link=link, gateway=str(gateway), subnet=str(subnet))
 
 
-def _ip(*words: str, inside: tuple[str, ...] = ()) -> None:
+def ip(*words: str, inside: tuple[str, ...] = ()) -> None:
+    """Run a command of iproute2, after the words that enter other namespaces."""
     done = subprocess.run([*inside, "ip", *words], capture_output=True, text=True, check=False)
     assert done.returncode == 0, f"ip {' '.join(words)}: {done.stderr}"
