@@ -19,6 +19,9 @@ from outlay.proc.identity import Process, end_marked, marked
 from outlay.sweep.engines.base import Ended, Engine, Task, engine_named
 from outlay.sweep.engines.ports import NoPortFree, Ports
 from outlay.sweep.engines.process import ProcessEngine, TorchrunEngine
+from outlay.sweep.engines.ray.ray_engine import RayEngine
+from outlay.sweep.engines.ray.ray_options import RayOptions
+from outlay.sweep.engines.slurm.engine import SlurmEngine
 from outlay.sweep.errors import EngineBroken
 from process_trees import keepers_of, reaping
 from waiting import PATIENCE_S, until
@@ -34,11 +37,27 @@ def local(tmp_path: Path) -> Iterator[ProcessEngine]:
         engine.close()
 
 
-@pytest.fixture(params=["process", "torchrun", pytest.param("slurm", marks=pytest.mark.cluster)])
-def make_engine(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], Engine]:
+ON_RAY = RayOptions()
+"""How tasks are submitted to Ray, once there is a cluster."""
+
+
+@pytest.fixture(
+    params=[
+        "process",
+        "torchrun",
+        pytest.param("slurm", marks=pytest.mark.cluster),
+        pytest.param("ray", marks=pytest.mark.xdist_group("ray")),
+    ]
+)
+def make_engine(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[[], Engine]:
     """A factory of each kind of engine; a second one is over the same directory."""
     if request.param == "slurm":
         request.getfixturevalue("slurm")
+    if request.param == "ray":
+        url = request.getfixturevalue("ray").url
+        monkeypatch.setattr(sys.modules[__name__], "ON_RAY", RayOptions(address=url))
     return lambda: engine_named(request.param, tmp_path)
 
 
@@ -67,6 +86,7 @@ def task(engine: Engine, tmp_path: Path, *command: str, name: str = "run", **env
         cwd=tmp_path,
         directory=directory,
         log=directory / "sweep.log",
+        options=ON_RAY if isinstance(engine, RayEngine) else None,
     )
 
 
@@ -153,8 +173,9 @@ def test_a_task_that_ignores_sigterm_is_killed_with_force(engine: Engine, tmp_pa
     assert engine.poll(one.ticket) is None
     engine.cancel(one.ticket, force=True)
     outcome = ended(engine, one.ticket)
-    # On a cluster, the process that would record the signal is killed too.
-    assert (outcome.returncode, outcome.asked) == (None if engine.remote else -9, True)
+    # In Slurm, the process that would record the signal is killed too.
+    code = None if isinstance(engine, SlurmEngine) else -9
+    assert (outcome.returncode, outcome.asked) == (code, True)
     until(lambda: not marked(one.ticket), "a child is left")
 
 
@@ -187,7 +208,9 @@ def test_a_later_engine_reads_how_a_task_ended(
 ) -> None:
     one = shell(engine, tmp_path, "exit 5")
     run(engine, one)
-    outcome = make_engine().reattach(one)
+    later = make_engine()
+    outcome = later.reattach(one)
+    later.close()
     assert outcome is not None
     assert (outcome.how, outcome.returncode) == ("exited", 5)
 

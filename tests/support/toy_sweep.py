@@ -67,7 +67,9 @@ def toy_outcome(
             harness.send_signal(signal.SIGKILL)
     resumed = outlay("sweep", "resume", root, "--yes", "--json")
     manifest = read_manifest(root)
-    found = {run: (manifest.state(run).status, _tokens(root / run)) for run in manifest.runs}
+    found: dict[str, tuple[str, int | None]] = {
+        run: (manifest.state(run).status, _tokens(root / run)) for run in manifest.runs
+    }
     return resumed.code, found
 
 

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ray_cluster import RayCluster
 
 from outlay.clock import SYSTEM
 from outlay.proc.identity import marked
@@ -18,6 +17,7 @@ from outlay.sweep.engines.base import Ended, Task
 from outlay.sweep.engines.ray.ray_engine import RayEngine
 from outlay.sweep.engines.ray.ray_options import RayOptions
 from outlay.sweep.engines.remote.job_spec import read_times, spec_path
+from ray_cluster import RayCluster
 from toy_sweep import OUTCOME, toy_outcome
 from waiting import PATIENCE_S, until
 
@@ -30,13 +30,19 @@ def engine(tmp_path: Path) -> Iterator[RayEngine]:
 
 
 def job(
-    engine: RayEngine, ray: RayCluster, root: Path, script: str, name: str = "run", **options: Any
+    engine: RayEngine,
+    ray: RayCluster,
+    root: Path,
+    script: str,
+    *words: str,
+    name: str = "run",
+    **options: Any,
 ) -> Task:
     directory = root / name
     directory.mkdir(exist_ok=True)
     return Task(
-        name=name, ticket=engine.new_ticket(name), command=("/bin/sh", "-c", script),
-        env={**os.environ, "WORD": "s3cr3t"}, cwd=root, directory=directory,
+        name=name, ticket=engine.new_ticket(name), command=("/bin/sh", "-c", script, *words),
+        env={**os.environ, "HF_TOKEN": "s3cr3t-value"}, cwd=root, directory=directory,
         log=directory / "sweep.log", options=RayOptions(address=ray.url, **options),
     )  # fmt: skip
 
@@ -58,6 +64,16 @@ def until_said(engine: RayEngine, one: Task, words: str) -> None:
     until(said, lambda: f"{engine.standing(one.ticket)}")
 
 
+def until_alive(engine: RayEngine, one: Task) -> None:
+    """Wait for a job's first sign of life after its start."""
+
+    def lives() -> bool:
+        engine.wait(0.1)
+        return read_times(one.directory, one.ticket).ran_ns() > 0
+
+    until(lives, lambda: f"{engine.standing(one.ticket)}")
+
+
 def node_process(one: Task) -> int:
     """Return the pid of the process that runs a job on its node."""
     path = str(spec_path(one.directory, one.ticket)).encode()
@@ -76,6 +92,7 @@ def _words(entry: Path) -> list[bytes]:
         return []
 
 
+LOST = "it recorded no end, and its scheduler has forgotten it"
 UP = "echo up; while :; do sleep 0.1; done"
 
 
@@ -143,6 +160,7 @@ def test_nothing_outlives_a_killed_process_of_a_job(
     one = job(engine, ray, tmp_path, f"setsid sleep 600 & {UP}")
     engine.submit(one)
     until_said(engine, one, "up")
+    until_alive(engine, one)
     pid = node_process(one)
     if victim == "supervisor":
         pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
@@ -159,6 +177,7 @@ def test_a_job_of_a_node_that_dies_is_charged_to_its_last_sign_of_life(
     one = job(engine, ray, tmp_path, UP, label_selector={"node": "w1"})
     engine.submit(one)
     until_said(engine, one, "up")
+    until_alive(engine, one)
     os.kill(ray.nodes["w1"].pid_of("raylet"), signal.SIGKILL)
     outcome = ended(engine, one)
     assert outcome.how in ("preempted", "lost")
@@ -167,13 +186,31 @@ def test_a_job_of_a_node_that_dies_is_charged_to_its_last_sign_of_life(
     assert outcome.elapsed_ns == times.ran_ns() > 0
 
 
+def test_jobs_that_a_new_head_does_not_know_are_lost_and_charged_to_their_last_sign_of_life(
+    ray: RayCluster, engine: RayEngine, tmp_path: Path
+) -> None:
+    one = job(engine, ray, tmp_path, UP, label_selector={"node": "w1"})
+    engine.submit(one)
+    until_said(engine, one, "up")
+    until_alive(engine, one)
+    ray.kill_node("head")
+    engine.wait(0.1)
+    assert engine.poll(one.ticket) is None  # Nobody answers, and it gives signs of life.
+    ray.start_head()
+    outcome = ended(engine, one)
+    assert (outcome.how, outcome.reason) == ("lost", LOST)
+    assert outcome.elapsed_ns == read_times(one.directory, one.ticket).ran_ns() > 0
+    assert marked(one.ticket) == []
+
+
 # -- the submitting side ------------------------------------------------------------------------
 
 
 def test_secrets_are_in_the_spec_alone_and_that_is_gone_after_the_end(
     ray: RayCluster, engine: RayEngine, tmp_path: Path
 ) -> None:
-    one = job(engine, ray, tmp_path, f'test "$WORD" = s3cr3t && {UP}')
+    script = f'test "$HF_TOKEN" = "$0" && {UP}'
+    one = job(engine, ray, tmp_path, script, "s3cr3t-value")
     engine.submit(one)
     until_said(engine, one, "up")
     holding = [

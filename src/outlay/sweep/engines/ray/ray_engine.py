@@ -27,7 +27,7 @@ from outlay.sweep.engines.ray.jobs_api import JobRefused, JobsApi, NoAnswer, rem
 from outlay.sweep.engines.ray.ray_options import ray_options
 from outlay.sweep.engines.remote.job_spec import read_times, spec_path, write_mark
 from outlay.sweep.engines.remote.poller import Poller, RemoteStatus, RemoteStatuses, Submitted
-from outlay.sweep.engines.remote.spec_writer import spec_of, write_spec
+from outlay.sweep.engines.remote.spec_writer import spec_of, without_secrets, write_spec
 
 DIRECTORY: Final = "ray"
 SILENT_NS: Final = 20 * 10**9
@@ -115,10 +115,14 @@ class RayEngine:
     def _write_spec(self, task: Task) -> None:
         """Write what the node needs: what the sweep sets, and not this machine's environment."""
         options = ray_options(task.options)
-        spec = spec_of(task, notice_ns=options.notice.ns, title=submission_of(task.ticket))
-        ours = {n: value for n, value in task.env.items() if os.environ.get(n) != value}
+        whole = spec_of(task, notice_ns=options.notice.ns, title=submission_of(task.ticket))
+        spec, secret = without_secrets(task, whole, os.environ)
+        named = {name: task.env[name] for name in spec.sealed if name in task.env}
         cwd = "" if "working_dir" in options.runtime_env else spec.cwd
-        write_spec(msgspec.structs.replace(spec, env=ours, cwd=cwd, python=sys.executable))
+        env = spec.env | secret | named
+        write_spec(
+            msgspec.structs.replace(spec, env=env, dropped=[], cwd=cwd, python=sys.executable)
+        )
 
     def _confirm(self) -> None:
         """Submit what the cluster has not confirmed; a job of that name is never made twice."""
