@@ -22,6 +22,7 @@ from outlay.errors import InvalidValue, MissingExtra
 from outlay.proc.exit_record import ExitRecord, exit_path
 from outlay.slurm import JobStatus, parse_sacct, parse_squeue
 from outlay.sweep.engines.base import Ended, Task
+from outlay.sweep.engines.remote.job_run import rendezvous_port
 from outlay.sweep.engines.remote.job_spec import (
     EventKind,
     JobEvent,
@@ -42,7 +43,7 @@ from outlay.sweep.engines.remote.poller import (
 )
 from outlay.sweep.engines.remote.spec_writer import spec_of, without_secrets, write_spec
 from outlay.sweep.engines.slurm.engine import SlurmEngine
-from outlay.sweep.engines.slurm.job import SlurmAllocation, rendezvous_port
+from outlay.sweep.engines.slurm.job import SlurmAllocation
 from outlay.sweep.engines.slurm.job_options import (
     SlurmOptions,
     SlurmRequest,
@@ -738,7 +739,7 @@ def test_jobs_of_an_earlier_process_count_towards_the_number_at_once(
 
 @pytest.mark.parametrize("name", ["teleport", 3])
 def test_an_unknown_engine_is_refused_with_the_known_names(tmp_path: Path, name: object) -> None:
-    with pytest.raises(InvalidGrid, match="process, slurm, torchrun"):
+    with pytest.raises(InvalidGrid, match="process, ray, slurm, torchrun"):
         plan(tmp_path, engine=name)
 
 

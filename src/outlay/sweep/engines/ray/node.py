@@ -7,44 +7,16 @@ what it leaves. Every job loads this, so that it imports little.
 from __future__ import annotations
 
 import os
-import socket
-import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
+from socket import gethostname
+from zlib import crc32
 
 from outlay.proc.identity import end_marked
-from outlay.sweep.engines.remote.job_run import JobRun
+from outlay.sweep.engines.remote.job_run import JobAllocation, JobRun
 from outlay.sweep.engines.remote.job_spec import read_spec
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RayAllocation:
-    """The node of a job, which has one and is never started again under its name."""
-
-    job: str
-    node: str
-    restart: int = 0
-    rank: int = 0
-
-    def variables(self) -> dict[str, str]:
-        """Return the variable that names the signal before the end."""
-        return {"OUTLAY_NOTICE": "SIGUSR2"}
-
-    def is_running(self) -> bool:
-        """Return False: Ray signals only what is to end."""
-        return False
-
-    def requeue(self) -> bool:
-        """Return False: Ray starts nothing again."""
-        return False
-
-    def rename(self, title: str) -> subprocess.Popen[bytes] | None:
-        """Do nothing: a job's name is its own from the start."""
-        del title
-        return None
 
 
 @contextmanager
@@ -68,9 +40,9 @@ def ending_leftovers(mark: str) -> Iterator[None]:
 def main() -> None:
     """Run the spec that the first argument names."""
     spec = read_spec(Path(sys.argv[1]))
-    job = os.environ.get("RAY_JOB_SUBMISSION_ID", spec.title)
+    here = JobAllocation(job=spec.title, number=crc32(spec.title.encode()), node=gethostname())
     with ending_leftovers(f"{spec.ticket}/"):
-        code = JobRun(spec, RayAllocation(job=job, node=socket.gethostname())).run()
+        code = JobRun(spec, here).run()
     sys.exit(code)
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import secrets
 import shlex
 import sys
 from collections.abc import Collection
@@ -22,11 +21,12 @@ import msgspec
 from outlay.clock import SYSTEM, Clock
 from outlay.decoding import BadDocument, read_document
 from outlay.files import make_private, write_whole
-from outlay.sweep.engines.base import Ended, Task, TaskStanding
+from outlay.sweep.engines.base import Ended, Task
 from outlay.sweep.engines.ray.jobs_api import JobRefused, JobsApi, NoAnswer, remote_status
 from outlay.sweep.engines.ray.ray_options import ray_options
 from outlay.sweep.engines.remote.job_spec import read_times, spec_path, write_mark
 from outlay.sweep.engines.remote.poller import Poller, RemoteStatus, RemoteStatuses, Submitted
+from outlay.sweep.engines.remote.remote_engine import RemoteEngine
 from outlay.sweep.engines.remote.spec_writer import spec_of, without_secrets, write_spec
 
 DIRECTORY: Final = "ray"
@@ -67,22 +67,20 @@ def _read_jobs(root: Path) -> list[RayJob]:
     return found
 
 
-class RayEngine:
+class RayEngine(RemoteEngine):
     """Submits runs as jobs, which outlive this process.
 
     The sweep's directory must be on a file system that the nodes share.
     """
 
-    remote: ClassVar[bool] = True
+    name: ClassVar[str] = "ray"
 
     def __init__(self, root: Path, clock: Clock = SYSTEM) -> None:
-        self._root = root
-        self._clock = clock
+        super().__init__(root, clock, Poller(clock, self._query, silent_ns=SILENT_NS))
         self._apis: dict[str, JobsApi] = {}
         self._jobs: dict[str, RayJob] = {}
         self._unconfirmed: dict[str, Task] = {}
         self._retry_ns = 0
-        self._poller = Poller(clock, self._query, silent_ns=SILENT_NS)
 
     # -- starting ---------------------------------------------------------------------------
 
@@ -95,10 +93,6 @@ class RayEngine:
         room = len(self._unconfirmed) + len(submitted) + (not waits)
         return room if jobs is None else min(room, jobs)
 
-    def new_ticket(self, name: str) -> str:
-        """Return a new unique ticket."""
-        return f"ray/{name}/{secrets.token_hex(6)}"
-
     def submit(self, task: Task) -> None:
         """Submit a task; without an answer, the next ``wait`` finds out and tries again."""
         address, submission = ray_options(task.options).address, submission_of(task.ticket)
@@ -110,7 +104,7 @@ class RayEngine:
         self._unconfirmed[task.ticket] = task
         self._write_spec(task)
         self._retry_ns = 0
-        self._confirm()
+        self.submit_pending()
 
     def _write_spec(self, task: Task) -> None:
         """Write what the node needs: what the sweep sets, and not this machine's environment."""
@@ -124,7 +118,7 @@ class RayEngine:
             msgspec.structs.replace(spec, env=env, dropped=[], cwd=cwd, python=sys.executable)
         )
 
-    def _confirm(self) -> None:
+    def submit_pending(self) -> None:
         """Submit what the cluster has not confirmed; a job of that name is never made twice."""
         if self._clock.monotonic_ns() < self._retry_ns:
             return
@@ -150,18 +144,15 @@ class RayEngine:
             self._apis[job.address] = JobsApi(job.address)
         return self._apis[job.address]
 
+    def is_unsubmitted(self, ticket: str) -> bool:
+        """Say whether the cluster has not accepted a task yet."""
+        return ticket in self._unconfirmed
+
     def all_submitted(self) -> bool:
         """Say whether the cluster has accepted everything."""
         return not self._unconfirmed
 
     # -- polling ----------------------------------------------------------------------------
-
-    def wait(self, timeout_s: float) -> None:
-        """Submit and poll; return when a job may have ended, or after the timeout."""
-        self._confirm()
-        self._poller.poll_if_due()
-        if not self._poller.ended:
-            self._clock.sleep(min(timeout_s, self._poller.due_in_s()))
 
     def _query(self, tickets: Collection[str]) -> RemoteStatuses | None:
         """Return Ray's status of jobs; None if a cluster does not answer."""
@@ -189,17 +180,11 @@ class RayEngine:
 
     def poll(self, ticket: str) -> Ended | None:
         """Return how a job ended, once; None while it runs. Its spec, with secrets, is deleted."""
-        ended = self._poller.ended.pop(ticket, None)
+        ended = super().poll(ticket)
         if ended is not None and ticket in self._jobs:
             run = self._root / ticket.split("/")[1]
             spec_path(run, ticket).unlink(missing_ok=True)
         return ended
-
-    def standing(self, ticket: str) -> TaskStanding:
-        """Return Ray's status of a job; while Ray does not answer, the job's own."""
-        if ticket in self._unconfirmed:
-            return TaskStanding(text="not in the queue yet", queued=True)
-        return self._poller.standing(ticket)
 
     # -- ending -----------------------------------------------------------------------------
 

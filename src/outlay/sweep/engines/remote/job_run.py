@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import Path
 from types import FrameType
-from typing import Final, Protocol
+from typing import Final
 
 from outlay.clock import SYSTEM, Clock
 from outlay.errors import InvalidValue
@@ -36,6 +36,7 @@ from outlay.proc.identity import (
     signal_group,
 )
 from outlay.record.supervision import Supervision
+from outlay.sweep.engines.ports import RANGE
 from outlay.sweep.engines.remote.job_spec import (
     HIDDEN_WORD,
     EventKind,
@@ -70,36 +71,52 @@ OWN_SIGNAL_NS: Final = 10**9
 """How long this process waits for its own signal after SIGTERM killed the program."""
 
 
-class JobAllocation(Protocol):
-    """One node's view of a job; each engine has its own."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobAllocation:
+    """One node's view of a job; by default of one that its scheduler never starts again.
 
-    @property
-    def job(self) -> str:
-        """The job's number or name for its scheduler."""
+    Attributes:
+        job: Its number or name for the scheduler, with the array index if it has one.
+        number: What distinguishes it from other jobs, for its rendezvous port.
+        restart: How often the scheduler had started it before.
+        rank: The number of this node within the job; the first, 0, records the times.
+        address: The address of the first node.
+    """
 
-    @property
-    def restart(self) -> int:
-        """How often the scheduler had started it before."""
-
-    @property
-    def rank(self) -> int:
-        """The number of this node within the job; the first, 0, records the times."""
-
-    @property
-    def node(self) -> str:
-        """The node's name."""
+    job: str
+    number: int
+    restart: int = 0
+    rank: int = 0
+    nodes: int = 1
+    node: str = ""
+    address: str = "127.0.0.1"
 
     def variables(self) -> dict[str, str]:
-        """Return the variables that the program needs on this node."""
+        """Return the variables for node rank and rendezvous, with and without torchrun."""
+        port = str(rendezvous_port(self.number, self.restart))
+        return {
+            "MASTER_ADDR": self.address, "MASTER_PORT": port, "NODE_RANK": str(self.rank),
+            "PET_NNODES": str(self.nodes), "PET_NODE_RANK": str(self.rank),
+            "PET_MASTER_ADDR": self.address, "PET_MASTER_PORT": port, "OUTLAY_NOTICE": "SIGUSR2",
+        }  # fmt: skip
 
     def is_running(self) -> bool:
         """Say whether a job that was signalled is still to run: it is taken back, not cancelled."""
+        return False
 
     def requeue(self) -> bool:
         """Have the job started again; False if that is refused."""
+        return False
 
     def rename(self, title: str) -> subprocess.Popen[bytes] | None:
-        """Start to give the job its own name in the queue, if that is needed."""
+        """Start to give the job its own name in the queue, if it has another one."""
+        del title
+        return None
+
+
+def rendezvous_port(job: int, restart: int) -> int:
+    """Return the port for one start of a job; different for consecutive jobs and starts."""
+    return RANGE.start + (job + 97 * restart) % len(RANGE)
 
 
 @dataclass(slots=True)

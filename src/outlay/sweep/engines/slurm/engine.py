@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,14 +11,14 @@ import msgspec
 
 from outlay.clock import SYSTEM, Clock
 from outlay.slurm import cancel_job
-from outlay.sweep.engines.base import Ended, Task, TaskStanding
+from outlay.sweep.engines.base import Ended, Task
 from outlay.sweep.engines.remote.job_spec import read_times
 from outlay.sweep.engines.remote.poller import Poller, RemoteStatuses, Submitted
+from outlay.sweep.engines.remote.remote_engine import RemoteEngine
 from outlay.sweep.engines.slurm.queue import Batch, BatchQueue, read_batches, run_of
 from outlay.sweep.engines.slurm.submission import SubmissionQueue, check_available
 
 UNLIMITED: Final = 10**9
-NOT_QUEUED: Final = TaskStanding(text="not in the queue yet", queued=True)
 
 
 @dataclass(slots=True)
@@ -31,21 +30,19 @@ class EarlierBatches:
     queried_ns: int
 
 
-class SlurmEngine:
+class SlurmEngine(RemoteEngine):
     """Submits runs as jobs, which outlive this process.
 
     The sweep's directory must be on a file system that the nodes share.
     """
 
-    remote: ClassVar[bool] = True
+    name: ClassVar[str] = "slurm"
 
     def __init__(self, root: Path, clock: Clock = SYSTEM) -> None:
         check_available()
-        self._root = root
-        self._clock = clock
+        super().__init__(root, clock, Poller(clock, self._query))
         self._queue = BatchQueue()
         self._batches: dict[str, Batch] = {}
-        self._poller = Poller(clock, self._query)
         self._submissions = SubmissionQueue(root, self._poller, clock, self._batches)
         self._earlier: EarlierBatches | None = None
 
@@ -55,10 +52,6 @@ class SlurmEngine:
         """Limit how many jobs run at once; any number may be submitted."""
         self._submissions.jobs = jobs
         return UNLIMITED
-
-    def new_ticket(self, name: str) -> str:
-        """Return a new unique ticket."""
-        return f"slurm/{name}/{secrets.token_hex(6)}"
 
     def submit(self, task: Task) -> None:
         """Queue a task; the next ``wait`` submits it in an array with others like it."""
@@ -70,24 +63,17 @@ class SlurmEngine:
 
     # -- polling ----------------------------------------------------------------------------
 
-    def wait(self, timeout_s: float) -> None:
-        """Submit and poll; return when a job may have ended, or after the timeout."""
+    def is_unsubmitted(self, ticket: str) -> bool:
+        """Say whether Slurm has not accepted a task yet."""
+        return ticket in self._submissions
+
+    def submit_pending(self) -> None:
+        """Submit what is pending, and cancel what was withdrawn too late."""
         for ticket in self._submissions.flush():
             self.cancel(ticket)
-        self._poller.poll_if_due()
-        if not self._poller.ended:
-            self._clock.sleep(min(timeout_s, self._poller.due_in_s()))
 
     def _query(self, tickets: Collection[str]) -> RemoteStatuses | None:
         return self._queue.query({ticket: self._batches[ticket] for ticket in tickets})
-
-    def poll(self, ticket: str) -> Ended | None:
-        """Return how a job ended, once; None while it runs."""
-        return self._poller.ended.pop(ticket, None)
-
-    def standing(self, ticket: str) -> TaskStanding:
-        """Return Slurm's status of a job; while Slurm does not answer, the job's own."""
-        return NOT_QUEUED if ticket in self._submissions else self._poller.standing(ticket)
 
     # -- ending -----------------------------------------------------------------------------
 
@@ -130,6 +116,3 @@ class SlurmEngine:
             for event in read_times(self._root / run_of(ticket), ticket).events:
                 return msgspec.structs.replace(batch, job=event.job.partition("_")[0])
         return batch
-
-    def close(self) -> None:
-        """Do nothing: jobs continue."""

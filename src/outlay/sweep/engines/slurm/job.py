@@ -9,39 +9,22 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from outlay.clock import SYSTEM
 from outlay.errors import InvalidValue
 from outlay.slurm import SlurmJob, queued_jobs, requeue_job, start_rename
-from outlay.sweep.engines.ports import RANGE
-from outlay.sweep.engines.remote.job_run import JobRun
+from outlay.sweep.engines.remote.job_run import JobAllocation, JobRun
 from outlay.sweep.engines.remote.job_spec import read_spec_list
 
 _TRIES = 5
 _BETWEEN_TRIES_S = 2.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SlurmAllocation:
-    """One node's view of a job.
+class SlurmAllocation(JobAllocation):
+    """One node's view of a Slurm job; its ``number`` is Slurm's ``JobIDRaw``."""
 
-    Attributes:
-        job: The job number, with the array index if it has one.
-        number: Slurm's ``JobIDRaw``.
-        restart: How often Slurm had started it before.
-        rank: The number of this node within the job, from 0.
-        address: The address of the first node.
-    """
-
-    job: str
-    number: int
-    restart: int
-    rank: int
-    nodes: int
-    node: str
-    address: str
+    __slots__ = ()
 
     @classmethod
     def of(cls, environ: Mapping[str, str]) -> SlurmAllocation:
@@ -58,15 +41,6 @@ class SlurmAllocation:
             node=environ.get("SLURMD_NODENAME", ""),
             address=_address(environ),
         )
-
-    def variables(self) -> dict[str, str]:
-        """Return the variables for node rank and rendezvous, with and without torchrun."""
-        port = str(rendezvous_port(self.number, self.restart))
-        return {
-            "MASTER_ADDR": self.address, "MASTER_PORT": port, "NODE_RANK": str(self.rank),
-            "PET_NNODES": str(self.nodes), "PET_NODE_RANK": str(self.rank),
-            "PET_MASTER_ADDR": self.address, "PET_MASTER_PORT": port, "OUTLAY_NOTICE": "SIGUSR2",
-        }  # fmt: skip
 
     def is_running(self) -> bool:
         """Say whether Slurm reports the job as running, not as cancelled or over.
@@ -95,11 +69,6 @@ class SlurmAllocation:
         """
         known = title == os.environ.get("SLURM_JOB_NAME")
         return None if known else start_rename(self.job, title)
-
-
-def rendezvous_port(job: int, restart: int) -> int:
-    """Return the port for one start of a job; different for consecutive jobs and starts."""
-    return RANGE.start + (job + 97 * restart) % len(RANGE)
 
 
 def _address(environ: Mapping[str, str]) -> str:
