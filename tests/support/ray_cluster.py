@@ -22,6 +22,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from ipaddress import IPv4Network
@@ -50,6 +51,7 @@ for job in sys.argv[2:]:
         ray.kill(ray.get_actor(f"_ray_internal_job_actor_{job}"))
 """
 _made = itertools.count()
+_TRIES = 6
 
 
 def require_ray() -> None:
@@ -113,6 +115,7 @@ class RayCluster:
     # The paths of sockets are below it, and may have 107 bytes: pytest's directories are too long.
     directory: Path = field(default_factory=lambda: Path(tempfile.mkdtemp(prefix="ray-")))
     nodes: dict[str, RayNode] = field(default_factory=dict)
+    tries: Counter[str] = field(default_factory=Counter)
     started: dict[str, int] = field(default_factory=dict)
     parent: FosterParent = field(init=False)
     init: int = field(init=False)
@@ -233,7 +236,7 @@ class RayCluster:
 
     def _takes_nodes(self) -> bool:
         """Return whether the head listens to nodes, which it does long before its dashboard."""
-        assert self._outer(self.started[self.names[0]]), self.explain()
+        self._start_ended(self.names[0])
         host, _, port = self.address.partition(":")
         with contextlib.suppress(OSError), socket.create_connection((host, int(port)), 5):
             return True
@@ -246,9 +249,24 @@ class RayCluster:
             until(lambda: self._are_up(name), self.explain)
 
     def _are_up(self, *names: str) -> bool:
-        for name in names:
-            assert self._outer(self.started[name]), f"{name} ended\n{self.explain()}"
+        self._start_ended(*names)
         return self.alive() >= set(names)
+
+    def _start_ended(self, *names: str) -> None:
+        """Start nodes again that ended while they started: Ray gives up on a busy machine.
+
+        A node that waits for the others for half a minute ends with all its daemons.
+        """
+        for name in names:
+            if self._outer(self.started[name]):
+                continue
+            self.tries[name] += 1
+            assert self.tries[name] < _TRIES, f"{name} ended\n{self.explain()}"
+            self.kill_node(name)
+            if name == self.names[0]:
+                self.start_head(wait=False)
+            else:
+                self.start_node(name, wait=False)
 
     def _start(self, name: str, *words: str) -> None:
         node, temporary = self.nodes[name], self.directory / name
