@@ -40,6 +40,7 @@ from outlay.store import schema
 from outlay.sweep.aggregate.rows import FIRST, TOTALS
 from outlay.sweep.engines.base import ENGINES
 from outlay.sweep.engines.remote.job_spec import JobEvent, JobSpec
+from outlay.sweep.engines.ray.ray_options import KEYS as RAY_KEYS
 from outlay.sweep.engines.slurm.job_options import KEYS as SLURM_KEYS
 from outlay.sweep.engines.slurm.queue import Batch
 from outlay.sweep.grid.grid import ENTRY_KEYS, ROOT_KEYS, read_grid
@@ -144,6 +145,8 @@ def test_the_keys_of_a_grid_are_described_with_where_they_may_stand(
 def test_the_keys_for_a_cluster_are_described_and_no_other() -> None:
     text = under(page("howto/slurm.md"), "What a grid may ask for")
     assert first_cells(text) - {"key of slurm"} == set(SLURM_KEYS)
+    text = under(page("howto/ray.md"), "What a grid may ask for")
+    assert first_cells(text) - {"key of ray"} == set(RAY_KEYS)
 
 
 def test_the_keys_of_a_sweeps_status_are_described_and_no_other(tmp_path: Path) -> None:
