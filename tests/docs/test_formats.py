@@ -39,8 +39,8 @@ from outlay.record.facts import PERSONAL
 from outlay.store import schema
 from outlay.sweep.aggregate.rows import FIRST, TOTALS
 from outlay.sweep.engines.base import ENGINES
-from outlay.sweep.engines.remote.job_spec import JobEvent, JobSpec
 from outlay.sweep.engines.ray.ray_options import KEYS as RAY_KEYS
+from outlay.sweep.engines.remote.job_spec import JobEvent, JobSpec
 from outlay.sweep.engines.slurm.job_options import KEYS as SLURM_KEYS
 from outlay.sweep.engines.slurm.queue import Batch
 from outlay.sweep.grid.grid import ENTRY_KEYS, ROOT_KEYS, read_grid
