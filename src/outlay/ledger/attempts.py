@@ -589,10 +589,23 @@ def _attempt(start: _Start, following: _Start | None) -> Attempt:
 
 
 def _queued_ns(start: _Start) -> int:
-    """Return when the job of a start was queued: by its accounting, else as a process recorded."""
+    """Return when the job of a start was queued: by its accounting, else as a process recorded.
+
+    A supervisor may have watched the start of the job before, too: what it recorded is of that.
+    """
+    own = start.leader.header
     lives = sorted((start.leader, *start.ranks), key=lambda life: not life.is_account)
-    recorded = (life.header.queued_ns for life in lives if life.header is not None)
+    headers = ((life.header, life.is_account) for life in lives)
+    recorded = (
+        header.queued_ns
+        for header, is_account in headers
+        if header is not None and (is_account or own is None or _is_same_start(header, own))
+    )
     return next(filter(None, recorded), 0)
+
+
+def _is_same_start(one: AttemptStarted, other: AttemptStarted) -> bool:
+    return (one.slurm_job, one.slurm_restart) == (other.slurm_job, other.slurm_restart)
 
 
 def _header(start: _Start) -> AttemptStarted:
