@@ -6,9 +6,10 @@ exported with ``sacct`` are parsed in ``runs.accounting``.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
@@ -153,9 +154,81 @@ def parse_array_size(text: str) -> int:
     return _DEFAULT_ARRAY_SIZE
 
 
+# The limits of accounts.
+
+_LIMIT: Final = re.compile(r"([^=,]+)=([0-9]{1,20})\(([0-9]{1,20})\)")
+_SHOWN: Final = {"gres/gpu": "GPU", "cpu": "CPU", "mem": "MB", "node": "node"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlurmLimit:
+    """A ``GrpTRESMins`` of Slurm: the minutes of a resource that an account, or a user in it, has.
+
+    Attributes:
+        user: "" for a limit of the whole account.
+        partition: "" for a limit of all.
+        resource: In Slurm's words, such as ``gres/gpu``.
+        used_minutes: As Slurm counts them against the limit, decayed where a cluster does that.
+    """
+
+    account: str
+    user: str = ""
+    partition: str = ""
+    resource: str
+    limit_minutes: int
+    used_minutes: int
+
+    def __str__(self) -> str:
+        kind, _, model = self.resource.partition(":")
+        unit = f"{_SHOWN.get(kind, kind)}-minutes"
+        who = f"{self.user} in account {self.account}" if self.user else f"account {self.account}"
+        where = f" on {self.partition}" if self.partition else ""
+        used = f"{self.used_minutes:,} of {self.limit_minutes:,} {model and model + ' '}{unit} used"
+        return f"Slurm's own limit for {who}{where}: {used} (GrpTRESMins {self.resource})"
+
+
+def parse_limits(text: str, uid: int, accounts: Collection[str] = ()) -> list[SlurmLimit]:
+    """Return the limits of a user in ``scontrol --oneliner show assoc_mgr flags=assoc``.
+
+    Those of the user in these accounts, then those of the accounts and all above them. ``accounts``
+    are by default all that the user has; "" is the user's default account.
+    """
+    records = [dict(_fields(line)) for line in text.splitlines()]
+    groups = {each.get("Account", ""): each for each in records if not each.get("UserName")}
+    own = [each for each in records if each.get("UserName", "").endswith(f"({uid})")]
+    default = {each.get("Account", "") for each in own if each.get("DefAssoc") == "Yes"}
+    stated = set(accounts) | (default if "" in accounts else set())
+    chosen = [each for each in own if not accounts or each.get("Account") in stated]
+    names = dict.fromkeys([*(each.get("Account", "") for each in chosen), *sorted(stated)])
+    above: dict[str, Mapping[str, str]] = {}
+    for name in names:
+        while name in groups and name not in above:
+            above[name] = groups[name]
+            name = groups[name].get("ParentAccount", "").partition("(")[0]
+    return [limit for each in (*chosen, *above.values()) for limit in _limits(each)]
+
+
+def _fields(line: str) -> Iterator[tuple[str, str]]:
+    for word in line.split():
+        name, _, value = word.partition("=")
+        yield name, value
+
+
+def _limits(record: Mapping[str, str]) -> Iterator[SlurmLimit]:
+    """Yield the limits of an association; a resource without one has ``N``."""
+    for resource, limit, used in _LIMIT.findall(record.get("GrpTRESMins", "")):
+        yield SlurmLimit(
+            account=record.get("Account", ""), user=record.get("UserName", "").partition("(")[0],
+            partition=record.get("Partition", ""), resource=resource,
+            limit_minutes=int(limit), used_minutes=int(used),
+        )  # fmt: skip
+
+
 # Slurm's commands.
 
 _TIMEOUT_S: Final = 30
+_LOOK_S: Final = 5
+"""How long a screen waits for what it shows only where Slurm answers."""
 _OF_THE_USER: Final = ("SQUEUE_", "SACCT_", "SCANCEL_", "SCONTROL_")
 """Prefixes of variables that are defaults of options: they would select and show other jobs."""
 
@@ -195,6 +268,18 @@ def max_array_size() -> int:
     return parse_array_size("" if done is None or done.returncode else done.stdout)
 
 
+def own_limits(accounts: Collection[str] = ()) -> list[SlurmLimit]:
+    """Return the limits of this user, as ``parse_limits``; none where no Slurm answers."""
+    import pwd
+
+    selection = []
+    with contextlib.suppress(KeyError):
+        selection = [f"users={pwd.getpwuid(os.getuid()).pw_name}"]
+    command = ["scontrol", "--oneliner", "show", "assoc_mgr", "flags=assoc", *selection]
+    done = _run(*command, timeout_s=_LOOK_S)
+    return [] if done is None else parse_limits(done.stdout, os.getuid(), accounts)
+
+
 def cancel_job(job: str, *, force: bool = False) -> bool:
     """Cancel a job: SIGTERM, and SIGKILL after the cluster's KillWait; or SIGKILL at once.
 
@@ -221,7 +306,9 @@ def start_rename(job: str, name: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen(command, stdin=quiet, stdout=quiet, stderr=quiet)
 
 
-def _run(*command: str, is_shown: bool = False) -> subprocess.CompletedProcess[str] | None:
+def _run(
+    *command: str, is_shown: bool = False, timeout_s: float | None = None
+) -> subprocess.CompletedProcess[str] | None:
     """Run a command; None if it is missing, or does not answer in time. Times are since 1970."""
     import subprocess
 
@@ -230,7 +317,7 @@ def _run(*command: str, is_shown: bool = False) -> subprocess.CompletedProcess[s
     try:
         return subprocess.run(
             command, stdin=subprocess.DEVNULL, stdout=shown, stderr=shown, check=False,
-            timeout=_TIMEOUT_S, encoding="utf-8", errors="replace",
+            timeout=timeout_s or _TIMEOUT_S, encoding="utf-8", errors="replace",
             env=environ | {"SLURM_TIME_FORMAT": "%s"},
         )  # fmt: skip
     except (OSError, subprocess.TimeoutExpired, ValueError):

@@ -285,3 +285,31 @@ def test_a_whole_run_loads_no_heavy_library(tmp_path: Path) -> None:
         print(sorted(heavy & set(sys.modules)))
     """
     assert scripts.finish(program, tmp_path).stdout == "[]\n['numpy']\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "queued_ns"),
+    [
+        ("1700000000", 1_700_000_000 * 10**9),
+        ("1700000000.5", 1_700_000_000_500_000_000),
+        ("1700000000.000000001", 1_700_000_000_000_000_001),
+        ("1700000000.0000000019", 1_700_000_000_000_000_001),
+        *(
+            (text, 0)
+            for text in ("", "now", "-1", "1e9", "9" * 30, "1.", "\N{ARABIC-INDIC DIGIT ONE}")
+        ),
+    ],
+)
+def test_since_when_a_job_was_queued_is_what_its_submitter_stated(
+    text: str, queued_ns: int
+) -> None:
+    assert gather(OUTLAY_QUEUED_AT=text).queued_ns == queued_ns
+    if queued_ns:
+        assert gather(**facts.queued_at(queued_ns)).queued_ns == queued_ns
+
+
+def test_a_requeued_job_did_not_wait_since_it_was_submitted() -> None:
+    job = {"SLURM_JOB_ID": "7", **facts.queued_at(5)}
+    assert gather(**job).queued_ns == 5
+    assert gather(**job, SLURM_RESTART_COUNT="0").queued_ns == 5
+    assert gather(**job, SLURM_RESTART_COUNT="1").queued_ns == 0

@@ -596,3 +596,81 @@ def test_damaged_rates_file_is_named_in_the_error(private_home: Path) -> None:
     shown = outlay("rates", "show")
     assert shown.code == 2
     assert "rates.json" in shown.err
+
+
+# Time in the queue
+
+QUEUE = COLUMNS + "|Submit|Eligible"
+
+
+def queued(line_of_job: str, submit: object, eligible: object) -> str:
+    return f"{line_of_job}|{submit}|{eligible}"
+
+
+def import_queued(tmp_path: Path, *lines: str) -> None:
+    (tmp_path / "accounts.txt").write_text("\n".join([QUEUE, *lines]))
+    import_file(tmp_path / "accounts.txt")
+
+
+@pytest.mark.parametrize(
+    ("submit", "eligible", "queue_s"),
+    [
+        (-70, -10, 10),  # It waited for another job before.
+        (-70, "Unknown", 70),
+        (-70, "", 70),
+        (-70, 20, 70),
+        (0, 0, 0),
+        ("Unknown", "Unknown", None),
+        ("no time", "9" * 40, None),
+        (20, "None", None),
+    ],
+)
+def test_a_job_waited_since_slurm_could_have_started_it(
+    tmp_path: Path, submit: object, eligible: object, queue_s: float | None
+) -> None:
+    noon = NOON_NS // 10**9
+    times = (noon + each if isinstance(each, int) else each for each in (submit, eligible))
+    import_queued(tmp_path, queued(line("7", 0, 100), *times))
+    (run,) = listed_runs()
+    assert run["queue_s"] == queue_s
+    assert run["scheduling_goodput"] == (None if queue_s is None else 100 / (100 + queue_s))
+    assert run["gpu_hours"] == 400 / 3600
+
+
+def test_waits_of_every_start_are_added_and_are_in_no_cost(tmp_path: Path) -> None:
+    noon = NOON_NS // 10**9
+    outlay("rates", "set", "gpu", "3600 USD/h")
+    starts = line("7", 0, 60), line("7", 90, 160)
+    import_queued(
+        tmp_path,
+        queued(starts[0], noon - 40, noon - 40),
+        queued(starts[1], noon + 60, noon + 65),
+    )
+    (run,) = listed_runs()
+    assert (run["queue_s"], run["allocated_ns"]) == (40 + 25, 130 * 10**9)
+    assert run["cost_micros"] == 130 * 4 * 10**6
+
+
+def test_accounts_without_their_columns_leave_the_queue_unknown_until_they_have_them(
+    tmp_path: Path,
+) -> None:
+    import_lines(tmp_path, line("7", 0, 100))
+    assert [run["queue_s"] for run in listed_runs()] == [None]
+    import_queued(tmp_path, queued(line("7", 0, 100), NOON_NS // 10**9 - 7, ""))
+    assert [run["queue_s"] for run in listed_runs()] == [7]
+
+
+def test_a_run_in_a_job_has_the_wait_of_the_job_and_its_rest_in_no_run_has_none(
+    tmp_path: Path,
+) -> None:
+    for name, span in (("a", (10, 40)), ("b", (50, 90))):
+        leave_notice(name, own_log(tmp_path / name, span), NOON_NS)
+    import_queued(tmp_path, queued(line("7", 0, 100), NOON_NS // 10**9 - 7, ""))
+    assert {run["name"]: run["queue_s"] for run in listed_runs()} == {
+        "m": None,
+        "m in no run": None,
+    }
+    leave_notice("c", own_log(tmp_path / "c", (10, 40), job="9"), NOON_NS)
+    import_queued(tmp_path, queued(line("9", 0, 100), NOON_NS // 10**9 - 7, ""))
+    (run,) = (run for run in listed_runs() if run["run_id"] == "c")
+    assert run["queue_s"] == 7

@@ -44,6 +44,7 @@ from outlay.proc.exit_record import ExitRecord, exit_path, read_exit
 from outlay.runs.accounting.sacct import read_accounts
 from outlay.runs.inbox import notices
 from outlay.runs.reading import read_figures
+from outlay.slurm import parse_limits
 from outlay.store import outlay_home
 from outlay.sweep.aggregate.aggregator import read_artefacts
 from outlay.sweep.engines.remote.job_spec import read_times
@@ -114,6 +115,13 @@ def read_budget_document(where: Path) -> None:
     document = read_document(where)
     if document is not None:
         snapshots.usage_in(document, otherwise=Usage())
+
+
+def read_limits(text: str) -> None:
+    """Read Slurm's limits for the user of the associations, and word them."""
+    for accounts in ((), ("",), ("vision",)):
+        for limit in parse_limits(text, 1000, accounts):
+            assert isinstance(str(limit), str)
 
 
 def read_notices(raw: bytes, where: Path) -> object:
@@ -195,9 +203,12 @@ EVENT = {
     "currency": "USD", "command": ["a"], "env": {"A": "b"},
 }  # fmt: skip
 SACCT = (
-    b"JobID|JobIDRaw|JobName|User|Account|Partition|State|Start|End|AllocTRES|NodeList|Cluster\n"
-    b"7|7|train|ada|lab|gpu|COMPLETED|2026-01-01T00:00:00|2026-01-01T02:00:00|gres/gpu=2|n1|c\n"
+    b"JobID|JobIDRaw|JobName|User|Account|Partition|State|Start|End|AllocTRES|NodeList|Cluster|"
+    b"Submit|Eligible\n"
+    b"7|7|train|ada|lab|gpu|COMPLETED|2026-01-01T00:00:00|2026-01-01T02:00:00|gres/gpu=2|n1|c|"
+    b"2025-12-31T23:00:00|2025-12-31T23:30:00\n"
 )
+ASSOCIATIONS = (DATA / "slurm-associations.txt").read_bytes()
 PAYLOADS = b"".join(
     _json(entry) + b"\n"
     for entry in (
@@ -280,6 +291,7 @@ TARGETS: dict[str, Target] = {
     "sacct": Target(
         [SACCT], lambda raw, _: read_accounts(decode_text(raw), source="s", zone=UTC)
     ),
+    "slurm limits": Target([ASSOCIATIONS], lambda raw, _: read_limits(decode_text(raw))),
     "spend log": Target([GOLDEN_LOG], lambda raw, _: scan("spend.jsonl", raw, START)),
     "spend head": Target([GOLDEN_HEAD], lambda raw, _: parse_head(raw)),
     "spend index": Target([spend_index()], read_spend_index),

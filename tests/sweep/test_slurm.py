@@ -506,7 +506,7 @@ def test_the_same_grid_gives_the_same_summary_on_both_engines(tmp_path: Path) ->
 
 TIMES = {
     "ips_mean", "step_time_ms", "cost", "charged_cost", "goodput", "wall_minutes",
-    "time_minutes", "time_to_target_min",
+    "time_minutes", "time_to_target_min", "queue_minutes", "scheduling_goodput",
 }  # fmt: skip
 
 

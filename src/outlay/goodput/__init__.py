@@ -1,5 +1,6 @@
 """How much of a run was productive: every nanosecond of its wall time has one phase."""
 
 __all__ = [
-    "attempt", "follower", "phases", "readings", "reliability", "steps", "throughput", "timeline",
+    "attempt", "follower", "phases", "readings", "reliability", "scheduling",
+    "steps", "throughput", "timeline",
 ]  # fmt: skip

@@ -120,7 +120,7 @@ def _moved_record(record: Timed, ns: int) -> Timed:
 def _moved_header(header: AttemptStarted, ns: int) -> AttemptStarted:
     starts = {
         name: recorded_ns + ns
-        for name in ("process_start_ns", "agent_start_ns")
+        for name in ("process_start_ns", "agent_start_ns", "queued_ns")
         if (recorded_ns := getattr(header, name))
     }
     return replace_fields(_moved_record(header, ns), **starts)
@@ -166,6 +166,7 @@ class Attempt:
             later attempt; all times here are moved.
         clock_set_ns: How far the clock was set between this attempt and the next, as far as that
             is known; negative if back.
+        queued_ns: When its job was queued, by the accounting if that says so; 0 if unknown.
     """
 
     segment: SegmentId
@@ -182,6 +183,7 @@ class Attempt:
     slices: tuple[SlicesChanged, ...] = ()
     moved_ns: int = 0
     clock_set_ns: int = 0
+    queued_ns: int = 0
 
     @property
     def is_clipped(self) -> bool:
@@ -221,16 +223,22 @@ def alive_until(attempts: Sequence[Attempt], now_ns: int) -> list[Attempt]:
 
 
 _OVERLAPS = "was still recording when the next attempt began; the later one counts"
+_QUEUED_LATER = (
+    "is said to be queued after it began, so that its time in the queue is not known; do the "
+    "clocks of the cluster agree?"
+)
 _OUTLIVED = "was still recording after its job had ended by the accounts; their end counts"
 
 
 def attempt_findings(attempts: Iterable[Attempt]) -> Iterator[Finding]:
-    """Yield a finding for every attempt whose timeline differs from its log."""
+    """Yield findings of attempts whose timeline differs from its log, or whose times disagree."""
     for attempt in attempts:
         source = attempt.segment.file_name
         if attempt.is_clipped:
             message = _OVERLAPS if attempt.overlaps else _OUTLIVED
             yield Finding(source=source, message=message, severity="warning")
+        if attempt.queued_ns > attempt.start_ns:
+            yield Finding(source=source, message=_QUEUED_LATER, severity="warning")
         if attempt.clock_set_ns:
             yield Finding(source=source, message=_clock_set(attempt), severity="warning")
 
@@ -576,7 +584,28 @@ def _attempt(start: _Start, following: _Start | None) -> Attempt:
         slices=tuple(sorted(leader.slices, key=lambda change: (change.t_ns, change.seq))),
         moved_ns=leader.moved_ns,
         clock_set_ns=start.clock_set_ns,
+        queued_ns=_queued_ns(start),
     )
+
+
+def _queued_ns(start: _Start) -> int:
+    """Return when the job of a start was queued: by its accounting, else as a process recorded.
+
+    A supervisor may have watched the start of the job before, too: what it recorded is of that.
+    """
+    own = start.leader.header
+    lives = sorted((start.leader, *start.ranks), key=lambda life: not life.is_account)
+    headers = ((life.header, life.is_account) for life in lives)
+    recorded = (
+        header.queued_ns
+        for header, is_account in headers
+        if header is not None and (is_account or own is None or _is_same_start(header, own))
+    )
+    return next(filter(None, recorded), 0)
+
+
+def _is_same_start(one: AttemptStarted, other: AttemptStarted) -> bool:
+    return (one.slurm_job, one.slurm_restart) == (other.slurm_job, other.slurm_restart)
 
 
 def _header(start: _Start) -> AttemptStarted:

@@ -50,6 +50,7 @@ class AttemptStarted(_Base, frozen=True, kw_only=True, tag="attempt_started"):
 
     ``nodes`` is 0 in logs written before runs were charged per node; those logs have none of the
     fields after it. ``since_boot_ns`` is the time since boot at ``t_ns``; 0 if unknown.
+    ``queued_ns`` is when the job of the process was queued, by the submitter's clock; 0 if unknown.
     """
 
     run_id: str = ""
@@ -83,6 +84,7 @@ class AttemptStarted(_Base, frozen=True, kw_only=True, tag="attempt_started"):
     slurm_restart: str = ""
     stopped_machine_price: Price | None = None
     since_boot_ns: Bounded = 0
+    queued_ns: Bounded = 0
     config: dict[str, Any] = {}
     command: tuple[str, ...] = ()
 

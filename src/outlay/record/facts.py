@@ -10,6 +10,7 @@ import contextlib
 import getpass
 import os
 import platform
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -25,6 +26,9 @@ _INSTANCE_VARIABLES = (
     "RUNPOD_POD_ID", "CONTAINER_ID", "VAST_CONTAINERLABEL", "DSTACK_RUN_NAME", "INSTANCE_ID",
 )  # fmt: skip
 _NO = ("0", "false", "off", "no")
+QUEUED_AT = "OUTLAY_QUEUED_AT"
+"""Names when a process's job was queued, in seconds since 1970."""
+_SECONDS = re.compile(r"([0-9]{1,10})(?:\.([0-9]{1,9})[0-9]*)?")
 _VERSIONED = ("torch", "jax", "tensorflow", "numpy", "lightning", "transformers")
 
 
@@ -57,8 +61,22 @@ def gather(environ: Mapping[str, str], command: Sequence[str] | None = None) -> 
         node_gpus=machine.node_gpus(environ).count,
         init_start=machine.init_start() if personal else "",
         slurm_restart="" if job is None else str(job.restart),
+        queued_ns=queued_ns(environ, job),
         command=command,
     )
+
+
+def queued_ns(environ: Mapping[str, str], job: SlurmJob | None) -> int:
+    """Return when the job of this process was queued; 0 if unknown, and of a requeued job."""
+    stated = _SECONDS.fullmatch(environ.get(QUEUED_AT, ""))
+    if stated is None or (job is not None and job.restart):
+        return 0
+    return int(stated[1]) * 10**9 + int((stated[2] or "").ljust(9, "0"))
+
+
+def queued_at(t_ns: int) -> dict[str, str]:
+    """Return the variable that tells a job when it was queued."""
+    return {QUEUED_AT: f"{t_ns // 10**9}.{t_ns % 10**9:09}"}
 
 
 def command_of(words: Sequence[str], environ: Mapping[str, str]) -> tuple[str, ...]:

@@ -20,6 +20,7 @@ from outlay.clock import utc_text
 from outlay.cost.run_cost import RunCost
 from outlay.goodput.follower import GoodputSummary, PhaseRow, RunView
 from outlay.goodput.reliability import checkpoint_spacing
+from outlay.goodput.scheduling import scheduling_of
 from outlay.goodput.timeline import Timeline
 from outlay.ledger import unsaved_text
 from outlay.report.charts import of_phase
@@ -71,6 +72,10 @@ def circumstances(view: RunView, summary: GoodputSummary) -> Iterator[Figure]:
     yield Figure(until, end_ns, utc_text(end_ns))
     if summary.assumed:
         yield Figure("of which assumed", summary.assumed, str(summary.assumed), "assumed")
+    if (waited := scheduling_of(view.timeline.attempts)) is not None:
+        share = "" if waited.goodput is None else f"; scheduling goodput {waited.goodput:.1%}"
+        text = f"{duration_text(waited.queue_ns)} in the cluster's queue, not billed{share}"
+        yield Figure(f"queue time{_whole(summary)}", waited.queue_ns, text)
     if rate := summary.throughput.per_wall_second:
         yield Figure("throughput", rate, f"{rate:,.0f} tokens/s of wall time")
     if (mfu := summary.mfu) is not None and mfu.of_productive is not None:

@@ -355,7 +355,7 @@ def _run_cell(column: str, row: SweepRow, link: Link, usual: str) -> object:
         case "status":
             status = str(row.state.status)
             return Cell(text=status, value=status, chip=status)
-        case "goodput" if value is not None:
+        case "goodput" | "scheduling_goodput" if value is not None:
             return Cell(text=f"{value:.1%}", value=value, is_number=True)
         case _ if column in _MONEY:
             return _money(value, _unit(row) or usual)
@@ -366,7 +366,8 @@ def _run_cell(column: str, row: SweepRow, link: Link, usual: str) -> object:
 _MONEY: Final = ("planned_cost", "cost", "assumed_cost", "charged_cost")
 _SHOWN: Final = (
     "run_id", "status", "configuration", "accuracy_value", "accuracy_best", "time_to_target_min",
-    "planned_cost", "cost", "assumed_cost", "charged_cost", "goodput", "energy_Wh", "world_size",
+    "planned_cost", "cost", "assumed_cost", "charged_cost", "goodput", "queue_minutes",
+    "scheduling_goodput", "energy_Wh", "world_size",
     "ips_mean", "step_time_ms", "bytes_per_step", "errors",
 )  # fmt: skip
 _HEADINGS: Final = {

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from outlay.clock import utc_text
 from outlay.errors import InvalidValue
+from outlay.goodput.scheduling import Scheduling
 from outlay.store.run_row import RunRow
 from outlay.units import Energy, Money
 from outlay.units.quantity import MILLIJOULES_PER_WH, duration_text
@@ -200,6 +201,12 @@ def _budget_left(row: RunRow) -> str | None:
     return f"{1 - row.budget_used:.0%} of {row.budget_limit_text}"
 
 
+def _scheduling_goodput(row: RunRow) -> float | None:
+    if row.queue_ns is None or row.allocated_ns is None:
+        return None
+    return Scheduling(queue_ns=row.queue_ns, allocated_ns=row.allocated_ns).goodput
+
+
 def _tokens_per_money(row: RunRow) -> float | None:
     return row.tokens / float(row.cost.amount) if row.tokens and row.cost else None
 
@@ -244,6 +251,11 @@ FIGURES: Final = (
             label="data wait", counter=True),
     _figure("gpu", HOURS, "GPUs times the time of attempts.", lambda row: row.gpu_ns,
             label="GPU hours", counter=True),
+    _figure("queue", TIME, "Time that its jobs waited in a cluster's queue, which costs nothing.",
+            lambda row: row.queue_ns, label="queue time"),
+    _figure("scheduling_goodput", SHARE,
+            "The share of its jobs' time, in the queue and with their nodes, that they had nodes.",
+            _scheduling_goodput),
     _figure("tokens", PER_SECOND, "Tokens over wall time.",
             lambda row: row.tokens / (row.wall_ns / 1e9) if row.wall_ns else None,
             label="tokens per second"),

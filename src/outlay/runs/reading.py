@@ -19,6 +19,7 @@ from outlay.cost.run_cost import ACCURACY, LOSS, RunCost, best_loss, cost_of
 from outlay.errors import Finding
 from outlay.goodput.follower import GoodputFollower, GoodputSummary, RunView, read_view, summarise
 from outlay.goodput.phases import DATA_LOADING
+from outlay.goodput.scheduling import scheduling_of
 from outlay.goodput.timeline import Breakdown
 from outlay.ledger import gpu_count_of
 from outlay.rates import total_gpus
@@ -195,6 +196,7 @@ def figures_of(run: RunReading) -> RunRow:
     last_steps = (segment.last_number for segment in reversed(leading))
     metric, metric_value = _metric(account)
     limit, used = run.budget_used or (None, None)
+    waited = scheduling_of(attempts)
     return RunRow(
         run_id=view.identity.run_id,
         model=view.identity.model,
@@ -212,6 +214,8 @@ def figures_of(run: RunReading) -> RunRow:
         step_ns=sum(segment.work.step_ns for segment in leading),
         wait_ns=timeline.between(start_ns, end_ns).get(DATA_LOADING, 0),
         gpu_ns=run.cost.gpu_ns,
+        queue_ns=None if waited is None else waited.queue_ns,
+        allocated_ns=None if waited is None else waited.allocated_ns,
         energy_mj=view.energy_mj(),
         gpu_busy_ns=account.gpu_busy_ns,
         user=last.header.user,

@@ -60,6 +60,8 @@ class RunRow(msgspec.Struct, frozen=True, kw_only=True):
         wall_ns: From the first start to the end, without idle time after a completed attempt.
         wait_ns: The part spent waiting for data: before steps and in ``data_loading`` spans.
         gpu_ns: GPUs times the duration of attempts.
+        queue_ns: How long its jobs waited in a cluster's queue, which is never billed, and
+            ``allocated_ns`` how long they had their nodes; None where a wait is unknown.
         cost: None without a price; ``assumed`` is the part for which no record says that it was
             billed, ``wasted`` the cost of everything but surviving steps.
         cost_beside: The cost in other currencies, if the run paid in several, and
@@ -96,6 +98,8 @@ class RunRow(msgspec.Struct, frozen=True, kw_only=True):
     step_ns: int = 0
     wait_ns: int = 0
     gpu_ns: int = 0
+    queue_ns: int | None = None
+    allocated_ns: int | None = None
     energy_mj: int = 0
     gpu_busy_ns: int = 0
     user: str = ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from pathlib import Path
 from typing import Annotated
@@ -52,6 +52,7 @@ from outlay.guard.scopes import HOUR
 from outlay.guard.spend_log import is_url
 from outlay.runs.collect import refresh_registered
 from outlay.runs.spending_reader import charges_on, refresh_books
+from outlay.slurm import SlurmLimit, own_limits
 from outlay.store import open_store
 from outlay.store.runs import RunFilter, list_runs
 from outlay.team import PostgresSpendLog, open_postgres
@@ -71,7 +72,7 @@ def show_status(log: Log = DEFAULT_LOG, ceiling: Ceiling = None, as_json: AsJson
     try:
         guard = open_guard(log, ceiling)
         correct_captures(guard)
-        print_status(guard, as_json=as_json)
+        print_status(guard, as_json=as_json, slurm_limits=own_limits())
     except SpendLogUnusable:
         if is_url(log):
             for line in _waiting_lines(open_guard(log, None, lenient=True)):
@@ -352,8 +353,10 @@ def _settle(
         guard.record_actual(hold.op_label, amount, hold=hold, basis=basis)
 
 
-def print_status(guard: BudgetGuard, *, as_json: bool) -> None:
-    """Show every scope and every open hold."""
+def print_status(
+    guard: BudgetGuard, *, as_json: bool, slurm_limits: Sequence[SlurmLimit] | None = None
+) -> None:
+    """Show every scope and every open hold, and the limits of Slurm where it was asked for them."""
     standings, holds, findings = guard.standings(), guard.holds(), guard.findings()
     if as_json:
         scopes = [
@@ -370,7 +373,8 @@ def print_status(guard: BudgetGuard, *, as_json: bool) -> None:
         }  # fmt: skip
         rows = [_hold_row(hold) | _shares_of(hold) for hold in holds]
         waits = {} if isinstance(guard.log_name, Path) else {"waiting": waiting_for(guard.log_name)}
-        print_json(about | {"scopes": scopes, "holds": rows, "findings": findings} | waits)
+        slurm = {} if slurm_limits is None else {"slurm_limits": slurm_limits}
+        print_json(about | {"scopes": scopes, "holds": rows, "findings": findings} | waits | slurm)
         return
     table = scopes_table(standings, bars=True)
     console.print(table if fits(table) else scopes_table(standings, bars=False))
@@ -383,7 +387,7 @@ def print_status(guard: BudgetGuard, *, as_json: bool) -> None:
         console.print(_rentals_table(rentals))
     _print_basis(_by_basis(guard.log.books().captured_by_basis(), guard.unit))
     print_head(guard.head)
-    for line in _waiting_lines(guard):
+    for line in (*map(str, slurm_limits or ()), *_waiting_lines(guard)):
         print_sentence(line)
     print_findings(findings)
 

@@ -30,6 +30,7 @@ from outlay.cli.sweep.live import (
 from outlay.clock import SYSTEM
 from outlay.errors import OutlayError
 from outlay.record.redaction import Redactor
+from outlay.slurm import SlurmLimit, own_limits
 from outlay.sweep.errors import NotAcknowledged, RunsFailed, RunsSkipped
 from outlay.sweep.grid.files import plan_file
 from outlay.sweep.plan.launch import SWEEP_MARK
@@ -55,6 +56,8 @@ from outlay.units.shown import counted
 # The plan as a table.
 
 _INDENT: Final = "  "
+_SLURM: Final = "slurm"
+"""The engine whose plan also shows the limits of the cluster."""
 
 
 def print_plan(plan: SweepPlan, *, commands: bool = False) -> None:
@@ -75,6 +78,8 @@ def print_plan(plan: SweepPlan, *, commands: bool = False) -> None:
     print_sentence(_total(plan))
     if plan.grid.book:
         print_sentence(_room_text(plan))
+    for limit in _slurm_limits(plan):
+        print_sentence(str(limit))
     print_sentence(start_up_text(plan))
     print_findings(plan.warnings)
 
@@ -112,8 +117,17 @@ def _room_text(plan: SweepPlan) -> str:
     return f"Draws on {found.book}, which has {found.room} free now{enough}"
 
 
+def _slurm_limits(plan: SweepPlan) -> list[SlurmLimit]:
+    """Return Slurm's own limits of the accounts that a plan uses; none without runs on Slurm."""
+    entries = [run.entry for run in plan.runs if run.entry.engine == _SLURM]
+    accounts = {getattr(entry.options, "account", "") for entry in entries}
+    return own_limits(accounts) if accounts else []
+
+
 def _plan_document(plan: SweepPlan) -> dict[str, Any]:
     document = plan_document(plan, os.environ)
+    if any(run.entry.engine == _SLURM for run in plan.runs):
+        document["slurm_limits"] = _slurm_limits(plan)
     if not plan.grid.book:
         return document
     book: dict[str, Any] = {"book": shown_book(plan.grid.book), "room": None, "problem": None}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,8 +18,10 @@ from outlay.budget.display import read_document
 from outlay.budget.limits import currency_in, total_key
 from outlay.cli.output import console, new_table, print_sentence
 from outlay.clock import SYSTEM
+from outlay.goodput.scheduling import Scheduling, scheduling_of
 from outlay.guard.lease import Terms
-from outlay.sweep.engines.base import TaskStanding, jobs_in, ran_ns
+from outlay.ledger import derive_attempts, read_lives
+from outlay.sweep.engines.base import TaskStanding, is_scheduled, jobs_in, ran_ns
 from outlay.sweep.run.detached import Detached
 from outlay.sweep.run.harness import Harness
 from outlay.sweep.run.sweep_guard import head_of, shown_book
@@ -140,12 +143,15 @@ def _run_document(
     manifest, stands = looked.manifest, looked.standing.get(run, TaskStanding())
     static, state = manifest.runs[run], manifest.state(run)
     current_ns, cost = _current_ns(manifest, run, now_ns), static.cost(state)
+    waited = scheduling(manifest, run, looked.standing, now_ns)
     return {
         "id": run,
         "status": _status(manifest, run, looked.standing),
         "job": stands.job or jobs.get(state.ticket) or None,
         "attempts": state.attempts,
         "elapsed_s": (state.elapsed_ns + current_ns) / 1e9,
+        "queue_s": None if waited is None else waited.queue_ns / 1e9,
+        "scheduling_goodput": None if waited is None else waited.goodput,
         "planned": static.predicted_cost,
         "cost": cost,
         "cost_kind": None if cost is None else cost.kind,
@@ -236,23 +242,27 @@ def _sum(amounts: list[Money]) -> str:
 
 def status_table(manifest: SweepManifest, now_ns: int, standings: TaskStandings) -> Table:
     """Return the runs of a sweep; of many, the running and failed ones first."""
-    table = new_table("run", "status", ">time", ">budget used", ">planned", ">cost", "reason")
     names = list(manifest.runs)
     if len(names) > _ROWS:
         last = ("pending", "completed")
         names.sort(key=lambda run: manifest.state(run).status in last)
+    waits = {run: scheduling(manifest, run, standings, now_ns) for run in names[:_ROWS]}
+    queued = [">queued"] if any(waits.values()) else []
+    headings = (">budget used", ">planned", ">cost", "reason")
+    table = new_table("run", "status", ">time", *queued, *headings)
     for run in names[:_ROWS]:
         static, state = manifest.runs[run], manifest.state(run)
         current_ns = _current_ns(manifest, run, now_ns)
         elapsed_ns = state.elapsed_ns + current_ns
         table.add_row(
             run, _status(manifest, run, standings), duration_text(elapsed_ns) if elapsed_ns else "",
+            *(duration_text(waited.queue_ns) if (waited := waits[run]) else "" for _ in queued),
             _budget_used(manifest.root / static.run_dir), static.predicted_cost or "",
             _cost(state, static, current_ns),
             standings.get(run, TaskStanding()).text or state.reason,
         )  # fmt: skip
     if len(names) > _ROWS:
-        table.add_row(f"… {len(names) - _ROWS} more", "", "", "", "", "", "")
+        table.add_row(f"… {len(names) - _ROWS} more")
     return table
 
 
@@ -263,6 +273,21 @@ def _current_ns(manifest: SweepManifest, run: str, now_ns: int) -> int:
         return 0
     engine, directory = manifest.runs[run].engine, manifest.root / run
     return ran_ns(engine, directory, state.ticket, since_ns=state.started_ns, now_ns=now_ns)
+
+
+def scheduling(
+    manifest: SweepManifest, run: str, standings: TaskStandings, now_ns: int
+) -> Scheduling | None:
+    """Return the queue time of a run on a cluster, its present wait included; None if unknown."""
+    state, static = manifest.state(run), manifest.runs[run]
+    if not is_scheduled(static.engine) or state.started_ns is None:
+        return None
+    attempts = derive_attempts(read_lives(manifest.root / static.run_dir))
+    known = scheduling_of(attempts) if attempts else Scheduling(queue_ns=0, allocated_ns=0)
+    if known is None or _status(manifest, run, standings) != "queued":
+        return known if attempts else None
+    since_ns = max([state.started_ns, *(attempt.last_sign_ns for attempt in attempts)])
+    return replace(known, queue_ns=known.queue_ns + now_ns - since_ns)
 
 
 def _cost(state: RunState, run: ManifestRun, current_ns: int) -> str:

@@ -6,6 +6,7 @@ requeued job has one line per start (``--duplicates``).
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -24,7 +25,7 @@ REQUIRED: Final = ("JobID", "State", "Start", "End")
 COMMAND: Final = (
     "sacct --parsable2 --allocations --duplicates --allusers --starttime=2026-10-01 "
     "--endtime=2026-11-01 --format=JobID,JobIDRaw,JobName,User,Account,Partition,Cluster,State,"
-    "Start,End,AllocTRES,NodeList"
+    "Submit,Eligible,Start,End,AllocTRES,NodeList"
 )
 _DISABLED: Final = "accounting storage is disabled"
 """sacct's only output on a cluster without slurmdbd."""
@@ -54,6 +55,7 @@ class JobStart:
     Attributes:
         nodes: In Slurm's list syntax; another start may have other nodes.
         gpus: 0 for a job without any.
+        queued_ns: Since when Slurm could have started it; 0 if unknown.
     """
 
     start_ns: int
@@ -62,6 +64,7 @@ class JobStart:
     nodes: str
     gpu: str
     gpus: int
+    queued_ns: int = 0
 
     @property
     def status(self) -> EndStatus:
@@ -200,13 +203,26 @@ def _job(row: Mapping[str, str], zone: tzinfo | None) -> SacctJob | None:
     gpu, gpus = read_gpus(row.get("AllocTRES", ""))
     start = JobStart(
         start_ns=start_ns, end_ns=end_ns, gpu=gpu, gpus=gpus, nodes=row.get("NodeList", ""),
-        state=state_of(row["State"]),
+        state=state_of(row["State"]), queued_ns=_queued_ns(row, start_ns, zone),
     )  # fmt: skip
     return SacctJob(
         job=row.get("JobIDRaw") or row["JobID"], shown=row["JobID"],
         name=row.get("JobName", ""), user=row.get("User", ""), account=row.get("Account", ""),
         partition=row.get("Partition", ""), cluster=row.get("Cluster", ""), starts=(start,),
     )  # fmt: skip
+
+
+def _queued_ns(row: Mapping[str, str], start_ns: int, zone: tzinfo | None) -> int:
+    """Return since when a job could have been started, else its submission; 0 if unknown.
+
+    Slurm's own wait (``Planned``) is counted so: a dependency or a begin time is no queue.
+    """
+    for column in ("Eligible", "Submit"):
+        with contextlib.suppress(ValueError, OverflowError):
+            queued_ns = _instant(row.get(column, ""), zone)
+            if 0 < queued_ns <= start_ns:
+                return queued_ns
+    return 0
 
 
 def read_gpus(resources: str) -> tuple[str, int]:

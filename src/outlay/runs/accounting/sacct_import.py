@@ -305,7 +305,7 @@ def _put_rest(
     header = replace_fields(
         _header_of(job, start, restart, run_id=identity.run_id, price=price),
         t_ns=piece.start_ns, model=identity.model, name=identity.name, gpus=gpus,
-        node_gpus=gpu_count_of(piece.gpus / start.node_count),
+        node_gpus=gpu_count_of(piece.gpus / start.node_count), queued_ns=0,
     )  # fmt: skip
     # Completed, so that the time after it is not charged as time between two attempts.
     _put(directory, header, AttemptEnded(t_ns=piece.end_ns, status="completed"))
@@ -368,7 +368,7 @@ def _header_of(
         launch=f"{ACCOUNTS}-{job.job}-{restart}", slurm_account=job.account,
         slurm_partition=job.partition, slurm_restart=str(restart), gpu=start.gpu, gpus=start.gpus,
         gpus_source=ACCOUNTS, nodes=nodes, node_gpus=gpu_count_of(Fraction(start.gpus, nodes)),
-        price=price, tags=job.tags,
+        price=price, tags=job.tags, queued_ns=start.queued_ns,
     )  # fmt: skip
 
 

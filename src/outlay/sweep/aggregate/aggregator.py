@@ -211,7 +211,7 @@ def _place(row: dict[str, str]) -> tuple[int | None, int | None, float | None]:
 # A run's figures from its log; from a cache beside it while the log is unchanged.
 
 CACHE: Final = "outlay_facts.json"
-_VERSION: Final = 6
+_VERSION: Final = 7
 
 
 class _Cached(msgspec.Struct, frozen=True):

@@ -214,8 +214,8 @@ FIRST: Final = (
     "run_id", "status", "world_size", "ips_mean", "step_time_ms", "bytes_per_step",
     "accuracy_metric", "accuracy_value", "accuracy_best", "target_value", "time_to_target_min",
     "energy_Wh", "fidelity_mean", "planned_cost", "cost", "assumed_cost", "charged_cost",
-    "currency", "cost_kind", "goodput", "wall_minutes", "stop_reason", "errors", "configuration",
-    "budget_mode",
+    "currency", "cost_kind", "goodput", "wall_minutes", "queue_minutes", "scheduling_goodput",
+    "stop_reason", "errors", "configuration", "budget_mode",
 )  # fmt: skip
 TOTALS: Final = ("steps", "time_minutes", "tokens", "comm_bytes", "epochs", "flops")
 
@@ -311,6 +311,9 @@ def _figures(facts: RunFacts) -> dict[str, Any]:
         "wall_minutes": None if logged is None else logged.wall_ns / 60e9,
         "stop_reason": facts.stop_reason or None,
     }
+    if logged is not None and logged.queue_ns is not None:
+        cells["queue_minutes"] = logged.queue_ns / 60e9
+        cells["scheduling_goodput"] = BY_NAME["scheduling_goodput"].number(logged)
     if logged is not None and logged.cost is not None:
         cells["assumed_cost"] = BY_NAME["assumed"].number(logged) or 0.0
     return cells

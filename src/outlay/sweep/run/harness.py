@@ -21,6 +21,7 @@ from outlay.guard.gate import Leaseholder
 from outlay.guard.lease import End, GiveNotice
 from outlay.handlers import handling
 from outlay.ledger import gpu_count_of
+from outlay.record.facts import queued_at
 from outlay.record.supervision import Supervision
 from outlay.sweep.engines.base import Ended, Engine, Task
 from outlay.sweep.engines.ports import lost_port
@@ -296,12 +297,14 @@ class Harness:
             lease = funds.lease
             task = replace(task, most_ns=lease.stop_ns or task.most_ns, kill_ns=lease.kill_ns)
         try:
-            self._record_start(run, task, funds)
+            submitted_ns = self._record_start(run, task, funds)
         except SweepNotRecorded:
             self._resources.release(place)
             if funds is not None:
                 funds.void("its start could not be recorded")
             raise
+        if engine.remote:
+            task = replace(task, env={**task.env, **queued_at(submitted_ns)})
         log_size = task.log.stat().st_size if task.log.exists() else 0
         log = None if engine.remote else self._begin_log(run, task)
         self._add(
@@ -330,10 +333,10 @@ class Harness:
         remote = self.engines[run.entry.engine].remote
         return self.guard.open(run, ticket, finished_ns, remote=remote)
 
-    def _record_start(self, run: PlannedRun, task: Task, funds: Leaseholder | None) -> None:
+    def _record_start(self, run: PlannedRun, task: Task, funds: Leaseholder | None) -> int:
         command, env = self.tasks.without_secrets(task)
         hold = "" if funds is None else funds.hold.id
-        self._recorder.record(
+        return self._recorder.record(
             run.id, "running", ticket=task.ticket, command=command, env=env, hold=hold
         )
 

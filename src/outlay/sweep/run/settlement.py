@@ -36,13 +36,17 @@ class SweepRecorder:
     journal: Journal | None
     guard: SweepGuard | None = None
 
-    def record(self, run: str, status: Status, **facts: Any) -> None:
-        """Record a run's new status: in the journal at once, in the manifest later."""
+    def record(self, run: str, status: Status, **facts: Any) -> int:
+        """Record a run's new status: in the journal at once, in the manifest later.
+
+        Returns when that was, UTC nanoseconds.
+        """
         event = Event(t_ns=self.manifest.clock.wall_ns(), run=run, status=status, **facts)
         if self.journal is not None:
             # A start that cannot be recorded is not made; an end has happened anyway.
             self.journal.append(event, keep=status != "running")
         self.manifest.apply(run, event)
+        return event.t_ns
 
     def correct_late(self, run: str) -> None:
         """Record the cost that a run's log has gained since its attempts were settled.
