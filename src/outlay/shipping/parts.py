@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-PART_BYTES: Final = 4 << 20
+PART_BYTES: Final = 1 << 20
 NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.,=+@-]{0,199}")
 """A run's name, and a file or directory of a run: nothing that leads out of a directory."""
 _KEY: Final = re.compile(

@@ -47,6 +47,7 @@ _IDENTITY: Final = "ledger/run.json"
 EVERY_S: Final = 30.0
 _LONGEST_PAUSE_S: Final = 120.0
 _FIRST_RETRY_S: Final = 0.25
+_LONGEST_RETRY_S: Final = 5.0
 _MARK_BYTES: Final = 64
 
 
@@ -146,7 +147,7 @@ class Shipper:
             if not (left or self.failures) or self._clock.monotonic_ns() >= until_ns:
                 break
             self._clock.sleep(min(pause_s, self._seconds_to(until_ns)))
-            pause_s *= 2
+            pause_s = min(2 * pause_s, _LONGEST_RETRY_S)
         if left:
             _log.warning("%s", left_text(left, self._to, self.trouble))
         return left

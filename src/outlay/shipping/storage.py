@@ -69,7 +69,8 @@ def without_login(text: str) -> str:
 
 def described(error: BaseException) -> str:
     """Return an error in one short line, without a login."""
-    return without_login(f"{type(error).__name__}: {' '.join(str(error).split())}")[:300]
+    words = [f"{type(error).__name__}:", *str(error).split()]
+    return without_login(" ".join(words).removesuffix(":"))[:300]
 
 
 # Objects
