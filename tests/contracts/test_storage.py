@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from fsspec.asyn import get_loop
 from fsspec.implementations.memory import MemoryFileSystem
 
 from object_store_stand_in import object_store
@@ -15,18 +14,8 @@ from outlay.shipping.storage import Storage, check_destination, open_storage
 KEY, OTHER = "run/ledger~1-h-7-r0.jsonl/0-3-ab.part", "run/budget.json/1-2-cd.whole"
 
 
-@pytest.fixture(scope="session")
-def fsspec_thread() -> None:
-    """The thread of fsspec, which serves all later requests of this process."""
-    get_loop()
-
-
 @pytest.fixture
-def opened(
-    request: pytest.FixtureRequest,
-    tmp_path: Path,
-    fsspec_thread: None,  # noqa: ARG001 - starts the thread
-) -> Iterator[Callable[[], Storage]]:
+def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[], Storage]]:
     """Opens the same storage as often as it is called."""
     with object_store() as store:
         urls = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 
 from hypothesis import given, settings
@@ -59,7 +60,7 @@ def cut_files(draw: st.DrawFn) -> tuple[bytes, list[Part]]:
     parts = []
     for _ in range(draw(st.integers(1, 3))):
         cuts = sorted({0, len(content), *draw(st.sets(st.integers(0, len(content)), max_size=8))})
-        for start, end in zip(cuts, cuts[1:], strict=False):
+        for start, end in pairwise(cuts):
             parts.append(Part.of("r", "f", start, content[start:end]))
     return content, draw(st.lists(st.sampled_from(parts), unique=True)) if parts else []
 
@@ -178,7 +179,7 @@ class Way:
                 self.shipper.close()
                 (self.node / "ledger" / "shipping.json").unlink(missing_ok=True)
                 self.start()
-            case "fail" | "fail after":
+            case _:
                 self.failing += [what == "fail after"] * len(content)
 
     def wait(self) -> None:

@@ -94,9 +94,6 @@ def test_an_object_whose_content_is_not_what_its_name_says_is_refused(
 def test_one_file_that_cannot_be_fetched_does_not_keep_the_others(
     kept: DirectoryStorage, tmp_path: Path
 ) -> None:
-    part = put(kept, 0, b"one\n", file="sweep.log")
-    (tmp_path / "kept" / part.key).unlink()
-    (tmp_path / "kept" / part.key).mkdir()
     whole = Part.of("abc", "budget.json", 5, b"{}", is_whole=True)
     kept.put(whole.key, b"[]")
     put(kept, 0, b"one\n")

@@ -194,7 +194,7 @@ def test_a_failure_is_kept_logged_once_and_tried_again_later_and_later(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     store.is_down = True
-    tries = []
+    tries: list[int] = []
     for second in range(300):
         shipper.poll()
         wait(shipper)

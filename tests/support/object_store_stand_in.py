@@ -10,6 +10,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+from fsspec.asyn import get_loop
+
+import leftovers
+
 
 class ObjectStoreStandIn(ThreadingHTTPServer):
     """Objects by path, and the requests that it got.
@@ -98,6 +102,8 @@ class _Handler(BaseHTTPRequestHandler):
 @contextmanager
 def object_store() -> Iterator[ObjectStoreStandIn]:
     """A store that serves until the end of the block."""
+    with leftovers.wider():
+        get_loop()  # A thread of fsspec, which serves all later requests of this process.
     with ObjectStoreStandIn() as store:
         thread = threading.Thread(target=store.serve_forever, args=(0.01,))
         thread.start()

@@ -455,15 +455,26 @@ def serve() -> int:
     # A process forked by the training may hold stdin open: look at the parent as well.
     while not stop.wait(min(_LOOK_S, task.interval_s)) and os.getppid() == parent:
         shipper.poll()
-    while True:
-        left = shipper.flush(_LINGER_S)
-        if left or not _is_recorded(ledger):
-            break
+    left = shipper.flush(FINISH_S)
+    if left or _is_recorded(ledger):
+        _leave_output()
         while _is_recorded(ledger):  # Another rank, or the next attempt.
             SYSTEM.sleep(_LOOK_S)
             shipper.poll()
+        left = shipper.flush(_LINGER_S)
     shipper.close()
+    while not left and shipper.left():  # The next attempt ended while this had the lock.
+        left = shipper.flush(_LINGER_S)
+        shipper.close()
     return 1 if left else 0
+
+
+def _leave_output() -> None:
+    """Close stderr: whoever reads the training's output to its end does not wait for this."""
+    sys.stderr.flush()
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stderr.fileno())
+    os.close(nowhere)
 
 
 if __name__ == "__main__":
