@@ -176,8 +176,8 @@ def test_by_default_runs_of_each_url_have_a_directory_in_the_home(
 ) -> None:
     for place in ("a", "b"):
         ship(trained, str(tmp_path / place))
-    urls = [(tmp_path / place).as_uri() for place in ("a", "b")]
-    said = outlay("import", "runs", *urls, "--json").json["shipped"]
+    said = outlay("import", "runs", (tmp_path / "a").as_uri(), tmp_path / "b", "--json").json
+    said = said["shipped"]
     assert len({run["dir"] for run in said}) == 2
     assert all(Path(run["dir"]).is_relative_to(private_home / "shipped") for run in said)
 

@@ -44,7 +44,13 @@ from outlay.runs.accounting.sacct import Accounts, read_accounts
 from outlay.runs.accounting.sacct_import import ImportedJobs, import_jobs
 from outlay.runs.collect import collect, find_runs, findings_in
 from outlay.runs.options import parse_price
-from outlay.shipping.storage import check_destination, fetch_runs, fetched_dir, unshipped
+from outlay.shipping.storage import (
+    check_destination,
+    fetch_runs,
+    fetched_dir,
+    holds_shipped,
+    unshipped,
+)
 from outlay.store import open_store
 from outlay.units import Duration, Money
 from outlay.units.money import sum_by_unit
@@ -233,7 +239,7 @@ def import_runs(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Register every run below directories; fetch and register runs that were shipped to a URL.
+    """Register every run below directories; fetch and register runs that were shipped there.
 
     Repeating it fetches and registers what is new.
 
@@ -243,6 +249,7 @@ def import_runs(
     directories = [Path(place) for place in places if "://" not in place]
     for directory in directories:
         must_be_directory(directory)
+    urls += [str(each.resolve()) for each in directories if holds_shipped(each)]
     shipped = [fetch_runs(url, to or fetched_dir(url)) for url in urls]
     fetched = [run for each in shipped for run in each.runs]
     run_dirs = [*find_runs(directories), *find_runs(run.dir for run in fetched)]

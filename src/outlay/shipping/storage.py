@@ -246,6 +246,11 @@ class Fetched:
     findings: list[Finding] = field(default_factory=list)
 
 
+def holds_shipped(directory: Path) -> bool:
+    """Return whether runs were shipped to a directory."""
+    return any(directory.glob("*/ledger~run.json"))
+
+
 def fetched_dir(url: str) -> Path:
     """Return where runs of a URL are kept if no directory is named: in the outlay home."""
     parts = urlsplit(url)
