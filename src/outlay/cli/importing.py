@@ -44,6 +44,13 @@ from outlay.runs.accounting.sacct import Accounts, read_accounts
 from outlay.runs.accounting.sacct_import import ImportedJobs, import_jobs
 from outlay.runs.collect import collect, find_runs, findings_in
 from outlay.runs.options import parse_price
+from outlay.shipping.storage import (
+    check_destination,
+    fetch_runs,
+    fetched_dir,
+    holds_shipped,
+    unshipped,
+)
 from outlay.store import open_store
 from outlay.units import Duration, Money
 from outlay.units.money import sum_by_unit
@@ -222,22 +229,42 @@ import_app = typer.Typer(help="Register runs recorded elsewhere.", no_args_is_he
 
 @import_app.command("runs")
 def import_runs(
-    directories: Annotated[list[Path], typer.Argument(metavar="DIR...", help="Where to search.")],
+    places: Annotated[
+        list[str],
+        typer.Argument(metavar="DIR|URL...", help="Where to search; URLs of shipped runs."),
+    ],
+    to: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Where to keep shipped runs; default: the outlay home."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Register every run below directories.
+    """Register every run below directories; fetch and register runs that were shipped there.
 
-    Repeating it changes nothing.
+    Repeating it fetches and registers what is new.
 
-    Example: outlay import runs experiments/ /mnt/shared/runs
+    Example: outlay import runs experiments/ /mnt/shared/runs s3://bucket/runs
     """
+    urls = [check_destination(place, name="URL") for place in places if "://" in place]
+    directories = [Path(place) for place in places if "://" not in place]
     for directory in directories:
         must_be_directory(directory)
-    collected = collect(open_store(), list(find_runs(directories)), SYSTEM.wall_ns())
+    urls += [str(each.resolve()) for each in directories if holds_shipped(each)]
+    shipped = [fetch_runs(url, to or fetched_dir(url)) for url in urls]
+    fetched = [run for each in shipped for run in each.runs]
+    run_dirs = [*find_runs(directories), *find_runs(run.dir for run in fetched)]
+    collected = collect(open_store(), run_dirs, SYSTEM.wall_ns())
     findings = [*collected.findings, *findings_in(collected.figures)]
+    findings += [finding for each in shipped for finding in each.findings]
+    status = {row.dir: row.status for row in collected.figures}
+    findings += [f for run in fetched for f in unshipped(run, status.get(str(run.dir), ""))]
     if as_json:
-        print_json({"registered": len(collected.figures), "findings": findings})
+        document = {"registered": len(collected.figures), "findings": findings}
+        print_json(document | ({"shipped": fetched} if urls else {}))
         return
+    if urls:
+        new_bytes = sum(run.fetched_bytes for run in fetched)
+        console.print(f"Fetched {new_bytes:,} bytes of {counted(len(fetched), 'shipped run')}.")
     console.print(f"Registered {counted(len(collected.figures), 'run')}.")
     print_findings(findings)
 

@@ -43,6 +43,7 @@ from outlay.units.money import GPU_TIME
 if TYPE_CHECKING:
     from outlay.budget.gate import BudgetGate
     from outlay.guard.gate import GuardGate
+    from outlay.shipping.shipper import ShippingProcess
 
 _log = logging.getLogger("outlay")
 Begun = TypeVar("Begun")
@@ -101,6 +102,17 @@ def in_free_directory(options: RunOptions, begin: Callable[[RunOptions], Begun])
                 undone_on_error.pop_all()
                 return begun
     raise AssertionError("the last of the default directories is unique to this run")
+
+
+def start_shipping(options: RunOptions) -> ShippingProcess | None:
+    """Start the process that ships the run, once per node; None without a destination."""
+    if options.shipping is None or facts.is_disabled(os.environ):
+        return None
+    if not facts.is_first_of_node(os.environ):
+        return None
+    from outlay.shipping.shipper import ShippingProcess
+
+    return ShippingProcess(options.shipping, options.dir)
 
 
 def _open(options: RunOptions, about: AttemptStarted, clock: Clock) -> Opening:

@@ -44,7 +44,7 @@ from outlay.record import Recorder
 from outlay.record.lock import RankLock
 from outlay.record.meters.energy import NvmlSource, Quality, worst_quality
 from outlay.record.supervision import SupervisedRun, Supervision
-from outlay.runs.attempt_start import in_free_directory
+from outlay.runs.attempt_start import in_free_directory, start_shipping
 from outlay.runs.command_budget import BudgetUsedUp, CommandBudget, CommandTerms, settle_terms
 from outlay.runs.inbox import leave_notice
 from outlay.runs.options import RunOptions
@@ -195,6 +195,7 @@ def execute(
             log.end("failed", f"not started: {error.strerror}")
             raise CommandNotStarted(command[0], error) from None
         forwarder.forward_to(processes)
+        shipping = start_shipping(options)
         gpus = find_gpus()
         job_end = _JobEndNotifier(processes, options)
         ended = watch(processes, GpuLoad(log.recorder, gpus), job_end.poll, budget)
@@ -208,6 +209,8 @@ def execute(
         if budget is not None and budget.reason is not None:
             status, reason, code = "terminated", f"budget: {budget.reason}", Refused.exit_code
         log.end(status, reason, exit_code=shell_code(ended.returncode))
+        if shipping is not None:
+            shipping.finish()
     processes.close()
     return ExecResult(
         exit_code=code,

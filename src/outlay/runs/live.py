@@ -27,7 +27,7 @@ from outlay.ledger import EndStatus, Price, gpu_count_of, unsaved_steps, unsaved
 from outlay.record import Recorder, Span, StepTimer, facts
 from outlay.record.meters.step_meters import StepMeters
 from outlay.record.recorder import Count, DrivenLoop, HeartbeatThread
-from outlay.runs.attempt_start import open_attempt
+from outlay.runs.attempt_start import open_attempt, start_shipping
 from outlay.runs.options import (
     Arguments,
     RunOptions,
@@ -104,6 +104,8 @@ class Run:
             # that records alone would wait for the others.
             self._stop_before_the_job_ends()
         self._exits = ExitWatch()
+        if (shipping := start_shipping(options)) is not None:
+            self.on_close(shipping.finish)
         atexit.register(self._close_at_exit)
 
     # For a training loop

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from outlay.budget.config import read_stated, stated_in_environ
 from outlay.budget.terms import Budget
@@ -29,6 +29,9 @@ from outlay.runs.preemption import stated_grace
 from outlay.slurm import SlurmJob
 from outlay.units import Duration
 from outlay.units.quantity import exact_decimal
+
+if TYPE_CHECKING:
+    from outlay.shipping.shipper import ShippingTask
 
 _log = logging.getLogger(__name__)
 
@@ -72,6 +75,7 @@ class RunOptions:
         gpus_source: Where ``gpus`` comes from, as in ``attempt_started``.
         stopped_price: Of the whole machine while it is stopped between attempts.
         grace: How long before the end of a Slurm job's time the run stops; None if not stated.
+        shipping: Where the run's files are shipped to while it runs; None if they stay here.
         place: Rank and world size.
         default_dir: What ``dir`` was derived from, if none was stated: the attempt may then use
             another candidate.
@@ -91,6 +95,7 @@ class RunOptions:
     guard: object = None
     notice: signal.Signals | None = None
     grace: Duration | None = None
+    shipping: ShippingTask | None = None
     config: dict[str, Any] = field(default_factory=dict)
     place: RankPlace = field(default_factory=RankPlace)
     default_dir: DefaultDirectory | None = None
@@ -126,6 +131,7 @@ def resolve(arguments: Arguments, environ: Mapping[str, str], now_ns: int) -> Ru
         heartbeat=_heartbeat(arguments.heartbeat),
         notice=_notice(environ),
         grace=stated_grace(environ),
+        shipping=_shipping(environ),
         budget=_budget(arguments.budget, environ),
         guard=arguments.guard,
         config=recorded_config(arguments.config, environ),
@@ -271,6 +277,14 @@ def _notice(environ: Mapping[str, str]) -> signal.Signals | None:
         return signal.Signals[name]
     except KeyError:
         raise InvalidValue("OUTLAY_NOTICE", name, 'a signal, such as "SIGUSR2"') from None
+
+
+def _shipping(environ: Mapping[str, str]) -> ShippingTask | None:
+    if not environ.get("OUTLAY_SHIP_TO"):
+        return None
+    from outlay.shipping.shipper import ShippingTask  # Few runs ship themselves.
+
+    return ShippingTask.of(environ)
 
 
 def _budget(value: object, environ: Mapping[str, str]) -> Budget | None:
