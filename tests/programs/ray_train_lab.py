@@ -9,6 +9,7 @@ Usage: ray_train_lab.py ROOT
 from __future__ import annotations
 
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -37,8 +38,7 @@ def train(config: dict[str, Any]) -> None:
             SYSTEM.sleep(0.2)
         run.checkpoint_committed()
     (root / f"notice-{run.rank}").write_text(watch.notice)
-    while not (root / "gone").exists():  # All that return before would end the training.
-        SYSTEM.sleep(0.2)
+    threading.Event().wait()  # Ray ends this process; one that returns would end the training.
 
 
 def main(root: Path) -> None:
@@ -46,9 +46,11 @@ def main(root: Path) -> None:
     scaling = ray.train.ScalingConfig(
         num_workers=2, resources_per_worker={"CPU": 1}, placement_strategy="STRICT_SPREAD"
     )
-    storage = ray.train.RunConfig(name="train", storage_path=str(root))
+    # A node that is gone before its deadline counts as failed.
+    retried = ray.train.FailureConfig(max_failures=1)
+    settings = ray.train.RunConfig(name="train", storage_path=str(root), failure_config=retried)
     TorchTrainer(
-        train, train_loop_config={"root": str(root)}, scaling_config=scaling, run_config=storage
+        train, train_loop_config={"root": str(root)}, scaling_config=scaling, run_config=settings
     ).fit()
 
 
