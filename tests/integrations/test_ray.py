@@ -170,6 +170,8 @@ def test_trials_that_never_reported_count_once(integration: Any, tmp_path: Path)
     record(tmp_path / "later", 1)
     stopper("reports", cost(4))
     assert stopper.stop_all()
+    stopper("later", cost(9))
+    assert str(stopper.spent) == "16.00 USD"
 
 
 def test_figures_say_when_no_further_step_may_be_trained(integration: Any, tmp_path: Path) -> None:

@@ -92,14 +92,12 @@ def figures(run: Run) -> dict[str, float]:
 
     They are of all attempts up to now. There are none if the log cannot be read, which is logged.
     """
-    must_stop = run.stop_reason is not None
-    if run.budget is not None:
-        must_stop = must_stop or run.budget.should_stop()
+    state = {MUST_STOP: float(run.stop_reason is not None)}
     try:
-        return run.summary(numbers=True) | {MUST_STOP: float(must_stop)}
+        return run.summary(numbers=True) | state
     except (OutlayError, OSError) as error:
         _log.warning("outlay: no figures of the run for Ray, training continues: %s", error)
-        return {MUST_STOP: float(must_stop)}
+        return state
 
 
 class BudgetStopper(Stopper):
