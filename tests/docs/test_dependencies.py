@@ -101,7 +101,7 @@ def test_the_dev_extra_has_no_trainers_and_no_trackers(project: dict[str, Any]) 
     }
     heavy = {
         "accelerate", "alerts", "lightning", "mlflow", "one-logger", "optuna", "otlp",
-        "transformers", "wandb", "web",
+        "ray", "transformers", "wandb", "web",
     }  # fmt: skip
     for extra in heavy:
         assert not extras[extra] & extras["dev"], extra

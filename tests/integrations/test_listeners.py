@@ -295,7 +295,8 @@ def test_what_an_accelerator_logs_are_metrics_of_the_run(played: PlayedLab) -> N
 @pytest.mark.parametrize(
     ("module", "package"),
     [("transformers", "transformers"), ("lightning", "lightning"), ("optuna", "optuna"),
-     ("hydra", "hydra"), ("accelerate", "accelerate"), ("one_logger", "nv_one_logger")],
+     ("hydra", "hydra"), ("accelerate", "accelerate"), ("one_logger", "nv_one_logger"),
+     ("ray", "ray")],
 )  # fmt: skip
 def test_an_integration_whose_package_is_missing_names_the_extra(
     module: str, package: str, monkeypatch: pytest.MonkeyPatch

@@ -134,6 +134,11 @@ class RayCluster:
         return f"{self.nodes[self.names[0]].address}:{_GCS_PORT}"
 
     @property
+    def _hosts(self) -> Path:
+        """The addresses of all nodes by name, which collectives of torch look up."""
+        return self.directory / "hosts"
+
+    @property
     def headers(self) -> dict[str, str]:
         """What requests need."""
         return {"Authorization": f"Bearer {self.token}"} if self.token else {}
@@ -156,8 +161,11 @@ class RayCluster:
         (self.init,) = _children(self.parent.pid)
         until(lambda: _program(self.init) != "unshare", "the namespace has no first process")
         self._make_network()
-        addresses = map(str, itertools.islice(self.subnet.hosts(), 1, None))
-        self.nodes |= {name: self._make_node(name, next(addresses)) for name in self.names}
+        _, *free = map(str, self.subnet.hosts())
+        addresses = dict(zip(self.names, free, strict=False))
+        known = {"localhost": "127.0.0.1"} | addresses
+        self._hosts.write_text("".join(f"{where} {name}\n" for name, where in known.items()))
+        self.nodes |= {name: self._make_node(name, where) for name, where in addresses.items()}
         self.start_head(wait=False)
         until(self._takes_nodes, self.explain)
         for name in self.names[1:]:
@@ -211,6 +219,7 @@ class RayCluster:
         # By the route to the rest of the world, which is not there, Ray finds its own address.
         ip("route", "add", "default", "dev", "eth0", inside=inside)
         subprocess.run([*inside, "hostname", name], check=True)
+        subprocess.run([*inside, "mount", "--bind", self._hosts, "/etc/hosts"], check=True)
         for directory in self.private.get(name, ()):
             subprocess.run([*inside, "mount", "-t", "tmpfs", "tmpfs", directory], check=True)
         return node
