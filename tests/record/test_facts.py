@@ -76,6 +76,21 @@ def test_slurm_and_instance_are_recorded() -> None:
     assert recorded == ("17", "acc", "gpu", "pod")
 
 
+@pytest.mark.parametrize(
+    ("variables", "expected"),
+    [
+        ({"HOSTNAME": "laptop"}, ""),
+        ({"HOSTNAME": "job-x7z", "KUBERNETES_SERVICE_HOST": "10.0.0.1"}, "job-x7z"),
+        ({"HOSTNAME": "h", "POD_NAME": "p", "KUBERNETES_SERVICE_HOST": "10.0.0.1"}, "p"),
+        ({"RUNPOD_POD_ID": "v", "POD_NAME": "p", "KUBERNETES_SERVICE_HOST": "10.0.0.1"}, "v"),
+    ],
+)
+def test_a_pod_is_recorded_where_no_vendor_names_the_machine(
+    variables: dict[str, str], expected: str
+) -> None:
+    assert gather(**variables).instance_id == expected
+
+
 @pytest.mark.parametrize("off", ["0", "false", "off", "False", " no "])
 def test_identifying_facts_can_be_switched_off(off: str) -> None:
     about = gather(OUTLAY_RECORD_IDENTITY=off, SLURM_JOB_ACCOUNT="acc", RUNPOD_POD_ID="pod")

@@ -240,6 +240,21 @@ def test_ranks_of_a_launch_share_a_default_directory() -> None:
     assert dirs == {Path.cwd() / "outlay-runs" / "m-slurm-17"}
 
 
+@pytest.mark.parametrize(
+    ("variable", "job", "expected"),
+    [
+        ("SKYPILOT_TASK_ID", "sky-managed-2026_train/1", "m-skypilot-sky-managed-2026_train-1"),
+        ("RAY_JOB_ID", "0a000000", "m-ray-0a000000"),
+    ],
+)
+def test_ranks_of_a_clusters_job_share_a_default_directory(
+    variable: str, job: str, expected: str
+) -> None:
+    dirs = {options({"WORLD_SIZE": "2", "RANK": rank, variable: job}).dir for rank in "01"}
+    assert dirs == {Path.cwd() / "outlay-runs" / expected}
+    assert options({variable: job}).dir.name.startswith("m-2023")  # Alone, each has its own.
+
+
 def test_ranks_without_a_shared_launch_id_must_state_a_directory() -> None:
     with pytest.raises(InvalidValue, match="a directory that all ranks share"):
         options({"WORLD_SIZE": "2"})

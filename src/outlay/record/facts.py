@@ -25,6 +25,7 @@ PERSONAL = ("user", "host", "boot_id", "init_start", "instance_id", "slurm_accou
 _INSTANCE_VARIABLES = (
     "RUNPOD_POD_ID", "CONTAINER_ID", "VAST_CONTAINERLABEL", "DSTACK_RUN_NAME", "INSTANCE_ID",
 )  # fmt: skip
+_POD_VARIABLES = ("POD_NAME", "HOSTNAME")
 _NO = ("0", "false", "off", "no")
 QUEUED_AT = "OUTLAY_QUEUED_AT"
 """Names when a process's job was queued, in seconds since 1970."""
@@ -92,8 +93,9 @@ def command_of(words: Sequence[str], environ: Mapping[str, str]) -> tuple[str, .
 
 
 def instance_id(environ: Mapping[str, str]) -> str:
-    """Return the vendor's id of this rented machine, or ""."""
-    return _first_set(environ, _INSTANCE_VARIABLES)
+    """Return the vendor's id of this rented machine, else the name of a Kubernetes pod, or ""."""
+    pod = _POD_VARIABLES if environ.get("KUBERNETES_SERVICE_HOST") else ()
+    return _first_set(environ, (*_INSTANCE_VARIABLES, *pod))
 
 
 def is_on(environ: Mapping[str, str], switch: str, *, default: bool) -> bool:

@@ -27,6 +27,9 @@ from outlay.slurm import SlurmJob
 PARENT: Final = "outlay-runs"
 _LONGEST_SLUG: Final = 100
 """Of the run's name: file systems allow 255 bytes, and a launch id follows it."""
+_NOT_IN_NAMES: Final = r"[^A-Za-z0-9._-]+"
+_CLUSTER_JOBS: Final = {"skypilot": "SKYPILOT_TASK_ID", "ray": "RAY_JOB_ID"}
+"""What the ranks of a job share where no launcher says it; SkyPilot's outlasts a recovery."""
 _MOST: Final = 10_000
 
 
@@ -52,7 +55,7 @@ class DefaultDirectory:
         Raises:
             InvalidValue: There are several ranks, and no launch id that they share.
         """
-        slug = re.sub(r"[^A-Za-z0-9._-]+", "-", name)[:_LONGEST_SLUG].strip("-.") or "run"
+        slug = re.sub(_NOT_IN_NAMES, "-", name)[:_LONGEST_SLUG].strip("-.") or "run"
         job, launch = SlurmJob.of(environ), _launch(environ)
         if job is not None:
             base = f"{slug}-slurm-{job.id}"
@@ -125,7 +128,11 @@ def _launch(environ: Mapping[str, str]) -> str:
         return f"step-{job.step}"
     if job is not None and environ.get("WORLD_SIZE", "1") != "1":
         return "ranks"
-    return ""
+    if facts.world_size(environ) == 1:
+        return ""
+    known = ((kind, environ.get(name, "")) for kind, name in _CLUSTER_JOBS.items())
+    found = (f"{kind}-{re.sub(_NOT_IN_NAMES, '-', job)}" for kind, job in known if job)
+    return next(found, "")
 
 
 def _claims_without_links(claim: Path, launch: str) -> bool:
