@@ -441,14 +441,18 @@ def look_until(root: Path, condition: Callable[[Any], bool]) -> Any:
     return found[-1]
 
 
+def _continues(run: dict[str, Any]) -> bool:
+    return run["status"] in ("running", "queued")
+
+
 def without_moments(status: dict[str, Any]) -> dict[str, Any]:
     """Return the status of a sweep without its harness and without elapsed times."""
     # The head changes when the later poll captures what has ended.
     moving = ("harness", "running", "head")
     fixed = {name: value for name, value in status.items() if name not in moving}
-    passing = ("elapsed_s", "running")
+    passing = ("elapsed_s", "running", "queue_s", "scheduling_goodput")
     fixed["runs"] = [
-        {name: value for name, value in run.items() if name not in passing or not run["running"]}
+        {name: value for name, value in run.items() if name not in passing or not _continues(run)}
         for run in status["runs"]
     ]
     return fixed

@@ -361,7 +361,9 @@ def test_a_sweep_at_showback_prices_draws_on_a_showback_book(
     assert {line.currency for line in guard_of(book).log.lines()} == {"USD showback"}
     assert_settled_once(book, root)
     manifest = read_manifest(root)
-    assert {state.kind for state in manifest.states.values()} == {"showback"}
+    # Where runs take longer than the ceiling lasts, the last ones are skipped and cost nothing.
+    paid = [state for state in manifest.states.values() if state.status != "skipped"]
+    assert {state.kind for state in paid} == {"showback"}
     runs = {read_id(root / run): root / run for run in manifest.runs}
     assert guard_of(book).verify(runs=runs).findings == ()
 
