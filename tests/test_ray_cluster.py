@@ -56,6 +56,7 @@ def test_no_job_of_a_test_is_there_in_the_next(ray: RayCluster, tmp_path: Path) 
     assert not (tmp_path / "ran").exists()
 
 
+@pytest.mark.slow
 def test_a_cluster_of_ones_own_with_secrets_and_private_files(tmp_path: Path) -> None:
     """One cluster for several claims, as it takes half a minute to start."""
     own = tmp_path / "own"
@@ -84,6 +85,7 @@ def test_a_cluster_of_ones_own_with_secrets_and_private_files(tmp_path: Path) ->
     assert not Path(f"/sys/class/net/{link}").exists()
 
 
+@pytest.mark.slow
 def test_a_cluster_ends_with_the_test_process() -> None:
     """A test process that is killed leaves no process of the cluster."""
     program = (

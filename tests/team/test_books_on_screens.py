@@ -200,7 +200,7 @@ def test_a_server_that_does_not_answer_delays_nobody(
         finally:
             os.kill(backend, signal.SIGCONT)
         until(lambda: not ask().problem, "an answer")
-    assert len(known) == 1
+    assert len(known or ()) == 1
     assert late.value == later.value == known
     assert late.problem == "no answer within 0.2 seconds"
     assert later.problem == "the database has not answered yet"
