@@ -23,7 +23,7 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from ipaddress import IPv4Network
 from pathlib import Path
@@ -104,6 +104,8 @@ class RayCluster:
         token: What requests must have as bearer token, unless it is empty.
         persistent: Whether a head that is started again knows nodes and jobs of before.
         variables: Further variables of Ray's daemons, and thereby of jobs.
+        started: Inside of the cluster, the pid of ``ray start`` of each node.
+        starts: How often each was started; the label ``start`` of a node.
     """
 
     names: Sequence[str] = NODES
@@ -117,6 +119,7 @@ class RayCluster:
     nodes: dict[str, RayNode] = field(default_factory=dict)
     tries: Counter[str] = field(default_factory=Counter)
     started: dict[str, int] = field(default_factory=dict)
+    starts: Counter[str] = field(default_factory=Counter)
     parent: FosterParent = field(init=False)
     init: int = field(init=False)
     link: str = field(init=False)
@@ -166,11 +169,16 @@ class RayCluster:
         known = {"localhost": "127.0.0.1"} | addresses
         self._hosts.write_text("".join(f"{where} {name}\n" for name, where in known.items()))
         self.nodes |= {name: self._make_node(name, where) for name, where in addresses.items()}
-        self.start_head(wait=False)
-        until(self._takes_nodes, self.explain)
-        for name in self.names[1:]:
-            self.start_node(name, wait=False)
+        self._start_all(self.names)
         until(lambda: self._are_up(*self.names), self.explain)
+
+    def _start_all(self, names: Iterable[str]) -> None:
+        for name in names:
+            if name == self.names[0]:
+                self.start_head(wait=False)
+                until(self._takes_nodes, self.explain)
+            else:
+                self.start_node(name, wait=False)
 
     def stop(self) -> None:
         """End everything at once; nothing is left."""
@@ -259,7 +267,10 @@ class RayCluster:
 
     def _are_up(self, *names: str) -> bool:
         self._start_ended(*names)
-        return self.alive() >= set(names)
+        if not self.alive() >= set(names):
+            return False
+        self.tries.clear()
+        return True
 
     def _start_ended(self, *names: str) -> None:
         """Start nodes again that ended while they started: Ray gives up on a busy machine.
@@ -281,13 +292,15 @@ class RayCluster:
         node, temporary = self.nodes[name], self.directory / name
         temporary.mkdir(exist_ok=True)
         (temporary / "ray_current_cluster").unlink(missing_ok=True)  # As a reboot does.
+        self.starts[name] += 1
+        labels = f"node={name},start={self.starts[name]}"
         enter = ("nsenter", f"--target={node.inner_holder}", "--net", "--uts", "--mount")
         store = {"RAY_gcs_storage": "rocksdb", "RAY_gcs_storage_path": f"{self.directory}/gcs"}
         self.started[name] = self.parent.start(
             *enter, str(_PROGRAM), "start", "--block", "--disable-usage-stats",
             f"--node-ip-address={node.address}", f"--num-cpus={self.cpus}", "--num-gpus=0",
             f"--object-store-memory={_OBJECT_STORE_BYTES}", f"--temp-dir={temporary}",
-            f"--labels=node={name}", f"--resources={json.dumps({f'node-{name}': 100})}", *words,
+            f"--labels={labels}", f"--resources={json.dumps({f'node-{name}': 100})}", *words,
             env=self.environ | (store if self.persistent else {}),
             output=self.directory / f"{name}.out",
         )  # fmt: skip
@@ -322,8 +335,9 @@ class RayCluster:
             return client.request(method, path, headers=headers or self.headers, **more)
 
     def alive(self) -> set[str]:
-        """Return the names of nodes that the head has seen alive."""
-        return {each["labels"]["node"] for each in self.states() if each["state"] == "ALIVE"}
+        """Return the names of nodes whose last start the head has seen alive."""
+        found = [each["labels"] for each in self.states() if each["state"] == "ALIVE"]
+        return {each["node"] for each in found if each["start"] == str(self.starts[each["node"]])}
 
     def states(self) -> list[dict[str, Any]]:
         """Return what the head knows of nodes, dead ones included; nothing while it starts."""
@@ -359,17 +373,26 @@ class RayCluster:
 
     def clear(self) -> None:
         """End every job, and wait until all nodes are alive; what a test cut or killed is back."""
-        for name, node in self.nodes.items():
+        for name in self.names:
             self.restore(name)
-            if not node.runs("raylet"):
-                self.kill_node(name)
-                self.start_node(name, wait=False)
+        until(self._are_revived, self.explain)
         for job in (jobs := self._open_jobs()):
             self.request("POST", f"/api/jobs/{job}/stop")
         if any(self.job(job)["status"] == "PENDING" for job in jobs):
             self._kill_supervisors(jobs)  # Ray does not stop what has not started.
         until(lambda: not self._open_jobs(), lambda: f"{self._open_jobs()}\n{self.explain()}")
-        until(lambda: self._are_up(*self.names), self.explain)
+
+    def _are_revived(self) -> bool:
+        """Start nodes again that have ended; return whether all are alive."""
+        dead = [name for name in self.names if not self._outer(self.started[name])]
+        if self.names[0] in dead and not self.persistent:
+            dead = list(self.names)  # The new head does not know the other nodes.
+        for name in dead:
+            self.kill_node(name)
+        self._start_all(dead)
+        # The head hears a little later that a raylet has ended.
+        whole = all(node.runs("raylet") for node in self.nodes.values())
+        return whole and self.alive() == set(self.names)
 
     def _open_jobs(self) -> list[str]:
         found = self.request("GET", "/api/jobs/").json()
