@@ -441,8 +441,14 @@ def without_moments(status: dict[str, Any]) -> dict[str, Any]:
     moving = ("harness", "running", "head")
     fixed = {name: value for name, value in status.items() if name not in moving}
     passing = ("elapsed_s", "running")
+    waiting = ("queue_s", "scheduling_goodput")
     fixed["runs"] = [
-        {name: value for name, value in run.items() if name not in passing or not run["running"]}
+        {
+            name: value
+            for name, value in run.items()
+            if (name not in passing or not run["running"])
+            and (name not in waiting or run["status"] == "completed")
+        }
         for run in status["runs"]
     ]
     return fixed
