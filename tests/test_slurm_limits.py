@@ -1,4 +1,4 @@
-"""Slurm's own limits of accounts, as a real cluster prints them, on the screens."""
+"""Slurm's own limits of accounts: parsed, and from a real cluster on the screens."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from outlay.slurm import SlurmLimit, own_limits, parse_limits
 from slurm_cluster import ACCOUNTING_PROGRAMS, AccountedCluster, require_programs
 from waiting import until
 
-REAL = (Path(__file__).parent / "data" / "slurm-associations.txt").read_text()
-"""Slurm 22.05, with other users."""
+ASSOCIATIONS = (Path(__file__).parent / "data" / "slurm-associations.txt").read_text()
+"""In the form of Slurm 22.05; the accounts, users and numbers are made up."""
 ADA, BOB = 1000, 1001
 OF_VISION = ["vision cpu 1/50000", "vision gres/gpu 1200/10000"]
 OF_ADA = ["ada@speech main gres/gpu 7/50", "ada@speech main gres/gpu:a100 3/20"]
@@ -53,11 +53,11 @@ def briefly(limits: list[SlurmLimit]) -> list[str]:
 def test_the_limits_of_a_user_are_those_of_the_user_the_account_and_all_above_it(
     uid: int, accounts: tuple[str, ...], expected: list[str]
 ) -> None:
-    assert briefly(parse_limits(REAL, uid, accounts)) == expected
+    assert briefly(parse_limits(ASSOCIATIONS, uid, accounts)) == expected
 
 
 def test_a_limit_says_whose_it_is_how_much_is_used_and_what_slurm_calls_it() -> None:
-    of_ada, typed, _, of_vision = map(str, parse_limits(REAL, ADA))
+    of_ada, typed, _, of_vision = map(str, parse_limits(ASSOCIATIONS, ADA))
     assert of_vision == (
         "Slurm's own limit for account vision: 1,200 of 10,000 GPU-minutes used "
         "(GrpTRESMins gres/gpu)"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -91,7 +92,14 @@ def test_lives_are_those_of_the_whole_fold(seed: int, steps: list[int], damage: 
             if damage == "a copy":
                 half = content.find(b"\n", len(content) // 2) + 1
                 (ledger_dir(run_dir) / f"copy-of-{name}").write_bytes(content[:half])
-        assert {life.segment: life for life in read_lives(run_dir)} == folded(run_dir)
+        expected = folded(run_dir)
+        assert {life.segment: life for life in read_lives(run_dir)} == expected
+        assert times(read_lives(run_dir, times_only=True)) == times(expected.values())
+
+
+def times(found: Iterable[SegmentLife]) -> list[tuple[SegmentId, int, str]]:
+    """Return when each process began, gave its last sign and ended."""
+    return sorted((life.segment, life.last_sign_ns, str(life.end)) for life in found)
 
 
 def test_of_a_long_log_the_steps_are_not_decoded(

@@ -650,16 +650,17 @@ _CHANGE = b'_changed","'
 """Follows the kind of every record that changes a price or a number of slices."""
 
 
-def read_lives(run_dir: Path) -> list[SegmentLife]:
+def read_lives(run_dir: Path, *, times_only: bool = False) -> list[SegmentLife]:
     """Return the life of every segment of a run; empty if there is no log.
 
-    The result equals a fold of the whole log. If a segment has several files, or its first or last
-    lines are damaged, the whole log is folded.
+    The result equals a fold of the whole log; with ``times_only`` it may lack changes of price and
+    slices, and of a long segment only its ends are read. If a segment has several files, or its
+    first or last lines are damaged, the whole log is folded.
     """
     lives: dict[SegmentId, SegmentLife] = {}
     for path in segment_paths(run_dir):
         try:
-            records = _boundary_records(path)
+            records = _boundary_records(path, times_only=times_only)
         except OSError:
             continue
         header = records[0] if records else None
@@ -680,7 +681,7 @@ def _fold_whole(run_dir: Path) -> list[SegmentLife]:
     return list(lives.values())
 
 
-def _boundary_records(path: Path) -> list[Record]:
+def _boundary_records(path: Path, *, times_only: bool) -> list[Record]:
     """Return the records that decide a segment's life; empty if its begin or end is damaged."""
     with os.fdopen(open_own(path, os.O_RDONLY), "rb") as stream:
         size = stream.seek(0, 2)
@@ -694,6 +695,8 @@ def _boundary_records(path: Path) -> list[Record]:
         tail = _decode_whole_lines(tail_block)
         if not head or not tail:
             return []
+        if times_only:
+            return [*head, *tail]
         stream.seek(0)
         changes: list[Record] = []
         rest = b""

@@ -66,7 +66,7 @@ class _LiveStatus:
             self._next_ns = now_ns + _REFRESH_NS
             manifest = harness.manifest
             standings = {a.run.id: a.engine.standing(a.ticket) for a in harness.active.values()}
-            self._table = status_table(manifest, SYSTEM.wall_ns(), standings)
+            self._table = status_table(manifest, SYSTEM.wall_ns(), standings, with_queue=False)
             line = Text(status_line(manifest, SYSTEM.wall_ns(), standings))
             self._live.update(Group(self._table, line), refresh=True)
 
@@ -240,13 +240,19 @@ def _sum(amounts: list[Money]) -> str:
     return " + ".join(str(amount.as_kind("cash")) for amount in amounts)
 
 
-def status_table(manifest: SweepManifest, now_ns: int, standings: TaskStandings) -> Table:
-    """Return the runs of a sweep; of many, the running and failed ones first."""
+def status_table(
+    manifest: SweepManifest, now_ns: int, standings: TaskStandings, *, with_queue: bool = True
+) -> Table:
+    """Return the runs of a sweep; of many, the running and failed ones first.
+
+    ``with_queue`` reads the begin and end of every log that is shown, for its time in a queue.
+    """
     names = list(manifest.runs)
     if len(names) > _ROWS:
         last = ("pending", "completed")
         names.sort(key=lambda run: manifest.state(run).status in last)
-    waits = {run: scheduling(manifest, run, standings, now_ns) for run in names[:_ROWS]}
+    looked_up = names[:_ROWS] if with_queue else []
+    waits = {run: scheduling(manifest, run, standings, now_ns) for run in looked_up}
     queued = [">queued"] if any(waits.values()) else []
     headings = (">budget used", ">planned", ">cost", "reason")
     table = new_table("run", "status", ">time", *queued, *headings)
@@ -282,7 +288,7 @@ def scheduling(
     state, static = manifest.state(run), manifest.runs[run]
     if not is_scheduled(static.engine) or state.started_ns is None:
         return None
-    attempts = derive_attempts(read_lives(manifest.root / static.run_dir))
+    attempts = derive_attempts(read_lives(manifest.root / static.run_dir, times_only=True))
     known = scheduling_of(attempts) if attempts else Scheduling(queue_ns=0, allocated_ns=0)
     if known is None or _status(manifest, run, standings) != "queued":
         return known if attempts else None
