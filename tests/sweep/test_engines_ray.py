@@ -179,6 +179,33 @@ def test_a_job_whose_answer_is_lost_is_submitted_once(
     engine.close()
 
 
+def test_a_task_that_no_cluster_takes_says_why_it_waits(
+    stand_in: tuple[str, type[StandIn]], tmp_path: Path
+) -> None:
+    address, ray = stand_in
+    ray.answers += [503]
+    engine = RayEngine(tmp_path)
+    engine.submit(task(tmp_path, address))
+    standing = engine.standing("ray/run/abc")
+    engine.close()
+    assert standing.queued
+    assert standing.text == "not in the queue yet: Ray answered 503: told so"
+
+
+def test_a_job_of_an_earlier_process_is_found_after_another_was_submitted(
+    stand_in: tuple[str, type[StandIn]], tmp_path: Path
+) -> None:
+    address, ray = stand_in
+    ray.answers += [200, 200]
+    earlier, one = RayEngine(tmp_path), task(tmp_path, address)
+    earlier.submit(one)
+    earlier.close()
+    later = RayEngine(tmp_path)
+    later.submit(task(tmp_path, address, ticket="ray/run/other"))
+    assert later.reattach(one) is None
+    later.close()
+
+
 def test_a_refusal_is_a_task_that_did_not_start(
     stand_in: tuple[str, type[StandIn]], tmp_path: Path
 ) -> None:

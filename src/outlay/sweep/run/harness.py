@@ -90,7 +90,8 @@ class ActiveAttempt:
     def _notice_is_over(self, elapsed_ns: int) -> bool:
         if self.funds is not None and not self.engine.remote:
             return isinstance(self.funds.renew(elapsed_ns), End)
-        return elapsed_ns >= self.noticed_ns + NOTICE_NS
+        stop_ns: int = getattr(self.run.entry.options, "stop_ns", NOTICE_NS)
+        return elapsed_ns >= self.noticed_ns + max(stop_ns, NOTICE_NS)
 
     def _reason_to_stop(self, elapsed_ns: int) -> RunVerdict | None:
         """Return the verdict if the time or the money is used up; extends the hold if it can."""

@@ -21,7 +21,7 @@ import msgspec
 from outlay.clock import SYSTEM, Clock
 from outlay.decoding import BadDocument, read_document
 from outlay.files import make_private, write_whole
-from outlay.sweep.engines.base import Ended, Task
+from outlay.sweep.engines.base import Ended, Task, TaskStanding
 from outlay.sweep.engines.ray.jobs_api import JobRefused, JobsApi, NoAnswer, remote_status
 from outlay.sweep.engines.ray.ray_options import ray_options
 from outlay.sweep.engines.remote.job_spec import read_times, spec_path, write_mark
@@ -81,6 +81,7 @@ class RayEngine(RemoteEngine):
         self._jobs: dict[str, RayJob] = {}
         self._unconfirmed: dict[str, Task] = {}
         self._retry_ns = 0
+        self._trouble = ""
 
     # -- starting ---------------------------------------------------------------------------
 
@@ -129,7 +130,8 @@ class RayEngine(RemoteEngine):
             request = ray_options(task.options).request(job.submission, entrypoint)
             try:
                 self._api(job).submit(request)
-            except NoAnswer:
+            except NoAnswer as error:
+                self._trouble = str(error)
                 self._retry_ns = self._clock.monotonic_ns() + RETRY_NS
                 return
             except JobRefused as refusal:
@@ -147,6 +149,13 @@ class RayEngine(RemoteEngine):
     def is_unsubmitted(self, ticket: str) -> bool:
         """Say whether the cluster has not accepted a task yet."""
         return ticket in self._unconfirmed
+
+    def standing(self, ticket: str) -> TaskStanding:
+        """Return Ray's status of a job; before it has one, why not."""
+        found = super().standing(ticket)
+        if not self.is_unsubmitted(ticket) or not self._trouble:
+            return found
+        return replace(found, text=f"{found.text}: {self._trouble}")
 
     def all_submitted(self) -> bool:
         """Say whether the cluster has accepted everything."""
@@ -205,9 +214,9 @@ class RayEngine(RemoteEngine):
 
     def reattach(self, task: Task) -> Ended | None:
         """Reattach to a job that another process submitted; None while it runs."""
-        if not self._jobs:
-            self._jobs |= {job.ticket: job for job in _read_jobs(self._root)}
         ticket, since_ns = task.ticket, self._clock.monotonic_ns()
+        if ticket not in self._jobs:
+            self._jobs |= {job.ticket: job for job in _read_jobs(self._root)}
         if ticket not in self._jobs:
             return Ended(how="lost", never_ran=True, reason="it never reached Ray")
         statuses = self._query([ticket])

@@ -55,6 +55,11 @@ class RayOptions:
         return ceil(self.num_gpus) or None
 
     @property
+    def stop_ns(self) -> int:
+        """How long the harness waits for the end of a run that it stopped."""
+        return self.notice.ns
+
+    @property
     def partition(self) -> str:
         """The labels of its node, by which the rate is looked up, such as ``type=a100``."""
         return ",".join(f"{name}={value}" for name, value in sorted(self.label_selector.items()))
