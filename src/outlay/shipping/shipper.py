@@ -15,12 +15,12 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
 
 from outlay.clock import SYSTEM, Clock
-from outlay.decoding import BadDocument, Int64, decode, read_document
+from outlay.decoding import BadDocument, decode, read_document
 from outlay.errors import InvalidValue
 from outlay.files import make_private, open_own, read_from, read_own, write_whole
 from outlay.ledger import ledger_dir, read_identity
@@ -28,12 +28,12 @@ from outlay.locks import FileLock, FileLocked, is_locked
 from outlay.proc.identity import register_outliving
 from outlay.shipping.parts import NAME, Due, Part, digest_of, is_shippable, plan, whole_lines
 from outlay.shipping.storage import (
-    SHIPPED,
     ShippedFiles,
     Storage,
     check_destination,
     described,
     open_storage,
+    state_name,
     without_login,
 )
 from outlay.store.home import outliving_dir
@@ -69,8 +69,8 @@ class _FileProgress(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     name: str
-    offset: Int64 = 0
-    mark: str = ""
+    offset: Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)] = 0
+    mark: Annotated[str, msgspec.Meta(pattern="^([0-9a-f]{2})*$")] = ""
 
 
 class _ShippingProgress(msgspec.Struct, frozen=True, kw_only=True):
@@ -92,6 +92,7 @@ class Shipper:
         to: A storage URL or a directory.
         name: The run's name there; default: its id.
         interval_s: How often to ship.
+        node: The number of this node, if several ship their parts of a run under one name.
         also: Patterns of more files that only grow, relative to the run's directory.
         clock: For the interval.
 
@@ -111,6 +112,7 @@ class Shipper:
         *,
         name: str = "",
         interval_s: float = EVERY_S,
+        node: int = 0,
         also: Sequence[str] = (),
         clock: Clock = SYSTEM,
     ) -> None:
@@ -122,6 +124,7 @@ class Shipper:
         self._to = check_destination(to, name="to")
         self._name = name
         self._interval_s = interval_s
+        self._state = state_name(node)
         self._grown = (*GROWN, *also)
         self._clock = clock
         self._due_ns = clock.monotonic_ns()
@@ -224,28 +227,33 @@ class Shipper:
         if self._storage is None:
             self._storage = open_storage(self._to)
         sender = _Sender(self._storage, self._run_dir, name, self._files, self._save)
+        state = ShippedFiles(interval_s=self._interval_s)
         sender.replace(_IDENTITY)
         sizes = self._sizes()
         for file, size in sizes.items():
             sender.check(file, size)
         dues = list(plan(sizes, {file: self._files[file].offset for file in sizes}))
         if dues:
-            sender.state(ShippedFiles(interval_s=self._interval_s))
+            sender.state(self._state, state)
         for due in dues:
             sender.grow(due, final=final or due.end < sizes[due.file])
         for file in self._matching(REPLACED):
             sender.replace(file)
         if final:
             home = {self._files[file].name: size for file, size in sizes.items()}
-            sender.state(ShippedFiles(interval_s=self._interval_s, home=home))
+            sender.state(self._state, msgspec.structs.replace(state, home=home))
 
     def _has_lock(self) -> bool:
         if self._lock is None:
             path = ledger_dir(self._run_dir) / "shipping.lock"
             make_private(path.parent)
-            with contextlib.suppress(FileLocked):
+            try:
                 self._lock = FileLock(open_own(path, os.O_RDWR | os.O_CREAT), visible=True)
-        return self._lock is not None
+            except FileLocked:
+                return False
+            except OSError:  # Without locks two may ship: they write the same objects.
+                return True
+        return True
 
     def _sizes(self) -> dict[str, int]:
         found = {}
@@ -277,7 +285,8 @@ class Shipper:
 
     def _save(self, files: Mapping[str, _FileProgress]) -> None:
         progress = _ShippingProgress(to=self._target, files=dict(files))
-        write_whole(self._progress_path(), msgspec.json.encode(progress), private=True)
+        with contextlib.suppress(OSError):  # A restart then ships more again.
+            write_whole(self._progress_path(), msgspec.json.encode(progress), private=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -322,9 +331,9 @@ class _Sender:
             return
         self._put_whole(file, content, version_ns)
 
-    def state(self, shipped: ShippedFiles) -> None:
+    def state(self, file: str, shipped: ShippedFiles) -> None:
         """Ship what is shipped."""
-        self._put_whole(SHIPPED, msgspec.json.encode(shipped) + b"\n", SYSTEM.wall_ns())
+        self._put_whole(file, msgspec.json.encode(shipped) + b"\n", SYSTEM.wall_ns())
 
     def _put_whole(self, file: str, content: bytes, version: int) -> None:
         known = self.files.get(file, _FileProgress(name=file))
