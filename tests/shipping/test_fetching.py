@@ -199,6 +199,9 @@ def test_a_run_that_died_unshipped_is_a_finding(
     monkeypatch.setattr("outlay.cli.importing.SYSTEM.wall_ns", lambda: later_ns, raising=False)
     (found,) = outlay("import", "runs", url, "--json").json["findings"]
     assert "at most what was recorded in the last 45 s is missing" in found["message"]
+    ship(trained, str(tmp_path / "kept"))  # It was only killed: its node is there.
+    (found,) = outlay("import", "runs", url, "--json").json["findings"]
+    assert "the last line is torn" in found["message"]
 
 
 def test_errors_say_what_to_do(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -169,6 +170,16 @@ def test_the_last_version_of_a_file_that_is_replaced_counts(
         (node / "budget.json").write_text(text)
         shipper.flush(FLUSH_S)
         assert (home(store, tmp_path) / "budget.json").read_text() == text
+
+
+def test_a_clock_that_was_set_back_does_not_bring_an_old_version_home(
+    shipper: Shipper, store: ObjectStoreStandIn, node: Path, tmp_path: Path
+) -> None:
+    for seconds, text in ((2000, "1"), (1000, "2")):
+        (node / "budget.json").write_text(text)
+        os.utime(node / "budget.json", (seconds, seconds))
+        shipper.flush(FLUSH_S)
+    assert (home(store, tmp_path) / "budget.json").read_text() == "2"
 
 
 def test_a_segment_that_was_deleted_and_written_anew_comes_home_beside_it(

@@ -41,7 +41,7 @@ from outlay.units import Duration
 
 _log = logging.getLogger("outlay")
 
-GROWN: Final = ("ledger/*.jsonl", "*_times.jsonl", "sweep.log")
+GROWN: Final = ("ledger/*.jsonl", "*_times.jsonl", "sweep*.log")
 REPLACED: Final = ("budget.json", "sweep_exit*.json")
 _IDENTITY: Final = "ledger/run.json"
 EVERY_S: Final = 30.0
@@ -73,7 +73,7 @@ class _FileProgress(msgspec.Struct, frozen=True, kw_only=True):
     mark: Annotated[str, msgspec.Meta(pattern="^([0-9a-f]{2})*$")] = ""
 
 
-class _ShippingProgress(msgspec.Struct, frozen=True, kw_only=True):
+class ShippingProgress(msgspec.Struct, frozen=True, kw_only=True):
     """``ledger/shipping.json``; ``to`` is a digest of the destination and the run's name there."""
 
     v: int = 1
@@ -278,13 +278,13 @@ class Shipper:
         """Return the progress of an earlier shipper to the same place; else ship all again."""
         self._target = digest_of(f"{self._to}\n{name}".encode())
         with contextlib.suppress(OSError, BadDocument):
-            progress = read_document(self._progress_path(), _ShippingProgress)
+            progress = read_document(self._progress_path(), ShippingProgress)
             if progress.v == 1 and progress.to == self._target:
                 return dict(progress.files)
         return {}
 
     def _save(self, files: Mapping[str, _FileProgress]) -> None:
-        progress = _ShippingProgress(to=self._target, files=dict(files))
+        progress = ShippingProgress(to=self._target, files=dict(files))
         with contextlib.suppress(OSError):  # A restart then ships more again.
             write_whole(self._progress_path(), msgspec.json.encode(progress), private=True)
 
