@@ -218,21 +218,14 @@ class Shipper:
         self.trouble, self.failures = trouble, self.failures + 1
 
     def _ship(self, *, final: bool) -> None:
-        identity = read_identity(self._run_dir)
-        name = self._name or ("" if identity is None else identity.run_id)
-        if not name or not self._has_lock():
+        if (sender := self._open_sender()) is None:
             return
-        if self._files is None:
-            self._files = self._read_progress(name)
-        if self._storage is None:
-            self._storage = open_storage(self._to)
-        sender = _Sender(self._storage, self._run_dir, name, self._files, self._save)
-        state = ShippedFiles(interval_s=self._interval_s)
         sender.replace(_IDENTITY)
         sizes = self._sizes()
         for file, size in sizes.items():
             sender.check(file, size)
-        dues = list(plan(sizes, {file: self._files[file].offset for file in sizes}))
+        dues = list(plan(sizes, {file: sender.files[file].offset for file in sizes}))
+        state = ShippedFiles(interval_s=self._interval_s)
         if dues:
             sender.state(self._state, state)
         for due in dues:
@@ -240,8 +233,20 @@ class Shipper:
         for file in self._matching(REPLACED):
             sender.replace(file)
         if final:
-            home = {self._files[file].name: size for file, size in sizes.items()}
+            home = {sender.files[file].name: size for file, size in sizes.items()}
             sender.state(self._state, msgspec.structs.replace(state, home=home))
+
+    def _open_sender(self) -> _Sender | None:
+        """Return the sender; None before the run has begun, and while another process ships it."""
+        identity = read_identity(self._run_dir)
+        name = self._name or ("" if identity is None else identity.run_id)
+        if not name or not self._has_lock():
+            return None
+        if self._files is None:
+            self._files = self._read_progress(name)
+        if self._storage is None:
+            self._storage = open_storage(self._to)
+        return _Sender(self._storage, self._run_dir, name, self._files, self._save)
 
     def _has_lock(self) -> bool:
         if self._lock is None:
@@ -452,6 +457,13 @@ def serve() -> int:
     task = decode(sys.stdin.buffer.readline(), ShippingTask)
     logging.basicConfig(format="outlay: %(message)s", level=logging.WARNING)
     os.nice(_NICENESS)
+    shipper = Shipper(Path(task.run_dir), task.to, interval_s=task.interval_s)
+    _ship_beside_parent(shipper, min(_LOOK_S, task.interval_s))
+    return 1 if _ship_rest(shipper, ledger_dir(Path(task.run_dir))) else 0
+
+
+def _ship_beside_parent(shipper: Shipper, pause_s: float) -> None:
+    """Ship until the parent closes stdin or is gone."""
     parent, stop = os.getppid(), threading.Event()
 
     def listen() -> None:
@@ -459,15 +471,17 @@ def serve() -> int:
         stop.set()
 
     threading.Thread(target=listen, daemon=True).start()
-    ledger = ledger_dir(Path(task.run_dir))
-    shipper = Shipper(Path(task.run_dir), task.to, interval_s=task.interval_s)
     # A process forked by the training may hold stdin open: look at the parent as well.
-    while not stop.wait(min(_LOOK_S, task.interval_s)) and os.getppid() == parent:
+    while not stop.wait(pause_s) and os.getppid() == parent:
         shipper.poll()
+
+
+def _ship_rest(shipper: Shipper, ledger: Path) -> tuple[NotHome, ...]:
+    """Ship what the parent left, and what other ranks or the next attempt still record."""
     left = shipper.flush(FINISH_S)
     if left or _is_recorded(ledger):
         _leave_output()
-        while _is_recorded(ledger):  # Another rank, or the next attempt.
+        while _is_recorded(ledger):
             SYSTEM.sleep(_LOOK_S)
             shipper.poll()
         left = shipper.flush(_LINGER_S)
@@ -475,7 +489,7 @@ def serve() -> int:
     while not left and shipper.left():  # The next attempt ended while this had the lock.
         left = shipper.flush(_LINGER_S)
         shipper.close()
-    return 1 if left else 0
+    return left
 
 
 def _leave_output() -> None:
