@@ -278,7 +278,7 @@ def test_only_one_shipper_of_a_directory_works(
 ) -> None:
     shipper.flush(FLUSH_S)
     other = Shipper(node, str(tmp_path / "kept"))
-    assert other.flush(0) == ()
+    assert other.flush(FLUSH_S) == ()
     assert not (tmp_path / "kept").exists()
     shipper.close()
     other.flush(FLUSH_S)

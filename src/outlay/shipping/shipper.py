@@ -130,6 +130,7 @@ class Shipper:
         self._due_ns = clock.monotonic_ns()
         self._storage: Storage | None = None
         self._lock: FileLock | None = None
+        self._yields = False  # Whether another process ships this directory.
         self._files: dict[str, _FileProgress] | None = None
         self._thread: threading.Thread | None = None
 
@@ -157,7 +158,7 @@ class Shipper:
 
     def left(self) -> tuple[NotHome, ...]:
         """Return the files that have grown since they were shipped; none while another ships."""
-        if self._files is None and not self.failures:
+        if self._yields:
             return ()
         files = self._files or {}
         left = []
@@ -252,13 +253,14 @@ class Shipper:
         if self._lock is None:
             path = ledger_dir(self._run_dir) / "shipping.lock"
             make_private(path.parent)
+            self._yields = False
             try:
                 self._lock = FileLock(open_own(path, os.O_RDWR | os.O_CREAT), visible=True)
             except FileLocked:
-                return False
-            except OSError:  # Without locks two may ship: they write the same objects.
-                return True
-        return True
+                self._yields = True
+            except OSError:
+                pass  # Without locks two may ship: they write the same objects.
+        return not self._yields
 
     def _sizes(self) -> dict[str, int]:
         found = {}
