@@ -271,7 +271,8 @@ def fetch_runs(url: str, to: Path) -> Fetched:
     """
     try:
         storage = open_storage(url)
-        found = [part for key in storage.names() if (part := parse_key(key)) is not None]
+        parsed = map(parse_key, storage.names())
+        found = [part for part in parsed if part is not None and part.file != _VERIFIED]
     except Exception as error:  # noqa: BLE001 - any error of a storage's library
         raise StorageFailed(url, error) from None
     if not found:
@@ -428,7 +429,7 @@ def unshipped(run: FetchedRun, status: str) -> list[Finding]:
         return []
     interval = f"{run.interval_s:g} s" if run.interval_s else "interval"
     message = (
-        "its node stopped before all of its log was shipped: at most what was recorded in the "
-        f"last {interval} is missing"
+        "its node stopped before all of its log was shipped: what it recorded after its last part "
+        f"is missing, at most the last {interval} unless its storage was away"
     )
     return [Finding(source=str(run.dir), message=message, severity="warning")]
