@@ -9,13 +9,14 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import selectors
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Final, TextIO
 
 import msgspec
 
@@ -381,6 +382,7 @@ FINISH_S: Final = 10.0
 _LINGER_S: Final = 300.0
 """How long the process goes on without the run."""
 _LOOK_S: Final = 0.5
+_EXIT_S: Final = 0.2
 _NICENESS: Final = 10
 
 
@@ -420,7 +422,7 @@ class ShippingProcess:
         try:
             self._process = subprocess.Popen(
                 [sys.executable, "-P", "-m", "outlay.shipping.shipper"], bufsize=0,
-                stdin=subprocess.PIPE, stdout=subprocess.DEVNULL,
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                 start_new_session=True,  # Ctrl-C ends the training; this ships its end.
             )  # fmt: skip
             register_outliving(outliving_dir("uploaders"), self._process.pid)
@@ -430,19 +432,25 @@ class ShippingProcess:
             _log.warning("the run is not shipped to %s: %s", without_login(self._to), error)
 
     def finish(self, timeout_s: float = FINISH_S) -> None:
-        """Wait until everything is shipped; after ``timeout_s`` the process goes on alone."""
+        """Wait until everything is shipped; after ``timeout_s`` the process goes on alone.
+
+        It also goes on, without being waited for, while others record the run.
+        """
         if self._process is None:
             return
         assert self._process.stdin is not None
+        assert self._process.stdout is not None
         self._process.stdin.close()
-        try:
-            self._process.wait(timeout_s)
-        except subprocess.TimeoutExpired:
-            _log.warning(
-                "not all of the run is shipped to %s yet: process %d goes on for up to %d s",
-                without_login(self._to), self._process.pid, _LINGER_S,
-            )  # fmt: skip
-            self._process.returncode = 0  # Popen must not warn that nobody waited.
+        with selectors.DefaultSelector() as selector, self._process.stdout as output:
+            selector.register(output, selectors.EVENT_READ)  # Its end.
+            if not selector.select(timeout_s):
+                _log.warning(
+                    "not all of the run is shipped to %s yet: process %d goes on for up to %d s",
+                    without_login(self._to), self._process.pid, _LINGER_S,
+                )  # fmt: skip
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(_EXIT_S)
+        self._process.returncode = 0  # Popen must not warn that nobody waited.
 
 
 def _is_recorded(ledger: Path) -> bool:
@@ -481,8 +489,10 @@ def _ship_beside_parent(shipper: Shipper, pause_s: float) -> None:
 def _ship_rest(shipper: Shipper, ledger: Path) -> tuple[NotHome, ...]:
     """Ship what the parent left, and what other ranks or the next attempt still record."""
     left = shipper.flush(FINISH_S)
+    if not left:
+        _leave(sys.stdout)  # All that the parent recorded is home.
     if left or _is_recorded(ledger):
-        _leave_output()
+        _leave(sys.stderr)  # Whoever reads the training's output does not wait for this.
         while _is_recorded(ledger):
             SYSTEM.sleep(_LOOK_S)
             shipper.poll()
@@ -494,11 +504,11 @@ def _ship_rest(shipper: Shipper, ledger: Path) -> tuple[NotHome, ...]:
     return left
 
 
-def _leave_output() -> None:
-    """Close stderr: whoever reads the training's output to its end does not wait for this."""
-    sys.stderr.flush()
+def _leave(output: TextIO) -> None:
+    """Close the other end of an output."""
+    output.flush()
     nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, sys.stderr.fileno())
+    os.dup2(nowhere, output.fileno())
     os.close(nowhere)
 
 
