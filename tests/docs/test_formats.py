@@ -36,6 +36,8 @@ from outlay.ledger import BudgetEvent, KnownRecord, Price, RunIdentity
 from outlay.prices.names import Quote
 from outlay.proc.exit_record import ExitRecord
 from outlay.record.facts import PERSONAL
+from outlay.shipping.shipper import ShippingProgress
+from outlay.shipping.storage import ShippedFiles
 from outlay.store import schema
 from outlay.sweep.aggregate.rows import FIRST, TOTALS
 from outlay.sweep.engines.base import ENGINES
@@ -232,3 +234,14 @@ def test_every_personal_fact_is_listed_with_the_switch() -> None:
 def test_the_environment_of_a_sweep_is_left_out_with_the_switch(tmp_path: Path) -> None:
     environ = {"USER": "ada", "OUTLAY_RECORD_IDENTITY": "0"}
     assert sweep_manifest(tmp_path, environ)["environment"] == {}
+
+
+def test_every_key_of_the_files_of_shipping_is_documented() -> None:
+    documented = set(re.findall(r"`(\w+)`", under(FORMATS, "Shipped runs")))
+    files = msgspec.json.schema(ShippingProgress)["$defs"]
+    keys = {
+        *ShippedFiles.__struct_fields__,
+        *(key for file in files.values() for key in file["properties"]),
+    }
+    assert len(keys) == 8
+    assert keys - documented == set()

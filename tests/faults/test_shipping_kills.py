@@ -15,14 +15,16 @@ import pytest
 import scripts
 from command_line import in_process as outlay
 from object_store_stand_in import ObjectStoreStandIn, object_store
+from outlay import run as outlay_run
 from outlay.clock import SYSTEM
 from outlay.ledger import segment_paths
 from outlay.proc.identity import all_processes, below, command_line
 from outlay.record.lock import RankLock
 from outlay.runs.reading import read_figures
+from outlay.shipping.shipper import ShippingProcess, ShippingTask
 from outlay.shipping.storage import FetchedRun, NothingShipped, fetch_runs
 from outlay.store.run_row import RunRow
-from process_trees import alive
+from process_trees import alive, reaping
 from waiting import PATIENCE_S, until
 
 TRAIN = """
@@ -127,7 +129,7 @@ def test_a_node_that_dies_loses_at_most_an_interval_and_the_books_say_so(
     said = outlay("import", "runs", store.url, "--to", tmp_path / "home", "--json").json
     (run,) = said["shipped"]
     assert not run["is_complete"]
-    assert ["last 3600 s is missing" in found["message"] for found in said["findings"]] == [True]
+    assert ["at most the last 3600 s" in found["message"] for found in said["findings"]] == [True]
     home, there = segment_paths(Path(run["dir"]))[0], segment_paths(node)[0]
     assert there.read_bytes().startswith(home.read_bytes())
     # The same node, started again, ships the rest of what was recorded then.
@@ -165,9 +167,11 @@ def test_the_end_of_a_run_waits_until_all_of_it_is_home(
     store: ObjectStoreStandIn, tmp_path: Path
 ) -> None:
     training = train_in(tmp_path / "node", store, 0, 20, 0, every="1h")
+    assert training.wait(PATIENCE_S) == 0
+    was_home = is_home(store, tmp_path)
     _, said = training.communicate()
-    assert (training.returncode, "shipped" in said) == (0, False), said
-    assert is_home(store, tmp_path)
+    assert was_home or "goes on for up to 300 s" in said  # The machine is busy.
+    until(lambda: is_home(store, tmp_path), "it did not come home")
 
 
 def test_a_storage_that_is_down_does_not_disturb_the_training(
@@ -190,15 +194,19 @@ def test_a_storage_that_is_down_does_not_disturb_the_training(
     assert "goes on for up to 300 s" in said
 
 
+RECORDING = "import outlay; outlay.run('m').close()"
+
+
+@pytest.mark.parametrize("command", [["true"], [sys.executable, "-c", RECORDING]])
 def test_a_command_of_exec_is_shipped_with_the_supervisors_end(
-    store: ObjectStoreStandIn, tmp_path: Path
+    store: ObjectStoreStandIn, tmp_path: Path, command: list[str]
 ) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "outlay", "exec", "--dir", tmp_path / "node", "--", "true"],
+        [sys.executable, "-m", "outlay", "exec", "--dir", tmp_path / "node", "--", *command],
         env=os.environ | {"OUTLAY_SHIP_TO": store.url}, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert is_home(store, tmp_path)
+    until(lambda: is_home(store, tmp_path), "it did not come home")
     now_ns = SYSTEM.wall_ns()
     run = fetched(store, tmp_path)
     assert run is not None
@@ -221,6 +229,21 @@ def test_a_rank_that_goes_on_is_shipped_to_its_end(
     run = fetched(store, tmp_path)
     assert run is not None
     assert (run.dir / "ledger" / other.name).read_bytes() == other.read_bytes()
+
+
+def test_the_end_of_a_run_does_not_wait_for_others_that_record_it(
+    store: ObjectStoreStandIn, tmp_path: Path
+) -> None:
+    node = tmp_path / "node"
+    outlay_run("m", dir=node).close()
+    lock = RankLock(node / "ledger", 1, holder="a test")
+    with reaping():
+        shipping = ShippingProcess(ShippingTask(to=store.url), node)
+        (pid,) = shippers(os.getpid())
+        shipping.finish(PATIENCE_S)
+        assert is_home(store, tmp_path)
+        assert alive(pid)
+        lock.release()
 
 
 def test_without_a_destination_nothing_of_it_is_loaded(tmp_path: Path) -> None:

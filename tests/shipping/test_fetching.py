@@ -115,12 +115,13 @@ def test_a_file_is_joined_some_parts_at_a_time(
 def test_names_that_lead_elsewhere_are_left_alone(kept: DirectoryStorage, tmp_path: Path) -> None:
     put(kept, 0, b"one\n")
     digest = Part.of("abc", FILE, 0, b"x").digest
-    for key in ("..~..~evil", "ledger~..", ".bashrc", "~evil"):
+    for key in ("..~..~evil", "ledger~..", ".bashrc", "~evil", "fetched.keys"):
         kept.put(f"abc/{key}/{0:020d}-1-{digest}.part", b"x")
     assert fetch(tmp_path) == (b"one\n", [])
     assert {path.name for path in (tmp_path / "home" / "abc").iterdir()} == {
         "ledger", "fetched.keys",
     }  # fmt: skip
+    assert b"x" not in (tmp_path / "home" / "abc" / "fetched.keys").read_bytes().splitlines()
 
 
 # The command
@@ -198,7 +199,10 @@ def test_a_run_that_died_unshipped_is_a_finding(
     later_ns = SYSTEM.wall_ns() + 10**13
     monkeypatch.setattr("outlay.cli.importing.SYSTEM.wall_ns", lambda: later_ns, raising=False)
     (found,) = outlay("import", "runs", url, "--json").json["findings"]
-    assert "at most what was recorded in the last 45 s is missing" in found["message"]
+    assert "is missing, at most the last 45 s" in found["message"]
+    ship(trained, str(tmp_path / "kept"))  # It was only killed: its node is there.
+    (found,) = outlay("import", "runs", url, "--json").json["findings"]
+    assert "the last line is torn" in found["message"]
 
 
 def test_errors_say_what_to_do(

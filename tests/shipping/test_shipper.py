@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -171,6 +172,16 @@ def test_the_last_version_of_a_file_that_is_replaced_counts(
         assert (home(store, tmp_path) / "budget.json").read_text() == text
 
 
+def test_a_clock_that_was_set_back_does_not_bring_an_old_version_home(
+    shipper: Shipper, store: ObjectStoreStandIn, node: Path, tmp_path: Path
+) -> None:
+    for seconds, text in ((2000, "1"), (1000, "2")):
+        (node / "budget.json").write_text(text)
+        os.utime(node / "budget.json", (seconds, seconds))
+        shipper.flush(FLUSH_S)
+    assert (home(store, tmp_path) / "budget.json").read_text() == "2"
+
+
 def test_a_segment_that_was_deleted_and_written_anew_comes_home_beside_it(
     shipper: Shipper, store: ObjectStoreStandIn, node: Path, tmp_path: Path
 ) -> None:
@@ -267,7 +278,7 @@ def test_only_one_shipper_of_a_directory_works(
 ) -> None:
     shipper.flush(FLUSH_S)
     other = Shipper(node, str(tmp_path / "kept"))
-    assert other.flush(0) == ()
+    assert other.flush(FLUSH_S) == ()
     assert not (tmp_path / "kept").exists()
     shipper.close()
     other.flush(FLUSH_S)
@@ -276,16 +287,49 @@ def test_only_one_shipper_of_a_directory_works(
     assert store.asked("PUT")
 
 
+@pytest.mark.parametrize(
+    "damage", ["{torn", '{"to": "", "files": {"x": {"name": "x", "mark": "zz"}}}']
+)
 def test_damaged_progress_ships_everything_again(
-    shipper: Shipper, store: ObjectStoreStandIn, node: Path, tmp_path: Path
+    shipper: Shipper, store: ObjectStoreStandIn, node: Path, tmp_path: Path, damage: str
 ) -> None:
     shipper.flush(FLUSH_S)
     shipper.close()
-    (node / "ledger/shipping.json").write_text("{torn")
+    (node / "ledger/shipping.json").write_text(damage)
     again = Shipper(node, store.url)
     assert again.flush(FLUSH_S) == ()
     again.close()
     assert fetch_runs(store.url, tmp_path / "home").findings == []
+
+
+def test_progress_that_cannot_be_kept_holds_nothing_up(
+    shipper: Shipper, store: ObjectStoreStandIn, node: Path, tmp_path: Path
+) -> None:
+    (node / "ledger" / "shipping.json").mkdir()
+    (node / "ledger" / "shipping.lock").mkdir()
+    assert shipper.flush(FLUSH_S) == ()
+    assert fetch_runs(store.url, tmp_path / "home").runs[0].is_complete
+
+
+def test_a_run_on_two_nodes_is_complete_when_both_have_shipped(
+    shipper: Shipper, store: ObjectStoreStandIn, node: Path, tmp_path: Path
+) -> None:
+    other = tmp_path / "other"
+    claim_identity(other, RunIdentity(run_id="abc", model="m", name="m", created_ns=1))
+    segment = other / "ledger" / "00000000000000000002-i-8-r1.jsonl"
+    segment.write_bytes(b"one\ntwo")
+    second = Shipper(other, store.url, node=1)
+    second.poll()
+    wait(second)
+    assert shipper.flush(FLUSH_S) == ()
+    (run,) = fetch_runs(store.url, tmp_path / "home").runs
+    assert not run.is_complete
+    assert second.flush(FLUSH_S) == ()
+    second.close()
+    (run,) = fetch_runs(store.url, tmp_path / "home").runs
+    assert run.is_complete
+    assert (run.dir / "ledger" / segment.name).read_bytes() == b"one\ntwo"
+    assert (run.dir / SEGMENT).read_bytes() == (node / SEGMENT).read_bytes()
 
 
 # What a caller states

@@ -82,7 +82,12 @@ ENTRIES = (
         "rates", "prices.commands:partition_app", "", "What a GPU-hour costs on each partition."
     ),
     CommandEntry("ledger", "importing:log_app", "", "Read and check a run's log."),
-    CommandEntry("collect", "importing:import_runs", "", "Register every run below directories."),
+    CommandEntry(
+        "collect",
+        "importing:import_runs",
+        "",
+        "Register every run below directories; fetch and register runs that were shipped there.",
+    ),
     CommandEntry("cost-report", "cost.report:show_cost_report", "", "Show costs and prices."),
 )
 

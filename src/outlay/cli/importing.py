@@ -257,7 +257,8 @@ def import_runs(
     findings = [*collected.findings, *findings_in(collected.figures)]
     findings += [finding for each in shipped for finding in each.findings]
     status = {row.dir: row.status for row in collected.figures}
-    findings += [f for run in fetched for f in unshipped(run, status.get(str(run.dir), ""))]
+    for run in fetched:
+        findings += unshipped(run, status.get(str(run.dir.resolve()), ""))
     if as_json:
         document = {"registered": len(collected.figures), "findings": findings}
         print_json(document | ({"shipped": fetched} if urls else {}))

@@ -188,14 +188,16 @@ def execute(
             ticket=TICKET, command=command, env=_environment(options), stdin=True,
             group=os.getpgrp(),
         )  # fmt: skip
+        shipping = start_shipping(options)  # Before the command, which else ships itself.
         try:
             processes.start(launch)
         except OSError as error:
             processes.close()
             log.end("failed", f"not started: {error.strerror}")
+            if shipping is not None:
+                shipping.finish()
             raise CommandNotStarted(command[0], error) from None
         forwarder.forward_to(processes)
-        shipping = start_shipping(options)
         gpus = find_gpus()
         job_end = _JobEndNotifier(processes, options)
         ended = watch(processes, GpuLoad(log.recorder, gpus), job_end.poll, budget)

@@ -9,18 +9,19 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import selectors
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Annotated, Final, TextIO
 
 import msgspec
 
 from outlay.clock import SYSTEM, Clock
-from outlay.decoding import BadDocument, Int64, decode, read_document
+from outlay.decoding import BadDocument, decode, read_document
 from outlay.errors import InvalidValue
 from outlay.files import make_private, open_own, read_from, read_own, write_whole
 from outlay.ledger import ledger_dir, read_identity
@@ -28,12 +29,12 @@ from outlay.locks import FileLock, FileLocked, is_locked
 from outlay.proc.identity import register_outliving
 from outlay.shipping.parts import NAME, Due, Part, digest_of, is_shippable, plan, whole_lines
 from outlay.shipping.storage import (
-    SHIPPED,
     ShippedFiles,
     Storage,
     check_destination,
     described,
     open_storage,
+    state_name,
     without_login,
 )
 from outlay.store.home import outliving_dir
@@ -41,7 +42,7 @@ from outlay.units import Duration
 
 _log = logging.getLogger("outlay")
 
-GROWN: Final = ("ledger/*.jsonl", "*_times.jsonl", "sweep.log")
+GROWN: Final = ("ledger/*.jsonl", "*_times.jsonl", "sweep*.log")
 REPLACED: Final = ("budget.json", "sweep_exit*.json")
 _IDENTITY: Final = "ledger/run.json"
 EVERY_S: Final = 30.0
@@ -69,11 +70,11 @@ class _FileProgress(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     name: str
-    offset: Int64 = 0
-    mark: str = ""
+    offset: Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)] = 0
+    mark: Annotated[str, msgspec.Meta(pattern="^([0-9a-f]{2})*$")] = ""
 
 
-class _ShippingProgress(msgspec.Struct, frozen=True, kw_only=True):
+class ShippingProgress(msgspec.Struct, frozen=True, kw_only=True):
     """``ledger/shipping.json``; ``to`` is a digest of the destination and the run's name there."""
 
     v: int = 1
@@ -92,6 +93,7 @@ class Shipper:
         to: A storage URL or a directory.
         name: The run's name there; default: its id.
         interval_s: How often to ship.
+        node: The number of this node, if several ship their parts of a run under one name.
         also: Patterns of more files that only grow, relative to the run's directory.
         clock: For the interval.
 
@@ -111,6 +113,7 @@ class Shipper:
         *,
         name: str = "",
         interval_s: float = EVERY_S,
+        node: int = 0,
         also: Sequence[str] = (),
         clock: Clock = SYSTEM,
     ) -> None:
@@ -122,11 +125,13 @@ class Shipper:
         self._to = check_destination(to, name="to")
         self._name = name
         self._interval_s = interval_s
+        self._state = state_name(node)
         self._grown = (*GROWN, *also)
         self._clock = clock
         self._due_ns = clock.monotonic_ns()
         self._storage: Storage | None = None
         self._lock: FileLock | None = None
+        self._yields = False  # Whether another process ships this directory.
         self._files: dict[str, _FileProgress] | None = None
         self._thread: threading.Thread | None = None
 
@@ -154,7 +159,7 @@ class Shipper:
 
     def left(self) -> tuple[NotHome, ...]:
         """Return the files that have grown since they were shipped; none while another ships."""
-        if self._files is None and not self.failures:
+        if self._yields:
             return ()
         files = self._files or {}
         left = []
@@ -215,37 +220,48 @@ class Shipper:
         self.trouble, self.failures = trouble, self.failures + 1
 
     def _ship(self, *, final: bool) -> None:
-        identity = read_identity(self._run_dir)
-        name = self._name or ("" if identity is None else identity.run_id)
-        if not name or not self._has_lock():
+        if (sender := self._open_sender()) is None:
             return
-        if self._files is None:
-            self._files = self._read_progress(name)
-        if self._storage is None:
-            self._storage = open_storage(self._to)
-        sender = _Sender(self._storage, self._run_dir, name, self._files, self._save)
         sender.replace(_IDENTITY)
         sizes = self._sizes()
         for file, size in sizes.items():
             sender.check(file, size)
-        dues = list(plan(sizes, {file: self._files[file].offset for file in sizes}))
+        dues = list(plan(sizes, {file: sender.files[file].offset for file in sizes}))
+        state = ShippedFiles(interval_s=self._interval_s)
         if dues:
-            sender.state(ShippedFiles(interval_s=self._interval_s))
+            sender.state(self._state, state)
         for due in dues:
             sender.grow(due, final=final or due.end < sizes[due.file])
         for file in self._matching(REPLACED):
             sender.replace(file)
         if final:
-            home = {self._files[file].name: size for file, size in sizes.items()}
-            sender.state(ShippedFiles(interval_s=self._interval_s, home=home))
+            home = {sender.files[file].name: size for file, size in sizes.items()}
+            sender.state(self._state, msgspec.structs.replace(state, home=home))
+
+    def _open_sender(self) -> _Sender | None:
+        """Return the sender; None before the run has begun, and while another process ships it."""
+        identity = read_identity(self._run_dir)
+        name = self._name or ("" if identity is None else identity.run_id)
+        if not name or not self._has_lock():
+            return None
+        if self._files is None:
+            self._files = self._read_progress(name)
+        if self._storage is None:
+            self._storage = open_storage(self._to)
+        return _Sender(self._storage, self._run_dir, name, self._files, self._save)
 
     def _has_lock(self) -> bool:
         if self._lock is None:
             path = ledger_dir(self._run_dir) / "shipping.lock"
             make_private(path.parent)
-            with contextlib.suppress(FileLocked):
+            self._yields = False
+            try:
                 self._lock = FileLock(open_own(path, os.O_RDWR | os.O_CREAT), visible=True)
-        return self._lock is not None
+            except FileLocked:
+                self._yields = True
+            except OSError:
+                pass  # Without locks two may ship: they write the same objects.
+        return not self._yields
 
     def _sizes(self) -> dict[str, int]:
         found = {}
@@ -270,14 +286,15 @@ class Shipper:
         """Return the progress of an earlier shipper to the same place; else ship all again."""
         self._target = digest_of(f"{self._to}\n{name}".encode())
         with contextlib.suppress(OSError, BadDocument):
-            progress = read_document(self._progress_path(), _ShippingProgress)
+            progress = read_document(self._progress_path(), ShippingProgress)
             if progress.v == 1 and progress.to == self._target:
                 return dict(progress.files)
         return {}
 
     def _save(self, files: Mapping[str, _FileProgress]) -> None:
-        progress = _ShippingProgress(to=self._target, files=dict(files))
-        write_whole(self._progress_path(), msgspec.json.encode(progress), private=True)
+        progress = ShippingProgress(to=self._target, files=dict(files))
+        with contextlib.suppress(OSError):  # A restart then ships more again.
+            write_whole(self._progress_path(), msgspec.json.encode(progress), private=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -322,9 +339,9 @@ class _Sender:
             return
         self._put_whole(file, content, version_ns)
 
-    def state(self, shipped: ShippedFiles) -> None:
+    def state(self, file: str, shipped: ShippedFiles) -> None:
         """Ship what is shipped."""
-        self._put_whole(SHIPPED, msgspec.json.encode(shipped) + b"\n", SYSTEM.wall_ns())
+        self._put_whole(file, msgspec.json.encode(shipped) + b"\n", SYSTEM.wall_ns())
 
     def _put_whole(self, file: str, content: bytes, version: int) -> None:
         known = self.files.get(file, _FileProgress(name=file))
@@ -365,6 +382,7 @@ FINISH_S: Final = 10.0
 _LINGER_S: Final = 300.0
 """How long the process goes on without the run."""
 _LOOK_S: Final = 0.5
+_EXIT_S: Final = 0.2
 _NICENESS: Final = 10
 
 
@@ -404,7 +422,7 @@ class ShippingProcess:
         try:
             self._process = subprocess.Popen(
                 [sys.executable, "-P", "-m", "outlay.shipping.shipper"], bufsize=0,
-                stdin=subprocess.PIPE, stdout=subprocess.DEVNULL,
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                 start_new_session=True,  # Ctrl-C ends the training; this ships its end.
             )  # fmt: skip
             register_outliving(outliving_dir("uploaders"), self._process.pid)
@@ -414,19 +432,25 @@ class ShippingProcess:
             _log.warning("the run is not shipped to %s: %s", without_login(self._to), error)
 
     def finish(self, timeout_s: float = FINISH_S) -> None:
-        """Wait until everything is shipped; after ``timeout_s`` the process goes on alone."""
+        """Wait until everything is shipped; after ``timeout_s`` the process goes on alone.
+
+        It also goes on, without being waited for, while others record the run.
+        """
         if self._process is None:
             return
         assert self._process.stdin is not None
+        assert self._process.stdout is not None
         self._process.stdin.close()
-        try:
-            self._process.wait(timeout_s)
-        except subprocess.TimeoutExpired:
-            _log.warning(
-                "not all of the run is shipped to %s yet: process %d goes on for up to %d s",
-                without_login(self._to), self._process.pid, _LINGER_S,
-            )  # fmt: skip
-            self._process.returncode = 0  # Popen must not warn that nobody waited.
+        with selectors.DefaultSelector() as selector, self._process.stdout as output:
+            selector.register(output, selectors.EVENT_READ)  # Its end.
+            if not selector.select(timeout_s):
+                _log.warning(
+                    "not all of the run is shipped to %s yet: process %d goes on for up to %d s",
+                    without_login(self._to), self._process.pid, _LINGER_S,
+                )  # fmt: skip
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(_EXIT_S)
+        self._process.returncode = 0  # Popen must not warn that nobody waited.
 
 
 def _is_recorded(ledger: Path) -> bool:
@@ -443,6 +467,13 @@ def serve() -> int:
     task = decode(sys.stdin.buffer.readline(), ShippingTask)
     logging.basicConfig(format="outlay: %(message)s", level=logging.WARNING)
     os.nice(_NICENESS)
+    shipper = Shipper(Path(task.run_dir), task.to, interval_s=task.interval_s)
+    _ship_beside_parent(shipper, min(_LOOK_S, task.interval_s))
+    return 1 if _ship_rest(shipper, ledger_dir(Path(task.run_dir))) else 0
+
+
+def _ship_beside_parent(shipper: Shipper, pause_s: float) -> None:
+    """Ship until the parent closes stdin or is gone."""
     parent, stop = os.getppid(), threading.Event()
 
     def listen() -> None:
@@ -450,15 +481,19 @@ def serve() -> int:
         stop.set()
 
     threading.Thread(target=listen, daemon=True).start()
-    ledger = ledger_dir(Path(task.run_dir))
-    shipper = Shipper(Path(task.run_dir), task.to, interval_s=task.interval_s)
     # A process forked by the training may hold stdin open: look at the parent as well.
-    while not stop.wait(min(_LOOK_S, task.interval_s)) and os.getppid() == parent:
+    while not stop.wait(pause_s) and os.getppid() == parent:
         shipper.poll()
+
+
+def _ship_rest(shipper: Shipper, ledger: Path) -> tuple[NotHome, ...]:
+    """Ship what the parent left, and what other ranks or the next attempt still record."""
     left = shipper.flush(FINISH_S)
+    if not left:
+        _leave(sys.stdout)  # All that the parent recorded is home.
     if left or _is_recorded(ledger):
-        _leave_output()
-        while _is_recorded(ledger):  # Another rank, or the next attempt.
+        _leave(sys.stderr)  # Whoever reads the training's output does not wait for this.
+        while _is_recorded(ledger):
             SYSTEM.sleep(_LOOK_S)
             shipper.poll()
         left = shipper.flush(_LINGER_S)
@@ -466,14 +501,14 @@ def serve() -> int:
     while not left and shipper.left():  # The next attempt ended while this had the lock.
         left = shipper.flush(_LINGER_S)
         shipper.close()
-    return 1 if left else 0
+    return left
 
 
-def _leave_output() -> None:
-    """Close stderr: whoever reads the training's output to its end does not wait for this."""
-    sys.stderr.flush()
+def _leave(output: TextIO) -> None:
+    """Close the other end of an output."""
+    output.flush()
     nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, sys.stderr.fileno())
+    os.dup2(nowhere, output.fileno())
     os.close(nowhere)
 
 

@@ -9,7 +9,7 @@ import contextlib
 import errno
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
@@ -206,7 +206,7 @@ def remove_probe(directory: Path, name: str) -> None:
 
 
 class ShippedFiles(msgspec.Struct, frozen=True, kw_only=True):
-    """``shipped.json``: what the node last said about its shipping.
+    """``shipped.json``: what a node last said about its shipping.
 
     Attributes:
         interval_s: How often it ships.
@@ -218,7 +218,9 @@ class ShippedFiles(msgspec.Struct, frozen=True, kw_only=True):
     home: dict[str, Int64] = {}
 
 
-SHIPPED: Final = "shipped.json"
+def state_name(node: int) -> str:
+    """Return the file of what a node has shipped."""
+    return "shipped.json" if node == 0 else f"shipped.node{node}.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -269,7 +271,8 @@ def fetch_runs(url: str, to: Path) -> Fetched:
     """
     try:
         storage = open_storage(url)
-        found = [part for key in storage.names() if (part := parse_key(key)) is not None]
+        parsed = map(parse_key, storage.names())
+        found = [part for part in parsed if part is not None and part.file != _VERIFIED]
     except Exception as error:  # noqa: BLE001 - any error of a storage's library
         raise StorageFailed(url, error) from None
     if not found:
@@ -313,18 +316,23 @@ class _RunFetch:
                 self._fetch_file(file, mine)
             except Exception as error:  # noqa: BLE001 - of a storage's library: the rest goes on
                 self._find(file, f"could not be fetched: {described(error)}; import it again")
-        state = None
-        with contextlib.suppress(OSError, BadDocument):
-            state = read_document(self._directory / SHIPPED, ShippedFiles)
-        home = {} if state is None else state.home
-        sizes = {file: _size(self._directory / file) for file in home}
+        states = list(self._states())
         return FetchedRun(
             name=name,
             dir=self._directory,
             fetched_bytes=self._bytes,
-            is_complete=bool(home) and home == sizes,
-            interval_s=0.0 if state is None else state.interval_s,
+            is_complete=bool(states) and all(map(self._is_here, states)),
+            interval_s=max((state.interval_s for state in states), default=0.0),
         )
+
+    def _states(self) -> Iterator[ShippedFiles]:
+        for path in self._directory.glob("shipped*.json"):
+            with contextlib.suppress(OSError, BadDocument):
+                yield read_document(path, ShippedFiles)
+
+    def _is_here(self, state: ShippedFiles) -> bool:
+        sizes = {file: _size(self._directory / file) for file in state.home}
+        return bool(sizes) and sizes == state.home
 
     def _fetch_file(self, file: str, parts: Sequence[Part]) -> None:
         path = self._directory / file
@@ -421,7 +429,7 @@ def unshipped(run: FetchedRun, status: str) -> list[Finding]:
         return []
     interval = f"{run.interval_s:g} s" if run.interval_s else "interval"
     message = (
-        "its node stopped before all of its log was shipped: at most what was recorded in the "
-        f"last {interval} is missing"
+        "its node stopped before all of its log was shipped: what it recorded after its last part "
+        f"is missing, at most the last {interval} unless its storage was away"
     )
     return [Finding(source=str(run.dir), message=message, severity="warning")]
