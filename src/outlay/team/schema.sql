@@ -4,9 +4,10 @@
 -- Whoever is granted outlay_launcher reads, and appends through the functions turn, lock, append and keep
 -- alone. outlay_reader reads.
 --
--- Every function that others may call sets the search_path. Those that only these call have theirs:
--- nobody else may call them. Where a function is called for each line, it is in PL/pgSQL, which
--- keeps its plans for the session, or is one expression with names that are bound here.
+-- Every function that others may call sets the search_path, or is one expression with names that are
+-- bound here. Those that only these call have theirs: nobody else may call them, and setting it again
+-- takes longer than a look-up. Where a function is called for each line, it is in PL/pgSQL, which
+-- keeps its plans for the session, or is such an expression.
 
 BEGIN;
 SET LOCAL search_path = pg_catalog, pg_temp;
@@ -151,11 +152,7 @@ $$;
 CREATE OR REPLACE FUNCTION outlay.grow() RETURNS trigger
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-  IF NEW.id <> OLD.id OR NEW.name <> OLD.name OR NEW.seq < OLD.seq OR NEW.bytes < OLD.bytes
-     OR (NEW.seq = OLD.seq AND NEW.hash <> OLD.hash) THEN
-    RAISE EXCEPTION 'the head of a book only moves forward' USING ERRCODE = 'OUT03';
-  END IF;
-  RETURN NEW;
+  RAISE EXCEPTION 'the head of a book only moves forward' USING ERRCODE = 'OUT03';
 END
 $$;
 
@@ -174,40 +171,57 @@ CREATE OR REPLACE TRIGGER pruned_only BEFORE DELETE ON outlay.fold
 CREATE OR REPLACE TRIGGER append_only BEFORE DELETE OR TRUNCATE ON outlay.book
   FOR EACH STATEMENT EXECUTE FUNCTION outlay.refuse();
 CREATE OR REPLACE TRIGGER forward_only BEFORE UPDATE ON outlay.book
-  FOR EACH ROW EXECUTE FUNCTION outlay.grow();
+  FOR EACH ROW WHEN (NEW.id <> OLD.id OR NEW.name <> OLD.name OR NEW.seq < OLD.seq
+                     OR NEW.bytes < OLD.bytes OR (NEW.seq = OLD.seq AND NEW.hash <> OLD.hash))
+  EXECUTE FUNCTION outlay.grow();
 
 -- Locks a book until the transaction ends, and returns its head.
-CREATE OR REPLACE FUNCTION outlay.lock(book_name text) RETURNS outlay.book
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+CREATE OR REPLACE FUNCTION outlay.locked(book_name text) RETURNS outlay.book
+LANGUAGE plpgsql AS $$
 DECLARE
   head outlay.book;
 BEGIN
-  SELECT * INTO head FROM outlay.book WHERE name = book_name;
+  PERFORM pg_advisory_xact_lock(1869968500, b.id) FROM outlay.book b WHERE b.name = book_name;
   IF NOT FOUND THEN
     RAISE EXCEPTION 'there is no book of this name' USING ERRCODE = 'OUT02';
   END IF;
-  PERFORM pg_advisory_xact_lock(1869968500, head.id);
-  SELECT * INTO head FROM outlay.book WHERE name = book_name;
+  SELECT * INTO head FROM outlay.book b WHERE b.name = book_name;
   RETURN head;
 END
 $$;
 
+CREATE OR REPLACE FUNCTION outlay.lock(book_name text) RETURNS outlay.book
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+  RETURN outlay.locked(book_name);
+END
+$$;
+
 CREATE OR REPLACE FUNCTION outlay.now() RETURNS timestamptz
-LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS 'SELECT clock_timestamp()';
+LANGUAGE sql VOLATILE
+RETURN clock_timestamp();
 
 CREATE OR REPLACE FUNCTION outlay.is_owner() RETURNS boolean
-LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS
-  $$SELECT pg_has_role(session_user, 'outlay_owner', 'MEMBER')$$;
+LANGUAGE sql STABLE
+RETURN pg_has_role(session_user, 'outlay_owner', 'MEMBER');
 
 -- The teams of a user on a UTC day.
+CREATE OR REPLACE FUNCTION outlay.teams_on(login text, day date) RETURNS text[]
+LANGUAGE plpgsql STABLE AS $$
+BEGIN
+  RETURN ARRAY(
+    SELECT DISTINCT m.team FROM outlay.member m
+    WHERE m.login = teams_on.login AND m.since <= teams_on.day
+      AND (m.until IS NULL OR teams_on.day < m.until)
+    ORDER BY m.team
+  );
+END
+$$;
+
 CREATE OR REPLACE FUNCTION outlay.teams_of(login text, day text) RETURNS text[]
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-  RETURN (
-    SELECT coalesce(array_agg(DISTINCT m.team ORDER BY m.team), '{}') FROM outlay.member m
-    WHERE m.login = teams_of.login AND m.since <= teams_of.day::date
-      AND (m.until IS NULL OR teams_of.day::date < m.until)
-  );
+  RETURN outlay.teams_on(login, day::date);
 END
 $$;
 
@@ -351,11 +365,16 @@ LANGUAGE plpgsql AS $$
 DECLARE
   fields text[] := outlay.fields(entry ->> 'kind');
   stated text[];
+  is_repeated boolean;
+  has_objects boolean;
 BEGIN
   IF fields IS NULL OR (entry ->> 'v') IS NULL OR (entry ->> 'v') NOT IN ('1', '2') THEN
     RAISE EXCEPTION 'a line of an unknown kind or version' USING ERRCODE = 'OUT01';
   END IF;
-  stated := ARRAY(SELECT part.key || ':' || json_typeof(part.value) FROM json_each(raw) AS part);
+  SELECT array_agg(part.key || ':' || json_typeof(part.value)),
+         count(DISTINCT part.key) < count(*), bool_or(json_typeof(part.value) = 'object')
+  INTO stated, is_repeated, has_objects
+  FROM json_each(raw) AS part;
   IF NOT stated <@ fields
      OR NOT stated @> (fields[: array_position(fields, '-') - 1] || '{ts:string,op_label:string}')
      OR (entry ->> 'ts') !~ '^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z$'
@@ -376,12 +395,14 @@ BEGIN
     RAISE EXCEPTION 'a rental that lacks something' USING ERRCODE = 'OUT01';
   END IF;
   -- Programs differ in which of two values of the same name they take.
-  IF cardinality(stated) <> (SELECT count(*) FROM jsonb_object_keys(entry)) OR EXISTS (
-    SELECT FROM json_each(raw) AS part
-    WHERE json_typeof(part.value) = 'object'
-      AND (SELECT count(*) FROM json_object_keys(part.value))
-        <> (SELECT count(*) FROM jsonb_object_keys(entry -> part.key))
-  ) THEN
+  IF has_objects AND NOT is_repeated THEN
+    is_repeated := EXISTS (
+      SELECT FROM json_each(raw) AS part
+      WHERE json_typeof(part.value) = 'object'
+        AND (SELECT count(DISTINCT name) < count(*) FROM json_object_keys(part.value) AS name)
+    );
+  END IF;
+  IF is_repeated THEN
     RAISE EXCEPTION 'a line with a name twice' USING ERRCODE = 'OUT01';
   END IF;
   IF (entry ->> 'currency') IS NULL OR head.currency NOT IN ('', entry ->> 'currency') THEN
@@ -406,13 +427,14 @@ DECLARE
   day text := coalesce(entry ->> 'day', '');
   teams text[];
 BEGIN
-  IF via <> (CASE "user" WHEN session_user THEN '' ELSE session_user END) OR NOT outlay.acts_for("user") THEN
+  IF via <> (CASE "user" WHEN session_user THEN '' ELSE session_user END)
+     OR ("user" <> session_user AND NOT outlay.acts_for("user")) THEN
     RAISE EXCEPTION '% may not act for user %', session_user, "user" USING ERRCODE = 'OUT05';
   END IF;
   IF day IS DISTINCT FROM greatest(left(entry ->> 'ts', 10), head.latest_day) THEN
     RAISE EXCEPTION 'it counts on %, which is not today', day USING ERRCODE = 'OUT05';
   END IF;
-  teams := outlay.teams_of("user", day);
+  teams := outlay.teams_on("user", day::date);
   IF team <> '' AND team <> ALL (teams) OR is_hold AND team = '' AND teams <> '{}' THEN
     RAISE EXCEPTION 'user % is not in team %', "user", team USING ERRCODE = 'OUT05';
   END IF;
@@ -555,7 +577,7 @@ CREATE OR REPLACE FUNCTION outlay.append_lines(
 ) RETURNS bigint
 LANGUAGE plpgsql AS $$
 DECLARE
-  head outlay.book := outlay.lock(book_name);
+  head outlay.book := outlay.locked(book_name);
   line bytea;
   before bytea;
   size integer;
@@ -640,7 +662,7 @@ CREATE OR REPLACE FUNCTION outlay.seed(
 ) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-  head outlay.book := outlay.lock(book_name);
+  head outlay.book := outlay.locked(book_name);
 BEGIN
   IF NOT outlay.is_owner() OR EXISTS (SELECT FROM outlay.counter c WHERE c.book = head.id) THEN
     RAISE EXCEPTION 'only an owner may copy a log into an empty book' USING ERRCODE = 'OUT05';
@@ -663,7 +685,7 @@ CREATE OR REPLACE FUNCTION outlay.keep(
 ) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-  head outlay.book := outlay.lock(book_name);
+  head outlay.book := outlay.locked(book_name);
 BEGIN
   INSERT INTO outlay.fold (book, shape, name, key, seq, value)
   SELECT head.id, rows_shape, one.name, one.key, head.seq, one.value
@@ -682,7 +704,7 @@ $$;
 CREATE OR REPLACE FUNCTION outlay.prune(book_name text, newest integer DEFAULT 3) RETURNS bigint
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-  head outlay.book := outlay.lock(book_name);
+  head outlay.book := outlay.locked(book_name);
   kept record;
   gone bigint;
   removed bigint := 0;
