@@ -25,6 +25,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from ipaddress import IPv4Network
 from pathlib import Path
 from typing import Any
@@ -375,12 +376,19 @@ class RayCluster:
         """End every job, and wait until all nodes are alive; what a test cut or killed is back."""
         for name in self.names:
             self.restore(name)
+        before = Counter(self.starts)
         until(self._are_revived, self.explain)
+        for name in self.starts - before:  # The head may still send jobs to a node that is gone.
+            until(partial(self._takes_jobs, name), self.explain)
         for job in (jobs := self._open_jobs()):
             self.request("POST", f"/api/jobs/{job}/stop")
         if any(self.job(job)["status"] == "PENDING" for job in jobs):
             self._kill_supervisors(jobs)  # Ray does not stop what has not started.
         until(lambda: not self._open_jobs(), lambda: f"{self._open_jobs()}\n{self.explain()}")
+
+    def _takes_jobs(self, name: str) -> bool:
+        wanted = {"entrypoint_num_cpus": 1, "entrypoint_label_selector": {"node": name}}
+        return bool(self.ended(self.submit("true", **wanted))["status"] == "SUCCEEDED")
 
     def _are_revived(self) -> bool:
         """Start nodes again that have ended; return whether all are alive."""
