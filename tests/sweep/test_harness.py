@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
@@ -11,7 +14,7 @@ import pytest
 
 from outlay.clock import ManualClock
 from outlay.sweep.engines.base import Ended, Task, TaskStanding
-from outlay.sweep.errors import InvalidGrid
+from outlay.sweep.errors import InvalidGrid, SweepInUse
 from outlay.sweep.grid.grid import read_grid
 from outlay.sweep.plan.plan import SweepPlan
 from outlay.sweep.plan.planning import make_plan
@@ -21,7 +24,7 @@ from outlay.sweep.run.settlement import SweepRecorder
 from outlay.sweep.run.sweep_guard import SweepGuard, price_attempt
 from outlay.sweep.state.manifest import Journal, read_manifest
 from outlay.sweep.state.outcomes import RunState, RunVerdict
-from outlay.sweep.state.setup import create
+from outlay.sweep.state.setup import create, lock_sweep
 from outlay.units import Money, Rate
 
 NS = 10**9
@@ -178,3 +181,22 @@ def test_only_runs_of_this_machine_must_fit_on_its_gpus() -> None:
     check_fit(plan, ("0",), elsewhere=["process"])
     with pytest.raises(InvalidGrid, match="needs 8 GPUs here, and there are 1"):
         check_fit(plan, ("0",), elsewhere=[])
+
+
+def test_a_sweep_is_free_when_what_a_killed_harness_was_starting_runs(tmp_path: Path) -> None:
+    """From its fork to its program, a child has the lock of its parent."""
+    program = """
+import os, signal, subprocess, sys
+from pathlib import Path
+from outlay.sweep.state.setup import lock_sweep
+lock = lock_sweep(Path(sys.argv[1]))
+subprocess.Popen(["sleep", "1"], pass_fds=[lock.file], start_new_session=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    subprocess.run([sys.executable, "-c", program, str(tmp_path)], check=False)
+    lock_sweep(tmp_path).release()
+
+
+def test_a_sweep_that_a_live_process_runs_is_in_use_at_once(tmp_path: Path) -> None:
+    with lock_sweep(tmp_path), pytest.raises(SweepInUse, match=f"process {os.getpid()}"):
+        lock_sweep(tmp_path)

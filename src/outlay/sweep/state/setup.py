@@ -6,6 +6,7 @@ import os
 import secrets
 import socket
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -16,7 +17,7 @@ from outlay.errors import Finding, InvalidValue
 from outlay.files import make_private, open_own
 from outlay.ledger import gpu_count_of
 from outlay.locks import FileLock, FileLocked
-from outlay.proc.identity import pid_scope
+from outlay.proc.identity import pid_scope, read_process
 from outlay.record import facts
 from outlay.record.redaction import Redactor, recorded
 from outlay.sweep.errors import InvalidGrid, NotASweep, SweepInUse
@@ -29,6 +30,8 @@ from outlay.units.money import GPU_TIME
 # The lock: one harness per sweep, released when its process ends.
 
 LOCK_FILE: Final = ".sweep.lock"
+_STARTING_S: Final = 5.0
+"""How long a process may take from its fork to its program."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +51,12 @@ class Holder:
         """Whether its pid means the same process here."""
         own = self.namespace in ("", pid_scope().namespace)
         return own and self.host == socket.gethostname()
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it is known to have ended."""
+        found = read_process(self.pid) if self.is_here else None
+        return self.is_here and (found is None or found.is_dead)
 
     def __str__(self) -> str:
         return f"process {self.pid}" + ("" if self.is_here else f" on {self.host}")
@@ -69,7 +78,12 @@ def lock_sweep(root: Path) -> FileLock:
         return FileLock(file, holder=holder)
     except (FileLocked, OSError) as error:  # OSError: the file system has no locks.
         other = _parse_holder(error.holder) if isinstance(error, FileLocked) else None
-        raise SweepInUse(str(root), str(other or "another process")) from None
+    if other is not None and other.has_ended:
+        # Of a process that was killed, one that it was just starting has the lock a little longer.
+        with suppress(FileLocked, OSError):
+            file = open_own(root / LOCK_FILE, os.O_RDWR)
+            return FileLock(file, holder=holder, patience_s=_STARTING_S)
+    raise SweepInUse(str(root), str(other or "another process"))
 
 
 def holder_of(root: Path) -> Holder | None:
