@@ -116,7 +116,7 @@ def test_a_waiting_job_that_is_cancelled_runs_nothing_and_costs_nothing(
     ray: RayCluster, engine: RayEngine, tmp_path: Path
 ) -> None:
     """Ray itself starts it as soon as there is room."""
-    room = {"resources": {"node-w1": 1}}
+    room = {"resources": {"node-w1": 60}}  # Of a hundred: two do not fit.
     first = job(engine, ray, tmp_path, UP, name="first", **room)
     engine.submit(first)
     until_said(engine, first, "up")
