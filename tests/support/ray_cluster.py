@@ -380,10 +380,14 @@ class RayCluster:
         until(self._are_revived, self.explain)
         for name in self.starts - before:  # The head may still send jobs to a node that is gone.
             until(partial(self._takes_jobs, name), self.explain)
-        for job in (jobs := self._open_jobs()):
+        jobs = self._open_jobs()
+        # First those that wait: the others' room would let them start. Ray does not stop them.
+        if pending := [job for job in jobs if self.job(job)["status"] == "PENDING"]:
+            self._kill_supervisors(pending)
+        for job in jobs:
             self.request("POST", f"/api/jobs/{job}/stop")
         if any(self.job(job)["status"] == "PENDING" for job in jobs):
-            self._kill_supervisors(jobs)  # Ray does not stop what has not started.
+            self._kill_supervisors(jobs)
         until(lambda: not self._open_jobs(), lambda: f"{self._open_jobs()}\n{self.explain()}")
 
     def _takes_jobs(self, name: str) -> bool:
