@@ -471,7 +471,9 @@ def run_rates(attempts: Sequence[Attempt], until_ns: int) -> RunRates:
             pieces.setdefault(paid_in, []).append(piece)
         assumptions += _attempt_assumptions(attempt, following, kept[index])
         gap_end_ns = following.start_ns if following else until_ns
-        if gap_end_ns <= attempt.last_sign_ns or not kept[index] or attempt.completed:
+        if gap_end_ns <= attempt.last_sign_ns or not kept[index]:
+            continue
+        if attempt.completed or attempt.paused:  # Nothing is held after these.
             continue
         paid_in, piece, finding = _gap_piece(attempt, following, kept[index][-1], gap_end_ns)
         pieces.setdefault(paid_in, []).append(piece)

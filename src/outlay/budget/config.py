@@ -17,7 +17,7 @@ from outlay.decoding import BadDocument, decode, parse_yaml, read_text
 from outlay.errors import InvalidValue, choices
 
 VARIABLE: Final = "OUTLAY_BUDGET"
-_FLAGS = ("enabled", "allow_change")
+_FLAGS = ("enabled", "allow_change", "pauses")
 _BLOCK_KEYS: Final = ("mode", "charge", *_FLAGS)
 _EXPECTED = (
     'a budget such as outlay.iso_time("2h"), "iso_time=2h", a dict or JSON object with "mode" and '
@@ -64,6 +64,8 @@ def stated_in_environ(environ: Mapping[str, str]) -> Budget | None:
 def as_text(budget: Budget) -> str:
     """Return the budget as one line of JSON, for ``OUTLAY_BUDGET``."""
     block: dict[str, object] = {"mode": budget.mode, "allow_change": budget.allow_change}
+    if budget.pauses:
+        block["pauses"] = True
     if budget.stated_charge is not None:
         block["charge"] = budget.stated_charge
     limits = {**budget.limits, "steps_per_epoch": budget.steps_per_epoch}
@@ -123,6 +125,7 @@ def _from_block(block: Mapping[str, Any], *, name: str) -> Budget | None:
         {key: value for key, value in block.items() if is_limit_key(key)},
         charge=None if block.get("charge") is None else str(block["charge"]),
         allow_change=flags["allow_change"],
+        pauses=flags["pauses"],
     )
 
 

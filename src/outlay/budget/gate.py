@@ -358,6 +358,11 @@ class BudgetGate:
         allowed = self.tracker.allows(work)
         return allowed if self.agreement is None else self.agreement.all_allow(allowed)
 
+    @property
+    def pauses(self) -> bool:
+        """Whether it stopped the run, which is to continue later with a larger budget."""
+        return self.tracker.budget.pauses and self.tracker.stop_reason is not None
+
     def document(self) -> dict[str, Any]:
         """Return the content of ``budget.json``."""
         document = self.tracker.snapshot()

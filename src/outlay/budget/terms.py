@@ -48,6 +48,8 @@ class Budget:
         charge: What counts as time: ``training``, or ``all`` clocks.
         charge_cost: What counts as cost: ``all`` that the run costs, or ``training`` alone.
         allow_change: Whether a resumed run may have other limits than it started with.
+        pauses: Whether a run that reaches a limit is paused, to continue with a larger one, rather
+            than completed.
     """
 
     mode: str
@@ -56,6 +58,7 @@ class Budget:
     charge: str = "training"
     charge_cost: str = "all"
     allow_change: bool = False
+    pauses: bool = False
 
     @classmethod
     def of(
@@ -65,6 +68,7 @@ class Budget:
         *,
         charge: str | None = None,
         allow_change: bool = False,
+        pauses: bool = False,
     ) -> Self:
         """Return the budget with these limits; ``None`` leaves a limit unset.
 
@@ -86,6 +90,7 @@ class Budget:
             charge=charge or "training",
             charge_cost=charge or "all",
             allow_change=allow_change,
+            pauses=pauses,
         )
 
     @classmethod

@@ -20,6 +20,7 @@ STEP = "step"
 PROGRAM_STARTUP = "program_startup"
 WASTED_PROGRESS = "wasted_progress"
 RECOVERY = "recovery"
+PAUSED = "paused"
 STALL = "stall"
 OTHER = "other"
 
@@ -32,6 +33,7 @@ ORDER = (
     STALL,
     WASTED_PROGRESS,
     RECOVERY,
+    PAUSED,
     OTHER,
 )
 

@@ -80,7 +80,8 @@ def _disrupted(
     attempts = [interval for interval in timeline.intervals if interval.timeline is not None]
     for before, after in pairwise(attempts):
         is_inside = window is None or window.start_ns <= after.start_ns < window.end_ns
-        if is_inside and not timeline.attempts[before.attempt].completed:
+        ended = timeline.attempts[before.attempt]
+        if is_inside and not (ended.completed or ended.paused):
             yield before, after
 
 

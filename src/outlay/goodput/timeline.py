@@ -1,8 +1,8 @@
 """A run's timeline: an exact partition of its wall time, and of the time and money of a window.
 
-The timeline is a sequence of intervals: attempts, the ``recovery`` between them, and idle time
-after a completed attempt, which is outside of wall time. It is a pure function of the account and
-the present; results are cached while the account grows.
+The timeline is a sequence of intervals: attempts, the ``recovery`` or ``paused`` time between them,
+and idle time after a completed attempt, which is outside of wall time. It is a pure function of the
+account and the present; results are cached while the account grows.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ class TimelineInterval:
         attempt: The index of the attempt, or of the one before the gap.
         timeline: The attempt's phases; None for a gap.
         idle: A gap after a completed attempt, outside of wall time.
+        gap: The phase of a gap that is not idle.
     """
 
     start_ns: int
@@ -42,12 +43,13 @@ class TimelineInterval:
     attempt: int
     timeline: AttemptTimeline | None = None
     idle: bool = False
+    gap: str = ph.RECOVERY
 
     def before(self, t_ns: int) -> dict[str, int]:
         """Return the phases of the interval up to ``t_ns``."""
         if self.timeline is not None:
             return self.timeline.whole if t_ns == self.end_ns else self.timeline.before(t_ns)
-        return {} if self.idle else {ph.RECOVERY: t_ns - self.start_ns}
+        return {} if self.idle else {self.gap: t_ns - self.start_ns}
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -263,7 +265,10 @@ def _intervals(
         yield TimelineInterval(attempt.start_ns, attempt.last_sign_ns, index, timeline)
         gap_end_ns = until_ns if later is None else later.start_ns
         if gap_end_ns > attempt.last_sign_ns:
-            yield TimelineInterval(attempt.last_sign_ns, gap_end_ns, index, idle=attempt.completed)
+            yield TimelineInterval(
+                attempt.last_sign_ns, gap_end_ns, index, idle=attempt.completed,
+                gap=ph.PAUSED if attempt.paused else ph.RECOVERY,
+            )  # fmt: skip
 
 
 # Breakdown of windows by phase: nanoseconds and money, which sum to the total exactly.

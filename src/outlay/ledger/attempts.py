@@ -200,6 +200,11 @@ class Attempt:
         """Whether the attempt recorded that the run is done."""
         return self.end is not None and self.end.status == "completed"
 
+    @property
+    def paused(self) -> bool:
+        """Whether the attempt ended on purpose to continue later."""
+        return self.end is not None and self.end.status == "paused"
+
 
 def derive_attempts(lives: Iterable[SegmentLife]) -> list[Attempt]:
     """Return the run's attempts, oldest first; the order of ``lives`` does not matter."""

@@ -14,7 +14,8 @@ import msgspec
 
 from outlay.ledger.price import Price
 
-EndStatus = Literal["completed", "failed", "interrupted", "terminated", "preempted"]
+EndStatus = Literal["completed", "failed", "interrupted", "terminated", "preempted", "paused"]
+"""``paused``: it ended on purpose to continue later, and holds nothing until then."""
 
 LARGEST = 2**62 - 1
 Bounded = Annotated[int, msgspec.Meta(ge=-LARGEST, le=LARGEST)]

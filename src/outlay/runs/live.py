@@ -438,6 +438,8 @@ class Run:
             status, reason = "preempted", self._preempted
         elif self._terminated:
             status, reason = "terminated", self._terminated
+        elif status == "completed" and self._budget_gate is not None and self._budget_gate.pauses:
+            status = "paused"
         self._ended = True
         if self._heartbeat is not None:
             self._heartbeat.stop()

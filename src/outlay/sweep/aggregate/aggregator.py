@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -13,13 +13,14 @@ import msgspec
 
 from outlay.account.columns import Work
 from outlay.budget.display import read_document
+from outlay.budget.limits import TIME
 from outlay.decoding import BadDocument, Decoder, csv_records, open_csv, read_file
 from outlay.errors import Finding, NotARun
 from outlay.files import write_whole
 from outlay.goodput.follower import GoodputFollower
 from outlay.ledger import SUPERVISOR, segment_paths
 from outlay.runs.reading import RunReading
-from outlay.sweep.aggregate.rows import RunFacts, Seen, SweepRow, labelled
+from outlay.sweep.aggregate.rows import RunFacts, Seen, SweepRow, in_time, labelled
 from outlay.sweep.errors import IncompleteRuns
 from outlay.sweep.run.sweep_guard import head_of
 from outlay.sweep.state.manifest import ManifestRun, read_manifest
@@ -93,6 +94,50 @@ def _totals(directory: Path) -> dict[str, Any]:
     for name in document.get("unmeasured") or ():
         stated.pop(name, None)  # Its zero was not measured.
     return stated | {"steps_per_epoch": document.get("steps_per_epoch")}
+
+
+# What a search compares of a run.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JudgedBy:
+    """The last value of a run's target metric, and whether its last attempt saved its work."""
+
+    value: float | None
+    saved: bool = False
+
+
+def judged_by(run_dir: Path, metadata: Mapping[str, Any], now_ns: int) -> JudgedBy:
+    """Return by what a run's search compares it, from its log, else from its CSV files."""
+    metric = str(metadata.get("target_metric") or "")
+    try:
+        run = RunReading(GoodputFollower(run_dir).view(now_ns, alive=False))
+    except NotARun:
+        run = None
+    saved = run is not None and _has_saved(run)
+    if run is not None and run.metrics.get(metric):
+        return JudgedBy(value=run.metrics[metric][-1].value, saved=saved)
+    written = read_artefacts(run_dir)
+    seen = [] if written is None else in_time(written.metrics.get(metric, ()))
+    return JudgedBy(value=seen[-1].value if seen else None, saved=saved)
+
+
+def _has_saved(run: RunReading) -> bool:
+    """Say whether the last attempt committed a checkpoint."""
+    last = set(run.view.timeline.attempts[-1].ranks)
+    shown = run.view.account.shown()
+    return any(s.checkpoints for s in shown if s.life.segment in last)
+
+
+def rungs_passed(run_dir: Path, limits: Sequence[Mapping[str, float]]) -> int:
+    """Return how many rungs a running attempt has passed, by its ``budget.json``."""
+    totals = totals_in(read_document(run_dir))
+    used = [(totals.get(_total_name(key)), limit) for one in limits for key, limit in one.items()]
+    return sum(isinstance(amount, int | float) and amount >= limit for amount, limit in used)
+
+
+def _total_name(key: str) -> str:
+    return "time_minutes" if key == TIME.key else key.removeprefix("max_")
 
 
 # A run's figures from the documented CSV files and ``budget.json``.

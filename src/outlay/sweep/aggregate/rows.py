@@ -250,7 +250,7 @@ class SweepRow(Cells):
     def cells(self) -> dict[str, Any]:
         """Its values, by column."""
         run, facts, target = self.run, self.facts, self.target
-        planned = run.planned_cost
+        planned = run.planned_cost(self.state)
         cells: dict[str, Any] = {
             "run_id": run.id,
             "status": "completed" if self.completed else "error",

@@ -6,7 +6,7 @@ import gc
 import glob
 import itertools
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -27,13 +27,14 @@ from outlay.sweep.errors import InvalidGrid
 from outlay.sweep.grid.grid import Grid, read_grid
 from outlay.sweep.plan.plan import SweepPlan
 from outlay.sweep.plan.planning import make_plan, with_prices
+from outlay.sweep.search.space import Point
 
 _EARLIER_MAX: Final = 20
 _HEAD_BYTES: Final = 1 << 17
 
 
-def plan_file(path: Path) -> SweepPlan:
-    """Return the plan of a grid file.
+def plan_file(path: Path, suggested: Mapping[str, Sequence[Point]] | None = None) -> SweepPlan:
+    """Return the plan of a grid file; ``suggested`` as for ``make_plan``.
 
     Raises:
         InvalidValue: The file cannot be read.
@@ -47,7 +48,8 @@ def plan_file(path: Path) -> SweepPlan:
         raise InvalidValue("GRID", str(path), f"a YAML or JSON file ({problem})") from None
     with _without_gc():
         grid = read_grid(text, source=str(path), default_name=path.stem)
-    return make_plan(_priced(_with_book(grid)), measure_start_up(earlier_runs(grid)))
+    start_up = measure_start_up(earlier_runs(grid))
+    return make_plan(_priced(_with_book(grid)), start_up, suggested)
 
 
 def _with_book(grid: Grid) -> Grid:

@@ -6,7 +6,7 @@ Reading a grid reports all of its problems at once. Its runs are the subject of
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any, Final
@@ -33,13 +33,16 @@ from outlay.sweep.grid.parsing import (
     read_budget,
     read_target,
 )
+from outlay.sweep.search.samplers import enough_points
+from outlay.sweep.search.space import Axis, Range, Space, is_range, read_range, values_of
+from outlay.sweep.search.terms import ALL_POINTS, Search, read_search
 from outlay.units import Duration, Money
 from outlay.units.money import GPU_HOURS
 
 SHARED_KEYS: Final = (
     "entrypoint", "engine", "arguments", "overrides", "env", "metadata", "budget", "nnodes",
     "node_rank", "rendezvous", "seeds", "exclude", "price", "gpu", "gpus", "timeout", "retries",
-    "launcher",
+    "launcher", "search",
 )  # fmt: skip
 ROOT_KEYS: Final = (*SHARED_KEYS, "name", "output_dir", "work_dir", "ceiling", "aliases", "grid")
 ENTRY_KEYS: Final = (*SHARED_KEYS, "name", "params")
@@ -66,10 +69,11 @@ class GridEntry:
         retries: How often a failed run is started again.
         launcher: ``torchrun`` or ``none``; "" to choose by engine and number of processes.
         engine_options: By the engine's name.
+        search: How its points are chosen; all of a grid by default, which has no ranges.
     """
 
     name: str = ""
-    axes: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    axes: Space = field(default_factory=dict)
     line: int = 0
     entrypoint: tuple[str, ...] = ("train.py",)
     engine: str = "torchrun"
@@ -92,6 +96,7 @@ class GridEntry:
     retries: int = 0
     launcher: str = ""
     engine_options: Mapping[str, EngineOptions] = field(default_factory=dict)
+    search: Search = ALL_POINTS
 
     @property
     def options(self) -> EngineOptions | None:
@@ -192,14 +197,48 @@ def _read_entry(document: GridDocument, shared: GridEntry, index: int, item: obj
     entry = _read_settings(block, shared, blocks)
     params = block.block("params")
     others = [name for name in params.values if name != "world_size"]
-    axes = {str(name): params.read(name, readers.axis, (None,)) for name in others}
+    axes: dict[str, Axis] = {str(name): params.read(name, _axis, (None,)) for name in others}
     sizes = params.read("world_size", readers.counts_from_one, None)
     if sizes is not None:
         axes["world_size"] = sizes
     if "seed" in axes and entry.seeds:
         block.report(("params", "seed"), "state either the parameter `seed` or `seeds`, not both")
     name = block.read("name", readers.text, f"group{index:02d}")
-    return replace(entry, name=name, axes=axes, line=document.line_of(("grid", index)))
+    entry = replace(entry, name=name, axes=axes, line=document.line_of(("grid", index)))
+    for problem in _search_problems(entry, params):
+        block.report(("search",), problem)
+    return _searched(entry)
+
+
+def _axis(value: object) -> Axis:
+    return read_range(value) if is_range(value) else readers.axis(value)
+
+
+def _search_problems(entry: GridEntry, params: Block) -> Iterator[str]:
+    """Yield what is wrong in an entry's search; ranges of a grid are reported at their lines."""
+    search, metric = entry.search, entry.target.metric
+    if search.needs_metric and not metric:
+        yield "its runs are compared while it runs; state `budget: {target_metric: ...}`"
+    if search.halving is not None and entry.budget is not None:
+        yield "halving states the budget of each run; leave `budget` its target_ keys alone"
+    if search.is_adaptive and entry.exclude:
+        yield f"method {search.method} cannot leave out points; remove `exclude`"
+    if search.method != "grid" and (found := enough_points(entry.axes, search)) is not None:
+        yield f"{search.trials} trials, and its parameters have {found} points; use method grid"
+    for name, axis in entry.axes.items() if search.method == "grid" else ():
+        if isinstance(axis, Range) and (axis.step is None and (axis.log or not axis.whole)):
+            params.report((name,), f"{name}: a grid needs a list or a range with `step`")
+
+
+def _searched(entry: GridEntry) -> GridEntry:
+    """Return an entry with the values of its ranges, and the budget of its last rung."""
+    search = entry.search
+    if search.halving is not None:
+        entry = replace(entry, budget=search.halving.rungs[-1])
+    if search.method != "grid":
+        return entry
+    axes = {name: values_of(axis) for name, axis in entry.axes.items()}
+    return replace(entry, axes=axes)
 
 
 def _read_settings(block: Block, shared: GridEntry, blocks: tuple[str, ...]) -> GridEntry:
@@ -231,6 +270,7 @@ def _read_settings(block: Block, shared: GridEntry, blocks: tuple[str, ...]) -> 
         retries=block.read("retries", readers.count_from_zero, shared.retries),
         launcher=block.read("launcher", readers.launcher, shared.launcher),
         engine_options=readers.engine_options(block, blocks, shared.engine_options),
+        search=read_search(block, shared.search),
     )
 
 

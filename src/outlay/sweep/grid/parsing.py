@@ -451,7 +451,8 @@ def budget_overrides(budget: Budget | None) -> list[str]:
         f"{'' if key in known else '++'}runtime.budget.{key}={literal(value)}"
         for key, value in stated.items()
     ]
-    return ["runtime.budget.enabled=true", *words]
+    flags = [name for name in ("allow_change", "pauses") if getattr(budget, name)]
+    return ["runtime.budget.enabled=true", *words, *(f"++runtime.budget.{f}=true" for f in flags)]
 
 
 def flags(params: Mapping[str, Any], aliases: Mapping[str, Alias]) -> list[str]:

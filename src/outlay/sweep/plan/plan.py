@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any, Final
 
@@ -16,6 +16,7 @@ from outlay.rates import rate_of
 from outlay.record.redaction import Redactor
 from outlay.sweep.engines.base import is_scheduled
 from outlay.sweep.grid.grid import Grid, GridEntry
+from outlay.sweep.search.space import Point
 from outlay.units import Duration, Money, Rate
 
 # Predictions of time and cost, from budget, timeout and price.
@@ -136,6 +137,9 @@ class PlannedRun:
         world_size: Processes per node.
         env: The variables that the grid sets.
         metadata: The grid's metadata, with budget and target.
+        point: Where it is in the space of its search; empty for a grid.
+        rungs: The prediction up to each rung, from its first start; empty without halving.
+        rung: The one that it is started at, from 0.
     """
 
     id: str
@@ -148,6 +152,9 @@ class PlannedRun:
     prediction: Prediction
     fingerprint: str = ""
     configuration: str = ""
+    point: Point = field(default_factory=dict)
+    rungs: tuple[Prediction, ...] = ()
+    rung: int = 0
 
     @property
     def gpus(self) -> int | None:
@@ -204,30 +211,164 @@ class SweepPlan:
 
     Attributes:
         start_up: Measured on earlier runs of the program; None if unknown.
+        unsuggested: How many configurations of an entry are chosen later, by results.
     """
 
     grid: Grid
     runs: tuple[PlannedRun, ...]
     warnings: tuple[Finding, ...] = ()
     start_up: StartUp | None = None
+    unsuggested: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def searches(self) -> bool:
+        """Whether results decide what runs."""
+        return any(entry.search.needs_metric for entry in self.grid.entries)
+
+    @property
+    def run_count(self) -> int:
+        """How many runs there will be."""
+        seeds = {entry.name: len(entry.seeds) or 1 for entry in self.grid.entries}
+        return len(self.runs) + sum(more * seeds[name] for name, more in self.unsuggested.items())
 
     @property
     def predicted_cost(self) -> Money | None:
         """The total; None if a run has no prediction, or currencies or kinds differ."""
-        costs = [run.prediction.cost for run in self.runs]
-        known = [cost for cost in costs if cost is not None]
         kinds = {run.entry.price.kind for run in self.runs if run.entry.price is not None}
-        if len(known) < len(costs) or len({cost.currency for cost in known}) != 1 or len(kinds) > 1:
+        if len(kinds) > 1:
             return None
-        return sum(known[1:], start=known[0])
+        if self.searches:
+            return total_of([total.expected for total in rung_totals(self)])
+        return total_of([run.prediction.cost for run in self.runs])
 
     @property
     def predicted_ns(self) -> int | None:
         """The total time, one run after the other; None if a run has no prediction."""
         times = [run.prediction.ns for run in self.runs]
+        if self.searches:
+            times = [total.ns for total in rung_totals(self)]
         known = [ns for ns in times if ns is not None]
         return sum(known) if len(known) == len(times) else None
 
     def redactor(self, environ: Mapping[str, str]) -> Redactor:
         """Return a redactor of the secrets of its runs and of an environment."""
         return Redactor([environ, *(run.env for run in self.runs)])
+
+
+# Rungs: what a run takes at each, and what the rungs of a sweep cost.
+
+
+def predicted_rungs(entry: GridEntry, gpus: Fraction, start_up_ns: int) -> tuple[Prediction, ...]:
+    """Return the prediction for a run up to each of its rungs, from its first start.
+
+    It starts anew at each rung, so that its start-up counts as often.
+    """
+    halving = entry.search.halving
+    if halving is None:
+        return ()
+    return tuple(
+        predict(
+            replace(entry, budget=budget),
+            gpus,
+            start_up_ns * (rung + 1 if halving.resumable else 1),
+        )
+        for rung, budget in enumerate(halving.rungs)
+    )
+
+
+def at_rung(run: PlannedRun, rung: int, spent: Money | None = None) -> PlannedRun:
+    """Return a run as it is started at a rung, after it has ``spent`` so much below."""
+    halving = run.entry.search.halving
+    if halving is None:
+        return run
+    entry = replace(run.entry, budget=halving.budget_at(rung))
+    if not halving.resumable:
+        return replace(run, entry=entry, prediction=run.rungs[-1])
+    return replace(run, entry=entry, rung=rung, prediction=_rest(run, rung, spent))
+
+
+def _rest(run: PlannedRun, rung: int, spent: Money | None) -> Prediction:
+    """Return the prediction for one rung: what is left of its budget, and a start-up."""
+    whole = run.rungs[rung]
+    if rung == 0:
+        return whole
+    below = run.rungs[rung - 1]
+    ns = None if whole.ns is None or below.ns is None else whole.ns - below.ns
+    cost = None if whole.cost is None or below.cost is None else whole.cost - below.cost
+    if whole.basis != "its cost budget":
+        return replace(whole, ns=ns, cost=cost)
+    if whole.cost is not None and spent is not None and spent.currency == whole.cost.currency:
+        left = whole.cost.unit.money(whole.cost.micros - spent.micros)
+        cost = left if left.micros > 0 else cost
+    if run.rate is not None and cost is not None:
+        ns = Terms(rate=run.rate).paid_ns(cost)
+    return replace(whole, ns=ns, cost=cost)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RungTotal:
+    """A rung of an entry: how many runs reach it, and what that costs.
+
+    Attributes:
+        budget: In words.
+        each: The most that a run costs there, on top of the rungs below; None if unknown.
+        most: The most that all cost there.
+        expected: The same with the mean of the runs.
+    """
+
+    entry: str
+    rung: int
+    runs: int
+    each: Prediction
+    most: Money | None
+    expected: Money | None
+    ns: int | None
+
+
+def rung_totals(plan: SweepPlan) -> list[RungTotal]:
+    """Return the rungs of every entry; one for an entry without halving."""
+    return [total for entry in plan.grid.entries for total in _entry_totals(plan, entry)]
+
+
+def _entry_totals(plan: SweepPlan, entry: GridEntry) -> Iterator[RungTotal]:
+    runs = [run for run in plan.runs if run.entry.name == entry.name]
+    if not runs:
+        return
+    more = plan.unsuggested.get(entry.name, 0) * (len(entry.seeds) or 1)
+    halving = entry.search.halving
+    seeds = len(entry.seeds) or 1
+    sizes = [len(runs) + more]
+    if halving is not None:
+        sizes = [size * seeds for size in halving.sizes(sizes[0] // seeds)]
+    for rung, size in enumerate(sizes):
+        each = [at_rung(run, rung).prediction for run in runs]
+        if halving is not None and not halving.resumable:
+            each = [_rest(run, rung, None) for run in runs]
+        yield _total(entry.name, rung, size, each)
+
+
+def _total(entry: str, rung: int, size: int, each: Sequence[Prediction]) -> RungTotal:
+    """Return a rung of ``size`` runs; ``each`` are the predictions of those that are known."""
+    costs = [one.cost for one in each if one.cost is not None]
+    times = [one.ns for one in each if one.ns is not None]
+    most = expected = None
+    if len(costs) == len(each) and len({cost.unit for cost in costs}) == 1:
+        unit, micros = costs[0].unit, sorted((cost.micros for cost in costs), reverse=True)
+        dearest = micros[:size]
+        most = unit.money(sum(dearest) + (size - len(dearest)) * micros[0])
+        expected = unit.money(round(Fraction(sum(micros) * size, len(micros))))
+    ns = None
+    if len(times) == len(each):
+        ns = round(Fraction(sum(times) * size, len(times)))
+    dearest_each = max(each, key=lambda one: 0 if one.cost is None else one.cost.micros)
+    return RungTotal(
+        entry=entry, rung=rung, runs=size, each=dearest_each, most=most, expected=expected, ns=ns
+    )
+
+
+def total_of(amounts: Sequence[Money | None]) -> Money | None:
+    """Return a sum; None if an amount is unknown, or units differ."""
+    known = [amount for amount in amounts if amount is not None]
+    if len(known) < len(amounts) or len({amount.unit for amount in known}) != 1:
+        return None
+    return sum(known[1:], start=known[0])

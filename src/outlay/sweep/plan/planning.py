@@ -11,12 +11,13 @@ import math
 import re
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import msgspec
 
 from outlay.budget.limits import TENTH, StartUp, cost_in
+from outlay.budget.terms import Budget
 from outlay.errors import Finding, InvalidValue, choices
 from outlay.ledger import Price
 from outlay.ledger.price import AUTO, split_kind
@@ -26,7 +27,17 @@ from outlay.sweep.errors import InvalidGrid
 from outlay.sweep.grid.grid import Grid, GridEntry
 from outlay.sweep.grid.parsing import AMP_DTYPES, AMP_VARIABLE, overrides, placeholders
 from outlay.sweep.plan.launch import SWEEP_MARK, Place, command_of
-from outlay.sweep.plan.plan import PlannedRun, Prediction, SweepPlan, predict, start_up_share
+from outlay.sweep.plan.plan import (
+    PlannedRun,
+    Prediction,
+    SweepPlan,
+    at_rung,
+    predict,
+    predicted_rungs,
+    start_up_share,
+)
+from outlay.sweep.search.samplers import check_method, planned_points, tpe_point
+from outlay.sweep.search.space import Point, is_in, params_of, values_of
 from outlay.units.quantity import duration_text
 
 # Fingerprints of runs and hashes of their configurations.
@@ -55,7 +66,7 @@ def with_fingerprints(grid: Grid, runs: Iterable[PlannedRun]) -> Iterator[Planne
 
 def _content(grid: Grid, run: PlannedRun) -> dict[str, Any]:
     """Return what decides a run's result; not its name, machine, price or time limits."""
-    entry, budget = run.entry, run.entry.budget
+    entry, budget = run.entry, _last_budget(run.entry)
     terms = None if budget is None else [budget.mode, budget.limits, budget.charge]
     if budget is not None and budget.charge_cost != "all" and terms is not None:
         terms.append(budget.charge_cost)
@@ -75,6 +86,12 @@ def _content(grid: Grid, run: PlannedRun) -> dict[str, Any]:
     if entry.launcher:
         content["launcher"] = entry.launcher
     return content
+
+
+def _last_budget(entry: GridEntry) -> Budget | None:
+    """Return the budget of an entry's runs; that of the last rung, whichever they are at."""
+    halving = entry.search.halving
+    return entry.budget if halving is None else halving.rungs[-1]
 
 
 def _hash(content: Mapping[str, Any]) -> str:
@@ -154,10 +171,15 @@ MOST_RUNS: Final = 100_000
 RUN_PLACEHOLDERS: Final = ("run_dir", "run_id")
 
 
-def make_plan(grid: Grid, start_up: StartUp | None = None) -> SweepPlan:
+def make_plan(
+    grid: Grid,
+    start_up: StartUp | None = None,
+    suggested: Mapping[str, Sequence[Point]] | None = None,
+) -> SweepPlan:
     """Return the plan of a grid.
 
-    ``start_up`` is measured on earlier runs of the program; None if unknown.
+    ``start_up`` is measured on earlier runs of the program; None if unknown. ``suggested`` are the
+    points that a search has tried already, by entry, in their order.
 
     Raises:
         InvalidGrid: A parameter, placeholder or exclusion cannot be used; names all of them.
@@ -175,15 +197,15 @@ def make_plan(grid: Grid, start_up: StartUp | None = None) -> SweepPlan:
     if findings:
         raise InvalidGrid(findings)
     runs: list[PlannedRun] = []
+    unsuggested: dict[str, int] = {}
     for entry in grid.entries:
-        combinations = list(_combinations(entry))
-        metadata = {**entry.metadata, **_budget_metadata(entry)}
-        for combo, params in enumerate(combinations):
-            suffix = f"_{combo:02d}" if len(combinations) > 1 else ""
-            name = f"{len(runs) + 1:03d}_{_slug(entry.name)}{suffix}"
-            run = _planned(grid, entry, name, params, metadata)
-            ns = 0 if start_up is None else start_up.ns
-            runs.append(replace(run, prediction=predict(entry, run.charged_gpus, ns)))
+        if entry.search.method == "grid":
+            made = [PointParams(params) for params in _combinations(entry)]
+        else:
+            points = list(entry_points(entry, (suggested or {}).get(entry.name, ())))
+            made = [one for point in points for one in seeded(entry, point)]
+            unsuggested[entry.name] = (entry.search.trials or 0) - len(points)
+        runs += plan_points(grid, entry, made, first=len(runs) + 1, start_up=start_up)
     if not runs:
         raise InvalidGrid(
             [Finding(source=grid.source, line=1, message="`exclude` leaves out every run")]
@@ -195,8 +217,82 @@ def make_plan(grid: Grid, start_up: StartUp | None = None) -> SweepPlan:
     ]
     if start_up is not None:
         warnings += _slow_start_warnings(runs, start_up, grid.source)
-    fingerprinted = tuple(with_fingerprints(grid, runs))
-    return SweepPlan(grid=grid, runs=fingerprinted, warnings=tuple(warnings), start_up=start_up)
+    return SweepPlan(
+        grid=grid, runs=finished(grid, runs), warnings=tuple(warnings), start_up=start_up,
+        unsuggested={name: more for name, more in unsuggested.items() if more > 0},
+    )  # fmt: skip
+
+
+# Points of a search.
+
+
+@dataclass(frozen=True, slots=True)
+class PointParams:
+    """The parameters of a run, and the point of the search that they are of."""
+
+    params: Mapping[str, Any]
+    point: Point = field(default_factory=dict)
+
+
+def entry_points(entry: GridEntry, suggested: Sequence[Point]) -> Iterator[Point]:
+    """Yield the points that an entry tries: those suggested before, then new ones.
+
+    Of a method that needs results, only the first point is known before there are any.
+    """
+    search, space = entry.search, entry.axes
+    check_method(search)
+    kept = [point for point in suggested if is_in(space, point)]
+    yield from kept
+    if search.is_adaptive:
+        if not kept:
+            yield tpe_point(space, search, (), more_is_better=_more_is_better(entry))
+        return
+    tried = {tuple(point.values()) for point in kept}
+    fresh = (
+        point
+        for point in planned_points(space, search)
+        if tuple(point.values()) not in tried
+        and not any(_matches(params_of(space, point), one) for one in entry.exclude)
+    )
+    yield from itertools.islice(fresh, max((search.trials or 0) - len(kept), 0))
+
+
+def _more_is_better(entry: GridEntry) -> bool:
+    return entry.target.direction == "max"
+
+
+def seeded(entry: GridEntry, point: Point) -> Iterator[PointParams]:
+    """Yield the runs of a point: one for each seed."""
+    params = params_of(entry.axes, point)
+    for seed in entry.seeds or (None,):
+        yield PointParams(params if seed is None else {**params, "seed": seed}, point)
+
+
+def plan_points(
+    grid: Grid,
+    entry: GridEntry,
+    made: Sequence[PointParams],
+    *,
+    first: int,
+    start_up: StartUp | None,
+    combo: int = 0,
+) -> Iterator[PlannedRun]:
+    """Yield the runs of an entry with these parameters, numbered from ``first``."""
+    metadata = {**entry.metadata, **_budget_metadata(entry)}
+    ns = 0 if start_up is None else start_up.ns
+    several = len(made) > 1 or entry.search.is_adaptive
+    for index, one in enumerate(made):
+        suffix = f"_{combo + index:02d}" if several else ""
+        name = f"{first + index:03d}_{_slug(entry.name)}{suffix}"
+        run = _planned(grid, entry, name, one.params, metadata)
+        rungs = predicted_rungs(entry, run.charged_gpus, ns)
+        prediction = rungs[0] if rungs else predict(entry, run.charged_gpus, ns)
+        yield replace(run, prediction=prediction, point=one.point, rungs=rungs)
+
+
+def finished(grid: Grid, runs: Iterable[PlannedRun]) -> tuple[PlannedRun, ...]:
+    """Return runs with fingerprints, as they start at the first rung."""
+    return tuple(at_rung(run, 0) for run in with_fingerprints(grid, runs))
 
 
 def _slow_start_warnings(
@@ -215,7 +311,9 @@ def _slow_start_warnings(
 
 def _run_count(entry: GridEntry) -> int:
     """Return how many runs an entry's axes multiply to, excluded ones included."""
-    counts = [len(values) for values in entry.axes.values()]
+    if entry.search.trials is not None:
+        return entry.search.trials * (len(entry.seeds) or 1)
+    counts = [len(values_of(axis)) for axis in entry.axes.values()]
     return math.prod([*counts, len(entry.seeds) or 1])
 
 
@@ -225,7 +323,7 @@ def _slug(name: str) -> str:
 
 def _combinations(entry: GridEntry) -> Iterator[Mapping[str, Any]]:
     """Yield the Cartesian product of the axes, the last fastest, without excluded ones."""
-    axes = dict(entry.axes)
+    axes = {name: values_of(axis) for name, axis in entry.axes.items()}
     if entry.seeds:
         axes["seed"] = entry.seeds
     for values in itertools.product(*axes.values()):
@@ -265,7 +363,7 @@ def _planned(
 
 
 def _budget_metadata(entry: GridEntry) -> dict[str, Any]:
-    budget, target = entry.budget, entry.target
+    budget, target = _last_budget(entry), entry.target
     about: dict[str, Any] = {}
     if budget is not None:
         key = budget.own_key
@@ -278,7 +376,7 @@ def _budget_metadata(entry: GridEntry) -> dict[str, Any]:
 
 
 def _problems(entry: GridEntry) -> Iterator[str]:
-    for value in entry.axes.get("amp_dtype", ()):
+    for value in values_of(entry.axes.get("amp_dtype", ())):
         if value not in AMP_DTYPES:
             yield str(InvalidValue("amp_dtype", value, choices(AMP_DTYPES)))
     price, budget = entry.price, entry.budget

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 _END_STATUSES: Final[Mapping[str, EndStatus]] = {
     "completed": "completed", "preempted": "preempted", "cancelled": "terminated",
+    "pruned": "terminated", "paused": "paused",
 }  # fmt: skip
 _ASSUMED: Final = "its end was not observed; assumed to have run as long as its money lasted"
 

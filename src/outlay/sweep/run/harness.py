@@ -27,13 +27,15 @@ from outlay.sweep.engines.base import Ended, Engine, Task
 from outlay.sweep.engines.ports import lost_port
 from outlay.sweep.errors import SweepNotRecorded
 from outlay.sweep.plan.launch import LOG_NAME, Place
-from outlay.sweep.plan.plan import NOTICE_NS, PlannedRun
+from outlay.sweep.plan.plan import NOTICE_NS, PlannedRun, at_rung
 from outlay.sweep.run.attempt_log import begin_log, supervised
 from outlay.sweep.run.devices import MachineResources, Tasks
 from outlay.sweep.run.settlement import SweepRecorder
 from outlay.sweep.run.sweep_guard import SweepGuard
+from outlay.sweep.search.study import Study
 from outlay.sweep.state.manifest import Journal, SweepManifest
 from outlay.sweep.state.outcomes import RunVerdict
+from outlay.sweep.state.setup import add_runs
 
 # A running attempt, until it is cancelled, timed out or out of money.
 
@@ -87,6 +89,11 @@ class ActiveAttempt:
             self.funds.give_notice(elapsed_ns)
         self.engine.cancel(self.ticket)
 
+    def stop(self, reason: RunVerdict, now_ns: int) -> None:
+        """Tell it to end, unless it was told before."""
+        if self.stopped is None:
+            self._give_notice(reason, now_ns - self.started_ns)
+
     def _notice_is_over(self, elapsed_ns: int) -> bool:
         if self.funds is not None and not self.engine.remote:
             return isinstance(self.funds.renew(elapsed_ns), End)
@@ -123,6 +130,9 @@ TICK_S: Final = 0.2
 _SETTLE_AGAIN_NS: Final = 2 * 10**9
 _GIVE_UP_NS: Final = 60 * 10**9
 """How long a book may be away once all else is done."""
+_WATCH_NS: Final = 10**9
+MOST_GUESSES: Final = 4
+"""How many configurations a search tries at once on a cluster, unless `--jobs` states it."""
 MOST_PORTS: Final = 4
 """How many ports a run is tried on, if others keep binding them, before it counts as failed."""
 
@@ -180,8 +190,14 @@ class Harness:
     _book_error: SpendLogUnusable | None = None
     _asked_ns: int = 0
     _idle_ns: int | None = None
+    _study: Study | None = None
+    _promoted: set[tuple[str, int]] = field(default_factory=set)
+    _reported: bool = True
+    _watched_ns: int = 0
 
     def __post_init__(self) -> None:
+        if self.tasks.plan.searches:
+            self._study = Study(self.tasks.plan)
         self._resources = MachineResources(self.options.devices)
         self._recorder = SweepRecorder(self.manifest, self.journal, self.guard)
 
@@ -219,7 +235,8 @@ class Harness:
 
     def step(self) -> bool:
         """Start what fits and poll once; False when nothing is left to do."""
-        if not (self._queue or self.active or self._deferred or self._unsettled):
+        self._decide()
+        if not (self._queue or self._is_busy or self._may_suggest()):
             return False
         self._settle_again()
         self._launch_what_fits()
@@ -230,6 +247,11 @@ class Harness:
         return (
             bool(self.active or self._unsettled) or not self._is_stopping()
         ) and not self._may_detach()
+
+    @property
+    def _is_busy(self) -> bool:
+        """Whether an attempt runs, is not settled yet, or waits for money."""
+        return bool(self.active or self._deferred or self._unsettled)
 
     @property
     def cancelled(self) -> bool:
@@ -248,7 +270,10 @@ class Harness:
     # -- starting ---------------------------------------------------------------------------
 
     def _launch_what_fits(self) -> None:
-        while self._queue and self._has_room(self._queue[0]) and not self._is_stopping():
+        while not self._is_stopping():
+            self._suggest()
+            if not (self._queue and self._has_room(self._queue[0])):
+                break
             run = self._queue.popleft()
             try:
                 with self._stopping_on_failure():
@@ -284,6 +309,77 @@ class Harness:
         if running >= engine.allow(self.options.jobs):
             return False
         return engine.remote or self._resources.has_gpus_for(run)
+
+    # -- searching --------------------------------------------------------------------------
+
+    def _decide(self) -> None:
+        """Queue the runs that go on to their next rung, and end those that do not."""
+        study = self._study
+        if study is None or self._is_stopping():
+            return
+        idle = not (self._queue or self._is_busy or self._may_suggest())
+        if not (self._reported or idle):
+            return
+        self._reported = False
+        found = study.decide(self.manifest.states, idle=idle)
+        for run, reason in found.pruned.items():
+            self._prune(run, reason)
+        for run, rung in found.promoted.items():
+            if (run, rung) not in self._promoted:
+                self._promoted.add((run, rung))
+                self._starts[run] = 0
+                self._queue.append(self._at_rung(study.runs[run], rung))
+
+    def _at_rung(self, run: PlannedRun, rung: int) -> PlannedRun:
+        spent = self.manifest.runs[run.id].cost(self.manifest.state(run.id))
+        return at_rung(run, rung, spent)
+
+    def _prune(self, run: str, reason: str) -> None:
+        """Record that a run does not go on; one that is running is told to end first."""
+        verdict = RunVerdict("pruned", reason)
+        for active in self.active.values():
+            if active.run.id == run:
+                active.stop(verdict, self.options.clock.monotonic_ns())
+                return
+        self._queue = deque(queued for queued in self._queue if queued.id != run)
+        self._deferred = [(one, why) for one, why in self._deferred if one.id != run]
+        with self._stopping_on_failure():
+            self._recorder.record(run, verdict.status, reason=reason)
+
+    def _may_suggest(self) -> bool:
+        """Say whether configurations are still to be chosen, and money is not what is missing."""
+        study = self._study
+        return study is not None and study.next_entry is not None and not self._deferred
+
+    def _suggest(self) -> None:
+        """Choose the next configuration if there is room for it, by all results so far."""
+        study = self._study
+        if self._queue or study is None or not self._may_suggest():
+            return
+        entry = study.next_entry
+        assert entry is not None
+        like = next(run for run in study.runs.values() if run.entry.name == entry.name)
+        at_once = self.options.jobs or (MOST_GUESSES if self.engines[entry.engine].remote else 1)
+        if self._running[entry.engine] >= at_once or not self._has_room(like):
+            return
+        runs = study.suggest(entry, self.manifest.states)
+        with self._stopping_on_failure():
+            added = replace(self.tasks.plan, runs=tuple(runs))
+            add_runs(self.manifest, added, self.tasks.environ)
+            self._queue.extend(runs)
+
+    def _watch_rungs(self) -> None:
+        """Record which running attempts have passed a rung, if they are not paused there."""
+        now_ns = self.options.clock.monotonic_ns()
+        if self._study is None or now_ns < self._watched_ns + _WATCH_NS:
+            return
+        self._watched_ns = now_ns
+        for active in self.active.values():
+            with self._stopping_on_failure():
+                if self._recorder.record_passed(active.run.id):
+                    self._reported = True
+
+    # -- launching --------------------------------------------------------------------------
 
     def _launch(self, run: PlannedRun) -> None:
         engine = self.engines[run.entry.engine]
@@ -338,8 +434,9 @@ class Harness:
         command, env = self.tasks.without_secrets(task)
         hold = "" if funds is None else funds.hold.id
         return self._recorder.record(
-            run.id, "running", ticket=task.ticket, command=command, env=env, hold=hold
-        )
+            run.id, "running", ticket=task.ticket, command=command, env=env, hold=hold,
+            rung=run.rung,
+        )  # fmt: skip
 
     # -- polling ----------------------------------------------------------------------------
 
@@ -354,6 +451,7 @@ class Harness:
                 active.enforce_limits(now_ns, asked=self.asked)
             else:
                 self._finish(active, ended)
+        self._watch_rungs()
         self.options.watch(self)
 
     # -- ending -----------------------------------------------------------------------------
@@ -424,6 +522,7 @@ class Harness:
     def _conclude(self, attempt: EndedAttempt) -> None:
         """Queue what may run after an attempt is settled."""
         run = attempt.run
+        self._reported = True
         self.ended(self.manifest.root / run.id)
         failed = attempt.verdict.status in ("error", "preempted")
         if failed and self._may_retry(run, port_lost=attempt.port_lost):

@@ -129,7 +129,41 @@ class SweepRecorder:
             elapsed_ns=ended.elapsed_ns, cost_micros=None if cost is None else cost.micros,
             currency="" if cost is None else cost.currency, kind=priced.kind,
             logged_micros=priced.logged_micros, gpu_micros=None if used is None else used.micros,
+            **self._report(run, verdict),
         )  # fmt: skip
+
+    # -- reports to a search ----------------------------------------------------------------
+
+    def _report(self, run: str, verdict: RunVerdict) -> dict[str, Any]:
+        """Return what an attempt that ended well reports to the search of its sweep."""
+        static = self.manifest.runs[run]
+        if not static.is_searched or verdict.status not in ("completed", "paused"):
+            return {}
+        last = len(static.rungs) - 1
+        rung = self.manifest.state(run).rung if static.resumable else last
+        return {"reports": True, "rung": max(rung, 0), **self._judged_by(run)}
+
+    def record_passed(self, run: str) -> bool:
+        """Record the rungs that a running attempt has passed, if it is not paused at them."""
+        static, state = self.manifest.runs[run], self.manifest.state(run)
+        if static.resumable or not static.rungs or state.status != "running":
+            return False
+        from outlay.sweep.aggregate.aggregator import rungs_passed
+
+        passed = rungs_passed(self.manifest.root / run, static.limits_by_rung[:-1])
+        fresh = [rung for rung in range(passed) if rung not in state.reports]
+        for rung in fresh:
+            facts = {"reports": True, "passes": True, "rung": rung, **self._judged_by(run)}
+            self.record(run, state.status, **facts)
+        return bool(fresh)
+
+    def _judged_by(self, run: str) -> dict[str, Any]:
+        # Imported here: it loads NumPy, which sweeps without a search do not need.
+        from outlay.sweep.aggregate.aggregator import judged_by
+
+        static = self.manifest.runs[run]
+        found = judged_by(self.manifest.root / run, static.metadata, self.manifest.clock.wall_ns())
+        return {"metric": found.value, "saved": found.saved}
 
     def _price(self, run: str, ended: Ended, recorded: bool | None) -> AttemptCost:  # noqa: FBT001
         """Return the cost of an attempt, and its GPU time where a book counts that."""

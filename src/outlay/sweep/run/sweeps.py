@@ -33,6 +33,7 @@ from outlay.sweep.state.setup import (
     lock_sweep,
     match_plan,
     root_for,
+    suggested_points,
     unfinished_runs,
 )
 
@@ -99,7 +100,8 @@ def resume(root: Path, options: SweepOptions, *, grid: Path | None, retry_failed
     with lock_sweep(root):
         manifest = read_manifest(root, options.clock)
         environ = inherited_environment()
-        stated = plan_file(grid or Path(manifest.about["grid_path"]))
+        suggested = suggested_points(manifest)
+        stated = plan_file(grid or Path(manifest.about["grid_path"]), suggested)
         unit = book_room(stated, options.clock).room.unit if stated.grid.book else None
         check_predictable(stated, finished=bool(manifest.elapsed_of("completed")), unit=unit)
         engines = _engines(stated, root, options)

@@ -99,6 +99,9 @@ class ManifestRun(msgspec.Struct, frozen=True, kw_only=True):
         most_gpus: GPUs over the largest number of nodes.
         charged_gpus: GPUs that are paid for.
         predicted_cost: As text.
+        point: Where it is in the space of its search; None for a grid.
+        rungs: The ``limits`` and the ``predicted_cost`` up to each rung; empty without halving.
+        resumable: Whether it is paused at a rung.
     """
 
     document: dict[str, Any]
@@ -122,6 +125,9 @@ class ManifestRun(msgspec.Struct, frozen=True, kw_only=True):
     price: str | None = None
     price_kind: Kind | None = None
     predicted_cost: str | None = None
+    point: dict[str, int | float] | None = None
+    rungs: list[dict[str, Any]] = []
+    resumable: bool = True
 
     @classmethod
     def of(cls, document: dict[str, Any]) -> ManifestRun:
@@ -151,9 +157,20 @@ class ManifestRun(msgspec.Struct, frozen=True, kw_only=True):
         return rate_of(Rate.parse(self.price, name="price"), exact_gpus(self.gpus_charged))
 
     @property
-    def planned_cost(self) -> Money | None:
-        """Its predicted cost."""
+    def limits_by_rung(self) -> list[Mapping[str, Any]]:
+        """The limits at each rung."""
+        return [rung.get("limits", {}) for rung in self.rungs]
+
+    @property
+    def is_searched(self) -> bool:
+        """Whether a search compares it with others while it runs."""
+        return bool(self.rungs) or self.point is not None
+
+    def planned_cost(self, state: RunState) -> Money | None:
+        """Return its predicted cost, up to the rung that it was last started at."""
         text = self.predicted_cost
+        if self.rungs:
+            text = self.rungs[state.rung if self.resumable else -1].get("predicted_cost")
         return Money.parse(text, name="predicted_cost") if text else None
 
     def kind_of_cost(self, state: RunState) -> Kind:
@@ -308,11 +325,11 @@ def captured(manifest: SweepManifest) -> list[Money]:
 
 def planned(manifest: SweepManifest) -> list[Money]:
     """Return the total predicted cost, by unit; empty where unknown."""
-    runs = manifest.runs.values()
+    states = ((run, manifest.state(run.id)) for run in manifest.runs.values())
     return sum_by_unit(
-        cost.as_kind(run.kind_of_cost(manifest.state(run.id)))
-        for run in runs
-        if (cost := run.planned_cost) is not None
+        cost.as_kind(run.kind_of_cost(state))
+        for run, state in states
+        if (cost := run.planned_cost(state)) is not None
     )
 
 

@@ -15,7 +15,11 @@ from outlay.units.money import Kind
 if TYPE_CHECKING:
     from outlay.sweep.engines.base import Ended
 
-Status = Literal["pending", "running", "completed", "error", "cancelled", "preempted", "skipped"]
+Status = Literal[
+    "pending", "running", "completed", "error", "cancelled", "preempted", "skipped", "paused",
+    "pruned",
+]  # fmt: skip
+"""``paused``: it ended on purpose at a rung of a search; ``pruned``: it does not go on."""
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -31,6 +35,11 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         gpu_micros: Millionths of the GPU-hours that a book counted for it; None for another book.
         hold: The id of the hold that pays for it.
         corrects: Whether it only adds to the cost of an attempt that has ended.
+        rung: Of a start or a report, from 0.
+        reports: Whether it has the metric at that rung.
+        metric: The value by which the search compares it; None if it has none.
+        saved: Whether the attempt committed a checkpoint.
+        passes: Whether it only reports that a running attempt passed the rung.
     """
 
     t_ns: Int64
@@ -49,6 +58,27 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     gpu_micros: Int64 | None = None
     hold: str = ""
     corrects: bool = False
+    rung: Int64 = 0
+    reports: bool = False
+    metric: float | None = None
+    saved: bool = False
+    passes: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RungReport:
+    """What a run reported at the end of a rung, or at its own end.
+
+    Attributes:
+        metric: The value by which runs are compared; None if it has none.
+        saved: Whether it can continue from a checkpoint.
+        cost_micros: What it had cost by then.
+    """
+
+    metric: float | None
+    saved: bool = False
+    t_ns: int = 0
+    cost_micros: int | None = None
 
 
 @dataclass(slots=True)
@@ -62,6 +92,9 @@ class RunState:
         kind: Of the cost, where its log states it; else "".
         gpu_micros: Total of the GPU-hours that a book counted; None for another book.
         elapsed_ns: Total run time of all attempts.
+        rung: Of the last start, from 0.
+        starts: How often it was started at that rung.
+        reports: By rung.
     """
 
     status: Status = "pending"
@@ -80,16 +113,24 @@ class RunState:
     hold: str = ""
     command: list[str] = field(default_factory=list)
     env: dict[str, str] = field(default_factory=dict)
+    rung: int = 0
+    starts: int = 0
+    reports: dict[int, RungReport] = field(default_factory=dict)
 
     def apply(self, event: Event) -> None:
         """Apply one event."""
         if event.corrects:
             self._add_cost(event)
             return
+        if event.passes:
+            self._add_report(event)
+            return
         self.status = event.status
         self.reason = event.reason
         if event.status == "running":
             self.attempts += 1
+            self.starts = self.starts + 1 if event.rung == self.rung else 1
+            self.rung = event.rung
             self.started_ns = event.t_ns
             self.finished_ns = self.returncode = None
             self.ticket, self.hold = event.ticket, event.hold
@@ -99,6 +140,13 @@ class RunState:
         self.returncode = event.returncode
         self.elapsed_ns += event.elapsed_ns
         self._add_cost(event)
+        if event.reports:
+            self._add_report(event)
+
+    def _add_report(self, event: Event) -> None:
+        self.reports[event.rung] = RungReport(
+            metric=event.metric, saved=event.saved, t_ns=event.t_ns, cost_micros=self.cost_micros
+        )
 
     def _add_cost(self, event: Event) -> None:
         if event.logged_micros is not None:
@@ -144,9 +192,10 @@ def judge(ended: Ended, stopped: RunVerdict | None, logged_end: str | None) -> R
         return RunVerdict("error", ended.reason)
     if ended.how == "preempted":
         return RunVerdict("preempted", ended.reason or TAKEN_BACK)
-    left_early = logged_end == "preempted" or (ended.asked and logged_end != "completed")
+    done = logged_end in ("completed", "paused")
+    left_early = logged_end == "preempted" or (ended.asked and not done)
     if ended.returncode == 0 and not left_early:
-        return RunVerdict("completed")
+        return RunVerdict("paused" if logged_end == "paused" else "completed")
     if stopped is not None:
         return stopped
     if logged_end == "preempted" and not ended.asked:

@@ -22,8 +22,11 @@ from outlay.record import facts
 from outlay.record.redaction import Redactor, recorded
 from outlay.sweep.errors import InvalidGrid, NotASweep, SweepInUse
 from outlay.sweep.plan.launch import LOG_NAME, overrides_of
-from outlay.sweep.plan.plan import PlannedRun, SweepPlan
+from outlay.sweep.plan.plan import PlannedRun, SweepPlan, at_rung
+from outlay.sweep.search.halving import awaits_decision
+from outlay.sweep.search.space import Point
 from outlay.sweep.state.manifest import NAME, ManifestRun, SweepManifest, instant_text
+from outlay.sweep.state.outcomes import RunState
 from outlay.units import Money, Unit
 from outlay.units.money import GPU_TIME
 
@@ -139,6 +142,7 @@ def match_plan(
     Returns the plan with the manifest's ids, a free id for each new run; and a warning for each
     run that is no longer in the grid.
     """
+    _check_rungs(plan, manifest)
     ids = {known.fingerprint: name for name, known in manifest.runs.items()}
     taken = set(manifest.runs)
     runs = []
@@ -146,7 +150,7 @@ def match_plan(
         free = run.id if run.id not in taken else f"{run.id}-{run.fingerprint[:6]}"
         name = ids.pop(run.fingerprint, free)
         taken.add(name)
-        runs.append(replace(run, id=name))
+        runs.append(_resumed(replace(run, id=name), manifest.state(name)))
     matched = replace(plan, runs=tuple(runs))
     manifest.runs = {**manifest.runs, **_manifest_runs(matched, manifest.root, environ)}
     manifest.about.pop("book", None)
@@ -165,12 +169,30 @@ def match_plan(
     return matched, findings
 
 
+def _resumed(run: PlannedRun, state: RunState) -> PlannedRun:
+    """Return a run at the rung at which it was started last."""
+    spent = None
+    if state.cost_micros is not None:
+        spent = Money(state.cost_micros, state.currency)
+    return at_rung(run, state.rung, spent)
+
+
 def unfinished_runs(
     plan: SweepPlan, manifest: SweepManifest, *, retry_failed: bool
 ) -> list[PlannedRun]:
-    """Return the runs to start: neither completed nor, unless ``retry_failed``, failed."""
-    statuses = (*RESUMED, "error") if retry_failed else RESUMED
-    return [run for run in plan.runs if manifest.state(run.id).status in statuses]
+    """Return the runs to start: neither completed nor, unless ``retry_failed``, failed.
+
+    Runs that wait at a rung are left to their search.
+    """
+    found = []
+    for run in plan.runs:
+        state = manifest.state(run.id)
+        failed = state.status == "error" and (
+            retry_failed or (run.rungs and state.starts <= run.entry.retries)
+        )
+        if failed or (state.status in RESUMED and not awaits_decision(state)):
+            found.append(run)
+    return found
 
 
 def check_predictable(plan: SweepPlan, *, finished: bool, unit: Unit | None = None) -> None:
@@ -263,6 +285,50 @@ def _book_label(plan: SweepPlan, about: Mapping[str, Any]) -> dict[str, str]:
     return {"label": f"{plan.grid.name}-{secrets.token_hex(4)}"}
 
 
+def _search_fields(run: PlannedRun) -> dict[str, Any]:
+    """Return what a search keeps of a run: its point and its rungs."""
+    halving = run.entry.search.halving
+    found: dict[str, Any] = {"point": dict(run.point)} if run.point else {}
+    if halving is not None:
+        found["resumable"] = halving.resumable
+        found["rungs"] = [
+            {"limits": dict(budget.limits), "predicted_cost": None if cost is None else str(cost)}
+            for budget, cost in zip(halving.rungs, (r.cost for r in run.rungs), strict=True)
+        ]
+    return found
+
+
+def add_runs(manifest: SweepManifest, plan: SweepPlan, environ: Mapping[str, str]) -> None:
+    """Write runs into the manifest that a search has chosen, before any starts."""
+    manifest.runs = {**manifest.runs, **_manifest_runs(plan, manifest.root, environ)}
+    manifest.write()
+
+
+def suggested_points(manifest: SweepManifest) -> dict[str, list[Point]]:
+    """Return the points that a sweep's search has chosen, by entry, in their order."""
+    found: dict[str, list[Point]] = {}
+    for run in manifest.runs.values():
+        points = found.setdefault(run.group or "", [])
+        if run.point is not None and run.point not in points[-1:]:
+            points.append(run.point)
+    return found
+
+
+def _check_rungs(plan: SweepPlan, manifest: SweepManifest) -> None:
+    """Check that the rungs of runs that were started are as they were."""
+    before = {run.fingerprint: run for run in manifest.runs.values()}
+    for run in plan.runs:
+        known = before.get(run.fingerprint)
+        if known is None or not manifest.state(known.id).attempts:
+            continue
+        now = ManifestRun.of({"id": run.id, **_search_fields(run)})
+        if known.limits_by_rung != now.limits_by_rung:
+            message = f"{known.id} was started with other rungs; keep `halving`, or start anew"
+            raise InvalidGrid(
+                [Finding(source=plan.grid.source, line=run.entry.line, message=message)]
+            )
+
+
 def _manifest_runs(
     plan: SweepPlan, root: Path, environ: Mapping[str, str]
 ) -> dict[str, ManifestRun]:
@@ -271,7 +337,8 @@ def _manifest_runs(
 
 
 def _document(run: PlannedRun, directory: str, redact: Redactor) -> dict[str, Any]:
-    entry, budget = run.entry, run.entry.budget
+    halving = run.entry.search.halving
+    entry, budget = run.entry, run.entry.budget if halving is None else halving.rungs[-1]
     by_overrides = entry.arguments == "overrides"
     overrides = overrides_of(run, directory) if by_overrides else run.overrides
     return {
@@ -297,6 +364,7 @@ def _document(run: PlannedRun, directory: str, redact: Redactor) -> dict[str, An
         },
         "command": [],
         "budget": None if budget is None else {"mode": budget.mode, "limits": dict(budget.limits)},
+        **_search_fields(run),
         "price": None if entry.price is None else str(entry.price.stated),
         "price_from": None if entry.price is None else entry.price.origin,
         "price_kind": None if entry.price is None else entry.price.kind,

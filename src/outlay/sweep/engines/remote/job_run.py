@@ -279,7 +279,7 @@ class JobRun:
         if not self.signals or self.allocation.rank:
             return False
         # The program may have completed its work in spite of the signal.
-        if code == 0 and logged_end(Path(self.spec.directory)) == "completed":
+        if code == 0 and logged_end(Path(self.spec.directory)) in ("completed", "paused"):
             return False
         return self.allocation.is_running()
 
