@@ -138,7 +138,7 @@ class PlannedRun:
         env: The variables that the grid sets.
         metadata: The grid's metadata, with budget and target.
         point: Where it is in the space of its search; empty for a grid.
-        rungs: The prediction up to each rung, from its first start; empty without halving.
+        rungs: The prediction for each rung alone; empty without halving.
         rung: The one that it is started at, from 0.
     """
 
@@ -259,9 +259,9 @@ class SweepPlan:
 
 
 def predicted_rungs(entry: GridEntry, gpus: Fraction, start_up_ns: int) -> tuple[Prediction, ...]:
-    """Return the prediction for a run up to each of its rungs, from its first start.
+    """Return the prediction for each rung alone: what its budget adds, and a start-up.
 
-    It starts anew at each rung, so that its start-up counts as often.
+    A run that is not paused starts up once, which is part of its first rung.
     """
     halving = entry.search.halving
     if halving is None:
@@ -270,9 +270,9 @@ def predicted_rungs(entry: GridEntry, gpus: Fraction, start_up_ns: int) -> tuple
         predict(
             replace(entry, budget=budget),
             gpus,
-            start_up_ns * (rung + 1 if halving.resumable else 1),
+            start_up_ns if rung == 0 or halving.resumable else 0,
         )
-        for rung, budget in enumerate(halving.rungs)
+        for rung, budget in enumerate(halving.increments)
     )
 
 
@@ -283,26 +283,33 @@ def at_rung(run: PlannedRun, rung: int, spent: Money | None = None) -> PlannedRu
         return run
     entry = replace(run.entry, budget=halving.budget_at(rung))
     if not halving.resumable:
-        return replace(run, entry=entry, prediction=run.rungs[-1])
+        return replace(run, entry=entry, prediction=predict_whole(run))
     return replace(run, entry=entry, rung=rung, prediction=_rest(run, rung, spent))
 
 
+def predict_whole(run: PlannedRun) -> Prediction:
+    """Return the prediction for all rungs in one attempt."""
+    costs, times = [one.cost for one in run.rungs], [one.ns for one in run.rungs]
+    known = [ns for ns in times if ns is not None]
+    ns = sum(known) if len(known) == len(times) else None
+    timeout = run.entry.timeout
+    if timeout is not None and (ns is None or timeout.ns < ns):
+        return replace(run.rungs[0], ns=timeout.ns, cost=_cost(run.rate, timeout.ns))
+    return Prediction(ns=ns, cost=total_of(costs), basis=run.rungs[-1].basis)
+
+
 def _rest(run: PlannedRun, rung: int, spent: Money | None) -> Prediction:
-    """Return the prediction for one rung: what is left of its budget, and a start-up."""
-    whole = run.rungs[rung]
-    if rung == 0:
-        return whole
-    below = run.rungs[rung - 1]
-    ns = None if whole.ns is None or below.ns is None else whole.ns - below.ns
-    cost = None if whole.cost is None or below.cost is None else whole.cost - below.cost
-    if whole.basis != "its cost budget":
-        return replace(whole, ns=ns, cost=cost)
-    if whole.cost is not None and spent is not None and spent.currency == whole.cost.currency:
-        left = whole.cost.unit.money(whole.cost.micros - spent.micros)
-        cost = left if left.micros > 0 else cost
-    if run.rate is not None and cost is not None:
-        ns = Terms(rate=run.rate).paid_ns(cost)
-    return replace(whole, ns=ns, cost=cost)
+    """Return the prediction for a rung of a run that has spent so much below."""
+    prediction, halving = run.rungs[rung], run.entry.search.halving
+    assert halving is not None
+    whole = _stated_cost(halving.rungs[rung])
+    if spent is None or whole is None or prediction.basis != "its cost budget":
+        return prediction
+    left = whole.micros - spent.micros
+    if spent.currency != whole.currency or left <= 0 or run.rate is None:
+        return prediction
+    cost = whole.unit.money(left)
+    return replace(prediction, cost=cost, ns=Terms(rate=run.rate).paid_ns(cost))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -341,9 +348,9 @@ def _entry_totals(plan: SweepPlan, entry: GridEntry) -> Iterator[RungTotal]:
     if halving is not None:
         sizes = [size * seeds for size in halving.sizes(sizes[0] // seeds)]
     for rung, size in enumerate(sizes):
-        each = [at_rung(run, rung).prediction for run in runs]
-        if halving is not None and not halving.resumable:
-            each = [_rest(run, rung, None) for run in runs]
+        each = [run.prediction for run in runs]
+        if halving is not None:
+            each = [run.rungs[rung] for run in runs]
         yield _total(entry.name, rung, size, each)
 
 

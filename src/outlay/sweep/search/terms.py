@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from outlay.budget.limits import dimension_for, dimension_of
 from outlay.budget.terms import Budget
@@ -37,6 +36,18 @@ class Halving:
     factor: int
     resumable: bool = True
     repeat: bool = False
+
+    @property
+    def increments(self) -> tuple[Budget, ...]:
+        """What each rung adds to the one before."""
+        first = self.rungs[0]
+        dimension = dimension_of(first.own_key)
+        assert dimension is not None
+        amounts = [dimension.read(rung.limits[dimension.key]) for rung in self.rungs]
+        return tuple(
+            replace(rung, limits={dimension.key: dimension.number(amount - below)})
+            for rung, amount, below in zip(self.rungs, amounts, (0, *amounts), strict=False)
+        )
 
     def budget_at(self, rung: int) -> Budget:
         """Return the budget of an attempt at a rung."""
@@ -181,23 +192,3 @@ def rungs_between(first: Budget, last: Budget, factor: int) -> tuple[Budget, ...
         expected = f"first times a power of factor {factor}, such as {' or '.join(near[-2:])}"
         raise InvalidValue("last", dimension.text(most), expected)
     return tuple(Budget.of(first.mode, {key: dimension.number(one)}) for one in amounts)
-
-
-def recorded(search: Search, rung_costs: tuple[str | None, ...]) -> dict[str, Any]:
-    """Return what the manifest keeps of a run's rungs."""
-    halving = search.halving
-    if halving is None:
-        return {}
-    return {
-        "rungs": [
-            {"limits": dict(budget.limits), "predicted_cost": cost}
-            for budget, cost in zip(halving.rungs, rung_costs, strict=True)
-        ],
-        "resumable": halving.resumable,
-    }
-
-
-def limits_of(rungs: list[Mapping[str, Any]], rung: int) -> Mapping[str, Any]:
-    """Return the limits of a rung as the manifest keeps it."""
-    limits: Mapping[str, Any] = rungs[rung]["limits"]
-    return limits

@@ -100,7 +100,8 @@ class ManifestRun(msgspec.Struct, frozen=True, kw_only=True):
         charged_gpus: GPUs that are paid for.
         predicted_cost: As text.
         point: Where it is in the space of its search; None for a grid.
-        rungs: The ``limits`` and the ``predicted_cost`` up to each rung; empty without halving.
+        rungs: The ``limits`` up to each rung, and the ``predicted_cost`` of the rung alone; empty
+            without halving.
         resumable: Whether it is paused at a rung.
     """
 
@@ -168,10 +169,12 @@ class ManifestRun(msgspec.Struct, frozen=True, kw_only=True):
 
     def planned_cost(self, state: RunState) -> Money | None:
         """Return its predicted cost, up to the rung that it was last started at."""
-        text = self.predicted_cost
+        texts = [self.predicted_cost]
         if self.rungs:
-            text = self.rungs[state.rung if self.resumable else -1].get("predicted_cost")
-        return Money.parse(text, name="predicted_cost") if text else None
+            reached = self.rungs[: state.rung + 1] if self.resumable else self.rungs
+            texts = [rung.get("predicted_cost") for rung in reached]
+        costs = [Money.parse(text, name="predicted_cost") for text in texts if text]
+        return sum(costs[1:], start=costs[0]) if len(costs) == len(texts) else None
 
     def kind_of_cost(self, state: RunState) -> Kind:
         """Return the kind of its cost: as its log states, else as its price does."""
