@@ -30,9 +30,12 @@ class Sweep:
         (self.root / name).mkdir(parents=True)
         document = {"name": "demo", "runs": self.runs}
         (self.root / "sweep_manifest.json").write_text(json.dumps(document))
+        self.write_journal()
+        return self.root / name
+
+    def write_journal(self) -> None:
         lines = [json.dumps(event) + "\n" for event in self.events]
         (self.root / JOURNAL).write_text("".join(lines))
-        return self.root / name
 
     def summary(self, **options: Any) -> Aggregate:
         return aggregate(self.root, NOW_NS, **options)

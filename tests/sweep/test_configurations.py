@@ -188,6 +188,13 @@ def test_the_verdict_states_its_certainty(second: tuple[float, ...], doubt: str)
     assert doubt in verdict(labelled(rows))
 
 
+def test_more_seeds_have_a_price() -> None:
+    values = {1: (0.90, 0.91), 2: (0.4, 0.6)}
+    rows = [sweep_row(lr, value, lr * 10**6) for lr, of_lr in values.items() for value in of_lr]
+    price = "for about 3.00 USD (1 x 2 configurations x 1.50 USD a run)."
+    assert verdict(labelled(rows)).endswith(f"more seed of each would separate them, {price}")
+
+
 # -- the law ---------------------------------------------------------------------------------
 
 

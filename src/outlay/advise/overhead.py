@@ -244,7 +244,7 @@ def recommend_badput(
     remedies = {
         phase: _remedy(phase, costs)
         for phase, cost in costs.items()
-        if phase not in (ph.STEP, ph.OTHER, *without) and cost >= _LEAST_PHASE * total
+        if phase not in (ph.STEP, ph.PAUSED, ph.OTHER, *without) and cost >= _LEAST_PHASE * total
     }
     recoverable = {phase: costs[phase] * remedy.usual for phase, remedy in remedies.items()}
     worst = max(recoverable, key=lambda phase: recoverable[phase], default=None)

@@ -238,7 +238,7 @@ def _sweep_report(path: Path, output: Path | None, forms: Sequence[Form]) -> _Re
         files=files,
         document={
             "title": account.summary.name, "verdict": account.verdict,
-            "runs": account.summary.cells, "findings": findings,
+            "runs": account.summary.cells, "search": account.summary.search, "findings": findings,
         },
         findings=findings,
     )  # fmt: skip

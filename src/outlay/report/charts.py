@@ -29,6 +29,7 @@ _PHASES: Final = {
     ph.STALL: "#d55e00",
     ph.WASTED_PROGRESS: "#cc6677",
     ph.RECOVERY: "#882255",
+    ph.PAUSED: "#bbbbbb",
     ph.OTHER: "#999999",
 }
 _CUSTOM: Final = "#44aa99"

@@ -126,9 +126,11 @@ def setup_of(run_dir: Path) -> RunSetup:
         return RunSetup()
     for name, run in manifest.runs.items():
         if run.run_dir == run_dir.absolute().name:
+            state = manifest.state(name)
             return RunSetup(
-                command=manifest.state(name).command or run.command,
+                command=state.command or run.command,
                 configuration=run.params, sweep=str(manifest.about["name"]),
+                in_sweep=": ".join(filter(None, (state.status, state.reason))),
             )  # fmt: skip
     return RunSetup()
 

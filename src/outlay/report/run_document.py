@@ -47,8 +47,8 @@ def verdict(run: RunReading) -> str:
 
 
 def _loss(summary: GoodputSummary) -> str:
-    """Return the costliest phase besides productive steps."""
-    losses = [row for row in summary.phases if row.phase != ph.STEP]
+    """Return the costliest phase besides productive steps; while paused, a run holds nothing."""
+    losses = [row for row in summary.phases if row.phase not in (ph.STEP, ph.PAUSED)]
     if not losses:
         return "Nothing was lost."
     worst = max(losses, key=_worth)
@@ -71,6 +71,8 @@ def _end(run: RunReading) -> str:
         return ""
     if end is None:
         return " It stopped without recording an end (killed or crashed)."
+    if end.status == "paused":
+        return " It paused at the end of its budget, and can continue."
     how = "failed" if end.status == "failed" else f"was {end.status}"
     return f" It {how}: {end.reason}." if end.reason else f" It {how}."
 
@@ -98,12 +100,14 @@ class RunSetup:
     """How a run was started, from sources other than its log.
 
     Attributes:
+        in_sweep: Its status there, and the reason for it.
         hide: Removes names of people from a text.
     """
 
     command: Sequence[str] = ()
     configuration: Mapping[str, object] = field(default_factory=dict)
     sweep: str = ""
+    in_sweep: str = ""
     hide: Callable[[str], str] = str
 
 
@@ -207,7 +211,8 @@ def _setup(run: RunReading, setup: RunSetup) -> Iterator[Block]:
     command = shlex.join(setup.command or run.command)
     stated = {
         "run": run.run_id, "model": run.view.identity.model, "sweep": setup.sweep,
-        "command": command, "commit": header.git_commit, "host": header.host, "user": header.user,
+        "in its sweep": setup.in_sweep, "command": command,
+        "commit": header.git_commit, "host": header.host, "user": header.user,
         "GPU": f"{run.figures.gpus} x {header.gpu}" if header.gpu else "",
         "Slurm job": header.slurm_job, "partition": header.slurm_partition,
         "machine": header.instance_id, "directory": str(run.view.dir or ""),

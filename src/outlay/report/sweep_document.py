@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from outlay.clock import utc_text
 from outlay.cost.compare import non_dominated
 from outlay.escaping import latex_text
 from outlay.goodput.phases import added
@@ -34,6 +35,7 @@ from outlay.sweep.aggregate.comparison import (
 )
 from outlay.sweep.aggregate.rows import Cells, SweepRow, in_time, unit_of
 from outlay.sweep.grid.parsing import Target
+from outlay.sweep.search.results import rung_cells, search_results, search_sentences
 from outlay.sweep.state.outcomes import Event
 from outlay.units import Money
 from outlay.units.shown import amount_text, money_of, money_text
@@ -247,11 +249,14 @@ def _attempts(events: Iterable[Event]) -> Iterator[ChartStretch]:
     """Yield the attempts that have ended, in seconds."""
     begun: dict[str, int] = {}
     for event in events:
+        if event.passes or event.corrects:
+            continue
         if event.status == "running":
             begun[event.run] = event.t_ns
         elif event.run in begun:
             start_ns = begun.pop(event.run)
-            mark = "" if event.status == "completed" else f"{event.status}: {event.reason}"
+            is_good = event.status in ("completed", "paused")
+            mark = "" if is_good else f"{event.status}: {event.reason}"
             yield ChartStretch(row=event.run, start=start_ns / 1e9, end=event.t_ns / 1e9, mark=mark)
 
 
@@ -277,14 +282,51 @@ def sweep_document(
         sections=sections(
             [
                 ("Configurations", ranking(rows)),
+                ("Rungs", _rungs(rows)),
+                ("Pruned", _pruned(rows, link)),
                 *((chart.title, [ChartBlock(chart)]) for chart in drawn),
                 ("How equal the budgets were", _fairness(rows)),
                 ("Runs", _runs(rows, link)),
                 ("How the figures are known", _ground(rows, head)),
             ],
-            whole=("Runs", "How the figures are known"),
+            whole=("Rungs", "Pruned", "Runs", "How the figures are known"),
         ),
     )
+
+
+def _rungs(rows: Sequence[SweepRow]) -> Iterator[Block]:
+    """Yield the rungs of a search: who went on, at what cost."""
+    found = search_results((row.run, row.state) for row in rows)
+    if found is None:
+        return
+    headings, cells = rung_cells(found)
+    labels = {row.run.id: row.label for row in rows}
+    best = [labels.get(row.best_run or "", "") for row in found.rungs]
+    yield Table(
+        (*headings, "of"), [[*each, label] for each, label in zip(cells, best, strict=True)]
+    )
+    yield NoteBlock(" ".join(search_sentences(found)))
+    estimated = any(row.is_estimated for row in found.rungs)
+    yield NoteBlock(_RUNGS + (_DIVIDED if estimated else ""))
+
+
+def _pruned(rows: Sequence[SweepRow], link: Link) -> Iterator[Block]:
+    """Yield the runs that did not go on: at which rung, when and why."""
+    found = search_results((row.run, row.state) for row in rows)
+    if found is None or not found.pruned:
+        return
+    labels = {row.run.id: row.label for row in rows}
+    cells = [
+        (
+            Cell(text=one.run, value=one.run, href=link(one.run)), labels[one.run], one.rung,
+            one.metric, one.cost, "" if one.t_ns is None else utc_text(one.t_ns), one.why,
+        )
+        for one in found.pruned[:_MOST_RANKED]
+    ]  # fmt: skip
+    yield Table(("run", "configuration", "rung", _metric(rows), "cost", "when", "why"), cells)
+    if len(found.pruned) > _MOST_RANKED:
+        more = f"The first {_MOST_RANKED} of {len(found.pruned):,} are shown; "
+        yield NoteBlock(f"{more}all of them are among the runs.")
 
 
 def ranking(rows: Sequence[SweepRow]) -> Iterator[Block]:
@@ -383,6 +425,15 @@ _AMOUNTS: Final = (
 )
 _HEAD: Final = (
     "Head of the spend log: {}. `outlay guard verify --expect` finds lines removed since."
+)
+_RUNGS: Final = (
+    "Cost: of the attempts at each rung, their start-ups included. Best: the best mean over seeds "
+    "at that rung's budget. Values of different rungs are not comparable: a pruned run is "
+    "censored, and is compared with nothing beyond its rung."
+)
+_DIVIDED: Final = (
+    " Estimated: the cost of a run that does not pause is divided by the time at which it passed "
+    "its rungs."
 )
 _INTERVAL: Final = "Mean of the last value ± half of its 95 % interval over seeds."
 

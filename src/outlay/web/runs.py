@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import Final, get_args
 
 import msgspec
 
 from outlay.clock import parse_moment
 from outlay.errors import InvalidValue, OutlayError
 from outlay.escaping import html_text
+from outlay.ledger import EndStatus
 from outlay.report import html
 from outlay.report.compared_runs import compare_document, figure_cell
 from outlay.report.document import Document, sections_html
@@ -39,7 +40,7 @@ COLUMNS: Final = {each.name: each for each in FIGURES if each.name not in _ALWAY
 _USUAL: Final = ("model", "user", "steps", "goodput", "metric_value", "cost", "last_seen")
 _SORT: Final = {"cost": "cost_micros", "started": "started_ns", "last_seen": "last_seen_ns"}
 """The columns of the store by which figures of other names are sorted."""
-_STATUSES: Final = ("running", "completed", "failed", "preempted", "cancelled", "dead")
+_STATUSES: Final = ("running", *get_args(EndStatus), "dead")
 
 
 def wanted_by(ask: PageQuery, books: BookReader) -> RunFilter:
@@ -313,7 +314,10 @@ def sweeps_page(ask: PageQuery, books: BookReader) -> Page:
         parts = [html.section("Sweeps", html.empty(said, "outlay sweep run grid.yaml"))]
         return Page(title="Sweeps", tab="Sweeps", parts=parts, document=[])
     rows = [_row(name, root, manifest, books) for name, root, manifest in found]
-    headings = ("sweep", "runs", "completed", "running", "planned", "spent", "ceiling", "directory")
+    headings = (
+        "sweep", "runs", "completed", "running", "paused", "pruned", "planned", "spent", "ceiling",
+        "directory",
+    )  # fmt: skip
     documents = [_sweep_about(name, root, manifest, books) for name, root, manifest in found]
     return Page(
         title="Sweeps", tab="Sweeps", columns=list(documents[0]), rows=documents,
@@ -332,13 +336,13 @@ def _read(root: Path) -> SweepManifest | None:
 def _row(name: str, root: Path, manifest: SweepManifest | None, books: BookReader) -> list[object]:
     place = books.people.text(str(root))
     if manifest is None:
-        return [Cell(text=root.name, href=f"/sweep/{name}"), *[None] * 6, place]
+        return [Cell(text=root.name, href=f"/sweep/{name}"), *[None] * 8, place]
     by_status = counts(manifest)
     title = str(manifest.about.get("name") or root.name)
     return [
-        Cell(text=title, href=f"/sweep/{name}"), len(manifest.runs), by_status.get("completed", 0),
-        by_status.get("running", 0), _sum(planned(manifest)), _sum(captured(manifest)),
-        ceiling_text(manifest), place,
+        Cell(text=title, href=f"/sweep/{name}"), len(manifest.runs),
+        *(by_status.get(status, 0) for status in ("completed", "running", "paused", "pruned")),
+        _sum(planned(manifest)), _sum(captured(manifest)), ceiling_text(manifest), place,
     ]  # fmt: skip
 
 
@@ -381,7 +385,10 @@ def sweep_page(ask: PageQuery, books: BookReader) -> Page:
         parts=[_progress(root), *sections_html(document.sections)],
         crumbs='<p class="crumbs"><a href="/sweeps">Sweeps</a></p>',
         columns=columns_of(summary.rows), rows=summary.cells,
-        document={"name": summary.name, "verdict": document.verdict, "runs": summary.cells},
+        document={
+            "name": summary.name, "verdict": document.verdict, "runs": summary.cells,
+            "search": summary.search,
+        },
     )  # fmt: skip
 
 

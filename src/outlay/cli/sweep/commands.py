@@ -21,6 +21,8 @@ from outlay.cli.output import (
     shown_path,
 )
 from outlay.cli.sweep.live import (
+    rung_table,
+    search_of,
     show_while,
     status_document,
     status_line,
@@ -48,6 +50,7 @@ from outlay.sweep.run.devices import find_devices
 from outlay.sweep.run.harness import SweepOptions
 from outlay.sweep.run.sweep_guard import book_room, head_of, predicted_in, shown_book
 from outlay.sweep.run.sweeps import Result, cancel, resume, start
+from outlay.sweep.search.results import search_sentences
 from outlay.sweep.state.manifest import read_manifest
 from outlay.sweep.state.setup import holder_of
 from outlay.units.quantity import duration_text
@@ -244,6 +247,11 @@ def show_status(directory: SweepDir, as_json: AsJson = False) -> None:
     print_findings(looked.findings)
     running = f"run by {holder}" if holder else "not running"
     console.print()
+    if (found := search_of(manifest)) is not None:
+        console.print(rung_table(found))
+        console.print()
+        for sentence in search_sentences(found):
+            print_sentence(sentence)
     print_sentence(f"{status_line(manifest, now_ns, standings)}; {running}")
     print_head(head_of(directory))
 
@@ -315,7 +323,7 @@ def show_sweep_report(
     if as_json:
         about = {
             "verdict": account.verdict, "pictures": files.pictures, "runs": account.summary.cells,
-            "head": account.summary.head, "findings": findings,
+            "search": account.summary.search, "head": account.summary.head, "findings": findings,
         }  # fmt: skip
         print_json(files.written | about)
         return
@@ -350,6 +358,10 @@ def _conclude(result: Result, *, as_json: bool) -> None:
         print_findings(result.findings)
         print_sentence(status_line(result.manifest, SYSTEM.wall_ns()))
         print_head(head_of(result.root))
+        if paused := result.of_status("paused"):
+            continued = f"outlay sweep resume {shown_path(result.root)}"
+            wait = "wait" if len(paused) > 1 else "waits"
+            print_sentence(f"{counted(len(paused), 'run')} {wait} at a rung: {continued}")
         command = "status" if result.of_status("running") else "report"
         print_sentence(f"Show it with: outlay sweep {command} {shown_path(result.root)}")
     if result.cancelled:

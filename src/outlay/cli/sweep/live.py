@@ -25,6 +25,13 @@ from outlay.sweep.engines.base import TaskStanding, is_scheduled, jobs_in, ran_n
 from outlay.sweep.run.detached import Detached
 from outlay.sweep.run.harness import Harness
 from outlay.sweep.run.sweep_guard import head_of, shown_book
+from outlay.sweep.search.results import (
+    SearchResults,
+    reached_rung,
+    rung_cells,
+    rung_text,
+    search_results,
+)
 from outlay.sweep.state.manifest import ManifestRun, SweepManifest, captured, planned
 from outlay.sweep.state.outcomes import RunState
 from outlay.units import Money
@@ -89,14 +96,19 @@ class _StatusLines:
             self._seen = {
                 run: (state.status, state.attempts)
                 for run, state in earlier
-                if state.status == "completed"
+                if state.status in ("completed", "pruned")
             }
         for run, state in harness.manifest.states.items():
             now = (state.status, state.attempts)
             if state.status != "pending" and self._seen.get(run) != now:
                 self._seen[run] = now
-                tail = f": {state.reason}" if state.reason else ""
-                print_sentence(f"{run} {state.status}{tail}")
+                why = _reason(harness.manifest.runs[run], state)
+                print_sentence(f"{run} {state.status}{f': {why}' if why else ''}")
+
+
+def _reason(run: ManifestRun, state: RunState) -> str:
+    """Return why a run has its status; the rung of one that runs or waits there."""
+    return state.reason or (rung_text(run, state) if state.status in ("running", "paused") else "")
 
 
 TaskStandings = Mapping[str, TaskStanding]
@@ -118,6 +130,7 @@ def status_document(looked: Detached, now_ns: int, harness: int | None) -> dict[
         "showback_running": _of_kind("showback", running),
         "head": head_of(manifest.root),
         "runs": [_run_document(looked, run, jobs, now_ns) for run in manifest.runs],
+        "search": search_of(manifest),
         "findings": looked.findings,
     }
 
@@ -152,13 +165,18 @@ def _run_document(
         "elapsed_s": (state.elapsed_ns + current_ns) / 1e9,
         "queue_s": None if waited is None else waited.queue_ns / 1e9,
         "scheduling_goodput": None if waited is None else waited.goodput,
-        "planned": static.predicted_cost,
+        "planned": _text(static.planned_cost(state)),
         "cost": cost,
         "cost_kind": None if cost is None else cost.kind,
         "running": _current_cost(static, current_ns) if state.status == "running" else None,
         "charged": charged_of(manifest, run),
         "reason": stands.text or state.reason,
+        **({"rung": reached_rung(static, state) + 1} if static.rungs and state.attempts else {}),
     }
+
+
+def _text(money: Money | None) -> str | None:
+    return None if money is None else str(money)
 
 
 def _status(manifest: SweepManifest, run: str, standings: TaskStandings) -> str:
@@ -249,8 +267,9 @@ def status_table(
     """
     names = list(manifest.runs)
     if len(names) > _ROWS:
-        last = ("pending", "completed")
-        names.sort(key=lambda run: manifest.state(run).status in last)
+        last = ("paused", "pending", "completed", "pruned")
+        places = {status: place for place, status in enumerate(last, 1)}
+        names.sort(key=lambda run: places.get(manifest.state(run).status, 0))
     looked_up = names[:_ROWS] if with_queue else []
     waits = {run: scheduling(manifest, run, standings, now_ns) for run in looked_up}
     queued = [">queued"] if any(waits.values()) else []
@@ -263,13 +282,31 @@ def status_table(
         table.add_row(
             run, _status(manifest, run, standings), duration_text(elapsed_ns) if elapsed_ns else "",
             *(duration_text(waited.queue_ns) if (waited := waits[run]) else "" for _ in queued),
-            _budget_used(manifest.root / static.run_dir), static.predicted_cost or "",
+            _budget_used(manifest.root / static.run_dir), _text(static.planned_cost(state)) or "",
             _cost(state, static, current_ns),
-            standings.get(run, TaskStanding()).text or state.reason,
+            standings.get(run, TaskStanding()).text or _reason(static, state),
         )  # fmt: skip
     if len(names) > _ROWS:
         table.add_row(f"… {len(names) - _ROWS} more")
     return table
+
+
+def search_of(manifest: SweepManifest) -> SearchResults | None:
+    """Return what the search of a sweep found so far; None if it has no rungs."""
+    return search_results((run, manifest.state(name)) for name, run in manifest.runs.items())
+
+
+def rung_table(found: SearchResults) -> Table:
+    """Return the rungs of a search; empty columns are left out."""
+    headings, rows = rung_cells(found)
+    table = new_table(*(name if name in ("entry", "budget") else f">{name}" for name in headings))
+    for row in rows:
+        table.add_row(*("" if cell is None else _cell_text(cell) for cell in row))
+    return table
+
+
+def _cell_text(cell: object) -> str:
+    return f"{cell:.4g}" if isinstance(cell, float) else str(cell)
 
 
 def _current_ns(manifest: SweepManifest, run: str, now_ns: int) -> int:

@@ -23,6 +23,7 @@ from outlay.runs.reading import RunReading
 from outlay.sweep.aggregate.rows import RunFacts, Seen, SweepRow, in_time, labelled
 from outlay.sweep.errors import IncompleteRuns
 from outlay.sweep.run.sweep_guard import head_of
+from outlay.sweep.search.results import SearchResults, search_results
 from outlay.sweep.state.manifest import ManifestRun, read_manifest
 from outlay.sweep.state.outcomes import RunState
 from outlay.units.quantity import MILLIJOULES_PER_WH
@@ -39,6 +40,11 @@ class Aggregate:
     name: str
     rows: tuple[SweepRow, ...]
     head: str = ""
+
+    @property
+    def search(self) -> SearchResults | None:
+        """What its search found; None if it has no rungs."""
+        return search_results((row.run, row.state) for row in self.rows)
 
     @property
     def cells(self) -> list[dict[str, Any]]:

@@ -11,7 +11,7 @@ from typing import Final
 from outlay.budget.limits import COST, cost_in, currency_in
 from outlay.sweep.aggregate.rows import Cells, SweepRow, unit_of
 from outlay.sweep.grid.parsing import NO_TARGET
-from outlay.units.shown import amount_text
+from outlay.units.shown import amount_text, counted
 
 # Student's t at 97.5 % for 1, 2, 3, ... degrees of freedom; beyond, the last is slightly wide.
 _T: Final = (
@@ -132,10 +132,30 @@ def ranked(rows: Sequence[SweepRow]) -> list[Replicates]:
 
 
 def verdict(rows: Sequence[SweepRow]) -> str:
-    """Return a sentence on which configuration was best, and how certain that is.
+    """Return which configuration was best, and how certain that is.
 
-    Only runs with the first target metric are compared.
+    Only completed runs with the first target metric are compared. Pruned ones are censored: they
+    were ended at smaller budgets.
     """
+    pruned = _pruned(rows)
+    found = _verdict(rows, alone=pruned == 0)
+    if not pruned:
+        return found
+    were = "was" if pruned == 1 else "were"
+    how = "it" if pruned == 1 else "they"
+    return (
+        f"{found} {counted(pruned, 'configuration')} {were} pruned at smaller budgets, and how "
+        f"{how} would have ended is not known."
+    )
+
+
+def _pruned(rows: Sequence[SweepRow]) -> int:
+    """Return the number of configurations of which runs were pruned, and none completed."""
+    pruned = {row.label for row in rows if row.state.status == "pruned"}
+    return len(pruned - {row.label for row in rows if row.completed})
+
+
+def _verdict(rows: Sequence[SweepRow], *, alone: bool) -> str:
     target = next((row.target for row in rows if row.target.metric), NO_TARGET)
     found = replicates([row for row in rows if row.get("accuracy_metric") == target.metric])
     if not target.metric or not found:
@@ -144,6 +164,8 @@ def verdict(rows: Sequence[SweepRow]) -> str:
     money = "" if best.cost is None else f" for {amount_text(best.cost, best.currency or '')} a run"
     sentence = f"Best: {best.label} with {target.metric} {best}{money}"
     if not others:
+        if not alone:
+            return f"{sentence}; no other configuration got that far."
         return f"{sentence}; it is the only configuration."
     second = others[0]
     if second.mean == best.mean:
@@ -173,7 +195,17 @@ def _more(best: Replicates, second: Replicates) -> str:
     if count is None:
         return "Their intervals overlap, and more seeds are unlikely to separate them."
     seeds = "seed" if count == 1 else "seeds"
-    return f"Their intervals overlap: about {count:,} more {seeds} of each would separate them."
+    more = f"about {count:,} more {seeds} of each would separate them"
+    return f"Their intervals overlap: {more}{_price_of(count, best, second)}."
+
+
+def _price_of(count: int, best: Replicates, second: Replicates) -> str:
+    """Return what more seeds of two configurations cost, in words; "" if unknown."""
+    if not best.cost or not second.cost or best.currency != second.currency:
+        return ""
+    total = amount_text(count * (best.cost + second.cost), best.currency or "")
+    each = amount_text((best.cost + second.cost) / 2, best.currency or "")
+    return f", for about {total} ({count:,} x 2 configurations x {each} a run)"
 
 
 def seeds_to_tell(best: Replicates, second: Replicates) -> int | None:

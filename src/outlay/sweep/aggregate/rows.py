@@ -15,9 +15,9 @@ from outlay.account.columns import Work
 from outlay.budget.limits import currency_in, total_key
 from outlay.runs.figures import BY_NAME
 from outlay.store.run_row import RunRow
-from outlay.sweep.grid.parsing import Target, usual_direction
+from outlay.sweep.grid.parsing import Target, target_in
 from outlay.sweep.state.manifest import ManifestRun
-from outlay.sweep.state.outcomes import RunState
+from outlay.sweep.state.outcomes import ON_PURPOSE, RunState
 from outlay.units.quantity import MILLIJOULES_PER_WH
 
 # The figures of one run, from a log or from CSV files; the cache holds them.
@@ -253,7 +253,7 @@ class SweepRow(Cells):
         planned = run.planned_cost(self.state)
         cells: dict[str, Any] = {
             "run_id": run.id,
-            "status": "completed" if self.completed else "error",
+            "status": _shown_status(self.state.status),
             "world_size": run.world_size,
             "accuracy_metric": target.metric or None,
             "target_value": target.value,
@@ -277,10 +277,7 @@ class SweepRow(Cells):
     @property
     def target(self) -> Target:
         """The run's target metric."""
-        about = self.run.metadata
-        metric = str(about.get("target_metric") or "")
-        direction = about.get("target_direction") or usual_direction(metric)
-        return Target(metric=metric, value=about.get("target_value"), direction=direction)
+        return target_in(self.run.metadata)
 
 
 def labelled(rows: Sequence[SweepRow]) -> tuple[SweepRow, ...]:
@@ -289,8 +286,13 @@ def labelled(rows: Sequence[SweepRow]) -> tuple[SweepRow, ...]:
     return tuple(replace(row, label=label) for row, label in zip(rows, labels, strict=True))
 
 
+def _shown_status(status: str) -> str:
+    """Return a status in the summary; what a search ended on purpose is no error."""
+    return status if status in ("completed", *ON_PURPOSE) else "error"
+
+
 def _errors(row: SweepRow) -> Iterable[str]:
-    if not row.completed:
+    if not row.completed and row.state.status not in ON_PURPOSE:
         reason = row.state.reason
         yield f"{row.state.status}: {reason}" if reason else row.state.status
     yield from row.problems

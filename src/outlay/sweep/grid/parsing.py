@@ -360,6 +360,13 @@ def read_target(block: Mapping[str, Any]) -> Target:
     return Target(metric=metric, value=value, direction=stated or usual_direction(metric))
 
 
+def target_in(metadata: Mapping[str, Any]) -> Target:
+    """Return the target metric in the metadata of a planned run."""
+    metric = str(metadata.get("target_metric") or "")
+    direction = metadata.get("target_direction") or usual_direction(metric)
+    return Target(metric=metric, value=metadata.get("target_value"), direction=direction)
+
+
 def usual_direction(metric: str) -> str:
     """Return the usual direction of a metric, by its name."""
     words = metric.lower().replace(".", "_").replace("/", "_").replace("-", "_").split("_")

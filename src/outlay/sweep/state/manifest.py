@@ -103,6 +103,7 @@ class ManifestRun(msgspec.Struct, frozen=True, kw_only=True):
         rungs: The ``limits`` up to each rung, and the ``predicted_cost`` of the rung alone; empty
             without halving.
         resumable: Whether it is paused at a rung.
+        predicted_whole: The cost of all rungs in one attempt, as text.
     """
 
     document: dict[str, Any]
@@ -129,6 +130,7 @@ class ManifestRun(msgspec.Struct, frozen=True, kw_only=True):
     point: dict[str, int | float] | None = None
     rungs: list[dict[str, Any]] = []
     resumable: bool = True
+    predicted_whole: str | None = None
 
     @classmethod
     def of(cls, document: dict[str, Any]) -> ManifestRun:
@@ -175,6 +177,12 @@ class ManifestRun(msgspec.Struct, frozen=True, kw_only=True):
             texts = [rung.get("predicted_cost") for rung in reached]
         costs = [Money.parse(text, name="predicted_cost") for text in texts if text]
         return sum(costs[1:], start=costs[0]) if len(costs) == len(texts) else None
+
+    @property
+    def whole_cost(self) -> Money | None:
+        """Its predicted cost up to the last rung in one attempt."""
+        text = self.predicted_whole if self.rungs else self.predicted_cost
+        return Money.parse(text, name="predicted_whole") if text else None
 
     def kind_of_cost(self, state: RunState) -> Kind:
         """Return the kind of its cost: as its log states, else as its price does."""

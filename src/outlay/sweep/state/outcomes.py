@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 import msgspec
 
@@ -20,6 +20,8 @@ Status = Literal[
     "pruned",
 ]  # fmt: skip
 """``paused``: it ended on purpose at a rung of a search; ``pruned``: it does not go on."""
+ON_PURPOSE: Final = ("paused", "pruned")
+"""The statuses in which a search ended a run; neither is a failure."""
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -22,7 +22,7 @@ from outlay.record import facts
 from outlay.record.redaction import Redactor, recorded
 from outlay.sweep.errors import InvalidGrid, NotASweep, SweepInUse
 from outlay.sweep.plan.launch import LOG_NAME, overrides_of
-from outlay.sweep.plan.plan import PlannedRun, SweepPlan, at_rung
+from outlay.sweep.plan.plan import PlannedRun, SweepPlan, at_rung, predict_whole
 from outlay.sweep.search.halving import awaits_decision
 from outlay.sweep.search.space import Point
 from outlay.sweep.state.manifest import NAME, ManifestRun, SweepManifest, instant_text
@@ -291,6 +291,8 @@ def _search_fields(run: PlannedRun) -> dict[str, Any]:
     found: dict[str, Any] = {"point": dict(run.point)} if run.point else {}
     if halving is not None:
         found["resumable"] = halving.resumable
+        whole = predict_whole(run).cost
+        found["predicted_whole"] = None if whole is None else str(whole)
         found["rungs"] = [
             {"limits": dict(budget.limits), "predicted_cost": None if cost is None else str(cost)}
             for budget, cost in zip(halving.rungs, (r.cost for r in run.rungs), strict=True)
