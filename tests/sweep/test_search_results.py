@@ -59,9 +59,8 @@ def test_each_rung_shows_its_best_configuration(root: Path) -> None:
 
 def test_a_loss_is_best_if_it_is_small(tmp_path: Path) -> None:
     sweep = HalvedSweep(tmp_path)
-    about = {"metadata": {"target_metric": "loss"}}
-    sweep.run(1, (0, "paused", 1, 0.5), **about)
-    sweep.run(2, (0, "paused", 1, 0.7), **about)
+    for number, value in ((1, 0.5), (2, 0.7)):
+        sweep.run(number, (0, "paused", 1, value), metadata={"target_metric": "loss"})
     assert search(tmp_path)["rungs"][0]["best"] == 0.5
 
 

@@ -49,7 +49,7 @@ from outlay.sweep.run.detached import catch_up
 from outlay.sweep.run.devices import find_devices
 from outlay.sweep.run.harness import SweepOptions
 from outlay.sweep.run.sweep_guard import book_room, head_of, predicted_in, shown_book
-from outlay.sweep.run.sweeps import Result, cancel, resume, start
+from outlay.sweep.run.sweeps import Result, cancel, resume, start, stop
 from outlay.sweep.search.results import search_sentences
 from outlay.sweep.state.manifest import read_manifest
 from outlay.sweep.state.setup import holder_of
@@ -209,6 +209,9 @@ def show_resume(
     retry_failed: Annotated[
         bool, typer.Option("--retry-failed", help="Also rerun failed runs.")
     ] = False,
+    retry_stopped: Annotated[
+        bool, typer.Option("--retry-stopped", help="Also rerun what `sweep stop` stopped.")
+    ] = False,
     grid: Annotated[Path | None, typer.Option(metavar="FILE", help="The grid, if moved.")] = None,
     yes: Yes = False,
     enable_sweeps: EnableSweeps = False,
@@ -217,7 +220,7 @@ def show_resume(
     gpus: Gpus = None,
     as_json: AsJson = False,
 ) -> None:
-    """Resume a sweep: run everything that has not completed.
+    """Resume a sweep: run everything that is not done, pruned or stopped.
 
     Asks for no confirmation; the flags of ``run`` are accepted.
 
@@ -227,7 +230,9 @@ def show_resume(
     with show_while(quiet=as_json) as watch:
         devices = find_devices(gpus, os.environ)
         how = SweepOptions(jobs=jobs, detach=detach, devices=devices, watch=watch)
-        result = resume(directory, how, grid=grid, retry_failed=retry_failed)
+        result = resume(
+            directory, how, grid=grid, retry_failed=retry_failed, retry_stopped=retry_stopped
+        )
     _conclude(result, as_json=as_json)
 
 
@@ -278,6 +283,28 @@ def show_cancel(
         print_sentence(f"Cancelled {counted(ended.jobs, 'job')} on the cluster; now {line}.")
     else:
         console.print("The sweep is not running; there was nothing to end.")
+
+
+@app.command("stop")
+def show_stop(
+    directory: SweepDir,
+    runs: Annotated[list[str], typer.Argument(metavar="RUN...", help="Runs to stop.")],
+    as_json: AsJson = False,
+) -> None:
+    """Stop single runs for good with SIGTERM; the others go on, and what they cost is recorded.
+
+    A resume does not start them again, unless with --retry-stopped.
+
+    Example: outlay sweep stop runs/demo 003_lr_01
+    """
+    done = stop(directory, runs)
+    if as_json:
+        print_json({"told": done.harness, "runs": done.jobs})
+    elif done.harness is not None:
+        print_sentence(f"Asked process {done.harness} to stop {', '.join(runs)}.")
+    else:
+        line = status_line(read_manifest(directory), SYSTEM.wall_ns())
+        print_sentence(f"Stopped {counted(done.jobs, 'run')}; now {line}.")
 
 
 @app.command("report")
@@ -343,7 +370,8 @@ def _ask(plan: SweepPlan) -> None:
 
 def _conclude(result: Result, *, as_json: bool) -> None:
     """Print the result and exit with its code."""
-    failed = result.of_status("error", "cancelled", "preempted")
+    ended = result.of_status("error", "cancelled", "preempted")
+    failed = [run for run in ended if not result.manifest.state(run).is_stopped]
     skipped = result.of_status("skipped")
     if as_json:
         print_json(

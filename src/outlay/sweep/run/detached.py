@@ -16,6 +16,7 @@ from outlay.sweep.errors import SweepInUse
 from outlay.sweep.plan.launch import LOG_NAME
 from outlay.sweep.run.harness import Harness
 from outlay.sweep.run.settlement import SweepRecorder
+from outlay.sweep.run.stops import STOPPED, forget_stop, is_stoppable
 from outlay.sweep.run.sweep_guard import guard_of
 from outlay.sweep.state.manifest import Journal, SweepManifest, read_manifest
 from outlay.sweep.state.setup import lock_sweep
@@ -84,6 +85,7 @@ class Detached:
         owned: Whether this process holds the lock, and so records the ends that it finds.
         standing: The cluster's status of each run that still runs.
         findings: Why the cluster could not be queried.
+        stopping: The runs that a person asked to stop.
     """
 
     manifest: SweepManifest
@@ -92,6 +94,7 @@ class Detached:
     engines: dict[str, Engine | None] = field(default_factory=dict)
     standing: dict[str, TaskStanding] = field(default_factory=dict)
     findings: list[Finding] = field(default_factory=list)
+    stopping: set[str] = field(default_factory=set)
     _journal: Journal | None = None
 
     def running(self) -> list[str]:
@@ -150,16 +153,38 @@ class Detached:
                     del waiting[run]
         return len(cancelled)
 
+    def stop(self, runs: Iterable[str]) -> int:
+        """Stop runs without a harness; return how many are not started again or were cancelled."""
+        chosen = set(runs)
+        self.poll(run for run in self.running() if run in chosen)
+        self.stopping |= chosen
+        cancelled = self.cancel(chosen)
+        idle = [run for run in self.stopping if is_stoppable(self.manifest.state(run))]
+        for run in idle:
+            recorder = SweepRecorder(self.manifest, self._opened_journal())
+            recorder.record(run, STOPPED.status, reason=STOPPED.reason)
+        for run in self.stopping:
+            if self.manifest.state(run).status != "running":
+                forget_stop(self.manifest.root, run)
+        return cancelled + len(idle)
+
+    def _opened_journal(self) -> Journal:
+        if self._journal is None:
+            self._journal = Journal(self.manifest.root)
+        return self._journal
+
     def _settle(self, run: str, ended: Ended) -> None:
         manifest = self.manifest
-        if self.owned and self._journal is None:
-            self._journal = Journal(manifest.root)
+        if self.owned:
+            self._opened_journal()
         guard = None
         if self.owned and manifest.state(run).hold:
             guard = guard_of(manifest, self.clock)
         recorder = SweepRecorder(manifest, self._journal, guard)
         remote = not self.owned or not is_local(manifest.runs[run].engine)
-        recorder.settle_earlier(run, ended, remote=remote)
+        stopped = STOPPED if run in self.stopping else None
+        verdict = recorder.judge(run, ended, stopped, remote=remote)
+        recorder.settle_again(run, ended, verdict, remote=remote)
 
     def _engine_of(self, run: str) -> Engine | None:
         """Return a run's engine; None, and a finding, where it cannot be loaded here."""

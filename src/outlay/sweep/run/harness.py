@@ -31,6 +31,7 @@ from outlay.sweep.plan.plan import NOTICE_NS, PlannedRun, at_rung
 from outlay.sweep.run.attempt_log import begin_log, supervised
 from outlay.sweep.run.devices import MachineResources, Tasks
 from outlay.sweep.run.settlement import SweepRecorder
+from outlay.sweep.run.stops import STOPPED, forget_stop, is_stoppable, requested_stops
 from outlay.sweep.run.sweep_guard import SweepGuard
 from outlay.sweep.search.study import Study
 from outlay.sweep.state.manifest import Journal, SweepManifest
@@ -194,6 +195,7 @@ class Harness:
     _promoted: set[tuple[str, int]] = field(default_factory=set)
     _reported: bool = True
     _watched_ns: int = 0
+    _stops_ns: int | None = None
 
     def __post_init__(self) -> None:
         if self.tasks.plan.searches:
@@ -235,6 +237,7 @@ class Harness:
 
     def step(self) -> bool:
         """Start what fits and poll once; False when nothing is left to do."""
+        self._stop_as_requested()
         self._decide()
         if not (self._queue or self._is_busy or self._may_suggest()):
             return False
@@ -337,14 +340,41 @@ class Harness:
     def _prune(self, run: str, reason: str) -> None:
         """Record that a run does not go on; one that is running is told to end first."""
         verdict = RunVerdict("pruned", reason)
+        if not self._tell_to_end(run, verdict):
+            self._withdraw(run)
+            with self._stopping_on_failure():
+                self._recorder.record(run, verdict.status, reason=reason)
+
+    def _tell_to_end(self, run: str, verdict: RunVerdict) -> bool:
+        """Tell the running attempt of a run to end; False if there is none."""
         for active in self.active.values():
             if active.run.id == run:
                 active.stop(verdict, self.options.clock.monotonic_ns())
-                return
+                return True
+        return any(attempt.run.id == run for attempt in self._unsettled)
+
+    def _withdraw(self, run: str) -> bool:
+        """Start no attempt of a run; say whether one was about to be."""
+        waiting = [*self._queue, *(one for one, _ in self._deferred)]
         self._queue = deque(queued for queued in self._queue if queued.id != run)
         self._deferred = [(one, why) for one, why in self._deferred if one.id != run]
-        with self._stopping_on_failure():
-            self._recorder.record(run, verdict.status, reason=reason)
+        return any(one.id == run for one in waiting)
+
+    def _stop_as_requested(self) -> None:
+        """Stop the runs that a person asked to stop."""
+        now_ns = self.options.clock.monotonic_ns()
+        if self._stops_ns is not None and now_ns < self._stops_ns + _WATCH_NS:
+            return
+        self._stops_ns, root = now_ns, self.manifest.root
+        for run in requested_stops(root):
+            if self._tell_to_end(run, STOPPED):
+                continue  # Until its end is recorded, the request stays.
+            withdrawn = self._withdraw(run)
+            if run in self.manifest.runs and (withdrawn or is_stoppable(self.manifest.state(run))):
+                with self._stopping_on_failure():
+                    self._recorder.record(run, STOPPED.status, reason=STOPPED.reason)
+                self._reported = True
+            forget_stop(root, run)
 
     def _may_suggest(self) -> bool:
         """Say whether configurations are still to be chosen, and money is not what is missing."""
@@ -523,6 +553,8 @@ class Harness:
         """Queue what may run after an attempt is settled."""
         run = attempt.run
         self._reported = True
+        if attempt.verdict == STOPPED:
+            forget_stop(self.manifest.root, run.id)
         self.ended(self.manifest.root / run.id)
         failed = attempt.verdict.status in ("error", "preempted")
         if failed and self._may_retry(run, port_lost=attempt.port_lost):

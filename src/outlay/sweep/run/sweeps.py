@@ -23,6 +23,7 @@ from outlay.sweep.plan.plan import SweepPlan
 from outlay.sweep.run.detached import detached, settle_earlier, task_of
 from outlay.sweep.run.devices import Tasks, check_fit, inherited_environment
 from outlay.sweep.run.harness import Harness, SweepOptions
+from outlay.sweep.run.stops import is_stoppable, request_stops
 from outlay.sweep.run.sweep_guard import book_room, check_same_log, guard_of
 from outlay.sweep.state.manifest import Journal, SweepManifest, counts, read_manifest
 from outlay.sweep.state.setup import (
@@ -86,7 +87,14 @@ def start(plan: SweepPlan, output_dir: Path | None, options: SweepOptions) -> Re
     return Result(manifest=manifest, cancelled=harness.cancelled)
 
 
-def resume(root: Path, options: SweepOptions, *, grid: Path | None, retry_failed: bool) -> Result:
+def resume(
+    root: Path,
+    options: SweepOptions,
+    *,
+    grid: Path | None,
+    retry_failed: bool,
+    retry_stopped: bool = False,
+) -> Result:
     """Resume a sweep: run what is not done, as the grid now states it.
 
     Raises:
@@ -110,7 +118,11 @@ def resume(root: Path, options: SweepOptions, *, grid: Path | None, retry_failed
         tasks = Tasks(plan, root, Path(manifest.about["work_dir"]), environ)
         with _harness(tasks, manifest, engines, options) as harness:
             findings = settle_earlier(harness)
-            harness.run(unfinished_runs(plan, manifest, retry_failed=retry_failed))
+            harness.run(
+                unfinished_runs(
+                    plan, manifest, retry_failed=retry_failed, retry_stopped=retry_stopped
+                )
+            )
     return Result(manifest=manifest, cancelled=harness.cancelled, findings=removed + findings)
 
 
@@ -134,9 +146,7 @@ def cancel(root: Path, runs: Sequence[str] = ()) -> Cancelled:
         NotCancelled: Some may still run, and cannot be cancelled from here.
     """
     manifest = read_manifest(root)
-    for run in runs:
-        if run not in manifest.runs:
-            raise InvalidValue("RUN", run, choices(manifest.runs))
+    _check_runs(manifest, runs)
     holder = holder_of(root)
     if holder is not None and runs:
         return Cancelled(jobs=_cancel_jobs(root.absolute(), manifest, runs))
@@ -156,12 +166,51 @@ def cancel(root: Path, runs: Sequence[str] = ()) -> Cancelled:
         return Cancelled(jobs=jobs)
 
 
+def _check_runs(manifest: SweepManifest, runs: Sequence[str]) -> None:
+    for run in runs:
+        if run not in manifest.runs:
+            raise InvalidValue("RUN", run, choices(manifest.runs))
+
+
+def stop(root: Path, runs: Sequence[str]) -> Cancelled:
+    """Stop runs of a sweep for good: a resume does not start them again unless asked to.
+
+    The process that runs the sweep finds the request within a second or two; without one, jobs are
+    cancelled here.
+
+    Raises:
+        NotASweep: There is no sweep.
+        InvalidValue: It has no such run, or one that has ended.
+        NotCancelled: Some may still run, and cannot be stopped from here.
+    """
+    manifest = read_manifest(root)
+    _check_runs(manifest, runs)
+    for run in runs:
+        state = manifest.state(run)
+        if state.status != "running" and not is_stoppable(state):
+            raise InvalidValue("RUN", run, f"a run that has not ended; it is {state.status}")
+    request_stops(root, runs)
+    if (holder := holder_of(root)) is not None:
+        return Cancelled(harness=holder.pid, jobs=len(runs))
+    for run in runs:
+        if manifest.state(run).status == "running" and is_local(manifest.runs[run].engine):
+            end_marked(manifest.state(run).ticket)  # The next harness settles it, and stops it.
+    with detached(root) as sweep:
+        if sweep is None:  # A harness has just begun, and finds the request.
+            return Cancelled(jobs=len(runs))
+        stopped = sweep.stop(runs)
+        if sweep.findings:
+            raise NotCancelled(sweep.findings)
+        return Cancelled(jobs=stopped)
+
+
 def _cancel_jobs(root: Path, manifest: SweepManifest, runs: Sequence[str]) -> int:
     """Cancel jobs of a sweep while its harness runs, which finds out from the cluster."""
     running = [run for run in runs if manifest.state(run).status == "running"]
     for run in running:
         if is_local(manifest.runs[run].engine):
-            raise InvalidValue("RUN", run, "a run on a cluster: a local one ends with its sweep")
+            expected = "a run on a cluster; a single local one is ended by: outlay sweep stop"
+            raise InvalidValue("RUN", run, expected)
     engines: dict[str, Engine] = {}
     cancelled = 0
     try:

@@ -137,8 +137,11 @@ def _standing(
     *,
     idle: bool,
 ) -> _Standing:
-    members = [states.get(run, _NOTHING) for run in contest.runs[name]]
-    went_on = any(state.rung > rung for state in members)
+    every = [states.get(run, _NOTHING) for run in contest.runs[name]]
+    went_on = any(state.rung > rung for state in every)
+    members = [state for state in every if not state.is_stopped]
+    if not members and not went_on:
+        return _Standing(name=name, place=place, why_out="a person stopped it")
     reports = [report_at(state, rung) for state in members]
     known = [report for report in reports if report is not None]
     is_open = not idle and any(
@@ -207,5 +210,7 @@ def _prune(
 ) -> None:
     for run in contest.runs[name]:
         state = states.get(run, _NOTHING)
-        if rung in state.reports and state.status not in ("completed", "error", "pruned"):
+        if state.status in ("completed", "error", "pruned") or state.is_stopped:
+            continue
+        if rung in state.reports:
             found.pruned[run] = f"rung {rung + 1} of {len(contest.halving.rungs)}: {why}"

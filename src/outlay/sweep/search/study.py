@@ -98,7 +98,9 @@ class Study:
 
 def _trial(point: Point, states: Sequence[RunState], *, halving: bool) -> Trial:
     """Return a configuration as the sampler sees it: the mean over its seeds at each rung."""
-    ended = all(state.status in ("completed", "error", "pruned") for state in states)
+    ended = all(
+        state.status in ("completed", "error", "pruned") or state.is_stopped for state in states
+    )
     rungs = sorted({rung for state in states for rung in state.reports})
     values = []
     for rung in rungs:

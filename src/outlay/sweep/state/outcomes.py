@@ -22,6 +22,8 @@ Status = Literal[
 """``paused``: it ended on purpose at a rung of a search; ``pruned``: it does not go on."""
 ON_PURPOSE: Final = ("paused", "pruned")
 """The statuses in which a search ended a run; neither is a failure."""
+STOPPED_BY_PERSON: Final = "stopped by a person"
+"""The reason of a cancelled run that is started again only if that is asked for."""
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -118,6 +120,11 @@ class RunState:
     rung: int = 0
     starts: int = 0
     reports: dict[int, RungReport] = field(default_factory=dict)
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether a person stopped this run, rather than the sweep."""
+        return self.status == "cancelled" and self.reason == STOPPED_BY_PERSON
 
     def apply(self, event: Event) -> None:
         """Apply one event."""

@@ -178,15 +178,18 @@ def _resumed(run: PlannedRun, state: RunState) -> PlannedRun:
 
 
 def unfinished_runs(
-    plan: SweepPlan, manifest: SweepManifest, *, retry_failed: bool
+    plan: SweepPlan, manifest: SweepManifest, *, retry_failed: bool, retry_stopped: bool = False
 ) -> list[PlannedRun]:
     """Return the runs to start: neither completed nor, unless ``retry_failed``, failed.
 
-    Runs that wait at a rung are left to their search.
+    Runs that wait at a rung are left to their search; those that a person stopped stay so, unless
+    ``retry_stopped``.
     """
     found = []
     for run in plan.runs:
         state = manifest.state(run.id)
+        if state.is_stopped and not retry_stopped:
+            continue
         failed = state.status == "error" and (
             retry_failed or (run.rungs and state.starts <= run.entry.retries)
         )
