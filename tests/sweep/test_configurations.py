@@ -76,9 +76,9 @@ def test_processes_and_environments_are_not_seeds() -> None:
         {"name": "base", "params": {"lr": 0.1}, "seeds": [1, 2], "env": {"NCCL_ALGO": "Ring"}},
     )
     assert pooled(rows) == {
-        "lr=0.1, world_size=1": 2,
-        "lr=0.1, world_size=2": 2,
-        "lr=0.1": 2,
+        "world_size=1": 2,
+        "world_size=2": 2,
+        "base": 2,
     }
 
 
@@ -112,6 +112,22 @@ def test_retries_and_time_limits_do_not_change_the_configuration() -> None:
     entry = {"name": "a", "params": {"lr": 1}}
     more = entry | {"seeds": [5], "retries": 3, "timeout": "2h"}
     assert pooled(summary(entry | {"seeds": [4]}, more)) == {"lr=1": 2}
+
+
+def test_parameters_that_all_configurations_share_are_left_out_of_labels() -> None:
+    params = {"lr": [1, 2], "kind": "plain", "seed": [1, 2]}
+    assert pooled(summary({"name": "a", "params": params})) == {"lr=1": 2, "lr=2": 2}
+
+
+def test_a_parameter_that_one_configuration_lacks_is_in_labels() -> None:
+    first, second = {"name": "a", "params": {"lr": 1}}, {"name": "b", "params": {"lr": 1, "wd": 2}}
+    assert pooled(summary(first, second)) == {"a": 1, "wd=2": 1}
+
+
+def test_configurations_that_differ_in_no_parameter_keep_all() -> None:
+    entry = {"name": "a", "params": {"lr": 1, "kind": "plain"}}
+    found = pooled(summary(entry, entry | {"env": {"FUSED": "1"}}))
+    assert list(found) == ["kind=plain, lr=1", "kind=plain, lr=1 (FUSED=1)"]
 
 
 def test_seeds_as_a_parameter_and_as_a_list_are_one_configuration() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Final
@@ -110,7 +110,7 @@ def unit_of(currency: str | None, kind: str | None) -> str:
 
 # Labels of configurations: the runs that differ in seed alone share one.
 #
-# A label is short: the parameters, and further differences only where those are equal.
+# A label is short: the parameters that differ, and further differences only where those are equal.
 
 _KEY_FIELDS: Final = ("group", "params", "metadata", "budget", "engine", "world_size", "nnodes")
 """The fields that distinguish configurations in manifests without a hash of them."""
@@ -140,8 +140,7 @@ def _params(run: ManifestRun) -> dict[str, Any]:
 
 def _distinct(firsts: Sequence[ManifestRun]) -> list[str]:
     """Return a unique label for the first run of each configuration."""
-    sizes = {run.world_size for run in firsts}
-    hidden = () if len(sizes) > 1 else ("world_size",)
+    hidden = _shared(firsts)
     labels = [_named(run, hidden) for run in firsts]
     alike: dict[str, list[int]] = {}
     for place, label in enumerate(labels):
@@ -157,7 +156,18 @@ def _distinct(firsts: Sequence[ManifestRun]) -> list[str]:
     return labels
 
 
-def _named(run: ManifestRun, hidden: Sequence[str]) -> str:
+def _shared(firsts: Sequence[ManifestRun]) -> set[str]:
+    """Return the parameters that are the same in all configurations, unless all of them are."""
+    hidden = {"world_size"} if len({run.world_size for run in firsts}) == 1 else set()
+    values: dict[str, list[str]] = {}
+    for run in firsts:
+        for name, value in _params(run).items():
+            values.setdefault(name, []).append(json.dumps(value, sort_keys=True, default=str))
+    same = {name for name, of_it in values.items() if of_it == of_it[:1] * len(firsts)}
+    return hidden if not values.keys() - same - hidden else hidden | same
+
+
+def _named(run: ManifestRun, hidden: Collection[str]) -> str:
     """Return a configuration's parameters; its group's name if it has none."""
     params = {name: value for name, value in _params(run).items() if name not in hidden}
     stated = ", ".join(f"{name}={_text(value)}" for name, value in params.items())
