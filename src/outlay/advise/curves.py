@@ -414,11 +414,25 @@ def probability_of_beating(
     luck is no reason to continue. Nor is a lucky best so far a reason to stop: a long series is
     judged by the means of its blocks.
     """
+    roots = np.sqrt(block_sizes(len(values)))
+    best = float((in_blocks(np.array(values)) / roots).max())
+    floor = max(margin / 4, _NOISE_FLOOR)
+    return probability_of_passing(values, more, best + margin, noise_floor=floor, draws=draws)
+
+
+def probability_of_passing(
+    values: Sequence[float],
+    more: int,
+    level: float,
+    *,
+    noise_floor: float = _NOISE_FLOOR,
+    draws: int = DRAWS,
+) -> float:
+    """Return the probability that the peak of the next ``more`` measurements is above ``level``."""
     if more < 1:
         return 0.0
     ahead = some_between(len(values) + 1, len(values) + more)
-    found = draw_curves(values, ahead, noise_floor=max(margin / 4, _NOISE_FLOOR), draws=draws)
-    roots = np.sqrt(block_sizes(len(values)))
-    best = float((in_blocks(np.array(values)) / roots).max())
-    noise = found.noise / roots[-1] * np.random.default_rng(_SEED + 1).standard_normal(draws)
-    return float((found.curve.max(axis=1) + noise > best + margin).mean())
+    found = draw_curves(values, ahead, noise_floor=noise_floor, draws=draws)
+    last = float(np.sqrt(block_sizes(len(values))[-1]))
+    noise = found.noise / last * np.random.default_rng(_SEED + 1).standard_normal(draws)
+    return float((found.curve.max(axis=1) + noise > level).mean())

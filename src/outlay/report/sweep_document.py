@@ -33,6 +33,7 @@ from outlay.sweep.aggregate.comparison import (
     replicates,
     verdict,
 )
+from outlay.sweep.aggregate.losing import losing_runs
 from outlay.sweep.aggregate.rows import Cells, SweepRow, in_time, unit_of
 from outlay.sweep.grid.parsing import Target
 from outlay.sweep.search.results import rung_cells, search_results, search_sentences
@@ -281,6 +282,7 @@ def sweep_document(
         verdict=verdict(rows),
         sections=sections(
             [
+                ("Unlikely to win", _losing(rows, link)),
                 ("Configurations", ranking(rows)),
                 ("Rungs", _rungs(rows)),
                 ("Pruned", _pruned(rows, link)),
@@ -289,9 +291,27 @@ def sweep_document(
                 ("Runs", _runs(rows, link)),
                 ("How the figures are known", _ground(rows, head)),
             ],
-            whole=("Rungs", "Pruned", "Runs", "How the figures are known"),
+            whole=("Unlikely to win", "Rungs", "Pruned", "Runs", "How the figures are known"),
         ),
     )
+
+
+def _losing(rows: Sequence[SweepRow], link: Link) -> Iterator[Block]:
+    """Yield the open runs that are unlikely to pass the best."""
+    found = losing_runs(rows)
+    if not found:
+        return
+    cells = [
+        (
+            Cell(text=one.run, value=one.run, href=link(one.run)), one.configuration, one.value,
+            one.best, Cell(text=f"{one.chance:.1%}", value=one.chance, is_number=True), one.saves,
+            f"outlay sweep stop DIR {one.run}",
+        )
+        for one in found
+    ]  # fmt: skip
+    named = ("run", "configuration", _metric(rows), "best", "chance to pass it", "stopping saves")
+    yield Table((*named, "to stop it"), cells)
+    yield NoteBlock(_LOSING)
 
 
 def _rungs(rows: Sequence[SweepRow]) -> Iterator[Block]:
@@ -425,6 +445,10 @@ _AMOUNTS: Final = (
 )
 _HEAD: Final = (
     "Head of the spend log: {}. `outlay guard verify --expect` finds lines removed since."
+)
+_LOSING: Final = (
+    "Estimated: the learning curve of each run, extrapolated to the end of its budget. Nothing is "
+    "stopped by this; a learning rate that is about to fall is not seen."
 )
 _RUNGS: Final = (
     "Cost: of the attempts at each rung, their start-ups included. Best: the best mean over seeds "

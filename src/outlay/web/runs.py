@@ -387,7 +387,7 @@ def sweep_page(ask: PageQuery, books: BookReader) -> Page:
         columns=columns_of(summary.rows), rows=summary.cells,
         document={
             "name": summary.name, "verdict": document.verdict, "runs": summary.cells,
-            "search": summary.search,
+            "search": summary.search, "losing": summary.losing,
         },
     )  # fmt: skip
 

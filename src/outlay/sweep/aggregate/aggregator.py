@@ -20,6 +20,7 @@ from outlay.files import write_whole
 from outlay.goodput.follower import GoodputFollower
 from outlay.ledger import SUPERVISOR, segment_paths
 from outlay.runs.reading import RunReading
+from outlay.sweep.aggregate.losing import LosingRun, losing_runs
 from outlay.sweep.aggregate.rows import RunFacts, Seen, SweepRow, in_time, labelled
 from outlay.sweep.errors import IncompleteRuns
 from outlay.sweep.run.sweep_guard import head_of
@@ -45,6 +46,11 @@ class Aggregate:
     def search(self) -> SearchResults | None:
         """What its search found; None if it has no rungs."""
         return search_results((row.run, row.state) for row in self.rows)
+
+    @property
+    def losing(self) -> list[LosingRun]:
+        """The open runs that are unlikely to pass the best."""
+        return losing_runs(self.rows)
 
     @property
     def cells(self) -> list[dict[str, Any]]:

@@ -107,18 +107,25 @@ def _used_columns(row: Cells) -> dict[str, str]:
     return {money if key == COST.key else key: column for key, column in _USED.items()}
 
 
+def shares_used(row: Cells) -> dict[str, float]:
+    """Return how much of each of its limits a run has used."""
+    shares = {}
+    for key, column in _used_columns(row).items():
+        limit, used = row.get(f"limit_{key}"), row.get(column)
+        if used is None and column == "charged_cost":
+            used = row.get("cost")  # No budget recorded what it charged.
+        if limit and used is not None:
+            shares[f"{key} = {limit:g}"] = used / limit
+    return shares
+
+
 def fairness(rows: Sequence[Cells]) -> list[Fairness]:
     """Return how much of each limit the completed runs used."""
     shares: dict[str, list[float]] = {}
     for row in rows:
-        if row["status"] != "completed":
-            continue
-        for key, column in _used_columns(row).items():
-            limit, used = row.get(f"limit_{key}"), row.get(column)
-            if used is None and column == "charged_cost":
-                used = row.get("cost")  # No budget recorded what it charged.
-            if limit and used is not None:
-                shares.setdefault(f"{key} = {limit:g}", []).append(used / limit)
+        if row["status"] == "completed":
+            for limit, share in shares_used(row).items():
+                shares.setdefault(limit, []).append(share)
     return [
         Fairness(limit=limit, runs=len(used), least=min(used), most=max(used))
         for limit, used in shares.items()
