@@ -121,6 +121,10 @@ def test_negligible_badput_gets_no_recommendation() -> None:
     assert recommend_badput({"step": 1.0, "data_loading": 0.01}, {}) is None
 
 
+def test_a_pause_gets_no_recommendation() -> None:
+    assert recommend_badput({"step": 1.0, "paused": 9.0}, {}) is None
+
+
 def test_a_move_to_spot_lists_its_risks() -> None:
     now = Option(name="now", price_per_hour=3, speed=1)
     spot = Option(name="spot", price_per_hour=1, speed=1, mttf_hours=12)

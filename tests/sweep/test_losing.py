@@ -49,7 +49,7 @@ def losing(root: Path) -> list[str]:
 def test_a_run_that_has_levelled_off_below_the_best_is_suggested(tmp_path: Path) -> None:
     shown = in_process("sweep", "status", contest(tmp_path, level), columns=400).out
     assert f"outlay sweep stop {tmp_path} 002_a" in shown
-    assert "passes 0.9 of 001_a within its budget is 0.0%" in shown
+    assert "passes 0.9 of 001_a within its budget is below 0.1%" in shown
     assert "saves about 20.00 USD" in shown  # It has half of its budget left.
 
 

@@ -12,10 +12,13 @@ import pytest
 
 from command_line import in_process, outlay
 from halving_on_disk import HalvedSweep, decided_search
+from ledgers import Segment
 from outlay.report.charts import SpanChart
 from outlay.report.document import to_markdown
 from outlay.report.files import read_sweep
+from outlay.report.run_document import run_document
 from outlay.runs.collect import collect
+from outlay.runs.reading import read_run
 from outlay.store import open_store
 from outlay.sweep.search.results import search_results
 from outlay.sweep.state.manifest import read_manifest
@@ -198,8 +201,26 @@ def test_a_paused_run_is_no_failure_on_its_page(root: Path) -> None:
     books = BookReader()
     collect(open_store(), [root / "001_a"], books.now_ns)
     page = run_page(PageQuery(path="/run", name="001_a"), books)
+    said = "It paused at the end of its budget, and is not continued (pruned: pruned by a test)."
+    assert page.verdict.endswith(said)
+
+
+def test_a_run_that_waits_at_a_rung_can_continue(tmp_path: Path) -> None:
+    HalvedSweep(tmp_path).run(1, (0, "paused", 1, 0.5), values=(0.5,))
+    books = BookReader()
+    collect(open_store(), [tmp_path / "001_a"], books.now_ns)
+    page = run_page(PageQuery(path="/run", name="001_a"), books)
     assert page.verdict.endswith("It paused at the end of its budget, and can continue.")
-    assert "pruned: pruned by a test" in "".join(page.parts)
+
+
+def test_the_time_of_a_pause_is_no_loss(tmp_path: Path) -> None:
+    Segment(about={"boot_id": "one"}).step(9).end("paused").write(tmp_path)
+    Segment(start=100, about={"boot_id": "two"}).step(9, number=1).end().write(tmp_path)
+    run = read_run(tmp_path, NOW_NS)
+    assert [(row.phase, row.ns) for row in run.goodput.phases] == [
+        ("step", 18 * 10**9), ("paused", 91 * 10**9),
+    ]  # fmt: skip
+    assert "Nothing was lost." in run_document(run).verdict
 
 
 def test_the_list_of_runs_can_be_filtered_for_paused_ones(root: Path) -> None:

@@ -27,10 +27,30 @@ from outlay.runs.reading import RunReading
 from outlay.units.quantity import duration_text
 from outlay.units.shown import beside_text, counted, money_text
 
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSetup:
+    """How a run was started, from sources other than its log.
+
+    Attributes:
+        in_sweep: Its status there, and the reason for it.
+        hide: Removes names of people from a text.
+    """
+
+    command: Sequence[str] = ()
+    configuration: Mapping[str, object] = field(default_factory=dict)
+    sweep: str = ""
+    in_sweep: str = ""
+    hide: Callable[[str], str] = str
+
+
+_NO_SETUP: Final = RunSetup()
+
+
 # The verdict
 
 
-def verdict(run: RunReading) -> str:
+def verdict(run: RunReading, setup: RunSetup = _NO_SETUP) -> str:
     """Return the run in a few sentences: duration, cost, goodput, largest loss, how it ended."""
     summary = run.goodput
     if not summary.wall_ns:
@@ -43,7 +63,7 @@ def verdict(run: RunReading) -> str:
         got = "; no steps were recorded, so the productive share is unknown."
     else:
         got = f"; {summary.goodput:.1%} of the time was productive. {_loss(summary)}"
-    return f"{spent}{got}{_stop(run)}{_end(run)}"
+    return f"{spent}{got}{_stop(run)}{_end(run, setup)}"
 
 
 def _loss(summary: GoodputSummary) -> str:
@@ -64,7 +84,7 @@ def _worth(row: PhaseRow) -> tuple[int, int]:
     return (0 if row.cost is None else row.cost.micros, row.ns)
 
 
-def _end(run: RunReading) -> str:
+def _end(run: RunReading, setup: RunSetup) -> str:
     """Return how a run ended, unless it completed or still runs."""
     end = run.view.timeline.attempts[-1].end
     if run.goodput.alive or (end is not None and end.status == "completed"):
@@ -72,7 +92,9 @@ def _end(run: RunReading) -> str:
     if end is None:
         return " It stopped without recording an end (killed or crashed)."
     if end.status == "paused":
-        return " It paused at the end of its budget, and can continue."
+        pruned = setup.in_sweep if setup.in_sweep.startswith("pruned") else ""
+        rest = f", and is not continued ({pruned})." if pruned else ", and can continue."
+        return f" It paused at the end of its budget{rest}"
     how = "failed" if end.status == "failed" else f"was {end.status}"
     return f" It {how}: {end.reason}." if end.reason else f" It {how}."
 
@@ -95,25 +117,6 @@ _ESTIMATES: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunSetup:
-    """How a run was started, from sources other than its log.
-
-    Attributes:
-        in_sweep: Its status there, and the reason for it.
-        hide: Removes names of people from a text.
-    """
-
-    command: Sequence[str] = ()
-    configuration: Mapping[str, object] = field(default_factory=dict)
-    sweep: str = ""
-    in_sweep: str = ""
-    hide: Callable[[str], str] = str
-
-
-_NO_SETUP: Final = RunSetup()
-
-
 def run_document(
     run: RunReading, setup: RunSetup = _NO_SETUP, axes: Sequence[Axis] = ("steps", "dollars")
 ) -> Document:
@@ -121,7 +124,7 @@ def run_document(
     identity = run.view.identity
     return Document(
         title=identity.name or identity.model or identity.run_id,
-        verdict=verdict(run),
+        verdict=verdict(run, setup),
         sections=sections(
             [
                 ("The run", _run(run)),

@@ -304,7 +304,7 @@ def _losing(rows: Sequence[SweepRow], link: Link) -> Iterator[Block]:
     cells = [
         (
             Cell(text=one.run, value=one.run, href=link(one.run)), one.configuration, one.value,
-            one.best, Cell(text=f"{one.chance:.1%}", value=one.chance, is_number=True), one.saves,
+            one.best, Cell(text=one.chance_text, value=one.chance, is_number=True), one.saves,
             f"outlay sweep stop DIR {one.run}",
         )
         for one in found
@@ -323,7 +323,8 @@ def _rungs(rows: Sequence[SweepRow]) -> Iterator[Block]:
     labels = {row.run.id: row.label for row in rows}
     best = [labels.get(row.best_run or "", "") for row in found.rungs]
     yield Table(
-        (*headings, "of"), [[*each, label] for each, label in zip(cells, best, strict=True)]
+        (*headings, "configuration"),
+        [[*each, label] for each, label in zip(cells, best, strict=True)],
     )
     yield NoteBlock(" ".join(search_sentences(found)))
     estimated = any(row.is_estimated for row in found.rungs)

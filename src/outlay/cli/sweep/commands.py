@@ -256,13 +256,13 @@ def show_status(directory: SweepDir, as_json: AsJson = False) -> None:
     print_findings(looked.findings)
     running = f"run by {holder}" if holder else "not running"
     console.print()
-    for each in _losing(directory, manifest, now_ns):
-        print_sentence(each.suggestion(shown_path(directory)))
     if (found := search_of(manifest)) is not None:
         console.print(rung_table(found))
         console.print()
         for sentence in search_sentences(found):
             print_sentence(sentence)
+    for each in _losing(directory, manifest, now_ns):
+        print_sentence(each.suggestion(shown_path(directory)))
     print_sentence(f"{status_line(manifest, now_ns, standings)}; {running}")
     print_head(head_of(directory))
 

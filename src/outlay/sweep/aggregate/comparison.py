@@ -172,7 +172,9 @@ def _verdict(rows: Sequence[SweepRow], *, alone: bool) -> str:
     sentence = f"Best: {best.label} with {target.metric} {best}{money}"
     if not others:
         if not alone:
-            return f"{sentence}; no other configuration got that far."
+            is_open = any(row.state.status in ("pending", "running", "paused") for row in rows)
+            far = "has got that far yet" if is_open else "got that far"
+            return f"{sentence}; no other configuration {far}."
         return f"{sentence}; it is the only configuration."
     second = others[0]
     if second.mean == best.mean:

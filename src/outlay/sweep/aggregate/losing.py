@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from outlay.advise.curves import probability_of_passing
+from outlay.advise.curves import DRAWS, probability_of_passing
 from outlay.advise.stopping import STATED_PROBABILITY
 from outlay.sweep.aggregate.comparison import shares_used
 from outlay.sweep.aggregate.rows import Seen, SweepRow, in_time, unit_of
@@ -43,12 +43,17 @@ class LosingRun:
     chance: float
     saves: Money | None
 
+    @property
+    def chance_text(self) -> str:
+        """The chance; a thousand draws show nothing below 0.1 %."""
+        return "below 0.1%" if self.chance < 1 / DRAWS else f"{self.chance:.1%}"
+
     def suggestion(self, directory: str) -> str:
         """Return what to do, with the command for a sweep in a directory."""
         saved = "" if self.saves is None else f" and saves about {money_text(self.saves)}"
         return (
             f"{self.run}: the chance that its {self.metric} ({self.value:.4g}) passes "
-            f"{self.best:.4g} of {self.best_run} within its budget is {self.chance:.1%}. "
+            f"{self.best:.4g} of {self.best_run} within its budget is {self.chance_text}. "
             f"This stops it{saved}: outlay sweep stop {directory} {self.run}"
         )
 
