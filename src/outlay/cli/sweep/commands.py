@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -21,6 +21,7 @@ from outlay.cli.output import (
     shown_path,
 )
 from outlay.cli.sweep.live import (
+    losing_of,
     rung_table,
     search_of,
     show_while,
@@ -51,13 +52,10 @@ from outlay.sweep.run.harness import SweepOptions
 from outlay.sweep.run.sweep_guard import book_room, head_of, predicted_in, shown_book
 from outlay.sweep.run.sweeps import Result, cancel, resume, start, stop
 from outlay.sweep.search.results import search_sentences
-from outlay.sweep.state.manifest import SweepManifest, read_manifest
+from outlay.sweep.state.manifest import read_manifest
 from outlay.sweep.state.setup import holder_of
 from outlay.units.quantity import duration_text
 from outlay.units.shown import counted
-
-if TYPE_CHECKING:
-    from outlay.sweep.aggregate.losing import LosingRun
 
 # The plan as a table.
 
@@ -249,8 +247,7 @@ def show_status(directory: SweepDir, as_json: AsJson = False) -> None:
     manifest, standings, now_ns = looked.manifest, looked.standing, SYSTEM.wall_ns()
     holder = holder_of(directory)
     if as_json:
-        document = status_document(looked, now_ns, None if holder is None else holder.pid)
-        print_json(document | {"losing": _losing(directory, manifest, now_ns)})
+        print_json(status_document(looked, now_ns, None if holder is None else holder.pid))
         return
     console.print(status_table(manifest, now_ns, standings))
     print_findings(looked.findings)
@@ -261,21 +258,10 @@ def show_status(directory: SweepDir, as_json: AsJson = False) -> None:
         console.print()
         for sentence in search_sentences(found):
             print_sentence(sentence)
-    for each in _losing(directory, manifest, now_ns):
+    for each in losing_of(manifest, now_ns):
         print_sentence(each.suggestion(shown_path(directory)))
     print_sentence(f"{status_line(manifest, now_ns, standings)}; {running}")
     print_head(head_of(directory))
-
-
-def _losing(directory: Path, manifest: SweepManifest, now_ns: int) -> list[LosingRun]:
-    """Return the open runs that are unlikely to pass the best; reads logs only if some are open."""
-    open_ = ("running", "paused")
-    if not any(state.status in open_ for state in manifest.states.values()):
-        return []
-    # Imported here: it loads NumPy.
-    from outlay.sweep.aggregate.aggregator import aggregate
-
-    return aggregate(directory, now_ns, allow_missing=True).losing
 
 
 @app.command("cancel")

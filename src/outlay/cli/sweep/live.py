@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from rich.console import Group
 from rich.live import Live
@@ -37,6 +37,9 @@ from outlay.sweep.state.outcomes import RunState
 from outlay.units import Money
 from outlay.units.money import KINDS, MICROS, Kind, sum_by_unit
 from outlay.units.quantity import duration_text
+
+if TYPE_CHECKING:
+    from outlay.sweep.aggregate.losing import LosingRun
 
 _REFRESH_NS = 500_000_000
 _ROWS = 30
@@ -131,6 +134,7 @@ def status_document(looked: Detached, now_ns: int, harness: int | None) -> dict[
         "head": head_of(manifest.root),
         "runs": [_run_document(looked, run, jobs, now_ns) for run in manifest.runs],
         "search": search_of(manifest),
+        "losing": losing_of(manifest, now_ns),
         "findings": looked.findings,
     }
 
@@ -171,7 +175,7 @@ def _run_document(
         "running": _current_cost(static, current_ns) if state.status == "running" else None,
         "charged": charged_of(manifest, run),
         "reason": stands.text or state.reason,
-        **({"rung": reached_rung(static, state) + 1} if static.rungs and state.attempts else {}),
+        "rung": reached_rung(static, state) + 1 if static.rungs and state.attempts else None,
     }
 
 
@@ -294,6 +298,16 @@ def status_table(
 def search_of(manifest: SweepManifest) -> SearchResults | None:
     """Return what the search of a sweep found so far; None if it has no rungs."""
     return search_results((run, manifest.state(name)) for name, run in manifest.runs.items())
+
+
+def losing_of(manifest: SweepManifest, now_ns: int) -> list[LosingRun]:
+    """Return the open runs that are unlikely to pass the best; reads logs only if some are open."""
+    if not any(state.status in ("running", "paused") for state in manifest.states.values()):
+        return []
+    # Imported here: it loads NumPy.
+    from outlay.sweep.aggregate.aggregator import aggregate
+
+    return aggregate(manifest.root, now_ns, allow_missing=True).losing
 
 
 def rung_table(found: SearchResults) -> Table:
