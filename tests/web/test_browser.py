@@ -13,6 +13,7 @@ import pytest
 
 from browser import chromium, measure
 from command_line import outlay
+from halving_on_disk import decided_search
 from hostile import TEXTS, good_run
 from ledgers import Segment, dollars
 from outlay.guard.budget_guard import BudgetGuard
@@ -57,7 +58,7 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
         context = chrome.new_context(viewport={"width": 1280, "height": 900})
         context.set_default_timeout(PATIENCE_S * 1000)
         page = context.new_page()
-        found = Browser(page, served, runs / "live", paths_of(served, sweep_id(runs / "sweep")))
+        found = Browser(page, served, runs / "live", paths_of(served, runs))
         watch(page, found)
         page.goto(served.url)
         yield found
@@ -107,6 +108,7 @@ def fill(runs: Path) -> None:
     with next((damaged / "ledger").glob("*.jsonl")).open("ab") as stream:
         stream.write(b'{"v":1,"seq":99,"kind":"step"')
     Segment(about={"model": "m", "run_id": "d", "name": "dead run"}).step(1).write(runs / "dead")
+    decided_search(runs / "search")
     sweep = Sweep(runs / "sweep")
     for number in range(3):
         story = Segment(about={"price": dollars(3600), "run_id": f"s{number}"}).step(1)
@@ -115,7 +117,7 @@ def fill(runs: Path) -> None:
         story.end().write(sweep.add(f"00{number}_a", params={"lr": number, HOSTILE: HOSTILE}))
 
 
-def paths_of(served: Served, sweep: str) -> dict[str, str]:
+def paths_of(served: Served, runs: Path) -> dict[str, str]:
     """Return the path of each view."""
     with served.client() as client:
         rows = client.get("/runs.json").json()["runs"]
@@ -125,12 +127,14 @@ def paths_of(served: Served, sweep: str) -> dict[str, str]:
         "now": "/", "money": "/money", "runs": "/runs?col=tags&col=dir&col=user&col=gpu",
         "compare": f"/compare?{chosen}", "run": f"/run/{ids['run-1']}",
         "damaged": f"/run/{ids['damaged']}", "sweeps": "/sweeps",
-        "sweep": f"/sweep/{sweep}", "guard": "/guard", "prices": "/prices",
+        "sweep": f"/sweep/{sweep_id(runs / 'sweep')}", "guard": "/guard", "prices": "/prices",
+        "search": f"/sweep/{sweep_id(runs / 'search')}",
     }  # fmt: skip
 
 
 VIEWS = (
-    "now", "money", "runs", "compare", "run", "damaged", "sweeps", "sweep", "guard", "prices",
+    "now", "money", "runs", "compare", "run", "damaged", "sweeps", "sweep", "search", "guard",
+    "prices",
 )  # fmt: skip
 
 
