@@ -37,6 +37,7 @@ from outlay.sweep.grid.files import plan_file
 from outlay.sweep.run.harness import SweepOptions
 from outlay.sweep.run.sweeps import Result, resume, start
 from outlay.sweep.state.manifest import read_events, read_manifest
+from outlay.sweep.state.outcomes import STOPPED_BY_PERSON
 from postgres import TeamDatabase
 from slurm_cluster import Cluster
 from toy_sweep import OUTCOME, toy_outcome
@@ -427,6 +428,42 @@ def test_one_run_is_cancelled_beside_its_harness_and_the_others_continue(
     (root / "go").touch()
     assert finish(going)[0] == 1
     assert ends(root) == {second: ["cancelled"], first: ["completed"]}
+
+
+def test_one_run_is_stopped_beside_its_harness_and_is_no_failure(
+    slurm: Cluster, harness: Harness, tmp_path: Path
+) -> None:
+    root = tmp_path / "sweep"
+    script = (
+        "touch $OUTLAY_RUN_DIR/going; while ! test -e $OUTLAY_RUN_DIR/../go; do sleep 0.1; done"
+    )
+    going = harness(write_grid(tmp_path, shell(script), grid=[{"params": {"x": [1, 2]}}]))
+    first, second = "001_group00_00", "002_group00_01"
+    for run in (first, second):
+        exists(root / run / "going", slurm)
+    assert outlay("sweep", "stop", root, second).code == 0
+    looked = look_until(root, lambda found: found["counts"] == {"cancelled": 1, "running": 1})
+    assert looked["runs"][1]["reason"] == STOPPED_BY_PERSON
+    (root / "go").touch()
+    assert finish(going)[0] == 0
+    assert ends(root) == {second: ["cancelled"], first: ["completed"]}
+
+
+def test_a_detached_run_is_stopped_for_good(slurm: Cluster, tmp_path: Path) -> None:
+    script = "test {x} = 1 || exec sleep 600"
+    grid = write_grid(tmp_path, shell(script), grid=[{"params": {"x": [1, 2]}}], price="1 USD/h")
+    assert outlay("sweep", "run", grid, "--yes", "--detach").code == 0
+    root = tmp_path / "sweep"
+    exists(root / "001_group00_00" / "sweep_exit.json", slurm)
+    look_until(root, lambda found: "running on n" in found["runs"][1]["reason"])
+    assert outlay("sweep", "stop", root, "002_group00_01", "--json").json == {
+        "told": None, "runs": 1,
+    }  # fmt: skip
+    assert outlay("sweep", "resume", root).code == 0
+    status = outlay("sweep", "status", root, "--json").json["runs"][1]
+    assert (status["status"], status["reason"], status["attempts"]) == (
+        "cancelled", STOPPED_BY_PERSON, 1,
+    )  # fmt: skip
 
 
 def look_until(root: Path, condition: Callable[[Any], bool]) -> Any:
