@@ -19,7 +19,13 @@ from outlay.advise.batch_size import (
     measured_memory,
     noise_scale,
 )
-from outlay.advise.curves import FAMILIES, draw_curves, families_at, probability_of_beating
+from outlay.advise.curves import (
+    FAMILIES,
+    draw_curves,
+    families_at,
+    probability_of_beating,
+    probability_of_passing,
+)
 from outlay.advise.dataset import ScalingLaw, SmallRun, effective_data, fit_scaling_law
 from outlay.advise.overhead import Reliability, expected_ratio, optimal_interval
 from outlay.advise.stopping import is_level
@@ -168,6 +174,19 @@ def test_on_200_noisy_curves_false_stops_are_rarer_than_stated() -> None:
             false += curve[peak] > max(curve[:seen]) + 0.001
     assert false / CURVES <= STATED
     assert stops >= CURVES // 4  # A rule that never stops has no false stops.
+
+
+def test_curves_that_are_unlikely_to_pass_a_level_seldom_do() -> None:
+    """At half of their epochs; the level is that of another run, above all so far."""
+    g, unlikely, passed, half = np.random.default_rng(12), 0, 0, EPOCHS // 2
+    for index in range(CURVES // 2):
+        curve, true = learning_curve(g, index % KINDS, EPOCHS)
+        level = max(curve[:half]) + g.uniform(0, 0.03)
+        if probability_of_passing(curve[:half], half, level, draws=300) < STATED:
+            unlikely += 1
+            passed += curve[max(range(half, EPOCHS), key=true.__getitem__)] > level
+    assert passed <= STATED * unlikely
+    assert unlikely >= CURVES // 8
 
 
 def covered(kind: int, *, seen: int, count: int) -> float:
