@@ -66,7 +66,7 @@ def test_the_beginning_of_a_budget_says_nothing(tmp_path: Path) -> None:
 
 
 def test_runs_of_other_budgets_are_not_compared(tmp_path: Path) -> None:
-    budget = {"mode": "iso_tokens", "limits": {"max_tokens": 1000}}
+    budget = {"mode": "iso_tokens", "limits": {"max_tokens": 200}}
     assert losing(contest(tmp_path, level, budget=budget)) == []
 
 

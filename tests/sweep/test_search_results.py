@@ -13,7 +13,9 @@ import pytest
 from command_line import in_process, outlay
 from halving_on_disk import HalvedSweep, decided_search
 from ledgers import Segment
-from outlay.report.charts import SpanChart
+from ledgers import dollars as dollars_an_hour
+from outlay.ledger import EndStatus, Metric
+from outlay.report.charts import LineChart, SpanChart
 from outlay.report.document import to_markdown
 from outlay.report.files import read_sweep
 from outlay.report.run_document import run_document
@@ -192,6 +194,19 @@ def test_a_pause_is_no_failed_attempt_on_the_chart(tmp_path: Path) -> None:
     sweep.run(1, (0, "paused", 1, 0.5), (1, "error", 2), values=(0.5,))
     (chart,) = (c for c in read_sweep(tmp_path, NOW_NS).charts() if isinstance(c, SpanChart))
     assert [one.mark for one in chart.stretches] == ["", "error: "]
+
+
+def test_the_time_of_a_pause_is_not_on_the_money_axis(tmp_path: Path) -> None:
+    run_dir = Sweep(tmp_path).add("001_a")
+    ends: dict[int, EndStatus] = {0: "paused", 100: "completed"}
+    for start, status in ends.items():
+        boot = {"price": dollars_an_hour(3600), "boot_id": str(start)}
+        story = Segment(start=start, about=boot).step(2, number=start)
+        story.add(Metric(t_ns=story.now_ns, name="acc", value=0.5, step=start))
+        story.end(status).write(run_dir)
+    (chart,) = (c for c in read_sweep(tmp_path, NOW_NS).charts() if c.title.startswith("Learning"))
+    assert isinstance(chart, LineChart)
+    assert chart.curves[0].points == ((2.0, 0.5), (4.0, 0.5))
 
 
 # -- a run that is paused -------------------------------------------------------------------

@@ -69,7 +69,10 @@ _AXES: Final = (
 _ALIKE: Final = 0.05
 """Values within this share of each other count as equal: such an axis shows nothing."""
 _FRONT: Final = "Measured, a point per run. The line joins the runs that no cheaper run equals."
-_SPREAD: Final = "Estimated: a run's dollars are spread evenly over its wall time."
+_SPREAD: Final = (
+    "Estimated: a run's dollars are spread evenly over its wall time, without the time in which it "
+    "was paused."
+)
 _CROSS: Final = "A cross: the attempt failed, was ended or killed."
 
 
@@ -185,11 +188,17 @@ def _learning(rows: Sequence[SweepRow]) -> Iterator[LineChart]:
 def _path(row: SweepRow) -> list[tuple[float, float]]:
     """Return a run's metric over its cost up to that moment."""
     facts = row.facts
-    if facts is None or facts.row is None or not facts.row.cost or not facts.row.wall_ns:
+    if facts is None or facts.row is None or not facts.row.cost:
         return []
-    per_ns = float(facts.row.cost.amount) / facts.row.wall_ns
+    if facts.row.wall_ns <= facts.paused_ns:
+        return []
+    per_ns = float(facts.row.cost.amount) / (facts.row.wall_ns - facts.paused_ns)
     seen = in_time(facts.metrics.get(row.target.metric, ()))
-    return [(one.elapsed_ns * per_ns, one.value) for one in seen if one.elapsed_ns is not None]
+    return [
+        ((one.elapsed_ns - one.paused_ns) * per_ns, one.value)
+        for one in seen
+        if one.elapsed_ns is not None
+    ]
 
 
 def _waterfall(rows: Sequence[SweepRow]) -> Iterator[Waterfall]:

@@ -18,6 +18,7 @@ from outlay.decoding import BadDocument, Decoder, csv_records, open_csv, read_fi
 from outlay.errors import Finding, NotARun
 from outlay.files import write_whole
 from outlay.goodput.follower import GoodputFollower
+from outlay.goodput.phases import PAUSED
 from outlay.ledger import SUPERVISOR, segment_paths
 from outlay.runs.reading import RunReading
 from outlay.sweep.aggregate.losing import LosingRun, losing_runs
@@ -268,7 +269,7 @@ def _place(row: dict[str, str]) -> tuple[int | None, int | None, float | None]:
 # A run's figures from its log; from a cache beside it while the log is unchanged.
 
 CACHE: Final = "outlay_facts.json"
-_VERSION: Final = 7
+_VERSION: Final = 8
 
 
 class _Cached(msgspec.Struct, frozen=True):
@@ -327,9 +328,27 @@ def _facts(run: RunReading) -> RunFacts:
         trained=any(s.rank != SUPERVISOR for a in run.view.timeline.attempts for s in a.ranks),
         stop_reason=str(stops[-1].data.get("text", "")) if stops else "",
         metrics={
-            name: [Seen(point.value, point.t_ns - row.started_ns, point.step) for point in series]
+            name: [
+                Seen(
+                    point.value,
+                    point.t_ns - row.started_ns,
+                    point.step,
+                    paused_ns=_paused_ns(run, point.t_ns),
+                )
+                for point in series
+            ]
             for name, series in run.metrics.items()
             if series
         },
         phase_micros={name: money.micros for name, money in run.breakdown.cost_by_phase.items()},
+        paused_ns=_paused_ns(run, run.view.timeline.end_ns),
+    )
+
+
+def _paused_ns(run: RunReading, until_ns: int) -> int:
+    """Return how long a run was paused up to an instant."""
+    return sum(
+        max(min(gap.end_ns, until_ns) - gap.start_ns, 0)
+        for gap in run.view.timeline.intervals
+        if gap.timeline is None and not gap.idle and gap.gap == PAUSED
     )

@@ -24,12 +24,16 @@ from outlay.units.quantity import MILLIJOULES_PER_WH
 
 
 class Seen(msgspec.Struct, frozen=True, array_like=True):
-    """One value of a metric: elapsed wall time since the run's start, step and epoch."""
+    """One value of a metric: elapsed wall time since the run's start, step and epoch.
+
+    ``paused_ns`` is the part of that time in which the run was paused.
+    """
 
     value: float
     elapsed_ns: int | None = None
     step: int | None = None
     epoch: float | None = None
+    paused_ns: int = 0
 
 
 class RunFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -45,6 +49,7 @@ class RunFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         stop_reason: The limit that ended it, in words.
         trained: Whether the training itself recorded, not only its supervisor.
         phase_micros: The cost by phase.
+        paused_ns: How long it was paused in all.
         problems: What is wrong in its CSV files.
     """
 
@@ -60,6 +65,7 @@ class RunFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     trained: bool = True
     metrics: dict[str, list[Seen]] = {}
     phase_micros: dict[str, int] = {}
+    paused_ns: int = 0
     problems: list[str] = []
 
     @property
