@@ -86,17 +86,41 @@ def test_a_failed_attempt_is_paid_for_at_its_rung(tmp_path: Path) -> None:
     assert [(dollars(row["cost"]), row["failed"]) for row in rungs] == [(1, 0), (6, 1)]
 
 
-def test_the_cost_of_runs_that_do_not_pause_is_divided_by_time(tmp_path: Path) -> None:
-    sweep = HalvedSweep(tmp_path)
-    sweep.run(1, (1, "completed", 4, 0.9), values=(0.9,), resumable=False)
-    began, ended = sweep.events[-2:]
+def passing(root: Path, status: str) -> Any:
+    """Return the rungs of a run that does not pause: it passed the first after a second of four."""
+    sweep = HalvedSweep(root)
+    sweep.run(1, (0, status, 4, 0.9 if status == "completed" else None), resumable=False)
+    began, *ended = sweep.events
     passed = began | {
-        "t_ns": began["t_ns"] + 10**9, "rung": 0, "reports": True, "passes": True, "metric": 0.5,
+        "t_ns": began["t_ns"] + 10**9, "reports": True, "passes": True, "metric": 0.5,
     }  # fmt: skip
-    sweep.events = [began, passed, ended]
+    sweep.events = [began, passed, *(event | {"rung": 1} for event in ended)]
     sweep.write_journal()
-    rungs = search(tmp_path)["rungs"]
+    return search(root)["rungs"]
+
+
+def test_the_cost_of_runs_that_do_not_pause_is_divided_by_time(tmp_path: Path) -> None:
+    rungs = passing(tmp_path, "completed")
     assert [(dollars(row["cost"]), row["runs"]) for row in rungs] == [(1, 1), (3, 1)]
+
+
+@pytest.mark.parametrize(
+    ("status", "open_", "pruned"), [("running", [0, 1], [0, 0]), ("pruned", [0, 0], [1, 0])]
+)
+def test_a_run_that_does_not_pause_is_past_the_rungs_that_it_reported_at(
+    tmp_path: Path, status: str, open_: list[int], pruned: list[int]
+) -> None:
+    rungs = passing(tmp_path, status)
+    assert [row["open"] for row in rungs] == open_
+    assert [row["pruned"] for row in rungs] == pruned
+
+
+def test_without_survivors_the_whole_grid_costs_as_predicted(tmp_path: Path) -> None:
+    sweep = HalvedSweep(tmp_path)
+    sweep.run(1, (0, "error", 1))
+    sweep.run(2, (0, "error", 1))
+    shown = in_process("sweep", "status", tmp_path, columns=200).out
+    assert "All 2 runs up to the last rung were predicted to cost 10.00 USD." in shown
 
 
 def test_a_search_is_compared_with_the_whole_grid(root: Path) -> None:
