@@ -11,8 +11,14 @@ import pytest
 
 from command_line import in_process
 from halving_on_disk import HalvedSweep
+from outlay.escaping import html_text
 from outlay.report.document import to_markdown
 from outlay.report.files import read_sweep
+from outlay.runs.collect import collect
+from outlay.store import open_store
+from outlay.web.book_reader import BookReader, sweep_id
+from outlay.web.page import PageQuery
+from outlay.web.runs import sweep_page
 from sweep_on_disk import NOW_NS
 
 Curve = Callable[[int], float]
@@ -87,6 +93,15 @@ def test_the_report_lists_runs_that_are_unlikely_to_win(tmp_path: Path) -> None:
     page = to_markdown(read_sweep(contest(tmp_path, level), NOW_NS).document())
     assert "## Unlikely to win" in page
     assert "outlay sweep stop DIR 002_a" in page
+
+
+def test_the_page_has_the_command_that_stops_a_run(tmp_path: Path) -> None:
+    root = contest(tmp_path / "a sweep", level)
+    books = BookReader()
+    collect(open_store(), [root / "001_a", root / "002_a"], books.now_ns)
+    page = sweep_page(PageQuery(path="/sweep", name=sweep_id(root)), books)
+    assert html_text(f"outlay sweep stop '{root}' 002_a") in "".join(page.parts)
+    assert [one.run for one in page.document["losing"]] == ["002_a"]
 
 
 def test_ended_runs_are_not_suggested(tmp_path: Path) -> None:

@@ -44,10 +44,15 @@ class SweepAccount:
         """Which configuration was best, and how certain that is."""
         return verdict(self.summary.rows)
 
-    def document(self, link: Link = lambda _: "") -> Document:
-        """Return the sweep's report; ``link`` returns the address of a run's page."""
+    def document(self, link: Link = lambda _: "", directory: str = "DIR") -> Document:
+        """Return the sweep's report; ``link`` returns the address of a run's page.
+
+        ``directory`` is the sweep's, in commands; a report that is passed on does not name it.
+        """
         found = self.summary
-        return sweep_document(found.name, found.rows, self.events, head=found.head, link=link)
+        return sweep_document(
+            found.name, found.rows, self.events, head=found.head, link=link, directory=directory
+        )
 
     def charts(self) -> list[Chart]:
         """Return the charts of that report."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -283,6 +284,7 @@ def sweep_document(
     *,
     head: str = "",
     link: Link = lambda _: "",
+    directory: str = "DIR",
 ) -> Document:
     """Return a sweep's report; it links to nothing but its runs."""
     drawn = [c for c in charts_of(rows, events) if not isinstance(c, IntervalChart)]
@@ -291,7 +293,7 @@ def sweep_document(
         verdict=verdict(rows),
         sections=sections(
             [
-                ("Unlikely to win", _losing(rows, link)),
+                ("Unlikely to win", _losing(rows, link, directory)),
                 ("Configurations", ranking(rows)),
                 ("Rungs", _rungs(rows)),
                 ("Pruned", _pruned(rows, link)),
@@ -305,7 +307,7 @@ def sweep_document(
     )
 
 
-def _losing(rows: Sequence[SweepRow], link: Link) -> Iterator[Block]:
+def _losing(rows: Sequence[SweepRow], link: Link, directory: str) -> Iterator[Block]:
     """Yield the open runs that are unlikely to pass the best."""
     found = losing_runs(rows)
     if not found:
@@ -314,12 +316,13 @@ def _losing(rows: Sequence[SweepRow], link: Link) -> Iterator[Block]:
         (
             Cell(text=one.run, value=one.run, href=link(one.run)), one.configuration, one.value,
             one.best, Cell(text=one.chance_text, value=one.chance, is_number=True), one.saves,
-            f"outlay sweep stop DIR {one.run}",
         )
         for one in found
     ]  # fmt: skip
     named = ("run", "configuration", _metric(rows), "best", "chance to pass it", "stopping saves")
-    yield Table((*named, "to stop it"), cells)
+    yield Table(named, cells)
+    chosen = " ".join(one.run for one in found)
+    yield NoteBlock(f"To stop them: outlay sweep stop {shlex.quote(directory)} {chosen}")
     yield NoteBlock(_LOSING)
 
 

@@ -379,7 +379,7 @@ def sweep_page(ask: PageQuery, books: BookReader) -> Page:
     def link(run: str) -> str:
         return run_href(ids[str(dirs[run])]) if str(dirs[run]) in ids else ""
 
-    document = account.document(link)
+    document = account.document(link, books.people.text(str(root)))
     return Page(
         title=document.title, tab="Sweeps", verdict=document.verdict,
         parts=[_progress(root), *sections_html(document.sections)],

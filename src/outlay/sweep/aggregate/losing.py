@@ -5,6 +5,7 @@ It suggests to stop them, and stops nothing.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -54,7 +55,7 @@ class LosingRun:
         return (
             f"{self.run}: the chance that its {self.metric} ({self.value:.4g}) passes "
             f"{self.best:.4g} of {self.best_run} within its budget is {self.chance_text}. "
-            f"This stops it{saved}: outlay sweep stop {directory} {self.run}"
+            f"This stops it{saved}: outlay sweep stop {shlex.quote(directory)} {self.run}"
         )
 
 
