@@ -34,13 +34,14 @@ from outlay.slurm import SlurmLimit, own_limits
 from outlay.sweep.errors import NotAcknowledged, RunsFailed, RunsSkipped
 from outlay.sweep.grid.files import plan_file
 from outlay.sweep.plan.launch import SWEEP_MARK
-from outlay.sweep.plan.plan import SweepPlan
+from outlay.sweep.plan.plan import SweepPlan, rung_totals
 from outlay.sweep.plan.planning import (
     budget_text,
     command_lines,
     params_text,
     plan_document,
     planned_command,
+    search_sentences,
     start_up_text,
 )
 from outlay.sweep.run.detached import catch_up
@@ -75,6 +76,7 @@ def print_plan(plan: SweepPlan, *, commands: bool = False) -> None:
     console.print()
     if commands:
         _print_commands(plan, redact)
+    _print_search(plan)
     print_sentence(_total(plan))
     if plan.grid.book:
         print_sentence(_room_text(plan))
@@ -82,6 +84,25 @@ def print_plan(plan: SweepPlan, *, commands: bool = False) -> None:
         print_sentence(str(limit))
     print_sentence(start_up_text(plan))
     print_findings(plan.warnings)
+
+
+def _print_search(plan: SweepPlan) -> None:
+    """Print how many configurations a search tries, and what each of its rungs costs."""
+    for sentence in search_sentences(plan):
+        print_sentence(sentence)
+    totals = [total for total in rung_totals(plan) if total.rung or total.of_halving]
+    if not totals:
+        return
+    table = new_table("rung", "budget", ">runs", ">each", ">most", ">time")
+    for total in totals:
+        each = total.each.cost
+        table.add_row(
+            f"{total.rung + 1}", total.budget, str(total.runs), "?" if each is None else str(each),
+            "?" if total.most is None else str(total.most),
+            "?" if total.ns is None else duration_text(total.ns),
+        )  # fmt: skip
+    console.print(table)
+    console.print()
 
 
 def _print_commands(plan: SweepPlan, redact: Redactor) -> None:
@@ -102,7 +123,7 @@ def _total(plan: SweepPlan) -> str:
     room = "" if ceiling is None else f", ceiling {ceiling}"
     if ceiling is not None and cost is not None and cost.currency == ceiling.currency:
         room += ": enough for all" if cost <= ceiling else ": not enough for all"
-    return f"{counted(len(plan.runs), 'run')}: {time}, {money}{room}"
+    return f"{counted(plan.run_count, 'run')}: {time}, {money}{room}"
 
 
 def _room_text(plan: SweepPlan) -> str:

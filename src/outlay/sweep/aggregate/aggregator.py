@@ -13,7 +13,15 @@ import msgspec
 
 from outlay.account.columns import Work
 from outlay.budget.display import read_document
-from outlay.budget.limits import TIME
+from outlay.budget.limits import (
+    COMM,
+    ENERGY,
+    FLOPS,
+    NS_PER_MINUTE,
+    TIME,
+    TOKENS,
+    cost_in,
+)
 from outlay.decoding import BadDocument, Decoder, csv_records, open_csv, read_file
 from outlay.errors import Finding, NotARun
 from outlay.files import write_whole
@@ -129,15 +137,35 @@ def _has_saved(run: RunReading) -> bool:
     return any(s.checkpoints for s in shown if s.life.segment in last)
 
 
-def rungs_passed(run_dir: Path, limits: Sequence[Mapping[str, float]]) -> int:
-    """Return how many rungs a running attempt has passed, by its ``budget.json``."""
-    totals = totals_in(read_document(run_dir))
-    used = [(totals.get(_total_name(key)), limit) for one in limits for key, limit in one.items()]
-    return sum(isinstance(amount, int | float) and amount >= limit for amount, limit in used)
+class RungWatch:
+    """Follows the logs of running attempts, and counts the rungs that they have passed."""
+
+    def __init__(self) -> None:
+        self._followers: dict[Path, GoodputFollower] = {}
+
+    def passed(self, run_dir: Path, limits: Sequence[Mapping[str, float]], now_ns: int) -> int:
+        """Return how many rungs a run has passed by now, whatever its metric was."""
+        follower = self._followers.setdefault(run_dir, GoodputFollower(run_dir))
+        try:
+            used = _used(_facts(RunReading(follower.view(now_ns, alive=True))))
+        except NotARun:
+            return 0
+        return sum((used.get(key) or 0) >= limit for one in limits for key, limit in one.items())
 
 
-def _total_name(key: str) -> str:
-    return "time_minutes" if key == TIME.key else key.removeprefix("max_")
+def _used(facts: RunFacts) -> dict[str, float | None]:
+    """Return what a run has used, by the key of the limit."""
+    row = facts.row
+    used: dict[str, float | None] = {
+        TIME.key: facts.busy_ns / NS_PER_MINUTE,
+        TOKENS.key: None if row is None else row.tokens,
+        COMM.key: facts.comm_bytes,
+        ENERGY.key: facts.energy_wh,
+        FLOPS.key: facts.flops,
+    }
+    if row is not None and row.cost is not None:
+        used[cost_in(row.cost.currency).key] = float(row.cost.amount)
+    return used
 
 
 # A run's figures from the documented CSV files and ``budget.json``.

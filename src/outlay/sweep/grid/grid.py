@@ -6,7 +6,7 @@ Reading a grid reports all of its problems at once. Its runs are the subject of
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any, Final
@@ -48,6 +48,8 @@ ROOT_KEYS: Final = (*SHARED_KEYS, "name", "output_dir", "work_dir", "ceiling", "
 ENTRY_KEYS: Final = (*SHARED_KEYS, "name", "params")
 RENDEZVOUS_KEYS: Final = ("backend", "endpoint", "id", "conf")
 CEILING_KEYS: Final = ("book", "limit")
+MOST_RUNS: Final = 100_000
+"""The largest sweep; a larger manifest would take too long to read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,6 +155,8 @@ def _read_root(document: GridDocument, default_name: str) -> Grid:
     aliases = root.block("aliases")
     stated = {name: aliases.read(name, read_alias, None) for name in aliases.values}
     ceiling, book = _read_ceiling(root)
+    entries = tuple(_read_entry(document, shared, i, item) for i, item in enumerate(listed))
+    _check_names(document, entries)
     return Grid(
         source=document.source,
         name=root.read("name", readers.file_name, default_name),
@@ -161,8 +165,16 @@ def _read_root(document: GridDocument, default_name: str) -> Grid:
         ceiling=ceiling,
         book=book,
         aliases={**ALIASES, **{name: alias for name, alias in stated.items() if alias}},
-        entries=tuple(_read_entry(document, shared, i, item) for i, item in enumerate(listed)),
+        entries=entries,
     )
+
+
+def _check_names(document: GridDocument, entries: Sequence[GridEntry]) -> None:
+    """Report entries of one name if a search keeps results by it."""
+    names = [entry.name for entry in entries]
+    for index, entry in enumerate(entries):
+        if entry.search != ALL_POINTS and names.index(entry.name) < index:
+            document.report(("grid", index), f"name {entry.name!r}: a search needs one of its own")
 
 
 def _read_ceiling(root: Block) -> tuple[Money | None, str]:
@@ -226,8 +238,17 @@ def _search_problems(entry: GridEntry, params: Block) -> Iterator[str]:
     if search.method != "grid" and (found := enough_points(entry.axes, search)) is not None:
         yield f"{search.trials} trials, and its parameters have {found} points; use method grid"
     for name, axis in entry.axes.items() if search.method == "grid" else ():
-        if isinstance(axis, Range) and (axis.step is None and (axis.log or not axis.whole)):
-            params.report((name,), f"{name}: a grid needs a list or a range with `step`")
+        if isinstance(axis, Range) and (problem := _grid_problem(axis)):
+            params.report((name,), f"{name}: {problem}")
+
+
+def _grid_problem(axis: Range) -> str:
+    """Return why a range has no list of values; "" if it has."""
+    if axis.log or axis.count is None:
+        return "a grid needs a list or a range with `step`; other methods of `search` take this one"
+    if axis.count > MOST_RUNS:
+        return f"{axis.count:,} values, and a sweep has at most {MOST_RUNS:,} runs"
+    return ""
 
 
 def _searched(entry: GridEntry) -> GridEntry:
@@ -237,6 +258,8 @@ def _searched(entry: GridEntry) -> GridEntry:
         entry = replace(entry, budget=search.halving.rungs[-1])
     if search.method != "grid":
         return entry
+    if any(isinstance(axis, Range) and _grid_problem(axis) for axis in entry.axes.values()):
+        return entry  # Which is reported.
     axes = {name: values_of(axis) for name, axis in entry.axes.items()}
     return replace(entry, axes=axes)
 

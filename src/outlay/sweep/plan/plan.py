@@ -242,6 +242,11 @@ class SweepPlan:
         return total_of([run.prediction.cost for run in self.runs])
 
     @property
+    def most_cost(self) -> Money | None:
+        """The most that it can cost by its budgets, without its ceiling; None if unknown."""
+        return total_of([total.most for total in rung_totals(self)])
+
+    @property
     def predicted_ns(self) -> int | None:
         """The total time, one run after the other; None if a run has no prediction."""
         times = [run.prediction.ns for run in self.runs]
@@ -317,19 +322,26 @@ class RungTotal:
     """A rung of an entry: how many runs reach it, and what that costs.
 
     Attributes:
-        budget: In words.
-        each: The most that a run costs there, on top of the rungs below; None if unknown.
+        budget: From a run's start, in words; "" without halving.
+        each: The most that a run takes there, on top of the rungs below.
         most: The most that all cost there.
         expected: The same with the mean of the runs.
+        ns: The time of all, one after the other.
     """
 
     entry: str
     rung: int
+    budget: str
     runs: int
     each: Prediction
     most: Money | None
     expected: Money | None
     ns: int | None
+
+    @property
+    def of_halving(self) -> bool:
+        """Whether some runs end there."""
+        return bool(self.budget)
 
 
 def rung_totals(plan: SweepPlan) -> list[RungTotal]:
@@ -351,10 +363,11 @@ def _entry_totals(plan: SweepPlan, entry: GridEntry) -> Iterator[RungTotal]:
         each = [run.prediction for run in runs]
         if halving is not None:
             each = [run.rungs[rung] for run in runs]
-        yield _total(entry.name, rung, size, each)
+        budget = "" if halving is None else halving.text_at(rung)
+        yield replace(_total(rung, size, each), entry=entry.name, budget=budget)
 
 
-def _total(entry: str, rung: int, size: int, each: Sequence[Prediction]) -> RungTotal:
+def _total(rung: int, size: int, each: Sequence[Prediction]) -> RungTotal:
     """Return a rung of ``size`` runs; ``each`` are the predictions of those that are known."""
     costs = [one.cost for one in each if one.cost is not None]
     times = [one.ns for one in each if one.ns is not None]
@@ -369,8 +382,9 @@ def _total(entry: str, rung: int, size: int, each: Sequence[Prediction]) -> Rung
         ns = round(Fraction(sum(times) * size, len(times)))
     dearest_each = max(each, key=lambda one: 0 if one.cost is None else one.cost.micros)
     return RungTotal(
-        entry=entry, rung=rung, runs=size, each=dearest_each, most=most, expected=expected, ns=ns
-    )
+        entry="", rung=rung, budget="", runs=size, each=dearest_each, most=most,
+        expected=expected, ns=ns,
+    )  # fmt: skip
 
 
 def total_of(amounts: Sequence[Money | None]) -> Money | None:

@@ -24,20 +24,26 @@ from outlay.ledger.price import AUTO, split_kind
 from outlay.record.redaction import Redactor, is_secret_name
 from outlay.sweep.engines.base import ENGINES, is_scheduled
 from outlay.sweep.errors import InvalidGrid
-from outlay.sweep.grid.grid import Grid, GridEntry
+from outlay.sweep.grid.grid import MOST_RUNS, Grid, GridEntry
 from outlay.sweep.grid.parsing import AMP_DTYPES, AMP_VARIABLE, overrides, placeholders
 from outlay.sweep.plan.launch import SWEEP_MARK, Place, command_of
 from outlay.sweep.plan.plan import (
     PlannedRun,
     Prediction,
+    RungTotal,
     SweepPlan,
     at_rung,
     predict,
+    predict_whole,
     predicted_rungs,
+    rung_totals,
     start_up_share,
+    total_of,
 )
 from outlay.sweep.search.samplers import check_method, planned_points, tpe_point
 from outlay.sweep.search.space import Point, is_in, params_of, values_of
+from outlay.sweep.search.terms import Halving
+from outlay.units import Money
 from outlay.units.quantity import duration_text
 
 # Fingerprints of runs and hashes of their configurations.
@@ -166,8 +172,6 @@ def _price(
     return rates.get(partition)
 
 
-MOST_RUNS: Final = 100_000
-"""The largest sweep; a larger manifest would take too long to read."""
 RUN_PLACEHOLDERS: Final = ("run_dir", "run_id")
 
 
@@ -429,9 +433,13 @@ def plan_document(plan: SweepPlan, environ: Mapping[str, str]) -> dict[str, Any]
         "ceiling": None if grid.ceiling is None else str(grid.ceiling),
         "predicted_cost": None if cost is None else str(cost),
         "predicted_hours": _hours(plan.predicted_ns),
+        "most_cost": None if (most := plan.most_cost) is None else str(most),
         "start_up_seconds": None if plan.start_up is None else plan.start_up.ns / 1e9,
         "start_up_attempts": 0 if plan.start_up is None else plan.start_up.attempts,
         "runs": [_run_document(plan, run, redact) for run in plan.runs],
+        "run_count": plan.run_count,
+        "search": search_sentences(plan),
+        "rungs": [_rung_document(total) for total in rung_totals(plan) if total.of_halving],
         "warnings": [str(warning) for warning in plan.warnings],
     }
 
@@ -453,6 +461,19 @@ def _run_document(plan: SweepPlan, run: PlannedRun, redact: Redactor) -> dict[st
         "predicted_hours": _hours(prediction.ns),
         "predicted_cost": None if prediction.cost is None else str(prediction.cost),
         "predicted_from": prediction.basis,
+    }
+
+
+def _rung_document(total: RungTotal) -> dict[str, Any]:
+    each = total.each.cost
+    return {
+        "entry": total.entry,
+        "rung": total.rung + 1,
+        "budget": total.budget,
+        "runs": total.runs,
+        "cost_each": None if each is None else str(each),
+        "most_cost": None if total.most is None else str(total.most),
+        "predicted_hours": _hours(total.ns),
     }
 
 
@@ -493,7 +514,49 @@ def budget_text(run: PlannedRun) -> str:
     if budget.needs_steps_per_epoch:
         return f"{budget.mode} {budget.limits['max_epochs']} epochs"
     texts = [bound.dimension.text(bound.limit) for bound in budget.bounds]
+    if (halving := run.entry.search.halving) is not None:
+        return f"{budget.mode} {halving.text_at(0)} to {halving.text_at(-1)}"
     return f"{budget.mode} {', '.join(texts)}"
+
+
+def search_sentences(plan: SweepPlan) -> list[str]:
+    """Return sentences on how a plan's configurations are chosen, and on how many go on."""
+    found: list[str] = []
+    for entry in plan.grid.entries:
+        search = entry.search
+        seeds = f" with {len(entry.seeds)} seeds each" if len(entry.seeds) > 1 else ""
+        runs = {run.configuration for run in plan.runs if run.entry.name == entry.name}
+        tried = search.trials or len(runs)
+        if search.is_adaptive:
+            chosen = "the first is shown, each later one is chosen by the results before it"
+            found.append(f"{entry.name}: {tried} configurations{seeds} by tpe; {chosen}.")
+        elif search.method != "grid":
+            found.append(f"{entry.name}: {tried} configurations{seeds} by {search.method}.")
+        if (halving := search.halving) is not None:
+            sizes = " → ".join(map(str, halving.sizes(tried)))
+            found.append(_halving_sentence(entry, halving, sizes))
+    most = plan.most_cost if found else None
+    if most is not None:
+        full = _full_cost(plan)
+        against = "" if full is None else f"; all configurations to the last rung: {full}"
+        found.append(f"At most {most} is spent by these budgets{against}.")
+    return found
+
+
+def _halving_sentence(entry: GridEntry, halving: Halving, sizes: str) -> str:
+    metric, better = entry.target.metric, "high" if _more_is_better(entry) else "low"
+    how = "is paused at a rung, and continues from its checkpoint in a new attempt"
+    if not halving.resumable:
+        how = "goes on in one attempt, and is ended once others are certain to be better"
+    return f"{entry.name}: {sizes} configurations by {metric} ({better} is better); a run {how}."
+
+
+def _full_cost(plan: SweepPlan) -> Money | None:
+    """Return what it would cost if every run went to its last rung."""
+    if not any(run.rungs for run in plan.runs):
+        return None
+    costs = [predict_whole(run).cost if run.rungs else run.prediction.cost for run in plan.runs]
+    return total_of(costs) if not plan.unsuggested else None
 
 
 def start_up_text(plan: SweepPlan) -> str:

@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import FrameType
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from outlay.clock import SYSTEM, Clock
 from outlay.guard.errors import BudgetGuardExceeded, SpendLogUnusable
@@ -33,9 +33,12 @@ from outlay.sweep.run.devices import MachineResources, Tasks
 from outlay.sweep.run.settlement import SweepRecorder
 from outlay.sweep.run.sweep_guard import SweepGuard
 from outlay.sweep.search.study import Study
-from outlay.sweep.state.manifest import Journal, SweepManifest
+from outlay.sweep.state.manifest import Journal, ManifestRun, SweepManifest
 from outlay.sweep.state.outcomes import RunVerdict
 from outlay.sweep.state.setup import add_runs
+
+if TYPE_CHECKING:
+    from outlay.sweep.aggregate.aggregator import RungWatch
 
 # A running attempt, until it is cancelled, timed out or out of money.
 
@@ -194,6 +197,7 @@ class Harness:
     _promoted: set[tuple[str, int]] = field(default_factory=set)
     _reported: bool = True
     _watched_ns: int = 0
+    _rung_watch: RungWatch | None = None
 
     def __post_init__(self) -> None:
         if self.tasks.plan.searches:
@@ -375,9 +379,20 @@ class Harness:
             return
         self._watched_ns = now_ns
         for active in self.active.values():
-            with self._stopping_on_failure():
-                if self._recorder.record_passed(active.run.id):
-                    self._reported = True
+            static = self.manifest.runs[active.run.id]
+            if static.rungs and not static.resumable:
+                passed = self._rungs_passed(static)
+                with self._stopping_on_failure():
+                    if self._recorder.record_passed(static.id, passed):
+                        self._reported = True
+
+    def _rungs_passed(self, run: ManifestRun) -> int:
+        # Imported here: it loads NumPy, which other sweeps do not need.
+        from outlay.sweep.aggregate.aggregator import RungWatch
+
+        self._rung_watch = self._rung_watch or RungWatch()
+        limits, now_ns = run.limits_by_rung[:-1], self.options.clock.wall_ns()
+        return self._rung_watch.passed(self.manifest.root / run.id, limits, now_ns)
 
     # -- launching --------------------------------------------------------------------------
 

@@ -143,14 +143,9 @@ class SweepRecorder:
         rung = self.manifest.state(run).rung if static.resumable else last
         return {"reports": True, "rung": max(rung, 0), **self._judged_by(run)}
 
-    def record_passed(self, run: str) -> bool:
-        """Record the rungs that a running attempt has passed, if it is not paused at them."""
-        static, state = self.manifest.runs[run], self.manifest.state(run)
-        if static.resumable or not static.rungs or state.status != "running":
-            return False
-        from outlay.sweep.aggregate.aggregator import rungs_passed
-
-        passed = rungs_passed(self.manifest.root / run, static.limits_by_rung[:-1])
+    def record_passed(self, run: str, passed: int) -> bool:
+        """Record that a running attempt has passed so many rungs; False if that is known."""
+        state = self.manifest.state(run)
         fresh = [rung for rung in range(passed) if rung not in state.reports]
         for rung in fresh:
             facts = {"reports": True, "passes": True, "rung": rung, **self._judged_by(run)}
