@@ -191,8 +191,8 @@ with outlay.run("seeded") as run:
 def test_what_the_ceiling_refuses_goes_on_with_a_larger_one(tmp_path: Path) -> None:
     search = {"halving": {"first": "20tok", "last": "40tok", "factor": 2}}
     settings: dict[str, Any] = {"search": search, "timeout": "1m", "price": "60 USD/h"}
-    # A minute is 1 USD; the notice of the end is held too.
-    done, manifest = run_grid(tmp_path, {"final": [0.1, 0.2]}, ceiling="1.02 USD", **settings)
+    # Each start holds a minute, 1 USD.
+    done, manifest = run_grid(tmp_path, {"final": [0.1, 0.2]}, ceiling="1.0001 USD", **settings)
     assert done.code == 3
     refused = statuses(manifest)
     assert "completed" not in refused.values()

@@ -109,20 +109,23 @@ def _totals(directory: Path) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JudgedBy:
-    """The last value of a run's target metric, and whether its last attempt saved its work."""
+    """The last value of a run's target metric, and whether it saved its work at this rung."""
 
     value: float | None
     saved: bool = False
 
 
-def judged_by(run_dir: Path, metadata: Mapping[str, Any], now_ns: int) -> JudgedBy:
-    """Return by what a run's search compares it, from its log, else from its CSV files."""
+def judged_by(run_dir: Path, metadata: Mapping[str, Any], now_ns: int, *, starts: int) -> JudgedBy:
+    """Return by what a run's search compares it, from its log, else from its CSV files.
+
+    ``starts`` is how often it was started at this rung.
+    """
     metric = str(metadata.get("target_metric") or "")
     try:
         run = RunReading(GoodputFollower(run_dir).view(now_ns, alive=False))
     except NotARun:
         run = None
-    saved = run is not None and _has_saved(run)
+    saved = run is not None and _has_saved(run, starts)
     if run is not None and run.metrics.get(metric):
         return JudgedBy(value=run.metrics[metric][-1].value, saved=saved)
     written = read_artefacts(run_dir)
@@ -130,9 +133,9 @@ def judged_by(run_dir: Path, metadata: Mapping[str, Any], now_ns: int) -> Judged
     return JudgedBy(value=seen[-1].value if seen else None, saved=saved)
 
 
-def _has_saved(run: RunReading) -> bool:
-    """Say whether the last attempt committed a checkpoint."""
-    last = set(run.view.timeline.attempts[-1].ranks)
+def _has_saved(run: RunReading, starts: int) -> bool:
+    """Say whether one of the last attempts committed a checkpoint."""
+    last = {rank for one in run.view.timeline.attempts[-max(starts, 1) :] for rank in one.ranks}
     shown = run.view.account.shown()
     return any(s.checkpoints for s in shown if s.life.segment in last)
 

@@ -232,7 +232,7 @@ def _search_problems(entry: GridEntry, params: Block) -> Iterator[str]:
     if search.needs_metric and not metric:
         yield "its runs are compared while it runs; state `budget: {target_metric: ...}`"
     if search.halving is not None and entry.budget is not None:
-        yield "halving states the budget of each run; leave `budget` its target_ keys alone"
+        yield "halving states the budget of each run; leave only target_ keys in `budget`"
     if search.is_adaptive and entry.exclude:
         yield f"method {search.method} cannot leave out points; remove `exclude`"
     if search.method != "grid" and (found := enough_points(entry.axes, search)) is not None:

@@ -32,6 +32,7 @@ from outlay.sweep.run.attempt_log import begin_log, supervised
 from outlay.sweep.run.devices import MachineResources, Tasks
 from outlay.sweep.run.settlement import SweepRecorder
 from outlay.sweep.run.sweep_guard import SweepGuard
+from outlay.sweep.search.halving import Decisions
 from outlay.sweep.search.study import Study
 from outlay.sweep.state.manifest import Journal, ManifestRun, SweepManifest
 from outlay.sweep.state.outcomes import RunVerdict
@@ -321,11 +322,13 @@ class Harness:
         study = self._study
         if study is None or self._is_stopping():
             return
-        idle = not (self._queue or self._is_busy or self._may_suggest())
-        if not (self._reported or idle):
-            return
-        self._reported = False
-        found = study.decide(self.manifest.states, idle=idle)
+        if self._reported:
+            self._reported = False
+            self._obey(study.decide(self.manifest.states, idle=False), study)
+        if not (self._queue or self._is_busy or self._may_suggest()):
+            self._obey(study.decide(self.manifest.states, idle=True), study)
+
+    def _obey(self, found: Decisions, study: Study) -> None:
         for run, reason in found.pruned.items():
             self._prune(run, reason)
         for run, rung in found.promoted.items():

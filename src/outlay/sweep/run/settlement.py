@@ -157,7 +157,10 @@ class SweepRecorder:
         from outlay.sweep.aggregate.aggregator import judged_by
 
         static = self.manifest.runs[run]
-        found = judged_by(self.manifest.root / run, static.metadata, self.manifest.clock.wall_ns())
+        found = judged_by(
+            self.manifest.root / run, static.metadata, self.manifest.clock.wall_ns(),
+            starts=self.manifest.state(run).starts,
+        )  # fmt: skip
         return {"metric": found.value, "saved": found.saved}
 
     def _price(self, run: str, ended: Ended, recorded: bool | None) -> AttemptCost:  # noqa: FBT001
