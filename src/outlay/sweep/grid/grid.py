@@ -7,7 +7,7 @@ Reading a grid reports all of its problems at once. Its runs are the subject of
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any, Final
 
@@ -189,21 +189,27 @@ def _read_entry(document: GridDocument, shared: GridEntry, index: int, item: obj
     block = Block(item, ("grid", index), document)
     blocks = readers.option_blocks(block, ENTRY_KEYS)
     block.allow((*ENTRY_KEYS, *blocks))
-    entry = _read_settings(block, shared, blocks)
     params = block.block("params")
     others = [name for name in params.values if name != "world_size"]
     axes = {str(name): params.read(name, readers.axis, (None,)) for name in others}
     sizes = params.read("world_size", readers.counts_from_one, None)
     if sizes is not None:
         axes["world_size"] = sizes
+    name = block.read("name", readers.text, f"group{index:02d}")
+    line = document.line_of(("grid", index))
+    entry = _read_settings(block, shared, blocks, name=name, axes=axes, line=line)
     if "seed" in axes and entry.seeds:
         block.report(("params", "seed"), "state either the parameter `seed` or `seeds`, not both")
-    name = block.read("name", readers.text, f"group{index:02d}")
-    return replace(entry, name=name, axes=axes, line=document.line_of(("grid", index)))
+    return entry
 
 
-def _read_settings(block: Block, shared: GridEntry, blocks: tuple[str, ...]) -> GridEntry:
-    """Return a block's settings: lists and mappings extend the shared ones, others replace."""
+def _read_settings(
+    block: Block, shared: GridEntry, blocks: tuple[str, ...], **own: Any
+) -> GridEntry:
+    """Return a block's settings: lists and mappings extend the shared ones, others replace.
+
+    ``own`` are the settings that no other entry shares.
+    """
     budget, target = _read_budget(block, shared)
     price, price_name = _read_price(block, shared)
     rendezvous = block.block("rendezvous")
@@ -231,6 +237,7 @@ def _read_settings(block: Block, shared: GridEntry, blocks: tuple[str, ...]) -> 
         retries=block.read("retries", readers.count_from_zero, shared.retries),
         launcher=block.read("launcher", readers.launcher, shared.launcher),
         engine_options=readers.engine_options(block, blocks, shared.engine_options),
+        **own,
     )
 
 
@@ -254,12 +261,16 @@ def _read_budget(block: Block, shared: GridEntry) -> tuple[Budget | None, Target
     if "budget" not in block.values:
         return shared.budget, shared.target
     inner = block.block("budget")
+    known, text = inner.document.budgets, repr(inner.values)
+    if text in known:
+        return known[text]
     inner.allow({*BUDGET_KEYS, *filter(is_limit_key, map(str, inner.values))})
-    target = shared.target
-    budget = shared.budget
+    budget, target = shared.budget, shared.target
     try:
         target = read_target(inner.values)
         budget = read_budget(inner.values) if inner.values else None
     except InvalidValue as error:
         inner.report((), str(error))
+    if not inner.document.findings:  # Else each block must report its own.
+        known[text] = budget, target
     return budget, target

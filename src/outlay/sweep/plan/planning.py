@@ -10,7 +10,7 @@ import itertools
 import math
 import re
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -26,7 +26,14 @@ from outlay.sweep.errors import InvalidGrid
 from outlay.sweep.grid.grid import Grid, GridEntry
 from outlay.sweep.grid.parsing import AMP_DTYPES, AMP_VARIABLE, overrides, placeholders
 from outlay.sweep.plan.launch import SWEEP_MARK, Place, command_of
-from outlay.sweep.plan.plan import PlannedRun, Prediction, SweepPlan, predict, start_up_share
+from outlay.sweep.plan.plan import (
+    PlannedRun,
+    Prediction,
+    SweepPlan,
+    charged_gpus,
+    predict,
+    start_up_share,
+)
 from outlay.units.quantity import duration_text
 
 # Fingerprints of runs and hashes of their configurations.
@@ -42,18 +49,19 @@ def with_fingerprints(grid: Grid, runs: Iterable[PlannedRun]) -> Iterator[Planne
     # Secrets must not enter a hash that is stored: different sets of them are numbered instead.
     numbers: dict[frozenset[tuple[str, str]], int] = {}
     for run in runs:
-        fingerprint = _hash(_content(grid, run))
+        secrets = {key: value for key, value in run.env.items() if is_secret_name(key)}
+        number = numbers.setdefault(frozenset(secrets.items()), len(numbers))
+        content = _content(grid, run, secrets)
+        fingerprint = _hash(content)
         count = seen[fingerprint] = seen.get(fingerprint, 0) + 1
-        secrets = frozenset((key, value) for key, value in run.env.items() if is_secret_name(key))
-        number = numbers.setdefault(secrets, len(numbers))
         yield replace(
             run,
             fingerprint=fingerprint if count == 1 else f"{fingerprint}-{count}",
-            configuration=_configuration(grid, run, secrets=number),
+            configuration=_configuration(grid, run, content, secrets=number),
         )
 
 
-def _content(grid: Grid, run: PlannedRun) -> dict[str, Any]:
+def _content(grid: Grid, run: PlannedRun, secrets: Collection[str]) -> dict[str, Any]:
     """Return what decides a run's result; not its name, machine, price or time limits."""
     entry, budget = run.entry, run.entry.budget
     terms = None if budget is None else [budget.mode, budget.limits, budget.charge]
@@ -66,7 +74,7 @@ def _content(grid: Grid, run: PlannedRun) -> dict[str, Any]:
         "work_dir": grid.work_dir,
         "params": run.params,
         "overrides": run.overrides,
-        "env": {key: value for key, value in run.env.items() if not is_secret_name(key)},
+        "env": {key: value for key, value in run.env.items() if key not in secrets},
         "budget": terms,
         "steps_per_epoch": None if budget is None else budget.steps_per_epoch,
         "nnodes": entry.nnodes,
@@ -77,12 +85,14 @@ def _content(grid: Grid, run: PlannedRun) -> dict[str, Any]:
     return content
 
 
+_encoder = msgspec.json.Encoder(enc_hook=str, order="sorted")
+
+
 def _hash(content: Mapping[str, Any]) -> str:
-    encoded = msgspec.json.encode(content, enc_hook=str, order="sorted")
-    return hashlib.sha256(encoded).hexdigest()[:16]
+    return hashlib.sha256(_encoder.encode(content)).hexdigest()[:16]
 
 
-def _configuration(grid: Grid, run: PlannedRun, *, secrets: int) -> str:
+def _configuration(grid: Grid, run: PlannedRun, content: Mapping[str, Any], *, secrets: int) -> str:
     """Return the hash of a run without its seed, but with its group, machine and price.
 
     Entries that differ in machine or price alone are compared with each other, and entries with
@@ -90,20 +100,19 @@ def _configuration(grid: Grid, run: PlannedRun, *, secrets: int) -> str:
     """
     entry = run.entry
     asked = {name: options.identity for name, options in entry.engine_options.items()}
-    params = {key: value for key, value in run.params.items() if key != "seed"}
-    return _hash(
-        _content(grid, run)
-        | {
-            "params": params,
-            "overrides": overrides(entry.overrides, params, grid.aliases),
-            "secrets": secrets,
-            "group": entry.name,
-            "metadata": run.metadata,
-            "gpu": entry.gpu,
-            "price": entry.price_name or (entry.price and str(entry.price.stated)),
-        }
-        | asked
-    )
+    compared = {
+        **content,
+        "secrets": secrets,
+        "group": entry.name,
+        "metadata": run.metadata,
+        "gpu": entry.gpu,
+        "price": entry.price_name or (entry.price and str(entry.price.stated)),
+    }
+    if "seed" in run.params:
+        params = {key: value for key, value in run.params.items() if key != "seed"}
+        compared["params"] = params
+        compared["overrides"] = overrides(entry.overrides, params, grid.aliases)
+    return _hash(compared | asked)
 
 
 # Prices: as named, else the rate of the partition.
@@ -176,14 +185,7 @@ def make_plan(grid: Grid, start_up: StartUp | None = None) -> SweepPlan:
         raise InvalidGrid(findings)
     runs: list[PlannedRun] = []
     for entry in grid.entries:
-        combinations = list(_combinations(entry))
-        metadata = {**entry.metadata, **_budget_metadata(entry)}
-        for combo, params in enumerate(combinations):
-            suffix = f"_{combo:02d}" if len(combinations) > 1 else ""
-            name = f"{len(runs) + 1:03d}_{_slug(entry.name)}{suffix}"
-            run = _planned(grid, entry, name, params, metadata)
-            ns = 0 if start_up is None else start_up.ns
-            runs.append(replace(run, prediction=predict(entry, run.charged_gpus, ns)))
+        runs += _planned_runs(grid, entry, len(runs), 0 if start_up is None else start_up.ns)
     if not runs:
         raise InvalidGrid(
             [Finding(source=grid.source, line=1, message="`exclude` leaves out every run")]
@@ -246,22 +248,37 @@ def _same(one: object, other: object) -> bool:
     return one == other and isinstance(one, bool) == isinstance(other, bool)
 
 
-def _planned(
-    grid: Grid, entry: GridEntry, name: str, params: Mapping[str, Any], metadata: Mapping[str, Any]
-) -> PlannedRun:
+def _planned_runs(
+    grid: Grid, entry: GridEntry, before: int, start_up_ns: int
+) -> Iterator[PlannedRun]:
+    """Yield the runs of an entry, which has ``before`` runs before it, without fingerprints."""
+    combinations = list(_combinations(entry))
+    metadata = {**entry.metadata, **_budget_metadata(entry)}
+    group = _slug(entry.name)
+    predictions: dict[int, Prediction] = {}
+    for combo, params in enumerate(combinations):
+        suffix = f"_{combo:02d}" if len(combinations) > 1 else ""
+        world_size = params.get("world_size", 1)
+        if world_size not in predictions:
+            gpus = charged_gpus(entry, world_size)
+            predictions[world_size] = predict(entry, gpus, start_up_ns)
+        yield PlannedRun(
+            id=f"{before + combo + 1:03d}_{group}{suffix}",
+            entry=entry,
+            params=params,
+            overrides=overrides(entry.overrides, params, grid.aliases),
+            world_size=world_size,
+            env=_environment(entry, params),
+            metadata=metadata,
+            prediction=predictions[world_size],
+        )
+
+
+def _environment(entry: GridEntry, params: Mapping[str, Any]) -> dict[str, str]:
     env = dict(entry.env)
     if "amp_dtype" in params:
         env[AMP_VARIABLE] = params["amp_dtype"]
-    return PlannedRun(
-        id=name,
-        entry=entry,
-        params=params,
-        overrides=overrides(entry.overrides, params, grid.aliases),
-        world_size=params.get("world_size", 1),
-        env=env,
-        metadata=metadata,
-        prediction=Prediction(),
-    )
+    return env
 
 
 def _budget_metadata(entry: GridEntry) -> dict[str, Any]:
