@@ -48,8 +48,8 @@ def plan_file(path: Path, suggested: Mapping[str, Sequence[Point]] | None = None
         raise InvalidValue("GRID", str(path), f"a YAML or JSON file ({problem})") from None
     with _without_gc():
         grid = read_grid(text, source=str(path), default_name=path.stem)
-    start_up = measure_start_up(earlier_runs(grid))
-    return make_plan(_priced(_with_book(grid)), start_up, suggested)
+        start_up = measure_start_up(earlier_runs(grid))
+        return make_plan(_priced(_with_book(grid)), start_up, suggested)
 
 
 def _with_book(grid: Grid) -> Grid:
@@ -123,7 +123,7 @@ def measure_start_up(run_dirs: Iterable[Path]) -> StartUp | None:
 def _without_gc() -> Iterator[None]:
     """Disable the garbage collector: a long grid makes a million objects that all stay.
 
-    Its repeated scans of them would take as long as reading the grid.
+    Its repeated scans of them would take as long as planning.
     """
     was_on = gc.isenabled()
     gc.disable()

@@ -206,17 +206,17 @@ def _read_entry(document: GridDocument, shared: GridEntry, index: int, item: obj
     block = Block(item, ("grid", index), document)
     blocks = readers.option_blocks(block, ENTRY_KEYS)
     block.allow((*ENTRY_KEYS, *blocks))
-    entry = _read_settings(block, shared, blocks)
     params = block.block("params")
     others = [name for name in params.values if name != "world_size"]
     axes: dict[str, Axis] = {str(name): params.read(name, _axis, (None,)) for name in others}
     sizes = params.read("world_size", readers.counts_from_one, None)
     if sizes is not None:
         axes["world_size"] = sizes
+    name = block.read("name", readers.text, f"group{index:02d}")
+    line = document.line_of(("grid", index))
+    entry = _read_settings(block, shared, blocks, name=name, axes=axes, line=line)
     if "seed" in axes and entry.seeds:
         block.report(("params", "seed"), "state either the parameter `seed` or `seeds`, not both")
-    name = block.read("name", readers.text, f"group{index:02d}")
-    entry = replace(entry, name=name, axes=axes, line=document.line_of(("grid", index)))
     for problem in _search_problems(entry, params):
         block.report(("search",), problem)
     return _searched(entry)
@@ -254,6 +254,8 @@ def _grid_problem(axis: Range) -> str:
 def _searched(entry: GridEntry) -> GridEntry:
     """Return an entry with the values of its ranges, and the budget of its last rung."""
     search = entry.search
+    if search is ALL_POINTS and not any(isinstance(axis, Range) for axis in entry.axes.values()):
+        return entry
     if search.halving is not None:
         entry = replace(entry, budget=search.halving.rungs[-1])
     if search.method != "grid":
@@ -264,8 +266,13 @@ def _searched(entry: GridEntry) -> GridEntry:
     return replace(entry, axes=axes)
 
 
-def _read_settings(block: Block, shared: GridEntry, blocks: tuple[str, ...]) -> GridEntry:
-    """Return a block's settings: lists and mappings extend the shared ones, others replace."""
+def _read_settings(
+    block: Block, shared: GridEntry, blocks: tuple[str, ...], **own: Any
+) -> GridEntry:
+    """Return a block's settings: lists and mappings extend the shared ones, others replace.
+
+    ``own`` are the settings that no other entry shares.
+    """
     budget, target = _read_budget(block, shared)
     price, price_name = _read_price(block, shared)
     rendezvous = block.block("rendezvous")
@@ -294,6 +301,7 @@ def _read_settings(block: Block, shared: GridEntry, blocks: tuple[str, ...]) -> 
         launcher=block.read("launcher", readers.launcher, shared.launcher),
         engine_options=readers.engine_options(block, blocks, shared.engine_options),
         search=read_search(block, shared.search),
+        **own,
     )
 
 
@@ -317,12 +325,16 @@ def _read_budget(block: Block, shared: GridEntry) -> tuple[Budget | None, Target
     if "budget" not in block.values:
         return shared.budget, shared.target
     inner = block.block("budget")
+    known, text = inner.document.budgets, repr(inner.values)
+    if text in known:
+        return known[text]
     inner.allow({*BUDGET_KEYS, *filter(is_limit_key, map(str, inner.values))})
-    target = shared.target
-    budget = shared.budget
+    budget, target = shared.budget, shared.target
     try:
         target = read_target(inner.values)
         budget = read_budget(inner.values) if inner.values else None
     except InvalidValue as error:
         inner.report((), str(error))
+    if not inner.document.findings:  # Else each block must report its own.
+        known[text] = budget, target
     return budget, target

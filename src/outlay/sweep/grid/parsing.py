@@ -32,14 +32,14 @@ class Block:
 
     def __init__(self, value: object, path: Path, document: GridDocument) -> None:
         self._path = path
-        self._document = document
+        self.document = document
         self.values: Mapping[str, Any] = value if isinstance(value, Mapping) else {}
         if value is not None and not isinstance(value, Mapping):
             self.report((), f"expected a mapping, got {value!r}")
 
     def report(self, below: Path, message: str) -> None:
         """Report a problem at a path within this block."""
-        self._document.report((*self._path, *below), message)
+        self.document.report((*self._path, *below), message)
 
     def allow(self, known: Collection[str]) -> None:
         """Report every unknown key."""
@@ -61,7 +61,7 @@ class Block:
 
     def block(self, key: str) -> Block:
         """Return the mapping under a key; empty if missing."""
-        return Block(self.values.get(key), (*self._path, key), self._document)
+        return Block(self.values.get(key), (*self._path, key), self.document)
 
 
 # Parsers of single values.
@@ -161,6 +161,8 @@ def engine_options(
 
 
 def _options_of(name: str, block: Block, shared: EngineOptions | None) -> EngineOptions:
+    if shared is not None and name not in block.values:
+        return shared
     if name in ENGINES:
         options: EngineOptions = pkgutil.resolve_name(ENGINES[name].options)(
             block.block(name), shared
@@ -256,12 +258,17 @@ Path = YamlPath
 
 @dataclass(slots=True)
 class GridDocument:
-    """A grid file: its tree, interpolations resolved, the line of each key, and its problems."""
+    """A grid file: its tree, interpolations resolved, the line of each key, and its problems.
+
+    Attributes:
+        budgets: The budgets read so far, by the text of their block: most entries state the same.
+    """
 
     source: str
     tree: Mapping[str, Any]
     lines: Mapping[Path, int]
     findings: list[Finding] = field(default_factory=list)
+    budgets: dict[str, tuple[Budget | None, Target]] = field(default_factory=dict)
 
     def report(self, path: Path, message: str) -> None:
         """Report a problem with a key."""
@@ -435,7 +442,9 @@ def overrides(
 def _override(name: str, value: object, aliases: Mapping[str, Alias]) -> str:
     if name == "amp_dtype":
         return f"train.loss_fp32={literal(value == 'fp32')}"
-    alias = aliases.get(name, Alias(key=name))
+    alias = aliases.get(name)
+    if alias is None:
+        return f"{name}={literal(value)}"
     return f"{alias.key}={value if alias.group else literal(value)}"
 
 

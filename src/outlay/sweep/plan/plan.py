@@ -46,14 +46,13 @@ def predict(entry: GridEntry, gpus: Fraction, start_up_ns: int = 0) -> Predictio
 
     A time budget counts training alone, so that a known start-up is added to it.
     """
-    budget = entry.budget
+    trained_ns, stated = _budgeted(entry.budget)
     times: dict[str, int] = {}
-    if (trained_ns := _time_limit_ns(budget)) is not None:
+    if trained_ns is not None:
         times["its time budget"] = trained_ns + start_up_ns
     if entry.timeout is not None:
         times["its timeout"] = entry.timeout.ns
     rate = None if entry.price is None else rate_of(entry.price.stated, gpus)
-    stated = _stated_cost(budget)
     paid_ns = None if stated is None or rate is None else Terms(rate=rate).paid_ns(stated)
     if paid_ns is not None:
         times["its cost budget"] = paid_ns
@@ -66,7 +65,7 @@ def predict(entry: GridEntry, gpus: Fraction, start_up_ns: int = 0) -> Predictio
 
 def start_up_share(entry: GridEntry, gpus: int, start_up_ns: int) -> float:
     """Return start-up as a share of the limit on time or cost, the larger of the two."""
-    limit_ns, stated = _time_limit_ns(entry.budget), _stated_cost(entry.budget)
+    limit_ns, stated = _budgeted(entry.budget)
     shares = [] if limit_ns is None else [start_up_ns / limit_ns]
     rate = None if entry.price is None else entry.price.stated * gpus
     paid = _cost(rate, start_up_ns)
@@ -75,16 +74,14 @@ def start_up_share(entry: GridEntry, gpus: int, start_up_ns: int) -> float:
     return max(shares, default=0.0)
 
 
-def _time_limit_ns(budget: Budget | None) -> int | None:
-    bounds = () if budget is None else budget.bounds_known
-    return next((bound.limit for bound in bounds if bound.dimension == TIME), None)
-
-
-def _stated_cost(budget: Budget | None) -> Money | None:
-    if budget is None or not budget.limits_money:
-        return None
-    units = next(b.limit for b in budget.bounds_known if b.dimension.name == COST.name)
-    return Money(Usage(cost_units=units).cost_micros, budget.currency)
+def _budgeted(budget: Budget | None) -> tuple[int | None, Money | None]:
+    """Return the limits of a budget on time and on money; None where it has none."""
+    if budget is None:
+        return None, None
+    limits = {bound.dimension.name: bound.limit for bound in budget.bounds_known}
+    units = limits.get(COST.name)
+    cost = None if units is None else Usage(cost_units=units).cost_micros
+    return limits.get(TIME.name), None if cost is None else Money(cost, budget.currency)
 
 
 def measured(rate: Rate | None, finished_ns: Sequence[int]) -> Prediction:
@@ -122,6 +119,22 @@ def terms_of(rate: Rate, predicted_ns: int) -> Terms:
         rate=rate, slice=Duration(slice_ns), notice=Duration(notice_ns),
         reaction=Duration(REACTION_NS),
     )  # fmt: skip
+
+
+def most_nodes(entry: GridEntry) -> int:
+    """Return the largest number of nodes that a run of an entry may have."""
+    return int(str(entry.nnodes or 1).rpartition(":")[2])
+
+
+def charged_gpus(entry: GridEntry, world_size: int) -> Fraction:
+    """Return the GPUs that a run is charged for: as stated, else as requested from a cluster.
+
+    Else one per process, over the largest number of nodes.
+    """
+    if entry.gpus is not None:
+        return entry.gpus
+    on_node = None if entry.options is None else entry.options.gpus_on_node
+    return Fraction((world_size if on_node is None else on_node) * most_nodes(entry))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,8 +187,7 @@ class PlannedRun:
     @property
     def most_gpus(self) -> int:
         """GPUs over the largest number of nodes."""
-        nodes = str(self.entry.nnodes or 1).rpartition(":")[2]
-        return self.world_size * int(nodes)
+        return self.world_size * most_nodes(self.entry)
 
     @property
     def states_gpus(self) -> bool:
@@ -186,17 +198,8 @@ class PlannedRun:
 
     @property
     def charged_gpus(self) -> Fraction:
-        """GPUs that are paid for: as stated, else as requested from a cluster.
-
-        Else one per process, over the largest number of nodes.
-        """
-        entry = self.entry
-        if entry.gpus is not None:
-            return entry.gpus
-        on_node = None if entry.options is None else entry.options.gpus_on_node
-        if on_node is None:
-            return Fraction(self.most_gpus)
-        return Fraction(on_node * self.most_gpus, self.world_size)
+        """GPUs that are paid for."""
+        return charged_gpus(self.entry, self.world_size)
 
     @property
     def rate(self) -> Rate | None:
@@ -307,7 +310,7 @@ def _rest(run: PlannedRun, rung: int, spent: Money | None) -> Prediction:
     """Return the prediction for a rung of a run that has spent so much below."""
     prediction, halving = run.rungs[rung], run.entry.search.halving
     assert halving is not None
-    whole = _stated_cost(halving.rungs[rung])
+    whole = _budgeted(halving.rungs[rung])[1]
     if spent is None or whole is None or prediction.basis != "its cost budget":
         return prediction
     left = whole.micros - spent.micros

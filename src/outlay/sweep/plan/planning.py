@@ -10,7 +10,7 @@ import itertools
 import math
 import re
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -33,6 +33,7 @@ from outlay.sweep.plan.plan import (
     RungTotal,
     SweepPlan,
     at_rung,
+    charged_gpus,
     predict,
     predict_whole,
     predicted_rungs,
@@ -59,18 +60,19 @@ def with_fingerprints(grid: Grid, runs: Iterable[PlannedRun]) -> Iterator[Planne
     # Secrets must not enter a hash that is stored: different sets of them are numbered instead.
     numbers: dict[frozenset[tuple[str, str]], int] = {}
     for run in runs:
-        fingerprint = _hash(_content(grid, run))
+        secrets = {key: value for key, value in run.env.items() if is_secret_name(key)}
+        number = numbers.setdefault(frozenset(secrets.items()), len(numbers))
+        content = _content(grid, run, secrets)
+        fingerprint = _hash(content)
         count = seen[fingerprint] = seen.get(fingerprint, 0) + 1
-        secrets = frozenset((key, value) for key, value in run.env.items() if is_secret_name(key))
-        number = numbers.setdefault(secrets, len(numbers))
         yield replace(
             run,
             fingerprint=fingerprint if count == 1 else f"{fingerprint}-{count}",
-            configuration=_configuration(grid, run, secrets=number),
+            configuration=_configuration(grid, run, content, secrets=number),
         )
 
 
-def _content(grid: Grid, run: PlannedRun) -> dict[str, Any]:
+def _content(grid: Grid, run: PlannedRun, secrets: Collection[str]) -> dict[str, Any]:
     """Return what decides a run's result; not its name, machine, price or time limits."""
     entry, budget = run.entry, _last_budget(run.entry)
     terms = None if budget is None else [budget.mode, budget.limits, budget.charge]
@@ -83,7 +85,7 @@ def _content(grid: Grid, run: PlannedRun) -> dict[str, Any]:
         "work_dir": grid.work_dir,
         "params": run.params,
         "overrides": run.overrides,
-        "env": {key: value for key, value in run.env.items() if not is_secret_name(key)},
+        "env": {key: value for key, value in run.env.items() if key not in secrets},
         "budget": terms,
         "steps_per_epoch": None if budget is None else budget.steps_per_epoch,
         "nnodes": entry.nnodes,
@@ -100,12 +102,14 @@ def _last_budget(entry: GridEntry) -> Budget | None:
     return entry.budget if halving is None else halving.rungs[-1]
 
 
+_encoder = msgspec.json.Encoder(enc_hook=str, order="sorted")
+
+
 def _hash(content: Mapping[str, Any]) -> str:
-    encoded = msgspec.json.encode(content, enc_hook=str, order="sorted")
-    return hashlib.sha256(encoded).hexdigest()[:16]
+    return hashlib.sha256(_encoder.encode(content)).hexdigest()[:16]
 
 
-def _configuration(grid: Grid, run: PlannedRun, *, secrets: int) -> str:
+def _configuration(grid: Grid, run: PlannedRun, content: Mapping[str, Any], *, secrets: int) -> str:
     """Return the hash of a run without its seed, but with its group, machine and price.
 
     Entries that differ in machine or price alone are compared with each other, and entries with
@@ -113,20 +117,19 @@ def _configuration(grid: Grid, run: PlannedRun, *, secrets: int) -> str:
     """
     entry = run.entry
     asked = {name: options.identity for name, options in entry.engine_options.items()}
-    params = {key: value for key, value in run.params.items() if key != "seed"}
-    return _hash(
-        _content(grid, run)
-        | {
-            "params": params,
-            "overrides": overrides(entry.overrides, params, grid.aliases),
-            "secrets": secrets,
-            "group": entry.name,
-            "metadata": run.metadata,
-            "gpu": entry.gpu,
-            "price": entry.price_name or (entry.price and str(entry.price.stated)),
-        }
-        | asked
-    )
+    compared = {
+        **content,
+        "secrets": secrets,
+        "group": entry.name,
+        "metadata": run.metadata,
+        "gpu": entry.gpu,
+        "price": entry.price_name or (entry.price and str(entry.price.stated)),
+    }
+    if "seed" in run.params:
+        params = {key: value for key, value in run.params.items() if key != "seed"}
+        compared["params"] = params
+        compared["overrides"] = overrides(entry.overrides, params, grid.aliases)
+    return _hash(compared | asked)
 
 
 # Prices: as named, else the rate of the partition.
@@ -283,15 +286,30 @@ def plan_points(
 ) -> Iterator[PlannedRun]:
     """Yield the runs of an entry with these parameters, numbered from ``first``."""
     metadata = {**entry.metadata, **_budget_metadata(entry)}
-    ns = 0 if start_up is None else start_up.ns
+    ns, group = 0 if start_up is None else start_up.ns, _slug(entry.name)
     several = len(made) > 1 or entry.search.is_adaptive
+    predictions: dict[int, tuple[Prediction, ...]] = {}
     for index, one in enumerate(made):
         suffix = f"_{combo + index:02d}" if several else ""
-        name = f"{first + index:03d}_{_slug(entry.name)}{suffix}"
-        run = _planned(grid, entry, name, one.params, metadata)
-        rungs = predicted_rungs(entry, run.charged_gpus, ns)
-        prediction = rungs[0] if rungs else predict(entry, run.charged_gpus, ns)
-        yield replace(run, prediction=prediction, point=one.point, rungs=rungs)
+        world_size = one.params.get("world_size", 1)
+        if world_size not in predictions:
+            gpus = charged_gpus(entry, world_size)
+            predictions[world_size] = predicted_rungs(entry, gpus, ns) or (
+                predict(entry, gpus, ns),
+            )
+        rungs = predictions[world_size]
+        yield PlannedRun(
+            id=f"{first + index:03d}_{group}{suffix}",
+            entry=entry,
+            params=one.params,
+            overrides=overrides(entry.overrides, one.params, grid.aliases),
+            world_size=world_size,
+            env=_environment(entry, one.params),
+            metadata=metadata,
+            prediction=rungs[0],
+            point=one.point,
+            rungs=() if entry.search.halving is None else rungs,
+        )
 
 
 def finished(grid: Grid, runs: Iterable[PlannedRun]) -> tuple[PlannedRun, ...]:
@@ -348,22 +366,11 @@ def _same(one: object, other: object) -> bool:
     return one == other and isinstance(one, bool) == isinstance(other, bool)
 
 
-def _planned(
-    grid: Grid, entry: GridEntry, name: str, params: Mapping[str, Any], metadata: Mapping[str, Any]
-) -> PlannedRun:
+def _environment(entry: GridEntry, params: Mapping[str, Any]) -> dict[str, str]:
     env = dict(entry.env)
     if "amp_dtype" in params:
         env[AMP_VARIABLE] = params["amp_dtype"]
-    return PlannedRun(
-        id=name,
-        entry=entry,
-        params=params,
-        overrides=overrides(entry.overrides, params, grid.aliases),
-        world_size=params.get("world_size", 1),
-        env=env,
-        metadata=metadata,
-        prediction=Prediction(),
-    )
+    return env
 
 
 def _budget_metadata(entry: GridEntry) -> dict[str, Any]:

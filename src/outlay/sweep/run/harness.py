@@ -159,7 +159,7 @@ class SweepOptions:
     clock: Clock = SYSTEM
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False)  # signal.signal() makes a repr of a handler's object.
 class Harness:
     """Runs the runs of one sweep.
 
