@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -289,3 +291,32 @@ def test_nothing_that_was_suggested_is_asked_again(tmp_path: Path) -> None:
     manifest = killed_and_resumed(tmp_path, path, '"completed"')
     values = [run.params["final"] for run in manifest.runs.values()]
     assert len(values) == len(set(values)) == 5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(20))
+def test_a_search_killed_at_random_moments_decides_as_an_undisturbed_one(
+    halved: tuple[Outcome, SweepManifest], tmp_path: Path, seed: int
+) -> None:
+    chance = random.Random(seed)
+    path, root = write_grid(tmp_path, {"final": [0.4, 0.2, 0.1, 0.3]}, ceiling="20 USD"), tmp_path
+    command = ["run", "--yes", str(path)]
+    for _ in range(6):
+        with subprocess.Popen(
+            [sys.executable, "-m", "outlay", "sweep", *command, "--jobs", "2"],
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
+        ) as harness:  # fmt: skip
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                harness.wait(chance.uniform(0.3, 4))
+            harness.kill()
+        if (root / "sweep" / "sweep_manifest.json").exists():
+            command = ["resume", "--yes", str(root / "sweep")]
+    done = outlay("sweep", *command, "--jobs", "2")
+    assert done.code == 0, done.err
+    manifest = read_manifest(root / "sweep")
+    assert decisions(manifest) == decisions(halved[1])
+    assert tokens(manifest) == tokens(halved[1])
+    guard = guard_of(manifest)
+    assert guard is not None
+    assert guard.holds() == ()
+    assert guard.budget_guard.total_spent <= 20
