@@ -19,6 +19,7 @@ import msgspec
 from outlay.budget.limits import TENTH, StartUp, cost_in
 from outlay.budget.terms import Budget
 from outlay.errors import Finding, InvalidValue, choices
+from outlay.guard.lease import Terms
 from outlay.ledger import Price
 from outlay.ledger.price import AUTO, split_kind
 from outlay.record.redaction import Redactor, is_secret_name
@@ -46,6 +47,7 @@ from outlay.sweep.search.space import Point, is_in, params_of, values_of
 from outlay.sweep.search.terms import Halving
 from outlay.units import Money
 from outlay.units.quantity import duration_text
+from outlay.units.shown import counted
 
 # Fingerprints of runs and hashes of their configurations.
 
@@ -542,6 +544,7 @@ def search_sentences(plan: SweepPlan) -> list[str]:
         if (halving := search.halving) is not None:
             sizes = " → ".join(map(str, halving.sizes(tried)))
             found.append(_halving_sentence(entry, halving, sizes))
+            found += _restart_sentence(plan, entry, halving, tried)
     most = plan.most_cost if found else None
     if most is not None:
         full = _full_cost(plan)
@@ -556,6 +559,24 @@ def _halving_sentence(entry: GridEntry, halving: Halving, sizes: str) -> str:
     if not halving.resumable:
         how = "goes on in one attempt, and is ended once others are certain to be better"
     return f"{entry.name}: {sizes} configurations by {metric} ({better} is better); a run {how}."
+
+
+def _restart_sentence(
+    plan: SweepPlan, entry: GridEntry, halving: Halving, tried: int
+) -> Iterator[str]:
+    """Yield a sentence on the start-ups of runs that go on, if they are paused."""
+    count = sum(halving.sizes(tried)[1:]) * (len(entry.seeds) or 1)
+    if not halving.resumable:
+        return
+    known = plan.start_up
+    if known is None:
+        yield f"{entry.name}: {counted(count, 'promotion')}, each with a start-up of unknown time."
+        return
+    like = next(run for run in plan.runs if run.entry.name == entry.name)
+    costs = [] if like.rate is None else [str(Terms(rate=like.rate).cost(count * known.ns))]
+    text = ", ".join([duration_text(count * known.ns), *costs])
+    inside = ", within the rungs" if halving.rungs[0].limits_money else ""
+    yield f"{entry.name}: {counted(count, 'promotion')}, whose start-ups take about {text}{inside}."
 
 
 def _full_cost(plan: SweepPlan) -> Money | None:
