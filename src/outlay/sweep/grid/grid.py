@@ -55,7 +55,7 @@ class GridEntry:
         line: Where it is stated; the root, which all entries extend, has neither line nor axes.
         entrypoint: The program and its arguments, with ``{name}`` for a parameter.
         engine: ``torchrun``, ``process``, ``slurm``, or that of a plug-in.
-        arguments: How parameters are passed to the program: ``overrides``, ``flags`` or ``none``.
+        arguments: How parameters are passed to the program: one of ``parsing.STYLES``.
         nnodes: The number of nodes, or a range such as ``"1:4"``; None for this node alone.
         seeds: One replicate per seed; empty for none.
         exclude: Combinations to leave out, as parameters and their values.

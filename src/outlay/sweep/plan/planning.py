@@ -24,7 +24,7 @@ from outlay.record.redaction import Redactor, is_secret_name
 from outlay.sweep.engines.base import ENGINES, is_scheduled
 from outlay.sweep.errors import InvalidGrid
 from outlay.sweep.grid.grid import Grid, GridEntry
-from outlay.sweep.grid.parsing import AMP_DTYPES, AMP_VARIABLE, overrides, placeholders
+from outlay.sweep.grid.parsing import AMP_DTYPES, AMP_VARIABLE, STYLES, overrides, placeholders
 from outlay.sweep.plan.launch import SWEEP_MARK, Place, command_of
 from outlay.sweep.plan.plan import PlannedRun, Prediction, SweepPlan, predict, start_up_share
 from outlay.units.quantity import duration_text
@@ -307,6 +307,8 @@ def _warnings(entry: GridEntry) -> Iterator[str]:
             f"{entry.name}: several nodes and no rendezvous endpoint; every node needs the same "
             "MASTER_ADDR and MASTER_PORT in `env`"
         )
+    if entry.overrides and entry.arguments not in ("overrides", "pairs"):
+        yield f"{entry.name}: `overrides` are not passed with `arguments: {entry.arguments}`"
     names = {*entry.axes, "seed"}
     for excluded in entry.exclude:
         for name in sorted(excluded.keys() - names):
@@ -344,6 +346,7 @@ def _run_document(plan: SweepPlan, run: PlannedRun, redact: Redactor) -> dict[st
         "id": run.id,
         "fingerprint": run.fingerprint,
         "engine": entry.engine,
+        "arguments": entry.arguments,
         "params": redact.data(run.params),
         "command": planned_command(plan, run, redact),
         "env": redact.environment(run.env),
@@ -396,6 +399,11 @@ def budget_text(run: PlannedRun) -> str:
         return f"{budget.mode} {budget.limits['max_epochs']} epochs"
     texts = [bound.dimension.text(bound.limit) for bound in budget.bounds]
     return f"{budget.mode} {', '.join(texts)}"
+
+
+def style_text(style: str) -> str:
+    """Return a sentence on how parameters are passed."""
+    return f"Parameters are passed {STYLES[style]} (arguments: {style})."
 
 
 def start_up_text(plan: SweepPlan) -> str:
