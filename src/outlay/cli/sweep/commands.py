@@ -20,6 +20,21 @@ from outlay.cli.output import (
     print_sentence,
     shown_path,
 )
+from outlay.cli.sweep.grid_options import (
+    BudgetText,
+    CeilingText,
+    GridOrProgram,
+    Maximize,
+    Method,
+    Minimize,
+    PriceText,
+    SearchSeed,
+    Style,
+    TimeoutText,
+    Trials,
+    Words,
+    read_plan,
+)
 from outlay.cli.sweep.live import (
     show_while,
     status_document,
@@ -32,7 +47,7 @@ from outlay.errors import OutlayError
 from outlay.record.redaction import Redactor
 from outlay.slurm import SlurmLimit, own_limits
 from outlay.sweep.errors import NotAcknowledged, RunsFailed, RunsSkipped
-from outlay.sweep.grid.files import plan_file
+from outlay.sweep.grid.command_grid import GridOptions
 from outlay.sweep.plan.launch import SWEEP_MARK
 from outlay.sweep.plan.plan import SweepPlan
 from outlay.sweep.plan.planning import (
@@ -42,6 +57,7 @@ from outlay.sweep.plan.planning import (
     plan_document,
     planned_command,
     start_up_text,
+    style_text,
 )
 from outlay.sweep.run.detached import catch_up
 from outlay.sweep.run.devices import find_devices
@@ -75,6 +91,7 @@ def print_plan(plan: SweepPlan, *, commands: bool = False) -> None:
     console.print()
     if commands:
         _print_commands(plan, redact)
+    _print_styles(plan, redact, commands=not commands)
     print_sentence(_total(plan))
     if plan.grid.book:
         print_sentence(_room_text(plan))
@@ -91,6 +108,16 @@ def _print_commands(plan: SweepPlan, redact: Redactor) -> None:
         text = "\n".join(f"{_INDENT}{line}" for line in lines)
         console.print(f"\n{run.id}\n{text}", soft_wrap=True)
     console.print()
+
+
+def _print_styles(plan: SweepPlan, redact: Redactor, *, commands: bool) -> None:
+    """Print how parameters are passed; with ``commands``, an example unless as Hydra overrides."""
+    examples = {run.entry.arguments: run for run in reversed(plan.runs)}
+    for style, run in reversed(examples.items()):
+        print_sentence(style_text(style))
+        if commands and style != "overrides":
+            lines = command_lines(planned_command(plan, run, redact), console.width - len(_INDENT))
+            console.print("\n".join(f"{_INDENT}{line}" for line in lines), soft_wrap=True)
 
 
 def _total(plan: SweepPlan) -> str:
@@ -142,7 +169,6 @@ def _plan_document(plan: SweepPlan) -> dict[str, Any]:
 
 app = typer.Typer(help="Compare configurations on equal budgets.", no_args_is_help=True)
 
-GridFile = Annotated[Path, typer.Argument(metavar="GRID", help="A YAML or JSON grid.")]
 Jobs = Annotated[
     int | None,
     typer.Option(
@@ -157,12 +183,30 @@ SweepDir = Annotated[Path, typer.Argument(metavar="DIR", help="The sweep's direc
 
 
 @app.command("plan")
-def show_plan(grid: GridFile, as_json: AsJson = False) -> None:
-    """Show the runs of a grid with budget, time, cost and command; start nothing.
+def show_plan(
+    grid: GridOrProgram,
+    words: Words = None,
+    budget: BudgetText = None,
+    ceiling: CeilingText = None,
+    price: PriceText = None,
+    timeout: TimeoutText = None,
+    style: Style = None,
+    maximize: Maximize = None,
+    minimize: Minimize = None,
+    method: Method = None,
+    trials: Trials = None,
+    seed: SearchSeed = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show the runs of a grid, or of a program, with budget, time, cost and command; start nothing.
 
     Example: outlay sweep plan configs/sweeps/example_iso_time.yaml
     """
-    plan = plan_file(grid)
+    stated = GridOptions(
+        budget=budget, ceiling=ceiling, price=price, timeout=timeout, style=style,
+        maximize=maximize, minimize=minimize, method=method, trials=trials, seed=seed,
+    )  # fmt: skip
+    plan = read_plan(grid, words, stated)
     if as_json:
         print_json(_plan_document(plan))
     else:
@@ -171,7 +215,18 @@ def show_plan(grid: GridFile, as_json: AsJson = False) -> None:
 
 @app.command("run")
 def show_run(
-    grid: GridFile,
+    grid: GridOrProgram,
+    words: Words = None,
+    budget: BudgetText = None,
+    ceiling: CeilingText = None,
+    price: PriceText = None,
+    timeout: TimeoutText = None,
+    style: Style = None,
+    maximize: Maximize = None,
+    minimize: Minimize = None,
+    method: Method = None,
+    trials: Trials = None,
+    seed: SearchSeed = None,
     yes: Yes = False,
     enable_sweeps: EnableSweeps = False,
     jobs: Jobs = None,
@@ -186,11 +241,17 @@ def show_run(
     output_dir: Annotated[Path | None, typer.Option("--output-dir", hidden=True)] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Run a grid after confirmation; exit 1 if a run failed, 3 if the ceiling refused one.
+    """Run a grid, or a program with parameters, after confirmation.
 
-    Example: outlay sweep run grid.yaml --yes --jobs 4
+    Exits with 1 if a run failed, and with 3 if the ceiling refused one.
+
+    Example: outlay sweep run train.py lr=0.1,0.2 --budget "iso_cost=2 USD" --price "1.50 USD/h"
     """
-    plan = plan_file(grid)
+    stated = GridOptions(
+        budget=budget, ceiling=ceiling, price=price, timeout=timeout, style=style,
+        maximize=maximize, minimize=minimize, method=method, trials=trials, seed=seed,
+    )  # fmt: skip
+    plan = read_plan(grid, words, stated)
     if not (enable_sweeps or yes or os.environ.get("MFCL_SWEEPS_ENABLED") == "1"):
         _ask(plan)
     with show_while(quiet=as_json) as watch:

@@ -204,12 +204,14 @@ class SweepPlan:
 
     Attributes:
         start_up: Measured on earlier runs of the program; None if unknown.
+        grid_text: The grid of a command line, which is in no file yet; "" for that of a file.
     """
 
     grid: Grid
     runs: tuple[PlannedRun, ...]
     warnings: tuple[Finding, ...] = ()
     start_up: StartUp | None = None
+    grid_text: str = ""
 
     @property
     def predicted_cost(self) -> Money | None:

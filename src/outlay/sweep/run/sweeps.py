@@ -18,7 +18,7 @@ from outlay.ledger.segments import id_from_name
 from outlay.proc.identity import end_marked
 from outlay.sweep.engines.base import Engine, engine_named, is_local
 from outlay.sweep.errors import NotCancelled, RunElsewhere
-from outlay.sweep.grid.files import plan_file
+from outlay.sweep.grid.files import keep_grid, kept_grid, plan_file
 from outlay.sweep.plan.plan import SweepPlan
 from outlay.sweep.run.detached import detached, settle_earlier, task_of
 from outlay.sweep.run.devices import Tasks, check_fit, inherited_environment
@@ -76,6 +76,7 @@ def start(plan: SweepPlan, output_dir: Path | None, options: SweepOptions) -> Re
     cwd = Path(plan.grid.work_dir or Path.cwd()).expanduser().absolute()
     make_private(root)
     with lock_sweep(root):
+        plan = keep_grid(plan, root)
         manifest = create(plan, root, environ, options.clock, cwd=cwd)
         if (guard := guard_of(manifest, options.clock)) is not None:
             guard.begin()
@@ -99,7 +100,7 @@ def resume(root: Path, options: SweepOptions, *, grid: Path | None, retry_failed
     with lock_sweep(root):
         manifest = read_manifest(root, options.clock)
         environ = inherited_environment()
-        stated = plan_file(grid or Path(manifest.about["grid_path"]))
+        stated = plan_file(grid or kept_grid(root, manifest.about["grid_path"]))
         unit = book_room(stated, options.clock).room.unit if stated.grid.book else None
         check_predictable(stated, finished=bool(manifest.elapsed_of("completed")), unit=unit)
         engines = _engines(stated, root, options)
