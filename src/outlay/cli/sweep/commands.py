@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -43,16 +44,20 @@ from outlay.cli.sweep.live import (
     totals_document,
 )
 from outlay.clock import SYSTEM
-from outlay.errors import OutlayError
+from outlay.errors import InvalidValue, OutlayError
 from outlay.record.redaction import Redactor
 from outlay.slurm import SlurmLimit, own_limits
-from outlay.sweep.errors import NotAcknowledged, RunsFailed, RunsSkipped
+from outlay.sweep.errors import NotAcknowledged, ProbeRefused, RunsFailed, RunsSkipped
 from outlay.sweep.grid.command_grid import GridOptions
+from outlay.sweep.grid.files import measure_start_up
 from outlay.sweep.plan.launch import SWEEP_MARK
 from outlay.sweep.plan.plan import SweepPlan
 from outlay.sweep.plan.planning import (
     budget_text,
     command_lines,
+    enough_text,
+    make_plan,
+    most_text,
     params_text,
     plan_document,
     planned_command,
@@ -93,6 +98,7 @@ def print_plan(plan: SweepPlan, *, commands: bool = False) -> None:
         _print_commands(plan, redact)
     _print_styles(plan, redact, commands=not commands)
     print_sentence(_total(plan))
+    print_sentence(most_text(plan))
     if plan.grid.book:
         print_sentence(_room_text(plan))
     for limit in _slurm_limits(plan):
@@ -127,8 +133,7 @@ def _total(plan: SweepPlan) -> str:
     if cost is None and all(run.prediction.cost is not None for run in plan.runs):
         money = "costs that cannot be added (several currencies, or cash and showback)"
     room = "" if ceiling is None else f", ceiling {ceiling}"
-    if ceiling is not None and cost is not None and cost.currency == ceiling.currency:
-        room += ": enough for all" if cost <= ceiling else ": not enough for all"
+    room += "" if ceiling is None else enough_text(plan, ceiling, cost)
     return f"{counted(len(plan.runs), 'run')}: {time}, {money}{room}"
 
 
@@ -138,9 +143,7 @@ def _room_text(plan: SweepPlan) -> str:
         found = book_room(plan)
     except OutlayError as error:
         return f"No run can be started: {error}"
-    cost, enough = predicted_in(plan, found.room.unit), ""
-    if cost is not None:
-        enough = ": enough for all" if cost <= found.room else ": not enough for all"
+    enough = enough_text(plan, found.room, predicted_in(plan, found.room.unit))
     return f"Draws on {found.book}, which has {found.room} free now{enough}"
 
 
@@ -178,6 +181,13 @@ Jobs = Annotated[
 Detach = Annotated[bool, typer.Option("--detach", help="Exit once the cluster has all runs.")]
 Gpus = Annotated[str | None, typer.Option(help="GPUs to use: 0,1,2,3; default: all visible.")]
 EnableSweeps = Annotated[bool, typer.Option("--enable-sweeps", hidden=True)]
+Probe = Annotated[
+    bool,
+    typer.Option(
+        "--probe",
+        help="First one run alone, to measure start-up; then the plan again, and the rest.",
+    ),
+]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Start without asking.")]
 SweepDir = Annotated[Path, typer.Argument(metavar="DIR", help="The sweep's directory.")]
 
@@ -227,6 +237,7 @@ def show_run(
     method: Method = None,
     trials: Trials = None,
     seed: SearchSeed = None,
+    probe: Probe = False,
     yes: Yes = False,
     enable_sweeps: EnableSweeps = False,
     jobs: Jobs = None,
@@ -251,13 +262,20 @@ def show_run(
         budget=budget, ceiling=ceiling, price=price, timeout=timeout, style=style,
         maximize=maximize, minimize=minimize, method=method, trials=trials, seed=seed,
     )  # fmt: skip
+    if probe and detach:
+        raise InvalidValue("--probe", "--detach", "one of them: a probe is waited for")
     plan = read_plan(grid, words, stated)
-    if not (enable_sweeps or yes or os.environ.get("MFCL_SWEEPS_ENABLED") == "1"):
-        _ask(plan)
+    acknowledged = enable_sweeps or yes or os.environ.get("MFCL_SWEEPS_ENABLED") == "1"
+    if not acknowledged:
+        _ask(plan, "Start one run, to measure start-up?" if probe else "Start these runs?")
+    how = SweepOptions(jobs=jobs, detach=detach, devices=find_devices(gpus, os.environ))
     with show_while(quiet=as_json) as watch:
-        devices = find_devices(gpus, os.environ)
-        how = SweepOptions(jobs=jobs, detach=detach, devices=devices, watch=watch)
-        result = start(plan, directory or output_dir, how)
+        runs = plan.runs[:1] if probe else plan.runs
+        result = start(plan, directory or output_dir, replace(how, watch=watch), runs)
+    if probe and _goes_on(plan, result, acknowledged=acknowledged, quiet=as_json):
+        with show_while(quiet=as_json) as watch:
+            rest = replace(how, watch=watch)
+            result = resume(result.root, rest, grid=None, retry_failed=False)
     _conclude(result, as_json=as_json)
 
 
@@ -385,13 +403,33 @@ def show_sweep_report(
         print_path(path)
 
 
-def _ask(plan: SweepPlan) -> None:
+def _ask(plan: SweepPlan, question: str) -> None:
     """Show the plan and ask for confirmation; refuse without a terminal."""
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise NotAcknowledged
     print_plan(plan)
-    if not typer.confirm("Start these runs?"):
+    if not typer.confirm(question):
         raise NotAcknowledged
+
+
+def _goes_on(plan: SweepPlan, result: Result, *, acknowledged: bool, quiet: bool) -> bool:
+    """Show the plan with the start-up of the one run that was started; say whether to go on.
+
+    Raises:
+        ProbeRefused: Nobody is asked, and the money is not enough.
+    """
+    first = plan.runs[0].id
+    if result.cancelled or result.manifest.state(first).status != "completed":
+        return False
+    again = make_plan(plan.grid, measure_start_up([result.root / first]))
+    if not quiet:
+        print_plan(again)
+        if again.start_up is None:
+            print_sentence(f"{first} recorded no steps, so that its start-up stays unknown.")
+    ceiling, cost = plan.grid.ceiling, again.predicted_cost
+    if acknowledged and ceiling is not None and again.is_enough(ceiling, cost) is False:
+        raise ProbeRefused(str(result.root), f"{cost} is expected, and the ceiling is {ceiling}")
+    return len(plan.runs) > 1 and (acknowledged or typer.confirm("Start the other runs?"))
 
 
 def _conclude(result: Result, *, as_json: bool) -> None:
@@ -413,6 +451,8 @@ def _conclude(result: Result, *, as_json: bool) -> None:
         print_head(head_of(result.root))
         command = "status" if result.of_status("running") else "report"
         print_sentence(f"Show it with: outlay sweep {command} {shown_path(result.root)}")
+        if result.of_status("pending"):
+            print_sentence(f"Run the rest with: outlay sweep resume {shown_path(result.root)}")
     if result.cancelled:
         raise typer.Exit(130)
     if failed:

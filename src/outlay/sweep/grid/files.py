@@ -35,8 +35,8 @@ _EARLIER_MAX: Final = 20
 _HEAD_BYTES: Final = 1 << 17
 
 
-def plan_file(path: Path) -> SweepPlan:
-    """Return the plan of a grid file.
+def plan_file(path: Path, root: Path | None = None) -> SweepPlan:
+    """Return the plan of a grid file; start-up is also measured on the runs below ``root``.
 
     Raises:
         InvalidValue: The file cannot be read.
@@ -50,12 +50,12 @@ def plan_file(path: Path) -> SweepPlan:
         raise InvalidValue("GRID", str(path), f"a YAML or JSON file ({problem})") from None
     with _without_gc():
         grid = read_grid(text, source=str(path), default_name=path.stem)
-    return plan_grid(grid)
+    return plan_grid(grid, root)
 
 
-def plan_grid(grid: Grid) -> SweepPlan:
+def plan_grid(grid: Grid, root: Path | None = None) -> SweepPlan:
     """Return the plan of a grid; raises as ``plan_file`` does."""
-    return make_plan(_priced(_with_book(grid)), measure_start_up(earlier_runs(grid)))
+    return make_plan(_priced(_with_book(grid)), measure_start_up(earlier_runs(grid, root)))
 
 
 # A grid that is given on a command line.
@@ -151,11 +151,17 @@ def _priced(grid: Grid) -> Grid:
     return with_prices(grid, look_up, read_rates() if on_cluster else {})
 
 
-def earlier_runs(grid: Grid) -> list[Path]:
-    """Return run directories of earlier sweeps of a grid, the newest first, at most 20."""
+def earlier_runs(grid: Grid, root: Path | None = None) -> list[Path]:
+    """Return run directories of earlier sweeps of a grid, the newest first, at most 20.
+
+    Those of the sweep at ``root`` come before all others.
+    """
     sweeps = sorted(Path("runs").glob(f"{glob.escape(grid.name)}_*"), reverse=True)
     if grid.output_dir:
         sweeps.insert(0, Path(grid.output_dir).expanduser())
+    if root is not None:
+        others = (sweep for sweep in sweeps if sweep.absolute() != root)
+        sweeps = [root, *others]
     found = (run for sweep in sweeps for run in sorted(sweep.glob("*")) if segment_paths(run))
     return list(itertools.islice(found, _EARLIER_MAX))
 

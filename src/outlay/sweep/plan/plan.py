@@ -12,11 +12,12 @@ from outlay.budget.terms import Budget
 from outlay.budget.usage import Usage
 from outlay.errors import Finding
 from outlay.guard.lease import Terms
-from outlay.rates import rate_of
+from outlay.rates import gpu_rate, rate_of
 from outlay.record.redaction import Redactor
 from outlay.sweep.engines.base import is_scheduled
 from outlay.sweep.grid.grid import Grid, GridEntry
 from outlay.units import Duration, Money, Rate
+from outlay.units.money import GPU_TIME
 
 # Predictions of time and cost, from budget, timeout and price.
 
@@ -192,6 +193,29 @@ class PlannedRun:
         return Fraction(on_node * self.most_gpus, self.world_size)
 
     @property
+    def most_cost(self) -> Money | None:
+        """The cost of all attempts up to their timeout, and of ending them; None without one."""
+        timeout = self.entry.timeout
+        if timeout is None:
+            return None
+        attempts = self.entry.retries + 1
+        return _cost(self.rate, attempts * (timeout.ns + NOTICE_NS + REACTION_NS))
+
+    def ending_micros(self, rate: Rate | None) -> int:
+        """Return what its hold has besides its predicted cost: for ending it.
+
+        A run on a cluster cannot extend its hold, which has more for start-up.
+        """
+        predicted = self.prediction
+        if rate is None or predicted.ns is None:
+            return 0
+        terms = terms_of(rate, predicted.ns)
+        ns = predicted.ns
+        if is_scheduled(self.entry.engine):
+            ns = at_most(rate, predicted, self.entry.timeout).ns or ns
+        return terms.cost(terms.notice.ns + max(0, ns - predicted.ns)).micros
+
+    @property
     def rate(self) -> Rate | None:
         """Its cost per hour over all GPUs; a ceiling holds it whether it is cash or showback."""
         price = self.entry.price
@@ -229,6 +253,36 @@ class SweepPlan:
         times = [run.prediction.ns for run in self.runs]
         known = [ns for ns in times if ns is not None]
         return sum(known) if len(known) == len(times) else None
+
+    @property
+    def most_cost(self) -> Money | None:
+        """The most that can be spent: the ceiling, or less by timeouts; None if nothing limits it.
+
+        A book that it draws on may have less.
+        """
+        limits = [] if self.grid.ceiling is None else [self.grid.ceiling]
+        costs = [run.most_cost for run in self.runs]
+        known = [cost for cost in costs if cost is not None]
+        if len(known) == len(costs) and len({cost.currency for cost in [*known, *limits]}) == 1:
+            limits.append(sum(known[1:], start=known[0]))
+        return min(limits, default=None)
+
+    def is_enough(self, room: Money, predicted: Money | None) -> bool | None:
+        """Say whether an amount is enough for all runs; None if that is not known.
+
+        With an unknown start-up it never is. Runs need ``predicted``, and the money to end them
+        on top: with less, the last ones are ended before they reach their budgets.
+        """
+        if predicted is None or predicted.unit != room.unit:
+            return None
+        if predicted > room:
+            return False
+        if self.start_up is None:
+            return None
+        in_time = room.unit == GPU_TIME
+        rates = ((run, gpu_rate(run.charged_gpus) if in_time else run.rate) for run in self.runs)
+        ends = sum(run.ending_micros(rate) for run, rate in rates)
+        return predicted.micros + ends <= room.micros
 
     def redactor(self, environ: Mapping[str, str]) -> Redactor:
         """Return a redactor of the secrets of its runs and of an environment."""

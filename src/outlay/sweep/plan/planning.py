@@ -27,6 +27,7 @@ from outlay.sweep.grid.grid import Grid, GridEntry
 from outlay.sweep.grid.parsing import AMP_DTYPES, AMP_VARIABLE, STYLES, overrides, placeholders
 from outlay.sweep.plan.launch import SWEEP_MARK, Place, command_of
 from outlay.sweep.plan.plan import PlannedRun, Prediction, SweepPlan, predict, start_up_share
+from outlay.units import Money
 from outlay.units.quantity import duration_text
 
 # Fingerprints of runs and hashes of their configurations.
@@ -331,7 +332,10 @@ def plan_document(plan: SweepPlan, environ: Mapping[str, str]) -> dict[str, Any]
         "name": grid.name,
         "output_dir": grid.output_dir,
         "ceiling": None if grid.ceiling is None else str(grid.ceiling),
+        "trials": len(plan.runs),
         "predicted_cost": None if cost is None else str(cost),
+        "most_cost": None if (most := plan.most_cost) is None else str(most),
+        "enough": None if grid.ceiling is None else plan.is_enough(grid.ceiling, cost),
         "predicted_hours": _hours(plan.predicted_ns),
         "start_up_seconds": None if plan.start_up is None else plan.start_up.ns / 1e9,
         "start_up_attempts": 0 if plan.start_up is None else plan.start_up.attempts,
@@ -406,10 +410,35 @@ def style_text(style: str) -> str:
     return f"Parameters are passed {STYLES[style]} (arguments: {style})."
 
 
+def most_text(plan: SweepPlan) -> str:
+    """Return a sentence on the most that a sweep can spend."""
+    most, ceiling = plan.most_cost, plan.grid.ceiling
+    if most is None and plan.grid.book:
+        return "The most that can be spent is what its book has."
+    if most is None:
+        return "Nothing limits what can be spent: neither a ceiling nor a timeout for every run."
+    return f"At most {most} can be spent: {'the ceiling' if most == ceiling else 'all timeouts'}."
+
+
+def enough_text(plan: SweepPlan, room: Money, predicted: Money | None) -> str:
+    """Return whether an amount is enough for all runs, to be added to it; "" if not comparable."""
+    if predicted is None or predicted.unit != room.unit:
+        return ""
+    enough = plan.is_enough(room, predicted)
+    if enough is None:
+        return ": whether it is enough for all is unknown, as start-up is"
+    if not enough and predicted <= room:
+        return ": not enough for all and for ending them"
+    return ": enough for all" if enough else ": not enough for all"
+
+
 def start_up_text(plan: SweepPlan) -> str:
     """Return a sentence on the predicted start-up of each run."""
     if plan.start_up is None:
-        return "Start-up is unknown: no earlier run of this sweep has a log."
+        return (
+            "Start-up is unknown: no earlier run of this sweep has a log. "
+            "`outlay sweep run --probe` measures it on one run first."
+        )
     took, attempts = duration_text(plan.start_up.ns), plan.start_up.attempts
     times = "one start" if attempts == 1 else f"{attempts:,} starts"
     return f"Start-up takes about {took} a run, measured on {times} of earlier runs."

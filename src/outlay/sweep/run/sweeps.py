@@ -19,7 +19,7 @@ from outlay.proc.identity import end_marked
 from outlay.sweep.engines.base import Engine, engine_named, is_local
 from outlay.sweep.errors import NotCancelled, RunElsewhere
 from outlay.sweep.grid.files import keep_grid, kept_grid, plan_file
-from outlay.sweep.plan.plan import SweepPlan
+from outlay.sweep.plan.plan import PlannedRun, SweepPlan
 from outlay.sweep.run.detached import detached, settle_earlier, task_of
 from outlay.sweep.run.devices import Tasks, check_fit, inherited_environment
 from outlay.sweep.run.harness import Harness, SweepOptions
@@ -60,8 +60,13 @@ class Result:
         return [run for run in self.manifest.runs if self.manifest.state(run).status in statuses]
 
 
-def start(plan: SweepPlan, output_dir: Path | None, options: SweepOptions) -> Result:
-    """Run a new sweep to its end.
+def start(
+    plan: SweepPlan,
+    output_dir: Path | None,
+    options: SweepOptions,
+    runs: Sequence[PlannedRun] | None = None,
+) -> Result:
+    """Run a new sweep to its end, or only some of its runs.
 
     Raises:
         InvalidValue, InvalidGrid: It cannot be started; nothing was written.
@@ -82,7 +87,7 @@ def start(plan: SweepPlan, output_dir: Path | None, options: SweepOptions) -> Re
             guard.begin()
         tasks = Tasks(plan, root, cwd, environ)
         with _harness(tasks, manifest, engines, options) as harness:
-            harness.run(list(plan.runs))
+            harness.run(list(plan.runs if runs is None else runs))
     return Result(manifest=manifest, cancelled=harness.cancelled)
 
 
@@ -100,7 +105,7 @@ def resume(root: Path, options: SweepOptions, *, grid: Path | None, retry_failed
     with lock_sweep(root):
         manifest = read_manifest(root, options.clock)
         environ = inherited_environment()
-        stated = plan_file(grid or kept_grid(root, manifest.about["grid_path"]))
+        stated = plan_file(grid or kept_grid(root, manifest.about["grid_path"]), root)
         unit = book_room(stated, options.clock).room.unit if stated.grid.book else None
         check_predictable(stated, finished=bool(manifest.elapsed_of("completed")), unit=unit)
         engines = _engines(stated, root, options)
