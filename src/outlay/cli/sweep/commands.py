@@ -37,6 +37,7 @@ from outlay.cli.sweep.grid_options import (
     read_plan,
 )
 from outlay.cli.sweep.live import (
+    print_failed,
     show_while,
     status_document,
     status_line,
@@ -69,6 +70,7 @@ from outlay.sweep.run.devices import find_devices
 from outlay.sweep.run.harness import SweepOptions
 from outlay.sweep.run.sweep_guard import book_room, head_of, predicted_in, shown_book
 from outlay.sweep.run.sweeps import Result, cancel, resume, start
+from outlay.sweep.state.failures import failed_runs
 from outlay.sweep.state.manifest import read_manifest
 from outlay.sweep.state.setup import holder_of
 from outlay.units.quantity import duration_text
@@ -320,6 +322,7 @@ def show_status(directory: SweepDir, as_json: AsJson = False) -> None:
         print_json(status_document(looked, now_ns, None if holder is None else holder.pid))
         return
     console.print(status_table(manifest, now_ns, standings))
+    print_failed(manifest)
     print_findings(looked.findings)
     running = f"run by {holder}" if holder else "not running"
     console.print()
@@ -386,15 +389,18 @@ def show_sweep_report(
     del enable_aggregator
     formats = read_formats(pictures) if pictures is not None else ()
     chosen = directory or root or (manifest.parent if manifest else Path())
-    findings, now_ns = catch_up(chosen).findings, SYSTEM.wall_ns()
+    looked, now_ns = catch_up(chosen), SYSTEM.wall_ns()
+    findings = looked.findings
     if not as_json:
         print_findings(findings)  # First, since they may explain an error below.
+        print_failed(looked.manifest)
     account = read_sweep(chosen, now_ns, allow_missing=allow_missing)
     files = write_sweep_files(account, output or account.reports, now_ns, formats)
     if as_json:
         about = {
             "verdict": account.verdict, "pictures": files.pictures, "runs": account.summary.cells,
             "head": account.summary.head, "findings": findings,
+            "failures": failed_runs(looked.manifest, os.environ),
         }  # fmt: skip
         print_json(files.written | about)
         return
@@ -440,6 +446,7 @@ def _conclude(result: Result, *, as_json: bool) -> None:
         print_json(
             {
                 "root": result.root, "counts": result.counts, "failed": failed,
+                "failures": failed_runs(result.manifest, os.environ),
                 "skipped": skipped, **totals_document(result.manifest),
                 "head": head_of(result.root),
                 "findings": result.findings,
