@@ -48,7 +48,7 @@ def failed_runs(
 
 
 def _failed(manifest: SweepManifest, run: str, redact: Redactor) -> FailedRun:
-    log = manifest.root / manifest.runs[run].run_dir / LOG_NAME
+    log = (manifest.root / manifest.runs[run].run_dir / LOG_NAME).absolute()
     return FailedRun(
         run=run, reason=manifest.state(run).reason, log=str(log),
         last_lines=[_shown(redact.text(line)) for line in last_lines(log)],
