@@ -252,7 +252,7 @@ grid:
 def test_search_options_are_the_search_section_of_the_grid() -> None:
     options = GridOptions(
         budget="iso_cost=2 USD", price="1 USD/h", ceiling="20 USD",
-        minimize="val_bpb", method="tpe", trials=40, seed=0,
+        minimize="val_bpb", method="tpe", trials=40, seed=0, records=True,
     )  # fmt: skip
     grid = read_command("train.py", ("lr=1e-5:1e-1:log",), options)
     assert grid.findings == []

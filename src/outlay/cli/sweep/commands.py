@@ -29,6 +29,7 @@ from outlay.cli.sweep.grid_options import (
     Method,
     Minimize,
     PriceText,
+    Records,
     SearchSeed,
     Style,
     TimeoutText,
@@ -208,6 +209,7 @@ def show_plan(
     method: Method = None,
     trials: Trials = None,
     seed: SearchSeed = None,
+    records: Records = False,
     as_json: AsJson = False,
 ) -> None:
     """Show the runs of a grid, or of a program, with budget, time, cost and command; start nothing.
@@ -217,6 +219,7 @@ def show_plan(
     stated = GridOptions(
         budget=budget, ceiling=ceiling, price=price, timeout=timeout, style=style,
         maximize=maximize, minimize=minimize, method=method, trials=trials, seed=seed,
+        records=records or None,
     )  # fmt: skip
     plan = read_plan(grid, words, stated)
     if as_json:
@@ -239,6 +242,7 @@ def show_run(
     method: Method = None,
     trials: Trials = None,
     seed: SearchSeed = None,
+    records: Records = False,
     probe: Probe = False,
     yes: Yes = False,
     enable_sweeps: EnableSweeps = False,
@@ -263,6 +267,7 @@ def show_run(
     stated = GridOptions(
         budget=budget, ceiling=ceiling, price=price, timeout=timeout, style=style,
         maximize=maximize, minimize=minimize, method=method, trials=trials, seed=seed,
+        records=records or None,
     )  # fmt: skip
     if probe and detach:
         raise InvalidValue("--probe", "--detach", "one of them: a probe is waited for")

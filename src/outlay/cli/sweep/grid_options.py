@@ -56,6 +56,10 @@ Method = Annotated[
 Trials = Annotated[int | None, typer.Option("--trials", min=1, help="Of the search: how many.")]
 SearchSeed = Annotated[int | None, typer.Option("--seed", min=0, help="Of the search.")]
 
+Records = Annotated[
+    bool, typer.Option("--records", help="The program calls outlay.run() and stops itself.")
+]
+
 
 def read_plan(named: str, words: Sequence[str] | None, options: GridOptions) -> SweepPlan:
     """Return the plan of a grid file, or of a program with its parameters.

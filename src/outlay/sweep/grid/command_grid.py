@@ -16,6 +16,7 @@ from typing import Any, Final
 from outlay.budget.config import read_budget
 from outlay.decoding import BadYaml, parse_yaml
 from outlay.errors import Finding, InvalidValue
+from outlay.runs.command_budget import CommandTerms, refuse_uncounted
 from outlay.sweep.grid.parsing import arguments, command
 
 SOURCE: Final = "command line"
@@ -54,6 +55,7 @@ class GridOptions:
         minimize: The same, if less is better.
         method: Of the search: ``grid``, ``random``, ``sobol`` or ``tpe``.
         seed: Of the search.
+        records: Whether the program calls ``outlay.run()``, and so stops itself.
     """
 
     budget: str | None = None
@@ -66,6 +68,7 @@ class GridOptions:
     method: str | None = None
     trials: int | None = None
     seed: int | None = None
+    records: bool | None = None
 
     @property
     def given(self) -> list[str]:
@@ -153,6 +156,9 @@ def _read_budget(options: GridOptions, grid: CommandGrid) -> dict[str, Any]:
         if budget is not None:
             more = {"charge": budget.stated_charge, "steps_per_epoch": budget.steps_per_epoch}
             block = {"mode": budget.mode, **budget.limits}
+            if not options.records and options.style != "overrides":
+                block["enforce"] = True
+                refuse_uncounted(CommandTerms(budget=budget), name="--budget")
             block |= {key: value for key, value in more.items() if value is not None}
         elif options.budget:
             _report(grid, _MISSING_BUDGET)

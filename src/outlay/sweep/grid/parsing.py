@@ -190,6 +190,13 @@ STYLES: Final[Mapping[str, str]] = {
 arguments = partial(_one_of, names=tuple(STYLES), name="arguments")
 
 
+def truth(value: object) -> bool:
+    """Return true or false."""
+    if not isinstance(value, bool):
+        raise InvalidValue("value", value, "true or false")
+    return value
+
+
 def _count(value: object, *, least: int) -> int:
     if isinstance(value, str) and value.isascii() and value.isdecimal():
         value = int(value)
@@ -333,7 +340,7 @@ def _child(node: Any, key: Any, path: Path, document: GridDocument) -> Any:
 # The ``budget`` block: limits and the target metric.
 
 TARGET_KEYS: Final = ("target_metric", "target_value", "target_direction")
-BUDGET_KEYS: Final = ("mode", "limit", "charge", "enabled", *LIMIT_KEYS, *TARGET_KEYS)
+BUDGET_KEYS: Final = ("mode", "limit", "charge", "enabled", "enforce", *LIMIT_KEYS, *TARGET_KEYS)
 _LESS_IS_BETTER: Final = ("loss", "error", "perplexity", "ppl", "nll", "mse", "rmse", "mae", "wer")
 
 

@@ -14,6 +14,7 @@ from outlay.errors import Finding
 from outlay.guard.lease import Terms
 from outlay.rates import gpu_rate, rate_of
 from outlay.record.redaction import Redactor
+from outlay.runs.command_budget import CommandTerms
 from outlay.sweep.engines.base import is_scheduled
 from outlay.sweep.grid.grid import Grid, GridEntry
 from outlay.units import Duration, Money, Rate
@@ -124,6 +125,14 @@ def terms_of(rate: Rate, predicted_ns: int) -> Terms:
     )  # fmt: skip
 
 
+@dataclass(frozen=True, slots=True)
+class OutsideLimit:
+    """A limit that the harness enforces: the run time at which it is reached, and its text."""
+
+    ns: int
+    text: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedRun:
     """One run before it is started.
@@ -191,6 +200,24 @@ class PlannedRun:
         if on_node is None:
             return Fraction(self.most_gpus)
         return Fraction(on_node * self.most_gpus, self.world_size)
+
+    @property
+    def outside_limit(self) -> OutsideLimit | None:
+        """The first of its limits that is enforced from outside; None if none is."""
+        entry, limits = self.entry, list[OutsideLimit]()
+        if entry.budget is None or not entry.enforce:
+            return None
+        for bound in CommandTerms(budget=entry.budget).enforced:
+            ns: int | None = bound.limit
+            if bound.dimension != TIME:
+                ns = self._paid_ns(_stated_cost(entry.budget))
+            if ns is not None:
+                limits.append(OutsideLimit(ns, bound.dimension.text(bound.limit)))
+        return min(limits, key=lambda limit: limit.ns, default=None)
+
+    def _paid_ns(self, amount: Money | None) -> int | None:
+        rate = self.rate
+        return None if amount is None or rate is None else Terms(rate=rate).paid_ns(amount)
 
     @property
     def most_cost(self) -> Money | None:

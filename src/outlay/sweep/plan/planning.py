@@ -21,6 +21,7 @@ from outlay.errors import Finding, InvalidValue, choices
 from outlay.ledger import Price
 from outlay.ledger.price import AUTO, split_kind
 from outlay.record.redaction import Redactor, is_secret_name
+from outlay.runs.command_budget import CommandTerms, refuse_uncounted
 from outlay.sweep.engines.base import ENGINES, is_scheduled
 from outlay.sweep.errors import InvalidGrid
 from outlay.sweep.grid.grid import Grid, GridEntry
@@ -73,6 +74,8 @@ def _content(grid: Grid, run: PlannedRun) -> dict[str, Any]:
         "nnodes": entry.nnodes,
         "node_rank": entry.node_rank,
     }
+    if entry.enforce:
+        content["enforce"] = True
     if entry.launcher:
         content["launcher"] = entry.launcher
     return content
@@ -295,9 +298,24 @@ def _problems(entry: GridEntry) -> Iterator[str]:
         yield f"nnodes: {entry.nnodes}, and engine: {entry.engine} runs each run on one node"
     if engine is not None and engine.needed and not getattr(entry.options, engine.needed, None):
         yield f"engine: {entry.engine} needs `{entry.engine}: {{{engine.needed}: ...}}`"
+    yield from _enforce_problems(entry)
     known = {*entry.axes, *RUN_PLACEHOLDERS} | ({"seed"} if entry.seeds else set())
     for name in sorted(placeholders(entry.entrypoint) - known):
         yield f"the command has {{{name}}}, which is no parameter; expected {choices(known)}"
+
+
+def _enforce_problems(entry: GridEntry) -> Iterator[str]:
+    """Yield why the budget of an entry cannot be enforced from outside."""
+    if not entry.enforce or entry.budget is None:
+        return
+    try:
+        refuse_uncounted(CommandTerms(budget=entry.budget), name="budget with `enforce`")
+    except InvalidValue as error:
+        yield f"{error.name}: got {error.seen}; expected limits on time and cost alone"
+    if is_scheduled(entry.engine):
+        yield f"budget with `enforce`: engine {entry.engine} ends runs only at their `timeout`"
+    if entry.budget.limits_money and entry.price is None and not entry.price_name:
+        yield 'budget with `enforce`: no price to count its cost by; add `price: "1.50 USD/h"`'
 
 
 def _warnings(entry: GridEntry) -> Iterator[str]:
