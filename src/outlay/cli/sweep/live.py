@@ -105,7 +105,8 @@ def print_failed(manifest: SweepManifest, runs: Collection[str] | None = None) -
 def _print_log(failed: FailedRun) -> None:
     console.print(f"  log: {shown_path(failed.log)}", soft_wrap=True)
     for line in failed.last_lines:
-        console.print(f"  | {line}", soft_wrap=True)
+        text = Text(f"  | {line}", no_wrap=True, overflow="ellipsis")
+        console.print(text, soft_wrap=not console.is_terminal)
 
 
 class _StatusLines:
