@@ -232,6 +232,25 @@ def test_ranges_and_a_search_reach_the_grid() -> None:
     assert len(shown.json["runs"]) == 5
 
 
+@pytest.mark.parametrize(
+    ("words", "options", "problem"),
+    [
+        (["--lr=1"], {}, "key=value without hyphens: lr=..."),
+        (["{a}=1"], {}, "key=value; the arguments"),
+        ([], {"budget": "iso_time=1m,allow_change=true"}, "without allow_change"),
+        ([], {"budget": "enabled=false"}, "no --budget"),
+        ([], {"budget": "iso_time"}, "budget: got 'iso_time'"),
+        ([], {"budget": "iso_tokens=9"}, "limits on time and cost"),
+    ],
+)
+def test_a_word_or_budget_that_cannot_be_used_is_a_problem(
+    words: list[str], options: dict[str, Any], problem: str
+) -> None:
+    grid = read_command("train.py", words, GridOptions(**{"budget": "iso_time=1m"} | options))
+    (found,) = grid.findings
+    assert problem in found.message
+
+
 WRITTEN = """\
 # Written by outlay from a command line.
 name: train

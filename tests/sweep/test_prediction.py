@@ -157,3 +157,26 @@ def test_a_plan_states_the_most_that_can_be_spent(
     found = planned(at, ceiling=ceiling, params={"x": [1, 2]}, price="36 USD/h", **entry)
     assert found["most_cost"] == most
     assert said in CliRunner().invoke(app, ["sweep", "plan", str(at / "tries.json")]).stdout
+
+
+@pytest.mark.parametrize(("ceiling", "enough"), [("22 USD", False), ("25.1 USD", True)])
+def test_runs_on_a_cluster_need_money_for_what_they_may_take_longer(
+    at: Path, clock: ManualClock, ceiling: str, *, enough: bool
+) -> None:
+    """Each of 1,000 s holds a tenth, two minutes, and eleven seconds more."""
+    earlier_run(at / "runs" / "tries_20260101_000000" / "001_a", clock, 1)
+    found = planned(
+        at, ceiling=ceiling, params={"x": [1, 2]}, engine="slurm", price="36 USD/h",
+        budget={"mode": "iso_cost", "limit": "10 USD"},
+    )  # fmt: skip
+    assert found["enough"] == enough
+
+
+def test_a_ceiling_in_another_currency_or_without_a_price_is_compared_with_nothing(
+    at: Path,
+) -> None:
+    for more in ({"price": "1 EUR/h", "timeout": "1h"}, {"timeout": "1h"}):
+        found = planned(at, ceiling="5 USD", **more)
+        assert (found["enough"], found["most_cost"]) == (None, "5.00 USD")
+        shown = CliRunner().invoke(app, ["sweep", "plan", str(at / "tries.json")])
+        assert "enough" not in shown.stdout

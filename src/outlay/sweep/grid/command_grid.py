@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from outlay.budget.config import read_budget
+from outlay.budget.terms import Budget
 from outlay.decoding import BadYaml, parse_yaml
 from outlay.errors import Finding, InvalidValue
 from outlay.runs.command_budget import CommandTerms, refuse_uncounted
@@ -145,28 +146,33 @@ def _read_budget(options: GridOptions, grid: CommandGrid) -> dict[str, Any]:
     if options.maximize and options.minimize:
         _report(grid, "--maximize and --minimize: state one of them")
     block: dict[str, Any] = {}
-    if not options.budget:
-        _report(grid, _MISSING_BUDGET)
     with _reporting(grid):
-        budget = read_budget(options.budget) if options.budget else None
-        if budget is not None and budget.allow_change:
-            raise InvalidValue("--budget", options.budget, "a budget without allow_change")
-        if budget is not None and budget.limits_money and not options.price:
-            _report(grid, _MISSING_PRICE)
-        if budget is not None:
-            more = {"charge": budget.stated_charge, "steps_per_epoch": budget.steps_per_epoch}
-            block = {"mode": budget.mode, **budget.limits}
-            if not options.records and options.style != "overrides":
-                block["enforce"] = True
-                refuse_uncounted(CommandTerms(budget=budget), name="--budget")
-            block |= {key: value for key, value in more.items() if value is not None}
-        elif options.budget:
+        budget = read_budget(options.budget or None)
+        if budget is None:
             _report(grid, _MISSING_BUDGET)
+            return {}
+        if budget.limits_money and not options.price:
+            _report(grid, _MISSING_PRICE)
+        block = _budget_block(budget, options)
     metric = options.maximize or options.minimize
     if metric and block:
         direction = "max" if options.maximize else "min"
         block |= {"target_metric": metric, "target_direction": direction}
     return block
+
+
+def _budget_block(budget: Budget, options: GridOptions) -> dict[str, Any]:
+    """Return a budget as a grid states it; one of a program that does not record is enforced."""
+    if budget.allow_change:
+        raise InvalidValue("--budget", options.budget, "a budget without allow_change")
+    enforce = not options.records and options.style != "overrides"
+    if enforce:
+        refuse_uncounted(CommandTerms(budget=budget), name="--budget")
+    block = {
+        "mode": budget.mode, **budget.limits, "charge": budget.stated_charge,
+        "steps_per_epoch": budget.steps_per_epoch, "enforce": enforce or None,
+    }  # fmt: skip
+    return {key: value for key, value in block.items() if value is not None}
 
 
 # Parameters: values are typed as YAML scalars, a range is ``low:high``.
