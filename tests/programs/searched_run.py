@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import itertools
 import sys
-import time
 
 import outlay
+from outlay.clock import SYSTEM
 
 final, kind = float(sys.argv[1]), sys.argv[2]
 with outlay.run("searched") as run:
@@ -18,7 +18,7 @@ with outlay.run("searched") as run:
     for step in run.steps(itertools.count(run.resume_step), tokens=10):
         done = step + 1
         if kind == "slow":
-            time.sleep(0.1)
+            SYSTEM.sleep(0.1)
         if kind != "silent":
             run.metric("loss", final + 1 / (1 + done), step)
         if kind == "fails":

@@ -160,7 +160,7 @@ def test_nothing_is_written_for_a_wrong_search(tmp_path: Path) -> None:
 
 def test_the_plan_states_what_the_rungs_cost() -> None:
     plan = plan_of({"x": {"low": 1, "high": 27}}, MONEY)
-    assert plan.predicted_cost == plan.most_cost == Money.parse("31.50 USD")
+    assert plan.predicted_cost == plan.rungs_cost == Money.parse("31.50 USD")
 
 
 def test_the_plan_prints_its_rungs(tmp_path: Path) -> None:
@@ -180,7 +180,7 @@ def test_the_plan_prints_its_rungs(tmp_path: Path) -> None:
     ]  # fmt: skip
     shown = outlay("sweep", "plan", path, columns=120).out
     assert "g: 27 → 9 → 3 configurations by loss (low is better)" in shown
-    assert "At most 31.50 USD is spent by these budgets" in shown
+    assert "These budgets are 31.50 USD in all" in shown
     assert "all configurations to the last rung: 121.50 USD" in shown
 
 
@@ -203,7 +203,7 @@ def test_a_rung_of_time_adds_a_start_up_each_time() -> None:
     parsed = read_grid(json.dumps(grid), source="grid.json", default_name="grid")
     plan = make_plan(parsed, StartUp(ns=60 * 10**9, attempts=1))
     # Three runs of 11 minutes, and one of 21, at 0.10 USD a minute.
-    assert plan.most_cost == Money.parse("5.40 USD")
+    assert plan.rungs_cost == Money.parse("5.40 USD")
 
 
 # Decisions.

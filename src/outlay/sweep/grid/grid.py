@@ -60,7 +60,8 @@ class GridEntry:
         line: Where it is stated; the root, which all entries extend, has neither line nor axes.
         entrypoint: The program and its arguments, with ``{name}`` for a parameter.
         engine: ``torchrun``, ``process``, ``slurm``, or that of a plug-in.
-        arguments: How parameters are passed to the program: ``overrides``, ``flags`` or ``none``.
+        arguments: How parameters are passed to the program: one of ``parsing.STYLES``.
+        enforce: Whether the harness ends a run that records nothing at its limits.
         nnodes: The number of nodes, or a range such as ``"1:4"``; None for this node alone.
         seeds: One replicate per seed; empty for none.
         exclude: Combinations to leave out, as parameters and their values.
@@ -85,6 +86,7 @@ class GridEntry:
     metadata: Mapping[str, Any] = field(default_factory=dict)
     budget: Budget | None = None
     target: Target = NO_TARGET
+    enforce: bool = False
     nnodes: int | str | None = None
     node_rank: int | None = None
     rendezvous: Mapping[str, str] = field(default_factory=dict)
@@ -287,6 +289,7 @@ def _read_settings(
         metadata={**shared.metadata, **block.read("metadata", readers.mapping, {})},
         budget=budget,
         target=target,
+        enforce=_read_enforce(block, shared),
         nnodes=block.read("nnodes", readers.nodes, shared.nnodes),
         node_rank=block.read("node_rank", readers.count_from_zero, shared.node_rank),
         rendezvous={**shared.rendezvous, **{key: text for key, text in stated.items() if text}},
@@ -338,3 +341,9 @@ def _read_budget(block: Block, shared: GridEntry) -> tuple[Budget | None, Target
     if not inner.document.findings:  # Else each block must report its own.
         known[text] = budget, target
     return budget, target
+
+
+def _read_enforce(block: Block, shared: GridEntry) -> bool:
+    if "budget" not in block.values:
+        return shared.enforce
+    return block.block("budget").read("enforce", readers.truth, False)  # noqa: FBT003

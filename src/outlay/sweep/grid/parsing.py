@@ -179,7 +179,24 @@ def _one_of(value: object, names: tuple[str, ...], name: str) -> str:
 
 
 launcher = partial(_one_of, names=("none", "torchrun"), name="launcher")
-arguments = partial(_one_of, names=("overrides", "flags", "none"), name="arguments")
+
+STYLES: Final[Mapping[str, str]] = {
+    "overrides": "as Hydra overrides, with the keys of the budget and the directory",
+    "pairs": "as key=value",
+    "equals": "as --key=value",
+    "flags": "as --key value with hyphens; true is --key, false --no-key",
+    "switches": "as --key value; true is --key, false is left out",
+    "none": "only where the command has {key}",
+}
+"""How parameters are passed to a program, by the values of ``arguments``."""
+arguments = partial(_one_of, names=tuple(STYLES), name="arguments")
+
+
+def truth(value: object) -> bool:
+    """Return true or false."""
+    if not isinstance(value, bool):
+        raise InvalidValue("value", value, "true or false")
+    return value
 
 
 def _count(value: object, *, least: int) -> int:
@@ -330,7 +347,7 @@ def _child(node: Any, key: Any, path: Path, document: GridDocument) -> Any:
 # The ``budget`` block: limits and the target metric.
 
 TARGET_KEYS: Final = ("target_metric", "target_value", "target_direction")
-BUDGET_KEYS: Final = ("mode", "limit", "charge", "enabled", *LIMIT_KEYS, *TARGET_KEYS)
+BUDGET_KEYS: Final = ("mode", "limit", "charge", "enabled", "enforce", *LIMIT_KEYS, *TARGET_KEYS)
 _LESS_IS_BETTER: Final = ("loss", "error", "perplexity", "ppl", "nll", "mse", "rmse", "mae", "wer")
 
 
@@ -464,24 +481,44 @@ def budget_overrides(budget: Budget | None) -> list[str]:
     return ["runtime.budget.enabled=true", *words, *(f"++runtime.budget.{f}=true" for f in flags)]
 
 
-def flags(params: Mapping[str, Any], aliases: Mapping[str, Alias]) -> list[str]:
-    """Return parameters as ``--name value``; true is ``--name``, false ``--no-name``."""
+def in_style(style: str, params: Mapping[str, Any], aliases: Mapping[str, Alias]) -> list[str]:
+    """Return parameters in one of ``STYLES`` that is neither ``overrides`` nor ``none``.
+
+    Names are as written, but for ``flags``. Null is left out, but for ``pairs``.
+    """
+    write = {"pairs": _pair, "equals": _equals, "flags": _flag, "switches": _switch}[style]
     words: list[str] = []
     for name, value in params.items():
         alias = aliases.get(name)
-        # The default aliases are for Hydra; only those that the grid states name flags.
+        # The default aliases are for Hydra; only those that the grid states name arguments.
         key = name if alias is None or alias == ALIASES.get(name) else alias.key
-        words += _flag(key.replace("_", "-"), value)
+        words += [] if value is None and write is not _pair else write(key, value)
     return words
 
 
+def _pair(name: str, value: object) -> list[str]:
+    return [f"{name}={_plain(value)}"]
+
+
+def _equals(name: str, value: object) -> list[str]:
+    # "True" is read by more parsers than "true", among them those that evaluate Python literals.
+    return [f"--{name}={value if isinstance(value, bool) else _plain(value)}"]
+
+
 def _flag(name: str, value: object) -> list[str]:
-    if value is None:
-        return []
+    name = name.replace("_", "-")
+    return [f"--no-{name}"] if value is False else _switch(name, value)
+
+
+def _switch(name: str, value: object) -> list[str]:
     if isinstance(value, bool):
-        return [f"--{name}" if value else f"--no-{name}"]
+        return [f"--{name}"] if value else []
     items = value if isinstance(value, list) else [value]
-    return [f"--{name}", *(item if isinstance(item, str) else literal(item) for item in items)]
+    return [f"--{name}", *map(_plain, items)]
+
+
+def _plain(value: object) -> str:
+    return value if isinstance(value, str) else literal(value)
 
 
 def placeholders(words: Iterable[str]) -> set[str]:
@@ -493,7 +530,6 @@ def filled(words: Iterable[str], values: Mapping[str, Any]) -> list[str]:
     """Return a command with every ``{name}`` replaced."""
 
     def value_of(match: re.Match[str]) -> str:
-        value = values[match[1]]
-        return value if isinstance(value, str) else literal(value)
+        return _plain(values[match[1]])
 
     return [_PLACEHOLDER.sub(value_of, text) for text in words]

@@ -12,12 +12,14 @@ from outlay.budget.terms import Budget
 from outlay.budget.usage import Usage
 from outlay.errors import Finding
 from outlay.guard.lease import Terms
-from outlay.rates import rate_of
+from outlay.rates import gpu_rate, rate_of
 from outlay.record.redaction import Redactor
+from outlay.runs.command_budget import CommandTerms
 from outlay.sweep.engines.base import is_scheduled
 from outlay.sweep.grid.grid import Grid, GridEntry
 from outlay.sweep.search.space import Point
 from outlay.units import Duration, Money, Rate
+from outlay.units.money import GPU_TIME
 
 # Predictions of time and cost, from budget, timeout and price.
 
@@ -137,6 +139,14 @@ def charged_gpus(entry: GridEntry, world_size: int) -> Fraction:
     return Fraction((world_size if on_node is None else on_node) * most_nodes(entry))
 
 
+@dataclass(frozen=True, slots=True)
+class OutsideLimit:
+    """A limit that the harness enforces: the run time at which it is reached, and its text."""
+
+    ns: int
+    text: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedRun:
     """One run before it is started.
@@ -202,6 +212,47 @@ class PlannedRun:
         return charged_gpus(self.entry, self.world_size)
 
     @property
+    def outside_limit(self) -> OutsideLimit | None:
+        """The first of its limits that is enforced from outside; None if none is."""
+        entry, limits = self.entry, list[OutsideLimit]()
+        if entry.budget is None or not entry.enforce:
+            return None
+        for bound in CommandTerms(budget=entry.budget).enforced:
+            ns: int | None = bound.limit
+            if bound.dimension != TIME:
+                ns = self._paid_ns(_budgeted(entry.budget)[1])
+            if ns is not None:
+                limits.append(OutsideLimit(ns, bound.dimension.text(bound.limit)))
+        return min(limits, key=lambda limit: limit.ns, default=None)
+
+    def _paid_ns(self, amount: Money | None) -> int | None:
+        rate = self.rate
+        return None if amount is None or rate is None else Terms(rate=rate).paid_ns(amount)
+
+    @property
+    def most_cost(self) -> Money | None:
+        """The cost of all attempts up to their timeout, and of ending them; None without one."""
+        timeout = self.entry.timeout
+        if timeout is None:
+            return None
+        attempts = self.entry.retries + 1
+        return _cost(self.rate, attempts * (timeout.ns + NOTICE_NS + REACTION_NS))
+
+    def ending_micros(self, rate: Rate | None) -> int:
+        """Return what its hold has besides its predicted cost: for ending it.
+
+        A run on a cluster cannot extend its hold, which has more for start-up.
+        """
+        predicted = self.prediction
+        if rate is None or predicted.ns is None:
+            return 0
+        terms = terms_of(rate, predicted.ns)
+        ns = predicted.ns
+        if is_scheduled(self.entry.engine):
+            ns = at_most(rate, predicted, self.entry.timeout).ns or ns
+        return terms.cost(terms.notice.ns + max(0, ns - predicted.ns)).micros
+
+    @property
     def rate(self) -> Rate | None:
         """Its cost per hour over all GPUs; a ceiling holds it whether it is cash or showback."""
         price = self.entry.price
@@ -215,12 +266,14 @@ class SweepPlan:
     Attributes:
         start_up: Measured on earlier runs of the program; None if unknown.
         unsuggested: How many configurations of an entry are chosen later, by results.
+        grid_text: The grid of a command line, which is in no file yet; "" for that of a file.
     """
 
     grid: Grid
     runs: tuple[PlannedRun, ...]
     warnings: tuple[Finding, ...] = ()
     start_up: StartUp | None = None
+    grid_text: str = ""
     unsuggested: Mapping[str, int] = field(default_factory=dict)
 
     @property
@@ -245,8 +298,8 @@ class SweepPlan:
         return total_of([run.prediction.cost for run in self.runs])
 
     @property
-    def most_cost(self) -> Money | None:
-        """The most that it can cost by its budgets, without its ceiling; None if unknown."""
+    def rungs_cost(self) -> Money | None:
+        """The most that its runs cost if they end at their budgets; None if unknown."""
         return total_of([total.most for total in rung_totals(self)])
 
     @property
@@ -257,6 +310,38 @@ class SweepPlan:
             times = [total.ns for total in rung_totals(self)]
         known = [ns for ns in times if ns is not None]
         return sum(known) if len(known) == len(times) else None
+
+    @property
+    def most_cost(self) -> Money | None:
+        """The most that can be spent: the ceiling, or less by timeouts; None if nothing limits it.
+
+        A book that it draws on may have less.
+        """
+        limits = [] if self.grid.ceiling is None else [self.grid.ceiling]
+        costs = [run.most_cost for run in self.runs]
+        if self.searches:
+            costs = [total.most_each for total in rung_totals(self) for _ in range(total.runs)]
+        known = [cost for cost in costs if cost is not None]
+        if len(known) == len(costs) and len({cost.currency for cost in [*known, *limits]}) == 1:
+            limits.append(sum(known[1:], start=known[0]))
+        return min(limits, default=None)
+
+    def is_enough(self, room: Money, predicted: Money | None) -> bool | None:
+        """Say whether an amount is enough for all runs; None if that is not known.
+
+        With an unknown start-up it never is. Runs need ``predicted``, and the money to end them
+        on top: with less, the last ones are ended before they reach their budgets.
+        """
+        if predicted is None or predicted.unit != room.unit:
+            return None
+        if predicted > room:
+            return False
+        if self.start_up is None:
+            return None
+        in_time = room.unit == GPU_TIME
+        rates = ((run, gpu_rate(run.charged_gpus) if in_time else run.rate) for run in self.runs)
+        ends = sum(run.ending_micros(rate) for run, rate in rates)
+        return predicted.micros + ends <= room.micros
 
     def redactor(self, environ: Mapping[str, str]) -> Redactor:
         """Return a redactor of the secrets of its runs and of an environment."""
@@ -330,6 +415,7 @@ class RungTotal:
         most: The most that all cost there.
         expected: The same with the mean of the runs.
         ns: The time of all, one after the other.
+        most_each: What an attempt costs up to its timeout at most; None without one.
     """
 
     entry: str
@@ -340,6 +426,7 @@ class RungTotal:
     most: Money | None
     expected: Money | None
     ns: int | None
+    most_each: Money | None = None
 
     @property
     def of_halving(self) -> bool:
@@ -367,7 +454,12 @@ def _entry_totals(plan: SweepPlan, entry: GridEntry) -> Iterator[RungTotal]:
         if halving is not None:
             each = [run.rungs[rung] for run in runs]
         budget = "" if halving is None else halving.text_at(rung)
-        yield replace(_total(rung, size, each), entry=entry.name, budget=budget)
+        total = _total(rung, size, each)
+        dearest = [run.most_cost for run in runs if run.most_cost is not None]
+        yield replace(
+            total, entry=entry.name, budget=budget,
+            most_each=max(dearest) if len(dearest) == len(runs) else None,
+        )  # fmt: skip
 
 
 def _total(rung: int, size: int, each: Sequence[Prediction]) -> RungTotal:

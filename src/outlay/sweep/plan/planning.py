@@ -23,10 +23,11 @@ from outlay.guard.lease import Terms
 from outlay.ledger import Price
 from outlay.ledger.price import AUTO, split_kind
 from outlay.record.redaction import Redactor, is_secret_name
+from outlay.runs.command_budget import CommandTerms, refuse_uncounted
 from outlay.sweep.engines.base import ENGINES, is_scheduled
 from outlay.sweep.errors import InvalidGrid
 from outlay.sweep.grid.grid import MOST_RUNS, Grid, GridEntry
-from outlay.sweep.grid.parsing import AMP_DTYPES, AMP_VARIABLE, overrides, placeholders
+from outlay.sweep.grid.parsing import AMP_DTYPES, AMP_VARIABLE, STYLES, overrides, placeholders
 from outlay.sweep.plan.launch import SWEEP_MARK, Place, command_of
 from outlay.sweep.plan.plan import (
     PlannedRun,
@@ -93,6 +94,8 @@ def _content(grid: Grid, run: PlannedRun, secrets: Collection[str]) -> dict[str,
         "nnodes": entry.nnodes,
         "node_rank": entry.node_rank,
     }
+    if entry.enforce:
+        content["enforce"] = True
     if entry.launcher:
         content["launcher"] = entry.launcher
     return content
@@ -405,9 +408,24 @@ def _problems(entry: GridEntry) -> Iterator[str]:
         yield f"nnodes: {entry.nnodes}, and engine: {entry.engine} runs each run on one node"
     if engine is not None and engine.needed and not getattr(entry.options, engine.needed, None):
         yield f"engine: {entry.engine} needs `{entry.engine}: {{{engine.needed}: ...}}`"
+    yield from _enforce_problems(entry)
     known = {*entry.axes, *RUN_PLACEHOLDERS} | ({"seed"} if entry.seeds else set())
     for name in sorted(placeholders(entry.entrypoint) - known):
         yield f"the command has {{{name}}}, which is no parameter; expected {choices(known)}"
+
+
+def _enforce_problems(entry: GridEntry) -> Iterator[str]:
+    """Yield why the budget of an entry cannot be enforced from outside."""
+    if not entry.enforce or entry.budget is None:
+        return
+    try:
+        refuse_uncounted(CommandTerms(budget=entry.budget), name="budget with `enforce`")
+    except InvalidValue as error:
+        yield f"{error.name}: got {error.seen}; expected limits on time and cost alone"
+    if is_scheduled(entry.engine):
+        yield f"budget with `enforce`: engine {entry.engine} ends runs only at their `timeout`"
+    if entry.budget.limits_money and entry.price is None and not entry.price_name:
+        yield 'budget with `enforce`: no price to count its cost by; add `price: "1.50 USD/h"`'
 
 
 def _warnings(entry: GridEntry) -> Iterator[str]:
@@ -418,6 +436,8 @@ def _warnings(entry: GridEntry) -> Iterator[str]:
             f"{entry.name}: several nodes and no rendezvous endpoint; every node needs the same "
             "MASTER_ADDR and MASTER_PORT in `env`"
         )
+    if entry.overrides and entry.arguments not in ("overrides", "pairs"):
+        yield f"{entry.name}: `overrides` are not passed with `arguments: {entry.arguments}`"
     names = {*entry.axes, "seed"}
     for excluded in entry.exclude:
         for name in sorted(excluded.keys() - names):
@@ -440,13 +460,14 @@ def plan_document(plan: SweepPlan, environ: Mapping[str, str]) -> dict[str, Any]
         "name": grid.name,
         "output_dir": grid.output_dir,
         "ceiling": None if grid.ceiling is None else str(grid.ceiling),
+        "trials": plan.run_count,
         "predicted_cost": None if cost is None else str(cost),
-        "predicted_hours": _hours(plan.predicted_ns),
         "most_cost": None if (most := plan.most_cost) is None else str(most),
+        "enough": None if grid.ceiling is None else plan.is_enough(grid.ceiling, cost),
+        "predicted_hours": _hours(plan.predicted_ns),
         "start_up_seconds": None if plan.start_up is None else plan.start_up.ns / 1e9,
         "start_up_attempts": 0 if plan.start_up is None else plan.start_up.attempts,
         "runs": [_run_document(plan, run, redact) for run in plan.runs],
-        "run_count": plan.run_count,
         "search": search_sentences(plan),
         "rungs": [_rung_document(total) for total in rung_totals(plan) if total.of_halving],
         "warnings": [str(warning) for warning in plan.warnings],
@@ -459,6 +480,7 @@ def _run_document(plan: SweepPlan, run: PlannedRun, redact: Redactor) -> dict[st
         "id": run.id,
         "fingerprint": run.fingerprint,
         "engine": entry.engine,
+        "arguments": entry.arguments,
         "params": redact.data(run.params),
         "command": planned_command(plan, run, redact),
         "env": redact.environment(run.env),
@@ -545,11 +567,11 @@ def search_sentences(plan: SweepPlan) -> list[str]:
             sizes = " → ".join(map(str, halving.sizes(tried)))
             found.append(_halving_sentence(entry, halving, sizes))
             found += _restart_sentence(plan, entry, halving, tried)
-    most = plan.most_cost if found else None
-    if most is not None:
+    cost = plan.rungs_cost if found else None
+    if cost is not None:
         full = _full_cost(plan)
         against = "" if full is None else f"; all configurations to the last rung: {full}"
-        found.append(f"At most {most} is spent by these budgets{against}.")
+        found.append(f"These budgets are {cost} in all{against}.")
     return found
 
 
@@ -587,10 +609,40 @@ def _full_cost(plan: SweepPlan) -> Money | None:
     return total_of(costs) if not plan.unsuggested else None
 
 
+def style_text(style: str) -> str:
+    """Return a sentence on how parameters are passed."""
+    return f"Parameters are passed {STYLES[style]} (arguments: {style})."
+
+
+def most_text(plan: SweepPlan) -> str:
+    """Return a sentence on the most that a sweep can spend."""
+    most, ceiling = plan.most_cost, plan.grid.ceiling
+    if most is None and plan.grid.book:
+        return "The most that can be spent is what its book has."
+    if most is None:
+        return "Nothing limits what can be spent: neither a ceiling nor a timeout for every run."
+    return f"At most {most} can be spent: {'the ceiling' if most == ceiling else 'all timeouts'}."
+
+
+def enough_text(plan: SweepPlan, room: Money, predicted: Money | None) -> str:
+    """Return whether an amount is enough for all runs, to be added to it; "" if not comparable."""
+    if predicted is None or predicted.unit != room.unit:
+        return ""
+    enough = plan.is_enough(room, predicted)
+    if enough is None:
+        return ": whether it is enough for all is unknown, as start-up is"
+    if not enough and predicted <= room:
+        return ": not enough for all and for ending them"
+    return ": enough for all" if enough else ": not enough for all"
+
+
 def start_up_text(plan: SweepPlan) -> str:
     """Return a sentence on the predicted start-up of each run."""
     if plan.start_up is None:
-        return "Start-up is unknown: no earlier run of this sweep has a log."
+        return (
+            "Start-up is unknown: no earlier run of this sweep has a log. "
+            "`outlay sweep run --probe` measures it on one run first."
+        )
     took, attempts = duration_text(plan.start_up.ns), plan.start_up.attempts
     times = "one start" if attempts == 1 else f"{attempts:,} starts"
     return f"Start-up takes about {took} a run, measured on {times} of earlier runs."

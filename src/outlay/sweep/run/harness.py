@@ -30,6 +30,7 @@ from outlay.sweep.plan.launch import LOG_NAME, Place
 from outlay.sweep.plan.plan import NOTICE_NS, PlannedRun, at_rung
 from outlay.sweep.run.attempt_log import begin_log, supervised
 from outlay.sweep.run.devices import MachineResources, Tasks
+from outlay.sweep.run.outside_budget import OutsideBudget
 from outlay.sweep.run.settlement import SweepRecorder
 from outlay.sweep.run.sweep_guard import SweepGuard
 from outlay.sweep.search.halving import Decisions
@@ -56,6 +57,7 @@ class ActiveAttempt:
         funds: The hold that pays for it, if the sweep has a ceiling.
         log: Its supervisor's segment; None for a remote one, which supervises itself.
         log_size: The size of the run's output before this attempt, in bytes.
+        budget: Its budget, if the harness enforces it.
         stopped: The verdict once it was told to end.
         noticed_ns: Its elapsed time when it was told to end.
     """
@@ -68,6 +70,7 @@ class ActiveAttempt:
     funds: Leaseholder | None = None
     log: Supervision | None = None
     log_size: int = 0
+    budget: OutsideBudget | None = None
     stopped: RunVerdict | None = None
     noticed_ns: int = 0
 
@@ -111,6 +114,8 @@ class ActiveAttempt:
         timeout = self.run.entry.timeout
         if timeout is not None and elapsed_ns >= timeout.ns:
             return RunVerdict("error", f"timeout: not done after {timeout}")
+        if self.budget is not None and (reached := self.budget.verdict(elapsed_ns)):
+            return reached
         if self.funds is not None and isinstance(self.funds.renew(elapsed_ns), GiveNotice):
             return NO_MONEY
         return None
@@ -422,10 +427,14 @@ class Harness:
             task = replace(task, env={**task.env, **queued_at(submitted_ns)})
         log_size = task.log.stat().st_size if task.log.exists() else 0
         log = None if engine.remote else self._begin_log(run, task)
+        spent_ns = self.manifest.state(run.id).elapsed_ns
+        budget = OutsideBudget.of(
+            run, task.directory, spent_ns=spent_ns, since_ns=self.options.clock.wall_ns()
+        )
         self._add(
             ActiveAttempt(
                 run=run, ticket=ticket, engine=engine, started_ns=self.options.clock.monotonic_ns(),
-                place=place, funds=funds, log=log, log_size=log_size,
+                place=place, funds=funds, log=log, log_size=log_size, budget=budget,
             )
         )  # fmt: skip
         engine.submit(task)
