@@ -12,6 +12,7 @@ import csv
 import errno
 import functools
 import io
+import itertools
 import json
 import os
 import re
@@ -44,8 +45,8 @@ YamlPath = tuple[str | int, ...]
 MOST_EXPANDED: Final = 200_000
 """The limit on the values that YAML aliases expand to."""
 _TAG: Final = "tag:yaml.org,2002:"
-_PLAIN: Final = frozenset(["str", "int", "float", "bool", "null", "map", "seq", "merge"])
-_INDENTATION = re.compile(r"^[ \t?:-]+", re.MULTILINE)
+_TEXT: Final = f"{_TAG}str"
+_PLAIN: Final = frozenset(_TAG + name for name in ("str", "int", "float", "bool", "null"))
 _SURROGATES = re.compile(
     r"(?<!\\)((?:\\\\)*)(\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2})"
 )
@@ -274,11 +275,11 @@ def parse_yaml(text: str) -> YamlDocument:
     text = _json_as_yaml(text)
     try:
         loader = _yaml_loader()(text)
-        _check_yaml_depth(text)
         node = loader.get_single_node()
-        _check_expansion(node)
+        if "*" in text:  # Else it has no alias.
+            _check_expansion(node)
         lines = _yaml_lines(node)
-        return YamlDocument(None if node is None else loader.construct_document(node), lines)
+        return YamlDocument(None if node is None else _plain_data(node, loader), lines)
     except BadYaml:
         raise
     except yaml.YAMLError as error:
@@ -289,11 +290,34 @@ def parse_yaml(text: str) -> YamlDocument:
         raise BadYaml(1, _reason(error)) from None
 
 
+class _DepthLimit:
+    """Part of a YAML loader: stops the recursive composing of text that is nested too deep.
+
+    The loader calls these two around each node.
+    """
+
+    _depth = 0
+
+    def descend_resolver(self, parent: Any, index: object) -> None:
+        del index
+        self._depth += 1
+        if self._depth > DEEPEST + 1:  # A scalar may be in the deepest collection.
+            raise _too_deep(parent)
+
+    def ascend_resolver(self) -> None:
+        self._depth -= 1
+
+
+def _too_deep(node: Any) -> BadYaml:
+    return BadYaml(node.start_mark.line + 1, f"this is nested deeper than {DEEPEST}")
+
+
 @functools.cache
 def _yaml_loader() -> Any:
     import yaml
 
-    loader: Any = type("HydraLoader", (getattr(yaml, "CSafeLoader", yaml.SafeLoader),), {})
+    base = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    loader: Any = type("HydraLoader", (_DepthLimit, base), {})
     loader.yaml_implicit_resolvers = {
         first: [(tag, regexp) for tag, regexp in resolvers if not tag.endswith(":timestamp")]
         for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
@@ -314,52 +338,56 @@ def _json_as_yaml(text: str) -> str:
     )
 
 
-def _check_yaml_depth(text: str) -> None:
-    """Reject text that is nested too deep, before a recursive parser reads it."""
-    import yaml
-
-    indented = max(map(len, _INDENTATION.findall(text)), default=0)
-    # Each level takes a bracket; a column of indentation makes at most two levels.
-    if text.count("[") + text.count("{") + 2 * indented <= DEEPEST:
-        return
-    depth = 0
-    for event in yaml.parse(text, Loader=_yaml_loader()):
-        if isinstance(event, yaml.CollectionStartEvent):
-            depth += 1
-        elif isinstance(event, yaml.CollectionEndEvent):
-            depth -= 1
-        if depth > DEEPEST:
-            raise BadYaml(event.start_mark.line + 1, f"this is nested deeper than {DEEPEST}")
-
-
 def _check_expansion(root: Any) -> None:
-    """Reject aliases that recurse or expand too far, and types that JSON does not have."""
+    """Reject aliases that recurse or expand too far."""
     sizes: dict[int, int] = {}
-    waiting = [] if root is None else [root]
-    entered: set[int] = set()
-    while waiting:
-        node = waiting[-1]
-        if node.tag.removeprefix(_TAG) not in _PLAIN:
-            raise BadYaml(node.start_mark.line + 1, f"values of type {node.tag} are not read")
-        children = _child_nodes(node)
-        unknown = [each for each in children if id(each) not in sizes]
-        if id(node) in sizes or not unknown:
-            sizes[id(node)] = 1 + sum(sizes[id(each)] for each in children)
-            waiting.pop()
-        elif any(id(each) in entered for each in unknown):
-            raise BadYaml(node.start_mark.line + 1, "this refers to itself")
-        else:
-            entered.add(id(node))
-            waiting += unknown
-    if root is not None and sizes[id(root)] > max(MOST_EXPANDED, len(sizes)):
-        expanded = f"its aliases expand to {sizes[id(root)]:,} values"
+    size = 0 if root is None else _expanded_size(root, sizes)
+    if size > max(MOST_EXPANDED, len(sizes)):
+        expanded = f"its aliases expand to {size:,} values"
         raise BadYaml(1, f"{expanded}, and at most {MOST_EXPANDED:,} are read")
 
 
-def _child_nodes(node: Any) -> list[Any]:
-    if isinstance(node.value, str):
-        return []
-    return [each for item in node.value for each in (item if isinstance(item, tuple) else (item,))]
+def _expanded_size(node: Any, sizes: dict[int, int]) -> int:
+    """Return how many values a node expands to; ``sizes`` has those seen, 0 while one is counted.
+
+    What an alias stands for is before it in the text, so that recursion is as deep as the text.
+    """
+    sizes[id(node)] = 0
+    total = 1
+    for child in _child_nodes(node):
+        size = sizes.get(id(child))
+        if size == 0:
+            raise BadYaml(node.start_mark.line + 1, "this refers to itself")
+        total += _expanded_size(child, sizes) if size is None else size
+    sizes[id(node)] = total
+    return total
+
+
+def _child_nodes(node: Any) -> Iterable[Any]:
+    """Return the values of a sequence, or the keys and values of a mapping."""
+    if node.id == "scalar":
+        return ()
+    return itertools.chain(*node.value) if node.id == "mapping" else node.value
+
+
+def _plain_data(node: Any, loader: Any) -> Any:
+    """Return what a node stands for; rejects types that JSON does not have."""
+    if node.tag == _TEXT and node.id == "scalar":
+        return node.value
+    if node.tag == f"{_TAG}map" and node.id == "mapping":
+        loader.flatten_mapping(node)  # Replaces merge keys.
+        return {_plain_key(key, loader): _plain_data(value, loader) for key, value in node.value}
+    if node.tag == f"{_TAG}seq" and node.id == "sequence":
+        return [_plain_data(each, loader) for each in node.value]
+    if node.tag not in _PLAIN or node.id != "scalar":
+        raise BadYaml(node.start_mark.line + 1, f"values of type {node.tag} are not read")
+    return loader.yaml_constructors[node.tag](loader, node)
+
+
+def _plain_key(node: Any, loader: Any) -> Any:
+    if node.id != "scalar":
+        raise BadYaml(node.start_mark.line + 1, "found unhashable key")
+    return _plain_data(node, loader)
 
 
 def _yaml_lines(root: Any) -> dict[YamlPath, int]:
@@ -369,8 +397,8 @@ def _yaml_lines(root: Any) -> dict[YamlPath, int]:
     waiting: list[tuple[Any, YamlPath]] = [(root, ())]
     while waiting:
         node, path = waiting.pop()
-        if len(path) > DEEPEST:
-            raise BadYaml(node.start_mark.line + 1, f"this is nested deeper than {DEEPEST}")
+        if len(path) >= DEEPEST and isinstance(node, yaml.CollectionNode):
+            raise _too_deep(node)
         if isinstance(node, yaml.MappingNode):
             for key, value in node.value:
                 below = (*path, str(key.value))

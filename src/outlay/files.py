@@ -70,20 +70,33 @@ def draft_of(path: Path, *, synced: bool = False, private: bool = False) -> Iter
             the new.
         private: Whether a new file gets the mode of ``mode_in``; else that of the umask.
     """
-    # A random name: other processes, threads and signal handlers may write the same file.
-    draft = path.with_name(f".{path.name}.{os.urandom(6).hex()}.draft")
-    try:
-        mode = mode_in(path.parent) if private else 0o666
-        file = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
-        try:
-            with contextlib.suppress(OSError):  # There is none, or its mode cannot be set.
-                os.fchmod(file, stat.S_IMODE(path.stat().st_mode))
-        finally:
-            os.close(file)
+    with _replacing(path) as draft:
+        os.close(_create_draft(draft, path, private=private))
         yield draft
         if synced:
             with draft.open("rb") as written:
                 os.fsync(written.fileno())
+
+
+def write_whole(path: Path, content: bytes, *, synced: bool = False, private: bool = False) -> None:
+    """Replace a file's content atomically; on OSError it is unchanged. Options as ``draft_of``."""
+    with (
+        _replacing(path) as draft,
+        os.fdopen(_create_draft(draft, path, private=private), "wb") as stream,
+    ):
+        stream.write(content)
+        if synced:
+            stream.flush()
+            os.fsync(stream.fileno())
+
+
+@contextlib.contextmanager
+def _replacing(path: Path) -> Iterator[Path]:
+    """Yield a path that replaces the file in the end; it is removed on an exception."""
+    # A random name: other processes, threads and signal handlers may write the same file.
+    draft = path.with_name(f".{path.name}.{os.urandom(6).hex()}.draft")
+    try:
+        yield draft
         draft.replace(path)
     except BaseException:
         with contextlib.suppress(OSError):
@@ -91,10 +104,13 @@ def draft_of(path: Path, *, synced: bool = False, private: bool = False) -> Iter
         raise
 
 
-def write_whole(path: Path, content: bytes, *, synced: bool = False, private: bool = False) -> None:
-    """Replace a file's content atomically; on OSError it is unchanged."""
-    with draft_of(path, synced=synced, private=private) as draft:
-        draft.write_bytes(content)
+def _create_draft(draft: Path, path: Path, *, private: bool) -> int:
+    """Return a descriptor of a new file with the mode of the one that it will replace."""
+    mode = mode_in(path.parent) if private else 0o666
+    file = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+    with contextlib.suppress(OSError):  # There is none, or its mode cannot be set.
+        os.fchmod(file, stat.S_IMODE(path.stat().st_mode))
+    return file
 
 
 def open_own(path: str | os.PathLike[str], flags: int) -> int:

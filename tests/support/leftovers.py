@@ -63,13 +63,22 @@ def own_locks() -> list[str]:
 def picture_before() -> Picture:
     """Return what this process has before a test.
 
-    The kernel lists locks a page at a time, and leaves one out where another process unlocks
-    between two pages: a lock that one of several readings shows is there.
+    The kernel lists all locks a page at a time, and leaves one out where another process unlocks
+    between two pages. Those of open files are listed with each file, all of them.
     """
     found = picture()
-    for _ in range(2):
-        found["lock"] |= dict.fromkeys(own_locks())
+    found["lock"] |= dict.fromkeys([*locks_of_open_files(), *own_locks()])
     return found
+
+
+def locks_of_open_files() -> Iterator[str]:
+    """Yield the locks of the files that this process has open."""
+    for about in Path("/proc/self/fdinfo").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # That of the directory itself.
+            for line in about.read_text().splitlines():
+                if line.startswith("lock:"):
+                    row = line.split()
+                    yield f"{row[2]} {row[6]}"
 
 
 def settings() -> Kind:

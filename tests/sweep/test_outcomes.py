@@ -40,3 +40,26 @@ def test_a_run_that_the_harness_stopped_keeps_that_reason() -> None:
 
 def test_a_signal_is_named() -> None:
     assert judge(Ended(how="exited", returncode=-9), None, None).reason == "killed by SIGKILL"
+
+
+TIMEOUT = RunVerdict("error", "timeout: not done after 1h")
+
+
+@pytest.mark.parametrize(
+    ("ended", "stopped", "logged", "status"),
+    [
+        (Ended(how="exited", returncode=0, asked=True), STOPPED, "preempted", "completed"),
+        (Ended(how="exited", returncode=-15, asked=True), STOPPED, "terminated", "completed"),
+        (Ended(how="exited", returncode=-9, asked=True), STOPPED, None, "completed"),
+        (Ended(how="exited", returncode=-15, asked=True), None, None, "completed"),
+        (Ended(how="exited", returncode=0, reason="overdue"), None, "preempted", "completed"),
+        (Ended(how="exited", returncode=-15, asked=True), TIMEOUT, "terminated", "error"),
+        (Ended(how="exited", returncode=1), None, "failed", "error"),
+        (Ended(how="lost"), None, None, "cancelled"),
+    ],
+)
+def test_a_run_that_reached_its_budget_is_completed_if_it_was_told_to_end_afterwards(
+    ended: Ended, stopped: RunVerdict | None, logged: str | None, status: str
+) -> None:
+    assert judge(ended, stopped, logged, reached_budget=True).status == status
+    assert judge(ended, stopped, logged).status != "completed"

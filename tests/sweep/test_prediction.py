@@ -56,11 +56,11 @@ def earlier_run(run_dir: Path, clock: ManualClock, seconds: int) -> None:
             clock.advance(SECOND)
 
 
-def planned(directory: Path, **entry: object) -> dict[str, Any]:
-    """The output of ``outlay sweep plan`` for a grid of one run."""
+def planned(directory: Path, ceiling: str | None = None, **entry: object) -> dict[str, Any]:
+    """The output of ``outlay sweep plan`` for a grid of one entry."""
     grid = directory / "tries.json"
     entries = [{"name": "a", "params": {"x": 1}, "entrypoint": "train.py", **entry}]
-    grid.write_text(json.dumps({"grid": entries}))
+    grid.write_text(json.dumps({"ceiling": ceiling, "grid": entries}))
     done = CliRunner().invoke(app, ["sweep", "plan", str(grid), "--json"], catch_exceptions=False)
     content: dict[str, Any] = json.loads(done.stdout)
     return content
@@ -112,3 +112,71 @@ def test_a_start_of_more_than_a_tenth_of_a_budget_is_warned_of(
     earlier_run(at / "runs" / "tries_20260101_000000" / "001_a", clock, 40)
     warnings = planned(at, budget=budget, price="3.6 USD/h")["warnings"]
     assert any("a: starting takes" in warning for warning in warnings) == warned
+
+
+@pytest.mark.parametrize(
+    ("ceiling", "start_up", "enough", "said"),
+    [
+        ("9.9 USD", None, False, "not enough for all"),
+        ("999 USD", None, None, "whether it is enough for all is unknown, as start-up is"),
+        ("9.9 USD", 40, False, "not enough for all"),
+        ("20 USD", 40, False, "not enough for all and for ending them"),
+        ("21 USD", 40, True, "enough for all"),
+    ],
+)
+def test_a_ceiling_is_enough_only_if_start_up_is_known_and_ending_is_paid(
+    at: Path, clock: ManualClock, ceiling: str, start_up: int | None, said: str,
+    *, enough: bool | None,
+) -> None:  # fmt: skip
+    if start_up is not None:
+        earlier_run(at / "runs" / "tries_20260101_000000" / "001_a", clock, start_up)
+    budget = {"mode": "iso_cost", "limit": "10 USD"}
+    found = planned(at, ceiling=ceiling, params={"x": [1, 2]}, budget=budget, price="36 USD/h")
+    assert (found["trials"], found["predicted_cost"]) == (2, "20.00 USD")
+    assert (found["enough"], found["most_cost"]) == (enough, str(Money.parse(ceiling)))
+    shown = CliRunner().invoke(
+        app, ["sweep", "plan", str(at / "tries.json")], env={"COLUMNS": "200"}
+    )
+    assert f"ceiling {Money.parse(ceiling)}: {said}\n" in shown.stdout
+    assert f"At most {Money.parse(ceiling)} can be spent: the ceiling." in shown.stdout
+
+
+@pytest.mark.parametrize(
+    ("entry", "ceiling", "most", "said"),
+    [
+        ({}, None, None, "Nothing limits what can be spent"),
+        ({"timeout": "100s"}, None, "2.22 USD", "can be spent: all timeouts."),
+        ({"timeout": "100s", "retries": 1}, None, "4.44 USD", "can be spent: all timeouts."),
+        ({"timeout": "100s"}, "9 USD", "2.22 USD", "can be spent: all timeouts."),
+        ({"timeout": "100s"}, "1 USD", "1.00 USD", "can be spent: the ceiling."),
+    ],
+)
+def test_a_plan_states_the_most_that_can_be_spent(
+    at: Path, entry: dict[str, object], ceiling: str | None, most: str | None, said: str
+) -> None:
+    found = planned(at, ceiling=ceiling, params={"x": [1, 2]}, price="36 USD/h", **entry)
+    assert found["most_cost"] == most
+    assert said in CliRunner().invoke(app, ["sweep", "plan", str(at / "tries.json")]).stdout
+
+
+@pytest.mark.parametrize(("ceiling", "enough"), [("22 USD", False), ("25.1 USD", True)])
+def test_runs_on_a_cluster_need_money_for_what_they_may_take_longer(
+    at: Path, clock: ManualClock, ceiling: str, *, enough: bool
+) -> None:
+    """Each of 1,000 s holds a tenth, two minutes, and eleven seconds more."""
+    earlier_run(at / "runs" / "tries_20260101_000000" / "001_a", clock, 1)
+    found = planned(
+        at, ceiling=ceiling, params={"x": [1, 2]}, engine="slurm", price="36 USD/h",
+        budget={"mode": "iso_cost", "limit": "10 USD"},
+    )  # fmt: skip
+    assert found["enough"] == enough
+
+
+def test_a_ceiling_in_another_currency_or_without_a_price_is_compared_with_nothing(
+    at: Path,
+) -> None:
+    for more in ({"price": "1 EUR/h", "timeout": "1h"}, {"timeout": "1h"}):
+        found = planned(at, ceiling="5 USD", **more)
+        assert (found["enough"], found["most_cost"]) == (None, "5.00 USD")
+        shown = CliRunner().invoke(app, ["sweep", "plan", str(at / "tries.json")])
+        assert "enough" not in shown.stdout

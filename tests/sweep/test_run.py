@@ -462,6 +462,27 @@ def test_a_run_that_fits_the_ceiling_with_its_notice_finishes(tmp_path: Path) ->
     assert result.counts == {"completed": 1}
 
 
+SLOW_TO_END = """
+import itertools, time, outlay
+with outlay.run("toy") as run:
+    for _ in run.steps(itertools.count(), tokens=1):
+        pass
+    time.sleep({x} * 600)  # A last evaluation, say.
+"""
+
+
+def test_a_run_that_reached_its_budget_is_completed_if_the_ceiling_ends_it_then(
+    tmp_path: Path,
+) -> None:
+    grid = [{"params": {"x": 1}, "budget": {"mode": "iso_tokens", "limit": 5, "max_minutes": 0.05}}]
+    result = run_grid(
+        tmp_path, "", price="3600 USD/h", ceiling="30 USD", grid=grid,
+        entrypoint=[sys.executable, "-c", SLOW_TO_END],
+    )  # fmt: skip
+    assert result.counts == {"completed": 1}
+    assert state(result, 1).reason.startswith("it had reached its budget; then the ceiling left")
+
+
 @pytest.mark.parametrize(
     ("more", "advice"),
     [

@@ -381,7 +381,7 @@ def test_a_sweep_on_a_book_of_gpu_hours_holds_and_captures_the_time_of_its_gpus(
     ceiling = {"book": book, "limit": "20 GPU-h"}
     grid = write_grid(tmp_path, "sleep 0.2", ceiling, price=price, gpus=3600)
     text = in_process("sweep", "plan", grid, columns=300).out
-    assert "which has 20.00 GPU-h free now: enough for all" in text
+    assert "which has 20.00 GPU-h free now: whether it is enough for all is unknown" in text
     assert in_process("sweep", "run", grid, "--yes", "-j", "2").code == 0
     root, guard = tmp_path / "sweep", guard_of(book)
     manifest, captured = read_manifest(root), dict[str, int]()

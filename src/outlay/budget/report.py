@@ -118,6 +118,9 @@ def forecast_document(ahead: Forecast) -> dict[str, Any]:
 
 def budget_report(view: RunView) -> BudgetReport | None:
     """Return the report of a run's budget; None if it was started without one."""
+    recorded = (segment.budget_events for segment in view.account.segments.values())
+    if not view.is_damaged and not any(recorded):
+        return None
     history = _history(view)
     if history.stated is None:
         return None

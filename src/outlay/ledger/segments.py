@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 
 from outlay.decoding import MEBIBYTE, BadDocument, Int64, read_document
-from outlay.files import make_private, write_whole
+from outlay.files import make_private, open_own
 from outlay.ledger.records import AttemptStarted
 
 #   <run dir>/ledger/run.json                                  the identity, written once
@@ -127,17 +127,22 @@ def claim_identity(run_dir: Path, proposal: RunIdentity) -> RunIdentity:
     """
     path = run_file(run_dir)
     make_private(path.parent)
-    draft = path.with_name(f".run-{os.getpid()}-{proposal.run_id}.json")
+    draft = path.with_name(f".run-{os.getpid()}-{proposal.run_id}.json")  # Nobody else's.
     try:
-        write_whole(draft, msgspec.json.encode(proposal) + b"\n", private=True)
-        _publish(draft, path)
+        with os.fdopen(open_own(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "wb") as stream:
+            stream.write(msgspec.json.encode(proposal) + b"\n")
+        if _publish(draft, path):
+            return proposal
     finally:
         draft.unlink(missing_ok=True)
     return read_identity(run_dir) or proposal
 
 
-def _publish(draft: Path, path: Path) -> None:
-    """Create the file atomically unless it exists: no reader sees half an identity."""
+def _publish(draft: Path, path: Path) -> bool:
+    """Create the file atomically unless it exists: no reader sees half an identity.
+
+    Returns whether it is certain that this draft is the identity.
+    """
     try:
         os.link(draft, path)
     except FileExistsError:
@@ -145,3 +150,6 @@ def _publish(draft: Path, path: Path) -> None:
     except OSError:  # No hard links on this file system: of two simultaneous starts, one wins.
         if not path.exists():
             draft.replace(path)
+    else:
+        return True
+    return False

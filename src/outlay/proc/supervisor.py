@@ -150,7 +150,8 @@ class ProcessSupervisor:
         if not self._terms_sent:
             self._configure_keeper()
         self._starting.add(launch.ticket)
-        self._send("start", **asdict(launch))
+        # Not asdict(), which copies every variable of the environment.
+        self._send("start", **{name: getattr(launch, name) for name in Launch.__slots__})
 
     def start(self, launch: Launch) -> KeptEvent:
         """Start a command and wait until it runs; raises OSError if it can't be started."""

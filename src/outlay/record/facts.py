@@ -182,7 +182,7 @@ def _user() -> str:
 
 def _clean(text: str) -> str:
     # An environment may hold bytes that are not UTF-8; JSON may not.
-    return text.encode(errors="replace").decode()
+    return text if text.isascii() else text.encode(errors="replace").decode()
 
 
 def _working_directory() -> Path:

@@ -131,9 +131,14 @@ class Redactor:
         }
         longest_first = sorted(values, key=lambda value: (-len(value), value))
         self._known = re.compile("|".join(map(re.escape, longest_first))) if values else None
+        # The runs of a sweep have most of their variables in common.
+        self._redacted = lru_cache(maxsize=1024)(self._without_secrets)
 
     def text(self, text: str) -> str:
         """Return a text without secrets."""
+        return self._redacted(text)
+
+    def _without_secrets(self, text: str) -> str:
         if self._known is not None:
             text = self._known.sub(REDACTED, text)
         text = _SECRET_LOOK.sub(REDACTED, text)

@@ -37,7 +37,7 @@ from outlay.sweep.aggregate.comparison import (
 from outlay.sweep.aggregate.losing import losing_runs
 from outlay.sweep.aggregate.rows import Cells, SweepRow, in_time, unit_of
 from outlay.sweep.grid.parsing import Target
-from outlay.sweep.search.results import rung_cells, search_results, search_sentences
+from outlay.sweep.search.results import result_sentences, rung_cells, search_results
 from outlay.sweep.state.outcomes import Event
 from outlay.units import Money
 from outlay.units.shown import amount_text, money_of, money_text
@@ -338,7 +338,7 @@ def _rungs(rows: Sequence[SweepRow]) -> Iterator[Block]:
         (*headings, "configuration"),
         [[*each, label] for each, label in zip(cells, best, strict=True)],
     )
-    yield NoteBlock(" ".join(search_sentences(found)))
+    yield NoteBlock(" ".join(result_sentences(found)))
     estimated = any(row.is_estimated for row in found.rungs)
     yield NoteBlock(_RUNGS + (_DIVIDED if estimated else ""))
 

@@ -12,6 +12,7 @@ OutlayError
 └── IncompleteRuns      completed runs lack what the summary needs; names all of it
 Refused
 ├── NotAcknowledged     a sweep costs money and was not confirmed
+├── ProbeRefused        after its first run, the plan says that the ceiling is not enough
 └── RunsSkipped         some runs did not fit under the ceiling
 """
 
@@ -119,6 +120,16 @@ class NotAcknowledged(Refused):
     def __init__(self) -> None:
         super().__init__(
             "a sweep starts many runs: check it with `outlay sweep plan`, then confirm with --yes"
+        )
+
+
+class ProbeRefused(Refused):
+    """After the probe the plan says that the money is not enough, and nobody is asked."""
+
+    def __init__(self, path: str, problem: str) -> None:
+        super().__init__(
+            f"only the probe was run: {problem}, which is not enough for all runs and for ending "
+            f"them. Raise the ceiling or lower the budget; or go on: outlay sweep resume {path}"
         )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -20,8 +21,25 @@ from outlay.cli.output import (
     print_sentence,
     shown_path,
 )
+from outlay.cli.sweep.grid_options import (
+    BudgetText,
+    CeilingText,
+    GridOrProgram,
+    Maximize,
+    Method,
+    Minimize,
+    PriceText,
+    Records,
+    SearchSeed,
+    Style,
+    TimeoutText,
+    Trials,
+    Words,
+    read_plan,
+)
 from outlay.cli.sweep.live import (
     losing_of,
+    print_failed,
     rung_table,
     search_of,
     show_while,
@@ -31,27 +49,34 @@ from outlay.cli.sweep.live import (
     totals_document,
 )
 from outlay.clock import SYSTEM
-from outlay.errors import OutlayError
+from outlay.errors import InvalidValue, OutlayError
 from outlay.record.redaction import Redactor
 from outlay.slurm import SlurmLimit, own_limits
-from outlay.sweep.errors import NotAcknowledged, RunsFailed, RunsSkipped
-from outlay.sweep.grid.files import plan_file
+from outlay.sweep.errors import NotAcknowledged, ProbeRefused, RunsFailed, RunsSkipped
+from outlay.sweep.grid.command_grid import GridOptions
+from outlay.sweep.grid.files import measure_start_up
 from outlay.sweep.plan.launch import SWEEP_MARK
-from outlay.sweep.plan.plan import SweepPlan
+from outlay.sweep.plan.plan import SweepPlan, rung_totals
 from outlay.sweep.plan.planning import (
     budget_text,
     command_lines,
+    enough_text,
+    make_plan,
+    most_text,
     params_text,
     plan_document,
     planned_command,
+    search_sentences,
     start_up_text,
+    style_text,
 )
 from outlay.sweep.run.detached import catch_up
 from outlay.sweep.run.devices import find_devices
 from outlay.sweep.run.harness import SweepOptions
 from outlay.sweep.run.sweep_guard import book_room, head_of, predicted_in, shown_book
 from outlay.sweep.run.sweeps import Result, cancel, resume, start, stop
-from outlay.sweep.search.results import search_sentences
+from outlay.sweep.search.results import result_sentences
+from outlay.sweep.state.failures import failed_runs
 from outlay.sweep.state.manifest import read_manifest
 from outlay.sweep.state.setup import holder_of
 from outlay.units.quantity import duration_text
@@ -79,13 +104,35 @@ def print_plan(plan: SweepPlan, *, commands: bool = False) -> None:
     console.print()
     if commands:
         _print_commands(plan, redact)
+    _print_search(plan)
+    _print_styles(plan, redact, commands=not commands)
     print_sentence(_total(plan))
+    print_sentence(most_text(plan))
     if plan.grid.book:
         print_sentence(_room_text(plan))
     for limit in _slurm_limits(plan):
         print_sentence(str(limit))
     print_sentence(start_up_text(plan))
     print_findings(plan.warnings)
+
+
+def _print_search(plan: SweepPlan) -> None:
+    """Print how many configurations a search tries, and what each of its rungs costs."""
+    for sentence in search_sentences(plan):
+        print_sentence(sentence)
+    totals = [total for total in rung_totals(plan) if total.rung or total.of_halving]
+    if not totals:
+        return
+    table = new_table("rung", "budget", ">runs", ">each", ">most", ">time")
+    for total in totals:
+        each = total.each.cost
+        table.add_row(
+            f"{total.rung + 1}", total.budget, str(total.runs), "?" if each is None else str(each),
+            "?" if total.most is None else str(total.most),
+            "?" if total.ns is None else duration_text(total.ns),
+        )  # fmt: skip
+    console.print(table)
+    console.print()
 
 
 def _print_commands(plan: SweepPlan, redact: Redactor) -> None:
@@ -97,6 +144,16 @@ def _print_commands(plan: SweepPlan, redact: Redactor) -> None:
     console.print()
 
 
+def _print_styles(plan: SweepPlan, redact: Redactor, *, commands: bool) -> None:
+    """Print how parameters are passed; with ``commands``, an example unless as Hydra overrides."""
+    examples = {run.entry.arguments: run for run in reversed(plan.runs)}
+    for style, run in reversed(examples.items()):
+        print_sentence(style_text(style))
+        if commands and style != "overrides":
+            lines = command_lines(planned_command(plan, run, redact), console.width - len(_INDENT))
+            console.print("\n".join(f"{_INDENT}{line}" for line in lines), soft_wrap=True)
+
+
 def _total(plan: SweepPlan) -> str:
     ns, cost, ceiling = plan.predicted_ns, plan.predicted_cost, plan.grid.ceiling
     time = "an unknown time" if ns is None else f"{duration_text(ns)} of training"
@@ -104,9 +161,8 @@ def _total(plan: SweepPlan) -> str:
     if cost is None and all(run.prediction.cost is not None for run in plan.runs):
         money = "costs that cannot be added (several currencies, or cash and showback)"
     room = "" if ceiling is None else f", ceiling {ceiling}"
-    if ceiling is not None and cost is not None and cost.currency == ceiling.currency:
-        room += ": enough for all" if cost <= ceiling else ": not enough for all"
-    return f"{counted(len(plan.runs), 'run')}: {time}, {money}{room}"
+    room += "" if ceiling is None else enough_text(plan, ceiling, cost)
+    return f"{counted(plan.run_count, 'run')}: {time}, {money}{room}"
 
 
 def _room_text(plan: SweepPlan) -> str:
@@ -115,9 +171,7 @@ def _room_text(plan: SweepPlan) -> str:
         found = book_room(plan)
     except OutlayError as error:
         return f"No run can be started: {error}"
-    cost, enough = predicted_in(plan, found.room.unit), ""
-    if cost is not None:
-        enough = ": enough for all" if cost <= found.room else ": not enough for all"
+    enough = enough_text(plan, found.room, predicted_in(plan, found.room.unit))
     return f"Draws on {found.book}, which has {found.room} free now{enough}"
 
 
@@ -146,7 +200,6 @@ def _plan_document(plan: SweepPlan) -> dict[str, Any]:
 
 app = typer.Typer(help="Compare configurations on equal budgets.", no_args_is_help=True)
 
-GridFile = Annotated[Path, typer.Argument(metavar="GRID", help="A YAML or JSON grid.")]
 Jobs = Annotated[
     int | None,
     typer.Option(
@@ -156,17 +209,44 @@ Jobs = Annotated[
 Detach = Annotated[bool, typer.Option("--detach", help="Exit once the cluster has all runs.")]
 Gpus = Annotated[str | None, typer.Option(help="GPUs to use: 0,1,2,3; default: all visible.")]
 EnableSweeps = Annotated[bool, typer.Option("--enable-sweeps", hidden=True)]
+Probe = Annotated[
+    bool,
+    typer.Option(
+        "--probe",
+        help="First one run alone, to measure start-up; then the plan again, and the rest.",
+    ),
+]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Start without asking.")]
 SweepDir = Annotated[Path, typer.Argument(metavar="DIR", help="The sweep's directory.")]
 
 
 @app.command("plan")
-def show_plan(grid: GridFile, as_json: AsJson = False) -> None:
-    """Show the runs of a grid with budget, time, cost and command; start nothing.
+def show_plan(
+    grid: GridOrProgram,
+    words: Words = None,
+    budget: BudgetText = None,
+    ceiling: CeilingText = None,
+    price: PriceText = None,
+    timeout: TimeoutText = None,
+    style: Style = None,
+    maximize: Maximize = None,
+    minimize: Minimize = None,
+    method: Method = None,
+    trials: Trials = None,
+    seed: SearchSeed = None,
+    records: Records = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show the runs of a grid, or of a program, with budget, time, cost and command; start nothing.
 
     Example: outlay sweep plan configs/sweeps/example_iso_time.yaml
     """
-    plan = plan_file(grid)
+    stated = GridOptions(
+        budget=budget, ceiling=ceiling, price=price, timeout=timeout, style=style,
+        maximize=maximize, minimize=minimize, method=method, trials=trials, seed=seed,
+        records=records or None,
+    )  # fmt: skip
+    plan = read_plan(grid, words, stated)
     if as_json:
         print_json(_plan_document(plan))
     else:
@@ -175,7 +255,20 @@ def show_plan(grid: GridFile, as_json: AsJson = False) -> None:
 
 @app.command("run")
 def show_run(
-    grid: GridFile,
+    grid: GridOrProgram,
+    words: Words = None,
+    budget: BudgetText = None,
+    ceiling: CeilingText = None,
+    price: PriceText = None,
+    timeout: TimeoutText = None,
+    style: Style = None,
+    maximize: Maximize = None,
+    minimize: Minimize = None,
+    method: Method = None,
+    trials: Trials = None,
+    seed: SearchSeed = None,
+    records: Records = False,
+    probe: Probe = False,
     yes: Yes = False,
     enable_sweeps: EnableSweeps = False,
     jobs: Jobs = None,
@@ -190,17 +283,31 @@ def show_run(
     output_dir: Annotated[Path | None, typer.Option("--output-dir", hidden=True)] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Run a grid after confirmation; exit 1 if a run failed, 3 if the ceiling refused one.
+    """Run a grid, or a program with parameters, after confirmation.
 
-    Example: outlay sweep run grid.yaml --yes --jobs 4
+    Exits with 1 if a run failed, and with 3 if the ceiling refused one.
+
+    Example: outlay sweep run train.py lr=0.1,0.2 --budget "iso_cost=2 USD" --price "1.50 USD/h"
     """
-    plan = plan_file(grid)
-    if not (enable_sweeps or yes or os.environ.get("MFCL_SWEEPS_ENABLED") == "1"):
-        _ask(plan)
+    stated = GridOptions(
+        budget=budget, ceiling=ceiling, price=price, timeout=timeout, style=style,
+        maximize=maximize, minimize=minimize, method=method, trials=trials, seed=seed,
+        records=records or None,
+    )  # fmt: skip
+    if probe and detach:
+        raise InvalidValue("--probe", "--detach", "one of them: a probe is waited for")
+    plan = read_plan(grid, words, stated)
+    acknowledged = enable_sweeps or yes or os.environ.get("MFCL_SWEEPS_ENABLED") == "1"
+    if not acknowledged:
+        _ask(plan, "Start one run, to measure start-up?" if probe else "Start these runs?")
+    how = SweepOptions(jobs=jobs, detach=detach, devices=find_devices(gpus, os.environ))
     with show_while(quiet=as_json) as watch:
-        devices = find_devices(gpus, os.environ)
-        how = SweepOptions(jobs=jobs, detach=detach, devices=devices, watch=watch)
-        result = start(plan, directory or output_dir, how)
+        runs = plan.runs[:1] if probe else plan.runs
+        result = start(plan, directory or output_dir, replace(how, watch=watch), runs)
+    if probe and _goes_on(plan, result, acknowledged=acknowledged, quiet=as_json):
+        with show_while(quiet=as_json) as watch:
+            rest = replace(how, watch=watch)
+            result = resume(result.root, rest, grid=None, retry_failed=False)
     _conclude(result, as_json=as_json)
 
 
@@ -250,13 +357,14 @@ def show_status(directory: SweepDir, as_json: AsJson = False) -> None:
         print_json(status_document(looked, now_ns, None if holder is None else holder.pid))
         return
     console.print(status_table(manifest, now_ns, standings))
+    print_failed(manifest)
     print_findings(looked.findings)
     running = f"run by {holder}" if holder else "not running"
     console.print()
     if (found := search_of(manifest)) is not None:
         console.print(rung_table(found))
         console.print()
-        for sentence in search_sentences(found):
+        for sentence in result_sentences(found):
             print_sentence(sentence)
     for each in losing_of(manifest, now_ns):
         print_sentence(each.suggestion(shown_path(directory)))
@@ -345,15 +453,18 @@ def show_sweep_report(
     del enable_aggregator
     formats = read_formats(pictures) if pictures is not None else ()
     chosen = directory or root or (manifest.parent if manifest else Path())
-    findings, now_ns = catch_up(chosen).findings, SYSTEM.wall_ns()
+    looked, now_ns = catch_up(chosen), SYSTEM.wall_ns()
+    findings = looked.findings
     if not as_json:
         print_findings(findings)  # First, since they may explain an error below.
+        print_failed(looked.manifest)
     account = read_sweep(chosen, now_ns, allow_missing=allow_missing)
     files = write_sweep_files(account, output or account.reports, now_ns, formats)
     if as_json:
         about = {
             "verdict": account.verdict, "pictures": files.pictures, "runs": account.summary.cells,
             "search": account.summary.search, "head": account.summary.head, "findings": findings,
+            "failures": failed_runs(looked.manifest, os.environ),
         }  # fmt: skip
         print_json(files.written | about)
         return
@@ -362,13 +473,33 @@ def show_sweep_report(
         print_path(path)
 
 
-def _ask(plan: SweepPlan) -> None:
+def _ask(plan: SweepPlan, question: str) -> None:
     """Show the plan and ask for confirmation; refuse without a terminal."""
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise NotAcknowledged
     print_plan(plan)
-    if not typer.confirm("Start these runs?"):
+    if not typer.confirm(question):
         raise NotAcknowledged
+
+
+def _goes_on(plan: SweepPlan, result: Result, *, acknowledged: bool, quiet: bool) -> bool:
+    """Show the plan with the start-up of the one run that was started; say whether to go on.
+
+    Raises:
+        ProbeRefused: Nobody is asked, and the money is not enough.
+    """
+    first = plan.runs[0].id
+    if result.cancelled or result.manifest.state(first).status != "completed":
+        return False
+    again = make_plan(plan.grid, measure_start_up([result.root / first]))
+    if not quiet:
+        print_plan(again)
+        if again.start_up is None:
+            print_sentence(f"{first} recorded no steps, so that its start-up stays unknown.")
+    ceiling, cost = plan.grid.ceiling, again.predicted_cost
+    if acknowledged and ceiling is not None and again.is_enough(ceiling, cost) is False:
+        raise ProbeRefused(str(result.root), f"{cost} is expected, and the ceiling is {ceiling}")
+    return len(plan.runs) > 1 and (acknowledged or typer.confirm("Start the other runs?"))
 
 
 def _conclude(result: Result, *, as_json: bool) -> None:
@@ -380,6 +511,7 @@ def _conclude(result: Result, *, as_json: bool) -> None:
         print_json(
             {
                 "root": result.root, "counts": result.counts, "failed": failed,
+                "failures": failed_runs(result.manifest, os.environ),
                 "skipped": skipped, **totals_document(result.manifest),
                 "head": head_of(result.root),
                 "findings": result.findings,
@@ -395,6 +527,8 @@ def _conclude(result: Result, *, as_json: bool) -> None:
             print_sentence(f"{counted(len(paused), 'run')} {wait} at a rung: {continued}")
         command = "status" if result.of_status("running") else "report"
         print_sentence(f"Show it with: outlay sweep {command} {shown_path(result.root)}")
+        if result.of_status("pending"):
+            print_sentence(f"Run the rest with: outlay sweep resume {shown_path(result.root)}")
     if result.cancelled:
         raise typer.Exit(130)
     if failed:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +17,7 @@ from rich.text import Text
 
 from outlay.budget.display import read_document
 from outlay.budget.limits import currency_in, total_key
-from outlay.cli.output import console, new_table, print_sentence
+from outlay.cli.output import console, new_table, print_sentence, shown_path
 from outlay.clock import SYSTEM
 from outlay.goodput.scheduling import Scheduling, scheduling_of
 from outlay.guard.lease import Terms
@@ -32,6 +33,7 @@ from outlay.sweep.search.results import (
     rung_text,
     search_results,
 )
+from outlay.sweep.state.failures import FailedRun, failed_runs
 from outlay.sweep.state.manifest import ManifestRun, SweepManifest, captured, planned
 from outlay.sweep.state.outcomes import RunState
 from outlay.units import Money
@@ -43,6 +45,8 @@ if TYPE_CHECKING:
 
 _REFRESH_NS = 500_000_000
 _ROWS = 30
+_FAILED = 5
+"""Of how many failed runs the last lines are shown."""
 _TOTALS = {"max_minutes": "time_minutes"}
 """Names of totals that are not the limit's name without ``max_``."""
 
@@ -57,6 +61,7 @@ def show_while(*, quiet: bool) -> Iterator[Callable[[Harness], None]]:
             shown = _LiveStatus(live)
             yield shown.update
             shown.finish()
+        shown.print_failed()
     else:
         yield _StatusLines().update
 
@@ -68,9 +73,15 @@ class _LiveStatus:
         self._live = live
         self._next_ns = 0
         self._table: Table | None = None
+        self._manifest: SweepManifest | None = None
+        self._before: set[str] = set()
 
     def update(self, harness: Harness) -> None:
         """Redraw the table if it is due."""
+        if self._manifest is None:
+            states = harness.manifest.states.items()
+            self._before = {run for run, state in states if state.status == "error"}
+        self._manifest = harness.manifest
         now_ns = SYSTEM.monotonic_ns()
         if now_ns >= self._next_ns or not harness.active:
             self._next_ns = now_ns + _REFRESH_NS
@@ -84,6 +95,28 @@ class _LiveStatus:
         """Keep the table on the screen without the status line."""
         if self._table is not None:
             self._live.update(self._table, refresh=True)
+
+    def print_failed(self) -> None:
+        """Print the log and its last lines of every run that failed meanwhile."""
+        if self._manifest is not None:
+            print_failed(self._manifest, [r for r in self._manifest.runs if r not in self._before])
+
+
+def print_failed(manifest: SweepManifest, runs: Collection[str] | None = None) -> None:
+    """Print why runs failed, their logs, and the last lines of these; of many, the first ones."""
+    failed = failed_runs(manifest, os.environ, runs)
+    for run in failed[:_FAILED]:
+        print_sentence(f"{run.run} failed: {run.reason}")
+        _print_log(run)
+    if len(failed) > _FAILED:
+        print_sentence(f"… {len(failed) - _FAILED} more failed")
+
+
+def _print_log(failed: FailedRun) -> None:
+    console.print(f"  log: {shown_path(failed.log)}", soft_wrap=True)
+    for line in failed.last_lines:
+        text = Text(f"  | {line}", no_wrap=True, overflow="ellipsis")
+        console.print(text, soft_wrap=not console.is_terminal)
 
 
 class _StatusLines:
@@ -107,6 +140,8 @@ class _StatusLines:
                 self._seen[run] = now
                 why = _reason(harness.manifest.runs[run], state)
                 print_sentence(f"{run} {state.status}{f': {why}' if why else ''}")
+                for failed in failed_runs(harness.manifest, os.environ, [run]):
+                    _print_log(failed)
 
 
 def _reason(run: ManifestRun, state: RunState) -> str:
@@ -123,6 +158,7 @@ def status_document(looked: Detached, now_ns: int, harness: int | None) -> dict[
     """Return the status of a sweep and its runs as JSON; ``harness`` is the pid that runs it."""
     manifest = looked.manifest
     jobs, running = jobs_in(manifest.root), _running(manifest, now_ns)
+    failed = {each.run: each for each in failed_runs(manifest, os.environ)}
     return {
         "counts": _tally(manifest, looked.standing),
         "harness": harness,
@@ -132,7 +168,10 @@ def status_document(looked: Detached, now_ns: int, harness: int | None) -> dict[
         "running": _of_kind("cash", running),
         "showback_running": _of_kind("showback", running),
         "head": head_of(manifest.root),
-        "runs": [_run_document(looked, run, jobs, now_ns) for run in manifest.runs],
+        "runs": [
+            _run_document(looked, run, jobs, now_ns) | {"failed": failed.get(run)}
+            for run in manifest.runs
+        ],
         "search": search_of(manifest),
         "losing": losing_of(manifest, now_ns),
         "findings": looked.findings,

@@ -13,7 +13,15 @@ import msgspec
 
 from outlay.account.columns import Work
 from outlay.budget.display import read_document
-from outlay.budget.limits import TIME
+from outlay.budget.limits import (
+    COMM,
+    ENERGY,
+    FLOPS,
+    NS_PER_MINUTE,
+    TIME,
+    TOKENS,
+    cost_in,
+)
 from outlay.decoding import BadDocument, Decoder, csv_records, open_csv, read_file
 from outlay.errors import Finding, NotARun
 from outlay.files import write_whole
@@ -114,20 +122,23 @@ def _totals(directory: Path) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JudgedBy:
-    """The last value of a run's target metric, and whether its last attempt saved its work."""
+    """The last value of a run's target metric, and whether it saved its work at this rung."""
 
     value: float | None
     saved: bool = False
 
 
-def judged_by(run_dir: Path, metadata: Mapping[str, Any], now_ns: int) -> JudgedBy:
-    """Return by what a run's search compares it, from its log, else from its CSV files."""
+def judged_by(run_dir: Path, metadata: Mapping[str, Any], now_ns: int, *, starts: int) -> JudgedBy:
+    """Return by what a run's search compares it, from its log, else from its CSV files.
+
+    ``starts`` is how often it was started at this rung.
+    """
     metric = str(metadata.get("target_metric") or "")
     try:
         run = RunReading(GoodputFollower(run_dir).view(now_ns, alive=False))
     except NotARun:
         run = None
-    saved = run is not None and _has_saved(run)
+    saved = run is not None and _has_saved(run, starts)
     if run is not None and run.metrics.get(metric):
         return JudgedBy(value=run.metrics[metric][-1].value, saved=saved)
     written = read_artefacts(run_dir)
@@ -135,22 +146,42 @@ def judged_by(run_dir: Path, metadata: Mapping[str, Any], now_ns: int) -> Judged
     return JudgedBy(value=seen[-1].value if seen else None, saved=saved)
 
 
-def _has_saved(run: RunReading) -> bool:
-    """Say whether the last attempt committed a checkpoint."""
-    last = set(run.view.timeline.attempts[-1].ranks)
+def _has_saved(run: RunReading, starts: int) -> bool:
+    """Say whether one of the last attempts committed a checkpoint."""
+    last = {rank for one in run.view.timeline.attempts[-max(starts, 1) :] for rank in one.ranks}
     shown = run.view.account.shown()
     return any(s.checkpoints for s in shown if s.life.segment in last)
 
 
-def rungs_passed(run_dir: Path, limits: Sequence[Mapping[str, float]]) -> int:
-    """Return how many rungs a running attempt has passed, by its ``budget.json``."""
-    totals = totals_in(read_document(run_dir))
-    used = [(totals.get(_total_name(key)), limit) for one in limits for key, limit in one.items()]
-    return sum(isinstance(amount, int | float) and amount >= limit for amount, limit in used)
+class RungWatch:
+    """Follows the logs of running attempts, and counts the rungs that they have passed."""
+
+    def __init__(self) -> None:
+        self._followers: dict[Path, GoodputFollower] = {}
+
+    def passed(self, run_dir: Path, limits: Sequence[Mapping[str, float]], now_ns: int) -> int:
+        """Return how many rungs a run has passed by now, whatever its metric was."""
+        follower = self._followers.setdefault(run_dir, GoodputFollower(run_dir))
+        try:
+            used = _used(_facts(RunReading(follower.view(now_ns, alive=True))))
+        except NotARun:
+            return 0
+        return sum((used.get(key) or 0) >= limit for one in limits for key, limit in one.items())
 
 
-def _total_name(key: str) -> str:
-    return "time_minutes" if key == TIME.key else key.removeprefix("max_")
+def _used(facts: RunFacts) -> dict[str, float | None]:
+    """Return what a run has used, by the key of the limit."""
+    row = facts.row
+    used: dict[str, float | None] = {
+        TIME.key: facts.busy_ns / NS_PER_MINUTE,
+        TOKENS.key: None if row is None else row.tokens,
+        COMM.key: facts.comm_bytes,
+        ENERGY.key: facts.energy_wh,
+        FLOPS.key: facts.flops,
+    }
+    if row is not None and row.cost is not None:
+        used[cost_in(row.cost.currency).key] = float(row.cost.amount)
+    return used
 
 
 # A run's figures from the documented CSV files and ``budget.json``.

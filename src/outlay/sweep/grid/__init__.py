@@ -1,3 +1,3 @@
 """A grid: read, checked, and turned into a plan."""
 
-__all__ = ["files", "parsing"]
+__all__ = ["command_grid", "files", "parsing"]

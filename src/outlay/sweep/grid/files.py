@@ -1,4 +1,4 @@
-"""From a grid file to a plan: reads the file and prices, measures start-up on earlier runs."""
+"""From a grid file or a command line to a plan: reads prices, measures start-up on earlier runs."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import gc
 import glob
 import itertools
 import os
+import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -16,14 +17,16 @@ from typing import Final
 from outlay.budget.limits import StartUp
 from outlay.clock import SYSTEM
 from outlay.decoding import BadDocument, read_text
-from outlay.errors import Finding, InvalidValue
+from outlay.errors import Finding, InvalidValue, choices
+from outlay.files import write_whole
 from outlay.guard.spend_log import is_url, named_log, open_book
 from outlay.ledger import Price, SegmentLife, Step, derive_attempts, segment_paths
 from outlay.ledger.reader import first_records, identify
 from outlay.prices.current import read_rates
 from outlay.runs.options import parse_price, warn_of_old_price
 from outlay.sweep.engines.base import is_scheduled
-from outlay.sweep.errors import InvalidGrid
+from outlay.sweep.errors import InvalidGrid, SweepNotRecorded
+from outlay.sweep.grid.command_grid import GRID_SUFFIXES, SOURCE, GridOptions, read_command
 from outlay.sweep.grid.grid import Grid, read_grid
 from outlay.sweep.plan.plan import SweepPlan
 from outlay.sweep.plan.planning import make_plan, with_prices
@@ -33,8 +36,14 @@ _EARLIER_MAX: Final = 20
 _HEAD_BYTES: Final = 1 << 17
 
 
-def plan_file(path: Path, suggested: Mapping[str, Sequence[Point]] | None = None) -> SweepPlan:
-    """Return the plan of a grid file; ``suggested`` as for ``make_plan``.
+def plan_file(
+    path: Path,
+    root: Path | None = None,
+    suggested: Mapping[str, Sequence[Point]] | None = None,
+) -> SweepPlan:
+    """Return the plan of a grid file; start-up is also measured on the runs below ``root``.
+
+    ``suggested`` is as for ``make_plan``.
 
     Raises:
         InvalidValue: The file cannot be read.
@@ -48,8 +57,76 @@ def plan_file(path: Path, suggested: Mapping[str, Sequence[Point]] | None = None
         raise InvalidValue("GRID", str(path), f"a YAML or JSON file ({problem})") from None
     with _without_gc():
         grid = read_grid(text, source=str(path), default_name=path.stem)
-    start_up = measure_start_up(earlier_runs(grid))
+        return plan_grid(grid, root, suggested)
+
+
+def plan_grid(
+    grid: Grid,
+    root: Path | None = None,
+    suggested: Mapping[str, Sequence[Point]] | None = None,
+) -> SweepPlan:
+    """Return the plan of a grid; raises as ``plan_file`` does."""
+    start_up = measure_start_up(earlier_runs(grid, root))
     return make_plan(_priced(_with_book(grid)), start_up, suggested)
+
+
+# A grid that is given on a command line.
+
+GRID_FILE: Final = "sweep_grid.yaml"
+"""Where the grid of a command line is written, in the sweep's directory."""
+
+
+def plan_command(program: str, words: Sequence[str], options: GridOptions) -> SweepPlan:
+    """Return the plan of a program and its parameters, with the text of the grid it stands for.
+
+    Raises:
+        InvalidGrid: The words have problems; names all of them.
+        PriceFileUnusable: A price is named, and the price file cannot be read.
+    """
+    if options.price is None and (price := os.environ.get("OUTLAY_PRICE")):
+        options = replace(options, price=price)
+    stated = read_command(program, words, options)
+    findings = [*stated.findings, *_program_problems(stated.tree.get("entrypoint", ()))]
+    try:
+        plan = plan_grid(read_grid(stated.text, source=SOURCE, default_name="program"))
+    except InvalidGrid as error:  # Without lines: nobody sees the text.
+        findings += [replace(finding, line=0) for finding in error.findings]
+    if findings:
+        raise InvalidGrid(list(dict.fromkeys(findings)))
+    return replace(plan, grid_text=stated.text)
+
+
+def _program_problems(entrypoint: Sequence[str]) -> list[Finding]:
+    """Return a problem if a program is not here; scripts are relative to this directory."""
+    name = next(iter(entrypoint), "")
+    if not name or name == "-m" or "{" in name:
+        return []
+    if Path(name).is_file() if name.endswith(".py") else shutil.which(name):
+        return []
+    expected = f"a program or a script here; the name of a grid ends in {choices(GRID_SUFFIXES)}"
+    return [Finding(source=SOURCE, message=str(InvalidValue("PROGRAM", name, expected)))]
+
+
+def keep_grid(plan: SweepPlan, root: Path) -> SweepPlan:
+    """Write the grid of a command line into the sweep's directory; return the plan of that file.
+
+    Raises:
+        SweepNotRecorded: The disk refuses.
+    """
+    if not plan.grid_text:
+        return plan
+    path = root / GRID_FILE
+    try:
+        write_whole(path, plan.grid_text.encode(), private=True)
+    except OSError as error:
+        raise SweepNotRecorded(str(path), error.strerror or str(error)) from error
+    return replace(plan, grid=replace(plan.grid, source=str(path)))
+
+
+def kept_grid(root: Path, recorded: str) -> Path:
+    """Return the grid of a sweep: the recorded path, else, if it was moved, the file in it."""
+    path = Path(recorded)
+    return root / GRID_FILE if path.name == GRID_FILE and not path.exists() else path
 
 
 def _with_book(grid: Grid) -> Grid:
@@ -86,11 +163,17 @@ def _priced(grid: Grid) -> Grid:
     return with_prices(grid, look_up, read_rates() if on_cluster else {})
 
 
-def earlier_runs(grid: Grid) -> list[Path]:
-    """Return run directories of earlier sweeps of a grid, the newest first, at most 20."""
+def earlier_runs(grid: Grid, root: Path | None = None) -> list[Path]:
+    """Return run directories of earlier sweeps of a grid, the newest first, at most 20.
+
+    Those of the sweep at ``root`` come before all others.
+    """
     sweeps = sorted(Path("runs").glob(f"{glob.escape(grid.name)}_*"), reverse=True)
     if grid.output_dir:
         sweeps.insert(0, Path(grid.output_dir).expanduser())
+    if root is not None:
+        others = (sweep for sweep in sweeps if sweep.absolute() != root)
+        sweeps = [root, *others]
     found = (run for sweep in sweeps for run in sorted(sweep.glob("*")) if segment_paths(run))
     return list(itertools.islice(found, _EARLIER_MAX))
 
@@ -123,7 +206,7 @@ def measure_start_up(run_dirs: Iterable[Path]) -> StartUp | None:
 def _without_gc() -> Iterator[None]:
     """Disable the garbage collector: a long grid makes a million objects that all stay.
 
-    Its repeated scans of them would take as long as reading the grid.
+    Its repeated scans of them would take as long as planning.
     """
     was_on = gc.isenabled()
     gc.disable()

@@ -6,7 +6,7 @@ Reading a grid reports all of its problems at once. Its runs are the subject of
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any, Final
@@ -48,6 +48,8 @@ ROOT_KEYS: Final = (*SHARED_KEYS, "name", "output_dir", "work_dir", "ceiling", "
 ENTRY_KEYS: Final = (*SHARED_KEYS, "name", "params")
 RENDEZVOUS_KEYS: Final = ("backend", "endpoint", "id", "conf")
 CEILING_KEYS: Final = ("book", "limit")
+MOST_RUNS: Final = 100_000
+"""The largest sweep; a larger manifest would take too long to read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +60,8 @@ class GridEntry:
         line: Where it is stated; the root, which all entries extend, has neither line nor axes.
         entrypoint: The program and its arguments, with ``{name}`` for a parameter.
         engine: ``torchrun``, ``process``, ``slurm``, or that of a plug-in.
-        arguments: How parameters are passed to the program: ``overrides``, ``flags`` or ``none``.
+        arguments: How parameters are passed to the program: one of ``parsing.STYLES``.
+        enforce: Whether the harness ends a run that records nothing at its limits.
         nnodes: The number of nodes, or a range such as ``"1:4"``; None for this node alone.
         seeds: One replicate per seed; empty for none.
         exclude: Combinations to leave out, as parameters and their values.
@@ -83,6 +86,7 @@ class GridEntry:
     metadata: Mapping[str, Any] = field(default_factory=dict)
     budget: Budget | None = None
     target: Target = NO_TARGET
+    enforce: bool = False
     nnodes: int | str | None = None
     node_rank: int | None = None
     rendezvous: Mapping[str, str] = field(default_factory=dict)
@@ -153,6 +157,8 @@ def _read_root(document: GridDocument, default_name: str) -> Grid:
     aliases = root.block("aliases")
     stated = {name: aliases.read(name, read_alias, None) for name in aliases.values}
     ceiling, book = _read_ceiling(root)
+    entries = tuple(_read_entry(document, shared, i, item) for i, item in enumerate(listed))
+    _check_names(document, entries)
     return Grid(
         source=document.source,
         name=root.read("name", readers.file_name, default_name),
@@ -161,8 +167,16 @@ def _read_root(document: GridDocument, default_name: str) -> Grid:
         ceiling=ceiling,
         book=book,
         aliases={**ALIASES, **{name: alias for name, alias in stated.items() if alias}},
-        entries=tuple(_read_entry(document, shared, i, item) for i, item in enumerate(listed)),
+        entries=entries,
     )
+
+
+def _check_names(document: GridDocument, entries: Sequence[GridEntry]) -> None:
+    """Report entries of one name if a search keeps results by it."""
+    names = [entry.name for entry in entries]
+    for index, entry in enumerate(entries):
+        if entry.search != ALL_POINTS and names.index(entry.name) < index:
+            document.report(("grid", index), f"name {entry.name!r}: a search needs one of its own")
 
 
 def _read_ceiling(root: Block) -> tuple[Money | None, str]:
@@ -194,17 +208,17 @@ def _read_entry(document: GridDocument, shared: GridEntry, index: int, item: obj
     block = Block(item, ("grid", index), document)
     blocks = readers.option_blocks(block, ENTRY_KEYS)
     block.allow((*ENTRY_KEYS, *blocks))
-    entry = _read_settings(block, shared, blocks)
     params = block.block("params")
     others = [name for name in params.values if name != "world_size"]
     axes: dict[str, Axis] = {str(name): params.read(name, _axis, (None,)) for name in others}
     sizes = params.read("world_size", readers.counts_from_one, None)
     if sizes is not None:
         axes["world_size"] = sizes
+    name = block.read("name", readers.text, f"group{index:02d}")
+    line = document.line_of(("grid", index))
+    entry = _read_settings(block, shared, blocks, name=name, axes=axes, line=line)
     if "seed" in axes and entry.seeds:
         block.report(("params", "seed"), "state either the parameter `seed` or `seeds`, not both")
-    name = block.read("name", readers.text, f"group{index:02d}")
-    entry = replace(entry, name=name, axes=axes, line=document.line_of(("grid", index)))
     for problem in _search_problems(entry, params):
         block.report(("search",), problem)
     return _searched(entry)
@@ -220,29 +234,47 @@ def _search_problems(entry: GridEntry, params: Block) -> Iterator[str]:
     if search.needs_metric and not metric:
         yield "its runs are compared while it runs; state `budget: {target_metric: ...}`"
     if search.halving is not None and entry.budget is not None:
-        yield "halving states the budget of each run; leave `budget` its target_ keys alone"
+        yield "halving states the budget of each run; leave only target_ keys in `budget`"
     if search.is_adaptive and entry.exclude:
         yield f"method {search.method} cannot leave out points; remove `exclude`"
     if search.method != "grid" and (found := enough_points(entry.axes, search)) is not None:
         yield f"{search.trials} trials, and its parameters have {found} points; use method grid"
     for name, axis in entry.axes.items() if search.method == "grid" else ():
-        if isinstance(axis, Range) and (axis.step is None and (axis.log or not axis.whole)):
-            params.report((name,), f"{name}: a grid needs a list or a range with `step`")
+        if isinstance(axis, Range) and (problem := _grid_problem(axis)):
+            params.report((name,), f"{name}: {problem}")
+
+
+def _grid_problem(axis: Range) -> str:
+    """Return why a range has no list of values; "" if it has."""
+    if axis.log or axis.count is None:
+        return "a grid needs a list or a range with `step`; other methods of `search` take this one"
+    if axis.count > MOST_RUNS:
+        return f"{axis.count:,} values, and a sweep has at most {MOST_RUNS:,} runs"
+    return ""
 
 
 def _searched(entry: GridEntry) -> GridEntry:
     """Return an entry with the values of its ranges, and the budget of its last rung."""
     search = entry.search
+    if search is ALL_POINTS and not any(isinstance(axis, Range) for axis in entry.axes.values()):
+        return entry
     if search.halving is not None:
         entry = replace(entry, budget=search.halving.rungs[-1])
     if search.method != "grid":
         return entry
+    if any(isinstance(axis, Range) and _grid_problem(axis) for axis in entry.axes.values()):
+        return entry  # Which is reported.
     axes = {name: values_of(axis) for name, axis in entry.axes.items()}
     return replace(entry, axes=axes)
 
 
-def _read_settings(block: Block, shared: GridEntry, blocks: tuple[str, ...]) -> GridEntry:
-    """Return a block's settings: lists and mappings extend the shared ones, others replace."""
+def _read_settings(
+    block: Block, shared: GridEntry, blocks: tuple[str, ...], **own: Any
+) -> GridEntry:
+    """Return a block's settings: lists and mappings extend the shared ones, others replace.
+
+    ``own`` are the settings that no other entry shares.
+    """
     budget, target = _read_budget(block, shared)
     price, price_name = _read_price(block, shared)
     rendezvous = block.block("rendezvous")
@@ -257,6 +289,7 @@ def _read_settings(block: Block, shared: GridEntry, blocks: tuple[str, ...]) -> 
         metadata={**shared.metadata, **block.read("metadata", readers.mapping, {})},
         budget=budget,
         target=target,
+        enforce=_read_enforce(block, shared),
         nnodes=block.read("nnodes", readers.nodes, shared.nnodes),
         node_rank=block.read("node_rank", readers.count_from_zero, shared.node_rank),
         rendezvous={**shared.rendezvous, **{key: text for key, text in stated.items() if text}},
@@ -271,6 +304,7 @@ def _read_settings(block: Block, shared: GridEntry, blocks: tuple[str, ...]) -> 
         launcher=block.read("launcher", readers.launcher, shared.launcher),
         engine_options=readers.engine_options(block, blocks, shared.engine_options),
         search=read_search(block, shared.search),
+        **own,
     )
 
 
@@ -294,12 +328,22 @@ def _read_budget(block: Block, shared: GridEntry) -> tuple[Budget | None, Target
     if "budget" not in block.values:
         return shared.budget, shared.target
     inner = block.block("budget")
+    known, text = inner.document.budgets, repr(inner.values)
+    if text in known:
+        return known[text]
     inner.allow({*BUDGET_KEYS, *filter(is_limit_key, map(str, inner.values))})
-    target = shared.target
-    budget = shared.budget
+    budget, target = shared.budget, shared.target
     try:
         target = read_target(inner.values)
         budget = read_budget(inner.values) if inner.values else None
     except InvalidValue as error:
         inner.report((), str(error))
+    if not inner.document.findings:  # Else each block must report its own.
+        known[text] = budget, target
     return budget, target
+
+
+def _read_enforce(block: Block, shared: GridEntry) -> bool:
+    if "budget" not in block.values:
+        return shared.enforce
+    return block.block("budget").read("enforce", readers.truth, False)  # noqa: FBT003

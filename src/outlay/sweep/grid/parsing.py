@@ -32,14 +32,14 @@ class Block:
 
     def __init__(self, value: object, path: Path, document: GridDocument) -> None:
         self._path = path
-        self._document = document
+        self.document = document
         self.values: Mapping[str, Any] = value if isinstance(value, Mapping) else {}
         if value is not None and not isinstance(value, Mapping):
             self.report((), f"expected a mapping, got {value!r}")
 
     def report(self, below: Path, message: str) -> None:
         """Report a problem at a path within this block."""
-        self._document.report((*self._path, *below), message)
+        self.document.report((*self._path, *below), message)
 
     def allow(self, known: Collection[str]) -> None:
         """Report every unknown key."""
@@ -61,7 +61,7 @@ class Block:
 
     def block(self, key: str) -> Block:
         """Return the mapping under a key; empty if missing."""
-        return Block(self.values.get(key), (*self._path, key), self._document)
+        return Block(self.values.get(key), (*self._path, key), self.document)
 
 
 # Parsers of single values.
@@ -161,6 +161,8 @@ def engine_options(
 
 
 def _options_of(name: str, block: Block, shared: EngineOptions | None) -> EngineOptions:
+    if shared is not None and name not in block.values:
+        return shared
     if name in ENGINES:
         options: EngineOptions = pkgutil.resolve_name(ENGINES[name].options)(
             block.block(name), shared
@@ -177,7 +179,24 @@ def _one_of(value: object, names: tuple[str, ...], name: str) -> str:
 
 
 launcher = partial(_one_of, names=("none", "torchrun"), name="launcher")
-arguments = partial(_one_of, names=("overrides", "flags", "none"), name="arguments")
+
+STYLES: Final[Mapping[str, str]] = {
+    "overrides": "as Hydra overrides, with the keys of the budget and the directory",
+    "pairs": "as key=value",
+    "equals": "as --key=value",
+    "flags": "as --key value with hyphens; true is --key, false --no-key",
+    "switches": "as --key value; true is --key, false is left out",
+    "none": "only where the command has {key}",
+}
+"""How parameters are passed to a program, by the values of ``arguments``."""
+arguments = partial(_one_of, names=tuple(STYLES), name="arguments")
+
+
+def truth(value: object) -> bool:
+    """Return true or false."""
+    if not isinstance(value, bool):
+        raise InvalidValue("value", value, "true or false")
+    return value
 
 
 def _count(value: object, *, least: int) -> int:
@@ -256,12 +275,17 @@ Path = YamlPath
 
 @dataclass(slots=True)
 class GridDocument:
-    """A grid file: its tree, interpolations resolved, the line of each key, and its problems."""
+    """A grid file: its tree, interpolations resolved, the line of each key, and its problems.
+
+    Attributes:
+        budgets: The budgets read so far, by the text of their block: most entries state the same.
+    """
 
     source: str
     tree: Mapping[str, Any]
     lines: Mapping[Path, int]
     findings: list[Finding] = field(default_factory=list)
+    budgets: dict[str, tuple[Budget | None, Target]] = field(default_factory=dict)
 
     def report(self, path: Path, message: str) -> None:
         """Report a problem with a key."""
@@ -323,7 +347,7 @@ def _child(node: Any, key: Any, path: Path, document: GridDocument) -> Any:
 # The ``budget`` block: limits and the target metric.
 
 TARGET_KEYS: Final = ("target_metric", "target_value", "target_direction")
-BUDGET_KEYS: Final = ("mode", "limit", "charge", "enabled", *LIMIT_KEYS, *TARGET_KEYS)
+BUDGET_KEYS: Final = ("mode", "limit", "charge", "enabled", "enforce", *LIMIT_KEYS, *TARGET_KEYS)
 _LESS_IS_BETTER: Final = ("loss", "error", "perplexity", "ppl", "nll", "mse", "rmse", "mae", "wer")
 
 
@@ -442,7 +466,9 @@ def overrides(
 def _override(name: str, value: object, aliases: Mapping[str, Alias]) -> str:
     if name == "amp_dtype":
         return f"train.loss_fp32={literal(value == 'fp32')}"
-    alias = aliases.get(name, Alias(key=name))
+    alias = aliases.get(name)
+    if alias is None:
+        return f"{name}={literal(value)}"
     return f"{alias.key}={value if alias.group else literal(value)}"
 
 
@@ -462,24 +488,44 @@ def budget_overrides(budget: Budget | None) -> list[str]:
     return ["runtime.budget.enabled=true", *words, *(f"++runtime.budget.{f}=true" for f in flags)]
 
 
-def flags(params: Mapping[str, Any], aliases: Mapping[str, Alias]) -> list[str]:
-    """Return parameters as ``--name value``; true is ``--name``, false ``--no-name``."""
+def in_style(style: str, params: Mapping[str, Any], aliases: Mapping[str, Alias]) -> list[str]:
+    """Return parameters in one of ``STYLES`` that is neither ``overrides`` nor ``none``.
+
+    Names are as written, but for ``flags``. Null is left out, but for ``pairs``.
+    """
+    write = {"pairs": _pair, "equals": _equals, "flags": _flag, "switches": _switch}[style]
     words: list[str] = []
     for name, value in params.items():
         alias = aliases.get(name)
-        # The default aliases are for Hydra; only those that the grid states name flags.
+        # The default aliases are for Hydra; only those that the grid states name arguments.
         key = name if alias is None or alias == ALIASES.get(name) else alias.key
-        words += _flag(key.replace("_", "-"), value)
+        words += [] if value is None and write is not _pair else write(key, value)
     return words
 
 
+def _pair(name: str, value: object) -> list[str]:
+    return [f"{name}={_plain(value)}"]
+
+
+def _equals(name: str, value: object) -> list[str]:
+    # "True" is read by more parsers than "true", among them those that evaluate Python literals.
+    return [f"--{name}={value if isinstance(value, bool) else _plain(value)}"]
+
+
 def _flag(name: str, value: object) -> list[str]:
-    if value is None:
-        return []
+    name = name.replace("_", "-")
+    return [f"--no-{name}"] if value is False else _switch(name, value)
+
+
+def _switch(name: str, value: object) -> list[str]:
     if isinstance(value, bool):
-        return [f"--{name}" if value else f"--no-{name}"]
+        return [f"--{name}"] if value else []
     items = value if isinstance(value, list) else [value]
-    return [f"--{name}", *(item if isinstance(item, str) else literal(item) for item in items)]
+    return [f"--{name}", *map(_plain, items)]
+
+
+def _plain(value: object) -> str:
+    return value if isinstance(value, str) else literal(value)
 
 
 def placeholders(words: Iterable[str]) -> set[str]:
@@ -491,7 +537,6 @@ def filled(words: Iterable[str], values: Mapping[str, Any]) -> list[str]:
     """Return a command with every ``{name}`` replaced."""
 
     def value_of(match: re.Match[str]) -> str:
-        value = values[match[1]]
-        return value if isinstance(value, str) else literal(value)
+        return _plain(values[match[1]])
 
     return [_PLACEHOLDER.sub(value_of, text) for text in words]

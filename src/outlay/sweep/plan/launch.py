@@ -10,7 +10,7 @@ from typing import Final
 from outlay.budget.config import as_text
 from outlay.ledger.price import handed_on
 from outlay.machine import CUDA_VISIBLE
-from outlay.sweep.grid.parsing import budget_overrides, filled, flags, literal, placeholders
+from outlay.sweep.grid.parsing import budget_overrides, filled, in_style, literal, placeholders
 from outlay.sweep.plan.plan import PlannedRun, SweepPlan
 
 LOG_NAME: Final = "sweep.log"
@@ -43,10 +43,11 @@ def program_of(plan: SweepPlan, run: PlannedRun, place: Place) -> list[str]:
     words = filled(entry.entrypoint, values)
     if entry.arguments == "overrides":
         words += overrides_of(run, place.directory)
-    elif entry.arguments == "flags":
+    elif entry.arguments != "none":
         shown = placeholders(entry.entrypoint) | {"world_size"}
         rest = {name: value for name, value in run.params.items() if name not in shown}
-        words += flags(rest, plan.grid.aliases)
+        words += entry.overrides if entry.arguments == "pairs" else ()
+        words += in_style(entry.arguments, rest, plan.grid.aliases)
     return words
 
 

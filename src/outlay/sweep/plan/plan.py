@@ -12,12 +12,14 @@ from outlay.budget.terms import Budget
 from outlay.budget.usage import Usage
 from outlay.errors import Finding
 from outlay.guard.lease import Terms
-from outlay.rates import rate_of
+from outlay.rates import gpu_rate, rate_of
 from outlay.record.redaction import Redactor
+from outlay.runs.command_budget import CommandTerms
 from outlay.sweep.engines.base import is_scheduled
 from outlay.sweep.grid.grid import Grid, GridEntry
 from outlay.sweep.search.space import Point
 from outlay.units import Duration, Money, Rate
+from outlay.units.money import GPU_TIME
 
 # Predictions of time and cost, from budget, timeout and price.
 
@@ -46,14 +48,13 @@ def predict(entry: GridEntry, gpus: Fraction, start_up_ns: int = 0) -> Predictio
 
     A time budget counts training alone, so that a known start-up is added to it.
     """
-    budget = entry.budget
+    trained_ns, stated = _budgeted(entry.budget)
     times: dict[str, int] = {}
-    if (trained_ns := _time_limit_ns(budget)) is not None:
+    if trained_ns is not None:
         times["its time budget"] = trained_ns + start_up_ns
     if entry.timeout is not None:
         times["its timeout"] = entry.timeout.ns
     rate = None if entry.price is None else rate_of(entry.price.stated, gpus)
-    stated = _stated_cost(budget)
     paid_ns = None if stated is None or rate is None else Terms(rate=rate).paid_ns(stated)
     if paid_ns is not None:
         times["its cost budget"] = paid_ns
@@ -66,7 +67,7 @@ def predict(entry: GridEntry, gpus: Fraction, start_up_ns: int = 0) -> Predictio
 
 def start_up_share(entry: GridEntry, gpus: int, start_up_ns: int) -> float:
     """Return start-up as a share of the limit on time or cost, the larger of the two."""
-    limit_ns, stated = _time_limit_ns(entry.budget), _stated_cost(entry.budget)
+    limit_ns, stated = _budgeted(entry.budget)
     shares = [] if limit_ns is None else [start_up_ns / limit_ns]
     rate = None if entry.price is None else entry.price.stated * gpus
     paid = _cost(rate, start_up_ns)
@@ -75,16 +76,14 @@ def start_up_share(entry: GridEntry, gpus: int, start_up_ns: int) -> float:
     return max(shares, default=0.0)
 
 
-def _time_limit_ns(budget: Budget | None) -> int | None:
-    bounds = () if budget is None else budget.bounds_known
-    return next((bound.limit for bound in bounds if bound.dimension == TIME), None)
-
-
-def _stated_cost(budget: Budget | None) -> Money | None:
-    if budget is None or not budget.limits_money:
-        return None
-    units = next(b.limit for b in budget.bounds_known if b.dimension.name == COST.name)
-    return Money(Usage(cost_units=units).cost_micros, budget.currency)
+def _budgeted(budget: Budget | None) -> tuple[int | None, Money | None]:
+    """Return the limits of a budget on time and on money; None where it has none."""
+    if budget is None:
+        return None, None
+    limits = {bound.dimension.name: bound.limit for bound in budget.bounds_known}
+    units = limits.get(COST.name)
+    cost = None if units is None else Usage(cost_units=units).cost_micros
+    return limits.get(TIME.name), None if cost is None else Money(cost, budget.currency)
 
 
 def measured(rate: Rate | None, finished_ns: Sequence[int]) -> Prediction:
@@ -122,6 +121,30 @@ def terms_of(rate: Rate, predicted_ns: int) -> Terms:
         rate=rate, slice=Duration(slice_ns), notice=Duration(notice_ns),
         reaction=Duration(REACTION_NS),
     )  # fmt: skip
+
+
+def most_nodes(entry: GridEntry) -> int:
+    """Return the largest number of nodes that a run of an entry may have."""
+    return int(str(entry.nnodes or 1).rpartition(":")[2])
+
+
+def charged_gpus(entry: GridEntry, world_size: int) -> Fraction:
+    """Return the GPUs that a run is charged for: as stated, else as requested from a cluster.
+
+    Else one per process, over the largest number of nodes.
+    """
+    if entry.gpus is not None:
+        return entry.gpus
+    on_node = None if entry.options is None else entry.options.gpus_on_node
+    return Fraction((world_size if on_node is None else on_node) * most_nodes(entry))
+
+
+@dataclass(frozen=True, slots=True)
+class OutsideLimit:
+    """A limit that the harness enforces: the run time at which it is reached, and its text."""
+
+    ns: int
+    text: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,8 +197,7 @@ class PlannedRun:
     @property
     def most_gpus(self) -> int:
         """GPUs over the largest number of nodes."""
-        nodes = str(self.entry.nnodes or 1).rpartition(":")[2]
-        return self.world_size * int(nodes)
+        return self.world_size * most_nodes(self.entry)
 
     @property
     def states_gpus(self) -> bool:
@@ -186,17 +208,49 @@ class PlannedRun:
 
     @property
     def charged_gpus(self) -> Fraction:
-        """GPUs that are paid for: as stated, else as requested from a cluster.
+        """GPUs that are paid for."""
+        return charged_gpus(self.entry, self.world_size)
 
-        Else one per process, over the largest number of nodes.
+    @property
+    def outside_limit(self) -> OutsideLimit | None:
+        """The first of its limits that is enforced from outside; None if none is."""
+        entry, limits = self.entry, list[OutsideLimit]()
+        if entry.budget is None or not entry.enforce:
+            return None
+        for bound in CommandTerms(budget=entry.budget).enforced:
+            ns: int | None = bound.limit
+            if bound.dimension != TIME:
+                ns = self._paid_ns(_budgeted(entry.budget)[1])
+            if ns is not None:
+                limits.append(OutsideLimit(ns, bound.dimension.text(bound.limit)))
+        return min(limits, key=lambda limit: limit.ns, default=None)
+
+    def _paid_ns(self, amount: Money | None) -> int | None:
+        rate = self.rate
+        return None if amount is None or rate is None else Terms(rate=rate).paid_ns(amount)
+
+    @property
+    def most_cost(self) -> Money | None:
+        """The cost of all attempts up to their timeout, and of ending them; None without one."""
+        timeout = self.entry.timeout
+        if timeout is None:
+            return None
+        attempts = self.entry.retries + 1
+        return _cost(self.rate, attempts * (timeout.ns + NOTICE_NS + REACTION_NS))
+
+    def ending_micros(self, rate: Rate | None) -> int:
+        """Return what its hold has besides its predicted cost: for ending it.
+
+        A run on a cluster cannot extend its hold, which has more for start-up.
         """
-        entry = self.entry
-        if entry.gpus is not None:
-            return entry.gpus
-        on_node = None if entry.options is None else entry.options.gpus_on_node
-        if on_node is None:
-            return Fraction(self.most_gpus)
-        return Fraction(on_node * self.most_gpus, self.world_size)
+        predicted = self.prediction
+        if rate is None or predicted.ns is None:
+            return 0
+        terms = terms_of(rate, predicted.ns)
+        ns = predicted.ns
+        if is_scheduled(self.entry.engine):
+            ns = at_most(rate, predicted, self.entry.timeout).ns or ns
+        return terms.cost(terms.notice.ns + max(0, ns - predicted.ns)).micros
 
     @property
     def rate(self) -> Rate | None:
@@ -212,12 +266,14 @@ class SweepPlan:
     Attributes:
         start_up: Measured on earlier runs of the program; None if unknown.
         unsuggested: How many configurations of an entry are chosen later, by results.
+        grid_text: The grid of a command line, which is in no file yet; "" for that of a file.
     """
 
     grid: Grid
     runs: tuple[PlannedRun, ...]
     warnings: tuple[Finding, ...] = ()
     start_up: StartUp | None = None
+    grid_text: str = ""
     unsuggested: Mapping[str, int] = field(default_factory=dict)
 
     @property
@@ -242,6 +298,11 @@ class SweepPlan:
         return total_of([run.prediction.cost for run in self.runs])
 
     @property
+    def rungs_cost(self) -> Money | None:
+        """The most that its runs cost if they end at their budgets; None if unknown."""
+        return total_of([total.most for total in rung_totals(self)])
+
+    @property
     def predicted_ns(self) -> int | None:
         """The total time, one run after the other; None if a run has no prediction."""
         times = [run.prediction.ns for run in self.runs]
@@ -249,6 +310,38 @@ class SweepPlan:
             times = [total.ns for total in rung_totals(self)]
         known = [ns for ns in times if ns is not None]
         return sum(known) if len(known) == len(times) else None
+
+    @property
+    def most_cost(self) -> Money | None:
+        """The most that can be spent: the ceiling, or less by timeouts; None if nothing limits it.
+
+        A book that it draws on may have less.
+        """
+        limits = [] if self.grid.ceiling is None else [self.grid.ceiling]
+        costs = [run.most_cost for run in self.runs]
+        if self.searches:
+            costs = [total.most_each for total in rung_totals(self) for _ in range(total.runs)]
+        known = [cost for cost in costs if cost is not None]
+        if len(known) == len(costs) and len({cost.currency for cost in [*known, *limits]}) == 1:
+            limits.append(sum(known[1:], start=known[0]))
+        return min(limits, default=None)
+
+    def is_enough(self, room: Money, predicted: Money | None) -> bool | None:
+        """Say whether an amount is enough for all runs; None if that is not known.
+
+        With an unknown start-up it never is. Runs need ``predicted``, and the money to end them
+        on top: with less, the last ones are ended before they reach their budgets.
+        """
+        if predicted is None or predicted.unit != room.unit:
+            return None
+        if predicted > room:
+            return False
+        if self.start_up is None:
+            return None
+        in_time = room.unit == GPU_TIME
+        rates = ((run, gpu_rate(run.charged_gpus) if in_time else run.rate) for run in self.runs)
+        ends = sum(run.ending_micros(rate) for run, rate in rates)
+        return predicted.micros + ends <= room.micros
 
     def redactor(self, environ: Mapping[str, str]) -> Redactor:
         """Return a redactor of the secrets of its runs and of an environment."""
@@ -302,7 +395,7 @@ def _rest(run: PlannedRun, rung: int, spent: Money | None) -> Prediction:
     """Return the prediction for a rung of a run that has spent so much below."""
     prediction, halving = run.rungs[rung], run.entry.search.halving
     assert halving is not None
-    whole = _stated_cost(halving.rungs[rung])
+    whole = _budgeted(halving.rungs[rung])[1]
     if spent is None or whole is None or prediction.basis != "its cost budget":
         return prediction
     left = whole.micros - spent.micros
@@ -317,19 +410,28 @@ class RungTotal:
     """A rung of an entry: how many runs reach it, and what that costs.
 
     Attributes:
-        budget: In words.
-        each: The most that a run costs there, on top of the rungs below; None if unknown.
+        budget: From a run's start, in words; "" without halving.
+        each: The most that a run takes there, on top of the rungs below.
         most: The most that all cost there.
         expected: The same with the mean of the runs.
+        ns: The time of all, one after the other.
+        most_each: What an attempt costs up to its timeout at most; None without one.
     """
 
     entry: str
     rung: int
+    budget: str
     runs: int
     each: Prediction
     most: Money | None
     expected: Money | None
     ns: int | None
+    most_each: Money | None = None
+
+    @property
+    def of_halving(self) -> bool:
+        """Whether some runs end there."""
+        return bool(self.budget)
 
 
 def rung_totals(plan: SweepPlan) -> list[RungTotal]:
@@ -351,10 +453,16 @@ def _entry_totals(plan: SweepPlan, entry: GridEntry) -> Iterator[RungTotal]:
         each = [run.prediction for run in runs]
         if halving is not None:
             each = [run.rungs[rung] for run in runs]
-        yield _total(entry.name, rung, size, each)
+        budget = "" if halving is None else halving.text_at(rung)
+        total = _total(rung, size, each)
+        dearest = [run.most_cost for run in runs if run.most_cost is not None]
+        yield replace(
+            total, entry=entry.name, budget=budget,
+            most_each=max(dearest) if len(dearest) == len(runs) else None,
+        )  # fmt: skip
 
 
-def _total(entry: str, rung: int, size: int, each: Sequence[Prediction]) -> RungTotal:
+def _total(rung: int, size: int, each: Sequence[Prediction]) -> RungTotal:
     """Return a rung of ``size`` runs; ``each`` are the predictions of those that are known."""
     costs = [one.cost for one in each if one.cost is not None]
     times = [one.ns for one in each if one.ns is not None]
@@ -369,8 +477,9 @@ def _total(entry: str, rung: int, size: int, each: Sequence[Prediction]) -> Rung
         ns = round(Fraction(sum(times) * size, len(times)))
     dearest_each = max(each, key=lambda one: 0 if one.cost is None else one.cost.micros)
     return RungTotal(
-        entry=entry, rung=rung, runs=size, each=dearest_each, most=most, expected=expected, ns=ns
-    )
+        entry="", rung=rung, budget="", runs=size, each=dearest_each, most=most,
+        expected=expected, ns=ns,
+    )  # fmt: skip
 
 
 def total_of(amounts: Sequence[Money | None]) -> Money | None:

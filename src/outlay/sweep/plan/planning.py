@@ -10,7 +10,7 @@ import itertools
 import math
 import re
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -19,26 +19,36 @@ import msgspec
 from outlay.budget.limits import TENTH, StartUp, cost_in
 from outlay.budget.terms import Budget
 from outlay.errors import Finding, InvalidValue, choices
+from outlay.guard.lease import Terms
 from outlay.ledger import Price
 from outlay.ledger.price import AUTO, split_kind
 from outlay.record.redaction import Redactor, is_secret_name
+from outlay.runs.command_budget import CommandTerms, refuse_uncounted
 from outlay.sweep.engines.base import ENGINES, is_scheduled
 from outlay.sweep.errors import InvalidGrid
-from outlay.sweep.grid.grid import Grid, GridEntry
-from outlay.sweep.grid.parsing import AMP_DTYPES, AMP_VARIABLE, overrides, placeholders
+from outlay.sweep.grid.grid import MOST_RUNS, Grid, GridEntry
+from outlay.sweep.grid.parsing import AMP_DTYPES, AMP_VARIABLE, STYLES, overrides, placeholders
 from outlay.sweep.plan.launch import SWEEP_MARK, Place, command_of
 from outlay.sweep.plan.plan import (
     PlannedRun,
     Prediction,
+    RungTotal,
     SweepPlan,
     at_rung,
+    charged_gpus,
     predict,
+    predict_whole,
     predicted_rungs,
+    rung_totals,
     start_up_share,
+    total_of,
 )
 from outlay.sweep.search.samplers import check_method, planned_points, tpe_point
 from outlay.sweep.search.space import Point, is_in, params_of, values_of
+from outlay.sweep.search.terms import Halving
+from outlay.units import Money
 from outlay.units.quantity import duration_text
+from outlay.units.shown import counted
 
 # Fingerprints of runs and hashes of their configurations.
 
@@ -53,18 +63,19 @@ def with_fingerprints(grid: Grid, runs: Iterable[PlannedRun]) -> Iterator[Planne
     # Secrets must not enter a hash that is stored: different sets of them are numbered instead.
     numbers: dict[frozenset[tuple[str, str]], int] = {}
     for run in runs:
-        fingerprint = _hash(_content(grid, run))
+        secrets = {key: value for key, value in run.env.items() if is_secret_name(key)}
+        number = numbers.setdefault(frozenset(secrets.items()), len(numbers))
+        content = _content(grid, run, secrets)
+        fingerprint = _hash(content)
         count = seen[fingerprint] = seen.get(fingerprint, 0) + 1
-        secrets = frozenset((key, value) for key, value in run.env.items() if is_secret_name(key))
-        number = numbers.setdefault(secrets, len(numbers))
         yield replace(
             run,
             fingerprint=fingerprint if count == 1 else f"{fingerprint}-{count}",
-            configuration=_configuration(grid, run, secrets=number),
+            configuration=_configuration(grid, run, content, secrets=number),
         )
 
 
-def _content(grid: Grid, run: PlannedRun) -> dict[str, Any]:
+def _content(grid: Grid, run: PlannedRun, secrets: Collection[str]) -> dict[str, Any]:
     """Return what decides a run's result; not its name, machine, price or time limits."""
     entry, budget = run.entry, _last_budget(run.entry)
     terms = None if budget is None else [budget.mode, budget.limits, budget.charge]
@@ -77,12 +88,14 @@ def _content(grid: Grid, run: PlannedRun) -> dict[str, Any]:
         "work_dir": grid.work_dir,
         "params": run.params,
         "overrides": run.overrides,
-        "env": {key: value for key, value in run.env.items() if not is_secret_name(key)},
+        "env": {key: value for key, value in run.env.items() if key not in secrets},
         "budget": terms,
         "steps_per_epoch": None if budget is None else budget.steps_per_epoch,
         "nnodes": entry.nnodes,
         "node_rank": entry.node_rank,
     }
+    if entry.enforce:
+        content["enforce"] = True
     if entry.launcher:
         content["launcher"] = entry.launcher
     return content
@@ -94,12 +107,14 @@ def _last_budget(entry: GridEntry) -> Budget | None:
     return entry.budget if halving is None else halving.rungs[-1]
 
 
+_encoder = msgspec.json.Encoder(enc_hook=str, order="sorted")
+
+
 def _hash(content: Mapping[str, Any]) -> str:
-    encoded = msgspec.json.encode(content, enc_hook=str, order="sorted")
-    return hashlib.sha256(encoded).hexdigest()[:16]
+    return hashlib.sha256(_encoder.encode(content)).hexdigest()[:16]
 
 
-def _configuration(grid: Grid, run: PlannedRun, *, secrets: int) -> str:
+def _configuration(grid: Grid, run: PlannedRun, content: Mapping[str, Any], *, secrets: int) -> str:
     """Return the hash of a run without its seed, but with its group, machine and price.
 
     Entries that differ in machine or price alone are compared with each other, and entries with
@@ -107,20 +122,19 @@ def _configuration(grid: Grid, run: PlannedRun, *, secrets: int) -> str:
     """
     entry = run.entry
     asked = {name: options.identity for name, options in entry.engine_options.items()}
-    params = {key: value for key, value in run.params.items() if key != "seed"}
-    return _hash(
-        _content(grid, run)
-        | {
-            "params": params,
-            "overrides": overrides(entry.overrides, params, grid.aliases),
-            "secrets": secrets,
-            "group": entry.name,
-            "metadata": run.metadata,
-            "gpu": entry.gpu,
-            "price": entry.price_name or (entry.price and str(entry.price.stated)),
-        }
-        | asked
-    )
+    compared = {
+        **content,
+        "secrets": secrets,
+        "group": entry.name,
+        "metadata": run.metadata,
+        "gpu": entry.gpu,
+        "price": entry.price_name or (entry.price and str(entry.price.stated)),
+    }
+    if "seed" in run.params:
+        params = {key: value for key, value in run.params.items() if key != "seed"}
+        compared["params"] = params
+        compared["overrides"] = overrides(entry.overrides, params, grid.aliases)
+    return _hash(compared | asked)
 
 
 # Prices: as named, else the rate of the partition.
@@ -166,8 +180,6 @@ def _price(
     return rates.get(partition)
 
 
-MOST_RUNS: Final = 100_000
-"""The largest sweep; a larger manifest would take too long to read."""
 RUN_PLACEHOLDERS: Final = ("run_dir", "run_id")
 
 
@@ -279,15 +291,30 @@ def plan_points(
 ) -> Iterator[PlannedRun]:
     """Yield the runs of an entry with these parameters, numbered from ``first``."""
     metadata = {**entry.metadata, **_budget_metadata(entry)}
-    ns = 0 if start_up is None else start_up.ns
+    ns, group = 0 if start_up is None else start_up.ns, _slug(entry.name)
     several = len(made) > 1 or entry.search.is_adaptive
+    predictions: dict[int, tuple[Prediction, ...]] = {}
     for index, one in enumerate(made):
         suffix = f"_{combo + index:02d}" if several else ""
-        name = f"{first + index:03d}_{_slug(entry.name)}{suffix}"
-        run = _planned(grid, entry, name, one.params, metadata)
-        rungs = predicted_rungs(entry, run.charged_gpus, ns)
-        prediction = rungs[0] if rungs else predict(entry, run.charged_gpus, ns)
-        yield replace(run, prediction=prediction, point=one.point, rungs=rungs)
+        world_size = one.params.get("world_size", 1)
+        if world_size not in predictions:
+            gpus = charged_gpus(entry, world_size)
+            predictions[world_size] = predicted_rungs(entry, gpus, ns) or (
+                predict(entry, gpus, ns),
+            )
+        rungs = predictions[world_size]
+        yield PlannedRun(
+            id=f"{first + index:03d}_{group}{suffix}",
+            entry=entry,
+            params=one.params,
+            overrides=overrides(entry.overrides, one.params, grid.aliases),
+            world_size=world_size,
+            env=_environment(entry, one.params),
+            metadata=metadata,
+            prediction=rungs[0],
+            point=one.point,
+            rungs=() if entry.search.halving is None else rungs,
+        )
 
 
 def finished(grid: Grid, runs: Iterable[PlannedRun]) -> tuple[PlannedRun, ...]:
@@ -344,22 +371,11 @@ def _same(one: object, other: object) -> bool:
     return one == other and isinstance(one, bool) == isinstance(other, bool)
 
 
-def _planned(
-    grid: Grid, entry: GridEntry, name: str, params: Mapping[str, Any], metadata: Mapping[str, Any]
-) -> PlannedRun:
+def _environment(entry: GridEntry, params: Mapping[str, Any]) -> dict[str, str]:
     env = dict(entry.env)
     if "amp_dtype" in params:
         env[AMP_VARIABLE] = params["amp_dtype"]
-    return PlannedRun(
-        id=name,
-        entry=entry,
-        params=params,
-        overrides=overrides(entry.overrides, params, grid.aliases),
-        world_size=params.get("world_size", 1),
-        env=env,
-        metadata=metadata,
-        prediction=Prediction(),
-    )
+    return env
 
 
 def _budget_metadata(entry: GridEntry) -> dict[str, Any]:
@@ -392,9 +408,24 @@ def _problems(entry: GridEntry) -> Iterator[str]:
         yield f"nnodes: {entry.nnodes}, and engine: {entry.engine} runs each run on one node"
     if engine is not None and engine.needed and not getattr(entry.options, engine.needed, None):
         yield f"engine: {entry.engine} needs `{entry.engine}: {{{engine.needed}: ...}}`"
+    yield from _enforce_problems(entry)
     known = {*entry.axes, *RUN_PLACEHOLDERS} | ({"seed"} if entry.seeds else set())
     for name in sorted(placeholders(entry.entrypoint) - known):
         yield f"the command has {{{name}}}, which is no parameter; expected {choices(known)}"
+
+
+def _enforce_problems(entry: GridEntry) -> Iterator[str]:
+    """Yield why the budget of an entry cannot be enforced from outside."""
+    if not entry.enforce or entry.budget is None:
+        return
+    try:
+        refuse_uncounted(CommandTerms(budget=entry.budget), name="budget with `enforce`")
+    except InvalidValue as error:
+        yield f"{error.name}: got {error.seen}; expected limits on time and cost alone"
+    if is_scheduled(entry.engine):
+        yield f"budget with `enforce`: engine {entry.engine} ends runs only at their `timeout`"
+    if entry.budget.limits_money and entry.price is None and not entry.price_name:
+        yield 'budget with `enforce`: no price to count its cost by; add `price: "1.50 USD/h"`'
 
 
 def _warnings(entry: GridEntry) -> Iterator[str]:
@@ -405,6 +436,8 @@ def _warnings(entry: GridEntry) -> Iterator[str]:
             f"{entry.name}: several nodes and no rendezvous endpoint; every node needs the same "
             "MASTER_ADDR and MASTER_PORT in `env`"
         )
+    if entry.overrides and entry.arguments not in ("overrides", "pairs"):
+        yield f"{entry.name}: `overrides` are not passed with `arguments: {entry.arguments}`"
     names = {*entry.axes, "seed"}
     for excluded in entry.exclude:
         for name in sorted(excluded.keys() - names):
@@ -427,11 +460,16 @@ def plan_document(plan: SweepPlan, environ: Mapping[str, str]) -> dict[str, Any]
         "name": grid.name,
         "output_dir": grid.output_dir,
         "ceiling": None if grid.ceiling is None else str(grid.ceiling),
+        "trials": plan.run_count,
         "predicted_cost": None if cost is None else str(cost),
+        "most_cost": None if (most := plan.most_cost) is None else str(most),
+        "enough": None if grid.ceiling is None else plan.is_enough(grid.ceiling, cost),
         "predicted_hours": _hours(plan.predicted_ns),
         "start_up_seconds": None if plan.start_up is None else plan.start_up.ns / 1e9,
         "start_up_attempts": 0 if plan.start_up is None else plan.start_up.attempts,
         "runs": [_run_document(plan, run, redact) for run in plan.runs],
+        "search": search_sentences(plan),
+        "rungs": [_rung_document(total) for total in rung_totals(plan) if total.of_halving],
         "warnings": [str(warning) for warning in plan.warnings],
     }
 
@@ -442,6 +480,7 @@ def _run_document(plan: SweepPlan, run: PlannedRun, redact: Redactor) -> dict[st
         "id": run.id,
         "fingerprint": run.fingerprint,
         "engine": entry.engine,
+        "arguments": entry.arguments,
         "params": redact.data(run.params),
         "command": planned_command(plan, run, redact),
         "env": redact.environment(run.env),
@@ -453,6 +492,19 @@ def _run_document(plan: SweepPlan, run: PlannedRun, redact: Redactor) -> dict[st
         "predicted_hours": _hours(prediction.ns),
         "predicted_cost": None if prediction.cost is None else str(prediction.cost),
         "predicted_from": prediction.basis,
+    }
+
+
+def _rung_document(total: RungTotal) -> dict[str, Any]:
+    each = total.each.cost
+    return {
+        "entry": total.entry,
+        "rung": total.rung + 1,
+        "budget": total.budget,
+        "runs": total.runs,
+        "cost_each": None if each is None else str(each),
+        "most_cost": None if total.most is None else str(total.most),
+        "predicted_hours": _hours(total.ns),
     }
 
 
@@ -493,13 +545,104 @@ def budget_text(run: PlannedRun) -> str:
     if budget.needs_steps_per_epoch:
         return f"{budget.mode} {budget.limits['max_epochs']} epochs"
     texts = [bound.dimension.text(bound.limit) for bound in budget.bounds]
+    if (halving := run.entry.search.halving) is not None:
+        return f"{budget.mode} {halving.text_at(0)} to {halving.text_at(-1)}"
     return f"{budget.mode} {', '.join(texts)}"
+
+
+def search_sentences(plan: SweepPlan) -> list[str]:
+    """Return sentences on how a plan's configurations are chosen, and on how many go on."""
+    found: list[str] = []
+    for entry in plan.grid.entries:
+        search = entry.search
+        seeds = f" with {len(entry.seeds)} seeds each" if len(entry.seeds) > 1 else ""
+        runs = {run.configuration for run in plan.runs if run.entry.name == entry.name}
+        tried = search.trials or len(runs)
+        if search.is_adaptive:
+            chosen = "the first is shown, each later one is chosen by the results before it"
+            found.append(f"{entry.name}: {tried} configurations{seeds} by tpe; {chosen}.")
+        elif search.method != "grid":
+            found.append(f"{entry.name}: {tried} configurations{seeds} by {search.method}.")
+        if (halving := search.halving) is not None:
+            sizes = " → ".join(map(str, halving.sizes(tried)))
+            found.append(_halving_sentence(entry, halving, sizes))
+            found += _restart_sentence(plan, entry, halving, tried)
+    cost = plan.rungs_cost if found else None
+    if cost is not None:
+        full = _full_cost(plan)
+        against = "" if full is None else f"; all configurations to the last rung: {full}"
+        found.append(f"These budgets are {cost} in all{against}.")
+    return found
+
+
+def _halving_sentence(entry: GridEntry, halving: Halving, sizes: str) -> str:
+    metric, better = entry.target.metric, "high" if _more_is_better(entry) else "low"
+    how = "is paused at a rung, and continues from its checkpoint in a new attempt"
+    if not halving.resumable:
+        how = "goes on in one attempt, and is ended once others are certain to be better"
+    return f"{entry.name}: {sizes} configurations by {metric} ({better} is better); a run {how}."
+
+
+def _restart_sentence(
+    plan: SweepPlan, entry: GridEntry, halving: Halving, tried: int
+) -> Iterator[str]:
+    """Yield a sentence on the start-ups of runs that go on, if they are paused."""
+    count = sum(halving.sizes(tried)[1:]) * (len(entry.seeds) or 1)
+    if not halving.resumable:
+        return
+    known = plan.start_up
+    if known is None:
+        yield f"{entry.name}: {counted(count, 'promotion')}, each with a start-up of unknown time."
+        return
+    like = next(run for run in plan.runs if run.entry.name == entry.name)
+    costs = [] if like.rate is None else [str(Terms(rate=like.rate).cost(count * known.ns))]
+    text = ", ".join([duration_text(count * known.ns), *costs])
+    inside = ", within the rungs" if halving.rungs[0].limits_money else ""
+    yield f"{entry.name}: {counted(count, 'promotion')}, whose start-ups take about {text}{inside}."
+
+
+def _full_cost(plan: SweepPlan) -> Money | None:
+    """Return what it would cost if every run went to its last rung."""
+    if not any(run.rungs for run in plan.runs):
+        return None
+    costs = [predict_whole(run).cost if run.rungs else run.prediction.cost for run in plan.runs]
+    return total_of(costs) if not plan.unsuggested else None
+
+
+def style_text(style: str) -> str:
+    """Return a sentence on how parameters are passed."""
+    return f"Parameters are passed {STYLES[style]} (arguments: {style})."
+
+
+def most_text(plan: SweepPlan) -> str:
+    """Return a sentence on the most that a sweep can spend."""
+    most, ceiling = plan.most_cost, plan.grid.ceiling
+    if most is None and plan.grid.book:
+        return "The most that can be spent is what its book has."
+    if most is None:
+        return "Nothing limits what can be spent: neither a ceiling nor a timeout for every run."
+    return f"At most {most} can be spent: {'the ceiling' if most == ceiling else 'all timeouts'}."
+
+
+def enough_text(plan: SweepPlan, room: Money, predicted: Money | None) -> str:
+    """Return whether an amount is enough for all runs, to be added to it; "" if not comparable."""
+    if predicted is None or predicted.unit != room.unit:
+        return ""
+    enough = plan.is_enough(room, predicted)
+    if enough is None:
+        return ": whether it is enough for all is unknown, as start-up is"
+    if not enough and predicted <= room:
+        return ": not enough for all and for ending them"
+    return ": enough for all" if enough else ": not enough for all"
 
 
 def start_up_text(plan: SweepPlan) -> str:
     """Return a sentence on the predicted start-up of each run."""
     if plan.start_up is None:
-        return "Start-up is unknown: no earlier run of this sweep has a log."
+        return (
+            "Start-up is unknown: no earlier run of this sweep has a log. "
+            "`outlay sweep run --probe` measures it on one run first."
+        )
     took, attempts = duration_text(plan.start_up.ns), plan.start_up.attempts
     times = "one start" if attempts == 1 else f"{attempts:,} starts"
     return f"Start-up takes about {took} a run, measured on {times} of earlier runs."

@@ -139,6 +139,23 @@ def logged_end(directory: Path, since_ns: int = 0) -> str | None:
     return None if last is None else last.status
 
 
+def reached_budget(directory: Path, since_ns: int = 0) -> bool:
+    """Say whether the training recorded that its own budget stopped it; arguments as above.
+
+    Of several attempts the last one that recorded anything decides.
+    """
+    from outlay.ledger import BudgetEvent, LedgerReader
+
+    stopped: dict[int, bool] = {}
+    for chunk in LedgerReader(directory).poll():
+        segment = chunk.segment
+        if segment.rank != SUPERVISOR and segment.start_ns >= since_ns:
+            events = (one.event for one in chunk.records if isinstance(one, BudgetEvent))
+            began = segment.start_ns if segment.rank == 0 else -1
+            stopped[began] = stopped.get(began, False) or "stopped" in events
+    return stopped[max(stopped)] if stopped else False
+
+
 def starts_without_progress(directory: Path, starts_ns: Sequence[int]) -> int:
     """Return how many of a job's last starts in a row made no progress.
 

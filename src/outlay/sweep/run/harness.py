@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import FrameType
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from outlay.clock import SYSTEM, Clock
 from outlay.guard.errors import BudgetGuardExceeded, SpendLogUnusable
@@ -30,13 +30,18 @@ from outlay.sweep.plan.launch import LOG_NAME, Place
 from outlay.sweep.plan.plan import NOTICE_NS, PlannedRun, at_rung
 from outlay.sweep.run.attempt_log import begin_log, supervised
 from outlay.sweep.run.devices import MachineResources, Tasks
+from outlay.sweep.run.outside_budget import OutsideBudget
 from outlay.sweep.run.settlement import SweepRecorder
 from outlay.sweep.run.stops import STOPPED, forget_stop, is_stoppable, requested_stops
 from outlay.sweep.run.sweep_guard import SweepGuard
+from outlay.sweep.search.halving import Decisions
 from outlay.sweep.search.study import Study
-from outlay.sweep.state.manifest import Journal, SweepManifest
+from outlay.sweep.state.manifest import Journal, ManifestRun, SweepManifest
 from outlay.sweep.state.outcomes import RunVerdict
 from outlay.sweep.state.setup import add_runs
+
+if TYPE_CHECKING:
+    from outlay.sweep.aggregate.aggregator import RungWatch
 
 # A running attempt, until it is cancelled, timed out or out of money.
 
@@ -53,6 +58,7 @@ class ActiveAttempt:
         funds: The hold that pays for it, if the sweep has a ceiling.
         log: Its supervisor's segment; None for a remote one, which supervises itself.
         log_size: The size of the run's output before this attempt, in bytes.
+        budget: Its budget, if the harness enforces it.
         stopped: The verdict once it was told to end.
         noticed_ns: Its elapsed time when it was told to end.
     """
@@ -65,6 +71,7 @@ class ActiveAttempt:
     funds: Leaseholder | None = None
     log: Supervision | None = None
     log_size: int = 0
+    budget: OutsideBudget | None = None
     stopped: RunVerdict | None = None
     noticed_ns: int = 0
 
@@ -108,6 +115,8 @@ class ActiveAttempt:
         timeout = self.run.entry.timeout
         if timeout is not None and elapsed_ns >= timeout.ns:
             return RunVerdict("error", f"timeout: not done after {timeout}")
+        if self.budget is not None and (reached := self.budget.verdict(elapsed_ns)):
+            return reached
         if self.funds is not None and isinstance(self.funds.renew(elapsed_ns), GiveNotice):
             return NO_MONEY
         return None
@@ -156,7 +165,7 @@ class SweepOptions:
     clock: Clock = SYSTEM
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False)  # signal.signal() makes a repr of a handler's object.
 class Harness:
     """Runs the runs of one sweep.
 
@@ -196,6 +205,7 @@ class Harness:
     _reported: bool = True
     _watched_ns: int = 0
     _stops_ns: int | None = None
+    _rung_watch: RungWatch | None = None
 
     def __post_init__(self) -> None:
         if self.tasks.plan.searches:
@@ -320,11 +330,13 @@ class Harness:
         study = self._study
         if study is None or self._is_stopping():
             return
-        idle = not (self._queue or self._is_busy or self._may_suggest())
-        if not (self._reported or idle):
-            return
-        self._reported = False
-        found = study.decide(self.manifest.states, idle=idle)
+        if self._reported:
+            self._reported = False
+            self._obey(study.decide(self.manifest.states, idle=False), study)
+        if not (self._queue or self._is_busy or self._may_suggest()):
+            self._obey(study.decide(self.manifest.states, idle=True), study)
+
+    def _obey(self, found: Decisions, study: Study) -> None:
         for run, reason in found.pruned.items():
             self._prune(run, reason)
         for run, rung in found.promoted.items():
@@ -405,9 +417,20 @@ class Harness:
             return
         self._watched_ns = now_ns
         for active in self.active.values():
-            with self._stopping_on_failure():
-                if self._recorder.record_passed(active.run.id):
-                    self._reported = True
+            static = self.manifest.runs[active.run.id]
+            if static.rungs and not static.resumable:
+                passed = self._rungs_passed(static)
+                with self._stopping_on_failure():
+                    if self._recorder.record_passed(static.id, passed):
+                        self._reported = True
+
+    def _rungs_passed(self, run: ManifestRun) -> int:
+        # Imported here: it loads NumPy, which other sweeps do not need.
+        from outlay.sweep.aggregate.aggregator import RungWatch
+
+        self._rung_watch = self._rung_watch or RungWatch()
+        limits, now_ns = run.limits_by_rung[:-1], self.options.clock.wall_ns()
+        return self._rung_watch.passed(self.manifest.root / run.id, limits, now_ns)
 
     # -- launching --------------------------------------------------------------------------
 
@@ -434,10 +457,14 @@ class Harness:
             task = replace(task, env={**task.env, **queued_at(submitted_ns)})
         log_size = task.log.stat().st_size if task.log.exists() else 0
         log = None if engine.remote else self._begin_log(run, task)
+        spent_ns = self.manifest.state(run.id).elapsed_ns
+        budget = OutsideBudget.of(
+            run, task.directory, spent_ns=spent_ns, since_ns=self.options.clock.wall_ns()
+        )
         self._add(
             ActiveAttempt(
                 run=run, ticket=ticket, engine=engine, started_ns=self.options.clock.monotonic_ns(),
-                place=place, funds=funds, log=log, log_size=log_size,
+                place=place, funds=funds, log=log, log_size=log_size, budget=budget,
             )
         )  # fmt: skip
         engine.submit(task)

@@ -8,7 +8,12 @@ from typing import Any
 from outlay.guard.balance import Hold
 from outlay.record.supervision import Supervision
 from outlay.sweep.engines.base import Ended
-from outlay.sweep.run.attempt_log import end_earlier_log, end_log, logged_end
+from outlay.sweep.run.attempt_log import (
+    end_earlier_log,
+    end_log,
+    logged_end,
+    reached_budget,
+)
 from outlay.sweep.run.sweep_guard import (
     AttemptCost,
     SweepGuard,
@@ -18,7 +23,7 @@ from outlay.sweep.run.sweep_guard import (
     time_attempt,
 )
 from outlay.sweep.state.manifest import Journal, SweepManifest
-from outlay.sweep.state.outcomes import Event, RunState, RunVerdict, Status, judge
+from outlay.sweep.state.outcomes import Event, RunState, RunVerdict, Status, judge, was_told
 from outlay.units.money import GPU_TIME
 
 
@@ -84,7 +89,17 @@ class SweepRecorder:
     ) -> RunVerdict:
         """Return a run's status after an attempt; ``stopped`` as for ``outcomes.judge``."""
         since_ns = 0 if remote else self.manifest.state(run).started_ns or 0
-        return judge(ended, stopped, logged_end(self.manifest.root / run, since_ns))
+        directory = self.manifest.root / run
+        logged = logged_end(directory, since_ns)
+        was_cut = logged != "completed" and was_told(ended, logged) and not self._pauses(run)
+        return judge(
+            ended, stopped, logged, reached_budget=was_cut and reached_budget(directory, since_ns)
+        )
+
+    def _pauses(self, run: str) -> bool:
+        """Say whether a run is at a rung that is not its last: to go on it must have saved."""
+        static = self.manifest.runs[run]
+        return static.resumable and self.manifest.state(run).rung < len(static.rungs) - 1
 
     def settle_earlier(self, run: str, ended: Ended, *, remote: bool) -> None:
         """Settle an attempt whose harness died."""
@@ -143,14 +158,9 @@ class SweepRecorder:
         rung = self.manifest.state(run).rung if static.resumable else last
         return {"reports": True, "rung": max(rung, 0), **self._judged_by(run)}
 
-    def record_passed(self, run: str) -> bool:
-        """Record the rungs that a running attempt has passed, if it is not paused at them."""
-        static, state = self.manifest.runs[run], self.manifest.state(run)
-        if static.resumable or not static.rungs or state.status != "running":
-            return False
-        from outlay.sweep.aggregate.aggregator import rungs_passed
-
-        passed = rungs_passed(self.manifest.root / run, static.limits_by_rung[:-1])
+    def record_passed(self, run: str, passed: int) -> bool:
+        """Record that a running attempt has passed so many rungs; False if that is known."""
+        state = self.manifest.state(run)
         fresh = [rung for rung in range(passed) if rung not in state.reports]
         for rung in fresh:
             facts = {"reports": True, "passes": True, "rung": rung, **self._judged_by(run)}
@@ -162,7 +172,10 @@ class SweepRecorder:
         from outlay.sweep.aggregate.aggregator import judged_by
 
         static = self.manifest.runs[run]
-        found = judged_by(self.manifest.root / run, static.metadata, self.manifest.clock.wall_ns())
+        found = judged_by(
+            self.manifest.root / run, static.metadata, self.manifest.clock.wall_ns(),
+            starts=self.manifest.state(run).starts,
+        )  # fmt: skip
         return {"metric": found.value, "saved": found.saved}
 
     def _price(self, run: str, ended: Ended, recorded: bool | None) -> AttemptCost:  # noqa: FBT001

@@ -18,8 +18,8 @@ from outlay.ledger.segments import id_from_name
 from outlay.proc.identity import end_marked
 from outlay.sweep.engines.base import Engine, engine_named, is_local
 from outlay.sweep.errors import NotCancelled, RunElsewhere
-from outlay.sweep.grid.files import plan_file
-from outlay.sweep.plan.plan import SweepPlan
+from outlay.sweep.grid.files import keep_grid, kept_grid, plan_file
+from outlay.sweep.plan.plan import PlannedRun, SweepPlan
 from outlay.sweep.run.detached import detached, settle_earlier, task_of
 from outlay.sweep.run.devices import Tasks, check_fit, inherited_environment
 from outlay.sweep.run.harness import Harness, SweepOptions
@@ -62,8 +62,13 @@ class Result:
         return [run for run in self.manifest.runs if self.manifest.state(run).status in statuses]
 
 
-def start(plan: SweepPlan, output_dir: Path | None, options: SweepOptions) -> Result:
-    """Run a new sweep to its end.
+def start(
+    plan: SweepPlan,
+    output_dir: Path | None,
+    options: SweepOptions,
+    runs: Sequence[PlannedRun] | None = None,
+) -> Result:
+    """Run a new sweep to its end, or only some of its runs.
 
     Raises:
         InvalidValue, InvalidGrid: It cannot be started; nothing was written.
@@ -78,12 +83,13 @@ def start(plan: SweepPlan, output_dir: Path | None, options: SweepOptions) -> Re
     cwd = Path(plan.grid.work_dir or Path.cwd()).expanduser().absolute()
     make_private(root)
     with lock_sweep(root):
+        plan = keep_grid(plan, root)
         manifest = create(plan, root, environ, options.clock, cwd=cwd)
         if (guard := guard_of(manifest, options.clock)) is not None:
             guard.begin()
         tasks = Tasks(plan, root, cwd, environ)
         with _harness(tasks, manifest, engines, options) as harness:
-            harness.run(list(plan.runs))
+            harness.run(list(plan.runs if runs is None else runs))
     return Result(manifest=manifest, cancelled=harness.cancelled)
 
 
@@ -109,7 +115,7 @@ def resume(
         manifest = read_manifest(root, options.clock)
         environ = inherited_environment()
         suggested = suggested_points(manifest)
-        stated = plan_file(grid or Path(manifest.about["grid_path"]), suggested)
+        stated = plan_file(grid or kept_grid(root, manifest.about["grid_path"]), root, suggested)
         unit = book_room(stated, options.clock).room.unit if stated.grid.book else None
         check_predictable(stated, finished=bool(manifest.elapsed_of("completed")), unit=unit)
         engines = _engines(stated, root, options)

@@ -9,7 +9,7 @@ be the best.)
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Final
@@ -51,6 +51,10 @@ class Decisions:
     promoted: dict[str, int] = field(default_factory=dict)
     pruned: dict[str, str] = field(default_factory=dict)
 
+    def goes_on(self, runs: Iterable[str]) -> bool:
+        """Say whether one of these runs is promoted now."""
+        return any(run in self.promoted for run in runs)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Standing:
@@ -84,8 +88,10 @@ def decide(contest: Contest, states: Mapping[str, RunState], *, idle: bool = Fal
     entrants, missing = set(contest.runs), contest.size - len(contest.runs)
     for rung, quota in enumerate(sizes[1:]):
         standings = [
-            _standing(contest, place, name, rung, states, idle=idle)
-            for place, name in enumerate(contest.runs)
+            _standing(
+                contest, place, name, rung, states, closed=idle and not found.goes_on(members)
+            )
+            for place, (name, members) in enumerate(contest.runs.items())
             if name in entrants
         ]
         gone, missing = _decide_rung(
@@ -135,8 +141,9 @@ def _standing(
     rung: int,
     states: Mapping[str, RunState],
     *,
-    idle: bool,
+    closed: bool,
 ) -> _Standing:
+    """Return a configuration at a rung; ``closed`` if its open runs get no report any more."""
     every = [states.get(run, _NOTHING) for run in contest.runs[name]]
     went_on = any(state.rung > rung for state in every)
     members = [state for state in every if not state.is_stopped]
@@ -144,7 +151,7 @@ def _standing(
         return _Standing(name=name, place=place, why_out="a person stopped it")
     reports = [report_at(state, rung) for state in members]
     known = [report for report in reports if report is not None]
-    is_open = not idle and any(
+    is_open = not closed and any(
         report is None and _may_report(state, contest.retries)
         for state, report in zip(members, reports, strict=True)
     )

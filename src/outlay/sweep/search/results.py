@@ -267,7 +267,7 @@ def rung_cells(found: SearchResults) -> tuple[list[str], list[list[object]]]:
     ]  # fmt: skip
 
 
-def search_sentences(found: SearchResults) -> list[str]:
+def result_sentences(found: SearchResults) -> list[str]:
     """Return who survived, and what the search cost against the whole grid."""
     waiting = sum(row.open for row in found.rungs) + found.runs - found.started
     survived = f"{found.survivors} of {counted(found.runs, 'run')} completed"

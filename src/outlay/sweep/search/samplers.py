@@ -117,7 +117,10 @@ def tpe_point(
     for trial in trials:
         study.add_trial(_frozen(optuna, trial, distributions))
     asked = study.ask(distributions).params
-    point = {name: asked[name] for name in space}
+    point = {
+        name: axis.near(asked[name]) if isinstance(axis, Range) else asked[name]
+        for name, axis in space.items()
+    }
     seen = {tuple(trial.point[name] for name in space) for trial in trials}
     if tuple(point.values()) in seen:
         fresh = Search(method="random", seed=search.seed)

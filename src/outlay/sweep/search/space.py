@@ -15,6 +15,7 @@ from typing import Any, Final, TypeGuard
 from outlay.errors import InvalidValue, choices
 from outlay.units.quantity import exact_decimal
 
+_DIGITS: Final = 6
 RANGE_KEYS: Final = ("low", "high", "log", "step")
 _EXPECTED: Final = "{low: 1e-5, high: 1e-1, log: true} or {low: 64, high: 512, step: 64}"
 
@@ -53,13 +54,18 @@ class Range:
     def at(self, share: float) -> int | float:
         """Return the value at a share of the range, in ``[0, 1)``."""
         if self.log:
-            found = math.exp(math.log(self.low) + share * math.log(self.high / self.low))
-            found = min(max(found, self.low), self.high)  # The last digit of exp may pass an end.
-            return round(found) if self.whole else found
+            return self.near(math.exp(math.log(self.low) + share * math.log(self.high / self.low)))
         count = self.count
         if count is not None:
             return self.value(int(share * count))
-        return self.low + share * (self.high - self.low)
+        return self.near(self.low + share * (self.high - self.low))
+
+    def near(self, value: float) -> int | float:
+        """Return the value next to a number: whole, or of a few digits, as people write them."""
+        if self.count is not None and not self.log:
+            return self.value(round((value - self.low) / (self.step or 1)))
+        near = round(value) if self.whole else float(f"{value:.{_DIGITS}g}")
+        return min(max(near, self.low), self.high)
 
     def contains(self, value: object) -> bool:
         """Say whether a value is one of the range."""

@@ -49,6 +49,10 @@ class Halving:
             for rung, amount, below in zip(self.rungs, amounts, (0, *amounts), strict=False)
         )
 
+    def text_at(self, rung: int) -> str:
+        """Return the budget of a rung in words."""
+        return ", ".join(bound.dimension.text(bound.limit) for bound in self.rungs[rung].bounds)
+
     def budget_at(self, rung: int) -> Budget:
         """Return the budget of an attempt at a rung."""
         if not self.resumable:
@@ -188,7 +192,8 @@ def rungs_between(first: Budget, last: Budget, factor: int) -> tuple[Budget, ...
     while amounts[-1] < most and len(amounts) <= _MOST_RUNGS:
         amounts.append(amounts[-1] * factor)
     if amounts[-1] != most or len(amounts) < 2:
-        near = [dimension.text(one) for one in (*amounts[-2:], amounts[-1] * factor)[-3:]]
-        expected = f"first times a power of factor {factor}, such as {' or '.join(near[-2:])}"
+        near = [one for one in amounts[-2:] if one > amount] or [amount * factor]
+        texts = " or ".join(map(dimension.text, near))
+        expected = f"first times a power of factor {factor}, such as {texts}"
         raise InvalidValue("last", dimension.text(most), expected)
     return tuple(Budget.of(first.mode, {key: dimension.number(one)}) for one in amounts)

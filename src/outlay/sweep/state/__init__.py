@@ -1,3 +1,3 @@
 """A sweep's state on disk: journal, manifest, lock."""
 
-__all__ = ["manifest", "outcomes", "setup"]
+__all__ = ["failures", "manifest", "outcomes", "setup"]

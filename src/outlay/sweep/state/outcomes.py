@@ -178,21 +178,34 @@ def fold(events: Iterable[Event]) -> dict[str, RunState]:
 # The status of a run after an attempt.
 
 TAKEN_BACK = "the machine was taken back"
+REACHED = "it had reached its budget"
 
 
 @dataclass(frozen=True, slots=True)
 class RunVerdict:
-    """A status and the reason for it; no reason for a success."""
+    """A status and the reason for it; none for a success, unless it was told to end."""
 
     status: Status
     reason: str = ""
 
 
-def judge(ended: Ended, stopped: RunVerdict | None, logged_end: str | None) -> RunVerdict:
+def judge(
+    ended: Ended,
+    stopped: RunVerdict | None,
+    logged_end: str | None,
+    *,
+    reached_budget: bool = False,
+) -> RunVerdict:
     """Return the status of a run after an attempt.
 
-    ``stopped`` is the verdict if the harness stopped it; ``logged_end`` the end status in its log.
+    ``stopped`` is the verdict if the harness stopped it; ``logged_end`` the end status in its log;
+    ``reached_budget`` whether its log says that its own budget stopped it.
     """
+    timed_out = stopped is not None and stopped.status == "error"
+    if reached_budget and was_told(ended, logged_end) and not timed_out:
+        # It has trained all that it may; started again, it would train nothing.
+        after = ended.reason if stopped is None else stopped.reason
+        return RunVerdict("completed", f"{REACHED}; then {after or 'told to end'}")
     if ended.how == "not_started":
         return RunVerdict("error", f"could not be started: {ended.reason}")
     if ended.how == "lost":
@@ -213,6 +226,11 @@ def judge(ended: Ended, stopped: RunVerdict | None, logged_end: str | None) -> R
         # A program that is told to end may exit with 0; it is not done.
         return RunVerdict("cancelled", ended.reason or "told to end")
     return RunVerdict("error", exit_text(ended.returncode))
+
+
+def was_told(ended: Ended, logged_end: str | None) -> bool:
+    """Say whether a program that exited had been told to end."""
+    return ended.how == "exited" and (ended.asked or logged_end in ("preempted", "terminated"))
 
 
 def exit_text(returncode: int | None) -> str:
