@@ -6,17 +6,22 @@ import json
 import os
 import signal
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from object_store_stand_in import ObjectStoreStandIn, object_store
 from outlay.clock import SYSTEM
+from outlay.decoding import decode
 from outlay.proc.identity import marked
 from outlay.sweep.engines.base import Ended, Task
 from outlay.sweep.engines.ray.ray_engine import RayEngine
 from outlay.sweep.engines.ray.ray_options import RayOptions
-from outlay.sweep.engines.remote.job_spec import read_times, spec_path
+from outlay.sweep.engines.remote.job_spec import JobEvent, read_times, spec_path
+from outlay.sweep.run.sweep_guard import logged_cost
+from outlay.sweep.state.manifest import read_manifest
 from ray_cluster import RayCluster
 from toy_sweep import OUTCOME, toy_outcome
 from waiting import PATIENCE_S, until
@@ -201,6 +206,72 @@ def test_jobs_that_a_new_head_does_not_know_are_lost_and_charged_to_their_last_s
     assert (outcome.how, outcome.reason) == ("lost", LOST)
     assert outcome.elapsed_ns == read_times(one.directory, one.ticket).ran_ns() > 0
     assert marked(one.ticket) == []
+
+
+# -- without a shared directory -----------------------------------------------------------------
+
+
+@pytest.fixture
+def store(ray: RayCluster, tmp_path: Path) -> Iterator[ObjectStoreStandIn]:
+    """An object store, and nodes that share no directory of runs, neither with others nor here."""
+    homes = ray.directory / ".local" / "share" / "outlay"
+    for directory in (homes, tmp_path / "sweep"):
+        directory.mkdir(parents=True, exist_ok=True)
+    with ray.hiding(homes, tmp_path / "sweep"), object_store(ray.gateway) as store:
+        yield store
+
+
+def assert_all_came_home(ray: RayCluster, run: Path) -> None:
+    """Check the files of a run against those of the node that wrote them."""
+    first = decode((run / "ray_times.jsonl").read_bytes().splitlines()[0], JobEvent)
+    there = ray.path_on(first.node, first.apart)
+    files = [*there.glob("ledger/*.jsonl"), *there.glob("*.jsonl"), *there.glob("sweep*")]
+    assert [path.relative_to(there) for path in files if path.read_bytes()]
+    for path in files:
+        assert (run / path.relative_to(there)).read_bytes() == path.read_bytes()
+    charged = logged_cost(there)
+    assert charged is None or logged_cost(run) == charged
+
+
+def test_the_toy_sweep_has_the_same_outcome_without_a_shared_directory(
+    ray: RayCluster, store: ObjectStoreStandIn, tmp_path: Path
+) -> None:
+    """Each training fills a node, so that there are two; the harness dies meanwhile."""
+    block = {
+        "engine": "ray", "ray": {"address": ray.url, "num_cpus": 2},
+        "ship": {"to": store.url, "every": "1s"},
+    }  # fmt: skip
+    assert toy_outcome(tmp_path, block, {}, ray.explain, pause_s=4) == OUTCOME
+    nodes = set()
+    for run in OUTCOME[1]:
+        if (times := tmp_path / "sweep" / run / "ray_times.jsonl").exists():
+            assert_all_came_home(ray, times.parent)
+            nodes |= {decode(times.read_bytes().splitlines()[0], JobEvent).node}
+    assert len(nodes) > 1
+    state = read_manifest(tmp_path / "sweep").state("001_trains_00")
+    cost = logged_cost(tmp_path / "sweep" / "001_trains_00")
+    assert cost is not None
+    assert state.logged_micros == cost.micros > 0
+
+
+def test_what_a_killed_node_side_process_recorded_comes_home_over_a_cut_connection(
+    ray: RayCluster, store: ObjectStoreStandIn, tmp_path: Path
+) -> None:
+    engine = RayEngine(tmp_path / "sweep")
+    one = job(engine, ray, tmp_path / "sweep", f"setsid sleep 600 & {UP}")
+    ship = {"OUTLAY_SHIP_TO": store.url, "OUTLAY_SHIP_EVERY": "1s"}
+    env = {name: value for name, value in one.env.items() if name != "HF_TOKEN"}
+    one = replace(one, env={**env, **ship})
+    engine.submit(one)
+    until_alive(engine, one)
+    store.to_cut = 3
+    os.kill(node_process(one), signal.SIGKILL)
+    until(lambda: not marked(one.ticket), "a process is left")
+    outcome = ended(engine, one)
+    engine.close()
+    assert outcome.how in ("preempted", "lost")
+    assert_all_came_home(ray, one.directory)
+    assert outcome.elapsed_ns == read_times(one.directory, one.ticket).ran_ns() > 0
 
 
 # -- the submitting side ------------------------------------------------------------------------

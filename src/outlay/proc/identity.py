@@ -296,6 +296,26 @@ def end_marked(prefix: str, clock: Clock = SYSTEM) -> list[Process]:
     return end_all(lambda: marked(prefix), clock) if prefix else []
 
 
+@contextlib.contextmanager
+def ending_leftovers(prefix: str) -> Iterator[None]:
+    """Have all processes with a mark ended when this process dies, however it does."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.setsid()
+        if os.fork() == 0:  # Not a descendant, so that it is not ended like one.
+            os.dup2(reading, 0)
+            os.closerange(3, os.sysconf("SC_OPEN_MAX"))  # Also other pipes, whose ends are awaited.
+            if not os.read(0, 1):  # The other end was closed by the end of its process.
+                end_marked(prefix)
+        os._exit(0)
+    os.waitpid(child, 0)
+    os.close(reading)
+    yield
+    os.write(writing, b".")
+    os.close(writing)
+
+
 def signal_group(group: int, number: int) -> bool:
     """Signal a process group; False if it is empty."""
     assert group > 1, "0 is our own group, and 1 means all processes"

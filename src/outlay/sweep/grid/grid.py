@@ -31,6 +31,7 @@ from outlay.sweep.grid.parsing import (
     parse,
     read_alias,
     read_budget,
+    read_ship,
     read_target,
 )
 from outlay.units import Duration, Money
@@ -39,7 +40,7 @@ from outlay.units.money import GPU_HOURS
 SHARED_KEYS: Final = (
     "entrypoint", "engine", "arguments", "overrides", "env", "metadata", "budget", "nnodes",
     "node_rank", "rendezvous", "seeds", "exclude", "price", "gpu", "gpus", "timeout", "retries",
-    "launcher",
+    "launcher", "ship",
 )  # fmt: skip
 ROOT_KEYS: Final = (*SHARED_KEYS, "name", "output_dir", "work_dir", "ceiling", "aliases", "grid")
 ENTRY_KEYS: Final = (*SHARED_KEYS, "name", "params")
@@ -66,6 +67,7 @@ class GridEntry:
         retries: How often a failed run is started again.
         launcher: ``torchrun`` or ``none``; "" to choose by engine and number of processes.
         engine_options: By the engine's name.
+        ship: The variables by which its runs ship themselves; empty if they do not.
     """
 
     name: str = ""
@@ -92,6 +94,7 @@ class GridEntry:
     retries: int = 0
     launcher: str = ""
     engine_options: Mapping[str, EngineOptions] = field(default_factory=dict)
+    ship: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def options(self) -> EngineOptions | None:
@@ -231,6 +234,7 @@ def _read_settings(block: Block, shared: GridEntry, blocks: tuple[str, ...]) -> 
         retries=block.read("retries", readers.count_from_zero, shared.retries),
         launcher=block.read("launcher", readers.launcher, shared.launcher),
         engine_options=readers.engine_options(block, blocks, shared.engine_options),
+        ship=read_ship(block, shared.ship),
     )
 
 

@@ -31,11 +31,13 @@ from outlay.proc.identity import (
     catches,
     descendants,
     end_all,
+    is_outliving,
     send,
     set_subreaper,
     signal_group,
 )
 from outlay.record.supervision import Supervision
+from outlay.store.home import outliving_dir
 from outlay.sweep.engines.ports import RANGE
 from outlay.sweep.engines.remote.job_spec import (
     HIDDEN_WORD,
@@ -81,6 +83,7 @@ class JobAllocation:
         restart: How often the scheduler had started it before.
         rank: The number of this node within the job; the first, 0, records the times.
         address: The address of the first node.
+        apart: This node's own directory for the run, if it does not share the run's; else "".
     """
 
     job: str
@@ -90,6 +93,7 @@ class JobAllocation:
     nodes: int = 1
     node: str = ""
     address: str = "127.0.0.1"
+    apart: str = ""
 
     def variables(self) -> dict[str, str]:
         """Return the variables for node rank and rendezvous, with and without torchrun."""
@@ -168,7 +172,7 @@ class JobRun:
         code = self._watch(child, before_ns)
         if code == -signal.SIGTERM and not self.overdue:
             self._wait_for_signal()
-        end_all(descendants, self.clock)
+        end_all(_leftovers, self.clock)
         return self._conclude(code)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
@@ -203,8 +207,15 @@ class JobRun:
             event = JobEvent(
                 ticket=self.spec.ticket, what=what, t_ns=t_ns, job=here.job,
                 restart=here.restart if restart is None else restart, node=here.node,
+                apart=here.apart,
             )  # fmt: skip
             append_event(Path(self.spec.directory), event)
+
+    def _record_sign(self, t_ns: int) -> None:
+        if self.allocation.apart:
+            self._record("alive", t_ns)
+        else:
+            record_sign_of_life(Path(self.spec.directory), self.spec.ticket, t_ns)
 
     def _end(self, code: int | None, reason: str = "") -> int:
         record = ExitRecord(
@@ -306,8 +317,8 @@ class JobRun:
         while (code := child.poll()) is None:
             now_ns = self.clock.monotonic_ns()
             if now_ns - sign_ns >= SIGN_INTERVAL_NS and self.allocation.rank == 0:
-                sign_ns, t_ns = now_ns, self.clock.wall_ns()
-                record_sign_of_life(Path(self.spec.directory), self.spec.ticket, t_ns)
+                sign_ns = now_ns
+                self._record_sign(self.clock.wall_ns())
             if now_ns - checked_ns >= CHECK_INTERVAL_NS:
                 checked_ns = now_ns
                 self._handles_notice = self._handles_notice or bool(_notice_handlers())
@@ -378,7 +389,13 @@ class JobRun:
 
     def _kill(self, child: subprocess.Popen[bytes]) -> None:
         signal_group(child.pid, signal.SIGKILL)
-        end_all(descendants, self.clock)
+        end_all(_leftovers, self.clock)
+
+
+def _leftovers() -> list[Process]:
+    """Return what the program started, without outlay's own that ship it and end by themselves."""
+    spared = [str(outliving_dir("uploaders"))]
+    return [process for process in descendants() if not is_outliving(spared, process.pid)]
 
 
 def _notice_handlers() -> list[Process]:

@@ -41,6 +41,7 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
         gpus: Over all nodes.
         title: Its job name in the queue; an array has one name until its tasks run.
         python: The submitting machine's Python, which the node replaces by its own; "" for none.
+        again: Whether the run has begun before, and so has a directory somewhere.
     """
 
     ticket: str
@@ -59,6 +60,7 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     kill_ns: int | None = None
     title: str = ""
     python: str = ""
+    again: bool = False
 
 
 def _file_of(directory: Path, ticket: str, name: str = "") -> Path:
@@ -109,7 +111,7 @@ def command_with_secrets(spec: JobSpec, environ: Mapping[str, str]) -> list[str]
 
 TIMES: Final = "times.jsonl"
 SILENT_NS: Final = 60 * 10**9
-EventKind = Literal["started", "ended", "requeued", "lost"]
+EventKind = Literal["started", "ended", "requeued", "lost", "alive"]
 
 
 class JobEvent(msgspec.Struct, frozen=True, kw_only=True):
@@ -119,6 +121,8 @@ class JobEvent(msgspec.Struct, frozen=True, kw_only=True):
         what: ``lost`` is the last sign of life of a start without an end; the next start adds it.
         restart: How often the scheduler had started the job before.
         t_ns: UTC nanoseconds by the node's clock.
+        apart: The node's own directory, if it does not share the run's. The file then comes in
+            parts, and lines with ``alive`` stand for its mtime.
     """
 
     ticket: str
@@ -127,6 +131,7 @@ class JobEvent(msgspec.Struct, frozen=True, kw_only=True):
     t_ns: Int64
     job: str = ""
     node: str = ""
+    apart: str = ""
 
 
 _decoder = Decoder[JobEvent](JobEvent)
@@ -162,11 +167,12 @@ def read_times(directory: Path, ticket: str) -> JobTimes:
         events, sign_ns = _decoder.decode_lines(read_file(path)), path.stat().st_mtime_ns
     except (OSError, BadDocument):
         return JobTimes(events=(), sign_ns=0)
-    is_last = bool(events) and events[-1].ticket == ticket
-    return JobTimes(
-        events=[event for event in events if event.ticket == ticket],
-        sign_ns=sign_ns if is_last else 0,
-    )
+    mine = [event for event in events if event.ticket == ticket]
+    if not mine or events[-1].ticket != ticket:
+        sign_ns = 0
+    elif mine[-1].apart:
+        sign_ns = mine[-1].t_ns
+    return JobTimes(events=[one for one in mine if one.what != "alive"], sign_ns=sign_ns)
 
 
 def ran_so_far_ns(directory: Path, ticket: str, now_ns: int) -> int:
@@ -231,4 +237,4 @@ def read_mark(directory: Path, ticket: str) -> Mark:
         found = mark_path(directory, ticket).read_bytes()
     except OSError:
         return ""
-    return "killed" if found == b"killed" else "cancelled"
+    return "killed" if found == b"killed" else "cancelled" if found == b"cancelled" else ""
