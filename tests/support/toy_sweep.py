@@ -45,10 +45,11 @@ def toy_outcome(
     explain: Callable[[], str],
     *,
     pause_s: float = 0.3,
+    kill_after_s: float = 0,
 ) -> tuple[int, dict[str, tuple[str, int | None]]]:
     """Run the sweep below a directory with the engine's block of the grid.
 
-    ``pause_s`` is how long a step takes until the harness is killed, or a cluster shows it late.
+    A step takes ``pause_s``; the harness goes on for ``kill_after_s`` once both runs train.
     """
     root = directory / "sweep"
     training = {"entrypoint": [*_TRAINING, "{x}", str(pause_s)], "budget": _BUDGET}
@@ -71,6 +72,7 @@ def toy_outcome(
         try:
             for run in ("001_trains_00", "002_trains_01"):
                 until(partial(_tokens, root / run), explain)
+            SYSTEM.sleep(kill_after_s)
         finally:
             harness.send_signal(signal.SIGKILL)
     resumed = outlay("sweep", "resume", root, "--yes", "--json")

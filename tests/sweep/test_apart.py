@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
 import sys
@@ -15,8 +14,6 @@ import pytest
 from network import require_hosts
 from object_store_stand_in import ObjectStoreStandIn, object_store
 from outlay.clock import SYSTEM
-from outlay.errors import NotARun
-from outlay.proc.identity import marked
 from outlay.runs.reading import read_figures
 from outlay.sweep.engines.base import Ended, Task
 from outlay.sweep.engines.ray.ray_engine import RayEngine
@@ -131,30 +128,6 @@ def test_the_figures_at_home_are_those_of_the_node(
     assert msgspec.structs.replace(on_node, dir=figures.dir) == figures
     assert files_of(one.directory) == files_of(own_directory(ray))
     assert engine.poll(one.ticket) is None
-
-
-def test_what_a_killed_job_recorded_comes_home(
-    ray: RayStandIn, engine: RayEngine, root: Path, store: ObjectStoreStandIn
-) -> None:
-    one = job(engine, ray, root, store.url, *TRAINING, "1.5", **BUDGET)
-    engine.submit(one)
-    until((lambda: has_lived(engine, one)), lambda: f"{engine.standing(one.ticket)}")
-    store.to_cut = 2
-    ray.jobs[one.ticket.replace("/", "-")].kill()
-    until(lambda: not marked(one.ticket), "a process is left")
-    outcome = ended(engine, one)
-    assert (outcome.how, outcome.returncode) == ("lost", None)
-    assert files_of(one.directory) == files_of(own_directory(ray))
-    assert outcome.elapsed_ns == read_times(own_directory(ray), one.ticket).ran_ns() > 0
-
-
-def has_lived(engine: RayEngine, one: Task) -> bool:
-    """Say whether a job has trained, and has given a sign of life since its start."""
-    engine._poller.fetch(one.ticket)
-    with contextlib.suppress(NotARun):
-        tokens = read_figures(one.directory, SYSTEM.wall_ns()).tokens
-        return bool(tokens) and read_times(one.directory, one.ticket).ran_ns() > 0
-    return False
 
 
 def test_an_end_is_not_concluded_while_storage_is_away(

@@ -146,14 +146,18 @@ def below(table: Mapping[int, Process], roots: Iterable[int]) -> set[int]:
     return found
 
 
-def descendants() -> list[Process]:
-    """Return the live descendants of this process, adopted ones included."""
+def descendants(spared: Iterable[str] = ()) -> list[Process]:
+    """Return the live descendants of this process, adopted ones included.
+
+    Without those that are registered in the directories ``spared`` as outliving.
+    """
     children = own_children()
     if not children:
         return []  # The usual case, without a scan of all processes.
     table = all_processes()
     found = below(table, children)
-    return [table[pid] for pid in found if pid in table and not table[pid].is_dead]
+    alive = [table[pid] for pid in found if pid in table and not table[pid].is_dead]
+    return [each for each in alive if not (spared and is_outliving(spared, each.pid))]
 
 
 # Processes of outlay that outlive the command in which they were started: each is registered by an

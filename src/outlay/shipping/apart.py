@@ -18,12 +18,14 @@ import msgspec
 from outlay.decoding import decode
 from outlay.errors import OutlayError
 from outlay.files import make_private
-from outlay.shipping.shipper import ShippingProcess, ShippingTask
+from outlay.shipping.shipper import LINGER_S, ShippingProcess, ShippingTask
 from outlay.shipping.storage import described, open_storage, without_login
 from outlay.store.home import outlay_home
 
 ALSO: Final = ["*.csv"]
 """The artefacts that a sweep's report reads; a run that records has them in its log."""
+LATE_NS: Final = round((LINGER_S + 15) * 1e9)
+"""How long after its job the last files of a run may come."""
 
 
 class NoSharedDirectory(OutlayError):

@@ -17,11 +17,11 @@ from zlib import crc32
 
 from msgspec.structs import replace
 
-from outlay.decoding import BadDocument, decode
+from outlay.decoding import BadDocument, decode, read_document
 from outlay.errors import OutlayError
 from outlay.proc.identity import ending_leftovers
 from outlay.sweep.engines.remote.job_run import JobAllocation, JobRun
-from outlay.sweep.engines.remote.job_spec import HIDDEN_WORD, JobSpec, read_spec, times_path
+from outlay.sweep.engines.remote.job_spec import HIDDEN_WORD, JobSpec, times_path
 
 if TYPE_CHECKING:
     from outlay.shipping.apart import OwnDirectory
@@ -58,7 +58,7 @@ def _find_spec(path: Path, shipping: list[str]) -> tuple[JobSpec, OwnDirectory |
     try:
         os.listdir(path.parent)  # NFS may remember that there was no such file.  # noqa: PTH208
         if os.access(path.parent, os.W_OK):
-            return read_spec(path), None
+            return read_document(path, JobSpec), None
     except (OSError, BadDocument):
         pass
     from outlay.shipping.apart import NoSharedDirectory, OwnDirectory

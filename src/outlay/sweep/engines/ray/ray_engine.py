@@ -23,7 +23,7 @@ from outlay.clock import SYSTEM, Clock
 from outlay.decoding import BadDocument, read_document
 from outlay.errors import OutlayError
 from outlay.files import make_private, write_whole
-from outlay.shipping.apart import DirectoryGone, StorageNotWritten, send
+from outlay.shipping.apart import LATE_NS, DirectoryGone, StorageNotWritten, send
 from outlay.shipping.shipper import ShippingTask
 from outlay.shipping.storage import StorageFailed, fetch_run
 from outlay.sweep.engines.base import Ended, Task, TaskStanding
@@ -247,12 +247,12 @@ class RayEngine(RemoteEngine):
                     self._save(msgspec.structs.replace(job, node=info.driver_node_id))
         return found
 
-    def _fetch(self, ticket: str) -> bool | None:
-        """Fetch what a job's node shipped; return whether that is all, None without an answer."""
+    def _fetch(self, ticket: str) -> int | None:
+        """Fetch what a job's node shipped; return how long more may take, None if unknown."""
         job = self._jobs[ticket]
         events = read_times(self._root / job.run, ticket).events
         if job.shipping is None or (events and not events[0].apart):
-            return True
+            return 0
         try:
             found = fetch_run(job.shipping.to, job.shipping.name, self._root / job.run)
         except (StorageFailed, OSError) as error:
@@ -260,7 +260,7 @@ class RayEngine(RemoteEngine):
             return None
         self._troubles.pop(ticket, None)
         events = read_times(self._root / job.run, ticket).events
-        return found is not None and found.is_complete and bool(events)
+        return 0 if found is not None and found.is_complete and events else LATE_NS
 
     def _cancelled(self, ticket: str, status: RemoteStatus) -> RemoteStatus:
         """Return the status of a job that is over because it was cancelled while it waited.

@@ -31,7 +31,6 @@ from outlay.proc.identity import (
     catches,
     descendants,
     end_all,
-    is_outliving,
     send,
     set_subreaper,
     signal_group,
@@ -50,7 +49,6 @@ from outlay.sweep.engines.remote.job_spec import (
     node_log,
     read_mark,
     read_times,
-    record_sign_of_life,
 )
 from outlay.sweep.run.attempt_log import (
     begin_log,
@@ -211,12 +209,6 @@ class JobRun:
             )  # fmt: skip
             append_event(Path(self.spec.directory), event)
 
-    def _record_sign(self, t_ns: int) -> None:
-        if self.allocation.apart:
-            self._record("alive", t_ns)
-        else:
-            record_sign_of_life(Path(self.spec.directory), self.spec.ticket, t_ns)
-
     def _end(self, code: int | None, reason: str = "") -> int:
         record = ExitRecord(
             ticket=self.spec.ticket, returncode=1 if code is None else code,
@@ -316,9 +308,9 @@ class JobRun:
         pause = self._pause_for(child)
         while (code := child.poll()) is None:
             now_ns = self.clock.monotonic_ns()
-            if now_ns - sign_ns >= SIGN_INTERVAL_NS and self.allocation.rank == 0:
+            if now_ns - sign_ns >= SIGN_INTERVAL_NS:
                 sign_ns = now_ns
-                self._record_sign(self.clock.wall_ns())
+                self._record("alive", self.clock.wall_ns())
             if now_ns - checked_ns >= CHECK_INTERVAL_NS:
                 checked_ns = now_ns
                 self._handles_notice = self._handles_notice or bool(_notice_handlers())
@@ -394,8 +386,7 @@ class JobRun:
 
 def _leftovers() -> list[Process]:
     """Return what the program started, without outlay's own that ship it and end by themselves."""
-    spared = [str(outliving_dir("uploaders"))]
-    return [process for process in descendants() if not is_outliving(spared, process.pid)]
+    return descendants(spared=[str(outliving_dir("uploaders"))])
 
 
 def _notice_handlers() -> list[Process]:

@@ -88,12 +88,7 @@ def write_spec_list(path: Path, specs: Sequence[Path]) -> None:
 
 def read_spec_list(path: Path, index: int) -> JobSpec:
     """Return the spec of the job with an array index from a spec list."""
-    return read_spec(Path(read_document(path, list[str])[index]))
-
-
-def read_spec(path: Path) -> JobSpec:
-    """Return a spec."""
-    return read_document(path, JobSpec)
+    return read_document(Path(read_document(path, list[str])[index]), JobSpec)
 
 
 def command_with_secrets(spec: JobSpec, environ: Mapping[str, str]) -> list[str]:
@@ -119,10 +114,10 @@ class JobEvent(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         what: ``lost`` is the last sign of life of a start without an end; the next start adds it.
+            ``alive`` is a sign of life, for which the file's mtime usually stands.
         restart: How often the scheduler had started the job before.
         t_ns: UTC nanoseconds by the node's clock.
-        apart: The node's own directory, if it does not share the run's. The file then comes in
-            parts, and lines with ``alive`` stand for its mtime.
+        apart: The node's own directory, if it does not share the run's.
     """
 
     ticket: str
@@ -139,25 +134,20 @@ _decoder = Decoder[JobEvent](JobEvent)
 
 def append_event(directory: Path, event: JobEvent) -> None:
     """Append an event in one write; if the disk refuses, it is lost and the run continues."""
+    path = times_path(directory, event.ticket)
     with contextlib.suppress(OSError):
-        path = times_path(directory, event.ticket)
-        descriptor = open_own(path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
-        try:
-            os.write(descriptor, seal_of(descriptor) + msgspec.json.encode(event) + b"\n")
-        finally:
-            os.close(descriptor)
-    record_sign_of_life(directory, event.ticket, event.t_ns)
+        if event.what != "alive" or event.apart:
+            descriptor = open_own(path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
+            try:
+                os.write(descriptor, seal_of(descriptor) + msgspec.json.encode(event) + b"\n")
+            finally:
+                os.close(descriptor)
+        os.utime(path, ns=(event.t_ns, event.t_ns))
 
 
 def times_path(directory: Path, ticket: str) -> Path:
     """Return the file with the times of a run's jobs."""
     return _file_of(directory, ticket, TIMES)
-
-
-def record_sign_of_life(directory: Path, ticket: str, t_ns: int) -> None:
-    """Set the mtime of the file."""
-    with contextlib.suppress(OSError):
-        os.utime(times_path(directory, ticket), ns=(t_ns, t_ns))
 
 
 def read_times(directory: Path, ticket: str) -> JobTimes:

@@ -26,8 +26,6 @@ QUIET_NS: Final = 4 * 10**9
 """From this interval on, a poll also reads the files of running jobs."""
 LATE_RECORD_NS: Final = 15 * 10**9
 """How late a job's exit record may appear after the scheduler reports the job over."""
-LATE_FILES_NS: Final = 315 * 10**9
-"""The same where its node ships its files: it goes on for five minutes after the job."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,14 +93,14 @@ class Poller:
         query: Returns the status of attempts, by ticket; None if the scheduler does not answer.
         silent_ns: How long a job without an exit record must have given no sign of life, for a
             scheduler that may report jobs over that still run.
-        fetch: Brings a job's files here, if its node ships them; returns whether all are here, and
-            None if that cannot be known.
+        fetch: Brings a job's files here, if its node ships them; returns how long the rest may take
+            (0 if all are here), and None if that cannot be known.
     """
 
     _clock: Clock
     query: Callable[[Collection[str]], RemoteStatuses | None]
     silent_ns: int = 0
-    fetch: Callable[[str], bool | None] = lambda _: True
+    fetch: Callable[[str], int | None] = lambda _: 0
     submitted: dict[str, Submitted] = field(default_factory=dict)
     ended: dict[str, Ended] = field(default_factory=dict)
     _next_ns: int = 0
@@ -162,7 +160,7 @@ class Poller:
 
     def _check_end(self, ticket: str, job: Submitted) -> Ended | None:
         """Return how an attempt ended; None while it runs, or its exit record may be late."""
-        if (is_here := self.fetch(ticket)) is None:
+        if (late_ns := self.fetch(ticket)) is None:
             return None
         found = [read_exit(job.directory, ticket, node=node) for node in range(job.nodes)]
         exits = [record for record in found if record is not None]
@@ -178,8 +176,7 @@ class Poller:
         silent_ns = now_ns - job.sign_ns[1]
         if not exits and times.running_since_ns is not None and silent_ns < self.silent_ns:
             return None
-        has_run = bool(exits or times.events) or ended.how in ("lost", "preempted")
-        if not is_here and has_run and silent_ns < LATE_FILES_NS:
+        if silent_ns < late_ns and (exits or times.events or ended.how in ("lost", "preempted")):
             job.over_ns = None  # Nobody waits that long for a status.
             return None
         if job.cancels and ended.how == "lost":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import ClassVar, Final
 
@@ -13,7 +14,7 @@ from outlay.sweep.engines.remote.poller import Poller
 NOT_QUEUED: Final = TaskStanding(text="not in the queue yet", queued=True)
 
 
-class RemoteEngine:
+class RemoteEngine(ABC):
     """The base of engines that submit runs as jobs, which outlive this process."""
 
     remote: ClassVar[bool] = True
@@ -28,13 +29,13 @@ class RemoteEngine:
         """Return a new unique ticket."""
         return f"{self.name}/{name}/{secrets.token_hex(6)}"
 
+    @abstractmethod
     def is_unsubmitted(self, ticket: str) -> bool:
         """Say whether the scheduler has not accepted a task yet."""
-        raise NotImplementedError
 
+    @abstractmethod
     def submit_pending(self) -> None:
         """Submit what the scheduler has not accepted yet, if it is time to."""
-        raise NotImplementedError
 
     def wait(self, timeout_s: float) -> None:
         """Submit and poll; return when a job may have ended, or after the timeout."""
@@ -51,5 +52,5 @@ class RemoteEngine:
         """Return the scheduler's status of a job; while it does not answer, the job's own."""
         return NOT_QUEUED if self.is_unsubmitted(ticket) else self._poller.standing(ticket)
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027
         """Do nothing: jobs continue."""
