@@ -506,8 +506,7 @@ def _open_inbox(task: ShippingTask) -> bool:
     while trouble and SYSTEM.monotonic_ns() < until_ns:
         if trouble := _receive(task, received):
             SYSTEM.sleep(_FIRST_RETRY_S)
-    sys.stdout.write(f"{trouble}\n")
-    sys.stdout.flush()
+    os.write(sys.stdout.fileno(), f"{trouble}\n".encode())
     if not trouble:
         threading.Thread(target=_keep_receiving, args=(task, received), daemon=True).start()
     return not trouble

@@ -13,7 +13,7 @@ import msgspec
 
 from outlay.decoding import BadDocument, Decoder
 from outlay.sweep.engines.base import How
-from outlay.sweep.engines.ray.node import REFUSAL, REFUSED
+from outlay.sweep.engines.ray.node import REFUSAL
 from outlay.sweep.engines.remote.poller import RemoteStatus
 
 _TIMEOUT_S: Final = 20.0
@@ -141,7 +141,7 @@ def remote_status(submission: str, info: JobInfo) -> RemoteStatus:
     is_over = info.status in ("STOPPED", "SUCCEEDED", "FAILED")
     known = _BY_ERROR.get(info.error_type or "")
     how, reason = known or ("lost", f"Ray reports {info.status}, and it recorded no end")
-    if info.driver_exit_code == REFUSED and REFUSAL in (info.message or ""):
+    if REFUSAL in (info.message or ""):
         how, reason = "not_started", str(info.message).rpartition(REFUSAL)[2].splitlines()[0]
     elif info.status == "STOPPED":
         how, reason = "exited", "stopped in Ray"

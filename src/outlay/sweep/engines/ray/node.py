@@ -26,9 +26,8 @@ from outlay.sweep.engines.remote.job_spec import HIDDEN_WORD, JobSpec, times_pat
 if TYPE_CHECKING:
     from outlay.shipping.apart import OwnDirectory
 
-REFUSED: Final = 78
-"""The exit code of a job that started nothing; the last line of its output says why."""
 REFUSAL: Final = "outlay: refused: "
+"""How the last line of output begins of a job that started nothing; the reason follows."""
 
 
 def main() -> None:
@@ -36,8 +35,7 @@ def main() -> None:
     try:
         spec, own = _find_spec(Path(sys.argv[1]), sys.argv[2:])
     except (OutlayError, OSError) as error:
-        sys.stderr.write(f"{REFUSAL}{error}\n")
-        sys.exit(REFUSED)
+        sys.exit(f"{REFUSAL}{error}")
     here = JobAllocation(
         job=spec.title, number=crc32(spec.title.encode()), node=gethostname(),
         apart="" if own is None else str(own.path),

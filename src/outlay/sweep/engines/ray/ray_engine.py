@@ -191,10 +191,11 @@ class RayEngine(RemoteEngine):
         spec, secret = without_secrets(task, whole, os.environ)
         secret |= {name: task.env[name] for name in spec.sealed if name in task.env}
         cwd = "" if "working_dir" in options.runtime_env else spec.cwd
-        again = times_path(task.directory, task.ticket).exists()
+        ships = {name: value for name, value in task.env.items() if name.startswith("OUTLAY_SHIP_")}
         return msgspec.structs.replace(
-            spec, dropped=[], cwd=cwd, python=sys.executable, again=again
-        ), secret
+            spec, env=spec.env | ships, dropped=[], cwd=cwd, python=sys.executable,
+            again=times_path(task.directory, task.ticket).exists(),
+        ), secret  # fmt: skip
 
     def _node_of(self, task: Task) -> str:
         """Return the node that has the run's directory; "" if that is here, or there is none.
