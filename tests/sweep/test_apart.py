@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +15,8 @@ import pytest
 
 from network import require_hosts
 from object_store_stand_in import ObjectStoreStandIn, object_store
-from outlay.clock import SYSTEM
+from outlay.clock import SYSTEM, ManualClock
+from outlay.proc.exit_record import exit_path
 from outlay.runs.reading import read_figures
 from outlay.sweep.engines.base import Ended, Task
 from outlay.sweep.engines.ray.ray_engine import RayEngine
@@ -130,22 +133,65 @@ def test_the_figures_at_home_are_those_of_the_node(
     assert engine.poll(one.ticket) is None
 
 
+@pytest.fixture
+def later(root: Path, clock: ManualClock) -> Iterator[RayEngine]:
+    """An engine for which time passes as fast as it waits."""
+    engine = RayEngine(root, clock)
+    yield engine
+    engine.close()
+
+
 def test_an_end_is_not_concluded_while_storage_is_away(
-    ray: RayStandIn, engine: RayEngine, root: Path, store: ObjectStoreStandIn
+    ray: RayStandIn, later: RayEngine, root: Path, store: ObjectStoreStandIn
 ) -> None:
-    one = job(engine, ray, root, store.url, *shell("echo up; sleep 2; exit 5"))
-    engine.submit(one)
-    until_said(engine, one, "up")
+    one = job(later, ray, root, store.url, *shell("echo up; sleep 2; exit 5"))
+    later.submit(one)
+    until_said(later, one, "up")
     store.is_down = True
     process = ray.jobs[one.ticket.replace("/", "-")]
     until(lambda: process.poll() is not None, "it does not end")
-    for _ in range(5):
-        engine.wait(0.5)
-    assert engine.poll(one.ticket) is None
-    assert "cannot be read" in engine.standing(one.ticket).text
+    for _ in range(30):
+        later.wait(60)
+        assert later.poll(one.ticket) is None
+    assert "cannot be read" in later.standing(one.ticket).text
     store.is_down = False
-    outcome = ended(engine, one)
+    until(lambda: exit_path(own_directory(ray)).exists(), "it recorded no end")
+    until(lambda: later._poller.fetch(one.ticket) == 0, "not all of it is shipped")
+    outcome = ended(later, one)
     assert (outcome.how, outcome.returncode) == ("exited", 5)
+
+
+def test_a_node_that_is_gone_is_settled_by_what_it_shipped(
+    ray: RayStandIn, later: RayEngine, root: Path, store: ObjectStoreStandIn
+) -> None:
+    one = job(later, ray, root, store.url, *shell(UP))
+    later.submit(one)
+    until(lambda: later._poller.fetch(one.ticket) and ran_ns(one), "no sign of life")
+    for pid in processes_of(ray):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    until(lambda: not processes_of(ray), "a process is left")
+    before_ns = later._clock.monotonic_ns()
+    outcome = ended(later, one)
+    waited_s = (later._clock.monotonic_ns() - before_ns) // 10**9
+    assert outcome.how in ("lost", "preempted")
+    assert outcome.elapsed_ns == ran_ns(one) > 0
+    assert waited_s >= 300
+
+
+def ran_ns(one: Task) -> int:
+    return read_times(one.directory, one.ticket).ran_ns()
+
+
+def processes_of(ray: RayStandIn) -> list[int]:
+    """Return the live processes of the node, those that outlive a job included."""
+    home = f"OUTLAY_HOME={ray.environ['OUTLAY_HOME']}".encode()
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if home in (entry / "environ").read_bytes().split(b"\0"):
+                found.append(int(entry.name))
+    return found
 
 
 # -- refusals -------------------------------------------------------------------------------------
