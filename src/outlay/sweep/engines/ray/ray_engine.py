@@ -97,10 +97,10 @@ class RayEngine(RemoteEngine):
 
     def __init__(self, root: Path, clock: Clock = SYSTEM) -> None:
         poller = Poller(clock, self._query, silent_ns=SILENT_NS, fetch=self._fetch)
-        super().__init__(root, clock, poller)
+        self._unconfirmed: dict[str, Task] = {}
+        super().__init__(root, clock, poller, self._unconfirmed)
         self._apis: dict[str, JobsApi] = {}
         self._jobs = _read_jobs(root)
-        self._unconfirmed: dict[str, Task] = {}
         self._unmarked: dict[str, bool] = {}  # To be cancelled, and whether by force.
         self._retry_ns = 0
         self._troubles: dict[str, str] = {}
@@ -216,18 +216,10 @@ class RayEngine(RemoteEngine):
             self._apis[job.address] = JobsApi(job.address)
         return self._apis[job.address]
 
-    def is_unsubmitted(self, ticket: str) -> bool:
-        """Say whether the cluster has not accepted a task yet."""
-        return ticket in self._unconfirmed
-
     def standing(self, ticket: str) -> TaskStanding:
         """Return Ray's status of a job, and what is in the way of a better one."""
         found, trouble = super().standing(ticket), self._troubles.get(ticket)
         return replace(found, text=f"{found.text}: {trouble}") if trouble else found
-
-    def all_submitted(self) -> bool:
-        """Say whether the cluster has accepted everything."""
-        return not self._unconfirmed
 
     # -- polling ----------------------------------------------------------------------------
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar, Final
 
@@ -20,18 +21,21 @@ class RemoteEngine(ABC):
     remote: ClassVar[bool] = True
     name: ClassVar[str]
 
-    def __init__(self, root: Path, clock: Clock, poller: Poller) -> None:
+    def __init__(
+        self, root: Path, clock: Clock, poller: Poller, pending: Mapping[str, object]
+    ) -> None:
         self._root = root
         self._clock = clock
         self._poller = poller
+        self._pending = pending  # By ticket, what the scheduler has not accepted yet.
 
     def new_ticket(self, name: str) -> str:
         """Return a new unique ticket."""
         return f"{self.name}/{name}/{secrets.token_hex(6)}"
 
-    @abstractmethod
-    def is_unsubmitted(self, ticket: str) -> bool:
-        """Say whether the scheduler has not accepted a task yet."""
+    def all_submitted(self) -> bool:
+        """Say whether the scheduler has accepted everything."""
+        return not self._pending
 
     @abstractmethod
     def submit_pending(self) -> None:
@@ -50,7 +54,7 @@ class RemoteEngine(ABC):
 
     def standing(self, ticket: str) -> TaskStanding:
         """Return the scheduler's status of a job; while it does not answer, the job's own."""
-        return NOT_QUEUED if self.is_unsubmitted(ticket) else self._poller.standing(ticket)
+        return NOT_QUEUED if ticket in self._pending else self._poller.standing(ticket)
 
     def close(self) -> None:  # noqa: B027
         """Do nothing: jobs continue."""
