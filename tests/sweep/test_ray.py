@@ -247,9 +247,10 @@ def test_a_harness_that_is_killed_at_any_moment_changes_no_outcome(
 def store(ray: RayCluster, tmp_path: Path) -> Iterator[ObjectStoreStandIn]:
     """An object store, and nodes that share no directory of runs, neither with others nor here."""
     homes = ray.directory / ".local" / "share" / "outlay"
-    for directory in (homes, tmp_path / "sweep"):
+    hidden = (homes, tmp_path / "sweep", tmp_path / "run")
+    for directory in hidden:
         directory.mkdir(parents=True, exist_ok=True)
-    with ray.hiding(homes, tmp_path / "sweep"), object_store(ray.gateway) as store:
+    with ray.hiding(*hidden), object_store(ray.gateway) as store:
         yield store
 
 
@@ -285,24 +286,28 @@ def test_the_toy_sweep_has_the_same_outcome_without_a_shared_directory(
     assert state.logged_micros == cost.micros > 0
 
 
-def test_what_a_killed_node_side_process_recorded_comes_home_over_a_cut_connection(
-    ray: RayCluster, store: ObjectStoreStandIn, tmp_path: Path
+def test_what_a_killed_job_recorded_comes_home_and_it_goes_on_where_its_directory_is(
+    ray: RayCluster, store: ObjectStoreStandIn, engine: RayEngine, tmp_path: Path
 ) -> None:
-    engine = RayEngine(tmp_path / "sweep")
-    one = job(engine, ray, tmp_path / "sweep", f"setsid sleep 600 & {UP}")
+    """The connection to the storage is cut in the middle of what it recorded last."""
+    one = job(engine, ray, tmp_path, f'touch "$OUTLAY_RUN_DIR/seen"; setsid sleep 600 & {UP}')
     ship = {"OUTLAY_SHIP_TO": store.url, "OUTLAY_SHIP_EVERY": "1s"}
     env = {name: value for name, value in one.env.items() if name != "HF_TOKEN"}
-    one = replace(one, env={**env, **ship})
+    one = replace(one, env={**env, **ship, "OUTLAY_RUN_DIR": str(one.directory)})
     engine.submit(one)
     until_alive(engine, one)
     store.to_cut = 3
     os.kill(node_process(one), signal.SIGKILL)
     until(lambda: not marked(one.ticket), "a process is left")
     outcome = ended(engine, one)
-    engine.close()
     assert outcome.how in ("preempted", "lost")
     assert_all_came_home(ray, one.directory)
     assert outcome.elapsed_ns == read_times(one.directory, one.ticket).ran_ns() > 0
+    script = ("/bin/sh", "-c", 'test -e "$OUTLAY_RUN_DIR/seen"')
+    again = replace(one, ticket=engine.new_ticket("run"), command=script)
+    engine.submit(again)
+    assert ended(engine, again).returncode == 0
+    assert_all_came_home(ray, one.directory)
 
 
 # -- the submitting side ------------------------------------------------------------------------
