@@ -191,7 +191,8 @@ class RayEngine(RemoteEngine):
         spec, secret = without_secrets(task, whole, os.environ)
         secret |= {name: task.env[name] for name in spec.sealed if name in task.env}
         cwd = "" if "working_dir" in options.runtime_env else spec.cwd
-        ships = {name: value for name, value in task.env.items() if name.startswith("OUTLAY_SHIP_")}
+        names = ("OUTLAY_SHIP_TO", "OUTLAY_SHIP_EVERY")
+        ships = {name: task.env[name] for name in names if name in task.env}
         return msgspec.structs.replace(
             spec, env=spec.env | ships, dropped=[], cwd=cwd, python=sys.executable,
             again=times_path(task.directory, task.ticket).exists(),
