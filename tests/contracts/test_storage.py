@@ -70,3 +70,11 @@ def test_an_object_may_be_empty_and_may_have_any_bytes(opened: Opened) -> None:
     opened().put(KEY, content)
     opened().put(OTHER, b"")
     assert opened().get([KEY, OTHER]) == [content, b""]
+
+
+@storages
+def test_the_objects_of_one_run_are_listed_alone(opened: Opened) -> None:
+    opened().put(KEY, b"abc")
+    opened().put("running/else/1-2-cd.whole", b"{}")
+    assert opened().names("run") == [KEY]
+    assert opened().names("none") == []

@@ -120,8 +120,13 @@ def test_the_fields_of_the_price_file_are_described_and_no_other() -> None:
 
 
 def sweep_manifest(tmp_path: Path, environ: dict[str, str] | None = None) -> dict[str, Any]:
-    """Return the manifest of a sweep of one run, as a program reads it."""
-    grid = read_grid('{"grid": [{"params": {"x": 1}}]}', source="grid.json", default_name="grid")
+    """Return the manifest of a sweep of one run of a search, as a program reads it."""
+    search = {"method": "random", "trials": 1, "halving": {"first": "1tok", "last": "3tok"}}
+    stated = {
+        "budget": {"target_metric": "loss"}, "search": search,
+        "grid": [{"params": {"x": {"low": 1.0, "high": 2.0}}}],
+    }  # fmt: skip
+    grid = read_grid(json.dumps(stated), source="grid.json", default_name="grid")
     manifest = setup.create(make_plan(grid), tmp_path, environ or {}, ManualClock(), cwd=tmp_path)
     document: dict[str, Any] = json.loads(manifest.document())
     return document

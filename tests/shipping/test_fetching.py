@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from outlay.clock import SYSTEM
 from outlay.files import open_own
 from outlay.ledger import segment_paths
 from outlay.locks import FileLock
+from outlay.runs.reading import read_figures
 from outlay.shipping import storage
 from outlay.shipping.parts import Part
 from outlay.shipping.shipper import Shipper
@@ -223,3 +225,19 @@ def test_errors_say_what_to_do(
         url = (tmp_path / "kept").as_uri()
         busy = outlay("import", "runs", url, "--to", tmp_path / "home")
     assert (busy.code, "--to DIR" in busy.err) == (1, True)
+
+
+# -- a sweep ------------------------------------------------------------------------------------
+
+
+def test_runs_of_a_sweep_ship_themselves_to_where_the_grid_says(tmp_path: Path) -> None:
+    training = Path(__file__).parents[1] / "programs" / "cluster_run.py"
+    grid = {
+        "engine": "process", "arguments": "none", "entrypoint": [str(training), "{x}", "0"],
+        "output_dir": str(tmp_path / "sweep"), "budget": {"mode": "iso_tokens", "limit": 300},
+        "ship": {"to": str(tmp_path / "kept"), "every": "10s"}, "grid": [{"params": {"x": [1, 2]}}],
+    }  # fmt: skip
+    (tmp_path / "grid.json").write_text(json.dumps(grid))
+    assert outlay("sweep", "run", "--yes", tmp_path / "grid.json").code == 0
+    fetched = fetch_runs(str(tmp_path / "kept"), tmp_path / "home")
+    assert [read_figures(one.dir, SYSTEM.wall_ns()).tokens for one in fetched.runs] == [300, 300]

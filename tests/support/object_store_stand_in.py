@@ -27,8 +27,9 @@ class ObjectStoreStandIn(ThreadingHTTPServer):
     daemon_threads = False
     block_on_close = True
 
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
+    def __init__(self, host: str) -> None:
+        super().__init__((host, 0), _Handler)
+        self.host = host
         self.objects: dict[str, bytes] = {}
         self.requests: list[tuple[str, str]] = []
         self.is_write_only = self.is_down = False
@@ -41,7 +42,7 @@ class ObjectStoreStandIn(ThreadingHTTPServer):
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}/books"
+        return f"http://{self.host}:{self.port}/books"
 
     def asked(self, method: str) -> list[str]:
         """Return the paths of the requests with a method."""
@@ -100,11 +101,11 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def object_store() -> Iterator[ObjectStoreStandIn]:
-    """A store that serves until the end of the block."""
+def object_store(host: str = "127.0.0.1") -> Iterator[ObjectStoreStandIn]:
+    """A store that serves at an address of this machine until the end of the block."""
     with leftovers.wider():
         get_loop()  # A thread of fsspec, which serves all later requests of this process.
-    with ObjectStoreStandIn() as store:
+    with ObjectStoreStandIn(host) as store:
         thread = threading.Thread(target=store.serve_forever, args=(0.01,))
         thread.start()
         try:

@@ -233,6 +233,22 @@ class RayCluster:
             subprocess.run([*inside, "mount", "-t", "tmpfs", "tmpfs", directory], check=True)
         return node
 
+    @contextlib.contextmanager
+    def hiding(self, *directories: Path) -> Iterator[None]:
+        """Have every node see directories empty, with files that nobody else sees."""
+        for node, directory in itertools.product(self.nodes.values(), directories):
+            mount = ("mount", "-t", "tmpfs", "tmpfs", str(directory))
+            subprocess.run([*self.inside(node), *mount], check=True)
+        try:
+            yield
+        finally:
+            for node, directory in itertools.product(self.nodes.values(), directories):
+                subprocess.run([*self.inside(node), "umount", "-l", directory], check=True)
+
+    def path_on(self, name: str, path: str) -> Path:
+        """Return where the test sees a file of a node."""
+        return Path(f"/proc/{self.nodes[name].holder}/root{path}")
+
     @staticmethod
     def inside(node: RayNode) -> tuple[str, ...]:
         """Return the words that put a command of the test onto a node."""

@@ -6,17 +6,20 @@ statuses, tokens and exit code are those of ``OUTCOME``.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from command_line import outlay
 from outlay.clock import SYSTEM
+from outlay.errors import NotARun
 from outlay.runs.reading import read_figures
 from outlay.sweep.state.manifest import read_manifest
 from waiting import until
@@ -40,10 +43,16 @@ def toy_outcome(
     block: Mapping[str, Any],
     environ: Mapping[str, str],
     explain: Callable[[], str],
+    *,
+    pause_s: float = 0.3,
+    kill_after_s: float = 0,
 ) -> tuple[int, dict[str, tuple[str, int | None]]]:
-    """Run the sweep below a directory with the engine's block of the grid."""
+    """Run the sweep below a directory with the engine's block of the grid.
+
+    A step takes ``pause_s``; the harness goes on for ``kill_after_s`` once both runs train.
+    """
     root = directory / "sweep"
-    training = {"entrypoint": [*_TRAINING, "{x}", "0.3"], "budget": _BUDGET}
+    training = {"entrypoint": [*_TRAINING, "{x}", str(pause_s)], "budget": _BUDGET}
     grid = {
         **block, "arguments": "none", "entrypoint": ["true"], "output_dir": str(root),
         "price": "36 USD/h", "ceiling": "12 USD", "timeout": "5m",
@@ -62,7 +71,8 @@ def toy_outcome(
     ) as harness:  # fmt: skip
         try:
             for run in ("001_trains_00", "002_trains_01"):
-                until((root / run / "going").exists, explain)
+                until(partial(_tokens, root / run), explain)
+            SYSTEM.sleep(kill_after_s)
         finally:
             harness.send_signal(signal.SIGKILL)
     resumed = outlay("sweep", "resume", root, "--yes", "--json")
@@ -75,6 +85,6 @@ def toy_outcome(
 
 def _tokens(run_dir: Path) -> int | None:
     """Return the tokens that a run recorded; None if it trained nothing."""
-    if not (run_dir / "going").exists():
-        return None
-    return read_figures(run_dir, SYSTEM.wall_ns()).tokens
+    with contextlib.suppress(NotARun):
+        return read_figures(run_dir, SYSTEM.wall_ns()).tokens or None
+    return None

@@ -32,7 +32,6 @@ from outlay.sweep.engines.remote.job_spec import (
     command_with_secrets,
     ran_so_far_ns,
     read_times,
-    record_sign_of_life,
 )
 from outlay.sweep.engines.remote.poller import (
     Poller,
@@ -387,7 +386,7 @@ def test_run_time_excludes_queue_waits(gaps: list[int], closed: bool) -> None:
 
 def test_a_start_that_left_no_end_lasted_until_its_last_sign_of_life(tmp_path: Path) -> None:
     append_event(tmp_path, JobEvent(ticket=TICKET, restart=0, what="started", t_ns=10 * NS))
-    record_sign_of_life(tmp_path, TICKET, 14 * NS)
+    append_event(tmp_path, JobEvent(ticket=TICKET, restart=0, what="alive", t_ns=14 * NS))
     assert read_times(tmp_path, TICKET).ran_ns() == 4 * NS
     assert read_times(tmp_path, TICKET).ran_ns(now_ns=20 * NS) == 10 * NS
     assert read_times(tmp_path, "slurm/run/another").ran_ns() == 0

@@ -18,7 +18,7 @@ from outlay.sweep.grid.grid import read_grid
 from outlay.sweep.plan.launch import Place, command_of, environment_of
 from outlay.sweep.plan.plan import SweepPlan
 from outlay.sweep.plan.planning import command_lines, make_plan, plan_document
-from outlay.units import Money
+from outlay.units import Duration, Money
 
 HOUR_NS = 3600 * 10**9
 
@@ -321,6 +321,53 @@ def test_a_wrong_grid_is_reported_with_line_and_problem(text: str, line: int, me
     (found,) = problems(text)
     assert found[0] == line
     assert message in found[1]
+
+
+# -- where runs ship themselves -----------------------------------------------------------------
+
+
+def test_runs_get_the_variables_that_ship_them_and_keep_their_fingerprint() -> None:
+    plain = plan_of_entry(params={"a": 1})
+    shipped = plan_of_entry(params={"a": 1}, ship={"to": "memory://kept/runs", "every": "10s"})
+    found = environment(shipped)
+    assert found["OUTLAY_SHIP_TO"] == "memory://kept/runs"
+    assert Duration.parse(found["OUTLAY_SHIP_EVERY"], name="every") == Duration(10 * 10**9)
+    assert "OUTLAY_SHIP_TO" not in environment(plain)
+    assert shipped.runs[0].fingerprint == plain.runs[0].fingerprint
+
+
+def test_an_entry_ships_elsewhere_than_the_grid() -> None:
+    plan = plan_of("""
+        ship: file:///kept
+        grid:
+          - params: {a: 1}
+          - params: {a: 2}
+            ship: /other
+    """)
+    places = [environment(plan, index)["OUTLAY_SHIP_TO"] for index in (0, 1)]
+    assert places == ["file:///kept", "/other"]
+
+
+@pytest.mark.parametrize(
+    ("ship", "expected"),
+    [
+        ("runs", "a URL such as s3://bucket/runs, or an absolute directory"),
+        ("7", "a non-empty text"),
+        ("nowhere://kept", "a protocol that fsspec knows"),
+        ("s3://user:word@kept", "a URL without a login"),
+        ("{every: 10s}", "expected `to`, a storage URL"),
+        ("{to: /kept, every: 0s}", "a duration above zero"),
+        ("{to: /kept, often: 1}", "unknown key 'often'"),
+    ],
+)
+def test_a_wrong_place_to_ship_to_is_reported_with_the_other_problems(
+    ship: str, expected: str
+) -> None:
+    text = f"ship: {ship}\ntimeout: never\ngrid: [{{params: {{a: 1}}}}]\n"
+    (first, second) = sorted(problems(text))
+    assert (first[0], second[0]) == (1, 2)
+    assert expected in first[1]
+    assert "user:" not in first[1]
 
 
 def test_exclusions_that_name_no_parameter_are_warned_of_in_one_order() -> None:

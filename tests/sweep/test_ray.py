@@ -6,17 +6,23 @@ import json
 import os
 import signal
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from random import Random
+from typing import Any, Literal, get_args
 
 import pytest
 
+from object_store_stand_in import ObjectStoreStandIn, object_store
 from outlay.clock import SYSTEM
+from outlay.decoding import decode
 from outlay.proc.identity import marked
 from outlay.sweep.engines.base import Ended, Task
 from outlay.sweep.engines.ray.ray_engine import RayEngine
 from outlay.sweep.engines.ray.ray_options import RayOptions
-from outlay.sweep.engines.remote.job_spec import read_times, spec_path
+from outlay.sweep.engines.remote.job_spec import JobEvent, read_times, spec_path
+from outlay.sweep.run.sweep_guard import logged_cost
+from outlay.sweep.state.manifest import read_manifest
 from ray_cluster import RayCluster
 from toy_sweep import OUTCOME, toy_outcome
 from waiting import PATIENCE_S, until
@@ -94,6 +100,7 @@ def _words(entry: Path) -> list[bytes]:
 
 LOST = "it recorded no end, and its scheduler has forgotten it"
 UP = "echo up; while :; do sleep 0.1; done"
+Victim = Literal["node-side process", "supervisor", "raylet", "whole node", "head"]
 
 
 def test_the_toy_sweep_has_the_outcome_of_every_cluster(ray: RayCluster, tmp_path: Path) -> None:
@@ -153,54 +160,154 @@ def test_one_job_waits_at_a_time(ray: RayCluster, engine: RayEngine, tmp_path: P
 # -- who dies -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("victim", ["node-side process", "supervisor"])
-def test_nothing_outlives_a_killed_process_of_a_job(
-    ray: RayCluster, engine: RayEngine, tmp_path: Path, victim: str
-) -> None:
-    one = job(engine, ray, tmp_path, f"setsid sleep 600 & {UP}")
+def kill(ray: RayCluster, engine: RayEngine, one: Task, victim: Victim) -> None:
+    """Kill -9 something that a job on w1 depends on; a head that was killed comes back."""
+    match victim:
+        case "node-side process":
+            os.kill(node_process(one), signal.SIGKILL)
+        case "supervisor":
+            os.kill(parent_of(node_process(one)), signal.SIGKILL)
+        case "raylet":
+            os.kill(ray.nodes["w1"].pid_of("raylet"), signal.SIGKILL)
+        case "whole node":
+            ray.kill_node("w1")
+        case "head":
+            ray.kill_node("head")
+            engine.wait(0.1)
+            assert engine.poll(one.ticket) is None  # Nobody answers.
+            ray.start_head()
+
+
+def parent_of(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def outcome_of_kill(
+    ray: RayCluster, engine: RayEngine, root: Path, victim: Victim, after_s: float | None = None
+) -> Ended:
+    """Kill something after a job's first sign of life, or so long after its start.
+
+    Whatever it was, no process is left, and the job is charged to its last sign of life.
+    """
+    one = job(engine, ray, root, f"setsid sleep 600 & {UP}", label_selector={"node": "w1"})
     engine.submit(one)
     until_said(engine, one, "up")
-    until_alive(engine, one)
-    pid = node_process(one)
-    if victim == "supervisor":
-        pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-    os.kill(pid, signal.SIGKILL)
-    until(lambda: not marked(one.ticket), "a process is left")
+    if after_s is None:
+        until_alive(engine, one)
+    SYSTEM.sleep(after_s or 0)
+    kill(ray, engine, one, victim)
     outcome = ended(engine, one)
+    until(lambda: not marked(one.ticket), "a process is left")
+    assert outcome.elapsed_ns == read_times(one.directory, one.ticket).ran_ns()
+    return outcome
+
+
+@pytest.mark.parametrize("victim", ["node-side process", "supervisor", "raylet", "whole node"])
+def test_nothing_outlives_a_kill_and_the_job_is_charged_to_its_last_sign_of_life(
+    ray: RayCluster, engine: RayEngine, tmp_path: Path, victim: Victim
+) -> None:
+    outcome = outcome_of_kill(ray, engine, tmp_path, victim)
     assert outcome.how in ("preempted", "lost")
     assert outcome.elapsed_ns > 0
 
 
-def test_a_job_of_a_node_that_dies_is_charged_to_its_last_sign_of_life(
+def test_jobs_that_a_new_head_does_not_know_are_lost(
     ray: RayCluster, engine: RayEngine, tmp_path: Path
 ) -> None:
-    one = job(engine, ray, tmp_path, UP, label_selector={"node": "w1"})
+    outcome = outcome_of_kill(ray, engine, tmp_path, "head")
+    assert (outcome.how, outcome.reason) == ("lost", LOST)
+    assert outcome.elapsed_ns > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", range(5))
+@pytest.mark.parametrize("victim", get_args(Victim))
+def test_a_kill_at_any_moment_leaves_nothing(
+    ray: RayCluster, engine: RayEngine, tmp_path: Path, victim: Victim, number: int
+) -> None:
+    after_s = Random(f"{victim} {number}").uniform(0, 12)
+    outcome = outcome_of_kill(ray, engine, tmp_path, victim, after_s)
+    assert outcome.how in ("preempted", "lost")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", range(5))
+def test_a_harness_that_is_killed_at_any_moment_changes_no_outcome(
+    ray: RayCluster, tmp_path: Path, number: int
+) -> None:
+    block = {"engine": "ray", "ray": {"address": ray.url}}
+    after_s = Random(number).uniform(0, 4)
+    assert toy_outcome(tmp_path, block, {}, ray.explain, kill_after_s=after_s) == OUTCOME
+
+
+# -- without a shared directory -----------------------------------------------------------------
+
+
+@pytest.fixture
+def store(ray: RayCluster, tmp_path: Path) -> Iterator[ObjectStoreStandIn]:
+    """An object store, and nodes that share no directory of runs, neither with others nor here."""
+    homes = ray.directory / ".local" / "share" / "outlay"
+    hidden = (homes, tmp_path / "sweep", tmp_path / "run")
+    for directory in hidden:
+        directory.mkdir(parents=True, exist_ok=True)
+    with ray.hiding(*hidden), object_store(ray.gateway) as store:
+        yield store
+
+
+def assert_all_came_home(ray: RayCluster, run: Path) -> None:
+    """Check the files of a run against those of the node that wrote them."""
+    first = decode((run / "ray_times.jsonl").read_bytes().splitlines()[0], JobEvent)
+    there = ray.path_on(first.node, first.apart)
+    files = [*there.glob("ledger/*.jsonl"), *there.glob("*.jsonl"), *there.glob("sweep*")]
+    written = {path.relative_to(there): path.read_bytes() for path in files if path.stat().st_size}
+    assert {path: (run / path).read_bytes() for path in written} == written != {}
+    charged = logged_cost(there)
+    assert charged is None or logged_cost(run) == charged
+
+
+def test_the_toy_sweep_has_the_same_outcome_without_a_shared_directory(
+    ray: RayCluster, store: ObjectStoreStandIn, tmp_path: Path
+) -> None:
+    """Each training fills a node, so that there are two; the harness dies meanwhile."""
+    block = {
+        "engine": "ray", "ray": {"address": ray.url, "num_cpus": 2},
+        "ship": {"to": store.url, "every": "1s"},
+    }  # fmt: skip
+    assert toy_outcome(tmp_path, block, {}, ray.explain, pause_s=2) == OUTCOME
+    nodes = set()
+    for run in OUTCOME[1]:
+        if (times := tmp_path / "sweep" / run / "ray_times.jsonl").exists():
+            assert_all_came_home(ray, times.parent)
+            nodes |= {decode(times.read_bytes().splitlines()[0], JobEvent).node}
+    assert len(nodes) > 1
+    state = read_manifest(tmp_path / "sweep").state("001_trains_00")
+    cost = logged_cost(tmp_path / "sweep" / "001_trains_00")
+    assert cost is not None
+    assert state.logged_micros == cost.micros > 0
+
+
+def test_what_a_killed_job_recorded_comes_home_and_it_goes_on_where_its_directory_is(
+    ray: RayCluster, store: ObjectStoreStandIn, engine: RayEngine, tmp_path: Path
+) -> None:
+    """The connection to the storage is cut in the middle of what it recorded last."""
+    one = job(engine, ray, tmp_path, f'touch "$OUTLAY_RUN_DIR/seen"; setsid sleep 600 & {UP}')
+    ship = {"OUTLAY_SHIP_TO": store.url, "OUTLAY_SHIP_EVERY": "1s"}
+    env = {name: value for name, value in one.env.items() if name != "HF_TOKEN"}
+    one = replace(one, env={**env, **ship, "OUTLAY_RUN_DIR": str(one.directory)})
     engine.submit(one)
-    until_said(engine, one, "up")
     until_alive(engine, one)
-    os.kill(ray.nodes["w1"].pid_of("raylet"), signal.SIGKILL)
+    store.to_cut = 3
+    os.kill(node_process(one), signal.SIGKILL)
+    until(lambda: not marked(one.ticket), "a process is left")
     outcome = ended(engine, one)
     assert outcome.how in ("preempted", "lost")
-    assert marked(one.ticket) == []
-    times = read_times(one.directory, one.ticket)
-    assert outcome.elapsed_ns == times.ran_ns() > 0
-
-
-def test_jobs_that_a_new_head_does_not_know_are_lost_and_charged_to_their_last_sign_of_life(
-    ray: RayCluster, engine: RayEngine, tmp_path: Path
-) -> None:
-    one = job(engine, ray, tmp_path, UP, label_selector={"node": "w1"})
-    engine.submit(one)
-    until_said(engine, one, "up")
-    until_alive(engine, one)
-    ray.kill_node("head")
-    engine.wait(0.1)
-    assert engine.poll(one.ticket) is None  # Nobody answers, and it gives signs of life.
-    ray.start_head()
-    outcome = ended(engine, one)
-    assert (outcome.how, outcome.reason) == ("lost", LOST)
+    assert_all_came_home(ray, one.directory)
     assert outcome.elapsed_ns == read_times(one.directory, one.ticket).ran_ns() > 0
-    assert marked(one.ticket) == []
+    script = ("/bin/sh", "-c", 'test -e "$OUTLAY_RUN_DIR/seen"')
+    again = replace(one, ticket=engine.new_ticket("run"), command=script)
+    engine.submit(again)
+    assert ended(engine, again).returncode == 0
+    assert_all_came_home(ray, one.directory)
 
 
 # -- the submitting side ------------------------------------------------------------------------

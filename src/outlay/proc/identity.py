@@ -146,14 +146,18 @@ def below(table: Mapping[int, Process], roots: Iterable[int]) -> set[int]:
     return found
 
 
-def descendants() -> list[Process]:
-    """Return the live descendants of this process, adopted ones included."""
+def descendants(spared: Iterable[str] = ()) -> list[Process]:
+    """Return the live descendants of this process, adopted ones included.
+
+    Without those that are registered in the directories ``spared`` as outliving.
+    """
     children = own_children()
     if not children:
         return []  # The usual case, without a scan of all processes.
     table = all_processes()
     found = below(table, children)
-    return [table[pid] for pid in found if pid in table and not table[pid].is_dead]
+    alive = [table[pid] for pid in found if pid in table and not table[pid].is_dead]
+    return [each for each in alive if not (spared and is_outliving(spared, each.pid))]
 
 
 # Processes of outlay that outlive the command in which they were started: each is registered by an
@@ -294,6 +298,26 @@ def _kill_each(found: list[Process]) -> None:
 def end_marked(prefix: str, clock: Clock = SYSTEM) -> list[Process]:
     """Kill all processes with a mark; return what does not end. Nothing has an empty mark."""
     return end_all(lambda: marked(prefix), clock) if prefix else []
+
+
+@contextlib.contextmanager
+def ending_leftovers(prefix: str) -> Iterator[None]:
+    """Have all processes with a mark ended when this process dies, however it does."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.setsid()
+        if os.fork() == 0:  # Not a descendant, so that it is not ended like one.
+            os.dup2(reading, 0)
+            os.closerange(3, os.sysconf("SC_OPEN_MAX"))  # Also other pipes, whose ends are awaited.
+            if not os.read(0, 1):  # The other end was closed by the end of its process.
+                end_marked(prefix)
+        os._exit(0)
+    os.waitpid(child, 0)
+    os.close(reading)
+    yield
+    os.write(writing, b".")
+    os.close(writing)
 
 
 def signal_group(group: int, number: int) -> bool:

@@ -379,19 +379,31 @@ def left_text(left: Sequence[NotHome], to: str, trouble: str) -> str:
 
 FINISH_S: Final = 10.0
 """How long the end of a run waits until all of it is shipped."""
-_LINGER_S: Final = 300.0
+LINGER_S: Final = 300.0
 """How long the process goes on without the run."""
+INBOX_EVERY_S: Final = 5.0
+_INBOX_WAIT_S: Final = 60.0
 _LOOK_S: Final = 0.5
 _EXIT_S: Final = 0.2
 _NICENESS: Final = 10
 
 
 class ShippingTask(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a run ships itself to, and how often."""
+    """Where a run ships itself to, and how often.
+
+    Attributes:
+        name: The run's name there; default: its id.
+        also: Patterns of more files that only grow.
+        inbox: Objects of the run's name that the submitting side writes. They are fetched into the
+            directory before anything is shipped, and again when they change.
+    """
 
     to: str
     interval_s: float = EVERY_S
     run_dir: str = ""
+    name: str = ""
+    also: list[str] = []
+    inbox: list[str] = []
 
     @classmethod
     def of(cls, environ: Mapping[str, str]) -> ShippingTask | None:
@@ -431,6 +443,17 @@ class ShippingProcess:
         except OSError as error:
             _log.warning("the run is not shipped to %s: %s", without_login(self._to), error)
 
+    def wait_for_inbox(self) -> str:
+        """Wait until the inbox is fetched; return why it is not, or ""."""
+        if self._process is None or self._process.stdout is None:
+            return "no process that ships could be started"
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._process.stdout, selectors.EVENT_READ)
+            if not selector.select(_INBOX_WAIT_S):
+                return f"no answer in {_INBOX_WAIT_S:g} s"
+        said = self._process.stdout.readline().decode()
+        return said.strip() if said else "the process that ships has ended"
+
     def finish(self, timeout_s: float = FINISH_S) -> None:
         """Wait until everything is shipped; after ``timeout_s`` the process goes on alone.
 
@@ -446,7 +469,7 @@ class ShippingProcess:
             if not selector.select(timeout_s):
                 _log.warning(
                     "not all of the run is shipped to %s yet: process %d goes on for up to %d s",
-                    without_login(self._to), self._process.pid, _LINGER_S,
+                    without_login(self._to), self._process.pid, LINGER_S,
                 )  # fmt: skip
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(_EXIT_S)
@@ -467,9 +490,45 @@ def serve() -> int:
     task = decode(sys.stdin.buffer.readline(), ShippingTask)
     logging.basicConfig(format="outlay: %(message)s", level=logging.WARNING)
     os.nice(_NICENESS)
-    shipper = Shipper(Path(task.run_dir), task.to, interval_s=task.interval_s)
+    if task.inbox and not _open_inbox(task):
+        return 1
+    shipper = Shipper(
+        Path(task.run_dir), task.to, name=task.name, interval_s=task.interval_s, also=task.also
+    )
     _ship_beside_parent(shipper, min(_LOOK_S, task.interval_s))
     return 1 if _ship_rest(shipper, ledger_dir(Path(task.run_dir))) else 0
+
+
+def _open_inbox(task: ShippingTask) -> bool:
+    """Fetch the inbox and say so, or why not; then have it fetched again and again."""
+    received: dict[str, bytes] = {}
+    trouble, until_ns = "?", SYSTEM.monotonic_ns() + round(FINISH_S * 1e9)
+    while trouble and SYSTEM.monotonic_ns() < until_ns:
+        if trouble := _receive(task, received):
+            SYSTEM.sleep(_FIRST_RETRY_S)
+    os.write(sys.stdout.fileno(), f"{trouble}\n".encode())
+    if not trouble:
+        threading.Thread(target=_keep_receiving, args=(task, received), daemon=True).start()
+    return not trouble
+
+
+def _receive(task: ShippingTask, received: dict[str, bytes]) -> str:
+    """Write the objects that have changed into the directory; return why not, or ""."""
+    try:
+        found = open_storage(task.to).get([f"{task.name}/{file}" for file in task.inbox])
+        for file, content in zip(task.inbox, found, strict=True):
+            if received.get(file) != content:
+                write_whole(Path(task.run_dir) / file, content, private=True)
+                received[file] = content
+    except Exception as error:  # noqa: BLE001 - any error of a storage's library
+        return described(error)
+    return ""
+
+
+def _keep_receiving(task: ShippingTask, received: dict[str, bytes]) -> None:
+    while True:
+        SYSTEM.sleep(INBOX_EVERY_S)
+        _receive(task, received)
 
 
 def _ship_beside_parent(shipper: Shipper, pause_s: float) -> None:
@@ -496,10 +555,10 @@ def _ship_rest(shipper: Shipper, ledger: Path) -> tuple[NotHome, ...]:
         while _is_recorded(ledger):
             SYSTEM.sleep(_LOOK_S)
             shipper.poll()
-        left = shipper.flush(_LINGER_S)
+        left = shipper.flush(LINGER_S)
     shipper.close()
     while not left and shipper.left():  # The next attempt ended while this had the lock.
-        left = shipper.flush(_LINGER_S)
+        left = shipper.flush(LINGER_S)
         shipper.close()
     return left
 

@@ -82,8 +82,8 @@ class Storage(Protocol):
     def put(self, key: str, content: bytes) -> None:
         """Write an object."""
 
-    def names(self) -> list[str]:
-        """Return the names of all objects."""
+    def names(self, run: str = "") -> list[str]:
+        """Return the names of all objects, or of those of one run."""
 
     def get(self, keys: Sequence[str]) -> list[bytes]:
         """Return the content of objects."""
@@ -101,9 +101,11 @@ class DirectoryStorage:
         make_private(path.parent)
         write_whole(path, content, private=True)
 
-    def names(self) -> list[str]:
+    def names(self, run: str = "") -> list[str]:
         """Return the paths of all files, relative to the directory."""
-        found = os.walk(self._directory, onerror=_raise)
+        if run and run not in os.listdir(self._directory):  # noqa: PTH208 - raises without any
+            return []
+        found = os.walk(self._directory / run, onerror=_raise)
         return [Path(at, name).relative_to(self._directory).as_posix()
                 for at, _, files in found for name in files]  # fmt: skip
 
@@ -125,11 +127,11 @@ class FsspecStorage:
         """Write an object with one request; nothing is listed or read."""
         self._files.pipe_file(f"{self._root}/{key}", content)
 
-    def names(self) -> list[str]:
+    def names(self, run: str = "") -> list[str]:
         """Return the names of all objects below the URL."""
         self._files.invalidate_cache()
         try:
-            found = self._files.find(self._root)
+            found = self._files.find(f"{self._root}/{run}".rstrip("/"))
         except FileNotFoundError:
             return []
         return [str(path)[len(self._root) + 1 :] for path in found]
@@ -161,6 +163,29 @@ def check_destination(to: str, *, name: str) -> str:
         raise InvalidValue(name, to, expected)
     if not to.startswith("file://") and find_spec("fsspec") is None:
         raise MissingExtra("shipping to a URL", "ship")
+    return to
+
+
+def check_shared_destination(to: str, *, name: str) -> str:
+    """Return a storage URL or directory that means the same on every machine.
+
+    Raises:
+        InvalidValue: It does not, has a login, or nothing installed here can open it.
+    """
+    if without_login(to) != to:
+        expected = "a URL without a login: each machine has credentials of its own"
+        raise InvalidValue(name, without_login(to), expected)
+    if "://" not in to and not Path(to).is_absolute():
+        raise InvalidValue(name, to, "a URL such as s3://bucket/runs, or an absolute directory")
+    try:
+        if "://" in check_destination(to, name=name) and not to.startswith("file://"):
+            from fsspec import get_filesystem_class
+
+            get_filesystem_class(re.split("://|::", to)[0])
+    except (MissingExtra, ImportError) as error:
+        raise InvalidValue(name, to, f"what is needed to open it: {error}") from None
+    except ValueError as error:
+        raise InvalidValue(name, to, f"a protocol that fsspec knows: {error}") from None
     return to
 
 
@@ -271,8 +296,7 @@ def fetch_runs(url: str, to: Path) -> Fetched:
     """
     try:
         storage = open_storage(url)
-        parsed = map(parse_key, storage.names())
-        found = [part for part in parsed if part is not None and part.file != _VERIFIED]
+        found = _parts_in(storage)
     except Exception as error:  # noqa: BLE001 - any error of a storage's library
         raise StorageFailed(url, error) from None
     if not found:
@@ -289,6 +313,28 @@ def fetch_runs(url: str, to: Path) -> Fetched:
             run = _RunFetch(storage, to / name, fetched.findings)
             fetched.runs.append(run.fetch(name, parts))
     return fetched
+
+
+def _parts_in(storage: Storage, run: str = "") -> list[Part]:
+    parsed = map(parse_key, storage.names(run))
+    return [part for part in parsed if part is not None and part.file != _VERIFIED]
+
+
+def fetch_run(url: str, name: str, directory: Path) -> FetchedRun | None:
+    """Fetch what is new of one run into its directory; None if nothing of it was shipped yet.
+
+    A run of which something could not be fetched is not complete.
+
+    Raises:
+        StorageFailed: Its objects cannot be listed.
+        OSError: The directory cannot be written.
+    """
+    try:
+        storage = open_storage(url)
+        parts = _parts_in(storage, name)
+    except Exception as error:  # noqa: BLE001 - any error of a storage's library
+        raise StorageFailed(url, error) from None
+    return _RunFetch(storage, directory, []).fetch(name, parts) if parts else None
 
 
 def _grouped(parts: Iterable[Part], attribute: str) -> dict[str, list[Part]]:

@@ -31,6 +31,7 @@ from outlay.sweep.grid.parsing import (
     parse,
     read_alias,
     read_budget,
+    read_ship,
     read_target,
 )
 from outlay.sweep.search.samplers import enough_points
@@ -42,7 +43,7 @@ from outlay.units.money import GPU_HOURS
 SHARED_KEYS: Final = (
     "entrypoint", "engine", "arguments", "overrides", "env", "metadata", "budget", "nnodes",
     "node_rank", "rendezvous", "seeds", "exclude", "price", "gpu", "gpus", "timeout", "retries",
-    "launcher", "search",
+    "launcher", "search", "ship",
 )  # fmt: skip
 ROOT_KEYS: Final = (*SHARED_KEYS, "name", "output_dir", "work_dir", "ceiling", "aliases", "grid")
 ENTRY_KEYS: Final = (*SHARED_KEYS, "name", "params")
@@ -73,6 +74,7 @@ class GridEntry:
         launcher: ``torchrun`` or ``none``; "" to choose by engine and number of processes.
         engine_options: By the engine's name.
         search: How its points are chosen; all of a grid by default, which has no ranges.
+        ship: The variables by which its runs ship themselves; empty if they do not.
     """
 
     name: str = ""
@@ -101,6 +103,7 @@ class GridEntry:
     launcher: str = ""
     engine_options: Mapping[str, EngineOptions] = field(default_factory=dict)
     search: Search = ALL_POINTS
+    ship: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def options(self) -> EngineOptions | None:
@@ -303,6 +306,7 @@ def _read_settings(
         retries=block.read("retries", readers.count_from_zero, shared.retries),
         launcher=block.read("launcher", readers.launcher, shared.launcher),
         engine_options=readers.engine_options(block, blocks, shared.engine_options),
+        ship=read_ship(block, shared.ship),
         search=read_search(block, shared.search),
         **own,
     )

@@ -268,6 +268,25 @@ def timeout(value: object) -> Duration:
     return duration
 
 
+def read_ship(block: Block, shared: Mapping[str, str]) -> Mapping[str, str]:
+    """Return the variables by which runs ship themselves: ``ship: URL``, or ``{to:, every:}``."""
+    from outlay.shipping.storage import check_shared_destination  # Few grids ship.
+
+    def destination(value: object) -> str:
+        return check_shared_destination(text(value), name="ship")
+
+    if not isinstance(block.values.get("ship"), Mapping):
+        to, every = block.read("ship", destination, ""), None
+    else:
+        inner = block.block("ship")
+        inner.allow(("to", "every"))
+        to, every = inner.read("to", destination, ""), inner.read("every", timeout, None)
+        if "to" not in inner.values:
+            inner.report((), "expected `to`, a storage URL such as s3://bucket/runs")
+    stated = {"OUTLAY_SHIP_TO": to, "OUTLAY_SHIP_EVERY": "" if every is None else str(every)}
+    return {name: value for name, value in stated.items() if value} if to else shared
+
+
 # The text of a grid as plain data, with the line of each key.
 
 Path = YamlPath

@@ -126,7 +126,7 @@ def environment_of(run: PlannedRun, place: Place) -> dict[str, str]:
         variables["OUTLAY_PRICE"] = handed_on(entry.price)
     if place.devices is not None:
         variables[CUDA_VISIBLE] = ",".join(place.devices)
-    return {**variables, **run.env}
+    return {**variables, **entry.ship, **run.env}
 
 
 def _json(value: object) -> str:

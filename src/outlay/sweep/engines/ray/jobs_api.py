@@ -13,6 +13,7 @@ import msgspec
 
 from outlay.decoding import BadDocument, Decoder
 from outlay.sweep.engines.base import How
+from outlay.sweep.engines.ray.node import REFUSAL
 from outlay.sweep.engines.remote.poller import RemoteStatus
 
 _TIMEOUT_S: Final = 20.0
@@ -88,6 +89,18 @@ class JobsApi:
         except NoAnswer:
             return False
 
+    def has_node(self, node: str) -> bool:
+        """Return whether a node of the cluster is alive, by Ray's id.
+
+        Raises:
+            NoAnswer: The cluster does not say.
+        """
+        wanted = [("filter_keys", "node_id"), ("filter_predicates", "="), ("filter_values", node)]
+        answer = self._ask("GET", "/api/v0/nodes", params=wanted)
+        if not answer.is_success:
+            raise NoAnswer(_said(answer))
+        return '"ALIVE"' in answer.text
+
     def close(self) -> None:
         """Close the connections."""
         self._client.close()
@@ -128,7 +141,9 @@ def remote_status(submission: str, info: JobInfo) -> RemoteStatus:
     is_over = info.status in ("STOPPED", "SUCCEEDED", "FAILED")
     known = _BY_ERROR.get(info.error_type or "")
     how, reason = known or ("lost", f"Ray reports {info.status}, and it recorded no end")
-    if info.status == "STOPPED":
+    if REFUSAL in (info.message or ""):
+        how, reason = "not_started", str(info.message).rpartition(REFUSAL)[2].splitlines()[0]
+    elif info.status == "STOPPED":
         how, reason = "exited", "stopped in Ray"
     elif how == "not_started" and info.message:
         reason = f"{reason}: {info.message.strip().splitlines()[-1][:300]}"

@@ -21,6 +21,8 @@ NOTICE: Final = Duration(30 * 10**9)
 STOP_MARGIN_S: Final = 20
 """How much later than the job's own kill Ray kills it: the job records its end in between."""
 STOP_WAIT: Final = "RAY_JOB_STOP_WAIT_TIME_S"
+NODE_ID: Final = "ray.io/node-id"
+"""The label that Ray gives every node."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,15 +66,16 @@ class RayOptions:
         """The labels of its node, by which the rate is looked up, such as ``type=a100``."""
         return ",".join(f"{name}={value}" for name, value in sorted(self.label_selector.items()))
 
-    def request(self, submission: str, entrypoint: str) -> dict[str, Any]:
-        """Return the body of a submission."""
+    def request(self, submission: str, entrypoint: str, node: str = "") -> dict[str, Any]:
+        """Return the body of a submission; ``node`` is Ray's id of the only node it may run on."""
         runtime_env = dict(self.runtime_env)
         # Ray's own default is three seconds, and then SIGKILL in the middle of a save.
         stop_s = ceil(self.notice.ns / 1e9) + STOP_MARGIN_S
         runtime_env["env_vars"] = {**runtime_env.get("env_vars", {}), STOP_WAIT: str(stop_s)}
         asked = {
             "num_cpus": self.num_cpus, "num_gpus": self.num_gpus,
-            "resources": dict(self.resources), "label_selector": dict(self.label_selector),
+            "resources": dict(self.resources),
+            "label_selector": dict(self.label_selector) | ({NODE_ID: node} if node else {}),
         }  # fmt: skip
         return {
             "submission_id": submission,

@@ -36,6 +36,7 @@ from outlay.proc.identity import (
     signal_group,
 )
 from outlay.record.supervision import Supervision
+from outlay.store.home import outliving_dir
 from outlay.sweep.engines.ports import RANGE
 from outlay.sweep.engines.remote.job_spec import (
     HIDDEN_WORD,
@@ -48,7 +49,6 @@ from outlay.sweep.engines.remote.job_spec import (
     node_log,
     read_mark,
     read_times,
-    record_sign_of_life,
 )
 from outlay.sweep.run.attempt_log import (
     begin_log,
@@ -81,6 +81,7 @@ class JobAllocation:
         restart: How often the scheduler had started it before.
         rank: The number of this node within the job; the first, 0, records the times.
         address: The address of the first node.
+        apart: This node's own directory for the run, if it does not share the run's; else "".
     """
 
     job: str
@@ -90,6 +91,7 @@ class JobAllocation:
     nodes: int = 1
     node: str = ""
     address: str = "127.0.0.1"
+    apart: str = ""
 
     def variables(self) -> dict[str, str]:
         """Return the variables for node rank and rendezvous, with and without torchrun."""
@@ -168,7 +170,7 @@ class JobRun:
         code = self._watch(child, before_ns)
         if code == -signal.SIGTERM and not self.overdue:
             self._wait_for_signal()
-        end_all(descendants, self.clock)
+        end_all(_leftovers, self.clock)
         return self._conclude(code)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
@@ -203,6 +205,7 @@ class JobRun:
             event = JobEvent(
                 ticket=self.spec.ticket, what=what, t_ns=t_ns, job=here.job,
                 restart=here.restart if restart is None else restart, node=here.node,
+                apart=here.apart,
             )  # fmt: skip
             append_event(Path(self.spec.directory), event)
 
@@ -305,9 +308,9 @@ class JobRun:
         pause = self._pause_for(child)
         while (code := child.poll()) is None:
             now_ns = self.clock.monotonic_ns()
-            if now_ns - sign_ns >= SIGN_INTERVAL_NS and self.allocation.rank == 0:
-                sign_ns, t_ns = now_ns, self.clock.wall_ns()
-                record_sign_of_life(Path(self.spec.directory), self.spec.ticket, t_ns)
+            if now_ns - sign_ns >= SIGN_INTERVAL_NS:
+                sign_ns = now_ns
+                self._record("alive", self.clock.wall_ns())
             if now_ns - checked_ns >= CHECK_INTERVAL_NS:
                 checked_ns = now_ns
                 self._handles_notice = self._handles_notice or bool(_notice_handlers())
@@ -378,7 +381,12 @@ class JobRun:
 
     def _kill(self, child: subprocess.Popen[bytes]) -> None:
         signal_group(child.pid, signal.SIGKILL)
-        end_all(descendants, self.clock)
+        end_all(_leftovers, self.clock)
+
+
+def _leftovers() -> list[Process]:
+    """Return what the program started, without outlay's own that ship it and end by themselves."""
+    return descendants(spared=[str(outliving_dir("uploaders"))])
 
 
 def _notice_handlers() -> list[Process]:

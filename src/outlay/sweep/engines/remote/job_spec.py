@@ -41,6 +41,7 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
         gpus: Over all nodes.
         title: Its job name in the queue; an array has one name until its tasks run.
         python: The submitting machine's Python, which the node replaces by its own; "" for none.
+        again: Whether the run has begun before, and so has a directory somewhere.
     """
 
     ticket: str
@@ -59,6 +60,7 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     kill_ns: int | None = None
     title: str = ""
     python: str = ""
+    again: bool = False
 
 
 def _file_of(directory: Path, ticket: str, name: str = "") -> Path:
@@ -86,12 +88,7 @@ def write_spec_list(path: Path, specs: Sequence[Path]) -> None:
 
 def read_spec_list(path: Path, index: int) -> JobSpec:
     """Return the spec of the job with an array index from a spec list."""
-    return read_spec(Path(read_document(path, list[str])[index]))
-
-
-def read_spec(path: Path) -> JobSpec:
-    """Return a spec."""
-    return read_document(path, JobSpec)
+    return read_document(Path(read_document(path, list[str])[index]), JobSpec)
 
 
 def command_with_secrets(spec: JobSpec, environ: Mapping[str, str]) -> list[str]:
@@ -109,7 +106,7 @@ def command_with_secrets(spec: JobSpec, environ: Mapping[str, str]) -> list[str]
 
 TIMES: Final = "times.jsonl"
 SILENT_NS: Final = 60 * 10**9
-EventKind = Literal["started", "ended", "requeued", "lost"]
+EventKind = Literal["started", "ended", "requeued", "lost", "alive"]
 
 
 class JobEvent(msgspec.Struct, frozen=True, kw_only=True):
@@ -117,8 +114,10 @@ class JobEvent(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         what: ``lost`` is the last sign of life of a start without an end; the next start adds it.
+            ``alive`` is a sign of life, for which the file's mtime usually stands.
         restart: How often the scheduler had started the job before.
         t_ns: UTC nanoseconds by the node's clock.
+        apart: The node's own directory, if it does not share the run's.
     """
 
     ticket: str
@@ -127,6 +126,7 @@ class JobEvent(msgspec.Struct, frozen=True, kw_only=True):
     t_ns: Int64
     job: str = ""
     node: str = ""
+    apart: str = ""
 
 
 _decoder = Decoder[JobEvent](JobEvent)
@@ -134,25 +134,20 @@ _decoder = Decoder[JobEvent](JobEvent)
 
 def append_event(directory: Path, event: JobEvent) -> None:
     """Append an event in one write; if the disk refuses, it is lost and the run continues."""
+    path = times_path(directory, event.ticket)
     with contextlib.suppress(OSError):
-        path = times_path(directory, event.ticket)
-        descriptor = open_own(path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
-        try:
-            os.write(descriptor, seal_of(descriptor) + msgspec.json.encode(event) + b"\n")
-        finally:
-            os.close(descriptor)
-    record_sign_of_life(directory, event.ticket, event.t_ns)
+        if event.what != "alive" or event.apart:
+            descriptor = open_own(path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
+            try:
+                os.write(descriptor, seal_of(descriptor) + msgspec.json.encode(event) + b"\n")
+            finally:
+                os.close(descriptor)
+        os.utime(path, ns=(event.t_ns, event.t_ns))
 
 
 def times_path(directory: Path, ticket: str) -> Path:
     """Return the file with the times of a run's jobs."""
     return _file_of(directory, ticket, TIMES)
-
-
-def record_sign_of_life(directory: Path, ticket: str, t_ns: int) -> None:
-    """Set the mtime of the file."""
-    with contextlib.suppress(OSError):
-        os.utime(times_path(directory, ticket), ns=(t_ns, t_ns))
 
 
 def read_times(directory: Path, ticket: str) -> JobTimes:
@@ -162,11 +157,12 @@ def read_times(directory: Path, ticket: str) -> JobTimes:
         events, sign_ns = _decoder.decode_lines(read_file(path)), path.stat().st_mtime_ns
     except (OSError, BadDocument):
         return JobTimes(events=(), sign_ns=0)
-    is_last = bool(events) and events[-1].ticket == ticket
-    return JobTimes(
-        events=[event for event in events if event.ticket == ticket],
-        sign_ns=sign_ns if is_last else 0,
-    )
+    mine = [event for event in events if event.ticket == ticket]
+    if not mine or events[-1].ticket != ticket:
+        sign_ns = 0
+    elif mine[-1].apart:
+        sign_ns = mine[-1].t_ns
+    return JobTimes(events=[one for one in mine if one.what != "alive"], sign_ns=sign_ns)
 
 
 def ran_so_far_ns(directory: Path, ticket: str, now_ns: int) -> int:
@@ -231,4 +227,4 @@ def read_mark(directory: Path, ticket: str) -> Mark:
         found = mark_path(directory, ticket).read_bytes()
     except OSError:
         return ""
-    return "killed" if found == b"killed" else "cancelled"
+    return "killed" if found == b"killed" else "cancelled" if found == b"cancelled" else ""

@@ -76,7 +76,7 @@ class Submitted:
     job: str = ""
     status: RemoteStatus | None = None
     over_ns: int | None = None
-    sign_ns: tuple[int, int] = (0, 0)
+    sign_ns: tuple[int, int] = (-1, 0)
     cancels: int = 0
 
     @property
@@ -93,11 +93,14 @@ class Poller:
         query: Returns the status of attempts, by ticket; None if the scheduler does not answer.
         silent_ns: How long a job without an exit record must have given no sign of life, for a
             scheduler that may report jobs over that still run.
+        fetch: Brings a job's files here, if its node ships them; returns how long the rest may take
+            (0 if all are here), and None if that cannot be known.
     """
 
     _clock: Clock
     query: Callable[[Collection[str]], RemoteStatuses | None]
     silent_ns: int = 0
+    fetch: Callable[[str], int | None] = lambda _: 0
     submitted: dict[str, Submitted] = field(default_factory=dict)
     ended: dict[str, Ended] = field(default_factory=dict)
     _next_ns: int = 0
@@ -157,6 +160,8 @@ class Poller:
 
     def _check_end(self, ticket: str, job: Submitted) -> Ended | None:
         """Return how an attempt ended; None while it runs, or its exit record may be late."""
+        if (late_ns := self.fetch(ticket)) is None:
+            return None
         found = [read_exit(job.directory, ticket, node=node) for node in range(job.nodes)]
         exits = [record for record in found if record is not None]
         times = read_times(job.directory, ticket)
@@ -166,11 +171,14 @@ class Poller:
             return None
         now_ns = self._clock.monotonic_ns()
         job.over_ns = job.over_ns or now_ns
-        if not exits and times.running_since_ns is not None:
-            if times.sign_ns != job.sign_ns[0]:
-                job.sign_ns = times.sign_ns, now_ns
-            if now_ns - job.sign_ns[1] < self.silent_ns:
-                return None
+        if times.sign_ns != job.sign_ns[0]:
+            job.sign_ns = times.sign_ns, now_ns
+        silent_ns = now_ns - job.sign_ns[1]
+        if not exits and times.running_since_ns is not None and silent_ns < self.silent_ns:
+            return None
+        if silent_ns < late_ns and (exits or times.events or ended.how in ("lost", "preempted")):
+            job.over_ns = None  # Nobody waits that long for a status.
+            return None
         if job.cancels and ended.how == "lost":
             return Ended(how="exited", asked=True, elapsed_ns=ended.elapsed_ns)
         if may_be_late(job.status, exits, ended) and now_ns - job.over_ns < LATE_RECORD_NS:
@@ -229,8 +237,8 @@ def may_be_late(status: RemoteStatus | None, exits: Sequence[ExitRecord], ended:
 
     A shared file system may delay it, and a preempted job may yet be requeued.
     """
-    if ended.how == "preempted":
-        return True
+    if ended.how in ("preempted", "not_started"):
+        return ended.how == "preempted"
     return not exits and (status is None or not status.cancelled)
 
 

@@ -40,10 +40,11 @@ class SlurmEngine(RemoteEngine):
 
     def __init__(self, root: Path, clock: Clock = SYSTEM) -> None:
         check_available()
-        super().__init__(root, clock, Poller(clock, self._query))
         self._queue = BatchQueue()
         self._batches: dict[str, Batch] = {}
-        self._submissions = SubmissionQueue(root, self._poller, clock, self._batches)
+        poller = Poller(clock, self._query)
+        self._submissions = SubmissionQueue(root, poller, clock, self._batches)
+        super().__init__(root, clock, poller, self._submissions.pending)
         self._earlier: EarlierBatches | None = None
 
     # -- starting ---------------------------------------------------------------------------
@@ -57,15 +58,7 @@ class SlurmEngine(RemoteEngine):
         """Queue a task; the next ``wait`` submits it in an array with others like it."""
         self._submissions.add(task)
 
-    def all_submitted(self) -> bool:
-        """Say whether Slurm has accepted everything."""
-        return self._submissions.is_empty
-
     # -- polling ----------------------------------------------------------------------------
-
-    def is_unsubmitted(self, ticket: str) -> bool:
-        """Say whether Slurm has not accepted a task yet."""
-        return ticket in self._submissions
 
     def submit_pending(self) -> None:
         """Submit what is pending, and cancel what was withdrawn too late."""

@@ -148,6 +148,7 @@ class SubmissionQueue:
     Attributes:
         batches: Those that Slurm has accepted, by ticket.
         jobs: How many may run at the same time; None for all.
+        pending: What Slurm has not accepted yet, by ticket.
     """
 
     _root: Path
@@ -155,21 +156,13 @@ class SubmissionQueue:
     _clock: Clock
     batches: dict[str, Batch]
     jobs: int | None = None
-    _pending: dict[str, PendingTask] = field(default_factory=dict)
+    pending: dict[str, PendingTask] = field(default_factory=dict)
     _unconfirmed: Batch | None = None
     _withdrawn: set[str] = field(default_factory=set)
     _max_array_size: int | None = None
     _max_batch: int | None = None
     _retry_ns: int = 0
     _next_query_ns: int = 0
-
-    def __contains__(self, ticket: str) -> bool:
-        return ticket in self._pending
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether Slurm has accepted everything."""
-        return not self._pending
 
     def add(self, task: Task) -> None:
         """Queue a task, and write its job spec."""
@@ -184,27 +177,27 @@ class SubmissionQueue:
         whole = spec_of(task, notice_ns=options.notice_ns, requeues=options.requeues, title=title)
         spec, secret = without_secrets(task, whole, os.environ)
         write_spec(spec)
-        self._pending[task.ticket] = PendingTask(task, request, secret)
+        self.pending[task.ticket] = PendingTask(task, request, secret)
 
     def flush(self) -> list[str]:
         """Submit what is pending; return the tickets withdrawn meanwhile that Slurm has."""
-        while self._pending and self._clock.monotonic_ns() >= self._retry_ns:
+        while self.pending and self._clock.monotonic_ns() >= self._retry_ns:
             if not self._resolve_unconfirmed():
                 break
-            first = next(iter(self._pending.values()), None)
+            first = next(iter(self.pending.values()), None)
             most = 0 if first is None else self._next_batch_size(first.request)
             if first is None or most < 1:
                 break
             key = (first.request, first.secret)
-            alike = [p for p in self._pending.values() if (p.request, p.secret) == key]
+            alike = [p for p in self.pending.values() if (p.request, p.secret) == key]
             self._submit_batch(alike[:most])
-        accepted = self._withdrawn - self._pending.keys()
+        accepted = self._withdrawn - self.pending.keys()
         self._withdrawn -= accepted
         return sorted(accepted)
 
     def withdraw(self, ticket: str) -> None:
         """Remove a pending task; one in an unconfirmed batch, once Slurm does not have it."""
-        if ticket not in self._pending:
+        if ticket not in self.pending:
             return
         if self._unconfirmed is not None and ticket in self._unconfirmed.tickets:
             self._withdrawn.add(ticket)
@@ -213,7 +206,7 @@ class SubmissionQueue:
             self._drop(ticket)
 
     def _drop(self, ticket: str) -> None:
-        del self._pending[ticket]
+        del self.pending[ticket]
         ended = Ended(how="exited", asked=True, reason="never reached Slurm")
         self._poller.ended[ticket] = ended
 
@@ -251,7 +244,7 @@ class SubmissionQueue:
         batch = msgspec.structs.replace(batch, job=number)
         write_batch(self._root, batch)
         for ticket in batch.tickets:
-            task = self._pending.pop(ticket).task
+            task = self.pending.pop(ticket).task
             job = Submitted(task.directory, task.nodes, batch.job_of(ticket))
             self._poller.submitted[ticket], self.batches[ticket] = job, batch
         self._max_batch = None
@@ -268,7 +261,7 @@ class SubmissionQueue:
             return
         delete_batch(self._root, batch)
         for ticket in batch.tickets:
-            del self._pending[ticket]
+            del self.pending[ticket]
             self._poller.ended[ticket] = Ended(how="not_started", reason=str(refusal))
 
     def _resolve_unconfirmed(self) -> bool:
@@ -294,6 +287,6 @@ class SubmissionQueue:
             self._record_accepted(batch, next(iter(statuses.values())).job.partition("_")[0])
             return
         delete_batch(self._root, batch)
-        for ticket in self._withdrawn & self._pending.keys():
+        for ticket in self._withdrawn & self.pending.keys():
             self._drop(ticket)
         self._withdrawn.clear()
