@@ -93,7 +93,7 @@ class RunState:
         gpu_micros: Total of the GPU-hours that a book counted; None for another book.
         elapsed_ns: Total run time of all attempts.
         rung: Of the last start, from 0.
-        starts: How often it was started at that rung.
+        starts: How often it was started at that rung, without attempts that were cancelled.
         reports: By rung.
     """
 
@@ -125,6 +125,8 @@ class RunState:
         if event.passes:
             self._add_report(event)
             return
+        if self.status == "running" and event.status == "cancelled":
+            self.starts -= 1  # It may be tried as often as if it had not been started.
         self.status = event.status
         self.reason = event.reason
         if event.status == "running":
