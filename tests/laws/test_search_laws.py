@@ -381,7 +381,7 @@ def test_an_attempt_that_was_cancelled_does_not_use_up_a_retry() -> None:
     contest = _small(size=1, runs={"a": ["a0"]}, retries=1)
     statuses = ("running", "cancelled", "running", "error")
     events = [Event(t_ns=0, run="a0", status=status) for status in statuses]  # type: ignore[arg-type]
-    assert fold(events)["a0"].starts == contest.retries
+    assert fold(events)["a0"].tries == contest.retries
 
 
 # Samplers.

@@ -96,7 +96,7 @@ class SimulatedSweep:
     def _is_left(self, run: str) -> bool:
         state = self._state(run)
         if state.status == "error":
-            return state.starts <= self.retries
+            return state.tries <= self.retries
         return state.status in RESUMED and not awaits_decision(state)
 
     def _state(self, run: str) -> RunState:
@@ -154,7 +154,7 @@ class SimulatedSweep:
     def _end(self) -> None:
         run = self._active.pop(self.order.randrange(len(self._active)))
         state = self._state(run)
-        ending = self.attempt(run, state.rung, state.starts - 1)
+        ending = self.attempt(run, state.rung, state.tries - 1)
         facts: dict[str, object] = {"cost_micros": ending.cost_micros, "currency": "USD"}
         if ending.status in ("paused", "completed"):
             about = {"metric": ending.metric, "saved": ending.saved}

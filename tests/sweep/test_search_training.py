@@ -49,7 +49,7 @@ class Searched:
         """The loss of each run that was trained in full, by its parameters."""
         found: dict[Params, float] = {}
         for name, run in self.manifest.runs.items():
-            judged = judged_by(self.manifest.root / name, run.metadata, SYSTEM.wall_ns())
+            judged = judged_by(self.manifest.root / name, run.metadata, SYSTEM.wall_ns(), starts=1)
             if self.manifest.state(name).status == "completed":
                 assert judged.value is not None
                 lr, decay, momentum = (run.params[key] for key in ("lr", "decay", "momentum"))

@@ -566,7 +566,7 @@ class Harness:
             return True
         starts = self._starts[run.id]
         if run.rungs:  # Its search counts those of earlier harnesses, too.
-            starts = self.manifest.state(run.id).starts - self._lost_ports[run.id]
+            starts = self.manifest.state(run.id).tries - self._lost_ports[run.id]
         return starts <= run.entry.retries
 
     def adopt(self, run: PlannedRun, ticket: str, hold: str) -> None:

@@ -176,7 +176,7 @@ def _may_report(state: RunState, retries: int) -> bool:
     """Say whether a run without a report may have one later."""
     if state.status in ("pruned", "completed"):
         return False
-    return state.status != "error" or state.starts <= retries
+    return state.status != "error" or state.tries <= retries
 
 
 def _is_awaited(run: str, state: RunState, idle: Decisions | None) -> bool:
