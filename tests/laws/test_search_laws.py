@@ -264,6 +264,21 @@ def test_deciding_twice_decides_nothing_new(case: Case) -> None:
     assert (found.promoted, found.pruned) == ({}, {})
 
 
+@settings(max_examples=150)
+@given(cases(), st.sampled_from([0.1, 0.5, 1.0]))
+def test_a_sweep_whose_money_runs_out_leaves_no_run_without_a_decision(
+    case: Case, refused: float
+) -> None:
+    sweep, chance = simulated(case), random.Random(case.seed)
+    sweep.may_hold = lambda *_: chance.random() >= refused
+    states = sweep.run()
+    ended = {"completed", "error", "pruned", "skipped"}
+    assert {state.status for state in states.values()} <= ended
+    # With more money, those that were refused go on, and no rung gets more than its places.
+    sweep.may_hold, sweep.kills = (lambda *_: True), frozenset()
+    assert {state.status for state in sweep.run().values()} <= ended - {"skipped"}
+
+
 # Runs that are not paused: they pass rungs while they run.
 
 
