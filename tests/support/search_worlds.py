@@ -134,16 +134,22 @@ def _saturates(traits: Traits, dollars: float) -> float:
     return (0.92 - 0.3 * traits.distance) * (1 - 0.4 * math.exp(-rate * dollars))
 
 
-def _crosses(traits: Traits, dollars: float) -> float:
+def _crosses(traits: Traits, dollars: float, first: float, more: float) -> float:
     """A loss of which the fast starters end worst."""
-    slowness = 0.1 + 0.5 * (1 - traits.distance) + 0.1 * traits.own
+    slowness = first + more * (1 - traits.distance) + 0.1 * traits.own
     return 1.8 + 0.5 * traits.distance + 2.0 * math.exp(-dollars / slowness)
 
 
 LOSS = SearchWorld(name="loss", curve=_falls, noise=0.015)
 ACCURACY = SearchWorld(name="accuracy", curve=_saturates, noise=0.004, more_is_better=True)
-CROSSING = SearchWorld(name="crossing", curve=_crosses, noise=0.015)
-WORLDS = (LOSS, ACCURACY, CROSSING)
+CROSSING = SearchWorld(
+    name="crossing", curve=functools.partial(_crosses, first=0.1, more=0.5), noise=0.015
+)
+CROSSING_LATE = SearchWorld(
+    name="crossing late", curve=functools.partial(_crosses, first=0.25, more=1.5), noise=0.015
+)
+"""At the second rung, those that went on are still in the order of the first."""
+WORLDS = (LOSS, ACCURACY, CROSSING, CROSSING_LATE)
 
 
 # The sweep over a world.

@@ -21,6 +21,7 @@ from search_worlds import (
     ACCURACY,
     CONFIGURATIONS,
     CROSSING,
+    CROSSING_LATE,
     LOSS,
     RUNGS,
     STEP,
@@ -111,6 +112,13 @@ def test_doubt_is_stated_where_curves_cross(seeds: range) -> None:
     assert str(changes[0]).endswith(": configurations that start slowly may have been pruned")
 
 
+@pytest.mark.parametrize("seeds", SEEDS)
+def test_doubt_is_stated_where_curves_approach_and_cross_later(seeds: range) -> None:
+    changes = [halved(CROSSING_LATE, seed).change for seed in seeds]
+    assert fmean(change.correlation or 0.0 for change in changes) > 0
+    assert share([change.is_doubtful for change in changes]) >= 0.8
+
+
 @pytest.mark.parametrize("world", ORDERED, ids=str)
 @pytest.mark.parametrize("seeds", SEEDS)
 def test_doubt_is_rare_where_the_order_stays(world: SearchWorld, seeds: range) -> None:
@@ -139,24 +147,43 @@ def change_of(*values: Sequence[float | None], more_is_better: bool = False) -> 
 
 @pytest.mark.parametrize("more_is_better", [False, True])
 def test_the_same_order_is_no_doubt(*, more_is_better: bool) -> None:
-    change = change_of((1, 1), (2, 3), (3, 4), (4, 9), more_is_better=more_is_better)
-    assert change == RankChange(configurations=4, pairs=6, swapped=0)
+    change = change_of((1, 1), (2, 2), (3, 3), (4, 4), more_is_better=more_is_better)
+    assert change == RankChange(configurations=4, correlation=1.0, gap_left=1.0)
     text = "the order hardly changed between rungs (rank correlation 1.0 over 4 configurations)"
     assert (change.is_doubtful, str(change)) == (False, text)
 
 
 def test_the_opposite_order_is_doubtful() -> None:
     change = change_of((1, 4), (2, 3), (3, 2), (4, 1))
-    assert (change.correlation, change.is_doubtful) == (-1.0, True)
+    assert change == RankChange(configurations=4, correlation=-1.0, gap_left=-1.0)
+    assert change.is_doubtful
+
+
+def test_gaps_that_shrink_in_the_same_order_are_doubtful() -> None:
+    change = change_of((1, 1.0), (2, 1.2), (3, 1.4), (4, 1.6))
+    assert change.is_doubtful
+    assert str(change) == (
+        "gaps between configurations shrank to 20% a rung (rank correlation 1.0 over 4 "
+        "configurations): configurations that start slowly may have been pruned"
+    )
+
+
+def test_close_ones_that_change_places_are_no_doubt() -> None:
+    change = change_of((1.0, 1.2), (1.1, 1.1), (1.2, 1.0), (9, 9), (9.1, 8.9), (9.2, 8.8))
+    assert (change.correlation or 0) < 0.3
+    assert not change.is_doubtful
+    assert str(change).startswith("only configurations that are close changed their order (")
 
 
 def test_pairs_of_all_rungs_count_and_equal_ones_do_not() -> None:
     change = change_of((1, 2, 5), (2, 1, 4), (3, 3), (4, 3))
-    assert change == RankChange(configurations=4, pairs=6, swapped=1)
+    assert change.configurations == 4
+    assert change.correlation == pytest.approx(1 - 2 / 6)
 
 
 @pytest.mark.parametrize(
-    "values", [(), ((1,), (2,)), ((1, 2), (2, 1)), ((1, 3), (2, 2), (3, 1)), ((1, None),) * 9]
+    "values",
+    [(), ((1,), (2,)), ((1, 2), (2, 1)), ((1, 3), (2, 2), (3, 1)), ((1, None),) * 9, ((1, 1),) * 9],
 )
 def test_too_few_configurations_are_no_ground_for_doubt(
     values: Sequence[Sequence[float | None]],
@@ -175,4 +202,6 @@ def test_a_seed_that_did_not_go_on_is_left_out_of_both_rungs() -> None:
         return RunState(reports={at: RungReport(metric=one) for at, one in enumerate(metrics)})
 
     states = {"a0": state(1, 1), "a1": state(99), "b0": state(2, 2)}
-    assert rank_change(contest, states) == RankChange(configurations=2, pairs=1, swapped=0)
+    assert rank_change(contest, states) == RankChange(
+        configurations=2, correlation=1.0, gap_left=1.0
+    )
