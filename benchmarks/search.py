@@ -119,21 +119,17 @@ def optuna_halving(world: SearchWorld, seed: int, dollars: float) -> Tried:
         paid, value = 0, 0.0
         for rung in range(len(RUNGS)):
             cost = attempt_micros(key, rung)
-            if spent - paid + cost > dollars * 1e6:
-                return _chosen(world, seed, whole, spent)
-            spent, paid = spent - paid + cost, cost
-            value = world.measured(seed, key, rung)
-            trial.report(value, FACTOR**rung)
-            if rung < LAST and trial.should_prune():
+            fits = spent - paid + cost <= dollars * 1e6
+            if fits:
+                spent, paid = spent - paid + cost, cost
+                value = world.measured(seed, key, rung)
+                trial.report(value, FACTOR**rung)
+            if not fits or (rung < LAST and trial.should_prune()):
                 study.tell(trial, state=optuna.trial.TrialState.PRUNED)
                 break
         else:
             whole[key] = value
             study.tell(trial, value)
-    return _chosen(world, seed, whole, spent)
-
-
-def _chosen(world: SearchWorld, seed: int, whole: dict[Key, float], spent: int) -> Tried:
     return Tried(world.regret(seed, world.best_of(whole)), spent / 1e6)
 
 
