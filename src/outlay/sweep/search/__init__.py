@@ -1,3 +1,3 @@
 """Search: which parameters a sweep tries, and which of its runs go on."""
 
-__all__ = ["halving", "samplers", "space", "study"]
+__all__ = ["doubt", "halving", "samplers", "space", "study"]

@@ -151,8 +151,9 @@ def _distribution(optuna: Any, axis: Range | tuple[Any, ...]) -> Any:
     if not isinstance(axis, Range):
         return kinds.CategoricalDistribution(range(len(axis)))
     kind = kinds.IntDistribution if axis.whole else kinds.FloatDistribution
-    step = {} if axis.step is None else {"step": axis.step}
-    return kind(axis.low, axis.high, log=axis.log, **step)
+    if axis.step is None:
+        return kind(axis.low, axis.high, log=axis.log)
+    return kind(axis.low, axis.value((axis.count or 1) - 1), step=axis.step)
 
 
 def _frozen(optuna: Any, trial: Trial, distributions: Mapping[str, Any]) -> Any:

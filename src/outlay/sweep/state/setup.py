@@ -188,7 +188,7 @@ def unfinished_runs(
     for run in plan.runs:
         state = manifest.state(run.id)
         failed = state.status == "error" and (
-            retry_failed or (run.rungs and state.starts <= run.entry.retries)
+            retry_failed or (run.rungs and state.tries <= run.entry.retries)
         )
         if failed or (state.status in RESUMED and not awaits_decision(state)):
             found.append(run)
