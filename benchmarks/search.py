@@ -22,7 +22,7 @@ from timing import Figure, machine, row
 
 from outlay.clock import SYSTEM, utc_text
 from outlay.sweep.search.samplers import Trial, tpe_point
-from outlay.sweep.search.terms import Search
+from outlay.sweep.search.search_options import Search
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "support"))
 from search_worlds import (

@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 from outlay.budget.terms import Budget
 from outlay.sweep.search.halving import Contest, Decisions, decide
 from outlay.sweep.search.samplers import Trial, planned_points, tpe_point
+from outlay.sweep.search.search_options import Halving, Search, rungs_between
 from outlay.sweep.search.space import Axis, Point, Range, Space, is_in, point_count
-from outlay.sweep.search.terms import Halving, Search, rungs_between
 from outlay.sweep.state.outcomes import Event, RungReport, RunState, fold
 from simulated_sweep import Ending, SimulatedSweep
 

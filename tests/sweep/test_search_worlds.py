@@ -15,7 +15,7 @@ from outlay.budget.terms import Budget
 from outlay.sweep.plan.plan import rung_totals
 from outlay.sweep.search.doubt import RankChange, rank_change
 from outlay.sweep.search.halving import Contest
-from outlay.sweep.search.terms import Halving, rungs_between
+from outlay.sweep.search.search_options import Halving, rungs_between
 from outlay.sweep.state.outcomes import RungReport, RunState
 from search_worlds import (
     ACCURACY,

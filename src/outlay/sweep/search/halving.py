@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Final
 
-from outlay.sweep.search.terms import Halving
+from outlay.sweep.search.search_options import Halving
 from outlay.sweep.state.outcomes import RungReport, RunState
 
 _NOTHING: Final = RunState()

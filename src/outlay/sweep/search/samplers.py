@@ -13,8 +13,8 @@ from itertools import count, islice
 from typing import Any, Final
 
 from outlay.errors import MissingExtra
+from outlay.sweep.search.search_options import Search
 from outlay.sweep.search.space import Point, Range, Space, all_points, point_at, point_count
-from outlay.sweep.search.terms import Search
 
 _DRAWS: Final = 1_000
 """How many points in a row may be repeated or excluded before no more are looked for."""
