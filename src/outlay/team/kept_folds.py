@@ -17,7 +17,7 @@ from outlay.guard.balance import HOLD_TABLES, Books, BooksState, rows_read, shap
 from outlay.guard.chain import Position
 from outlay.guard.entries import AnyLine, Held
 from outlay.guard.errors import SpendLogUnusable
-from outlay.team.session import Batch, Row
+from outlay.team.session import Batch, Row, bytea_array
 
 SHAPE: Final = shape_of_rows()
 """Of the rows; those of another version of outlay are not used."""
@@ -136,5 +136,6 @@ def keep_batch(book: str, books: Books, position: Position) -> Batch:
 
 def _columns(
     rows: list[tuple[str, bytes, bytes | None]],
-) -> tuple[list[str], list[bytes], list[bytes | None]]:
-    return [row[0] for row in rows], [row[1] for row in rows], [row[2] for row in rows]
+) -> tuple[list[str], str, str]:
+    names, keys, values = zip(*rows, strict=True)
+    return list(names), bytea_array(keys), bytea_array(values)

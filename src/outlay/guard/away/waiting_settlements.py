@@ -243,7 +243,11 @@ def deliver_all(guard_of: Callable[[str], HoldSettler]) -> Delivery:
 
 
 def _files_in(directory: Path) -> Iterator[StillWaiting]:
-    for path in sorted(directory.glob("*.json")):
+    try:
+        paths = list(directory.iterdir())  # Most often there is none, and a glob takes longer.
+    except (FileNotFoundError, NotADirectoryError, PermissionError):
+        return
+    for path in sorted(path for path in paths if path.name.endswith(".json")):
         try:
             settlement = read_document(path, WaitingSettlement, largest=MEBIBYTE)
         except FileNotFoundError:  # Another process was faster.
