@@ -75,6 +75,7 @@ from outlay.guard.spend_log import (
     open_log,
     read_log_path,
 )
+from outlay.membership import paying_team
 from outlay.proc.identity import has_ended, this_process
 from outlay.rates import cost_at_most
 from outlay.units import Duration, Money, Rate, Unit
@@ -690,7 +691,7 @@ class BudgetGuard:
             if needs_ceiling:
                 raise
         login = self.log.login(self._user)
-        team = self._team or (login.teams[0] if len(login.teams) == 1 else "")
+        team = paying_team(self._team, login.teams)
         if needs_ceiling and not team and login.teams:
             raise InvalidValue("team", "none", choices(login.teams))
         return decisions.Moment(

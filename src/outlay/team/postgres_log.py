@@ -61,6 +61,7 @@ from outlay.guard.spend_log import (
     check_lines,
     verification_of,
 )
+from outlay.membership import Membership
 from outlay.team.book_url import PostgresUrl
 from outlay.team.kept_folds import (
     SHAPE,
@@ -103,6 +104,8 @@ _APPEND: Final = "SELECT outlay.append(%s, %s, %s::bytea[], %s::bytea[])"
 _COPY: Final = "SELECT outlay.copy(%s, %s, %s::bytea[], %s::bytea[])"
 _SEED: Final = "SELECT outlay.seed(%s, %s::json, %s::json, %s::json, %s)"
 _TEAMS: Final = "SELECT outlay.teams_of(%s, %s)"
+_MEMBERS: Final = """SELECT login, team, since::text, coalesce(until::text, '') FROM outlay.member
+ORDER BY login, team, since"""
 _COUNTERS: Final = """SELECT of, name, period, captured, held, rate FROM outlay.counter
 WHERE book = %s AND (captured, held, rate) <> (0, 0, 0)"""
 _OPEN: Final = """SELECT hold, lab, "user", team, day, held, rate FROM outlay.open_hold
@@ -246,6 +249,13 @@ class PostgresSpendLog(SpendLog):
             raise self._unusable("there is no book of this name", "`outlay team init` makes one.")
         seq, digest = found[0]
         return seq, digest
+
+    def memberships(self) -> tuple[Membership, ...]:
+        """Return who is, was and will be in which team; all books of a database share them."""
+        return tuple(
+            Membership(user=user, team=team, since=since, until=until)
+            for user, team, since, until in self._query(_MEMBERS, ())
+        )
 
     def head(self) -> str:
         """Return the hash of the last line; empty if there is none."""
