@@ -99,7 +99,7 @@ _SNAPSHOT: Final = """SELECT seq, root FROM outlay.snapshot
 WHERE book = %s AND shape = %s ORDER BY seq DESC LIMIT 1"""
 _ENTRIES: Final = """SELECT seq, before, line FROM outlay.entry
 WHERE book = %s AND seq >= %s ORDER BY seq"""
-_APPEND_AFTER: Final = "SELECT outlay.append_after(%s, %s, %s, %s, %s::bytea[])"
+_APPEND_AFTER: Final = "SELECT outlay.append_after(%s, %s, %s, %s, ARRAY[{}])"
 _APPEND: Final = "SELECT outlay.append(%s, %s, %s::bytea[], %s::bytea[])"
 _COPY: Final = "SELECT outlay.copy(%s, %s, %s::bytea[], %s::bytea[])"
 _SEED: Final = "SELECT outlay.seed(%s, %s::json, %s::json, %s::json, %s)"
@@ -456,7 +456,7 @@ class PostgresSpendLog(SpendLog):
         _, (row,), *more = self._session.run(batch)
         (self._new,) = more or ([],)
         version, login, fsync, commit, *head, self._oldest, self._last_kept, time, teams = row
-        self._set_time(time)
+        self._time = (time * 1000, self._clock.monotonic_ns())
         self._login = Login(user=login, teams=tuple(teams))
         if version != VERSION:
             problem = f"its tables are of version {version}, and this outlay's of {VERSION}"
@@ -471,9 +471,6 @@ class PostgresSpendLog(SpendLog):
         if head[0] is None:
             raise self._unusable("there is no book of this name", "`outlay team init` makes one.")
         return BookHead.of_row(tuple(head))
-
-    def _set_time(self, micros: int) -> None:
-        self._time = (micros * 1000, self._clock.monotonic_ns())
 
     def _query(self, statement: str, values: tuple[object, ...]) -> list[Row]:
         with self._turn():
@@ -629,13 +626,12 @@ class PostgresSpendLog(SpendLog):
         return None if is_due or not decision.entries else decision
 
     def _append_after(self, seq: int, link: Link, lines: list[bytes]) -> bool:
-        about = (self._book, seq, link.hash, self._lock_patience, bytea_array(lines))
-        ((time,),) = self._session.call(_APPEND_AFTER, about)
-        if time is None:
+        about = (self._book, seq, link.hash, self._lock_patience, *lines)
+        statement = _APPEND_AFTER.format(", ".join(["%b"] * len(lines)))
+        ((is_written,),) = self._session.call(statement, about)
+        if not is_written:
             self._forget()
-            return False
-        self._set_time(time)
-        return True
+        return bool(is_written)
 
     def _append(self, head: BookHead, entries: tuple[AnyEntry, ...]) -> None:
         """Append and commit in the present transaction, with another snapshot if one is due."""

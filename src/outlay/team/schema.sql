@@ -475,8 +475,12 @@ DECLARE
   day text := coalesce(entry ->> 'day', '');
   is_wrong boolean := false;
 BEGIN
-  IF via <> (CASE "user" WHEN session_user THEN '' ELSE session_user END)
-     OR ("user" <> session_user AND NOT outlay.acts_for("user")) THEN
+  IF "user" <> session_user THEN
+    is_wrong := via <> session_user OR NOT outlay.acts_for("user");
+  ELSE
+    is_wrong := via <> '';
+  END IF;
+  IF is_wrong THEN
     RAISE EXCEPTION '% may not act for user %', session_user, "user" USING ERRCODE = 'OUT05';
   END IF;
   IF day IS DISTINCT FROM greatest(left(entry ->> 'ts', 10), head.latest_day) THEN
@@ -561,16 +565,22 @@ BEGIN
       head.latest_day := greatest(head.latest_day, paid.day);
       RETURN head;
     END IF;
-    SELECT * INTO paid FROM outlay.open_hold h WHERE h.book = head.id AND h.hold = named;
+    IF kind = 'extend' THEN
+      UPDATE outlay.open_hold h SET held = h.held + estimated
+      WHERE h.book = head.id AND h.hold = named RETURNING * INTO paid;
+    ELSE
+      DELETE FROM outlay.open_hold h WHERE h.book = head.id AND h.hold = named
+      RETURNING * INTO paid;
+    END IF;
     IF NOT FOUND THEN
       RAISE EXCEPTION 'no open hold has the id of this line' USING ERRCODE = 'OUT01';
     END IF;
-    IF NOT outlay.acts_for(paid."user") AND NOT outlay.is_owner() THEN
-      RAISE EXCEPTION 'the hold is not of user %', session_user USING ERRCODE = 'OUT05';
+    IF paid."user" <> session_user THEN
+      IF NOT outlay.acts_for(paid."user") AND NOT outlay.is_owner() THEN
+        RAISE EXCEPTION 'the hold is not of user %', session_user USING ERRCODE = 'OUT05';
+      END IF;
     END IF;
     IF kind = 'extend' THEN
-      UPDATE outlay.open_hold h SET held = h.held + estimated
-      WHERE h.book = head.id AND h.hold = named;
       PERFORM outlay.count(head.id, paid, 0, estimated, 0);
       IF head.limited THEN
         PERFORM outlay.check_limits(head.id, paid, at, false);
@@ -580,7 +590,6 @@ BEGIN
                                OR (entry ->> 'day') IS DISTINCT FROM paid.day) THEN
         RAISE EXCEPTION 'it counts elsewhere than its hold' USING ERRCODE = 'OUT01';
       END IF;
-      DELETE FROM outlay.open_hold h WHERE h.book = head.id AND h.hold = named;
       PERFORM outlay.count(
         head.id, paid, CASE kind WHEN 'capture' THEN actual ELSE 0 END, -paid.held, -paid.rate);
     END IF;
@@ -666,7 +675,7 @@ BEGIN
       END LOOP;
     END IF;
     digest := encode(sha256(
-      convert_to(CASE head.seq WHEN 0 THEN head.hash ELSE head.hash || E'\n' END, 'UTF8')
+      CASE head.seq WHEN 0 THEN head.hash ELSE head.hash || E'\n' END::bytea
       || before || substring(line FROM 1 FOR greatest(size - 76, 0))), 'hex');
     IF size < 78 OR position('\x0a'::bytea IN line) <> size
        OR substring(line FROM size - 75) <> convert_to(',"hash":"' || digest || E'"}\n', 'UTF8')
@@ -712,25 +721,26 @@ END
 $$;
 
 -- Appends lines in a transaction of their own, if the last entry of the book is still the one after
--- which a client decided to write them. Returns the time as turn does; NULL, and appends nothing, if
--- it is another entry.
+-- which a client decided to write them. Returns whether it is.
 CREATE OR REPLACE FUNCTION outlay.append_after(
   book_id integer, after_seq bigint, after_hash text, lock_patience text, new_lines bytea[]
-) RETURNS bigint
+) RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
   head outlay.book;
   durable text;
 BEGIN
   lock_patience := set_config('lock_timeout', lock_patience, true);
-  durable := outlay.make_durable();
+  IF current_setting('synchronous_commit') <> 'on' THEN
+    durable := outlay.make_durable();
+  END IF;
   PERFORM pg_advisory_xact_lock(1869968500, book_id);
   SELECT * INTO head FROM outlay.book b WHERE b.id = book_id;
   IF head.seq = after_seq AND head.hash = after_hash AND current_setting('fsync') = 'on' THEN
-    head.seq := outlay.append_lines(head, NULL, new_lines, false);
-    RETURN extract(epoch FROM outlay.now()) * 1000000;
+    after_seq := outlay.append_lines(head, NULL, new_lines, false);
+    RETURN true;
   END IF;
-  RETURN NULL;
+  RETURN false;
 END
 $$;
 
