@@ -9,6 +9,7 @@ import psycopg
 import pytest
 
 from outlay import BudgetGuard
+from outlay.clock import ManualClock
 from outlay.guard.balance import Books
 from outlay.guard.entries import Decision, Held
 from outlay.guard.errors import BudgetGuardExceeded, SpendLogUnusable
@@ -60,21 +61,37 @@ def holds(log: PostgresSpendLog) -> list[str]:
 
 @pytest.fixture
 def warm(team: TeamDatabase) -> PostgresSpendLog:
-    """A log whose last turn found nothing of others."""
-    log = team.log()
+    """A log whose last turn found nothing of others, and was just now, however long it takes."""
+    log = team.log(clock=ManualClock())
     hold(log, "first")
     hold(log, "second")
     return log
 
 
-def test_a_client_that_writes_alone_needs_one_round_trip(warm: PostgresSpendLog) -> None:
+def test_a_client_that_writes_alone_needs_one_round_trip(
+    team: TeamDatabase, warm: PostgresSpendLog
+) -> None:
     hold(warm, "warming")  # Whether a pooler is in between is asked once.
     with trips(warm) as found:
         for number in range(10):
             hold(warm, str(number))
     assert found == ONE * 10
     assert holds(warm)[3:] == [str(number) for number in range(10)]
-    assert warm.verify().findings == ()
+    assert team.log(warm.name.url).verify().findings == ()
+
+
+def test_settling_needs_one_round_trip(team: TeamDatabase) -> None:
+    """Also of a hold from before the last snapshot: nothing else is looked up about it."""
+    log = team.log(clock=ManualClock())
+    guard = BudgetGuard(999, log.name.url, environ={}, log=log)
+    held = [guard.authorize(f"lab02-{number}", 1) for number in range(70)]
+    guard.record_actual("lab02-0", 1, hold=held[0])
+    for one in (held[1], held[69]):
+        with trips(log) as found:
+            guard.record_actual(one.op_label, 1, hold=one)
+        assert found == ONE
+    assert guard.held == 67.0
+    assert team.log(log.name.url).verify().findings == ()
 
 
 def test_what_others_wrote_meanwhile_is_read_before_it_is_decided_again(
@@ -91,7 +108,7 @@ def test_what_others_wrote_meanwhile_is_read_before_it_is_decided_again(
     warm.transact(decide)
     assert seen == [["first", "second"], ["first", "second", "theirs"]]
     assert holds(warm) == ["first", "second", "theirs", "mine"]
-    assert warm.verify().findings == ()
+    assert team.log(warm.name.url).verify().findings == ()
 
 
 def test_after_others_wrote_the_book_is_locked_before_a_decision(
@@ -105,6 +122,17 @@ def test_after_others_wrote_the_book_is_locked_before_a_decision(
     with trips(warm) as found:  # That turn found nothing new.
         hold(warm, "last")
     assert found == ONE
+
+
+def test_some_time_after_a_turn_another_one_is_taken(team: TeamDatabase) -> None:
+    clock = ManualClock()
+    log = team.log(clock=clock)
+    hold(log, "first")
+    hold(log, "second")
+    clock.advance(6 * 10**9)
+    with trips(log) as found:
+        hold(log, "third")
+    assert found[-1] == "COMMIT"
 
 
 def test_money_that_others_took_meanwhile_is_not_granted_again(team: TeamDatabase) -> None:
@@ -188,7 +216,7 @@ def test_a_server_that_no_longer_syncs_is_refused_without_a_turn(
 
 
 def test_a_lock_that_is_not_given_is_waited_for_once(team: TeamDatabase) -> None:
-    log = team.log(patience=Patience(lock=0.2))
+    log = team.log(patience=Patience(lock=0.2), clock=ManualClock())
     hold(log, "first")
     hold(log, "second")
     with psycopg.connect(team.url()) as connection:
