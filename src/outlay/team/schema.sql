@@ -530,7 +530,7 @@ DECLARE
   kind text := entry ->> 'kind';
   named text := coalesce(entry ->> 'hold', '');
   estimated bigint := outlay.micros(entry ->> 'estimated');
-  actual bigint := outlay.micros(entry ->> 'actual');
+  actual bigint := 0;
   at timestamptz := (entry ->> 'ts')::timestamptz;
   time timestamptz := outlay.now();
   paid outlay.open_hold;
@@ -541,6 +541,9 @@ BEGIN
   IF kind IN ('limit', 'seal', 'correct', 'note') THEN
     PERFORM outlay.check_author(head, entry);
   END IF;
+  IF kind IN ('capture', 'correct') THEN
+    actual := outlay.micros(entry ->> 'actual');
+  END IF;
   CASE kind
   WHEN 'hold' THEN
     IF named = '' THEN
@@ -548,8 +551,10 @@ BEGIN
     END IF;
     PERFORM outlay.check_payer(head, entry, true);
     paid := ROW(head.id, named, entry ->> 'lab', coalesce(entry ->> 'user', ''),
-                coalesce(entry ->> 'team', ''), entry ->> 'day', estimated,
-                outlay.micros(entry ->> 'rate'));
+                coalesce(entry ->> 'team', ''), entry ->> 'day', estimated, 0);
+    IF entry ? 'rate' THEN
+      paid.rate := outlay.micros(entry ->> 'rate');
+    END IF;
     INSERT INTO outlay.open_hold SELECT paid.*;
     PERFORM outlay.count(head.id, paid, 0, estimated, paid.rate);
     head.latest_day := paid.day;  -- Which is no earlier one.
