@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 
 import psycopg
 import pytest
 
+from homes import move_home
 from outlay import BudgetGuard
 from outlay.clock import ManualClock
 from outlay.guard.balance import Books
@@ -135,30 +137,41 @@ def test_some_time_after_a_turn_another_one_is_taken(team: TeamDatabase) -> None
     assert found[-1] == "COMMIT"
 
 
-def test_money_that_others_took_meanwhile_is_not_granted_again(team: TeamDatabase) -> None:
+@pytest.fixture
+def two(
+    team: TeamDatabase, homes: Iterator[Path], monkeypatch: pytest.MonkeyPatch
+) -> tuple[BudgetGuard, BudgetGuard]:
+    """Guards of one book with a ceiling of 5, on two machines; the first one has written alone."""
     url = team.new_book()
-    guard, other = BudgetGuard(5, url, environ={}), BudgetGuard(5, url, environ={})
+    log = team.log(url, clock=ManualClock())
+    guard = BudgetGuard(5, url, environ={}, log=log)
     for _ in range(3):
         guard.authorize("lab02-a", 1)
+    with monkeypatch.context() as patch:  # What the other sees is not remembered here.
+        move_home(next(homes), patch)
+        return guard, BudgetGuard(5, url, environ={})
+
+
+def test_money_that_others_took_meanwhile_is_not_granted_again(
+    two: tuple[BudgetGuard, BudgetGuard],
+) -> None:
+    guard, other = two
     other.authorize("lab02-b", 2)
     with pytest.raises(BudgetGuardExceeded):
         guard.authorize("lab02-c", 1)
     assert other.held == 5
 
 
-def test_a_refusal_is_never_based_on_what_was_known_before(team: TeamDatabase) -> None:
-    url = team.new_book()
-    guard, other = BudgetGuard(3, url, environ={}), BudgetGuard(3, url, environ={})
-    held = [guard.authorize("lab02-a", 1) for _ in range(3)]
-    other.void(held[0], "not needed")
-    assert guard.authorize("lab02-b", 1).amount.micros == 10**6
+def test_a_refusal_is_never_based_on_what_was_known_before(
+    two: tuple[BudgetGuard, BudgetGuard],
+) -> None:
+    guard, other = two
+    other.void(guard.holds()[0], "not needed")
+    assert guard.authorize("lab02-b", 3).amount.micros == 3 * 10**6
 
 
-def test_a_key_that_others_used_is_found(team: TeamDatabase) -> None:
-    url = team.new_book()
-    guard, other = BudgetGuard(9, url, environ={}), BudgetGuard(9, url, environ={})
-    for _ in range(3):
-        guard.authorize("lab02-a", 1)
+def test_a_key_that_others_used_is_found(two: tuple[BudgetGuard, BudgetGuard]) -> None:
+    guard, other = two
     theirs = other.authorize("lab02-b", 1, key="k")
     assert guard.authorize("lab02-b", 1, key="k").id == theirs.id
 
