@@ -69,10 +69,14 @@ def test_a_line_that_others_write_during_a_read_is_not_missing(
 
 
 class BreakingProxy:
-    """Forwards to a server; breaks the first connection that commits, before or after it did."""
+    """Forwards to a server; breaks the first connection that sends a statement which commits.
 
-    def __init__(self, port: int, *, commits: bool) -> None:
-        self._port, self._commits, self._broken = port, commits, False
+    Before or after the server got it.
+    """
+
+    def __init__(self, port: int, statement: bytes, *, commits: bool) -> None:
+        self._port, self._statement = port, statement
+        self._commits, self._broken = commits, False
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._thread = threading.Thread(target=self._serve)
         self.port: int = self._listener.getsockname()[1]
@@ -100,7 +104,7 @@ class BreakingProxy:
                 data = source.recv(1 << 16)
                 if not data:
                     return
-                if source is client and b"COMMIT" in data and not self._broken:
+                if source is client and self._statement in data and not self._broken:
                     self._broken = True
                     if self._commits:
                         server.sendall(data)
@@ -109,15 +113,18 @@ class BreakingProxy:
                 (server if source is client else client).sendall(data)
 
 
+@pytest.mark.parametrize("statement", [b"COMMIT", b"append_after"])
 @pytest.mark.parametrize("commits", [True, False])
-def test_a_connection_lost_at_commit_writes_once(team: TeamDatabase, commits: bool) -> None:
+def test_a_connection_lost_at_commit_writes_once(
+    team: TeamDatabase, statement: bytes, commits: bool
+) -> None:
     url = team.new_book()
-    with BreakingProxy(team.server.port, commits=commits) as proxy:
+    with BreakingProxy(team.server.port, statement, commits=commits) as proxy:
         log = team.log(url.replace(f":{team.server.port}/", f":{proxy.port}/"))
-        hold(log, "a")
-        hold(log, "b")
+        for name in "abcd":
+            hold(log, name)
         assert proxy._broken
-        assert holds(log) == ["a", "b"]
+        assert holds(log) == ["a", "b", "c", "d"]
         log._session.close()
     assert team.log(url).verify().findings == ()
 

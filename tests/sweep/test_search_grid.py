@@ -14,7 +14,7 @@ from outlay.sweep.grid.grid import read_grid
 from outlay.sweep.plan.plan import SweepPlan, at_rung
 from outlay.sweep.plan.planning import make_plan
 from outlay.sweep.search.halving import Contest, decide
-from outlay.sweep.search.terms import Halving
+from outlay.sweep.search.search_options import Halving
 from outlay.sweep.state.outcomes import RungReport, RunState
 from outlay.units import Money
 

@@ -15,7 +15,7 @@ from halving_on_disk import HalvedSweep, decided_search
 from outlay.budget.terms import Budget
 from outlay.sweep.run.stops import requested_stops
 from outlay.sweep.search.halving import Contest, decide
-from outlay.sweep.search.terms import Halving
+from outlay.sweep.search.search_options import Halving
 from outlay.sweep.state.manifest import read_events, read_manifest
 from outlay.sweep.state.outcomes import STOPPED_BY_PERSON, RungReport, RunState
 from waiting import until

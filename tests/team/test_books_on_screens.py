@@ -9,23 +9,24 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-import psycopg
 import pytest
 
 import outlay
 from command_line import in_process
 from outlay import BudgetGuard
-from outlay.clock import ManualClock
+from outlay.clock import SYSTEM, ManualClock
 from outlay.errors import InvalidValue
 from outlay.export.live_runs import LiveRuns
 from outlay.export.prometheus import exposition
 from outlay.export.spend_logs import shared_logs
 from outlay.guard.away.polled_log import Polled, PolledLog
+from outlay.guard.entries import timestamp
 from outlay.store import open_store
 from outlay.store.home import settings_path
-from outlay.team.session import Row, Session
+from outlay.team.session import Session
 from outlay.web.book_reader import BookReader
 from outlay.web.guard import guard_page, guard_stamp
+from outlay.web.money import money_page
 from outlay.web.now import now_page
 from outlay.web.page import Page, PageQuery
 from postgres import PostgresServer, TeamDatabase
@@ -95,7 +96,7 @@ def test_pages_show_a_book_without_its_secrets_over_one_connection(
 ) -> None:
     made, connect = list[Session](), Session._connect
 
-    def counted(session: Session) -> psycopg.Connection[Row]:
+    def counted(session: Session) -> object:
         made.append(session)
         return connect(session)
 
@@ -257,6 +258,46 @@ def test_an_alert_is_raised_on_a_book_that_the_settings_name(
     (alert,) = [each for each in checked.json["alerts"] if not each["implied"]]
     said = "4.00 USD of the 5.00 USD for whole are spent or held"
     assert f"{said} ({shown_name(database, book)})" in alert["text"]
+
+
+# -- teams of members ------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The month of a run of the user ada without a tag, and of one with the tag speech."""
+    monkeypatch.setenv("LOGNAME", "ada")
+    for name, tags in (("untagged", {}), ("tagged", {"team": "speech"})):
+        with outlay.run(name, dir=tmp_path / name, price="36000 USD/h", tags=tags) as run:
+            list(run.steps(range(3)))
+    return timestamp(SYSTEM.wall_ns())[:7]
+
+
+def owners_of(month: str) -> dict[str, int]:
+    found = in_process("cost", "allocate", "--by", "team", "--month", month, "--json").json
+    return {row["owner"]: row["runs"] for row in found["rows"]}
+
+
+def test_a_run_without_a_tag_is_charged_to_the_team_of_its_user(
+    books: BookReader, database: TeamDatabase, trained: str
+) -> None:
+    assert owners_of(trained) == {"(untagged)": 1, "speech": 1}
+    database.add_member("ada", "vision")
+    assert owners_of(trained) == {"vision": 1, "speech": 1}
+    page = money_page(PageQuery(path="/money", query=[("by", "team"), ("month", trained)]), books)
+    assert {str(row["owner"]) for row in page.rows} == {"vision", "speech"}
+    database.add_member("ada", "audio")  # Which of the two pays is unknown.
+    assert owners_of(trained) == {"(untagged)": 1, "speech": 1}
+
+
+def test_teams_are_known_by_tags_while_the_book_is_away(
+    trained: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OUTLAY_SPEND_LOG", "postgresql://ada@127.0.0.1:1/none?book=lab")
+    asked = ("cost", "allocate", "--by", "team", "--month", trained, "--json")
+    found = in_process(*asked).json
+    assert {row["owner"] for row in found["rows"]} == {"(untagged)", "speech"}
+    assert "book lab" in found["findings"][0]["source"]
 
 
 def test_a_settings_file_that_is_none_is_refused() -> None:

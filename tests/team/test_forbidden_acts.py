@@ -68,7 +68,7 @@ STATEMENTS = {
     " SECURITY INVOKER",
     "call a check": "SELECT outlay.check_form(NULL, '{}', '{}')",
     "count": "SELECT outlay.count(1, NULL, 0, -5, 0)",
-    "append without checks": "SELECT outlay.append_lines('b', 0, '{}', '{}', true)",
+    "append without checks": "SELECT outlay.append_lines(NULL, '{}', '{}', true)",
     "set a limit by a function": "SELECT outlay.set_ceiling(1, '{}')",
     "copy a log": "SELECT outlay.copy('b', 0, '{}', '{}')",
     "state what it amounts to": "SELECT outlay.seed('b', '[]', '[]', '[]', '')",

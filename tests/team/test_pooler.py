@@ -7,7 +7,6 @@ import socket
 from collections.abc import Iterator
 from pathlib import Path
 
-import psycopg
 import pytest
 
 from command_line import start_python
@@ -131,9 +130,9 @@ def test_a_link_that_is_cut_is_noticed_in_twelve_seconds(team: TeamDatabase) -> 
     """The first probe is sent after some idle time, and the next one finds the limit exceeded."""
     log = team.log()
     log.books()
-    connection = log._session._connection
-    assert isinstance(connection, psycopg.Connection)
-    with socket.fromfd(connection.fileno(), socket.AF_INET, socket.SOCK_STREAM) as used:
+    connected = log._session._connected
+    assert connected is not None
+    with socket.fromfd(connected.connection.fileno(), socket.AF_INET, socket.SOCK_STREAM) as used:
         names = (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_USER_TIMEOUT)
         idle_s, interval_s, limit_ms = (used.getsockopt(socket.IPPROTO_TCP, name) for name in names)
     assert idle_s + interval_s <= 12

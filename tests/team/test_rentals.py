@@ -257,6 +257,35 @@ def test_a_command_there_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert (done.code, done.json["hold"], done.json["recorded"]) == (0, "1f0a2b3c4d5e", True)
 
 
+@pytest.mark.parametrize(
+    ("options", "unit"),
+    [
+        (("--rate", "2 EUR/h"), "EUR"),
+        (("--rate", "2 USD/h showback"), "USD showback"),
+        (("--gpus", "2"), "GPU-h"),
+    ],
+)
+def test_a_command_there_counts_in_the_unit_of_its_price(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: tuple[str, str], unit: str
+) -> None:
+    monkeypatch.setenv(HOLD_VARIABLE, f"1f0a2b3c4d5e@{AWAY}")
+    monkeypatch.setenv(DEADLINE_VARIABLE, timestamp(SYSTEM.wall_ns() + 3600 * 10**9))
+    words = ("--label", "lab02-a", *options, "--log", AWAY, "--dir", tmp_path / "run", "--json")
+    done = in_process("guard", "run", *words, "--", "true")
+    assert done.code == 0
+    assert f"{unit} (slice" in done.err
+
+
+@pytest.mark.parametrize("options", [(), ("--rate", "2"), ("--rate", "2/h")])
+def test_a_command_there_without_a_currency_is_refused(
+    monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...]
+) -> None:
+    monkeypatch.setenv(HOLD_VARIABLE, f"1f0a2b3c4d5e@{AWAY}")
+    monkeypatch.setenv(DEADLINE_VARIABLE, timestamp(SYSTEM.wall_ns() + 3600 * 10**9))
+    done = in_process("guard", "run", "--label", "lab02-a", *options, "--log", AWAY, "--", "true")
+    assert (done.code, "--rate" in done.err) == (2, True)
+
+
 def test_without_a_deadline_a_book_that_cannot_be_reached_refuses() -> None:
     with pytest.raises(SpendLogUnusable):
         read_guarding(None, {HOLD_VARIABLE: f"1f0a2b3c4d5e@{AWAY}"}, price=Price(1_000_000))

@@ -42,6 +42,7 @@ OwnerUrl = Annotated[
     ),
 ]
 Run = Annotated[bool, typer.Option("--run", help="Run the SQL there, after a typed confirmation.")]
+Request = Annotated[str, typer.Argument(help="The id of a request.")]
 Reason = Annotated[str, typer.Option(help="Why, in a few words.")]
 User = Annotated[str, typer.Option(metavar="NAME", help="Of a user; '*' for each without one.")]
 Team = Annotated[str, typer.Option(metavar="NAME", help="Of a team; '*' for each without one.")]
@@ -335,10 +336,7 @@ def show_request(
 
 @app.command("approve")
 def show_approve(
-    request: Annotated[str, typer.Argument(help="The id of a request.")],
-    reason: Reason,
-    log: Log = DEFAULT_LOG,
-    as_json: AsJson = False,
+    request: Request, reason: Reason, log: Log = DEFAULT_LOG, as_json: AsJson = False
 ) -> None:
     """Grant a request: the limit is set, with the names of both.
 
@@ -349,10 +347,7 @@ def show_approve(
 
 @app.command("deny")
 def show_deny(
-    request: Annotated[str, typer.Argument(help="The id of a request.")],
-    reason: Reason,
-    log: Log = DEFAULT_LOG,
-    as_json: AsJson = False,
+    request: Request, reason: Reason, log: Log = DEFAULT_LOG, as_json: AsJson = False
 ) -> None:
     """Deny a request.
 

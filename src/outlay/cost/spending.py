@@ -12,11 +12,15 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Literal
 
+from outlay.clock import utc_datetime
 from outlay.cost.charges import month_edges
 from outlay.errors import Finding, InvalidValue
+from outlay.membership import Membership, paying_team, teams_on
 from outlay.store.run_row import AttemptCharge, RunRow
 from outlay.units import Money, Unit
 
+TEAM = ("team", "tag:team")
+"""How ``owner_by`` names the owner whom ``with_teams`` states."""
 IN_NO_RUN = "(rented, in no run)"
 """The model name of a rental's cost outside of runs."""
 
@@ -92,6 +96,10 @@ class Spending:
                 if run.started_ns < end_ns and start_ns <= run.last_seen_ns
             ),
         )
+
+    def with_teams(self, memberships: Sequence[Membership]) -> Spending:
+        """Return it with a tag ``team`` where there is none and the user was in just one team."""
+        return replace(self, spends=tuple(_with_team(s, memberships) for s in self.spends))
 
     def of_unit(self, unit: Unit) -> list[SpendItem]:
         """Return the spends of one unit."""
@@ -230,6 +238,13 @@ def _by_time(report: RunRow, run: RunRow) -> Iterator[AttemptCharge]:
 def _split_by_time(run: RunRow) -> Finding:
     message = f"{run.name} spans several months and its log cannot be read: split evenly over time"
     return Finding(source=run.dir or run.name, message=message, severity="warning")
+
+
+def _with_team(spend: SpendItem, memberships: Sequence[Membership]) -> SpendItem:
+    stated = spend.tags.get("team", "")
+    day = utc_datetime(spend.start_ns).strftime("%Y-%m-%d")
+    team = paying_team(stated, teams_on(memberships, spend.user, day))
+    return spend if team == stated else replace(spend, tags={**spend.tags, "team": team})
 
 
 def owner_by(by: str) -> Callable[[SpendItem], str]:

@@ -1,17 +1,23 @@
-"""The spend logs that screens show when none is named: those known here, and shared books."""
+"""The spend logs that screens show when none is named: those known here, and shared books.
+
+Also the teams of members, which books have.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
 
+from outlay.cost.spending import Spending
 from outlay.decoding import BadDocument, read_toml
-from outlay.errors import InvalidValue
+from outlay.errors import Finding, InvalidValue
+from outlay.guard.away.polled_log import PolledLog
 from outlay.guard.rental.watch import known_logs
 from outlay.guard.spend_log import is_url, named_log, open_book
+from outlay.membership import Membership
 from outlay.store.home import settings_path
 
 
@@ -45,6 +51,22 @@ def shared_logs(environ: Mapping[str, str] = os.environ) -> tuple[str | Path, ..
     stated = environ.get("OUTLAY_SPEND_LOG", "")
     named = [_full_name(each, in_file=True) for each in _settings()]
     return tuple(dict.fromkeys([*named, *([_full_name(stated)] if is_url(stated) else [])]))
+
+
+def with_teams(
+    spending: Spending, logs: Iterable[PolledLog]
+) -> tuple[Spending, tuple[Finding, ...]]:
+    """Return spending with the teams of members, as books have them, where no tag states one.
+
+    The findings are about books that can't be asked.
+    """
+    found, findings = dict[Membership, None](), list[Finding]()
+    for log in logs:
+        if log.book is not None:
+            polled = log.ask("memberships", log.book.memberships)
+            found |= dict.fromkeys(polled.value or ())
+            findings += polled.findings(log.shown)
+    return spending.with_teams(tuple(found)), tuple(findings)
 
 
 def _settings() -> list[str]:

@@ -18,7 +18,7 @@ from typing import Self
 from outlay.clock import SYSTEM, Clock, utc_text, wall_ns_of
 from outlay.errors import Finding, InvalidValue, choices
 from outlay.guard import decisions
-from outlay.guard.away.waiting_settlements import deliver_to
+from outlay.guard.away.waiting_settlements import deliver_to, waiting_dir
 from outlay.guard.balance import (
     Books,
     Hold,
@@ -75,6 +75,7 @@ from outlay.guard.spend_log import (
     open_log,
     read_log_path,
 )
+from outlay.membership import paying_team
 from outlay.proc.identity import has_ended, this_process
 from outlay.rates import cost_at_most
 from outlay.units import Duration, Money, Rate, Unit
@@ -132,6 +133,7 @@ class BudgetGuard:
         book = open_book(str(log_path), clock=clock) if is_url(log_path) else None
         self._manifest_path = None if book else manifest_path(read_log_path(log_path))
         self.log_name: LogName = Path(log_path) if book is None else book.name
+        self._waiting_dir = None if book is None else waiting_dir(book.name)
         self.unit = Unit.parse(currency, name="currency")
         self._follows_manifest = False
         self._used = False
@@ -273,7 +275,7 @@ class BudgetGuard:
         )
         if not self._used:
             _ = self._stated()  # refuses an unusable ceiling before a log is created
-        if not isinstance(self.log_name, Path):
+        if self._waiting_dir is not None and self._waiting_dir.exists():
             deliver_to(self)  # What was held and not spent is free again.
         return self._transact(
             lambda books, now: decisions.authorize(
@@ -690,7 +692,7 @@ class BudgetGuard:
             if needs_ceiling:
                 raise
         login = self.log.login(self._user)
-        team = self._team or (login.teams[0] if len(login.teams) == 1 else "")
+        team = paying_team(self._team, login.teams)
         if needs_ceiling and not team and login.teams:
             raise InvalidValue("team", "none", choices(login.teams))
         return decisions.Moment(

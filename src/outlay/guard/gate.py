@@ -244,7 +244,7 @@ def _rented_here(hold_id: str, label: str, rate: Rate, environ: Mapping[str, str
     )  # fmt: skip
     return Hold(
         id=hold_id, op_label=label, lab="", amount=rate.unit.money(0), ts=deadline,
-        day=deadline[:10], rental=rental,
+        day=deadline[:10], rental=rental, kind=rate.unit.kind,
     )  # fmt: skip
 
 
@@ -321,7 +321,8 @@ def read_guarding(
         named = None if price is None else read_hold(environ)
         if price is None or named is None:
             return None
-        return Guarding(guard=guard_of_hold(named[1], environ, clock, unit=price.unit))
+        guard = guard_of_hold(named[1], environ, clock, unit_away=lambda: price.unit)
+        return Guarding(guard=guard)
     guarding = _guarding_of(value, environ, clock)
     if price is None and guarding.guard.unit != GPU_TIME:
         raise InvalidValue("price", None, "a price, since a guard counts money: price=...")
@@ -364,19 +365,18 @@ def expected_price(guard: BudgetGuard, seen: Unit) -> str:
 
 
 def guard_of_hold(
-    log: str, environ: Mapping[str, str], clock: Clock = SYSTEM, *, unit: Unit | None = None
+    log: str, environ: Mapping[str, str], clock: Clock = SYSTEM, *, unit_away: Callable[[], Unit]
 ) -> BudgetGuard:
     """Return the guard of a launcher's log; a rented machine need not reach a book.
 
-    ``unit`` is that of a book that can't be reached.
+    ``unit_away`` returns the unit of what is spent below a book that can't be reached.
     """
     try:
         return BudgetGuard.of_log(log, clock=clock, environ=environ)
     except SpendLogUnusable:
         if not is_url(log) or not read_deadline(environ):
             raise
-        currency = str(unit or Unit())
-        return BudgetGuard(0, log, currency=currency, clock=clock, environ=environ)
+        return BudgetGuard(0, log, currency=str(unit_away()), clock=clock, environ=environ)
 
 
 def allowance_of(guard: BudgetGuard, environ: Mapping[str, str]) -> Duration:

@@ -67,6 +67,7 @@ from outlay.guard.index.index_file import (
 )
 from outlay.guard.index.trie import DoubtfulIndex
 from outlay.locks import FileLock, FileLocked, local_locks, lock_excludes, turn_at
+from outlay.membership import Membership
 from outlay.store.home import books_dir
 from outlay.units import Duration
 
@@ -837,6 +838,9 @@ class BookLog(SpendLog, Protocol):
 
     def stamp(self) -> object:
         """Return a value that changes with every line, by one cheap query."""
+
+    def memberships(self) -> tuple[Membership, ...]:
+        """Return who is, was and will be in which team."""
 
 
 def _lost_scheme(path: Path) -> str:

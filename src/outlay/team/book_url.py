@@ -74,7 +74,7 @@ class PostgresUrl:
         except (ArgumentError, ValueError):
             return type(error).__name__
 
-    @property
+    @cached_property
     def file_name(self) -> str:
         """Its name for files: the book, and a digest of where it is."""
         parts = urlsplit(self.server)

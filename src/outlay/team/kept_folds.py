@@ -13,11 +13,19 @@ from typing import Final
 import msgspec
 
 from outlay.decoding import Decoder
-from outlay.guard.balance import HOLD_TABLES, Books, BooksState, rows_read, shape_of_rows
+from outlay.guard.balance import (
+    HOLD_TABLES,
+    Books,
+    BooksState,
+    Opened,
+    RowTable,
+    rows_read,
+    shape_of_rows,
+)
 from outlay.guard.chain import Position
 from outlay.guard.entries import AnyLine, Held
 from outlay.guard.errors import SpendLogUnusable
-from outlay.team.session import Batch, Row
+from outlay.team.session import Batch, Row, bytea_array
 
 SHAPE: Final = shape_of_rows()
 """Of the rows; those of another version of outlay are not used."""
@@ -95,16 +103,20 @@ class DatabaseRows:
     def prefetch(self, books: Books, lines: Iterable[AnyLine]) -> None:
         """Read the rows that these lines after the snapshot need, and ``books`` lack, at once.
 
-        A hold that such a line opens has no rows yet: the database lets a hold be opened once.
+        A hold that such a line opens has no rows yet: the database lets a hold be opened once. One
+        that is open, and pays for no rental, has no other row.
         """
         tables, wanted, opened = books.tables(), dict[tuple[str, str], None](), set[str]()
         for line in lines:
-            if isinstance(line, Held):
-                opened.add(line.hold)
+            hold = getattr(line, "hold", "")
+            if isinstance(line, Held) or _is_plain(tables["open"], hold):
+                opened.add(hold)
             for pair in rows_read(line):
+                if tables[pair[0]].is_known(pair[1]):
+                    continue
                 if pair[1] in opened and pair[0] in HOLD_TABLES:
                     self._found[pair] = None
-                elif not tables[pair[0]].is_known(pair[1]):
+                else:
                     wanted[pair] = None
         if pairs := list(wanted):
             names, digests = [name for name, _ in pairs], [_digest(key) for _, key in pairs]
@@ -119,6 +131,12 @@ class DatabaseRows:
             problem = "an owner removed what this process began with"
             raise SnapshotPruned(f"snapshot {self.seq}", problem, "Ask again.")
         return found
+
+
+def _is_plain(open_holds: RowTable[Opened], hold: str) -> bool:
+    """Return whether a hold is known to be open, and to pay for no rental."""
+    opened = open_holds.get(hold) if open_holds.is_known(hold) else None
+    return opened is not None and opened.hold.rental is None
 
 
 def keep_batch(book: str, books: Books, position: Position) -> Batch:
@@ -136,5 +154,6 @@ def keep_batch(book: str, books: Books, position: Position) -> Batch:
 
 def _columns(
     rows: list[tuple[str, bytes, bytes | None]],
-) -> tuple[list[str], list[bytes], list[bytes | None]]:
-    return [row[0] for row in rows], [row[1] for row in rows], [row[2] for row in rows]
+) -> tuple[list[str], str, str]:
+    names, keys, values = zip(*rows, strict=True)
+    return list(names), bytea_array(keys), bytea_array(values)

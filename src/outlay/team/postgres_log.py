@@ -1,9 +1,11 @@
 """A spend log in PostgreSQL: a book that machines share.
 
 A transaction locks the book, reads what was appended since, decides, appends and commits: two round
-trips. The bytes of a line, its hash and the decision are those of a log in a file. The head of the
-book is compared with what this process, and this machine, saw last: a server that lacks lines, as
-after the promotion of a standby, is refused until a person accepts it.
+trips. While nobody else writes it is one: the decision is made with the entries that are known, and
+the database appends its lines only if no other entry has followed these. The bytes of a line, its
+hash and the decision are those of a log in a file. The head of the book is compared with what this
+process, and this machine, saw last: a server that lacks lines, as after the promotion of a standby,
+is refused until a person accepts it.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from urllib.parse import urlsplit
 
 from outlay.clock import SYSTEM, Clock
 from outlay.decoding import BadDocument
-from outlay.errors import Finding
+from outlay.errors import Finding, OutlayError
 from outlay.guard.balance import Books
 from outlay.guard.chain import (
     NO_SLOTS,
@@ -59,11 +61,20 @@ from outlay.guard.spend_log import (
     check_lines,
     verification_of,
 )
+from outlay.membership import Membership
 from outlay.team.book_url import PostgresUrl
-from outlay.team.kept_folds import SHAPE, DatabaseRows, FoldRoot, keep_batch, root_decoder
+from outlay.team.kept_folds import (
+    SHAPE,
+    DatabaseRows,
+    FoldRoot,
+    SnapshotPruned,
+    keep_batch,
+    root_decoder,
+)
 from outlay.team.session import (
     Batch,
     ConnectionLost,
+    Declined,
     Patience,
     Row,
     Session,
@@ -74,6 +85,7 @@ from outlay.units import Duration
 
 VERSION: Final = 1
 """Of the tables and functions in the database."""
+_RECENT_NS: Final = 5 * 10**9  # so long after a turn its time, teams and settings are used again
 _TAIL: Final = 64  # so many entries may follow a snapshot before another one is kept
 _CHUNK: Final = 5000  # entries per read of a whole book
 _HASH_LINE: Final = 64 + len('"}\n')
@@ -87,10 +99,13 @@ _SNAPSHOT: Final = """SELECT seq, root FROM outlay.snapshot
 WHERE book = %s AND shape = %s ORDER BY seq DESC LIMIT 1"""
 _ENTRIES: Final = """SELECT seq, before, line FROM outlay.entry
 WHERE book = %s AND seq >= %s ORDER BY seq"""
+_APPEND_AFTER: Final = "SELECT outlay.append_after(%s, %s, %s, %s, ARRAY[{}])"
 _APPEND: Final = "SELECT outlay.append(%s, %s, %s::bytea[], %s::bytea[])"
 _COPY: Final = "SELECT outlay.copy(%s, %s, %s::bytea[], %s::bytea[])"
 _SEED: Final = "SELECT outlay.seed(%s, %s::json, %s::json, %s::json, %s)"
 _TEAMS: Final = "SELECT outlay.teams_of(%s, %s)"
+_MEMBERS: Final = """SELECT login, team, since::text, coalesce(until::text, '') FROM outlay.member
+ORDER BY login, team, since"""
 _COUNTERS: Final = """SELECT of, name, period, captured, held, rate FROM outlay.counter
 WHERE book = %s AND (captured, held, rate) <> (0, 0, 0)"""
 _OPEN: Final = """SELECT hold, lab, "user", team, day, held, rate FROM outlay.open_hold
@@ -145,6 +160,8 @@ class PostgresSpendLog(SpendLog):
         self.name = name
         self._clock = clock
         self._patience = patience or Patience()
+        self._lock_patience = f"{round(self._patience.lock * 1000)}ms"
+        self._idle_patience = f"{round(self._patience.idle * 1000)}ms"
         self._session = Session(name, clock, answer_s=self._patience.answer)
         self._memory = RememberedHead(_remembered_as(name))
         self._remembered = NO_SLOTS
@@ -165,7 +182,8 @@ class PostgresSpendLog(SpendLog):
         self._oldest: int | None = None  # the entry of the oldest snapshot
         self._last_kept: int | None = None  # and of the last one
         self._began: int | None = None  # that of the one with which this fold began, if usable
-        self._new: list[Row] = []
+        self._new: list[Row] = []  # what others appended before the last turn
+        self._alone_ns: int | None = None  # when a turn last found nothing new; None: others write
 
     def close(self) -> None:
         """Close the connection; the next use makes another."""
@@ -201,6 +219,8 @@ class PostgresSpendLog(SpendLog):
     def transact(self, decide: Callable[[Books], Decision[Answer]]) -> Answer:
         """Decide, append, commit, then answer."""
         with self._turn():
+            if self._is_alone() and (decision := self._decide_alone(decide)) is not None:
+                return decision.answer
             try:
                 return self._transact(decide)
             except NotWritten:
@@ -229,6 +249,13 @@ class PostgresSpendLog(SpendLog):
             raise self._unusable("there is no book of this name", "`outlay team init` makes one.")
         seq, digest = found[0]
         return seq, digest
+
+    def memberships(self) -> tuple[Membership, ...]:
+        """Return who is, was and will be in which team; all books of a database share them."""
+        return tuple(
+            Membership(user=user, team=team, since=since, until=until)
+            for user, team, since, until in self._query(_MEMBERS, ())
+        )
 
     def head(self) -> str:
         """Return the hash of the last line; empty if there is none."""
@@ -398,8 +425,8 @@ class PostgresSpendLog(SpendLog):
     @contextmanager
     def _transaction(self, *, writes: bool) -> Iterator[BookHead]:
         """Begin a transaction, under the book's lock if it writes; roll back what is left open."""
-        # Before a reader's snapshot: a line that others write and remember later is not missing.
-        self._remembered = self._memory.seen()
+        if not writes:  # Before its snapshot: a line that others remember later is not missing.
+            self._remembered = self._memory.seen()
         head = self._begin(writes=writes)
         try:
             if writes:  # Who accepted the book before this turn has replaced the file.
@@ -422,10 +449,7 @@ class PostgresSpendLog(SpendLog):
             raise
 
     def _begun(self, *, writes: bool) -> BookHead:
-        patience = [
-            f"{round(each * 1000)}ms" for each in (self._patience.lock, self._patience.idle)
-        ]
-        about = (self.name.book, writes, *patience, SHAPE)
+        about = (self.name.book, writes, self._lock_patience, self._idle_patience, SHAPE)
         batch: list[Statement] = [(_WRITE if writes else _READ, ()), (_TURN, about)]
         if self._book is not None:
             batch.append((_ENTRIES, (self._book, self._seq + 1)))
@@ -465,6 +489,8 @@ class PostgresSpendLog(SpendLog):
             is_continued = is_known and self._continue(head)
             if not is_continued:
                 self._start_over(head)
+            is_alone = is_continued and not self._new
+            self._alone_ns = self._clock.monotonic_ns() if is_alone else None
             link, known = self._scanned.link, self._remembered.head
             is_doubtful = not is_continued or (known is not None and known.offset > link.offset)
             if is_doubtful and (missing := self._missing(head, link, self._books)):
@@ -561,30 +587,94 @@ class PostgresSpendLog(SpendLog):
 
     # -- appending --------------------------------------------------------------------------
 
+    def _is_alone(self) -> bool:
+        """Return whether the last turn was just now, and nobody else had written before it."""
+        since_ns = self._alone_ns
+        if since_ns is None or self._clock.monotonic_ns() - since_ns > _RECENT_NS:
+            return False
+        return self._session.is_quiet
+
+    def _decide_alone(self, decide: Callable[[Books], Decision[Answer]]) -> Decision[Answer] | None:
+        """Decide with the entries that are known, and append if the book has no others.
+
+        None if nothing was appended, for whatever reason: then it is decided under the lock. So is
+        a refusal, since what it is based on may have changed.
+        """
+        try:
+            self._remembered = self._memory.seen(keep=True)
+            decision = self._decided_now(decide)
+            if decision is None or not self._write(decision.entries, self._append_after):
+                return None
+        except (NotWritten, Declined, SnapshotPruned):
+            return None
+        else:
+            return decision
+        finally:
+            self._memory.release()
+            self._session.rollback()
+
+    def _decided_now(self, decide: Callable[[Books], Decision[Answer]]) -> Decision[Answer] | None:
+        """Return a decision that may be appended without a turn, if there is one."""
+        known = self._remembered.head
+        if known is not None and known.offset > self._scanned.link.offset:
+            return None
+        try:
+            decision = decide(self._books)
+        except OutlayError:
+            return None
+        is_due = self._seq + len(decision.entries) - (self._last_kept or 0) >= _TAIL
+        return None if is_due or not decision.entries else decision
+
+    def _append_after(self, seq: int, link: Link, lines: list[bytes]) -> bool:
+        about = (self._book, seq, link.hash, self._lock_patience, *lines)
+        statement = _APPEND_AFTER.format(", ".join(["%b"] * len(lines)))
+        ((is_written,),) = self._session.call(statement, about)
+        if not is_written:
+            self._forget()
+        return bool(is_written)
+
     def _append(self, head: BookHead, entries: tuple[AnyEntry, ...]) -> None:
-        """Append and commit; an unknown outcome is resolved by asking for the last line."""
+        """Append and commit in the present transaction, with another snapshot if one is due."""
+
+        def send(seq: int, _: Link, lines: list[bytes]) -> bool:
+            arrays = bytea_array([b""] * len(lines)), bytea_array(lines)
+            keep = self._snapshot_batch()
+            batch = [(_APPEND, (self.name.book, seq, *arrays)), *keep, ("COMMIT", ())]
+            self._session.run(batch)
+            if keep:
+                self._base = DatabaseRows(self._query_many, head.id, self._seq)
+                self._began = self._last_kept = self._seq
+                self._books.rebase(self._base)
+            return True
+
+        self._write(entries, send)
+
+    def _write(
+        self, entries: tuple[AnyEntry, ...], send: Callable[[int, Link, list[bytes]], bool]
+    ) -> bool:
+        """Fold entries and send their lines, which follow a number and a link.
+
+        An unknown outcome is resolved by asking for the last line. Returns what ``send`` does:
+        whether they were written.
+        """
+        seq, link = self._seq, self._scanned.link
         linked = link_entries(self._scanned, entries, ts=entries[0].ts)
-        new = linked.blob.splitlines(keepends=True)
-        arrays = bytea_array([b""] * len(new)), bytea_array(new)
-        batch = [(_APPEND, (self.name.book, self._seq, *arrays))]
+        lines = linked.blob.splitlines(keepends=True)
         try:
             self._apply(linked.after)
-            self._seq += len(new)
-            keep = self._snapshot_batch()
-            self._session.run([*batch, *keep, ("COMMIT", ())])
+            self._seq += len(lines)
+            is_written = send(seq, link, lines)
         except ConnectionLost as error:
             self._forget()
             self._resolve(linked.after.link, error)
+            is_written = True
         except BaseException:
             self._forget()
             raise
-        else:
-            if keep:
-                self._base = DatabaseRows(self._query_many, head.id, self._seq)
-                self._began = self._seq
-                self._books.rebase(self._base)
-        self._update_seen(linked.after.link)
-        self._remember()
+        if is_written:
+            self._update_seen(linked.after.link)
+            self._remember()
+        return is_written
 
     def _snapshot_batch(self) -> Batch:
         """Return what keeps another snapshot, if one is due and this fold continues the last."""

@@ -1,8 +1,8 @@
 -- Books of a team: spend logs that machines share. Running it again changes nothing.
 --
 -- outlay_owner owns everything and cannot log in; who is granted it sets limits and members.
--- Whoever is granted outlay_launcher reads, and appends through the functions turn, lock, append and keep
--- alone. outlay_reader reads.
+-- Whoever is granted outlay_launcher reads, and appends through the functions turn, lock, append,
+-- append_after and keep alone. outlay_reader reads.
 --
 -- Every function that others may call sets the search_path, or is one expression with names that are
 -- bound here. Those that only these call have theirs: nobody else may call them, and setting it again
@@ -44,9 +44,12 @@ CREATE TABLE IF NOT EXISTS outlay.book (
   limited boolean NOT NULL DEFAULT false
 );
 
+-- The tables below name a book without a foreign key: only functions that have locked the book write
+-- to them, no book is ever removed, and the keys would take a third of an append's time.
+
 -- One entry for each line that has a hash; before are lines without one, which it covers.
 CREATE TABLE IF NOT EXISTS outlay.entry (
-  book integer NOT NULL REFERENCES outlay.book,
+  book integer NOT NULL,
   seq bigint NOT NULL,
   before bytea NOT NULL,
   line bytea NOT NULL,
@@ -67,7 +70,7 @@ CREATE UNIQUE INDEX IF NOT EXISTS entry_settles ON outlay.entry (book, hold)
 -- What is spent and held, and what open holds cost per hour, in micro-units: for all (whole), a
 -- project (lab), a user or a team; at all times, in a UTC month or on a UTC day.
 CREATE TABLE IF NOT EXISTS outlay.counter (
-  book integer NOT NULL REFERENCES outlay.book,
+  book integer NOT NULL,
   of text NOT NULL,
   name text NOT NULL,
   period text NOT NULL,
@@ -77,7 +80,7 @@ CREATE TABLE IF NOT EXISTS outlay.counter (
   PRIMARY KEY (book, of, name, period)
 ) WITH (fillfactor = 50);
 CREATE TABLE IF NOT EXISTS outlay.open_hold (
-  book integer NOT NULL REFERENCES outlay.book,
+  book integer NOT NULL,
   hold text NOT NULL,
   lab text NOT NULL,
   "user" text NOT NULL,
@@ -91,7 +94,7 @@ CREATE TABLE IF NOT EXISTS outlay.open_hold (
 -- The limits that entries set, in micro-units, for good and for a time; period is a kind of period,
 -- name may be * for each that has none of its own. An amount of NULL is no limit.
 CREATE TABLE IF NOT EXISTS outlay.ceiling (
-  book integer NOT NULL REFERENCES outlay.book,
+  book integer NOT NULL,
   of text NOT NULL,
   name text NOT NULL,
   period text NOT NULL,
@@ -120,7 +123,7 @@ CREATE TABLE IF NOT EXISTS outlay.service (
 -- What the entries up to seq amount to, so that a new process need not read them all. A row is
 -- that of the largest seq up to the snapshot's; NULL where there is none any more.
 CREATE TABLE IF NOT EXISTS outlay.snapshot (
-  book integer NOT NULL REFERENCES outlay.book,
+  book integer NOT NULL,
   shape text NOT NULL,
   seq bigint NOT NULL,
   root bytea NOT NULL,
@@ -128,7 +131,7 @@ CREATE TABLE IF NOT EXISTS outlay.snapshot (
   PRIMARY KEY (book, shape, seq)
 );
 CREATE TABLE IF NOT EXISTS outlay.fold (
-  book integer NOT NULL REFERENCES outlay.book,
+  book integer NOT NULL,
   shape text NOT NULL,
   name text NOT NULL,
   key bytea NOT NULL,
@@ -190,6 +193,19 @@ BEGIN
 END
 $$;
 
+-- The same, for lines that follow entry after_seq.
+CREATE OR REPLACE FUNCTION outlay.locked_at(book_name text, after_seq bigint) RETURNS outlay.book
+LANGUAGE plpgsql AS $$
+DECLARE
+  head outlay.book := outlay.locked(book_name);
+BEGIN
+  IF head.seq <> after_seq THEN
+    RAISE EXCEPTION 'the book has % entries, not %', head.seq, after_seq USING ERRCODE = 'OUT01';
+  END IF;
+  RETURN head;
+END
+$$;
+
 CREATE OR REPLACE FUNCTION outlay.lock(book_name text) RETURNS outlay.book
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
@@ -235,6 +251,12 @@ BEGIN
 END
 $$;
 
+-- Makes the commit of this transaction wait for the disk; returns how.
+CREATE OR REPLACE FUNCTION outlay.make_durable() RETURNS text
+LANGUAGE sql VOLATILE
+RETURN set_config('synchronous_commit', CASE current_setting('synchronous_commit')
+  WHEN 'remote_apply' THEN 'remote_apply' ELSE 'on' END, true);
+
 -- What a transaction begins with, in one statement with prepared plans: sets how long anybody may
 -- be blocked, locks the book if it writes, and returns settings, head and the entries of the oldest
 -- and of the last snapshot.
@@ -252,8 +274,7 @@ BEGIN
   version := outlay.version();
   login := session_user;
   fsync := current_setting('fsync');
-  durable := set_config('synchronous_commit', CASE current_setting('synchronous_commit')
-    WHEN 'remote_apply' THEN 'remote_apply' ELSE 'on' END, true);
+  durable := outlay.make_durable();
   lock_patience := set_config('lock_timeout', lock_patience, true);
   idle_patience := set_config('idle_in_transaction_session_timeout', idle_patience, true);
   IF writes THEN
@@ -339,78 +360,105 @@ BEGIN
 END
 $$;
 
--- The names of a kind of line, with the types of their values; required ones first, up to a dash.
-CREATE OR REPLACE FUNCTION outlay.fields(kind text) RETURNS text[]
-LANGUAGE sql IMMUTABLE
-RETURN string_to_array(CASE kind
-    WHEN 'hold' THEN 'hold:string lab:string day:string - caps:object key:string by:string '
-      'rental:object user:string team:string via:string rate:number'
-    WHEN 'extend' THEN 'hold:string - caps:object key:string'
-    WHEN 'capture' THEN 'lab:string day:string - hold:string key:string basis:string part:object '
-      'user:string team:string via:string'
-    WHEN 'void' THEN 'hold:string reason:string - key:string'
-    WHEN 'correct' THEN 'lab:string day:string reason:string - hold:string key:string user:string '
-      'team:string'
-    WHEN 'note' THEN 'event:string - hold:string detail:object key:string'
-    WHEN 'limit' THEN 'of:string by:string reason:string - name:string period:string limit:number '
-      'enforce:string until:string request:string requested_by:string key:string'
-    WHEN 'seal' THEN 'torn_from:number torn_bytes:number -'
-  END || ' kind:string ts:string op_label:string currency:string v:number hash:string '
-    'estimated:number actual:number ceiling:number', ' ');
+-- Refuses a value that few lines have, of a type or a form that none has.
+CREATE OR REPLACE FUNCTION outlay.check_rare_values(raw json, entry jsonb) RETURNS void
+LANGUAGE plpgsql AS $$
+DECLARE
+  object text;
+BEGIN
+  IF jsonb_typeof(entry -> 'rate') <> 'number' OR jsonb_typeof(entry -> 'limit') <> 'number'
+     OR jsonb_typeof(entry -> 'torn_from') <> 'number'
+     OR jsonb_typeof(entry -> 'torn_bytes') <> 'number'
+     OR (entry ->> 'until') !~ '^(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z)?$' THEN
+    RAISE EXCEPTION 'a line with a value that none has' USING ERRCODE = 'OUT01';
+  END IF;
+  FOREACH object IN ARRAY '{caps,rental,part,detail}'::text[] LOOP
+    CONTINUE WHEN NOT entry ? object;
+    IF jsonb_typeof(entry -> object) <> 'object' THEN
+      RAISE EXCEPTION 'a line with a value that none has' USING ERRCODE = 'OUT01';
+    END IF;
+    IF cardinality(ARRAY(SELECT json_object_keys(raw -> object)))
+       <> jsonb_array_length(jsonb_path_query_array(entry -> object, '$.*')) THEN
+      RAISE EXCEPTION 'a line with a name twice' USING ERRCODE = 'OUT01';
+    END IF;
+  END LOOP;
+  IF entry ? 'rental' THEN
+    IF coalesce(jsonb_typeof(entry #> '{rental,name}'), '') <> 'string'
+       OR coalesce(jsonb_typeof(entry #> '{rental,rate}'), '') <> 'string'
+       OR coalesce(jsonb_typeof(entry #> '{rental,started}'), '') <> 'string'
+       OR coalesce(jsonb_typeof(entry #> '{rental,deadline}'), '') <> 'string'
+       OR coalesce(jsonb_typeof(entry #> '{rental,vendor,name}'), '') <> 'string'
+       OR coalesce(jsonb_typeof(entry #> '{rental,vendor,list}'), '') <> 'array'
+       OR coalesce(jsonb_typeof(entry #> '{rental,vendor,terminate}'), '') <> 'array' THEN
+      RAISE EXCEPTION 'a rental that lacks something' USING ERRCODE = 'OUT01';
+    END IF;
+  END IF;
+END
+$$;
 
 -- Refuses a line that outlay could not read, or of a kind, a currency or an amount that none has.
--- raw is the line as it was written, entry what is read of it.
+-- raw is the line as it was written, entry what is read of it. PL/pgSQL prepares an expression anew
+-- in each transaction: what few lines need is in a statement of its own.
 CREATE OR REPLACE FUNCTION outlay.check_form(head outlay.book, raw json, entry jsonb) RETURNS void
 LANGUAGE plpgsql AS $$
 DECLARE
-  fields text[] := outlay.fields(entry ->> 'kind');
-  stated text[];
-  is_repeated boolean;
-  has_objects boolean;
+  kind text := coalesce(entry ->> 'kind', '');
+  required text[];
+  others text[];
 BEGIN
-  IF fields IS NULL OR (entry ->> 'v') IS NULL OR (entry ->> 'v') NOT IN ('1', '2') THEN
-    RAISE EXCEPTION 'a line of an unknown kind or version' USING ERRCODE = 'OUT01';
-  END IF;
-  SELECT array_agg(part.key || ':' || json_typeof(part.value)),
-         count(DISTINCT part.key) < count(*), bool_or(json_typeof(part.value) = 'object')
-  INTO stated, is_repeated, has_objects
-  FROM json_each(raw) AS part;
-  IF NOT stated <@ fields
-     OR NOT stated @> (fields[: array_position(fields, '-') - 1] || '{ts:string,op_label:string}')
+  CASE kind
+  WHEN 'hold' THEN
+    required := '{hold,lab,day,ts,op_label,v}';
+    others := '{hold,lab,day,caps,key,by,rental,user,team,via,rate}';
+  WHEN 'capture' THEN
+    required := '{lab,day,ts,op_label,v}';
+    others := '{lab,day,hold,key,basis,part,user,team,via}';
+  WHEN 'extend' THEN
+    required := '{hold,ts,op_label,v}';
+    others := '{hold,caps,key}';
+  WHEN 'void' THEN
+    required := '{hold,reason,ts,op_label,v}';
+    others := '{hold,reason,key}';
+  WHEN 'correct' THEN
+    required := '{lab,day,reason,ts,op_label,v}';
+    others := '{lab,day,reason,hold,key,user,team}';
+  WHEN 'note' THEN
+    required := '{event,ts,op_label,v}';
+    others := '{event,hold,detail,key}';
+  WHEN 'limit' THEN
+    required := '{of,by,reason,ts,op_label,v}';
+    others := '{of,by,reason,name,period,limit,enforce,until,request,requested_by,key}';
+  WHEN 'seal' THEN
+    required := '{torn_from,torn_bytes,ts,op_label,v}';
+    others := '{torn_from,torn_bytes}';
+  ELSE
+    RAISE EXCEPTION 'a line of an unknown kind' USING ERRCODE = 'OUT01';
+  END CASE;
+  IF NOT entry ?& required
+     OR entry - others - '{kind,ts,op_label,currency,v,hash,estimated,actual,ceiling}'::text[] <> '{}'
+     OR entry - '{v,estimated,actual,ceiling,rate,limit,torn_from,torn_bytes,caps,rental,part,detail}'
+          ::text[] @? '$.* ? (@.type() != "string")'
+     OR (entry -> 'v')::text NOT IN ('1', '2')
+     OR jsonb_typeof(entry -> 'estimated') <> 'number'
+     OR jsonb_typeof(entry -> 'actual') <> 'number'
+     OR jsonb_typeof(entry -> 'ceiling') <> 'number'
      OR (entry ->> 'ts') !~ '^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z$'
-     OR (entry ->> 'day') !~ '^\d{4}-\d\d-\d\d$'
-     OR (entry ->> 'until') !~ '^(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z)?$' THEN
+     OR (entry ->> 'day') !~ '^\d{4}-\d\d-\d\d$' THEN
     RAISE EXCEPTION 'a line that lacks a name, or has one or a value that none has'
       USING ERRCODE = 'OUT01';
   END IF;
-  IF (entry -> 'rental') IS NOT NULL AND (
-    coalesce(jsonb_typeof(entry #> '{rental,name}'), '') <> 'string'
-    OR coalesce(jsonb_typeof(entry #> '{rental,rate}'), '') <> 'string'
-    OR coalesce(jsonb_typeof(entry #> '{rental,started}'), '') <> 'string'
-    OR coalesce(jsonb_typeof(entry #> '{rental,deadline}'), '') <> 'string'
-    OR coalesce(jsonb_typeof(entry #> '{rental,vendor,name}'), '') <> 'string'
-    OR coalesce(jsonb_typeof(entry #> '{rental,vendor,list}'), '') <> 'array'
-    OR coalesce(jsonb_typeof(entry #> '{rental,vendor,terminate}'), '') <> 'array'
-  ) THEN
-    RAISE EXCEPTION 'a rental that lacks something' USING ERRCODE = 'OUT01';
+  IF entry ?| '{rate,limit,until,torn_from,torn_bytes,caps,rental,part,detail}' THEN
+    PERFORM outlay.check_rare_values(raw, entry);
   END IF;
   -- Programs differ in which of two values of the same name they take.
-  IF has_objects AND NOT is_repeated THEN
-    is_repeated := EXISTS (
-      SELECT FROM json_each(raw) AS part
-      WHERE json_typeof(part.value) = 'object'
-        AND (SELECT count(DISTINCT name) < count(*) FROM json_object_keys(part.value) AS name)
-    );
-  END IF;
-  IF is_repeated THEN
+  IF cardinality(ARRAY(SELECT json_object_keys(raw)))
+     <> jsonb_array_length(jsonb_path_query_array(entry, '$.*')) THEN
     RAISE EXCEPTION 'a line with a name twice' USING ERRCODE = 'OUT01';
   END IF;
   IF (entry ->> 'currency') IS NULL OR head.currency NOT IN ('', entry ->> 'currency') THEN
     RAISE EXCEPTION 'a line of another currency' USING ERRCODE = 'OUT01';
   END IF;
-  IF outlay.micros(entry ->> 'estimated') < 0 OR outlay.micros(entry ->> 'ceiling') < 0
-     OR outlay.micros(entry ->> 'rate') < 0 OR outlay.micros(entry ->> 'limit') < 0
-     OR (outlay.micros(entry ->> 'actual') < 0 AND (entry ->> 'kind') <> 'correct') THEN
+  IF (CASE kind WHEN 'correct' THEN entry - 'actual' ELSE entry END) @? '$.* ? (@ < 0)' THEN
     RAISE EXCEPTION 'a line with a negative amount' USING ERRCODE = 'OUT01';
   END IF;
 END
@@ -425,40 +473,43 @@ DECLARE
   team text := coalesce(entry ->> 'team', '');
   via text := coalesce(entry ->> 'via', '');
   day text := coalesce(entry ->> 'day', '');
-  teams text[];
+  is_wrong boolean := false;
 BEGIN
-  IF via <> (CASE "user" WHEN session_user THEN '' ELSE session_user END)
-     OR ("user" <> session_user AND NOT outlay.acts_for("user")) THEN
+  IF "user" <> session_user THEN
+    is_wrong := via <> session_user OR NOT outlay.acts_for("user");
+  ELSE
+    is_wrong := via <> '';
+  END IF;
+  IF is_wrong THEN
     RAISE EXCEPTION '% may not act for user %', session_user, "user" USING ERRCODE = 'OUT05';
   END IF;
   IF day IS DISTINCT FROM greatest(left(entry ->> 'ts', 10), head.latest_day) THEN
     RAISE EXCEPTION 'it counts on %, which is not today', day USING ERRCODE = 'OUT05';
   END IF;
-  teams := outlay.teams_on("user", day::date);
-  IF team <> '' AND team <> ALL (teams) OR is_hold AND team = '' AND teams <> '{}' THEN
+  IF team <> '' THEN
+    is_wrong := team <> ALL (outlay.teams_on("user", day::date));
+  ELSIF is_hold THEN
+    is_wrong := EXISTS (
+      SELECT FROM outlay.member m
+      WHERE m.login = "user" AND m.since <= day::date AND (m.until IS NULL OR day::date < m.until)
+    );
+  END IF;
+  IF is_wrong THEN
     RAISE EXCEPTION 'user % is not in team %', "user", team USING ERRCODE = 'OUT05';
   END IF;
 END
 $$;
 
--- Refuses a line that contradicts those before it, or that the login may not write; counts it.
-CREATE OR REPLACE FUNCTION outlay.apply(head outlay.book, entry jsonb) RETURNS outlay.book
+-- Refuses a line that only an owner may write, or that states another author than the login.
+CREATE OR REPLACE FUNCTION outlay.check_author(head outlay.book, entry jsonb) RETURNS void
 LANGUAGE plpgsql AS $$
 DECLARE
   kind text := entry ->> 'kind';
   event text := coalesce(entry ->> 'event', '');
-  named text := coalesce(entry ->> 'hold', '');
-  estimated bigint := outlay.micros(entry ->> 'estimated');
-  actual bigint := outlay.micros(entry ->> 'actual');
-  at timestamptz := (entry ->> 'ts')::timestamptz;
-  time timestamptz := outlay.now();
-  paid outlay.open_hold;
 BEGIN
-  IF at > time + interval '1 second' OR at < time - interval '2 minutes' THEN
-    RAISE EXCEPTION 'its time is not that of the database' USING ERRCODE = 'OUT05';
-  END IF;
   IF kind IN ('limit', 'seal') OR event IN ('accepted', 'offline-allowance', 'limit-denied')
-     OR (kind = 'correct' AND actual < 0) OR (event = 'ceiling-raised' AND head.limited) THEN
+     OR (kind = 'correct' AND (entry ->> 'actual')::numeric < 0)
+     OR (event = 'ceiling-raised' AND head.limited) THEN
     IF NOT outlay.is_owner() THEN
       RAISE EXCEPTION 'only an owner may write this line' USING ERRCODE = 'OUT05';
     END IF;
@@ -468,20 +519,45 @@ BEGIN
          AND (entry -> 'detail' ->> 'by') IS DISTINCT FROM session_user) THEN
     RAISE EXCEPTION 'it states another author than %', session_user USING ERRCODE = 'OUT05';
   END IF;
+END
+$$;
+
+-- Refuses a line that contradicts those before it, or that the login may not write; counts it. That
+-- a hold is opened once, and settled once, is what the indexes of entries ensure.
+CREATE OR REPLACE FUNCTION outlay.apply(head outlay.book, entry jsonb) RETURNS outlay.book
+LANGUAGE plpgsql AS $$
+DECLARE
+  kind text := entry ->> 'kind';
+  named text := coalesce(entry ->> 'hold', '');
+  estimated bigint := outlay.micros(entry ->> 'estimated');
+  actual bigint := 0;
+  at timestamptz := (entry ->> 'ts')::timestamptz;
+  time timestamptz := outlay.now();
+  paid outlay.open_hold;
+BEGIN
+  IF at > time + interval '1 second' OR at < time - interval '2 minutes' THEN
+    RAISE EXCEPTION 'its time is not that of the database' USING ERRCODE = 'OUT05';
+  END IF;
+  IF kind IN ('limit', 'seal', 'correct', 'note') THEN
+    PERFORM outlay.check_author(head, entry);
+  END IF;
+  IF kind IN ('capture', 'correct') THEN
+    actual := outlay.micros(entry ->> 'actual');
+  END IF;
   CASE kind
   WHEN 'hold' THEN
-    IF named = '' OR EXISTS (
-      SELECT FROM outlay.entry e WHERE e.book = head.id AND e.hold = named AND e.kind = 'hold'
-    ) THEN
-      RAISE EXCEPTION 'a hold without an id of its own' USING ERRCODE = 'OUT01';
+    IF named = '' THEN
+      RAISE EXCEPTION 'a hold without an id' USING ERRCODE = 'OUT01';
     END IF;
     PERFORM outlay.check_payer(head, entry, true);
     paid := ROW(head.id, named, entry ->> 'lab', coalesce(entry ->> 'user', ''),
-                coalesce(entry ->> 'team', ''), entry ->> 'day', estimated,
-                outlay.micros(entry ->> 'rate'));
+                coalesce(entry ->> 'team', ''), entry ->> 'day', estimated, 0);
+    IF entry ? 'rate' THEN
+      paid.rate := outlay.micros(entry ->> 'rate');
+    END IF;
     INSERT INTO outlay.open_hold SELECT paid.*;
     PERFORM outlay.count(head.id, paid, 0, estimated, paid.rate);
-    head.latest_day := greatest(head.latest_day, paid.day);
+    head.latest_day := paid.day;  -- Which is no earlier one.
     IF head.limited AND (estimated > 0 OR (entry ->> 'rental') IS NULL) THEN
       PERFORM outlay.check_limits(head.id, paid, at, paid.rate > 0);
     END IF;
@@ -494,16 +570,22 @@ BEGIN
       head.latest_day := greatest(head.latest_day, paid.day);
       RETURN head;
     END IF;
-    SELECT * INTO paid FROM outlay.open_hold h WHERE h.book = head.id AND h.hold = named;
+    IF kind = 'extend' THEN
+      UPDATE outlay.open_hold h SET held = h.held + estimated
+      WHERE h.book = head.id AND h.hold = named RETURNING * INTO paid;
+    ELSE
+      DELETE FROM outlay.open_hold h WHERE h.book = head.id AND h.hold = named
+      RETURNING * INTO paid;
+    END IF;
     IF NOT FOUND THEN
       RAISE EXCEPTION 'no open hold has the id of this line' USING ERRCODE = 'OUT01';
     END IF;
-    IF NOT outlay.acts_for(paid."user") AND NOT outlay.is_owner() THEN
-      RAISE EXCEPTION 'the hold is not of user %', session_user USING ERRCODE = 'OUT05';
+    IF paid."user" <> session_user THEN
+      IF NOT outlay.acts_for(paid."user") AND NOT outlay.is_owner() THEN
+        RAISE EXCEPTION 'the hold is not of user %', session_user USING ERRCODE = 'OUT05';
+      END IF;
     END IF;
     IF kind = 'extend' THEN
-      UPDATE outlay.open_hold h SET held = h.held + estimated
-      WHERE h.book = head.id AND h.hold = named;
       PERFORM outlay.count(head.id, paid, 0, estimated, 0);
       IF head.limited THEN
         PERFORM outlay.check_limits(head.id, paid, at, false);
@@ -513,7 +595,6 @@ BEGIN
                                OR (entry ->> 'day') IS DISTINCT FROM paid.day) THEN
         RAISE EXCEPTION 'it counts elsewhere than its hold' USING ERRCODE = 'OUT01';
       END IF;
-      DELETE FROM outlay.open_hold h WHERE h.book = head.id AND h.hold = named;
       PERFORM outlay.count(
         head.id, paid, CASE kind WHEN 'capture' THEN actual ELSE 0 END, -paid.held, -paid.rate);
     END IF;
@@ -532,7 +613,7 @@ BEGIN
     ) THEN
       RAISE EXCEPTION 'the hold is not of user %', session_user USING ERRCODE = 'OUT05';
     END IF;
-    IF event = 'accepted' THEN
+    IF (entry ->> 'event') = 'accepted' THEN
       head.latest_day := left(entry ->> 'ts', 10);
     END IF;
   WHEN 'limit' THEN
@@ -573,31 +654,36 @@ $$;
 -- in ,"hash":"<64 digits>"} and a newline: the SHA-256 of the hash before it and of every byte from
 -- there to that comma. Lines that are copied from another log are not judged: they were.
 CREATE OR REPLACE FUNCTION outlay.append_lines(
-  book_name text, after_seq bigint, befores bytea[], new_lines bytea[], copied boolean
+  head outlay.book, befores bytea[], new_lines bytea[], copied boolean
 ) RETURNS bigint
 LANGUAGE plpgsql AS $$
 DECLARE
-  head outlay.book := outlay.locked(book_name);
   line bytea;
-  before bytea;
+  before bytea := '';
   size integer;
   digest text;
   raw json;
   entry jsonb;
 BEGIN
-  IF head.seq <> after_seq THEN
-    RAISE EXCEPTION 'the book has % entries, not %', head.seq, after_seq USING ERRCODE = 'OUT01';
-  END IF;
   FOR i IN 1 .. coalesce(array_length(new_lines, 1), 0) LOOP
     line := new_lines[i];
-    before := befores[i];
     size := length(line);
+    IF befores IS NOT NULL THEN
+      before := befores[i];
+      IF before IS NULL OR length(before) > 0
+         AND (NOT copied OR substring(before FROM length(before)) <> '\x0a') THEN
+        RAISE EXCEPTION 'line % is outside the chain', head.seq + 1 USING ERRCODE = 'OUT01';
+      END IF;
+      head.bytes := head.bytes + length(before);
+      FOR at IN 0 .. length(before) - 1 LOOP
+        head.lines := head.lines + (get_byte(before, at) = 10)::integer;
+      END LOOP;
+    END IF;
     digest := encode(sha256(
-      convert_to(head.hash, 'UTF8') || CASE WHEN head.bytes > 0 THEN '\x0a' ELSE '' END::bytea
+      CASE head.seq WHEN 0 THEN head.hash ELSE head.hash || E'\n' END::bytea
       || before || substring(line FROM 1 FOR greatest(size - 76, 0))), 'hex');
-    IF size < 78 OR before IS NULL OR position('\x0a'::bytea IN line) <> size
-       OR (length(before) > 0 AND (NOT copied OR substring(before FROM length(before)) <> '\x0a'::bytea))
-       OR substring(line FROM size - 75) <> convert_to(',"hash":"' || digest || '"}', 'UTF8') || '\x0a'
+    IF size < 78 OR position('\x0a'::bytea IN line) <> size
+       OR substring(line FROM size - 75) <> convert_to(',"hash":"' || digest || E'"}\n', 'UTF8')
     THEN
       RAISE EXCEPTION 'line % is outside the chain', head.seq + 1 USING ERRCODE = 'OUT01';
     END IF;
@@ -607,20 +693,19 @@ BEGIN
       PERFORM outlay.check_form(head, raw, entry);
       head := outlay.apply(head, entry);
     END IF;
+    head.seq := head.seq + 1;
     INSERT INTO outlay.entry (book, seq, before, line, hash, kind, hold, key)
     VALUES (
-      head.id, head.seq + 1, before, line, digest, entry ->> 'kind',
+      head.id, head.seq, before, line, digest, entry ->> 'kind',
       coalesce(entry ->> 'hold', ''), coalesce(entry ->> 'key', '')
     );
-    head.seq := head.seq + 1;
     head.hash := digest;
-    head.first := CASE head.first WHEN '' THEN digest ELSE head.first END;
-    head.bytes := head.bytes + length(before) + size;
+    head.bytes := head.bytes + size;
     head.lines := head.lines + 1;
-    FOR at IN 0 .. length(before) - 1 LOOP
-      head.lines := head.lines + (get_byte(before, at) = 10)::integer;
-    END LOOP;
     head.currency := entry ->> 'currency';
+    IF head.seq = 1 THEN
+      head.first := digest;
+    END IF;
   END LOOP;
   UPDATE outlay.book b
   SET seq = head.seq, hash = head.hash, first = head.first, bytes = head.bytes, lines = head.lines,
@@ -630,12 +715,37 @@ BEGIN
 END
 $$;
 
+-- Appends lines in a transaction that has taken its turn.
 CREATE OR REPLACE FUNCTION outlay.append(
   book_name text, after_seq bigint, befores bytea[], new_lines bytea[]
 ) RETURNS bigint
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-  RETURN outlay.append_lines(book_name, after_seq, befores, new_lines, false);
+  RETURN outlay.append_lines(outlay.locked_at(book_name, after_seq), befores, new_lines, false);
+END
+$$;
+
+-- Appends lines in a transaction of their own, if the last entry of the book is still the one after
+-- which a client decided to write them. Returns whether it is.
+CREATE OR REPLACE FUNCTION outlay.append_after(
+  book_id integer, after_seq bigint, after_hash text, lock_patience text, new_lines bytea[]
+) RETURNS boolean
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  head outlay.book;
+  durable text;
+BEGIN
+  lock_patience := set_config('lock_timeout', lock_patience, true);
+  IF current_setting('synchronous_commit') <> 'on' THEN
+    durable := outlay.make_durable();
+  END IF;
+  PERFORM pg_advisory_xact_lock(1869968500, book_id);
+  SELECT * INTO head FROM outlay.book b WHERE b.id = book_id;
+  IF head.seq = after_seq AND head.hash = after_hash AND current_setting('fsync') = 'on' THEN
+    after_seq := outlay.append_lines(head, NULL, new_lines, false);
+    RETURN true;
+  END IF;
+  RETURN false;
 END
 $$;
 
@@ -652,7 +762,7 @@ BEGIN
   THEN
     RAISE EXCEPTION 'the book is in use' USING ERRCODE = 'OUT01';
   END IF;
-  RETURN outlay.append_lines(book_name, after_seq, befores, new_lines, true);
+  RETURN outlay.append_lines(outlay.locked_at(book_name, after_seq), befores, new_lines, true);
 END
 $$;
 
@@ -740,17 +850,18 @@ GRANT USAGE ON SCHEMA outlay TO outlay_launcher, outlay_reader;
 GRANT SELECT ON ALL TABLES IN SCHEMA outlay TO outlay_launcher, outlay_reader;
 GRANT EXECUTE ON FUNCTION
   outlay.version(), outlay.now(), outlay.is_owner(), outlay.teams_of(text, text),
-  outlay.acts_for(text), outlay.turn(text, boolean, text, text, text)
+  outlay.acts_for(text), outlay.make_durable(), outlay.turn(text, boolean, text, text, text)
   TO outlay_launcher, outlay_reader;
 GRANT EXECUTE ON FUNCTION
   outlay.lock(text), outlay.append(text, bigint, bytea[], bytea[]),
+  outlay.append_after(integer, bigint, text, text, bytea[]),
   outlay.keep(text, text, text[], bytea[], bytea[], bytea)
   TO outlay_launcher;
 
 -- Beats: when the watcher of a rental last said that it runs, by the database's clock. They are
 -- outside of the chain, since they change no balance.
 CREATE TABLE IF NOT EXISTS outlay.beat (
-  book integer NOT NULL REFERENCES outlay.book,
+  book integer NOT NULL,
   hold text NOT NULL,
   watcher text NOT NULL,
   at timestamptz NOT NULL,

@@ -1,12 +1,13 @@
-"""One connection to PostgreSQL: batches of statements in one round trip, and errors as refusals.
+"""One connection to PostgreSQL: one round trip per call, and errors as refusals.
 
-Simple queries only: with a pipeline, the server's limit on an idle transaction does not apply, and
-prepared statements fail behind a pooler.
+No pipeline, in which the server's limit on an idle transaction does not apply. Statements are
+prepared only on a connection that no pooler shares: behind one they fail, or are another client's.
 """
 
 from __future__ import annotations
 
 import os
+import select
 import weakref
 from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass
@@ -28,6 +29,7 @@ _DEFAULTS: Final[dict[str, Any]] = {
     "tcp_user_timeout": _CONNECT_S * 1000,
 }  # fmt: skip
 _RETRY_S: Final = 0.2
+_PREPARED_AFTER: Final = 5  # as the driver does by default
 _ANSWER_S: Final = 60.0
 _NO_SCHEMA: Final = frozenset({"3F000", "42P01", "42883", "OUT02"})
 _NOT_ALLOWED: Final = frozenset({"42501", "28000", "28P01"})
@@ -66,6 +68,32 @@ class Patience:
     answer: float = _ANSWER_S
 
 
+class TimedOut(SpendLogUnusable):
+    """Another process held the book's lock for too long."""
+
+
+class Declined(SpendLogUnusable):
+    """The server refuses a statement, and has done nothing."""
+
+
+@dataclass(slots=True, kw_only=True)
+class _Connected:
+    """A connection, and what is made of it once.
+
+    Attributes:
+        batches: Takes several statements, with values as text in them.
+        calls: Takes one statement, with its values beside it.
+        arrivals: Whether the server has sent something unasked, such as the end of the session.
+        is_checked: Whether it is known if a pooler shares the connection.
+    """
+
+    connection: psycopg.Connection[Row]
+    batches: psycopg.ClientCursor[Row]
+    calls: psycopg.Cursor[Row]
+    arrivals: select.poll
+    is_checked: bool = False
+
+
 class Session:
     """A connection that is made when it is needed, and made again after it was lost."""
 
@@ -73,19 +101,24 @@ class Session:
         self.url = url
         self._clock = clock
         self._answer_s = answer_s
-        self._connection: psycopg.Connection[Row] | None = None
+        self._connected: _Connected | None = None
         self._finalizer: weakref.finalize[[psycopg.Connection[Row], int], Session] | None = None
 
     @property
     def is_open(self) -> bool:
         """Whether there is a connection, as far as is known."""
-        return self._connection is not None
+        return self._connected is not None
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether there is a connection on which the server has said nothing unasked."""
+        return self._connected is not None and not self._connected.arrivals.poll(0)
 
     @property
     def login(self) -> str:
         """The login that the present connection was made with."""
-        assert self._connection is not None
-        return self._connection.info.user
+        assert self._connected is not None
+        return self._connected.connection.info.user
 
     def run(self, batch: Batch) -> list[list[Row]]:
         """Run statements in one round trip; return the rows of each.
@@ -94,28 +127,44 @@ class Session:
             ConnectionLost: The connection was lost.
             SpendLogUnusable: The server refuses.
         """
-        connection = self._connection or self._connect()
+        cursor = (self._connected or self._connect()).batches
         import psycopg
 
         text = ";\n".join(statement for statement, _ in batch)
         values = [value for _, values in batch for value in values]
         try:
-            with psycopg.ClientCursor(connection) as cursor:
-                cursor.execute(text.encode(), values)
-                found = [_rows(cursor)]
-                while cursor.nextset():
-                    found.append(_rows(cursor))
-                return found
+            cursor.execute(text.encode(), values)
+            found = [_rows(cursor)]
+            while cursor.nextset():
+                found.append(_rows(cursor))
+            return found
+        except psycopg.Error as error:
+            raise self._refusal(error) from None
+
+    def call(self, statement: str, values: Sequence[object]) -> list[Row]:
+        """Run one statement, which is a transaction of its own; return its rows.
+
+        Raises:
+            ConnectionLost: The connection was lost.
+            SpendLogUnusable: The server refuses.
+        """
+        connected = self._connected or self._connect()
+        import psycopg
+
+        try:
+            if not connected.is_checked:
+                _prepare_if_direct(connected)
+            return connected.calls.execute(statement.encode(), values).fetchall()
         except psycopg.Error as error:
             raise self._refusal(error) from None
 
     def rollback(self) -> None:
         """End the present transaction, if there is one, without its changes."""
-        connection = self._connection
-        if connection is None:
+        if self._connected is None:
             return
         import psycopg
 
+        connection = self._connected.connection
         if connection.pgconn.transaction_status == psycopg.pq.TransactionStatus.IDLE:
             return
         try:
@@ -142,17 +191,17 @@ class Session:
 
     def close(self) -> None:
         """Close the connection."""
-        self._connection = None
+        self._connected = None
         if self._finalizer is not None:
             self._finalizer()
 
     def abandon(self) -> None:
         """Forget a connection of the process that this one was forked from."""
-        self._connection = None
+        self._connected = None
         if self._finalizer is not None:
             self._finalizer.detach()
 
-    def _connect(self) -> psycopg.Connection[Row]:
+    def _connect(self) -> _Connected:
         try:
             import psycopg
             from psycopg import conninfo
@@ -166,9 +215,14 @@ class Session:
             )
         except psycopg.Error as error:
             raise self._refusal(error) from None
-        self._connection = connection
         self._finalizer = weakref.finalize(self, _close, connection, os.getpid())
-        return connection
+        arrivals = select.poll()
+        arrivals.register(connection.fileno(), select.POLLIN)
+        self._connected = _Connected(
+            connection=connection, batches=psycopg.ClientCursor(connection),
+            calls=psycopg.Cursor(connection), arrivals=arrivals,
+        )  # fmt: skip
+        return self._connected
 
     def _refusal(self, error: psycopg.Error) -> SpendLogUnusable:
         """Return an error of the driver as a refusal; a lost connection is closed."""
@@ -177,7 +231,7 @@ class Session:
         state = error.sqlstate or ""
         ours = error.diag.message_primary if state.startswith(_OURS) else None
         reason = ours or self.url.shown_reason(error)
-        connection = self._connection
+        connection = None if self._connected is None else self._connected.connection
         # An error of connecting has no code.
         is_denied = state in _NOT_ALLOWED or "authentication" in reason or "password" in reason
         is_lost = state in _ENDED or connection is None or connection.closed or connection.broken
@@ -197,7 +251,20 @@ class Session:
             remedy = "An owner of the books can, or can let you: `outlay team add`."
         elif state in _TIMED_OUT:
             remedy = "Another process holds the book's lock; `pg_stat_activity` lists it."
-        return SpendLogUnusable(str(self.url), reason, remedy)
+            return TimedOut(str(self.url), reason, remedy)
+        return Declined(str(self.url), reason, remedy)
+
+
+def _prepare_if_direct(connected: _Connected) -> None:
+    """Let the driver prepare what it runs often, unless a pooler stands before the server.
+
+    A pooler makes up the number of the process that it names to its clients.
+    """
+    connection = connected.connection
+    found = connected.batches.execute("SELECT pg_backend_pid()").fetchone()
+    if found == (connection.info.backend_pid,):
+        connection.prepare_threshold = _PREPARED_AFTER
+    connected.is_checked = True
 
 
 def _rows(cursor: psycopg.Cursor[Row]) -> list[Row]:
@@ -205,9 +272,10 @@ def _rows(cursor: psycopg.Cursor[Row]) -> list[Row]:
     return [] if cursor.rownumber is None else cursor.fetchall()
 
 
-def bytea_array(values: Iterable[bytes]) -> str:
+def bytea_array(values: Iterable[bytes | None]) -> str:
     """Return the text of an array, which the driver takes several times as long to make."""
-    return "{" + ",".join(f'"\\\\x{value.hex()}"' for value in values) + "}"
+    texts = ("NULL" if value is None else f'"\\\\x{value.hex()}"' for value in values)
+    return "{" + ",".join(texts) + "}"
 
 
 @cache

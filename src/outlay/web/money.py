@@ -16,9 +16,10 @@ from outlay.cost.allocation import UNTAGGED
 from outlay.cost.charges import month_window
 from outlay.cost.forecast import forecast_month, forecast_runs
 from outlay.cost.machines import MachineCost, cost_of_machine, read_machines
-from outlay.cost.spending import Spending, SpendItem, Subtotal, owner_by
+from outlay.cost.spending import TEAM, Spending, SpendItem, Subtotal, owner_by
 from outlay.errors import Finding, InvalidValue, OutlayError
 from outlay.escaping import html_text
+from outlay.export.spend_logs import with_teams
 from outlay.goodput import phases as ph
 from outlay.goodput.follower import RunView
 from outlay.goodput.timeline import Window
@@ -35,7 +36,7 @@ from outlay.units import Money, Unit
 from outlay.units.money import sum_by_unit
 from outlay.units.shown import counted, money_of, money_text, range_text
 from outlay.web.book_reader import BookReader
-from outlay.web.guard import ceiling_parts, log_stamps, standings_of_logs
+from outlay.web.guard import ceiling_parts, log_stamps, spend_logs, standings_of_logs
 from outlay.web.page import Page, PageQuery, columns_of, findings_list
 
 BY: Final = ("user", "model", "project", "team")
@@ -58,6 +59,9 @@ def money_page(ask: PageQuery, books: BookReader) -> Page:
     reading, findings = _read(books)
     window = month_window(month)
     spending = reading.spending.within(window.start_ns, window.end_ns)
+    if by in TEAM:
+        spending, unknown = with_teams(spending, spend_logs(books).values())
+        findings += unknown
     owners = spending.by(_owner_of(by))
     standings, doubts = standings_of_logs(books)
     findings += [*reading.spending.findings, *spending.unpriced_finding(), *doubts]

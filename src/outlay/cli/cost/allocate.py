@@ -14,8 +14,10 @@ from outlay.cli.output import AsJson, console, new_table, print_findings, print_
 from outlay.cost.allocation import UNTAGGED, Allocation, AllocationRow, Spread, allocate
 from outlay.cost.charges import month_window
 from outlay.cost.focus import COLUMNS, UNKNOWN, Invoice, focus_rows, to_csv
-from outlay.cost.spending import Spending, SpendItem, owner_by
+from outlay.cost.spending import TEAM, Spending, SpendItem, owner_by
 from outlay.errors import Finding
+from outlay.export.spend_logs import shared_logs, with_teams
+from outlay.guard.away.polled_log import PolledLog
 from outlay.units import Money, Unit
 from outlay.units.money import Kind
 from outlay.units.shown import figure_text
@@ -23,6 +25,8 @@ from outlay.units.shown import figure_text
 _CSV_COLUMNS = (
     "owner", "runs", "gpu_hours", "direct", "shared", "idle", "total", "assumed", "currency",
 )  # fmt: skip
+
+_PATIENCE_S = 30.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,21 +75,22 @@ def allocate_cost(
 ) -> None:
     """Allocate a month's cost to users, models, teams, projects or tags; the parts sum to the bill.
 
-    Each attempt of a run is charged to its own user, tags and month.
+    Each attempt of a run is charged to its own user, tags and month. A run without a tag team is
+    charged to the team of its user, if a book knows one.
 
     Example: outlay cost allocate --by team --month 2026-10 --bill "900 USD"
     """
     period, owner_of = month_window(month), _owner_by(by)
     invoice = None if bill is None else Money.parse(bill, name="--bill")
     books = open_books(parse_as_of(as_of))
-    found = books.reading.spending.within(period.start_ns, period.end_ns)
+    found, doubts = _teamed(books.reading.spending.within(period.start_ns, period.end_ns), by)
     chosen = kind or _kind_of(found)
     bills = [
         _bill(found, unit, owner_of, invoice, shared or [], spread)
         for unit in _units(found, chosen, invoice)
     ]
     findings = [
-        *books.findings, *found.unpriced_finding(), *_of_other_kinds(found, chosen),
+        *books.findings, *doubts, *found.unpriced_finding(), *_of_other_kinds(found, chosen),
         *(finding for each in bills for finding in each.findings),
     ]  # fmt: skip
     rows = [row for each in bills for row in _rows(each.allocation)]
@@ -104,6 +109,18 @@ def allocate_cost(
         return
     _print(bills, month)
     print_findings(findings)
+
+
+def _teamed(spending: Spending, by: str) -> tuple[Spending, tuple[Finding, ...]]:
+    """Return spending with the teams of members, if it is shown by team."""
+    if by not in TEAM:
+        return spending, ()
+    logs = [PolledLog(name, patience_s=_PATIENCE_S) for name in shared_logs()]
+    try:
+        return with_teams(spending, logs)
+    finally:
+        for log in logs:
+            log.close()
 
 
 def _owner_by(by: str) -> Callable[[SpendItem], str]:

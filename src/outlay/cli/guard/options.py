@@ -6,7 +6,7 @@ import os
 import sys
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -22,7 +22,11 @@ from outlay.guard.rental.vendor_commands import PRESETS, preset
 from outlay.guard.spend_log import LOG_NAME, FileSpendLog, named_log
 from outlay.ledger.price import Price, is_price_name, typed_price
 from outlay.machine import gpu_model, visible_gpus
-from outlay.units import Rate
+from outlay.units import Rate, Unit
+from outlay.units.money import GPU_TIME
+
+if TYPE_CHECKING:
+    from outlay.prices.current import ResolvedPrice
 
 DEFAULT_LOG: Final = LOG_NAME
 Log = Annotated[
@@ -78,6 +82,27 @@ def open_guard(log: str, ceiling: str | None, *, lenient: bool = False) -> Budge
         ) from error
 
 
+_UNSTATED = "XXX"  # In ISO 4217, no currency.
+
+
+def unit_of_rate(rate: str | None, gpus: str | None) -> Unit:
+    """Return the unit of ``--rate``, or of ``--gpus``, where no spend log states one.
+
+    Raises:
+        InvalidValue: Neither is given, or the price names no currency.
+        PriceFileUnusable: It is a name, and the price file cannot be read.
+    """
+    if rate is None and gpus is not None:
+        return GPU_TIME
+    if rate is not None and is_price_name(rate):
+        return _offered(rate, "--rate").price.unit
+    unit = None if rate is None else _typed(rate, "--rate", currency=_UNSTATED).unit
+    if unit is None or unit.currency == _UNSTATED:
+        expected = 'a price with its currency, such as "0.70 USD/h": the book can\'t be asked'
+        raise InvalidValue("--rate", rate, expected)
+    return unit
+
+
 def read_rate(text: str, guard: BudgetGuard, *, name: str) -> Rate:
     """Parse the hourly price of everything rented: an amount, or the name of an offer.
 
@@ -86,21 +111,27 @@ def read_rate(text: str, guard: BudgetGuard, *, name: str) -> Rate:
         PriceFileUnusable: It is a name, and the price file cannot be read.
     """
     if not is_price_name(text):
-        currency = guard.unit.currency
-        price = typed_price(text, name=name, source="argument", currency=currency)
+        price = _typed(text, name, currency=guard.unit.currency)
         return _counted(price, guard, name).rate
-    from outlay.prices.current import resolve_whole
-
-    resolved = resolve_whole(
-        text, name=name, environ=os.environ, gpu=gpu_model(),
-        gpus=visible_gpus(os.environ),
-    )  # fmt: skip
+    resolved = _offered(text, name)
     assert resolved.whole is not None
     price = _counted(resolved.price, guard, name)
     say(f"{resolved.whole} is the price of {price.origin}")
     if warning := price.age_warning(SYSTEM.wall_ns()):
         say(warning)
     return resolved.whole
+
+
+def _typed(text: str, name: str, *, currency: str) -> Price:
+    return typed_price(text, name=name, source="argument", currency=currency)
+
+
+def _offered(text: str, name: str) -> ResolvedPrice:
+    """Return the price of the named offer."""
+    from outlay.prices.current import resolve_whole
+
+    gpus = visible_gpus(os.environ)
+    return resolve_whole(text, name=name, environ=os.environ, gpu=gpu_model(), gpus=gpus)
 
 
 def _counted(price: Price, guard: BudgetGuard, name: str) -> Price:

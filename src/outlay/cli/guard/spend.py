@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
 from typing import Annotated
@@ -20,6 +21,7 @@ from outlay.cli.guard.options import (
     open_guard,
     read_rate,
     say,
+    unit_of_rate,
     watched,
 )
 from outlay.cli.output import (
@@ -49,7 +51,7 @@ from outlay.proc.identity import is_here
 from outlay.rates import cost_at_most, gpu_rate, paid_time
 from outlay.runs.inbox import leave_notice
 from outlay.runs.options import Arguments, gpu_count, resolve
-from outlay.units import Duration, Money, Rate
+from outlay.units import Duration, Money, Rate, Unit
 from outlay.units.money import GPU_HOURS, GPU_TIME
 from outlay.units.quantity import exact_decimal
 
@@ -123,7 +125,7 @@ def show_run(
     """
     if not command:
         raise InvalidValue("CMD", "nothing", "a command after --, such as -- python train.py")
-    guard = _guard_here(log, ceiling)
+    guard = _guard_here(log, ceiling, lambda: unit_of_rate(rate, gpus))
     per_hour = _rate_of_run(guard, rate, gpus, most_rate)
     terms = Terms(
         rate=per_hour,
@@ -143,11 +145,11 @@ def show_run(
     raise typer.Exit(outcome.exit_code or (0 if outcome.recorded or outcome.waits else 1))
 
 
-def _guard_here(log: str, ceiling: str | None) -> BudgetGuard:
+def _guard_here(log: str, ceiling: str | None, unit_away: Callable[[], Unit]) -> BudgetGuard:
     """Return the guard of a log; a rented machine need not reach the book of its hold."""
     is_rented = bool(read_deadline(os.environ)) and read_hold(os.environ) is not None
     if ceiling is None and is_rented and is_url(log):
-        return guard_of_hold(log, os.environ)
+        return guard_of_hold(log, os.environ, unit_away=unit_away)
     return open_guard(log, ceiling)
 
 

@@ -199,7 +199,7 @@ def keep(settlement: WaitingSettlement, name: BookUrl) -> Path:
     Raises:
         OSError: It can't be written.
     """
-    directory = documents_dir(name) / _DIRECTORY
+    directory = waiting_dir(name)
     make_private(directory, synced=True)
     path = directory / f"{sha256(settlement.key.encode()).hexdigest()[:16]}.json"
     write_whole(path, msgspec.json.encode(settlement), synced=True, private=True)
@@ -210,7 +210,12 @@ def waiting_for(name: LogName) -> tuple[StillWaiting, ...]:
     """Return what waits for a book; nothing waits for a log in a file."""
     if isinstance(name, Path):
         return ()
-    return tuple(_files_in(documents_dir(name) / _DIRECTORY))
+    return tuple(_files_in(waiting_dir(name)))
+
+
+def waiting_dir(name: BookUrl) -> Path:
+    """Return the directory in which settlements wait for a book; often there is none."""
+    return documents_dir(name) / _DIRECTORY
 
 
 def all_waiting() -> tuple[StillWaiting, ...]:

@@ -35,8 +35,8 @@ from outlay.sweep.grid.parsing import (
     read_target,
 )
 from outlay.sweep.search.samplers import enough_points
+from outlay.sweep.search.search_options import ALL_POINTS, Search, read_search
 from outlay.sweep.search.space import Axis, Range, Space, is_range, read_range, values_of
-from outlay.sweep.search.terms import ALL_POINTS, Search, read_search
 from outlay.units import Duration, Money
 from outlay.units.money import GPU_HOURS
 

@@ -44,8 +44,8 @@ from outlay.sweep.plan.plan import (
     total_of,
 )
 from outlay.sweep.search.samplers import check_method, planned_points, tpe_point
+from outlay.sweep.search.search_options import Halving
 from outlay.sweep.search.space import Point, is_in, params_of, values_of
-from outlay.sweep.search.terms import Halving
 from outlay.units import Money
 from outlay.units.quantity import duration_text
 from outlay.units.shown import counted

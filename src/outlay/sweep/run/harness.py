@@ -342,7 +342,7 @@ class Harness:
         for run, rung in found.promoted.items():
             if (run, rung) not in self._promoted:
                 self._promoted.add((run, rung))
-                self._starts[run] = 0
+                self._starts[run] = self._lost_ports[run] = 0
                 self._queue.append(self._at_rung(study.runs[run], rung))
 
     def _at_rung(self, run: PlannedRun, rung: int) -> PlannedRun:
@@ -596,7 +596,10 @@ class Harness:
             self._lost_ports[run.id] += 1
             self._starts[run.id] -= 1
             return True
-        return self._starts[run.id] <= run.entry.retries
+        starts = self._starts[run.id]
+        if run.rungs:  # Its search counts those of earlier harnesses, too.
+            starts = self.manifest.state(run.id).tries - self._lost_ports[run.id]
+        return starts <= run.entry.retries
 
     def adopt(self, run: PlannedRun, ticket: str, hold: str) -> None:
         """Reattach to an attempt that another process submitted."""

@@ -9,15 +9,18 @@ be the best.)
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Final
 
-from outlay.sweep.search.terms import Halving
+from outlay.sweep.search.search_options import Halving
 from outlay.sweep.state.outcomes import RungReport, RunState
 
 _NOTHING: Final = RunState()
+_UNSAVED: Final = "it has no committed checkpoint to continue from (see `repeat` in the grid)"
+_ENDED: Final = ("completed", "error", "pruned")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,10 +53,6 @@ class Decisions:
 
     promoted: dict[str, int] = field(default_factory=dict)
     pruned: dict[str, str] = field(default_factory=dict)
-
-    def goes_on(self, runs: Iterable[str]) -> bool:
-        """Say whether one of these runs is promoted now."""
-        return any(run in self.promoted for run in runs)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,10 +87,8 @@ def decide(contest: Contest, states: Mapping[str, RunState], *, idle: bool = Fal
     entrants, missing = set(contest.runs), contest.size - len(contest.runs)
     for rung, quota in enumerate(sizes[1:]):
         standings = [
-            _standing(
-                contest, place, name, rung, states, closed=idle and not found.goes_on(members)
-            )
-            for place, (name, members) in enumerate(contest.runs.items())
+            _standing(contest, place, name, rung, states, found if idle else None)
+            for place, name in enumerate(contest.runs)
             if name in entrants
         ]
         gone, missing = _decide_rung(
@@ -123,6 +120,8 @@ def _decide_rung(
         elif rank >= places:
             _prune(contest, one.name, rung, _beaten(contest, one, quota), states, found)
     for one in standings:
+        if one.went_on:  # Of several seeds, one may not have been started there yet.
+            _promote(contest, one.name, rung + 1, states, found)
         if one.why_out:
             _prune(contest, one.name, rung, one.why_out, states, found)
     undecided = sum(rank + unknown >= places > rank for rank in range(len(waiting)))
@@ -140,25 +139,26 @@ def _standing(
     name: str,
     rung: int,
     states: Mapping[str, RunState],
-    *,
-    closed: bool,
+    idle: Decisions | None,
 ) -> _Standing:
-    """Return a configuration at a rung; ``closed`` if its open runs get no report any more."""
-    every = [states.get(run, _NOTHING) for run in contest.runs[name]]
-    went_on = any(state.rung > rung for state in every)
-    members = [state for state in every if not state.is_stopped]
+    """Return how a configuration stands; of an idle sweep, ``idle`` has the decisions so far."""
+    every = {run: states.get(run, _NOTHING) for run in contest.runs[name]}
+    went_on = any(state.rung > rung for state in every.values())
+    members = {run: state for run, state in every.items() if not state.is_stopped}
     if not members and not went_on:
         return _Standing(name=name, place=place, why_out="a person stopped it")
-    reports = [report_at(state, rung) for state in members]
-    known = [report for report in reports if report is not None]
-    is_open = not closed and any(
-        report is None and _may_report(state, contest.retries)
-        for state, report in zip(members, reports, strict=True)
+    reports = [report_at(state, rung) for state in members.values()]
+    is_open = any(
+        report is None and _may_report(state, contest.retries) and _is_awaited(run, state, idle)
+        for (run, state), report in zip(members.items(), reports, strict=True)
     )
     if is_open or went_on:
         return _Standing(name=name, place=place, open=is_open, went_on=went_on)
-    values = [report.metric for report in known if report.metric is not None]
-    if why := _why_out(contest, known, values):
+    known = [report for report in reports if report is not None]
+    # The journal keeps no number that is not finite, and a resumed sweep decides as this one.
+    values = [one.metric for one in known if one.metric is not None and math.isfinite(one.metric)]
+    done = any(state.status == "completed" for state in members.values())
+    if why := _why_out(contest, known, values, done=done):
         return _Standing(name=name, place=place, why_out=why)
     return _Standing(name=name, place=place, value=fmean(values))
 
@@ -179,19 +179,30 @@ def _may_report(state: RunState, retries: int) -> bool:
     """Say whether a run without a report may have one later."""
     if state.status in ("pruned", "completed"):
         return False
-    return state.status != "error" or state.starts <= retries
+    return state.status != "error" or state.tries <= retries
 
 
-def _why_out(contest: Contest, known: Sequence[RungReport], values: Sequence[float]) -> str:
-    """Return why a configuration cannot go on; "" if it can."""
+def _is_awaited(run: str, state: RunState, idle: Decisions | None) -> bool:
+    """Say whether a run is going to report; of an idle sweep, those that now go on."""
+    return idle is None or (state.status == "paused" and run in idle.promoted)
+
+
+def _why_out(
+    contest: Contest, known: Sequence[RungReport], values: Sequence[float], *, done: bool
+) -> str:
+    """Return why a configuration cannot go on; "" if it can, or if it is done."""
     if not known:
         return "no run of it ended well"
     if not values:
         return f"no run of it recorded {contest.metric}"
-    halving = contest.halving
-    if halving.resumable and not halving.repeat and not any(one.saved for one in known):
-        return "it has no committed checkpoint to continue from (see `repeat` in the grid)"
+    if not done and not any(_may_continue(contest, report) for report in known):
+        return _UNSAVED
     return ""
+
+
+def _may_continue(contest: Contest, report: RungReport) -> bool:
+    halving = contest.halving
+    return report.saved or halving.repeat or not halving.resumable
 
 
 def _beaten(contest: Contest, one: _Standing, quota: int) -> str:
@@ -202,9 +213,15 @@ def _beaten(contest: Contest, one: _Standing, quota: int) -> str:
 def _promote(
     contest: Contest, name: str, rung: int, states: Mapping[str, RunState], found: Decisions
 ) -> None:
+    """Promote the runs of a configuration that wait at the rung below."""
     for run in contest.runs[name]:
-        if awaits_decision(states.get(run, _NOTHING)):
+        state = states.get(run, _NOTHING)
+        if not awaits_decision(state) or state.rung != rung - 1:
+            continue
+        if _may_continue(contest, state.reports[state.rung]):
             found.promoted[run] = rung
+        else:
+            found.pruned[run] = _reason(contest, rung - 1, _UNSAVED)
 
 
 def _prune(
@@ -215,9 +232,18 @@ def _prune(
     states: Mapping[str, RunState],
     found: Decisions,
 ) -> None:
-    for run in contest.runs[name]:
-        state = states.get(run, _NOTHING)
-        if state.status in ("completed", "error", "pruned") or state.is_stopped:
-            continue
-        if rung in state.reports:
-            found.pruned[run] = f"rung {rung + 1} of {len(contest.halving.rungs)}: {why}"
+    """Prune the runs of a configuration; those that wait below the rung for money, too.
+
+    If none of them reported at the rung, all that wait may still reach it with more money.
+    """
+    members = {run: states.get(run, _NOTHING) for run in contest.runs[name]}
+    if all(report_at(state, rung) is None for state in members.values()):
+        return
+    for run, state in members.items():
+        if state.reports and state.status not in _ENDED and not state.is_stopped:
+            found.promoted.pop(run, None)
+            found.pruned[run] = _reason(contest, rung, why)
+
+
+def _reason(contest: Contest, rung: int, why: str) -> str:
+    return f"rung {rung + 1} of {len(contest.halving.rungs)}: {why}"

@@ -13,8 +13,8 @@ from itertools import count, islice
 from typing import Any, Final
 
 from outlay.errors import MissingExtra
+from outlay.sweep.search.search_options import Search
 from outlay.sweep.search.space import Point, Range, Space, all_points, point_at, point_count
-from outlay.sweep.search.terms import Search
 
 _DRAWS: Final = 1_000
 """How many points in a row may be repeated or excluded before no more are looked for."""
@@ -151,8 +151,9 @@ def _distribution(optuna: Any, axis: Range | tuple[Any, ...]) -> Any:
     if not isinstance(axis, Range):
         return kinds.CategoricalDistribution(range(len(axis)))
     kind = kinds.IntDistribution if axis.whole else kinds.FloatDistribution
-    step = {} if axis.step is None else {"step": axis.step}
-    return kind(axis.low, axis.high, log=axis.log, **step)
+    if axis.step is None:
+        return kind(axis.low, axis.high, log=axis.log)
+    return kind(axis.low, axis.value((axis.count or 1) - 1), step=axis.step)
 
 
 def _frozen(optuna: Any, trial: Trial, distributions: Mapping[str, Any]) -> Any:

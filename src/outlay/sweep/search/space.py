@@ -54,11 +54,12 @@ class Range:
     def at(self, share: float) -> int | float:
         """Return the value at a share of the range, in ``[0, 1)``."""
         if self.log:
-            return self.near(math.exp(math.log(self.low) + share * math.log(self.high / self.low)))
+            low, high = math.log(self.low), math.log(self.high)
+            return self.near(math.exp(low + share * (high - low)))
         count = self.count
         if count is not None:
             return self.value(int(share * count))
-        return self.near(self.low + share * (self.high - self.low))
+        return self.near((1 - share) * self.low + share * self.high)
 
     def near(self, value: float) -> int | float:
         """Return the value next to a number: whole, or of a few digits, as people write them."""

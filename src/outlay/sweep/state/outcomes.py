@@ -98,6 +98,7 @@ class RunState:
         elapsed_ns: Total run time of all attempts.
         rung: Of the last start, from 0.
         starts: How often it was started at that rung.
+        cancelled: How often of these it was cancelled.
         reports: By rung.
     """
 
@@ -119,12 +120,18 @@ class RunState:
     env: dict[str, str] = field(default_factory=dict)
     rung: int = 0
     starts: int = 0
+    cancelled: int = 0
     reports: dict[int, RungReport] = field(default_factory=dict)
 
     @property
     def is_stopped(self) -> bool:
         """Whether a person stopped this run, rather than the sweep."""
         return self.status == "cancelled" and self.reason == STOPPED_BY_PERSON
+
+    @property
+    def tries(self) -> int:
+        """How many starts at the rung count against its retries: not those that were cancelled."""
+        return self.starts - self.cancelled
 
     def apply(self, event: Event) -> None:
         """Apply one event."""
@@ -134,11 +141,15 @@ class RunState:
         if event.passes:
             self._add_report(event)
             return
+        if self.status == "running" and event.status == "cancelled":
+            self.cancelled += 1
         self.status = event.status
         self.reason = event.reason
         if event.status == "running":
             self.attempts += 1
-            self.starts = self.starts + 1 if event.rung == self.rung else 1
+            if event.rung != self.rung:
+                self.starts = self.cancelled = 0
+            self.starts += 1
             self.rung = event.rung
             self.started_ns = event.t_ns
             self.finished_ns = self.returncode = None

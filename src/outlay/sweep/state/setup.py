@@ -191,7 +191,7 @@ def unfinished_runs(
         if state.is_stopped and not retry_stopped:
             continue
         failed = state.status == "error" and (
-            retry_failed or (run.rungs and state.starts <= run.entry.retries)
+            retry_failed or (run.rungs and state.tries <= run.entry.retries)
         )
         if failed or (state.status in RESUMED and not awaits_decision(state)):
             found.append(run)
