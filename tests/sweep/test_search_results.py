@@ -123,6 +123,23 @@ def test_without_survivors_the_whole_grid_costs_as_predicted(tmp_path: Path) -> 
     assert "All 2 runs up to the last rung were predicted to cost 10.00 USD." in shown
 
 
+@pytest.mark.parametrize(
+    ("last", "said"),
+    [
+        ((0.1, 0.2, 0.3, 0.4), "How sure: the order hardly changed between rungs"),
+        ((0.4, 0.3, 0.2, 0.1), "How sure: the order changed between rungs"),
+    ],
+)
+def test_status_says_whether_the_order_changed_between_rungs(
+    tmp_path: Path, last: tuple[float, ...], said: str
+) -> None:
+    sweep = HalvedSweep(tmp_path)
+    for number, value in enumerate(last, 1):
+        sweep.run(number, (0, "paused", 1, number / 10), (1, "completed", 3, value))
+    assert said in in_process("sweep", "status", tmp_path, columns=300).out
+    assert search(tmp_path)["order"][0]["configurations"] == 4
+
+
 def test_a_search_is_compared_with_the_whole_grid(root: Path) -> None:
     found = search(root)
     assert dollars(found["spent"]) == 7

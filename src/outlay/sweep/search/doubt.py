@@ -69,13 +69,20 @@ class RankChange:
 
 def rank_change(contest: Contest, states: Mapping[str, RunState]) -> RankChange:
     """Return how far the order changed, by the reports of all rungs."""
+    return order_change(contest.runs, len(contest.halving.rungs), states)
+
+
+def order_change(
+    runs: Mapping[str, Sequence[str]], count: int, states: Mapping[str, RunState]
+) -> RankChange:
+    """Return the same for the runs of each configuration, over ``count`` rungs."""
     rungs = [
         [
             values
-            for members in contest.runs.values()
+            for members in runs.values()
             if (values := _at_both(members, rung, states)) is not None
         ]
-        for rung in range(len(contest.halving.rungs) - 1)
+        for rung in range(count - 1)
     ]
     return RankChange(
         configurations=max(map(len, rungs), default=0),

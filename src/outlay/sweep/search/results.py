@@ -16,6 +16,7 @@ from typing import Final
 from outlay.budget.limits import dimension_of
 from outlay.sweep.grid.parsing import Target, target_in
 from outlay.sweep.plan.plan import total_of
+from outlay.sweep.search.doubt import RankChange, order_change
 from outlay.sweep.state.manifest import ManifestRun
 from outlay.sweep.state.outcomes import RunState
 from outlay.units import Money
@@ -88,6 +89,7 @@ class SearchResults:
         runs: Those of entries with rungs.
         started: How many of them were started.
         survivors: How many completed.
+        order: For each entry, whether the order of its configurations changed between rungs.
         spent: By ended attempts.
         whole_planned: The prediction for all runs up to the last rung, each in one attempt.
         whole_estimated: The same at the mean cost of the runs that completed.
@@ -98,6 +100,7 @@ class SearchResults:
     runs: int
     started: int
     survivors: int
+    order: tuple[RankChange, ...]
     spent: Money | None
     whole_planned: Money | None
     whole_estimated: Money | None
@@ -120,10 +123,19 @@ def search_results(runs: Iterable[SearchedRun]) -> SearchResults | None:
         runs=len(members),
         started=sum(state.attempts > 0 for _, state in members),
         survivors=len(survivors),
+        order=tuple(_order_of(every) for every in entries.values()),
         spent=total_of(paid) if paid else None,
         whole_planned=total_of([run.whole_cost for run, _ in members]),
         whole_estimated=_at_cost_of(survivors, len(members)),
     )
+
+
+def _order_of(members: Sequence[SearchedRun]) -> RankChange:
+    runs: dict[str, list[str]] = {}
+    for run, _ in members:
+        runs.setdefault(run.configuration or run.id, []).append(run.id)
+    states = {run.id: state for run, state in members}
+    return order_change(runs, len(members[0][0].rungs), states)
 
 
 def _at_cost_of(survivors: Sequence[SearchedRun], count: int) -> Money | None:
@@ -273,6 +285,8 @@ def result_sentences(found: SearchResults) -> list[str]:
     survived = f"{found.survivors} of {counted(found.runs, 'run')} completed"
     pruned = f"{len(found.pruned)} pruned at smaller budgets"
     said = [f"{survived}, {pruned}, {waiting} open." if waiting else f"{survived}, {pruned}."]
+    if not waiting:
+        said += [f"How sure: {order}." for order in found.order]
     if found.spent is not None and not waiting:
         said.append(f"The search cost {money_text(found.spent)}. {_whole_text(found)}".rstrip())
     return said
