@@ -107,6 +107,12 @@ def test_the_time_between_rungs_is_the_phase_paused(halved: tuple[Outcome, Sweep
     assert "recovery" not in run.phases
 
 
+def test_a_pause_does_not_lower_goodput(halved: tuple[Outcome, SweepManifest]) -> None:
+    run = read_run(halved[1].root / "003_g_02", SYSTEM.wall_ns())
+    active_ns = run.breakdown.wall_ns - run.phases["paused"]
+    assert run.breakdown.goodput == run.phases["step"] / active_ns
+
+
 def test_a_pause_costs_nothing(halved: tuple[Outcome, SweepManifest]) -> None:
     run = read_run(halved[1].root / "003_g_02", SYSTEM.wall_ns())
     assert run.breakdown.cost_by_phase["paused"].micros == 0

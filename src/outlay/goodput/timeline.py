@@ -337,8 +337,9 @@ class Breakdown(PricedTime):
 
     @property
     def goodput(self) -> float | None:
-        """The productive share of wall time, 0 to 1; None without wall time."""
-        return self.share(ph.STEP)
+        """The productive share of wall time without pauses, 0 to 1; None without such time."""
+        active_ns = self.wall_ns - self.phases.get(ph.PAUSED, 0)
+        return self.phases.get(ph.STEP, 0) / active_ns if active_ns else None
 
     def share(self, phase: str) -> float | None:
         """Return a phase's share of wall time, 0 to 1; None without wall time."""
