@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from outlay.sweep.engines.base import Task
 from outlay.sweep.engines.ray.jobs_api import JobInfo, JobsApi, remote_status
 from outlay.sweep.engines.ray.ray_engine import RayEngine, jobs_in
 from outlay.sweep.engines.ray.ray_options import RayOptions, ray_options
-from outlay.sweep.engines.remote.job_spec import read_mark, read_times, write_mark
+from outlay.sweep.engines.remote.job_spec import read_mark, read_times, spec_path, write_mark
 from outlay.sweep.engines.remote.spec_writer import spec_of, write_spec
 from outlay.sweep.errors import InvalidGrid
 from outlay.sweep.grid.files import plan_file
@@ -177,6 +178,21 @@ def test_a_job_whose_answer_is_lost_is_submitted_once(
     assert ray.jobs == {"ray-run-abc": "RUNNING"}
     assert jobs_in(tmp_path) == {"ray/run/abc": "ray-run-abc"}
     engine.close()
+
+
+def test_a_variable_that_is_the_same_here_reaches_the_node(
+    tmp_path: Path,
+    stand_in: tuple[str, type[StandIn]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("OUTLAY_PRICE", "2 USD/h")
+    one = task(tmp_path, stand_in[0], "true")
+    one = replace(one, env={**os.environ, "OUTLAY_PRICE": "2 USD/h"}, sets=("OUTLAY_PRICE",))
+    engine = RayEngine(tmp_path)
+    engine.submit(one)
+    engine.close()
+    spec = msgspec.json.decode(spec_path(one.directory, one.ticket).read_bytes())
+    assert spec["env"] == {"OUTLAY_PRICE": "2 USD/h"}
 
 
 def test_a_task_that_no_cluster_takes_says_why_it_waits(

@@ -68,6 +68,7 @@ class Task:
         most_ns: Time limit, for engines that enforce it themselves.
         kill_ns: When it is killed at the latest, likewise; None for the engine's choice.
         options: The engine's block of the grid; None for defaults.
+        sets: The names of the variables in ``env`` that the sweep sets; the others are inherited.
     """
 
     name: str
@@ -82,6 +83,7 @@ class Task:
     most_ns: int | None = None
     kill_ns: int | None = None
     options: EngineOptions | None = None
+    sets: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

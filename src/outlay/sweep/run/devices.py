@@ -122,10 +122,10 @@ class Tasks:
         """Return a run's task, and create its directory."""
         directory = self.root / run.id
         make_private(directory)
-        timeout = run.entry.timeout
+        timeout, own = run.entry.timeout, environment_of(run, place)
         return Task(
             name=run.id, ticket=ticket, command=tuple(command_of(self.plan, run, place)),
-            env={**self.environ, **environment_of(run, place)}, cwd=self.cwd, directory=directory,
+            env={**self.environ, **own}, sets=tuple(own), cwd=self.cwd, directory=directory,
             log=directory / LOG_NAME, gpus=run.most_gpus,
             nodes=run.most_gpus // run.world_size, most_ns=None if timeout is None else timeout.ns,
             options=run.entry.options,

@@ -188,7 +188,9 @@ class RayEngine(RemoteEngine):
         """Return what the sweep sets, not this machine's environment; and what of it is secret."""
         options = ray_options(task.options)
         whole = spec_of(task, notice_ns=options.notice.ns, title=submission_of(task.ticket))
-        spec, secret = without_secrets(task, whole, os.environ)
+        # A node has nothing of this process's environment, also what is the same here.
+        here = {name: value for name, value in os.environ.items() if name not in task.sets}
+        spec, secret = without_secrets(task, whole, here)
         secret |= {name: task.env[name] for name in spec.sealed if name in task.env}
         cwd = "" if "working_dir" in options.runtime_env else spec.cwd
         names = ("OUTLAY_SHIP_TO", "OUTLAY_SHIP_EVERY")
