@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import secrets
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -14,18 +18,45 @@ from outlay.store import RunRow, StoreUnavailable, open_store, runs, schema
 from outlay.store.connection import writing
 from outlay.store.runs import RunFilter
 from outlay.units import Money
+from postgres import PostgresServer
 
-DATABASES = ["sqlite"]
+DATABASES = ["sqlite", "postgresql"]
 
 
 @pytest.fixture(params=DATABASES)
-def store(
-    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Engine:
+def store_address(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """The URL of a database without a store, of each kind."""
+    if request.param == "sqlite":
+        yield URL.create("sqlite", database=str(tmp_path / "store.db")).render_as_string()
+        return
+    server: PostgresServer = request.getfixturevalue("postgres_server")
+    name = f"store_{secrets.token_hex(4)}"
+    server.execute(f"CREATE DATABASE {name}")
+    yield server.url(name)
+    server.execute(f"DROP DATABASE {name} WITH (FORCE)")
+
+
+@pytest.fixture
+def store(store_address: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Engine]:
     """An empty store in each database."""
-    url = {"sqlite": URL.create("sqlite", database=str(tmp_path / "store.db"))}[request.param]
-    monkeypatch.setenv("OUTLAY_STORE", url.render_as_string(hide_password=False))
-    return open_store()
+    monkeypatch.setenv("OUTLAY_STORE", store_address)
+    engine = open_store()
+    yield engine
+    engine.dispose()
+
+
+def test_first_openings_at_once_all_succeed(
+    store_address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OUTLAY_STORE", store_address)
+    together = threading.Barrier(24)
+
+    def open_one(_: int) -> None:
+        together.wait()
+        open_store().dispose()
+
+    with ThreadPoolExecutor(24) as pool:
+        list(pool.map(open_one, range(24)))
 
 
 def run_row(run_id: str = "r1", *, started_ns: int = 100, updated_ns: int = 200) -> RunRow:
@@ -150,6 +181,19 @@ def test_an_unwritable_store_is_unavailable(store: Engine) -> None:
         connection.exec_driver_sql("DROP TABLE runs")
     with pytest.raises(StoreUnavailable, match="cannot use the store"):
         runs.register(store, [run_row()])
+
+
+def test_what_a_login_may_not_do_is_unavailable(
+    postgres_server: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    login = f"reader_{secrets.token_hex(4)}"
+    postgres_server.execute(f"CREATE ROLE {login} LOGIN PASSWORD 'right'")
+    monkeypatch.setenv("OUTLAY_STORE", postgres_server.url("postgres", login, "right"))
+    try:
+        with pytest.raises(StoreUnavailable, match="permission denied"):
+            open_store()
+    finally:
+        postgres_server.execute(f"DROP ROLE {login}")
 
 
 def test_an_unreadable_store_is_unavailable(store: Engine) -> None:

@@ -28,7 +28,7 @@ from sqlalchemy import (
     event,
     or_,
 )
-from sqlalchemy.exc import DatabaseError, OperationalError
+from sqlalchemy.exc import DatabaseError, InterfaceError, OperationalError
 
 from outlay.clock import SYSTEM
 from outlay.decoding import BadDocument, decode
@@ -39,6 +39,9 @@ BUSY_TIMEOUT_MS = 30_000
 LARGEST = 2**63 - 1
 """The largest integer of a column; in SQLite, damaged cells of other types compare as larger."""
 _WAL_RETRY_S = 0.01
+_REFUSED = ("42501", "42P01", "42703", "25006")
+"""PostgreSQL's codes for what a login may not do, tables and columns that are not there, and a
+database that is read-only: SQLite has no class of errors of its own for these."""
 
 
 class StoreUnavailable(OutlayError):
@@ -148,12 +151,18 @@ def report_damage(damage: list[Finding], what: str, problem: str) -> None:
 
 def _raise_unavailable(context: ExceptionContext) -> None:
     error = context.sqlalchemy_exception
-    # Other subclasses are bugs in a query and are not translated.
-    if error is not None and type(error) in (DatabaseError, OperationalError):
+    if error is not None and _is_of_the_database(error, context.original_exception):
         assert context.engine is not None
         raise StoreUnavailable(context.engine.url, error) from shown_cause(
             context.engine.url, error
         )
+
+
+def _is_of_the_database(error: Exception, cause: BaseException | None) -> bool:
+    """Say whether a database refuses or is away; other errors are bugs in a query."""
+    if type(error) in (DatabaseError, OperationalError, InterfaceError):
+        return True
+    return getattr(cause, "sqlstate", None) in _REFUSED
 
 
 def _prepare_sqlite(connection: Any, _record: object) -> None:

@@ -38,8 +38,9 @@ from outlay.store.home import outlay_home
 
 # Migrations, forward only
 #
-# All pending ones run in one transaction under SQLite's write lock: if two processes open a store
-# at once, one migrates and the other then finds it up to date.
+# All pending ones run in one transaction under SQLite's write lock, or an advisory lock of
+# PostgreSQL: if two processes open a store at once, one migrates and the other then finds it up to
+# date.
 
 
 class StoreTooNew(OutlayError):
@@ -149,6 +150,10 @@ MIGRATIONS = (
 NEWEST = MIGRATIONS[-1].version
 
 
+_LOCK = 0x6F75746C6179
+"""The advisory lock of migrations: "outlay" in ASCII."""
+
+
 def migrate(engine: Engine, *, to: int = NEWEST) -> None:
     """Migrate the store to version ``to``; does nothing if it is there already.
 
@@ -161,6 +166,8 @@ def migrate(engine: Engine, *, to: int = NEWEST) -> None:
         if _version(connection) == to:
             return
     with writing(engine) as connection:
+        if connection.dialect.name == _POSTGRESQL:
+            connection.execute(select(func.pg_advisory_xact_lock(_LOCK)))
         schema.versions.create(connection, checkfirst=True)
         at = _version(connection)
         if at == 0 and to == NEWEST:
@@ -260,8 +267,7 @@ def open_store(data_dir: Path | str | None = None) -> Engine:
     try:
         if url.get_backend_name() == "sqlite" and url.database:
             _make_file(Path(url.database))
-        engine = connect(url)
-        migrate(engine)
+        return _migrated(connect(url))
     except ImportError as error:
         if url.get_backend_name() == _POSTGRESQL:
             raise MissingExtra("a store in PostgreSQL", "postgres") from None
@@ -269,6 +275,14 @@ def open_store(data_dir: Path | str | None = None) -> Engine:
     except (SQLAlchemyError, OSError, TypeError, ValueError) as error:
         # A driver refuses what it does not know in a URL with any of these.
         raise StoreUnavailable(url, error) from shown_cause(url, error)
+
+
+def _migrated(engine: Engine) -> Engine:
+    try:
+        migrate(engine)
+    except BaseException:
+        engine.dispose()  # A server's connections are kept open otherwise.
+        raise
     return engine
 
 
