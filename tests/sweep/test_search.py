@@ -210,6 +210,22 @@ def test_what_the_ceiling_refuses_goes_on_with_a_larger_one(tmp_path: Path) -> N
     assert statuses(read_manifest(tmp_path / "sweep")) == {0.1: "completed", 0.2: "pruned"}
 
 
+def test_a_probe_decides_nothing(tmp_path: Path) -> None:
+    """The probed run is the worse one: alone, it would be the best."""
+    search = {"halving": {"first": "20tok", "last": "40tok", "factor": 2}}
+    path = write_grid(tmp_path, {"final": [0.2, 0.1]}, search=search, ceiling="20 USD")
+    assert outlay("sweep", "run", "--yes", "--probe", path).code == 0
+    assert statuses(read_manifest(tmp_path / "sweep")) == {0.2: "pruned", 0.1: "completed"}
+
+
+def test_a_search_is_not_detached(tmp_path: Path) -> None:
+    path = write_grid(tmp_path, {"final": [0.2, 0.1]}, engine="slurm")
+    refused = outlay("sweep", "run", "--yes", "--detach", path)
+    assert refused.code == 2
+    assert "its search starts runs from this process" in refused.err
+    assert not (tmp_path / "sweep").exists()
+
+
 # Programs that do not resume.
 
 

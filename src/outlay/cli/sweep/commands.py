@@ -302,7 +302,7 @@ def show_run(
         _ask(plan, "Start one run, to measure start-up?" if probe else "Start these runs?")
     how = SweepOptions(jobs=jobs, detach=detach, devices=find_devices(gpus, os.environ))
     with show_while(quiet=as_json) as watch:
-        runs = plan.runs[:1] if probe else plan.runs
+        runs = plan.runs[:1] if probe else None
         result = start(plan, directory or output_dir, replace(how, watch=watch), runs)
     if probe and _goes_on(plan, result, acknowledged=acknowledged, quiet=as_json):
         with show_while(quiet=as_json) as watch:
@@ -489,7 +489,7 @@ def _goes_on(plan: SweepPlan, result: Result, *, acknowledged: bool, quiet: bool
         ProbeRefused: Nobody is asked, and the money is not enough.
     """
     first = plan.runs[0].id
-    if result.cancelled or result.manifest.state(first).status != "completed":
+    if result.cancelled or result.manifest.state(first).status not in ("completed", "paused"):
         return False
     again = make_plan(plan.grid, measure_start_up([result.root / first]))
     if not quiet:
@@ -499,7 +499,7 @@ def _goes_on(plan: SweepPlan, result: Result, *, acknowledged: bool, quiet: bool
     ceiling, cost = plan.grid.ceiling, again.predicted_cost
     if acknowledged and ceiling is not None and again.is_enough(ceiling, cost) is False:
         raise ProbeRefused(str(result.root), f"{cost} is expected, and the ceiling is {ceiling}")
-    return len(plan.runs) > 1 and (acknowledged or typer.confirm("Start the other runs?"))
+    return plan.run_count > 1 and (acknowledged or typer.confirm("Start the other runs?"))
 
 
 def _conclude(result: Result, *, as_json: bool) -> None:

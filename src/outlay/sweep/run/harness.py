@@ -213,14 +213,15 @@ class Harness:
         self._resources = MachineResources(self.options.devices)
         self._recorder = SweepRecorder(self.manifest, self.journal, self.guard)
 
-    def run(self, runs: list[PlannedRun]) -> None:
-        """Run these until all have ended.
+    def run(self, runs: list[PlannedRun], *, searches: bool = True) -> None:
+        """Run these until all have ended, and without ``searches`` nothing that follows from them.
 
         Raises:
             SweepNotRecorded: The journal cannot be written; nothing more was started.
             EngineBroken, SpendLogUnusable: No run can be started any more.
         """
         self.enqueue(runs)
+        self._study = self._study if searches else None
         with handling(_SIGNALS, self._on_signal):
             while self.step():
                 pass

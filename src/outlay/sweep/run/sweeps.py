@@ -89,7 +89,7 @@ def start(
             guard.begin()
         tasks = Tasks(plan, root, cwd, environ)
         with _harness(tasks, manifest, engines, options) as harness:
-            harness.run(list(plan.runs if runs is None else runs))
+            harness.run(list(plan.runs if runs is None else runs), searches=runs is None)
     return Result(manifest=manifest, cancelled=harness.cancelled)
 
 
@@ -247,6 +247,9 @@ def _interrupt(root: Path, holder: Holder) -> bool:
 
 
 def _engines(plan: SweepPlan, root: Path, options: SweepOptions) -> dict[str, Engine]:
+    if options.detach and plan.searches:
+        expected = "a grid whose results decide nothing: its search starts runs from this process"
+        raise InvalidValue("--detach", "a grid with a search", expected)
     used = {run.entry.engine for run in plan.runs}
     engines = {name: engine_named(name, root) for name in sorted(used)}
     for name, engine in engines.items():
