@@ -449,6 +449,24 @@ def test_one_run_is_stopped_beside_its_harness_and_is_no_failure(
     assert ends(root) == {second: ["cancelled"], first: ["completed"]}
 
 
+def test_a_stop_is_known_before_the_harness_records_it(
+    slurm: Cluster, harness: Harness, tmp_path: Path
+) -> None:
+    root = tmp_path / "sweep"
+    going = harness(write_grid(tmp_path, shell("touch $OUTLAY_RUN_DIR/going; sleep 1000")))
+    exists(root / FIRST / "going", slurm)
+    going.send_signal(signal.SIGSTOP)
+    try:
+        assert outlay("sweep", "stop", root, FIRST).code == 0
+        assert outlay("sweep", "cancel", root, FIRST).code == 0
+        looked = look_until(root, lambda found: found["counts"] == {"cancelled": 1})
+        assert looked["runs"][0]["reason"] == STOPPED_BY_PERSON
+    finally:
+        going.send_signal(signal.SIGCONT)
+    assert finish(going)[0] == 0
+    assert ends(root) == {FIRST: ["cancelled"]}
+
+
 def test_a_detached_run_is_stopped_for_good(slurm: Cluster, tmp_path: Path) -> None:
     script = "test {x} = 1 || exec sleep 600"
     grid = write_grid(tmp_path, shell(script), grid=[{"params": {"x": [1, 2]}}], price="1 USD/h")

@@ -16,7 +16,7 @@ from outlay.sweep.errors import SweepInUse
 from outlay.sweep.plan.launch import LOG_NAME
 from outlay.sweep.run.harness import Harness
 from outlay.sweep.run.settlement import SweepRecorder
-from outlay.sweep.run.stops import STOPPED, forget_stop, is_stoppable
+from outlay.sweep.run.stops import STOPPED, forget_stop, is_stoppable, requested_stops
 from outlay.sweep.run.sweep_guard import guard_of
 from outlay.sweep.state.manifest import Journal, SweepManifest, read_manifest
 from outlay.sweep.state.setup import lock_sweep
@@ -210,6 +210,15 @@ class Detached:
             engine.close()
 
 
+def _look(root: Path, clock: Clock, *, owned: bool) -> Detached:
+    """Return a sweep as it is now.
+
+    Requests are read first: one that is forgotten since is in the journal.
+    """
+    stopping = set(requested_stops(root))
+    return Detached(read_manifest(root, clock), clock, owned=owned, stopping=stopping)
+
+
 @contextmanager
 def detached(root: Path, clock: Clock = SYSTEM) -> Iterator[Detached | None]:
     """Lock a sweep that no process runs.
@@ -224,7 +233,7 @@ def detached(root: Path, clock: Clock = SYSTEM) -> Iterator[Detached | None]:
         yield None
         return
     with lock:
-        sweep = Detached(read_manifest(root, clock), clock)
+        sweep = _look(root, clock, owned=True)
         try:
             yield sweep
         finally:
@@ -241,7 +250,7 @@ def catch_up(root: Path, clock: Clock = SYSTEM) -> Detached:
         return found
     with detached(root, clock) as owned:
         if owned is None:
-            found = Detached(read_manifest(root.absolute(), clock), clock, owned=False)
+            found = _look(root.absolute(), clock, owned=False)
             found.poll()
             found.close()
             return found

@@ -519,7 +519,10 @@ class Harness:
         del self.active[active.ticket]
         self._running[run.entry.engine] -= 1
         self._resources.release(active.place)
-        verdict = self._recorder.judge(run.id, ended, active.stopped, remote=remote)
+        stopped = active.stopped
+        if stopped is None and ended.asked and run.id in requested_stops(self.manifest.root):
+            stopped = STOPPED  # Not noticed yet.
+        verdict = self._recorder.judge(run.id, ended, stopped, remote=remote)
         port, output = active.place.port, self.manifest.root / run.id / LOG_NAME
         port_lost = verdict.status == "error" and lost_port(output, active.log_size, port)
         if port_lost:
