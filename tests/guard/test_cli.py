@@ -19,6 +19,7 @@ from command_line import outlay as in_own_process
 from outlay import run as begin_run
 from outlay.guard.budget_guard import BudgetGuard
 from outlay.guard.ceilings import CeilingManifest, read_manifest
+from outlay.proc.identity import all_processes, command_line
 from waiting import until
 
 
@@ -367,6 +368,9 @@ class TestRenting:
         until(lambda: guard.held == 0.0, what="the hold to be settled")
         assert "verified gone" in (plan / "spend.jsonl").read_text()
         assert "nothing is rented" in outlay("reap", "--log", plan).out
+        # Its log is removed after the test, and a watcher without a log goes on.
+        log = str(plan / "spend.jsonl")
+        until(lambda: not any(log in command_line(pid) for pid in all_processes()), "its watcher")
 
     def test_a_vendor_or_its_commands_are_needed(self, plan: Path) -> None:
         said = outlay(

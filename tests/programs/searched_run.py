@@ -1,6 +1,6 @@
 """A training that a search compares: its loss is a known function of its arguments and tokens.
 
-Arguments: the loss in the end, and what it does otherwise: ``plain``; ``slow`` takes a moment for
+Arguments: the loss in the end, and what it does otherwise: ``plain``; ``slow`` takes a second for
 each step; ``unsaved`` commits no checkpoint; ``silent`` records no loss; ``fails``.
 """
 
@@ -18,7 +18,7 @@ with outlay.run("searched") as run:
     for step in run.steps(itertools.count(run.resume_step), tokens=10):
         done = step + 1
         if kind == "slow":
-            SYSTEM.sleep(0.1)
+            SYSTEM.sleep(1)
         if kind != "silent":
             run.metric("loss", final + 1 / (1 + done), step)
         if kind == "fails":

@@ -8,9 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
-import signal
-import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -22,6 +19,7 @@ from outlay.clock import SYSTEM
 from outlay.errors import NotARun
 from outlay.runs.reading import read_figures
 from outlay.sweep.state.manifest import read_manifest
+from sweep_process import killed_sweep
 from waiting import until
 
 _TRAINING = [sys.executable, str(Path(__file__).parents[1] / "programs" / "cluster_run.py")]
@@ -64,17 +62,10 @@ def toy_outcome(
     }  # fmt: skip
     path = directory / "grid.json"
     path.write_text(json.dumps(grid))
-    with subprocess.Popen(
-        [sys.executable, "-m", "outlay", "sweep", "run", "--yes", str(path)],
-        env=os.environ | environ, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    ) as harness:  # fmt: skip
-        try:
-            for run in ("001_trains_00", "002_trains_01"):
-                until(partial(_tokens, root / run), explain)
-            SYSTEM.sleep(kill_after_s)
-        finally:
-            harness.send_signal(signal.SIGKILL)
+    with killed_sweep("run", "--yes", path, environ=environ):
+        for run in ("001_trains_00", "002_trains_01"):
+            until(partial(_tokens, root / run), explain)
+        SYSTEM.sleep(kill_after_s)
     resumed = outlay("sweep", "resume", root, "--yes", "--json")
     manifest = read_manifest(root)
     found: dict[str, tuple[str, int | None]] = {

@@ -18,7 +18,7 @@ from outlay.sweep.grid.command_grid import (
     program_name,
     read_command,
 )
-from outlay.sweep.grid.grid import ROOT_KEYS, read_grid
+from outlay.sweep.grid.grid import read_grid
 from outlay.sweep.state.manifest import read_manifest
 
 TRAIN = """\
@@ -220,7 +220,6 @@ def test_a_sweep_without_a_file_leaves_a_grid_that_gives_the_same_plan(at: Path)
     assert (resumed.code, resumed.json["counts"]) == (0, {"completed": 2})
 
 
-@pytest.mark.skipif("search" not in ROOT_KEYS, reason="grids have no ranges yet")
 @pytest.mark.usefixtures("at")
 def test_ranges_and_a_search_reach_the_grid() -> None:
     shown = in_process(

@@ -24,8 +24,9 @@ from outlay.sweep.engines.remote.job_spec import JobEvent, read_times, spec_path
 from outlay.sweep.run.sweep_guard import logged_cost
 from outlay.sweep.state.manifest import read_manifest
 from ray_cluster import RayCluster
+from sweep_process import end_of
 from toy_sweep import OUTCOME, toy_outcome
-from waiting import PATIENCE_S, until
+from waiting import until
 
 
 @pytest.fixture
@@ -51,15 +52,6 @@ def job(
         env={**os.environ, "HF_TOKEN": "s3cr3t-value"}, cwd=root, directory=directory,
         log=directory / "sweep.log", options=RayOptions(address=ray.url, **options),
     )  # fmt: skip
-
-
-def ended(engine: RayEngine, one: Task) -> Ended:
-    until_ns = SYSTEM.monotonic_ns() + PATIENCE_S * 10**9
-    while SYSTEM.monotonic_ns() < until_ns:
-        if (outcome := engine.poll(one.ticket)) is not None:
-            return outcome
-        engine.wait(0.5)
-    raise AssertionError(f"it did not end: {engine.standing(one.ticket)}")
 
 
 def until_said(engine: RayEngine, one: Task, words: str) -> None:
@@ -114,7 +106,7 @@ def test_a_stop_leaves_time_to_save(ray: RayCluster, engine: RayEngine, tmp_path
     engine.submit(one)
     until_said(engine, one, "up")
     engine.cancel(one.ticket)
-    outcome = ended(engine, one)
+    outcome = end_of(engine, one)
     assert (outcome.returncode, outcome.asked) == (0, True)
     assert "saved" in one.log.read_text()
 
@@ -131,10 +123,10 @@ def test_a_waiting_job_that_is_cancelled_runs_nothing_and_costs_nothing(
     engine.submit(waits)
     until(lambda: engine.standing(waits.ticket).queued and _polled(engine), "it does not wait")
     engine.cancel(waits.ticket)
-    outcome = ended(engine, waits)
+    outcome = end_of(engine, waits)
     assert (outcome.how, outcome.asked, outcome.elapsed_ns) == ("exited", True, 0)
     engine.cancel(first.ticket, force=True)
-    ended(engine, first)
+    end_of(engine, first)
     name = waits.ticket.replace("/", "-")
     assert ray.ended(name)["status"] in ("FAILED", "STOPPED")
     assert not waits.log.exists()
@@ -153,7 +145,7 @@ def test_one_job_waits_at_a_time(ray: RayCluster, engine: RayEngine, tmp_path: P
     until(lambda: _polled(engine) and "pending" in engine.standing(waits.ticket).text, "no status")
     assert engine.allow(None) == 1
     engine.cancel(waits.ticket)
-    ended(engine, waits)
+    end_of(engine, waits)
     assert (engine.allow(None), engine.allow(0)) == (1, 0)
 
 
@@ -196,7 +188,7 @@ def outcome_of_kill(
         until_alive(engine, one)
     SYSTEM.sleep(after_s or 0)
     kill(ray, engine, one, victim)
-    outcome = ended(engine, one)
+    outcome = end_of(engine, one)
     until(lambda: not marked(one.ticket), "a process is left")
     assert outcome.elapsed_ns == read_times(one.directory, one.ticket).ran_ns()
     return outcome
@@ -299,14 +291,14 @@ def test_what_a_killed_job_recorded_comes_home_and_it_goes_on_where_its_director
     store.to_cut = 3
     os.kill(node_process(one), signal.SIGKILL)
     until(lambda: not marked(one.ticket), "a process is left")
-    outcome = ended(engine, one)
+    outcome = end_of(engine, one)
     assert outcome.how in ("preempted", "lost")
     assert_all_came_home(ray, one.directory)
     assert outcome.elapsed_ns == read_times(one.directory, one.ticket).ran_ns() > 0
     script = ("/bin/sh", "-c", 'test -e "$OUTLAY_RUN_DIR/seen"')
     again = replace(one, ticket=engine.new_ticket("run"), command=script)
     engine.submit(again)
-    assert ended(engine, again).returncode == 0
+    assert end_of(engine, again).returncode == 0
     assert_all_came_home(ray, one.directory)
 
 
@@ -327,5 +319,5 @@ def test_secrets_are_in_the_spec_alone_and_that_is_gone_after_the_end(
     assert holding[0].stat().st_mode & 0o077 == 0
     assert "s3cr3t" not in json.dumps(ray.job(one.ticket.replace("/", "-")))
     engine.cancel(one.ticket, force=True)
-    ended(engine, one)
+    end_of(engine, one)
     assert not holding[0].exists()

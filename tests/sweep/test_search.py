@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import random
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -20,6 +18,7 @@ from outlay.ledger import derive_attempts, read_lives
 from outlay.runs.reading import read_figures, read_run
 from outlay.sweep.run.sweep_guard import SPEND_LOG, guard_of
 from outlay.sweep.state.manifest import SweepManifest, read_events, read_manifest
+from sweep_process import killed_sweep
 from waiting import until
 
 PROGRAM = Path(__file__).parents[1] / "programs" / "searched_run.py"
@@ -230,14 +229,17 @@ def test_a_search_is_not_detached(tmp_path: Path) -> None:
 
 
 def test_a_run_that_cannot_be_paused_is_ended_while_it_runs(tmp_path: Path) -> None:
-    halving = {"first": "50tok", "last": "1000tok", "factor": 20, "resumable": False}
+    halving = {"first": "20tok", "last": "1000tok", "factor": 50, "resumable": False}
+    # The worse one would take 100 seconds.
+    others = [{"final": 0.1, "kind": "slow"}, {"final": 0.2, "kind": "plain"}]
     _, manifest = run_grid(
-        tmp_path, {"final": [0.1, 0.2], "kind": "slow"}, search={"halving": halving}
-    )
+        tmp_path, {"final": [0.1, 0.2], "kind": ["plain", "slow"]}, exclude=others,
+        search={"halving": halving},
+    )  # fmt: skip
     assert statuses(manifest) == {0.1: "completed", 0.2: "pruned"}
     found = tokens(manifest)
     assert found[0.1] == 1000
-    assert 50 <= found[0.2] < 1000
+    assert 20 <= found[0.2] < 1000
     assert [manifest.state(run).attempts for run in manifest.runs] == [1, 1]
 
 
@@ -279,15 +281,9 @@ def decisions(manifest: SweepManifest) -> dict[str, tuple[str, int]]:
 def killed_and_resumed(directory: Path, path: Path, when: str) -> SweepManifest:
     """Kill the harness once the journal has a line with such a text, then resume."""
     root = directory / "sweep"
-    with subprocess.Popen(
-        [sys.executable, "-m", "outlay", "sweep", "run", "--yes", "--jobs", "2", str(path)],
-        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
-    ) as harness:  # fmt: skip
-        journal = root / "sweep_journal.jsonl"
-        try:
-            until(lambda: journal.exists() and when in journal.read_text(), f"no {when} in {root}")
-        finally:
-            os.kill(harness.pid, signal.SIGKILL)
+    journal = root / "sweep_journal.jsonl"
+    with killed_sweep("run", "--yes", "--jobs", "2", path):
+        until(lambda: journal.exists() and when in journal.read_text(), f"no {when} in {root}")
     assert outlay("sweep", "resume", root, "--yes", "--jobs", "2").code == 0
     return read_manifest(root)
 
@@ -324,13 +320,11 @@ def test_a_search_killed_at_random_moments_decides_as_an_undisturbed_one(
     path, root = write_grid(tmp_path, {"final": [0.4, 0.2, 0.1, 0.3]}, ceiling="20 USD"), tmp_path
     command = ["run", "--yes", str(path)]
     for _ in range(6):
-        with subprocess.Popen(
-            [sys.executable, "-m", "outlay", "sweep", *command, "--jobs", "2"],
-            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
-        ) as harness:  # fmt: skip
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                harness.wait(chance.uniform(0.3, 4))
-            harness.kill()
+        with (
+            killed_sweep(*command, "--jobs", "2") as harness,
+            contextlib.suppress(subprocess.TimeoutExpired),
+        ):
+            harness.wait(chance.uniform(0.3, 4))
         if (root / "sweep" / "sweep_manifest.json").exists():
             command = ["resume", "--yes", str(root / "sweep")]
     done = outlay("sweep", *command, "--jobs", "2")

@@ -412,17 +412,25 @@ def test_an_array_that_waits_has_one_name(slurm: Cluster, tmp_path: Path) -> Non
     assert names_in_queue(slurm) == [[f"{tmp_path.name}-3-runs", str(tmp_path)]] * 3
 
 
-def test_one_run_is_cancelled_beside_its_harness_and_the_others_continue(
-    slurm: Cluster, harness: Harness, tmp_path: Path
-) -> None:
-    root = tmp_path / "sweep"
+PAIR = ("001_group00_00", "002_group00_01")
+
+
+def waiting_pair(slurm: Cluster, harness: Harness, tmp_path: Path) -> subprocess.Popen[str]:
+    """Start a sweep of two runs that wait for a file ``go`` in its directory."""
     script = (
         "touch $OUTLAY_RUN_DIR/going; while ! test -e $OUTLAY_RUN_DIR/../go; do sleep 0.1; done"
     )
     going = harness(write_grid(tmp_path, shell(script), grid=[{"params": {"x": [1, 2]}}]))
-    first, second = "001_group00_00", "002_group00_01"
-    for run in (first, second):
-        exists(root / run / "going", slurm)
+    for run in PAIR:
+        exists(tmp_path / "sweep" / run / "going", slurm)
+    return going
+
+
+def test_one_run_is_cancelled_beside_its_harness_and_the_others_continue(
+    slurm: Cluster, harness: Harness, tmp_path: Path
+) -> None:
+    root, (first, second) = tmp_path / "sweep", PAIR
+    going = waiting_pair(slurm, harness, tmp_path)
     assert outlay("sweep", "cancel", root, second, "--json").json["jobs"] == 1
     look_until(root, lambda found: found["counts"] == {"cancelled": 1, "running": 1})
     (root / "go").touch()
@@ -433,14 +441,8 @@ def test_one_run_is_cancelled_beside_its_harness_and_the_others_continue(
 def test_one_run_is_stopped_beside_its_harness_and_is_no_failure(
     slurm: Cluster, harness: Harness, tmp_path: Path
 ) -> None:
-    root = tmp_path / "sweep"
-    script = (
-        "touch $OUTLAY_RUN_DIR/going; while ! test -e $OUTLAY_RUN_DIR/../go; do sleep 0.1; done"
-    )
-    going = harness(write_grid(tmp_path, shell(script), grid=[{"params": {"x": [1, 2]}}]))
-    first, second = "001_group00_00", "002_group00_01"
-    for run in (first, second):
-        exists(root / run / "going", slurm)
+    root, (first, second) = tmp_path / "sweep", PAIR
+    going = waiting_pair(slurm, harness, tmp_path)
     assert outlay("sweep", "stop", root, second).code == 0
     looked = look_until(root, lambda found: found["counts"] == {"cancelled": 1, "running": 1})
     assert looked["runs"][1]["reason"] == STOPPED_BY_PERSON

@@ -153,7 +153,7 @@ def _metric(rows: Sequence[Cells]) -> str:
 
 def _plane(target: Target, column: str, rows: Sequence[Cells], unit: _Unit, used: str) -> Plane:
     pairs = [(row[column], row["accuracy_value"]) for row in rows]
-    sign = -1 if target.direction == "max" else 1
+    sign = -1 if target.more_is_better else 1
     front = non_dominated([(x, sign * y) for x, y in pairs])
     looks = dict.fromkeys(row["configuration"] for row in rows)
     places = {label: place for place, label in enumerate(looks)}

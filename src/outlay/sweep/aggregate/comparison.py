@@ -134,7 +134,7 @@ def fairness(rows: Sequence[Cells]) -> list[Fairness]:
 
 def ranked(rows: Sequence[SweepRow]) -> list[Replicates]:
     """Return the configurations, the best mean of the target metric first."""
-    more_is_better = any(r.target.metric and r.target.direction == "max" for r in rows)
+    more_is_better = any(r.target.metric and r.target.more_is_better for r in rows)
     return sorted(replicates(rows), key=lambda one: one.mean, reverse=more_is_better)
 
 
@@ -167,7 +167,7 @@ def _verdict(rows: Sequence[SweepRow], *, alone: bool) -> str:
     found = replicates([row for row in rows if row.get("accuracy_metric") == target.metric])
     if not target.metric or not found:
         return "No configuration can be called best: no completed run recorded a target metric."
-    best, *others = sorted(found, key=lambda one: one.mean, reverse=target.direction == "max")
+    best, *others = sorted(found, key=lambda one: one.mean, reverse=target.more_is_better)
     money = "" if best.cost is None else f" for {amount_text(best.cost, best.currency or '')} a run"
     sentence = f"Best: {best.label} with {target.metric} {best}{money}"
     if not others:

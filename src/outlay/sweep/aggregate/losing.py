@@ -73,7 +73,7 @@ def losing_runs(rows: Sequence[SweepRow]) -> list[LosingRun]:
 
 def _signed(row: SweepRow, value: float) -> float:
     """Return a value of which higher is better."""
-    return value if row.target.direction == "max" else -value
+    return value if row.target.more_is_better else -value
 
 
 def _judged(row: SweepRow, known: Sequence[SweepRow]) -> LosingRun | None:

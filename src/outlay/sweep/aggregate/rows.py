@@ -356,7 +356,7 @@ def _metric(facts: RunFacts, target: Target, totals: Mapping[str, Any]) -> dict[
     if not seen:
         return {}
     first = next((one for one in seen if target.reached_by(one.value)), None)
-    best = max if target.direction == "max" else min
+    best = max if target.more_is_better else min
     return {
         "accuracy_value": seen[-1].value,
         "accuracy_best": best(one.value for one in seen),

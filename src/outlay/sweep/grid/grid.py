@@ -34,7 +34,7 @@ from outlay.sweep.grid.parsing import (
     read_ship,
     read_target,
 )
-from outlay.sweep.search.samplers import enough_points
+from outlay.sweep.search.samplers import points_if_too_few
 from outlay.sweep.search.search_options import ALL_POINTS, Search, read_search
 from outlay.sweep.search.space import Axis, Range, Space, is_range, read_range, values_of
 from outlay.units import Duration, Money
@@ -240,7 +240,7 @@ def _search_problems(entry: GridEntry, params: Block) -> Iterator[str]:
         yield "halving states the budget of each run; leave only target_ keys in `budget`"
     if search.is_adaptive and entry.exclude:
         yield f"method {search.method} cannot leave out points; remove `exclude`"
-    if search.method != "grid" and (found := enough_points(entry.axes, search)) is not None:
+    if search.method != "grid" and (found := points_if_too_few(entry.axes, search)) is not None:
         yield f"{search.trials} trials, and its parameters have {found} points; use method grid"
     for name, axis in entry.axes.items() if search.method == "grid" else ():
         if isinstance(axis, Range) and (problem := _grid_problem(axis)):

@@ -381,11 +381,16 @@ class Target:
     value: float | None = None
     direction: str = "max"
 
+    @property
+    def more_is_better(self) -> bool:
+        """Whether a higher value is a better one."""
+        return self.direction == "max"
+
     def reached_by(self, number: float) -> bool:
         """Say whether a value of the metric reaches the target."""
         if self.value is None:
             return False
-        return number >= self.value if self.direction == "max" else number <= self.value
+        return number >= self.value if self.more_is_better else number <= self.value
 
 
 NO_TARGET: Final = Target()

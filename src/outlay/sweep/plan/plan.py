@@ -250,7 +250,7 @@ class PlannedRun:
         ns = predicted.ns
         if is_scheduled(self.entry.engine):
             ns = at_most(rate, predicted, self.entry.timeout).ns or ns
-        return terms.cost(terms.notice.ns + max(0, ns - predicted.ns)).micros
+        return terms.cost(terms.notice.ns + ns - predicted.ns).micros
 
     @property
     def rate(self) -> Rate | None:

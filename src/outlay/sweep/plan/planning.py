@@ -257,7 +257,7 @@ def entry_points(entry: GridEntry, suggested: Sequence[Point]) -> Iterator[Point
     yield from kept
     if search.is_adaptive:
         if not kept:
-            yield tpe_point(space, search, (), more_is_better=_more_is_better(entry))
+            yield tpe_point(space, search, (), more_is_better=entry.target.more_is_better)
         return
     tried = {tuple(point.values()) for point in kept}
     fresh = (
@@ -267,10 +267,6 @@ def entry_points(entry: GridEntry, suggested: Sequence[Point]) -> Iterator[Point
         and not any(_matches(params_of(space, point), one) for one in entry.exclude)
     )
     yield from itertools.islice(fresh, max((search.trials or 0) - len(kept), 0))
-
-
-def _more_is_better(entry: GridEntry) -> bool:
-    return entry.target.direction == "max"
 
 
 def seeded(entry: GridEntry, point: Point) -> Iterator[PointParams]:
@@ -576,7 +572,7 @@ def search_sentences(plan: SweepPlan) -> list[str]:
 
 
 def _halving_sentence(entry: GridEntry, halving: Halving, sizes: str) -> str:
-    metric, better = entry.target.metric, "high" if _more_is_better(entry) else "low"
+    metric, better = entry.target.metric, "high" if entry.target.more_is_better else "low"
     how = "is paused at a rung, and continues from its checkpoint in a new attempt"
     if not halving.resumable:
         how = "goes on in one attempt, and is ended once others are certain to be better"

@@ -156,7 +156,7 @@ class SweepRecorder:
             return {}
         last = len(static.rungs) - 1
         rung = self.manifest.state(run).rung if static.resumable else last
-        return {"reports": True, "rung": max(rung, 0), **self._judged_by(run)}
+        return {"reports": True, "rung": rung, **self._judged_by(run)}
 
     def record_passed(self, run: str, passed: int) -> bool:
         """Record that a running attempt has passed so many rungs; False if that is known."""

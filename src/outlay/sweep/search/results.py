@@ -208,7 +208,7 @@ def _best(
     means = {key: fmean(found) for key, found in values.items()}
     if not means:
         return None, None
-    best = (max if target.direction == "max" else min)(means, key=lambda key: means[key])
+    best = (max if target.more_is_better else min)(means, key=lambda key: means[key])
     return means[best], names[best]
 
 

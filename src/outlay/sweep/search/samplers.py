@@ -78,7 +78,7 @@ def _sobol(space: Space, search: Search) -> Iterator[Point]:
             yield point_at(space, dict(zip(space, map(float, shares), strict=True)))
 
 
-def enough_points(space: Space, search: Search) -> int | None:
+def points_if_too_few(space: Space, search: Search) -> int | None:
     """Return how many points a space has if that is fewer than the trials; else None."""
     found = point_count(space)
     return found if found is not None and found < (search.trials or 0) else None

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from outlay.budget.limits import dimension_for, dimension_of
+from outlay.budget.limits import dimension_for, dimension_of, is_number
 from outlay.budget.terms import Budget
 from outlay.errors import InvalidValue, choices
+from outlay.sweep.grid.parsing import Block, count_from_one, count_from_zero
 from outlay.units import Duration, Energy
-
-if TYPE_CHECKING:
-    from outlay.sweep.grid.parsing import Block
 
 METHODS: Final = ("grid", "random", "sobol", "tpe")
 SEARCH_KEYS: Final = ("method", "trials", "seed", "halving")
@@ -97,8 +95,6 @@ ALL_POINTS: Final = Search()
 
 def read_search(block: Block, shared: Search) -> Search:
     """Return the search that a block of a grid states, on top of the shared one."""
-    from outlay.sweep.grid.parsing import count_from_one, count_from_zero
-
     inner = block.block("search")
     if not inner.values:
         return shared
@@ -126,8 +122,6 @@ def _method(value: object) -> str:
 
 
 def _read_halving(block: Block) -> Halving | None:
-    from outlay.sweep.grid.parsing import count_from_one
-
     block.allow(HALVING_KEYS)
     for key in ("first", "last"):
         if block.values.get(key) is None:
@@ -171,7 +165,7 @@ def _mode_of(text: str) -> str:
     lower = text.lower()
     if "tok" in lower or "flop" in lower:
         return "iso_tokens" if "tok" in lower else "iso_flops"
-    if lower.replace(".", "").replace("e", "").strip().isdecimal():
+    if is_number(text):
         raise InvalidValue("value", text, _EXPECTED_RUNG)
     return "iso_cost"
 

@@ -58,7 +58,7 @@ class Study:
             yield Contest(
                 halving=entry.search.halving, runs=runs,
                 size=len(runs) + self._open.get(entry.name, 0), metric=entry.target.metric,
-                more_is_better=entry.target.direction == "max", retries=entry.retries,
+                more_is_better=entry.target.more_is_better, retries=entry.retries,
             )  # fmt: skip
 
     def _configurations(self, entry: GridEntry) -> dict[str, list[str]]:
@@ -72,7 +72,7 @@ class Study:
         """Return the runs of the next configuration of an entry, by what the others reported."""
         point = tpe_point(
             entry.axes, entry.search, self._trials(entry, states),
-            more_is_better=entry.target.direction == "max",
+            more_is_better=entry.target.more_is_better,
         )  # fmt: skip
         made = list(seeded(entry, point))
         combo = sum(run.entry.name == entry.name for run in self.runs.values())

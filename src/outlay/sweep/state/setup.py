@@ -326,8 +326,9 @@ def _check_rungs(plan: SweepPlan, manifest: SweepManifest) -> None:
         known = before.get(run.fingerprint)
         if known is None or not manifest.state(known.id).attempts:
             continue
-        now = ManifestRun.of({"id": run.id, **_search_fields(run)})
-        if known.limits_by_rung != now.limits_by_rung:
+        halving = run.entry.search.halving
+        rungs = [] if halving is None else [dict(budget.limits) for budget in halving.rungs]
+        if known.limits_by_rung != rungs:
             message = f"{known.id} was started with other rungs; keep `halving`, or start anew"
             raise InvalidGrid(
                 [Finding(source=plan.grid.source, line=run.entry.line, message=message)]

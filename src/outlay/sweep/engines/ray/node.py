@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import suppress
 from pathlib import Path
 from socket import gethostname
 from typing import TYPE_CHECKING, Final
@@ -53,12 +54,10 @@ def _find_spec(path: Path, shipping: list[str]) -> tuple[JobSpec, OwnDirectory |
     The name of the file is in no other directory. It is its user's alone: another user of the same
     directory does not share it.
     """
-    try:
+    with suppress(OSError, BadDocument):  # It does not share the directory.
         os.listdir(path.parent)  # NFS may remember that there was no such file.  # noqa: PTH208
         if os.access(path.parent, os.W_OK):
             return read_document(path, JobSpec), None
-    except (OSError, BadDocument):
-        pass
     from outlay.shipping.apart import NoSharedDirectory, OwnDirectory
 
     if not shipping:
