@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 import os
 import subprocess
 import sys
@@ -13,7 +14,7 @@ import typer
 
 from command_line import in_process
 from outlay import run
-from outlay.cli.app import ENTRIES, CommandEntry
+from outlay.cli.app import ENTRIES, FIRST, TOPICS, CommandEntry
 
 HEAVY = {"sqlalchemy", "numpy", "httpx2", "omegaconf"}
 COMMANDS = {f"outlay.cli.{entry.target.partition(':')[0]}" for entry in ENTRIES}
@@ -66,11 +67,50 @@ def test_a_call_loads_the_command_that_it_names() -> None:
 
 
 def test_former_names_work_and_are_hidden_in_help() -> None:
-    former = {entry.name for entry in ENTRIES if not entry.panel}
+    former = {entry.name for entry in ENTRIES if not entry.topic}
     assert former == {"survey", "rates", "ledger", "collect", "cost-report"}
-    shown = in_process("--help").out
+    shown = in_process("help").out
     assert not any(f" {name} " in shown for name in former)
     assert all(in_process(name, "--help").code == 0 for name in former)
+
+
+def test_help_is_short_and_has_six_ways_in() -> None:
+    shown = in_process("--help", COLUMNS="80").out
+    assert len(shown.splitlines()) <= 40
+    assert [e.name for e in ENTRIES if e.topic == FIRST] == [
+        "exec",
+        "runs",
+        "report",
+        "guard",
+        "watch",
+    ]
+    assert "Without a command: what is running now" in shown  # The sixth.
+    assert all(f"│ {topic} " in shown for topic in (*TOPICS, "all"))
+
+
+@pytest.mark.parametrize("topic", TOPICS)
+def test_a_topic_lists_its_commands_and_no_others(topic: str) -> None:
+    listed = json.loads(in_process("help", topic, "--json").out)
+    assert [row["command"] for row in listed] == [e.name for e in ENTRIES if e.topic == topic] != []
+    shown = in_process("help", topic).out
+    assert all(row["help"] in shown for row in listed)
+
+
+def test_all_topics_together_list_every_command() -> None:
+    listed = json.loads(in_process("help", "--json").out)
+    assert [row["command"] for row in listed] == [e.name for e in ENTRIES if e.topic]
+
+
+def test_a_topic_that_does_not_exist_is_an_error_with_those_that_do() -> None:
+    failed = in_process("help", "monney")
+    assert failed.code == 2
+    assert "money" in failed.err
+
+
+@pytest.mark.parametrize("words", [("-h",), ("cost", "-h"), ("guard", "run", "-h"), ("-V",)])
+def test_short_options_of_help_and_version(words: tuple[str, ...]) -> None:
+    longer = (*words[:-1], {"-h": "--help", "-V": "--version"}[words[-1]])
+    assert in_process(*words).out == in_process(*longer).out != ""
 
 
 @pytest.mark.parametrize("group", ["goodput", "cost", "budget", "log"])

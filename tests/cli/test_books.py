@@ -12,7 +12,6 @@ from command_line import in_process as outlay
 from hostile import good_run
 from ledgers import dollars
 from outlay import run
-from outlay.cli.app import ENTRIES
 
 
 @pytest.fixture
@@ -145,14 +144,6 @@ def test_a_path_without_a_run_is_one_clear_line(command: tuple[str, ...], tmp_pa
         assert failed.code == 2
         assert failed.err.startswith(f"error: {path}: {said}")
         assert "Traceback" not in failed.err
-
-
-def test_help_has_its_panels_in_the_order_of_the_table() -> None:
-    shown = command_line.outlay("--help").out
-    places = [
-        shown.index(f" {panel} ") for panel in dict.fromkeys(e.panel for e in ENTRIES) if panel
-    ]
-    assert places == sorted(places)
 
 
 def test_the_version_is_printed() -> None:

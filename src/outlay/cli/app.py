@@ -22,12 +22,19 @@ from outlay.store import outlay_home
 if TYPE_CHECKING:
     from outlay.proc.orphaned_tree import OrphanedTree
 
-# Help panels, in the order in which they are shown.
-RECORD = "Record"
-LOOK = "Look"
-DECIDE = "Decide"
-HOLD = "Hold"
-ACCOUNT = "Account"
+FIRST = "First"  # The topic of the commands that `outlay --help` shows one by one.
+MORE = "More: outlay help TOPIC"
+ALL = "all"
+
+# Topics of `outlay help`, in the order in which they are shown, and the question that each answers.
+TOPICS = {
+    "look": "Where did the time go, and what was recorded?",
+    "money": "What did it cost, when must it stop, what should change?",
+    "prices": "What does a GPU cost, now and before?",
+    "sweep": "Which configuration is best for the same money?",
+    "team": "Who may spend what, on which machines?",
+    "files": "How do results of other tools come in, and go out?",
+}
 
 PIPE_CLOSED = 141  # As a shell reports it: 128 + SIGPIPE.
 INTERRUPTED = "interrupted; everything written so far is kept"
@@ -38,14 +45,14 @@ class CommandEntry(NamedTuple):
 
     Attributes:
         target: ``module:function`` or ``module:app`` below ``outlay.cli``.
-        panel: The help panel; "" for a former name, which is hidden.
+        topic: ``FIRST`` or one of ``TOPICS``; "" for a former name, which is hidden.
         help: The first paragraph of the command's own help; a test compares the two.
         wraps: Whether its last argument is a command line of the user.
     """
 
     name: str
     target: str
-    panel: str
+    topic: str
     help: str
     wraps: bool = False
 
@@ -58,25 +65,30 @@ class CommandEntry(NamedTuple):
 # One entry per command. Former names still work and are hidden.
 ENTRIES = (
     CommandEntry(
-        "exec", "execute:show_exec", RECORD, "Run a command, record its time and cost.", True
+        "exec", "execute:show_exec", FIRST, "Run a command, record its time and cost.", True
     ),
-    CommandEntry("demo", "demo:show_demo", RECORD, "Show all of outlay on a small real training."),
-    CommandEntry("runs", "runs:show_runs", LOOK, "List runs: status, steps, cost, last seen."),
-    CommandEntry("report", "report:show_report", LOOK, "Write one page about a run or a sweep."),
-    CommandEntry("web", "report:show_web", LOOK, "Show runs, money and sweeps in a browser, live."),
-    CommandEntry("goodput", "goodput:app", LOOK, "How much of a run was productive."),
-    CommandEntry("cost", "cost.runs:app", LOOK, "What runs and models cost and will cost."),
-    CommandEntry("budget", "budget:budget", LOOK, "When a run must stop and how much is left."),
-    CommandEntry("log", "importing:log_app", LOOK, "Read and check a run's log."),
-    CommandEntry("advise", "advise:show_advice", DECIDE, "Show what to change and what it saves."),
-    CommandEntry("prices", "prices.commands:app", DECIDE, "What a GPU costs, now and before."),
-    CommandEntry("sweep", "sweep.commands:app", DECIDE, "Compare configurations on equal budgets."),
-    CommandEntry("guard", "guard.commands:app", HOLD, "Check before spending; end rentals."),
-    CommandEntry("team", "team:app", HOLD, "Share ceilings between machines and people."),
-    CommandEntry("watch", "watch:show_watch", HOLD, "End rentals on time, send alerts."),
-    CommandEntry("digest", "report:show_digest", ACCOUNT, "Show the week on one page."),
-    CommandEntry("import", "importing:import_app", ACCOUNT, "Register runs recorded elsewhere."),
-    CommandEntry("export", "importing:export_app", ACCOUNT, "Write files for other tools."),
+    CommandEntry("runs", "runs:show_runs", FIRST, "List runs: status, steps, cost, last seen."),
+    CommandEntry("report", "report:show_report", FIRST, "Write one page about a run or a sweep."),
+    CommandEntry("guard", "guard.commands:app", FIRST, "Check before spending; end rentals."),
+    CommandEntry("watch", "watch:show_watch", FIRST, "End rentals on time, send alerts."),
+    CommandEntry(
+        "web", "report:show_web", "look", "Show runs, money and sweeps in a browser, live."
+    ),
+    CommandEntry("goodput", "goodput:app", "look", "How much of a run was productive."),
+    CommandEntry("log", "importing:log_app", "look", "Read and check a run's log."),
+    CommandEntry("demo", "demo:show_demo", "look", "Show all of outlay on a small real training."),
+    CommandEntry("help", "topics:show_help", "look", "List commands by topic."),
+    CommandEntry("cost", "cost.runs:app", "money", "What runs and models cost and will cost."),
+    CommandEntry("budget", "budget:budget", "money", "When a run must stop and how much is left."),
+    CommandEntry("advise", "advise:show_advice", "money", "Show what to change and what it saves."),
+    CommandEntry("digest", "report:show_digest", "money", "Show the week on one page."),
+    CommandEntry("prices", "prices.commands:app", "prices", "What a GPU costs, now and before."),
+    CommandEntry(
+        "sweep", "sweep.commands:app", "sweep", "Compare configurations on equal budgets."
+    ),
+    CommandEntry("team", "team:app", "team", "Share ceilings between machines and people."),
+    CommandEntry("import", "importing:import_app", "files", "Register runs recorded elsewhere."),
+    CommandEntry("export", "importing:export_app", "files", "Write files for other tools."),
     CommandEntry("survey", "prices.offers:show_survey", "", "Compare vendors and pick one."),
     CommandEntry(
         "rates", "prices.commands:partition_app", "", "What a GPU-hour costs on each partition."
@@ -99,10 +111,29 @@ class _Unloaded(TyperCommand):
 class _LazyCommands(TyperGroup):
     """The commands of ``ENTRIES``, in that order; resolving one imports its module only."""
 
+    _in_help = False
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Print the commands of ``FIRST`` one by one, and a line for each topic of the others."""
+        self._in_help = True
+        try:
+            super().format_help(ctx, formatter)
+        finally:
+            self._in_help = False
+
     def list_commands(self, ctx: Any) -> list[str]:
         """Return the names in the order of ``ENTRIES``; typer would put groups last."""
         del ctx
+        if self._in_help:
+            return [*(entry.name for entry in ENTRIES if entry.topic == FIRST), *TOPICS, ALL]
         return [entry.name for entry in ENTRIES]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """Return a command; in help also the line of a topic, whose name may be a command's."""
+        if self._in_help and cmd_name in (*TOPICS, ALL):
+            text = TOPICS.get(cmd_name, "Every command.")
+            return _Unloaded(cmd_name, help=text, rich_help_panel=MORE)
+        return super().get_command(ctx, cmd_name)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Load and return the command that is called or whose arguments are completed."""
@@ -119,12 +150,12 @@ def _load(entry: CommandEntry) -> Any:
 
 
 def _add(app: typer.Typer, entry: CommandEntry) -> None:
-    loaded, hidden = entry.load(), not entry.panel
+    loaded, hidden = entry.load(), not entry.topic
     if isinstance(loaded, typer.Typer):
-        app.add_typer(loaded, name=entry.name, rich_help_panel=entry.panel, hidden=hidden)
+        app.add_typer(loaded, name=entry.name, rich_help_panel=entry.topic, hidden=hidden)
     else:
         wraps = WrappingCommand if entry.wraps else None
-        app.command(entry.name, cls=wraps, rich_help_panel=entry.panel, hidden=hidden)(loaded)
+        app.command(entry.name, cls=wraps, rich_help_panel=entry.topic, hidden=hidden)(loaded)
 
 
 def build(*, loaded: bool = False) -> typer.Typer:
@@ -133,6 +164,7 @@ def build(*, loaded: bool = False) -> typer.Typer:
         name="outlay",
         cls=_LazyCommands,
         no_args_is_help=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
         invoke_without_command=True,
         rich_markup_mode="rich",
         pretty_exceptions_enable=False,
@@ -143,8 +175,8 @@ def build(*, loaded: bool = False) -> typer.Typer:
             _add(app, entry)
         else:
             app.command(
-                entry.name, cls=_Unloaded, help=entry.help, rich_help_panel=entry.panel,
-                hidden=not entry.panel,
+                entry.name, cls=_Unloaded, help=entry.help, rich_help_panel=entry.topic,
+                hidden=not entry.topic,
             )(_placeholder)  # fmt: skip
     return app
 
@@ -163,7 +195,9 @@ def overview(
     context: typer.Context,
     version: Annotated[
         bool,
-        typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version."),
+        typer.Option(
+            "--version", "-V", callback=_print_version, is_eager=True, help="Show the version."
+        ),
     ] = False,
     as_json: AsJson = False,
 ) -> None:

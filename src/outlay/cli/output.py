@@ -365,7 +365,7 @@ class DefaultGroup(TyperGroup):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Insert the default command if none is named."""
-        if args and args[0] not in self.commands and args[0] != "--help":
+        if args and args[0] not in {*self.commands, *ctx.help_option_names}:
             args.insert(0, DEFAULT)
         return super().parse_args(ctx, args)
 
