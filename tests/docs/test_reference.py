@@ -175,16 +175,22 @@ def test_every_dependency_was_decided_on() -> None:
     assert {name for name in named if f"`{name}`" not in decisions} == set()
 
 
-def test_the_readme_has_its_sections_in_order() -> None:
+def test_the_readme_is_short_and_has_its_sections_in_order() -> None:
     readme = (ROOT / "README.md").read_text()
+    assert len(readme.splitlines()) <= 90
     before, *sections = re.split(r"^## ", readme, flags=re.MULTILINE)
     assert "<picture>" in before
     assert [section.splitlines()[0] for section in sections] == [
-        "Start", "In your training", "A refusal", "What a dollar means", "A sweep", "Slurm",
-        "Honest numbers", "What it cannot do", "Coming from …", "Documents",
+        "Start", "A limit and its refusal", "In your code", "Where to go", "What it cannot do",
     ]  # fmt: skip
-    for section, shown in {0: "outlay: cost", 1: "iso_cost", 2: "error: ", 5: "#SBATCH"}.items():
+    for section, shown in {0: "outlay: cost", 1: "error: ", 2: "on_stop(save)"}.items():
         assert shown in sections[section]
+
+
+def test_the_page_of_pages_links_every_page() -> None:
+    pages = {str(path.relative_to(ROOT / "docs")) for path in (ROOT / "docs").rglob("*.md")}
+    own = {path for path in pages if path.startswith("adr/0")} | {"overview.md"}
+    assert pages - own - set(re.findall(r"\]\(([^)#]+)\)", page("overview.md"))) == set()
 
 
 def test_readme_and_makefile_agree_on_the_two_commands() -> None:
