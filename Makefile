@@ -3,6 +3,7 @@
 
 PYTHON ?= python3
 BIN := .venv/bin
+PIP := 'pip>=25.1'  # The first that installs dependency groups.
 PYTEST_ARGS ?=
 FUZZ_EXAMPLES ?= 60000
 
@@ -81,15 +82,17 @@ VERSION_TESTS ?= tests/laws tests/account tests/advise/test_formulas.py tests/bu
 
 test-lowest:
 	$(PYTHON) -m venv .venv-lowest
+	.venv-lowest/bin/pip install --quiet --upgrade $(PIP)
 	tools/lowest-versions > .venv-lowest/constraints.txt
-	.venv-lowest/bin/pip install --quiet -c .venv-lowest/constraints.txt -e '.[dev,energy,postgres]'
+	.venv-lowest/bin/pip install --quiet -c .venv-lowest/constraints.txt --group dev -e '.[energy,postgres]'
 	.venv-lowest/bin/python -m pytest -n 2 --dist loadgroup $(VERSION_TESTS) $(PYTEST_ARGS)
 
 # Hydra requires an OmegaConf below the newest: tests with Hydra run with the version that pip resolves, the
 # others with the newest.
 test-newest:
 	$(PYTHON) -m venv .venv-newest
-	.venv-newest/bin/pip install --quiet --upgrade --upgrade-strategy eager -e '.[dev,energy,postgres]'
+	.venv-newest/bin/pip install --quiet --upgrade $(PIP)
+	.venv-newest/bin/pip install --quiet --upgrade --upgrade-strategy eager --group dev -e '.[energy,postgres]'
 	.venv-newest/bin/python -m pytest -m hydra tests/budget/test_config.py tests/docs/test_documents.py
 	.venv-newest/bin/pip install --quiet --upgrade --no-deps omegaconf
 	.venv-newest/bin/python -m pytest -n 2 --dist loadgroup -m 'not slow and not hydra' $(VERSION_TESTS) \
@@ -110,14 +113,17 @@ clean:
 	touch $@
 
 .venv/.dev-installed: pyproject.toml | .venv/bin/python
-	$(BIN)/pip install --quiet -e '.[dev,docs,test-integrations]'
+	$(BIN)/pip install --quiet --upgrade $(PIP)
+	$(BIN)/pip install --quiet --group dev --group docs --group test-integrations -e .
 	touch $@ .venv/.installed
 
 .venv/.docs-installed: pyproject.toml | .venv/bin/python
-	$(BIN)/pip install --quiet -e '.[docs]'
+	$(BIN)/pip install --quiet --upgrade $(PIP)
+	$(BIN)/pip install --quiet --group docs -e .
 	touch $@
 
 .venv-bench/.installed: pyproject.toml
 	$(PYTHON) -m venv .venv-bench
-	.venv-bench/bin/pip install --quiet -e '.[dev,docs,test-integrations,bench]'
+	.venv-bench/bin/pip install --quiet --upgrade $(PIP)
+	.venv-bench/bin/pip install --quiet --group dev --group docs --group test-integrations --group bench -e .
 	touch $@

@@ -21,9 +21,13 @@ ADR = (ROOT / "docs" / "adr" / "0005-core-dependencies.md").read_text()
 CORE, _, RULES = ADR.partition("## Rules")
 
 
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+GROUPS: dict[str, list[str]] = PYPROJECT["dependency-groups"]
+
+
 @pytest.fixture(scope="module")
 def project() -> dict[str, Any]:
-    stated: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    stated: dict[str, Any] = PYPROJECT["project"]
     return stated
 
 
@@ -86,7 +90,8 @@ def test_the_lowest_versions_are_those_of_the_project(project: dict[str, Any]) -
 
 
 def test_a_library_has_the_same_bounds_wherever_it_is_named(project: dict[str, Any]) -> None:
-    stated = chain(project["dependencies"], *project["optional-dependencies"].values())
+    groups = (*project["optional-dependencies"].values(), *GROUPS.values())
+    stated = chain(project["dependencies"], *groups)
     bounds: dict[str, set[str]] = {}
     for each in map(Requirement, stated):
         bounds.setdefault(each.name, set()).add(str(each.specifier))
@@ -94,10 +99,10 @@ def test_a_library_has_the_same_bounds_wherever_it_is_named(project: dict[str, A
     assert {name: each for name, each in bounds.items() if len(each) > 1} == {}
 
 
-def test_the_dev_extra_has_no_trainers_and_no_trackers(project: dict[str, Any]) -> None:
+def test_the_dev_group_has_no_trainers_and_no_trackers(project: dict[str, Any]) -> None:
     extras = {
         extra: {Requirement(each).name for each in stated}
-        for extra, stated in project["optional-dependencies"].items()
+        for extra, stated in (project["optional-dependencies"] | GROUPS).items()
     }
     heavy = {
         "accelerate", "alerts", "lightning", "mlflow", "one-logger", "optuna", "otlp",

@@ -53,7 +53,7 @@ def test_no_page_refers_to_scripts_styles_or_pictures_elsewhere(site: Path) -> N
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     if importlib.util.find_spec("playwright") is None:
-        missing("playwright is not installed: the extra `test-integrations` has it")
+        missing("playwright is not installed: the group `test-integrations` has it")
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:

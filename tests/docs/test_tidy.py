@@ -157,7 +157,9 @@ def test_types_of_public_arguments_are_public() -> None:
 
 def test_the_package_and_the_project_have_one_version() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    assert outlay.__version__ == project["version"]
+    cited = re.search(r"^version: (.+)$", text_of(ROOT / "CITATION.cff"), re.MULTILINE)
+    assert cited is not None
+    assert outlay.__version__ == project["version"] == cited[1]
 
 
 def test_the_licence_is_the_one_that_is_declared() -> None:

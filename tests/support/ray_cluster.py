@@ -58,7 +58,7 @@ _TRIES = 6
 def require_ray() -> None:
     """Skip where Ray or namespaces are missing; fail in CI."""
     if importlib.util.find_spec("ray") is None or not _PROGRAM.exists():
-        missing("Ray is not installed here: the extra `test-integrations` has it")
+        missing("Ray is not installed here: the group `test-integrations` has it")
     require_hosts()
 
 
