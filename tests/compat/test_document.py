@@ -19,6 +19,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from google_stand_ins import Monitoring, monitoring_on_loopback, serve_metadata
 from outlay.compat.ml_goodput_measurement import goodput, goodput_utils, monitoring
+from waiting import PATIENCE_S
 
 MACHINE = {
     "project/project-id": "metadata-project",
@@ -199,6 +200,7 @@ def monitor_of(config: Config, **more: Any) -> monitoring.GoodputMonitor:
         upload_interval=config.goodput_upload_interval_seconds,
         monitoring_enabled=True,
         include_badput_breakdown=True,
+        final_flush_timeout_seconds=PATIENCE_S,
         **more,
     )
 

@@ -60,9 +60,16 @@ def fetched(store: ObjectStoreStandIn, tmp_path: Path) -> FetchedRun | None:
     return found.runs[0]
 
 
-def is_home(store: ObjectStoreStandIn, tmp_path: Path) -> bool:
+def is_home(store: ObjectStoreStandIn, tmp_path: Path, node: Path | None = None) -> bool:
+    """Return whether all that was shipped is home; of a ``node``, all of its log."""
     run = fetched(store, tmp_path)
-    return run is not None and run.is_complete
+    if run is None or not run.is_complete:
+        return False
+    return node is None or sizes(run.dir) == sizes(node)
+
+
+def sizes(run_dir: Path) -> dict[str, int]:
+    return {path.name: path.stat().st_size for path in segment_paths(run_dir)}
 
 
 def shippers(pid: int) -> list[int]:
@@ -98,7 +105,7 @@ def test_a_killed_training_comes_home_whole_and_so_does_its_next_attempt(
     second = train_in(node, store, 150, 300, 0, every="100ms")
     assert second.wait(PATIENCE_S) == 0
     second.communicate()
-    until(lambda: is_home(store, tmp_path), "the next attempt did not come home")
+    until(lambda: is_home(store, tmp_path, node), "the next attempt did not come home")
     run = fetched(store, tmp_path)
     assert run is not None
     now_ns = SYSTEM.wall_ns()

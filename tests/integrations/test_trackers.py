@@ -30,7 +30,7 @@ from outlay.integrations.wandb import attach as attach_wandb
 from outlay.integrations.wandb_files import TrackedRun, read_offline_run
 from outlay.runs.reading import RunReader
 from process_trees import reaping
-from waiting import until
+from waiting import PATIENCE_S, until
 
 PROGRAM = Path(__file__).parents[1] / "programs" / "train_with_wandb.py"
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:mlflow")
@@ -279,10 +279,11 @@ def test_only_rank_0_uploads_to_trackers(tmp_path: Path, monkeypatch: pytest.Mon
 
 @pytest.mark.xdist_group("mlflow")
 def test_mlflow_is_written_by_a_process_that_training_does_not_wait_for(
-    tmp_path: Path, mlflow_uri: str
+    tmp_path: Path, mlflow_uri: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from mlflow.tracking import MlflowClient
 
+    monkeypatch.setattr(trackers, "_PROCESS_FINISH_S", PATIENCE_S)  # MLflow loads slowly.
     client = MlflowClient(mlflow_uri)
     experiment = client.get_experiment_by_name("outlay")
     assert experiment is not None

@@ -196,13 +196,16 @@ def test_exec_passes_on_gpus_only_if_they_were_stated(tmp_path: Path) -> None:
 
 WORKER = """
 import os, sys, time
+from pathlib import Path
 import outlay
 with outlay.run("m", dir=sys.argv[1], price="3600 USD/h") as run:
     for _ in run.steps(range(2)):
         pass
-    if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
-        time.sleep(0.5)  # The ranks agree on nothing here, and the first to fail ends them all.
-        os._exit(1)
+    # The ranks agree on nothing here, and the first to fail ends them all: both have recorded then.
+    while os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+        if sum(path.stat().st_size > 0 for path in Path(sys.argv[1]).glob("ledger/*.jsonl")) == 2:
+            os._exit(1)
+        time.sleep(0.01)
 """
 
 

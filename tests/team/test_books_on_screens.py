@@ -314,9 +314,13 @@ def test_a_server_shows_a_book_and_stops_while_its_database_is_away(
     name = shown_name(database, book)
     with serving(tmp_path) as served, served.client() as client:
         assert name in client.get("/guard").text
-        assert [each["op_label"] for each in client.get("/guard.json").json()["holds"]] == [
-            "lab02-a"
-        ]
+        until(
+            lambda: (
+                [hold["op_label"] for hold in client.get("/guard.json").json()["holds"]]
+                == ["lab02-a"]
+            ),
+            "the book's hold",  # A database that answers late is away until it has.
+        )
         bearer = {"Authorization": f"Bearer {served.url.rpartition('=')[2]}"}
         assert f'log="{name}"' in client.get("/metrics", headers=bearer).text
         shut(database)
