@@ -30,7 +30,7 @@ def test_budget_line_names_the_limit_that_stopped_the_run() -> None:
     tracker = half_used()
     for _ in range(5):
         tracker.update(10, 2000.0)
-    assert budget_line(tracker).endswith("stopped by max_tokens")
+    assert budget_line(tracker).endswith("stopped by tokens")
 
 
 def test_before_the_first_step_nothing_is_forecast() -> None:
@@ -48,7 +48,7 @@ def test_lines_come_once_a_minute_and_at_every_quarter(clock: ManualClock) -> No
         lines.update(tracker)
     lines.close(tracker)
     shown = [int(line.split("%")[0].split()[-1]) for line in stream.getvalue().splitlines()]
-    assert shown == [1, 25, 50, 75, 100, 100]
+    assert shown == [1, 25, 50, 75, 100]  # The last one is not repeated at the end.
 
 
 def test_a_run_that_has_ended_has_no_time_to_go(clock: ManualClock) -> None:

@@ -196,7 +196,7 @@ class TestExpecting:
     def test_status_and_verify_show_the_head(self, log_path: Path) -> None:
         head = FileSpendLog(log_path).head()
         assert self.head(log_path) == head
-        shown = f"head {head[:SHOWN_DIGITS]}\n"
+        shown = f"head {head[:SHOWN_DIGITS]} ("
         assert shown in in_process("guard", "status", "--log", log_path).out
         assert shown in in_process("guard", "verify", "--log", log_path).out
         assert in_process("guard", "verify", "--log", log_path, "--json").json["head"] == head

@@ -448,7 +448,7 @@ class TestTheHeadInReports:
         head = BudgetGuard.of_log(root / "spend.jsonl").head
         assert swept.json["head"] == head
         assert in_process("sweep", "status", root, "--json").json["head"] == head
-        assert f"head {head[:12]}\n" in in_process("sweep", "status", root).out
+        assert f"head {head[:12]} (" in in_process("sweep", "status", root).out
         summary = in_process("sweep", "aggregate", root, "--allow-missing", "--json").json
         assert summary["head"] == head
         for page in ("html", "markdown"):

@@ -80,7 +80,7 @@ def short_line(tracker: BudgetTracker, *, ended: bool = False) -> str:
 def _join_line(tracker: BudgetTracker, limits: list[str], *, ended: bool) -> str:
     words = [f"budget {tracker.fraction_used:.0%} used", *limits]
     if (reason := tracker.stop_reason) is not None:
-        words.append(f"stopped by {reason.key}")
+        words.append(f"stopped by {reason.bound.dimension.label}")
     elif not ended and (forecast := tracker.forecast()) is not None:
         time_left = Duration(forecast.time_left_ns)
         words.append(f"about {time_left} ({forecast.steps_left:,} steps) to go")
@@ -95,6 +95,7 @@ class BudgetLines:
         self._monotonic_ns = clock.monotonic_ns
         self._next_ns = 0
         self._next_fraction = 0.0
+        self._written = ""
 
     def update(self, tracker: BudgetTracker) -> None:
         """Write a line if one is due."""
@@ -105,12 +106,16 @@ class BudgetLines:
             self._write(tracker)
 
     def close(self, tracker: BudgetTracker) -> None:
-        """Write the last line."""
+        """Write the last line, unless it was written already."""
         self._write(tracker, ended=True)
 
     def _write(self, tracker: BudgetTracker, *, ended: bool = False) -> None:
+        line = f"outlay: {budget_line(tracker, ended=ended)}\n"
+        if line == self._written:
+            return
+        self._written = line
         with _ignore_lost_stream():
-            self._stream.write(f"outlay: {budget_line(tracker, ended=ended)}\n")
+            self._stream.write(line)
             self._stream.flush()
 
 

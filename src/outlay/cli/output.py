@@ -169,7 +169,8 @@ def with_shown_paths(text: str) -> str:
 def print_head(head: str) -> None:
     """Print the head of a spend log, for a later `guard verify --expect`; nothing without one."""
     if head:
-        console.print(f"head {head[:SHOWN_DIGITS]}")
+        short = head[:SHOWN_DIGITS]
+        print_sentence(f"head {short} (outlay guard verify --expect {short} finds later edits)")
 
 
 def short_id(run_id: str) -> str:
