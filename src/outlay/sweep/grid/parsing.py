@@ -429,7 +429,7 @@ def read_budget(block: Mapping[str, Any]) -> Budget | None:
     limits = {key: value for key, value in block.items() if is_limit_key(key)}
     if mode is None and not limits and "limit" not in block:
         return None
-    if mode not in MODES:
+    if not isinstance(mode, str) or mode not in MODES:
         raise InvalidValue("budget mode", mode, choices(MODES))
     if block.get("limit") is not None:
         own = dimension_for(mode, block["limit"]).key
@@ -437,7 +437,7 @@ def read_budget(block: Mapping[str, Any]) -> Budget | None:
             raise InvalidValue("budget", {"limit": block["limit"], own: limits[own]}, "one of them")
         limits[own] = block["limit"]
     charge = block.get("charge")
-    return Budget.of(str(mode), limits, charge=None if charge is None else str(charge))
+    return Budget.of(mode, limits, charge=None if charge is None else str(charge))
 
 
 # Passing parameters to a program: Hydra overrides, command-line flags, placeholders.
