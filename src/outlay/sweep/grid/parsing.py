@@ -25,6 +25,8 @@ from outlay.units.quantity import exact_decimal
 
 T = TypeVar("T")
 D = TypeVar("D")
+Parsers = Mapping[str, Callable[[object], Any]]
+"""The parser of each key of a block; one that fails raises InvalidValue."""
 
 
 class Block:
@@ -58,6 +60,11 @@ class Block:
             name = str(key) if error.name == "value" else error.name
             self.report((key,), str(InvalidValue(name, error.seen, error.expected)))
             return default
+
+    def read_all(self, parsers: Parsers, shared: object) -> dict[str, Any]:
+        """Return the value of every key, and report others; what is missing is as in ``shared``."""
+        self.allow(parsers)
+        return {key: self.read(key, parse, getattr(shared, key)) for key, parse in parsers.items()}
 
     def block(self, key: str) -> Block:
         """Return the mapping under a key; empty if missing."""
@@ -204,6 +211,13 @@ def _count(value: object, *, least: int) -> int:
         value = int(value)
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise InvalidValue("value", value, f"a whole number, {least} or more")
+    return value
+
+
+def amount(value: object) -> float:
+    """Return a number, 0 or more, as it is written."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 10**6:
+        raise InvalidValue("value", value, "a number, 0 or more")
     return value
 
 
