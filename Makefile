@@ -27,10 +27,10 @@ lint: .venv/.dev-installed
 types: .venv/.dev-installed
 	$(BIN)/mypy
 
-# Three workers on two cores: tests of clusters and of watchers mostly wait.
+# Four workers on two cores: those with the tests of Slurm and of Ray mostly wait.
 unit: .venv/.dev-installed
 	$(BIN)/coverage erase
-	$(BIN)/python -m pytest -n 3 --dist loadgroup $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n 4 --dist loadgroup $(PYTEST_ARGS)
 
 # In another order each time, and beside processes that keep the processors busy: no test may depend on being
 # faster than something. REPEAT=5 runs them five times, SEED=N repeats an order.

@@ -188,6 +188,7 @@ def ray_cluster() -> Iterator[RayCluster]:
 @pytest.fixture
 def ray(ray_cluster: RayCluster) -> Iterator[RayCluster]:
     """The cluster with no job of another test and every node up."""
+    ray_cluster.ready()
     yield ray_cluster
     ray_cluster.clear()
 

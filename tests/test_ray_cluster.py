@@ -15,6 +15,8 @@ from process_trees import alive
 from ray_cluster import RayCluster, ray_cluster
 from waiting import until
 
+pytestmark = pytest.mark.slow  # Every test of sweeps on Ray needs what these show.
+
 
 def on(name: str) -> dict[str, object]:
     """Return what puts a job onto a node."""
@@ -40,6 +42,7 @@ def test_a_node_that_was_killed_comes_back(ray: RayCluster) -> None:
     os.kill(raylet, signal.SIGKILL)
     ray.kill_node("w2")
     ray.clear()
+    ray.ready()
     assert not alive(raylet)
     assert ray.alive() == {"head", "w1", "w2"}
     assert ray.ended(ray.submit("true", **on("w1")))["status"] == "SUCCEEDED"
@@ -57,7 +60,6 @@ def test_no_job_of_a_test_is_there_in_the_next(ray: RayCluster, tmp_path: Path) 
     assert not (tmp_path / "ran").exists()
 
 
-@pytest.mark.slow
 def test_a_cluster_of_ones_own_with_secrets_and_private_files(tmp_path: Path) -> None:
     """One cluster for several claims, as it takes half a minute to start."""
     own = tmp_path / "own"
@@ -86,7 +88,6 @@ def test_a_cluster_of_ones_own_with_secrets_and_private_files(tmp_path: Path) ->
     until(lambda: not Path(f"/sys/class/net/{link}").exists(), f"{link} stays")
 
 
-@pytest.mark.slow
 def test_a_cluster_ends_with_the_test_process() -> None:
     """A test process that is killed leaves no process of the cluster."""
     program = (

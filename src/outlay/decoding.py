@@ -139,6 +139,15 @@ def read_document(path: Path, kind: type[T], *, largest: int = LARGEST_DOCUMENT)
     return decode(read_file(path, largest=largest), kind, largest=largest)
 
 
+def read_documents(paths: Iterable[Path], kind: type[T]) -> list[T]:
+    """Return the values of JSON files; those that cannot be read are skipped."""
+    found = []
+    for path in paths:
+        with contextlib.suppress(OSError, BadDocument):
+            found.append(read_document(path, kind))
+    return found
+
+
 def read_toml(path: Path, kind: type[T]) -> T:
     """Return the value of a TOML file; raises like ``read_document``."""
     import tomllib  # Few processes read settings.

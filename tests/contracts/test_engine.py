@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from network import require_hosts
 from outlay.clock import SYSTEM, ManualClock
 from outlay.proc.exit_record import read_exit
 from outlay.proc.identity import Process, end_marked, marked
@@ -24,6 +25,7 @@ from outlay.sweep.engines.ray.ray_options import RayOptions
 from outlay.sweep.engines.slurm.engine import SlurmEngine
 from outlay.sweep.errors import EngineBroken
 from process_trees import keepers_of, reaping
+from ray_stand_in import RayStandIn, ray_stand_in
 from waiting import PATIENCE_S, until
 
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run")
@@ -39,6 +41,8 @@ def local(tmp_path: Path) -> Iterator[ProcessEngine]:
 
 ON_RAY = RayOptions()
 """How tasks are submitted to Ray, once there is a cluster."""
+RAYS = {"ray": "one_node", "a real ray": "ray"}
+"""The fixtures with an address: a cluster takes many seconds for each job."""
 
 
 @pytest.fixture(
@@ -46,7 +50,8 @@ ON_RAY = RayOptions()
         "process",
         "torchrun",
         pytest.param("slurm", marks=pytest.mark.cluster),
-        pytest.param("ray", marks=pytest.mark.xdist_group("ray")),
+        "ray",
+        pytest.param("a real ray", marks=(pytest.mark.xdist_group("ray"), pytest.mark.slow)),
     ]
 )
 def make_engine(
@@ -55,10 +60,19 @@ def make_engine(
     """A factory of each kind of engine; a second one is over the same directory."""
     if request.param == "slurm":
         request.getfixturevalue("slurm")
-    if request.param == "ray":
-        url = request.getfixturevalue("ray").url
+    if request.param in RAYS:
+        url = request.getfixturevalue(RAYS[request.param]).url
         monkeypatch.setattr(sys.modules[__name__], "ON_RAY", RayOptions(address=url))
-    return lambda: engine_named(request.param, tmp_path)
+    name = "ray" if request.param in RAYS else request.param
+    return lambda: engine_named(name, tmp_path)
+
+
+@pytest.fixture
+def one_node(tmp_path: Path) -> Iterator[RayStandIn]:
+    """A Jobs API with one node, which starts outlay's process for each job as Ray does."""
+    require_hosts()
+    with ray_stand_in(tmp_path / "node") as ray:
+        yield ray
 
 
 @pytest.fixture

@@ -163,13 +163,23 @@ def ranks_of(run_dir: Path) -> list[int]:
     return sorted(header.rank for header in headers)
 
 
-def test_ranks_that_lightning_spawns_record_one_run(played: PlayedLab) -> None:
-    """``ddp_spawn``: the environment of the processes has no rank."""
-    run = played.read("spawned")
-    assert ranks_of(played.root / "spawned") == [0, 1]
+@pytest.mark.parametrize(
+    "strategy", ["ddp_fork", pytest.param("ddp_spawn", marks=pytest.mark.slow)]
+)
+def test_ranks_that_lightning_starts_record_one_run(
+    strategy: str, played: PlayedLab, tmp_path: Path
+) -> None:
+    """The environment of the processes has no rank; spawned ones import everything again."""
+    lab = played if strategy == "ddp_fork" else play("lightning_lab.py", tmp_path, strategy)
+    run = lab.read(strategy)
+    assert ranks_of(lab.root / strategy) == [0, 1]
     assert run.phases == played.read("phases-2").phases
     assert (run.figures.steps, run.figures.tokens) == (12, 12 * STEP_TOKENS * 2)
     assert run.status == "completed"
+
+
+def test_a_callback_can_be_sent_to_another_process(played: PlayedLab) -> None:
+    assert played.all_of("pickles", "phases-1", "phases-2") == {True}
 
 
 def test_a_script_that_lightning_starts_again_for_each_rank_records_one_run(

@@ -34,6 +34,7 @@ def entrypoint(program: str, root: Path) -> str:
 def tuned(ray_cluster: RayCluster, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What the experiments of the program gave, by name."""
     root = tmp_path_factory.mktemp("tune")
+    ray_cluster.ready()
     job = ray_cluster.submit(entrypoint("ray_tune_lab.py", root))
     ended = ray_cluster.ended(job)
     assert ended["status"] == "SUCCEEDED", ray_cluster.logs(job)

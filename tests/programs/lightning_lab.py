@@ -1,13 +1,15 @@
 """Scenarios of Lightning's Trainer, for test_integrations_lightning; see trainer_lab.
 
-Usage: lightning_lab.py ROOT
+Usage: lightning_lab.py ROOT [STRATEGY]
 """
 
 from __future__ import annotations
 
 import json
 import os
+import pickle
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -128,13 +130,13 @@ def train(
     evaluate: bool = True,
     asynchronous: bool = False,
     optimizers: int = 1,
-    spawned: int = 0,
+    starts_ranks: str = "",
     recorded: bool = True,
     broken: bool = False,
     form: str = "pair",
     **options: Any,
 ) -> dict[str, Any]:
-    """Fit with two batches a step."""
+    """Fit with two batches a step; the strategy ``starts_ranks`` starts two processes itself."""
     truth.dies_after = dies_after
     out = root / name
     callback = OutlayCallback(clock=truth.clock, price="3.60 USD/h", **options)
@@ -146,8 +148,9 @@ def train(
     io = SlowIO()
     io.truth = truth
     profiler = SimpleProfiler()
-    ranks = spawned or int(os.environ.get("WORLD_SIZE", "1"))
-    strategy = "ddp_spawn" if spawned else "ddp" if ranks > 1 else "auto"
+    ranks = 2 if starts_ranks else int(os.environ.get("WORLD_SIZE", "1"))
+    strategy = starts_ranks or ("ddp" if ranks > 1 else "auto")
+    pickled = None if options else pickle.loads(pickle.dumps(callback))
     trainer = pl.Trainer(
         accelerator="cpu", devices=ranks, strategy=strategy,
         default_root_dir=out, max_steps=steps, min_steps=min_steps,
@@ -173,6 +176,7 @@ def train(
         "reason": callback.summary.get("outlay/stop_reason"),
         "profiled": len(profiler.recorded_durations["run_training_batch"]),
         "restored": trainer.profiler is profiler,
+        "pickles": isinstance(pickled, OutlayCallback),
     }
 
 
@@ -181,13 +185,22 @@ def fails(batch: object) -> int:
     raise ValueError(batch)
 
 
-def main(root: Path) -> None:
-    """Play every scenario."""
+def main(root: Path, strategy: str = "") -> None:
+    """Play every scenario, or that of a strategy which starts processes."""
     lab = Lab(root)
 
     def play(name: str, ranks: int = 1, run: str = "", **how: Any) -> None:
         lab.play(name, ranks, lambda truth: train(truth, root, run or name, **how))
 
+    if strategy:
+        play(strategy, starts_ranks=strategy)
+    else:
+        play_all(lab, play)
+    (root / "results.json").write_text(json.dumps(lab.results))
+
+
+def play_all(lab: Lab, play: Callable[..., None]) -> None:
+    """Play what needs no processes that import Lightning again."""
     for ranks in (1, 2):
         play(f"phases-{ranks}", ranks)
         for name, budget in (("tokens", "iso_tokens=150"), ("time", "iso_time=3s"))[:ranks]:
@@ -212,11 +225,10 @@ def main(root: Path) -> None:
     play("fails-limited", tokens=fails, budget="iso_tokens=40")
     play("stated", form="images", tokens=lambda batch: len(batch[0]), budget="iso_tokens=40")
     play("asynchronous", asynchronous=True)
-    play("spawned", spawned=2)
+    play("ddp_fork", starts_ranks="ddp_fork")
     lab.play_example("lightning", "2")
-    (root / "results.json").write_text(json.dumps(lab.results))
 
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), *sys.argv[2:])

@@ -107,6 +107,7 @@ class RayCluster:
         variables: Further variables of Ray's daemons, and thereby of jobs.
         started: Inside of the cluster, the pid of ``ray start`` of each node.
         starts: How often each was started; the label ``start`` of a node.
+        revived: The nodes that ``clear`` had to start again, since the last ``ready``.
     """
 
     names: Sequence[str] = NODES
@@ -121,6 +122,7 @@ class RayCluster:
     tries: Counter[str] = field(default_factory=Counter)
     started: dict[str, int] = field(default_factory=dict)
     starts: Counter[str] = field(default_factory=Counter)
+    revived: Counter[str] = field(default_factory=Counter)
     parent: FosterParent = field(init=False)
     init: int = field(init=False)
     link: str = field(init=False)
@@ -389,13 +391,15 @@ class RayCluster:
         return str(self.request("GET", f"/api/jobs/{job}/logs").json()["logs"])
 
     def clear(self) -> None:
-        """End every job, and wait until all nodes are alive; what a test cut or killed is back."""
+        """End every job, and wait until all nodes are alive; what a test cut or killed is back.
+
+        Before another job, call ``ready``.
+        """
         for name in self.names:
             self.restore(name)
         before = Counter(self.starts)
         until(self._are_revived, self.explain)
-        for name in self.starts - before:  # The head may still send jobs to a node that is gone.
-            until(partial(self._takes_jobs, name), self.explain)
+        self.revived |= self.starts - before
         jobs = self._open_jobs()
         # First those that wait: the others' room would let them start. Ray does not stop them.
         if pending := [job for job in jobs if self.job(job)["status"] == "PENDING"]:
@@ -405,6 +409,12 @@ class RayCluster:
         if any(self.job(job)["status"] == "PENDING" for job in jobs):
             self._kill_supervisors(jobs)
         until(lambda: not self._open_jobs(), lambda: f"{self._open_jobs()}\n{self.explain()}")
+
+    def ready(self) -> None:
+        """Wait until nodes that were revived take jobs: the head may send them to the old node."""
+        for name in self.revived:
+            until(partial(self._takes_jobs, name), self.explain)
+        self.revived.clear()
 
     def _takes_jobs(self, name: str) -> bool:
         wanted = {"entrypoint_num_cpus": 1, "entrypoint_label_selector": {"node": name}}

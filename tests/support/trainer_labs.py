@@ -60,14 +60,14 @@ class PlayedLab:
         return {phase: ns for phase, ns in phases.items() if ns}
 
 
-def play(program: str, root: Path) -> PlayedLab:
+def play(program: str, root: Path, *words: str) -> PlayedLab:
     """Play a program's scenarios below ``root``."""
     environ = os.environ | {
         "OMP_NUM_THREADS": "1", "OUTLAY_PROGRESS": "0", "PYTHONWARNINGS": "ignore",
         "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1",
     }  # fmt: skip
     done = subprocess.run(
-        [sys.executable, str(PROGRAMS / program), str(root)],
+        [sys.executable, str(PROGRAMS / program), str(root), *words],
         capture_output=True, text=True, env=environ, check=False,
         start_new_session=True,
     )  # fmt: skip

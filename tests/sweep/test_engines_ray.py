@@ -21,6 +21,7 @@ from outlay.clock import ManualClock
 from outlay.decoding import read_document
 from outlay.proc.exit_record import ExitRecord, exit_path
 from outlay.sweep.engines.base import Task
+from outlay.sweep.engines.named_jobs import NamedJobsEngine
 from outlay.sweep.engines.ray.jobs_api import JobInfo, JobsApi, remote_status
 from outlay.sweep.engines.ray.ray_engine import RayEngine, jobs_in
 from outlay.sweep.engines.ray.ray_options import RayOptions, ray_options
@@ -178,6 +179,11 @@ def test_a_job_whose_answer_is_lost_is_submitted_once(
     assert ray.jobs == {"ray-run-abc": "RUNNING"}
     assert jobs_in(tmp_path) == {"ray/run/abc": "ray-run-abc"}
     engine.close()
+
+
+def test_an_engine_that_cannot_submit_find_and_stop_jobs_is_not_made(tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match=r"abstract methods.*_deliver.*_find.*_stop"):
+        NamedJobsEngine(tmp_path)  # type: ignore[abstract]
 
 
 def test_a_variable_that_is_the_same_here_reaches_the_node(

@@ -295,6 +295,8 @@ def test_a_commit_that_looks_like_a_number_is_text() -> None:
         ("name: x", 1, "expected `grid`"),
         ("name: x\ngrid: []", 2, "expected `grid`"),
         ("grid:\n- {params: {a: 1}}\n- 3", 3, "expected a mapping"),
+        ("grid:\n- budget: {mode: [a], limit: 2}", 2, "budget mode: got ['a']"),
+        ("grid:\n- budget: {mode: iso_time, limit: [1]}", 2, "max_minutes: got [1]"),
         ("grid:\n- budget: {mode: iso_time}", 2, "requires 'max_minutes'"),
         ("grid:\n- budget: {mode: iso_time, limit: 1, max_minutes: 2}", 2, "one of them"),
         ("grid:\n- params: {amp_dtype: fp8}", 2, "fp16"),

@@ -95,141 +95,54 @@ UP = "echo up; while :; do sleep 0.1; done"
 Victim = Literal["node-side process", "supervisor", "raylet", "whole node", "head"]
 
 
+@pytest.mark.slow
 def test_the_toy_sweep_has_the_outcome_of_every_cluster(ray: RayCluster, tmp_path: Path) -> None:
     block = {"engine": "ray", "ray": {"address": ray.url}}
     assert toy_outcome(tmp_path, block, {}, ray.explain) == OUTCOME
 
 
-def test_a_stop_leaves_time_to_save(ray: RayCluster, engine: RayEngine, tmp_path: Path) -> None:
-    script = f"trap 'sleep 5; echo saved; exit 0' TERM; {UP}"
-    one = job(engine, ray, tmp_path, script)
-    engine.submit(one)
-    until_said(engine, one, "up")
-    engine.cancel(one.ticket)
-    outcome = end_of(engine, one)
-    assert (outcome.returncode, outcome.asked) == (0, True)
-    assert "saved" in one.log.read_text()
-
-
-def test_a_waiting_job_that_is_cancelled_runs_nothing_and_costs_nothing(
+def test_a_stop_leaves_time_to_save_and_a_job_that_waits_runs_nothing(
     ray: RayCluster, engine: RayEngine, tmp_path: Path
 ) -> None:
-    """Ray itself starts it as soon as there is room."""
+    """Two jobs for several claims: one that needs a secret and saves, one that waits for it."""
     room = {"resources": {"node-w1": 60}}  # Of a hundred: two do not fit.
-    first = job(engine, ray, tmp_path, UP, name="first", **room)
+    script = f"""test "$HF_TOKEN" = "$0" || exit 1; trap 'sleep 5; echo saved; exit 0' TERM; {UP}"""
+    first = job(engine, ray, tmp_path, script, "s3cr3t-value", name="first", **room)
+    assert engine.allow(None) == 1
     engine.submit(first)
     until_said(engine, first, "up")
+    assert_only_the_spec_has_the_secret(ray, first, tmp_path)
     waits = job(engine, ray, tmp_path, "echo ran", name="waits", **room)
+    until(lambda: _polled(engine) and engine.allow(None) == 2, "the first counts as waiting")
     engine.submit(waits)
-    until(lambda: engine.standing(waits.ticket).queued and _polled(engine), "it does not wait")
+    until(lambda: _polled(engine) and "pending" in engine.standing(waits.ticket).text, "no status")
+    assert engine.standing(waits.ticket).queued
+    assert (engine.allow(None), engine.allow(0)) == (2, 0)
     engine.cancel(waits.ticket)
     outcome = end_of(engine, waits)
     assert (outcome.how, outcome.asked, outcome.elapsed_ns) == ("exited", True, 0)
-    engine.cancel(first.ticket, force=True)
-    end_of(engine, first)
-    name = waits.ticket.replace("/", "-")
-    assert ray.ended(name)["status"] in ("FAILED", "STOPPED")
+    engine.cancel(first.ticket)
+    outcome = end_of(engine, first)
+    assert (outcome.returncode, outcome.asked) == (0, True)
+    assert "saved" in first.log.read_text()
+    assert not spec_path(first.directory, first.ticket).exists()
+    # Ray itself starts the other one as soon as there is room.
+    assert ray.ended(waits.ticket.replace("/", "-"))["status"] in ("FAILED", "STOPPED")
     assert not waits.log.exists()
     assert read_times(waits.directory, waits.ticket).ran_ns() == 0
+
+
+def assert_only_the_spec_has_the_secret(ray: RayCluster, one: Task, root: Path) -> None:
+    files = [path for path in root.rglob("*") if path.is_file()]
+    holding = [path for path in files if b"s3cr3t" in path.read_bytes()]
+    assert holding == [spec_path(one.directory, one.ticket)]
+    assert holding[0].stat().st_mode & 0o077 == 0
+    assert "s3cr3t" not in json.dumps(ray.job(one.ticket.replace("/", "-")))
 
 
 def _polled(engine: RayEngine) -> bool:
     engine.wait(0)
     return True
-
-
-def test_one_job_waits_at_a_time(ray: RayCluster, engine: RayEngine, tmp_path: Path) -> None:
-    assert engine.allow(None) == 1
-    waits = job(engine, ray, tmp_path, "true", resources={"of no node": 1})
-    engine.submit(waits)
-    until(lambda: _polled(engine) and "pending" in engine.standing(waits.ticket).text, "no status")
-    assert engine.allow(None) == 1
-    engine.cancel(waits.ticket)
-    end_of(engine, waits)
-    assert (engine.allow(None), engine.allow(0)) == (1, 0)
-
-
-# -- who dies -----------------------------------------------------------------------------------
-
-
-def kill(ray: RayCluster, engine: RayEngine, one: Task, victim: Victim) -> None:
-    """Kill -9 something that a job on w1 depends on; a head that was killed comes back."""
-    match victim:
-        case "node-side process":
-            os.kill(node_process(one), signal.SIGKILL)
-        case "supervisor":
-            os.kill(parent_of(node_process(one)), signal.SIGKILL)
-        case "raylet":
-            os.kill(ray.nodes["w1"].pid_of("raylet"), signal.SIGKILL)
-        case "whole node":
-            ray.kill_node("w1")
-        case "head":
-            ray.kill_node("head")
-            engine.wait(0.1)
-            assert engine.poll(one.ticket) is None  # Nobody answers.
-            ray.start_head()
-
-
-def parent_of(pid: int) -> int:
-    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-
-
-def outcome_of_kill(
-    ray: RayCluster, engine: RayEngine, root: Path, victim: Victim, after_s: float | None = None
-) -> Ended:
-    """Kill something after a job's first sign of life, or so long after its start.
-
-    Whatever it was, no process is left, and the job is charged to its last sign of life.
-    """
-    one = job(engine, ray, root, f"setsid sleep 600 & {UP}", label_selector={"node": "w1"})
-    engine.submit(one)
-    until_said(engine, one, "up")
-    if after_s is None:
-        until_alive(engine, one)
-    SYSTEM.sleep(after_s or 0)
-    kill(ray, engine, one, victim)
-    outcome = end_of(engine, one)
-    until(lambda: not marked(one.ticket), "a process is left")
-    assert outcome.elapsed_ns == read_times(one.directory, one.ticket).ran_ns()
-    return outcome
-
-
-@pytest.mark.parametrize("victim", ["node-side process", "supervisor", "raylet", "whole node"])
-def test_nothing_outlives_a_kill_and_the_job_is_charged_to_its_last_sign_of_life(
-    ray: RayCluster, engine: RayEngine, tmp_path: Path, victim: Victim
-) -> None:
-    outcome = outcome_of_kill(ray, engine, tmp_path, victim)
-    assert outcome.how in ("preempted", "lost")
-    assert outcome.elapsed_ns > 0
-
-
-def test_jobs_that_a_new_head_does_not_know_are_lost(
-    ray: RayCluster, engine: RayEngine, tmp_path: Path
-) -> None:
-    outcome = outcome_of_kill(ray, engine, tmp_path, "head")
-    assert (outcome.how, outcome.reason) == ("lost", LOST)
-    assert outcome.elapsed_ns > 0
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("number", range(5))
-@pytest.mark.parametrize("victim", get_args(Victim))
-def test_a_kill_at_any_moment_leaves_nothing(
-    ray: RayCluster, engine: RayEngine, tmp_path: Path, victim: Victim, number: int
-) -> None:
-    after_s = Random(f"{victim} {number}").uniform(0, 12)
-    outcome = outcome_of_kill(ray, engine, tmp_path, victim, after_s)
-    assert outcome.how in ("preempted", "lost")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("number", range(5))
-def test_a_harness_that_is_killed_at_any_moment_changes_no_outcome(
-    ray: RayCluster, tmp_path: Path, number: int
-) -> None:
-    block = {"engine": "ray", "ray": {"address": ray.url}}
-    after_s = Random(number).uniform(0, 4)
-    assert toy_outcome(tmp_path, block, {}, ray.explain, kill_after_s=after_s) == OUTCOME
 
 
 # -- without a shared directory -----------------------------------------------------------------
@@ -302,22 +215,86 @@ def test_what_a_killed_job_recorded_comes_home_and_it_goes_on_where_its_director
     assert_all_came_home(ray, one.directory)
 
 
-# -- the submitting side ------------------------------------------------------------------------
+# -- who dies: last, as a cluster that was killed takes jobs only to see that it is back ----------
 
 
-def test_secrets_are_in_the_spec_alone_and_that_is_gone_after_the_end(
-    ray: RayCluster, engine: RayEngine, tmp_path: Path
-) -> None:
-    script = f'test "$HF_TOKEN" = "$0" && {UP}'
-    one = job(engine, ray, tmp_path, script, "s3cr3t-value")
+def kill(ray: RayCluster, engine: RayEngine, one: Task, victim: Victim) -> None:
+    """Kill -9 something that a job on w1 depends on; a head that was killed comes back."""
+    match victim:
+        case "node-side process":
+            os.kill(node_process(one), signal.SIGKILL)
+        case "supervisor":
+            os.kill(parent_of(node_process(one)), signal.SIGKILL)
+        case "raylet":
+            os.kill(ray.nodes["w1"].pid_of("raylet"), signal.SIGKILL)
+        case "whole node":
+            ray.kill_node("w1")
+        case "head":
+            ray.kill_node("head")
+            engine.wait(0.1)
+            assert engine.poll(one.ticket) is None  # Nobody answers.
+            ray.start_head()
+
+
+def parent_of(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def start(engine: RayEngine, ray: RayCluster, root: Path, *, name: str, node: str) -> Task:
+    """Start a job on a node that leaves a process of its own behind."""
+    script = f"setsid sleep 600 & {UP}"
+    one = job(engine, ray, root, script, name=name, label_selector={"node": node})
     engine.submit(one)
     until_said(engine, one, "up")
-    holding = [
-        path for path in tmp_path.rglob("*") if path.is_file() and b"s3cr3t" in path.read_bytes()
-    ]
-    assert holding == [spec_path(one.directory, one.ticket)]
-    assert holding[0].stat().st_mode & 0o077 == 0
-    assert "s3cr3t" not in json.dumps(ray.job(one.ticket.replace("/", "-")))
-    engine.cancel(one.ticket, force=True)
-    end_of(engine, one)
-    assert not holding[0].exists()
+    return one
+
+
+def outcome_after_kill(engine: RayEngine, one: Task) -> Ended:
+    """Whatever was killed, no process is left, and the job is charged to its last sign of life."""
+    outcome = end_of(engine, one)
+    until(lambda: not marked(one.ticket), "a process is left")
+    assert outcome.elapsed_ns == read_times(one.directory, one.ticket).ran_ns()
+    return outcome
+
+
+def test_nothing_outlives_a_kill_and_jobs_are_charged_to_their_last_sign_of_life(
+    ray: RayCluster, engine: RayEngine, tmp_path: Path
+) -> None:
+    """The kills of a job's supervisor and a raylet at once, and that of the head after them."""
+    nodes: dict[Victim, str] = {"supervisor": "w2", "raylet": "w1", "head": "w2"}
+    jobs = {
+        victim: start(engine, ray, tmp_path, name=victim, node=node)
+        for victim, node in nodes.items()
+    }
+    for one in jobs.values():
+        until_alive(engine, one)
+    for victim in ("supervisor", "raylet"):
+        kill(ray, engine, jobs[victim], victim)
+    found = [outcome_after_kill(engine, jobs[victim]) for victim in ("supervisor", "raylet")]
+    assert {outcome.how for outcome in found} <= {"preempted", "lost"}
+    kill(ray, engine, jobs["head"], "head")
+    forgotten = outcome_after_kill(engine, jobs["head"])
+    assert (forgotten.how, forgotten.reason) == ("lost", LOST)
+    assert all(outcome.elapsed_ns > 0 for outcome in (*found, forgotten))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", range(5))
+@pytest.mark.parametrize("victim", get_args(Victim))
+def test_a_kill_at_any_moment_leaves_nothing(
+    ray: RayCluster, engine: RayEngine, tmp_path: Path, victim: Victim, number: int
+) -> None:
+    one = start(engine, ray, tmp_path, name="run", node="w1")
+    SYSTEM.sleep(Random(f"{victim} {number}").uniform(0, 12))
+    kill(ray, engine, one, victim)
+    assert outcome_after_kill(engine, one).how in ("preempted", "lost")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", range(5))
+def test_a_harness_that_is_killed_at_any_moment_changes_no_outcome(
+    ray: RayCluster, tmp_path: Path, number: int
+) -> None:
+    block = {"engine": "ray", "ray": {"address": ray.url}}
+    after_s = Random(number).uniform(0, 4)
+    assert toy_outcome(tmp_path, block, {}, ray.explain, kill_after_s=after_s) == OUTCOME

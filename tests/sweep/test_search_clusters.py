@@ -69,6 +69,7 @@ def test_a_halving_on_slurm(slurm: Cluster, tmp_path: Path) -> None:
     assert killed_and_resumed(tmp_path, block, slurm.environ, slurm.explain) == OUTCOME
 
 
+@pytest.mark.slow
 def test_a_halving_on_ray(ray: RayCluster, tmp_path: Path) -> None:
     block = {"engine": "ray", "ray": {"address": ray.url}}
     assert killed_and_resumed(tmp_path, block, {}, ray.explain) == OUTCOME

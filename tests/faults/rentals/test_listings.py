@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -183,6 +184,52 @@ class TestNeverListed:
             assert poll_once(watch)
         assert events(guard) == ["hold", "created", "unknown", "listed"]
         assert guard.findings() == ()
+
+
+class TestADeletedLog:
+    """The directory of the spend log is deleted while something is rented."""
+
+    def test_what_runs_is_terminated_at_its_deadline_and_watched_until_it_is_gone(
+        self, guard: BudgetGuard, vendor: StandIn, clock: ManualClock
+    ) -> None:
+        watch = watching(guard, rented(guard, vendor, clock), clock)
+        assert poll_once(watch)
+        shutil.rmtree(guard.log_path.parent)
+        for _ in range(5):
+            clock.advance(HOUR)
+            assert poll_once(watch)
+        assert vendor.running() == ["pod-1"]
+        clock.advance(10 * HOUR)
+        vendor.behave("list", "fail")
+        assert all(poll_once(watch) for _ in range(3))  # Terminated, and not verified.
+        vendor.behave("list", "ok")
+        assert poll_once(watch)
+        assert not poll_once(watch)
+        assert vendor.running() == []
+        assert not guard.log_path.parent.exists()
+
+    def test_what_was_never_listed_and_has_an_id_is_watched_on(
+        self, guard: BudgetGuard, vendor: StandIn, clock: ManualClock
+    ) -> None:
+        vendor.behave("create", "unlisted")
+        watch = watching(guard, rented(guard, vendor, clock), clock)
+        shutil.rmtree(guard.log_path.parent)
+        clock.advance(20 * HOUR)
+        assert all(poll_once(watch) for _ in range(5))
+        assert set(vendor.arguments("terminate")) == {"pod-1"}
+
+    def test_what_was_never_created_is_watched_until_its_time_is_over(
+        self, guard: BudgetGuard, vendor: StandIn, clock: ManualClock
+    ) -> None:
+        holds: list[Hold] = []
+        vendor.behave("create", "fail")
+        with pytest.raises(CreationFailed):
+            rent(guard, order(vendor), ENVIRON, start_watcher=holds.append, clock=clock)
+        watch = watching(guard, holds[0], clock)
+        shutil.rmtree(guard.log_path.parent)
+        assert all(poll_once(watch) for _ in range(5))
+        clock.advance(20 * HOUR)
+        assert not poll_once(watch)
 
 
 class TestAPersonDecides:

@@ -26,7 +26,13 @@ from outlay.files import make_private, mode_in, read_own, write_whole
 from outlay.guard.balance import Books, Hold
 from outlay.guard.budget_guard import BudgetGuard
 from outlay.guard.entries import Vendor, parse_timestamp
-from outlay.guard.rental.rental import ControlledRental, list_machines
+from outlay.guard.rental.rental import (
+    CONFIRMATIONS,
+    LATE_NS,
+    ControlledRental,
+    list_machines,
+    next_action,
+)
 from outlay.guard.rental.vendor_commands import ListedMachine, VendorListing
 from outlay.guard.spend_log import LogName, documents_dir, is_url, open_book
 from outlay.proc.identity import MARK_VARIABLE, has_ended, register_outliving, this_process
@@ -384,7 +390,30 @@ def poll_once(controlled: ControlledRental) -> bool:
     except OutlayError as error:  # the rental bills even if the log fails
         controlled.say(str(error))
     controlled.poll()
+    if _is_log_deleted(controlled) and _is_absent(controlled):
+        controlled.say(f"{controlled.rental.name} is gone, and so is its spend log: not watched")
+        return False
     return controlled.act(overdue=controlled.left_ns <= 0) != "gone"
+
+
+def _is_log_deleted(controlled: ControlledRental) -> bool:
+    """Return whether the directory of its log is gone; a log that comes back has its hold."""
+    name = controlled.guard.log_name
+    return isinstance(name, Path) and not name.parent.exists()
+
+
+def _is_absent(controlled: ControlledRental) -> bool:
+    """Return whether it is verified gone, or has never been, as far as a vendor can tell.
+
+    The latter has no id, its time is over, and complete listings do not have its name. What has an
+    id may be running though it was never listed: it is terminated again and again.
+    """
+    seen, hold, overdue = controlled.sightings, controlled.hold, controlled.left_ns <= 0
+    if hold.resource:
+        action = next_action(seen, known_id=True, overdue=overdue, age_ns=controlled.age_ns)
+        return action == "gone"
+    is_late = overdue and controlled.age_ns > LATE_NS
+    return is_late and seen.absent >= CONFIRMATIONS and not hold.namesakes
 
 
 def _is_over(controlled: ControlledRental) -> bool:

@@ -25,6 +25,8 @@ from outlay.units.quantity import exact_decimal
 
 T = TypeVar("T")
 D = TypeVar("D")
+Parsers = Mapping[str, Callable[[object], Any]]
+"""The parser of each key of a block; one that fails raises InvalidValue."""
 
 
 class Block:
@@ -58,6 +60,11 @@ class Block:
             name = str(key) if error.name == "value" else error.name
             self.report((key,), str(InvalidValue(name, error.seen, error.expected)))
             return default
+
+    def read_all(self, parsers: Parsers, shared: object) -> dict[str, Any]:
+        """Return the value of every key, and report others; what is missing is as in ``shared``."""
+        self.allow(parsers)
+        return {key: self.read(key, parse, getattr(shared, key)) for key, parse in parsers.items()}
 
     def block(self, key: str) -> Block:
         """Return the mapping under a key; empty if missing."""
@@ -204,6 +211,13 @@ def _count(value: object, *, least: int) -> int:
         value = int(value)
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise InvalidValue("value", value, f"a whole number, {least} or more")
+    return value
+
+
+def amount(value: object) -> float:
+    """Return a number, 0 or more, as it is written."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 10**6:
+        raise InvalidValue("value", value, "a number, 0 or more")
     return value
 
 
@@ -429,7 +443,7 @@ def read_budget(block: Mapping[str, Any]) -> Budget | None:
     limits = {key: value for key, value in block.items() if is_limit_key(key)}
     if mode is None and not limits and "limit" not in block:
         return None
-    if mode not in MODES:
+    if not isinstance(mode, str) or mode not in MODES:
         raise InvalidValue("budget mode", mode, choices(MODES))
     if block.get("limit") is not None:
         own = dimension_for(mode, block["limit"]).key
@@ -437,7 +451,7 @@ def read_budget(block: Mapping[str, Any]) -> Budget | None:
             raise InvalidValue("budget", {"limit": block["limit"], own: limits[own]}, "one of them")
         limits[own] = block["limit"]
     charge = block.get("charge")
-    return Budget.of(str(mode), limits, charge=None if charge is None else str(charge))
+    return Budget.of(mode, limits, charge=None if charge is None else str(charge))
 
 
 # Passing parameters to a program: Hydra overrides, command-line flags, placeholders.

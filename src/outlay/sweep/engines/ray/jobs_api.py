@@ -13,19 +13,12 @@ import msgspec
 
 from outlay.decoding import BadDocument, Decoder
 from outlay.sweep.engines.base import How
+from outlay.sweep.engines.named_jobs import JobRefused, NoAnswer
 from outlay.sweep.engines.ray.node import REFUSAL
 from outlay.sweep.engines.remote.poller import RemoteStatus
 
 _TIMEOUT_S: Final = 20.0
 _EXISTS: Final = "already exists"
-
-
-class NoAnswer(Exception):
-    """The cluster did not answer, or with an error of its own: the request may have been done."""
-
-
-class JobRefused(Exception):
-    """The cluster refused a request, and did nothing."""
 
 
 class JobInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,7 +27,6 @@ class JobInfo(msgspec.Struct, frozen=True, kw_only=True):
     status: str
     message: str | None = None
     error_type: str | None = None
-    driver_exit_code: int | None = None
     driver_node_id: str | None = None
 
 
@@ -136,19 +128,24 @@ _BY_ERROR: Final[dict[str, tuple[How, str]]] = {
 }
 
 
-def remote_status(submission: str, info: JobInfo) -> RemoteStatus:
-    """Return Ray's status of a job in terms that all schedulers share."""
-    is_over = info.status in ("STOPPED", "SUCCEEDED", "FAILED")
+def remote_status(submission: str, info: JobInfo, *, is_marked: bool = False) -> RemoteStatus:
+    """Return Ray's status of a job in terms that all schedulers share.
+
+    One that was marked as cancelled before is over if it waits: Ray starts it, and it runs nothing.
+    """
+    never_starts = is_marked and info.status == "PENDING"
+    is_stopped = never_starts or info.status == "STOPPED"
     known = _BY_ERROR.get(info.error_type or "")
     how, reason = known or ("lost", f"Ray reports {info.status}, and it recorded no end")
     if REFUSAL in (info.message or ""):
         how, reason = "not_started", str(info.message).rpartition(REFUSAL)[2].splitlines()[0]
-    elif info.status == "STOPPED":
-        how, reason = "exited", "stopped in Ray"
+    elif is_stopped:
+        how, reason = "exited", "cancelled before it started" if never_starts else "stopped in Ray"
     elif how == "not_started" and info.message:
         reason = f"{reason}: {info.message.strip().splitlines()[-1][:300]}"
     return RemoteStatus(
-        job=submission, text=info.status.lower(), queued=info.status == "PENDING", is_over=is_over,
-        how=how, reason=reason, cancelled=info.status == "STOPPED",
+        job=submission, text=info.status.lower(), how=how, reason=reason, cancelled=is_stopped,
+        is_over=is_stopped or info.status in ("SUCCEEDED", "FAILED"),
+        queued=info.status == "PENDING" and not is_marked,
         explains=known is not None or info.status == "STOPPED",
     )  # fmt: skip

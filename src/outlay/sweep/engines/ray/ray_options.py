@@ -5,7 +5,7 @@ The API: https://docs.ray.io/en/latest/cluster/running-applications/job-submissi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import ceil
 from typing import Any, Final
@@ -92,10 +92,7 @@ def ray_options(options: object) -> RayOptions:
 
 def read_options(block: Block, stated: EngineOptions | None) -> RayOptions:
     """Return a ``ray`` block on top of the shared options."""
-    block.allow(KEYS)
-    shared = ray_options(stated)
-    read = {key: block.read(key, convert, getattr(shared, key)) for key, convert in KEYS.items()}
-    return RayOptions(**read)
+    return RayOptions(**block.read_all(KEYS, ray_options(stated)))
 
 
 def _address(value: object) -> str:
@@ -106,22 +103,16 @@ def _address(value: object) -> str:
     return given.rstrip("/")
 
 
-def _amount(value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 10**6:
-        raise InvalidValue("value", value, "a number, 0 or more")
-    return value
-
-
 def _amounts(value: object) -> dict[str, float]:
-    return {name: _amount(each) for name, each in readers.mapping(value).items()}
+    return {name: readers.amount(each) for name, each in readers.mapping(value).items()}
 
 
 def _labels(value: object) -> dict[str, str]:
     return {name: readers.word(each) for name, each in readers.mapping(value).items()}
 
 
-KEYS: Final[Mapping[str, Callable[[object], Any]]] = {
-    "address": _address, "num_cpus": _amount, "num_gpus": _amount, "resources": _amounts,
-    "label_selector": _labels, "runtime_env": readers.mapping, "notice": readers.timeout,
+KEYS: Final[readers.Parsers] = {
+    "address": _address, "num_cpus": readers.amount, "num_gpus": readers.amount,
+    "resources": _amounts, "label_selector": _labels, "runtime_env": readers.mapping,
+    "notice": readers.timeout,
 }  # fmt: skip
-"""The parser of each key."""

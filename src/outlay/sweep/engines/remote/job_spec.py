@@ -69,6 +69,11 @@ def _file_of(directory: Path, ticket: str, name: str = "") -> Path:
     return directory / f"{engine}_{name or rest.rpartition('/')[2]}"
 
 
+def run_of(ticket: str) -> str:
+    """Return the run's id in such a ticket."""
+    return ticket.split("/")[1]
+
+
 def spec_path(directory: Path, ticket: str) -> Path:
     """Return the path of an attempt's spec."""
     return _file_of(directory, ticket).with_suffix(".json")

@@ -12,10 +12,10 @@ import msgspec
 from outlay.clock import SYSTEM, Clock
 from outlay.slurm import cancel_job
 from outlay.sweep.engines.base import Ended, Task
-from outlay.sweep.engines.remote.job_spec import read_times
+from outlay.sweep.engines.remote.job_spec import read_times, run_of
 from outlay.sweep.engines.remote.poller import Poller, RemoteStatuses, Submitted
 from outlay.sweep.engines.remote.remote_engine import RemoteEngine
-from outlay.sweep.engines.slurm.queue import Batch, BatchQueue, read_batches, run_of
+from outlay.sweep.engines.slurm.queue import Batch, BatchQueue, read_batches
 from outlay.sweep.engines.slurm.submission import SubmissionQueue, check_available
 
 UNLIMITED: Final = 10**9

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -146,9 +146,8 @@ def _minutes(request: SlurmRequest) -> int | None:
 
 def read_options(block: Block, stated: EngineOptions | None) -> SlurmOptions:
     """Return a ``slurm`` block on top of the shared options; ``extra`` is merged."""
-    block.allow(KEYS)
     shared = slurm_options(stated)
-    read = {key: block.read(key, convert, getattr(shared, key)) for key, convert in KEYS.items()}
+    read = block.read_all(KEYS, shared)
     options = SlurmOptions(**read | {"extra": {**shared.extra, **read["extra"]}})
     _check_notice(block, options)
     return options
@@ -187,9 +186,8 @@ def _extra_options(value: object) -> dict[str, str | bool]:
     return options
 
 
-KEYS: Final[Mapping[str, Callable[[object], Any]]] = {
+KEYS: Final[readers.Parsers] = {
     "partition": readers.text, "account": readers.text, "time": _job_time, "gres": readers.text,
     "constraint": readers.text, "extra": _extra_options, "requeues": readers.count_from_zero,
     "notice": readers.timeout, "max_submit": readers.count_from_one,
 }  # fmt: skip
-"""The parser of each key."""

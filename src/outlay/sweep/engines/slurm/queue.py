@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
 import secrets
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -12,10 +11,11 @@ from typing import Final
 
 import msgspec
 
-from outlay.decoding import BadDocument, read_document
+from outlay.decoding import read_documents
 from outlay.files import make_private, write_whole
 from outlay.slurm import WAITING, JobStatus, accounted_jobs, queued_jobs
 from outlay.sweep.engines.base import How
+from outlay.sweep.engines.remote.job_spec import run_of
 from outlay.sweep.engines.remote.poller import RemoteStatus
 
 # Batches: a file and a directory each below the sweep's ``slurm`` directory.
@@ -67,11 +67,6 @@ def job_title(sweep: str, run: str) -> str:
     return _NOT_IN_NAMES.sub("", f"{sweep}-{run}")[:_LONGEST_NAME]
 
 
-def run_of(ticket: str) -> str:
-    """Return the run id in a ticket of this engine: ``slurm/<run>/<number>``."""
-    return ticket.split("/")[1]
-
-
 def batch_directory(root: Path, batch: Batch) -> Path:
     """Return the directory of a batch's files."""
     return root / DIRECTORY / batch.name
@@ -101,11 +96,7 @@ def jobs_in(root: Path) -> dict[str, str]:
 
 def read_batches(root: Path) -> list[Batch]:
     """Return every batch of a sweep; unreadable files are skipped."""
-    batches = []
-    for path in sorted((root / DIRECTORY).glob(f"*/{_FILE}")):
-        with contextlib.suppress(OSError, BadDocument):
-            batches.append(read_document(path, Batch))
-    return batches
+    return read_documents(sorted((root / DIRECTORY).glob(f"*/{_FILE}")), Batch)
 
 
 # The status of batches.
