@@ -68,6 +68,7 @@ class RunInUse(OutlayError):
             f"{directory}: rank {rank} is already being recorded by {holder}. "
             "If this process is another rank of the same training, say so: call outlay.run() after "
             "torch.distributed.init_process_group(), or pass rank= and world_size=. "
+            "If a cell of a notebook raised before it closed the run, call run.close(). "
             "Else stop that process, or record this run in another directory (dir=...)."
         )
 

@@ -17,9 +17,11 @@ PRICES: Final = "outlay.prices"
 ENGINES: Final = "outlay.engines"
 SINKS: Final = "outlay.sinks"
 SPEND_LOGS: Final = "outlay.spend_logs"
+NOTEBOOK: Final = "outlay.notebook"
 
 _OWN: Final[Mapping[str, Mapping[str, str]]] = {
     SPEND_LOGS: dict.fromkeys(("postgresql", "postgres"), "outlay.team:open_postgres"),
+    NOTEBOOK: {"run": "outlay.report.notebook:run_html"},
 }
 """outlay's own, of packages that those which ask for them may not import."""
 

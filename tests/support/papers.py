@@ -35,8 +35,9 @@ def _is_scratch(path: Path) -> bool:
 
 
 def markdown_files() -> list[Path]:
-    """Return every Markdown page of the project."""
-    return [path for path in project_files() if path.suffix == ".md"]
+    """Return every Markdown page of the project, without the templates of its hosting page."""
+    pages = (path for path in project_files() if path.suffix == ".md")
+    return [path for path in pages if ".github" not in path.parts]
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,15 +28,12 @@ from outlay.clock import SYSTEM
 from outlay.runs.collect import (
     RunList,
     dead_runs,
-    find_runs,
     findings_in,
     list_runs,
-    read_runs,
     refresh_registered,
-    started_ns,
     total_burn,
 )
-from outlay.runs.figures import FIGURES, RunFigure, figures_named
+from outlay.runs.figures import FIGURES, USUAL, RunFigure, figures_named
 from outlay.store import open_store
 from outlay.store.run_row import RunRow
 from outlay.store.runs import RunFilter
@@ -50,7 +47,6 @@ if TYPE_CHECKING:
 
 NEWEST = 50
 _RUNNING = ("name", "steps", "wall_s", "cost", "burn_per_hour", "last_seen")
-_USUAL = ("name", "status", "attempts", "steps", "cost", "last_seen", "dir")
 WATCH_S = 2.0
 
 
@@ -110,7 +106,7 @@ def show_runs(
     watch: Annotated[bool, typer.Option("--watch", help="Show running runs until Ctrl-C.")] = False,
     columns: Annotated[
         str, typer.Option(metavar="NAME,...", help="The figures to list: name,cost,goodput.")
-    ] = ",".join(_USUAL),
+    ] = ",".join(USUAL),
     as_json: AsJson = False,
 ) -> None:
     """List runs: status, steps, cost, last seen.
@@ -133,11 +129,7 @@ def show_runs(
         _show(listed, columns=wanted, nothing=nothing, as_json=as_json)
         return
     must_be_directory(directory)
-    dirs = sorted(find_runs([directory]), key=started_ns, reverse=True)
-    found = read_runs(dirs[:limit], SYSTEM.wall_ns())
-    rows = sorted(found.figures, key=lambda run: -run.started_ns)
-    findings = (*found.findings, *findings_in(rows))
-    listed = RunList(tuple(rows), len(dirs[len(dirs[:limit]) :]), findings)
+    listed = list_runs(directory, limit=limit)
     nothing = "No runs here. A run is a directory with ledger/*.jsonl in it."
     _show(listed, columns=wanted, nothing=nothing, as_json=as_json)
 

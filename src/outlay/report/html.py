@@ -205,6 +205,6 @@ def share_bar(share: float) -> str:
     width = max(0.0, min(share, 1.0)) * 100
     over = " over" if share > 1 else ""
     return (
-        f'<svg class="share{over}" viewBox="0 0 100 8" preserveAspectRatio="none" '
-        f'aria-hidden="true"><rect width="{width:.1f}" height="8"/></svg>'
+        f'<svg class="share{over}" viewBox="0 0 100 8" width="50" height="8" '
+        f'preserveAspectRatio="none" aria-hidden="true"><rect width="{width:.1f}" height="8"/></svg>'
     )

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, overload
+from typing import TYPE_CHECKING, Any, overload
 
 import msgspec
 
@@ -25,6 +25,7 @@ from outlay.files import FileStamp, stamp_of
 from outlay.ledger import segment_paths
 from outlay.ledger.segments import id_from_name
 from outlay.runs.accounting.imported_jobs import SACCT, withdraw_imported
+from outlay.runs.figures import FIGURES, line_of, table_html
 from outlay.runs.inbox import InboxNotice, notices
 from outlay.store import open_store, outlay_home
 from outlay.store.run_row import RunRow
@@ -40,6 +41,7 @@ from outlay.store.runs import (
 from outlay.store.runs import list_runs as stored_runs
 from outlay.units import Rate
 from outlay.units.money import sum_by_unit
+from outlay.units.shown import counted
 
 if TYPE_CHECKING:
     from sqlalchemy import Engine
@@ -88,8 +90,31 @@ class RunList(Sequence[RunRow]):
     def __len__(self) -> int:
         return len(self.rows)
 
+    def __repr__(self) -> str:
+        now_ns = SYSTEM.wall_ns()
+        return "\n".join(
+            [f"<{counted(len(self), 'run')}>", *(line_of(r, now_ns) for r in self.rows)]
+        )
+
+    def _repr_html_(self) -> str:
+        """Return the list as a table for a notebook."""
+        return table_html(self.rows, SYSTEM.wall_ns())
+
+    def to_pandas(self) -> Any:
+        """Return a data frame: a row for each run, a column for each figure of the catalogue.
+
+        Raises:
+            OutlayError: pandas is not installed.
+        """
+        try:
+            import pandas as pd  # type: ignore[import-untyped,unused-ignore]
+        except ImportError:
+            raise OutlayError("to_pandas needs pandas: pip install pandas") from None
+        return pd.DataFrame([{f.name: f.cell(row) for f in FIGURES} for row in self.rows])
+
 
 def list_runs(
+    directory: str | Path | None = None,
     *,
     status: str | None = None,
     model: str | None = None,
@@ -102,6 +127,7 @@ def list_runs(
     """Return registered runs, refreshed from their logs, the latest started first.
 
     Args:
+        directory: The runs in or below this directory instead, registered or not.
         status: Only runs with this status: ``running``, ``dead``, ``completed``, ``failed``, …
         model: Only runs of this model.
         user: Only runs of this user.
@@ -128,11 +154,38 @@ def list_runs(
         tag_value=value if equals else None,
         since_ns=None if since is None else parse_moment(since, name="since", now_ns=now_ns),
     )
+    if directory is not None:
+        return _runs_below(Path(directory), wanted, limit, now_ns)
     engine = open_store()
     collected = refresh_registered(engine, now_ns)
     rows = tuple(stored_runs(engine, wanted, limit=limit))
     left_out = 0 if limit is None or len(rows) < limit else count_runs(engine, wanted) - len(rows)
     return RunList(rows, left_out, (*collected.findings, *findings_in(rows)))
+
+
+def _runs_below(directory: Path, wanted: RunFilter, limit: int | None, now_ns: int) -> RunList:
+    dirs = sorted(find_runs([directory]), key=started_ns, reverse=True)
+    if wanted == RunFilter():  # Then only those are read that are listed.
+        found, left_out = read_runs(dirs[:limit], now_ns), len(dirs) - len(dirs[:limit])
+        rows = found.figures
+    else:
+        found = read_runs(dirs, now_ns)
+        matching = [row for row in found.figures if _is_wanted(row, wanted)]
+        rows, left_out = matching[:limit], len(matching) - len(matching[:limit])
+    rows = sorted(rows, key=lambda run: -run.started_ns)
+    return RunList(tuple(rows), left_out, (*found.findings, *findings_in(rows)))
+
+
+def _is_wanted(row: RunRow, wanted: RunFilter) -> bool:
+    """Return whether a run matches what ``list_runs`` filters by."""
+    equal = ((wanted.status, row.status), (wanted.model, row.model), (wanted.user, row.user))
+    if any(asked not in (None, value) for asked, value in equal):
+        return False
+    if wanted.tag is not None and wanted.tag not in row.tags:
+        return False
+    if wanted.tag_value is not None and row.tags[wanted.tag or ""] != wanted.tag_value:
+        return False
+    return wanted.since_ns is None or row.last_seen_ns >= wanted.since_ns
 
 
 def findings_in(runs: Iterable[RunRow]) -> list[Finding]:

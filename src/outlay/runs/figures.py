@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from outlay.clock import utc_text
 from outlay.errors import InvalidValue
+from outlay.escaping import html_text
 from outlay.goodput.scheduling import Scheduling
 from outlay.store.run_row import RunRow
 from outlay.units import Energy, Money
@@ -287,6 +288,30 @@ def figures_named(names: Sequence[str]) -> list[RunFigure]:
         if name not in BY_NAME:
             raise InvalidValue("--columns", name, f"one of {', '.join(BY_NAME)}")
     return [BY_NAME[name] for name in names]
+
+
+USUAL = ("name", "status", "attempts", "steps", "cost", "last_seen", "dir")
+"""The columns of a list of runs, unless others are named."""
+
+
+def line_of(row: RunRow, now_ns: int) -> str:
+    """Return a run in one line: its name and a few figures."""
+    shown = (BY_NAME[name] for name in ("status", "attempts", "steps", "cost", "goodput"))
+    texts = {figure.label: figure.text(row, now_ns) for figure in shown}
+    words = [f"{label} {text}" if label != "status" else text for label, text in texts.items()]
+    return f"{row.name or row.run_id}: {', '.join(words)}"
+
+
+def table_html(rows: Sequence[RunRow], now_ns: int) -> str:
+    """Return a list of runs as a table, for a notebook."""
+    figures = figures_named(USUAL)
+    head = "".join(f"<th>{html_text(figure.label)}</th>" for figure in figures)
+    lines = (
+        "".join(f"<td>{html_text(figure.text(row, now_ns))}</td>" for figure in figures)
+        for row in rows
+    )
+    body = "".join(f"<tr>{line}</tr>" for line in lines)
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 
 def numbers_of(row: RunRow, currency: str) -> dict[str, float]:

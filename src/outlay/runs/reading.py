@@ -9,6 +9,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from outlay import plugins
 from outlay.account.run import MetricPoint, RunAccount
 from outlay.advise.recommendation import OptimizationRecommendation
 from outlay.advise.run_advice import advise_run, floor_of
@@ -24,7 +25,7 @@ from outlay.goodput.timeline import Breakdown
 from outlay.ledger import gpu_count_of
 from outlay.rates import total_gpus
 from outlay.record.redaction import CONFIGURATION_NOTE
-from outlay.runs.figures import PREFIX, facts_of, numbers_of
+from outlay.runs.figures import PREFIX, facts_of, line_of, numbers_of
 from outlay.store.run_row import RunRow
 from outlay.units import Money
 
@@ -38,6 +39,14 @@ class RunReading:
 
     def __init__(self, view: RunView) -> None:
         self.view = view
+
+    def __repr__(self) -> str:
+        return f"<RunReading {line_of(self.figures, self.t_ns)}>"
+
+    def _repr_html_(self) -> str:
+        """Return the run's report for a notebook."""
+        shown: str = plugins.load(plugins.NOTEBOOK, "run")(self)
+        return shown
 
     @property
     def run_id(self) -> str:
