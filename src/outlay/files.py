@@ -19,7 +19,7 @@ from typing import NamedTuple
 # that a group shares by its mode, they are also the group's. What exists keeps its mode.
 
 
-def mode_in(directory: Path) -> int:
+def mode_in(directory: str | os.PathLike[str]) -> int:
     """Return the mode of a new file in a directory."""
     return 0o600 | (0o060 if _is_shared(directory) else 0)
 
@@ -51,10 +51,10 @@ def sync_directory(directory: Path) -> None:
         os.close(file)
 
 
-def _is_shared(directory: Path) -> bool:
+def _is_shared(directory: str | os.PathLike[str]) -> bool:
     """Return whether a group may write to a directory, or owns what is in it; others may not."""
     try:
-        mode = directory.stat().st_mode
+        mode = os.stat(directory).st_mode
     except OSError:
         return False
     return bool(mode & (stat.S_IWGRP | stat.S_ISGID)) and not mode & stat.S_IWOTH
@@ -72,44 +72,47 @@ def draft_of(path: Path, *, synced: bool = False, private: bool = False) -> Iter
     """
     with _replacing(path) as draft:
         os.close(_create_draft(draft, path, private=private))
-        yield draft
+        yield Path(draft)
         if synced:
-            with draft.open("rb") as written:
+            with open(draft, "rb") as written:
                 os.fsync(written.fileno())
 
 
 def write_whole(path: Path, content: bytes, *, synced: bool = False, private: bool = False) -> None:
     """Replace a file's content atomically; on OSError it is unchanged. Options as ``draft_of``."""
-    with (
-        _replacing(path) as draft,
-        os.fdopen(_create_draft(draft, path, private=private), "wb") as stream,
-    ):
-        stream.write(content)
-        if synced:
-            stream.flush()
-            os.fsync(stream.fileno())
+    with _replacing(path) as draft:
+        file = _create_draft(draft, path, private=private)
+        try:
+            rest = memoryview(content)
+            while rest:
+                rest = rest[os.write(file, rest) :]
+            if synced:
+                os.fsync(file)
+        finally:
+            os.close(file)
 
 
 @contextlib.contextmanager
-def _replacing(path: Path) -> Iterator[Path]:
+def _replacing(path: Path) -> Iterator[str]:
     """Yield a path that replaces the file in the end; it is removed on an exception."""
+    directory, name = os.path.split(path)
     # A random name: other processes, threads and signal handlers may write the same file.
-    draft = path.with_name(f".{path.name}.{os.urandom(6).hex()}.draft")
+    draft = os.path.join(directory, f".{name}.{os.urandom(6).hex()}.draft")
     try:
         yield draft
-        draft.replace(path)
+        os.replace(draft, path)
     except BaseException:
         with contextlib.suppress(OSError):
-            draft.unlink(missing_ok=True)
+            os.unlink(draft)
         raise
 
 
-def _create_draft(draft: Path, path: Path, *, private: bool) -> int:
+def _create_draft(draft: str, path: Path, *, private: bool) -> int:
     """Return a descriptor of a new file with the mode of the one that it will replace."""
-    mode = mode_in(path.parent) if private else 0o666
+    mode = mode_in(os.path.dirname(draft) or ".") if private else 0o666
     file = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
     with contextlib.suppress(OSError):  # There is none, or its mode cannot be set.
-        os.fchmod(file, stat.S_IMODE(path.stat().st_mode))
+        os.fchmod(file, stat.S_IMODE(os.stat(path).st_mode))
     return file
 
 
@@ -119,7 +122,7 @@ def open_own(path: str | os.PathLike[str], flags: int) -> int:
     Raises:
         OSError: It cannot be opened, or is a directory, a FIFO, a device or a socket.
     """
-    mode = mode_in(Path(path).parent) if flags & os.O_CREAT else 0
+    mode = mode_in(os.path.dirname(path) or ".") if flags & os.O_CREAT else 0
     try:
         descriptor = os.open(path, flags | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY, mode)
     except OSError as error:
@@ -157,7 +160,8 @@ def read_from(file: int, start: int, end: int) -> bytes:
 def first_line(path: str | os.PathLike[str]) -> str:
     """Return the first line of a small text file, stripped; "" if it cannot be read."""
     try:
-        return Path(path).read_text().split("\n", 1)[0].strip()
+        with open(path) as stream:
+            return stream.readline().strip()
     except (OSError, UnicodeDecodeError):
         return ""
 

@@ -6,6 +6,8 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
@@ -13,8 +15,8 @@ from typing import Any, ClassVar
 import pytest
 
 from outlay.clock import ManualClock
-from outlay.sweep.engines.base import Ended, Task, TaskStanding
-from outlay.sweep.errors import InvalidGrid, SweepInUse
+from outlay.sweep.engines.base import Ended, Engine, Task, TaskStanding
+from outlay.sweep.errors import EngineBroken, InvalidGrid, SweepInUse
 from outlay.sweep.grid.grid import read_grid
 from outlay.sweep.plan.plan import SweepPlan
 from outlay.sweep.plan.planning import make_plan
@@ -22,7 +24,7 @@ from outlay.sweep.run.devices import Tasks, check_fit, find_devices
 from outlay.sweep.run.harness import Harness, SweepOptions
 from outlay.sweep.run.settlement import SweepRecorder
 from outlay.sweep.run.sweep_guard import SweepGuard, price_attempt
-from outlay.sweep.state.manifest import Journal, read_manifest
+from outlay.sweep.state.manifest import Journal, read_events, read_manifest
 from outlay.sweep.state.outcomes import RunState, RunVerdict
 from outlay.sweep.state.setup import create, lock_sweep
 from outlay.units import Money, Rate
@@ -81,6 +83,66 @@ def plan_of(*entries: dict[str, Any]) -> SweepPlan:
     return make_plan(read_grid(json.dumps({"grid": entries}), source="g", default_name="g"))
 
 
+@contextmanager
+def queued(
+    plan: SweepPlan, root: Path, clock: ManualClock, engines: Mapping[str, Engine]
+) -> Iterator[Harness]:
+    """A harness with the runs of a plan in its queue."""
+    with closing(Journal(root)) as journal:
+        harness = Harness(
+            manifest=create(plan, root, {}, clock, cwd=root), journal=journal, engines=engines,
+            tasks=Tasks(plan, root, root, {}), options=SweepOptions(clock=clock),
+        )  # fmt: skip
+        harness.enqueue(plan.runs)
+        yield harness
+
+
+@dataclass
+class Scripted(Endless):
+    """A local engine whose tasks end as stated; it breaks at the start of one."""
+
+    ends: dict[str, Ended] = field(default_factory=dict)
+    breaks_at: str = ""
+
+    def submit(self, task: Task) -> None:
+        if task.name == self.breaks_at:
+            raise EngineBroken("no process can be started")
+
+    def poll(self, ticket: str) -> Ended | None:
+        return self.ends.get(ticket)
+
+
+@pytest.mark.parametrize(
+    ("returncode", "order"),
+    [
+        (0, ["001_group00_00 running", "002_group00_01 running", "001_group00_00 completed"]),
+        (1, ["001_group00_00 running", "001_group00_00 error", "002_group00_01 running"]),
+    ],
+)
+def test_the_next_run_waits_only_for_the_records_of_one_that_failed(
+    tmp_path: Path, clock: ManualClock, returncode: int, order: list[str]
+) -> None:
+    plan = plan_of({"params": {"x": [1, 2]}})
+    ended = Ended(how="exited", returncode=returncode)
+    engine = Scripted(at_once=1, ends={"001_group00_00": ended})
+    with queued(plan, tmp_path, clock, {"torchrun": engine, "process": engine}) as harness:
+        harness.step()
+        harness.step()
+    assert [f"{event.run} {event.status}" for event in read_events(tmp_path)] == order
+
+
+def test_an_end_is_recorded_if_the_next_run_cannot_be_started(
+    tmp_path: Path, clock: ManualClock
+) -> None:
+    plan = plan_of({"params": {"x": [1, 2]}})
+    ends = {"001_group00_00": Ended(how="exited", returncode=0)}
+    engine = Scripted(at_once=1, ends=ends, breaks_at="002_group00_01")
+    engines = {"torchrun": engine, "process": engine}
+    with queued(plan, tmp_path, clock, engines) as harness, pytest.raises(EngineBroken):
+        harness.step()
+    assert read_events(tmp_path)[-1].status == "completed"
+
+
 def test_runs_here_do_not_wait_for_those_of_a_cluster(tmp_path: Path, clock: ManualClock) -> None:
     plan = plan_of(
         {"engine": "slurm", "params": {"x": [1, 2, 3]}},
@@ -92,15 +154,8 @@ def test_runs_here_do_not_wait_for_those_of_a_cluster(tmp_path: Path, clock: Man
         "process": Endless(at_once=1),
         "torchrun": Endless(at_once=1),
     }
-    journal = Journal(tmp_path)
-    harness = Harness(
-        manifest=create(plan, tmp_path, {}, clock, cwd=tmp_path), journal=journal,
-        engines=engines, tasks=Tasks(plan, tmp_path, tmp_path, {}),
-        options=SweepOptions(clock=clock),
-    )  # fmt: skip
-    harness.enqueue(plan.runs)
-    assert harness.step()
-    journal.close()
+    with queued(plan, tmp_path, clock, engines) as harness:
+        assert harness.step()
     started = {name: len(engine.submitted) for name, engine in engines.items()}
     assert started == {"slurm": 3, "process": 1, "torchrun": 0}
 

@@ -15,7 +15,7 @@ from outlay.cost.charges import gpu_ns_within
 from outlay.errors import Finding
 from outlay.goodput import phases as ph
 from outlay.goodput.follower import RunView
-from outlay.goodput.timeline import CostBeside, PricedTime, Window, progress
+from outlay.goodput.timeline import CostBeside, PricedTime, Window
 from outlay.ledger import Attempt, Price
 from outlay.rates import prices_of
 from outlay.units import Money
@@ -105,7 +105,7 @@ def cost_of(view: RunView, window: Window | None = None) -> RunCost:
     attempts = view.timeline.attempts
     account = view.account
     steps = sum(account.segments[attempt.segment].work.steps for attempt in attempts)
-    committed = progress(view.timeline, view.rates).committed_step
+    committed = view.timeline.committed_step()
     return RunCost(
         **breakdown.priced() | {"cost_beside": tuple(map(_without_zeros, breakdown.cost_beside))},
         run_id=view.identity.run_id,

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -53,7 +53,7 @@ from outlay.units import Money, Unit
 from outlay.units.money import Kind
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # No slots: it caches.
 class RunView:
     """A run at one moment: its account, timeline and rates, and findings on its log.
 
@@ -134,7 +134,13 @@ class RunView:
     ) -> Breakdown:
         """Return the breakdown of a window (default: the whole run) without the exclusions."""
         chosen = without(self.whole if window is None else window, exclusions)
+        if chosen == [self.whole]:
+            return self._breakdown
         return break_down(self.timeline, self.rates, chosen, self.rates_beside)
+
+    @cached_property
+    def _breakdown(self) -> Breakdown:
+        return break_down(self.timeline, self.rates, [self.whole], self.rates_beside)
 
 
 class GoodputFollower:
@@ -164,8 +170,8 @@ class GoodputFollower:
         if timeline is None:
             raise NotARun(str(self._dir))
         damage = self._reader.findings()
-        view = view_of(timeline, account, (*damage, *account.findings()), self._dir)
-        return dataclasses.replace(view, is_damaged=bool(damage))
+        findings = (*damage, *account.findings())
+        return view_of(timeline, account, findings, self._dir, is_damaged=bool(damage))
 
 
 def read_view(run_dir: Path | str, now_ns: int) -> RunView:
@@ -201,13 +207,15 @@ def view_of(
     account: RunAccount,
     findings: tuple[Finding, ...] = (),
     run_dir: Path | None = None,
+    *,
+    is_damaged: bool = False,
 ) -> RunView:
     """Return the view of a timeline, with its rates and all findings."""
     rates = run_rates(timeline.attempts, max(timeline.now_ns, timeline.end_ns))
     every = (*findings, *attempt_findings(timeline.attempts), *rates.findings)
     return RunView(
         account, timeline, rates.function, every, _identity(run_dir, timeline), dir=run_dir,
-        rates_beside=rates.beside,
+        is_damaged=is_damaged, rates_beside=rates.beside,
     )  # fmt: skip
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from outlay.files import write_whole
 
@@ -32,6 +32,11 @@ class ExitRecord:
     restart: int = 0
 
 
+def fields_of(value: Any) -> dict[str, Any]:
+    """Return the fields of a slotted dataclass by name; asdict() copies each of them."""
+    return {name: getattr(value, name) for name in value.__slots__}
+
+
 def shell_code(returncode: int) -> int:
     """Return a shell's exit code: 128 plus the signal's number for a killed process."""
     return returncode if returncode >= 0 else 128 - returncode
@@ -45,9 +50,8 @@ def exit_path(directory: Path, node: int = 0) -> Path:
 def write_exit(path: Path, record: ExitRecord) -> bool:
     """Write an exit record atomically; False if that fails."""
     try:
-        write_whole(
-            path, json.dumps(asdict(record), separators=(",", ":")).encode() + b"\n", private=True
-        )
+        text = json.dumps(fields_of(record), separators=(",", ":"))
+        write_whole(path, text.encode() + b"\n", private=True)
     except OSError:
         return False
     return True

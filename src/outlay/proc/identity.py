@@ -127,8 +127,14 @@ def own_children() -> list[int]:
 
 
 def _children(path: str) -> list[int]:
-    with Path(path).open("rb", buffering=0) as stream:
-        return list(map(int, stream.read().split()))
+    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        found = b""
+        while more := os.read(file, 1 << 16):
+            found += more
+        return list(map(int, found.split()))
+    finally:
+        os.close(file)
 
 
 def below(table: Mapping[int, Process], roots: Iterable[int]) -> set[int]:

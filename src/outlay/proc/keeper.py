@@ -13,13 +13,13 @@ import os
 import signal
 import subprocess
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal
 
 from outlay.clock import SYSTEM
 from outlay.proc.cgroup import Cgroup
-from outlay.proc.exit_record import ExitRecord, write_exit
+from outlay.proc.exit_record import ExitRecord, fields_of, write_exit
 from outlay.proc.identity import (
     Process,
     all_processes,
@@ -140,7 +140,7 @@ class Keeper:
         ticket, output, began_ns = launch.ticket, launch.output, SYSTEM.monotonic_ns()
         try:
             with contextlib.ExitStack() as opened:
-                log = None if output is None else opened.enter_context(Path(output).open("ab"))
+                log = None if output is None else opened.enter_context(Path(output).open("ab", 0))
                 started = subprocess.Popen(
                     launch.command, env=launch.env, cwd=launch.cwd, process_group=launch.group,
                     stdin=None if launch.stdin else subprocess.DEVNULL,
@@ -383,7 +383,7 @@ class Keeper:
         command.reported = self.terms.leftovers == "report" and bool(left)
         if not command.reported:
             del self.commands[command.ticket]
-        self.notify({"event": "exited", "left": len(left), **asdict(record)})
+        self.notify({"event": "exited", "left": len(left), **fields_of(record)})
 
     def end_everything(self, notice_ns: int) -> list[Process]:
         """SIGTERM all commands, SIGKILL after the notice; return what does not end."""
@@ -403,7 +403,7 @@ class Keeper:
 
 def started_event(command: KeptCommand) -> dict[str, Any]:
     """Return the event with all that another keeper, or a successor, needs to know of a command."""
-    return {"event": "started", **asdict(command)}
+    return {"event": "started", **fields_of(command), "process": fields_of(command.process)}
 
 
 def _is_same(found: Process | None, expected: Process) -> bool:

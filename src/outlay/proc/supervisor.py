@@ -21,6 +21,7 @@ from typing import Any, Final, Literal
 from outlay.clock import SYSTEM
 from outlay.errors import NOT_EXECUTABLE, NOT_FOUND, OutlayError
 from outlay.proc.cgroup import Cgroup
+from outlay.proc.exit_record import fields_of
 from outlay.proc.identity import (
     Process,
     all_processes,
@@ -150,8 +151,7 @@ class ProcessSupervisor:
         if not self._terms_sent:
             self._configure_keeper()
         self._starting.add(launch.ticket)
-        # Not asdict(), which copies every variable of the environment.
-        self._send("start", **{name: getattr(launch, name) for name in Launch.__slots__})
+        self._send("start", **fields_of(launch))
 
     def start(self, launch: Launch) -> KeptEvent:
         """Start a command and wait until it runs; raises OSError if it can't be started."""

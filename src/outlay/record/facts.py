@@ -141,7 +141,8 @@ def launch_id(environ: Mapping[str, str]) -> str:
 def git_commit(directory: Path) -> str:
     """Return the commit checked out in ``directory`` or above, from git's files, or ""."""
     for parent in (directory, *directory.parents):
-        git_dir = _git_dir(parent)
+        link = first_line(f"{parent}/.git")  # In a linked worktree a file that names the directory.
+        git_dir = parent / (link.removeprefix("gitdir: ") or ".git")
         head = first_line(git_dir / "HEAD")
         if not head:
             continue
@@ -151,14 +152,6 @@ def git_commit(directory: Path) -> str:
         shared = git_dir / first_line(git_dir / "commondir")  # Exists in linked worktrees only.
         return first_line(shared / reference) or _read_packed_ref(shared, reference)
     return ""
-
-
-def _git_dir(checkout: Path) -> Path:
-    """Return the git directory of a checkout; in a linked worktree ``.git`` is a file naming it."""
-    link = first_line(checkout / ".git")
-    if link.startswith("gitdir: "):
-        return checkout / link.removeprefix("gitdir: ")
-    return checkout / ".git"
 
 
 def _read_packed_ref(git_dir: Path, reference: str) -> str:

@@ -131,28 +131,10 @@ class Redactor:
         }
         longest_first = sorted(values, key=lambda value: (-len(value), value))
         self._known = re.compile("|".join(map(re.escape, longest_first))) if values else None
-        # The runs of a sweep have most of their variables in common.
-        self._redacted = lru_cache(maxsize=1024)(self._without_secrets)
 
     def text(self, text: str) -> str:
         """Return a text without secrets."""
-        return self._redacted(text)
-
-    def _without_secrets(self, text: str) -> str:
-        if self._known is not None:
-            text = self._known.sub(REDACTED, text)
-        text = _SECRET_LOOK.sub(REDACTED, text)
-        text = _IN_ADDRESS.sub(REDACTED, text)
-        text = _URL.sub(_without_hook, text)
-        text = _BOT.sub(REDACTED, text)
-        text = _BRIEF.sub(
-            lambda found: found[1] + found[2] + found[3] + _brief(*found.group(1, 4)), text
-        )
-        text = _SPOKEN.sub(_without_spoken, text)
-        text = _SCHEME.sub(rf"\1 {REDACTED}", text)
-        text = _without_values(text)
-        # Variables may hold bytes that are not UTF-8; records must be UTF-8.
-        return text if text.isascii() else text.encode(errors="backslashreplace").decode()
+        return _without_forms(text if self._known is None else self._known.sub(REDACTED, text))
 
     def command(self, words: Iterable[str]) -> list[str]:
         """Return a command without secrets; the word after ``--token`` is one."""
@@ -194,6 +176,23 @@ class Redactor:
         if isinstance(item, list | tuple) and is_secret_name(str(key)):
             return [self._item(key, each) for each in item]
         return self.data(item)
+
+
+@lru_cache(maxsize=1024)  # The runs of a sweep have most of their words and variables in common.
+def _without_forms(text: str) -> str:
+    """Redact what has the form of a secret."""
+    text = _SECRET_LOOK.sub(REDACTED, text)
+    text = _IN_ADDRESS.sub(REDACTED, text)
+    text = _URL.sub(_without_hook, text)
+    text = _BOT.sub(REDACTED, text)
+    text = _BRIEF.sub(
+        lambda found: found[1] + found[2] + found[3] + _brief(*found.group(1, 4)), text
+    )
+    text = _SPOKEN.sub(_without_spoken, text)
+    text = _SCHEME.sub(rf"\1 {REDACTED}", text)
+    text = _without_values(text)
+    # Variables may hold bytes that are not UTF-8; records must be UTF-8.
+    return text if text.isascii() else text.encode(errors="backslashreplace").decode()
 
 
 def _without_values(text: str) -> str:

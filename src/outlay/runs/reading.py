@@ -198,7 +198,7 @@ class RunReading:
 def figures_of(run: RunReading) -> RunRow:
     """Return the figures of a run at the instant of its reading."""
     view = run.view
-    timeline, account = view.timeline, view.account
+    timeline, account, work = view.timeline, view.account, view.account.work
     start_ns, end_ns, attempts = timeline.start_ns, timeline.end_ns, timeline.attempts
     last = attempts[-1]
     leading = [account.segments[attempt.segment] for attempt in attempts]
@@ -214,14 +214,14 @@ def figures_of(run: RunReading) -> RunRow:
         status=view.status,
         attempts=len(attempts),
         steps=1 + next((step for step in last_steps if step >= 0), -1),
-        tokens=account.work.tokens,
-        samples=account.work.samples,
+        tokens=work.tokens,
+        samples=work.samples,
         started_ns=start_ns,
         last_seen_ns=timeline.last_seen_ns,
         ended_ns=None if last.end is None else last.end.t_ns,
         wall_ns=view.whole.length_ns - timeline.idle_between(start_ns, end_ns),
         step_ns=sum(segment.work.step_ns for segment in leading),
-        wait_ns=timeline.between(start_ns, end_ns).get(DATA_LOADING, 0),
+        wait_ns=run.breakdown.phases.get(DATA_LOADING, 0),
         gpu_ns=run.cost.gpu_ns,
         queue_ns=None if waited is None else waited.queue_ns,
         allocated_ns=None if waited is None else waited.allocated_ns,
@@ -243,7 +243,7 @@ def figures_of(run: RunReading) -> RunRow:
         burn_micros_per_hour=view.burn_micros_per_hour,
         assumptions=tuple(sorted(run.breakdown.assumptions)),
         findings=view.findings,
-        goodput=run.breakdown.goodput if account.work.steps else None,
+        goodput=run.breakdown.goodput if work.steps else None,
         epochs=run.cost.epochs,
         accuracy=run.cost.accuracy,
         loss=best_loss(account),

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import ClassVar
 
+from outlay.clock import SYSTEM
 from outlay.errors import MissingExtra
 from outlay.proc.exit_record import exit_path, read_exit
 from outlay.proc.identity import MARK_VARIABLE, end_marked
@@ -68,10 +69,15 @@ class ProcessEngine:
             raise EngineBroken(error.strerror or str(error)) from None
 
     def wait(self, timeout_s: float) -> None:
-        """Return when a task may have ended, or after the timeout."""
+        """Return when a task may have ended, or after the timeout; not because one has started."""
+        until_ns = SYSTEM.monotonic_ns() + round(timeout_s * 1e9)
         try:
-            for event in self._processes.wait(timeout_s):
-                self._record(event)
+            while events := self._processes.wait(timeout_s):
+                for event in events:
+                    self._record(event)
+                if self._ended:
+                    return
+                timeout_s = max(0.0, (until_ns - SYSTEM.monotonic_ns()) / 1e9)
         except KeeperKilled:
             raise EngineBroken("the keeper of the runs was killed") from None
 

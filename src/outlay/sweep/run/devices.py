@@ -133,7 +133,7 @@ class Tasks:
 
     def without_secrets(self, task: Task) -> tuple[list[str], dict[str, str]]:
         """Return a task's command and the variables that the sweep sets, redacted."""
-        ours = {n: value for n, value in task.env.items() if self.environ.get(n) != value}
+        ours = {n: task.env[n] for n in task.sets if self.environ.get(n) != task.env[n]}
         return self._redact.command(task.command), self._redact.environment(ours)
 
 

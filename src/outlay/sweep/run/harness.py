@@ -502,24 +502,42 @@ class Harness:
         engines = {active.run.entry.engine for active in self.active.values()}
         for name in engines:
             self.engines[name].wait(TICK_S / len(engines))
+        finished: list[tuple[ActiveAttempt, Ended]] = []
         for active in list(self.active.values()):
             ended = active.engine.poll(active.ticket)
             if ended is None:
                 now_ns = self.options.clock.monotonic_ns()
                 active.enforce_limits(now_ns, asked=self.asked)
             else:
+                self._remove(active)
+                finished.append((active, ended))
+        try:
+            if finished and self._may_start_first(ended for _, ended in finished):
+                self._launch_what_fits()
+        finally:
+            for active, ended in finished:
                 self._finish(active, ended)
         self._watch_rungs()
         self.options.watch(self)
 
+    def _may_start_first(self, finished: Iterable[Ended]) -> bool:
+        """Say whether the next runs may start before these ends are recorded.
+
+        Nothing waits for the records then; not where money, results or a retry decide what starts.
+        """
+        if self.guard is not None or self._study is not None:
+            return False
+        return all(ended.returncode == 0 and not ended.asked for ended in finished)
+
     # -- ending -----------------------------------------------------------------------------
 
-    def _finish(self, active: ActiveAttempt, ended: Ended) -> None:
-        run, remote = active.run, active.engine.remote
+    def _remove(self, active: ActiveAttempt) -> None:
         del self.active[active.ticket]
-        self._running[run.entry.engine] -= 1
+        self._running[active.run.entry.engine] -= 1
         self._resources.release(active.place)
-        stopped = active.stopped
+
+    def _finish(self, active: ActiveAttempt, ended: Ended) -> None:
+        run, remote, stopped = active.run, active.engine.remote, active.stopped
         if stopped is None and ended.asked and run.id in requested_stops(self.manifest.root):
             stopped = STOPPED  # Not noticed yet.
         verdict = self._recorder.judge(run.id, ended, stopped, remote=remote)
