@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from unittest import mock
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -195,8 +195,13 @@ def by_column(history: History) -> list[object]:
     return [totals, spend.parts, spend.start_ups_ns, history.stated, each]
 
 
+OPEN_OVER_THE_FIRST_STEP: list[Op] = [("span", 0), ("checkpoint", 0), ("step", 0), ("span_end", 0)]
+
+
 @settings(max_examples=100, deadline=None)
 @given(attempts, st.lists(st.booleans(), min_size=1, max_size=3), currencies)
+@example([[OPEN_OVER_THE_FIRST_STEP]], [False], "USD")
+@example([[OPEN_OVER_THE_FIRST_STEP[:3]]], [False], "USD")
 def test_replay_by_column_equals_replay_record_by_record(
     script: list[list[list[Op]]], ends: list[bool], currency: str
 ) -> None:

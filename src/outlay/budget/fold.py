@@ -189,6 +189,8 @@ class ProcessSpend:
         match charge:
             case ClockCharge():
                 self._spend(charge.clock, charge.end_ns, charge.time_ns)
+                if self.first_step_ns is not None:  # A span may be open over the first step.
+                    self.before_steps_ns += spent_before(self.first_step_ns, (charge,))
             case Usage():
                 self.executed += charge
             case None:

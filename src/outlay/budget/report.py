@@ -366,7 +366,7 @@ def spend_of(segment: SegmentAccount) -> ProcessSpend:
         periods=_periods(segment, charged, others),
         kept=[*segment.budget_events],
         first_step_ns=first_ns,
-        before_steps_ns=spent_before(first_ns or 0, closed),
+        before_steps_ns=spent_before(first_ns or 0, others),
     )
 
 
