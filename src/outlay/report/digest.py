@@ -152,8 +152,11 @@ def _views(
 
 
 def is_in_no_run(spend: SpendItem) -> bool:
-    """Return whether a machine was paid for without a run: a rental, or the rest of a Slurm job."""
-    return spend.source == "rental" or spend.model == REST_OF_JOB
+    """Return whether a machine was paid for without a run.
+
+    A rental, the rest of a Slurm job, what was billed beyond use, or a correction by a bill.
+    """
+    return spend.source not in ("ledger", "stated") or spend.model == REST_OF_JOB
 
 
 def _counted(spend: SpendItem, period: Window) -> Window | None:

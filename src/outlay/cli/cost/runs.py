@@ -102,11 +102,11 @@ def summary(png: Png = None, as_of: AsOf = None, as_json: AsJson = False) -> Non
     Example: outlay cost summary --png cost.png
     """
     books = open_books(parse_as_of(as_of))
-    rows, rentals = books.reports(), books.rentals()
+    rows, outside = books.reports(), books.outside_of_runs()
     findings = [*books.findings, *books.unpriced()]
     models = {name: compare(found) for name, found in by_model(rows).items()}
     every = (part for row in rows for part in by_currency(row))
-    totals = Spending(spends=(*map(spend_of, every), *rentals)).totals()
+    totals = Spending(spends=(*map(spend_of, every), *outside)).totals()
     if png is not None:
         must_be_drawable(png, models, "a cost")
         _save_summary(models, png)
@@ -114,7 +114,9 @@ def summary(png: Png = None, as_of: AsOf = None, as_json: AsJson = False) -> Non
         print_json(
             {
                 "models": models,
-                "rented_in_no_run": [each.cost for each in rentals],
+                "rented_in_no_run": [each.cost for each in outside if each.source == "rental"],
+                "beyond_use": [each.cost for each in outside if each.source == "increment"],
+                "by_bills": [each.cost for each in outside if each.source == "bill"],
                 "totals": _amounts(totals, "cash"),
                 "showback_totals": _amounts(totals, "showback"),
                 "assumed": {str(unit): float(t.assumed.amount) for unit, t in totals.items()},
@@ -127,12 +129,21 @@ def summary(png: Png = None, as_of: AsOf = None, as_json: AsJson = False) -> Non
         console.print("No costs are known. Register runs with: outlay import runs DIR")
     else:
         console.print(comparison_table(models))
-        for each in Spending(spends=tuple(rentals)).totals().values():
-            console.print(f"\nRented, in no run: {each.cost}")
+        for source, said in _OUTSIDE.items():
+            found = tuple(each for each in outside if each.source == source)
+            for each in Spending(spends=found).totals().values():
+                console.print(f"\n{said}: {each.cost}")
         for total in totals.values():
             cost = amount(float(total.cost.amount), total.cost.unit)
             console.print(f"\nTotal: {cost}{assumed_suffix(total.assumed)}")
     print_findings(findings)
+
+
+_OUTSIDE = {
+    "rental": "Rented, in no run",
+    "increment": "Billed beyond the time of runs",
+    "bill": "Corrected by bills",
+}
 
 
 def _save_summary(models: Mapping[str, ModelComparison], png: Path) -> None:
