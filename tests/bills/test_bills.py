@@ -17,6 +17,9 @@ from ledgers import HOUR, START_NS, Segment
 from outlay.clock import utc_text
 from outlay.ledger import Price
 from outlay.ledger.price import typed_price
+from outlay.web.book_reader import BookReader
+from outlay.web.money import money_page
+from outlay.web.page import PageQuery
 
 MONTH = "2023-11"
 MINUTE = HOUR // 60
@@ -406,3 +409,22 @@ def test_unknown_terms_are_refused(tmp_path: Path, price: str) -> None:
     refused = in_process("exec", "--dir", str(tmp_path / "r"), "--price", price, "--", "true")
     assert refused.code == 2
     assert not (tmp_path / "r").exists()
+
+
+def test_pages_and_commands_state_the_share_that_a_bill_confirms(tmp_path: Path) -> None:
+    for machine in ("i-1", "i-2"):
+        write_run(tmp_path, machine, HOUR)
+    told("import", "runs", tmp_path)
+    told("bill", "import", focus(tmp_path / "a.csv", hours("i-1", 1, "2")))
+    page = money_page(PageQuery(path="/money", query=[("month", MONTH)]), BookReader())
+    assert page.document["bills"][0]["confirmed_share"] == 0.5
+    assert "2.00 USD (50.0%)" in "".join(page.parts)
+    allocated = ("cost", "allocate", "--by", "user", "--month", MONTH)
+    assert told(*allocated)["bills"] == page.document["bills"]
+    assert "Confirmed by bills: 2.00 USD (50.0%)" in in_process(*allocated).out
+    digest = ("digest", "--since", "2023-11-01T00:00Z")
+    assert told(*digest)["confirmed"] == page.document["bills"]
+    assert "(50.0%)" in in_process(*digest).out
+    shown = in_process("bill", "reconcile", "--month", MONTH).out
+    assert "bills confirm 50.0% of the books" in shown
+    assert shown.split()[-6:] == ["invoice", "inv-1", "of", "lambda", "2.00", "USD"]

@@ -97,6 +97,21 @@ class ReconciledRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ConfirmedMonth:
+    """What was booked and billed in a month, and the part of the books that a bill confirms."""
+
+    month: str
+    booked: Money
+    billed: Money
+    confirmed: Money
+
+    @property
+    def share(self) -> float | None:
+        """The confirmed share of the books; None without books."""
+        return self.confirmed.micros / self.booked.micros if self.booked else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Reconciliation:
     """A month's bill and books in one currency."""
 
@@ -120,9 +135,13 @@ class Reconciliation:
         return Money(sum(row.in_books for row in self.rows), self.currency)
 
     @property
-    def confirmed(self) -> Money:
+    def confirmed(self) -> ConfirmedMonth:
         """The part of the books that a bill confirms."""
-        return Money(sum(r.in_books for r in self.rows if r.is_confirmed), self.currency)
+        micros = sum(row.in_books for row in self.rows if row.is_confirmed)
+        return ConfirmedMonth(
+            month=self.month, booked=self.books, billed=self.bill,
+            confirmed=Money(micros, self.currency),
+        )  # fmt: skip
 
 
 def part_name(category: str) -> str:

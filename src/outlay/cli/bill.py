@@ -20,7 +20,6 @@ from outlay.bills.reconciliation import (
     Reconciliation,
     hours,
     part_name,
-    reconcile,
 )
 from outlay.cli.cost.tables import open_books
 from outlay.cli.document import print_document
@@ -29,7 +28,8 @@ from outlay.clock import SYSTEM, utc_text
 from outlay.cost.charges import month_window
 from outlay.cost.focus import to_csv
 from outlay.errors import Finding, InvalidValue
-from outlay.report.bill_document import bill_document, confirmed_share
+from outlay.report.bill_document import bill_document, confirmed_json
+from outlay.runs.spending_reader import read_reconciliation
 from outlay.store import open_store
 from outlay.units import Money
 from outlay.units.shown import counted
@@ -189,11 +189,14 @@ def correct_books(
 
 
 def _reconciled(month: str) -> tuple[list[Reconciliation], list[Finding]]:
-    period = month_window(month)
+    month_window(month)  # Refuses what is no month before anything is read.
     books = open_books()
-    spends = books.reading.spending.within(period.start_ns, period.end_ns).spends
-    lines = BillBook(books.store, books.findings).lines(month)
-    return reconcile(month, spends, lines), books.findings
+    spending = books.reading.spending
+    found = read_reconciliation(books.store, spending, month, books.findings)
+    if not found:
+        message = f"no bill of {month} was imported: outlay bill import FILE"
+        books.findings.append(Finding(source="bills", message=message, severity="warning"))
+    return found, books.findings
 
 
 def _json(found: Reconciliation) -> dict[str, object]:
@@ -201,15 +204,10 @@ def _json(found: Reconciliation) -> dict[str, object]:
         amounts = {"booked": sum(r.in_books for r in rows), "billed": sum(r.total for r in rows)}
         return {name: _amount(micros, found.currency) for name, micros in amounts.items()}
 
-    return {
-        "currency": found.currency,
+    return confirmed_json(found.confirmed) | {
         "matched": sums(found.of("matched")),
         "only_in_the_bill": sums(found.of("only in the bill")),
         "only_in_the_books": sums(found.of("only in the books")),
-        "billed": str(found.bill.amount),
-        "booked": str(found.books.amount),
-        "confirmed": str(found.confirmed.amount),
-        "confirmed_share": confirmed_share(found),
         "invoices": [
             msgspec.to_builtins(each) | {"to_the_cent": str(each.to_the_cent)}
             for each in found.invoices

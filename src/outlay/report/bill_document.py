@@ -9,6 +9,7 @@ from outlay.bills.bill_line import CATEGORIES
 from outlay.bills.reconciliation import (
     CAUSES,
     STATES,
+    ConfirmedMonth,
     ReconciledRow,
     Reconciliation,
     hours,
@@ -40,19 +41,28 @@ def _verdict(found: Reconciliation) -> str:
     matched = len(found.of("matched"))
     return (
         f"{found.currency}: billed {money_text(found.bill)}, booked {money_text(found.books)}; "
-        f"{matched:,} machines matched, bills confirm {share_text(found)} of the books."
+        f"{matched:,} machines matched, bills confirm {share_text(found.confirmed)} of the books."
     )
 
 
-def share_text(found: Reconciliation) -> str:
+def confirmed_figure(found: ConfirmedMonth) -> Figure:
+    """Return the part of a month's books that a bill confirms."""
+    text = f"{money_text(found.confirmed)} ({share_text(found)})"
+    return Figure(f"confirmed by bills, {found.month}", found.confirmed, text)
+
+
+def share_text(found: ConfirmedMonth) -> str:
     """Return the share of the books that a bill confirms, as text."""
-    share = confirmed_share(found)
-    return "nothing" if share is None else f"{share:.1%}"
+    return "nothing" if found.share is None else f"{found.share:.1%}"
 
 
-def confirmed_share(found: Reconciliation) -> float | None:
-    """Return the share of the books that a bill confirms; None without books."""
-    return found.confirmed.micros / found.books.micros if found.books.micros else None
+def confirmed_json(found: ConfirmedMonth) -> dict[str, object]:
+    """Return the same for JSON."""
+    return {
+        "month": found.month, "currency": found.booked.currency,
+        "booked": str(found.booked.amount), "billed": str(found.billed.amount),
+        "confirmed": str(found.confirmed.amount), "confirmed_share": found.share,
+    }  # fmt: skip
 
 
 def _blocks(found: Reconciliation) -> Iterator[Block]:
@@ -64,7 +74,7 @@ def _blocks(found: Reconciliation) -> Iterator[Block]:
     sums.append(_cells(_summed(found.rows), "all", found.currency))
     yield Table(*_narrowed(("", *_HEADINGS[1:]), sums, shown), total=len(sums) - 1)
     yield Figure("booked", found.books, str(found.books))
-    yield Figure("confirmed by a bill", found.confirmed, f"{found.confirmed} ({share_text(found)})")
+    yield confirmed_figure(found.confirmed)
     if any(row.corrected for row in found.rows):
         corrected = Money(sum(sum(row.corrected.values()) for row in found.rows), found.currency)
         yield Figure("corrected by bills", corrected, str(corrected))

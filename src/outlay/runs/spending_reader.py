@@ -14,9 +14,12 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from outlay.bills.bill_book import BillBook
+from outlay.bills.bill_correction import correction_spends, read_corrections
+from outlay.bills.reconciliation import Reconciliation, reconcile
 from outlay.clock import utc_text, wall_ns_of
 from outlay.cost.billed_time import billed_beyond_use
-from outlay.cost.charges import month_edges
+from outlay.cost.charges import month_edges, month_window
 from outlay.cost.cost_book import CostBook
 from outlay.cost.spending import IN_NO_RUN, Spending, SpendItem, spending_of
 from outlay.errors import Finding, OutlayError
@@ -82,6 +85,16 @@ def read_spending(
     return SpendingReading(
         reports=tuple(reports), spending=dataclasses.replace(spending, findings=findings)
     )
+
+
+def read_reconciliation(
+    store: Engine, spending: Spending, month: str, damage: list[Finding] | None = None
+) -> list[Reconciliation]:
+    """Return a month's bills beside all spending; empty if no bill of it is known."""
+    lines = BillBook(store, damage).lines(month)
+    period = month_window(month)
+    spends = spending.within(period.start_ns, period.end_ns).spends
+    return reconcile(month, spends, lines) if lines else []
 
 
 # As of an instant
@@ -151,7 +164,6 @@ class RentedMachine:
 
 def read_outside_of_runs(book: CostBook, now_ns: int) -> tuple[list[SpendItem], list[Finding]]:
     """Return the cost outside of runs, and spend logs that cannot be read."""
-    from outlay.bills.bill_correction import read_corrections
     from outlay.guard.rental.watch import known_logs
 
     if not (known_logs() or read_corrections() or book.has_billing_terms()):
@@ -162,8 +174,6 @@ def read_outside_of_runs(book: CostBook, now_ns: int) -> tuple[list[SpendItem], 
 def _outside_of_runs(
     reports: Sequence[RunRow], until_ns: int
 ) -> tuple[list[SpendItem], list[Finding]]:
-    from outlay.bills.bill_correction import correction_spends, read_corrections
-
     spends, findings = _rentals(reports, until_ns)
     rented = {name for spend in spends for name in (spend.machine, *spend.aliases)}
     spends += billed_beyond_use(reports, lambda machine: machine.removeprefix("C.") in rented)
