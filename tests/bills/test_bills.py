@@ -428,3 +428,35 @@ def test_pages_and_commands_state_the_share_that_a_bill_confirms(tmp_path: Path)
     shown = in_process("bill", "reconcile", "--month", MONTH).out
     assert "bills confirm 50.0% of the books" in shown
     assert shown.split()[-6:] == ["invoice", "inv-1", "of", "lambda", "2.00", "USD"]
+
+
+# Commitments
+
+
+def test_a_commitment_is_used_and_unused_and_sums_to_its_cost(tmp_path: Path) -> None:
+    """Two GPUs for ten hours at 6 USD/h: one used for 5 h; three for 1 h, of which two count."""
+    reserved = "lambda:1xH100:reserved"
+    price = Price(1_000_000, kind="showback", offer=reserved)
+    write_run(tmp_path, "i-1", 5 * HOUR, price, run_id="r1")
+    write_run(tmp_path, "i-2", HOUR, price, 6 * HOUR, run_id="r2", gpus=3)
+    write_run(tmp_path, "i-3", HOUR, Price(1_000_000, offer="lambda:1xH100:on-demand"), run_id="r3")
+    told("import", "runs", tmp_path)
+    term = ("--since", at(0), "--until", at(10 * HOUR), "--provider", "lambda", "--gpus", "2")
+    (row,) = told("cost", "commitments", "set", "plan", "6 USD/h", *term)["commitments"]
+    assert row["cost"]["micros"] == 60_000_000
+    assert (row["used"]["micros"], row["unused"]["micros"]) == (21_000_000, 39_000_000)
+    assert told("cost", "summary")["totals"] == {"USD": 61.0}
+    fee = {"BilledCost": "60", "ChargeCategory": "Purchase", "CommitmentDiscountId": "plan"}
+    told("bill", "import", focus(tmp_path / "a.csv", fee, hours("i-3", 1, "1")))
+    assert (row_of("plan")["our_cost"], row_of("plan")["billed_usage"]) == ("60", "60")
+    assert reconciled()["currencies"][0]["confirmed_share"] == 1.0
+    assert told("cost", "commitments", "remove", "plan")["commitments"] == []
+
+
+def test_runs_on_a_commitment_that_are_charged_in_cash_are_counted_once(tmp_path: Path) -> None:
+    price = Price(3_000_000, offer="lambda:1xH100:reserved")
+    write_run(tmp_path, "i-1", 5 * HOUR, price)
+    told("import", "runs", tmp_path)
+    term = ("--since", at(0), "--until", at(10 * HOUR), "--provider", "lambda", "--gpus", "2")
+    told("cost", "commitments", "set", "plan", "6 USD/h", *term)
+    assert told("cost", "summary")["totals"] == {"USD": 60.0}

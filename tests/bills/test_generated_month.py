@@ -98,7 +98,8 @@ def write_world(root: Path, seed: int) -> World:
         if state != "bill":
             facts = {
                 "run_id": f"r{number}", "name": f"r{number}", "user": f"u{number % 7}",
-                "model": "m", "nodes": 1, "gpus": 1, "instance_id": machine, "price": Price(price, currency),
+                "model": "m", "nodes": 1, "gpus": 1, "instance_id": machine,
+                "price": Price(price, currency),
             }  # fmt: skip
             story = Segment(about=facts).after(0)
             story.now_ns += ns

@@ -82,6 +82,11 @@ class BookMachine:
         return ", ".join(sorted(filter(None, names)))
 
     @property
+    def is_commitment(self) -> bool:
+        """Whether it is a commitment, and not a machine."""
+        return any(part.spend.source == "commitment" for part in self.parts)
+
+    @property
     def terms(self) -> BillingTerms | None:
         """The billing terms of its price, if that states any."""
         return next((p.spend.terms for p in self.parts if p.spend.terms is not None), None)
@@ -144,7 +149,8 @@ def resources_of(lines: Iterable[BillLine]) -> list[BilledResource]:
     """Return the resources of lines of one currency; "" is the resource of those without one."""
     found: dict[BillKey, list[BillLine]] = defaultdict(list)
     for line in lines:
-        found[line.provider, line.resource].append(line)
+        own = line.commitment if line.category == "commitment" else ""
+        found[line.provider, line.resource or own].append(line)
     return [BilledResource(key=key, lines=tuple(mine)) for key, mine in sorted(found.items())]
 
 

@@ -240,6 +240,8 @@ def _matched(
     keys = [resource.key for resource in resources]
     lines = [line for resource in resources for line in resource.lines]
     amounts = _by_category(keys, billed)
+    if machine.is_commitment:  # Its fee is its use.
+        amounts["usage"] = amounts.get("usage", 0) + amounts.pop("commitment", 0)
     use = _Use(
         ours=machine.cost_micros,
         our_ns=machine.used_ns,
@@ -256,7 +258,8 @@ def _matched(
     return ReconciledRow(
         state="matched", provider=keys[0][0], resource=keys[0][1], owner=machine.owner,
         how=how.how, our_ns=use.our_ns, billed_ns=use.billed_ns, ours=use.ours, billed=amounts,
-        causes=use.causes(), corrected=dict(sums), machine=machine,
+        causes=_fee(use) if machine.is_commitment else use.causes(), corrected=dict(sums),
+        machine=machine,
         tolerance=_tolerance(machine, use, keys[0][0]),
     )  # fmt: skip
 
@@ -321,6 +324,12 @@ class _Use:
         }
         found["price"] = self.billed - self.ours - sum(found.values())
         return {cause: micros for cause, micros in found.items() if micros}
+
+
+def _fee(use: _Use) -> dict[str, int]:
+    """Return the difference of a commitment's cost, which does not depend on its use."""
+    difference = use.billed - use.ours
+    return {"commitment": difference} if difference else {}
 
 
 def billed_ns(lines: Iterable[BillLine]) -> int:

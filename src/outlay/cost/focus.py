@@ -140,6 +140,8 @@ def _usage_columns(spend: SpendItem) -> dict[str, str]:
     """Return the usage: GPU-hours of a training, or hours of a machine without one."""
     if spend.source == "bill":
         return _description("Adjustment", f"correction by a bill: {spend.name}")
+    if spend.source == "commitment":
+        return _description("Purchase", f"{spend.name} {spend.model}")
     if spend.source == "increment":
         described = f"machine {spend.machine} of {spend.name}, billed beyond use"
     elif spend.source == "rental":

@@ -47,7 +47,8 @@ class SpendItem(Spent):
     Attributes:
         source: ``ledger`` (a run log), ``stated`` (a stated or imported training), ``rental``
             (a rental's cost while no run was on it), ``increment`` (what a machine was billed
-            beyond the time of its runs) or ``bill`` (a correction by a vendor's bill).
+            beyond the time of its runs), ``commitment`` (paid for a term) or ``bill`` (a
+            correction by a vendor's bill).
         run_id: For a rental, its hold.
         start_ns: Start of the charged time ``[start_ns, end_ns)``.
         booked_ns: Decides the month.
@@ -58,7 +59,7 @@ class SpendItem(Spent):
         offer: The name of the price's offer, and ``terms`` its billing terms.
     """
 
-    source: Literal["ledger", "stated", "rental", "increment", "bill"]
+    source: Literal["ledger", "stated", "rental", "increment", "commitment", "bill"]
     run_id: str
     model: str
     name: str

@@ -62,8 +62,8 @@ class Price(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def text(self) -> str:
-        """The price in the form that ``typed_price`` parses, without its source."""
-        return str(self.rate) if self.terms is None else f"{self.rate}, {self.terms.text}"
+        """The price in the form that ``typed_price`` parses, without its source and terms."""
+        return str(self.rate)
 
     @property
     def origin(self) -> str:
@@ -132,9 +132,11 @@ def typed_price(
 def handed_on(price: Price) -> str:
     """Return a price as text for ``OUTLAY_PRICE`` of a started process; ``typed_price`` parses it.
 
-    A typed price stays in its typed form; a looked-up one becomes a JSON object of its fields.
+    A typed price stays in its typed form; one that was looked up, or has billing terms, becomes a
+    JSON object of its fields.
     """
-    return msgspec.json.encode(price).decode() if price.offer else price.text
+    is_plain = not price.offer and price.terms is None
+    return price.text if is_plain else msgspec.json.encode(price).decode()
 
 
 def _decode_price(text: str, name: str) -> Price:

@@ -20,11 +20,13 @@ from outlay.bills.reconciliation import Reconciliation, reconcile
 from outlay.clock import utc_text, wall_ns_of
 from outlay.cost.billed_time import billed_beyond_use
 from outlay.cost.charges import month_edges, month_window
+from outlay.cost.commitments import COMMITMENTS_FILE, commitment_spends, read_commitments
 from outlay.cost.cost_book import CostBook
 from outlay.cost.spending import IN_NO_RUN, Spending, SpendItem, spending_of
-from outlay.errors import Finding, OutlayError
+from outlay.errors import Finding, InvalidValue, OutlayError
 from outlay.ledger.attempts import DEAD_AFTER_NS
 from outlay.runs.collect import refresh_registered
+from outlay.store import outlay_home
 from outlay.store.run_row import AttemptCharge, RunRow
 from outlay.store.runs import damaged_logs, list_runs
 from outlay.units import Rate, Unit
@@ -166,7 +168,8 @@ def read_outside_of_runs(book: CostBook, now_ns: int) -> tuple[list[SpendItem], 
     """Return the cost outside of runs, and spend logs that cannot be read."""
     from outlay.guard.rental.watch import known_logs
 
-    if not (known_logs() or read_corrections() or book.has_billing_terms()):
+    stated = (outlay_home() / COMMITMENTS_FILE).exists()
+    if not (stated or known_logs() or read_corrections() or book.has_billing_terms()):
         return [], []  # Reading the charges of many runs takes long.
     return _outside_of_runs(book.reports(with_charges=True), now_ns)
 
@@ -178,6 +181,12 @@ def _outside_of_runs(
     rented = {name for spend in spends for name in (spend.machine, *spend.aliases)}
     spends += billed_beyond_use(reports, lambda machine: machine.removeprefix("C.") in rented)
     spends += correction_spends(read_corrections(until_ns))
+    try:
+        commitments = read_commitments().values()
+    except InvalidValue as error:
+        return spends, [*findings, Finding(source="commitments", message=str(error))]
+    for each in commitments:
+        spends += commitment_spends(each, reports, until_ns)
     return spends, findings
 
 

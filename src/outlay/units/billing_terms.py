@@ -8,7 +8,7 @@ from typing import Annotated
 import msgspec
 
 from outlay.errors import InvalidValue
-from outlay.units.quantity import NS_PER_HOUR, Duration
+from outlay.units.quantity import Duration
 
 _Ns = Annotated[int, msgspec.Meta(ge=0, le=2**62 - 1)]
 
@@ -33,12 +33,6 @@ class BillingTerms(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
             -(-time_ns // self.increment_ns) * self.increment_ns if self.increment_ns else time_ns
         )
 
-    @property
-    def text(self) -> str:
-        """The terms in the form that ``parse_terms`` parses: ``increment 1h, setup 5m``."""
-        parts = ((name, getattr(self, f"{name}_ns")) for name in TERMS)
-        return ", ".join(f"{name} {_exact_duration(ns)}" for name, ns in parts if ns)
-
 
 TERMS = ("increment", "minimum", "setup")
 """The names of billing terms, as a price states them."""
@@ -59,10 +53,3 @@ def parse_terms(parts: Iterable[str], *, name: str) -> BillingTerms | None:
             )
         found[f"{term}_ns"] = Duration.parse(text, name=f"{term} of {name}").ns
     return BillingTerms(**found) if any(found.values()) else None
-
-
-def _exact_duration(ns: int) -> str:
-    for unit, size in (("h", NS_PER_HOUR), ("m", 60 * 10**9), ("s", 10**9)):
-        if ns % size == 0:
-            return f"{ns // size}{unit}"
-    return f"{ns}ns"
