@@ -14,9 +14,16 @@ import pytest
 
 from command_line import in_process
 from ledgers import HOUR, START_NS, Segment
-from outlay.clock import utc_text
+from outlay.cli.guard.options import read_terms
+from outlay.clock import ManualClock, utc_text
+from outlay.guard.budget_guard import BudgetGuard
+from outlay.guard.entries import Vendor
+from outlay.guard.rental.rental import RentalOrder, rental_of
+from outlay.guard.rental.watch import remember_log
 from outlay.ledger import Price
 from outlay.ledger.price import typed_price
+from outlay.units import Money, Rate
+from outlay.units.billing_terms import BillingTerms
 from outlay.web.book_reader import BookReader
 from outlay.web.money import money_page
 from outlay.web.page import PageQuery
@@ -460,3 +467,43 @@ def test_runs_on_a_commitment_that_are_charged_in_cash_are_counted_once(tmp_path
     term = ("--since", at(0), "--until", at(10 * HOUR), "--provider", "lambda", "--gpus", "2")
     told("cost", "commitments", "set", "plan", "6 USD/h", *term)
     assert told("cost", "summary")["totals"] == {"USD": 60.0}
+
+
+# Rentals
+
+
+def test_a_rental_is_charged_by_started_increments_and_ends_within_what_is_held(
+    tmp_path: Path, clock: ManualClock
+) -> None:
+    """10 USD at 2 USD/h pays five hours: it ends before the fifth; 90 minutes are billed as two."""
+    terms = BillingTerms(increment_ns=HOUR)
+    vendor = Vendor(name="lambda", list=("true",), terminate=("true",))
+    order = RentalOrder(
+        label="lab", limit=Money.parse("11 USD"), rate=Rate.parse("2 USD/h"), vendor=vendor,
+        create=("true",), terms=terms,
+    )  # fmt: skip
+    assert order.lifetime_ns() == 5 * HOUR - order.margin.ns
+    log = tmp_path / "spend.jsonl"
+    guard = BudgetGuard(50, log, clock=clock, environ={})
+    remember_log(log)
+    rental = rental_of(order, clock.wall_ns())
+    hold = guard.authorize("lab-pod", "10 USD", rental=rental)
+    guard.note("created", hold=hold, detail={"resource": "pod-1"})
+    assert rental.cost_until(rental.started_ns) == Money(0)
+    assert rental.cost_until(rental.started_ns + 90 * MINUTE) == Money(4_000_000)
+    clock.advance(90 * MINUTE)
+    write_run(tmp_path, "pod-1", 30 * MINUTE)
+    told("import", "runs", tmp_path)
+    spent = rental.cost_until(clock.wall_ns())
+    guard.settle_rental(guard.holds()[0], spent, "its list is empty")
+    assert told("cost", "summary")["totals"] == {"USD": 4.0}
+    tagged = hours("x", 2, "4", Tags=json.dumps({"Name": rental.name}))
+    told("bill", "import", focus(tmp_path / "a.csv", tagged))
+    row = row_of("x")
+    assert (row["how"], row["our_cost"], row["confirmed"]) == ("tag", "4", True)
+
+
+def test_the_time_of_a_rental_includes_its_set_up(tmp_path: Path) -> None:
+    guard = BudgetGuard(50, tmp_path / "spend.jsonl", environ={})
+    terms = read_terms("2 USD/h, increment 1h, setup 5m", guard, name="--rate")
+    assert terms == BillingTerms(increment_ns=HOUR)

@@ -33,6 +33,12 @@ class BillingTerms(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
             -(-time_ns // self.increment_ns) * self.increment_ns if self.increment_ns else time_ns
         )
 
+    def usable_ns(self, paid_ns: int) -> int:
+        """Return how long a machine can be used after one start if ``paid_ns`` may be billed."""
+        if self.increment_ns:
+            paid_ns -= paid_ns % self.increment_ns
+        return paid_ns - self.setup_ns if paid_ns >= self.minimum_ns else 0
+
 
 TERMS = ("increment", "minimum", "setup")
 """The names of billing terms, as a price states them."""
