@@ -108,8 +108,8 @@ def allocate_cost(
         totals = [{"total": b.allocation.total, "assumed": b.allocation.assumed} for b in bills]
         billed = read_reconciliation(books.store, books.reading.spending, month)
         document = {"month": month, "as_of": as_of, "kind": chosen}
-        document |= {"bills": [confirmed_json(each.confirmed) for each in billed]}
-        print_json(document | {"rows": rows, "totals": totals, "findings": findings})
+        confirmed = {"bills": [confirmed_json(each.confirmed) for each in billed]}
+        print_json(document | confirmed | {"rows": rows, "totals": totals, "findings": findings})
         return
     _print(bills, month)
     for each in read_reconciliation(books.store, books.reading.spending, month):
