@@ -208,9 +208,12 @@ def test_aws_cur_covered_usage_and_its_negation_cost_nothing(tmp_path: Path) -> 
     assert reconciled()["currencies"][0]["billed"] == "1.94"
 
 
-def test_a_later_file_of_aws_adds_only_new_lines(tmp_path: Path) -> None:
+def test_another_part_has_only_its_new_lines_added(tmp_path: Path) -> None:
     told("bill", "import", cur(tmp_path / "a.csv.gz", {}))
-    assert told("bill", "import", cur(tmp_path / "b.csv.gz", {}, {}))["new_lines"] == 1
+    part = cur(tmp_path / "b.csv.gz", {}, {})
+    assert "was imported from a.csv.gz" in in_process("bill", "import", str(part)).err
+    assert told("bill", "import", part, "--add")["new_lines"] == 1
+    assert told("bill", "import", cur(tmp_path / "c.csv.gz", {}), "--add")["new_lines"] == 0
 
 
 def test_google_cloud_credits_are_lines_of_their_own(tmp_path: Path) -> None:

@@ -74,11 +74,12 @@ class InvoiceKnown(OutlayError):
 
     exit_code = 2
 
-    def __init__(self, invoice: str, seen: str, problem: str) -> None:
+    def __init__(self, line: BillLine, files: Sequence[_KeptBill], problem: str) -> None:
+        seen = [each.file for each, _, lines in files if any(_same(line, e) for e in lines)]
         super().__init__(
-            f"invoice {invoice} was imported from {seen}, and {problem}. Nothing was imported. "
-            "--replace takes this file's lines instead of those; --add adds them, if this file is "
-            "another part of the same invoice."
+            f"invoice {line.invoice} was imported from {', '.join(seen)}, and {problem}. "
+            "Nothing was imported. --replace takes this file's lines instead of those; --add adds "
+            "them, if this file is another part of the same invoice."
         )
 
 
@@ -153,10 +154,10 @@ class BillBook:
             for about, path, _ in known:
                 if about.sha256 == parsed.sha256:
                     return Imported(about=about, path=path, new_lines=0)
-            new, replaces = _new_lines(parsed, _effective(known), again)
-            if not new and not replaces:
-                same = next(iter(known))
-                return Imported(about=same[0], path=same[1], new_lines=0)
+            new, replaces = _new_lines(parsed, known, again)
+            if not new:
+                about, path, _ = known[-1]
+                return Imported(about=about, path=path, new_lines=0)
             about = BillFile(
                 file=parsed.path.name, sha256=parsed.sha256, format=parsed.format,
                 imported_ns=now_ns, lines=len(new), invoices=totals_of(new), replaces=replaces,
@@ -184,7 +185,7 @@ class BillBook:
 
     def _files(
         self, connection: Connection, months: Set[str] | None = None, *, with_lines: bool = True
-    ) -> list[tuple[BillFile, Path, list[BillLine]]]:
+    ) -> list[_KeptBill]:
         order = select(bills).order_by(bills.c.imported_ns, bills.c.sha256)
         found = []
         for row in connection.execute(order).mappings():
@@ -200,13 +201,19 @@ class BillBook:
         return found
 
 
+_KeptBill = tuple[BillFile, Path, list[BillLine]]
+
+
 def _key(line: BillLine) -> _LineKey:
     return line.provider, line.invoice, line.id
 
 
-def _effective(
-    files: Iterable[tuple[BillFile, Path, list[BillLine]]],
-) -> dict[_LineKey, BillLine]:
+def _same(one: BillLine, other: BillLine) -> bool:
+    """Return whether two lines are of the same invoice."""
+    return _key(one)[:2] == _key(other)[:2]
+
+
+def _effective(files: Iterable[_KeptBill]) -> dict[_LineKey, BillLine]:
     """Return the lines that are in force, by key, in the order of import."""
     found: dict[_LineKey, BillLine] = {}
     for about, _, lines in files:
@@ -217,9 +224,10 @@ def _effective(
 
 
 def _new_lines(
-    parsed: ParsedBill, known: dict[_LineKey, BillLine], again: Again
+    parsed: ParsedBill, files: Sequence[_KeptBill], again: Again
 ) -> tuple[list[BillLine], tuple[tuple[str, str], ...]]:
     """Return the lines to import, and the invoices whose earlier lines they replace."""
+    known = _effective(files)
     mine = {_key(line): line for line in parsed.lines}
     if len(mine) != len(parsed.lines):
         raise InvalidValue("FILE", str(parsed.path), "a bill whose line ids are unique")
@@ -229,13 +237,11 @@ def _new_lines(
         return new, ()
     if again == "replace":
         return list(mine.values()), tuple(sorted(invoices))
-    changed = next((line for line in new if _key(line) in known), None)
-    if changed is not None:
-        problem = f"line {changed.id} is another one here"
-        raise InvoiceKnown(changed.invoice, "another file", problem)
-    first = next((line for line in new if _key(line)[:2] in invoices), None)
-    if first is not None and again == "refuse" and not parsed.has_ids:
-        raise InvoiceKnown(first.invoice, "another file", "this file has other lines of it")
+    for line in new:
+        if _key(line) in known:
+            raise InvoiceKnown(line, files, f"its line {line.id} is another one here")
+        if _key(line)[:2] in invoices and again == "refuse" and not parsed.has_ids:
+            raise InvoiceKnown(line, files, "this file has other lines of it")
     return new, ()
 
 

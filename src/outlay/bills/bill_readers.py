@@ -13,7 +13,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import MAXYEAR, UTC, datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, Final
@@ -27,6 +27,7 @@ from outlay.cost.charges import month_window
 from outlay.decoding import (
     LARGEST_TABLE,
     BadDocument,
+    convert,
     csv_rows,
     decode,
     decode_text,
@@ -40,6 +41,7 @@ from outlay.units.quantity import EXACT, exact_decimal
 _GZIP: Final = b"\x1f\x8b"
 _PARQUET: Final = b"PAR1"
 _NS_PER_HOUR: Final = 3600 * 10**9
+_FIRST_YEAR: Final = 1970
 _CURRENCY: Final = re.compile(r"[A-Z]{3}")
 _HOURS: Final = frozenset({"hour", "hours", "hrs", "hr", "h"})
 
@@ -93,9 +95,12 @@ class _Row:
         text = self.text(name).removesuffix(" UTC")
         try:
             moment = datetime.fromisoformat(text)
-        except ValueError:
+            at_ns = wall_ns_of(moment if moment.tzinfo else moment.replace(tzinfo=UTC))
+            if not _FIRST_YEAR <= utc_datetime(at_ns).year < MAXYEAR:
+                raise ValueError
+        except (ValueError, OverflowError):
             raise _BadCell(f"{name} is {text!r}; expected an instant or a date") from None
-        return wall_ns_of(moment if moment.tzinfo else moment.replace(tzinfo=UTC))
+        return at_ns
 
     def mapping(self, name: str) -> dict[str, str]:
         """Return tags: a JSON object, or a list of objects with ``key`` and ``value``."""
@@ -106,7 +111,8 @@ class _Row:
             except BadDocument as error:
                 raise _BadCell(f"{name} is not JSON ({error})") from None
         if isinstance(value, list):
-            value = {str(pair.get("key")): pair.get("value") for pair in value}
+            pairs = (pair for pair in value if isinstance(pair, Mapping))
+            value = {pair.get("key"): pair.get("value") for pair in pairs}
         return {str(k): str(v) for k, v in value.items()} if isinstance(value, Mapping) else {}
 
 
@@ -188,7 +194,7 @@ def _cur(row: _Row) -> Iterator[BillLine]:
         category = _CUR_FAMILIES.get(row.text("product_product_family"), category)
     is_hours = row.text("pricing_unit").lower() in _HOURS and kind != "SavingsPlanNegation"
     yield BillLine(
-        id=row.text("identity_line_item_id"),
+        id=_cur_id(row),
         invoice=row.text("bill_invoice_id"),
         provider="aws",
         month=_month(row.instant("bill_billing_period_start_date")),
@@ -204,6 +210,12 @@ def _cur(row: _Row) -> Iterator[BillLine]:
         commitment=commitment,
         tags=row.mapping("resource_tags"),
     )
+
+
+def _cur_id(row: _Row) -> str:
+    """Return a line's id, which is unique only in one part of a delivery and one interval."""
+    line = row.text("identity_line_item_id")
+    return f"{line}@{row.text('line_item_usage_start_date')}" if line else ""
 
 
 def _google(row: _Row) -> Iterator[BillLine]:
@@ -234,6 +246,8 @@ def _google(row: _Row) -> Iterator[BillLine]:
     if isinstance(credits, str) and credits.strip():
         credits = decode(credits, object)
     for credit in credits if isinstance(credits, list) else ():
+        if not isinstance(credit, Mapping):
+            raise _BadCell("credits has something else than objects")
         given = _Row(credit)
         is_commitment = given.text("type").startswith("COMMITTED_USAGE")
         category: Category = "commitment" if is_commitment else "credit"
@@ -374,7 +388,7 @@ class ParsedBill:
 
     Attributes:
         sha256: Of the file.
-        has_ids: Whether every line has an id of the vendor's.
+        has_ids: Whether every line has an id by which it is known in other files of the vendor.
     """
 
     path: Path
@@ -410,7 +424,7 @@ def read_bill(path: Path, how: BillMap | None = None) -> ParsedBill:
         sha256=hashlib.sha256(raw).hexdigest(),
         format=named.name,
         lines=tuple(_with_ids(found)),
-        has_ids=all(line.id for line in found),
+        has_ids=how is not None and all(line.id for line in found),
     )
 
 
@@ -421,8 +435,8 @@ def _plain(raw: bytes) -> bytes:
 def _rows(content: bytes, path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
     """Yield each row with its number in the file."""
     if content.startswith(_PARQUET):
-        convert = f"duckdb -c \"COPY (FROM '{path.name}') TO '{path.stem}.csv'\""
-        raise UnreadableBill(path, f"Parquet is not read; convert it, for example with: {convert}")
+        command = f"duckdb -c \"COPY (FROM '{path.name}') TO '{path.stem}.csv'\""
+        raise UnreadableBill(path, f"Parquet is not read; convert it, for example with: {command}")
     text = decode_text(content).lstrip("\ufeff")
     start = text.lstrip()[:1]
     if start == "[":
@@ -443,7 +457,7 @@ def _json_rows(text: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
                 yield number, decode(line, dict[str, Any])
         return
     records = whole.get("records")
-    yield from enumerate(records if isinstance(records, list) else [whole], 1)
+    yield from enumerate([whole] if records is None else convert(records, list[dict[str, Any]]), 1)
 
 
 def _csv_rows(text: str) -> Iterator[tuple[int, Mapping[str, Any]]]:

@@ -61,14 +61,14 @@ def _uses(report: RunRow, charge: AttemptCharge) -> Iterator[tuple[str, _Use]]:
 def _starts(uses: Iterable[_Use]) -> Iterator[list[_Use]]:
     """Yield the uses of each start of a machine: it stays up for less than one increment."""
     start: list[_Use] = []
-    end_ns = 0
+    until_ns = 0
     for use in sorted(uses, key=lambda use: (use.charge.start_ns, use.charge.end_ns)):
         assert use.charge.terms is not None
-        if start and use.charge.start_ns - end_ns > use.charge.terms.increment_ns:
+        if start and use.charge.start_ns - until_ns > use.charge.terms.increment_ns:
             yield start
             start = []
         start.append(use)
-        end_ns = max(end_ns, use.charge.end_ns) if len(start) > 1 else use.charge.end_ns
+        until_ns = max(until_ns, use.charge.end_ns)
     if start:
         yield start
 
@@ -77,8 +77,8 @@ def _beyond(machine: str, unit: Unit, start: Sequence[_Use]) -> Iterator[SpendIt
     """Yield what one start was billed beyond its use, at the highest rate of the runs on it."""
     first, last = start[0].charge, max((use.charge for use in start), key=lambda c: c.end_ns)
     assert last.terms is not None
-    billed_ns = last.terms.billed_ns(last.end_ns - first.start_ns)
-    micros = round(_peak(start) * (billed_ns - _busy_ns(start)) / NS_PER_HOUR)
+    beyond_ns = last.terms.billed_ns(last.end_ns - first.start_ns) - _busy_ns(start)
+    micros = round(_peak(start) * beyond_ns / NS_PER_HOUR)
     if not micros:
         return
     weights = {place: max(use.micros, 0) for place, use in enumerate(start)}
@@ -88,7 +88,7 @@ def _beyond(machine: str, unit: Unit, start: Sequence[_Use]) -> Iterator[SpendIt
         if part:
             yield SpendItem(
                 source="increment", run_id=report.run_id, model=BEYOND_USE, name=report.name,
-                start_ns=first.start_ns, end_ns=first.start_ns + billed_ns,
+                start_ns=last.end_ns, end_ns=last.end_ns + beyond_ns,
                 booked_ns=last.booked_ns, cost=unit.money(part), assumed=unit.money(0),
                 user=charge.user, tags=charge.tags, provider=charge.provider, machine=machine,
                 offer=charge.offer, terms=charge.terms,
