@@ -510,3 +510,53 @@ def test_the_time_of_a_rental_includes_its_set_up(tmp_path: Path) -> None:
     guard = BudgetGuard(50, tmp_path / "spend.jsonl", environ={})
     terms = read_terms("2 USD/h, increment 1h, setup 5m", guard, name="--rate")
     assert terms == BillingTerms(increment_ns=HOUR)
+
+
+# Every screen
+
+
+def test_nothing_of_a_corrected_bill_is_idle_and_every_owner_pays_for_their_own(
+    tmp_path: Path,
+) -> None:
+    """Increment, boot, storage, credit and tax of two users, whose bill is 12.05 USD."""
+    for user in ("ada", "bob"):
+        write_run(tmp_path, f"i-{user}", 6 * MINUTE, user=user)
+    told("import", "runs", tmp_path)
+    beside = [
+        {"ResourceId": "i-ada", "BilledCost": "0.50", "ServiceCategory": "Storage"},
+        {"ResourceId": "i-bob", "BilledCost": "-0.25", "ChargeCategory": "Credit"},
+        {"BilledCost": "1.80", "ChargeCategory": "Tax"},
+    ]
+    lines = hours("i-ada", 1, "2"), hours("i-bob", 4, "8")
+    told("bill", "import", focus(tmp_path / "a.csv", *lines, *beside, ProviderName="ourcloud"))
+    told("bill", "correct", "--month", MONTH, "--reason", "bill of November")
+    words = ("cost", "allocate", "--by", "user", "--month", MONTH, "--bill", "12.05 USD")
+    rows = {row["owner"]: (row["total"], row["idle"]) for row in told(*words)["rows"]}
+    assert rows == {"ada": ("2.5", "0"), "bob": ("7.75", "0"), "(untagged)": ("1.8", "0")}
+
+
+def test_every_screen_has_the_same_total(tmp_path: Path) -> None:
+    """Runs, what is billed beyond them, a commitment, and corrections by a bill."""
+    price = typed_price("2 USD/h, increment 1h", name="price", source="test")
+    for number in range(3):
+        write_run(tmp_path, f"i-{number}", 7 * MINUTE + 1, price, user=f"u{number}")
+    told("import", "runs", tmp_path)
+    term = ("--since", at(0), "--until", at(10 * HOUR), "--provider", "lambda", "--gpus", "2")
+    told("cost", "commitments", "set", "plan", "0.123457 USD/h", *term)
+    told("bill", "import", focus(tmp_path / "a.csv", hours("i-0", "1.3", "2.7654321987")))
+    told("bill", "correct", "--month", MONTH, "--reason", "bill of November")
+    file = tmp_path / "focus.csv"
+    rows = told("cost", "allocate", "--by", "user", "--month", MONTH, "--focus", file)["rows"]
+    page = money_page(PageQuery(path="/money", query=[("month", MONTH)]), BookReader())
+    digest = told("digest", "--since", "2023-11-01T00:00Z")
+    found = {
+        "allocate": sum(Decimal(row["total"]) for row in rows),
+        "focus": sum(
+            Decimal(r["EffectiveCost"]) for r in csv.DictReader(file.read_text().splitlines())
+        ),
+        "page": sum(row["cost"] for row in page.rows),
+        "digest": Decimal(sum(part["micros"] for part in digest["parts"])) / 10**6,
+        "summary": Decimal(str(told("cost", "summary")["totals"]["USD"])),
+        "bill": Decimal(reconciled()["currencies"][0]["booked"]),
+    }
+    assert found == dict.fromkeys(found, Decimal("8.000002"))
