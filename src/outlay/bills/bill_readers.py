@@ -60,7 +60,7 @@ class _BadCell(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class _Row:
+class _BillRow:
     """A row by column; a name with dots may be a path into nested objects."""
 
     cells: Mapping[str, Any]
@@ -119,7 +119,7 @@ class _Row:
 # Formats
 
 
-def _focus(row: _Row) -> Iterator[BillLine]:
+def _focus(row: _BillRow) -> Iterator[BillLine]:
     """Yield the line of a row of FOCUS; 1.4 names the provider in another column than 1.0."""
     start_ns, end_ns = row.instant("ChargePeriodStart"), row.instant("ChargePeriodEnd")
     provider = row.text("ServiceProviderName", "ProviderName", "InvoiceIssuerName")
@@ -147,7 +147,7 @@ def _focus(row: _Row) -> Iterator[BillLine]:
     )
 
 
-def _focus_category(row: _Row, commitment: str, status: str) -> Category:
+def _focus_category(row: _BillRow, commitment: str, status: str) -> Category:
     match row.text("ChargeCategory"):
         case "Tax":
             return "tax"
@@ -180,7 +180,7 @@ _CUR_FAMILIES: Final[Mapping[str, Category]] = {
 }  # fmt: skip
 
 
-def _cur(row: _Row) -> Iterator[BillLine]:
+def _cur(row: _BillRow) -> Iterator[BillLine]:
     """Yield the line of a row of AWS CUR 2.0.
 
     Usage that a savings plan covers has its on-demand cost, and a negation that takes it back.
@@ -212,13 +212,13 @@ def _cur(row: _Row) -> Iterator[BillLine]:
     )
 
 
-def _cur_id(row: _Row) -> str:
+def _cur_id(row: _BillRow) -> str:
     """Return a line's id, which is unique only in one part of a delivery and one interval."""
     line = row.text("identity_line_item_id")
     return f"{line}@{row.text('line_item_usage_start_date')}" if line else ""
 
 
-def _google(row: _Row) -> Iterator[BillLine]:
+def _google(row: _BillRow) -> Iterator[BillLine]:
     """Yield the line of a row of Google Cloud's export, and one for each of its credits.
 
     Quantities are of cores, GPUs and bytes, and not of machines: hours come from the time.
@@ -248,7 +248,7 @@ def _google(row: _Row) -> Iterator[BillLine]:
     for credit in credits if isinstance(credits, list) else ():
         if not isinstance(credit, Mapping):
             raise _BadCell("credits has something else than objects")
-        given = _Row(credit)
+        given = _BillRow(credit)
         is_commitment = given.text("type").startswith("COMMITTED_USAGE")
         category: Category = "commitment" if is_commitment else "credit"
         yield replace(
@@ -264,7 +264,7 @@ def _google_category(sku: str) -> Category:
     return "storage" if "storage" in words or "snapshot" in words else "usage"
 
 
-def _runpod(row: _Row) -> Iterator[BillLine]:
+def _runpod(row: _BillRow) -> Iterator[BillLine]:
     """Yield the line of a record of ``runpodctl billing``, in US dollars.
 
     A record has the time at which its bucket begins, and how long it was billed in it.
@@ -334,8 +334,8 @@ def read_map(path: Path) -> BillMap:
         raise UnreadableBill(path, f"not {expected} ({error})") from None
 
 
-def _mapped(how: BillMap) -> Callable[[_Row], Iterator[BillLine]]:
-    def lines(row: _Row) -> Iterator[BillLine]:
+def _mapped(how: BillMap) -> Callable[[_BillRow], Iterator[BillLine]]:
+    def lines(row: _BillRow) -> Iterator[BillLine]:
         columns = how.columns
         start_ns = row.instant(columns.start)
         stated = row.text(columns.category)
@@ -366,7 +366,7 @@ class _Format:
 
     name: str
     columns: frozenset[str]
-    lines: Callable[[_Row], Iterator[BillLine]]
+    lines: Callable[[_BillRow], Iterator[BillLine]]
 
 
 _FORMATS: Final = (
@@ -484,7 +484,7 @@ def _lines(
 ) -> Iterator[BillLine]:
     for number, cells in rows:
         try:
-            for line in named.lines(_Row(cells)):
+            for line in named.lines(_BillRow(cells)):
                 yield _checked(line)
         except _BadCell as error:
             raise UnreadableBill(path, f"row {number}: {error}") from None

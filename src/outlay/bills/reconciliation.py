@@ -242,7 +242,7 @@ def _matched(
     amounts = _by_category(keys, billed)
     if machine.is_commitment:  # Its fee is its use.
         amounts["usage"] = amounts.get("usage", 0) + amounts.pop("commitment", 0)
-    use = _Use(
+    use = _ComparedUse(
         ours=machine.cost_micros,
         our_ns=machine.used_ns,
         billed=amounts.get("usage", 0),
@@ -292,7 +292,7 @@ def _only_booked(machine: BookMachine) -> ReconciledRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Use:
+class _ComparedUse:
     """The use of one machine in the books and on the bill.
 
     Attributes:
@@ -326,7 +326,7 @@ class _Use:
         return {cause: micros for cause, micros in found.items() if micros}
 
 
-def _fee(use: _Use) -> dict[str, int]:
+def _fee(use: _ComparedUse) -> dict[str, int]:
     """Return the difference of a commitment's cost, which does not depend on its use."""
     difference = use.billed - use.ours
     return {"commitment": difference} if difference else {}
@@ -372,7 +372,7 @@ def _increments_ns(machine: BookMachine, provider: str) -> int:
     return sum(terms.billed_ns(end - start) - (end - start) for start, end in _starts(machine))
 
 
-def _tolerance(machine: BookMachine, use: _Use, provider: str) -> int:
+def _tolerance(machine: BookMachine, use: _ComparedUse, provider: str) -> int:
     """Return what usage may differ by: one increment for each start, and 0.5 %."""
     increments_ns = len(_starts(machine)) * _terms(machine, provider).increment_ns
     return int(abs(use.ours) * _TOLERANCE + use.rate * increments_ns)

@@ -22,7 +22,7 @@ BEYOND_USE = "(billed beyond use)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Use:
+class _MachineUse:
     """A charge of a run on one machine, and the part of its hourly cost there."""
 
     report: RunRow
@@ -38,7 +38,7 @@ def billed_beyond_use(
 
     ``is_rented`` leaves machines out whose whole cost is in a spend log.
     """
-    uses: dict[tuple[str, Unit], list[_Use]] = defaultdict(list)
+    uses: dict[tuple[str, Unit], list[_MachineUse]] = defaultdict(list)
     for report in reports:
         for charge in report.charges or ():
             if charge.terms is not None:
@@ -50,17 +50,17 @@ def billed_beyond_use(
                 yield from _beyond(machine, unit, start)
 
 
-def _uses(report: RunRow, charge: AttemptCharge) -> Iterator[tuple[str, _Use]]:
+def _uses(report: RunRow, charge: AttemptCharge) -> Iterator[tuple[str, _MachineUse]]:
     weights = charge.machines or {charge.machine: 1}
     parts, whole = share_out(charge.micros, weights), sum(weights.values())
     for machine, weight in weights.items():
         rate = Fraction(charge.micros_per_hour * weight, whole)
-        yield machine, _Use(report=report, charge=charge, rate=rate, micros=parts[machine])
+        yield machine, _MachineUse(report=report, charge=charge, rate=rate, micros=parts[machine])
 
 
-def _starts(uses: Iterable[_Use]) -> Iterator[list[_Use]]:
+def _starts(uses: Iterable[_MachineUse]) -> Iterator[list[_MachineUse]]:
     """Yield the uses of each start of a machine: it stays up for less than one increment."""
-    start: list[_Use] = []
+    start: list[_MachineUse] = []
     until_ns = 0
     for use in sorted(uses, key=lambda use: (use.charge.start_ns, use.charge.end_ns)):
         assert use.charge.terms is not None
@@ -73,7 +73,7 @@ def _starts(uses: Iterable[_Use]) -> Iterator[list[_Use]]:
         yield start
 
 
-def _beyond(machine: str, unit: Unit, start: Sequence[_Use]) -> Iterator[SpendItem]:
+def _beyond(machine: str, unit: Unit, start: Sequence[_MachineUse]) -> Iterator[SpendItem]:
     """Yield what one start was billed beyond its use, at the highest rate of the runs on it."""
     first, last = start[0].charge, max((use.charge for use in start), key=lambda c: c.end_ns)
     assert last.terms is not None
@@ -95,7 +95,7 @@ def _beyond(machine: str, unit: Unit, start: Sequence[_Use]) -> Iterator[SpendIt
             )  # fmt: skip
 
 
-def _peak(start: Sequence[_Use]) -> Fraction:
+def _peak(start: Sequence[_MachineUse]) -> Fraction:
     """Return the highest total rate of the uses of a start."""
     changes: dict[int, Fraction] = defaultdict(Fraction)
     for use in start:
@@ -108,7 +108,7 @@ def _peak(start: Sequence[_Use]) -> Fraction:
     return highest
 
 
-def _busy_ns(start: Sequence[_Use]) -> int:
+def _busy_ns(start: Sequence[_MachineUse]) -> int:
     return covered_ns((use.charge.start_ns, use.charge.end_ns) for use in start)
 
 
