@@ -6,6 +6,7 @@ import csv
 import gzip
 import io
 import json
+from collections.abc import Mapping
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -47,7 +48,7 @@ def write_run(
     run.write(root / facts["run_id"])
 
 
-def focus(path: Path, *rows: dict[str, object], **changes: object) -> Path:
+def focus(path: Path, *rows: Mapping[str, object], **changes: object) -> Path:
     """Write a bill in FOCUS 1.2; rows state what differs from an hour of usage."""
     usual = {
         "BilledCost": "0", "BillingCurrency": "USD", "BillingPeriodStart": "2023-11-01T00:00:00Z",
@@ -59,7 +60,7 @@ def focus(path: Path, *rows: dict[str, object], **changes: object) -> Path:
     text = io.StringIO()
     writer = csv.DictWriter(text, list(usual), lineterminator="\n")
     writer.writeheader()
-    writer.writerows(usual | changes | row for row in rows)
+    writer.writerows(usual | changes | dict(row) for row in rows)
     path.write_text(text.getvalue())
     return path
 
@@ -81,6 +82,7 @@ def reconciled() -> dict[str, Any]:
 
 
 def row_of(resource: str) -> dict[str, Any]:
+    row: dict[str, Any]
     (row,) = (row for row in reconciled()["rows"] if row["resource"] == resource)
     return row
 
@@ -406,8 +408,8 @@ def test_terms_are_part_of_an_offer_and_recorded_with_a_run(tmp_path: Path) -> N
     (offer,) = told("prices", "set", *words)
     assert offer["terms"] == {"increment_ns": HOUR, "minimum_ns": 2 * HOUR}
     run = tmp_path / "run"
-    words = ("--dir", str(run), "--price", "ourcloud:H100", "--gpus", "1", "--", "true")
-    assert in_process("exec", *words).code == 0
+    named = ("--dir", str(run), "--price", "ourcloud:H100", "--gpus", "1", "--", "true")
+    assert in_process("exec", *named).code == 0
     (segment,) = (run / "ledger").glob("*r-1.jsonl")
     assert (
         '"terms":{"increment_ns":3600000000000,"minimum_ns":7200000000000}' in segment.read_text()
@@ -554,7 +556,7 @@ def test_every_screen_has_the_same_total(tmp_path: Path) -> None:
         "focus": sum(
             Decimal(r["EffectiveCost"]) for r in csv.DictReader(file.read_text().splitlines())
         ),
-        "page": sum(row["cost"] for row in page.rows),
+        "page": sum(Decimal(str(row["cost"])) for row in page.rows),
         "digest": Decimal(sum(part["micros"] for part in digest["parts"])) / 10**6,
         "summary": Decimal(str(told("cost", "summary")["totals"]["USD"])),
         "bill": Decimal(reconciled()["currencies"][0]["booked"]),
