@@ -17,11 +17,11 @@ from outlay.bills.reconciliation import (
 )
 from outlay.report.document import Block, Document, Figure, NoteBlock, Section, Table
 from outlay.units import Money
-from outlay.units.shown import money_text
+from outlay.units.shown import counted, money_text
 
 _BESIDE: Final = tuple(name for name in CATEGORIES if name != "usage")
 _HEADINGS: Final = (
-    "resource", "owner", "our hours", "billed hours", "our cost", "billed usage", *CAUSES,
+    "resource", "match", "owner", "our hours", "billed hours", "our cost", "billed usage", *CAUSES,
     *map(part_name, _BESIDE), "total",
 )  # fmt: skip
 NO_RESOURCE: Final = "(no resource)"
@@ -38,10 +38,10 @@ def bill_document(month: str, found: Sequence[Reconciliation]) -> Document:
 
 
 def _verdict(found: Reconciliation) -> str:
-    matched = len(found.of("matched"))
+    matched = counted(len(found.of("matched")), "machine")
     return (
         f"{found.currency}: billed {money_text(found.bill)}, booked {money_text(found.books)}; "
-        f"{matched:,} machines matched, bills confirm {share_text(found.confirmed)} of the books."
+        f"{matched} matched, bills confirm {share_text(found.confirmed)} of the books."
     )
 
 
@@ -67,7 +67,10 @@ def confirmed_json(found: ConfirmedMonth) -> dict[str, object]:
 
 def _blocks(found: Reconciliation) -> Iterator[Block]:
     """Yield the table of resources, the sums of each state, and the invoices."""
-    rows = [_cells(row, row.resource or NO_RESOURCE, found.currency) for row in _ordered(found)]
+    rows = [
+        _cells(row, row.resource or NO_RESOURCE, found.currency, row.how or row.state)
+        for row in _ordered(found)
+    ]
     shown = _filled(rows)
     yield Table(*_narrowed(_HEADINGS, rows, shown))
     sums = [_cells(_summed(found.of(state)), state, found.currency) for state in STATES]
@@ -101,19 +104,21 @@ def _summed(rows: Sequence[ReconciledRow]) -> ReconciledRow:
     )  # fmt: skip
 
 
-def _cells(row: ReconciledRow, name: str, currency: str) -> list[object]:
+def _cells(row: ReconciledRow, name: str, currency: str, match: str = "") -> list[object]:
     amounts = [row.ours, row.billed.get("usage", 0), *(row.causes.get(c, 0) for c in CAUSES)]
     amounts += [row.billed.get(category, 0) for category in _BESIDE]
+    ours, usage, *others = (Money(micros, currency) for micros in amounts)
     return [
-        name, row.owner, round(hours(row.our_ns), 4), round(hours(row.billed_ns), 4),
-        *(Money(micros, currency) for micros in (*amounts, row.total)),
+        name, match, row.owner, round(hours(row.our_ns), 4), round(hours(row.billed_ns), 4),
+        ours, usage, *(other or None for other in others), Money(row.total, currency),
     ]  # fmt: skip
 
 
 def _filled(rows: Sequence[Sequence[object]]) -> list[int]:
-    """Return the columns to show: the first six, the last, and those with an amount."""
+    """Return the columns to show: all but causes and categories without an amount."""
     last = len(_HEADINGS) - 1
-    return [n for n in range(len(_HEADINGS)) if n < 6 or n == last or any(row[n] for row in rows)]
+    first = _HEADINGS.index(CAUSES[0])
+    return [n for n in range(last + 1) if not first <= n < last or any(row[n] for row in rows)]
 
 
 def _narrowed(
