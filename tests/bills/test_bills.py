@@ -562,3 +562,8 @@ def test_every_screen_has_the_same_total(tmp_path: Path) -> None:
         "bill": Decimal(reconciled()["currencies"][0]["booked"]),
     }
     assert found == dict.fromkeys(found, Decimal("8.000002"))
+
+
+def test_the_rate_of_a_partition_has_no_billing_terms() -> None:
+    words = ("prices", "partition", "set", "gpu", "1 USD/h, increment 1h")
+    assert in_process(*words).code == 2

@@ -21,7 +21,7 @@ from outlay.cost.billed_time import covered_ns
 from outlay.cost.spending import SpendItem
 from outlay.errors import InvalidValue
 from outlay.prices.gpus import family_of
-from outlay.prices.names import parse_name
+from outlay.prices.names import PriceName, parse_name
 from outlay.rates import share_out
 from outlay.units.billing_terms import BillingTerms
 
@@ -80,6 +80,15 @@ class BookMachine:
         spends = [part.spend for part in self.parts]
         names = {spend.user or spend.tags.get("lab", "") for spend in spends}
         return ", ".join(sorted(filter(None, names)))
+
+    @cached_property
+    def offer(self) -> PriceName | None:
+        """The offer of its price, if there is one; it names provider, GPU and region."""
+        offers = {part.spend.offer for part in self.parts if part.spend.offer}
+        try:
+            return parse_name(offers.pop(), name="offer") if len(offers) == 1 else None
+        except InvalidValue:
+            return None
 
     @property
     def is_commitment(self) -> bool:
@@ -197,7 +206,7 @@ def _matched_by_time(
 ) -> dict[BillKey, Match]:
     """Return the matches by GPU, region and time among what is left, if they are unique."""
     taken = {each.machine for each in known.values()}
-    left = [machine for machine in machines if machine.key not in taken]
+    left = [machine for machine in machines if machine.offer and machine.key not in taken]
     fits = {
         resource.key: [machine.key for machine in left if _fits(resource, machine)]
         for resource in resources
@@ -214,13 +223,8 @@ def _matched_by_time(
 
 
 def _fits(resource: BilledResource, machine: BookMachine) -> bool:
-    offers = {part.spend.offer for part in machine.parts if part.spend.offer}
-    if len(offers) != 1:
-        return False
-    try:
-        offer = parse_name(offers.pop(), name="offer")
-    except InvalidValue:
-        return False
+    offer = machine.offer
+    assert offer is not None
     regions = {line.region.lower() for line in resource.lines if line.region}
     return (
         same_provider(resource.key[0], offer.provider)
