@@ -8,17 +8,21 @@ earlier file stays where it is.
 from __future__ import annotations
 
 import hashlib
-from collections import defaultdict
 from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
-from decimal import Decimal
 from pathlib import Path
 from typing import Final, Literal
 
 import msgspec
 from sqlalchemy import Connection, Engine, insert, select
 
-from outlay.bills.bill_line import BillLine, exact_sum, to_the_cent
+from outlay.bills.bill_line import (
+    BillLine,
+    InvoiceTotal,
+    exact_sum,
+    to_the_cent,
+    totals_of,
+)
 from outlay.bills.bill_readers import ParsedBill
 from outlay.decoding import LARGEST_TABLE, BadDocument, convert, decode, read_file
 from outlay.errors import Finding, InvalidValue, OutlayError
@@ -52,21 +56,6 @@ class BillFile(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     months: tuple[str, ...]
     invoices: tuple[InvoiceTotal, ...]
     replaces: tuple[tuple[str, str], ...] = ()
-
-
-class InvoiceTotal(msgspec.Struct, frozen=True, kw_only=True):
-    """The sum of an invoice's lines in one currency, with all digits."""
-
-    provider: str
-    invoice: str
-    month: str
-    currency: str
-    total: Decimal
-
-    @property
-    def to_the_cent(self) -> Decimal:
-        """The total as the invoice states it."""
-        return to_the_cent(self.total)
 
 
 class InvoiceKnown(OutlayError):
@@ -103,20 +92,6 @@ class Imported:
     about: BillFile
     path: Path
     new_lines: int
-
-
-def totals_of(lines: Iterable[BillLine]) -> tuple[InvoiceTotal, ...]:
-    """Return the exact sum of each invoice and currency."""
-    found: dict[tuple[str, str, str, str], list[Decimal]] = defaultdict(list)
-    for line in lines:
-        found[line.provider, line.invoice, line.month, line.currency].append(line.cost)
-    return tuple(
-        InvoiceTotal(
-            provider=provider, invoice=invoice, month=month, currency=currency,
-            total=exact_sum(costs),
-        )
-        for (provider, invoice, month, currency), costs in sorted(found.items())
-    )  # fmt: skip
 
 
 def check_total(parsed: ParsedBill, stated: Money) -> None:

@@ -6,6 +6,7 @@ micro-units once, in ``in_micros``.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from decimal import ROUND_HALF_EVEN, Decimal
 from functools import reduce
@@ -60,6 +61,21 @@ class BillLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     tags: dict[str, str] = {}
 
 
+class InvoiceTotal(msgspec.Struct, frozen=True, kw_only=True):
+    """The sum of an invoice's lines in one currency, with all digits."""
+
+    provider: str
+    invoice: str
+    month: str
+    currency: str
+    total: Decimal
+
+    @property
+    def to_the_cent(self) -> Decimal:
+        """The total as the invoice states it."""
+        return to_the_cent(self.total)
+
+
 def exact_sum(amounts: Iterable[Decimal]) -> Decimal:
     """Return a sum with all digits."""
     return reduce(EXACT.add, amounts, Decimal(0))
@@ -82,3 +98,17 @@ def _exponent(number: Decimal) -> int:
     exponent = number.as_tuple().exponent
     assert isinstance(exponent, int)  # It is finite.
     return exponent
+
+
+def totals_of(lines: Iterable[BillLine]) -> tuple[InvoiceTotal, ...]:
+    """Return the exact sum of each invoice and currency."""
+    found: dict[tuple[str, str, str, str], list[Decimal]] = defaultdict(list)
+    for line in lines:
+        found[line.provider, line.invoice, line.month, line.currency].append(line.cost)
+    return tuple(
+        InvoiceTotal(
+            provider=provider, invoice=invoice, month=month, currency=currency,
+            total=exact_sum(costs),
+        )
+        for (provider, invoice, month, currency), costs in sorted(found.items())
+    )  # fmt: skip

@@ -14,8 +14,15 @@ from decimal import Decimal
 from fractions import Fraction
 from typing import Final, Literal
 
-from outlay.bills.bill_book import InvoiceTotal, totals_of
-from outlay.bills.bill_line import CATEGORIES, BillLine, Category, exact_sum, in_micros
+from outlay.bills.bill_line import (
+    CATEGORIES,
+    BillLine,
+    Category,
+    InvoiceTotal,
+    exact_sum,
+    in_micros,
+    totals_of,
+)
 from outlay.bills.matching import (
     BilledResource,
     BillKey,
