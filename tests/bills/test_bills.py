@@ -567,3 +567,42 @@ def test_every_screen_has_the_same_total(tmp_path: Path) -> None:
 def test_the_rate_of_a_partition_has_no_billing_terms() -> None:
     words = ("prices", "partition", "set", "gpu", "1 USD/h, increment 1h")
     assert in_process(*words).code == 2
+
+
+def test_commands_say_what_they_did(tmp_path: Path) -> None:
+    bill = focus(tmp_path / "a.csv", hours("i-1", 1, "2.005"))
+    said = in_process("bill", "import", str(bill)).out
+    assert said == "1 line imported, FOCUS. invoice inv-1 of lambda (2023-11): 2.00 USD\n"
+    again = in_process("bill", "import", str(bill)).out
+    assert again == "Nothing changed: its 1 line had been imported before.\n"
+    assert "a.csv" in in_process("bill", "list").out
+    rows = tmp_path / "rows.csv"
+    in_process("bill", "reconcile", "--month", MONTH, "--csv", str(rows))
+    (row,) = csv.DictReader(rows.read_text().splitlines())
+    assert (row["resource"], row["total"], row["currency"]) == ("i-1", "2.005", "USD")
+    done = in_process("bill", "correct", "--month", MONTH, "--reason", "bill of November").out
+    assert done == "i-1: unmatched 2.005 USD\n1 correction booked in 2023-11.\n"
+    other = ("bill", "correct", "--month", MONTH, "--reason", "x", "--resource", "i-2")
+    assert in_process(*other).code == 2
+
+
+def test_a_month_without_a_bill_says_so() -> None:
+    (finding,) = told("bill", "reconcile", "--month", MONTH)["findings"]
+    assert "no bill of 2023-11 was imported" in finding["message"]
+
+
+def test_lines_with_ids_of_their_own_are_added_without_a_question(tmp_path: Path) -> None:
+    how = tmp_path / "map.toml"
+    how.write_text(
+        'provider = "us"\ncurrency = "USD"\n[columns]\ncost = "c"\nstart = "s"\nend = "e"\n'
+        'line = "n"\nhours = "h"\ntags = "t"\n'
+    )
+    cells = f'{at(0)},{at(HOUR)},2,1.5,"[{{""key"": ""Name"", ""value"": ""x""}}]"'
+    for numbers, new in (("1",), 1), (("1", "2"), 1), (("2",), 0):
+        bill = tmp_path / f"{len(numbers)}-{numbers[0]}.csv"
+        bill.write_text("n,s,e,c,h,t\n" + "".join(f"{number},{cells}\n" for number in numbers))
+        assert told("bill", "import", bill, "--map", how)["new_lines"] == new
+    changed = tmp_path / "changed.csv"
+    changed.write_text(f"n,s,e,c,h,t\n1,{cells.replace(',2,', ',3,')}\n")
+    refused = in_process("bill", "import", str(changed), "--map", str(how))
+    assert (refused.code, "line 1 is another one here" in refused.err) == (2, True)

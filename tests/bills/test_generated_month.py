@@ -82,7 +82,9 @@ class World:
         }  # fmt: skip
         self.rows.append(usual | CATEGORIES[kind] | cells)
         name = "commitment_fee" if kind == "unused" else kind
-        self.billed[currency, resource, name] += Fraction(cost)
+        # A fee without a resource is that of its commitment.
+        owner = "plan" if name == "commitment_fee" else resource
+        self.billed[currency, owner, name] += Fraction(cost)
         self.invoices[currency, invoice] += Fraction(cost)
 
 
@@ -198,8 +200,8 @@ def test_parts_sum_to_the_bill_and_to_the_books_to_the_micro_unit(
             assert Decimal(invoice["to_the_cent"]) * 100 == half_even(whole * 100)
     for row in found["rows"]:
         check_row(row, world)
-    machines = {(row["currency"], row["resource"]) for row in found["rows"] if row["resource"]}
-    assert len(machines) == MACHINES
+    machines = {(row["currency"], row["resource"]) for row in found["rows"] if row["our_hours"]}
+    assert machines == set(world.booked)
 
     assert told("bill", "import", file)["new_lines"] == 0
     assert told("bill", "reconcile", "--month", MONTH) == found

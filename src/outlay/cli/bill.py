@@ -88,7 +88,7 @@ def _imported_json(done: Imported, lines: int) -> dict[str, object]:
 
 def _imported_text(done: Imported, lines: int) -> str:
     if not done.new_lines:
-        return f"All {counted(lines, 'line')} were imported before; nothing changed."
+        return f"Nothing changed: its {counted(lines, 'line')} had been imported before."
     known = lines - done.new_lines
     others = f" ({known:,} were known)" if known else ""
     sums = "; ".join(
