@@ -73,11 +73,13 @@ def units_of(amount: Money) -> int:
     return amount.micros * NS_PER_HOUR
 
 
-def round_units(units: int) -> int:
-    """Return exact units (micro-units per hour times ns) as micro-units, half to even."""
-    micros, rest = divmod(units, NS_PER_HOUR)
-    half = NS_PER_HOUR // 2
-    return micros + (rest > half or (rest == half and micros % 2 == 1))
+def round_units(units: int, per: int = NS_PER_HOUR) -> int:
+    """Return exact units as micro-units, half to even.
+
+    Units are micro-units per hour times ns, or any of which ``per`` make a micro-unit.
+    """
+    micros, rest = divmod(units, per)
+    return micros + (2 * rest > per or (2 * rest == per and micros % 2 == 1))
 
 
 def round_units_up(units: int) -> int:
@@ -85,15 +87,17 @@ def round_units_up(units: int) -> int:
     return -(-units // NS_PER_HOUR)
 
 
-def apportion(parts: Mapping[Key, int]) -> dict[Key, int]:
+def apportion(parts: Mapping[Key, int], per: int = NS_PER_HOUR) -> dict[Key, int]:
     """Return each part in micro-units, so that they sum to the rounded total exactly.
+
+    Parts are in exact units, of which ``per`` make a micro-unit.
 
     Largest remainder method: every part is rounded down, and the missing micro-units go to the
     parts with the largest remainders; ties go to the earlier part.
     """
-    total = round_units(sum(parts.values()))
-    floors = {key: units // NS_PER_HOUR for key, units in parts.items()}
-    remainders = {key: units % NS_PER_HOUR for key, units in parts.items()}
+    total = round_units(sum(parts.values()), per)
+    floors = {key: units // per for key, units in parts.items()}
+    remainders = {key: units % per for key, units in parts.items()}
     return _distribute_missing(floors, remainders, total)
 
 

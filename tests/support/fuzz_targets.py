@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 
 from ledgers import START_NS, Segment, dollars, numbered, scratch_dir, to_lines
+from outlay.bills.bill_readers import read_bill
 from outlay.budget import snapshots
 from outlay.budget.config import read_budget
 from outlay.budget.display import read_document
@@ -55,6 +56,15 @@ from outlay.sweep.state.manifest import NAME as MANIFEST
 from vendor_shapes import lambda_answer, runpod_answer, vast_answer
 
 NOW_NS = START_NS + 10**12
+BILLS = [
+    b"BilledCost,BillingCurrency,BillingPeriodStart,ChargeCategory,ChargePeriodStart,"
+    b"ChargePeriodEnd,ProviderName,Tags\n"
+    b'1.5,USD,2026-10-01,Usage,2026-10-01T00:00:00Z,2026-10-02,us,"{""a"": ""b""}"\n',
+    b'{"usage_start_time": "2026-10-01", "usage_end_time": "2026-10-02", "cost": 1.5,'
+    b' "currency": "EUR", "invoice": {"month": "202610"}, "labels": [{"key": "a", "value": "b"}],'
+    b' "credits": [{"amount": -0.5, "type": "PROMOTION"}]}\n',
+    b'[{"amount": 1, "time": "2026-10-01T00:00:00Z", "podId": "p", "timeBilledMs": 3600000}]',
+]
 DATA = Path(__file__).parents[1] / "data"
 GOLDEN_LOG, GOLDEN_HEAD = (
     (DATA / "spend-log-v1" / f"spend.{end}").read_bytes() for end in ("jsonl", "head")
@@ -226,6 +236,7 @@ CATALOGS = (
 MOMENT = {"ticket": "t", "restart": 0, "what": "started", "t_ns": START_NS}
 
 TARGETS: dict[str, Target] = {
+    "bill": Target(BILLS, _file("bill", lambda where: read_bill(where / "bill"))),
     "segment": Target([b"".join(to_lines(STORY.records))], read_segment),
     "identity": Target(
         [msgspec.json.encode(RunIdentity(run_id="a", model="m", name="n", created_ns=1))],

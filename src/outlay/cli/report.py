@@ -30,6 +30,7 @@ from outlay.errors import Finding, InvalidValue, MissingExtra
 from outlay.export.spend_logs import shown_logs
 from outlay.files import write_whole
 from outlay.goodput.timeline import Window
+from outlay.report.bill_document import confirmed_json
 from outlay.report.compared_runs import compare_document
 from outlay.report.digest import Digest, digest_document, read_digest
 from outlay.report.document import Document, to_html, to_markdown
@@ -327,6 +328,7 @@ def _digest_json(digest: Digest) -> dict[str, object]:
             }
             for line in digest.advice
         ],
+        "confirmed": list(map(confirmed_json, digest.confirmed)),
         "heads": digest.heads,
         "findings": digest.findings,
     }  # fmt: skip

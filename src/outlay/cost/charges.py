@@ -6,6 +6,7 @@ run's totals, and later records do not change earlier ones.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -18,7 +19,7 @@ from msgspec.structs import replace
 
 from outlay.clock import utc_datetime, wall_ns_of
 from outlay.errors import InvalidValue
-from outlay.ledger import Attempt
+from outlay.ledger import Attempt, Price
 from outlay.rates import Basis, RateFunction, gpu_pieces, in_force, round_units
 from outlay.store.run_row import AttemptCharge
 
@@ -72,6 +73,8 @@ class _CumulativeCost:
         self.units += sum(found.values())
         self.gpu_ns += gpu_ns_within(attempt, first_ns, last_ns)
         micros = round_units(self.units) - micros_before
+        price = _price_in_force(attempt, first_ns)
+        terms = None if price is None else price.terms
         return AttemptCharge(
             start_ns=start_ns,
             end_ns=end_ns,
@@ -83,15 +86,34 @@ class _CumulativeCost:
             user=attempt.header.user,
             tags=attempt.header.tags,
             machine=attempt.header.instance_id,
-            provider=_provider(attempt, first_ns),
+            machines=_machines(attempt, first_ns, last_ns),
+            provider="" if price is None else price.offer.partition(":")[0],
+            offer="" if price is None else price.offer.partition(" ")[0],
+            terms=terms,
+            micros_per_hour=0 if terms is None else self.rates.rate_at(last_ns - 1),
         )
 
 
-def _provider(attempt: Attempt, t_ns: int) -> str:
-    """Return the provider of the price in force; an offer's name begins with it."""
+def _price_in_force(attempt: Attempt, t_ns: int) -> Price | None:
     stated = [change.price for change in in_force(attempt) if change.t_ns <= t_ns]
-    named = (price.offer.partition(":")[0] for price in reversed(stated) if price is not None)
-    return next(named, "")
+    return next((price for price in reversed(stated) if price is not None), None)
+
+
+def _machines(attempt: Attempt, start_ns: int, end_ns: int) -> dict[str, int]:
+    """Return the weights of the machines of an attempt on several, by GPUs, else processes."""
+    nodes = attempt.nodes
+    if len(nodes) < 2 or not all(node.instance_id for node in nodes):
+        return {}
+    found = all(node.gpus for node in nodes)
+    weights: dict[str, Fraction] = {}
+    for node in nodes:
+        lived_ns = max(min(node.end_ns, end_ns) - max(node.start_ns, start_ns), 0)
+        weight = (node.gpus if found else node.ranks) * Fraction(lived_ns)
+        weights[node.instance_id] = weights.get(node.instance_id, Fraction(0)) + weight
+    if len(weights) < 2 or not any(weights.values()):
+        return {}
+    whole = math.lcm(*(weight.denominator for weight in weights.values()))
+    return {machine: int(weight * whole) for machine, weight in weights.items()}
 
 
 def gpu_ns_within(attempt: Attempt, start_ns: int, end_ns: int) -> Fraction:

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 from msgspec.structs import replace
-from sqlalchemy import Engine, Integer, or_, select
+from sqlalchemy import Engine, Integer, String, cast, or_, select
 
 from outlay.clock import utc_datetime
 from outlay.cost.thresholds import PERCENTS, BudgetAlert, percent_used, reached
@@ -170,6 +170,14 @@ class CostBook:
             cells = connection.execute(others).mappings().all()
         rows += (row for each in cells if (row := self._stated(dict(each))) is not None)
         return sorted(rows, key=lambda row: (row.at_ns, row.run_id))
+
+    def has_billing_terms(self) -> bool:
+        """Return whether the price of any run states how the vendor bills."""
+        stated = cast(runs.c.charges, String).contains('"terms"')
+        with self._store.begin() as connection:
+            return (
+                connection.execute(select(runs.c.run_id).where(stated).limit(1)).first() is not None
+            )
 
     def report(self, run_id: str) -> RunRow | None:
         """Return one run with its charges; None if its cost is unknown."""

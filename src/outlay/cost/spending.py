@@ -18,6 +18,7 @@ from outlay.errors import Finding, InvalidValue
 from outlay.membership import Membership, paying_team, teams_on
 from outlay.store.run_row import AttemptCharge, RunRow
 from outlay.units import Money, Unit
+from outlay.units.billing_terms import BillingTerms
 
 TEAM = ("team", "tag:team")
 """How ``owner_by`` names the owner whom ``with_teams`` states."""
@@ -44,16 +45,21 @@ class SpendItem(Spent):
     """One amount that was spent.
 
     Attributes:
-        source: ``ledger`` (a run log), ``stated`` (a stated or imported training) or ``rental``
-            (a rental's cost while no run was on it).
+        source: ``ledger`` (a run log), ``stated`` (a stated or imported training), ``rental``
+            (a rental's cost while no run was on it), ``increment`` (what a machine was billed
+            beyond the time of its runs), ``commitment`` (paid for a term) or ``bill`` (a
+            correction by a vendor's bill).
         run_id: For a rental, its hold.
         start_ns: Start of the charged time ``[start_ns, end_ns)``.
         booked_ns: Decides the month.
         provider: From the price, or "".
         between: Charges the time between two attempts.
+        machine: The vendor's instance id; ``machines`` has weights, if there are several.
+        aliases: Other names of the machine: of a rental, its name and other ids.
+        offer: The name of the price's offer, and ``terms`` its billing terms.
     """
 
-    source: Literal["ledger", "stated", "rental"]
+    source: Literal["ledger", "stated", "rental", "increment", "commitment", "bill"]
     run_id: str
     model: str
     name: str
@@ -64,6 +70,11 @@ class SpendItem(Spent):
     tags: Mapping[str, str] = field(default_factory=dict)
     provider: str = ""
     between: bool = False
+    machine: str = ""
+    machines: Mapping[str, int] = field(default_factory=dict)
+    aliases: tuple[str, ...] = ()
+    offer: str = ""
+    terms: BillingTerms | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,6 +202,10 @@ def _spend(report: RunRow, run: RunRow, charge: AttemptCharge) -> SpendItem:
         tags=charge.tags,
         provider=charge.provider,
         between=charge.between,
+        machine=charge.machine,
+        machines=charge.machines,
+        offer=charge.offer,
+        terms=charge.terms,
     )
 
 

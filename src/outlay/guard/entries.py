@@ -17,6 +17,7 @@ from outlay.errors import InvalidValue
 from outlay.guard.scopes import Of, Payer, Period, ScopePattern
 from outlay.rates import cost_at_most
 from outlay.units import Money, Unit
+from outlay.units.billing_terms import BillingTerms
 from outlay.units.money import MICROS, decimal_text, recorded_rate
 from outlay.units.quantity import EXACT, exact_decimal
 
@@ -168,6 +169,8 @@ class Rental(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         deadline: When termination begins, UTC.
         ordered: When it was ordered, if it came back after its end: then this hold began later.
         vendor_timer: Only in old logs: vendors' timers proved not to terminate anything.
+        terms: How the vendor bills; without set-up time, which is between the start and the first
+            use.
     """
 
     name: str
@@ -177,6 +180,7 @@ class Rental(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     vendor: Vendor
     vendor_timer: str = ""
     ordered: str = ""
+    terms: BillingTerms | None = None
 
     @property
     def started_ns(self) -> int:
@@ -189,8 +193,10 @@ class Rental(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return wall_ns_of(parse_timestamp(self.ordered or self.started))
 
     def cost_until(self, now_ns: int) -> Money:
-        """Return the cost at its rate; zero before the start."""
-        return cost_at_most(recorded_rate(self.rate), max(now_ns - self.started_ns, 0))
+        """Return what is billed at its rate until an instant; zero before the start."""
+        used_ns = max(now_ns - self.started_ns, 0)
+        billed_ns = self.terms.billed_ns(used_ns) if self.terms and used_ns else used_ns
+        return cost_at_most(recorded_rate(self.rate), billed_ns)
 
 
 class Held(Entry, frozen=True, kw_only=True, omit_defaults=True, tag="hold"):

@@ -137,6 +137,7 @@ class NodeInterval:
         ended: Whether its processes, or the supervisor that reaped them, recorded the end.
         ranks: How many processes recorded there.
         gpus: How many of the run's GPUs were detected there; 0 if none were.
+        instance_id: The vendor's id of the machine, if it was recorded.
     """
 
     name: str
@@ -145,6 +146,7 @@ class NodeInterval:
     ended: bool
     ranks: int
     gpus: Fraction
+    instance_id: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -565,6 +567,7 @@ def _node_interval(
         ended=reaped or all(life.end is not None for life in lives),
         ranks=len(lives),
         gpus=max(found, default=Fraction(0)),
+        instance_id=max((life.header.instance_id for life in lives if life.header), default=""),
     )
 
 

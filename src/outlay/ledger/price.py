@@ -1,7 +1,8 @@
 """The price of a GPU-hour as recorded with a run, and how it is parsed.
 
-Parses typed prices: ``1.50 USD/h``, optionally followed by ``showback`` or ``cash``. Price *names*
-such as ``lambda:8xH100`` are looked up by ``outlay.prices``, which is loaded only for that.
+Parses typed prices: ``1.50 USD/h``, optionally followed by ``showback`` or ``cash``, and by how the
+vendor bills: ``1.50 USD/h, increment 1h, minimum 1h, setup 5m``. Price *names* such as
+``lambda:8xH100`` are looked up by ``outlay.prices``, which is loaded only for that.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from outlay.clock import utc_text
 from outlay.decoding import BadDocument, decode
 from outlay.errors import InvalidValue
 from outlay.units import Rate, Unit
+from outlay.units.billing_terms import BillingTerms, parse_terms
 from outlay.units.money import KINDS, Kind
 from outlay.units.quantity import NS_PER_HOUR, duration_text
 
@@ -31,6 +33,8 @@ class Price(msgspec.Struct, frozen=True, omit_defaults=True):
             reserved is worth. The two are never added.
         offer: The name of the offer that a price name resolved to; "" for a typed price.
         fetched_ns: When that offer was fetched, UTC nanoseconds; 0 for a typed price.
+        terms: How the vendor bills a machine at this price; None if by its time. Runs are charged
+            by their time, whatever the terms.
     """
 
     micros_per_hour: Annotated[int, msgspec.Meta(ge=0, le=2**62 - 1)]
@@ -39,6 +43,7 @@ class Price(msgspec.Struct, frozen=True, omit_defaults=True):
     kind: Kind = "cash"
     offer: str = ""
     fetched_ns: Annotated[int, msgspec.Meta(ge=0, le=2**62 - 1)] = 0
+    terms: BillingTerms | None = None
 
     @property
     def rate(self) -> Rate:
@@ -57,7 +62,7 @@ class Price(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def text(self) -> str:
-        """The price in the form that ``typed_price`` parses, without its source."""
+        """The price in the form that ``typed_price`` parses, without its source and terms."""
         return str(self.rate)
 
     @property
@@ -104,29 +109,34 @@ def typed_price(
 ) -> Price:
     """Parse ``"1.50 USD/h"``, ``"1.20 USD/h showback"`` or a number as a price per GPU-hour.
 
-    Also parses what ``handed_on`` wrote. ``kind`` and ``currency`` are the defaults for a text that
-    names none.
+    Billing terms may follow: ``"1.50 USD/h, increment 1h, minimum 1h, setup 5m"``. Also parses what
+    ``handed_on`` wrote. ``kind`` and ``currency`` are the defaults for a text that names none.
 
     Raises:
         InvalidValue: It is not a price.
     """
     if isinstance(value, Price):
         return value
+    terms = None
     if isinstance(value, str):
         if value.lstrip().startswith("{"):
             return _decode_price(value, name)
+        value, *parts = value.split(",")
+        terms = parse_terms(parts, name=name)
         value, stated_kind = split_kind(value)
         kind = stated_kind or kind
     rate = Rate.parse(value, name=name, currency=currency)
-    return Price(rate.micros_per_hour, rate.currency, source, kind)
+    return Price(rate.micros_per_hour, rate.currency, source, kind, terms=terms)
 
 
 def handed_on(price: Price) -> str:
     """Return a price as text for ``OUTLAY_PRICE`` of a started process; ``typed_price`` parses it.
 
-    A typed price stays in its typed form; a looked-up one becomes a JSON object of its fields.
+    A typed price stays in its typed form; one that was looked up, or has billing terms, becomes a
+    JSON object of its fields.
     """
-    return msgspec.json.encode(price).decode() if price.offer else price.text
+    is_plain = not price.offer and price.terms is None
+    return price.text if is_plain else msgspec.json.encode(price).decode()
 
 
 def _decode_price(text: str, name: str) -> Price:

@@ -53,7 +53,10 @@ def read_rates() -> dict[str, Price]:
 def read_rate(text: str, partition: str, *, name: str = "") -> Price:
     """Parse a partition's rate such as ``1.20 USD/h``: showback unless ``cash`` follows."""
     source = f"rate of {partition}"
-    return typed_price(text, name=name or source, source=source, kind="showback")
+    price = typed_price(text, name=name or source, source=source, kind="showback")
+    if price.terms is not None:
+        raise InvalidValue(name or source, text, "a rate without billing terms")
+    return price
 
 
 def set_rate(partition: str, rate: Price | None) -> dict[str, Price]:

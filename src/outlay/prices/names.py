@@ -27,8 +27,10 @@ from outlay.errors import InvalidValue
 from outlay.ledger.price import AUTO, Price
 from outlay.prices.gpus import family_of, matching_names
 from outlay.prices.offer import MAX_GPUS, Offer, Tier
+from outlay.prices.presets import terms_of
 from outlay.slurm import SlurmJob
 from outlay.units import Rate
+from outlay.units.billing_terms import BillingTerms
 from outlay.units.money import Kind
 
 FORM: Final = "PROVIDER:[COUNTx]GPU[:TIER][:REGION]"
@@ -58,6 +60,7 @@ class Quote(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         micros_per_hour: Per GPU.
         offer_micros_per_hour: Of the whole offer.
         fetched_ns: UTC nanoseconds.
+        terms: How the vendor bills a machine, if that was stated for the offer.
     """
 
     provider: str
@@ -72,6 +75,7 @@ class Quote(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     currency: str = "USD"
     source: str
     fetched_ns: int
+    terms: BillingTerms | None = None
 
     @classmethod
     def of(cls, offer: Offer) -> Quote:
@@ -81,6 +85,7 @@ class Quote(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             community=offer.community, region=offer.region or "", offer_id=offer.offer_id or "",
             micros_per_hour=offer.per_gpu_micros, offer_micros_per_hour=offer.price.micros,
             currency=offer.price.currency, source=offer.source, fetched_ns=offer.fetched_ns,
+            terms=offer.terms,
         )  # fmt: skip
 
     @property
@@ -107,6 +112,7 @@ class Quote(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return Price(
             micros_per_hour=self.micros_per_hour, currency=self.currency, source=self.source,
             kind=kind or self.kind, offer=self.name + by_id, fetched_ns=self.fetched_ns,
+            terms=self.terms or terms_of(self.provider),
         )  # fmt: skip
 
 

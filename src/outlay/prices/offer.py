@@ -15,6 +15,7 @@ import msgspec
 from outlay.errors import Finding, InvalidValue, OutlayError
 from outlay.prices.gpus import family_of, resolve, same_memory
 from outlay.units import Money
+from outlay.units.billing_terms import BillingTerms
 
 # Larger figures are vendor mistakes and would overflow the store's columns.
 MAX_GPUS = 100_000
@@ -52,6 +53,7 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True):
         offer_id: The vendor's id; the spot and on-demand offers of one machine share it.
         fetched_ns: UTC nanoseconds.
         given: The original price text, if micro-units cannot hold all its digits.
+        terms: How the vendor bills the time of a machine, if that was stated.
     """
 
     provider: str
@@ -72,6 +74,7 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True):
     fetched_ns: int
     source: str
     given: str | None = None
+    terms: BillingTerms | None = None
 
     def __post_init__(self) -> None:
         if not 1 <= self.gpu_count <= MAX_GPUS:

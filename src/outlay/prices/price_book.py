@@ -143,7 +143,7 @@ class PriceBook:
             column.provider, column.gpu, column.gpu_count, column.tier, column.community,
             func.coalesce(column.region, ""), func.coalesce(column.offer_id, ""),
             column.per_gpu_micros, column.price_micros, column.currency, snapshot.source,
-            snapshot.fetched_ns,
+            snapshot.fetched_ns, column.terms,
         )  # fmt: skip
         joined = price_offers.join(price_snapshots, column.snapshot_id == snapshot.id)
         query = select(*columns).select_from(joined)

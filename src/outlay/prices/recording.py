@@ -107,6 +107,7 @@ def _offer_row(offer: Offer, snapshot_id: int, position: int) -> tuple[object, .
         offer.per_gpu_micros, price.currency, str(offer.tier), offer.community, offer.memory_gb,
         offer.nvlink, offer.interconnect, offer.bandwidth_mbps, offer.region, offer.availability,
         None if storage is None else storage.micros, offer.cuda, offer.offer_id, offer.given,
+        None if offer.terms is None else msgspec.json.encode(offer.terms).decode(),
     )  # fmt: skip
 
 

@@ -15,7 +15,9 @@ from sqlalchemy import Engine
 
 from outlay.advise.recommendation import OptimizationRecommendation, merged, of_kind
 from outlay.advise.run_advice import advise_run
-from outlay.clock import utc_text
+from outlay.bills.reconciliation import ConfirmedMonth
+from outlay.clock import utc_datetime, utc_text
+from outlay.cost.charges import month_edges
 from outlay.cost.cost_book import CostBook, budgeted
 from outlay.cost.forecast import PAST_DAYS, Estimate, forecast_month
 from outlay.cost.spending import Spending, SpendItem
@@ -26,10 +28,11 @@ from outlay.goodput import phases as ph
 from outlay.goodput.follower import RunView, read_view
 from outlay.goodput.timeline import Window
 from outlay.rates import share_out
+from outlay.report.bill_document import confirmed_figure
 from outlay.report.document import Block, Document, Figure, NoteBlock, Table, sections
 from outlay.report.html import Cell
 from outlay.runs.accounting.sacct_import import IN_NO_RUN as REST_OF_JOB
-from outlay.runs.spending_reader import read_spending, refresh_books
+from outlay.runs.spending_reader import read_reconciliation, read_spending, refresh_books
 from outlay.store.run_row import RunRow
 from outlay.store.runs import list_runs
 from outlay.units import Money, Unit
@@ -87,6 +90,7 @@ class Digest:
     Attributes:
         months: Forecast of the present month's total, in micro-units, by unit.
         heads: The hash of the last line of each spend log.
+        confirmed: What bills confirm, of the months of the period of which bills are known.
     """
 
     period: Window
@@ -97,6 +101,7 @@ class Digest:
     advice: tuple[SavingLine, ...]
     heads: dict[str, str]
     findings: tuple[Finding, ...]
+    confirmed: tuple[ConfirmedMonth, ...] = ()
 
     def totals(self) -> dict[Unit, Money]:
         """Return the total by unit."""
@@ -129,8 +134,18 @@ def read_digest(store: Engine, logs: Sequence[str | Path], period: Window, now_n
         months=forecast_month(spending, now_ns),
         advice=tuple(_advice(views)),
         heads={guard.log_path: guard.head for guard in guards},
+        confirmed=tuple(_confirmed(store, spending, period, findings)),
         findings=(*findings, *spending.unpriced_finding()),
     )
+
+
+def _confirmed(
+    store: Engine, spending: Spending, period: Window, findings: list[Finding]
+) -> Iterator[ConfirmedMonth]:
+    for start_ns in month_edges(period.start_ns, period.end_ns)[:-1]:
+        month = utc_datetime(start_ns).strftime("%Y-%m")
+        for each in read_reconciliation(store, spending, month, findings):
+            yield each.confirmed
 
 
 def _views(
@@ -152,8 +167,11 @@ def _views(
 
 
 def is_in_no_run(spend: SpendItem) -> bool:
-    """Return whether a machine was paid for without a run: a rental, or the rest of a Slurm job."""
-    return spend.source == "rental" or spend.model == REST_OF_JOB
+    """Return whether a machine was paid for without a run.
+
+    A rental, the rest of a Slurm job, what was billed beyond use, or a correction by a bill.
+    """
+    return spend.source not in ("ledger", "stated") or spend.model == REST_OF_JOB
 
 
 def _counted(spend: SpendItem, period: Window) -> Window | None:
@@ -258,6 +276,7 @@ def digest_document(digest: Digest) -> Document:
                 ("Who spent what", _owners(digest)),
                 ("By phase", _phases(digest)),
                 ("This month", month_blocks(digest.months)),
+                ("Confirmed by bills", map(confirmed_figure, digest.confirmed)),
                 ("Near the limit", _near(digest)),
                 ("Runs that look dead", _dead(digest)),
                 ("What would save most", _savings(digest)),

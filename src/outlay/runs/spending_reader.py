@@ -14,13 +14,19 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from outlay.bills.bill_book import BillBook
+from outlay.bills.bill_correction import correction_spends, read_corrections
+from outlay.bills.reconciliation import Reconciliation, reconcile
 from outlay.clock import utc_text, wall_ns_of
-from outlay.cost.charges import month_edges
+from outlay.cost.billed_time import billed_beyond_use
+from outlay.cost.charges import month_edges, month_window
+from outlay.cost.commitments import COMMITMENTS_FILE, commitment_spends, read_commitments
 from outlay.cost.cost_book import CostBook
 from outlay.cost.spending import IN_NO_RUN, Spending, SpendItem, spending_of
-from outlay.errors import Finding, OutlayError
+from outlay.errors import Finding, InvalidValue, OutlayError
 from outlay.ledger.attempts import DEAD_AFTER_NS
 from outlay.runs.collect import refresh_registered
+from outlay.store import outlay_home
 from outlay.store.run_row import AttemptCharge, RunRow
 from outlay.store.runs import damaged_logs, list_runs
 from outlay.units import Rate, Unit
@@ -74,12 +80,23 @@ def read_spending(
     reports: Sequence[RunRow] = CostBook(store, damage).reports(with_charges=True)
     if as_of_ns is not None:
         runs, reports, found = _as_of(runs, reports, as_of_ns)
-    rentals, troubles = _rentals(reports, now_ns if as_of_ns is None else min(as_of_ns, now_ns))
-    spending = spending_of(reports, runs, rentals)
+    until_ns = now_ns if as_of_ns is None else min(as_of_ns, now_ns)
+    outside, troubles = _outside_of_runs(reports, until_ns)
+    spending = spending_of(reports, runs, outside)
     findings = (*spending.findings, *found, *troubles)
     return SpendingReading(
         reports=tuple(reports), spending=dataclasses.replace(spending, findings=findings)
     )
+
+
+def read_reconciliation(
+    store: Engine, spending: Spending, month: str, damage: list[Finding] | None = None
+) -> list[Reconciliation]:
+    """Return a month's bills beside all spending; empty if no bill of it is known."""
+    lines = BillBook(store, damage).lines(month)
+    period = month_window(month)
+    spends = spending.within(period.start_ns, period.end_ns).spends
+    return reconcile(month, spends, lines) if lines else []
 
 
 # As of an instant
@@ -133,7 +150,7 @@ def _read_as_of(run: RunRow, as_of_ns: int) -> tuple[RunRow | None, list[Finding
     return replace(stored_row(RunReading(view)), run_id=run.run_id, updated_ns=as_of_ns), []
 
 
-# Rentals while in no run
+# Outside of runs: rentals while in no run, what is billed beyond use, corrections by bills
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,16 +164,33 @@ class RentedMachine:
     micros: int
 
 
-def read_rentals(book: CostBook, now_ns: int) -> tuple[list[SpendItem], list[Finding]]:
-    """Return the cost of known rentals in no run, and spend logs that cannot be read."""
+def read_outside_of_runs(book: CostBook, now_ns: int) -> tuple[list[SpendItem], list[Finding]]:
+    """Return the cost outside of runs, and spend logs that cannot be read."""
     from outlay.guard.rental.watch import known_logs
 
-    if not known_logs():
-        return [], []
-    return _rentals(book.reports(with_charges=True), now_ns)
+    stated = (outlay_home() / COMMITMENTS_FILE).exists()
+    if not (stated or known_logs() or read_corrections() or book.has_billing_terms()):
+        return [], []  # Reading the charges of many runs takes long.
+    return _outside_of_runs(book.reports(with_charges=True), now_ns)
 
 
-def _rentals(reports: Iterable[RunRow], until_ns: int) -> tuple[list[SpendItem], list[Finding]]:
+def _outside_of_runs(
+    reports: Sequence[RunRow], until_ns: int
+) -> tuple[list[SpendItem], list[Finding]]:
+    spends, findings = _rentals(reports, until_ns)
+    rented = {name for spend in spends for name in (spend.machine, *spend.aliases)}
+    spends += billed_beyond_use(reports, lambda machine: machine.removeprefix("C.") in rented)
+    spends += correction_spends(read_corrections(until_ns))
+    try:
+        commitments = read_commitments().values()
+    except InvalidValue as error:
+        return spends, [*findings, Finding(source="commitments", message=str(error))]
+    for each in commitments:
+        spends += commitment_spends(each, reports, until_ns)
+    return spends, findings
+
+
+def _rentals(reports: Sequence[RunRow], until_ns: int) -> tuple[list[SpendItem], list[Finding]]:
     from outlay.guard.budget_guard import BudgetGuard
     from outlay.guard.rental.watch import known_logs
 
@@ -243,6 +277,8 @@ def in_no_run(rented: RentedMachine, reports: Iterable[RunRow]) -> Iterator[Spen
             assumed=nothing,
             tags={"lab": hold.lab},
             provider=hold.rental.vendor.name if hold.rental else "",
+            machine=hold.resource,
+            aliases=tuple(sorted({*hold.ids, hold.rental.name if hold.rental else ""} - {""})),
         )
 
 

@@ -9,6 +9,7 @@ from msgspec.structs import force_setattr
 
 from outlay.errors import Finding
 from outlay.units import Money, Unit
+from outlay.units.billing_terms import BillingTerms
 from outlay.units.money import Kind
 
 
@@ -24,7 +25,11 @@ class AttemptCharge(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
         gpu_us: GPUs times microseconds that the attempt ran.
         user: Who started the attempt.
         machine: The vendor's instance id.
+        machines: If it ran on several: the weight of each in the cost, by instance id.
         provider: From the price; "" if the price was typed.
+        offer: The name of the price's offer, with GPU and region.
+        terms: How the vendor bills the machine, and ``micros_per_hour`` the cost per hour at the
+            end of the charged time; only if the price states such terms.
         between: Charges the time after the attempt, up to the next.
         currency: If it is not that of the run's cost; "" otherwise.
     """
@@ -38,7 +43,11 @@ class AttemptCharge(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     user: str = ""
     tags: dict[str, str] = {}
     machine: str = ""
+    machines: dict[str, int] = {}
     provider: str = ""
+    offer: str = ""
+    terms: BillingTerms | None = None
+    micros_per_hour: int = 0
     between: bool = False
     currency: str = ""
 

@@ -104,6 +104,7 @@ price_offers = Table(
     Column("cuda", String),
     Column("offer_id", String),
     Column("given", String),
+    Column("terms", JSON(none_as_null=True)),
     Index("price_offers_cheapest", "snapshot_id", "gpu", "per_gpu_micros"),
 )
 
@@ -204,4 +205,17 @@ recommendations = Table(
     Column("body", JSON, nullable=False),
     Column("at_ns", BigInteger, nullable=False),
     Index("recommendations_by_time", "at_ns"),
+)
+
+# One per imported file; the lines are in the file that it names.
+bills = Table(
+    "bills",
+    metadata,
+    Column("sha256", String, primary_key=True),
+    Column("path", String, nullable=False),
+    Column("kept_sha256", String, nullable=False),
+    Column("imported_ns", BigInteger, nullable=False),
+    Column("months", JSON, nullable=False),
+    Column("about", JSON, nullable=False),
+    Index("bills_by_time", "imported_ns"),
 )

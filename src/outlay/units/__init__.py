@@ -8,5 +8,6 @@ from outlay.units.money import Money, Rate, Unit
 from outlay.units.quantity import Duration, Energy, Flops, Tokens
 
 __all__ = [
-    "Duration", "Energy", "Flops", "Money", "Rate", "Tokens", "Unit", "money", "quantity", "shown",
+    "Duration", "Energy", "Flops", "Money", "Rate", "Tokens", "Unit", "billing_terms", "money",
+    "quantity", "shown",
 ]  # fmt: skip

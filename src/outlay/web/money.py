@@ -11,6 +11,9 @@ from typing import Final
 
 import msgspec
 
+from outlay.bills.bill_book import BillBook
+from outlay.bills.bill_correction import read_corrections
+from outlay.bills.reconciliation import ConfirmedMonth
 from outlay.clock import utc_datetime
 from outlay.cost.allocation import UNTAGGED
 from outlay.cost.charges import month_window
@@ -26,11 +29,17 @@ from outlay.goodput.timeline import Window
 from outlay.guard.ceilings import ScopeStanding
 from outlay.guard.scopes import WHOLE
 from outlay.report import html
+from outlay.report.bill_document import confirmed_figure, confirmed_json
 from outlay.report.digest import IN_NO_RUN, is_in_no_run, month_blocks, spent_parts
 from outlay.report.document import Figure, blocks_html
 from outlay.report.html import Cell, amount
 from outlay.runs.accounting.sacct_import import IN_NO_RUN as REST_OF_JOB
-from outlay.runs.spending_reader import SpendingReading, read_spending, refresh_books
+from outlay.runs.spending_reader import (
+    SpendingReading,
+    read_reconciliation,
+    read_spending,
+    refresh_books,
+)
 from outlay.store.runs import RunFilter, list_runs
 from outlay.units import Money, Unit
 from outlay.units.money import sum_by_unit
@@ -50,7 +59,27 @@ def money_stamp(ask: PageQuery, books: BookReader) -> object:
     """Return the page's stamp."""
     del ask
     books.refresh()
-    return (books.stamp([]), log_stamps(books))
+    return (books.stamp([]), log_stamps(books), _bill_stamp(books))
+
+
+def _bill_stamp(books: BookReader) -> object:
+    return [each.sha256 for each in BillBook(books.store).files()], len(read_corrections())
+
+
+def _bills(
+    month: str, reading: SpendingReading, books: BookReader, findings: list[Finding]
+) -> list[ConfirmedMonth]:
+    """Return what the month's bills confirm; cached, as a bill may be large."""
+    key = ("bills", month, books.stamp([]), log_stamps(books), str(_bill_stamp(books)))
+
+    def read() -> tuple[list[ConfirmedMonth], list[Finding]]:
+        damage: list[Finding] = []
+        found = read_reconciliation(books.store, reading.spending, month, damage)
+        return [each.confirmed for each in found], damage
+
+    found, damage = books.cache.get(key, read)
+    findings += damage
+    return found
 
 
 def money_page(ask: PageQuery, books: BookReader) -> Page:
@@ -66,12 +95,13 @@ def money_page(ask: PageQuery, books: BookReader) -> Page:
     standings, doubts = standings_of_logs(books)
     findings += [*reading.spending.findings, *spending.unpriced_finding(), *doubts]
     owned = _owned(month, books, findings)
+    bills = _bills(month, reading, books, findings)
     groups = [_group(unit, owners, by, books) for unit in spending.units()]
     parts = [
         _choices(month, by, spending),
         html.section(
             f"{month} (UTC)",
-            blocks_html(_lead(spending, standings, owned)),
+            blocks_html([*_lead(spending, standings, owned), *map(confirmed_figure, bills)]),
             _month_end(month, reading.spending, books),
         ),
         columns_of(
@@ -93,14 +123,17 @@ def money_page(ask: PageQuery, books: BookReader) -> Page:
     )  # fmt: skip
     return Page(
         title="Money", tab="Money", parts=parts, columns=columns, rows=rows,
-        document={"month": month, "by": by, "rows": rows, "findings": findings},
+        document={
+            "month": month, "by": by, "rows": rows, "bills": list(map(confirmed_json, bills)),
+            "findings": findings,
+        },
     )  # fmt: skip
 
 
 def _read(books: BookReader) -> tuple[SpendingReading, list[Finding]]:
     """Return all spending; cached until a run is registered or a spend log changes."""
     books.refresh()
-    key = ("spending", books.stamp([]), log_stamps(books))
+    key = ("spending", books.stamp([]), log_stamps(books), len(read_corrections()))
 
     def read() -> tuple[SpendingReading, list[Finding]]:
         refreshed = refresh_books(books.store, books.now_ns)

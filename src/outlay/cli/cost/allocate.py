@@ -18,6 +18,8 @@ from outlay.cost.spending import TEAM, Spending, SpendItem, owner_by
 from outlay.errors import Finding
 from outlay.export.spend_logs import shared_logs, with_teams
 from outlay.guard.away.polled_log import PolledLog
+from outlay.report.bill_document import confirmed_figure, confirmed_json
+from outlay.runs.spending_reader import read_reconciliation
 from outlay.units import Money, Unit
 from outlay.units.money import Kind
 from outlay.units.shown import figure_text
@@ -104,10 +106,14 @@ def allocate_cost(
         _write_focus(focus, found, bills, common, owner_of)
     if as_json:
         totals = [{"total": b.allocation.total, "assumed": b.allocation.assumed} for b in bills]
+        billed = read_reconciliation(books.store, books.reading.spending, month)
         document = {"month": month, "as_of": as_of, "kind": chosen}
-        print_json(document | {"rows": rows, "totals": totals, "findings": findings})
+        confirmed = {"bills": [confirmed_json(each.confirmed) for each in billed]}
+        print_json(document | confirmed | {"rows": rows, "totals": totals, "findings": findings})
         return
     _print(bills, month)
+    for each in read_reconciliation(books.store, books.reading.spending, month):
+        console.print(f"Confirmed by bills: {confirmed_figure(each.confirmed).text}")
     print_findings(findings)
 
 

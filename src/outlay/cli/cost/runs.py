@@ -102,11 +102,11 @@ def summary(png: Png = None, as_of: AsOf = None, as_json: AsJson = False) -> Non
     Example: outlay cost summary --png cost.png
     """
     books = open_books(parse_as_of(as_of))
-    rows, rentals = books.reports(), books.rentals()
+    rows, outside = books.reports(), books.outside_of_runs()
     findings = [*books.findings, *books.unpriced()]
     models = {name: compare(found) for name, found in by_model(rows).items()}
     every = (part for row in rows for part in by_currency(row))
-    totals = Spending(spends=(*map(spend_of, every), *rentals)).totals()
+    totals = Spending(spends=(*map(spend_of, every), *outside)).totals()
     if png is not None:
         must_be_drawable(png, models, "a cost")
         _save_summary(models, png)
@@ -114,7 +114,10 @@ def summary(png: Png = None, as_of: AsOf = None, as_json: AsJson = False) -> Non
         print_json(
             {
                 "models": models,
-                "rented_in_no_run": [each.cost for each in rentals],
+                "rented_in_no_run": [each.cost for each in outside if each.source == "rental"],
+                "beyond_use": [each.cost for each in outside if each.source == "increment"],
+                "commitments": [each.cost for each in outside if each.source == "commitment"],
+                "by_bills": [each.cost for each in outside if each.source == "bill"],
                 "totals": _amounts(totals, "cash"),
                 "showback_totals": _amounts(totals, "showback"),
                 "assumed": {str(unit): float(t.assumed.amount) for unit, t in totals.items()},
@@ -127,12 +130,22 @@ def summary(png: Png = None, as_of: AsOf = None, as_json: AsJson = False) -> Non
         console.print("No costs are known. Register runs with: outlay import runs DIR")
     else:
         console.print(comparison_table(models))
-        for each in Spending(spends=tuple(rentals)).totals().values():
-            console.print(f"\nRented, in no run: {each.cost}")
+        for source, said in _OUTSIDE.items():
+            found = tuple(each for each in outside if each.source == source)
+            for each in Spending(spends=found).totals().values():
+                console.print(f"\n{said}: {each.cost}")
         for total in totals.values():
             cost = amount(float(total.cost.amount), total.cost.unit)
             console.print(f"\nTotal: {cost}{assumed_suffix(total.assumed)}")
     print_findings(findings)
+
+
+_OUTSIDE = {
+    "rental": "Rented, in no run",
+    "increment": "Billed beyond the time of runs",
+    "commitment": "Commitments",
+    "bill": "Corrected by bills",
+}
 
 
 def _save_summary(models: Mapping[str, ModelComparison], png: Path) -> None:
@@ -280,6 +293,109 @@ def show_machines(as_json: AsJson = False) -> None:
         ],
     )  # fmt: skip
     print_findings(findings)
+
+
+commitments = typer.Typer(
+    help="Capacity that is paid for a term: what of it was used, and what not.",
+    no_args_is_help=True,
+)
+app.add_typer(commitments, name="commitments")
+CommitmentName = Annotated[
+    str, typer.Argument(metavar="NAME", help="Its name, such as the id on the vendor's bill.")
+]
+
+
+@commitments.command("set")
+def set_commitment(
+    name: CommitmentName,
+    price: Annotated[
+        str, typer.Argument(metavar="PRICE", help='Of all its GPUs, such as "16 USD/h".')
+    ],
+    provider: Annotated[str, typer.Option(help="Whose reserved offers use it.")],
+    gpus: Annotated[int, typer.Option(min=1, help="How many GPUs it has.")],
+    since: Annotated[str, typer.Option(help="Start of its term: an instant, or how long ago.")],
+    until: Annotated[str, typer.Option(help="End of its term: an instant.")],
+    as_json: AsJson = False,
+) -> None:
+    """State a commitment: GPUs of a provider that are paid for a term, used or not.
+
+    Runs use it if their price is a reserved offer of the provider, such as lambda:8xH100:reserved.
+
+    Example: outlay cost commitments set lambda-2026 "16 USD/h" --provider lambda --gpus 8
+    --since 2026-01-01 --until 2027-01-01
+    """
+    from outlay.cost.commitments import Commitment, set_commitment
+
+    now_ns = SYSTEM.wall_ns()
+    set_commitment(
+        Commitment(
+            name=name,
+            provider=provider,
+            price=typed_price(price, name="PRICE", source="stated"),
+            gpus=gpus,
+            since_ns=parse_moment(since, name="--since", now_ns=now_ns),
+            until_ns=parse_moment(until, name="--until", now_ns=now_ns),
+        )
+    )
+    show_commitments(as_json=as_json)
+
+
+@commitments.command("remove")
+def remove_commitment(name: CommitmentName, as_json: AsJson = False) -> None:
+    """Remove a commitment; the cost of runs does not change.
+
+    Example: outlay cost commitments remove lambda-2026
+    """
+    from outlay.cost.commitments import remove_commitment
+
+    remove_commitment(name)
+    show_commitments(as_json=as_json)
+
+
+@commitments.command("show")
+def show_commitments(as_json: AsJson = False) -> None:
+    """Show what commitments cost up to now, used and unused.
+
+    Example: outlay cost commitments show
+    """
+    from outlay.cost.commitments import cost_of_commitment, read_commitments
+
+    books = open_books()
+    reports = books.book.reports(with_charges=True)
+    rows = [cost_of_commitment(e, reports, books.now_ns) for e in read_commitments().values()]
+    if as_json:
+        print_json(
+            {
+                "commitments": [
+                    {
+                        "name": row.commitment.name,
+                        "provider": row.commitment.provider,
+                        "price": row.commitment.price.text,
+                        "gpus": row.commitment.gpus,
+                        "since": utc_text(row.commitment.since_ns),
+                        "until": utc_text(row.commitment.until_ns),
+                        "cost": row.cost,
+                        "used": row.used,
+                        "unused": row.unused,
+                    }
+                    for row in rows
+                ],
+                "findings": books.findings,
+            }
+        )
+        return
+    print_rows(
+        ("commitment", "price", "until", ">cost", ">used", ">unused"),
+        [
+            (
+                row.commitment.name, row.commitment.price.text,
+                utc_text(row.commitment.until_ns)[:10], str(row.cost), str(row.used),
+                str(row.unused),
+            )
+            for row in rows
+        ],
+    )  # fmt: skip
+    print_findings(books.findings)
 
 
 @app.command("compare")

@@ -8,6 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
+import msgspec
 import typer
 
 from outlay.clock import SYSTEM
@@ -23,6 +24,7 @@ from outlay.guard.spend_log import LOG_NAME, FileSpendLog, named_log
 from outlay.ledger.price import Price, is_price_name, typed_price
 from outlay.machine import gpu_model, visible_gpus
 from outlay.units import Rate, Unit
+from outlay.units.billing_terms import BillingTerms
 from outlay.units.money import GPU_TIME
 
 if TYPE_CHECKING:
@@ -120,6 +122,15 @@ def read_rate(text: str, guard: BudgetGuard, *, name: str) -> Rate:
     if warning := price.age_warning(SYSTEM.wall_ns()):
         say(warning)
     return resolved.whole
+
+
+def read_terms(text: str, guard: BudgetGuard, *, name: str) -> BillingTerms | None:
+    """Return how a rental at a price is billed; its set-up time is part of its time already."""
+    if is_price_name(text):
+        price = _offered(text, name).price
+    else:
+        price = _typed(text, name, currency=guard.unit.currency)
+    return None if price.terms is None else msgspec.structs.replace(price.terms, setup_ns=0)
 
 
 def _typed(text: str, name: str, *, currency: str) -> Price:

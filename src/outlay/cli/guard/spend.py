@@ -20,6 +20,7 @@ from outlay.cli.guard.options import (
     minute_of,
     open_guard,
     read_rate,
+    read_terms,
     say,
     unit_of_rate,
     watched,
@@ -52,6 +53,7 @@ from outlay.rates import cost_at_most, gpu_rate, paid_time
 from outlay.runs.inbox import leave_notice
 from outlay.runs.options import Arguments, gpu_count, resolve
 from outlay.units import Duration, Money, Rate, Unit
+from outlay.units.billing_terms import BillingTerms
 from outlay.units.money import GPU_HOURS, GPU_TIME
 from outlay.units.quantity import exact_decimal
 
@@ -183,9 +185,11 @@ def show_rent(
     """
     guard, every = open_guard(log, ceiling), Duration.parse(poll, name="--poll")
     per_hour, before_end = _rate(rate, most_rate, guard), Duration.parse(margin)
+    terms = read_terms(rate, guard, name="--rate")
     order = RentalOrder(
         label=label,
-        limit=_rental_limit(per_hour, limit, max_hours, before_end),
+        limit=_rental_limit(per_hour, limit, max_hours, before_end, terms),
+        terms=terms,
         rate=per_hour,
         vendor=_vendor(
             vendor,
@@ -369,13 +373,20 @@ def _limit(rate: Rate, text: str) -> Money:
     return read_amount(text, name="--limit", unit=rate.unit)
 
 
-def _rental_limit(rate: Rate, limit: str | None, max_hours: str | None, margin: Duration) -> Money:
-    """Return the limit, or the cost of the longest time and the margin."""
+def _rental_limit(
+    rate: Rate,
+    limit: str | None,
+    max_hours: str | None,
+    margin: Duration,
+    terms: BillingTerms | None,
+) -> Money:
+    """Return the limit, or the cost of the longest time and the margin, as the vendor bills it."""
     if limit is not None:
         return _limit(rate, limit)
     if max_hours is None:
         raise InvalidValue("--limit", None, "--limit, --max-hours, or both")
-    return cost_at_most(rate, _hours(max_hours).ns + margin.ns)
+    longest_ns = _hours(max_hours).ns + margin.ns
+    return cost_at_most(rate, terms.billed_ns(longest_ns) if terms else longest_ns)
 
 
 def _hours(text: str) -> Duration:

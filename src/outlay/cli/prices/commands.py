@@ -38,6 +38,7 @@ from outlay.prices.series import (
 from outlay.rates import NS_PER_HOUR
 from outlay.store import open_store
 from outlay.units import Duration, Money, Rate
+from outlay.units.billing_terms import parse_terms
 from outlay.units.quantity import duration_text
 from outlay.units.shown import counted
 
@@ -71,7 +72,12 @@ At = Annotated[
 @app.command("set")
 def set_price(
     gpu: Annotated[str, typer.Argument(help="A GPU model, such as A100-80GB.")],
-    price: Annotated[str, typer.Argument(help='Per GPU-hour, such as "1.50 USD/h".')],
+    price: Annotated[
+        str,
+        typer.Argument(
+            help='Per GPU-hour: "1.50 USD/h", or "1.50 USD/h, increment 1m, minimum 10m, setup 5m".'
+        ),
+    ],
     provider: Annotated[str, typer.Option(help="Provider of the offer.")] = "own",
     count: Annotated[int, typer.Option(min=1, help="GPUs in one offer.")] = 1,
     tier: Annotated[Tier, typer.Option(help="Terms of the offer.")] = Tier.ON_DEMAND,
@@ -85,10 +91,11 @@ def set_price(
     from outlay.prices.price_book import fetch
     from outlay.prices.sources.catalogs import ManualSource
 
-    rate = Rate.parse(price, name="PRICE")
+    amount, *terms = price.split(",")
     source = ManualSource(
-        provider=provider, gpu=gpu, price=rate, gpu_count=count, tier=tier, offer_id=instance
-    )
+        provider=provider, gpu=gpu, price=Rate.parse(amount, name="PRICE"), gpu_count=count,
+        tier=tier, offer_id=instance, terms=parse_terms(terms, name="PRICE"),
+    )  # fmt: skip
     snapshot = fetch(source)
     if not snapshot.offers:
         raise InvalidValue("PRICE", price, snapshot.findings[0].message)

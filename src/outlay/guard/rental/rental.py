@@ -44,6 +44,7 @@ from outlay.guard.rental.vendor_commands import (
 from outlay.guard.spend_log import documents_dir, name_for_others
 from outlay.rates import cost_at_most, paid_time
 from outlay.units import Duration, Money, Rate
+from outlay.units.billing_terms import BillingTerms
 
 # Vendor commands: no shell, a timeout, secrets from the environment only.
 
@@ -527,6 +528,7 @@ class RentalOrder:
         most: The longest it may run, if less than the limit pays for.
         margin: How long before the money ends termination begins.
         settle: How long to search for it after a failed creation.
+        terms: How the vendor bills its time.
     """
 
     label: str
@@ -539,6 +541,7 @@ class RentalOrder:
     margin: Duration = MARGIN
     settle: Duration = SETTLE
     create_timeout: Duration = CREATE_TIMEOUT
+    terms: BillingTerms | None = None
 
     def lifetime_ns(self) -> int:
         """Return the time from the order to the deadline.
@@ -549,7 +552,7 @@ class RentalOrder:
         paid_ns = paid_time(self.limit, self.rate)
         if paid_ns is None:
             raise InvalidValue("rate", str(self.rate), "a rate above zero")
-        life_ns = paid_ns - self.margin.ns
+        life_ns = (self.terms.usable_ns(paid_ns) if self.terms else paid_ns) - self.margin.ns
         if self.most is not None and self.most.ns <= 0:
             raise InvalidValue("max-hours", str(self.most), "a duration above zero, such as 3h")
         if life_ns <= 0:
@@ -641,6 +644,7 @@ def rental_of(order: RentalOrder, now_ns: int) -> Rental:
         started=timestamp(now_ns),
         deadline=timestamp(now_ns + order.lifetime_ns()),
         vendor=order.vendor,
+        terms=order.terms,
     )
 
 

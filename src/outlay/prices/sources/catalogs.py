@@ -29,6 +29,7 @@ from outlay.prices.offer import (
     read_price,
 )
 from outlay.units import Rate
+from outlay.units.billing_terms import BillingTerms
 from outlay.units.quantity import exact_decimal
 
 
@@ -256,6 +257,7 @@ class ManualSource:
     tier: Tier = Tier.ON_DEMAND
     region: str | None = None
     offer_id: str | None = None
+    terms: BillingTerms | None = None
 
     @property
     def name(self) -> str:
@@ -279,5 +281,6 @@ class ManualSource:
             offer_id=self.offer_id,
             fetched_ns=fetched_ns,
             source=self.name,
+            terms=self.terms,
         )
         return Parsed(offers=(offer,))
