@@ -22,7 +22,7 @@ import msgspec
 from outlay.clock import SYSTEM, Clock, parse_moment, utc_text
 from outlay.errors import Finding, InvalidValue, OutlayError
 from outlay.files import FileStamp, stamp_of
-from outlay.ledger import segment_paths
+from outlay.ledger import read_identity, segment_paths
 from outlay.ledger.segments import id_from_name
 from outlay.runs.accounting.imported_jobs import SACCT, withdraw_imported
 from outlay.runs.inbox import InboxNotice, notices
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 ReadRun = Callable[[Path, int], "RunReading"]
 """Reads the run in a directory at an instant."""
 
-FIGURES_VERSION = 7
+FIGURES_VERSION = 8
 """Increment when the derivation of a row changes: older rows are derived again."""
 
 CHECKED = 500
@@ -150,6 +150,11 @@ def total_burn(running: Iterable[RunRow]) -> list[Rate]:
     return sum_by_unit(burn.unit.rate(burn.micros) for burn in burns)
 
 
+def elsewhere_text(row: RunRow) -> str:
+    """Return as of when the figures of a run are whose log is on another host."""
+    return f"as of {utc_text(row.as_of_ns)}: its log is on {row.log_host}, not reachable from here"
+
+
 def silence_text(row: RunRow) -> str:
     """Return since when a run gave no sign of life."""
     seen = utc_text(row.last_seen_ns)
@@ -242,7 +247,7 @@ def refresh_registered(engine: Engine, now_ns: int, read: ReadRun | None = None)
     settled = [notice for notice in waiting if _is_settled(notice, now_ns)]
     noticed = [n.run_dir for n in settled if log_stamp(n.run_dir) is not None]
     in_doubt = outdated_runs(engine, figures_version=FIGURES_VERSION, newest=CHECKED)
-    changed = [Path(row.dir) for row in in_doubt if _may_have_changed(row)]
+    changed = [Path(row.own_dir) for row in in_doubt if _may_have_changed(row)]
     collected = collect(engine, dict.fromkeys([*noticed, *changed]), now_ns, read)
     for notice in settled:
         notice.path.unlink(missing_ok=True)
@@ -250,6 +255,9 @@ def refresh_registered(engine: Engine, now_ns: int, read: ReadRun | None = None)
 
 
 def _may_have_changed(row: RunRow) -> bool:
+    if row.log_host:  # Registered from here, too, if this host sees the same file system.
+        identity = read_identity(Path(row.own_dir))
+        return identity is not None and identity.run_id == row.run_id
     stamp = log_stamp(row.dir)
     if stamp is None:
         return False  # The log is gone; the row stays.

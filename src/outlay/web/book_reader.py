@@ -17,11 +17,12 @@ from outlay.clock import SYSTEM, Clock
 from outlay.errors import OutlayError
 from outlay.goodput.timeline import Window
 from outlay.guard.away.polled_log import PolledLog
+from outlay.rates import share_out
 from outlay.report.files import SweepAccount, read_sweep
 from outlay.runs.collect import log_stamp
 from outlay.runs.run_poller import REFRESH_NS, RunPoller, inbox_stamp
 from outlay.store import open_store
-from outlay.store.run_row import RunRow
+from outlay.store.run_row import AttemptCharge, RunRow
 from outlay.store.runs import RunFilter, get, list_runs, run_dirs, values_of
 from outlay.sweep.state.manifest import JOURNAL, is_sweep
 from outlay.units import Money
@@ -133,6 +134,8 @@ class BookReader:
         key = (row.run_id, row.log_bytes, since_ns)
         if row.status != "running" and key in self._since:
             return self._since[key]
+        if row.log_host:
+            return self._charged_since(row.run_id, since_ns)
         try:
             view = self.runs.reading(row.dir).view
         except (OutlayError, OSError):
@@ -141,6 +144,14 @@ class BookReader:
         beside = (each.cost for each in found.cost_beside)
         self._since[key] = () if found.cost is None else (found.cost, *beside)
         return self._since[key]
+
+    def _charged_since(self, run_id: str, since_ns: int) -> tuple[Money, ...]:
+        """Return what a run of another host has cost since an instant: its charges, by time."""
+        row = self.row(run_id)
+        found = (
+            row.unit_of(charge).money(part_since(charge, since_ns)) for charge in row.charges or ()
+        )
+        return tuple(sum_by_unit(found))
 
     def row(self, run_id: str) -> RunRow:
         """Return a registered run; no other lookup turns a request into a directory.
@@ -206,6 +217,15 @@ class BookReader:
         except OSError:
             size = 0
         return (size, *logs)
+
+
+def part_since(charge: AttemptCharge, since_ns: int) -> int:
+    """Return the part of a charge since an instant, in micro-units, in proportion to time."""
+    after_ns = min(charge.end_ns - since_ns, charge.end_ns - charge.start_ns)
+    if after_ns <= 0:
+        return charge.micros if charge.start_ns >= since_ns else 0
+    shares = {True: after_ns, False: charge.end_ns - charge.start_ns - after_ns}
+    return share_out(charge.micros, shares)[True]
 
 
 def sweep_id(root: Path) -> str:
