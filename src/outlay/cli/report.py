@@ -328,5 +328,6 @@ def _digest_json(digest: Digest) -> dict[str, object]:
             for line in digest.advice
         ],
         "heads": digest.heads,
+        "now": digest.now.document(),
         "findings": digest.findings,
     }  # fmt: skip
