@@ -350,7 +350,8 @@ SCENES: list[Callable[[Scene], Iterator[str]]] = [
     a_runs_budget, a_run_that_its_budget_ended_between_two_looks, a_models_budget, a_forecast,
     a_burn_rate, a_run_that_is_silent, a_run_that_died, a_run_that_stalls,
     a_resume_that_reaches_no_step, a_low_goodput, gpus_that_idle, an_allocation_without_a_run,
-    a_rental_without_a_run, a_machine_that_nobody_claims, a_price_drop, an_overdue_rental, a_ceiling,
+    a_rental_without_a_run, a_machine_that_nobody_claims, a_price_drop, an_overdue_rental,
+    a_ceiling,
 ]  # fmt: skip
 
 

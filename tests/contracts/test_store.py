@@ -7,7 +7,6 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -15,6 +14,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from sqlalchemy import URL, Engine, select
 
+from homes import move_host
 from outlay.store import RunRow, StoreUnavailable, open_store, runs, schema
 from outlay.store.connection import database_ns, writing
 from outlay.store.runs import RunFilter
@@ -172,10 +172,7 @@ def test_any_order_of_registering_keeps_the_newest_row(store: Engine, rows: list
 def on_host(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
     """Let this process be on a host of another name from now on."""
 
-    def move(name: str) -> None:
-        monkeypatch.setattr("os.uname", lambda: SimpleNamespace(nodename=name))
-
-    return move
+    return lambda name: move_host(name, monkeypatch)
 
 
 def test_a_run_that_two_hosts_see_is_one_run(store: Engine, on_host: Callable[[str], None]) -> None:

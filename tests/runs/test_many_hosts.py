@@ -8,14 +8,14 @@ from collections.abc import Iterator
 from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-import outlay
 from command_line import in_process
-from ledgers import Segment
+from homes import move_host
+from ledgers import START_NS, Segment
+from outlay.clock import SYSTEM
 from outlay.ledger import Price, RunIdentity, claim_identity
 from outlay.store import open_store
 from outlay.store.machine_lists import SeenMachine, keep_answer, keep_failure, read_lists
@@ -30,7 +30,7 @@ USERS = 50
 
 
 class Hosts:
-    """Four hosts with a home each, of which this process is on one at a time."""
+    """Four hosts with a home each, of which this process is on one at a time, and sees no other."""
 
     def __init__(self, root: Path, patch: pytest.MonkeyPatch) -> None:
         self.root = root
@@ -39,10 +39,15 @@ class Hosts:
     def on(self, name: str) -> Path:
         """Move to a host; return its directory of runs."""
         home = self.root / name
+        for other in HOSTS:
+            seen, unseen = self.root / other, self.root / f"of-{other}"
+            before, after = (unseen, seen) if other == name else (seen, unseen)
+            if before.exists():
+                before.rename(after)
         (home / "runs").mkdir(parents=True, exist_ok=True)
         (home / "outlay.toml").write_text(f'[watch]\nruns = ["{home / "runs"}"]\n')
         self._patch.setenv("OUTLAY_HOME", str(home))
-        self._patch.setattr("os.uname", lambda: SimpleNamespace(nodename=name))
+        move_host(name, self._patch)
         return home / "runs"
 
     def round(self) -> str:
@@ -107,18 +112,30 @@ def test_runs_of_many_users_are_collected_listed_and_allocated_exactly(
     assert sum(Decimal(row["total"]) for row in billed["rows"]) == bill
 
 
+def write_live_run(run_dir: Path, name: str, host: str, dollars: int) -> None:
+    """Write the log of a run that was alive a moment ago."""
+    claim_identity(run_dir, RunIdentity(run_id=name * 4, model="m", name=name, created_ns=1))
+    about: dict[str, Any] = {
+        "run_id": name * 4, "model": "m", "name": name, "user": "ana", "host": host, "gpus": 1,
+        "price": Price(dollars * 10**6),
+    }  # fmt: skip
+    begun_s = (SYSTEM.wall_ns() - START_NS) / 1e9 - 60
+    Segment(start=begun_s, about=about).step(30).heartbeat(20).write(run_dir)
+
+
 def test_a_run_of_another_host_is_on_every_page(hosts: Hosts) -> None:
-    write_run(hosts.on("gpu1"), 7, "gpu1")
-    with outlay.run("bert", dir=hosts.on("gpu1") / "live", price="2 USD/h", gpus=1) as run:
-        hosts.round()
-        hosts.on("login")
-        books = BookReader()
-        listed = runs_page(PageQuery(path="/runs"), books)
-        now = now_page(PageQuery(path="/"), books)
-        page = run_page(PageQuery(path="/run", name=run.run_id), books)
-        books.close()
-        books.store.dispose()
-        shown = in_process("--json").json
+    root = hosts.on("gpu1")
+    write_run(root, 7, "gpu1")
+    write_live_run(root / "live", "bert", "gpu1", 2)
+    hosts.round()
+    hosts.on("login")
+    books = BookReader()
+    listed = runs_page(PageQuery(path="/runs"), books)
+    now = now_page(PageQuery(path="/"), books)
+    page = run_page(PageQuery(path="/run", name="bert" * 4), books)
+    today = books.spent_since(0)
+    books.close()
+    shown = in_process("--json").json
     assert isinstance(listed.document, dict)
     assert isinstance(now.document, dict)
     assert listed.document["count"] == 2
@@ -128,30 +145,34 @@ def test_a_run_of_another_host_is_on_every_page(hosts: Hosts) -> None:
     assert shown["burn_per_hour"] == [{"micros": 2_000_000, "currency": "USD"}]
     (burn,) = now.document["burn_per_hour"]
     assert burn["money"].micros == 2_000_000
+    costs = [Decimal(run["cost_micros"]) for run in in_process("runs", "--json").json["runs"]]
+    assert [money.micros for money in today] == [sum(costs)]
 
 
 def test_a_directory_that_two_hosts_see_is_read_on_both(hosts: Hosts) -> None:
-    root = hosts.on("gpu1")
-    write_run(root, 7, "gpu1")
-    hosts.round()
+    hosts.on("gpu1")
+    shared = hosts.root / "shared"
+    write_run(shared, 7, "gpu1")
+    write_live_run(shared / "live", "bert", "gpu1", 2)
+    assert in_process("import", "runs", shared).code == 0
     hosts.on("login")
-    (listed,) = in_process("runs", "--json").json["runs"]
-    assert (listed["dir"], listed["log_host"]) == (f"gpu1:{root / 'run7'}", "gpu1")
-    run_dir = root / "run7"
-    in_process("import", "runs", run_dir)
-    (listed,) = in_process("runs", "--json").json["runs"]
-    assert (listed["dir"], listed["log_host"]) == (str(run_dir), "")
+    dirs = [run["dir"] for run in in_process("runs", "--json").json["runs"]]
+    assert dirs == [str(shared / "live"), f"gpu1:{shared / 'run7'}"]  # The live one at once.
+    assert in_process("import", "runs", shared).code == 0
+    dirs = [run["dir"] for run in in_process("runs", "--json").json["runs"]]
+    assert dirs == [str(shared / "live"), str(shared / "run7")]
 
 
 def test_a_path_that_is_another_run_here_is_not_taken_for_it(hosts: Hosts) -> None:
-    there = hosts.on("gpu1") / "live"
-    with outlay.run("bert", dir=there, price="2 USD/h", gpus=1):
-        hosts.round()
-        there.rename(there.with_name("of-gpu1"))
-        hosts.on("login")  # There, the same path is another run.
-        with outlay.run("other", dir=there, price="3 USD/h", gpus=1):
-            hosts.round()
-            shown = in_process("--json").json
+    same = hosts.root / "same"
+    hosts.on("gpu1")
+    write_live_run(same, "bert", "gpu1", 2)
+    assert in_process("import", "runs", same).code == 0
+    same.rename(hosts.root / "same-of-gpu1")
+    hosts.on("login")
+    write_live_run(same, "other", "login", 3)
+    assert in_process("import", "runs", same).code == 0
+    shown = in_process("--json").json
     assert sorted((row["name"], row["log_host"]) for row in shown["running"]) == [
         ("bert", "gpu1"), ("other", ""),
     ]  # fmt: skip

@@ -6,8 +6,10 @@ All other modules use portable SQLAlchemy Core.
 from __future__ import annotations
 
 import getpass
+import os
 import re
 import sqlite3
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from operator import itemgetter
@@ -23,6 +25,7 @@ from sqlalchemy import (
     ExceptionContext,
     Integer,
     NullPool,
+    Pool,
     Table,
     cast,
     create_engine,
@@ -124,6 +127,7 @@ def connect(url: URL) -> Engine:
         engine = create_engine(
             url, connect_args=stated, pool_pre_ping=True, json_deserializer=_decode_json
         )
+        weakref.finalize(engine, _close_all, engine.pool, os.getpid())
     elif url.get_backend_name() != "sqlite":
         engine = create_engine(url, json_deserializer=_decode_json)
     else:
@@ -133,6 +137,12 @@ def connect(url: URL) -> Engine:
         event.listen(engine, "begin", _begin_sqlite)
     event.listen(engine, "handle_error", _raise_unavailable)
     return engine
+
+
+def _close_all(pool: Pool, pid: int) -> None:
+    """Close the connections of an engine that is no longer used, unless they are a parent's."""
+    if pid == os.getpid():
+        pool.dispose()
 
 
 def _decode_json(text: str) -> object:

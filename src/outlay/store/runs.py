@@ -113,7 +113,8 @@ def register(engine: Engine, rows: Iterable[RunRow]) -> None:
     A run that several hosts see is one run. Its row is the one from the longest log, and of the
     same host, or the same length, the last.
     """
-    values = [_values(row) for row in rows]
+    # In one order, so that two hosts that register the same runs do not wait for each other.
+    values = [_values(row) for row in sorted(rows, key=lambda row: row.run_id)]
     if not values:
         return
     with writing(engine) as connection:
