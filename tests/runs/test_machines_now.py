@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,8 +17,11 @@ from hypothesis import strategies as st
 import outlay
 from command_line import in_process
 from outlay.cost.machines import OwnedMachine
+from outlay.errors import InvalidValue
+from outlay.guard.rental.vendor_commands import LISTED_RATES, PRESETS, parse_page
 from outlay.ledger import Price
 from outlay.runs.inventory.machines_now import PARTS, MachinesNow, machines_now
+from outlay.runs.inventory.watch_settings import read_watch_settings
 from outlay.slurm import count_nodes, expand_nodes
 from outlay.store.machine_lists import MachineClaim, MachineList, SeenMachine
 from outlay.store.run_row import RunRow
@@ -201,6 +206,46 @@ def test_a_cluster_without_accounts_is_unknown(site: Site) -> None:
     site.accounts.write_text("Slurm accounting storage is disabled\n")
     site.round()
     assert set(site.overview()["burn"]["unknown"]) == {"slurm"}
+
+
+# What is to be asked
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ('[[watch.vendor]]\npreset = "runpd"', "dstack, lambda, prime, runpod, skypilot, vast"),
+        ('[[watch.vendor]]\nname = "ours"', "preset, or name and list"),
+        ('[[watch.vendor]]\npreset = "vast"\n[[watch.vendor]]\npreset = "vast"', "account ="),
+        ('[[watch.vendor]]\nname = "x"\nlist = "x --api-key=0123456789"', "without a key in it"),
+        ('[[watch.vendor]]\npreset = "vast"\nrate = "cheap"', "rate"),
+        ("[watch]\nslrum = true", "slrum"),
+    ],
+)  # fmt: skip
+def test_settings_that_cannot_be_asked_are_refused(
+    private_home: Path, settings: str, message: str
+) -> None:
+    (private_home / "outlay.toml").write_text(settings)
+    with pytest.raises(InvalidValue, match=re.escape(message)):
+        read_watch_settings()
+    assert message in in_process("watch", "--once").err
+
+
+@pytest.mark.parametrize(
+    ("name", "listed", "rate"),
+    [
+        ("runpod", [{"id": "a", "costPerHr": 0.69}], "0.69 USD/h"),
+        ("vast", [{"id": 7, "dph_total": 0.4123456}], "0.412346 USD/h"),
+        ("lambda", {"data": [{"id": "a", "instance_type": {"price_cents_per_hour": 129}}]},
+         "1.29 USD/h"),
+        ("runpod", [{"id": "a", "costPerHr": "unknown"}], None),
+        ("runpod", [{"id": "a"}], None),
+    ],
+)  # fmt: skip
+def test_the_price_of_a_listed_machine_is_read(name: str, listed: object, rate: str | None) -> None:
+    page = parse_page(PRESETS[name], json.dumps(listed), LISTED_RATES[name])
+    (machine,) = page.machines
+    assert machine.rate == (None if rate is None else Rate.parse(rate))
 
 
 # The join, without files

@@ -200,3 +200,26 @@ def test_a_host_without_the_key_does_not_make_another_hosts_list_unknown(hosts: 
     store.dispose()
     assert (kept.unknown, [each.id for each in kept.machines]) == ("", ["x9f"])
     assert kept.machines[0].since_ns == kept.answered_ns > 0
+
+
+ACCOUNTS = """\
+JobID|JobName|User|Partition|Cluster|State|Start|End|AllocTRES
+40|train|ana|main|c|COMPLETED|1700000000|1700003600|gres/gpu=1
+41|plain|ana|main|c|COMPLETED|1700000000|1700003600|gres/gpu=1
+"""
+
+
+def test_a_job_that_recorded_itself_on_another_host_is_not_imported(hosts: Hosts) -> None:
+    root = hosts.on("gpu1")
+    run_dir = root / "job"
+    claim_identity(run_dir, RunIdentity(run_id="40" * 16, model="m", name="train", created_ns=1))
+    for number, job in enumerate(("40", "39")):  # Started again, in another job.
+        about = {"run_id": "40" * 16, "slurm_job": job, "host": "gpu1"}
+        Segment(start=number * 100.0, about=about).step(9).end("preempted").write(run_dir)
+    hosts.round()
+    hosts.on("login")
+    file = hosts.root / "accounts.txt"
+    file.write_text(ACCOUNTS)
+    done = in_process("import", "sacct", file, "--json").json
+    assert (done["registered"], done["recorded"]) == (1, 1)
+    assert {run["name"] for run in in_process("runs", "--json").json["runs"]} == {"train", "plain"}

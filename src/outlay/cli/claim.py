@@ -79,19 +79,12 @@ def _listed_machine(store: Engine, named: str) -> tuple[str, str]:
     listed = [(each.source, one) for each in read_lists(store) for one in each.machines]
     known = [(source, one.id, one.name) for source, one in listed if one.kind in _CLAIMABLE]
     known += ((source, number, "") for source, number in read_claims(store))
-    found = {
-        (source, number): None
-        for source, number, name in known
-        if named in (number, name, f"{source}/{number}")
-    }
+    found = {each[:2] for each in known if named in (*each[1:], "/".join(each[:2]))}
     if len(found) != 1:
-        shown = [f"{source}/{number}" for source, number in found or dict.fromkeys(_two(known))]
-        raise InvalidValue("MACHINE", named, f"one of {', '.join(shown) or 'a list; none has any'}")
-    return next(iter(found))
-
-
-def _two(known: list[tuple[str, str, str]]) -> list[tuple[str, str]]:
-    return [(source, number) for source, number, _ in known]
+        choices = sorted({"/".join(each) for each in found or (each[:2] for each in known)})
+        expected = f"one of {', '.join(choices)}" if choices else "a machine that a list has"
+        raise InvalidValue("MACHINE", named, expected)
+    return found.pop()
 
 
 def _show_places(store: Engine, *, as_json: bool) -> None:

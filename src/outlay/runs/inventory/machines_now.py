@@ -211,12 +211,12 @@ def machines_now(
     What two of them know is one row: a listed machine that is a rental, a job on owned nodes, a run
     on any of them.
     """
-    left = _RunsLeft(list(running))
+    left, claimed = _RunsLeft(list(running)), claims or {}
     listed = [(each, machine) for each in lists for machine in each.machines]
     found = [*_rentals(rented, listed, left)]
     for each, machine in listed:
         if machine.kind == "machine" and not _is_rented(machine, rented, listed):
-            found.append(_listed(each, machine, left, claims or {}))
+            found.append(_claimed(_view(each, machine, left), claimed))
     jobs = [(each, machine) for each, machine in listed if machine.kind == "job"]
     nodes = _owned(owned, listed)
     on_nodes = {
@@ -225,7 +225,9 @@ def machines_now(
         if (names := expand_nodes(job.nodes)) and nodes.keys() >= set(names)
     }
     found += _nodes(nodes, on_nodes, jobs, left)
-    found += (_job(each, job, left, claims or {}) for each, job in jobs if job.id not in on_nodes)
+    found += (
+        _claimed(_job(each, job, left), claimed) for each, job in jobs if job.id not in on_nodes
+    )
     return [*found, *_other_places(left.rows)]
 
 
@@ -274,15 +276,6 @@ def _view(of: MachineList, machine: SeenMachine, left: _RunsLeft) -> MachineView
     )  # fmt: skip
 
 
-def _listed(
-    of: MachineList,
-    machine: SeenMachine,
-    left: _RunsLeft,
-    claims: Mapping[tuple[str, str], MachineClaim],
-) -> MachineView:
-    return _claimed(_view(of, machine, left), claims)
-
-
 def _claimed(view: MachineView, claims: Mapping[tuple[str, str], MachineClaim]) -> MachineView:
     claim = claims.get((view.source, view.id))
     if claim is None:
@@ -291,20 +284,14 @@ def _claimed(view: MachineView, claims: Mapping[tuple[str, str], MachineClaim]) 
     return replace(view, part="claimed without a run", claim=str(claim), owner=owner)
 
 
-def _job(
-    of: MachineList,
-    job: SeenMachine,
-    left: _RunsLeft,
-    claims: Mapping[tuple[str, str], MachineClaim],
-) -> MachineView:
+def _job(of: MachineList, job: SeenMachine, left: _RunsLeft) -> MachineView:
     """Return a job of Slurm, which its user has claimed by submitting it."""
     here = left.take(lambda run: run.slurm_job == job.id)
-    view = MachineView(
+    return MachineView(
         kind="job", name=job.name or job.id, owner=job.user or _users(here), runs=here,
         part="claimed without a run" if job.user else "claimed by nobody", rate=job.hourly,
         source=of.source, id=job.id, since_ns=job.since_ns, deadline=job.until, doubt=of.unknown,
     )  # fmt: skip
-    return _claimed(view, claims)
 
 
 def _owned(owned: Iterable[OwnedMachine], listed: _Listed) -> dict[str, MachineView]:
