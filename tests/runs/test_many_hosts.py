@@ -139,6 +139,7 @@ def test_a_run_of_another_host_is_on_every_page(hosts: Hosts) -> None:
     assert isinstance(listed.document, dict)
     assert isinstance(now.document, dict)
     assert listed.document["count"] == 2
+    assert ">gpu1<" in "".join(listed.parts)
     assert "its log is on gpu1, not reachable from here" in page.verdict
     assert [row.name for row in now.document["running"]] == ["bert"]
     assert [row["name"] for row in shown["running"]] == ["bert"]

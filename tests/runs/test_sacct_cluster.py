@@ -183,10 +183,10 @@ def _ask_what_runs(home: Path, plain: list[str]) -> dict[str, Any]:
     """Do a round of ``outlay watch``; return the rows of jobs, and keep some of them in a file."""
     home.mkdir(exist_ok=True)
     (home / "outlay.toml").write_text("[watch]\nslurm = true\n")
-    here = {"OUTLAY_HOME": str(home)}
-    in_process("rates", "set", "main", "3600 USD/h", **here)
-    in_process("watch", "--once", **here)
-    rows = {row["id"]: row for row in in_process("--json", **here).json["machines"]}
+    here = str(home)
+    in_process("rates", "set", "main", "3600 USD/h", OUTLAY_HOME=here)
+    in_process("watch", "--once", OUTLAY_HOME=here)
+    rows = {row["id"]: row for row in in_process("--json", OUTLAY_HOME=here).json["machines"]}
     (home / "rows.json").write_text(json.dumps([rows.get(job) for job in plain]))
     return rows
 

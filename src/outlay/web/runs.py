@@ -78,6 +78,8 @@ def runs_page(ask: PageQuery, books: BookReader) -> Page:
     rows = [_current(row, books) for row in rows]
     count = len(rows) if _offset(ask) == 0 and len(rows) < PAGE else count_runs(books.store, wanted)
     columns = _columns(ask)
+    if not ask.every("col") and any(row.log_host for row in rows):
+        columns.append("log_host")
     table = [_cells(row, columns, books) for row in rows]
     parts = [_filters(ask, columns, books), _listed(ask, columns, table, count)]
     return Page(

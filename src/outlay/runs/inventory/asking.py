@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from outlay.ledger.price import Price
 
 SLURM = "slurm"
+_PATIENCE_S = 30.0
+"""For one vendor: rentals and alerts wait for the round."""
 _FIRST_S = 7 * 86_400
 """How far back the first round reads Slurm's accounts."""
 _MARGIN_S = 600
@@ -90,8 +92,9 @@ def _ask_vendor(
 ) -> None:
     try:
         listing = list_machines(
-            asked.vendor, environ, all_rows=asked.is_complete, rate=asked.listed_rate
-        )
+            asked.vendor, environ, timeout_s=_PATIENCE_S, all_rows=asked.is_complete,
+            rate=asked.listed_rate,
+        )  # fmt: skip
     except OutlayError as error:  # Unreadable, or one of its variables is not set.
         say(f"{asked.source}: its list can't be read: {error}")
         keep_failure(store, asked.source, f"its list can't be read: {error}")
