@@ -73,7 +73,12 @@ ENTRIES = (
     CommandEntry("sweep", "sweep.commands:app", DECIDE, "Compare configurations on equal budgets."),
     CommandEntry("guard", "guard.commands:app", HOLD, "Check before spending; end rentals."),
     CommandEntry("team", "team:app", HOLD, "Share ceilings between machines and people."),
-    CommandEntry("watch", "watch:show_watch", HOLD, "End rentals on time, send alerts."),
+    CommandEntry(
+        "watch",
+        "watch:show_watch",
+        HOLD,
+        "End rentals on time, register runs, ask what costs money, send alerts.",
+    ),
     CommandEntry("digest", "report:show_digest", ACCOUNT, "Show the week on one page."),
     CommandEntry("import", "importing:import_app", ACCOUNT, "Register runs recorded elsewhere."),
     CommandEntry("export", "importing:export_app", ACCOUNT, "Write files for other tools."),

@@ -72,7 +72,7 @@ def show_watch(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """End rentals on time, collect runs, ask what costs money, send alerts.
+    """End rentals on time, register runs, ask what costs money, send alerts.
 
     Ends overdue rentals, settles those that are gone and looks for them for another day, replaces
     dead watchers, registers the runs of this host, asks what outlay.toml names (vendors' lists,
