@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import secrets
 import threading
 from collections.abc import Callable, Iterator
@@ -259,6 +260,22 @@ def test_hosts_of_one_name_are_two_hosts(
     with store.begin() as connection:
         found = connection.execute(select(schema.sightings.c.host, schema.sightings.c.dir))
         assert sorted(map(tuple, found)) == [("localhost@one", "/one"), ("localhost@two", "/two")]
+
+
+def test_many_that_register_the_same_runs_at_once_all_succeed(store: Engine) -> None:
+    together = threading.Barrier(8)
+
+    def register_all(place: int) -> None:
+        rows = [run_row(f"r{number}", updated_ns=place) for number in range(60)]
+        random.Random(place).shuffle(rows)
+        together.wait()
+        for _ in range(3):
+            runs.register(store, rows)
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(register_all, range(8)))
+    assert runs.count_runs(store) == 60
+    assert {row.updated_ns for row in runs.list_runs(store)} == {7}
 
 
 def test_a_deleted_run_is_seen_nowhere(store: Engine) -> None:

@@ -11,13 +11,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import Table, update
 
 from command_line import in_process
 from homes import move_host
 from ledgers import START_NS, Segment
 from outlay.clock import SYSTEM
 from outlay.ledger import Price, RunIdentity, claim_identity
-from outlay.store import open_store
+from outlay.store import open_store, schema
+from outlay.store.connection import writing
 from outlay.store.machine_lists import SeenMachine, keep_answer, keep_failure, read_lists
 from outlay.web.book_reader import BookReader
 from outlay.web.now import now_page
@@ -201,6 +203,38 @@ def test_a_host_without_the_key_does_not_make_another_hosts_list_unknown(hosts: 
     store.dispose()
     assert (kept.unknown, [each.id for each in kept.machines]) == ("", ["x9f"])
     assert kept.machines[0].since_ns == kept.answered_ns > 0
+
+
+def earlier(table: Table, column: str) -> None:
+    """Let an hour pass since an instant in the store."""
+    store = open_store()
+    with writing(store) as connection:
+        connection.execute(update(table).values({column: table.c[column] - 3600 * 10**9}))
+    store.dispose()
+
+
+def test_a_host_that_is_silent_leaves_its_runs_in_the_burn_and_says_so(hosts: Hosts) -> None:
+    write_live_run(hosts.on("gpu1") / "live", "bert", "gpu1", 2)
+    hosts.round()
+    hosts.on("login")
+    assert in_process("--json").json["findings"] == []
+    earlier(schema.runs, "seen_ns")
+    shown = in_process("--json").json
+    assert shown["burn_per_hour"] == [{"micros": 2_000_000, "currency": "USD"}]
+    (finding,) = (each["message"] for each in shown["findings"] if "bert" in each["message"])
+    assert finding.startswith("unknown since; bert was running as of ")
+
+
+def test_a_list_that_nobody_asks_any_more_is_unknown_since(hosts: Hosts) -> None:
+    hosts.on("gpu1")
+    store = open_store()
+    pod = SeenMachine(kind="machine", id="x9f", rate="7 USD/h")
+    keep_answer(store, "runpod", [pod])
+    store.dispose()
+    earlier(schema.machine_lists, "answered_ns")
+    shown = in_process("--json").json
+    assert shown["burn"]["unknown"]["runpod"].startswith("unknown since 20")
+    assert shown["burn_per_hour"] == [{"micros": 7_000_000, "currency": "USD"}]
 
 
 ACCOUNTS = """\
