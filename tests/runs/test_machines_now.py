@@ -202,6 +202,16 @@ def test_a_job_that_ended_is_a_run_once(site: Site) -> None:
     assert [(run["name"], run["cost_micros"]) for run in listed] == [("old", 3_000_000)]
 
 
+def test_what_has_no_price_is_named_unless_it_costs_nothing(site: Site) -> None:
+    assert in_process("rates", "remove", "main").code == 0
+    line = SACCT.splitlines()[2]
+    free = line.replace("41|41|plain", "50|50|compile").replace("gres/gpu=2", "cpu=8")
+    site.accounts.write_text(f"{SACCT}{free}\n")
+    site.round()
+    text = site.overview()["burn"]["text"]
+    assert text.endswith("no price is known of slurm 41 (plain) since 2023-11-14 22:13Z")
+
+
 def test_a_cluster_without_accounts_is_unknown(site: Site) -> None:
     site.accounts.write_text("Slurm accounting storage is disabled\n")
     site.round()

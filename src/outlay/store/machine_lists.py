@@ -35,7 +35,7 @@ class SeenMachine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
         id: The vendor's id, the job's number or the node's host name.
         name: Its name there.
         user: Who started it, if the list says that.
-        nodes: Of a job, in Slurm's syntax.
+        nodes: Of a job, in Slurm's syntax; ``gpus`` is how many it has, without which none is paid.
         since_ns: When it was created, or first listed; 0 until it is kept.
         until: When it ends, as text; empty for never.
         rate: Per hour, of the whole; empty if it is not known.
@@ -46,6 +46,7 @@ class SeenMachine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     name: str = ""
     user: str = ""
     nodes: str = ""
+    gpus: int = 0
     since_ns: int = 0
     until: str = ""
     rate: str = ""

@@ -147,7 +147,7 @@ def _running(jobs: Sequence[SacctJob], rates: Mapping[str, Price]) -> Iterator[S
         rate = "" if price is None or not job.gpus else str(rate_of(price.rate, job.gpus))
         yield SeenMachine(
             kind="job", id=job.shown, name=job.name, user=job.user, nodes=start.nodes,
-            since_ns=start.start_ns, rate=rate,
+            gpus=job.gpus, since_ns=start.start_ns, rate=rate,
         )  # fmt: skip
 
 

@@ -55,6 +55,7 @@ class MachineView:
         claim: Whose it is, as a person stated.
         doubt: Why it is not certain that it runs, such as since when it is not listed.
         is_shared: Whether its runs are on other machines, too.
+        is_free: Whether it costs nothing by itself, as a job without GPUs.
     """
 
     kind: MachineKind
@@ -71,6 +72,7 @@ class MachineView:
     claim: str = ""
     doubt: str = ""
     is_shared: bool = False
+    is_free: bool = False
 
     @property
     def burn(self) -> list[Rate]:
@@ -146,7 +148,8 @@ class MachinesNow:
         """The burn in one line: by part, with what nobody has claimed and what is not known."""
         parts = [self._unit_text(rate) for rate in self.burn] or ["no price"]
         separator = "; " if any(":" in text for text in parts) else ", "
-        unpriced = [each.shown for each in self.places if not each.runs and not each.burn]
+        silent = (each for each in self.places if not each.runs and not each.burn)
+        unpriced = [each.shown for each in silent if not each.is_free]
         more = [f"no price is known of {_named(unpriced)}"] if unpriced else []
         more += [f"{each.source} {each.unknown}" for each in self.lists if each.unknown]
         return "; ".join([separator.join(parts), *more])
@@ -291,6 +294,7 @@ def _job(of: MachineList, job: SeenMachine, left: _RunsLeft) -> MachineView:
         kind="job", name=job.name or job.id, owner=job.user or _users(here), runs=here,
         part="claimed without a run" if job.user else "claimed by nobody", rate=job.hourly,
         source=of.source, id=job.id, since_ns=job.since_ns, deadline=job.until, doubt=of.unknown,
+        is_free=not job.gpus,
     )  # fmt: skip
 
 
