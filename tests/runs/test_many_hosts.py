@@ -205,6 +205,17 @@ def test_a_host_without_the_key_does_not_make_another_hosts_list_unknown(hosts: 
     assert kept.machines[0].since_ns == kept.answered_ns > 0
 
 
+def test_an_owned_node_has_the_cost_of_runs_whose_log_is_on_it(hosts: Hosts) -> None:
+    _, exact = write_run(hosts.on("gpu1"), 7, "gpu1")
+    hosts.round()
+    hosts.on("login")
+    words = ("cost", "machines", "set", "gpu1", "8 USD/h cash", "--since", "2023-11-01")
+    (machine,) = in_process(*words, "--until", "2023-11-30", "--json").json["machines"]
+    assert machine["in_runs"]["micros"] == round(exact)
+    total = machine["in_runs"]["micros"] + machine["in_no_run"]["micros"]
+    assert total == machine["cost"]["micros"] == 29 * 24 * 8_000_000
+
+
 def earlier(table: Table, column: str) -> None:
     """Let an hour pass since an instant in the store."""
     store = open_store()

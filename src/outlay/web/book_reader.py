@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from weakref import WeakKeyDictionary
 
 from outlay.clock import SYSTEM, Clock
+from outlay.cost.charges import part_within
 from outlay.errors import OutlayError
 from outlay.goodput.timeline import Window
 from outlay.guard.away.polled_log import PolledLog
-from outlay.rates import share_out
 from outlay.report.files import SweepAccount, read_sweep
 from outlay.runs.collect import log_stamp
 from outlay.runs.run_poller import REFRESH_NS, RunPoller, inbox_stamp
 from outlay.store import open_store
-from outlay.store.run_row import AttemptCharge, RunRow
+from outlay.store.run_row import RunRow
 from outlay.store.runs import RunFilter, get, list_runs, run_dirs, values_of
 from outlay.sweep.state.manifest import JOURNAL, is_sweep
 from outlay.units import Money
@@ -149,7 +149,8 @@ class BookReader:
         """Return what a run of another host has cost since an instant: its charges, by time."""
         row = self.row(run_id)
         found = (
-            row.unit_of(charge).money(part_since(charge, since_ns)) for charge in row.charges or ()
+            row.unit_of(charge).money(part_within(charge, since_ns, charge.end_ns + 1))
+            for charge in row.charges or ()
         )
         return tuple(sum_by_unit(found))
 
@@ -217,15 +218,6 @@ class BookReader:
         except OSError:
             size = 0
         return (size, *logs)
-
-
-def part_since(charge: AttemptCharge, since_ns: int) -> int:
-    """Return the part of a charge since an instant, in micro-units, in proportion to time."""
-    after_ns = min(charge.end_ns - since_ns, charge.end_ns - charge.start_ns)
-    if after_ns <= 0:
-        return charge.micros if charge.start_ns >= since_ns else 0
-    shares = {True: after_ns, False: charge.end_ns - charge.start_ns - after_ns}
-    return share_out(charge.micros, shares)[True]
 
 
 def sweep_id(root: Path) -> str:
