@@ -8,6 +8,7 @@ interpreter.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import sys
 from collections.abc import Iterator, Mapping
@@ -41,6 +42,22 @@ _OWN_SERVERS = ("outlay.sweep", "outlay.demo", "outlay.cli", "multiprocessing.po
 def boot_id() -> str:
     """Return an id that changes with every boot of this machine, or ""."""
     return first_line("/proc/sys/kernel/random/boot_id")
+
+
+@cache
+def machine_digest() -> str:
+    """Return a digest of the machine id, which must not be published; "" if there is none."""
+    machine = first_line("/etc/machine-id")
+    return hashlib.sha256(machine.encode()).hexdigest()[:8] if machine else ""
+
+
+def host_key() -> str:
+    """Return the name of this host and what tells it from another of the same name: ``gpu1@3f2a``.
+
+    That is the digest of the machine id, else of the boot, which changes: the host is then another.
+    """
+    boot = hashlib.sha256(boot_id().encode()).hexdigest()[:8]
+    return f"{os.uname().nodename}@{machine_digest() or boot}"
 
 
 # GPUs

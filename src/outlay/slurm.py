@@ -7,9 +7,10 @@ exported with ``sacct`` are parsed in ``runs.accounting``.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
@@ -154,6 +155,55 @@ def parse_array_size(text: str) -> int:
     return _DEFAULT_ARRAY_SIZE
 
 
+# Lists of nodes: ``n[1-3,7],gpu4``.
+
+_NODES: Final = re.compile(r"[^,\[]+(?:\[[^\]]*\][^,\[]*)*")
+_GROUP: Final = re.compile(r"\[([^\]]*)\]")
+_MOST_NODES: Final = 10_000
+
+
+def count_nodes(text: str) -> int:
+    """Return the number of nodes in a list, one of several if it is empty."""
+    return max(1, sum(map(_count_listed, _NODES.findall(text))))
+
+
+def _count_listed(name: str) -> int:
+    groups = (group.split(",") for group in _GROUP.findall(name))
+    return math.prod(sum(map(_size, parts)) for parts in groups)
+
+
+def _size(part: str) -> int:
+    numbers = _range_of(part)  # A range may have more numbers than len() returns.
+    return numbers.stop - numbers.start if isinstance(numbers, range) else 1
+
+
+def expand_nodes(text: str) -> list[str]:
+    """Return the names in a list; none if they are more than a cluster has."""
+    if count_nodes(text) > _MOST_NODES:
+        return []
+    return [node for name in _NODES.findall(text) for node in _expand(name)]
+
+
+def _expand(name: str) -> Iterator[str]:
+    group = _GROUP.search(name)
+    if group is None:
+        yield name
+        return
+    for part in group[1].split(","):
+        width = len(part.partition("-")[0])
+        for number in _range_of(part):
+            middle = part if isinstance(number, str) else f"{number:0{width}d}"
+            yield from _expand(name[: group.start()] + middle + name[group.end() :])
+
+
+def _range_of(part: str) -> Sequence[int] | Sequence[str]:
+    """Return the numbers of ``1-3``; a part that is none counts as one name."""
+    first, _, last = part.partition("-")
+    if not first.isdecimal() or not (last or first).isdecimal():
+        return (part,)
+    return range(int(first), int(last or first) + 1)
+
+
 # The limits of accounts.
 
 _LIMIT: Final = re.compile(r"([^=,]+)=([0-9]{1,20})\(([0-9]{1,20})\)")
@@ -260,6 +310,23 @@ def accounted_jobs(numbers: str) -> list[JobStatus] | None:
     command = ["sacct", "--noheader", "--parsable2", "--allocations", "--starttime=2000-01-01"]
     done = _run(*command, "--format=JobID,State", f"--jobs={numbers}")
     return None if done is None or done.returncode else parse_sacct(done.stdout)
+
+
+ACCOUNT_COLUMNS: Final = (
+    "JobID,JobIDRaw,JobName,User,Account,Partition,Cluster,State,Submit,Eligible,Start,End,"
+    "AllocTRES,NodeList"
+)
+"""What is asked of sacct for the books."""
+
+
+def accounts_text(since_s: int) -> str | None:
+    """Return sacct's table of everybody's jobs in the last seconds; None if it fails.
+
+    ``runs.accounting.sacct`` parses it. Jobs that still run are in it, whenever they began.
+    """
+    command = ["sacct", "--parsable2", "--allocations", "--duplicates", "--allusers"]
+    done = _run(*command, f"--starttime=now-{since_s}", f"--format={ACCOUNT_COLUMNS}")
+    return None if done is None or done.returncode else done.stdout
 
 
 def max_array_size() -> int:

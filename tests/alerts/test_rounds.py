@@ -23,7 +23,7 @@ from offer_builder import offer
 from outlay.alerts.delivery import AlertMessage, deliver
 from outlay.alerts.rounds import AlertRound, AlertWatch, read_state, state_path
 from outlay.alerts.rules import AlertTarget, When
-from outlay.clock import ManualClock
+from outlay.clock import ManualClock, utc_text
 from outlay.cost.cost_book import CostBook
 from outlay.guard.balance import Hold
 from outlay.guard.budget_guard import BudgetGuard
@@ -33,6 +33,7 @@ from outlay.prices.offer import Snapshot
 from outlay.prices.price_book import PriceBook
 from outlay.runs.collect import collect
 from outlay.store import open_store
+from outlay.store.machine_lists import MachineClaim, SeenMachine, claim_machine, keep_answer
 from outlay.units import Money
 from slurm_cluster import squeue_line
 from waiting import until
@@ -196,7 +197,7 @@ def a_forecast(scene: Scene) -> Iterator[str]:
 def a_burn_rate(scene: Scene) -> Iterator[str]:
     yield 'when = "burn"\nabove = "35 USD/h"'
     with scene.run():
-        yield "warning: live runs burn 36.00 USD/h, more than 35.00 USD/h"
+        yield "warning: 36.00 USD/h are burnt now, more than 35.00 USD/h (36.00 USD/h)"
     yield ""
 
 
@@ -298,6 +299,17 @@ def a_rental_without_a_run(scene: Scene) -> Iterator[str]:
         yield ""
 
 
+def a_machine_that_nobody_claims(scene: Scene) -> Iterator[str]:
+    store, since_ns = open_store(), scene.clock.wall_ns()
+    pod = SeenMachine(kind="machine", id="x9f", since_ns=since_ns, rate="2 USD/h")
+    keep_answer(store, "runpod", [pod])
+    yield 'when = "unclaimed"\nfor = "10m"'
+    scene.clock.advance(11 * MINUTE)
+    yield f"error: runpod x9f since {utc_text(since_ns)[:16]}Z at 2.00 USD/h is claimed by nobody"
+    claim_machine(store, MachineClaim(source="runpod", machine="x9f", user="ana"))
+    yield ""
+
+
 def a_price_drop(scene: Scene) -> Iterator[str]:
     def fetch(price: str) -> None:
         scene.clock.advance(MINUTE)
@@ -338,7 +350,8 @@ SCENES: list[Callable[[Scene], Iterator[str]]] = [
     a_runs_budget, a_run_that_its_budget_ended_between_two_looks, a_models_budget, a_forecast,
     a_burn_rate, a_run_that_is_silent, a_run_that_died, a_run_that_stalls,
     a_resume_that_reaches_no_step, a_low_goodput, gpus_that_idle, an_allocation_without_a_run,
-    a_rental_without_a_run, a_price_drop, an_overdue_rental, a_ceiling,
+    a_rental_without_a_run, a_machine_that_nobody_claims, a_price_drop, an_overdue_rental,
+    a_ceiling,
 ]  # fmt: skip
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import random
 import secrets
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -12,10 +13,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
-from sqlalchemy import URL, Engine
+from sqlalchemy import URL, Engine, select
 
+from homes import move_host
 from outlay.store import RunRow, StoreUnavailable, open_store, runs, schema
-from outlay.store.connection import writing
+from outlay.store.connection import database_ns, writing
 from outlay.store.runs import RunFilter
 from outlay.units import Money
 from postgres import PostgresServer
@@ -162,6 +164,125 @@ def test_any_order_of_registering_keeps_the_newest_row(store: Engine, rows: list
         runs.register(store, [row])
     latest = {row.run_id: row for row in sorted(rows, key=lambda row: row.updated_ns)}
     assert {row.run_id: row for row in runs.list_runs(store)} == latest
+
+
+# The same run, seen from several hosts
+
+
+@pytest.fixture
+def on_host(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Let this process be on a host of another name from now on."""
+
+    return lambda name: move_host(name, monkeypatch)
+
+
+def test_a_run_that_two_hosts_see_is_one_run(store: Engine, on_host: Callable[[str], None]) -> None:
+    for host in ("gpu1", "login"):
+        on_host(host)
+        runs.register(store, [replace(run_row(), dir=f"/{host}/r1")])
+    assert [row.run_id for row in runs.list_runs(store)] == ["r1"]
+    assert runs.count_runs(store) == 1
+
+
+def test_each_host_has_its_own_path_of_a_run(store: Engine, on_host: Callable[[str], None]) -> None:
+    for host in ("gpu1", "login"):
+        on_host(host)
+        runs.register(store, [replace(run_row(), dir=f"/{host}/r1")])
+    on_host("gpu1")
+    (row,) = runs.list_runs(store)
+    assert (row.dir, row.log_host) == ("/gpu1/r1", "")
+
+
+def test_a_row_is_from_the_longest_log_whichever_clock_is_ahead(
+    store: Engine, on_host: Callable[[str], None]
+) -> None:
+    on_host("gpu1")
+    runs.register(store, [replace(run_row(updated_ns=200), steps=20, log_bytes=2_000)])
+    on_host("login")  # An hour ahead, with a part of the log.
+    runs.register(store, [replace(run_row(updated_ns=3_600_000), steps=10, log_bytes=1_000)])
+    assert runs.list_runs(store)[0].steps == 20
+    on_host("login")
+    runs.register(store, [replace(run_row(updated_ns=3_600_001), steps=30, log_bytes=3_000)])
+    on_host("gpu1")
+    runs.register(store, [replace(run_row(updated_ns=300), steps=21, log_bytes=2_100)])
+    assert runs.list_runs(store)[0].steps == 30
+
+
+def test_a_log_that_shrank_on_its_host_is_taken(
+    store: Engine, on_host: Callable[[str], None]
+) -> None:
+    on_host("gpu1")
+    runs.register(store, [replace(run_row(updated_ns=200), steps=20, log_bytes=2_000)])
+    runs.register(store, [replace(run_row(updated_ns=201), steps=19, log_bytes=1_900)])
+    assert runs.list_runs(store)[0].steps == 19
+
+
+def test_a_run_replaced_on_one_host_stays_alive_at_the_same_path_of_another(
+    store: Engine, on_host: Callable[[str], None]
+) -> None:
+    for host in ("gpu1", "gpu2"):
+        on_host(host)
+        runs.register(store, [replace(run_row(host), dir="/runs/train")])
+    runs.end_replaced(store, {"/runs/train": "a later run of gpu2"})
+    assert {row.run_id: row.status for row in runs.list_runs(store)} == {
+        "gpu1": "running", "gpu2": "dead",
+    }  # fmt: skip
+
+
+def test_a_log_on_another_host_is_not_looked_for_here(
+    store: Engine, on_host: Callable[[str], None]
+) -> None:
+    on_host("gpu1")
+    before_ns = server_ns(store)
+    runs.register(store, [run_row()])
+    on_host("login")
+    row = runs.get(store, "r1")
+    assert row is not None
+    if store.dialect.name == "sqlite":  # A file that both hosts see is beside the logs.
+        assert (row.dir, row.log_host, row.as_of_ns) == ("/runs/r1", "", 0)
+        return
+    assert (row.dir, row.own_dir, row.log_host) == ("gpu1:/runs/r1", "/runs/r1", "gpu1")
+    assert before_ns <= row.as_of_ns <= server_ns(store)
+
+
+def server_ns(store: Engine) -> int:
+    with store.begin() as connection:
+        return database_ns(connection)
+
+
+def test_hosts_of_one_name_are_two_hosts(
+    store: Engine, on_host: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for machine in ("one", "two"):
+        on_host("localhost")
+        monkeypatch.setattr("outlay.machine.machine_digest", lambda machine=machine: machine)
+        runs.register(store, [replace(run_row(), dir=f"/{machine}")])
+    with store.begin() as connection:
+        found = connection.execute(select(schema.sightings.c.host, schema.sightings.c.dir))
+        assert sorted(map(tuple, found)) == [("localhost@one", "/one"), ("localhost@two", "/two")]
+
+
+def test_many_that_register_the_same_runs_at_once_all_succeed(store: Engine) -> None:
+    together = threading.Barrier(8)
+
+    def register_all(place: int) -> None:
+        rows = [run_row(f"r{number}", updated_ns=place) for number in range(60)]
+        random.Random(place).shuffle(rows)
+        together.wait()
+        for _ in range(3):
+            runs.register(store, rows)
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(register_all, range(8)))
+    assert runs.count_runs(store) == 60
+    assert {row.updated_ns for row in runs.list_runs(store)} == {7}
+
+
+def test_a_deleted_run_is_seen_nowhere(store: Engine) -> None:
+    runs.register(store, [run_row()])
+    runs.delete_runs(store, ["r1"])
+    with store.begin() as connection:
+        assert connection.execute(select(schema.sightings)).all() == []
 
 
 def test_a_failed_transaction_leaves_nothing(store: Engine) -> None:

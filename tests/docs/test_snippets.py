@@ -5,7 +5,8 @@ above it recorded. An HTML comment right before a Python block can be ``before``
 ahead of it (which the page does not show), or ``needs: NAME`` for a module that may be missing:
 then the block is skipped, and fails if CI=true. A block of any language with ``file: NAME`` before
 it is saved under that name. Processes are forked from one that has imported outlay; the README and
-the tutorial run in fresh processes, in test_tutorial, and the page on teams in test_team_page.
+the tutorial run in fresh processes, in test_tutorial, and the pages on teams and many hosts in
+test_team_page and test_many_hosts_page.
 """
 
 from __future__ import annotations
@@ -36,7 +37,10 @@ def runnable(path: Path) -> list[Block]:
     return [b for b in found if b.language in ("python", "console") or b.comment.startswith(FILE)]
 
 
-ELSEWHERE = {ROOT / "README.md", ROOT / "docs" / "tutorial.md", ROOT / "docs" / "howto" / "team.md"}
+HOWTO = ROOT / "docs" / "howto"
+ELSEWHERE = {
+    ROOT / "README.md", ROOT / "docs" / "tutorial.md", HOWTO / "team.md", HOWTO / "many-hosts.md",
+}  # fmt: skip
 PAGES = [path for path in markdown_files() if runnable(path) and path not in ELSEWHERE]
 
 

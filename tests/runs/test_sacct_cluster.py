@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import getpass
+import json
 import shutil
 import sys
 from collections.abc import Iterator
@@ -143,7 +145,7 @@ def books(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Books]:
             patch.setenv("OUTLAY_HOME", str(root / "home"))
             patch.chdir(root / "work")
             in_process("rates", "set", "main", "3600 USD/h")
-            _run_all(cluster)
+            _run_all(cluster, root / "watched")
             until(lambda: _are_complete(_write_accounts(cluster, found)), cluster.explain)
         finally:
             cluster.stop()
@@ -152,8 +154,11 @@ def books(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Books]:
         yield found
 
 
-def _run_all(cluster: AccountedCluster) -> None:
-    """Submit every job, requeue, cancel and kill some, and wait until all have ended."""
+def _run_all(cluster: AccountedCluster, watched: Path) -> None:
+    """Submit every job, requeue, cancel and kill some, and wait until all have ended.
+
+    Meanwhile a home of its own, which knows none of the runs, asks the cluster what runs.
+    """
     again, lost, cancelled, late = (
         [_submit(cluster, each) for each in group]
         for group in (QUEUED_AGAIN, ON_A_LOST_NODE, CANCELLED, OUT_OF_TIME)
@@ -162,6 +167,8 @@ def _run_all(cluster: AccountedCluster) -> None:
         _submit(cluster, submitted)
     disturbed = [*again, *lost, *cancelled, *late]
     until(lambda: _have_begun(cluster, disturbed), cluster.explain)
+    plain = [cancelled[-1], late[-1]]
+    until(lambda: set(plain) <= _ask_what_runs(watched, plain).keys(), cluster.explain)
     for job in again:
         assert cluster.run("scontrol", "requeue", job).returncode == 0
     cluster.run("scancel", *cancelled)
@@ -170,6 +177,18 @@ def _run_all(cluster: AccountedCluster) -> None:
     cluster.kill_node("n4")
     cluster.revive_node("n4")
     until(lambda: not cluster.run("squeue", "--noheader").stdout.strip(), cluster.explain)
+
+
+def _ask_what_runs(home: Path, plain: list[str]) -> dict[str, Any]:
+    """Do a round of ``outlay watch``; return the rows of jobs, and keep some of them in a file."""
+    home.mkdir(exist_ok=True)
+    (home / "outlay.toml").write_text("[watch]\nslurm = true\n")
+    here = str(home)
+    in_process("rates", "set", "main", "3600 USD/h", OUTLAY_HOME=here)
+    in_process("watch", "--once", OUTLAY_HOME=here)
+    rows = {row["id"]: row for row in in_process("--json", OUTLAY_HOME=here).json["machines"]}
+    (home / "rows.json").write_text(json.dumps([rows.get(job) for job in plain]))
+    return rows
 
 
 def _submit(cluster: AccountedCluster, job: Submitted) -> str:
@@ -219,6 +238,15 @@ def test_jobs_of_every_end_state_become_runs(books: Books, settled: list[tuple[s
     assert len(jobs) == 28
     ends = {start.state for job in jobs.values() for start in job.starts}
     assert ends == {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "REQUEUED", "NODE_FAIL"}
+
+
+def test_a_job_without_outlay_has_its_row_while_it_runs(books: Books) -> None:
+    rows = json.loads((books.root / "watched" / "rows.json").read_text())
+    rate = {"micros_per_hour": 3_600_000_000, "currency": "USD"}
+    user = getpass.getuser()
+    assert [(row["part"], row["rate"], row["owner"], row["doubt"]) for row in rows] == [
+        ("claimed without a run", rate, user, "")
+    ] * 2
 
 
 def test_every_start_of_every_job_lasts_as_long_as_sacct_says(

@@ -273,3 +273,25 @@ def test_a_damaged_row_is_derived_again(tmp_path: Path, column: str, cell: str) 
     assert {row["name"]: row["status"] for row in shown["runs"]} == dict.fromkeys(
         ["good", "bad"], "completed"
     )
+
+
+def test_the_store_may_be_named_in_the_settings(private_home: Path, tmp_path: Path) -> None:
+    stated = f"sqlite:///{tmp_path / 'named.db'}"
+    (private_home / "outlay.toml").write_text(f'store = "{stated}"\n')
+    assert store_url().render_as_string() == stated
+
+
+def test_the_environment_goes_before_the_settings(
+    private_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (private_home / "outlay.toml").write_text('store = "sqlite:////nowhere/a.db"\n')
+    monkeypatch.setenv("OUTLAY_STORE", "sqlite:////elsewhere/b.db")
+    assert store_url().database == "/elsewhere/b.db"
+
+
+@pytest.mark.parametrize("url", ["postgresql://u:secret@db/x", "postgresql://db/x?password=secret"])
+def test_a_password_in_the_settings_is_refused_and_not_shown(private_home: Path, url: str) -> None:
+    (private_home / "outlay.toml").write_text(f'store = "{url}"\n')
+    with pytest.raises(InvalidValue, match=r"\.pgpass") as refused:
+        open_store()
+    assert "secret" not in str(refused.value)

@@ -1,4 +1,4 @@
-"""Outlay homes of tests."""
+"""Outlay homes of tests, and the hosts that they are on."""
 
 from __future__ import annotations
 
@@ -17,3 +17,9 @@ def move_home(home: Path, patch: pytest.MonkeyPatch) -> Path:
     if (Path.home() / ".context" / "training").exists():
         patch.setenv("HOME", str(home))  # It would be kept up to date with what tests analyse.
     return home
+
+
+def move_host(name: str, patch: pytest.MonkeyPatch) -> None:
+    """Let this process be on a host of another name from now on."""
+    system, _, *rest = tuple(os.uname())
+    patch.setattr("os.uname", lambda: os.uname_result((system, name, *rest)))

@@ -13,7 +13,7 @@ from outlay.alerts.evidence import Evidence
 from outlay.alerts.rules import WatchRule
 from outlay.cost.thresholds import percent_used
 from outlay.prices.alerts import AlertKind
-from outlay.runs.collect import silence_text, total_burn
+from outlay.runs.collect import silence_text
 from outlay.runs.reading import RunReading
 from outlay.store.run_row import RunRow
 from outlay.units.quantity import duration_text
@@ -100,6 +100,8 @@ def _alerts(
             yield from _idle(rule, evidence, marks)
         case "no_run":
             yield from _without_run(rule, evidence)
+        case "unclaimed":
+            yield from _unclaimed(rule, evidence)
         case "price_drop":
             yield from _price_drops(rule, evidence)
         case "overdue":
@@ -167,10 +169,10 @@ def _forecasts(rule: WatchRule, evidence: Evidence) -> Iterator[RaisedAlert]:
 
 def _burn(rule: WatchRule, evidence: Evidence) -> Iterator[RaisedAlert]:
     assert rule.rate is not None
-    for burn in total_burn(run.figures for run in evidence.live.runs):
+    for burn in evidence.now.burn:
         limit = rule.rate.per_hour.as_kind(burn.kind)
         if burn.currency == limit.currency and burn.per_hour > limit:
-            text = f"live runs burn {burn}, more than {rule.rate}"
+            text = f"{burn} are burnt now, more than {rule.rate} ({evidence.now.text})"
             value = float(burn.per_hour.amount)
             yield _alert(rule, burn.kind, text, value=value, limit=float(limit.amount))
 
@@ -255,6 +257,17 @@ def _without_run(rule: WatchRule, evidence: Evidence) -> Iterator[RaisedAlert]:
             passed = duration_text(passed_ns)
             text = f"{machine.name} is paid for{rate}, and had no run for {passed}"
             yield _lasting(rule, machine.name, text, passed_ns, severity="error")
+
+
+def _unclaimed(rule: WatchRule, evidence: Evidence) -> Iterator[RaisedAlert]:
+    for machine in evidence.now.unclaimed:
+        passed_ns = evidence.t_ns - machine.since_ns
+        if passed_ns >= rule.lasting.ns:
+            rate = "".join(f" at {each}" for each in machine.burn)
+            claim = f"outlay team claim {machine.source}/{machine.id}"
+            text = f"{machine.shown}{rate} is claimed by nobody; `{claim}` says whose it is"
+            subject = f"{machine.source}/{machine.id}"
+            yield _lasting(rule, subject, text, passed_ns, severity="error")
 
 
 def _lasting(

@@ -22,6 +22,7 @@ from outlay.guard.entries import parse_timestamp
 from outlay.guard.rental.watch import RentedHold, living_rentals
 from outlay.ledger import AttemptStarted, derive_attempts, read_lives
 from outlay.prices.series import Alert, alerts
+from outlay.runs.inventory.machines_now import MachinesNow, read_machines_now
 from outlay.runs.reading import RunReading
 from outlay.slurm import JobStatus, queued_jobs
 from outlay.store.run_row import RunRow
@@ -77,6 +78,7 @@ class Evidence:
     machines: tuple[MachineEvidence, ...]
     overdue: tuple[RentedHold, ...]
     price_changes: tuple[Alert, ...]
+    now: MachinesNow
     findings: tuple[Finding, ...]
 
     @property
@@ -100,6 +102,8 @@ class EvidenceReader:
         live = self._live.read()
         now_ns = live.t_ns
         rented, findings = living_rentals(self._logs, clock=self._clock)
+        running = [*(run.figures for run in live.runs), *live.elsewhere]
+        now = read_machines_now(self._store, rented, running, now_ns)
         recent = list_runs(self._store, RunFilter(since_ns=now_ns - _A_DAY_NS))
         return Evidence(
             t_ns=now_ns,
@@ -110,7 +114,8 @@ class EvidenceReader:
             machines=tuple(_machines(rented, _jobs(), recent, live.runs)),
             overdue=tuple(each for each in rented if _deadline_ns(each) < now_ns),
             price_changes=tuple(alerts(self._store, since_ns=now_ns - _A_DAY_NS)),
-            findings=(*live.findings, *findings),
+            now=now,
+            findings=(*live.findings, *findings, *now.findings),
         )
 
     def close(self) -> None:

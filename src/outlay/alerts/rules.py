@@ -22,7 +22,7 @@ from outlay.units.quantity import exact_decimal
 
 When = Literal[
     "budget", "forecast", "burn", "silent", "stall", "goodput", "gpus_idle", "no_run",
-    "price_drop", "overdue", "ceiling", "digest",
+    "unclaimed", "price_drop", "overdue", "ceiling", "digest",
 ]  # fmt: skip
 Shape = Literal["json", "slack", "discord"]
 
@@ -36,6 +36,7 @@ _TAKES: dict[When, dict[str, object]] = {
     "goodput": {"below": "60%", "for": "30m"},
     "gpus_idle": {"below": "5%", "for": "15m"},
     "no_run": {"for": "30m"},
+    "unclaimed": {"for": "10m"},
     "price_drop": {"by": "10%", "gpu": ""},
     "overdue": {},
     "ceiling": {"at": ["80%", "95%", "100%"]},

@@ -70,7 +70,12 @@ ENTRIES = (
     CommandEntry("runs", "runs:show_runs", FIRST, "List runs: status, steps, cost, last seen."),
     CommandEntry("report", "report:show_report", FIRST, "Write one page about a run or a sweep."),
     CommandEntry("guard", "guard.commands:app", FIRST, "Check before spending; end rentals."),
-    CommandEntry("watch", "watch:show_watch", FIRST, "End rentals on time, send alerts."),
+    CommandEntry(
+        "watch",
+        "watch:show_watch",
+        FIRST,
+        "End rentals on time, register runs, ask what costs money, send alerts.",
+    ),
     CommandEntry(
         "web", "report:show_web", "look", "Show runs, money and sweeps in a browser, live."
     ),

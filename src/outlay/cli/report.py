@@ -330,5 +330,6 @@ def _digest_json(digest: Digest) -> dict[str, object]:
         ],
         "confirmed": list(map(confirmed_json, digest.confirmed)),
         "heads": digest.heads,
+        "now": digest.now.document(),
         "findings": digest.findings,
     }  # fmt: skip

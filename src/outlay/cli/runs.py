@@ -54,31 +54,36 @@ def overview(*, as_json: bool) -> None:
     """Show what is running, its cost per hour, and what is wrong."""
     # Not needed by ``outlay runs``.
     from outlay.guard.rental.watch import known_books, known_logs, living_rentals
-    from outlay.runs.machines_now import burn_of, machines_now, owned_now
+    from outlay.runs.inventory.machines_now import read_machines_now
 
     store, now_ns = open_store(), SYSTEM.wall_ns()
     collected = refresh_registered(store, now_ns)
     running = [figures for figures in collected.figures if figures.status == "running"]
+    running += (row for row in stored_runs(store, RunFilter(status="running")) if row.log_host)
     dead = stored_runs(store, RunFilter(status="dead"))
     # Findings of dead runs come from their rows: their logs are not read again.
     others = [figures for figures in collected.figures if figures.status != "dead"]
     findings = [*collected.findings, *findings_in([*others, *dead]), *dead_runs(dead)]
     rented, errors = living_rentals((*known_logs(), *known_books()))
-    owned, unread = owned_now(now_ns)
-    findings = [*errors, *unread, *findings]
-    burn = burn_of(machines_now(rented, owned, running))
+    now = read_machines_now(store, rented, running, now_ns)
+    findings, burn = [*errors, *now.findings, *findings], now.burn
     if as_json:
         amounts = {kind: [each.per_hour for each in burn if each.kind == kind] for kind in KINDS}
         said = {"burn_per_hour": amounts["cash"], "showback_per_hour": amounts["showback"]}
-        print_json({"running": running, **said, "rented": rented, "findings": findings})
+        print_json(
+            {
+                "running": running, **said, "burn": now.document(), "machines": now.places,
+                "rented": rented, "findings": findings,
+            }
+        )  # fmt: skip
         return
     if running:
         _print_list(running, _RUNNING, now_ns)
         console.print()
     elif not rented:
         console.print("Nothing is running. Start with: outlay exec -- python train.py")
-    if running or burn:
-        console.print(f"Burning now: {', '.join(map(str, burn)) or 'no price'}")
+    if now.places:
+        print_sentence(f"Burning now: {now.text}")
     _print_rented(rented)
     if findings:
         console.print("\nWhat is wrong", style="bold")
@@ -138,8 +143,22 @@ def _watch(directory: Path | None, *, as_json: bool) -> None:
     """Refresh the running runs until interrupted; each round reads only new records."""
     from outlay.runs.run_poller import RunPoller  # Loads NumPy.
 
-    poller = RunPoller(open_store(), cached=True)
+    store = open_store()
+    poller = RunPoller(store, cached=True)
     below = "" if directory is None else f"{directory.absolute()}/"
+
+    def burn(running: Sequence[RunReading]) -> str:
+        """Return what everything burns, or the runs below a directory."""
+        from outlay.guard.rental.watch import known_books, known_logs, living_rentals
+        from outlay.runs.inventory.machines_now import read_machines_now
+
+        rows = [reading.figures for reading in running]
+        if below:
+            return ", ".join(map(str, total_burn(rows))) or "no price"
+        rented, _ = living_rentals((*known_logs(), *known_books()))
+        return read_machines_now(
+            store, rented, [*rows, *poller.elsewhere], SYSTEM.wall_ns()
+        ).text  # fmt: skip
 
     def read() -> list[RunReading]:
         return [r for r in poller.running() if f"{r.view.dir}/".startswith(below)]
@@ -153,7 +172,9 @@ def _watch(directory: Path | None, *, as_json: bool) -> None:
 
     with Live(console=console, auto_refresh=False) as live:
         while True:
-            live.update(_live_table(read(), SYSTEM.wall_ns()), refresh=True)
+            running = read()
+            table = _live_table(running, poller.elsewhere, SYSTEM.wall_ns(), burn(running))
+            live.update(table, refresh=True)
             SYSTEM.sleep(WATCH_S)
 
 
@@ -178,16 +199,17 @@ _LIVE = (
 )  # fmt: skip
 
 
-def _live_table(running: Sequence[RunReading], now_ns: int) -> RenderableType:
-    if not running:
+def _live_table(
+    running: Sequence[RunReading], elsewhere: Sequence[RunRow], now_ns: int, burn: str
+) -> RenderableType:
+    rows = [*(reading.figures for reading in running), *elsewhere]
+    if not rows:
         return Text("Nothing is running. Start with: outlay exec -- python train.py")
-    rows = [reading.figures for reading in running]
     figures = figures_named(_LIVE)
     table = new_table(*map(_heading, figures))
     for row in rows:
         table.add_row(*(figure.text(row, now_ns) for figure in figures))
-    burn = ", ".join(map(str, total_burn(rows)))
-    return Group(table, Text(f"\nBurning now: {burn or 'no price'}. Stop with Ctrl-C."))
+    return Group(table, Text(f"\nBurning now: {burn}. Stop with Ctrl-C."))
 
 
 def _show(listed: RunList, *, columns: Sequence[str], nothing: str, as_json: bool) -> None:

@@ -8,6 +8,7 @@ from typing import Annotated
 import msgspec
 import typer
 
+from outlay.cli.claim import show_claim
 from outlay.cli.guard.log import scopes_table
 from outlay.cli.guard.options import DEFAULT_LOG, Log, open_guard
 from outlay.cli.output import AsJson, console, new_table, print_json, print_sentence
@@ -34,6 +35,7 @@ from outlay.team.team_schema import (
 from outlay.units import Duration, Money, Unit
 
 app = typer.Typer(help="Share ceilings between machines and people.", no_args_is_help=True)
+app.command("claim")(show_claim)
 
 OwnerUrl = Annotated[
     str,

@@ -43,7 +43,9 @@ from outlay.guard.rental.watch import (
     start_watcher,
 )
 from outlay.guard.spend_log import is_url
-from outlay.store import outlay_home
+from outlay.runs.inventory.asking import ask_round
+from outlay.runs.inventory.watch_settings import read_watch_settings
+from outlay.store import open_store, outlay_home
 from outlay.store.home import settings_path
 from outlay.units import Duration
 
@@ -70,12 +72,13 @@ def show_watch(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """End rentals on time, send alerts.
+    """End rentals on time, register runs, ask what costs money, send alerts.
 
     Ends overdue rentals, settles those that are gone and looks for them for another day, replaces
-    dead watchers, and evaluates the alert rules in outlay.toml. --check ends and sends nothing; it
-    exits 3 if a rental is overdue, unwatched or unknown, if another machine has its name, or if an
-    alert of severity error is active.
+    dead watchers, registers the runs of this host, asks what outlay.toml names (vendors' lists,
+    Slurm), and evaluates the alert rules there. Only overdue rentals are ended. --check ends and
+    sends nothing; it exits 3 if a rental is overdue, unwatched or unknown, if another machine has
+    its name, or if an alert of severity error is active.
 
     Example: outlay watch --install
     """
@@ -98,6 +101,7 @@ def show_watch(
             say(f"delivered: {settlement}")
         for name in logs():
             _tend(name)
+        _ask(logs())
         try:
             alerts.round()
         except (OutlayError, OSError) as error:  # Bad rules must not delay the end of a rental.
@@ -126,6 +130,20 @@ def _tend(name: str | Path) -> None:
                 say(f"hold {orphan.id} ({orphan.op_label}) has a new watcher")
     except (OutlayError, OSError) as error:  # Other logs are still handled.
         say(f"{shown_name(name)}: {error}")
+
+
+def _ask(logs: tuple[str | Path, ...]) -> None:
+    """Register the runs of this host, and ask what it is told to ask; report errors."""
+    store = None
+    try:
+        store = open_store()
+        settings = read_watch_settings()
+        ask_round(store, settings, logs, os.environ, SYSTEM.wall_ns(), say=say)
+    except (OutlayError, OSError) as error:  # The next round catches up.
+        say(str(error))
+    finally:
+        if store is not None:
+            store.dispose()
 
 
 def _log_named(name: str) -> str | Path:

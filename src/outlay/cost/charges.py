@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from outlay.clock import utc_datetime, wall_ns_of
 from outlay.errors import InvalidValue
 from outlay.ledger import Attempt, Price
-from outlay.rates import Basis, RateFunction, gpu_pieces, in_force, round_units
+from outlay.rates import Basis, RateFunction, gpu_pieces, in_force, round_units, share_out
 from outlay.store.run_row import AttemptCharge
 
 if TYPE_CHECKING:
@@ -41,6 +41,20 @@ def charges_of(view: RunView) -> tuple[AttemptCharge, ...]:
             if charge.micros:  # Its GPU time is in the charges of the run's cost.
                 charges.append(replace(charge, gpu_us=0, currency=rates.currency))
     return tuple(charges)
+
+
+def part_within(charge: AttemptCharge, start_ns: int, end_ns: int) -> int:
+    """Return the part of a charge in ``[start_ns, end_ns)``, in micro-units, in proportion to time.
+
+    For a run whose log is not at hand: its log says at which prices.
+    """
+    whole_ns = charge.end_ns - charge.start_ns
+    inside_ns = min(charge.end_ns, end_ns) - max(charge.start_ns, start_ns)
+    if not whole_ns:
+        return charge.micros if start_ns <= charge.start_ns < end_ns else 0
+    if inside_ns <= 0:
+        return 0
+    return share_out(charge.micros, {True: inside_ns, False: whole_ns - inside_ns})[True]
 
 
 @dataclass(slots=True)

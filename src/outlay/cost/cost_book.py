@@ -16,7 +16,7 @@ from outlay.decoding import BadDocument, convert
 from outlay.errors import Finding, InvalidValue
 from outlay.store.connection import LARGEST, report_damage, upsert, writing
 from outlay.store.run_row import RunRow
-from outlay.store.runs import LISTED, rows_from
+from outlay.store.runs import EVERY, LISTED, rows_from
 from outlay.store.schema import budget_alerts, cost_reports, model_budgets, runs
 from outlay.units import Money
 from outlay.units.money import sum_by_unit
@@ -156,7 +156,7 @@ class CostBook:
         stated, run = cost_reports.c, runs.c
         is_stated = stated.updated_ns.between(run.updated_ns, LARGEST)
         of_both = runs.outerjoin(cost_reports, stated.run_id == run.run_id)
-        of_logs = select(*(runs.c if with_charges else LISTED)).select_from(of_both)
+        of_logs = select(*(EVERY if with_charges else LISTED)).select_from(of_both)
         of_logs = of_logs.where(run.cost_micros.is_not(None), is_stated.is_not(True))
         of_books = cost_reports.outerjoin(runs, stated.run_id == run.run_id)
         others = select(cost_reports).select_from(of_books)

@@ -15,6 +15,7 @@ from typing import Final
 
 import msgspec
 
+from outlay.cost.charges import part_within
 from outlay.decoding import BadDocument, read_document
 from outlay.errors import InvalidValue
 from outlay.files import make_private, write_whole
@@ -22,6 +23,7 @@ from outlay.ledger import Attempt, derive_attempts, read_lives
 from outlay.ledger.price import Price
 from outlay.rates import cost_at_most, cost_where
 from outlay.store import outlay_home
+from outlay.store.run_row import RunRow
 from outlay.units import Money
 
 MACHINES_FILE: Final = "machines.json"
@@ -111,8 +113,14 @@ def _write(machines: dict[str, OwnedMachine]) -> None:
     write_whole(path, content, synced=True, private=True)
 
 
-def cost_of_machine(machine: OwnedMachine, runs: Iterable[Path], now_ns: int) -> MachineCost:
-    """Return a machine's cost until now, and the part of it in the given runs."""
+def cost_of_machine(
+    machine: OwnedMachine, runs: Iterable[Path], now_ns: int, elsewhere: Iterable[RunRow] = ()
+) -> MachineCost:
+    """Return a machine's cost until now, and the part of it in the given runs.
+
+    ``elsewhere`` are rows, with their charges, of runs whose log is on another host: what they cost
+    counts for the host of their last attempt, by time.
+    """
     until_ns = now_ns if machine.until_ns is None else min(machine.until_ns, now_ns)
     rate = machine.price.rate
     in_runs = rate.unit.money(0)
@@ -122,6 +130,11 @@ def cost_of_machine(machine: OwnedMachine, runs: Iterable[Path], now_ns: int) ->
         part = cost_where(attempts, shares, machine.since_ns, until_ns)
         if part is not None and part.unit == rate.unit:
             in_runs += part
+    for row in elsewhere:
+        if row.host == machine.host:
+            same = (charge for charge in row.charges or () if row.unit_of(charge) == rate.unit)
+            parts = (part_within(charge, machine.since_ns, until_ns) for charge in same)
+            in_runs += rate.unit.money(sum(parts))
     cost = cost_at_most(rate, max(until_ns - machine.since_ns, 0))
     return MachineCost(machine=machine, cost=cost, in_runs=in_runs)
 

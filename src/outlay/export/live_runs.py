@@ -16,6 +16,7 @@ from outlay.guard.away.polled_log import PATIENCE_S, PolledLog
 from outlay.guard.ceilings import ScopeStanding
 from outlay.runs.reading import RunReading
 from outlay.runs.run_poller import RunPoller
+from outlay.store.run_row import RunRow
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,12 +34,16 @@ class GuardReading:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveReading:
-    """Live runs and ceilings at one instant (UTC nanoseconds); findings name unreadable logs."""
+    """Live runs and ceilings at one instant (UTC nanoseconds); findings name unreadable logs.
+
+    ``elsewhere`` are live runs whose log is on another host.
+    """
 
     t_ns: int
     runs: tuple[RunReading, ...]
     guards: tuple[GuardReading, ...]
     findings: tuple[Finding, ...]
+    elsewhere: tuple[RunRow, ...] = ()
 
 
 class LiveRuns:
@@ -58,8 +63,12 @@ class LiveRuns:
         with self._lock:
             runs = self._poller.running()
             findings = [*self._poller.findings, *self._poller.unread]
+            elsewhere = tuple(self._poller.elsewhere)
         guards = read_guards(self._logs, findings)
-        return LiveReading(t_ns=now_ns, runs=tuple(runs), guards=guards, findings=tuple(findings))
+        return LiveReading(
+            t_ns=now_ns, runs=tuple(runs), guards=guards, findings=tuple(findings),
+            elsewhere=elsewhere,
+        )  # fmt: skip
 
     def close(self) -> None:
         """Close the connections to books."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import hashlib
 import os
 import re
 import signal
@@ -19,8 +18,8 @@ from pathlib import Path
 from typing import Final, Literal, NamedTuple, Self
 
 from outlay.clock import SYSTEM, Clock
-from outlay.files import first_line, make_private
-from outlay.machine import boot_id, read_stat
+from outlay.files import make_private
+from outlay.machine import boot_id, machine_digest, read_stat
 
 MARK_VARIABLE: Final = "OUTLAY_SUPERVISED"
 """The environment variable with a command's mark, which its descendants inherit."""
@@ -56,9 +55,7 @@ class PidScope(NamedTuple):
 
 def pid_scope() -> PidScope:
     """Return the scope of this process's pids."""
-    machine = first_line("/etc/machine-id")
-    digest = hashlib.sha256(machine.encode()).hexdigest()[:8] if machine else ""
-    return PidScope(os.uname().nodename, boot_id(), _pid_namespace(), digest)
+    return PidScope(os.uname().nodename, boot_id(), _pid_namespace(), machine_digest())
 
 
 def _pid_namespace() -> str:

@@ -27,17 +27,19 @@ from outlay.export.live_runs import GuardReading, read_guards_once
 from outlay.goodput import phases as ph
 from outlay.goodput.follower import RunView, read_view
 from outlay.goodput.timeline import Window
+from outlay.guard.rental.watch import living_rentals
 from outlay.rates import share_out
 from outlay.report.bill_document import confirmed_figure
 from outlay.report.document import Block, Document, Figure, NoteBlock, Table, sections
 from outlay.report.html import Cell
 from outlay.runs.accounting.sacct_import import IN_NO_RUN as REST_OF_JOB
+from outlay.runs.inventory.machines_now import MachinesNow, read_machines_now
 from outlay.runs.spending_reader import read_reconciliation, read_spending, refresh_books
 from outlay.store.run_row import RunRow
 from outlay.store.runs import list_runs
 from outlay.units import Money, Unit
 from outlay.units.money import KINDS
-from outlay.units.shown import amount_text, decimals_of, graded, money_text, range_text
+from outlay.units.shown import amount_text, counted, decimals_of, graded, money_text, range_text
 
 NEAR_PERCENT = 75
 """Used share of a budget or ceiling from which the digest lists it."""
@@ -89,6 +91,7 @@ class Digest:
 
     Attributes:
         months: Forecast of the present month's total, in micro-units, by unit.
+        now: What costs money when the digest is made.
         heads: The hash of the last line of each spend log.
         confirmed: What bills confirm, of the months of the period of which bills are known.
     """
@@ -101,6 +104,7 @@ class Digest:
     advice: tuple[SavingLine, ...]
     heads: dict[str, str]
     findings: tuple[Finding, ...]
+    now: MachinesNow
     confirmed: tuple[ConfirmedMonth, ...] = ()
 
     def totals(self) -> dict[Unit, Money]:
@@ -125,6 +129,9 @@ def read_digest(store: Engine, logs: Sequence[str | Path], period: Window, now_n
     views = dict(_views(spending, runs, period, now_ns, findings))
     parts = tuple(spent_parts(spending.spends, views, period))
     guards = read_guards_once(logs, findings, patience_s=_PATIENCE_S)
+    rented, troubles = living_rentals(logs)
+    now = read_machines_now(store, rented, (r for r in runs.values() if _runs(r)), now_ns)
+    findings += (each for each in (*troubles, *now.findings) if each not in findings)
     seen = [row for row in runs.values() if period.start_ns <= row.last_seen_ns < period.end_ns]
     return Digest(
         period=period,
@@ -136,7 +143,12 @@ def read_digest(store: Engine, logs: Sequence[str | Path], period: Window, now_n
         heads={guard.log_path: guard.head for guard in guards},
         confirmed=tuple(_confirmed(store, spending, period, findings)),
         findings=(*findings, *spending.unpriced_finding()),
+        now=now,
     )
+
+
+def _runs(row: RunRow) -> bool:
+    return row.status == "running"
 
 
 def _confirmed(
@@ -156,14 +168,21 @@ def _views(
     findings: list[Finding],
 ) -> Iterator[tuple[str, RunView]]:
     wanted = (s.run_id for s in spending.spends if s.source == "ledger" and _counted(s, period))
+    elsewhere = 0
     for run_id in dict.fromkeys(wanted):
         row = runs.get(run_id)
-        if row is None:
+        elsewhere += row is not None and bool(row.log_host)
+        if row is None or row.log_host:
             continue
         try:
             yield run_id, read_view(row.dir, now_ns)
         except (OutlayError, OSError) as error:
             findings.append(Finding(source=row.dir, message=str(error), severity="warning"))
+    if elsewhere:
+        message = (
+            f"phases of {counted(elsewhere, 'run')} are not known here: their logs are on others"
+        )
+        findings.append(Finding(source="hosts", message=message, severity="warning"))
 
 
 def is_in_no_run(spend: SpendItem) -> bool:
@@ -261,7 +280,7 @@ def _cost_of(view: RunView) -> int:
 
 _WIDE = (
     "Who spent what", "Near the limit", "Runs that look dead", "What would save most", "Warnings",
-    "Spend logs",
+    "Spend logs", "What costs money now",
 )  # fmt: skip
 
 
@@ -277,6 +296,7 @@ def digest_document(digest: Digest) -> Document:
                 ("By phase", _phases(digest)),
                 ("This month", month_blocks(digest.months)),
                 ("Confirmed by bills", map(confirmed_figure, digest.confirmed)),
+                ("What costs money now", _now(digest)),
                 ("Near the limit", _near(digest)),
                 ("Runs that look dead", _dead(digest)),
                 ("What would save most", _savings(digest)),
@@ -354,6 +374,11 @@ def month_blocks(months: dict[Unit, Estimate]) -> list[Block]:
         found.append(Figure("by the end of the month", point, text, "estimated"))
     note = f"Spent so far, and the rest at the daily cost of the last {PAST_DAYS} days, or fewer."
     return [*found, NoteBlock(note)] if found else []
+
+
+def _now(digest: Digest) -> Iterator[Block]:
+    if digest.now.places:
+        yield NoteBlock(f"{digest.now.text}.")
 
 
 def _near(digest: Digest) -> Iterator[Block]:

@@ -23,7 +23,10 @@ from outlay.report.document import (
 )
 from outlay.report.run_charts import Axis, at_risk, metric_charts, phase_strip, step_times
 from outlay.report.run_sections import MOST_ROWS
+from outlay.runs.collect import elsewhere_text
+from outlay.runs.figures import FIGURES
 from outlay.runs.reading import RunReading
+from outlay.store.run_row import RunRow
 from outlay.units.quantity import duration_text
 from outlay.units.shown import beside_text, counted, money_text
 
@@ -149,6 +152,20 @@ def run_document(
             whole=("The run", "Timeline", "Metrics", "Attempts", "Where time and money went")
             + (("Reliability",) if run.goodput.disruptions else ()),
         ),
+    )
+
+
+def stored_document(row: RunRow, now_ns: int) -> Document:
+    """Return the report of a run whose log is on another host: its figures in the store."""
+    known = (figure for figure in FIGURES if figure.of(row) not in (None, "", ()))
+    figures = (
+        Figure(each.label, each.cell(row), each.text(row, now_ns), each.grade(row))
+        for each in known
+    )
+    return Document(
+        title=row.name or row.model or row.run_id,
+        verdict=f"Figures {elsewhere_text(row)}; `outlay report` there shows the rest.",
+        sections=sections([("The run", figures)], whole=("The run",)),
     )
 
 

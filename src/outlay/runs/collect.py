@@ -22,7 +22,7 @@ import msgspec
 from outlay.clock import SYSTEM, Clock, parse_moment, utc_text
 from outlay.errors import Finding, InvalidValue, OutlayError
 from outlay.files import FileStamp, stamp_of
-from outlay.ledger import segment_paths
+from outlay.ledger import read_identity, segment_paths
 from outlay.ledger.segments import id_from_name
 from outlay.runs.accounting.imported_jobs import SACCT, withdraw_imported
 from outlay.runs.figures import FIGURES, line_of, table_html
@@ -203,6 +203,11 @@ def total_burn(running: Iterable[RunRow]) -> list[Rate]:
     return sum_by_unit(burn.unit.rate(burn.micros) for burn in burns)
 
 
+def elsewhere_text(row: RunRow) -> str:
+    """Return as of when the figures of a run are whose log is on another host."""
+    return f"as of {utc_text(row.as_of_ns)}: its log is on {row.log_host}, not reachable from here"
+
+
 def silence_text(row: RunRow) -> str:
     """Return since when a run gave no sign of life."""
     seen = utc_text(row.last_seen_ns)
@@ -295,7 +300,7 @@ def refresh_registered(engine: Engine, now_ns: int, read: ReadRun | None = None)
     settled = [notice for notice in waiting if _is_settled(notice, now_ns)]
     noticed = [n.run_dir for n in settled if log_stamp(n.run_dir) is not None]
     in_doubt = outdated_runs(engine, figures_version=FIGURES_VERSION, newest=CHECKED)
-    changed = [Path(row.dir) for row in in_doubt if _may_have_changed(row)]
+    changed = [Path(row.own_dir) for row in in_doubt if _may_have_changed(row)]
     collected = collect(engine, dict.fromkeys([*noticed, *changed]), now_ns, read)
     for notice in settled:
         notice.path.unlink(missing_ok=True)
@@ -303,6 +308,9 @@ def refresh_registered(engine: Engine, now_ns: int, read: ReadRun | None = None)
 
 
 def _may_have_changed(row: RunRow) -> bool:
+    if row.log_host:  # Registered from here, too, if this host sees the same file system.
+        identity = read_identity(Path(row.own_dir))
+        return identity is not None and identity.run_id == row.run_id
     stamp = log_stamp(row.dir)
     if stamp is None:
         return False  # The log is gone; the row stays.

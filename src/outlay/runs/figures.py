@@ -273,6 +273,10 @@ FIGURES: Final = (
     _figure("last_seen", AGE, "The last sign of life.", lambda row: row.last_seen_ns,
             label="last seen", exported=False),
     _figure("dir", TEXT, "The run's directory.", label="directory"),
+    _figure("log_host", TEXT, "The host that has its log, if that is not reachable from here.",
+            lambda row: row.log_host or None, label="log on", exported=False),
+    _figure("as_of", MOMENT, "When that host last reported the figures.",
+            lambda row: row.as_of_ns or None, label="as of", exported=False),
     _figure("tags", TEXT, "Tags of the last attempt.", _tags, exported=False),
 )  # fmt: skip
 BY_NAME: Final = {figure.name: figure for figure in FIGURES}

@@ -234,6 +234,7 @@ def figures_of(run: RunReading) -> RunRow:
         tags=last.header.tags,
         instance_id=last.header.instance_id,
         slurm_job=last.header.slurm_job,
+        slurm_jobs=tuple(dict.fromkeys(a.header.slurm_job for a in attempts if a.header.slurm_job)),
         cost=run.cost.cost,
         assumed=run.cost.assumed,
         wasted=run.wasted,

@@ -15,6 +15,7 @@ from outlay.files import FileStamp, stamp_of
 from outlay.runs.collect import log_stamp, refresh_registered
 from outlay.runs.reading import RunReader, RunReading
 from outlay.store import outlay_home
+from outlay.store.run_row import RunRow
 from outlay.store.runs import RunFilter, list_runs
 
 if TYPE_CHECKING:
@@ -52,11 +53,13 @@ class RunPoller:
 
     Attributes:
         findings: Runs that could not be read at the last refresh; ``unread`` in ``running``.
+        elsewhere: Running runs whose log is on another host, as that last reported them.
     """
 
     def __init__(self, store: Engine, *, clock: Clock = SYSTEM, cached: bool) -> None:
         self.findings: list[Finding] = []
         self.unread: list[Finding] = []
+        self.elsewhere: list[RunRow] = []
         self.refreshed_ns = -REFRESH_NS
         self._store = store
         self._clock = clock
@@ -87,8 +90,11 @@ class RunPoller:
     def running(self) -> list[RunReading]:
         """Refresh, and return the running runs, latest start first."""
         self.refresh()
-        self.unread, found = [], []
+        self.unread, self.elsewhere, found = [], [], []
         for row in list_runs(self._store, RunFilter(status="running")):
+            if row.log_host:
+                self.elsewhere.append(row)
+                continue
             try:
                 reading = self.reading(row.dir)
             except (OutlayError, OSError) as error:

@@ -27,8 +27,8 @@ _MODULES = {
 }
 
 __all__ = [
-    "RunRow", "StoreTooNew", "StoreUnavailable", "connection", "home", "open_store", "outlay_home",
-    "run_row", "runs", "schema", "shown_names",
+    "RunRow", "StoreTooNew", "StoreUnavailable", "connection", "home", "machine_lists",
+    "open_store", "outlay_home", "run_row", "runs", "schema", "shown_names",
 ]  # fmt: skip
 
 

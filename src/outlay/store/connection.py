@@ -5,9 +5,12 @@ All other modules use portable SQLAlchemy Core.
 
 from __future__ import annotations
 
+import getpass
+import os
 import re
 import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from operator import itemgetter
 from typing import Any
@@ -22,11 +25,15 @@ from sqlalchemy import (
     ExceptionContext,
     Integer,
     NullPool,
+    Pool,
     Table,
     cast,
     create_engine,
     event,
+    func,
     or_,
+    select,
+    text,
 )
 from sqlalchemy.exc import DatabaseError, InterfaceError, OperationalError
 
@@ -39,6 +46,12 @@ BUSY_TIMEOUT_MS = 30_000
 LARGEST = 2**63 - 1
 """The largest integer of a column; in SQLite, damaged cells of other types compare as larger."""
 _WAL_RETRY_S = 0.01
+_SERVER: dict[str, Any] = {
+    "connect_timeout": 10, "application_name": "outlay", "keepalives_idle": 10,
+    "keepalives_interval": 2, "tcp_user_timeout": 10_000,  # A host that is cut off is noticed.
+    "prepare_threshold": None,  # Behind a pooler, prepared statements are another client's.
+}  # fmt: skip
+"""What a URL of PostgreSQL may state otherwise."""
 _REFUSED = ("42501", "42P01", "42703", "25006")
 """PostgreSQL's codes for what a login may not do, tables and columns that are not there, and a
 database that is read-only: SQLite has no class of errors of its own for these."""
@@ -108,7 +121,14 @@ def connect(url: URL) -> Engine:
 
     Its use raises StoreUnavailable if the database is missing, locked, full or damaged.
     """
-    if url.get_backend_name() != "sqlite":
+    if url.get_backend_name() == "postgresql":
+        stated = {name: value for name, value in _SERVER.items() if name not in url.query}
+        # A connection that the server or a pooler has closed is replaced before it is used.
+        engine = create_engine(
+            url, connect_args=stated, pool_pre_ping=True, json_deserializer=_decode_json
+        )
+        weakref.finalize(engine, _close_all, engine.pool, os.getpid())
+    elif url.get_backend_name() != "sqlite":
         engine = create_engine(url, json_deserializer=_decode_json)
     else:
         # A connection per use: cheap with SQLite, and no open file is inherited by a fork.
@@ -117,6 +137,12 @@ def connect(url: URL) -> Engine:
         event.listen(engine, "begin", _begin_sqlite)
     event.listen(engine, "handle_error", _raise_unavailable)
     return engine
+
+
+def _close_all(pool: Pool, pid: int) -> None:
+    """Close the connections of an engine that is no longer used, unless they are a parent's."""
+    if pid == os.getpid():
+        pool.dispose()
 
 
 def _decode_json(text: str) -> object:
@@ -213,12 +239,36 @@ def writing(engine: Engine) -> Iterator[Connection]:
         yield connection
 
 
+def database_ns(connection: Connection) -> int:
+    """Return the time, UTC nanoseconds: of a server its own, which all hosts share."""
+    if connection.dialect.name != "postgresql":
+        return SYSTEM.wall_ns()
+    epoch = func.extract("epoch", func.clock_timestamp())
+    return int(connection.scalar(select(epoch * 1_000_000)) or 0) * 1000
+
+
+def database_user(connection: Connection) -> str:
+    """Return who uses the database: a server's login, else the user of this process."""
+    if connection.dialect.name != "postgresql":
+        return getpass.getuser()
+    return str(connection.scalar(select(text("session_user"))))
+
+
+Excluded = Any
+"""The row that an upsert would insert, by column."""
+
+
 def upsert(
-    connection: Connection, table: Table, rows: Sequence[Mapping[str, Any]], *, newer: str
+    connection: Connection,
+    table: Table,
+    rows: Sequence[Mapping[str, Any]],
+    *,
+    newer: str = "",
+    wins: Callable[[Excluded], ColumnElement[bool]] | None = None,
 ) -> None:
     """Insert rows, or replace rows with the same primary key unless those are newer.
 
-    ``newer`` is the version column.
+    ``newer`` is the version column; ``wins`` another condition on which a row is replaced.
     """
     if not rows:
         return
@@ -229,10 +279,15 @@ def upsert(
         statement.on_conflict_do_update(
             index_elements=keys,
             set_=replaced,
-            where=or_(table.c[newer] <= statement.excluded[newer], table.c[newer] > LARGEST),
+            where=wins(statement.excluded) if wins else is_newer(table, statement.excluded, newer),
         ),
         list(rows),
     )
+
+
+def is_newer(table: Table, excluded: Excluded, column: str) -> ColumnElement[bool]:
+    """Return the condition that a row is not older than the one it would replace."""
+    return or_(table.c[column] <= excluded[column], table.c[column] > LARGEST)
 
 
 def insert_rows(

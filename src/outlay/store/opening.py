@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from sqlalchemy import (
     URL,
     Column,
@@ -30,11 +31,12 @@ from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 from sqlalchemy.schema import CreateColumn
 
 from outlay.clock import SYSTEM
+from outlay.decoding import BadDocument, read_toml
 from outlay.errors import InvalidValue, MissingExtra, OutlayError
 from outlay.files import make_private, mode_in
 from outlay.store import schema
 from outlay.store.connection import StoreUnavailable, connect, shown_cause, writing
-from outlay.store.home import outlay_home
+from outlay.store.home import outlay_home, settings_path
 
 # Migrations, forward only
 #
@@ -147,6 +149,11 @@ MIGRATIONS = (
     Migration(version=9, adds=(schema.runs.c.figures,)),
     Migration(version=10, adds=(schema.runs.c.charges,)),
     Migration(version=11, creates=(schema.bills,), adds=(schema.price_offers.c.terms,)),
+    Migration(
+        version=12,
+        creates=(schema.sightings, schema.machine_lists, schema.claims),
+        adds=(schema.runs.c.seen_from, schema.runs.c.seen_ns),
+    ),
 )
 NEWEST = MIGRATIONS[-1].version
 
@@ -257,7 +264,8 @@ _EXPECTED_URL = "a database URL such as postgresql+psycopg://host/outlay or sqli
 def open_store(data_dir: Path | str | None = None) -> Engine:
     """Open the store, creating or migrating it if necessary.
 
-    It is in ``data_dir``, else at ``$OUTLAY_STORE``, else in ``$OUTLAY_HOME``.
+    It is in ``data_dir``, else at ``$OUTLAY_STORE``, else where ``store`` of ``outlay.toml`` says,
+    else in ``$OUTLAY_HOME``.
 
     Raises:
         StoreUnavailable: It cannot be opened.
@@ -296,15 +304,43 @@ def _make_file(path: Path) -> None:
 
 
 def store_url(data_dir: Path | str | None = None) -> URL:
-    """Return the URL of the store: explicit directory, environment, or home."""
-    named = os.environ.get("OUTLAY_STORE")
-    if data_dir is None and named:
-        try:
-            url = make_url(named)
-        except (ArgumentError, ValueError):  # The latter for a port that is no number.
-            # The value may hold a password, so the message does not repeat it.
-            raise InvalidValue("OUTLAY_STORE", "an unreadable URL", _EXPECTED_URL) from None
-        # The default driver differs between SQLAlchemy 2.0 and 2.1; the extra installs psycopg.
-        return url.set(drivername=_DRIVER) if url.drivername == _POSTGRESQL else url
+    """Return the URL of the store: explicit directory, environment, settings, or home.
+
+    Raises:
+        InvalidValue: It is no URL, or one in ``outlay.toml`` has a password.
+    """
+    if data_dir is None:
+        if named := os.environ.get("OUTLAY_STORE"):
+            return _parsed_url(named, "OUTLAY_STORE")
+        if named := _stated_store():
+            url = _parsed_url(named, "store in outlay.toml")
+            if url.password is not None or "password" in url.query:
+                expected = "one without: keep it in ~/.pgpass, or set OUTLAY_STORE"
+                raise InvalidValue("store in outlay.toml", "a URL with a password", expected)
+            return url
     directory = outlay_home() if data_dir is None else Path(data_dir).expanduser()
     return URL.create("sqlite", database=str(directory.absolute() / "outlay.db"))
+
+
+class _StoreFile(msgspec.Struct):  # Tables belong to other packages.
+    store: str = ""
+
+
+def _stated_store() -> str:
+    path = settings_path()
+    try:
+        return read_toml(path, _StoreFile).store
+    except FileNotFoundError:
+        return ""
+    except (OSError, BadDocument) as error:
+        raise InvalidValue(str(path), str(error), f"a file with store = {_EXPECTED_URL}") from None
+
+
+def _parsed_url(text: str, name: str) -> URL:
+    try:
+        url = make_url(text)
+    except (ArgumentError, ValueError):  # The latter for a port that is no number.
+        # The value may hold a password, so the message does not repeat it.
+        raise InvalidValue(name, "an unreadable URL", _EXPECTED_URL) from None
+    # The default driver differs between SQLAlchemy 2.0 and 2.1; the extra installs psycopg.
+    return url.set(drivername=_DRIVER) if url.drivername == _POSTGRESQL else url

@@ -65,7 +65,8 @@ class RunRow(msgspec.Struct, frozen=True, kw_only=True):
         steps: The number of the last step plus one.
         tokens: Over all ranks and attempts, repeated work included; ``samples`` likewise.
         gpus: A whole number, or a fraction such as ``"1/7"``.
-        instance_id: The vendor's id of the machine of the last attempt; ``slurm_job`` its job.
+        instance_id: The vendor's id of the machine of the last attempt; ``slurm_job`` its job, and
+            ``slurm_jobs`` those of all attempts.
         wall_ns: From the first start to the end, without idle time after a completed attempt.
         wait_ns: The part spent waiting for data: before steps and in ``data_loading`` spans.
         gpu_ns: GPUs times the duration of attempts.
@@ -88,6 +89,9 @@ class RunRow(msgspec.Struct, frozen=True, kw_only=True):
         updated_ns: When the figures were derived from the log; of two rows the later one is kept.
         log_bytes: Size of the log at that time, and ``log_mtime_ns`` its modification time.
         figures_version: Version of the rules that derived them.
+        log_host: The host that has the log, if it is not reachable from here: then ``dir`` begins
+            with its name, and is none of this host's; "" otherwise.
+        as_of_ns: When that host last reported the figures, by the store's clock; 0 otherwise.
     """
 
     run_id: str
@@ -117,6 +121,7 @@ class RunRow(msgspec.Struct, frozen=True, kw_only=True):
     gpus: int | str = 1
     instance_id: str = ""
     slurm_job: str = ""
+    slurm_jobs: tuple[str, ...] = ()
     tags: dict[str, str] = {}
     cost: Money | None = None
     assumed: Money | None = None
@@ -141,6 +146,8 @@ class RunRow(msgspec.Struct, frozen=True, kw_only=True):
     log_bytes: int | None = None
     log_mtime_ns: int | None = None
     figures_version: int | None = None
+    log_host: str = ""
+    as_of_ns: int = 0
 
     def __post_init__(self) -> None:
         if self.kind != "cash":
@@ -165,6 +172,11 @@ class RunRow(msgspec.Struct, frozen=True, kw_only=True):
     def unit_of(self, charge: AttemptCharge) -> Unit:
         """Return the unit of one of its charges."""
         return Unit(charge.currency or self.paid.currency, self.kind)
+
+    @property
+    def own_dir(self) -> str:
+        """The directory as the host that has the log names it."""
+        return self.dir.removeprefix(f"{self.log_host}:") if self.log_host else self.dir
 
     @property
     def at_ns(self) -> int:

@@ -13,10 +13,15 @@ from typing import Any
 
 import msgspec
 from sqlalchemy import (
+    BindParameter,
     ColumnElement,
+    CursorResult,
     Engine,
     Result,
     String,
+    and_,
+    bindparam,
+    case,
     cast,
     delete,
     func,
@@ -28,9 +33,19 @@ from sqlalchemy import (
 
 from outlay.decoding import BadDocument, convert
 from outlay.errors import Finding
-from outlay.store.connection import LARGEST, is_damaged, upsert, writing
+from outlay.files import FileStamp
+from outlay.machine import host_key
+from outlay.store.connection import (
+    LARGEST,
+    Excluded,
+    database_ns,
+    is_damaged,
+    is_newer,
+    upsert,
+    writing,
+)
 from outlay.store.run_row import RunRow
-from outlay.store.schema import runs
+from outlay.store.schema import runs, sightings
 
 FINDINGS_KEPT = 20
 DEAD = "dead"
@@ -93,11 +108,39 @@ SORTED_BY = (
 
 
 def register(engine: Engine, rows: Iterable[RunRow]) -> None:
-    """Insert or update runs; idempotent."""
-    values = [_values(row) for row in rows]
-    if values:
-        with writing(engine) as connection:
-            upsert(connection, runs, values, newer="updated_ns")
+    """Insert or update runs, as seen from this host; idempotent.
+
+    A run that several hosts see is one run. Its row is the one from the longest log, and of the
+    same host, or the same length, the last.
+    """
+    # In one order, so that two hosts that register the same runs do not wait for each other.
+    values = [_values(row) for row in sorted(rows, key=lambda row: row.run_id)]
+    if not values:
+        return
+    with writing(engine) as connection:
+        seen = {"seen_from": host_key(), "seen_ns": database_ns(connection)}
+        upsert(connection, runs, [each | seen for each in values], wins=_wins)
+        sighted = [
+            {name: each[name] for name in ("run_id", "dir", "log_bytes", "log_mtime_ns")}
+            | {"host": seen["seen_from"], "seen_ns": seen["seen_ns"]}
+            for each in values
+        ]
+        upsert(connection, sightings, sighted, newer="seen_ns")
+
+
+def _wins(new: Excluded) -> ColumnElement[bool]:
+    """Return the condition that a row replaces the one in the store.
+
+    Clocks of two hosts are not compared: the one that is ahead would always win.
+    """
+    kept = runs.c
+    is_same_host = func.coalesce(kept.seen_from, new.seen_from) == new.seen_from
+    is_as_long = func.coalesce(kept.log_bytes, -1) <= func.coalesce(new.log_bytes, -1)
+    is_damaged_size = kept.log_bytes > LARGEST
+    return or_(
+        and_(is_same_host, is_newer(runs, new, "updated_ns")),
+        and_(~is_same_host, or_(is_as_long, is_damaged_size)),
+    )
 
 
 def delete_runs(engine: Engine, run_ids: Iterable[str]) -> None:
@@ -105,17 +148,20 @@ def delete_runs(engine: Engine, run_ids: Iterable[str]) -> None:
     names = list(run_ids)
     if names:
         with writing(engine) as connection:
-            connection.execute(delete(runs).where(runs.c.run_id.in_(names)))
+            for table in (runs, sightings):
+                connection.execute(delete(table).where(table.c.run_id.in_(names)))
 
 
 def end_replaced(engine: Engine, run_ids: Mapping[str, str]) -> None:
-    """Mark runs as dead whose log another run has replaced; ``run_ids`` are by directory.
+    """Mark runs of this host as dead whose log another has replaced; ``run_ids`` by directory.
 
     Their figures stay as they were last read: the log that is there now is not theirs.
     """
     column = runs.c
     unended = select(column.run_id, column.dir).where(
-        column.ended_ns.is_(None), column.status != DEAD
+        column.ended_ns.is_(None),
+        column.status != DEAD,
+        func.coalesce(column.seen_from, host_key()) == host_key(),
     )
     with engine.begin() as connection:
         found = connection.execute(unended).all()
@@ -160,6 +206,15 @@ def run_dirs(engine: Engine) -> list[str]:
         return [str(directory) for (directory,) in found]
 
 
+def sighted_here(engine: Engine) -> dict[str, FileStamp]:
+    """Return the size and mtime of each log when it was last read from this host, by directory."""
+    seen = sightings.c
+    query = select(seen.dir, seen.log_bytes, seen.log_mtime_ns).where(seen.host == host_key())
+    with engine.begin() as connection:
+        rows = connection.execute(query.order_by(seen.seen_ns)).all()
+    return {path: FileStamp(size or 0, mtime_ns or 0) for path, size, mtime_ns in rows}
+
+
 def values_of(engine: Engine, column: str, *, limit: int) -> list[str]:
     """Return the distinct non-empty values of a column of registered runs, sorted."""
     cell = runs.c[column]
@@ -171,10 +226,11 @@ def values_of(engine: Engine, column: str, *, limit: int) -> list[str]:
 def outdated_runs(engine: Engine, *, figures_version: int, newest: int) -> list[RunRow]:
     """Return the runs whose rows may be outdated.
 
-    These are runs without an end, damaged rows, rows of an older ``figures_version``, and the
-    ``newest`` runs by last sign of life.
+    These are runs without an end, damaged rows, rows of an older ``figures_version``, and of those
+    seen from this host the ``newest`` by last sign of life.
     """
-    last_seen = select(runs.c.run_id).order_by(runs.c.last_seen_ns.desc()).limit(newest)
+    is_own = func.coalesce(runs.c.seen_from, host_key()) == host_key()
+    last_seen = select(runs.c.run_id).where(is_own).order_by(runs.c.last_seen_ns.desc())
     version = runs.c.figures_version
     query = select(*LISTED).where(
         or_(
@@ -182,7 +238,7 @@ def outdated_runs(engine: Engine, *, figures_version: int, newest: int) -> list[
             version.is_(None),
             version < figures_version,
             is_damaged(runs),
-            runs.c.run_id.in_(last_seen.scalar_subquery()),
+            runs.c.run_id.in_(last_seen.limit(newest).scalar_subquery()),
         )
     )
     with engine.begin() as connection:
@@ -208,13 +264,14 @@ def damaged_logs(engine: Engine) -> list[Finding]:
 def get(engine: Engine, run_id: str) -> RunRow | None:
     """Return one run, or None if it is not registered."""
     with engine.begin() as connection:
-        found = rows_from(connection.execute(select(runs).where(runs.c.run_id == run_id)))
+        found = rows_from(connection.execute(select(*EVERY).where(runs.c.run_id == run_id)))
     return found[0] if found else None
 
 
 def _values(row: RunRow) -> dict[str, Any]:
     """Return the cells of a row: its columns, and the document of its other figures."""
     figures = msgspec.to_builtins(row)
+    del figures["log_host"], figures["as_of_ns"]  # Of who reads it.
     if isinstance(row.gpus, int):
         del figures["gpus"]  # The column has it.
     cells = {name: figures.pop(name) for name in _PLAIN}
@@ -251,14 +308,42 @@ _PLAIN = [
 ]
 """The figures that a column of the same name holds as they are."""
 _NEVER_NULL = {column.name for column in runs.c if not column.nullable}
-LISTED = [column for column in runs.c if column.name != "charges"]
-"""The columns of a list: nested charges are parsed only on request."""
+_HERE: BindParameter[str] = bindparam("here", callable_=host_key, type_=String)
+_OWN_DIR = case(
+    (or_(runs.c.seen_from.is_(None), runs.c.seen_from == _HERE), runs.c.dir),
+    else_=select(sightings.c.dir)
+    .where(sightings.c.run_id == runs.c.run_id, sightings.c.host == _HERE)
+    .correlate(runs)
+    .scalar_subquery(),
+).label("own_dir")
+"""The directory of a run's log on this host; NULL if it was never read from here."""
+EVERY: list[ColumnElement[Any]] = [*runs.c, _OWN_DIR]
+"""What ``rows_from`` reads."""
+LISTED = [column for column in EVERY if column is not runs.c.charges]
+"""The same for a list: nested charges are parsed only on request."""
 
 
 def rows_from(found: Result[Any]) -> list[RunRow]:
-    """Return the result of a query of all ``LISTED`` columns, or all of ``runs``."""
+    """Return the result of a query of ``EVERY`` column, or of all ``LISTED`` ones."""
     names = [str(name) for name in found.keys()]  # noqa: SIM118
-    return [_row(dict(zip(names, values, strict=True))) for values in found.all()]
+    # A store in a file is on a file system that the logs are on, too.
+    is_shared = isinstance(found, CursorResult) and found.dialect.name != "sqlite"
+    rows = (dict(zip(names, values, strict=True)) for values in found.all())
+    return [_row(_placed(cells, is_shared=is_shared)) for cells in rows]
+
+
+def _placed(cells: dict[str, Any], *, is_shared: bool) -> dict[str, Any]:
+    """Return the cells of a row as seen from this host.
+
+    The directory of a log on another host begins with its name: a path of here may be another's.
+    """
+    own, host, seen_ns = (cells.pop(name) for name in ("own_dir", "seen_from", "seen_ns"))
+    if own is not None:
+        return cells | {"dir": own}
+    name = str(host).partition("@")[0]
+    if not is_shared:
+        return cells
+    return cells | {"dir": f"{name}:{cells['dir']}", "log_host": name, "as_of_ns": seen_ns}
 
 
 def _row(cells: dict[str, Any]) -> RunRow:

@@ -64,8 +64,50 @@ runs = Table(
     Column("figures", JSON(none_as_null=True)),
     # Read only on request: lists have thousands of rows.
     Column("charges", JSON(none_as_null=True)),
+    # The host whose sighting the row is from, and when that was, by the database's clock.
+    Column("seen_from", String),
+    Column("seen_ns", BigInteger),
     Index("runs_by_start", "started_ns", "run_id"),
     Index("runs_by_last_seen", "last_seen_ns"),
+)
+
+# Where the log of a run was read: one row for each host, with its own path.
+sightings = Table(
+    "sightings",
+    metadata,
+    Column("run_id", String, primary_key=True),
+    Column("host", String, primary_key=True),
+    Column("dir", String, nullable=False),
+    Column("log_bytes", BigInteger),
+    Column("log_mtime_ns", BigInteger),
+    Column("seen_ns", BigInteger, nullable=False),
+    Index("sightings_by_host", "host", "dir"),
+)
+
+# The last answer of a vendor, a cluster or a host to the question of what it has.
+machine_lists = Table(
+    "machine_lists",
+    metadata,
+    Column("source", String, primary_key=True),
+    Column("asked_from", String, nullable=False),
+    Column("answered_ns", BigInteger),
+    Column("failed_ns", BigInteger),
+    Column("problem", String, nullable=False),
+    Column("machines", JSON, nullable=False),
+)
+
+# Whose a machine is that no run, rental or job of outlay knows.
+claims = Table(
+    "claims",
+    metadata,
+    Column("source", String, primary_key=True),
+    Column("machine", String, primary_key=True),
+    Column("user", String, nullable=False),
+    Column("team", String, nullable=False),
+    Column("project", String, nullable=False),
+    Column("reason", String, nullable=False),
+    Column("claimed_by", String, nullable=False),
+    Column("claimed_ns", BigInteger, nullable=False),
 )
 
 price_snapshots = Table(

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from weakref import WeakKeyDictionary
 
 from outlay.clock import SYSTEM, Clock
+from outlay.cost.charges import part_within
 from outlay.errors import OutlayError
 from outlay.goodput.timeline import Window
 from outlay.guard.away.polled_log import PolledLog
@@ -133,6 +134,8 @@ class BookReader:
         key = (row.run_id, row.log_bytes, since_ns)
         if row.status != "running" and key in self._since:
             return self._since[key]
+        if row.log_host:
+            return self._charged_since(row.run_id, since_ns)
         try:
             view = self.runs.reading(row.dir).view
         except (OutlayError, OSError):
@@ -141,6 +144,15 @@ class BookReader:
         beside = (each.cost for each in found.cost_beside)
         self._since[key] = () if found.cost is None else (found.cost, *beside)
         return self._since[key]
+
+    def _charged_since(self, run_id: str, since_ns: int) -> tuple[Money, ...]:
+        """Return what a run of another host has cost since an instant: its charges, by time."""
+        row = self.row(run_id)
+        found = (
+            row.unit_of(charge).money(part_within(charge, since_ns, charge.end_ns + 1))
+            for charge in row.charges or ()
+        )
+        return tuple(sum_by_unit(found))
 
     def row(self, run_id: str) -> RunRow:
         """Return a registered run; no other lookup turns a request into a directory.

@@ -280,8 +280,10 @@ def _owned(month: str, books: BookReader, findings: list[Finding]) -> list[Machi
         if since_ns < until_ns:
             part = msgspec.structs.replace(machine, since_ns=since_ns, until_ns=until_ns)
             on_it = RunFilter(since_ns=since_ns, until_ns=until_ns, text=machine.host)
-            dirs = [Path(row.dir) for row in list_runs(books.store, on_it, limit=_READ)]
-            found.append(cost_of_machine(part, dirs, now_ns))
+            rows = list_runs(books.store, on_it, limit=_READ)
+            dirs = [Path(row.dir) for row in rows if not row.log_host]
+            others = [books.row(row.run_id) for row in rows if row.log_host]
+            found.append(cost_of_machine(part, dirs, now_ns, others))
     return found
 
 

@@ -7,14 +7,15 @@ from collections.abc import Sequence
 import msgspec
 
 from outlay.errors import Finding
-from outlay.guard.rental.watch import known_logs, living_rentals
+from outlay.guard.balance import Books
+from outlay.guard.rental.watch import RentedHold, known_books, known_logs, living_rentals
 from outlay.report import html
 from outlay.report.compared_runs import figure_cell
 from outlay.report.document import Figure, blocks_html
 from outlay.report.html import Cell
-from outlay.runs.collect import dead_runs, findings_in
+from outlay.runs.collect import dead_runs, elsewhere_text, findings_in
 from outlay.runs.figures import BY_NAME
-from outlay.runs.machines_now import MachineView, burn_of, machines_now, owned_now
+from outlay.runs.inventory.machines_now import MachinesNow, MachineView, read_machines_now
 from outlay.runs.reading import RunReading
 from outlay.store.run_row import RunRow
 from outlay.store.runs import RunFilter, list_runs
@@ -39,23 +40,23 @@ def now_page(ask: PageQuery, books: BookReader) -> Page:
     del ask
     books.refresh()
     running = books.runs.running()
-    figures = [reading.figures for reading in running]
+    elsewhere = books.runs.elsewhere
+    figures = [*(reading.figures for reading in running), *elsewhere]
     dead = list_runs(books.store, RunFilter(status="dead"), limit=_MOST_DEAD)
-    rented, errors = living_rentals(known_logs(), clock=books.clock)
-    owned, unread = owned_now(books.now_ns)
-    places = machines_now(rented, owned, figures)
-    burn = [each.per_hour for each in burn_of(places)]
+    rented, errors = _rented(books)
+    now = read_machines_now(books.store, rented, figures, books.now_ns)
+    places, burn = now.places, [each.per_hour for each in now.burn]
     today = books.spent_since(books.now_ns - books.now_ns % _DAY_NS)
     standings, doubts = standings_of_logs(books)
     found = [
-        *errors, *unread, *doubts, *books.runs.findings, *findings_in([*figures, *dead]),
+        *errors, *now.findings, *doubts, *books.runs.findings, *findings_in([*figures, *dead]),
         *dead_runs(dead), *_lately(books),
     ]  # fmt: skip
     findings = sorted(dict.fromkeys(found), key=lambda each: each.severity != "error")
     parts = [
-        f"<section>{blocks_html(_lead((burn, today), running, places, findings))}</section>",
-        _machines(places, books),
-        _runs(running, books),
+        f"<section>{blocks_html(_lead((burn, today), len(figures), now, findings))}</section>",
+        _machines(now, books),
+        _runs(running, elsewhere, books),
         *findings_list(findings, books.people),
         *ceiling_parts(standings, books.people),
     ]
@@ -66,7 +67,7 @@ def now_page(ask: PageQuery, books: BookReader) -> Page:
             "machines": [
                 msgspec.to_builtins(each) | {"price_kind": (each.rate or Rate).kind}
                 for each in places
-            ], "running": figures,
+            ], "running": figures, "burn": now.document(),
             "burn_per_hour": _by_kind(burn), "today": _by_kind(today), "findings": findings,
             "standings": [standing for _, standing in standings],
         },
@@ -101,24 +102,39 @@ def _by_kind(amounts: Sequence[Money]) -> list[dict[str, object]]:
 
 def _lead(
     spent: tuple[Sequence[Money], Sequence[Money]],
-    running: Sequence[RunReading],
-    places: Sequence[MachineView],
+    running: int,
+    now: MachinesNow,
     findings: Sequence[Finding],
 ) -> list[Figure]:
+    places = now.places
     empty = sum(not place.runs for place in places)
+    nobodys = len(now.unclaimed)
     wrong = sum(each.severity == "error" for each in findings)
     burn, today = (", ".join(map(money_text, each)) or "nothing" for each in spent)
     return [
         Figure("burn per hour", spent[0], burn, leads=True),
         Figure("spent by runs today (UTC)", spent[1], today, leads=True),
-        Figure("running", len(running), f"{len(running)}", leads=True),
+        Figure("running", running, f"{running}", leads=True),
         Figure("machines", len(places), f"{len(places)}", leads=True),
         Figure("machines without a run", empty, f"{empty}", leads=True),
+        *([Figure("claimed by nobody", nobodys, f"{nobodys}", leads=True)] if nobodys else []),
         Figure("errors", wrong, f"{wrong}", leads=True),
     ]
 
 
-def _machines(places: Sequence[MachineView], books: BookReader) -> str:
+def _rented(books: BookReader) -> tuple[list[RentedHold], list[Finding]]:
+    """Return the rentals of the logs and books known here; a book that is away keeps its last."""
+    rented, findings = living_rentals(known_logs(), clock=books.clock)
+    for url in known_books():
+        log = books.polled(url)
+        polled = log.ask("rentals", lambda log=log: log.open().log.look(Books.open_rentals))  # type: ignore[misc]
+        rented += (RentedHold(log.shown, hold) for hold in polled.value or ())
+        findings += polled.findings(log.shown)
+    return rented, findings
+
+
+def _machines(now: MachinesNow, books: BookReader) -> str:
+    places = now.places
     if not places:
         said = "Nothing is rented and nothing is running. Start a run with"
         return html.section("Machines", html.empty(said, "outlay exec -- python train.py"))
@@ -128,11 +144,16 @@ def _machines(places: Sequence[MachineView], books: BookReader) -> str:
             f"{place.name} ({place.doubt})" if place.doubt else place.name,
             books.people.name(place.owner), _inside(place), _per_hour(place),
             place.deadline[:16].replace("T", " ") or "no deadline", place.watcher or "none",
+            place.claim or ("nobody's" if place in now.unclaimed else place.source),
         ]
         for place in places
     ]  # fmt: skip
-    headings = ("", "machine", "owner", "run on it", "burn per hour", "ends at (UTC)", "watched by")
-    return html.section("Machines", html.table(headings, rows, caption="Machines"))
+    headings = (
+        "", "machine", "owner", "run on it", "burn per hour", "ends at (UTC)", "watched by",
+        "claimed for",
+    )  # fmt: skip
+    line = html.note(books.people.text(f"Burning now: {now.text}."))
+    return html.section("Machines", line, html.table(headings, rows, caption="Machines"))
 
 
 def _inside(place: MachineView) -> Cell:
@@ -144,29 +165,36 @@ def _inside(place: MachineView) -> Cell:
 
 
 def _per_hour(place: MachineView) -> object:
-    burn = [each.per_hour for each in burn_of([place])]
+    burn = [each.per_hour for each in place.burn]
     if len(burn) == 1:
         return burn[0]
     return Cell(text=", ".join(map(money_text, burn)) or "no price", is_number=True)
 
 
-def _runs(running: Sequence[RunReading], books: BookReader) -> str:
-    if not running:
+def _runs(running: Sequence[RunReading], elsewhere: Sequence[RunRow], books: BookReader) -> str:
+    if not running and not elsewhere:
         return ""
-    rows = [_row(reading, books) for reading in running]
+    rows = [_row(reading.figures, budget_cell(reading), books) for reading in running]
+    rows += [_row(row, _stored_budget(row), books) for row in elsewhere]
     headings = ("run", "user", *(BY_NAME[name].label for name in _SHOWN), "budget", "last seen")
     return html.section("Runs", html.table(headings, rows, caption="Running"))
 
 
-def _row(reading: RunReading, books: BookReader) -> list[object]:
-    run, now_ns = reading.figures, books.now_ns
+def _row(run: RunRow, budget: Cell, books: BookReader) -> list[object]:
+    now_ns = books.now_ns
+    about = books.people.text(elsewhere_text(run)) if run.log_host else run.run_id
     return [
-        Cell(text=run.name, href=run_href(run.run_id), title=run.run_id),
+        Cell(text=run.name, href=run_href(run.run_id), title=about),
         books.people.name(run.user),
         *(figure_cell(BY_NAME[name], run, now_ns) for name in _SHOWN),
-        budget_cell(reading),
+        budget,
         BY_NAME["last_seen"].text(run, now_ns),
     ]
+
+
+def _stored_budget(run: RunRow) -> Cell:
+    used = run.budget_used
+    return Cell(text="none") if used is None else Cell(text=f"{used:.0%}", share=used)
 
 
 def budget_cell(reading: RunReading) -> Cell:

@@ -19,7 +19,7 @@ from outlay.report.document import Document, sections_html
 from outlay.report.files import setup_of
 from outlay.report.html import Cell
 from outlay.report.run_charts import AXES, Axis
-from outlay.report.run_document import run_document, run_json
+from outlay.report.run_document import run_document, run_json, stored_document
 from outlay.runs.figures import BY_NAME, FIGURES
 from outlay.store.run_row import RunRow
 from outlay.store.runs import SORTED_BY, RunFilter, count_runs, values_of
@@ -78,6 +78,8 @@ def runs_page(ask: PageQuery, books: BookReader) -> Page:
     rows = [_current(row, books) for row in rows]
     count = len(rows) if _offset(ask) == 0 and len(rows) < PAGE else count_runs(books.store, wanted)
     columns = _columns(ask)
+    if not ask.every("col") and any(row.log_host for row in rows):
+        columns.append("log_host")
     table = [_cells(row, columns, books) for row in rows]
     parts = [_filters(ask, columns, books), _listed(ask, columns, table, count)]
     return Page(
@@ -110,7 +112,7 @@ def _offset(ask: PageQuery) -> int:
 
 def _current(row: RunRow, books: BookReader) -> RunRow:
     """Return a row from a fresh reading if the run is running."""
-    if row.status != "running":
+    if row.status != "running" or row.log_host:
         return row
     try:
         return books.runs.reading(row.dir).figures
@@ -265,12 +267,16 @@ def _with_axis_tabs(document: Document, ask: PageQuery) -> list[str]:
 def run_stamp(ask: PageQuery, books: BookReader) -> object:
     """Return the page's stamp."""
     row = books.row(ask.name)
+    if row.log_host:
+        return (row.as_of_ns, row.status)
     return (books.stamp([row.dir]), books.runs.reading(row.dir).status)
 
 
 def run_page(ask: PageQuery, books: BookReader) -> Page:
     """Return a run's report."""
     row = books.row(ask.name)
+    if row.log_host:
+        return _stored_page(row, books)
     reading = books.runs.reading(row.dir)
     books.people.name(row.user)
     made, axis = books.documents.setdefault(reading, {}), _axis(ask)
@@ -281,10 +287,28 @@ def run_page(ask: PageQuery, books: BookReader) -> Page:
     return Page(
         title=document.title, tab="Runs", verdict=document.verdict,
         parts=_with_axis_tabs(document, ask), crumbs=_crumbs(Path(row.dir), books),
-        columns=("section", "label", "value", "text", "grade"), rows=document.rows(),
+        columns=_REPORT_COLUMNS, rows=document.rows(),
         document=run_json(reading, document) | {
             "figures": reading.figures, "command": reading.command,
             "href": run_href(reading.run_id),
+        },
+    )  # fmt: skip
+
+
+_REPORT_COLUMNS: Final = ("section", "label", "value", "text", "grade")
+
+
+def _stored_page(row: RunRow, books: BookReader) -> Page:
+    """Return what the store has of a run whose log is on another host."""
+    row = _without_people(row, books)
+    document = stored_document(row, books.now_ns)
+    return Page(
+        title=document.title, tab="Runs", verdict=document.verdict,
+        parts=[*sections_html(document.sections)], crumbs=_crumbs(Path(row.dir), books),
+        columns=_REPORT_COLUMNS, rows=document.rows(),
+        document={
+            "title": document.title, "verdict": document.verdict, "figures": row,
+            "href": run_href(row.run_id),
         },
     )  # fmt: skip
 

@@ -255,12 +255,15 @@ def show_machines(as_json: AsJson = False) -> None:
     """
     from outlay.cost.machines import cost_of_machine, read_machines
     from outlay.runs.collect import refresh_registered
-    from outlay.store.runs import RunFilter, list_runs
+    from outlay.store.runs import RunFilter, get, list_runs
 
     now_ns, store = SYSTEM.wall_ns(), open_store()
     findings = refresh_registered(store, now_ns).findings
-    dirs = [Path(row.dir) for row in list_runs(store, RunFilter())]
-    rows = [cost_of_machine(machine, dirs, now_ns) for machine in read_machines().values()]
+    machines, runs = read_machines(), list_runs(store, RunFilter())
+    dirs = [Path(row.dir) for row in runs if not row.log_host]
+    apart = [get(store, row.run_id) for row in runs if row.log_host and row.host in machines]
+    others = [row for row in apart if row is not None]
+    rows = [cost_of_machine(machine, dirs, now_ns, others) for machine in machines.values()]
     if as_json:
         print_json(
             {

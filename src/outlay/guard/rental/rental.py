@@ -31,6 +31,7 @@ from outlay.guard.entries import Rental, Vendor, parse_timestamp, read_reason, t
 from outlay.guard.errors import RentalListed
 from outlay.guard.rental.vendor_commands import (
     ListedMachine,
+    ListedRate,
     ListingPage,
     UnreadableReply,
     VendorListing,
@@ -170,11 +171,17 @@ def next_action(sightings: Sightings, *, known_id: bool, overdue: bool, age_ns: 
 
 
 def list_machines(
-    vendor: Vendor, environ: Mapping[str, str], *, timeout_s: float = 60.0, all_rows: bool = False
+    vendor: Vendor,
+    environ: Mapping[str, str],
+    *,
+    timeout_s: float = 60.0,
+    all_rows: bool = False,
+    rate: ListedRate | None = None,
 ) -> VendorListing:
     """Return the machines that a vendor lists, on all pages.
 
-    ``all_rows`` states that the list is complete, however many rows it has.
+    ``all_rows`` states that the list is complete, however many rows it has; ``rate`` says where
+    machines have their price.
 
     Raises:
         UnreadableReply: A command failed, timed out or printed something else.
@@ -188,7 +195,7 @@ def list_machines(
         )  # fmt: skip
         if reply.problem:
             raise UnreadableReply(reply.problem)
-        pages.append(parse_page(vendor, reply.output))
+        pages.append(parse_page(vendor, reply.output, rate))
     return join_pages(vendor, pages, all_rows=all_rows)
 
 

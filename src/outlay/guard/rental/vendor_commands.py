@@ -18,6 +18,8 @@ from outlay.clock import wall_ns_of
 from outlay.decoding import BadDocument, decode_as_python
 from outlay.errors import InvalidValue, OutlayError, choices
 from outlay.guard.entries import Vendor, parse_timestamp
+from outlay.units import Rate
+from outlay.units.quantity import exact_decimal
 
 _CURL = ("curl", "--silent", "--show-error", "--fail", "--max-time", "30", "--config", "-")
 _LAMBDA = "https://cloud.lambda.ai/api/v1"
@@ -88,6 +90,27 @@ PRESETS = {
     ),
 }  # fmt: skip
 
+
+@dataclass(frozen=True, slots=True)
+class ListedRate:
+    """Where a listed machine has its price per hour.
+
+    Attributes:
+        parts: How many of the price are one of the currency: 100 cents are a dollar.
+    """
+
+    key: str
+    currency: str = "USD"
+    parts: int = 1
+
+
+LISTED_RATES = {
+    "runpod": ListedRate("costPerHr"),
+    "vast": ListedRate("dph_total"),
+    "lambda": ListedRate(".instance_type.price_cents_per_hour", parts=100),
+}
+"""The prices in the lists of presets; the lists of the others have none."""
+
 MOST_PAGES = 100
 _STEP = re.compile(r"\.([A-Za-z_][\w-]*)|\[(\d+)\]")
 
@@ -98,11 +121,12 @@ class UnreadableReply(OutlayError):
 
 @dataclass(frozen=True, slots=True)
 class ListedMachine:
-    """A machine in a vendor's listing; ``created_ns`` is None if that is not listed."""
+    """A machine in a vendor's listing; ``created_ns`` and ``rate`` are None if not listed."""
 
     id: str
     name: str
     created_ns: int | None = None
+    rate: Rate | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,8 +196,10 @@ def parse_id(id_from: str, output: str, name: str) -> str:
     return str(found).strip()
 
 
-def parse_page(vendor: Vendor, output: str) -> ListingPage:
+def parse_page(vendor: Vendor, output: str, rate: ListedRate | None = None) -> ListingPage:
     """Return one page of a listing; its machines are those not in a ``gone`` state.
+
+    ``rate`` says where machines have their price.
 
     Raises:
         UnreadableReply: Not the expected list; an empty one is valid.
@@ -192,6 +218,7 @@ def parse_page(vendor: Vendor, output: str) -> ListingPage:
             _id_of(vendor, item),
             str(_field(item, vendor.name_key) or ""),
             _created_ns(_field(item, vendor.created_key) if vendor.created_key else None),
+            None if rate is None else _rate_of(_field(item, rate.key), rate),
         )
         for item in items
         if not _is_gone(vendor, item)
@@ -259,6 +286,17 @@ def _created_ns(value: object) -> int | None:
         is_number = not isinstance(value, str) or value.isdecimal()
         return wall_ns_of(parse_timestamp(float(text) if is_number else text))
     except (msgspec.ValidationError, OverflowError):
+        return None
+
+
+def _rate_of(value: object, stated: ListedRate) -> Rate | None:
+    """Return a listed price per hour; None if it can't be read."""
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        return None
+    try:
+        amount = exact_decimal(value, name=stated.key, expected="a price") / stated.parts
+        return Rate.parse(amount, currency=stated.currency)
+    except InvalidValue:
         return None
 
 

@@ -7,7 +7,6 @@ requeued job has one line per start (``--duplicates``).
 from __future__ import annotations
 
 import contextlib
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, tzinfo
@@ -19,13 +18,12 @@ from outlay.clock import wall_ns_of
 from outlay.errors import Finding, InvalidValue
 from outlay.ledger import AttemptEnded, EndStatus
 from outlay.rates import GpuPiece
-from outlay.slurm import state_of
+from outlay.slurm import ACCOUNT_COLUMNS, count_nodes, state_of
 
 REQUIRED: Final = ("JobID", "State", "Start", "End")
 COMMAND: Final = (
     "sacct --parsable2 --allocations --duplicates --allusers --starttime=2026-10-01 "
-    "--endtime=2026-11-01 --format=JobID,JobIDRaw,JobName,User,Account,Partition,Cluster,State,"
-    "Submit,Eligible,Start,End,AllocTRES,NodeList"
+    f"--endtime=2026-11-01 --format={ACCOUNT_COLUMNS}"
 )
 _DISABLED: Final = "accounting storage is disabled"
 """sacct's only output on a cluster without slurmdbd."""
@@ -35,7 +33,6 @@ _NO_ACCOUNTS: Final = (
     "slurmdbd. Jobs that use outlay record themselves and need none: outlay runs"
 )
 _NEVER: Final = ("Unknown", "None", "")
-_NODES: Final = re.compile(r"[^,\[]+(?:\[[^\]]*\][^,\[]*)*")
 _STATUS: Final[dict[str, EndStatus]] = {
     "COMPLETED": "completed",
     "CANCELLED": "terminated",
@@ -79,7 +76,7 @@ class JobStart:
     @property
     def node_count(self) -> int:
         """The number of nodes in ``n[1-3,7],gpu4``; at least one."""
-        return max(1, sum(map(_listed, _NODES.findall(self.nodes))))
+        return count_nodes(self.nodes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,10 +116,16 @@ class SacctJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Accounts:
-    """The jobs of a file, how many have not ended, and findings about bad lines."""
+    """The jobs of a file, and findings about bad lines.
+
+    Attributes:
+        unfinished: How many have not ended.
+        running: Those of them that have nodes; their only start ends when it begins.
+    """
 
     jobs: tuple[SacctJob, ...]
     unfinished: int
+    running: tuple[SacctJob, ...]
     findings: tuple[Finding, ...]
 
 
@@ -163,7 +166,7 @@ def read_accounts(text: str, *, source: str, zone: tzinfo | None = None) -> Acco
         raise InvalidValue("FILE", source, expected)
     findings: list[Finding] = []
     jobs: dict[tuple[str, str], list[SacctJob]] = {}
-    unfinished = 0
+    unfinished, running = 0, []
     for number, line in enumerate(lines[1:], start=2):
         try:
             row = _row(line, columns)
@@ -175,9 +178,12 @@ def read_accounts(text: str, *, source: str, zone: tzinfo | None = None) -> Acco
             jobs.setdefault((job.cluster, job.job), []).append(job)
         elif row is not None:
             unfinished += row["End"] in _NEVER
+            running += _running(row, zone)
     merged = [_merged(starts) for starts in jobs.values()]
     ordered = tuple(sorted(merged, key=lambda job: (job.starts[0].start_ns, job.shown)))
-    return Accounts(jobs=ordered, unfinished=unfinished, findings=tuple(findings))
+    return Accounts(
+        jobs=ordered, unfinished=unfinished, running=tuple(running), findings=tuple(findings)
+    )
 
 
 def _row(line: str, columns: Sequence[str]) -> dict[str, str] | None:
@@ -198,8 +204,18 @@ def _job(row: Mapping[str, str], zone: tzinfo | None) -> SacctJob | None:
     start_ns, end_ns = _instant(row["Start"], zone), _instant(row["End"], zone)
     if end_ns < start_ns:
         raise ValueError(f"job {row['JobID']} ends before it starts; it is left out")
-    if end_ns == start_ns:
-        return None
+    return None if end_ns == start_ns else _started(row, start_ns, end_ns, zone)
+
+
+def _running(row: Mapping[str, str], zone: tzinfo | None) -> list[SacctJob]:
+    """Return a job that has started and not ended."""
+    if row["Start"] in _NEVER or row["End"] not in _NEVER:
+        return []
+    start_ns = _instant(row["Start"], zone)
+    return [_started(row, start_ns, start_ns, zone)]
+
+
+def _started(row: Mapping[str, str], start_ns: int, end_ns: int, zone: tzinfo | None) -> SacctJob:
     gpu, gpus = read_gpus(row.get("AllocTRES", ""))
     start = JobStart(
         start_ns=start_ns, end_ns=end_ns, gpu=gpu, gpus=gpus, nodes=row.get("NodeList", ""),
@@ -234,18 +250,6 @@ def read_gpus(resources: str) -> tuple[str, int]:
             counts[name.partition(":")[2]] = int(count)
     typed = {name: count for name, count in counts.items() if name}
     return "+".join(sorted(typed)), counts.get("", sum(typed.values()))
-
-
-def _listed(name: str) -> int:
-    """Return the number of nodes in ``n[1-3,7]``."""
-    total = 1
-    for group in re.findall(r"\[([^\]]*)\]", name):
-        ranges = [part.partition("-") for part in group.split(",")]
-        total *= sum(
-            int(last) - int(first) + 1 if first.isdecimal() and last.isdecimal() else 1
-            for first, _, last in ranges
-        )
-    return total
 
 
 def _merged(jobs: Sequence[SacctJob]) -> SacctJob:

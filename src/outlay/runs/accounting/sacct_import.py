@@ -71,6 +71,10 @@ _A_DAY_NS: Final = 86_400 * 10**9
 """A log and an account this far apart with the same job number are different jobs."""
 
 
+_IMPORTED: Final = "sacct-"
+"""Begins the id of a run that was imported."""
+
+
 class _Sweep(msgspec.Struct, frozen=True):
     """What is read of a sweep's manifest."""
 
@@ -128,14 +132,17 @@ def import_jobs(
     Runs in the inbox are registered first: they may belong to these jobs.
     """
     findings = list(refresh_registered(store, now_ns).findings)
-    known, imported = _recorded_jobs(store), _imported()
+    (known, elsewhere), imported = _recorded_jobs(store), _imported()
     every = list(jobs)
     own = {job.shown: known.get(job.shown) or known.get(job.job) or [] for job in every}
-    ours = tuple(job for job in every if not own[job.shown])
+    apart = {job.shown for job in every if not own[job.shown] and {job.shown, job.job} & elsewhere}
+    ours = tuple(job for job in every if not own[job.shown] and job.shown not in apart)
     settled: list[SettledJob] = []
     shared: list[Path] = []
     withdrawn = []
     for job in every:
+        if job.shown in apart:
+            withdrawn += withdraw(_directory(job, imported))
         if directories := own[job.shown]:
             withdrawn += withdraw(_directory(job, imported))
             settled += _settle(job, directories, rates.get(job.partition), findings)
@@ -154,17 +161,23 @@ def import_jobs(
     )  # fmt: skip
 
 
-def _recorded_jobs(store: Engine) -> dict[str, list[Path]]:
-    """Return the directories of runs that recorded themselves, by job."""
+def _recorded_jobs(store: Engine) -> tuple[dict[str, list[Path]], set[str]]:
+    """Return the directories of runs that recorded themselves, by job; and jobs of other hosts.
+
+    The log of a run on another host is not settled from here, and its job is not imported.
+    """
     home = outlay_home() / SACCT
     found: dict[str, list[Path]] = {}
+    elsewhere: set[str] = set()
     for run in list_runs(store):
         directory = Path(run.dir)
-        if home in directory.parents:
+        if run.log_host and not run.run_id.startswith(_IMPORTED):
+            elsewhere.update(run.slurm_jobs)
+        if run.log_host or home in directory.parents:
             continue
         for job in jobs_of(directory):
             found.setdefault(job, []).append(directory)
-    return found
+    return found, elsewhere
 
 
 # A job that recorded itself
@@ -297,8 +310,8 @@ def _put_rest(
     price: Price | None,
 ) -> None:
     identity = RunIdentity(
-        run_id=f"sacct-{directory.name}", model=IN_NO_RUN, name=f"{job.name} {IN_NO_RUN}".strip(),
-        created_ns=job.starts[0].start_ns,
+        run_id=f"{_IMPORTED}{directory.name}", model=IN_NO_RUN,
+        name=f"{job.name} {IN_NO_RUN}".strip(), created_ns=job.starts[0].start_ns,
     )  # fmt: skip
     identity = claim_identity(directory, identity)
     gpus = gpu_count_of(piece.gpus)
@@ -348,7 +361,10 @@ def _write(job: SacctJob, directory: Path, rate: Price | None) -> Path:
     identity = claim_identity(
         directory,
         RunIdentity(
-            run_id=f"sacct-{directory.name}", model=job.name, name=job.name, created_ns=created_ns
+            run_id=f"{_IMPORTED}{directory.name}",
+            model=job.name,
+            name=job.name,
+            created_ns=created_ns,
         ),
     )
     for restart, start in enumerate(job.starts):
