@@ -73,6 +73,9 @@ ENTRIES = (
     CommandEntry("sweep", "sweep.commands:app", DECIDE, "Compare configurations on equal budgets."),
     CommandEntry("guard", "guard.commands:app", HOLD, "Check before spending; end rentals."),
     CommandEntry("team", "team:app", HOLD, "Share ceilings between machines and people."),
+    CommandEntry(
+        "slurm", "slurm.commands:app", HOLD, "Hold money for a cluster's jobs, at its scheduler."
+    ),
     CommandEntry("watch", "watch:show_watch", HOLD, "End rentals on time, send alerts."),
     CommandEntry("digest", "report:show_digest", ACCOUNT, "Show the week on one page."),
     CommandEntry("import", "importing:import_app", ACCOUNT, "Register runs recorded elsewhere."),

@@ -43,6 +43,7 @@ from outlay.guard.rental.watch import (
     start_watcher,
 )
 from outlay.guard.spend_log import is_url
+from outlay.runs.accounting.job_gate import settle_ended_jobs
 from outlay.store import outlay_home
 from outlay.store.home import settings_path
 from outlay.units import Duration
@@ -114,7 +115,9 @@ def _tend(name: str | Path) -> None:
         guard = BudgetGuard.of_log(name)
         for corrected in correct_captures(guard):
             say(str(corrected))
-        if not guard.log.look(lambda books: may_be_listed(books, SYSTEM.wall_ns())):
+        for captured in settle_ended_jobs(guard):
+            say(f"{captured.actual} {captured.currency} for {captured.op_label} by its accounts")
+        if not guard.log.look(lambda books: may_be_listed(books, guard.log.wall_ns(SYSTEM))):
             return
         reaper = Reaper(guard, os.environ, say=say)
         inventory = reaper.inventory()
@@ -122,8 +125,11 @@ def _tend(name: str | Path) -> None:
             say(str(finding))
         reaper.reap(inventory, pause_s=5.0)
         for orphan in reaper.orphans():
-            if start_watcher(guard.log_name, orphan, os.environ, _POLL):
-                say(f"hold {orphan.id} ({orphan.op_label}) has a new watcher")
+            what = f"hold {orphan.id} ({orphan.op_label})"
+            if why := reaper.why_not_watched(orphan, inventory):
+                say(f"{what} has no watcher, and gets none from this machine: {why}")
+            elif start_watcher(guard.log_name, orphan, os.environ, _POLL):
+                say(f"{what} has a new watcher")
     except (OutlayError, OSError) as error:  # Other logs are still handled.
         say(f"{shown_name(name)}: {error}")
 

@@ -135,6 +135,11 @@ class Hold:
         return Payer(self.lab, self.user, self.team)
 
     @property
+    def process(self) -> str:
+        """The process on which it depends: a rental's watcher, else the one that opened it."""
+        return self.watcher or self.by
+
+    @property
     def lives(self) -> bool:
         """Whether it pays for a rental that is not verified gone.
 
@@ -206,9 +211,11 @@ def stated_day(line: AnyLine) -> str:
     return day_of(line.ts) if isinstance(line, Simple) else line.ts[:10]
 
 
-FOLD = 3
+FOLD = 4
 """The version of what ``Books`` makes of a line; rows that another one folded are not used."""
-BASES: tuple[Grade, ...] = get_args(Grade)
+ACCOUNTED = "accounted"
+"""The basis of a capture whose time is that of a scheduler's accounts."""
+BASES: tuple[str, ...] = (*get_args(Grade), ACCOUNTED)
 """Where the amount of a capture comes from."""
 
 
