@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from fractions import Fraction
 from hashlib import sha256
 from pathlib import Path
-from typing import Final
 
 import msgspec
 
@@ -33,8 +32,6 @@ from outlay.runs.accounting.sacct import read_gpus
 from outlay.slurm import AllocatedJob, JobStartName, JobStatus, accounted_starts
 from outlay.units import Money, Rate
 from outlay.units.money import GPU_TIME
-
-_GPUS: Final = re.compile(r"(?:gres[:/])?gpu(?::[^:=,]+)?(?:[:=]([0-9]+))?")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,8 +106,10 @@ def asked_gpus(*, per_node: str, per_job: str, per_task: str, nodes: int, tasks:
 
 
 def _counted(text: str) -> int:
-    found = (_GPUS.fullmatch(each.strip()) for each in text.split(","))
-    return sum(int(each[1] or 1) for each in found if each)
+    """Return the GPUs in ``gres:gpu:2,gres/gpu:a100=4``; one where no number is stated."""
+    items = (re.split("[:/=]", each.strip().removeprefix("gres")) for each in text.split(","))
+    words = ([word for word in item if word] for item in items)
+    return sum(int(x[-1]) if x[-1].isdecimal() else 1 for x in words if x[:1] == ["gpu"])
 
 
 def guard_for(job: AskedJob | UnheldJob, log: str, environ: Mapping[str, str]) -> BudgetGuard:
