@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from command_line import in_process
-from outlay.guard.balance import ACCOUNTED, Hold
+from outlay.guard.balance import Hold
 from outlay.guard.budget_guard import OLD_NS, BudgetGuard, why_stale
-from outlay.guard.entries import Captured
+from outlay.guard.entries import ACCOUNTED, Captured
 from outlay.guard.gate import Leaseholder
 from outlay.guard.lease import Terms
 from outlay.runs.accounting.job_gate import asked_gpus, settle_ended_jobs, time_of

@@ -12,10 +12,9 @@ from pathlib import Path
 import pytest
 
 from command_line import in_process
-from outlay.guard.balance import ACCOUNTED
 from outlay.guard.budget_guard import BudgetGuard
 from outlay.guard.ceilings import LimitChange
-from outlay.guard.entries import Captured, Held
+from outlay.guard.entries import ACCOUNTED, Captured, Held
 from outlay.guard.scopes import ScopePattern
 from outlay.units import Money
 from postgres import TeamDatabase
@@ -178,6 +177,7 @@ def test_a_job_that_can_never_fit_is_refused_when_it_is_submitted(gate: Gate) ->
     assert gate.cluster.run(*command, "--gres=none").returncode == 0
 
 
+@pytest.mark.slow
 def test_each_start_of_a_job_and_each_task_of_an_array_is_held_and_settled(gate: Gate) -> None:
     again = gate.submit("--gres=gpu:1", "--time=1", "--requeue", command="sleep 4")
     array = gate.submit("--gres=gpu:1", "--time=1", "--array=1-2", command="sleep 2")

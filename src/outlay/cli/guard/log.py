@@ -29,11 +29,7 @@ from outlay.clock import SYSTEM
 from outlay.cost.cost_book import CostBook
 from outlay.errors import Finding, InvalidValue, OutlayError, Refused
 from outlay.guard.away.waiting_settlements import deliver_all, waiting_for
-from outlay.guard.balance import (
-    Hold,
-    basis_of,
-    unit_of,
-)
+from outlay.guard.balance import Hold, unit_of
 from outlay.guard.budget_guard import BudgetGuard
 from outlay.guard.captures import correct_late
 from outlay.guard.ceilings import ScopeStanding
@@ -42,6 +38,7 @@ from outlay.guard.entries import (
     Captured,
     Corrected,
     Simple,
+    basis_of,
     line_kind,
     micros_of,
     read_amount,

@@ -19,9 +19,9 @@ import msgspec
 from outlay.decoding import BadDocument, read_document
 from outlay.errors import InvalidValue, OutlayError
 from outlay.files import make_private, write_whole
-from outlay.guard.balance import ACCOUNTED, Hold
+from outlay.guard.balance import Hold
 from outlay.guard.budget_guard import TEAM_VARIABLE, USER_VARIABLE, BudgetGuard
-from outlay.guard.entries import Captured
+from outlay.guard.entries import ACCOUNTED, Captured
 from outlay.guard.errors import SpendLogAway
 from outlay.guard.gate import rate_on
 from outlay.guard.spend_log import documents_dir, named_log, open_book
