@@ -24,6 +24,7 @@ from outlay.guard.rental.watch import (
     known_books,
     known_logs,
     living_rentals,
+    poll_once,
     start_watcher,
 )
 from outlay.guard.spend_log import documents_dir
@@ -271,6 +272,27 @@ def test_a_machine_whose_list_never_showed_a_rental_neither_watches_nor_settles_
 
 def events_of(guard: BudgetGuard) -> list[str]:
     return [line_kind(line) for line in guard.log.lines()]
+
+
+def test_a_watcher_that_was_replaced_writes_and_ends_nothing(
+    guard: BudgetGuard, vendor: StandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was cut off with a note to write, and is back after the rental's deadline."""
+    clock = ManualClock()
+    first = watching(guard, rented(guard, vendor, clock), clock)
+    assert guard.take_watch(first.hold, "first")
+    first.watcher = "first"
+    assert poll_once(first)
+    with monkeypatch.context() as patch:
+        away = SpendLogUnusable("book", "cut off", "")
+        patch.setattr(guard, "note", lambda *_, **__: (_ for _ in ()).throw(away))
+        first.note_if_possible("not-listed")
+    assert guard.take_watch(replace(first.hold, watcher="first"), ELSEWHERE)
+    lines = guard.log.lines()
+    clock.advance(24 * 3600 * 10**9)
+    assert not poll_once(first)
+    assert (guard.log.lines(), vendor.running()) == (lines, ["pod-1"])
+    settle_elsewhere(guard, vendor, first.hold)
 
 
 def test_a_rental_whose_first_watcher_never_beat_is_abandoned_after_a_while(

@@ -39,6 +39,9 @@ hook_app = typer.Typer(help="What the scheduler calls.", no_args_is_help=True)
 app.add_typer(hook_app, name="hook")
 
 WhenDown = Literal["allow", "refuse"]
+WhenDownOption = Annotated[
+    WhenDown, typer.Option(help="What happens to a job while the book can't be reached.")
+]
 _MINE: Final = "Written by `outlay slurm files`"
 _COMMENT: Final = "outlay: "
 _LONGEST_COMMENT: Final = 1000
@@ -61,9 +64,7 @@ def hook() -> None:
 
 @hook_app.command("prolog")
 def show_prolog(
-    when_down: Annotated[
-        WhenDown, typer.Option(help="What happens to a job while the book can't be reached.")
-    ] = "refuse",
+    when_down: WhenDownOption = "refuse",
     log: Log = DEFAULT_LOG,
     as_json: AsJson = False,
 ) -> None:
@@ -219,9 +220,7 @@ def show_submit(
 @app.command("files")
 def show_files(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="Where slurm.conf is.")],
-    when_down: Annotated[
-        WhenDown, typer.Option(help="What happens to a job while the book can't be reached.")
-    ] = "refuse",
+    when_down: WhenDownOption = "refuse",
     log: Log = DEFAULT_LOG,
     as_json: AsJson = False,
 ) -> None:
