@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from decimal import Decimal
 from pathlib import Path
 
 import pytest
@@ -10,12 +11,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from command_line import in_process
+from outlay.errors import InvalidValue
 from outlay.guard.balance import Hold
 from outlay.guard.budget_guard import OLD_NS, BudgetGuard, why_stale
 from outlay.guard.entries import ACCOUNTED, Captured
 from outlay.guard.gate import Leaseholder
 from outlay.guard.lease import Terms
-from outlay.runs.accounting.job_gate import asked_gpus, settle_ended_jobs, time_of
+from outlay.prices.current import read_rate, set_rate
+from outlay.runs.accounting.job_gate import (
+    AskedJob,
+    asked_gpus,
+    keep_unheld,
+    record_unheld_jobs,
+    settle_ended_jobs,
+    time_of,
+)
 from outlay.slurm import JobStartName, JobStatus, parse_allocated, parse_sacct
 from outlay.units import Rate
 
@@ -112,7 +122,7 @@ def test_a_hold_of_a_job_is_captured_from_accounts_once_it_has_ended(guard: Budg
     assert list(settle_ended_jobs(guard, accounts=lambda *_: [row(1000, None)])) == []
     assert list(settle_ended_jobs(guard, accounts=lambda *_: None)) == []
     (captured,) = settle_ended_jobs(guard, accounts=lambda *_: [row(1000, 1042)])
-    assert (captured.hold, captured.actual, captured.basis) == (hold.id, 42, ACCOUNTED)
+    assert (captured.hold, captured.actual, captured.basis) == (hold.id, Decimal(42), ACCOUNTED)
     assert list(settle_ended_jobs(guard, accounts=lambda *_: [row(1000, 1042)])) == []
     assert guard.log.books().captured_by_basis() == {ACCOUNTED: 42_000_000}
 
@@ -154,6 +164,27 @@ def test_outlay_watch_settles_what_the_hooks_left(
     assert "42.00 USD for slurm-12 by its accounts" in done.err
     assert "--clusters=fake --jobs=12" in (programs / "sacct.asked").read_text()
     assert [line.basis for line in guard.log.lines() if isinstance(line, Captured)] == [ACCOUNTED]
+
+
+def test_a_job_that_started_without_a_hold_is_recorded_once(guard: BudgetGuard) -> None:
+    """Its price is that of its start; one that can't be recorded does not stop the others."""
+    guard.note("a first line")
+    set_rate("gpu", read_rate("3600 USD/h cash", "gpu"))
+    log = str(guard.log_path)
+    for job, partition in (("11", "unpriced"), ("12", "gpu")):
+        asked = AskedJob(
+            name=job, user="ana", account="", partition=partition, gpus=2, lasts_ns=None
+        )
+        keep_unheld(log, asked, JobStartName(cluster="fake", job=job, start_ns=START.start_ns))
+    set_rate("gpu", None)
+    ended = [row(1000, 1042), row(1000, 1042, job="11")]
+    found: list[Captured] = []
+    with pytest.raises(InvalidValue, match="unpriced"):
+        found.extend(record_unheld_jobs(log, {}, accounts=lambda *_: ended))
+    assert guard.total_spent == 84.0
+    with pytest.raises(InvalidValue, match="unpriced"):
+        list(record_unheld_jobs(log, {}, accounts=lambda *_: ended))
+    assert guard.total_spent == 84.0
 
 
 def test_the_hold_of_a_job_is_not_stale_while_the_job_may_run(guard: BudgetGuard) -> None:

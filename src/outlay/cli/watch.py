@@ -43,7 +43,7 @@ from outlay.guard.rental.watch import (
     start_watcher,
 )
 from outlay.guard.spend_log import is_url
-from outlay.runs.accounting.job_gate import settle_ended_jobs
+from outlay.runs.accounting.job_gate import record_unheld_jobs, settle_ended_jobs
 from outlay.store import outlay_home
 from outlay.store.home import settings_path
 from outlay.units import Duration
@@ -99,6 +99,8 @@ def show_watch(
             say(f"delivered: {settlement}")
         for name in logs():
             _tend(name)
+        for name in logs():
+            _settle_jobs(name)
         try:
             alerts.round()
         except (OutlayError, OSError) as error:  # Bad rules must not delay the end of a rental.
@@ -115,8 +117,6 @@ def _tend(name: str | Path) -> None:
         guard = BudgetGuard.of_log(name)
         for corrected in correct_captures(guard):
             say(str(corrected))
-        for captured in settle_ended_jobs(guard):
-            say(f"{captured.actual} {captured.currency} for {captured.op_label} by its accounts")
         if not guard.log.look(lambda books: may_be_listed(books, guard.log.wall_ns(SYSTEM))):
             return
         reaper = Reaper(guard, os.environ, say=say)
@@ -131,6 +131,16 @@ def _tend(name: str | Path) -> None:
             elif start_watcher(guard.log_name, orphan, os.environ, _POLL):
                 say(f"{what} has a new watcher")
     except (OutlayError, OSError) as error:  # Other logs are still handled.
+        say(f"{shown_name(name)}: {error}")
+
+
+def _settle_jobs(name: str | Path) -> None:
+    """Capture the holds of Slurm jobs that have ended by their accounts; report errors."""
+    try:
+        settled = settle_ended_jobs(BudgetGuard.of_log(name))
+        for captured in (*settled, *record_unheld_jobs(str(name), os.environ)):
+            say(f"{captured.actual} {captured.currency} for {captured.op_label} by its accounts")
+    except (OutlayError, OSError) as error:
         say(f"{shown_name(name)}: {error}")
 
 

@@ -279,9 +279,12 @@ class BudgetGuard:
             needs_ceiling=True,
         )
 
-    def check(self, op_label: str, estimated_usd: object, *, rate: Rate | None = None) -> None:
+    def check(
+        self, op_label: str, estimated_usd: object, *, lab: str | None = None,
+        rate: Rate | None = None,
+    ) -> None:  # fmt: skip
         """Raise what ``authorize`` would raise now; nothing is held."""
-        request = self._request(op_label, estimated_usd, None, rate)
+        request = self._request(op_label, estimated_usd, lab, rate)
 
         def ask(books: Books) -> None:
             now = self._moment(books, needs_ceiling=True)

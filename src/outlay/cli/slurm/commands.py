@@ -204,7 +204,7 @@ def show_submit(
         if gpus:
             guard = guard_for(job, log, os.environ)
             cost = cost_of_job(guard, job)
-            guard.check(cost.label, cost.most, rate=cost.rate)
+            guard.check(cost.label, cost.most, lab=cost.project, rate=cost.rate)
             about |= {"amount": cost.most}
     except SpendLogAway as error:
         about |= {"why": str(error)}

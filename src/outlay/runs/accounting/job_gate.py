@@ -40,11 +40,13 @@ class JobCost:
 
     Attributes:
         label: Of the operation in the book.
+        project: That pays: the job's account.
         rate: Of all its GPUs.
         most: What it costs until its time limit.
     """
 
     label: str
+    project: str
     rate: Rate
     most: Money
 
@@ -146,7 +148,10 @@ def cost_of_job(guard: BudgetGuard, job: AskedJob) -> JobCost:
     rate = rate_of_job(guard, job, read_rates().get(job.partition))
     if job.lasts_ns is None:
         raise InvalidValue("time limit", "none", "one, such as --time=04:00:00")
-    return JobCost(label=job.label, rate=rate, most=cost_at_most(rate, job.lasts_ns))
+    return JobCost(
+        label=job.label, project=job.account or "slurm", rate=rate,
+        most=cost_at_most(rate, job.lasts_ns),
+    )  # fmt: skip
 
 
 def hold_for(guard: BudgetGuard, asked: JobCost, start: JobStartName) -> Hold:
@@ -156,7 +161,9 @@ def hold_for(guard: BudgetGuard, asked: JobCost, start: JobStartName) -> Hold:
         BudgetGuardExceeded: It does not fit.
     """
     named = str(start)
-    return guard.authorize(asked.label, asked.most, key=named, by=named, rate=asked.rate)
+    return guard.authorize(
+        asked.label, asked.most, lab=asked.project, key=named, by=named, rate=asked.rate
+    )
 
 
 # Settlement.
@@ -244,18 +251,31 @@ def record_unheld_jobs(
     """Record the cost of jobs that started without a hold and have ended; forget them then.
 
     Raises:
-        SpendLogUnusable: The log can't be written.
+        OutlayError: One can't be recorded; it is kept, and all others are recorded before.
     """
     files = {path: job for path in sorted(_unheld_dir(log).glob("*.json")) if (job := _read(path))}
     named = [(JobStartName.parse(job.start), path) for path, job in files.items()]
     starts = {start: path for start, path in named if start is not None}
+    problem: OutlayError | None = None
     for start, lasted_ns in _ended(starts, accounts):
         path, job = starts[start], files[starts[start]]
-        guard = guard_for(job, log, environ)
-        price = read_rate(job.price, job.partition) if job.price else None
-        spent = cost(rate_of_job(guard, job, price), lasted_ns)
-        yield guard.record_actual(job.label, spent, key=f"unheld {job.start}", basis=ACCOUNTED)
+        try:
+            captured = _record_unheld(job, lasted_ns, guard_for(job, log, environ))
+        except SpendLogAway:
+            raise
+        except OutlayError as error:  # The others are still recorded.
+            problem = error
+            continue
         path.unlink(missing_ok=True)
+        yield captured
+    if problem is not None:
+        raise problem
+
+
+def _record_unheld(job: UnheldJob, lasted_ns: int, guard: BudgetGuard) -> Captured:
+    price = read_rate(job.price, job.partition) if job.price else None
+    spent = cost(rate_of_job(guard, job, price), lasted_ns)
+    return guard.record_actual(job.label, spent, key=f"unheld {job.start}", basis=ACCOUNTED)
 
 
 def _read(path: Path) -> UnheldJob | None:
