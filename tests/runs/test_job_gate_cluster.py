@@ -173,7 +173,7 @@ def test_a_job_beyond_what_its_team_has_left_does_not_start_and_says_why(
 
 
 def test_a_job_that_can_never_fit_is_refused_when_it_is_submitted(gate: Gate) -> None:
-    command = ("sbatch", "--gres=gpu:4", "--time=10", "--wrap=true")
+    command = ("sbatch", "--output=/dev/null", "--gres=gpu:4", "--time=10", "--wrap=true")
     refused = gate.cluster.run(*command)
     assert refused.returncode != 0
     assert "team vision" in refused.stderr
@@ -184,7 +184,7 @@ def test_a_job_that_can_never_fit_is_refused_when_it_is_submitted(gate: Gate) ->
 def test_words_of_a_user_are_not_run_by_the_controller(gate: Gate, tmp_path: Path) -> None:
     touched = tmp_path / "touched"
     words = (f"--account=x'; touch {touched}; '", "--gres=gpu:1", "--time=1", "--wrap=true")
-    gate.cluster.run("sbatch", *words)
+    gate.cluster.run("sbatch", "--output=/dev/null", *words)
     assert not touched.exists()
 
 
