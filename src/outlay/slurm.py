@@ -66,6 +66,35 @@ class SlurmJob:
         )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobStartName:
+    """One start of a job, as the hold that pays for it names it: ``slurm fake/12_3@1795011765``.
+
+    Attributes:
+        job: ``<array>_<task>``, or its number.
+        start_ns: When Slurm gave it its nodes, a whole second of UTC.
+    """
+
+    cluster: str
+    job: str
+    start_ns: int
+
+    @classmethod
+    def parse(cls, text: str) -> JobStartName | None:
+        """Return the start that a text names; None if it names none."""
+        found = _JOB_START.fullmatch(text)
+        if found is None:
+            return None
+        cluster, job, seconds = found.groups()
+        return cls(cluster=cluster, job=job, start_ns=int(seconds) * 10**9)
+
+    def __str__(self) -> str:
+        return f"slurm {self.cluster}/{self.job}@{self.start_ns // 10**9}"
+
+
+_JOB_START: Final = re.compile(r"slurm ([^/\s]+)/([0-9]+(?:_[0-9]+)?)@([0-9]{1,12})")
+
+
 def instant_of(text: str) -> int | None:
     """Parse seconds since 1970 to ns; None for "N/A", "Unknown" and the end of no limit."""
     if not _NUMBER.fullmatch(text) or not 0 < int(text) < _LONGEST_S:
@@ -136,9 +165,17 @@ def parse_squeue(text: str) -> list[JobStatus]:
 
 
 def parse_sacct(text: str) -> list[JobStatus]:
-    """Return the jobs in ``sacct --parsable2 --format=JobID,State``; a line for every start."""
-    fields = ([*line.split("|"), ""] for line in text.splitlines())
-    return [JobStatus(job=job, state=state_of(state)) for job, state, *_ in fields]
+    """Return the jobs in ``sacct --parsable2 --format=JobID,State,Start,End``, by line.
+
+    A line is one start of a job; start and end may be left out.
+    """
+    fields = ([*line.split("|"), "", "", ""] for line in text.splitlines())
+    return [
+        JobStatus(
+            job=job, state=state_of(state), start_ns=instant_of(start), end_ns=instant_of(end)
+        )
+        for job, state, start, end, *_ in fields
+    ]
 
 
 def state_of(text: str) -> str:
@@ -327,6 +364,78 @@ def accounts_text(since_s: int) -> str | None:
     command = ["sacct", "--parsable2", "--allocations", "--duplicates", "--allusers"]
     done = _run(*command, f"--starttime=now-{since_s}", f"--format={ACCOUNT_COLUMNS}")
     return None if done is None or done.returncode else done.stdout
+
+
+def accounted_starts(cluster: str, jobs: Collection[str]) -> list[JobStatus] | None:
+    """Return every start of jobs of a cluster from sacct; None if it keeps no accounts here."""
+    command = ["sacct", "--noheader", "--parsable2", "--allocations", "--duplicates", "--allusers"]
+    about = ["--starttime=2000-01-01", f"--clusters={cluster}", f"--jobs={','.join(jobs)}"]
+    done = _run(*command, *about, "--format=JobID,State,Start,End")
+    return None if done is None or done.returncode else parse_sacct(done.stdout)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AllocatedJob:
+    """A job that has been given its nodes.
+
+    Attributes:
+        job: ``<array>_<task>``, or its number.
+        resources: Its allocation, such as ``cpu=4,gres/gpu=2``.
+        end_ns: When its time limit ends; None without one.
+    """
+
+    job: str
+    user: str
+    account: str
+    partition: str
+    resources: str
+    start_ns: int
+    end_ns: int | None
+
+
+_ALLOCATED: Final = (
+    "JobID", "ArrayJobID", "ArrayTaskID", "UserName", "Account", "Partition", "StartTime",
+    "EndTime", "tres-alloc",
+)  # fmt: skip
+"""Fields that a user can't fill with words of his own."""
+
+
+def allocated_job(number: str) -> AllocatedJob | None:
+    """Return a job by Slurm's own number, as squeue describes it; None without an answer."""
+    columns = ",".join(f"{name}:512" for name in _ALLOCATED)
+    done = _run(
+        "squeue", "--noheader", "--array", "--states=all", f"--jobs={number}",
+        f"--Format={columns}",
+    )  # fmt: skip
+    return None if done is None or done.returncode else parse_allocated(done.stdout, number)
+
+
+def parse_allocated(text: str, number: str) -> AllocatedJob | None:
+    """Return the job of a number in the output of squeue with the columns ``_ALLOCATED``."""
+    for row in (line.split() for line in text.splitlines()):
+        if len(row) != len(_ALLOCATED) or row[0] != number:
+            continue
+        raw, array, task, user, account, partition, start, end, resources = row
+        start_ns = instant_of(start)
+        if start_ns is not None:
+            return AllocatedJob(
+                job=f"{array}_{task}" if task.isdecimal() else raw, user=user,
+                account="" if account == "(null)" else account, partition=partition,
+                resources=resources, start_ns=start_ns, end_ns=instant_of(end),
+            )  # fmt: skip
+    return None
+
+
+def set_comment(job: str, text: str) -> bool:
+    """Set a job's comment; False if Slurm refuses."""
+    done = _run("scontrol", "update", f"jobid={job}", f"comment={text}")
+    return done is not None and done.returncode == 0
+
+
+def requeue_held(job: str) -> bool:
+    """Put a job back into the queue until somebody releases it; False if it can't be requeued."""
+    done = _run("scontrol", "requeuehold", job)
+    return done is not None and done.returncode == 0
 
 
 def max_array_size() -> int:

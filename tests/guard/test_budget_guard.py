@@ -579,7 +579,7 @@ class TestTheDocumentsForm:
         log_path.write_text('{"ts": 1793527200, "op_label": "lab02-a", "estimated": 2.0}\n')
         (hold,) = BudgetGuard(5, log_path, environ={}).holds()
         assert hold.ts == "2026-11-01T10:00:00.000000Z"
-        assert why_stale(hold, 1_793_700_000 * 10**9) == "it is older than a day"
+        assert why_stale(hold, 1_793_700_000 * 10**9, ()) == "it is older than a day"
 
     def test_another_currency_is_refused(self, guard: BudgetGuard, log_path: Path) -> None:
         guard.authorize("a", 1)

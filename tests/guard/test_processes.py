@@ -80,6 +80,24 @@ def test_a_reboot_ends_all_processes_of_a_machine(
     assert state_of_process(str(replace(ours, scope=another))) == "unknown"
 
 
+def test_containers_of_one_image_on_two_hosts_are_not_one_machine_that_rebooted(
+    ours: ProcessName, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They have one name, one pid and the machine id of their image, and other boots."""
+    assert ours.scope is not None
+    here = identity.pid_scope()._replace(machine="0a1b2c3d", namespace="pid:[4026532001]")
+    monkeypatch.setattr("outlay.proc.identity.pid_scope", lambda: here)
+    there = ours.scope._replace(boot="00000000", machine="0a1b2c3d", namespace="4026532001")
+    assert state_of_process(str(replace(ours, scope=there))) == "unknown"
+
+
+def test_two_containers_with_one_pid_and_one_start_are_two_processes(ours: ProcessName) -> None:
+    assert ours.scope is not None
+    other = replace(ours, scope=ours.scope._replace(namespace="4026532001"))
+    assert state_of_process(str(other)) == "unknown"
+    assert str(other) != str(ours)
+
+
 def test_a_name_reads_as_it_was_written(ours: ProcessName) -> None:
     for named in (ours, replace(ours, scope=None), ProcessName("a.b-c", 7)):
         assert ProcessName.parse(str(named)) == named
@@ -99,12 +117,17 @@ def test_the_harness_of_a_sweep_in_another_namespace_is_not_here(tmp_path: Path)
 
 @pytest.mark.parametrize(
     ("changed", "is_kept"),
-    [({"boot": "b"}, False), ({"boot": "b", "machine": "m"}, True), ({"namespace": "n"}, True)],
+    [
+        ({"boot": "b"}, False),
+        ({"boot": "b", "machine": "m"}, True),
+        ({"namespace": "n"}, True),
+        ({"boot": "b", "namespace": "n"}, True),
+    ],
 )
 def test_the_record_of_a_process_tree_is_removed_only_after_a_reboot_of_its_machine(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changed: dict[str, str], is_kept: bool
 ) -> None:
-    here = PidScope("host", "boot", "pid:[1]", "machine")
+    here = PidScope("host", "boot", "pid:[4026531836]", "machine")
     monkeypatch.setattr("outlay.proc.orphaned_tree.pid_scope", lambda: here)
     gone = identity.Process(os.getpid(), 1)
     machine = tuple(here._replace(**changed))

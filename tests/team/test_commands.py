@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 from command_line import in_process
 from outlay import BudgetGuard
 from outlay.cli.app import app
+from outlay.team.team_schema import schema_text
 from postgres import PostgresServer, TeamDatabase
 
 
@@ -73,6 +74,37 @@ def test_a_log_is_exported_and_imported(team: TeamDatabase, tmp_path: Path) -> N
     assert "sound, 2 of 2 lines chained" in verified.out
     refused = in_process("guard", "export", copy, "--log", url)
     assert (refused.code, "where no spend log is yet" in refused.err) == (2, True)
+
+
+def test_a_book_of_the_version_before_opens_and_is_brought_up_to_date(empty: TeamDatabase) -> None:
+    """Its members have no column that says who owns a team."""
+    column = "ALTER TABLE outlay.member ADD COLUMN IF NOT EXISTS owns"
+    before = schema_text()
+    assert column in before
+    empty.execute(before.replace(column, "--").replace("AND m.owns", "AND false"))
+    empty.add_login(empty.login, empty.password)
+    url = empty.new_book()
+    guard = BudgetGuard(9, url, environ={})
+    guard.log.beat(guard.authorize("lab02-a", 1).id, "a-process")
+    assert (guard.stale_holds(), guard.verify().findings) == ((), ())
+    book = url.rpartition("=")[2]
+    named = ("--url", empty.owner_url(book))
+    assert in_process("team", "members", *named).code == 0
+    words = ("team", "add", "x", "--team", "y", *named, "--run")
+    lacking = in_process(*words, typed=f"{book}\n")
+    assert "outlay team init" in lacking.err
+    empty.execute(schema_text())
+    empty.execute("INSERT INTO outlay.member (login, team, owns) VALUES ('z', 'y', true)")
+    guard.void(guard.holds()[0], "that it may")
+
+
+def test_who_only_reads_sees_which_rentals_nobody_watches(team: TeamDatabase) -> None:
+    url = team.new_book()
+    BudgetGuard(9, url, environ={}).authorize("lab02-a", 1)
+    login, word = f"ron_{url[-6:]}", "word"
+    team.execute(f"CREATE ROLE {login} LOGIN PASSWORD '{word}' IN ROLE outlay_reader")
+    reader = url.replace(f"{team.login}:{team.password}", f"{login}:{word}")
+    assert BudgetGuard.of_log(reader, environ={}).stale_holds() == ()
 
 
 def test_every_table_and_column_of_a_book_is_documented(team: TeamDatabase) -> None:

@@ -218,6 +218,73 @@ def test_a_service_acts_for_the_users_of_its_list(team: TeamDatabase, book: str)
         launcher_of(team, book, user="bob").authorize("a", 1)
 
 
+def test_a_service_of_everybody_acts_for_anybody(team: TeamDatabase, book: str) -> None:
+    limit(owner_of(team, book), ScopePattern("user", "*"), "2 USD")
+    team.execute(f"INSERT INTO outlay.service VALUES ('{team.login}', '*')")
+    for user in ("ana", "bob"):
+        guard = launcher_of(team, book, user=user)
+        guard.void(guard.authorize("a", 2), "that it may")
+
+
+# -- the owner of a team ---------------------------------------------------------------------------
+
+
+def owned_team(team: TeamDatabase, book: str, *, owns: str) -> tuple[BudgetGuard, Hold]:
+    """Return the guard of a login that owns a team, and a hold of another of its members."""
+    limit(owner_of(team, book), ScopePattern("team", "*"), "9 USD")
+    team.add_member(team.login, "vision")
+    url = team.another_login(book)
+    login = url.partition("//")[2].partition(":")[0]
+    team.add_member(login, owns)
+    team.execute(f"UPDATE outlay.member SET owns = true WHERE login = '{login}'")
+    return BudgetGuard(None, url, environ={}), launcher_of(team, book).authorize("a", 3)
+
+
+def test_the_owner_of_a_team_settles_its_holds(team: TeamDatabase, book: str) -> None:
+    owner, hold = owned_team(team, book, owns="vision")
+    owner.record_actual("a", 2, hold=hold)
+    again = launcher_of(team, book).authorize("b", 3)
+    owner.note("seen", hold=again)
+    owner.log.beat(again.id, "a-process")
+    owner.void(again, "its node is dead")
+    assert (owner.total_spent, owner.held, owner.verify().findings) == (2.0, 0.0, ())
+
+
+def test_the_owner_of_a_team_holds_nothing_for_its_members(team: TeamDatabase, book: str) -> None:
+    owner, hold = owned_team(team, book, owns="vision")
+    with pytest.raises(SpendLogUnusable, match="the hold is not of user"):
+        owner.extend(hold, 1)
+    url = owner.log.name.url  # type: ignore[attr-defined]
+    with pytest.raises(SpendLogUnusable, match="may not act for user"):
+        BudgetGuard(None, url, user=team.login, environ={}).authorize("a", 1)
+
+
+def test_the_owner_of_another_team_settles_nothing(team: TeamDatabase, book: str) -> None:
+    owner, hold = owned_team(team, book, owns="audio")
+    for act in (lambda: owner.record_actual("a", 2, hold=hold), lambda: owner.void(hold, "no")):
+        with pytest.raises(SpendLogUnusable, match="the hold is not of user"):
+            act()
+    assert [each.id for each in owner.holds()] == [hold.id]
+
+
+def test_a_team_is_owned_from_a_first_day_to_a_last(team: TeamDatabase, book: str) -> None:
+    owner, hold = owned_team(team, book, owns="vision")
+    team.execute("UPDATE outlay.member SET until = '2001-01-01' WHERE owns")
+    with pytest.raises(SpendLogUnusable, match="the hold is not of user"):
+        owner.void(hold, "no")
+
+
+def test_an_owner_is_named_when_a_member_is_added(team: TeamDatabase, book: str) -> None:
+    words = ("--url", team.owner_url(book))
+    login = f"lee_{book[-6:]}"
+    assert in_process("team", "add", login, "--owns-team", *words).code == 2
+    printed = in_process("team", "add", login, "--team", "vision", "--owns-team", *words)
+    team.execute(printed.out)
+    rows = in_process("team", "members", *words, "--json").json
+    assert [(row["team"], row["owns"]) for row in rows] == [("vision", True)]
+    assert "vision (owner)" in in_process("team", "members", *words).out
+
+
 def test_a_membership_counts_from_its_first_day_to_its_last(team: TeamDatabase, book: str) -> None:
     clock = ManualClock()
     login = f"{team.login}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from outlay.clock import SYSTEM, ManualClock
 from outlay.errors import InvalidValue
 from outlay.guard.balance import Hold
 from outlay.guard.budget_guard import BudgetGuard
-from outlay.guard.entries import timestamp
+from outlay.guard.entries import line_kind, timestamp
 from outlay.guard.errors import RentalUnattended, SpendLogUnusable
 from outlay.guard.gate import DEADLINE_VARIABLE, HOLD_VARIABLE, GuardGate, read_guarding
 from outlay.guard.rental.rental import proof_path, rent, settle_by_hand
@@ -23,10 +24,12 @@ from outlay.guard.rental.watch import (
     known_books,
     known_logs,
     living_rentals,
+    poll_once,
     start_watcher,
 )
 from outlay.guard.spend_log import documents_dir
 from outlay.ledger import Price
+from outlay.proc.identity import ProcessName, this_process
 from outlay.units import Duration, Money, Rate
 from postgres import TeamDatabase
 from process_trees import alive
@@ -191,7 +194,7 @@ def test_a_watcher_beats_while_it_watches(
     beats = f"SELECT watcher FROM outlay.beat WHERE hold = '{hold.id}'"
     until(lambda: team.execute(beats) == [(hold.watcher,)], "the watcher never beat")
     silence(team, 6)
-    until(lambda: not guard.log.silent_watchers(), "the watcher was not heard of again")
+    until(lambda: not guard.log.abandoned([hold]), "the watcher was not heard of again")
     vendor.behave("terminate", "ok")
     until(lambda: not alive(pid_of(hold)), "the watcher did not end")
 
@@ -216,6 +219,136 @@ def test_a_dead_machines_watcher_is_replaced_by_another_machines(
     assert in_process("guard", "down", "lab02-tp", "--log", url, "--pause", "100ms").code == 0
     os.kill(pid_of(taken), signal.SIGTERM)
     until(lambda: not alive(pid_of(taken)), "the watcher did not end")
+
+
+def rented_elsewhere(guard: BudgetGuard, vendor: StandIn, stdin: str = "") -> Hold:
+    """Return the hold of a rental that a process of another machine watches."""
+    wanted = order(vendor, vendor=vendor.vendor(stdin=stdin))
+    environ = {**os.environ, "POD_KEY": "secret"}
+    hold = rent(guard, wanted, environ, start_watcher=no_watcher)
+    guard.log.beat(hold.id, ELSEWHERE)
+    assert guard.take_watch(hold, ELSEWHERE)
+    return hold
+
+
+def watcher_now(guard: BudgetGuard) -> str:
+    (hold,) = guard.holds()
+    return hold.watcher
+
+
+def test_a_machine_without_the_vendors_key_says_so_and_takes_over_nothing(
+    team: TeamDatabase, url: str, guard: BudgetGuard, vendor: StandIn
+) -> None:
+    hold = rented_elsewhere(guard, vendor, "key = $POD_KEY")
+    silence(team, 6)
+    done = in_process("watch", "--once", "--log", url)
+    assert "has no watcher, and gets none from this machine: it has no credentials" in done.err
+    assert "$POD_KEY" in done.err
+    assert (watcher_now(guard), vendor.running()) == (ELSEWHERE, ["pod-1"])
+    settle_elsewhere(guard, vendor, hold)
+
+
+def settle_elsewhere(guard: BudgetGuard, vendor: StandIn, hold: Hold) -> None:
+    vendor.reclaim()
+    environ = {**os.environ, "POD_KEY": "secret"}
+    settle_by_hand(guard, hold.id, environ, reason="the end of a test")
+
+
+def test_a_machine_whose_list_never_showed_a_rental_neither_watches_nor_settles_it(
+    team: TeamDatabase, url: str, guard: BudgetGuard, vendor: StandIn
+) -> None:
+    """Its keys may be those of another account: there the rental would never be listed."""
+    hold = rented_elsewhere(guard, vendor)
+    guard.note("listed", hold=hold)
+    before = vendor.reclaim()
+    silence(team, 6)
+    done = in_process("watch", "--once", "--log", url)
+    assert "no credentials with which stand-in lists this rental" in done.err
+    assert [row.id for row in guard.holds()] == [hold.id]
+    assert (watcher_now(guard), "not-listed" in events_of(guard)) == (ELSEWHERE, False)
+    vendor.restore(before)
+    settle_elsewhere(guard, vendor, hold)
+
+
+def events_of(guard: BudgetGuard) -> list[str]:
+    return [line_kind(line) for line in guard.log.lines()]
+
+
+def test_a_watcher_that_was_replaced_writes_and_ends_nothing(
+    guard: BudgetGuard, vendor: StandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was cut off with a note to write, and is back after the rental's deadline."""
+    clock = ManualClock()
+    first = watching(guard, rented(guard, vendor, clock), clock)
+    assert guard.take_watch(first.hold, "first")
+    first.watcher = "first"
+    assert poll_once(first)
+    with monkeypatch.context() as patch:
+        away = SpendLogUnusable("book", "cut off", "")
+        patch.setattr(guard, "note", lambda *_, **__: (_ for _ in ()).throw(away))
+        first.note_if_possible("not-listed")
+    assert guard.take_watch(replace(first.hold, watcher="first"), ELSEWHERE)
+    lines = guard.log.lines()
+    clock.advance(24 * 3600 * 10**9)
+    assert not poll_once(first)
+    assert (guard.log.lines(), vendor.running()) == (lines, ["pod-1"])
+    settle_elsewhere(guard, vendor, first.hold)
+
+
+def test_a_rental_whose_first_watcher_never_beat_is_abandoned_after_a_while(
+    team: TeamDatabase, guard: BudgetGuard, vendor: StandIn
+) -> None:
+    """The machine died between the hold and the start of the watcher."""
+    hold = rent(guard, order(vendor), os.environ, start_watcher=no_watcher)
+    from_elsewhere = replace(hold, by=ELSEWHERE)
+    assert guard.log.abandoned([from_elsewhere]) == frozenset()
+    clock = ManualClock(SYSTEM.wall_ns() + 6 * 60 * 10**9)
+    with team.at_time(clock):
+        assert guard.log.abandoned([from_elsewhere]) == {hold.id}
+    settle_elsewhere(guard, vendor, hold)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [{"boot": "00000000"}, {"machine": "ffffffff"}, {"namespace": "4026532001"}],
+)
+def test_a_living_watcher_of_a_machine_with_this_name_is_not_taken_for_a_dead_one(
+    guard: BudgetGuard, vendor: StandIn, other: dict[str, str]
+) -> None:
+    """Even a clone with this machine's id, or a container with the same pid, is judged by beats."""
+    mine = ProcessName.parse(this_process())
+    assert mine is not None
+    assert mine.scope is not None
+    twin = str(replace(mine, pid=2**22 - 1, scope=mine.scope._replace(**other)))
+    hold = rent(guard, order(vendor), os.environ, start_watcher=no_watcher)
+    guard.log.beat(hold.id, twin)
+    assert guard.take_watch(hold, twin)
+    assert Reaper(guard, os.environ).orphans() == ()
+    settle_elsewhere(guard, vendor, hold)
+
+
+def test_a_clock_that_is_wrong_neither_moves_a_deadline_nor_a_cost(
+    url: str, vendor: StandIn
+) -> None:
+    """The book states the time."""
+    ahead = ManualClock(SYSTEM.wall_ns() + 365 * 24 * 3600 * 10**9)
+    guard = BudgetGuard(50, url, clock=ahead, environ={})
+    hold = rented(guard, vendor, ahead)
+    assert hold.rental is not None
+    assert abs(hold.rental.started_ns - SYSTEM.wall_ns()) < 3600 * 10**9
+    controlled = watching(guard, hold, ManualClock(0))
+    assert 9 * 3600 * 10**9 < controlled.left_ns < 10 * 3600 * 10**9
+    settle_elsewhere(guard, vendor, hold)
+
+
+def test_only_who_may_settle_a_hold_beats_for_it(
+    team: TeamDatabase, guard: BudgetGuard, vendor: StandIn
+) -> None:
+    hold = rent(guard, order(vendor), os.environ, start_watcher=no_watcher)
+    another = team.log(team.another_login(guard.log.name.book))  # type: ignore[attr-defined]
+    another.beat(hold.id, ELSEWHERE)
+    assert team.execute(f"SELECT FROM outlay.beat WHERE hold = '{hold.id}'") == []
+    settle_elsewhere(guard, vendor, hold)
 
 
 # -- on the rented machine -------------------------------------------------------------------------

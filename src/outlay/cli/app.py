@@ -93,6 +93,9 @@ ENTRIES = (
         "sweep", "sweep.commands:app", "sweep", "Compare configurations on equal budgets."
     ),
     CommandEntry("team", "team:app", "team", "Share ceilings between machines and people."),
+    CommandEntry(
+        "slurm", "slurm.commands:app", "team", "Hold money for a cluster's jobs, at its scheduler."
+    ),
     CommandEntry("import", "importing:import_app", "files", "Register runs recorded elsewhere."),
     CommandEntry("export", "importing:export_app", "files", "Write files for other tools."),
     CommandEntry("survey", "prices.offers:show_survey", "", "Compare vendors and pick one."),

@@ -132,8 +132,11 @@ def show_add(
     ] = "",
     acts_for: Annotated[
         list[str] | None,
-        typer.Option(metavar="USER", help="A user for whom this service may launch."),
+        typer.Option(metavar="USER", help="A user for whom this service may launch; '*' for all."),
     ] = None,
+    owns_team: Annotated[
+        bool, typer.Option("--owns-team", help="Let it settle what the team holds.")
+    ] = False,
     run: Run = False,
     as_json: AsJson = False,
 ) -> None:
@@ -145,9 +148,12 @@ def show_add(
     """
     member = Member(
         login=login, role=role, team=team, since=_date(since, "--since"),
-        until=_date(until, "--until"), acts_for=tuple(acts_for or ()),
+        until=_date(until, "--until"), acts_for=tuple(acts_for or ()), owns=owns_team,
     )  # fmt: skip
-    shown = f"{login} is a {role}{f' in team {team}' if team else ''}."
+    if owns_team and not team:
+        raise InvalidValue("--owns-team", "no team", "--team with the name of one")
+    of_team = f"{' and owns' if owns_team else ' in'} team {team}" if team else ""
+    shown = f"{login} is a {role}{of_team}."
     _offer(
         url, member_text(member), run=run, as_json=as_json, asks=f"Add {login}?", done=shown
     )  # fmt: skip
@@ -182,14 +188,14 @@ def show_members(url: OwnerUrl, as_json: AsJson = False) -> None:
 
     Example: outlay team members --url "postgresql://ana@db.example/spend?book=lab"
     """
-    names = ("login", "team", "since", "until", "acts_for")
+    names = ("login", "team", "since", "until", "acts_for", "owns")
     rows = list_members(PostgresUrl.parse(url))
     if as_json:
         print_json([dict(zip(names, row, strict=True)) for row in rows])
         return
     table = new_table("login", "team", "since", "until", "acts for")
-    for row in rows:
-        table.add_row(*row)
+    for login, team, since, until, acts_for, owns in rows:
+        table.add_row(login, f"{team} (owner)" if owns else team, since, until, acts_for)
     console.print(table)
 
 

@@ -43,6 +43,7 @@ from outlay.guard.rental.watch import (
     start_watcher,
 )
 from outlay.guard.spend_log import is_url
+from outlay.runs.accounting.job_gate import record_unheld_jobs, settle_ended_jobs
 from outlay.runs.inventory.asking import ask_round
 from outlay.runs.inventory.watch_settings import read_watch_settings
 from outlay.store import open_store, outlay_home
@@ -101,6 +102,8 @@ def show_watch(
             say(f"delivered: {settlement}")
         for name in logs():
             _tend(name)
+        for name in logs():
+            _settle_jobs(name)
         _ask(logs())
         try:
             alerts.round()
@@ -118,7 +121,7 @@ def _tend(name: str | Path) -> None:
         guard = BudgetGuard.of_log(name)
         for corrected in correct_captures(guard):
             say(str(corrected))
-        if not guard.log.look(lambda books: may_be_listed(books, SYSTEM.wall_ns())):
+        if not guard.log.look(lambda books: may_be_listed(books, guard.log.wall_ns(SYSTEM))):
             return
         reaper = Reaper(guard, os.environ, say=say)
         inventory = reaper.inventory()
@@ -126,9 +129,22 @@ def _tend(name: str | Path) -> None:
             say(str(finding))
         reaper.reap(inventory, pause_s=5.0)
         for orphan in reaper.orphans():
-            if start_watcher(guard.log_name, orphan, os.environ, _POLL):
-                say(f"hold {orphan.id} ({orphan.op_label}) has a new watcher")
+            what = f"hold {orphan.id} ({orphan.op_label})"
+            if why := reaper.why_not_watched(orphan, inventory):
+                say(f"{what} has no watcher, and gets none from this machine: {why}")
+            elif start_watcher(guard.log_name, orphan, os.environ, _POLL):
+                say(f"{what} has a new watcher")
     except (OutlayError, OSError) as error:  # Other logs are still handled.
+        say(f"{shown_name(name)}: {error}")
+
+
+def _settle_jobs(name: str | Path) -> None:
+    """Capture the holds of Slurm jobs that have ended by their accounts; report errors."""
+    try:
+        settled = settle_ended_jobs(BudgetGuard.of_log(name))
+        for captured in (*settled, *record_unheld_jobs(str(name), os.environ)):
+            say(f"{captured.actual} {captured.currency} for {captured.op_label} by its accounts")
+    except (OutlayError, OSError) as error:
         say(f"{shown_name(name)}: {error}")
 
 

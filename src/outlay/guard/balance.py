@@ -8,7 +8,7 @@ from copy import copy
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from types import MappingProxyType
-from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar, assert_never, get_args
+from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar, assert_never
 
 import msgspec
 
@@ -31,6 +31,7 @@ from outlay.guard.entries import (
     Simple,
     Vendor,
     Voided,
+    basis_of,
     day_of,
     is_machine,
     micros_of,
@@ -51,7 +52,6 @@ from outlay.guard.scopes import (
 )
 from outlay.units import Money, Unit
 from outlay.units.money import Kind
-from outlay.units.shown import Grade
 
 RAISED = "ceiling-raised"
 ACCEPTED = "accepted"
@@ -135,6 +135,11 @@ class Hold:
         return Payer(self.lab, self.user, self.team)
 
     @property
+    def process(self) -> str:
+        """The process on which it depends: a rental's watcher, else the one that opened it."""
+        return self.watcher or self.by
+
+    @property
     def lives(self) -> bool:
         """Whether it pays for a rental that is not verified gone.
 
@@ -206,20 +211,8 @@ def stated_day(line: AnyLine) -> str:
     return day_of(line.ts) if isinstance(line, Simple) else line.ts[:10]
 
 
-FOLD = 3
+FOLD = 4
 """The version of what ``Books`` makes of a line; rows that another one folded are not used."""
-BASES: tuple[Grade, ...] = get_args(Grade)
-"""Where the amount of a capture comes from."""
-
-
-def basis_of(line: Captured | Corrected | Simple) -> str:
-    """Return where a line's actual amount comes from: a basis, ``corrected`` or ``other``.
-
-    Other are lines of other programs, and a basis that is none of ``BASES``.
-    """
-    if isinstance(line, Corrected):
-        return "corrected"
-    return line.basis if isinstance(line, Captured) and line.basis in BASES else "other"
 
 
 class BooksState(msgspec.Struct, frozen=True, kw_only=True):

@@ -76,8 +76,9 @@ from outlay.guard.spend_log import (
     read_log_path,
 )
 from outlay.membership import paying_team
-from outlay.proc.identity import has_ended, this_process
-from outlay.rates import cost_at_most
+from outlay.proc.identity import this_process
+from outlay.rates import cost_at_most, paid_time
+from outlay.slurm import JobStartName, SlurmJob
 from outlay.units import Duration, Money, Rate, Unit
 from outlay.units.money import recorded_rate
 
@@ -259,20 +260,14 @@ class BudgetGuard:
             SpendLogUnusable: The log can't be read, locked or written.
             KeyReused: The key was used for another request.
         """
-        label = read_label(op_label)
         if rate is None and rental is not None:
             rate = recorded_rate(rental.rate)
-        request = decisions.HoldRequest(
-            hold=secrets.token_hex(6),
-            op_label=label,
-            lab=lab_of(label, None if lab is None else read_text(lab, name="lab")),
-            amount=self._amount(estimated_usd, "estimated_usd"),
-            least=None if least_usd is None else self._amount(least_usd, "least_usd"),
-            key=read_key(key),
-            by=this_process() if by is None else read_text(by, name="by"),
-            rental=rental,
-            rate=None if rate is None else self._amount(rate.per_hour, "rate"),
-        )
+        least = None if least_usd is None else self._amount(least_usd, "least_usd")
+        by = this_process() if by is None else read_text(by, name="by")
+        request = replace(
+            self._request(op_label, estimated_usd, lab, rate),
+            least=least, key=read_key(key), by=by, rental=rental,
+        )  # fmt: skip
         if not self._used:
             _ = self._stated()  # refuses an unusable ceiling before a log is created
         if self._waiting_dir is not None and self._waiting_dir.exists():
@@ -282,6 +277,35 @@ class BudgetGuard:
                 books, now, request, unattended=self._unattended(books)
             ),
             needs_ceiling=True,
+        )
+
+    def check(
+        self, op_label: str, estimated_usd: object, *, lab: str | None = None,
+        rate: Rate | None = None,
+    ) -> None:  # fmt: skip
+        """Raise what ``authorize`` would raise now; nothing is held."""
+        request = self._request(op_label, estimated_usd, lab, rate)
+
+        def ask(books: Books) -> None:
+            now = self._moment(books, needs_ceiling=True)
+            decisions.authorize(books, now, request, unattended=self._unattended(books))
+
+        self._look(ask)
+
+    def _request(
+        self, op_label: str, estimated_usd: object, lab: str | None, rate: Rate | None
+    ) -> decisions.HoldRequest:
+        label = read_label(op_label)
+        return decisions.HoldRequest(
+            hold=secrets.token_hex(6),
+            op_label=label,
+            lab=lab_of(label, None if lab is None else read_text(lab, name="lab")),
+            amount=self._amount(estimated_usd, "estimated_usd"),
+            least=None,
+            key="",
+            by="",
+            rental=None,
+            rate=None if rate is None else self._amount(rate.per_hour, "rate"),
         )
 
     def extend(
@@ -558,6 +582,16 @@ class BudgetGuard:
         """Return the open holds, oldest first."""
         return self._look(Books.open_holds)
 
+    def stale_holds(self) -> tuple[tuple[Hold, str], ...]:
+        """Return the open holds that may never be settled by themselves, each with the reason."""
+
+        def ask(books: Books) -> list[tuple[Hold, str]]:
+            holds, now_ns = books.open_holds(), self._wall_ns()
+            abandoned = self.log.abandoned(holds)
+            return [(hold, why_stale(hold, now_ns, abandoned)) for hold in holds]
+
+        return tuple((hold, why) for hold, why in self._look(ask) if why)
+
     def rental_here(self, environ: Mapping[str, str]) -> Hold | None:
         """Return the rental's hold that already pays for this machine, by the vendor's id."""
         from outlay.record.facts import instance_id  # Here: it loads sockets.
@@ -565,6 +599,15 @@ class BudgetGuard:
         here = instance_id(environ)
         rentals = self._look(Books.open_rentals)
         return next((hold for hold in rentals if hold.is_machine(here)), None)
+
+    def job_here(self, environ: Mapping[str, str]) -> Hold | None:
+        """Return the hold with which a gate at the scheduler pays for this process's Slurm job."""
+        job, cluster = SlurmJob.of(environ), environ.get("SLURM_CLUSTER_NAME", "")
+        if job is None:
+            return None
+        named = [(hold, JobStartName.parse(hold.by)) for hold in self.holds()]
+        found = (hold for hold, by in named if by and (by.cluster, by.job) == (cluster, job.id))
+        return next(found, None)
 
     def until_deadline(self, hold: Hold, rate: Rate) -> Hold:
         """Return a rental's hold with the cost of its remaining time at the run's ``rate``.
@@ -574,7 +617,7 @@ class BudgetGuard:
         if hold.rental is None:
             return hold
         deadline_ns = wall_ns_of(parse_timestamp(hold.rental.deadline))
-        left_ns = max(deadline_ns - self._clock.wall_ns(), 0)
+        left_ns = max(deadline_ns - self._wall_ns(), 0)
         return replace(hold, amount=cost_at_most(rate, left_ns))
 
     def room_of(self, hold: Hold) -> Money:
@@ -639,6 +682,10 @@ class BudgetGuard:
             )
         )
 
+    def log_time_ns(self) -> int:
+        """Return the time as the log states it, which a book is asked for."""
+        return self._look(lambda _: self._wall_ns())
+
     def offline_allowance(self) -> Duration:
         """Return how long a lease may run while the log can't be reached; held beforehand."""
         return self.log.offline_allowance()
@@ -647,8 +694,8 @@ class BudgetGuard:
 
     def _unattended(self, books: Books) -> dict[str, str]:
         now_ns, rentals = self._wall_ns(), books.open_rentals()
-        silent = self.log.silent_watchers() if rentals else frozenset()
-        reasons = {hold.id: why_unattended(hold, now_ns, silent) for hold in rentals}
+        abandoned = self.log.abandoned(rentals)
+        reasons = {hold.id: why_unattended(hold, now_ns, abandoned) for hold in rentals}
         return {hold_id: why for hold_id, why in reasons.items() if why}
 
     def _committed(self) -> int:
@@ -726,10 +773,10 @@ def _announce_test_mode() -> None:
 OLD_NS = 24 * 3600 * 10**9
 
 
-def why_unattended(hold: Hold, now_ns: int, silent: Collection[str] = ()) -> str:
+def why_unattended(hold: Hold, now_ns: int, abandoned: Collection[str]) -> str:
     """Return why a live rental is an error, overdue or unwatched; "" if it is not.
 
-    ``silent`` are watchers that are taken for dead, since their book has not heard of them.
+    ``abandoned`` are the ids of holds whose process is dead, as their log knows it.
     """
     if hold.rental is None or hold.state == "gone":
         return ""
@@ -737,19 +784,23 @@ def why_unattended(hold: Hold, now_ns: int, silent: Collection[str] = ()) -> str
     deadline_ns = wall_ns_of(parse_timestamp(hold.rental.deadline))
     if now_ns > deadline_ns:
         why.append(f"it is past its deadline of {utc_text(deadline_ns)}")
-    if hold.watcher in silent or has_ended(hold.watcher or hold.by):
+    if hold.id in abandoned:
         why.append(
             f"its watcher {hold.watcher} is dead" if hold.watcher else "it never had a watcher"
         )
     return " and ".join(why)
 
 
-def why_stale(hold: Hold, now_ns: int) -> str:
-    """Return why a hold may be abandoned; "" if nothing suggests that."""
+def why_stale(hold: Hold, now_ns: int, abandoned: Collection[str]) -> str:
+    """Return why a hold may never be settled by itself; "" if nothing suggests that."""
     if hold.rental is not None:
-        return why_unattended(hold, now_ns)
-    if has_ended(hold.by):
-        return f"{hold.by}, which opened it, has ended"
+        return why_unattended(hold, now_ns, abandoned)
+    if JobStartName.parse(hold.by) is not None:
+        paid_ns = (paid_time(hold.amount, hold.amount.unit.rate(hold.rate)) or 0) + OLD_NS
+        is_late = now_ns - wall_ns_of(parse_timestamp(hold.ts)) > paid_ns
+        return "the time of its job is over, and no accounts have settled it" if is_late else ""
+    if hold.id in abandoned:
+        return f"{hold.by}, which opened it, has ended or is silent"
     if now_ns - wall_ns_of(parse_timestamp(hold.ts)) > OLD_NS:
         return "it is older than a day"
     return ""

@@ -13,7 +13,7 @@ from msgspec.structs import asdict
 from outlay.clock import utc_text, wall_ns_of
 from outlay.errors import InvalidValue, OutlayError
 from outlay.files import write_whole
-from outlay.guard.budget_guard import BudgetGuard, why_stale
+from outlay.guard.budget_guard import BudgetGuard
 from outlay.guard.ceilings import CeilingManifest, ScopeStanding
 from outlay.guard.entries import Noted, amount_of, parse_timestamp
 from outlay.guard.rental.watch import RentalInventory
@@ -305,7 +305,7 @@ def preflight(
         _headroom(whole, flight.estimate),
         _lab(lab, lab_row, flight.estimate),
         *(_fits(row, flight.estimate) for row in paces),
-        _stale(guard, now_ns),
+        _stale(guard),
         _others(inventory),
         _alert(lab, cap),
         _timer(flight, cap),
@@ -353,8 +353,8 @@ def _fits(row: ScopeStanding, estimate: Money) -> Check:
     return Check(name=name, passed=row.remaining >= estimate, text=text)
 
 
-def _stale(guard: BudgetGuard, now_ns: int) -> Check:
-    stale = [hold for hold in guard.holds() if why_stale(hold, now_ns)]
+def _stale(guard: BudgetGuard) -> Check:
+    stale = [hold for hold, _ in guard.stale_holds()]
     names = ", ".join(f"{hold.id} ({hold.op_label}, {hold.amount})" for hold in stale)
     text = f"settle these with `outlay guard reconcile`: {names}" if stale else "no stale holds"
     return Check(name="stale-holds", passed=not stale, text=text)

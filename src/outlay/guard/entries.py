@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import ROUND_CEILING, Decimal
 from functools import lru_cache
-from typing import Generic, Literal, TypeVar
+from typing import Generic, Literal, TypeVar, get_args
 
 import msgspec
 
@@ -20,6 +20,7 @@ from outlay.units import Money, Unit
 from outlay.units.billing_terms import BillingTerms
 from outlay.units.money import MICROS, decimal_text, recorded_rate
 from outlay.units.quantity import EXACT, exact_decimal
+from outlay.units.shown import Grade
 
 # Validation of callers' arguments, before anything is written.
 
@@ -398,6 +399,22 @@ def line_kind(line: AnyLine) -> str:
     if isinstance(line, Simple):
         return "simple"
     return getattr(line, "event", "") or str(type(line).__struct_config__.tag)
+
+
+ACCOUNTED = "accounted"
+"""The basis of a capture whose time is that of a scheduler's accounts."""
+BASES: tuple[str, ...] = (*get_args(Grade), ACCOUNTED)
+"""Where the amount of a capture comes from."""
+
+
+def basis_of(line: Captured | Corrected | Simple) -> str:
+    """Return where a line's actual amount comes from: a basis, ``corrected`` or ``other``.
+
+    Other are lines of other programs, and a basis that is none of ``BASES``.
+    """
+    if isinstance(line, Corrected):
+        return "corrected"
+    return line.basis if isinstance(line, Captured) and line.basis in BASES else "other"
 
 
 def amount_of(micros: int) -> Decimal:

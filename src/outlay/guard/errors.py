@@ -8,6 +8,7 @@ Refused
 ├── RentalAlive             the hold pays for a rental that is not verified gone
 ├── RentalListed            a person said that a rental is gone, and the vendor lists it
 ├── SpendLogUnusable        the log can't be read, locked or written, so nothing is authorised
+│   ├── SpendLogAway        it can't be reached, or does not answer, now
 │   └── SpendLogAltered     a line was edited, removed or reordered
 │       └── SpendLogRolledBack  the log is behind what was seen, until a person accepts it
 │           └── BookRolledBack  the same, of a book: an owner accepts it
@@ -88,6 +89,10 @@ class SpendLogUnusable(Refused):
             f"{path}: {problem}. Nothing is authorised until this is settled. {remedy}"
         )
         self.path, self.problem = path, problem
+
+
+class SpendLogAway(SpendLogUnusable):
+    """The log can't be reached, or does not answer, now; nothing is wrong with what was asked."""
 
 
 class SpendLogAltered(SpendLogUnusable):

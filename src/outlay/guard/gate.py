@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import partial
@@ -36,6 +37,7 @@ HOLD_VARIABLE = "OUTLAY_HOLD"
 DEADLINE_VARIABLE = "OUTLAY_HOLD_DEADLINE"
 """When a rented machine ends, for one that can't reach the spend log of its hold."""
 _ANSWER_NS = 5 * 10**8
+_BEAT_NS = 60 * 10**9
 _NO_ANSWER = "the spend log does not answer"
 
 
@@ -66,6 +68,7 @@ class Leaseholder:
         self._changing = threading.Lock()  # of the lease
         self._asking = threading.Lock()
         self._asker: threading.Thread | None = None
+        self._next_beat_ns = now_ns
         self.hold = hold
         self.owned = owned
         self.lease = Lease.opened(terms, hold.amount, now_ns)
@@ -92,6 +95,8 @@ class Leaseholder:
             if (rented := guard.rental_here(environ)) is not None:
                 paid = guard.until_deadline(rented, terms.rate)
                 return cls(guard, paid, terms, now_ns, owned=False)
+            if (held := guard.job_here(environ)) is not None:
+                return cls(guard, held, terms, now_ns, owned=False)
             least = terms.least_opening()
             hold = guard.authorize(
                 label, terms.opening(), lab=lab, least_usd=least, rate=terms.rate
@@ -126,7 +131,19 @@ class Leaseholder:
                     self._change(partial(Lease.refused, reason=str(error), now_ns=now_ns))
                 else:
                     self._change(partial(Lease.extended, held=self.hold.amount, now_ns=now_ns))
+            if self._is_beat_due(now_ns):
+                self._beat(now_ns)
             return act
+
+    def _is_beat_due(self, now_ns: int) -> bool:
+        """Return whether a book is to be told that this process still has the hold."""
+        is_asked = self.owned and not isinstance(self._guard.log_name, Path)
+        return is_asked and now_ns >= self._next_beat_ns
+
+    def _beat(self, now_ns: int) -> None:
+        self._next_beat_ns = now_ns + _BEAT_NS
+        with suppress(OutlayError, OSError):  # A missed beat ends nothing.
+            self._guard.log.beat(self.hold.id, self.hold.by)
 
     def renew_in_background(self, now_ns: int) -> Continue | GiveNotice | End:
         """Extend the hold if that is due, and wait only shortly for a log that does not answer.
@@ -134,12 +151,13 @@ class Leaseholder:
         Without an answer in time it has to stop, as after a refusal.
         """
         wait_ns = min(_ANSWER_NS, self.lease.terms.notice.ns // 2)
-        if isinstance(self.lease.next_action(now_ns), Extend) and not self._is_asking():
+        is_due = isinstance(self.lease.next_action(now_ns), Extend)
+        if (is_due or self._is_beat_due(now_ns)) and not self._is_asking():
             self._asker = threading.Thread(
                 target=self.renew, args=(now_ns,), name="outlay-extension", daemon=True
             )
             self._asker.start()
-            self._asker.join(wait_ns / 1e9)
+            self._asker.join(wait_ns / 1e9 if is_due else 0)
         act, stop_ns = self.lease.next_action(now_ns), self.lease.stop_ns
         if not isinstance(act, Extend):
             return act
@@ -523,7 +541,7 @@ class GuardGate:
         act, least_s = lease.next_action(now_ns), min(_RETRY_S, lease.terms.slice.seconds / 10)
         if isinstance(act, Continue):
             until_s = _RETRY_S if act.until_ns is None else (act.until_ns - now_ns) / 1e9
-            return max(until_s, least_s)
+            return max(min(until_s, _BEAT_NS / 1e9), least_s)
         return least_s
 
     def _spent_by_log(self) -> Money | None:

@@ -31,7 +31,7 @@ from outlay.files import (
     read_from,
     sync_directory,
 )
-from outlay.guard.balance import Books
+from outlay.guard.balance import Books, Hold
 from outlay.guard.ceilings import MANIFEST_NAME, first_line_of, manifest_path, write_first_line
 from outlay.guard.chain import (
     HASH_BYTES,
@@ -68,6 +68,7 @@ from outlay.guard.index.index_file import (
 from outlay.guard.index.trie import DoubtfulIndex
 from outlay.locks import FileLock, FileLocked, local_locks, lock_excludes, turn_at
 from outlay.membership import Membership
+from outlay.proc.identity import has_ended
 from outlay.store.home import books_dir
 from outlay.units import Duration
 
@@ -154,13 +155,13 @@ class SpendLog(Protocol):
         Captures are compared with the logs of ``runs``, directories by run id.
         """
 
-    def beat(self, hold: str, watcher: str) -> None:
-        """Record that a rental's watcher runs; for a log in a file its process is asked."""
-        del hold, watcher
+    def beat(self, hold: str, process: str) -> None:
+        """Record that the process of a hold runs; for a log in a file it is asked itself."""
+        del hold, process
 
-    def silent_watchers(self) -> frozenset[str]:
-        """Return the watchers, also of other machines, that have not recorded that for too long."""
-        return frozenset()
+    def abandoned(self, holds: Iterable[Hold]) -> frozenset[str]:
+        """Return the ids of the holds whose watcher, or else opener, is known to be dead."""
+        return frozenset(hold.id for hold in holds if has_ended(hold.process))
 
     def offline_allowance(self) -> Duration:
         """Return how long a lease may run while the log can't be reached; none by default."""

@@ -29,6 +29,8 @@ PATIENCE_NS: Final = 10 * 10**9
 """How long to wait for killed processes; one that hangs in the kernel may outlast it."""
 _FIRST_PAUSE_S: Final = 0.001
 _LAST_PAUSE_S: Final = 0.1
+_HOST_NAMESPACE: Final = "4026531836"
+"""The pid namespace of every Linux host, outside all containers."""
 
 
 class PidScope(NamedTuple):
@@ -48,9 +50,13 @@ class PidScope(NamedTuple):
     machine: str = ""
 
     def is_later_boot_of(self, other: PidScope) -> bool:
-        """Return whether this is the same machine after a reboot: no process of then is alive."""
+        """Return whether this is the same machine after a reboot: no process of then is alive.
+
+        Unknown to containers, whose machine id is that of their image: two hosts may run it.
+        """
         is_same_machine = self.host == other.host and self.machine == other.machine != ""
-        return is_same_machine and "" != self.boot != other.boot != ""
+        is_container = any(_HOST_NAMESPACE not in each.namespace for each in (self, other))
+        return is_same_machine and not is_container and "" != self.boot != other.boot != ""
 
 
 def pid_scope() -> PidScope:
@@ -391,8 +397,6 @@ class ProcessName:
 _PROCESS = re.compile(
     "(.*?):([0-9]{1,10})(?::([0-9]{1,20})(?::([0-9]*-[0-9a-f]*-[0-9a-f]*))?)?", re.DOTALL
 )
-_HOST_NAMESPACE = "4026531836"
-"""The pid namespace of every Linux host, outside all containers."""
 
 
 def this_process() -> str:
@@ -446,6 +450,15 @@ def _is_gone(named: ProcessName) -> bool:
 def has_ended(process: str) -> bool:
     """Return whether a process is known to have ended."""
     return state_of_process(process) == "ended"
+
+
+def has_ended_here(process: str) -> bool:
+    """Return whether a process of this very boot and pid namespace is known to have ended.
+
+    Another machine, even one with the same name and machine id, has booted at another time.
+    """
+    named = ProcessName.parse(process)
+    return named is not None and named.scope == _short_scope() and has_ended(process)
 
 
 def is_here(process: str) -> bool:

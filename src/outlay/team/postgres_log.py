@@ -26,7 +26,7 @@ from urllib.parse import urlsplit
 from outlay.clock import SYSTEM, Clock
 from outlay.decoding import BadDocument
 from outlay.errors import Finding, OutlayError
-from outlay.guard.balance import Books
+from outlay.guard.balance import Books, Hold
 from outlay.guard.chain import (
     NO_SLOTS,
     NOTHING,
@@ -50,7 +50,12 @@ from outlay.guard.entries import (
     line_kind,
     timestamp,
 )
-from outlay.guard.errors import BookRolledBack, SpendLogAltered, SpendLogUnusable
+from outlay.guard.errors import (
+    BookRolledBack,
+    SpendLogAltered,
+    SpendLogAway,
+    SpendLogUnusable,
+)
 from outlay.guard.index.head_file import RememberedHead
 from outlay.guard.index.index_file import differences
 from outlay.guard.spend_log import (
@@ -62,6 +67,7 @@ from outlay.guard.spend_log import (
     verification_of,
 )
 from outlay.membership import Membership
+from outlay.proc.identity import has_ended_here
 from outlay.team.book_url import PostgresUrl
 from outlay.team.kept_folds import (
     SHAPE,
@@ -115,11 +121,16 @@ _WHOLE: Final = """SELECT seq, before, line, hash, kind, hold, key FROM outlay.e
 WHERE book = %s AND seq > %s ORDER BY seq LIMIT %s"""
 
 _BEAT: Final = "SELECT outlay.beat(%s, %s, %s)"
-_SILENT: Final = """SELECT watcher FROM outlay.beat JOIN outlay.book ON book.id = beat.book
-WHERE name = %s AND at < clock_timestamp() - interval '5 minutes'"""
+# A rental's process that never beat is silent since its hold; any other may be one that never does.
+_SILENT: Final = """SELECT o.hold FROM unnest(%s::text[], %s::text[], %s::boolean[])
+  AS o (hold, process, rents)
+JOIN outlay.book b ON b.name = %s
+JOIN outlay.entry e ON e.book = b.id AND e.hold = o.hold AND e.kind = 'hold'
+LEFT JOIN outlay.beat t ON t.book = b.id AND t.hold = o.hold AND t.watcher = o.process
+WHERE coalesce(t.at, CASE WHEN o.rents THEN e.at END) < outlay.now() - interval '5 minutes'"""
 
 
-class NotWritten(SpendLogUnusable):
+class NotWritten(SpendLogAway):
     """The connection was lost, and the lines of the transaction were not written."""
 
 
@@ -320,13 +331,22 @@ class PostgresSpendLog(SpendLog):
                 raise
             self._forget()
 
-    def beat(self, hold: str, watcher: str) -> None:
-        """Record, by the database's clock, that a rental's watcher runs."""
-        self._query(_BEAT, (self.name.book, hold, watcher))
+    def beat(self, hold: str, process: str) -> None:
+        """Record, by the database's clock, that the process of a hold runs."""
+        self._query(_BEAT, (self.name.book, hold, process))
 
-    def silent_watchers(self) -> frozenset[str]:
-        """Return the watchers that have recorded nothing for five minutes."""
-        return frozenset(row[0] for row in self._query(_SILENT, (self.name.book,)))
+    def abandoned(self, holds: Iterable[Hold]) -> frozenset[str]:
+        """Return the holds whose process has not beaten for five minutes, or has ended here.
+
+        A process of another machine is judged by its beats alone, whatever its name and pid.
+        """
+        asked = list(holds)
+        if not asked:
+            return frozenset()
+        columns = zip(*((hold.id, hold.process, bool(hold.rental)) for hold in asked), strict=True)
+        found = self._query(_SILENT, (*map(list, columns), self.name.book))
+        ended = (hold.id for hold in asked if has_ended_here(hold.process))
+        return frozenset((*(row[0] for row in found), *ended))
 
     # -- a whole book -----------------------------------------------------------------------
 
@@ -698,7 +718,7 @@ class PostgresSpendLog(SpendLog):
         except SpendLogUnusable:
             problem = f"{lost.problem}; whether the line was written is unknown"
             remedy = "Ask again with the same idempotency key once the server is back."
-            raise self._unusable(problem, remedy) from None
+            raise SpendLogAway(str(self.name), problem, remedy) from None
         if not found:
             raise NotWritten(str(self.name), f"{lost.problem}; nothing was written", "Try again.")
 

@@ -106,7 +106,8 @@ CREATE TABLE IF NOT EXISTS outlay.ceiling (
   PRIMARY KEY (book, of, name, period)
 );
 
--- Who is in which team, from the first day to before the last; and for whom a service may act.
+-- Who is in which team, from the first day to before the last; and for whom a service may act,
+-- where * is everybody.
 CREATE TABLE IF NOT EXISTS outlay.member (
   login text NOT NULL CHECK (login <> ''),
   team text NOT NULL CHECK (team NOT IN ('', '*')),
@@ -114,6 +115,8 @@ CREATE TABLE IF NOT EXISTS outlay.member (
   until date CHECK (until >= since),
   PRIMARY KEY (login, team, since)
 );
+-- A team's owner may settle the holds of that team.
+ALTER TABLE outlay.member ADD COLUMN IF NOT EXISTS owns boolean NOT NULL DEFAULT false;
 CREATE TABLE IF NOT EXISTS outlay.service (
   login text NOT NULL CHECK (login <> ''),
   acts_for text NOT NULL CHECK (acts_for <> ''),
@@ -246,8 +249,30 @@ CREATE OR REPLACE FUNCTION outlay.acts_for(login text) RETURNS boolean
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
   RETURN login = session_user OR EXISTS (
-    SELECT FROM outlay.service s WHERE s.login = session_user AND s.acts_for = acts_for.login
+    SELECT FROM outlay.service s
+    WHERE s.login = session_user AND s.acts_for IN (acts_for.login, '*')
   );
+END
+$$;
+
+-- Whether the login owns a team today.
+CREATE OR REPLACE FUNCTION outlay.owns_team(name text) RETURNS boolean
+LANGUAGE plpgsql STABLE AS $$
+DECLARE
+  day date := (outlay.now() AT TIME ZONE 'UTC')::date;
+BEGIN
+  RETURN name <> '' AND EXISTS (
+    SELECT FROM outlay.member m WHERE m.login = session_user AND m.team = name AND m.owns
+      AND m.since <= day AND (m.until IS NULL OR day < m.until)
+  );
+END
+$$;
+
+-- Whether the login may settle a hold, watch what it pays for, and take notes of it.
+CREATE OR REPLACE FUNCTION outlay.may_settle("user" text, team text) RETURNS boolean
+LANGUAGE plpgsql STABLE AS $$
+BEGIN
+  RETURN outlay.acts_for("user") OR outlay.is_owner() OR outlay.owns_team(team);
 END
 $$;
 
@@ -580,8 +605,8 @@ BEGIN
     IF NOT FOUND THEN
       RAISE EXCEPTION 'no open hold has the id of this line' USING ERRCODE = 'OUT01';
     END IF;
-    IF paid."user" <> session_user THEN
-      IF NOT outlay.acts_for(paid."user") AND NOT outlay.is_owner() THEN
+    IF paid."user" <> session_user THEN  -- Of a team's money its owner may settle, not hold more.
+      IF NOT outlay.may_settle(paid."user", CASE kind WHEN 'extend' THEN '' ELSE paid.team END) THEN
         RAISE EXCEPTION 'the hold is not of user %', session_user USING ERRCODE = 'OUT05';
       END IF;
     END IF;
@@ -607,9 +632,9 @@ BEGIN
     PERFORM outlay.count(head.id, paid, actual, 0, 0);
   WHEN 'note' THEN
     IF named <> '' AND NOT outlay.is_owner() AND NOT EXISTS (
-      SELECT FROM outlay.entry e
+      SELECT FROM outlay.entry e, LATERAL (SELECT convert_from(e.line, 'UTF8')::json) AS l (line)
       WHERE e.book = head.id AND e.hold = named AND e.kind = 'hold'
-        AND outlay.acts_for(coalesce(convert_from(e.line, 'UTF8')::json ->> 'user', ''))
+        AND outlay.may_settle(coalesce(l.line ->> 'user', ''), coalesce(l.line ->> 'team', ''))
     ) THEN
       RAISE EXCEPTION 'the hold is not of user %', session_user USING ERRCODE = 'OUT05';
     END IF;
@@ -839,6 +864,9 @@ BEGIN
     removed := removed + gone;
   END LOOP;
   PERFORM set_config('outlay.pruning', '', true);
+  DELETE FROM outlay.beat t WHERE t.book = head.id AND NOT EXISTS (
+    SELECT FROM outlay.open_hold h WHERE h.book = head.id AND h.hold = t.hold
+  );
   RETURN removed;
 END
 $$;
@@ -858,8 +886,8 @@ GRANT EXECUTE ON FUNCTION
   outlay.keep(text, text, text[], bytea[], bytea[], bytea)
   TO outlay_launcher;
 
--- Beats: when the watcher of a rental last said that it runs, by the database's clock. They are
--- outside of the chain, since they change no balance.
+-- Beats: when the process of a hold (a rental's watcher, a lease) last said that it runs, by the
+-- database's clock. They are outside of the chain, since they change no balance.
 CREATE TABLE IF NOT EXISTS outlay.beat (
   book integer NOT NULL,
   hold text NOT NULL,
@@ -868,16 +896,23 @@ CREATE TABLE IF NOT EXISTS outlay.beat (
   PRIMARY KEY (book, hold, watcher)
 );
 
+-- Records a beat for an open hold that the login may settle; a beat of others counts nothing. It need
+-- not survive a power failure.
 CREATE OR REPLACE FUNCTION outlay.beat(book_name text, of_hold text, by_watcher text) RETURNS void
-LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+  PERFORM set_config('synchronous_commit', 'off', true);
   INSERT INTO outlay.beat AS one (book, hold, watcher, at)
-  SELECT b.id, of_hold, by_watcher, clock_timestamp() FROM outlay.book b WHERE b.name = book_name
-  ON CONFLICT (book, hold, watcher) DO UPDATE SET at = clock_timestamp();
+  SELECT b.id, of_hold, by_watcher, outlay.now()
+  FROM outlay.book b JOIN outlay.open_hold h ON h.book = b.id AND h.hold = of_hold
+  WHERE b.name = book_name AND outlay.may_settle(h."user", h.team)
+  ON CONFLICT (book, hold, watcher) DO UPDATE SET at = EXCLUDED.at;
+END
 $$;
 
-REVOKE ALL ON outlay.beat FROM PUBLIC, outlay_launcher;
+REVOKE ALL ON outlay.beat FROM PUBLIC, outlay_launcher, outlay_reader;
 REVOKE ALL ON FUNCTION outlay.beat(text, text, text) FROM PUBLIC, outlay_launcher;
-GRANT SELECT ON outlay.beat TO outlay_launcher;
+GRANT SELECT ON outlay.beat TO outlay_launcher, outlay_reader;
 GRANT EXECUTE ON FUNCTION outlay.beat(text, text, text) TO outlay_launcher;
 
 RESET ROLE;

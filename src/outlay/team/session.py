@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from outlay.clock import SYSTEM, Clock
 from outlay.errors import MissingExtra
-from outlay.guard.errors import SpendLogUnusable
+from outlay.guard.errors import SpendLogAway, SpendLogUnusable
 from outlay.team.book_url import PostgresUrl
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ _DEFAULTS: Final[dict[str, Any]] = {
 _RETRY_S: Final = 0.2
 _PREPARED_AFTER: Final = 5  # as the driver does by default
 _ANSWER_S: Final = 60.0
-_NO_SCHEMA: Final = frozenset({"3F000", "42P01", "42883", "OUT02"})
+_NO_SCHEMA: Final = frozenset({"3F000", "42P01", "42703", "42883", "OUT02"})
 _NOT_ALLOWED: Final = frozenset({"42501", "28000", "28P01"})
 _OURS: Final = "OUT"  # begins the codes of the functions in schema.sql
 _ABOVE_LIMIT: Final = "OUT04"
@@ -47,7 +47,7 @@ Batch = Sequence[Statement]
 Value = TypeVar("Value")
 
 
-class ConnectionLost(SpendLogUnusable):
+class ConnectionLost(SpendLogAway):
     """The server or the network went away; whether the last batch was done is unknown."""
 
 
@@ -68,7 +68,7 @@ class Patience:
     answer: float = _ANSWER_S
 
 
-class TimedOut(SpendLogUnusable):
+class TimedOut(SpendLogAway):
     """Another process held the book's lock for too long."""
 
 

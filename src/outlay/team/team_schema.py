@@ -50,7 +50,8 @@ class Member:
         team: Empty if it is in none.
         since: The first UTC day in the team; None: today.
         until: The UTC day on which it is no longer in it.
-        acts_for: The users for whom a service may act.
+        acts_for: The users for whom a service may act; ``*`` is everybody.
+        owns: Whether it may settle what the team holds.
     """
 
     login: str
@@ -59,6 +60,7 @@ class Member:
     since: date | None = None
     until: date | None = None
     acts_for: tuple[str, ...] = ()
+    owns: bool = False
 
 
 def member_text(member: Member) -> str:
@@ -76,9 +78,10 @@ def member_text(member: Member) -> str:
     if member.team:
         since = _TODAY if member.since is None else _literal(member.since.isoformat())
         until = "NULL" if member.until is None else _literal(member.until.isoformat())
-        row = f"({_literal(member.login)}, {_literal(member.team)}, {since}, {until})"
-        again = "(login, team, since) DO UPDATE SET until = EXCLUDED.until"
-        lines.append(_insert("member (login, team, since, until)", row, again))
+        who = f"{_literal(member.login)}, {_literal(member.team)}"
+        row = f"({who}, {since}, {until}, {str(member.owns).lower()})"
+        again = "(login, team, since) DO UPDATE SET until = EXCLUDED.until, owns = EXCLUDED.owns"
+        lines.append(_insert("member (login, team, since, until, owns)", row, again))
     for user in member.acts_for:
         row = f"({_literal(member.login)}, {_literal(user)})"
         lines.append(_insert("service (login, acts_for)", row, "DO NOTHING"))
@@ -128,13 +131,15 @@ def create_book(url: PostgresUrl, unit: Unit | None = None, *, clock: Clock = SY
     run_sql(url, setup_text(url.book, unit), clock=clock)
 
 
-_MEMBERS: Final = """SELECT m.login, m.team, m.since::text, coalesce(m.until::text, ''), ''
-FROM outlay.member m UNION ALL SELECT s.login, '', '', '', s.acts_for FROM outlay.service s
+# Tables of an earlier version lack the column.
+_MEMBERS: Final = """SELECT m.login, m.team, m.since::text, coalesce(m.until::text, ''), '',
+  coalesce((to_jsonb(m) ->> 'owns')::boolean, false)
+FROM outlay.member m UNION ALL SELECT s.login, '', '', '', s.acts_for, false FROM outlay.service s
 ORDER BY 1, 2, 3, 5"""
 
 
 def list_members(url: PostgresUrl, *, clock: Clock = SYSTEM) -> list[Row]:
-    """Return login, team, first day, end and whom a service acts for, of everybody."""
+    """Return login, team, first day, end, whom it acts for, and whether it owns the team."""
     session = Session(url, clock)
     try:
         return session.run([(_MEMBERS, ())])[0]

@@ -17,7 +17,7 @@ from outlay.cli.guard import log as guard_log
 from outlay.cli.guard import spend as guard_spend
 from outlay.cli.guard.options import DEFAULT_LOG, Ceiling, Lab, Log, open_guard, read_rate, watched
 from outlay.cli.output import AsJson, WrappingCommand, console, print_json, print_sentence
-from outlay.clock import SYSTEM, utc_text
+from outlay.clock import utc_text
 from outlay.errors import InvalidValue, Refused
 from outlay.guard.budget_guard import BudgetGuard
 from outlay.guard.checklist import (
@@ -101,7 +101,7 @@ def show_record(
         captured = guard.record_actual(label, amount, hold=hold, key=key, basis="stated")
     else:
         per_hour = read_rate(rate, guard, name="--rate")
-        cost = cost_since_start(guard, label, per_hour, now_ns=SYSTEM.wall_ns())
+        cost = cost_since_start(guard, label, per_hour, now_ns=guard.log_time_ns())
         captured = guard.record_actual(label, cost, hold=hold, key=key, basis="estimated")
     if as_json:
         print_json(captured)
@@ -230,7 +230,7 @@ def show_preflight(
         rate=None if rate is None else read_rate(rate, guard, name="--rate"),
         lab=lab,
     )
-    now_ns = SYSTEM.wall_ns()
+    now_ns = guard.log_time_ns()
     checks = preflight(guard, flight, now_ns=now_ns, inventory=_inventory(guard, vendor))
     checks = _ask(checks, confirm or [], as_json=as_json)
     passed = all(check.passed for check in checks)
@@ -264,7 +264,7 @@ def show_postflight(
     checks = _ask(postflight(guard, label, inventory=inventory), confirmed, as_json=as_json)
     passed = all(check.passed for check in checks)
     if passed:
-        detail = {"ended": utc_text(SYSTEM.wall_ns())}
+        detail = {"ended": utc_text(guard.log_time_ns())}
         if proof is not None:
             digest = hashlib.sha256(proof.read_bytes()).hexdigest()
             detail |= {"proof": proof.name, "sha256": digest}

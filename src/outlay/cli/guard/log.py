@@ -29,12 +29,8 @@ from outlay.clock import SYSTEM
 from outlay.cost.cost_book import CostBook
 from outlay.errors import Finding, InvalidValue, OutlayError, Refused
 from outlay.guard.away.waiting_settlements import deliver_all, waiting_for
-from outlay.guard.balance import (
-    Hold,
-    basis_of,
-    unit_of,
-)
-from outlay.guard.budget_guard import BudgetGuard, why_stale
+from outlay.guard.balance import Hold, unit_of
+from outlay.guard.budget_guard import BudgetGuard
 from outlay.guard.captures import correct_late
 from outlay.guard.ceilings import ScopeStanding
 from outlay.guard.entries import (
@@ -42,6 +38,7 @@ from outlay.guard.entries import (
     Captured,
     Corrected,
     Simple,
+    basis_of,
     line_kind,
     micros_of,
     read_amount,
@@ -301,8 +298,9 @@ def show_reconcile(
         disown_namesakes(guard, hold, reason)
     elif hold is not None:
         _settle(guard, hold, actual=actual, void=void, as_held=as_held)
-    now_ns = SYSTEM.wall_ns()
-    stale = [(found, why) for found in guard.holds() if (why := _why_open(found, now_ns))]
+    known = {found.id: why for found, why in guard.stale_holds()}
+    reasons = [(found, (known.get(found.id, ""), found.doubt)) for found in guard.holds()]
+    stale = [(found, "; ".join(filter(None, why))) for found, why in reasons if any(why)]
     if as_json:
         print_json([_hold_row(found) for found, _ in stale])
         return
@@ -311,11 +309,6 @@ def show_reconcile(
         print_sentence(f"hold {found.id}: {held}; {why}")
     if not stale:
         console.print("no hold needs to be settled by hand")
-
-
-def _why_open(hold: Hold, now_ns: int) -> str:
-    """Return why a hold may never be settled by itself; "" if it will be."""
-    return "; ".join(part for part in (why_stale(hold, now_ns), hold.doubt) if part)
 
 
 def _settle_gone(

@@ -14,6 +14,7 @@ import os
 import re
 import secrets
 import shlex
+import shutil
 import signal
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
@@ -126,6 +127,18 @@ def run_command(
     return Reply(output.decode(errors="replace"), problem)
 
 
+def missing_for(vendor: Vendor, environ: Mapping[str, str]) -> str:
+    """Return what a vendor's commands lack here, a variable or a program; "" if nothing."""
+    for text in (*vendor.list, *vendor.terminate, *vendor.show, vendor.stdin):
+        try:
+            expand(text, environ, {})
+        except InvalidValue as error:
+            return str(error)
+    programs = dict.fromkeys(words[0] for words in (vendor.list, vendor.terminate))
+    lacking = [each for each in programs if shutil.which(each, path=environ.get("PATH")) is None]
+    return f"{lacking[0]} is not installed" if lacking else ""
+
+
 CONFIRMATIONS = 2
 LATE_NS = 600 * 10**9
 """A vendor may take this long to list a new machine; until then its absence proves nothing."""
@@ -201,11 +214,17 @@ def list_machines(
 
 @dataclass(slots=True, kw_only=True)
 class ControlledRental:
-    """A rental under the control of a watcher, of ``down`` or of ``reap``."""
+    """A rental under the control of a watcher, of ``down`` or of ``reap``.
+
+    Attributes:
+        watcher: The process as which it is watched, if it is; once another one is noted as the
+            watcher, nothing more is noted here.
+    """
 
     guard: BudgetGuard
     hold: Hold
     environ: Mapping[str, str]
+    watcher: str = ""
     clock: Clock = SYSTEM
     say: Callable[[str], None] = lambda _: None
     timeout_s: float = 60.0
@@ -237,7 +256,11 @@ class ControlledRental:
         return max(self._wall_age_ns(), self.clock.monotonic_ns() - self._ordered_ns)
 
     def _wall_age_ns(self) -> int:
-        return self.clock.wall_ns() - self.rental.started_ns
+        return self.wall_ns() - self.rental.started_ns
+
+    def wall_ns(self) -> int:
+        """Return the time as the log states it, so that no machine's clock moves a deadline."""
+        return self.guard.log.wall_ns(self.clock)
 
     @property
     def is_late(self) -> bool:
@@ -260,7 +283,7 @@ class ControlledRental:
     @property
     def sightings(self) -> Sightings:
         """What listings showed of it: the spend log's notes, and the listings of this process."""
-        now_ns, hold = self.clock.wall_ns(), self.hold
+        now_ns, hold = self.wall_ns(), self.hold
         since_ns = wall_ns_of(parse_timestamp(hold.missing)) if hold.missing else now_ns
         return Sightings(
             ever=bool(hold.listed),
@@ -283,7 +306,7 @@ class ControlledRental:
             )
         except UnreadableReply as error:
             self.say(f"{self.rental.name}: the vendor's list can't be read: {error}")
-            self._broken_ns = self.clock.wall_ns()
+            self._broken_ns = self.wall_ns()
             return
         self.update_from(listing)
 
@@ -292,7 +315,7 @@ class ControlledRental:
         self.present = tuple(each.id for each in listing.machines if self.matches_listed(each))
         self._note_namesakes(listing)
         if not listing.complete:
-            self._broken_ns = self.clock.wall_ns()
+            self._broken_ns = self.wall_ns()
         if not self.present and self._is_shown():
             self.present = (self.hold.resource,)
         if self.present:
@@ -393,18 +416,28 @@ class ControlledRental:
         Raises:
             OutlayError: The log can't be used.
         """
-        while self._unwritten:
+        if self.watcher and self._unwritten:
+            self._read()  # Another one may have taken over while the log could not be reached.
+        while self._unwritten and not self.is_replaced:
             event, detail = self._unwritten[0]
             self.guard.note(event, hold=self.hold, detail=detail)
             del self._unwritten[0]
+        self._read()
+
+    def _read(self) -> None:
         self.hold = self.guard.log.books().rental(self.hold.id) or self.hold
+
+    @property
+    def is_replaced(self) -> bool:
+        """Whether another process is noted as its watcher."""
+        return self.watcher != "" and self.hold.watcher not in ("", self.watcher)
 
     def note_if_possible(self, event: str, **detail: str) -> None:
         """Note what happened now; a log that fails must not keep a rental running.
 
         The note is applied to the hold, and appended with the next one that succeeds.
         """
-        detail = {"at": timestamp(self.clock.wall_ns()), **detail}
+        detail = {"at": timestamp(self.wall_ns()), **detail}
         self._unwritten.append((event, detail))
         known = self.hold.noted(event, detail, detail["at"])
         try:
@@ -427,7 +460,7 @@ class ControlledRental:
             self.note_if_possible("terminating")
 
     def _settle(self) -> None:
-        proof, cost = f"verified gone {utc_text(self.clock.wall_ns())}", self.cost()
+        proof, cost = f"verified gone {utc_text(self.wall_ns())}", self.cost()
         recorded = self.guard.settle_rental(self.hold, cost, proof)
         if recorded is None:  # another process verified it at the same time
             self.say(f"{self.rental.name}: {proof}; settled already")
@@ -597,7 +630,7 @@ def rent(
         expected += "never found. If it always shows everything, pass --list-is-complete"
         raise InvalidValue("list", f"{listing.rows} rows", expected)
     hold = guard.authorize(
-        order.label, order.limit, lab=order.lab, rental=rental_of(order, clock.wall_ns())
+        order.label, order.limit, lab=order.lab, rental=rental_of(order, guard.log_time_ns())
     )
     try:
         start_watcher(hold)

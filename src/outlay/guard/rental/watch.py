@@ -31,11 +31,18 @@ from outlay.guard.rental.rental import (
     LATE_NS,
     ControlledRental,
     list_machines,
+    missing_for,
     next_action,
 )
 from outlay.guard.rental.vendor_commands import ListedMachine, VendorListing
 from outlay.guard.spend_log import LogName, documents_dir, is_url, open_book
-from outlay.proc.identity import MARK_VARIABLE, has_ended, register_outliving, this_process
+from outlay.proc.identity import (
+    MARK_VARIABLE,
+    ProcessName,
+    register_outliving,
+    state_of_process,
+    this_process,
+)
 from outlay.store import outlay_home
 from outlay.store.home import outliving_dir
 from outlay.units import Duration
@@ -59,6 +66,7 @@ class InventoryRow:
             ``namesake``: it has a rental's name and is not it, and is never ended.
         deadline: When termination begins; empty for a stranger.
         since: Since when it is not listed.
+        listed: Whether the list shows it now.
     """
 
     vendor: str
@@ -69,6 +77,7 @@ class InventoryRow:
     state: State
     deadline: str = ""
     since: str = ""
+    listed: bool = True
 
     @property
     def needs_ending(self) -> bool:
@@ -214,7 +223,8 @@ class Reaper:
             ours |= {item.id for item in matches}
             state = self._state(controlled, matches, complete=listing.complete)
             if state is not None:
-                rows.append(self._row(controlled, state, ", ".join(item.id for item in matches)))
+                row = self._row(controlled, state, ", ".join(item.id for item in matches))
+                rows.append(replace(row, listed=bool(matches)))
             for each in controlled.namesakes_in(listing):
                 named[each] = self._row(controlled, "namesake", each)
         rows += [row for each, row in named.items() if each not in ours]
@@ -263,6 +273,8 @@ class Reaper:
         """Terminate overdue rentals, and settle those that are gone."""
         rentals = {hold.id: hold for hold in self.guard.log.look(Books.rentals)}
         for row in inventory.rows:
+            if row.hold and not row.listed and is_elsewhere(rentals[row.hold].process):
+                continue  # The keys here may be another account's, whose list never shows it.
             if row.needs_ending:
                 self.end(rentals[row.hold], pause_s=pause_s)
             elif row.state in ("gone", "not listed", "never listed"):
@@ -282,14 +294,27 @@ class Reaper:
     def orphans(self) -> tuple[Hold, ...]:
         """Return the rentals whose watcher has ended, or of which a book has not heard."""
 
-        def ask(books: Books) -> tuple[tuple[Hold, ...], frozenset[str]]:
+        def ask(books: Books) -> tuple[Hold, ...]:
             holds = books.open_rentals()
-            return holds, self.guard.log.silent_watchers() if holds else frozenset()
+            abandoned = self.guard.log.abandoned(holds)
+            return tuple(hold for hold in holds if hold.id in abandoned)
 
-        holds, silent = self.guard.log.look(ask)
-        return tuple(
-            hold for hold in holds if hold.watcher in silent or has_ended(hold.watcher or hold.by)
-        )
+        return self.guard.log.look(ask)
+
+    def why_not_watched(self, orphan: Hold, inventory: RentalInventory) -> str:
+        """Return why this machine can't watch a rental; "" if it can.
+
+        It needs the vendor's commands and their variables. A rental of another machine it must also
+        see in the list, which shows that its keys are those of the same account.
+        """
+        assert orphan.rental is not None
+        vendor = orphan.rental.vendor
+        if missing := missing_for(vendor, self.environ):
+            return f"it has no credentials of {vendor.name}: {missing}"
+        listed = {row.hold for row in inventory.rows if row.listed}
+        if orphan.id not in listed and is_elsewhere(orphan.process):
+            return f"it has no credentials with which {vendor.name} lists this rental"
+        return ""
 
     def end(self, hold: Hold, *, rounds: int = 10, pause_s: float = 5.0) -> bool:
         """Terminate and settle a rental; return whether it is verified gone."""
@@ -315,6 +340,11 @@ class Reaper:
                 return True
             self.clock.sleep(pause_s)
         return False
+
+
+def is_elsewhere(process: str) -> bool:
+    """Return whether a process runs, or ran, on another machine or in another container."""
+    return ProcessName.parse(process) is not None and state_of_process(process) == "unknown"
 
 
 _ABSENT = ("lost", "not listed", "never listed")
@@ -385,6 +415,9 @@ def poll_once(controlled: ControlledRental) -> bool:
     """Poll and act once; return whether there is anything left to watch."""
     try:
         controlled.reload()
+        if controlled.is_replaced:
+            controlled.say(f"{controlled.rental.name}: {controlled.hold.watcher} watches it now")
+            return False
         if _is_over(controlled):
             return False
     except OutlayError as error:  # the rental bills even if the log fails
@@ -430,8 +463,12 @@ def pause_s(controlled: ControlledRental, poll: Duration) -> float:
 
 
 def take_watch(controlled: ControlledRental, instead_of: str) -> bool | None:
-    """Note this process as the watcher; False if another one is noted, None if the log fails."""
+    """Note this process as the watcher; False if another one is noted, None if the log fails.
+
+    It beats before it is noted, so that no watcher of a book is noted without a beat.
+    """
     try:
+        _beat(controlled)
         is_mine = controlled.guard.take_watch(
             replace(controlled.hold, watcher=instead_of), this_process()
         )
@@ -450,6 +487,7 @@ def watch(
     Errors are reported and retried. Ends if another process is noted as the watcher instead.
     """
     mine: bool | None = noted or None
+    controlled.watcher = this_process()
     while True:
         if mine is None:  # the note failed before
             mine = take_watch(controlled, instead_of)

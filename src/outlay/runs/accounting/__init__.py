@@ -1,3 +1,3 @@
-"""Slurm accounting: reading `sacct`, and importing its jobs as runs."""
+"""Slurm accounting: reading `sacct`, importing its jobs as runs, and settling what jobs held."""
 
-__all__ = ["sacct", "sacct_import"]
+__all__ = ["job_gate", "sacct", "sacct_import"]

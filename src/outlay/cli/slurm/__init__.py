@@ -1,0 +1,1 @@
+"""Commands of the gate at a Slurm cluster's scheduler."""
