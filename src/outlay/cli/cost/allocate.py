@@ -18,7 +18,6 @@ from outlay.cost.spending import TEAM, Spending, SpendItem, owner_by
 from outlay.errors import Finding
 from outlay.export.spend_logs import shared_logs, with_teams
 from outlay.guard.away.polled_log import PolledLog
-from outlay.report.bill_document import confirmed_figure, confirmed_json
 from outlay.runs.spending_reader import read_reconciliation
 from outlay.units import Money, Unit
 from outlay.units.money import Kind
@@ -82,6 +81,8 @@ def allocate_cost(
 
     Example: outlay cost allocate --by team --month 2026-10 --bill "900 USD"
     """
+    from outlay.report.bill_document import confirmed_figure, confirmed_json  # Loads numpy.
+
     period, owner_of = month_window(month), _owner_by(by)
     invoice = None if bill is None else Money.parse(bill, name="--bill")
     books = open_books(parse_as_of(as_of))
@@ -96,6 +97,7 @@ def allocate_cost(
         *(finding for each in bills for finding in each.findings),
     ]  # fmt: skip
     rows = [row for each in bills for row in _rows(each.allocation)]
+    billed = read_reconciliation(books.store, books.reading.spending, month)
     if csv is not None:
         csv.write_text(to_csv(rows, _CSV_COLUMNS), encoding="utf-8")
     if focus is not None:
@@ -106,13 +108,12 @@ def allocate_cost(
         _write_focus(focus, found, bills, common, owner_of)
     if as_json:
         totals = [{"total": b.allocation.total, "assumed": b.allocation.assumed} for b in bills]
-        billed = read_reconciliation(books.store, books.reading.spending, month)
         document = {"month": month, "as_of": as_of, "kind": chosen}
         confirmed = {"bills": [confirmed_json(each.confirmed) for each in billed]}
         print_json(document | confirmed | {"rows": rows, "totals": totals, "findings": findings})
         return
     _print(bills, month)
-    for each in read_reconciliation(books.store, books.reading.spending, month):
+    for each in billed:
         console.print(f"Confirmed by bills: {confirmed_figure(each.confirmed).text}")
     print_findings(findings)
 
