@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import re
+import shutil
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -412,6 +413,28 @@ def test_every_book_has_the_same_total(registered: Path) -> None:
     found["summary"] = found.pop("summary cash") | found.pop("summary showback")
     assert set(found["runs"]) == {("USD", "cash"), ("EUR", "cash"), ("USD", "showback")}
     assert found == dict.fromkeys(found, found["runs"])
+
+
+@pytest.fixture
+def with_machine(logs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The same runs, most of them on a machine that is paid for in their currency."""
+    shutil.copytree(logs.parent / "home", tmp_path / "home")
+    monkeypatch.setenv("OUTLAY_HOME", str(tmp_path / "home"))
+    words = ("--since", "2023-11-03", "--until", "2023-12-20T01:02:03Z", "--user", "ops")
+    said("cost", "machines", "set", "node", "13.777777 USD/h cash", *words)
+    return logs
+
+
+def test_every_book_has_the_rest_of_a_machine(with_machine: Path) -> None:
+    found = dict(books_of_all(with_machine))
+    found["summary"] = found.pop("summary cash") | found.pop("summary showback")
+    in_runs = Counter(found.pop("runs"))
+    for without_machines in ("models", "compare"):
+        assert found.pop(without_machines) == in_runs
+    (machine,) = said("cost", "machines", "show")["machines"]
+    assert machine["in_runs"]["micros"] > 0
+    whole = dict(in_runs + Counter({("USD", "cash"): machine["in_no_run"]["micros"]}))
+    assert found == dict.fromkeys(found, whole)
 
 
 # A budget, a spend log, and a rental

@@ -6,6 +6,7 @@ run's totals, and later records do not change earlier ones.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -19,7 +20,7 @@ from msgspec.structs import replace
 from outlay.clock import utc_datetime, wall_ns_of
 from outlay.errors import InvalidValue
 from outlay.ledger import Attempt
-from outlay.rates import Basis, RateFunction, gpu_pieces, in_force, round_units
+from outlay.rates import Basis, RateFunction, gpu_pieces, in_force, round_units, share_out
 from outlay.store.run_row import AttemptCharge
 
 if TYPE_CHECKING:
@@ -61,7 +62,9 @@ class _CumulativeCost:
                 booked_ns = following.start_ns - following.moved_ns
                 after = self._charge(attempt, last_ns, end_ns, booked_ns=booked_ns)
                 if after.micros:
-                    yield replace(after, between=True)
+                    stayed = host_weights(following)
+                    hosts = {host: part for host, part in after.hosts.items() if host in stayed}
+                    yield replace(after, between=True, hosts=hosts)
 
     def _charge(
         self, attempt: Attempt, start_ns: int, end_ns: int, *, booked_ns: int
@@ -83,8 +86,20 @@ class _CumulativeCost:
             user=attempt.header.user,
             tags=attempt.header.tags,
             machine=attempt.header.instance_id,
+            hosts=share_out(micros, host_weights(attempt)),
             provider=_provider(attempt, first_ns),
         )
+
+
+def host_weights(attempt: Attempt) -> dict[str, int]:
+    """Return the weight of each node in an attempt's cost: its GPUs, else its processes."""
+    nodes = attempt.nodes
+    if not nodes:
+        return {attempt.header.host: 1}
+    found = all(node.gpus for node in nodes)
+    weights = {node.name: node.gpus if found else Fraction(node.ranks) for node in nodes}
+    scale = math.lcm(*(weight.denominator for weight in weights.values()))
+    return {name: int(weight * scale) for name, weight in weights.items()}
 
 
 def _provider(attempt: Attempt, t_ns: int) -> str:

@@ -138,13 +138,14 @@ def _spend_row(spend: SpendItem, owner: str, invoice: Invoice) -> dict[str, str]
 
 def _usage_columns(spend: SpendItem) -> dict[str, str]:
     """Return the usage: GPU-hours of a training, or hours of a machine without one."""
-    if spend.source == "rental":
-        described = f"rented machine {spend.name}, in no run"
+    if spend.is_machine:
+        kind = "rented" if spend.source == "rental" else "owned"
+        described = f"{kind} machine {spend.name}, in no run"
     elif spend.between:
         described = f"machine between two attempts of {spend.name} ({spend.model})"
     else:
         described = f"training {spend.name} ({spend.model})"
-    is_machine = spend.between or spend.source == "rental"
+    is_machine = spend.between or spend.is_machine
     hours = Decimal((spend.end_ns - spend.start_ns) // 1000 if is_machine else spend.gpu_us)
     quantity = format((hours / _US_PER_HOUR).quantize(Decimal("1e-9")).normalize(), "f")
     unit = "Hours" if is_machine else "GPU-Hours"

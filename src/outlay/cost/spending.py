@@ -23,6 +23,8 @@ TEAM = ("team", "tag:team")
 """How ``owner_by`` names the owner whom ``with_teams`` states."""
 IN_NO_RUN = "(rented, in no run)"
 """The model name of a rental's cost outside of runs."""
+OWNED_IN_NO_RUN = "(owned, in no run)"
+"""The model name of an owned machine's cost outside of runs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,16 +46,16 @@ class SpendItem(Spent):
     """One amount that was spent.
 
     Attributes:
-        source: ``ledger`` (a run log), ``stated`` (a stated or imported training) or ``rental``
-            (a rental's cost while no run was on it).
-        run_id: For a rental, its hold.
+        source: ``ledger`` (a run log), ``stated`` (a stated or imported training), ``rental``
+            (a rental's cost while no run was on it) or ``owned`` (the same of an owned machine).
+        run_id: For a rental, its hold; for an owned machine, its host.
         start_ns: Start of the charged time ``[start_ns, end_ns)``.
         booked_ns: Decides the month.
         provider: From the price, or "".
         between: Charges the time between two attempts.
     """
 
-    source: Literal["ledger", "stated", "rental"]
+    source: Literal["ledger", "stated", "rental", "owned"]
     run_id: str
     model: str
     name: str
@@ -64,6 +66,11 @@ class SpendItem(Spent):
     tags: Mapping[str, str] = field(default_factory=dict)
     provider: str = ""
     between: bool = False
+
+    @property
+    def is_machine(self) -> bool:
+        """Whether it charges a machine while no run was on it."""
+        return self.source in ("rental", "owned")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,26 +153,33 @@ def subtotal(spends: Sequence[SpendItem]) -> Subtotal:
 
 
 def spending_of(
-    reports: Iterable[RunRow], runs: Iterable[RunRow], rentals: Iterable[SpendItem] = ()
+    reports: Iterable[RunRow], runs: Iterable[RunRow], machines: Iterable[SpendItem] = ()
 ) -> Spending:
-    """Return all spending, from reports that include their charges."""
+    """Return all spending, from reports that include their charges.
+
+    ``machines`` is the cost of machines while no run was on them.
+    """
     known = {run.run_id: run for run in runs}
-    spends: list[SpendItem] = list(rentals)
+    spends: list[SpendItem] = list(machines)
     findings: list[Finding] = []
     for report in reports:
         run = known.get(report.run_id, report)
-        charges = report.charges
-        if charges is None and report.source == "stated":
-            charges = _whole(report, run)
-        if charges is None:
-            charges = tuple(_by_time(report, run))
-            findings += [_split_by_time(run)] if len(charges) > 1 else []
+        charges = charges_in(report, run)
+        if report.charges is None and len(charges) > 1:
+            findings.append(_split_by_time(run))
         spends += (_spend(report, run, charge) for charge in charges)
     return Spending(
         spends=tuple(sorted(spends, key=lambda s: (s.booked_ns, s.run_id, s.start_ns))),
         unpriced=tuple(run for run in known.values() if run.cost is None),
         findings=tuple(findings),
     )
+
+
+def charges_in(report: RunRow, run: RunRow) -> tuple[AttemptCharge, ...]:
+    """Return a report's charges; if only its totals are known, they are split over its time."""
+    if report.charges is not None:
+        return report.charges
+    return _whole(report, run) if report.source == "stated" else tuple(_by_time(report, run))
 
 
 def spend_of(report: RunRow) -> SpendItem:

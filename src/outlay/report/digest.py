@@ -17,7 +17,8 @@ from outlay.advise.recommendation import OptimizationRecommendation, merged, of_
 from outlay.advise.run_advice import advise_run
 from outlay.clock import utc_text
 from outlay.cost.cost_book import CostBook, budgeted
-from outlay.cost.forecast import PAST_DAYS, Estimate, forecast_month
+from outlay.cost.forecast import Estimate
+from outlay.cost.month_forecast import PAST_DAYS, forecast_month
 from outlay.cost.spending import Spending, SpendItem
 from outlay.cost.thresholds import percent_used
 from outlay.errors import Finding, OutlayError
@@ -152,8 +153,8 @@ def _views(
 
 
 def is_in_no_run(spend: SpendItem) -> bool:
-    """Return whether a machine was paid for without a run: a rental, or the rest of a Slurm job."""
-    return spend.source == "rental" or spend.model == REST_OF_JOB
+    """Return whether a machine was paid for without a run: also the rest of a Slurm job."""
+    return spend.is_machine or spend.model == REST_OF_JOB
 
 
 def _counted(spend: SpendItem, period: Window) -> Window | None:
@@ -333,7 +334,10 @@ def month_blocks(months: dict[Unit, Estimate]) -> list[Block]:
             low, high = (unit.money(round(end)) for end in (total.low, total.high))
             text += f" ({range_text(low, high)} {unit.currency}, {total.confidence:.0%})"
         found.append(Figure("by the end of the month", point, text, "estimated"))
-    note = f"Spent so far, and the rest at the daily cost of the last {PAST_DAYS} days, or fewer."
+    note = (
+        "Spent so far, what runs now as long as it may last, and what begins later as in the last "
+        f"{PAST_DAYS} days, or fewer; each charge counts on the days of its use."
+    )
     return [*found, NoteBlock(note)] if found else []
 
 

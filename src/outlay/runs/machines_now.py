@@ -6,10 +6,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from outlay.clock import utc_text
-from outlay.cost.machines import OwnedMachine, read_machines
-from outlay.errors import Finding, InvalidValue
+from outlay.cost.machines import OwnedMachine
+from outlay.errors import Finding
 from outlay.guard.rental.watch import RentedHold
 from outlay.runs.collect import total_burn
+from outlay.runs.spending_reader import owned_machines
 from outlay.store.run_row import RunRow
 from outlay.units import Rate
 from outlay.units.money import recorded_rate, sum_by_unit
@@ -90,9 +91,6 @@ def burn_of(places: Iterable[MachineView]) -> list[Rate]:
 
 def owned_now(now_ns: int) -> tuple[list[OwnedMachine], list[Finding]]:
     """Return the owned nodes of the present, and findings about the list of them."""
-    try:
-        stated = read_machines().values()
-    except InvalidValue as error:
-        return [], [Finding(source="machines", message=str(error))]
-    there = (m for m in stated if m.since_ns <= now_ns < (m.until_ns or now_ns + 1))
-    return list(there), []
+    stated, findings = owned_machines()
+    there = [m for m in stated if m.since_ns <= now_ns < (m.until_ns or now_ns + 1)]
+    return there, findings

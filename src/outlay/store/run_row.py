@@ -24,6 +24,7 @@ class AttemptCharge(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
         gpu_us: GPUs times microseconds that the attempt ran.
         user: Who started the attempt.
         machine: The vendor's instance id.
+        hosts: The part of ``micros`` on each node, by host name; without nodes that were left.
         provider: From the price; "" if the price was typed.
         between: Charges the time after the attempt, up to the next.
         currency: If it is not that of the run's cost; "" otherwise.
@@ -38,6 +39,7 @@ class AttemptCharge(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     user: str = ""
     tags: dict[str, str] = {}
     machine: str = ""
+    hosts: dict[str, int] = {}
     provider: str = ""
     between: bool = False
     currency: str = ""

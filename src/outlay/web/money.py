@@ -6,16 +6,14 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
 from typing import Final
-
-import msgspec
 
 from outlay.clock import utc_datetime
 from outlay.cost.allocation import UNTAGGED
 from outlay.cost.charges import month_window
-from outlay.cost.forecast import forecast_month, forecast_runs
-from outlay.cost.machines import MachineCost, cost_of_machine, read_machines
+from outlay.cost.forecast import forecast_runs
+from outlay.cost.machines import cost_of_machine
+from outlay.cost.month_forecast import forecast_month
 from outlay.cost.spending import TEAM, Spending, SpendItem, Subtotal, owner_by
 from outlay.errors import Finding, InvalidValue, OutlayError
 from outlay.escaping import html_text
@@ -30,8 +28,13 @@ from outlay.report.digest import IN_NO_RUN, is_in_no_run, month_blocks, spent_pa
 from outlay.report.document import Figure, blocks_html
 from outlay.report.html import Cell, amount
 from outlay.runs.accounting.sacct_import import IN_NO_RUN as REST_OF_JOB
-from outlay.runs.spending_reader import SpendingReading, read_spending, refresh_books
-from outlay.store.runs import RunFilter, list_runs
+from outlay.runs.spending_reader import (
+    SpendingReading,
+    owned_machines,
+    read_spending,
+    refresh_books,
+    stamp_of_books,
+)
 from outlay.units import Money, Unit
 from outlay.units.money import sum_by_unit
 from outlay.units.shown import counted, money_of, money_text, range_text
@@ -50,7 +53,7 @@ def money_stamp(ask: PageQuery, books: BookReader) -> object:
     """Return the page's stamp."""
     del ask
     books.refresh()
-    return (books.stamp([]), log_stamps(books))
+    return (books.stamp([]), log_stamps(books), stamp_of_books())
 
 
 def money_page(ask: PageQuery, books: BookReader) -> Page:
@@ -65,19 +68,18 @@ def money_page(ask: PageQuery, books: BookReader) -> Page:
     owners = spending.by(_owner_of(by))
     standings, doubts = standings_of_logs(books)
     findings += [*reading.spending.findings, *spending.unpriced_finding(), *doubts]
-    owned = _owned(month, books, findings)
     groups = [_group(unit, owners, by, books) for unit in spending.units()]
     parts = [
         _choices(month, by, spending),
         html.section(
             f"{month} (UTC)",
-            blocks_html(_lead(spending, standings, owned)),
+            blocks_html(_lead(spending, standings)),
             _month_end(month, reading.spending, books),
         ),
         columns_of(
             [
                 *(groups or [_nothing(month)]),
-                *_machines(owned),
+                *_machines(window, reading, books),
                 *_wasted(ask, spending, window, books),
                 *_next_runs(reading),
             ]
@@ -100,7 +102,7 @@ def money_page(ask: PageQuery, books: BookReader) -> Page:
 def _read(books: BookReader) -> tuple[SpendingReading, list[Finding]]:
     """Return all spending; cached until a run is registered or a spend log changes."""
     books.refresh()
-    key = ("spending", books.stamp([]), log_stamps(books))
+    key = ("spending", books.stamp([]), log_stamps(books), stamp_of_books())
 
     def read() -> tuple[SpendingReading, list[Finding]]:
         refreshed = refresh_books(books.store, books.now_ns)
@@ -201,9 +203,7 @@ def _choices(month: str, by: str, spending: Spending) -> str:
     )
 
 
-def _lead(
-    spending: Spending, standings: Sequence[tuple[str, ScopeStanding]], owned: Sequence[MachineCost]
-) -> list[Figure]:
+def _lead(spending: Spending, standings: Sequence[tuple[str, ScopeStanding]]) -> list[Figure]:
     """Return what was spent, what of it on machines without a run, and what is held."""
     outside = replace(spending, spends=tuple(filter(is_in_no_run, spending.spends)))
     found = [
@@ -211,9 +211,6 @@ def _lead(
         for label, part in (("spent", spending), (IN_NO_RUN, outside))
         for total in part.totals().values()
     ]
-    for machine in owned:
-        label = f"{machine.machine.host}, owned, {IN_NO_RUN}"
-        found.append(Figure(label, machine.in_no_run, money_text(machine.in_no_run), leads=True))
     held = (each.held for _, each in standings if each.scope == WHOLE)
     for money in sum_by_unit(held):
         found.append(Figure("held now", money, money_text(money), leads=True))
@@ -233,30 +230,17 @@ def _month_end(month: str, spending: Spending, books: BookReader) -> str:
     return blocks_html(month_blocks(forecast_month(spending, books.now_ns)))
 
 
-def _owned(month: str, books: BookReader, findings: list[Finding]) -> list[MachineCost]:
-    """Return what owned nodes cost in the month; a damaged list of them is a finding."""
-    try:
-        stated = read_machines().values()
-    except InvalidValue as error:
-        findings.append(Finding(source="machines", message=str(error)))
+def _machines(month: Window, reading: SpendingReading, books: BookReader) -> list[str]:
+    """Return what owned nodes cost in the month, in runs and in no run."""
+    owned, _ = owned_machines()  # What cannot be read of them is a finding of the spending.
+    rows = [
+        [machine.host, each.cost, each.in_runs, each.in_no_run]
+        for machine in owned
+        for each in cost_of_machine(machine, reading.reports, books.now_ns)
+        if month.start_ns <= each.start_ns < month.end_ns
+    ]
+    if not rows:
         return []
-    window, now_ns, found = month_window(month), books.now_ns, []
-    for machine in stated:
-        since_ns = max(machine.since_ns, window.start_ns)
-        until_ns = min(machine.until_ns or now_ns, window.end_ns, now_ns)
-        if since_ns < until_ns:
-            part = msgspec.structs.replace(machine, since_ns=since_ns, until_ns=until_ns)
-            on_it = RunFilter(since_ns=since_ns, until_ns=until_ns, text=machine.host)
-            dirs = [Path(row.dir) for row in list_runs(books.store, on_it, limit=_READ)]
-            found.append(cost_of_machine(part, dirs, now_ns))
-    return found
-
-
-def _machines(owned: Sequence[MachineCost]) -> list[str]:
-    """Return what owned nodes cost, in runs and in no run."""
-    if not owned:
-        return []
-    rows = [[each.machine.host, each.cost, each.in_runs, each.in_no_run] for each in owned]
     table = html.table(("machine", "cost", "in runs", IN_NO_RUN), rows, caption="Owned machines")
     return [html.section("Owned machines", table)]
 

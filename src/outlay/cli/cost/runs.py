@@ -52,9 +52,9 @@ from outlay.cost.compare import (
 )
 from outlay.cost.cost_book import by_currency, report_cells
 from outlay.cost.spending import Spending, Subtotal, spend_of
+from outlay.errors import InvalidValue
 from outlay.ledger.price import typed_price
 from outlay.runs.figures import BY_NAME
-from outlay.store import open_store
 from outlay.store.run_row import RunRow
 from outlay.units import Money, Unit
 from outlay.units.money import Kind
@@ -102,11 +102,11 @@ def summary(png: Png = None, as_of: AsOf = None, as_json: AsJson = False) -> Non
     Example: outlay cost summary --png cost.png
     """
     books = open_books(parse_as_of(as_of))
-    rows, rentals = books.reports(), books.rentals()
+    rows, machines = books.reports(), books.idle_machines()
     findings = [*books.findings, *books.unpriced()]
     models = {name: compare(found) for name, found in by_model(rows).items()}
     every = (part for row in rows for part in by_currency(row))
-    totals = Spending(spends=(*map(spend_of, every), *rentals)).totals()
+    totals = Spending(spends=(*map(spend_of, every), *machines)).totals()
     if png is not None:
         must_be_drawable(png, models, "a cost")
         _save_summary(models, png)
@@ -114,7 +114,12 @@ def summary(png: Png = None, as_of: AsOf = None, as_json: AsJson = False) -> Non
         print_json(
             {
                 "models": models,
-                "rented_in_no_run": [each.cost for each in rentals],
+                "rented_in_no_run": [each.cost for each in machines if each.source == "rental"],
+                "owned_in_no_run": [
+                    {"host": each.name, "month": utc_text(each.booked_ns)[:7], "cost": each.cost}
+                    for each in machines
+                    if each.source == "owned"
+                ],
                 "totals": _amounts(totals, "cash"),
                 "showback_totals": _amounts(totals, "showback"),
                 "assumed": {str(unit): float(t.assumed.amount) for unit, t in totals.items()},
@@ -127,8 +132,10 @@ def summary(png: Png = None, as_of: AsOf = None, as_json: AsJson = False) -> Non
         console.print("No costs are known. Register runs with: outlay import runs DIR")
     else:
         console.print(comparison_table(models))
-        for each in Spending(spends=tuple(rentals)).totals().values():
-            console.print(f"\nRented, in no run: {each.cost}")
+        for source, label in (("rental", "Rented"), ("owned", "Owned")):
+            found = Spending(spends=tuple(each for each in machines if each.source == source))
+            for each in found.totals().values():
+                console.print(f"\n{label}, in no run: {each.cost}")
         for total in totals.values():
             cost = amount(float(total.cost.amount), total.cost.unit)
             console.print(f"\nTotal: {cost}{assumed_suffix(total.assumed)}")
@@ -202,6 +209,10 @@ def set_machine(
     ],
     since: Annotated[str, typer.Option(help="Start of the cost: an instant, or how long ago.")],
     until: Annotated[str | None, typer.Option(help="End of the cost, in the same form.")] = None,
+    user: Annotated[str, typer.Option(help="Who pays for it while no run is on it.")] = "",
+    tag: Annotated[
+        list[str] | None, typer.Option(help="The same by tag, such as team=nlp; repeatable.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Set the price of a node that you own, and since when.
@@ -217,9 +228,18 @@ def set_machine(
             price=typed_price(price, name="PRICE", source="stated", kind="showback"),
             since_ns=parse_moment(since, name="--since", now_ns=now_ns),
             until_ns=None if until is None else parse_moment(until, name="--until", now_ns=now_ns),
+            user=user,
+            tags=dict(map(_parse_tag, tag or ())),
         )
     )
     show_machines(as_json=as_json)
+
+
+def _parse_tag(text: str) -> tuple[str, str]:
+    name, _, value = text.partition("=")
+    if not name or not value:
+        raise InvalidValue("--tag", text, "a tag such as team=nlp")
+    return name, value
 
 
 @machines.command("remove")
@@ -241,30 +261,35 @@ def show_machines(as_json: AsJson = False) -> None:
     Example: outlay cost machines show
     """
     from outlay.cost.machines import cost_of_machine, read_machines
-    from outlay.runs.collect import refresh_registered
-    from outlay.store.runs import RunFilter, list_runs
 
-    now_ns, store = SYSTEM.wall_ns(), open_store()
-    findings = refresh_registered(store, now_ns).findings
-    dirs = [Path(row.dir) for row in list_runs(store, RunFilter())]
-    rows = [cost_of_machine(machine, dirs, now_ns) for machine in read_machines().values()]
+    books = open_books()
+    reports = books.book.reports(with_charges=True)
+    rows = []
+    for machine in read_machines().values():
+        nothing = machine.price.unit.money(0)
+        months = cost_of_machine(machine, reports, books.now_ns)
+        cost = sum((month.cost for month in months), start=nothing)
+        in_runs = sum((month.in_runs for month in months), start=nothing)
+        rows.append((machine, cost, in_runs))
     if as_json:
         print_json(
             {
                 "machines": [
                     {
-                        "host": row.machine.host,
-                        "price": row.machine.price.text,
-                        "kind": row.machine.price.kind,
-                        "since": utc_text(row.machine.since_ns),
-                        "until": row.machine.until_ns and utc_text(row.machine.until_ns),
-                        "cost": row.cost,
-                        "in_runs": row.in_runs,
-                        "in_no_run": row.in_no_run,
+                        "host": machine.host,
+                        "price": machine.price.text,
+                        "kind": machine.price.kind,
+                        "since": utc_text(machine.since_ns),
+                        "until": machine.until_ns and utc_text(machine.until_ns),
+                        "user": machine.user,
+                        "tags": machine.tags,
+                        "cost": cost,
+                        "in_runs": in_runs,
+                        "in_no_run": cost - in_runs,
                     }
-                    for row in rows
+                    for machine, cost, in_runs in rows
                 ],
-                "findings": findings,
+                "findings": books.findings,
             }
         )
         return
@@ -273,13 +298,13 @@ def show_machines(as_json: AsJson = False) -> None:
         columns,
         [
             (
-                row.machine.host, row.machine.price.text, utc_text(row.machine.since_ns)[:10],
-                str(row.cost), str(row.in_runs), str(row.in_no_run),
+                machine.host, machine.price.text, utc_text(machine.since_ns)[:10],
+                str(cost), str(in_runs), str(cost - in_runs),
             )
-            for row in rows
+            for machine, cost, in_runs in rows
         ],
     )  # fmt: skip
-    print_findings(findings)
+    print_findings(books.findings)
 
 
 @app.command("compare")

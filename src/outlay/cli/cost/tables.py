@@ -22,7 +22,12 @@ from outlay.cost.cost_book import CostBook, budgeted
 from outlay.cost.spending import Spending, SpendItem
 from outlay.cost.thresholds import highest_reached, percent_used
 from outlay.errors import Finding, InvalidValue, OutlayError
-from outlay.runs.spending_reader import SpendingReading, read_rentals, read_spending, refresh_books
+from outlay.runs.spending_reader import (
+    SpendingReading,
+    read_idle_machines,
+    read_spending,
+    refresh_books,
+)
 from outlay.store import open_store
 from outlay.store.run_row import RunRow
 from outlay.store.runs import RunFilter, list_runs
@@ -83,12 +88,11 @@ class CostBooks:
         found = self.reading.reports
         return [replace(row, charges=None) for row in found if model in (None, row.model)]
 
-    def rentals(self) -> list[SpendItem]:
-        """Return the cost of rentals while in no run."""
+    def idle_machines(self) -> list[SpendItem]:
+        """Return the cost of machines while in no run."""
         if self.as_of_ns is not None:
-            spends = self.reading.spending.spends
-            return [spend for spend in spends if spend.source == "rental"]
-        found, findings = read_rentals(self.book, self.now_ns)
+            return [spend for spend in self.reading.spending.spends if spend.is_machine]
+        found, findings = read_idle_machines(self.book, self.now_ns)
         self.findings.extend(findings)
         return found
 
