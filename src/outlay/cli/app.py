@@ -75,6 +75,7 @@ ENTRIES = (
     CommandEntry("team", "team:app", HOLD, "Share ceilings between machines and people."),
     CommandEntry("watch", "watch:show_watch", HOLD, "End rentals on time, send alerts."),
     CommandEntry("digest", "report:show_digest", ACCOUNT, "Show the week on one page."),
+    CommandEntry("books", "books:app", ACCOUNT, "Close months, and show closed ones."),
     CommandEntry("import", "importing:import_app", ACCOUNT, "Register runs recorded elsewhere."),
     CommandEntry("export", "importing:export_app", ACCOUNT, "Write files for other tools."),
     CommandEntry("survey", "prices.offers:show_survey", "", "Compare vendors and pick one."),

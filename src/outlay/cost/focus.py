@@ -129,6 +129,7 @@ def _spend_row(spend: SpendItem, owner: str, invoice: Invoice) -> dict[str, str]
             "ResourceName": spend.name,
             "SubAccountId": owner,
             "SubAccountName": owner,
+            "ChargeClass": "Correction" if spend.origin else "",
             "Tags": json.dumps(dict(spend.tags), sort_keys=True),
         }
         | _cost_columns(spend.cost, invoice, spend.assumed)
@@ -149,6 +150,8 @@ def _usage_columns(spend: SpendItem) -> dict[str, str]:
     hours = Decimal((spend.end_ns - spend.start_ns) // 1000 if is_machine else spend.gpu_us)
     quantity = format((hours / _US_PER_HOUR).quantize(Decimal("1e-9")).normalize(), "f")
     unit = "Hours" if is_machine else "GPU-Hours"
+    if spend.origin:
+        described = f"of {spend.origin}, which was closed before: {described}"
     priced = {"PricingQuantity": quantity, "PricingUnit": unit}
     consumed = {"ConsumedQuantity": quantity, "ConsumedUnit": unit}
     return priced | consumed | _description("Usage", described)

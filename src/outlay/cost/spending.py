@@ -53,6 +53,9 @@ class SpendItem(Spent):
         booked_ns: Decides the month.
         provider: From the price, or "".
         between: Charges the time between two attempts.
+        closed: Whether it is as a closed month has it, whatever is known now.
+        origin: The closed month, such as ``2026-09``, that it belongs to, if it became known after
+            that was closed; "" otherwise.
     """
 
     source: Literal["ledger", "stated", "rental", "owned"]
@@ -66,6 +69,8 @@ class SpendItem(Spent):
     tags: Mapping[str, str] = field(default_factory=dict)
     provider: str = ""
     between: bool = False
+    closed: bool = False
+    origin: str = ""
 
     @property
     def is_machine(self) -> bool:

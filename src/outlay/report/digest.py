@@ -86,12 +86,14 @@ class Digest:
     """Spending of a period.
 
     Attributes:
+        late: Spends of closed months that became known later.
         months: Forecast of the present month's total, in micro-units, by unit.
         heads: The hash of the last line of each spend log.
     """
 
     period: Window
     parts: tuple[SpentPart, ...]
+    late: tuple[SpendItem, ...]
     dead: tuple[RunRow, ...]
     limits: tuple[LimitLine, ...]
     months: dict[Unit, Estimate]
@@ -127,7 +129,8 @@ def read_digest(store: Engine, logs: Sequence[str | Path], period: Window, now_n
         parts=parts,
         dead=tuple(row for row in seen if row.status == "dead"),
         limits=tuple(_limits(CostBook(store), guards)),
-        months=forecast_month(spending, now_ns),
+        late=tuple(s for s in spending.spends if s.origin and _counted(s, period)),
+        months=forecast_month(spending, now_ns, reading.running),
         advice=tuple(_advice(views)),
         heads={guard.log_path: guard.head for guard in guards},
         findings=(*findings, *spending.unpriced_finding()),
@@ -159,7 +162,7 @@ def is_in_no_run(spend: SpendItem) -> bool:
 
 def _counted(spend: SpendItem, period: Window) -> Window | None:
     """Return the charged time that counts in a period: all of it if it is booked whole."""
-    if spend.between or spend.source == "stated":
+    if spend.between or spend.origin or spend.source == "stated":
         is_booked = period.start_ns <= spend.booked_ns < period.end_ns
         return Window(spend.start_ns, spend.end_ns) if is_booked else None
     start_ns, end_ns = max(spend.start_ns, period.start_ns), min(spend.end_ns, period.end_ns)
@@ -183,7 +186,7 @@ def spent_parts(
         view = views.get(spend.run_id) if spend.source == "ledger" else None
         found = None if view is None else view.break_down(window)
         is_part = window.length_ns < spend.end_ns - spend.start_ns
-        if found is not None and found.cost is not None and is_part:
+        if found is not None and found.cost is not None and is_part and not spend.closed:
             micros = found.cost.micros  # Exact even if the price changed within the run.
         if view is not None and view.account.work.steps and not is_in_no_run(spend):
             assert found is not None
@@ -243,8 +246,8 @@ def _cost_of(view: RunView) -> int:
 
 
 _WIDE = (
-    "Who spent what", "Near the limit", "Runs that look dead", "What would save most", "Warnings",
-    "Spend logs",
+    "Who spent what", "Booked late", "Near the limit", "Runs that look dead",
+    "What would save most", "Warnings", "Spend logs",
 )  # fmt: skip
 
 
@@ -258,6 +261,7 @@ def digest_document(digest: Digest) -> Document:
             [
                 ("Who spent what", _owners(digest)),
                 ("By phase", _phases(digest)),
+                ("Booked late", late_blocks(digest.late)),
                 ("This month", month_blocks(digest.months)),
                 ("Near the limit", _near(digest)),
                 ("Runs that look dead", _dead(digest)),
@@ -322,6 +326,16 @@ def _phases(digest: Digest) -> Iterator[Block]:
             for phase, money in phases.items()
         )
         yield Table(("phase", "spent", "share of cost"), rows)
+
+
+def late_blocks(spends: Iterable[SpendItem]) -> list[Block]:
+    """Return what of closed months became known later; nothing if there is none."""
+    late = [spend for spend in spends if spend.origin]
+    rows = [(each.origin, each.name, each.user, each.cost) for each in late]
+    if not rows:
+        return []
+    note = "These months were closed before this was known of them, so it is booked here."
+    return [Table(("month of origin", "what", "who", "booked here"), rows), NoteBlock(note)]
 
 
 def month_blocks(months: dict[Unit, Estimate]) -> list[Block]:

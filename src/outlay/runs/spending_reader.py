@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from outlay.clock import utc_text, wall_ns_of
 from outlay.cost.charges import month_edges
+from outlay.cost.closing import BOOKS, read_closed_months, with_closed_months
 from outlay.cost.cost_book import CostBook
 from outlay.cost.machines import (
     MACHINES_FILE,
@@ -69,6 +70,11 @@ class SpendingReading:
     reports: tuple[RunRow, ...]
     spending: Spending
 
+    @property
+    def running(self) -> set[str]:
+        """The ids of the runs that go on."""
+        return {report.run_id for report in self.reports if report.status == "running"}
+
 
 def read_spending(
     store: Engine, now_ns: int, *, as_of_ns: int | None = None, damage: list[Finding] | None = None
@@ -85,8 +91,13 @@ def read_spending(
         runs, reports, found = _as_of(runs, reports, as_of_ns)
     until_ns = now_ns if as_of_ns is None else min(as_of_ns, now_ns)
     machines, troubles = _machines(reports, until_ns)
-    spending = spending_of(reports, runs, machines)
-    findings = (*spending.findings, *found, *troubles)
+    closed, doubts = read_closed_months(store)
+    known = spending_of(reports, runs, machines)
+    spending = with_closed_months(known, closed, as_of_ns=as_of_ns)
+    if as_of_ns is not None and closed:
+        counted = {spend.run_id for spend in spending.spends}
+        reports = [report for report in reports if report.run_id in counted]
+    findings = (*spending.findings, *found, *troubles, *doubts)
     return SpendingReading(
         reports=tuple(reports), spending=dataclasses.replace(spending, findings=findings)
     )
@@ -172,8 +183,9 @@ def owned_machines() -> tuple[list[OwnedMachine], list[Finding]]:
 
 
 def stamp_of_books() -> object:
-    """Return a value that changes with the stated machines."""
-    return stamp_of(str(outlay_home()), suffix=MACHINES_FILE)
+    """Return a value that changes with the stated machines and the closed months."""
+    home = outlay_home()
+    return stamp_of(str(home), suffix=MACHINES_FILE), stamp_of(str(home / BOOKS), suffix=".json")
 
 
 def _overcharged(spends: Iterable[SpendItem]) -> Iterator[Finding]:

@@ -146,6 +146,7 @@ MIGRATIONS = (
     ),
     Migration(version=9, adds=(schema.runs.c.figures,)),
     Migration(version=10, adds=(schema.runs.c.charges,)),
+    Migration(version=11, creates=(schema.closed_months,)),
 )
 NEWEST = MIGRATIONS[-1].version
 

@@ -24,7 +24,7 @@ from outlay.goodput.timeline import Window
 from outlay.guard.ceilings import ScopeStanding
 from outlay.guard.scopes import WHOLE
 from outlay.report import html
-from outlay.report.digest import IN_NO_RUN, is_in_no_run, month_blocks, spent_parts
+from outlay.report.digest import IN_NO_RUN, is_in_no_run, late_blocks, month_blocks, spent_parts
 from outlay.report.document import Figure, blocks_html
 from outlay.report.html import Cell, amount
 from outlay.runs.accounting.sacct_import import IN_NO_RUN as REST_OF_JOB
@@ -74,12 +74,13 @@ def money_page(ask: PageQuery, books: BookReader) -> Page:
         html.section(
             f"{month} (UTC)",
             blocks_html(_lead(spending, standings)),
-            _month_end(month, reading.spending, books),
+            _month_end(month, reading, books),
         ),
         columns_of(
             [
                 *(groups or [_nothing(month)]),
                 *_machines(window, reading, books),
+                *_booked_late(spending),
                 *_wasted(ask, spending, window, books),
                 *_next_runs(reading),
             ]
@@ -223,11 +224,12 @@ def _nothing(month: str) -> str:
     return html.section("Nothing yet", html.empty(said, command))
 
 
-def _month_end(month: str, spending: Spending, books: BookReader) -> str:
+def _month_end(month: str, reading: SpendingReading, books: BookReader) -> str:
     """Return the forecast of the digest if it is the present month."""
     if month != utc_datetime(books.now_ns).strftime("%Y-%m"):
         return ""
-    return blocks_html(month_blocks(forecast_month(spending, books.now_ns)))
+    found = forecast_month(reading.spending, books.now_ns, reading.running)
+    return blocks_html(month_blocks(found))
 
 
 def _machines(month: Window, reading: SpendingReading, books: BookReader) -> list[str]:
@@ -243,6 +245,11 @@ def _machines(month: Window, reading: SpendingReading, books: BookReader) -> lis
         return []
     table = html.table(("machine", "cost", "in runs", IN_NO_RUN), rows, caption="Owned machines")
     return [html.section("Owned machines", table)]
+
+
+def _booked_late(spending: Spending) -> list[str]:
+    blocks = late_blocks(spending.spends)
+    return [html.section("Booked late", blocks_html(blocks))] if blocks else []
 
 
 def _next_runs(reading: SpendingReading) -> list[str]:

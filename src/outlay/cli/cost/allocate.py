@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from outlay.cli.cost.tables import ASSUMED, AsOf, open_books, parse_as_of
+from outlay.cli.document import print_blocks
 from outlay.cli.output import AsJson, console, new_table, print_findings, print_json
 from outlay.cost.allocation import UNTAGGED, Allocation, AllocationRow, Spread, allocate
 from outlay.cost.charges import month_window
@@ -18,6 +19,7 @@ from outlay.cost.spending import TEAM, Spending, SpendItem, owner_by
 from outlay.errors import Finding
 from outlay.export.spend_logs import shared_logs, with_teams
 from outlay.guard.away.polled_log import PolledLog
+from outlay.report.digest import late_blocks
 from outlay.units import Money, Unit
 from outlay.units.money import Kind
 from outlay.units.shown import figure_text
@@ -102,12 +104,20 @@ def allocate_cost(
             provider=provider,
         )  # fmt: skip
         _write_focus(focus, found, bills, common, owner_of)
+    late = [spend for spend in found.spends if spend.origin]
     if as_json:
         totals = [{"total": b.allocation.total, "assumed": b.allocation.assumed} for b in bills]
         document = {"month": month, "as_of": as_of, "kind": chosen}
-        print_json(document | {"rows": rows, "totals": totals, "findings": findings})
+        booked_late = [
+            {"origin": each.origin, "run": each.run_id, "cost": each.cost, "kind": each.unit.kind}
+            for each in late
+        ]
+        print_json(
+            document | {"rows": rows, "totals": totals, "late": booked_late, "findings": findings}
+        )
         return
     _print(bills, month)
+    print_blocks(late_blocks(late))
     print_findings(findings)
 
 

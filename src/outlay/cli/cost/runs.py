@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from outlay.cli.cost import allocate, files, forecasts
+from outlay.cli.cost import allocate, correct, files, forecasts
 from outlay.cli.cost.tables import (
     ASSUMED,
     AsOf,
@@ -106,7 +106,10 @@ def summary(png: Png = None, as_of: AsOf = None, as_json: AsJson = False) -> Non
     findings = [*books.findings, *books.unpriced()]
     models = {name: compare(found) for name, found in by_model(rows).items()}
     every = (part for row in rows for part in by_currency(row))
-    totals = Spending(spends=(*map(spend_of, every), *machines)).totals()
+    if books.as_of_ns is None:
+        totals = Spending(spends=(*map(spend_of, every), *machines)).totals()
+    else:
+        totals = books.reading.spending.totals()  # Of closed months, as their documents say.
     if png is not None:
         must_be_drawable(png, models, "a cost")
         _save_summary(models, png)
@@ -393,5 +396,6 @@ def _amounts(totals: Mapping[Unit, Subtotal], kind: Kind) -> dict[str, float]:
 
 app.command("forecast")(forecasts.show_forecast)
 app.command("allocate")(allocate.allocate_cost)
+app.command("correct")(correct.correct_cost)
 app.command("import")(files.import_files)
 app.command("export")(files.export_files)
