@@ -16,7 +16,7 @@ from ledgers import HOUR, SECOND, START_NS, Segment, dollars
 from outlay.clock import SYSTEM
 from outlay.cost.charges import month_window
 from outlay.cost.closing import (
-    BOOKS,
+    CLOSED,
     KeptMonth,
     NotTheOwner,
     document_of,
@@ -62,7 +62,7 @@ def close(month: str, *more: object) -> Any:
 
 
 def document(month: str) -> bytes:
-    return (outlay_home() / BOOKS / f"{month}.json").read_bytes()
+    return (outlay_home() / CLOSED / f"{month}.json").read_bytes()
 
 
 def test_a_closed_month_does_not_move_and_the_open_one_names_what_came_later(
@@ -185,7 +185,7 @@ def test_a_month_that_has_not_ended_is_not_closed() -> None:
 def test_a_changed_document_is_found_and_does_not_count(tmp_path: Path) -> None:
     said("collect", write_run(tmp_path, "a", 20))
     close("2023-09")
-    path = outlay_home() / BOOKS / "2023-09.json"
+    path = outlay_home() / CLOSED / "2023-09.json"
     path.write_text(path.read_text().replace("20000000", "10000000"))
     shown = in_process("books", "show", "--json")
     (finding,) = shown.json["findings"]
@@ -219,7 +219,7 @@ def test_every_screen_of_the_open_month_names_the_origin(tmp_path: Path) -> None
     words = ("--by", "user", "--month", "2023-10", "--focus", focus)
     assert "2023-09" in in_process("cost", "allocate", *words, columns=120).out
     (row,) = DictReader(focus.read_text().splitlines())
-    assert (row["ChargeClass"], row["EffectiveCost"]) == ("Correction", "100")
+    assert (row["ChargeClass"], row["EffectiveCost"]) == ("Correction", "100.00")
     assert "2023-09" in row["ChargeDescription"]
     digest = in_process("digest", "--since", "2023-10-01T00:00Z", columns=120)
     assert "Booked late" in digest.out
@@ -246,7 +246,7 @@ def test_only_the_owner_closes_a_store_in_postgresql(postgres_server: PostgresSe
             )
             with pytest.raises(NotTheOwner, match="clerk may not"):
                 keep_month(theirs, month)
-            assert not (outlay_home() / BOOKS).exists()
+            assert not (outlay_home() / CLOSED).exists()
             assert keep_month(store, month)[0].document == month
             theirs.dispose()
             store.dispose()

@@ -34,7 +34,7 @@ from outlay.store.schema import closed_months
 from outlay.units import Money, Unit
 from outlay.units.money import MICROS, Kind
 
-BOOKS: Final = "books"
+CLOSED: Final = "closed"
 """The directory of the documents, in the outlay home."""
 _RATE: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?) ([A-Z]{3})/([A-Z]{3})")
 
@@ -67,6 +67,7 @@ class ClosedSpend(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     user: str = ""
     tags: dict[str, str] = {}
     provider: str = ""
+    machine: str = ""
     between: bool = False
     origin: str = ""
 
@@ -318,7 +319,7 @@ def keep_month(store: Engine, document: ClosedMonth) -> tuple[KeptMonth, Path]:
     content = msgspec.json.format(msgspec.json.encode(document, order="deterministic"), indent=2)
     content += b"\n"
     sha256 = hashlib.sha256(content).hexdigest()
-    path = outlay_home() / BOOKS / f"{document.month}.json"
+    path = outlay_home() / CLOSED / f"{document.month}.json"
     row = {
         "month": document.month, "sha256": sha256, "closed_ns": document.closed_ns,
         "closed_by": document.by, "reason": document.reason, "document": content.decode(),
@@ -361,7 +362,7 @@ def read_closed_months(store: Engine) -> tuple[list[KeptMonth], list[Finding]]:
         query = select(column.month, column.sha256, column.document).order_by(column.month)
         rows = {month: (sha256, document) for month, sha256, document in connection.execute(query)}
     kept: dict[str, KeptMonth] = {}
-    for path in sorted((outlay_home() / BOOKS).glob("*.json")):
+    for path in sorted((outlay_home() / CLOSED).glob("*.json")):
         try:
             content = path.read_bytes()
         except OSError as error:

@@ -188,4 +188,5 @@ def machine_spends(
             source="owned", run_id=machine.host, model=OWNED_IN_NO_RUN, name=machine.host,
             start_ns=month.start_ns, end_ns=month.end_ns, booked_ns=month.start_ns,
             cost=month.in_no_run, assumed=month.cost * 0, user=machine.user, tags=machine.tags,
+            machine=machine.host,
         )  # fmt: skip

@@ -52,6 +52,7 @@ class SpendItem(Spent):
         start_ns: Start of the charged time ``[start_ns, end_ns)``.
         booked_ns: Decides the month.
         provider: From the price, or "".
+        machine: The vendor's id of its machine, or its host; "" if unknown or several.
         between: Charges the time between two attempts.
         closed: Whether it is as a closed month has it, whatever is known now.
         origin: The closed month, such as ``2026-09``, that it belongs to, if it became known after
@@ -68,6 +69,7 @@ class SpendItem(Spent):
     user: str = ""
     tags: Mapping[str, str] = field(default_factory=dict)
     provider: str = ""
+    machine: str = ""
     between: bool = False
     closed: bool = False
     origin: str = ""
@@ -209,6 +211,7 @@ def _spend(report: RunRow, run: RunRow, charge: AttemptCharge) -> SpendItem:
         user=charge.user,
         tags=charge.tags,
         provider=charge.provider,
+        machine=charge.machine or (next(iter(charge.hosts)) if len(charge.hosts) == 1 else ""),
         between=charge.between,
     )
 

@@ -17,6 +17,7 @@ from outlay.advise.recommendation import OptimizationRecommendation, merged, of_
 from outlay.advise.run_advice import advise_run
 from outlay.clock import utc_text
 from outlay.cost.cost_book import CostBook, budgeted
+from outlay.cost.emissions import energy_in
 from outlay.cost.forecast import Estimate
 from outlay.cost.month_forecast import PAST_DAYS, forecast_month
 from outlay.cost.spending import Spending, SpendItem
@@ -29,6 +30,7 @@ from outlay.goodput.timeline import Window
 from outlay.rates import share_out
 from outlay.report.document import Block, Document, Figure, NoteBlock, Table, sections
 from outlay.report.html import Cell
+from outlay.report.run_sections import energy
 from outlay.runs.accounting.sacct_import import IN_NO_RUN as REST_OF_JOB
 from outlay.runs.spending_reader import read_spending, refresh_books
 from outlay.store.run_row import RunRow
@@ -89,6 +91,7 @@ class Digest:
         late: Spends of closed months that became known later.
         months: Forecast of the present month's total, in micro-units, by unit.
         heads: The hash of the last line of each spend log.
+        energy_mj: Measured energy of the runs, as far as it was used in the period.
     """
 
     period: Window
@@ -99,6 +102,7 @@ class Digest:
     months: dict[Unit, Estimate]
     advice: tuple[SavingLine, ...]
     heads: dict[str, str]
+    energy_mj: int
     findings: tuple[Finding, ...]
 
     def totals(self) -> dict[Unit, Money]:
@@ -133,6 +137,7 @@ def read_digest(store: Engine, logs: Sequence[str | Path], period: Window, now_n
         months=forecast_month(spending, now_ns, reading.running),
         advice=tuple(_advice(views)),
         heads={guard.log_path: guard.head for guard in guards},
+        energy_mj=energy_in(spending.spends, runs, period.start_ns, period.end_ns),
         findings=(*findings, *spending.unpriced_finding()),
     )
 
@@ -261,6 +266,7 @@ def digest_document(digest: Digest) -> Document:
             [
                 ("Who spent what", _owners(digest)),
                 ("By phase", _phases(digest)),
+                ("Energy", energy(digest.energy_mj, "estimated")),
                 ("Booked late", late_blocks(digest.late)),
                 ("This month", month_blocks(digest.months)),
                 ("Near the limit", _near(digest)),

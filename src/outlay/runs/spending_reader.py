@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from outlay.clock import utc_text, wall_ns_of
 from outlay.cost.charges import month_edges
-from outlay.cost.closing import BOOKS, read_closed_months, with_closed_months
+from outlay.cost.closing import CLOSED, read_closed_months, with_closed_months
 from outlay.cost.cost_book import CostBook
 from outlay.cost.machines import (
     MACHINES_FILE,
@@ -185,7 +185,7 @@ def owned_machines() -> tuple[list[OwnedMachine], list[Finding]]:
 def stamp_of_books() -> object:
     """Return a value that changes with the stated machines and the closed months."""
     home = outlay_home()
-    return stamp_of(str(home), suffix=MACHINES_FILE), stamp_of(str(home / BOOKS), suffix=".json")
+    return stamp_of(str(home), suffix=MACHINES_FILE), stamp_of(str(home / CLOSED), suffix=".json")
 
 
 def _overcharged(spends: Iterable[SpendItem]) -> Iterator[Finding]:
@@ -283,7 +283,7 @@ def in_no_run(rented: RentedMachine, reports: Iterable[RunRow]) -> Iterator[Spen
             start_ns=month.start_ns, end_ns=month.end_ns, booked_ns=month.start_ns,
             cost=month.in_no_run, assumed=unit.money(0), user=hold.user,
             tags={name: value for name, value in owner.items() if value},
-            provider=rental.vendor.name,
+            provider=rental.vendor.name, machine=hold.resource,
         )  # fmt: skip
 
 

@@ -11,6 +11,7 @@ from typing import Final
 from outlay.clock import utc_datetime
 from outlay.cost.allocation import UNTAGGED
 from outlay.cost.charges import month_window
+from outlay.cost.emissions import energy_in
 from outlay.cost.forecast import forecast_runs
 from outlay.cost.machines import cost_of_machine
 from outlay.cost.month_forecast import forecast_month
@@ -25,8 +26,9 @@ from outlay.guard.ceilings import ScopeStanding
 from outlay.guard.scopes import WHOLE
 from outlay.report import html
 from outlay.report.digest import IN_NO_RUN, is_in_no_run, late_blocks, month_blocks, spent_parts
-from outlay.report.document import Figure, blocks_html
+from outlay.report.document import Block, Figure, blocks_html
 from outlay.report.html import Cell, amount
+from outlay.report.run_sections import energy
 from outlay.runs.accounting.sacct_import import IN_NO_RUN as REST_OF_JOB
 from outlay.runs.spending_reader import (
     SpendingReading,
@@ -75,6 +77,7 @@ def money_page(ask: PageQuery, books: BookReader) -> Page:
             f"{month} (UTC)",
             blocks_html(_lead(spending, standings)),
             _month_end(month, reading, books),
+            blocks_html(_energy(reading, window)),
         ),
         columns_of(
             [
@@ -245,6 +248,12 @@ def _machines(month: Window, reading: SpendingReading, books: BookReader) -> lis
         return []
     table = html.table(("machine", "cost", "in runs", IN_NO_RUN), rows, caption="Owned machines")
     return [html.section("Owned machines", table)]
+
+
+def _energy(reading: SpendingReading, month: Window) -> list[Block]:
+    rows = {row.run_id: row for row in reading.reports}
+    used = energy_in(reading.spending.spends, rows, month.start_ns, month.end_ns)
+    return list(energy(used, "estimated"))
 
 
 def _booked_late(spending: Spending) -> list[str]:

@@ -14,9 +14,9 @@ from outlay.cli.document import print_blocks
 from outlay.cli.output import AsJson, console, new_table, print_findings, print_json
 from outlay.cost.allocation import UNTAGGED, Allocation, AllocationRow, Spread, allocate
 from outlay.cost.charges import month_window
-from outlay.cost.focus import COLUMNS, UNKNOWN, Invoice, focus_rows, to_csv
+from outlay.cost.focus import UNKNOWN, VERSIONS, Invoice, focus_rows, to_csv
 from outlay.cost.spending import TEAM, Spending, SpendItem, owner_by
-from outlay.errors import Finding
+from outlay.errors import Finding, InvalidValue, choices
 from outlay.export.spend_logs import shared_logs, with_teams
 from outlay.guard.away.polled_log import PolledLog
 from outlay.report.digest import late_blocks
@@ -59,10 +59,11 @@ def allocate_cost(
     ] = None,
     focus: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE", help="Also write FOCUS 1.2 rows to this file, one per attempt."
-        ),
+        typer.Option(metavar="FILE", help="Also write FOCUS rows to this file, one per attempt."),
     ] = None,
+    focus_version: Annotated[
+        str, typer.Option(help="With --focus: the version, 1.2 or 1.4.")
+    ] = "1.2",
     provider: Annotated[
         str | None, typer.Option(help="With --focus: the provider; default: from the prices.")
     ] = None,
@@ -82,6 +83,8 @@ def allocate_cost(
 
     Example: outlay cost allocate --by team --month 2026-10 --bill "900 USD"
     """
+    if focus_version not in VERSIONS:
+        raise InvalidValue("--focus-version", focus_version, choices(VERSIONS))
     period, owner_of = month_window(month), _owner_by(by)
     invoice = None if bill is None else Money.parse(bill, name="--bill")
     books = open_books(parse_as_of(as_of))
@@ -101,7 +104,7 @@ def allocate_cost(
     if focus is not None:
         common = Invoice(
             start_ns=period.start_ns, end_ns=period.end_ns, account=account or UNKNOWN,
-            provider=provider,
+            provider=provider, version=focus_version,
         )  # fmt: skip
         _write_focus(focus, found, bills, common, owner_of)
     late = [spend for spend in found.spends if spend.origin]
@@ -209,7 +212,7 @@ def _write_focus(
     for bill in bills:
         invoice = replace(common, billed=bill.unit.currency if bill.is_invoiced else None)
         rows += focus_rows(found.of_unit(bill.unit), bill.idle, invoice, owner_of=owner_of)
-    path.write_text(to_csv(rows, COLUMNS), encoding="utf-8")
+    path.write_text(to_csv(rows, VERSIONS[common.version]), encoding="utf-8")
 
 
 def _rows(result: Allocation) -> list[dict[str, object]]:

@@ -51,6 +51,7 @@ from outlay.cost.compare import (
     with_accuracy,
 )
 from outlay.cost.cost_book import by_currency, report_cells
+from outlay.cost.emissions import MJ_PER_KWH, read_factors
 from outlay.cost.spending import Spending, Subtotal, spend_of
 from outlay.errors import InvalidValue
 from outlay.ledger.price import typed_price
@@ -82,13 +83,25 @@ def show(run: RunDir, as_json: AsJson = False) -> None:
     cost = reading.cost
     if as_json:
         currency = None if cost.cost is None else cost.cost.currency
-        print_json({"cost": cost, "per": cost.unit_costs(), "per_currency": currency})
+        factors = read_factors()
+        energy = {
+            "kwh": cost.energy_mj / MJ_PER_KWH,
+            "emitted_g": factors.emitted_g(cost.energy_mj),
+            "cost": factors.cost(cost.energy_mj),
+        }
+        print_json(
+            {
+                "cost": cost, "per": cost.unit_costs(), "per_currency": currency,
+                "energy": energy if cost.energy_mj else None,
+            }
+        )  # fmt: skip
         return
     print_blocks(run_sections.phases(reading.goodput, cost.grade))
     console.print()
     print_blocks(
         [
-            run_sections.gpu_time(cost), *run_sections.unit_costs(cost),
+            run_sections.gpu_time(cost), *run_sections.energy(cost.energy_mj),
+            *run_sections.unit_costs(cost),
             *run_sections.prices(cost), *run_sections.grounds(cost),
         ]
     )  # fmt: skip
