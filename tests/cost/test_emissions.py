@@ -9,10 +9,10 @@ import pytest
 
 from command_line import in_process
 from ledgers import Segment, dollars
-from outlay.cost.emissions import EnergyFactors, energy_in, read_factors
-from outlay.cost.spending import spending_of
+from outlay.cost.spending import energy_in, spending_of
 from outlay.errors import InvalidValue
 from outlay.ledger import Heartbeat
+from outlay.prices.energy_factors import EnergyFactors, read_factors
 from outlay.runs.reading import read_run, stored_row
 from outlay.units import Money
 from outlay.units.quantity import NS_PER_HOUR
@@ -41,12 +41,11 @@ def test_every_screen_shows_energy_emissions_and_their_cost(run: Path, tmp_path:
     energy = in_process("cost", run, "--json").json["energy"]
     assert (energy["kwh"], energy["emitted_g"]) == (2.5, pytest.approx(1050))
     assert energy["cost"] == {"micros": 900_000, "currency": "EUR"}
-    page = tmp_path / "report.html"
-    assert in_process("report", run, "--output", page).code == 0
+    assert in_process("report", run, "--output", tmp_path / "page").code == 0
     month = PageQuery(path="/money", query=[("month", "2023-11")])
     shown = {
         "cost": in_process("cost", run, columns=120).out,
-        "report": page.read_text(),
+        "report": (tmp_path / "page" / "report.html").read_text(),
         "digest": in_process("digest", "--since", "2023-11-01T00:00Z", columns=120).out,
         "money": "".join(money_page(month, BookReader()).parts),
     }

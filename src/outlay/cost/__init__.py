@@ -1,6 +1,6 @@
 """Cost reports, spending, allocation and forecasts."""
 
 __all__ = [
-    "allocation", "charges", "closing", "compare", "cost_book", "emissions", "focus", "forecast",
+    "allocation", "charges", "closing", "compare", "cost_book", "focus", "forecast",
     "machines", "month_forecast", "run_cost", "spending", "thresholds",
 ]  # fmt: skip

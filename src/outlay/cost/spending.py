@@ -7,8 +7,10 @@ are reported in one finding.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from itertools import pairwise
 from typing import Literal
 
@@ -289,3 +291,26 @@ def owner_by(by: str) -> Callable[[SpendItem], str]:
             return lambda spend: spend.tags.get(tag, "")
         case _:
             raise InvalidValue("--by", by, "user, model, team, project or tag:NAME")
+
+
+def energy_in(
+    spends: Iterable[SpendItem], rows: Mapping[str, RunRow], start_ns: int, end_ns: int
+) -> int:
+    """Return the energy of runs within ``[start_ns, end_ns)``, in millijoules.
+
+    A run that is partly in it counts by the part of its GPU time.
+    """
+    inside: dict[str, Fraction] = defaultdict(Fraction)
+    for spend in spends:
+        overlap_ns = min(spend.end_ns, end_ns) - max(spend.start_ns, start_ns)
+        if spend.gpu_us > 0 and overlap_ns > 0 and not spend.origin:
+            inside[spend.run_id] += Fraction(
+                spend.gpu_us * overlap_ns, spend.end_ns - spend.start_ns
+            )
+    known = ((rows.get(run_id), gpu_us) for run_id, gpu_us in inside.items())
+    parts = (
+        row.energy_mj * min(gpu_us * 1000 / row.gpu_ns, Fraction(1))
+        for row, gpu_us in known
+        if row is not None and row.energy_mj and row.gpu_ns
+    )
+    return round(sum(parts, start=Fraction(0)))

@@ -114,7 +114,7 @@ def _energies(log: RunLog, steps: Sequence[Step]) -> list[Step | Heartbeat]:
     # A supervisor measures the same energy as the training: it counts if that measured none.
     if not own and not any(one.energy_mj for one in steps):
         own = [each for found in beats.values() for each in found]
-    measured = [*steps, *own]
+    measured: list[Step | Heartbeat] = [*steps, *own]
     return measured if any(one.energy_mj for one in measured) else []
 
 

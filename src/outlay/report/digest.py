@@ -17,10 +17,9 @@ from outlay.advise.recommendation import OptimizationRecommendation, merged, of_
 from outlay.advise.run_advice import advise_run
 from outlay.clock import utc_text
 from outlay.cost.cost_book import CostBook, budgeted
-from outlay.cost.emissions import energy_in
 from outlay.cost.forecast import Estimate
 from outlay.cost.month_forecast import PAST_DAYS, forecast_month
-from outlay.cost.spending import Spending, SpendItem
+from outlay.cost.spending import Spending, SpendItem, energy_in
 from outlay.cost.thresholds import percent_used
 from outlay.errors import Finding, OutlayError
 from outlay.export.live_runs import GuardReading, read_guards_once

@@ -17,7 +17,6 @@ from outlay.budget.limits import COST, Bound
 from outlay.budget.report import BudgetReport
 from outlay.budget.usage import Usage
 from outlay.clock import utc_text
-from outlay.cost.emissions import MJ_PER_KWH, read_factors
 from outlay.cost.run_cost import RunCost
 from outlay.errors import InvalidValue
 from outlay.goodput.follower import GoodputSummary, PhaseRow, RunView
@@ -25,6 +24,7 @@ from outlay.goodput.reliability import checkpoint_spacing
 from outlay.goodput.scheduling import scheduling_of
 from outlay.goodput.timeline import Timeline
 from outlay.ledger import unsaved_text
+from outlay.prices.energy_factors import MJ_PER_KWH, read_factors
 from outlay.report.charts import of_phase
 from outlay.report.document import Block, Figure, NoteBlock, Table
 from outlay.report.html import Cell, amount

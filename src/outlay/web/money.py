@@ -7,15 +7,15 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Final
+from urllib.parse import urlencode
 
-from outlay.clock import utc_datetime
+from outlay.clock import utc_datetime, utc_text
 from outlay.cost.allocation import UNTAGGED
 from outlay.cost.charges import month_window
-from outlay.cost.emissions import energy_in
 from outlay.cost.forecast import forecast_runs
 from outlay.cost.machines import cost_of_machine
 from outlay.cost.month_forecast import forecast_month
-from outlay.cost.spending import TEAM, Spending, SpendItem, Subtotal, owner_by
+from outlay.cost.spending import TEAM, Spending, SpendItem, Subtotal, energy_in, owner_by
 from outlay.errors import Finding, InvalidValue, OutlayError
 from outlay.escaping import html_text
 from outlay.export.spend_logs import with_teams
@@ -70,7 +70,7 @@ def money_page(ask: PageQuery, books: BookReader) -> Page:
     owners = spending.by(_owner_of(by))
     standings, doubts = standings_of_logs(books)
     findings += [*reading.spending.findings, *spending.unpriced_finding(), *doubts]
-    groups = [_group(unit, owners, by, books) for unit in spending.units()]
+    groups = [_group(unit, owners, by, month, books) for unit in spending.units()]
     parts = [
         _choices(month, by, spending),
         html.section(
@@ -146,15 +146,22 @@ def _owner_of(by: str) -> Callable[[SpendItem], str]:
     return found
 
 
-def _group(unit: Unit, owners: dict[tuple[str, Unit], Subtotal], by: str, books: BookReader) -> str:
+def _group(
+    unit: Unit,
+    owners: dict[tuple[str, Unit], Subtotal],
+    by: str,
+    month: str,
+    books: BookReader,
+) -> str:
     """Return a table of owners in one unit, with the total."""
     found = [(owner, total) for (owner, of), total in owners.items() if of == unit]
     whole = sum((total.cost for _, total in found), start=unit.money(0))
     assumed = sum((total.assumed for _, total in found), start=unit.money(0))
     rows: list[list[object]] = [
         [
-            _owner(owner, by, books), _share(total.cost, whole), total.runs, _hours(total.gpu_us),
-            total.cost, total.assumed,
+            _owner(owner, by, books), _share(total.cost, whole),
+            _runs_of(owner, total.runs, by, month, books), _hours(total.gpu_us), total.cost,
+            total.assumed,
         ]
         for owner, total in found
     ]  # fmt: skip
@@ -166,6 +173,19 @@ def _group(unit: Unit, owners: dict[tuple[str, Unit], Subtotal], by: str, books:
         headings, rows = headings[:-1], [row[:-1] for row in rows]
     table = html.table(headings, rows, total=len(found), caption=f"{unit} by {by}")
     return html.section(f"{unit.kind.capitalize()}, {unit.currency}", table)
+
+
+def _runs_of(owner: str, count: int, by: str, month: str, books: BookReader) -> object:
+    """Return how many runs an amount is of, with a link to the list of them, costliest first."""
+    if not owner or owner.endswith(IN_NO_RUN):
+        return count
+    name = by.removeprefix("tag:")
+    of = {"user": books.people.name(owner), "model": owner}.get(name)
+    filtered = {name: of} if of is not None else {"tag": f"{name}={owner}"}
+    window = month_window(month)
+    filtered |= {"since": utc_text(window.start_ns)[:10], "until": utc_text(window.end_ns)[:10]}
+    href = f"/runs?{urlencode(filtered | {'sort': '-cost_micros'})}"
+    return Cell(text=f"{count:,}", value=count, is_number=True, href=href)
 
 
 def _hours(gpu_us: int) -> Cell:

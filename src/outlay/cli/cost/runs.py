@@ -51,10 +51,10 @@ from outlay.cost.compare import (
     with_accuracy,
 )
 from outlay.cost.cost_book import by_currency, report_cells
-from outlay.cost.emissions import MJ_PER_KWH, read_factors
 from outlay.cost.spending import Spending, Subtotal, spend_of
 from outlay.errors import InvalidValue
 from outlay.ledger.price import typed_price
+from outlay.prices.energy_factors import MJ_PER_KWH, read_factors
 from outlay.runs.figures import BY_NAME
 from outlay.store.run_row import RunRow
 from outlay.units import Money, Unit

@@ -7,8 +7,6 @@ measured energy is that of GPUs, which PUE extends to the data centre.
 from __future__ import annotations
 
 import re
-from collections import defaultdict
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
@@ -16,11 +14,9 @@ from typing import Final
 
 import msgspec
 
-from outlay.cost.spending import SpendItem
 from outlay.decoding import BadDocument, read_toml
 from outlay.errors import InvalidValue
 from outlay.store.home import settings_path
-from outlay.store.run_row import RunRow
 from outlay.units import Money
 from outlay.units.quantity import MILLIJOULES_PER_WH
 
@@ -59,6 +55,11 @@ class EnergyFactors:
         if self.carbon_g is None:
             return None
         return float(self.carbon_g * self.pue * energy_mj / MJ_PER_KWH)
+
+    @property
+    def emitted_mg_per_kwh(self) -> int | None:
+        """Milligrams per kWh of measured energy; None without a factor."""
+        return None if self.carbon_g is None else round(self.carbon_g * self.pue * 1000)
 
     def cost(self, energy_mj: int) -> Money | None:
         """Return what measured energy costs; None without a price."""
@@ -106,26 +107,3 @@ def _price(text: str) -> Money:
     if match is None:
         raise InvalidValue("energy_price", text, _EXAMPLE)
     return Money.parse(match[1], name="energy_price")
-
-
-def energy_in(
-    spends: Iterable[SpendItem], rows: Mapping[str, RunRow], start_ns: int, end_ns: int
-) -> int:
-    """Return the energy of runs within ``[start_ns, end_ns)``, in millijoules.
-
-    A run that is partly in it counts by the part of its GPU time.
-    """
-    inside: dict[str, Fraction] = defaultdict(Fraction)
-    for spend in spends:
-        overlap_ns = min(spend.end_ns, end_ns) - max(spend.start_ns, start_ns)
-        if spend.gpu_us > 0 and overlap_ns > 0 and not spend.origin:
-            inside[spend.run_id] += Fraction(
-                spend.gpu_us * overlap_ns, spend.end_ns - spend.start_ns
-            )
-    known = ((rows.get(run_id), gpu_us) for run_id, gpu_us in inside.items())
-    parts = (
-        row.energy_mj * min(gpu_us * 1000 / row.gpu_ns, Fraction(1))
-        for row, gpu_us in known
-        if row is not None and row.energy_mj and row.gpu_ns
-    )
-    return round(sum(parts, start=Fraction(0)))
