@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import re
+import shutil
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -389,8 +390,8 @@ def books_of_all(registered: Path) -> Iterator[tuple[str, Sums]]:
     yield "focus", by_unit(focused(registered.parent), "EffectiveCost")
 
 
-def allocated(by: str) -> Iterator[dict[str, Any]]:
-    for month in MONTHS:
+def allocated(by: str, months: Iterable[str] = MONTHS) -> Iterator[dict[str, Any]]:
+    for month in months:
         for kind in ("cash", "showback"):
             words = ("--by", by, "--month", month, "--kind", kind)
             for row in said("cost", "allocate", *words)["rows"]:
@@ -412,6 +413,51 @@ def test_every_book_has_the_same_total(registered: Path) -> None:
     found["summary"] = found.pop("summary cash") | found.pop("summary showback")
     assert set(found["runs"]) == {("USD", "cash"), ("EUR", "cash"), ("USD", "showback")}
     assert found == dict.fromkeys(found, found["runs"])
+
+
+@pytest.fixture
+def with_machine(logs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The same runs, most of them on a machine that is paid for in their currency."""
+    shutil.copytree(logs.parent / "home", tmp_path / "home")
+    monkeypatch.setenv("OUTLAY_HOME", str(tmp_path / "home"))
+    words = ("--since", "2023-11-03", "--until", "2023-12-20T01:02:03Z", "--user", "ops")
+    said("cost", "machines", "set", "node", "13.777777 USD/h cash", *words)
+    return logs
+
+
+def test_every_book_has_the_rest_of_a_machine(with_machine: Path) -> None:
+    found = dict(books_of_all(with_machine))
+    found["summary"] = found.pop("summary cash") | found.pop("summary showback")
+    in_runs = Counter(found.pop("runs"))
+    for without_machines in ("models", "compare"):
+        assert found.pop(without_machines) == in_runs
+    (machine,) = said("cost", "machines", "show")["machines"]
+    assert machine["in_runs"]["micros"] > 0
+    whole = dict(in_runs + Counter({("USD", "cash"): machine["in_no_run"]["micros"]}))
+    assert found == dict.fromkeys(found, whole)
+
+
+def test_every_book_has_the_same_total_after_a_month_was_closed(
+    with_machine: Path, tmp_path: Path
+) -> None:
+    """A price is corrected after it: the closed month stays, and the open one has the rest."""
+    november = {month: by_unit(allocated("user", [month]), "total") for month in MONTHS}
+    said("books", "close", "2023-11", "--reason", "invoices seen")
+    run = shutil.copytree(with_machine / "dead", tmp_path / "late")
+    words = ("--price", "77 USD/h", "--reason", "typed 7.7")
+    said("cost", "correct", run, *words)
+    found = dict(books_of_all(with_machine))
+    found["summary"] = found.pop("summary cash") | found.pop("summary showback")
+    for without_machines in ("runs", "models", "compare"):
+        found.pop(without_machines)
+    assert found == dict.fromkeys(found, found["summary"])
+    after = {month: by_unit(allocated("user", [month]), "total") for month in MONTHS}
+    assert after["2023-11"] == november["2023-11"]
+    late = said("cost", "allocate", "--by", "user", "--month", "2023-12")["late"]
+    assert {(each["origin"], each["run"]) for each in late} == {
+        ("2023-11", "dead"), ("2023-11", "node"),
+    }  # fmt: skip
+    assert sum(each["cost"]["micros"] for each in late) == 0, "a machine is what it is"
 
 
 # A budget, a spend log, and a rental

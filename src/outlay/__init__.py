@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from outlay.budget.snapshots import BudgetChanged
     from outlay.budget.terms import (
         Budget,
+        carbon_cap,
         comm_cap,
         energy_cap,
         iso_cost,
@@ -64,6 +65,7 @@ _NAMES = {
     "budget.terms": (
         "Budget",
         "comm_cap",
+        "carbon_cap",
         "energy_cap",
         "iso_cost",
         "iso_epochs",
@@ -145,6 +147,7 @@ __all__ = [
     "Tokens",
     "TrainingCostReport",
     "TrainingMetrics",
+    "carbon_cap",
     "comm_cap",
     "count_views",
     "counted_by_torch",

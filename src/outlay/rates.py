@@ -511,32 +511,6 @@ def cost_to_last_record(attempts: Sequence[Attempt]) -> Money | None:
     return None if function is None else function.cost_between(attempts[0].start_ns, until_ns)
 
 
-def cost_where(
-    attempts: Sequence[Attempt],
-    shares: Sequence[Fraction],
-    since_ns: int | None = None,
-    until_ns: int | None = None,
-) -> Money | None:
-    """Return a run's cost on one machine; None if it never ran there or has no price.
-
-    ``shares`` is the part of each attempt, oldest first, that ran on the machine. Time between two
-    attempts on the machine is included. Default window: the whole run, to its last record.
-    """
-    function = run_rates(attempts, attempts[-1].last_sign_ns).function if attempts else None
-    if function is None or not any(shares):
-        return None
-    cost = function.unit.money(0)
-    for place, (attempt, share) in enumerate(zip(attempts, shares, strict=True)):
-        stays = place + 1 < len(attempts) and shares[place + 1] > 0
-        end_ns = attempts[place + 1].start_ns if stays else attempt.last_sign_ns
-        start_ns = attempt.start_ns if since_ns is None else max(attempt.start_ns, since_ns)
-        end_ns = end_ns if until_ns is None else min(end_ns, until_ns)
-        if share and start_ns < end_ns:
-            whole = function.cost_between(start_ns, end_ns)
-            cost += whole.unit.money(round(whole.micros * share))
-    return cost
-
-
 def _attempt_pieces(
     attempt: Attempt, changes: Sequence[InForce]
 ) -> Iterator[tuple[str, RatePiece]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from datetime import timedelta
 from fractions import Fraction
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -43,13 +44,16 @@ EXAMPLE = {
     "max_epochs": 3,
     "max_comm_bytes": 10**9,
     "max_energy_Wh": 5,
+    "max_carbon_g": 420,
     "max_cost_usd": 5,
     "max_flops": 10**18,
 }
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_every_mode_requires_its_own_limit(mode: str) -> None:
+def test_every_mode_requires_its_own_limit(mode: str, private_home: Path) -> None:
+    private_home.mkdir(parents=True, exist_ok=True)
+    (private_home / "outlay.toml").write_text('carbon = "350 g/kWh"')
     key = MODES[mode].key
     others = {other: value for other, value in EXAMPLE.items() if other != key}
     with pytest.raises(InvalidValue, match=f"mode '{mode}' requires '{key}'"):

@@ -293,7 +293,7 @@ class TestAllocate:
         assert {(row["ProviderName"], row["BillingAccountId"]) for row in rows} == {
             ("aws", "lab 7")
         }
-        assert {row["BilledCost"] for row in rows} == {"0"}
+        assert {row["BilledCost"] for row in rows} == {"0.00"}
 
     def test_currencies_are_allocated_separately(self, tmp_path: Path) -> None:
         a_run(tmp_path / "a")

@@ -12,7 +12,15 @@ import pytest
 
 from outlay.cost.allocation import IDLE, Allocation, AllocationRow, Spread, allocate
 from outlay.cost.charges import month_window
-from outlay.cost.focus import COLUMNS, MANDATORY, Invoice, focus_rows, to_csv
+from outlay.cost.focus import (
+    BY_TIME,
+    COLUMNS,
+    MANDATORY,
+    VERSIONS,
+    Invoice,
+    focus_rows,
+    to_csv,
+)
 from outlay.cost.spending import SpendItem
 from outlay.errors import InvalidValue
 from outlay.units import Money
@@ -153,7 +161,7 @@ class TestFocus:
         assert sum(costs) == Decimal("34.000001")
 
     def test_billed_cost_is_empty_until_a_bill_is_known(self) -> None:
-        assert {row["BilledCost"] for row in self.rows()} == {"0"}
+        assert {row["BilledCost"] for row in self.rows()} == {"0.00"}
         billed = [Decimal(row["BilledCost"]) for row in self.rows(billed="USD")]
         assert sum(billed) == Decimal("34.000001")
 
@@ -161,15 +169,15 @@ class TestFocus:
         row = self.rows()[0]
         assert (row["ResourceId"], row["SubAccountId"]) == ("nlp", "nlp")
         assert row["Tags"] == '{"team": "nlp"}'
-        assert (row["PricingQuantity"], row["PricingUnit"]) == ("4", "GPU-Hours")
+        assert (row["PricingQuantity"], row["PricingUnit"]) == ("4.00", "GPU-Hours")
         assert row["ChargePeriodEnd"] == "2026-10-01T02:00:00Z"
 
     def test_usage_has_a_quantity_and_what_is_idle_is_no_usage(self) -> None:
         rows = self.rows(spent("nlp", 1, between=True, gpu_us=0), spent("cv", 1))
         usage = [row for row in rows if row["ChargeCategory"] == "Usage"]
         assert [(row["PricingQuantity"], row["PricingUnit"]) for row in usage] == [
-            ("2", "Hours"),
-            ("4", "GPU-Hours"),
+            ("2.00", "Hours"),
+            ("4.00", "GPU-Hours"),
         ]
         assert "idle" in rows[-1]["ChargeDescription"]
         assert (rows[-1]["ChargeCategory"], rows[-1]["PricingQuantity"]) == ("Adjustment", "")
@@ -193,8 +201,17 @@ class TestFocus:
 
     def test_what_is_assumed_has_a_column(self) -> None:
         rows = self.rows(spent("nlp", 3, assumed=Money(1_000_001)))
-        assert [row["x_AssumedCost"] for row in rows] == ["1.000001", "0"]
+        assert [row["x_AssumedCost"] for row in rows] == ["1.000001", "0.00"]
 
     def test_reads_back_as_csv(self) -> None:
         rows = self.rows()
         assert list(csv.DictReader(io.StringIO(to_csv(rows, COLUMNS)))) == rows
+
+    def test_version_1_4_allocates_a_machine_to_its_runs(self) -> None:
+        row, idle = self.rows(spent("nlp", 18, machine="n1"), version="1.4")
+        assert list(row) == list(idle) == list(VERSIONS["1.4"])
+        assert (row["ResourceId"], row["Tags"]) == ("n1", "{}")
+        assert (row["AllocatedResourceId"], row["AllocatedTags"]) == ("nlp", '{"team": "nlp"}')
+        assert (row["AllocatedMethodId"], idle["AllocatedMethodId"]) == (BY_TIME, "")
+        assert row["ServiceProviderName"] == row["HostProviderName"] == "lambda"
+        assert {"ProviderName", "PublisherName"}.isdisjoint(row)

@@ -120,7 +120,7 @@ def test_focus_has_a_row_for_each_currency(tmp_path: Path) -> None:
     output("cost", "allocate", "--by", "user", "--month", "2023-11", "--focus", focus)
     rows = csv.DictReader(io.StringIO(focus.read_text()))
     assert sorted((row["BillingCurrency"], row["EffectiveCost"]) for row in rows) == [
-        ("EUR", "6"), ("USD", "2"),
+        ("EUR", "6.00"), ("USD", "2.00"),
     ]  # fmt: skip
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
+from html import unescape
 from pathlib import Path
+from urllib.parse import parse_qsl, urlsplit
 
 import pytest
 
@@ -23,6 +26,7 @@ from outlay.web.guard import guard_page
 from outlay.web.money import money_page
 from outlay.web.now import now_page
 from outlay.web.page import Page, PageQuery
+from outlay.web.runs import runs_page
 
 DECEMBER_S = 1_701_388_800 - START_NS / 1e9
 H = 3600.0
@@ -129,3 +133,14 @@ def test_showback_is_named_wherever_a_runs_cost_is(tmp_path: Path, clock: Manual
     texts = {figure.label: figure.text for _, figure in document.figures()}
     assert texts["cost"] == "6.00 USD showback"
     assert "6.00 USD showback" in document.verdict
+
+
+def test_an_amount_leads_to_the_runs_that_it_is_of(tmp_path: Path) -> None:
+    record(tmp_path / "run", dollars(3))
+    record(tmp_path / "later", dollars(3), start=DECEMBER_S + H, run_id="later")
+    query = PageQuery(path="/money", query=[("month", "2023-11")])
+    (link,) = re.findall(r'href="(/runs\?[^"]*user=[^"]*)"', shown(money_page(query, BookReader())))
+    asked = parse_qsl(urlsplit(unescape(link)).query)
+    assert ("user", "ada") in asked
+    listed = runs_page(PageQuery(path="/runs", query=asked), BookReader())
+    assert [row["run_id"] for row in listed.rows] == ["one"]

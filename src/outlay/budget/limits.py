@@ -6,7 +6,7 @@ import re
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from decimal import ROUND_HALF_EVEN, Decimal
 from functools import cache
 from typing import TYPE_CHECKING, Final
@@ -143,6 +143,9 @@ MICRO_EPOCHS: Final = 1_000_000
 CURRENCY: Final = "USD"
 """The currency of money unless a limit names another."""
 _COST_KEY: Final = re.compile("max_cost_([a-z]{3})")
+_CARBON_KEY: Final = re.compile("max_carbon_g_at_([1-9][0-9]{0,9})")
+_EXPECTED_GRAMS = 'grams of CO2-equivalent such as 500, or "1.2 kg"; more than zero'
+_GRAMS = {"g": 1, "kg": 1000, "t": 10**6}
 EXPECTED_STEPS: Final = "a whole number of steps, more than zero"
 _EXPECTED_MINUTES = 'minutes such as 90 or 2.5, or a duration such as "2h"; more than zero'
 _EXPECTED_BYTES = 'a whole number of bytes, such as 10**9, "10GB" or "5GiB"; more than zero'
@@ -318,6 +321,42 @@ ENERGY: Final = Dimension(
 )
 
 
+def _read_grams(value: object, *, key: str, mg_per_kwh: int) -> int:
+    """Parse ``500`` (grams) or ``"1.2 kg"`` to the energy that emits as much."""
+    number, unit = value, "g"
+    if isinstance(value, str) and not is_number(value):
+        number, unit = split_unit(value, name=key, expected=_EXPECTED_GRAMS)
+    if unit not in _GRAMS:
+        raise InvalidValue(key, value, _EXPECTED_GRAMS)
+    grams = _number(number, name=key, expected=_EXPECTED_GRAMS) * _GRAMS[unit]
+    energy_mj = round(grams * (1000 * _MJ_PER_KWH) / mg_per_kwh)
+    return _above_zero(energy_mj, name=key, seen=value, expected=_EXPECTED_GRAMS)
+
+
+@cache
+def carbon_at(mg_per_kwh: int) -> Dimension:
+    """Return the dimension of emissions at a factor, which the key states: that of energy."""
+    key = f"max_carbon_g_at_{mg_per_kwh}"
+
+    def grams(energy_mj: int) -> float:
+        return energy_mj * mg_per_kwh / (1000 * _MJ_PER_KWH)
+
+    return Dimension(
+        name=ENERGY.name,
+        label="emissions",
+        key=key,
+        mode="carbon_cap",
+        read=lambda value: _read_grams(value, key=key, mg_per_kwh=mg_per_kwh),
+        number=grams,
+        text=lambda energy_mj: f"{grams(energy_mj):,.3f} gCO2e",
+    )
+
+
+CARBON: Final = replace(carbon_at(1), key="max_carbon_g")
+"""Emissions by the factor that ``outlay.toml`` states; a budget has the key with the factor."""
+_MJ_PER_KWH: Final = 1000 * MILLIJOULES_PER_WH
+
+
 @cache
 def cost_in(currency: str) -> Dimension:
     """Return the dimension of money in a currency."""
@@ -346,18 +385,23 @@ FLOPS: Final = Dimension(
 )
 
 DIMENSIONS: Final = (TIME, TOKENS, EPOCHS, COMM, ENERGY, COST, FLOPS)
-MODES: Final = {dimension.mode: dimension for dimension in DIMENSIONS}
+MODES: Final = {dimension.mode: dimension for dimension in (*DIMENSIONS, CARBON)}
 KEYS: Final = {dimension.key: dimension for dimension in DIMENSIONS}
 
 
 def dimension_of(key: str) -> Dimension | None:
     """Return the dimension of a configuration key, or None.
 
-    Besides ``KEYS``, money has a key for each currency: ``max_cost_eur``.
+    Besides ``KEYS``, money has a key for each currency: ``max_cost_eur``; emissions have one for
+    each factor, in milligrams per kWh: ``max_carbon_g_at_420000``.
     """
     if found := KEYS.get(key):
         return found
-    match = _COST_KEY.fullmatch(str(key))  # A key in YAML may be a number.
+    if key == CARBON.key:
+        return CARBON
+    if match := _CARBON_KEY.fullmatch(str(key)):  # A key in YAML may be a number.
+        return carbon_at(int(match[1]))
+    match = _COST_KEY.fullmatch(str(key))
     return cost_in(match[1].upper()) if match else None
 
 
@@ -406,7 +450,8 @@ class Thresholds:
         self._ahead = [mark for mark in marks if not _is_reached(*mark, total)]
         least: dict[str, int] = {}
         for bound, percent in self._ahead:
-            least.setdefault(bound.dimension.name, -(-bound.limit * percent // 100))
+            amount, name = -(-bound.limit * percent // 100), bound.dimension.name
+            least[name] = min(amount, least.get(name, amount))  # Emissions are limits on energy.
         self.nearest = list(least.items())
 
     def cross(self, total: Usage) -> list[Threshold]:

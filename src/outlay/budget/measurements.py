@@ -135,9 +135,11 @@ def meters_for(budget: Budget, environ: Mapping[str, str], clock: Clock) -> Step
     energy = detect_energy(environ, clock)
     if energy.quality is not Quality.UNAVAILABLE:
         meters.energy = energy
-    elif ENERGY.key in budget.limits and is_first_of_node(environ):
+    elif limits := [each for each in budget.bounds_known if each.dimension.name == ENERGY.name]:
+        if not is_first_of_node(environ):
+            return meters
         raise BudgetRefused(
-            ENERGY.key,
+            limits[0].dimension.key,
             "nothing here measures energy: no GPU with NVML (pip install "
             "'outlay[energy]') and no readable /sys/class/powercap/*-rapl:*/energy_uj",
         )

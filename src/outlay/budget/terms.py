@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, Self
 
 from outlay.budget.limits import (
+    CARBON,
     COST,
     DIMENSIONS,
     EPOCHS,
@@ -21,6 +22,7 @@ from outlay.budget.limits import (
     TIME,
     Bound,
     Dimension,
+    carbon_at,
     cost_in,
     currency_in,
     dimension_for,
@@ -32,7 +34,7 @@ from outlay.errors import InvalidValue, choices
 
 CHARGES: Final = ("training", "all")
 LIMIT_KEYS: Final = (*KEYS, "steps_per_epoch")
-SHOWN_KEYS: Final = (*LIMIT_KEYS, "max_cost_<currency>")
+SHOWN_KEYS: Final = (*LIMIT_KEYS, "max_cost_<currency>", CARBON.key)
 _ORDER: Final = [dimension.name for dimension in DIMENSIONS]
 
 
@@ -42,7 +44,7 @@ class Budget:
 
     Attributes:
         mode: ``iso_time``, ``iso_tokens``, ``iso_epochs``, ``comm_cap``, ``energy_cap``,
-            ``iso_cost`` or ``iso_flops``.
+            ``carbon_cap``, ``iso_cost`` or ``iso_flops``.
         limits: The limits that are set, under their configuration keys and in those keys' units.
         steps_per_epoch: Micro-batches in an epoch; needed where ``max_epochs`` is set.
         charge: What counts as time: ``training``, or ``all`` clocks.
@@ -79,7 +81,7 @@ class Budget:
                 finite amount above zero.
         """
         _check_words(mode, limits, charge)
-        given = {key: value for key, value in limits.items() if value is not None}
+        given = {_with_factor(key): value for key, value in limits.items() if value is not None}
         steps_per_epoch = given.pop("steps_per_epoch", None)
         _check_limits(mode, given)
         ordered = sorted(given, key=lambda key: _ORDER.index(_limited(key).name))
@@ -220,6 +222,18 @@ def _check_limits(mode: str, given: Iterable[str]) -> None:
         raise InvalidValue(required, None, f"a limit: mode {mode!r} requires {required!r}{other}")
 
 
+def _with_factor(key: str) -> str:
+    """Return the key of a limit; that of emissions with the factor that ``outlay.toml`` states."""
+    if key != CARBON.key:
+        return key
+    from outlay.prices.energy_factors import read_factors  # Few runs limit emissions.
+
+    mg_per_kwh = read_factors().emitted_mg_per_kwh
+    if not mg_per_kwh:
+        raise InvalidValue(key, None, 'a factor in outlay.toml: carbon = "350 g/kWh"')
+    return carbon_at(mg_per_kwh).key
+
+
 def _limited(key: str) -> Dimension:
     dimension = dimension_of(key)
     assert dimension is not None
@@ -280,6 +294,14 @@ def comm_cap(limit: object, **caps: object) -> Budget:
 def energy_cap(limit: object, **caps: object) -> Budget:
     """Return a budget that stops after an amount of energy: ``energy_cap("1.2 kWh")``."""
     return _with_caps("energy_cap", limit, caps)
+
+
+def carbon_cap(limit: object, **caps: object) -> Budget:
+    """Return a budget that stops after emissions: ``carbon_cap("1.2 kg")``.
+
+    They are those of measured energy, by ``carbon`` and ``pue`` in ``outlay.toml``.
+    """
+    return _with_caps("carbon_cap", limit, caps)
 
 
 def _with_caps(mode: str, limit: object, caps: dict[str, object]) -> Budget:

@@ -88,6 +88,7 @@ ENTRIES = (
     CommandEntry("advise", "advise:show_advice", "money", "Show what to change and what it saves."),
     CommandEntry("digest", "report:show_digest", "money", "Show the week on one page."),
     CommandEntry("bill", "bill:app", "money", "Vendors' bills beside the books."),
+    CommandEntry("books", "books:app", "money", "Close months, and show closed ones."),
     CommandEntry("prices", "prices.commands:app", "prices", "What a GPU costs, now and before."),
     CommandEntry(
         "sweep", "sweep.commands:app", "sweep", "Compare configurations on equal budgets."

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -112,11 +113,15 @@ def show_runs(
     columns: Annotated[
         str, typer.Option(metavar="NAME,...", help="The figures to list: name,cost,goodput.")
     ] = ",".join(USUAL),
+    sort: Annotated[
+        str, typer.Option(metavar="NAME", help="The figure to sort by, the largest first: waste.")
+    ] = "",
     as_json: AsJson = False,
 ) -> None:
     """List runs: status, steps, cost, last seen.
 
-    --columns takes any of the figures that docs/reference/figures.md lists.
+    --columns and --sort take any of the figures that docs/reference/figures.md lists; waste is
+    short for wasted_cost.
 
     With --watch: the running ones with cost per hour, goodput, budget left and last sign of life,
     every two seconds; with --json one line of JSON each time.
@@ -128,15 +133,32 @@ def show_runs(
         return
     limit = None if everything else NEWEST
     wanted = [figure.name for figure in figures_named(columns.split(","))]
+    by = figures_named(["wasted_cost" if sort == "waste" else sort], "--sort")[0] if sort else None
+    if by is not None and by.name not in wanted:
+        wanted.insert(1, by.name)
     if directory is None:
-        listed = list_runs(limit=limit)
+        listed = _ranked(list_runs(), by, limit) if by else list_runs(limit=limit)
         nothing = "No runs are registered. Register some with: outlay import runs DIR"
         _show(listed, columns=wanted, nothing=nothing, as_json=as_json)
         return
     must_be_directory(directory)
-    listed = list_runs(directory, limit=limit)
+    listed = list_runs(directory, limit=None if by else limit)
+    listed = _ranked(listed, by, limit) if by else listed
     nothing = "No runs here. A run is a directory with ledger/*.jsonl in it."
     _show(listed, columns=wanted, nothing=nothing, as_json=as_json)
+
+
+def _ranked(listed: RunList, by: RunFigure, limit: int | None) -> RunList:
+    """Return runs in the order of a figure, largest first, those without it last; by currency."""
+
+    def place(run: RunRow) -> tuple[object, ...]:
+        value = by.of(run)
+        unit = getattr(value, "unit", ("", ""))
+        number = None if by.unit.number is None else by.number(run)
+        return value is None, unit[::-1], -(number or 0), "" if number is not None else str(value)
+
+    rows = sorted(listed.rows, key=place)
+    return replace(listed, rows=tuple(rows[:limit]), left_out=len(rows) - len(rows[:limit]))
 
 
 def _watch(directory: Path | None, *, as_json: bool) -> None:

@@ -76,7 +76,9 @@ class _CumulativeCost:
                 booked_ns = following.start_ns - following.moved_ns
                 after = self._charge(attempt, last_ns, end_ns, booked_ns=booked_ns)
                 if after.micros:
-                    yield replace(after, between=True)
+                    stayed = host_weights(following)
+                    hosts = {host: part for host, part in after.hosts.items() if host in stayed}
+                    yield replace(after, between=True, hosts=hosts)
 
     def _charge(
         self, attempt: Attempt, start_ns: int, end_ns: int, *, booked_ns: int
@@ -100,12 +102,24 @@ class _CumulativeCost:
             user=attempt.header.user,
             tags=attempt.header.tags,
             machine=attempt.header.instance_id,
+            hosts=share_out(micros, host_weights(attempt)),
             machines=_machines(attempt, first_ns, last_ns),
             provider="" if price is None else price.offer.partition(":")[0],
             offer="" if price is None else price.offer.partition(" ")[0],
             terms=terms,
             micros_per_hour=0 if terms is None else self.rates.rate_at(last_ns - 1),
         )
+
+
+def host_weights(attempt: Attempt) -> dict[str, int]:
+    """Return the weight of each node in an attempt's cost: its GPUs, else its processes."""
+    nodes = attempt.nodes
+    if not nodes:
+        return {attempt.header.host: 1}
+    found = all(node.gpus for node in nodes)
+    weights = {node.name: node.gpus if found else Fraction(node.ranks) for node in nodes}
+    scale = math.lcm(*(weight.denominator for weight in weights.values()))
+    return {name: int(weight * scale) for name, weight in weights.items()}
 
 
 def _price_in_force(attempt: Attempt, t_ns: int) -> Price | None:

@@ -1,10 +1,11 @@
-"""Cost forecasts: a model's next runs, the rest of a live run, a month's total. Pure.
+"""Cost forecasts: a model's next runs, and the rest of a live run. Pure.
 
 Each has an interval that contains the true figure with the stated probability if the future has the
 same distribution as the past. Planned runs are a bootstrap of past ones. A small sample
 underestimates its spread and the uncertainty of its mean; a factor drawn from the chi-square
-distribution of the variance widens the draws, as in a predictive t interval. The rest of a run
-(over past intervals) or a month (over days) is a ratio estimate with a predictive t interval.
+distribution of the variance widens the draws, as in a predictive t interval. The rest of a run is a
+ratio estimate over past intervals with a predictive t interval. ``month_forecast`` forecasts a
+month's total.
 """
 
 from __future__ import annotations
@@ -13,25 +14,20 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from outlay.clock import utc_datetime
-from outlay.cost.charges import month_window
 from outlay.cost.compare import of_last_unit
 from outlay.cost.cost_book import ModelBudget, budgeted
 from outlay.errors import InvalidValue
 from outlay.goodput.follower import RunView
 from outlay.rates import NS_PER_HOUR
 from outlay.store.run_row import RunRow
-from outlay.units import Money, Unit
+from outlay.units import Money
 from outlay.units.money import MICROS
 from outlay.units.shown import counted
-
-if TYPE_CHECKING:
-    from outlay.cost.spending import Spending
 
 # Progress of a live run
 
@@ -162,7 +158,7 @@ def forecast_runs(history: Sequence[float], planned: int) -> Estimate | None:
     amounts = len(set(history))
     if planned == 1 and amounts <= min(_FEW_AMOUNTS, count // 2):
         notes.append(f"runs cost one of {amounts} amounts: {CONFIDENCE:.0%} cannot be met exactly")
-    low, high = _interval(_totals(costs, ordinary, trend, planned))
+    low, high = interval_of(_totals(costs, ordinary, trend, planned))
     return Estimate(point=point, low=low, high=high, samples=count, note="; ".join(notes))
 
 
@@ -429,7 +425,8 @@ def _smooth(residuals: Floats, deviation: float, generator: np.random.Generator)
     return drawn / math.sqrt(1 + 0.25 * len(residuals) ** -0.4)
 
 
-def _interval(draws: Floats) -> tuple[float, float]:
+def interval_of(draws: Floats) -> tuple[float, float]:
+    """Return the ends between which ``CONFIDENCE`` of the draws lie."""
     tail = (1 - CONFIDENCE) / 2
     low, high = np.quantile(draws, [tail, 1 - tail])
     return float(low), float(high)
@@ -489,38 +486,6 @@ def _rest(steps: Floats, figure: Floats, steps_left: float) -> Estimate:
         return Estimate(point=point, low=point, high=point, samples=count, note=note)
     # In logarithms, since a duration is never negative.
     draws = np.random.default_rng(_SEED).standard_t(count - 1, _DRAWS) * (spread / point)
-    low, high = _interval(point * np.exp(np.minimum(draws, _MAX_LOG)))
+    low, high = interval_of(point * np.exp(np.minimum(draws, _MAX_LOG)))
     note = f"thin: {count} intervals" if count < THIN else ""
     return Estimate(point=point, low=low, high=high, samples=count, note=note)
-
-
-# The total of the present month.
-
-PAST_DAYS = 28
-_DAY_NS = 86_400 * 10**9
-
-
-def forecast_month(spending: Spending, now_ns: int) -> dict[Unit, Estimate]:
-    """Return the total of the present UTC month in micro-units, by unit.
-
-    It is what is booked in the month so far, plus the rest of the month at the daily cost of the
-    last ``PAST_DAYS`` full days (fewer where the books begin later). Nothing of a currency that was
-    first spent today.
-    """
-    month = month_window(utc_datetime(now_ns).strftime("%Y-%m"))
-    today, found = now_ns // _DAY_NS, {}
-    for unit in spending.units():
-        items = [(each.booked_ns // _DAY_NS, each.cost.micros) for each in spending.of_unit(unit)]
-        first = max(min(day for day, _ in items), today - PAST_DAYS)
-        paces = [
-            Pace(steps=1, seconds=86_400, cost=sum(micros for day, micros in items if day == each))
-            for each in range(first, today)
-        ]
-        rest = forecast_rest(paces, (month.end_ns - now_ns) / _DAY_NS)
-        if rest is not None:
-            spent = sum(micros for day, micros in items if day >= month.start_ns // _DAY_NS)
-            low, high = (
-                None if end is None else spent + end for end in (rest.cost.low, rest.cost.high)
-            )
-            found[unit] = replace(rest.cost, point=spent + rest.cost.point, low=low, high=high)
-    return found

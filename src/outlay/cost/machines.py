@@ -2,29 +2,29 @@
 
 Rentals are recorded in the spend log and Slurm jobs in the accounting database. An owned node is in
 neither: it costs from a stated time on, whether or not anything runs on it. Its cost outside of
-runs is a row of its own, so that the runs and that row add up to the machine.
+runs is a spend of its own, so that the runs and that spend add up to the machine. The part in runs
+is what the store says of their charges: a machine costs the same whether or not logs remain.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from fractions import Fraction
-from pathlib import Path
+from itertools import pairwise
 from typing import Final
 
 import msgspec
 
-from outlay.cost.charges import part_within
+from outlay.cost.charges import month_edges
+from outlay.cost.spending import OWNED_IN_NO_RUN, SpendItem, charges_in
 from outlay.decoding import BadDocument, read_document
 from outlay.errors import InvalidValue
 from outlay.files import make_private, write_whole
-from outlay.ledger import Attempt, derive_attempts, read_lives
 from outlay.ledger.price import Price
-from outlay.rates import cost_at_most, cost_where
+from outlay.rates import cost_at_most
 from outlay.store import outlay_home
 from outlay.store.run_row import RunRow
-from outlay.units import Money
+from outlay.units import Money, Unit
 
 MACHINES_FILE: Final = "machines.json"
 
@@ -36,23 +36,27 @@ class OwnedMachine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
         host: Its host name in run logs.
         price: Of the whole machine.
         until_ns: None if it is still owned.
+        user: Who pays for it while no run is on it, and ``tags`` likewise: team, project, …
     """
 
     host: str
     price: Price
     since_ns: int
     until_ns: int | None = None
+    user: str = ""
+    tags: dict[str, str] = {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MachineCost:
-    """The cost of a machine, and the part of it in runs.
+    """What a machine cost during ``[start_ns, end_ns)``, and the part of it in runs.
 
     Attributes:
-        in_runs: Cost of the registered runs on it, in the machine's unit.
+        in_runs: Charges of runs on it that are booked in that time, in the machine's unit.
     """
 
-    machine: OwnedMachine
+    start_ns: int
+    end_ns: int
     cost: Money
     in_runs: Money
 
@@ -60,6 +64,39 @@ class MachineCost:
     def in_no_run(self) -> Money:
         """The cost outside of runs; negative if the runs on it cost more than the machine."""
         return self.cost - self.in_runs
+
+
+def cost_by_month(
+    edges: Sequence[int], unit: Unit, cost_until: Callable[[int], int], on_it: Iterable[RunCharge]
+) -> Iterator[MachineCost]:
+    """Yield the cost of a machine by month, and the charges of runs on it in that month.
+
+    ``edges`` are its start, the months' starts and its end; ``cost_until`` is its cost in
+    micro-units up to an edge. A month in no run can be negative, if a run is charged in it for
+    time of an earlier one; all months sum to the machine's cost.
+    """
+    charges = list(on_it)
+    for start_ns, end_ns in pairwise(edges):
+        is_first, is_last = start_ns == edges[0], end_ns == edges[-1]
+        in_runs = sum(
+            each.micros
+            for each in charges
+            if (is_first or start_ns <= each.booked_ns) and (is_last or each.booked_ns < end_ns)
+        )
+        yield MachineCost(
+            start_ns=start_ns,
+            end_ns=end_ns,
+            cost=unit.money(cost_until(end_ns) - cost_until(start_ns)),
+            in_runs=unit.money(in_runs),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class RunCharge:
+    """What of a run's charge was for one machine."""
+
+    booked_ns: int
+    micros: int
 
 
 def read_machines() -> dict[str, OwnedMachine]:
@@ -114,35 +151,42 @@ def _write(machines: dict[str, OwnedMachine]) -> None:
 
 
 def cost_of_machine(
-    machine: OwnedMachine, runs: Iterable[Path], now_ns: int, elsewhere: Iterable[RunRow] = ()
-) -> MachineCost:
-    """Return a machine's cost until now, and the part of it in the given runs.
-
-    ``elsewhere`` are rows, with their charges, of runs whose log is on another host: what they cost
-    counts for the host of their last attempt, by time.
-    """
+    machine: OwnedMachine, reports: Iterable[RunRow], now_ns: int
+) -> list[MachineCost]:
+    """Return an owned machine's cost by month until now; reports need their charges."""
     until_ns = now_ns if machine.until_ns is None else min(machine.until_ns, now_ns)
-    rate = machine.price.rate
-    in_runs = rate.unit.money(0)
-    for run_dir in runs:
-        attempts = derive_attempts(read_lives(run_dir))
-        shares = [_share_on(attempt, machine.host) for attempt in attempts]
-        part = cost_where(attempts, shares, machine.since_ns, until_ns)
-        if part is not None and part.unit == rate.unit:
-            in_runs += part
-    for row in elsewhere:
-        if row.host == machine.host:
-            same = (charge for charge in row.charges or () if row.unit_of(charge) == rate.unit)
-            parts = (part_within(charge, machine.since_ns, until_ns) for charge in same)
-            in_runs += rate.unit.money(sum(parts))
-    cost = cost_at_most(rate, max(until_ns - machine.since_ns, 0))
-    return MachineCost(machine=machine, cost=cost, in_runs=in_runs)
+    edges = month_edges(machine.since_ns, until_ns)
+    rate, charges = machine.price.rate, _charges_on(machine, reports, until_ns)
+    return list(
+        cost_by_month(
+            edges, rate.unit, lambda t_ns: cost_at_most(rate, t_ns - edges[0]).micros, charges
+        )
+    )
 
 
-def _share_on(attempt: Attempt, host: str) -> Fraction:
-    """Return a node's share of an attempt's cost: by its GPUs, else by its processes."""
-    if not attempt.nodes:
-        return Fraction(attempt.header.host == host)
-    found = all(node.gpus for node in attempt.nodes)
-    weights = {node.name: node.gpus if found else Fraction(node.ranks) for node in attempt.nodes}
-    return weights.get(host, Fraction(0)) / sum(weights.values())
+def _charges_on(
+    machine: OwnedMachine, reports: Iterable[RunRow], until_ns: int
+) -> Iterator[RunCharge]:
+    for report in reports:
+        for charge in charges_in(report, report):
+            # Rows that were kept from earlier versions do not have their hosts.
+            is_old = not charge.hosts and not charge.between and report.host == machine.host
+            micros = charge.micros if is_old else charge.hosts.get(machine.host, 0)
+            whole_ns = charge.end_ns - charge.start_ns
+            start_ns = max(charge.start_ns, machine.since_ns)
+            inside_ns = min(charge.end_ns, until_ns) - start_ns
+            if micros and inside_ns > 0 and report.unit_of(charge) == machine.price.unit:
+                yield RunCharge(charge.booked_ns, micros * inside_ns // whole_ns)
+
+
+def machine_spends(
+    machine: OwnedMachine, reports: Iterable[RunRow], now_ns: int
+) -> Iterator[SpendItem]:
+    """Yield the cost of an owned machine in no run, by month."""
+    for month in cost_of_machine(machine, reports, now_ns):
+        yield SpendItem(
+            source="owned", run_id=machine.host, model=OWNED_IN_NO_RUN, name=machine.host,
+            start_ns=month.start_ns, end_ns=month.end_ns, booked_ns=month.start_ns,
+            cost=month.in_no_run, assumed=month.cost * 0, user=machine.user, tags=machine.tags,
+            machine=machine.host,
+        )  # fmt: skip

@@ -42,6 +42,7 @@ class RunCost(PricedTime):
         tokens: Of all ranks, including repeated work; ``samples`` likewise.
         epochs: As reported, else steps divided by the length of an epoch; None if unknown.
         accuracy: The best reported, not the last.
+        energy_mj: Measured energy of the whole run; 0 if none was measured.
         begin: Source of the start time: a ``supervisor``, the ``process``, or the first
             ``record``, in which case earlier time is unknown.
         end: Source of the end time: ``recorded``, the ``last_sign`` of life, or ``none`` yet.
@@ -64,6 +65,7 @@ class RunCost(PricedTime):
     findings: tuple[Finding, ...]
     begin: Literal["supervisor", "process", "record"] = "record"
     end: Literal["recorded", "last_sign", "none"] = "recorded"
+    energy_mj: int = 0
 
     @property
     def productive(self) -> Money | None:
@@ -125,6 +127,7 @@ def cost_of(view: RunView, window: Window | None = None) -> RunCost:
         findings=view.findings,
         begin=attempts[0].begin,
         end=_end_of(attempts[-1], alive=view.timeline.alive),
+        energy_mj=view.energy_mj(),
     )
 
 

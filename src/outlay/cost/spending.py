@@ -7,8 +7,10 @@ are reported in one finding.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from itertools import pairwise
 from typing import Literal
 
@@ -24,6 +26,8 @@ TEAM = ("team", "tag:team")
 """How ``owner_by`` names the owner whom ``with_teams`` states."""
 IN_NO_RUN = "(rented, in no run)"
 """The model name of a rental's cost outside of runs."""
+OWNED_IN_NO_RUN = "(owned, in no run)"
+"""The model name of an owned machine's cost outside of runs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,20 +50,25 @@ class SpendItem(Spent):
 
     Attributes:
         source: ``ledger`` (a run log), ``stated`` (a stated or imported training), ``rental``
-            (a rental's cost while no run was on it), ``increment`` (what a machine was billed
-            beyond the time of its runs), ``commitment`` (paid for a term) or ``bill`` (a
-            correction by a vendor's bill).
-        run_id: For a rental, its hold.
+            (a rental's cost while no run was on it), ``owned`` (the same of an owned machine),
+            ``increment`` (what a machine was billed beyond the time of its runs), ``commitment``
+            (paid for a term) or ``bill`` (a correction by a vendor's bill).
+        run_id: For a rental, its hold; for an owned machine, its host.
         start_ns: Start of the charged time ``[start_ns, end_ns)``.
         booked_ns: Decides the month.
         provider: From the price, or "".
+        machine: The vendor's instance id; of an owned machine, its host; "" if unknown or several.
         between: Charges the time between two attempts.
-        machine: The vendor's instance id; ``machines`` has weights, if there are several.
+        host: Its node, if it is of one.
+        machines: Weights of several machines, by instance id.
         aliases: Other names of the machine: of a rental, its name and other ids.
         offer: The name of the price's offer, and ``terms`` its billing terms.
+        closed: Whether it is as a closed month has it, whatever is known now.
+        origin: The closed month, such as ``2026-09``, that it belongs to, if it became known after
+            that was closed; "" otherwise.
     """
 
-    source: Literal["ledger", "stated", "rental", "increment", "commitment", "bill"]
+    source: Literal["ledger", "stated", "rental", "owned", "increment", "commitment", "bill"]
     run_id: str
     model: str
     name: str
@@ -69,12 +78,20 @@ class SpendItem(Spent):
     user: str = ""
     tags: Mapping[str, str] = field(default_factory=dict)
     provider: str = ""
-    between: bool = False
     machine: str = ""
+    between: bool = False
+    host: str = ""
     machines: Mapping[str, int] = field(default_factory=dict)
     aliases: tuple[str, ...] = ()
     offer: str = ""
     terms: BillingTerms | None = None
+    closed: bool = False
+    origin: str = ""
+
+    @property
+    def is_machine(self) -> bool:
+        """Whether it charges a machine while no run was on it."""
+        return self.source in ("rental", "owned")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,26 +174,33 @@ def subtotal(spends: Sequence[SpendItem]) -> Subtotal:
 
 
 def spending_of(
-    reports: Iterable[RunRow], runs: Iterable[RunRow], rentals: Iterable[SpendItem] = ()
+    reports: Iterable[RunRow], runs: Iterable[RunRow], machines: Iterable[SpendItem] = ()
 ) -> Spending:
-    """Return all spending, from reports that include their charges."""
+    """Return all spending, from reports that include their charges.
+
+    ``machines`` is the cost of machines while no run was on them.
+    """
     known = {run.run_id: run for run in runs}
-    spends: list[SpendItem] = list(rentals)
+    spends: list[SpendItem] = list(machines)
     findings: list[Finding] = []
     for report in reports:
         run = known.get(report.run_id, report)
-        charges = report.charges
-        if charges is None and report.source == "stated":
-            charges = _whole(report, run)
-        if charges is None:
-            charges = tuple(_by_time(report, run))
-            findings += [_split_by_time(run)] if len(charges) > 1 else []
+        charges = charges_in(report, run)
+        if report.charges is None and len(charges) > 1:
+            findings.append(_split_by_time(run))
         spends += (_spend(report, run, charge) for charge in charges)
     return Spending(
         spends=tuple(sorted(spends, key=lambda s: (s.booked_ns, s.run_id, s.start_ns))),
         unpriced=tuple(run for run in known.values() if run.cost is None),
         findings=tuple(findings),
     )
+
+
+def charges_in(report: RunRow, run: RunRow) -> tuple[AttemptCharge, ...]:
+    """Return a report's charges; if only its totals are known, they are split over its time."""
+    if report.charges is not None:
+        return report.charges
+    return _whole(report, run) if report.source == "stated" else tuple(_by_time(report, run))
 
 
 def spend_of(report: RunRow) -> SpendItem:
@@ -203,6 +227,7 @@ def _spend(report: RunRow, run: RunRow, charge: AttemptCharge) -> SpendItem:
         provider=charge.provider,
         between=charge.between,
         machine=charge.machine,
+        host=next(iter(charge.hosts)) if len(charge.hosts) == 1 else "",
         machines=charge.machines,
         offer=charge.offer,
         terms=charge.terms,
@@ -282,3 +307,26 @@ def owner_by(by: str) -> Callable[[SpendItem], str]:
             return lambda spend: spend.tags.get(tag, "")
         case _:
             raise InvalidValue("--by", by, "user, model, team, project or tag:NAME")
+
+
+def energy_in(
+    spends: Iterable[SpendItem], rows: Mapping[str, RunRow], start_ns: int, end_ns: int
+) -> int:
+    """Return the energy of runs within ``[start_ns, end_ns)``, in millijoules.
+
+    A run that is partly in it counts by the part of its GPU time.
+    """
+    inside: dict[str, Fraction] = defaultdict(Fraction)
+    for spend in spends:
+        overlap_ns = min(spend.end_ns, end_ns) - max(spend.start_ns, start_ns)
+        if spend.gpu_us > 0 and overlap_ns > 0 and not spend.origin:
+            inside[spend.run_id] += Fraction(
+                spend.gpu_us * overlap_ns, spend.end_ns - spend.start_ns
+            )
+    known = ((rows.get(run_id), gpu_us) for run_id, gpu_us in inside.items())
+    parts = (
+        row.energy_mj * min(gpu_us * 1000 / row.gpu_ns, Fraction(1))
+        for row, gpu_us in known
+        if row is not None and row.energy_mj and row.gpu_ns
+    )
+    return round(sum(parts, start=Fraction(0)))

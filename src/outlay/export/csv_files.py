@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from outlay.errors import Finding
 from outlay.escaping import write_csv
 from outlay.files import draft_of
-from outlay.ledger import Metric, RunLog, SegmentId, Step, read_run
+from outlay.ledger import SUPERVISOR, Heartbeat, Metric, RunLog, SegmentId, Step, read_run
 from outlay.units.quantity import MILLIJOULES_PER_WH
 
 TIMINGS: Final = (
@@ -50,8 +50,8 @@ def export_csv(run_dir: Path, output: Path | None = None) -> Exported:
         _write(directory / "timings.csv", TIMINGS, map(_timing, steps)),
         _write(directory / "comms.csv", COMMS, _collectives(steps)),
     ]
-    if any(one.energy_mj for one in steps):
-        files.append(_write(directory / "energy.csv", ENERGY, _energies(steps)))
+    if measured := sorted(_energies(log, steps), key=lambda each: each.t_ns):
+        files.append(_write(directory / "energy.csv", ENERGY, _cumulative(measured)))
     if metrics := _metrics(log):
         names = list(dict.fromkeys(name for row in metrics for name in row))
         files.append(_write(directory / "eval.csv", names, metrics))
@@ -101,13 +101,31 @@ def _collectives(steps: Sequence[Step]) -> Iterable[dict[str, Any]]:
         yield {"step": one.step, "bytes_total": one.comm_bytes // one.count if metered else ""}
 
 
-def _energies(steps: Iterable[Step]) -> Iterable[dict[str, Any]]:
-    total_mj = 0
-    for one in steps:
+def _energies(log: RunLog, steps: Sequence[Step]) -> list[Step | Heartbeat]:
+    """Return the records with energy: steps, and heartbeats for the time outside of steps.
+
+    Empty if none was measured.
+    """
+    beats = {
+        segment: [each for each in records if isinstance(each, Heartbeat) and each.energy_mj]
+        for segment, records in log.segments.items()
+    }
+    own = [each for segment, found in beats.items() if segment.rank != SUPERVISOR for each in found]
+    # A supervisor measures the same energy as the training: it counts if that measured none.
+    if not own and not any(one.energy_mj for one in steps):
+        own = [each for found in beats.values() for each in found]
+    measured: list[Step | Heartbeat] = [*steps, *own]
+    return measured if any(one.energy_mj for one in measured) else []
+
+
+def _cumulative(measured: Iterable[Step | Heartbeat]) -> Iterable[dict[str, Any]]:
+    total_mj, step = 0, ""
+    for one in measured:
         total_mj += one.energy_mj
+        step = str(one.step) if isinstance(one, Step) else step
         yield {
             "timestamp": one.t_ns / 1e9,
-            "step": one.step,
+            "step": step,
             "gpu_id": "all",
             "energy_Wh_cum": total_mj / MILLIJOULES_PER_WH,
             "energy_J_cum": total_mj / 1000,

@@ -23,6 +23,7 @@ from outlay.ledger.records import (
     Note,
     Payload,
     PriceChanged,
+    PriceCorrected,
     Record,
     SlicesChanged,
     SpanBegun,
@@ -42,7 +43,7 @@ from outlay.ledger.segments import (
     read_identity,
     segment_paths,
 )
-from outlay.ledger.writer import SegmentWriter, end_segment
+from outlay.ledger.writer import SegmentWriter, append_to_ended, end_segment
 
 if TYPE_CHECKING:
     from outlay.ledger.attempts import (
@@ -72,12 +73,13 @@ __all__ = [
     "ACCOUNTS", "SUPERVISOR", "Attempt", "AttemptEnded", "AttemptStarted", "BudgetEvent",
     "BudgetStatement", "CheckpointCommitted", "Chunk", "EndStatus", "Gap", "GpuCount", "Heartbeat",
     "KnownRecord", "LastStatement", "LedgerReader", "Metric", "NodeInterval", "Note", "Payload",
-    "Price", "PriceChanged", "Record", "RunIdentity", "RunLog", "SegmentId", "SegmentLife",
-    "SegmentWriter", "SlicesChanged", "SpanBegun", "SpanEnded", "Step", "Unknown", "alive_until",
-    "attempts", "claim_identity", "codec", "derive_attempts", "encode_line", "end_segment",
-    "energy_of", "exact_gpus", "find_statements", "gpu_count_of", "kind_of", "last_committed_step",
-    "ledger_dir", "price", "read_identity", "read_lives", "read_run", "reader", "records",
-    "segment_paths", "segments", "training_ranks", "unsaved_steps", "unsaved_text",
+    "Price", "PriceChanged", "PriceCorrected", "Record", "RunIdentity", "RunLog", "SegmentId",
+    "SegmentLife", "SegmentWriter", "SlicesChanged", "SpanBegun", "SpanEnded", "Step", "Unknown",
+    "alive_until", "append_to_ended", "attempts", "claim_identity", "codec", "corrections",
+    "derive_attempts", "encode_line", "end_segment", "energy_of", "exact_gpus", "find_statements",
+    "gpu_count_of", "kind_of", "last_committed_step", "ledger_dir", "price", "read_identity",
+    "read_lives", "read_run", "reader", "records", "segment_paths", "segments", "training_ranks",
+    "unsaved_steps", "unsaved_text",
 ]  # fmt: skip
 
 

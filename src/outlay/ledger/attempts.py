@@ -26,11 +26,13 @@ from msgspec.structs import replace as replace_fields
 from outlay.errors import Finding
 from outlay.files import open_own
 from outlay.ledger.codec import decode_block
+from outlay.ledger.price import Price
 from outlay.ledger.reader import LedgerReader
 from outlay.ledger.records import (
     AttemptEnded,
     AttemptStarted,
     PriceChanged,
+    PriceCorrected,
     Record,
     SlicesChanged,
     Step,
@@ -58,6 +60,7 @@ class SegmentLife:
     end: AttemptEnded | None = None
     prices: list[PriceChanged] = field(default_factory=list)
     slices: list[SlicesChanged] = field(default_factory=list)
+    corrections: list[PriceCorrected] = field(default_factory=list)
     last_sign_ns: int = 0
     moved_ns: int = 0
 
@@ -79,6 +82,7 @@ class SegmentLife:
             end=None if self.end is None else _moved_record(self.end, ns),
             prices=[_moved_record(change, ns) for change in self.prices],
             slices=[_moved_record(change, ns) for change in self.slices],
+            corrections=self.corrections,
             moved_ns=self.moved_ns + ns,
         )
         life.last_sign_ns = self.last_sign_ns + ns
@@ -101,6 +105,9 @@ class SegmentLife:
                     self.end = record
                 case PriceChanged():
                     self.prices.append(record)
+                case PriceCorrected():
+                    self.corrections.append(record)
+                    continue  # Not by the run.
                 case SlicesChanged():
                     self.slices.append(record)
                 case _:
@@ -215,7 +222,36 @@ def derive_attempts(lives: Iterable[SegmentLife]) -> list[Attempt]:
     _move_onto_last_clock(starts)
     for earlier, start in zip((None, *starts), starts, strict=False):
         start.find_nodes(earlier)
-    return [_attempt(start, following) for start, following in zip_longest(starts, starts[1:])]
+    every = sorted(
+        (each for life in ordered for each in life.corrections),
+        key=lambda each: (each.t_ns, each.seq),
+    )
+    return [
+        _with_prices(_attempt(start, following), every)
+        for start, following in zip_longest(starts, starts[1:])
+    ]
+
+
+def _with_prices(attempt: Attempt, corrections: Iterable[PriceCorrected]) -> Attempt:
+    """Return an attempt with the prices that count after corrections, oldest first."""
+    for each in corrections:
+        header, changes = attempt.header, attempt.prices
+        if _is_same_price(header.price, each.was):
+            header = replace_fields(header, price=each.price)
+        changes = tuple(
+            replace_fields(change, price=each.price)
+            if _is_same_price(change.price, each.was)
+            else change
+            for change in changes
+        )
+        attempt = replace(attempt, header=header, prices=changes)
+    return attempt
+
+
+def _is_same_price(price: Price | None, other: Price | None) -> bool:
+    if price is None or other is None:
+        return price is other
+    return price.rate == other.rate
 
 
 def alive_until(attempts: Sequence[Attempt], now_ns: int) -> list[Attempt]:

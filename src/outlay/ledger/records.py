@@ -161,6 +161,18 @@ class PriceChanged(_Base, frozen=True, kw_only=True, tag="price_changed"):
     gpus: GpuCount
 
 
+class PriceCorrected(_Base, frozen=True, kw_only=True, tag="price_corrected"):
+    """Somebody stated at ``t_ns`` that the run's price ``was`` wrong: ``price`` counts instead.
+
+    Written after the end of the run, and no sign of life of it. ``was`` is None if it had no price.
+    """
+
+    price: Price
+    was: Price | None = None
+    by: str = ""
+    reason: str = ""
+
+
 class SlicesChanged(_Base, frozen=True, kw_only=True, tag="slices_changed"):
     """From ``t_ns`` on, an elastic run trains on ``active`` of its ``total`` slices.
 
@@ -237,6 +249,7 @@ KnownRecord = (
     | Metric
     | CheckpointCommitted
     | PriceChanged
+    | PriceCorrected
     | SlicesChanged
     | BudgetEvent
     | BudgetStatement

@@ -297,13 +297,24 @@ def end_segment(path: Path, end: AttemptEnded) -> bool:
     Raises:
         OSError: The file cannot be read or written.
     """
+    return append_to_ended(path, end, unless=AttemptEnded)
+
+
+def append_to_ended(
+    path: Path, record: KnownRecord, *, unless: type[KnownRecord] | None = None
+) -> bool:
+    """Append a record to the segment of a dead process; False if it has one ``unless`` which.
+
+    Raises:
+        OSError: The file cannot be read or written.
+    """
     content = read_own(path)
     whole = content[: content.rfind(b"\n") + 1]
     records = decode_block(whole).records if whole else ()
-    if any(isinstance(record, AttemptEnded) for record in records):
+    if unless is not None and any(isinstance(each, unless) for each in records):
         return False
     newline = b"" if len(whole) == len(content) else b"\n"
-    line = encode_line(end, 1 + max((record.seq for record in records), default=0))
+    line = encode_line(record, 1 + max((each.seq for each in records), default=0))
     descriptor = open_own(path, os.O_WRONLY | os.O_APPEND)
     try:
         os.write(descriptor, newline + line)

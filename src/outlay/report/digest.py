@@ -19,8 +19,9 @@ from outlay.bills.reconciliation import ConfirmedMonth
 from outlay.clock import utc_datetime, utc_text
 from outlay.cost.charges import month_edges
 from outlay.cost.cost_book import CostBook, budgeted
-from outlay.cost.forecast import PAST_DAYS, Estimate, forecast_month
-from outlay.cost.spending import Spending, SpendItem
+from outlay.cost.forecast import Estimate
+from outlay.cost.month_forecast import PAST_DAYS, forecast_month
+from outlay.cost.spending import Spending, SpendItem, energy_in
 from outlay.cost.thresholds import percent_used
 from outlay.errors import Finding, OutlayError
 from outlay.export.live_runs import GuardReading, read_guards_once
@@ -32,6 +33,7 @@ from outlay.rates import share_out
 from outlay.report.bill_document import confirmed_figure
 from outlay.report.document import Block, Document, Figure, NoteBlock, Table, sections
 from outlay.report.html import Cell
+from outlay.report.run_sections import energy
 from outlay.runs.accounting.sacct_import import IN_NO_RUN as REST_OF_JOB
 from outlay.runs.inventory.machines_now import MachinesNow, read_machines_now
 from outlay.runs.spending_reader import read_reconciliation, read_spending, refresh_books
@@ -90,19 +92,23 @@ class Digest:
     """Spending of a period.
 
     Attributes:
+        late: Spends of closed months that became known later.
         months: Forecast of the present month's total, in micro-units, by unit.
         now: What costs money when the digest is made.
         heads: The hash of the last line of each spend log.
+        energy_mj: Measured energy of the runs, as far as it was used in the period.
         confirmed: What bills confirm, of the months of the period of which bills are known.
     """
 
     period: Window
     parts: tuple[SpentPart, ...]
+    late: tuple[SpendItem, ...]
     dead: tuple[RunRow, ...]
     limits: tuple[LimitLine, ...]
     months: dict[Unit, Estimate]
     advice: tuple[SavingLine, ...]
     heads: dict[str, str]
+    energy_mj: int
     findings: tuple[Finding, ...]
     now: MachinesNow
     confirmed: tuple[ConfirmedMonth, ...] = ()
@@ -138,9 +144,11 @@ def read_digest(store: Engine, logs: Sequence[str | Path], period: Window, now_n
         parts=parts,
         dead=tuple(row for row in seen if row.status == "dead"),
         limits=tuple(_limits(CostBook(store), guards)),
-        months=forecast_month(spending, now_ns),
+        late=tuple(s for s in spending.spends if s.origin and _counted(s, period)),
+        months=forecast_month(spending, now_ns, reading.running),
         advice=tuple(_advice(views)),
         heads={guard.log_path: guard.head for guard in guards},
+        energy_mj=energy_in(spending.spends, runs, period.start_ns, period.end_ns),
         confirmed=tuple(_confirmed(store, spending, period, findings)),
         findings=(*findings, *spending.unpriced_finding()),
         now=now,
@@ -188,14 +196,15 @@ def _views(
 def is_in_no_run(spend: SpendItem) -> bool:
     """Return whether a machine was paid for without a run.
 
-    A rental, the rest of a Slurm job, what was billed beyond use, or a correction by a bill.
+    A rental or an owned machine, the rest of a Slurm job, what was billed beyond use, or a
+    correction by a bill.
     """
     return spend.source not in ("ledger", "stated") or spend.model == REST_OF_JOB
 
 
 def _counted(spend: SpendItem, period: Window) -> Window | None:
     """Return the charged time that counts in a period: all of it if it is booked whole."""
-    if spend.between or spend.source == "stated":
+    if spend.between or spend.origin or spend.source == "stated":
         is_booked = period.start_ns <= spend.booked_ns < period.end_ns
         return Window(spend.start_ns, spend.end_ns) if is_booked else None
     start_ns, end_ns = max(spend.start_ns, period.start_ns), min(spend.end_ns, period.end_ns)
@@ -219,7 +228,7 @@ def spent_parts(
         view = views.get(spend.run_id) if spend.source == "ledger" else None
         found = None if view is None else view.break_down(window)
         is_part = window.length_ns < spend.end_ns - spend.start_ns
-        if found is not None and found.cost is not None and is_part:
+        if found is not None and found.cost is not None and is_part and not spend.closed:
             micros = found.cost.micros  # Exact even if the price changed within the run.
         if view is not None and view.account.work.steps and not is_in_no_run(spend):
             assert found is not None
@@ -279,8 +288,8 @@ def _cost_of(view: RunView) -> int:
 
 
 _WIDE = (
-    "Who spent what", "Near the limit", "Runs that look dead", "What would save most", "Warnings",
-    "Spend logs", "What costs money now",
+    "Who spent what", "Booked late", "Near the limit", "Runs that look dead",
+    "What would save most", "Warnings", "Spend logs", "What costs money now",
 )  # fmt: skip
 
 
@@ -294,6 +303,8 @@ def digest_document(digest: Digest) -> Document:
             [
                 ("Who spent what", _owners(digest)),
                 ("By phase", _phases(digest)),
+                ("Energy", energy(digest.energy_mj, "estimated")),
+                ("Booked late", late_blocks(digest.late)),
                 ("This month", month_blocks(digest.months)),
                 ("Confirmed by bills", map(confirmed_figure, digest.confirmed)),
                 ("What costs money now", _now(digest)),
@@ -362,6 +373,16 @@ def _phases(digest: Digest) -> Iterator[Block]:
         yield Table(("phase", "spent", "share of cost"), rows)
 
 
+def late_blocks(spends: Iterable[SpendItem]) -> list[Block]:
+    """Return what of closed months became known later; nothing if there is none."""
+    late = [spend for spend in spends if spend.origin]
+    rows = [(each.origin, each.name, each.user, each.cost) for each in late]
+    if not rows:
+        return []
+    note = "These months were closed before this was known of them, so it is booked here."
+    return [Table(("month of origin", "what", "who", "booked here"), rows), NoteBlock(note)]
+
+
 def month_blocks(months: dict[Unit, Estimate]) -> list[Block]:
     """Return what the present month will cost, with the interval; nothing without an estimate."""
     found: list[Block] = []
@@ -372,7 +393,10 @@ def month_blocks(months: dict[Unit, Estimate]) -> list[Block]:
             low, high = (unit.money(round(end)) for end in (total.low, total.high))
             text += f" ({range_text(low, high)} {unit.currency}, {total.confidence:.0%})"
         found.append(Figure("by the end of the month", point, text, "estimated"))
-    note = f"Spent so far, and the rest at the daily cost of the last {PAST_DAYS} days, or fewer."
+    note = (
+        "Spent so far, what runs now as long as it may last, and what begins later as in the last "
+        f"{PAST_DAYS} days, or fewer; each charge counts on the days of its use."
+    )
     return [*found, NoteBlock(note)] if found else []
 
 

@@ -190,6 +190,7 @@ def _run(run: RunReading) -> Iterator[Block]:
     yield from run_sections.circumstances(run.view, run.goodput)
     yield Figure("attempts", len(run.view.timeline.attempts), _attempts(run))
     yield run_sections.gpu_time(cost)
+    yield from run_sections.energy(cost.energy_mj)
     if cost.steps != run.figures.steps:
         text = f"{cost.steps:,}, repeated ones included"
         yield Figure("steps executed", cost.steps, text)

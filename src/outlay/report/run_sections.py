@@ -18,11 +18,13 @@ from outlay.budget.report import BudgetReport
 from outlay.budget.usage import Usage
 from outlay.clock import utc_text
 from outlay.cost.run_cost import RunCost
+from outlay.errors import InvalidValue
 from outlay.goodput.follower import GoodputSummary, PhaseRow, RunView
 from outlay.goodput.reliability import checkpoint_spacing
 from outlay.goodput.scheduling import scheduling_of
 from outlay.goodput.timeline import Timeline
 from outlay.ledger import unsaved_text
+from outlay.prices.energy_factors import MJ_PER_KWH, read_factors
 from outlay.report.charts import of_phase
 from outlay.report.document import Block, Figure, NoteBlock, Table
 from outlay.report.html import Cell, amount
@@ -196,6 +198,22 @@ def unit_costs(cost: RunCost) -> Iterator[Block]:
 def gpu_time(cost: RunCost) -> Figure:
     """Return the GPUs times the time of attempts."""
     return Figure("GPU time", cost.gpu_ns, duration_text(cost.gpu_ns))
+
+
+def energy(energy_mj: int, grade: Grade = "measured") -> Iterator[Block]:
+    """Yield energy that was measured, and by stated factors what it emitted and cost."""
+    if not energy_mj:
+        return
+    yield Figure("energy", energy_mj, f"{energy_mj / MJ_PER_KWH:,.6g} kWh", grade)
+    try:
+        factors = read_factors()
+    except InvalidValue as error:
+        yield NoteBlock(str(error))
+        return
+    if (grams := factors.emitted_g(energy_mj)) is not None:
+        yield Figure("emissions", grams, f"{grams:,.6g} gCO₂e", "stated")
+    if (cost := factors.cost(energy_mj)) is not None:
+        yield Figure("cost of energy", cost, str(cost), "stated")
 
 
 def prices(cost: RunCost) -> Iterator[Figure]:

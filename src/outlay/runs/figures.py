@@ -282,7 +282,7 @@ FIGURES: Final = (
 BY_NAME: Final = {figure.name: figure for figure in FIGURES}
 
 
-def figures_named(names: Sequence[str]) -> list[RunFigure]:
+def figures_named(names: Sequence[str], option: str = "--columns") -> list[RunFigure]:
     """Return figures by name.
 
     Raises:
@@ -290,7 +290,7 @@ def figures_named(names: Sequence[str]) -> list[RunFigure]:
     """
     for name in names:
         if name not in BY_NAME:
-            raise InvalidValue("--columns", name, f"one of {', '.join(BY_NAME)}")
+            raise InvalidValue(option, name, f"one of {', '.join(BY_NAME)}")
     return [BY_NAME[name] for name in names]
 
 

@@ -1,4 +1,4 @@
-"""Reading total spending: registered runs, stated trainings, and rentals while in no run.
+"""Reading total spending: registered runs, stated trainings, and machines while in no run.
 
 As of an instant, it is what was known then: later records are ignored.
 """
@@ -8,7 +8,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,16 +19,26 @@ from outlay.bills.reconciliation import Reconciliation, reconcile
 from outlay.clock import utc_text, wall_ns_of
 from outlay.cost.billed_time import billed_beyond_use
 from outlay.cost.charges import month_edges, month_window
+from outlay.cost.closing import CLOSED, read_closed_months, with_closed_months
 from outlay.cost.commitments import COMMITMENTS_FILE, commitment_spends, read_commitments
 from outlay.cost.cost_book import CostBook
+from outlay.cost.machines import (
+    MACHINES_FILE,
+    OwnedMachine,
+    RunCharge,
+    cost_by_month,
+    machine_spends,
+    read_machines,
+)
 from outlay.cost.spending import IN_NO_RUN, Spending, SpendItem, spending_of
 from outlay.errors import Finding, InvalidValue, OutlayError
+from outlay.files import stamp_of
 from outlay.ledger.attempts import DEAD_AFTER_NS
 from outlay.runs.collect import refresh_registered
 from outlay.store import outlay_home
 from outlay.store.run_row import AttemptCharge, RunRow
 from outlay.store.runs import damaged_logs, list_runs
-from outlay.units import Rate, Unit
+from outlay.units import Money, Rate, Unit
 from outlay.units.money import recorded_rate
 
 if TYPE_CHECKING:
@@ -66,6 +75,11 @@ class SpendingReading:
     reports: tuple[RunRow, ...]
     spending: Spending
 
+    @property
+    def running(self) -> set[str]:
+        """The ids of the runs that go on."""
+        return {report.run_id for report in self.reports if report.status == "running"}
+
 
 def read_spending(
     store: Engine, now_ns: int, *, as_of_ns: int | None = None, damage: list[Finding] | None = None
@@ -82,8 +96,13 @@ def read_spending(
         runs, reports, found = _as_of(runs, reports, as_of_ns)
     until_ns = now_ns if as_of_ns is None else min(as_of_ns, now_ns)
     outside, troubles = _outside_of_runs(reports, until_ns)
-    spending = spending_of(reports, runs, outside)
-    findings = (*spending.findings, *found, *troubles)
+    closed, doubts = read_closed_months(store)
+    known = spending_of(reports, runs, outside)
+    spending = with_closed_months(known, closed, as_of_ns=as_of_ns)
+    if as_of_ns is not None and closed:
+        counted = {spend.run_id for spend in spending.spends}
+        reports = [report for report in reports if report.run_id in counted]
+    findings = (*spending.findings, *found, *troubles, *doubts)
     return SpendingReading(
         reports=tuple(reports), spending=dataclasses.replace(spending, findings=findings)
     )
@@ -150,7 +169,72 @@ def _read_as_of(run: RunRow, as_of_ns: int) -> tuple[RunRow | None, list[Finding
     return replace(stored_row(RunReading(view)), run_id=run.run_id, updated_ns=as_of_ns), []
 
 
-# Outside of runs: rentals while in no run, what is billed beyond use, corrections by bills
+# Outside of runs: machines in no run, what is billed beyond use, commitments, corrections by bills
+
+
+def read_outside_of_runs(book: CostBook, now_ns: int) -> tuple[list[SpendItem], list[Finding]]:
+    """Return the cost outside of runs, and what cannot be read of it."""
+    from outlay.guard.rental.watch import known_logs
+
+    stated = (outlay_home() / COMMITMENTS_FILE).exists() or bool(owned_machines()[0])
+    if not (stated or known_logs() or read_corrections() or book.has_billing_terms()):
+        return [], []  # Reading the charges of many runs takes long.
+    return _outside_of_runs(book.reports(with_charges=True), now_ns)
+
+
+def _outside_of_runs(
+    reports: Sequence[RunRow], until_ns: int
+) -> tuple[list[SpendItem], list[Finding]]:
+    spends, findings = _machines(reports, until_ns)
+    rented = {
+        name
+        for spend in spends
+        if spend.source == "rental"
+        for name in (spend.machine, *spend.aliases)
+    }
+    spends += billed_beyond_use(reports, lambda machine: machine.removeprefix("C.") in rented)
+    spends += correction_spends(read_corrections(until_ns))
+    try:
+        commitments = read_commitments().values()
+    except InvalidValue as error:
+        return spends, [*findings, Finding(source="commitments", message=str(error))]
+    for each in commitments:
+        spends += commitment_spends(each, reports, until_ns)
+    return spends, findings
+
+
+def _machines(reports: Sequence[RunRow], until_ns: int) -> tuple[list[SpendItem], list[Finding]]:
+    spends, findings = _rentals(reports, until_ns)
+    owned, troubles = owned_machines()
+    for machine in owned:
+        spends += machine_spends(machine, reports, until_ns)
+    return spends, [*findings, *troubles, *_overcharged(spends)]
+
+
+def owned_machines() -> tuple[list[OwnedMachine], list[Finding]]:
+    """Return the stated machines; a list of them that cannot be read is a finding."""
+    try:
+        return list(read_machines().values()), []
+    except InvalidValue as error:
+        return [], [Finding(source="machines", message=str(error))]
+
+
+def stamp_of_books() -> object:
+    """Return a value that changes with the stated machines and the closed months."""
+    home = outlay_home()
+    return stamp_of(str(home), suffix=MACHINES_FILE), stamp_of(str(home / CLOSED), suffix=".json")
+
+
+def _overcharged(spends: Iterable[SpendItem]) -> Iterator[Finding]:
+    """Yield a finding for each machine on which runs cost more than the machine itself."""
+    rest: dict[tuple[str, str], Money] = {}
+    for each in spends:
+        key = (each.run_id, each.name)
+        rest[key] = each.cost + rest[key] if key in rest else each.cost
+    for (_, name), money in rest.items():
+        if money.micros < 0:
+            message = f"the runs on it cost {-money} more than the machine: is a price wrong?"
+            yield Finding(source=name, message=message, severity="warning")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,32 +246,6 @@ class RentedMachine:
     end_ns: int
     rate: Rate
     micros: int
-
-
-def read_outside_of_runs(book: CostBook, now_ns: int) -> tuple[list[SpendItem], list[Finding]]:
-    """Return the cost outside of runs, and spend logs that cannot be read."""
-    from outlay.guard.rental.watch import known_logs
-
-    stated = (outlay_home() / COMMITMENTS_FILE).exists()
-    if not (stated or known_logs() or read_corrections() or book.has_billing_terms()):
-        return [], []  # Reading the charges of many runs takes long.
-    return _outside_of_runs(book.reports(with_charges=True), now_ns)
-
-
-def _outside_of_runs(
-    reports: Sequence[RunRow], until_ns: int
-) -> tuple[list[SpendItem], list[Finding]]:
-    spends, findings = _rentals(reports, until_ns)
-    rented = {name for spend in spends for name in (spend.machine, *spend.aliases)}
-    spends += billed_beyond_use(reports, lambda machine: machine.removeprefix("C.") in rented)
-    spends += correction_spends(read_corrections(until_ns))
-    try:
-        commitments = read_commitments().values()
-    except InvalidValue as error:
-        return spends, [*findings, Finding(source="commitments", message=str(error))]
-    for each in commitments:
-        spends += commitment_spends(each, reports, until_ns)
-    return spends, findings
 
 
 def _rentals(reports: Sequence[RunRow], until_ns: int) -> tuple[list[SpendItem], list[Finding]]:
@@ -245,41 +303,26 @@ def rented_by(lines: Iterable[AnyLine], until_ns: int) -> Iterator[RentedMachine
 
 
 def in_no_run(rented: RentedMachine, reports: Iterable[RunRow]) -> Iterator[SpendItem]:
-    """Yield a rental's cost by month, less the charges of runs on it in that month.
+    """Yield a rental's cost by month, less the charges of runs on it in that month."""
+    rental, hold = rented.hold.rental, rented.hold
+    assert rental is not None
+    unit = rented.rate.unit
+    owner = {"lab": hold.lab, "project": hold.lab, "team": hold.team}
 
-    A month can be negative, if a run is charged in it for time of an earlier one; the sum is the
-    rental's cost in no run.
-    """
-    assert rented.hold.rental is not None
-    cost_until = rented.hold.rental.cost_until
-    on_it = list(charges_on(rented.hold, rented.rate.unit, reports))
+    def cost_until(t_ns: int) -> int:
+        return rented.micros if t_ns == rented.end_ns else rental.cost_until(t_ns).micros
+
+    charges = (RunCharge(each.booked_ns, each.micros) for each in charges_on(hold, unit, reports))
     edges = month_edges(rented.start_ns, rented.end_ns)
-    for start_ns, end_ns in pairwise(edges):
-        is_first, is_last = start_ns == edges[0], end_ns == edges[-1]
-        whole = rented.micros if is_last else cost_until(end_ns).micros
-        whole -= cost_until(start_ns).micros
-        in_runs = sum(
-            charge.micros
-            for charge in on_it
-            if (is_first or start_ns <= charge.booked_ns) and (is_last or charge.booked_ns < end_ns)
-        )
-        nothing = rented.rate.unit.money(0)
-        hold = rented.hold
+    for month in cost_by_month(edges, unit, cost_until, charges):
         yield SpendItem(
-            source="rental",
-            run_id=hold.id,
-            model=IN_NO_RUN,
-            name=hold.resource or hold.op_label,
-            start_ns=start_ns,
-            end_ns=end_ns,
-            booked_ns=start_ns,
-            cost=nothing.unit.money(whole - in_runs),
-            assumed=nothing,
-            tags={"lab": hold.lab},
-            provider=hold.rental.vendor.name if hold.rental else "",
-            machine=hold.resource,
-            aliases=tuple(sorted({*hold.ids, hold.rental.name if hold.rental else ""} - {""})),
-        )
+            source="rental", run_id=hold.id, model=IN_NO_RUN, name=hold.resource or hold.op_label,
+            start_ns=month.start_ns, end_ns=month.end_ns, booked_ns=month.start_ns,
+            cost=month.in_no_run, assumed=unit.money(0), user=hold.user,
+            tags={name: value for name, value in owner.items() if value},
+            provider=rental.vendor.name, machine=hold.resource,
+            aliases=tuple(sorted({*hold.ids, rental.name} - {""})),
+        )  # fmt: skip
 
 
 def charges_on(hold: Hold, unit: Unit, reports: Iterable[RunRow]) -> Iterator[AttemptCharge]:

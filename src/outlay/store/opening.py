@@ -154,6 +154,7 @@ MIGRATIONS = (
         creates=(schema.sightings, schema.machine_lists, schema.claims),
         adds=(schema.runs.c.seen_from, schema.runs.c.seen_ns),
     ),
+    Migration(version=13, creates=(schema.closed_months,)),
 )
 NEWEST = MIGRATIONS[-1].version
 

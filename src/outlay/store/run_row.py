@@ -26,6 +26,7 @@ class AttemptCharge(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
         user: Who started the attempt.
         machine: The vendor's instance id.
         machines: If it ran on several: the weight of each in the cost, by instance id.
+        hosts: The part of ``micros`` on each node, by host name; without nodes that were left.
         provider: From the price; "" if the price was typed.
         offer: The name of the price's offer, with GPU and region.
         terms: How the vendor bills the machine, and ``micros_per_hour`` the cost per hour at the
@@ -44,6 +45,7 @@ class AttemptCharge(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     tags: dict[str, str] = {}
     machine: str = ""
     machines: dict[str, int] = {}
+    hosts: dict[str, int] = {}
     provider: str = ""
     offer: str = ""
     terms: BillingTerms | None = None

@@ -217,6 +217,18 @@ cost_reports = Table(
     Index("cost_reports_by_model", "model", "at_ns"),
 )
 
+# The documents of closed months, as they are in the outlay home of who closed them.
+closed_months = Table(
+    "closed_months",
+    metadata,
+    Column("month", String, primary_key=True),
+    Column("sha256", String, nullable=False),
+    Column("closed_ns", BigInteger, nullable=False),
+    Column("closed_by", String, nullable=False),
+    Column("reason", String, nullable=False),
+    Column("document", String, nullable=False),
+)
+
 model_budgets = Table(
     "model_budgets",
     metadata,

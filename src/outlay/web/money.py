@@ -6,20 +6,19 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
 from typing import Final
-
-import msgspec
+from urllib.parse import urlencode
 
 from outlay.bills.bill_book import BillBook
 from outlay.bills.bill_correction import read_corrections
 from outlay.bills.reconciliation import ConfirmedMonth
-from outlay.clock import utc_datetime
+from outlay.clock import utc_datetime, utc_text
 from outlay.cost.allocation import UNTAGGED
 from outlay.cost.charges import month_window
-from outlay.cost.forecast import forecast_month, forecast_runs
-from outlay.cost.machines import MachineCost, cost_of_machine, read_machines
-from outlay.cost.spending import TEAM, Spending, SpendItem, Subtotal, owner_by
+from outlay.cost.forecast import forecast_runs
+from outlay.cost.machines import cost_of_machine
+from outlay.cost.month_forecast import forecast_month
+from outlay.cost.spending import TEAM, Spending, SpendItem, Subtotal, energy_in, owner_by
 from outlay.errors import Finding, InvalidValue, OutlayError
 from outlay.escaping import html_text
 from outlay.export.spend_logs import with_teams
@@ -30,17 +29,19 @@ from outlay.guard.ceilings import ScopeStanding
 from outlay.guard.scopes import WHOLE
 from outlay.report import html
 from outlay.report.bill_document import confirmed_figure, confirmed_json
-from outlay.report.digest import IN_NO_RUN, is_in_no_run, month_blocks, spent_parts
-from outlay.report.document import Figure, blocks_html
+from outlay.report.digest import IN_NO_RUN, is_in_no_run, late_blocks, month_blocks, spent_parts
+from outlay.report.document import Block, Figure, blocks_html
 from outlay.report.html import Cell, amount
+from outlay.report.run_sections import energy
 from outlay.runs.accounting.sacct_import import IN_NO_RUN as REST_OF_JOB
 from outlay.runs.spending_reader import (
     SpendingReading,
+    owned_machines,
     read_reconciliation,
     read_spending,
     refresh_books,
+    stamp_of_books,
 )
-from outlay.store.runs import RunFilter, list_runs
 from outlay.units import Money, Unit
 from outlay.units.money import sum_by_unit
 from outlay.units.shown import counted, money_of, money_text, range_text
@@ -59,7 +60,7 @@ def money_stamp(ask: PageQuery, books: BookReader) -> object:
     """Return the page's stamp."""
     del ask
     books.refresh()
-    return (books.stamp([]), log_stamps(books), _bill_stamp(books))
+    return (books.stamp([]), log_stamps(books), _bill_stamp(books), stamp_of_books())
 
 
 def _bill_stamp(books: BookReader) -> object:
@@ -94,20 +95,21 @@ def money_page(ask: PageQuery, books: BookReader) -> Page:
     owners = spending.by(_owner_of(by))
     standings, doubts = standings_of_logs(books)
     findings += [*reading.spending.findings, *spending.unpriced_finding(), *doubts]
-    owned = _owned(month, books, findings)
     bills = _bills(month, reading, books, findings)
-    groups = [_group(unit, owners, by, books) for unit in spending.units()]
+    groups = [_group(unit, owners, by, month, books) for unit in spending.units()]
     parts = [
         _choices(month, by, spending),
         html.section(
             f"{month} (UTC)",
-            blocks_html([*_lead(spending, standings, owned), *map(confirmed_figure, bills)]),
-            _month_end(month, reading.spending, books),
+            blocks_html([*_lead(spending, standings), *map(confirmed_figure, bills)]),
+            _month_end(month, reading, books),
+            blocks_html(_energy(reading, window)),
         ),
         columns_of(
             [
                 *(groups or [_nothing(month)]),
-                *_machines(owned),
+                *_machines(window, reading, books),
+                *_booked_late(spending),
                 *_wasted(ask, spending, window, books),
                 *_next_runs(reading),
             ]
@@ -133,7 +135,8 @@ def money_page(ask: PageQuery, books: BookReader) -> Page:
 def _read(books: BookReader) -> tuple[SpendingReading, list[Finding]]:
     """Return all spending; cached until a run is registered or a spend log changes."""
     books.refresh()
-    key = ("spending", books.stamp([]), log_stamps(books), len(read_corrections()))
+    stamps = (books.stamp([]), log_stamps(books), len(read_corrections()), stamp_of_books())
+    key = ("spending", *stamps)
 
     def read() -> tuple[SpendingReading, list[Finding]]:
         refreshed = refresh_books(books.store, books.now_ns)
@@ -173,15 +176,22 @@ def _owner_of(by: str) -> Callable[[SpendItem], str]:
     return found
 
 
-def _group(unit: Unit, owners: dict[tuple[str, Unit], Subtotal], by: str, books: BookReader) -> str:
+def _group(
+    unit: Unit,
+    owners: dict[tuple[str, Unit], Subtotal],
+    by: str,
+    month: str,
+    books: BookReader,
+) -> str:
     """Return a table of owners in one unit, with the total."""
     found = [(owner, total) for (owner, of), total in owners.items() if of == unit]
     whole = sum((total.cost for _, total in found), start=unit.money(0))
     assumed = sum((total.assumed for _, total in found), start=unit.money(0))
     rows: list[list[object]] = [
         [
-            _owner(owner, by, books), _share(total.cost, whole), total.runs, _hours(total.gpu_us),
-            total.cost, total.assumed,
+            _owner(owner, by, books), _share(total.cost, whole),
+            _runs_of(owner, total.runs, by, month, books), _hours(total.gpu_us), total.cost,
+            total.assumed,
         ]
         for owner, total in found
     ]  # fmt: skip
@@ -193,6 +203,19 @@ def _group(unit: Unit, owners: dict[tuple[str, Unit], Subtotal], by: str, books:
         headings, rows = headings[:-1], [row[:-1] for row in rows]
     table = html.table(headings, rows, total=len(found), caption=f"{unit} by {by}")
     return html.section(f"{unit.kind.capitalize()}, {unit.currency}", table)
+
+
+def _runs_of(owner: str, count: int, by: str, month: str, books: BookReader) -> object:
+    """Return how many runs an amount is of, with a link to the list of them, costliest first."""
+    if not owner or owner.endswith(IN_NO_RUN):
+        return count
+    name = by.removeprefix("tag:")
+    of = {"user": books.people.name(owner), "model": owner}.get(name)
+    filtered = {name: of} if of is not None else {"tag": f"{name}={owner}"}
+    window = month_window(month)
+    filtered |= {"since": utc_text(window.start_ns)[:10], "until": utc_text(window.end_ns)[:10]}
+    href = f"/runs?{urlencode(filtered | {'sort': '-cost_micros'})}"
+    return Cell(text=f"{count:,}", value=count, is_number=True, href=href)
 
 
 def _hours(gpu_us: int) -> Cell:
@@ -234,9 +257,7 @@ def _choices(month: str, by: str, spending: Spending) -> str:
     )
 
 
-def _lead(
-    spending: Spending, standings: Sequence[tuple[str, ScopeStanding]], owned: Sequence[MachineCost]
-) -> list[Figure]:
+def _lead(spending: Spending, standings: Sequence[tuple[str, ScopeStanding]]) -> list[Figure]:
     """Return what was spent, what of it on machines without a run, and what is held."""
     outside = replace(spending, spends=tuple(filter(is_in_no_run, spending.spends)))
     found = [
@@ -244,9 +265,6 @@ def _lead(
         for label, part in (("spent", spending), (IN_NO_RUN, outside))
         for total in part.totals().values()
     ]
-    for machine in owned:
-        label = f"{machine.machine.host}, owned, {IN_NO_RUN}"
-        found.append(Figure(label, machine.in_no_run, money_text(machine.in_no_run), leads=True))
     held = (each.held for _, each in standings if each.scope == WHOLE)
     for money in sum_by_unit(held):
         found.append(Figure("held now", money, money_text(money), leads=True))
@@ -259,41 +277,38 @@ def _nothing(month: str) -> str:
     return html.section("Nothing yet", html.empty(said, command))
 
 
-def _month_end(month: str, spending: Spending, books: BookReader) -> str:
+def _month_end(month: str, reading: SpendingReading, books: BookReader) -> str:
     """Return the forecast of the digest if it is the present month."""
     if month != utc_datetime(books.now_ns).strftime("%Y-%m"):
         return ""
-    return blocks_html(month_blocks(forecast_month(spending, books.now_ns)))
+    found = forecast_month(reading.spending, books.now_ns, reading.running)
+    return blocks_html(month_blocks(found))
 
 
-def _owned(month: str, books: BookReader, findings: list[Finding]) -> list[MachineCost]:
-    """Return what owned nodes cost in the month; a damaged list of them is a finding."""
-    try:
-        stated = read_machines().values()
-    except InvalidValue as error:
-        findings.append(Finding(source="machines", message=str(error)))
+def _machines(month: Window, reading: SpendingReading, books: BookReader) -> list[str]:
+    """Return what owned nodes cost in the month, in runs and in no run."""
+    owned, _ = owned_machines()  # What cannot be read of them is a finding of the spending.
+    rows = [
+        [machine.host, each.cost, each.in_runs, each.in_no_run]
+        for machine in owned
+        for each in cost_of_machine(machine, reading.reports, books.now_ns)
+        if month.start_ns <= each.start_ns < month.end_ns
+    ]
+    if not rows:
         return []
-    window, now_ns, found = month_window(month), books.now_ns, []
-    for machine in stated:
-        since_ns = max(machine.since_ns, window.start_ns)
-        until_ns = min(machine.until_ns or now_ns, window.end_ns, now_ns)
-        if since_ns < until_ns:
-            part = msgspec.structs.replace(machine, since_ns=since_ns, until_ns=until_ns)
-            on_it = RunFilter(since_ns=since_ns, until_ns=until_ns, text=machine.host)
-            rows = list_runs(books.store, on_it, limit=_READ)
-            dirs = [Path(row.dir) for row in rows if not row.log_host]
-            others = [books.row(row.run_id) for row in rows if row.log_host]
-            found.append(cost_of_machine(part, dirs, now_ns, others))
-    return found
-
-
-def _machines(owned: Sequence[MachineCost]) -> list[str]:
-    """Return what owned nodes cost, in runs and in no run."""
-    if not owned:
-        return []
-    rows = [[each.machine.host, each.cost, each.in_runs, each.in_no_run] for each in owned]
     table = html.table(("machine", "cost", "in runs", IN_NO_RUN), rows, caption="Owned machines")
     return [html.section("Owned machines", table)]
+
+
+def _energy(reading: SpendingReading, month: Window) -> list[Block]:
+    rows = {row.run_id: row for row in reading.reports}
+    used = energy_in(reading.spending.spends, rows, month.start_ns, month.end_ns)
+    return list(energy(used, "estimated"))
+
+
+def _booked_late(spending: Spending) -> list[str]:
+    blocks = late_blocks(spending.spends)
+    return [html.section("Booked late", blocks_html(blocks))] if blocks else []
 
 
 def _next_runs(reading: SpendingReading) -> list[str]:

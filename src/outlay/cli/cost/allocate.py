@@ -10,14 +10,16 @@ from typing import Annotated
 import typer
 
 from outlay.cli.cost.tables import ASSUMED, AsOf, open_books, parse_as_of
+from outlay.cli.document import print_blocks
 from outlay.cli.output import AsJson, console, new_table, print_findings, print_json
 from outlay.cost.allocation import UNTAGGED, Allocation, AllocationRow, Spread, allocate
 from outlay.cost.charges import month_window
-from outlay.cost.focus import COLUMNS, UNKNOWN, Invoice, focus_rows, to_csv
+from outlay.cost.focus import UNKNOWN, VERSIONS, Invoice, focus_rows, to_csv
 from outlay.cost.spending import TEAM, Spending, SpendItem, owner_by
-from outlay.errors import Finding
+from outlay.errors import Finding, InvalidValue, choices
 from outlay.export.spend_logs import shared_logs, with_teams
 from outlay.guard.away.polled_log import PolledLog
+from outlay.report.digest import late_blocks
 from outlay.runs.spending_reader import read_reconciliation
 from outlay.units import Money, Unit
 from outlay.units.money import Kind
@@ -58,10 +60,11 @@ def allocate_cost(
     ] = None,
     focus: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE", help="Also write FOCUS 1.2 rows to this file, one per attempt."
-        ),
+        typer.Option(metavar="FILE", help="Also write FOCUS rows to this file, one per attempt."),
     ] = None,
+    focus_version: Annotated[
+        str, typer.Option(help="With --focus: the version, 1.2 or 1.4.")
+    ] = "1.2",
     provider: Annotated[
         str | None, typer.Option(help="With --focus: the provider; default: from the prices.")
     ] = None,
@@ -83,6 +86,8 @@ def allocate_cost(
     """
     from outlay.report.bill_document import confirmed_figure, confirmed_json  # Loads numpy.
 
+    if focus_version not in VERSIONS:
+        raise InvalidValue("--focus-version", focus_version, choices(VERSIONS))
     period, owner_of = month_window(month), _owner_by(by)
     invoice = None if bill is None else Money.parse(bill, name="--bill")
     books = open_books(parse_as_of(as_of))
@@ -103,16 +108,24 @@ def allocate_cost(
     if focus is not None:
         common = Invoice(
             start_ns=period.start_ns, end_ns=period.end_ns, account=account or UNKNOWN,
-            provider=provider,
+            provider=provider, version=focus_version,
         )  # fmt: skip
         _write_focus(focus, found, bills, common, owner_of)
+    late = [spend for spend in found.spends if spend.origin]
     if as_json:
         totals = [{"total": b.allocation.total, "assumed": b.allocation.assumed} for b in bills]
-        document = {"month": month, "as_of": as_of, "kind": chosen}
-        confirmed = {"bills": [confirmed_json(each.confirmed) for each in billed]}
-        print_json(document | confirmed | {"rows": rows, "totals": totals, "findings": findings})
+        document: dict[str, object] = {"month": month, "as_of": as_of, "kind": chosen}
+        booked_late = [
+            {"origin": each.origin, "run": each.run_id, "cost": each.cost, "kind": each.unit.kind}
+            for each in late
+        ]
+        document |= {"bills": [confirmed_json(each.confirmed) for each in billed]}
+        print_json(
+            document | {"rows": rows, "totals": totals, "late": booked_late, "findings": findings}
+        )
         return
     _print(bills, month)
+    print_blocks(late_blocks(late))
     for each in billed:
         console.print(f"Confirmed by bills: {confirmed_figure(each.confirmed).text}")
     print_findings(findings)
@@ -206,7 +219,7 @@ def _write_focus(
     for bill in bills:
         invoice = replace(common, billed=bill.unit.currency if bill.is_invoiced else None)
         rows += focus_rows(found.of_unit(bill.unit), bill.idle, invoice, owner_of=owner_of)
-    path.write_text(to_csv(rows, COLUMNS), encoding="utf-8")
+    path.write_text(to_csv(rows, VERSIONS[common.version]), encoding="utf-8")
 
 
 def _rows(result: Allocation) -> list[dict[str, object]]:

@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from outlay.cli.cost import allocate, files, forecasts
+from outlay.cli.cost import allocate, correct, files, forecasts
 from outlay.cli.cost.tables import (
     ASSUMED,
     AsOf,
@@ -52,9 +52,10 @@ from outlay.cost.compare import (
 )
 from outlay.cost.cost_book import by_currency, report_cells
 from outlay.cost.spending import Spending, Subtotal, spend_of
+from outlay.errors import InvalidValue
 from outlay.ledger.price import typed_price
+from outlay.prices.energy_factors import MJ_PER_KWH, read_factors
 from outlay.runs.figures import BY_NAME
-from outlay.store import open_store
 from outlay.store.run_row import RunRow
 from outlay.units import Money, Unit
 from outlay.units.money import Kind
@@ -82,13 +83,25 @@ def show(run: RunDir, as_json: AsJson = False) -> None:
     cost = reading.cost
     if as_json:
         currency = None if cost.cost is None else cost.cost.currency
-        print_json({"cost": cost, "per": cost.unit_costs(), "per_currency": currency})
+        factors = read_factors()
+        energy = {
+            "kwh": cost.energy_mj / MJ_PER_KWH,
+            "emitted_g": factors.emitted_g(cost.energy_mj),
+            "cost": factors.cost(cost.energy_mj),
+        }
+        print_json(
+            {
+                "cost": cost, "per": cost.unit_costs(), "per_currency": currency,
+                "energy": energy if cost.energy_mj else None,
+            }
+        )  # fmt: skip
         return
     print_blocks(run_sections.phases(reading.goodput, cost.grade))
     console.print()
     print_blocks(
         [
-            run_sections.gpu_time(cost), *run_sections.unit_costs(cost),
+            run_sections.gpu_time(cost), *run_sections.energy(cost.energy_mj),
+            *run_sections.unit_costs(cost),
             *run_sections.prices(cost), *run_sections.grounds(cost),
         ]
     )  # fmt: skip
@@ -106,7 +119,10 @@ def summary(png: Png = None, as_of: AsOf = None, as_json: AsJson = False) -> Non
     findings = [*books.findings, *books.unpriced()]
     models = {name: compare(found) for name, found in by_model(rows).items()}
     every = (part for row in rows for part in by_currency(row))
-    totals = Spending(spends=(*map(spend_of, every), *outside)).totals()
+    if books.as_of_ns is None:
+        totals = Spending(spends=(*map(spend_of, every), *outside)).totals()
+    else:
+        totals = books.reading.spending.totals()  # Of closed months, as their documents say.
     if png is not None:
         must_be_drawable(png, models, "a cost")
         _save_summary(models, png)
@@ -118,6 +134,11 @@ def summary(png: Png = None, as_of: AsOf = None, as_json: AsJson = False) -> Non
                 "beyond_use": [each.cost for each in outside if each.source == "increment"],
                 "commitments": [each.cost for each in outside if each.source == "commitment"],
                 "by_bills": [each.cost for each in outside if each.source == "bill"],
+                "owned_in_no_run": [
+                    {"host": each.name, "month": utc_text(each.booked_ns)[:7], "cost": each.cost}
+                    for each in outside
+                    if each.source == "owned"
+                ],
                 "totals": _amounts(totals, "cash"),
                 "showback_totals": _amounts(totals, "showback"),
                 "assumed": {str(unit): float(t.assumed.amount) for unit, t in totals.items()},
@@ -142,6 +163,7 @@ def summary(png: Png = None, as_of: AsOf = None, as_json: AsJson = False) -> Non
 
 _OUTSIDE = {
     "rental": "Rented, in no run",
+    "owned": "Owned, in no run",
     "increment": "Billed beyond the time of runs",
     "commitment": "Commitments",
     "bill": "Corrected by bills",
@@ -215,6 +237,10 @@ def set_machine(
     ],
     since: Annotated[str, typer.Option(help="Start of the cost: an instant, or how long ago.")],
     until: Annotated[str | None, typer.Option(help="End of the cost, in the same form.")] = None,
+    user: Annotated[str, typer.Option(help="Who pays for it while no run is on it.")] = "",
+    tag: Annotated[
+        list[str] | None, typer.Option(help="The same by tag, such as team=nlp; repeatable.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Set the price of a node that you own, and since when.
@@ -230,9 +256,18 @@ def set_machine(
             price=typed_price(price, name="PRICE", source="stated", kind="showback"),
             since_ns=parse_moment(since, name="--since", now_ns=now_ns),
             until_ns=None if until is None else parse_moment(until, name="--until", now_ns=now_ns),
+            user=user,
+            tags=dict(map(_parse_tag, tag or ())),
         )
     )
     show_machines(as_json=as_json)
+
+
+def _parse_tag(text: str) -> tuple[str, str]:
+    name, _, value = text.partition("=")
+    if not name or not value:
+        raise InvalidValue("--tag", text, "a tag such as team=nlp")
+    return name, value
 
 
 @machines.command("remove")
@@ -254,33 +289,35 @@ def show_machines(as_json: AsJson = False) -> None:
     Example: outlay cost machines show
     """
     from outlay.cost.machines import cost_of_machine, read_machines
-    from outlay.runs.collect import refresh_registered
-    from outlay.store.runs import RunFilter, get, list_runs
 
-    now_ns, store = SYSTEM.wall_ns(), open_store()
-    findings = refresh_registered(store, now_ns).findings
-    machines, runs = read_machines(), list_runs(store, RunFilter())
-    dirs = [Path(row.dir) for row in runs if not row.log_host]
-    apart = [get(store, row.run_id) for row in runs if row.log_host and row.host in machines]
-    others = [row for row in apart if row is not None]
-    rows = [cost_of_machine(machine, dirs, now_ns, others) for machine in machines.values()]
+    books = open_books()
+    reports = books.book.reports(with_charges=True)
+    rows = []
+    for machine in read_machines().values():
+        nothing = machine.price.unit.money(0)
+        months = cost_of_machine(machine, reports, books.now_ns)
+        cost = sum((month.cost for month in months), start=nothing)
+        in_runs = sum((month.in_runs for month in months), start=nothing)
+        rows.append((machine, cost, in_runs))
     if as_json:
         print_json(
             {
                 "machines": [
                     {
-                        "host": row.machine.host,
-                        "price": row.machine.price.text,
-                        "kind": row.machine.price.kind,
-                        "since": utc_text(row.machine.since_ns),
-                        "until": row.machine.until_ns and utc_text(row.machine.until_ns),
-                        "cost": row.cost,
-                        "in_runs": row.in_runs,
-                        "in_no_run": row.in_no_run,
+                        "host": machine.host,
+                        "price": machine.price.text,
+                        "kind": machine.price.kind,
+                        "since": utc_text(machine.since_ns),
+                        "until": machine.until_ns and utc_text(machine.until_ns),
+                        "user": machine.user,
+                        "tags": machine.tags,
+                        "cost": cost,
+                        "in_runs": in_runs,
+                        "in_no_run": cost - in_runs,
                     }
-                    for row in rows
+                    for machine, cost, in_runs in rows
                 ],
-                "findings": findings,
+                "findings": books.findings,
             }
         )
         return
@@ -289,13 +326,13 @@ def show_machines(as_json: AsJson = False) -> None:
         columns,
         [
             (
-                row.machine.host, row.machine.price.text, utc_text(row.machine.since_ns)[:10],
-                str(row.cost), str(row.in_runs), str(row.in_no_run),
+                machine.host, machine.price.text, utc_text(machine.since_ns)[:10],
+                str(cost), str(in_runs), str(cost - in_runs),
             )
-            for row in rows
+            for machine, cost, in_runs in rows
         ],
     )  # fmt: skip
-    print_findings(findings)
+    print_findings(books.findings)
 
 
 commitments = typer.Typer(
@@ -487,5 +524,6 @@ def _amounts(totals: Mapping[Unit, Subtotal], kind: Kind) -> dict[str, float]:
 
 app.command("forecast")(forecasts.show_forecast)
 app.command("allocate")(allocate.allocate_cost)
+app.command("correct")(correct.correct_cost)
 app.command("import")(files.import_files)
 app.command("export")(files.export_files)

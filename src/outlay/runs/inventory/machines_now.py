@@ -11,12 +11,13 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, get_args
 
 from outlay.clock import utc_text
-from outlay.cost.machines import OwnedMachine, read_machines
-from outlay.errors import Finding, InvalidValue
+from outlay.cost.machines import OwnedMachine
+from outlay.errors import Finding
 from outlay.guard.entries import is_machine
 from outlay.guard.rental.watch import RentedHold
 from outlay.machine import host_key
 from outlay.runs.collect import elsewhere_text, total_burn
+from outlay.runs.spending_reader import owned_machines
 from outlay.slurm import expand_nodes
 from outlay.store.connection import database_ns
 from outlay.store.machine_lists import (
@@ -407,9 +408,6 @@ def own_sources() -> tuple[str, str]:
 
 def owned_now(now_ns: int) -> tuple[list[OwnedMachine], list[Finding]]:
     """Return the owned nodes of the present, and findings about the list of them."""
-    try:
-        stated = read_machines().values()
-    except InvalidValue as error:
-        return [], [Finding(source="machines", message=str(error))]
-    there = (m for m in stated if m.since_ns <= now_ns < (m.until_ns or now_ns + 1))
-    return list(there), []
+    stated, findings = owned_machines()
+    there = [m for m in stated if m.since_ns <= now_ns < (m.until_ns or now_ns + 1)]
+    return there, findings
