@@ -81,7 +81,10 @@ def check_ratio(policy: Policy, series: list[PriceChange], job: JobTerms) -> Non
 @settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_double_threshold_is_in_time_and_within_its_ratio(data: st.DataObject) -> None:
-    job, policy = data.draw(jobs()), DoubleThreshold(bounds=BOUNDS)
+    usual = data.draw(
+        st.sampled_from([None, BOUNDS, PriceBounds(low=Rate(1_300_000), high=Rate(2_000_000))])
+    )
+    job, policy = data.draw(jobs()), DoubleThreshold(bounds=BOUNDS, usual=usual)
     if policy.worst_case_ratio(job) is None:
         job = JobTerms(work_ns=job.work_ns, time_ns=job.time_ns)
     of = policy.thresholds(job)

@@ -152,10 +152,13 @@ class DoubleThreshold:
     """Starts below one price and pauses above a higher one; both fall as work gets done.
 
     Attributes:
+        usual: Where prices are most of the time: thresholds are chosen for these, and the worst
+            case is that of ``bounds``. Default: ``bounds``.
         unit_ns: The shortest time for which a price holds; work is bought in such units.
     """
 
     bounds: PriceBounds
+    usual: PriceBounds | None = None
     unit_ns: int = NS_PER_HOUR
     name: str = "double threshold"
 
@@ -169,7 +172,8 @@ class DoubleThreshold:
         limit = of.stop[unit] if at.doing is Action.RUN else of.start[unit]
         limit = min(limit, float(self.bounds.high.micros_per_hour))
         runs = at.price.micros_per_hour <= limit
-        return _by_price(at.price, limit, runs=runs, bounds=self.bounds)
+        found = _by_price(at.price, limit, runs=runs, bounds=self.bounds)
+        return replace(found, review_ns=self.unit_ns)  # Thresholds fall even if prices do not.
 
     def worst_case_ratio(self, job: JobTerms) -> float | None:
         """Return the bound for prices that hold for ``unit_ns``; None if a start takes longer."""
@@ -178,7 +182,7 @@ class DoubleThreshold:
 
     def thresholds(self, job: JobTerms) -> PriceThresholds:
         """Return its prices for each unit of the job."""
-        model = _model(job, self.bounds, self.unit_ns)
+        model = _model(job, self.usual or self.bounds, self.unit_ns)
         if model is None:  # A start takes longer than a price holds: no pause can pay.
             high, units = float(self.bounds.high.micros_per_hour), -(-job.work_ns // self.unit_ns)
             return PriceThresholds((high,) * units, (high,) * units)
