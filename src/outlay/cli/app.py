@@ -69,6 +69,7 @@ ENTRIES = (
     CommandEntry("budget", "budget:budget", LOOK, "When a run must stop and how much is left."),
     CommandEntry("log", "importing:log_app", LOOK, "Read and check a run's log."),
     CommandEntry("advise", "advise:show_advice", DECIDE, "Show what to change and what it saves."),
+    CommandEntry("what-if", "what_if:show_what_if", DECIDE, "Replay a run under other terms."),
     CommandEntry("prices", "prices.commands:app", DECIDE, "What a GPU costs, now and before."),
     CommandEntry("sweep", "sweep.commands:app", DECIDE, "Compare configurations on equal budgets."),
     CommandEntry("guard", "guard.commands:app", HOLD, "Check before spending; end rentals."),

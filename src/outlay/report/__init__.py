@@ -2,5 +2,5 @@
 
 __all__ = [
     "charts", "compared_runs", "digest", "document", "files", "html", "pictures", "run_charts",
-    "run_document", "run_sections", "sweep_document",
+    "run_document", "run_sections", "sweep_document", "what_if_sections",
 ]  # fmt: skip

@@ -1,0 +1,42 @@
+"""A replay under a run's own terms is the run, over random histories."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+from hypothesis import given, settings
+
+from histories import History, histories
+from outlay.advise.what_if import OtherTerms, parts_of, replay
+from outlay.goodput.follower import RunView, view_of
+from outlay.goodput.timeline import TimelineBuilder
+
+
+def view_at_once(history: History) -> RunView:
+    builder = TimelineBuilder()
+    for segment, records in history.segments.items():
+        builder.account.fold(segment, records)
+    timeline = builder.build(
+        history.now_ns, alive=history.alive, dead_after_ns=history.dead_after_ns
+    )
+    assert timeline is not None
+    return view_of(timeline, builder.account)
+
+
+@settings(max_examples=100, deadline=None)
+@given(histories())
+def test_a_replay_under_its_own_terms_is_the_run(history: History) -> None:
+    view = view_at_once(history)
+    whole, found = view.break_down(), replay(view)
+    assert found.time.total_ns == whole.wall_ns
+    assert found.cost == whole.cost
+    assert found.assumptions == ()
+
+
+@settings(max_examples=60, deadline=None)
+@given(histories())
+def test_stating_the_run_s_own_speed_changes_nothing(history: History) -> None:
+    view = view_at_once(history)
+    found = replay(view, OtherTerms(speed=Fraction(1)))
+    assert (found.time, found.cost) == (replay(view).time, replay(view).cost)
+    assert sum(part.time.total_ns for part in parts_of(view)) == found.time.total_ns
