@@ -155,9 +155,10 @@ def main() -> int:
     parser.add_argument("--faults", default=os.environ.get("OUTLAY_FAULT_TRACE"), type=Path)
     parser.add_argument("--scale", type=float, default=1.0, help="share of the usual trials")
     options = parser.parse_args()
+    scale: float = options.scale
 
     def some(count: int) -> int:
-        return max(1, round(count * options.scale))
+        return max(1, round(count * scale))
 
     load = os.getloadavg()[0]
     print(f"\n{utc_text(SYSTEM.wall_ns())}, {machine()}, load {load:.1f}.\n", flush=True)

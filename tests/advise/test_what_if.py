@@ -18,6 +18,7 @@ from outlay.advise.tiers import Option
 from outlay.advise.what_if import OtherTerms, recorded_reclaims, replay
 from outlay.errors import InvalidValue
 from outlay.goodput.follower import RunView, read_view
+from outlay.ledger import EndStatus
 from outlay.policy.pauses import pause_cost_of
 from outlay.prices.offer import Snapshot, Tier
 from outlay.prices.price_book import PriceBook
@@ -27,7 +28,7 @@ from outlay.units import Rate
 HOUR_S = 3600
 
 
-def interrupted_run(run_dir: Path, status: str = "failed") -> RunView:
+def interrupted_run(run_dir: Path, status: EndStatus = "failed") -> RunView:
     """3 h of training at 1 USD/h, a save of 60 s after 1 h, a failure 30 min later, 10 min down.
 
     Steps take a minute; the first attempt fails with 30 of them unsaved. A restart takes 120 s.

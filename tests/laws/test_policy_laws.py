@@ -120,3 +120,13 @@ def test_on_demand_keeps_the_deadline_however_often_spot_is_taken_back(
     series = data.draw(spot_series(job))
     assert simulate(policy, series, job).late_ns == 0
     check_ratio(policy, series, job)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_a_miss_because_of_a_machine_that_was_taken_back_is_forecast(data: st.DataObject) -> None:
+    """Without on-demand to fall back to, an offer that is gone may make it late."""
+    job, policy = data.draw(jobs()), DoubleThreshold(bounds=BOUNDS)
+    found = simulate(policy, data.draw(spot_series(job)), job)
+    forecast = max(each.decision.late_ns for each in found.decisions)
+    assert (found.late_ns == 0) == (forecast == 0)

@@ -29,6 +29,11 @@ def test_a_replay_under_its_own_terms_is_the_run(history: History) -> None:
     view = view_at_once(history)
     whole, found = view.break_down(), replay(view)
     assert found.time.total_ns == whole.wall_ns
+    assert found.time.work == whole.phases.get("step", 0)
+    assert found.time.repeated == whole.phases.get("wasted_progress", 0)
+    assert found.time.save == whole.phases.get("checkpoint_save", 0)
+    gaps = (whole.phases.get(phase, 0) for phase in ("recovery", "paused"))
+    assert found.time.between == sum(gaps)
     assert found.cost == whole.cost
     assert found.assumptions == ()
 

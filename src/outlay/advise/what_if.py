@@ -70,7 +70,7 @@ class TimeByKind:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunPart:
+class ReplayedPart:
     """An attempt, or the gap after one.
 
     Attributes:
@@ -145,19 +145,19 @@ class ReplayedRun:
         return self.start_ns + self.time.total_ns
 
 
-def parts_of(view: RunView) -> list[RunPart]:
+def parts_of(view: RunView) -> list[ReplayedPart]:
     """Return the attempts of a run and the gaps between them, in order."""
     timeline = view.timeline
     kept = [each for each in timeline.intervals if each.start_ns < timeline.end_ns]
     return [_part(view, each) for each in kept]
 
 
-def _part(view: RunView, of: TimelineInterval) -> RunPart:
+def _part(view: RunView, of: TimelineInterval) -> ReplayedPart:
     spent = dict.fromkeys(("work", "repeated", "save", "start", "between", "other"), 0)
     for phase, ns in of.before(of.end_ns).items():
         spent[_KINDS.get(phase, "other")] += ns
     ended = view.timeline.attempts[of.attempt]
-    return RunPart(
+    return ReplayedPart(
         time=TimeByKind(**spent),
         units=Fraction(_units(view.rates, of.start_ns, of.end_ns)),
         is_attempt=of.timeline is not None,
@@ -204,7 +204,9 @@ def _gpus_of(view: RunView) -> Fraction:
     return exact_gpus(view.timeline.attempts[-1].header.gpus)
 
 
-def _scaled(part: RunPart, terms: OtherTerms, faster: Fraction, *, is_first: bool) -> RunPart:
+def _scaled(
+    part: ReplayedPart, terms: OtherTerms, faster: Fraction, *, is_first: bool
+) -> ReplayedPart:
     """Return a part with the same failures and saves, at another speed and restart time."""
     old = part.time
     if part.is_attempt:
@@ -222,13 +224,13 @@ def _scaled(part: RunPart, terms: OtherTerms, faster: Fraction, *, is_first: boo
     return replace(part, time=time, units=_rescaled(part, time.total_ns))
 
 
-def _rescaled(part: RunPart, ns: int) -> Fraction:
+def _rescaled(part: ReplayedPart, ns: int) -> Fraction:
     """Return the cost of a part at its own mean rate, if it takes another time."""
     old_ns = part.time.total_ns
     return part.units if ns == old_ns or not old_ns else part.units * ns / old_ns
 
 
-def _cost(view: RunView, parts: Sequence[RunPart], terms: OtherTerms) -> Money | None:
+def _cost(view: RunView, parts: Sequence[ReplayedPart], terms: OtherTerms) -> Money | None:
     unit, stated = _unit_of(view, terms), _stated_rate(view, terms)
     if unit is None:
         return None
@@ -272,13 +274,17 @@ class _Stretch:
 
     start_ns: int
     trains_ns: int | None
-    gap: RunPart | None = None
+    gap: ReplayedPart | None = None
     is_orderly: bool = False
 
 
 def _by_failures(
-    view: RunView, parts: Sequence[RunPart], terms: OtherTerms, pause: PauseCost, faster: Fraction
-) -> list[RunPart]:
+    view: RunView,
+    parts: Sequence[ReplayedPart],
+    terms: OtherTerms,
+    pause: PauseCost,
+    faster: Fraction,
+) -> list[ReplayedPart]:
     whole = sum((part.time for part in parts), TimeByKind())
     drag = Fraction(whole.other, max(1, whole.work + whole.repeated))
     work_ns = round(whole.work / faster)
@@ -289,7 +295,7 @@ def _by_failures(
     stretches = _own_stretches(parts, terms) if terms.failures_ns is None else _traced(terms, pause)
     rate = _stated_rate(view, terms)
     per_ns = _mean_rate(view) if rate is None else Fraction(rate)
-    found: list[RunPart] = []
+    found: list[ReplayedPart] = []
     left_ns = needed_ns
     for stretch in stretches:
         fits_ns = left_ns + (left_ns - 1) // every_ns * pause.save_ns
@@ -313,7 +319,7 @@ def _by_failures(
 def _trained(
     kept_ns: int, saves_ns: int, lost_ns: int, stretch: _Stretch, drag: Fraction, per_ns: Fraction,
     *, ended: bool,
-) -> RunPart:  # fmt: skip
+) -> ReplayedPart:  # fmt: skip
     other_ns = round((kept_ns + lost_ns) * drag / (1 + drag))
     repeated_ns = round(lost_ns / (1 + drag))
     time = TimeByKind(
@@ -323,10 +329,10 @@ def _trained(
         start=stretch.start_ns,
         other=other_ns,
     )
-    return RunPart(time=time, units=per_ns * time.total_ns, is_attempt=True, ended=ended)
+    return ReplayedPart(time=time, units=per_ns * time.total_ns, is_attempt=True, ended=ended)
 
 
-def _own_stretches(parts: Sequence[RunPart], terms: OtherTerms) -> list[_Stretch]:
+def _own_stretches(parts: Sequence[ReplayedPart], terms: OtherTerms) -> list[_Stretch]:
     found: list[_Stretch] = []
     attempts = [index for index, part in enumerate(parts) if part.is_attempt]
     for index in attempts:
@@ -362,8 +368,8 @@ def _traced(terms: OtherTerms, pause: PauseCost) -> list[_Stretch]:
 
 
 def _by_chance(
-    view: RunView, parts: Sequence[RunPart], terms: OtherTerms, pause: PauseCost, faster: Fraction,
-    assumptions: list[str],
+    view: RunView, parts: Sequence[ReplayedPart], terms: OtherTerms, pause: PauseCost,
+    faster: Fraction, assumptions: list[str],
 ) -> ReplayedRun:  # fmt: skip
     assert terms.reclaim is not None
     work, whole = checkpointed_work(view, terms), sum((p.time for p in parts), TimeByKind())
@@ -427,7 +433,7 @@ def recorded_reclaims(view: RunView) -> ReclaimRate | None:
 
 
 def _assumptions(view: RunView, terms: OtherTerms, pause: PauseCost) -> list[str]:
-    found = []
+    found: list[str] = []
     changed = terms != OtherTerms(deadline_ns=terms.deadline_ns)
     if changed:
         found += pause.assumed

@@ -50,7 +50,9 @@ def decide(policy: Policy, at: Situation) -> PolicyDecision:
         return PolicyDecision(action=Action.WAIT, reason="the work is done")
     forced = _forced(at)
     if forced is not None:
-        return replace(forced, late_ns=at.late_ns)
+        # If it must start now and cannot, any later start is late.
+        least_ns = 1 if forced.action is Action.WAIT else 0
+        return replace(forced, late_ns=max(least_ns, at.late_ns))
     chosen = policy.choose(at)
     if chosen.action is not Action.WAIT:
         return chosen

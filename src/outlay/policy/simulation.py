@@ -76,7 +76,7 @@ def _changed(series: Iterable[PriceChange]) -> Iterator[PriceChange]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecisionTaken:
-    """A decision that changed what the training does."""
+    """A decision that changed what the training does, or the first that forecasts a miss."""
 
     at_ns: int
     decision: PolicyDecision
@@ -197,7 +197,9 @@ class _Replay:
         self.doing, self.setup_ns = Action.WAIT, 0
 
     def _act(self, decision: PolicyDecision) -> None:
-        if not self.taken or self.taken[-1].decision.action is not decision.action:
+        last = self.taken[-1].decision if self.taken else None
+        is_news = last is None or last.action is not decision.action
+        if is_news or (last is not None and decision.late_ns > last.late_ns == 0):
             at = DecisionTaken(at_ns=self.now_ns, decision=decision, price=self._price())
             self.taken.append(at)
         if decision.action is self.doing:
