@@ -6,21 +6,8 @@ from fractions import Fraction
 
 from hypothesis import given, settings
 
-from histories import History, histories
+from histories import History, histories, view_at_once
 from outlay.advise.what_if import OtherTerms, parts_of, replay
-from outlay.goodput.follower import RunView, view_of
-from outlay.goodput.timeline import TimelineBuilder
-
-
-def view_at_once(history: History) -> RunView:
-    builder = TimelineBuilder()
-    for segment, records in history.segments.items():
-        builder.account.fold(segment, records)
-    timeline = builder.build(
-        history.now_ns, alive=history.alive, dead_after_ns=history.dead_after_ns
-    )
-    assert timeline is not None
-    return view_of(timeline, builder.account)
 
 
 @settings(max_examples=100, deadline=None)
