@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+import re
 from fractions import Fraction
 from pathlib import Path
 from statistics import fmean
@@ -191,9 +192,12 @@ def test_reclaims_are_counted_from_the_log(tmp_path: Path) -> None:
 def test_the_command_replays_and_states_what_it_assumes(tmp_path: Path) -> None:
     interrupted_run(tmp_path)
     arguments = ("--checkpoint-every", "10m", "--spot", "--mttf", "6h", "--deadline", "5h")
-    text = outlay("what-if", tmp_path, *arguments).out
+    text = outlay("what-if", tmp_path, *arguments, columns=200).out
     assert "as it was" in text
     assert "probability it takes" in text
+    assert re.search(
+        r"costs \d+\.\d\d to \d+\.\d\d USD; it is done by the deadline with \d+%", text
+    )
     assert "every 6 h on average (stated)" in " ".join(text.split())
 
 

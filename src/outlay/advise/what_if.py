@@ -442,6 +442,9 @@ def _assumptions(view: RunView, terms: OtherTerms, pause: PauseCost) -> list[str
     if terms.gpus is not None:
         share = f"{float(terms.scaling):.0%} of the ideal speed-up"
         found.append(f"{terms.gpus} GPUs bring {share}")
+    is_priced = terms.price is not None or terms.gpus is not None
+    if is_priced and terms.reclaim is None and len(view.timeline.attempts) > 1:
+        found.append("the time between attempts costs what it did")
     if terms.checkpoint_every_ns is not None and terms.reclaim is None:
         found.append("failures come after the same time in each attempt as they did")
     if terms.failures_ns is not None:

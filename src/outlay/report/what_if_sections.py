@@ -27,7 +27,7 @@ def replayed(own: ReplayedRun, other: ReplayedRun, deadline_ns: int | None) -> I
     """Yield the run beside what it would have been, and what that assumes."""
     yield Table(("", "as it was", "as asked"), [*_times(own, other), *_totals(own, other)])
     if other.spot is not None:
-        yield NoteBlock(_chance_text(other.spot, deadline_ns))
+        yield NoteBlock(_chance_text(other, other.spot, deadline_ns))
     elif deadline_ns is not None:
         spare_ns = deadline_ns - other.time.total_ns
         verdict = "before" if spare_ns >= 0 else "AFTER"
@@ -62,13 +62,13 @@ def _cost_text(cost: Money | None) -> str:
     return "no price" if cost is None else money_text(cost)
 
 
-def _chance_text(of: SpotOutlook, deadline_ns: int | None) -> str:
+def _chance_text(run: ReplayedRun, of: SpotOutlook, deadline_ns: int | None) -> str:
     if not of.finishes:
         return "On machines that are taken back this often, it will not finish."
     low, high = (duration_text(round(h * NS_PER_HOUR)) for h in (of.hours_low, of.hours_high))
     text = f"With {of.confidence:.0%} probability it takes {low} to {high}"
-    if of.price_per_hour:
-        text += f" and costs {of.cost_low:.2f} to {of.cost_high:.2f}"
+    if run.cost is not None:
+        text += f" and costs {of.cost_low:.2f} to {of.cost_high:.2f} {run.cost.unit}"
     if deadline_ns is not None:
         text += f"; it is done by the deadline with {of.chance:.0%}"
     return text + "."
