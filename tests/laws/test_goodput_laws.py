@@ -14,8 +14,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from goodput_oracle import ExpectedTimeline, expected_timeline
-from histories import History, histories
-from outlay.goodput.follower import GoodputFollower, RunView, view_of
+from histories import History, build_view, histories, view_at_once
+from outlay.goodput.follower import GoodputFollower, RunView
 from outlay.goodput.timeline import TimelineBuilder, Window, without
 from outlay.ledger import KnownRecord, Record, encode_line, ledger_dir
 
@@ -25,22 +25,6 @@ thorough = settings(max_examples=200, deadline=None)
 quick = settings(max_examples=120, deadline=None)
 # A seed: a draw from Hypothesis for each choice takes longer than the choice.
 chances = st.integers(0, 2**32).map(random.Random)
-
-
-def view_at_once(history: History) -> RunView:
-    """Fold all records at once."""
-    builder = TimelineBuilder()
-    for segment, records in history.segments.items():
-        builder.account.fold(segment, records)
-    return _build(builder, history)
-
-
-def _build(builder: TimelineBuilder, history: History) -> RunView:
-    timeline = builder.build(
-        history.now_ns, alive=history.alive, dead_after_ns=history.dead_after_ns
-    )
-    assert timeline is not None
-    return view_of(timeline, builder.account)
 
 
 def expected_of(history: History) -> ExpectedTimeline:
@@ -224,8 +208,8 @@ def test_folding_a_prefix_and_then_the_rest_equals_folding_all(
         if not pending[segment]:
             del pending[segment]
         if chance.random() < 0.5:
-            _build(builder, history)
-    assert figures(_build(builder, history)) == figures(view_at_once(history))
+            build_view(builder, history)
+    assert figures(build_view(builder, history)) == figures(view_at_once(history))
 
 
 @given(small | real, chances)
@@ -237,8 +221,8 @@ def test_order_of_arrival_does_not_matter(history: History, chance: random.Rando
     for segment, record in arrivals:
         builder.account.fold(segment, [record])
         if chance.random() < 0.2:
-            _build(builder, history)
-    assert figures(_build(builder, history)) == figures(view_at_once(history))
+            build_view(builder, history)
+    assert figures(build_view(builder, history)) == figures(view_at_once(history))
 
 
 @given(small | real, chances)
@@ -252,11 +236,11 @@ def test_a_view_does_not_change_when_more_records_are_folded(
     half = len(arrivals) // 2 + 1
     for segment, record in arrivals[:half]:
         builder.account.fold(segment, [record])
-    early = _build(builder, history)
+    early = build_view(builder, history)
     before = figures(early)
     for segment, record in arrivals[half:]:
         builder.account.fold(segment, [record])
-    _build(builder, history)
+    build_view(builder, history)
     assert figures(early) == before
 
 

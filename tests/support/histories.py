@@ -15,6 +15,8 @@ from typing import Any
 import msgspec
 from hypothesis import strategies as st
 
+from outlay.goodput.follower import RunView, view_of
+from outlay.goodput.timeline import TimelineBuilder
 from outlay.ledger import (
     AttemptEnded,
     AttemptStarted,
@@ -255,3 +257,20 @@ def _numbered(header: AttemptStarted, timed: Sequence[_Timed]) -> list[Record]:
             fields["begun"] = place[id(entry.begins)]
         records.append(msgspec.structs.replace(entry.record, **fields))
     return records
+
+
+def view_at_once(history: History) -> RunView:
+    """Fold all records at once."""
+    builder = TimelineBuilder()
+    for segment, records in history.segments.items():
+        builder.account.fold(segment, records)
+    return build_view(builder, history)
+
+
+def build_view(builder: TimelineBuilder, history: History) -> RunView:
+    """Return the run at the present of its history."""
+    timeline = builder.build(
+        history.now_ns, alive=history.alive, dead_after_ns=history.dead_after_ns
+    )
+    assert timeline is not None
+    return view_of(timeline, builder.account)

@@ -2,5 +2,5 @@
 
 __all__ = [
     "advice_book", "batch_size", "curves", "dataset", "overhead", "recommendation", "run_advice",
-    "stopping", "tiers",
+    "spot", "stopping", "tiers", "what_if",
 ]  # fmt: skip

@@ -28,6 +28,7 @@ from outlay.goodput.reliability import (
     RESTART,
     checkpoint_spacing,
     disruptions,
+    mean_save_ns,
     mean_time_to_failure,
 )
 from outlay.goodput.throughput import ModelFlops, utilisation
@@ -174,9 +175,7 @@ def _phases_advised(view: RunView, checkpoints: OptimizationRecommendation | Non
 
 def _save_s(view: RunView) -> float:
     """Return the mean duration of a checkpoint's save; 0 if unknown."""
-    saves = sum(len(attempt.checkpoints) for attempt in view.timeline.attempt_timelines)
-    saving_ns = view.break_down().phases.get(ph.CHECKPOINT_SAVE, 0)
-    return saving_ns / saves / 1e9 if saves else 0.0
+    return (mean_save_ns(view.timeline) or 0.0) / 1e9
 
 
 def _restart_s(view: RunView) -> float:

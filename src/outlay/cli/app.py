@@ -90,6 +90,7 @@ ENTRIES = (
     CommandEntry("bill", "bill:app", "money", "Vendors' bills beside the books."),
     CommandEntry("books", "books:app", "money", "Close months, and show closed ones."),
     CommandEntry("prices", "prices.commands:app", "prices", "What a GPU costs, now and before."),
+    CommandEntry("what-if", "what_if:show_what_if", "prices", "Replay a run under other terms."),
     CommandEntry(
         "sweep", "sweep.commands:app", "sweep", "Compare configurations on equal budgets."
     ),

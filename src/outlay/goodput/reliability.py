@@ -9,12 +9,13 @@ arXiv:2410.21680).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from statistics import median
 
 from outlay.goodput import phases as ph
+from outlay.goodput.attempt import AttemptTimeline
 from outlay.goodput.timeline import Breakdown, Timeline, TimelineInterval, Window
 
 RESTART = (ph.ACCELERATOR_INIT, ph.TRAINING_PREP, ph.CHECKPOINT_RESTORE, ph.PROGRAM_STARTUP)
@@ -61,11 +62,14 @@ class MeanTimeToFailure:
 
 def disruptions(timeline: Timeline, window: Window | None = None) -> list[Disruption]:
     """Return the disruptions whose new attempt began in the window (default: ever)."""
-    furthest = list(accumulate((each.furthest_step for each in timeline.attempt_timelines), max))
-    return [
-        _disruption(timeline, before, after, furthest[before.attempt])
-        for before, after in _disrupted(timeline, window)
-    ]
+    return _restarts_after(timeline, _disrupted(timeline, window))
+
+
+def restarts(timeline: Timeline) -> list[Disruption]:
+    """Return all disruptions, and in the same form the pauses, which were on purpose."""
+    attempts = timeline.attempts
+    again = (pair for pair in _consecutive(timeline) if not attempts[pair[0].attempt].completed)
+    return _restarts_after(timeline, again)
 
 
 def count_disruptions(timeline: Timeline, window: Window | None = None) -> int:
@@ -77,12 +81,24 @@ def _disrupted(
     timeline: Timeline, window: Window | None
 ) -> Iterator[tuple[TimelineInterval, TimelineInterval]]:
     """Yield the attempts before and after each disruption."""
-    attempts = [interval for interval in timeline.intervals if interval.timeline is not None]
-    for before, after in pairwise(attempts):
+    for before, after in _consecutive(timeline):
         is_inside = window is None or window.start_ns <= after.start_ns < window.end_ns
         ended = timeline.attempts[before.attempt]
         if is_inside and not (ended.completed or ended.paused):
             yield before, after
+
+
+def _consecutive(timeline: Timeline) -> Iterator[tuple[TimelineInterval, TimelineInterval]]:
+    return pairwise(each for each in timeline.intervals if each.timeline is not None)
+
+
+def _restarts_after(
+    timeline: Timeline, pairs: Iterable[tuple[TimelineInterval, TimelineInterval]]
+) -> list[Disruption]:
+    furthest = list(accumulate((each.furthest_step for each in timeline.attempt_timelines), max))
+    return [
+        _disruption(timeline, before, after, furthest[before.attempt]) for before, after in pairs
+    ]
 
 
 def mean_time_to_failure(timeline: Timeline) -> MeanTimeToFailure:
@@ -107,6 +123,19 @@ def effective_training_time_ratio(breakdown: Breakdown) -> float | None:
         return None
     lost_ns = sum(breakdown.phases.get(phase, 0) for phase in _LOST_TO_DISRUPTIONS)
     return 1 - lost_ns / breakdown.wall_ns
+
+
+def start_up_ns(timeline: Timeline, attempt: AttemptTimeline) -> int:
+    """Return an attempt's time until its first step was done, without what the step itself took."""
+    spent = timeline.between(attempt.start_ns, attempt.first_step_end_ns)
+    return sum(spent.get(phase, 0) for phase in RESTART)
+
+
+def mean_save_ns(timeline: Timeline) -> float | None:
+    """Return the mean time for which a checkpoint's save blocks training; None without any."""
+    saves = sum(len(attempt.checkpoints) for attempt in timeline.attempt_timelines)
+    saving_ns = timeline.before(timeline.end_ns).get(ph.CHECKPOINT_SAVE, 0)
+    return saving_ns / saves if saves else None
 
 
 def checkpoint_spacing(timeline: Timeline) -> int | None:

@@ -48,7 +48,7 @@ from outlay.runs.attempt_start import in_free_directory, start_shipping
 from outlay.runs.command_budget import BudgetUsedUp, CommandBudget, CommandTerms, settle_terms
 from outlay.runs.inbox import leave_notice
 from outlay.runs.options import RunOptions
-from outlay.runs.preemption import JobEndWatch
+from outlay.runs.preemption import JobEndWatch, ReclaimWatch
 from outlay.slurm import SlurmJob
 from outlay.store import outlay_home
 from outlay.store.run_row import RunRow
@@ -199,7 +199,7 @@ def execute(
             raise CommandNotStarted(command[0], error) from None
         forwarder.forward_to(processes)
         gpus = find_gpus()
-        job_end = _JobEndNotifier(processes, options)
+        job_end = _EndNotifier(processes, options)
         ended = watch(processes, GpuLoad(log.recorder, gpus), job_end.poll, budget)
         _end_rest(processes, budget, ended)
         forwarder.stop()
@@ -339,8 +339,8 @@ def watch(
             budget.poll()
 
 
-class _JobEndNotifier:
-    """Signals the command shortly before its Slurm job's time limit; does nothing outside a job.
+class _EndNotifier:
+    """Signals the command shortly before its Slurm job's limit, or at a cloud's notice.
 
     Sends SIGUSR2 to processes with a handler for it, else SIGTERM to the command. ``reason`` is set
     once a signal was sent.
@@ -356,9 +356,11 @@ class _JobEndNotifier:
             if job is not None and options.notice is None
             else None
         )
+        source = options.reclaim
+        self._reclaim = None if source is None else ReclaimWatch(source, self._due.append)
 
     def poll(self) -> None:
-        """Signal the command, once, if the job's end is near."""
+        """Signal the command, once, if its end is near."""
         if self._due and not self.reason:
             self.reason = self._due[0]
             listening = self._processes.with_handler(TICKET, signal.SIGUSR2)
@@ -368,9 +370,10 @@ class _JobEndNotifier:
                 self._processes.signal(TICKET, signal.SIGTERM, "command")
 
     def stop(self) -> None:
-        """Stop watching the job's end."""
-        if self._watch is not None:
-            self._watch.stop()
+        """Stop watching."""
+        for watch in (self._watch, self._reclaim):
+            if watch is not None:
+                watch.stop()
 
 
 class _SignalForwarder:

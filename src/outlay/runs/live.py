@@ -36,7 +36,7 @@ from outlay.runs.options import (
     resolve,
     warn_of_old_price,
 )
-from outlay.runs.preemption import JobEndWatch, PreemptionGate, TerminationWatch
+from outlay.runs.preemption import JobEndWatch, PreemptionGate, ReclaimWatch, TerminationWatch
 from outlay.slurm import SlurmJob, job_status
 from outlay.units.money import GPU_TIME
 
@@ -97,6 +97,7 @@ class Run:
         self._watch = TerminationWatch(self._on_sigterm)
         self._preemption: PreemptionGate | None = None
         self._job_end: JobEndWatch | None = None
+        self._reclaim = self._watch_for_reclaim()
         if options.notice is not None:
             self._preemption_gate().listen([options.notice])
         elif self.world_size == 1:
@@ -445,6 +446,8 @@ class Run:
             self._heartbeat.stop()
         if self._job_end is not None:
             self._job_end.stop()
+        if self._reclaim is not None:
+            self._reclaim.stop()
         if self._preemption is not None:  # Before the other gates, which may wait or fail.
             self._preemption.finish(status)
         self._recorder.close(status, reason or self._recorder.stop_reason or "", exit_code)
@@ -492,6 +495,18 @@ class Run:
         gate.listen_where_deadly([signal.SIGUSR1, signal.SIGUSR2])
         if self._job_end is None and self.rank == 0:
             self._job_end = JobEndWatch(job, gate.announce, grace=self.options.grace)
+
+    def _watch_for_reclaim(self) -> ReclaimWatch | None:
+        """End the loop when the cloud says that it takes the machine back, if that was asked for.
+
+        All ranks take part, as with a signal; rank 0 asks.
+        """
+        source = self.options.reclaim
+        if source is None or facts.is_disabled(os.environ):
+            return None
+        gate = self._preemption_gate()
+        gate.listen_where_deadly([signal.SIGUSR1, signal.SIGUSR2])  # ``outlay exec`` sends one.
+        return ReclaimWatch(source, gate.announce) if self.rank == 0 else None
 
     def _listen_for_notices(self) -> None:
         self._preemption_gate().listen([signal.SIGUSR2, signal.SIGTERM])

@@ -25,7 +25,7 @@ from outlay.record import facts
 from outlay.record.ranks import RankPlace, find_place
 from outlay.record.redaction import recorded_config
 from outlay.runs.directories import DefaultDirectory
-from outlay.runs.preemption import stated_grace
+from outlay.runs.preemption import ReclaimSource, stated_grace
 from outlay.slurm import SlurmJob
 from outlay.units import Duration
 from outlay.units.quantity import exact_decimal
@@ -75,6 +75,7 @@ class RunOptions:
         gpus_source: Where ``gpus`` comes from, as in ``attempt_started``.
         stopped_price: Of the whole machine while it is stopped between attempts.
         grace: How long before the end of a Slurm job's time the run stops; None if not stated.
+        reclaim: What says that the machine is taken back; None if nothing is asked.
         shipping: Where the run's files are shipped to while it runs; None if they stay here.
         place: Rank and world size.
         default_dir: What ``dir`` was derived from, if none was stated: the attempt may then use
@@ -95,6 +96,7 @@ class RunOptions:
     guard: object = None
     notice: signal.Signals | None = None
     grace: Duration | None = None
+    reclaim: ReclaimSource | None = None
     shipping: ShippingTask | None = None
     config: dict[str, Any] = field(default_factory=dict)
     place: RankPlace = field(default_factory=RankPlace)
@@ -131,6 +133,7 @@ def resolve(arguments: Arguments, environ: Mapping[str, str], now_ns: int) -> Ru
         heartbeat=_heartbeat(arguments.heartbeat),
         notice=_notice(environ),
         grace=stated_grace(environ),
+        reclaim=ReclaimSource.of(environ),
         shipping=_shipping(environ),
         budget=_budget(arguments.budget, environ),
         guard=arguments.guard,

@@ -1,12 +1,16 @@
-"""Stopping a run from outside: SIGTERM, preemption, a Slurm job's time limit, a guard's stop."""
+"""Stopping a run from outside: SIGTERM, preemption, a Slurm job's limit, a cloud's notice."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import signal
+import subprocess
 import threading
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
 from types import FrameType
 from typing import Final
 
@@ -14,7 +18,8 @@ import msgspec
 
 from outlay.budget.agreement import Group, torch_group
 from outlay.clock import SYSTEM, Clock
-from outlay.errors import InvalidValue
+from outlay.decoding import BadDocument, decode
+from outlay.errors import InvalidValue, choices
 from outlay.ledger import EndStatus, Step
 from outlay.slurm import SlurmJob, job_status
 from outlay.units import Duration
@@ -317,3 +322,162 @@ class JobEndWatch:
                 end_ns = moved_ns
                 continue
             self._stopped.wait(min(left_ns / 10**9, _LONGEST_WAIT_S))
+
+
+# A cloud's notice that it takes the machine back, from its metadata service, a file or a command
+#
+# Only if ``OUTLAY_RECLAIM_NOTICE`` asks for it by name, since it opens connections. It is asked for
+# in a thread of its own; no answer and a strange answer are no notice.
+
+_ASK_EVERY_S: Final = 5.0
+_ASK_TIMEOUT_S: Final = 2.0
+_LARGEST_ANSWER: Final = 65536
+_LINK_LOCAL: Final = "http://169.254.169.254"
+_METADATA: Final = {
+    "aws": _LINK_LOCAL,
+    "gcp": "http://metadata.google.internal",
+    "azure": _LINK_LOCAL,
+}
+_NAMED: Final = (*_METADATA, "file", "command")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReclaimSource:
+    """Where a notice comes from.
+
+    Attributes:
+        name: A cloud, ``file`` or ``command``.
+        target: The endpoint of the cloud's metadata service, the path, or the command line.
+    """
+
+    name: str
+    target: str
+
+    @classmethod
+    def of(cls, environ: Mapping[str, str]) -> ReclaimSource | None:
+        """Return the source that ``OUTLAY_RECLAIM_NOTICE`` names; None if it is not set.
+
+        Raises:
+            InvalidValue: It names none.
+        """
+        stated = environ.get("OUTLAY_RECLAIM_NOTICE", "")
+        if not stated:
+            return None
+        name, _, target = stated.partition(":")
+        target = target or _METADATA.get(name, "")
+        is_url = target.startswith(("http://", "https://"))
+        if name not in _NAMED or not target or (name in _METADATA and not is_url):
+            expected = f"{choices(_NAMED)}: aws, gcp:http://ENDPOINT, file:PATH or command:WORDS"
+            raise InvalidValue("OUTLAY_RECLAIM_NOTICE", stated, expected)
+        return cls(name=name, target=target)
+
+    def ask(self) -> str | None:
+        """Return the notice in words; None if there is none, or no answer."""
+        asked = {"aws": _aws, "gcp": _gcp, "azure": _azure, "file": _file, "command": _command}
+        try:
+            found = asked[self.name](self.target)
+        except (OSError, ValueError, BadDocument, subprocess.SubprocessError):
+            return None
+        return None if found is None else f"{self.name} takes the machine back: {found}"[:200]
+
+
+class _SpotAction(msgspec.Struct):
+    """What AWS is about to do."""
+
+    action: str = "terminate"
+    time: str = "once"
+
+
+class _CloudEvent(msgspec.Struct):
+    """A scheduled event of Azure."""
+
+    event_type: str = msgspec.field(name="EventType", default="")
+    resources: list[str] = msgspec.field(name="Resources", default_factory=list)
+    not_before: str = msgspec.field(name="NotBefore", default="")
+
+
+class _CloudEvents(msgspec.Struct):
+    events: list[_CloudEvent] = msgspec.field(name="Events", default_factory=list)
+
+
+def _fetch(url: str, headers: Mapping[str, str], method: str = "GET") -> str:
+    """Return the answer of a metadata service; an HTTP error is an OSError. Never by a proxy."""
+    from http.client import HTTPException  # Few runs need them.
+    from urllib.request import ProxyHandler, Request, build_opener
+
+    request = Request(url, headers=dict(headers), method=method)  # noqa: S310 - http by ``of``
+    try:
+        with build_opener(ProxyHandler({})).open(request, timeout=_ASK_TIMEOUT_S) as answer:
+            raw: bytes = answer.read(_LARGEST_ANSWER)
+    except HTTPException as error:
+        raise OSError(f"{url}: no valid answer") from error
+    return raw.decode(errors="replace").strip()
+
+
+def _aws(endpoint: str) -> str | None:
+    """Ask the instance metadata service, version 2: 404 until the machine is to be taken back."""
+    lifetime = {"X-aws-ec2-metadata-token-ttl-seconds": "60"}
+    token = _fetch(f"{endpoint}/latest/api/token", lifetime, method="PUT")
+    headers = {"X-aws-ec2-metadata-token": token}
+    found = _fetch(f"{endpoint}/latest/meta-data/spot/instance-action", headers)
+    action = decode(found, _SpotAction)
+    return f"{action.action} at {action.time}"
+
+
+def _gcp(endpoint: str) -> str | None:
+    url = f"{endpoint}/computeMetadata/v1/instance/preempted"
+    return "preempted" if _fetch(url, {"Metadata-Flavor": "Google"}) == "TRUE" else None
+
+
+def _azure(endpoint: str) -> str | None:
+    """Ask for scheduled events, which are those of all machines of a scale set: take our own."""
+    headers = {"Metadata": "true"}
+    version = "api-version=2020-07-01"
+    found = _fetch(f"{endpoint}/metadata/scheduledevents?{version}", headers)
+    events = decode(found, _CloudEvents).events
+    ours = [each for each in events if each.event_type in ("Preempt", "Terminate")]
+    if not ours:
+        return None
+    url = f"{endpoint}/metadata/instance/compute/name?{version}&format=text"
+    name = _fetch(url, headers)
+    of_us = [each for each in ours if not each.resources or name in each.resources]
+    return f"{of_us[0].event_type} at {of_us[0].not_before or 'once'}" if of_us else None
+
+
+def _file(path: str) -> str | None:
+    """Return the first line of a file; it is a notice as soon as it exists."""
+    with Path(path).open(errors="replace") as stream:
+        return stream.read(200).partition("\n")[0] or "the file is there"
+
+
+def _command(words: str) -> str | None:
+    """Run a command: exit code 0 is a notice, and its first line says why."""
+    done = subprocess.run(
+        shlex.split(words), capture_output=True, text=True, errors="replace", check=False,
+        timeout=_ASK_TIMEOUT_S, stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+    return (
+        (done.stdout.partition("\n")[0] or "the command says so") if not done.returncode else None
+    )
+
+
+class ReclaimWatch:
+    """A daemon thread that calls ``on_notice`` once, when the machine is to be taken back."""
+
+    def __init__(self, source: ReclaimSource, on_notice: Callable[[str], object]) -> None:
+        self._source = source
+        self._on_notice = on_notice
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="outlay-reclaim", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop watching."""
+        self._stopped.set()
+
+    def _watch(self) -> None:
+        while not self._stopped.is_set():
+            if (found := self._source.ask()) is not None:
+                self._on_notice(found)
+                return
+            self._stopped.wait(_ASK_EVERY_S)

@@ -1,0 +1,191 @@
+"""Training on machines that may be taken back: the chance to finish, time and cost with intervals.
+
+A machine is lost after an exponential time. Work since the last checkpoint is done again, after a
+restart. Times are drawn; their mean is that of ``overhead.expected_ratio``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from outlay.advise.overhead import Reliability, expected_ratio
+from outlay.advise.tiers import Option
+from outlay.errors import InvalidValue
+
+DRAWS = 2000
+CONFIDENCE = 0.9
+_ENDLESS = 100.0  # Beyond this many times the work, it is said that it will not finish.
+_SEED = 37
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReclaimRate:
+    """How often a machine is taken back.
+
+    Attributes:
+        reclaims: How often it was, in ``uptime_hours``; None if the mean is stated.
+        source: Where it is from, in words.
+    """
+
+    mttf_hours: float
+    reclaims: int | None = None
+    uptime_hours: float = 0.0
+    source: str = "stated"
+
+    def __post_init__(self) -> None:
+        if not 0 < self.mttf_hours < math.inf:
+            raise InvalidValue("mttf", self.mttf_hours, "a finite time above zero")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointedWork:
+    """Work on one machine, in hours.
+
+    Attributes:
+        interval: Work between two checkpoints; None if there are none.
+        deadline: The longest that it may take.
+    """
+
+    hours: float
+    interval: float | None
+    save: float = 0.0
+    restart: float = 0.0
+    deadline: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpotOutlook:
+    """What is to be expected of the work on one machine.
+
+    Attributes:
+        chance: To finish by the deadline, or at all, 0 to 1.
+        hours: Expected; infinite if it will not finish. ``hours_low`` to ``hours_high`` is the
+            interval of ``confidence``. Likewise for cost, in currency units.
+        lost_hours: Expected time that is lost when the machine is taken back, in ``hours``.
+        losses: How often that is expected to happen.
+    """
+
+    name: str
+    price_per_hour: float
+    chance: float
+    hours: float
+    hours_low: float
+    hours_high: float
+    lost_hours: float = 0.0
+    losses: float = 0.0
+    confidence: float = CONFIDENCE
+    seen: str = ""
+
+    @property
+    def cost(self) -> float:
+        """The expected cost."""
+        return self.hours * self.price_per_hour
+
+    @property
+    def cost_low(self) -> float:
+        """The lower end of its interval."""
+        return self.hours_low * self.price_per_hour
+
+    @property
+    def cost_high(self) -> float:
+        """The upper end of its interval."""
+        return self.hours_high * self.price_per_hour
+
+    @property
+    def finishes(self) -> bool:
+        """Whether it is likely to finish at all."""
+        return math.isfinite(self.hours)
+
+
+def outlook(option: Option, work: CheckpointedWork, rate: ReclaimRate | None) -> SpotOutlook:
+    """Return what is to be expected; without a rate the machine is never taken back."""
+    needed = work.hours / option.speed
+    interval = needed if work.interval is None else min(work.interval, needed)
+    save = 0.0 if work.interval is None else work.save
+    undisturbed = work.restart + needed + (math.ceil(needed / interval) - 1) * save
+    lost = np.zeros(1)
+    if rate is not None:
+        of = Reliability(save=save, mttf=rate.mttf_hours, restart=work.restart)
+        if expected_ratio(of, interval) > _ENDLESS:
+            return _endless(option)
+        lost = _drawn_losses(needed, interval, of, rate)
+    hours = undisturbed + lost
+    tail = (1 - CONFIDENCE) / 2
+    low, high = np.quantile(hours, [tail, 1 - tail])
+    deadline = math.inf if work.deadline is None else work.deadline
+    return SpotOutlook(
+        name=option.name,
+        price_per_hour=option.price_per_hour,
+        chance=float(np.mean(hours <= deadline)),
+        hours=float(np.mean(hours)),
+        hours_low=float(low),
+        hours_high=float(high),
+        lost_hours=float(np.mean(lost)),
+        losses=0.0 if rate is None else float(np.mean(hours)) / rate.mttf_hours,
+        seen=option.seen,
+    )
+
+
+def ranked_outlooks(
+    options: Iterable[Option], work: CheckpointedWork, rate: ReclaimRate
+) -> list[SpotOutlook]:
+    """Return an outlook per option: likely to finish in time first, then the cheapest.
+
+    ``rate`` is that of options which can be taken back.
+    """
+    found = [outlook(o, work, None if o.mttf_hours is None else rate) for o in options]
+    return sorted(found, key=lambda f: (f.chance < 0.5, f.cost, f.hours, f.name))
+
+
+def _endless(option: Option) -> SpotOutlook:
+    return SpotOutlook(
+        name=option.name, price_per_hour=option.price_per_hour, chance=0.0,
+        hours=math.inf, hours_low=math.inf, hours_high=math.inf, lost_hours=math.inf,
+        losses=math.inf, seen=option.seen,
+    )  # fmt: skip
+
+
+def _drawn_losses(
+    needed: float, interval: float, of: Reliability, rate: ReclaimRate
+) -> NDArray[np.float64]:
+    """Return the hours that ``DRAWS`` trainings lose; the same every time.
+
+    A cycle of work and save fails at first with one probability, and after a restart, which can
+    fail as well, with another. If the rate was recorded, its uncertainty is drawn too (Jeffreys).
+    """
+    draw = np.random.default_rng(_SEED)
+    means = np.full(DRAWS, rate.mttf_hours)
+    if rate.reclaims is not None and rate.uptime_hours > 0:
+        means = 1 / draw.gamma(rate.reclaims + 0.5, 1 / rate.uptime_hours, DRAWS)
+    cycles = math.ceil(needed / interval)
+    first, again = interval + of.save, of.restart + interval + of.save
+    failed = draw.binomial(cycles, -np.expm1(-first / means))
+    succeeds = np.maximum(np.exp(-again / means), 1e-6)
+    more = np.where(failed > 0, draw.negative_binomial(np.maximum(failed, 1), succeeds), 0)
+    lost = _time_lost(draw, failed, first, means) + _time_lost(draw, more, again, means)
+    return lost + failed * of.restart
+
+
+def _time_lost(
+    draw: np.random.Generator, counts: NDArray[np.int64], length: float, means: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Return the sum of ``counts`` exponential times, each shorter than ``length``.
+
+    Where there are many, their sum is normal.
+    """
+    share = -np.expm1(-length / means)
+    mean = means - length * (1 - share) / share
+    variance = means**2 - length**2 * (1 - share) / share**2
+    few = np.minimum(counts, 50)
+    owner = np.repeat(np.arange(len(counts)), few)
+    uniform = draw.random(len(owner))
+    times = -means[owner] * np.log1p(-uniform * share[owner])
+    total = np.bincount(owner, weights=times, minlength=len(counts))
+    rest = counts - few
+    spread = draw.normal(size=len(counts)) * np.sqrt(rest * np.maximum(variance, 0.0))
+    return np.asarray(total + rest * mean + np.where(rest > 0, spread, 0.0))

@@ -1,0 +1,175 @@
+"""``outlay what-if``: a run's own timeline under other terms, and on other machines."""
+
+from __future__ import annotations
+
+from decimal import Decimal, InvalidOperation
+from fractions import Fraction
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from outlay.advise.run_advice import SPOT_MTTF_HOURS
+from outlay.advise.spot import ReclaimRate, SpotOutlook, ranked_outlooks
+from outlay.advise.tiers import options_of
+from outlay.advise.what_if import OtherTerms, checkpointed_work, recorded_reclaims, replay
+from outlay.cli.document import print_blocks
+from outlay.cli.output import AsJson, print_findings, print_json
+from outlay.clock import SYSTEM
+from outlay.decoding import csv_records, open_csv
+from outlay.errors import Finding, InvalidValue
+from outlay.goodput.follower import RunView, read_view
+from outlay.ledger import exact_gpus
+from outlay.prices.gpus import matching_names, resolve
+from outlay.prices.offer import Offer, Tier
+from outlay.prices.price_book import PriceBook
+from outlay.report import what_if_sections
+from outlay.store import open_store
+from outlay.units import Duration, Rate
+from outlay.units.quantity import NS_PER_HOUR
+
+
+def show_what_if(
+    run: Annotated[Path, typer.Argument(help="A run's directory.")],
+    checkpoint_every: Annotated[
+        str | None, typer.Option(help='Training between two saves: "20m".')
+    ] = None,
+    gpu: Annotated[
+        str | None, typer.Option(help="Another GPU, at its stored price unless --price is given.")
+    ] = None,
+    speed: Annotated[
+        str | None, typer.Option(help="Speed of a step relative to this run's: 2.2.")
+    ] = None,
+    price: Annotated[str | None, typer.Option(help='Price per GPU-hour: "2.10 USD/h".')] = None,
+    spot: Annotated[
+        bool, typer.Option("--spot", help="Machines are taken back at random.")
+    ] = False,
+    mttf: Annotated[
+        str | None,
+        typer.Option(
+            help=f"Mean time until that happens; default: as recorded in the run, else "
+            f"{SPOT_MTTF_HOURS:g}h."
+        ),
+    ] = None,
+    restart_time: Annotated[
+        str | None, typer.Option(help="From a failure until training resumes.")
+    ] = None,
+    gpus: Annotated[int | None, typer.Option(min=1, help="Number of GPUs.")] = None,
+    scaling: Annotated[
+        str, typer.Option(help="Share of the ideal speed-up that more GPUs bring.")
+    ] = "1",
+    trace: Annotated[
+        Path | None,
+        typer.Option(
+            help="Failures to replay: a CSV with a column failed_h, hours since the start."
+        ),
+    ] = None,
+    deadline: Annotated[str | None, typer.Option(help='Longest time for the run: "3d".')] = None,
+    offers: Annotated[
+        bool, typer.Option("--offers", help="Rank the stored offers of the GPU instead.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Replay a run under other terms.
+
+    Shows what it would have saved, lost, repeated and paid, and when it would have been done. Where
+    chance decides there is an interval. Without other terms it is the run.
+
+    Example: outlay what-if runs/001 --checkpoint-every 20m --spot --mttf 6h
+    """
+    view = read_view(run, SYSTEM.wall_ns())
+    book = PriceBook(open_store()) if gpu is not None or offers else None
+    rentable = [] if book is None else book.cheapest_rentable()
+    count = gpus if gpus is not None else int(exact_gpus(view.timeline.attempts[-1].header.gpus))
+    rate = None if price is None else Rate.parse(price, name="--price")
+    if gpu is not None and rate is None and not offers:
+        rate = _stored_price(rentable, gpu, count, Tier.SPOT if spot else Tier.ON_DEMAND)
+    terms = OtherTerms(
+        checkpoint_every_ns=_ns(checkpoint_every, "--checkpoint-every"),
+        speed=None if speed is None else _fraction(speed, "--speed"),
+        price=rate,
+        gpus=gpus,
+        scaling=_fraction(scaling, "--scaling"),
+        restart_ns=_ns(restart_time, "--restart-time"),
+        reclaim=_reclaim(view, mttf) if spot or mttf is not None else None,
+        failures_ns=None if trace is None else _failures(trace),
+        deadline_ns=_ns(deadline, "--deadline"),
+    )
+    if offers:
+        _show_machines(view, terms, rentable, gpu=gpu, gpus=count, mttf=mttf, as_json=as_json)
+        return
+    own, other = replay(view), replay(view, terms)
+    if as_json:
+        print_json({"own": own, "other": other, "findings": view.findings})
+        return
+    print_blocks(what_if_sections.replayed(own, other, terms.deadline_ns))
+    print_findings(view.findings)
+
+
+def _show_machines(
+    view: RunView, terms: OtherTerms, rentable: list[Offer], *, gpu: str | None, gpus: int,
+    mttf: str | None, as_json: bool,
+) -> None:  # fmt: skip
+    """Rank offers by their cost for the same work; those that likely miss the deadline are last."""
+    named = gpu or view.timeline.attempts[-1].header.gpu
+    if not named:
+        raise InvalidValue("--gpu", None, "the GPU to rank: the run's log names none")
+    reclaim = _reclaim(view, mttf)
+    speeds = {resolve(named).name: float(terms.speed or 1)}
+    options = options_of(
+        rentable, speeds, gpus=gpus, spot_mttf_hours=reclaim.mttf_hours, currency=view.unit.currency
+    )
+    work = checkpointed_work(view, terms)
+    found: list[SpotOutlook] = ranked_outlooks(options, work, reclaim)
+    notes = list(view.findings)
+    if not found:
+        message = f"no stored offer of {gpus}x {named}: run outlay prices fetch"
+        notes.append(Finding(source="prices", message=message, severity="warning"))
+    if as_json:
+        print_json({"machines": found, "reclaim": reclaim, "work": work, "findings": notes})
+        return
+    print_blocks(what_if_sections.machines(found, view.unit.currency, work, reclaim))
+    print_findings(notes)
+
+
+def _reclaim(view: RunView, mttf: str | None) -> ReclaimRate:
+    if mttf is not None:
+        return ReclaimRate(mttf_hours=Duration.parse(mttf, name="--mttf").ns / NS_PER_HOUR)
+    return recorded_reclaims(view) or ReclaimRate(
+        mttf_hours=SPOT_MTTF_HOURS, source="assumed: none was recorded, and --mttf is not given"
+    )
+
+
+def _stored_price(rentable: list[Offer], gpu: str, gpus: int, tier: Tier) -> Rate:
+    found = [
+        each
+        for each in rentable
+        if each.tier is tier and each.gpu_count == gpus and matching_names(gpu, [each.gpu])
+    ]
+    if not found:
+        expected = f"a GPU with a stored {tier} price for {gpus} of them, or --price"
+        raise InvalidValue("--gpu", gpu, expected)
+    cheapest = min((each.price_per_gpu for each in found), key=lambda price: price.micros)
+    return cheapest.unit.rate(cheapest.micros)
+
+
+def _ns(text: str | None, name: str) -> int | None:
+    return None if text is None else Duration.parse(text, name=name).ns
+
+
+def _fraction(text: str, name: str) -> Fraction:
+    try:
+        return Fraction(Decimal(text))
+    except (InvalidOperation, ValueError, OverflowError):
+        raise InvalidValue(name, text, "a number such as 2.2") from None
+
+
+def _failures(path: Path) -> tuple[int, ...]:
+    """Return the instants of a trace, in nanoseconds since the start."""
+    found = []
+    for line, row in enumerate(csv_records(open_csv(path)), start=2):
+        hours = _fraction(row.get("failed_h", ""), f"{path}, line {line}, column failed_h")
+        if hours < 0:
+            raise InvalidValue(f"{path}, line {line}", float(hours), "hours since the start")
+        found.append(round(hours * NS_PER_HOUR))
+    return tuple(found)
