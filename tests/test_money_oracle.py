@@ -279,7 +279,7 @@ def test_focus_rows_are_the_charges(books: Books, month: str, tmp_path: Path) ->
         )
         for row in rows
     )  # fmt: skip
-    assert {row["BilledCost"] for row in rows} == {"0"}
+    assert {row["BilledCost"] for row in rows} == {"0.00"}
     assert all(row["ChargePeriodStart"] < row["ChargePeriodEnd"] for row in rows)
     assert all(row["PricingQuantity"] for row in rows)
     listed = list(csv.DictReader(io.StringIO(table.read_text())))

@@ -19,6 +19,7 @@ from outlay.ledger import (
     Payload,
     Price,
     PriceChanged,
+    PriceCorrected,
     RunIdentity,
     SegmentId,
     SlicesChanged,
@@ -100,6 +101,14 @@ LATER: list[KnownRecord] = [
     SlicesChanged(seq=4, t_ns=T + 104 * S, active=2, total=4, available=3),
     Payload(seq=5, t_ns=T + 105 * S, data={"job_name": "bert", "step_count": 7}),
     BudgetStatement(seq=6, t_ns=T + 106 * S, form=1, covers=6, state={"next_step": 11}),
+    PriceCorrected(
+        seq=7,
+        t_ns=T + 107 * S,
+        price=Price(2_000_000, "EUR", "corrected"),
+        was=Price(20_000_000, "EUR"),
+        by="ada",
+        reason="typed 20",
+    ),
 ]
 FROM_THE_FUTURE = Unknown(seq=3, t_ns=T + 103 * S, kind="moon_phase", fields={"phase": "full"})
 

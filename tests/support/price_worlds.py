@@ -1,7 +1,7 @@
 """Worlds for policies: hourly prices, spot availability and failures, drawn or read, and trials.
 
-The quantiles of ``usual_bounds`` were chosen on drawn prices of other seeds than the benchmark's, after
-looking at results on these; nothing else was. A benchmark reports on them at full size.
+The quantiles of ``usual_bounds`` were chosen on drawn prices of other seeds than the benchmark's,
+after a look at results on these; nothing else was. A benchmark reports on them at full size.
 """
 
 from __future__ import annotations

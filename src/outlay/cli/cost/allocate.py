@@ -10,7 +10,6 @@ from typing import Annotated
 import typer
 
 from outlay.cli.cost.tables import ASSUMED, AsOf, open_books, parse_as_of
-from outlay.cli.document import print_blocks
 from outlay.cli.output import AsJson, console, new_table, print_findings, print_json
 from outlay.cost.allocation import UNTAGGED, Allocation, AllocationRow, Spread, allocate
 from outlay.cost.charges import month_window
@@ -19,7 +18,6 @@ from outlay.cost.spending import TEAM, Spending, SpendItem, owner_by
 from outlay.errors import Finding, InvalidValue, choices
 from outlay.export.spend_logs import shared_logs, with_teams
 from outlay.guard.away.polled_log import PolledLog
-from outlay.report.digest import late_blocks
 from outlay.runs.spending_reader import read_reconciliation
 from outlay.units import Money, Unit
 from outlay.units.money import Kind
@@ -125,10 +123,18 @@ def allocate_cost(
         )
         return
     _print(bills, month)
-    print_blocks(late_blocks(late))
+    _print_late(late)
     for each in billed:
         console.print(f"Confirmed by bills: {confirmed_figure(each.confirmed).text}")
     print_findings(findings)
+
+
+def _print_late(late: Sequence[SpendItem]) -> None:
+    if late:
+        from outlay.cli.document import print_blocks  # A summary needs neither.
+        from outlay.report.digest import late_blocks
+
+        print_blocks(late_blocks(late))
 
 
 def _teamed(spending: Spending, by: str) -> tuple[Spending, tuple[Finding, ...]]:
