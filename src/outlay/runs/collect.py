@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 ReadRun = Callable[[Path, int], "RunReading"]
 """Reads the run in a directory at an instant."""
 
-FIGURES_VERSION = 7
+FIGURES_VERSION = 8
 """Increment when the derivation of a row changes: older rows are derived again."""
 
 CHECKED = 500

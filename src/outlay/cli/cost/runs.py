@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from outlay.cli.cost import allocate, files, forecasts
+from outlay.cli.cost import allocate, files, forecasts, predictions
 from outlay.cli.cost.tables import (
     ASSUMED,
     AsOf,
@@ -367,6 +367,7 @@ def _amounts(totals: Mapping[Unit, Subtotal], kind: Kind) -> dict[str, float]:
 
 
 app.command("forecast")(forecasts.show_forecast)
+app.command("predict")(predictions.show_prediction)
 app.command("allocate")(allocate.allocate_cost)
 app.command("import")(files.import_files)
 app.command("export")(files.export_files)
