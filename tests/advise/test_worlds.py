@@ -190,6 +190,16 @@ def test_losses_of_steps_are_not_counted_as_evaluations() -> None:
     assert (len(found.values), found.unit, found.negated) == (12, "evaluation", False)
 
 
+def test_a_loss_logged_in_evaluation_spans_is_an_evaluation() -> None:
+    run = Segment(about={"price": dollars(36), "run_id": "r"})
+    for number in range(8):
+        run.step(1).span("evaluation", 1)
+        run.add(Metric(t_ns=run.now_ns, name="loss", value=1 / (number + 1)))
+    found = evaluations_of(_view_of(run.end()))
+    assert found is not None
+    assert (found.unit, len(found.values)) == ("evaluation", 8)
+
+
 def test_losses_of_steps_are_averaged_if_there_is_nothing_else() -> None:
     run = Segment(about={"price": dollars(36), "run_id": "r"})
     for number in range(500):

@@ -223,19 +223,21 @@ def evaluations_of(view: RunView) -> Evaluations | None:
 def _is_evaluation(view: RunView, name: str, points: Sequence[MetricPoint]) -> bool:
     if any(part in name for part in _SAYS_SO):
         return True
-    steps = view.account.segments[view.timeline.attempts[-1].segment].work.steps
-    if len(points) * 10 <= sum(
-        view.account.segments[each.segment].work.steps for each in view.timeline.attempts
-    ):
+    segments = [view.account.segments[each.segment] for each in view.timeline.attempts]
+    if len(points) * 10 <= sum(segment.work.steps for segment in segments):
         return True
-    spans = [
-        span
-        for attempt in view.timeline.attempts
-        for span in view.account.segments[attempt.segment].spans
+    spans = sorted(
+        (span.begin_ns, span.end_ns)
+        for segment in segments
+        for span in segment.spans
         if span.name == ph.EVALUATION
-    ]
-    inside = sum(any(s.begin_ns <= p.t_ns <= s.end_ns for s in spans) for p in points)
-    return not steps or (bool(spans) and 2 * inside > len(points))
+    )
+    # Evaluations do not overlap: a point is in the last one that began before it, or in none.
+    last = (bisect_right(spans, (point.t_ns, math.inf)) - 1 for point in points)
+    inside = sum(
+        at >= 0 and point.t_ns <= spans[at][1] for at, point in zip(last, points, strict=True)
+    )
+    return 2 * inside > len(points)
 
 
 def _bound_of(values: Sequence[float], *, negated: bool) -> float:
