@@ -232,6 +232,6 @@ def test_the_command_lists_figures_that_were_not_measured(tmp_path: Path) -> Non
     Segment(about={"price": dollars(36)}).step(10).end().write(tmp_path)
     assert (
         "dataset: the number of passes over the data is not known"
-        in command("advise", tmp_path).out
+        in command("advise", tmp_path, "--why").out
     )
     assert len(command("advise", tmp_path, "--json").json["not_measured"]) == 5

@@ -99,7 +99,7 @@ def test_a_long_training_is_cut_where_its_curve_is_flat() -> None:
     assert flat_from * 0.8 <= int(found.title.split()[1]) <= 2 * flat_from
 
 
-def test_a_run_that_logs_its_loss_at_every_step_is_advised_in_evaluations(tmp_path: Path) -> None:
+def test_a_run_that_logs_its_loss_at_every_step_is_advised_in_steps(tmp_path: Path) -> None:
     run = Segment(about={"price": dollars(3600), "run_id": "r", "model": "m"})
     for number in range(400):
         run.step(1)
@@ -108,4 +108,4 @@ def test_a_run_that_logs_its_loss_at_every_step_is_advised_in_evaluations(tmp_pa
     run.end().write(tmp_path)
     found = CostOptimizer(clock=ManualClock()).advise_run(tmp_path)
     (epochs,) = (each for each in found if each.category == "epochs")
-    assert "evaluations instead of 400" in epochs.title
+    assert "steps instead of 400" in epochs.title

@@ -389,12 +389,30 @@ def test_a_budget_that_is_no_amount_is_refused() -> None:
 
 def test_advice_on_a_run_has_its_evidence(runs: Path) -> None:
     outlay("prices", "set", "H100", "1.20 USD/h")
-    shown, plain = both("advise", runs / "a")
+    shown, plain = both("advise", runs / "a", "--why")
     assert "Win back data_loading" in shown.out
     assert "Evidence:" in shown.out
     found = {each["category"]: each for each in plain.json["recommendations"]}
     assert found["compute"]["estimated_savings"] == pytest.approx(2.4)
     assert found["badput"]["savings_low"] < found["badput"]["savings_high"]
+
+
+def test_advice_leads_with_at_most_three_lines(runs: Path) -> None:
+    outlay("prices", "set", "H100", "1.20 USD/h")
+    lines = outlay("advise", runs / "a").out.splitlines()
+    said = [line for line in lines if "confidence" in line or "Nothing" in line]
+    assert 1 <= len(said) <= 3
+    assert not any("Evidence:" in line for line in lines)
+    assert any("--why" in line for line in lines)
+
+
+@pytest.mark.usefixtures("runs")
+def test_advice_on_a_model_has_a_backtest() -> None:
+    shown, plain = both("advise", "--model", "bert-base", "--backtest")
+    (row,) = plain.json["followed"]
+    assert (row["run_id"], row["next_run_id"]) == ("a", "b")
+    assert "Win back data_loading" in shown.out
+    assert outlay("advise", "somewhere", "--backtest").code == 2
 
 
 @pytest.mark.usefixtures("runs")
@@ -506,5 +524,5 @@ def test_files_are_not_imported_from_a_directory_that_is_not_there(tmp_path: Pat
 
 
 def test_what_advice_saves_in_all_has_its_currency(runs: Path) -> None:
-    assert re.search(r"Up to [\d.]+ USD in total; ", outlay("advise", runs / "a").out)
+    assert re.search(r"Up to [\d.]+ USD in total; ", outlay("advise", runs / "a", "--why").out)
     assert list(outlay("advise", runs / "a", "--json").json["total_savings"]) == ["USD"]

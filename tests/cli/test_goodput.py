@@ -34,6 +34,11 @@ def _train(directory: Path, *, prepare_s: int) -> Path:
     return directory
 
 
+def test_a_run_without_a_disruption_lost_nothing_to_one(trained: Path) -> None:
+    shown = " ".join(outlay("goodput", trained).out.split())
+    assert "50.0% of time not lost to the start" in shown
+
+
 def test_phases_are_shown_in_time_share_and_money(trained: Path) -> None:
     shown = outlay("goodput", trained, "--json").json
     assert shown["goodput"] == 0.5

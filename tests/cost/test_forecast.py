@@ -126,6 +126,44 @@ def test_a_trend_is_extrapolated_with_a_note() -> None:
     assert found.note == "costs grow by 3.0% from run to run, which is extrapolated"
 
 
+@pytest.mark.parametrize("since", [3, 5, 20])
+def test_a_change_of_level_is_found_and_said(since: int) -> None:
+    generator = np.random.default_rng(since)
+    before, after = (generator.lognormal(3, 0.2, count) for count in (20, since))
+    found = forecast_runs([*before, *(3 * after)], 5)
+    assert found is not None
+    assert "costs changed by a factor of" in found.note
+    assert found.samples == since
+    assert found.point == pytest.approx(15 * float(after.mean()), rel=0.25)
+    assert (found.low is None) == (since < 4)
+
+
+def test_a_season_is_continued() -> None:
+    generator = np.random.default_rng(2)
+    history = [10.0 * (1 + 3 * (n % 4 == 0)) * generator.lognormal(0, 0.05) for n in range(24)]
+    high, low = forecast_runs(history, 1), forecast_runs([*history, 40.0], 1)
+    assert high is not None
+    assert low is not None
+    assert "costs repeat every 4 runs" in high.note
+    assert high.point == pytest.approx(40, rel=0.1)
+    assert low.point == pytest.approx(10, rel=0.1)
+
+
+def test_runs_that_are_alike_in_a_row_widen_the_interval() -> None:
+    generator = np.random.default_rng(4)
+    logs = [0.0]
+    for _ in range(39):
+        logs.append(0.85 * logs[-1] + 0.25 * generator.standard_normal())
+    costs = 20 * np.exp(logs)
+    alike, shuffled = (
+        forecast_runs(list(each), 8) for each in (costs, generator.permutation(costs))
+    )
+    assert alike is not None
+    assert shuffled is not None
+    assert "runs in a row cost alike" in alike.note
+    assert (alike.high or 0) - (alike.low or 0) > 1.3 * ((shuffled.high or 0) - (shuffled.low or 0))
+
+
 def test_many_planned_runs_get_a_note_about_unseen_trends() -> None:
     found = forecast_runs([9.0, 10.0, 11.0, 10.0, 9.5, 10.5, 9.0, 11.0], 20)
     assert found is not None

@@ -14,7 +14,7 @@ import pytest
 from command_line import in_process
 from ledgers import HOUR, SECOND, START_NS, Segment, dollars
 from outlay.cost.charges import month_window
-from outlay.cost.machines import (
+from outlay.cost.machines.owned_machines import (
     MachineCost,
     OwnedMachine,
     cost_of_machine,

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import outlay
 from command_line import in_process
-from outlay.cost.machines import OwnedMachine
+from outlay.cost.machines.owned_machines import OwnedMachine
 from outlay.errors import InvalidValue
 from outlay.guard.rental.vendor_commands import LISTED_RATES, PRESETS, parse_page
 from outlay.ledger import Price

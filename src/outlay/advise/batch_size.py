@@ -17,11 +17,11 @@ from outlay.advise.recommendation import (
     confidence_of,
     least_saving,
 )
-from outlay.cost.run_cost import EPOCHS, steps_per_epoch
+from outlay.cost.run_cost import EPOCHS, PARAMETERS, last_reported, steps_per_epoch
 from outlay.errors import InvalidValue
 from outlay.goodput.follower import RunView
 from outlay.ledger import AttemptStarted
-from outlay.prices.gpus import resolve
+from outlay.prices.gpus import family_of, resolve
 from outlay.units.shown import Grade, amount_text
 
 # GPU memory of a training: a fixed part, and a part per sample.
@@ -326,7 +326,6 @@ def _recommendation(
 
 # Advice from a run's log, and the figures that the log lacks.
 
-_PARAMETERS = ("parameters", "model_parameters")
 NOISE_SCALE = ("gradient_noise_scale", "noise_scale")
 
 
@@ -363,10 +362,13 @@ def advise_batch_size(
 def unmeasured(view: RunView) -> list[str]:
     """Return the figures that advice on batch size and dataset lacks, and how to log them."""
     header, account = view.timeline.attempts[-1].header, view.account
+    sizes = [spec.name for spec in family_of(header.gpu)] if header.gpu else []
+    gpu = f"the memory of the {header.gpu} ({' or '.join(sizes)})" if sizes else "the GPU"
     lacks = [
         ("batch size", "the number of samples of a step", "run.steps(loader, samples=len)",
          account.work.samples > 0),
-        ("batch size", "the GPU", 'outlay.run(gpu="H100")', _memory_gb(header) is not None),
+        ("batch size", gpu, f'outlay.run(gpu="{sizes[-1] if sizes else "H100"}")',
+         _memory_gb(header) is not None),
         ("batch size", "the model's size", 'run.metric("parameters", count)',
          parameters_of(account) is not None),
         ("batch size", "the gradient noise scale", 'run.metric("gradient_noise_scale", value)',
@@ -411,10 +413,4 @@ def _speeds(durations: dict[int, Ints]) -> dict[int, float]:
 
 def parameters_of(account: RunAccount) -> int | None:
     """Return the model's number of parameters; a metric of that name below 1 is another figure."""
-    return int(last_reported(account, _PARAMETERS) or 0) or None
-
-
-def last_reported(account: RunAccount, names: Sequence[str]) -> float | None:
-    """Return the last value above zero that was reported under one of some names."""
-    values = [point.value for point in account.series(*names) if point.value > 0]
-    return values[-1] if values else None
+    return int(last_reported(account, PARAMETERS) or 0) or None

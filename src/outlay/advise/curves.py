@@ -9,6 +9,7 @@ noise and by shape. Long series are fitted in blocks. Values: higher is better.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -405,19 +406,47 @@ def _curves(
     return found
 
 
-def probability_of_beating(
-    values: Sequence[float], more: int, *, margin: float = 0.0, draws: int = DRAWS
-) -> float:
-    """Return the probability to beat the best by ``margin`` in the next ``more`` measurements.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outlook:
+    """What the measurements ahead may bring.
+
+    Attributes:
+        probability: That the best so far is beaten.
+        gain: By how much then, in the metric's unit; 0 if it never is.
+    """
+
+    probability: float
+    gain: float
+
+
+def outlook(
+    values: Sequence[float],
+    more: int,
+    *,
+    margin: float = 0.0,
+    bound: float = math.inf,
+    draws: int = DRAWS,
+) -> Outlook:
+    """Return whether the next ``more`` measurements may beat the best by ``margin``.
 
     Only the measurement at the maximum of the curve counts: that one of many may exceed the best by
     luck is no reason to continue. Nor is a lucky best so far a reason to stop: a long series is
-    judged by the means of its blocks.
+    judged by the means of its blocks. No measurement is above ``bound``.
     """
     roots = np.sqrt(block_sizes(len(values)))
     best = float((in_blocks(np.array(values)) / roots).max())
     floor = max(margin / 4, _NOISE_FLOOR)
-    return probability_of_passing(values, more, best + margin, noise_floor=floor, draws=draws)
+    peaks = np.minimum(_peaks(values, more, floor, draws), bound)
+    beaten = peaks > best + margin
+    gain = float((peaks[beaten] - best).mean()) if beaten.any() else 0.0
+    return Outlook(probability=float(beaten.mean()) if len(peaks) else 0.0, gain=gain)
+
+
+def probability_of_beating(
+    values: Sequence[float], more: int, *, margin: float = 0.0, draws: int = DRAWS
+) -> float:
+    """Return the probability of an ``outlook``."""
+    return outlook(values, more, margin=margin, draws=draws).probability
 
 
 def probability_of_passing(
@@ -429,10 +458,17 @@ def probability_of_passing(
     draws: int = DRAWS,
 ) -> float:
     """Return the probability that the peak of the next ``more`` measurements is above ``level``."""
+    peaks = _peaks(values, more, noise_floor, draws)
+    return float((peaks > level).mean()) if len(peaks) else 0.0
+
+
+def _peaks(values: Sequence[float], more: int, noise_floor: float, draws: int) -> Floats:
+    """Return draws of the measurement at the peak of the next ``more``; none if ``more`` is 0."""
     if more < 1:
-        return 0.0
+        return np.empty(0)
     ahead = some_between(len(values) + 1, len(values) + more)
     found = draw_curves(values, ahead, noise_floor=noise_floor, draws=draws)
     last = float(np.sqrt(block_sizes(len(values))[-1]))
     noise = found.noise / last * np.random.default_rng(_SEED + 1).standard_normal(draws)
-    return float((found.curve.max(axis=1) + noise > level).mean())
+    peaks: Floats = found.curve.max(axis=1) + noise
+    return peaks

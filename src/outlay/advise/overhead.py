@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from outlay.advise.recommendation import (
     LEAST_SHARE,
     OptimizationRecommendation,
     bounded,
+    calibrated,
     confidence_of,
     least_saving,
 )
 from outlay.errors import InvalidValue
 from outlay.goodput import phases as ph
 from outlay.units.quantity import duration_text
-from outlay.units.shown import Grade, amount_text
+from outlay.units.shown import Grade, amount_text, counted
 
 # The optimal checkpoint interval for random failures.
 #
@@ -83,9 +84,65 @@ def _lambert_w0(z: float) -> float:
     return w
 
 
+_LEAST_BURST = 3  # Fewer failures show no bursts.
+_BURST = 2.5
+
 # Without a failure in a time T, the mean time to failure is at least T / ln 20 with 95 %
 # probability, and T / ln 2 with 50 %.
 _LIKELY = math.log(20) / math.log(2)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointHistory:
+    """What saves and failures took of a run; times in seconds.
+
+    Attributes:
+        uptimes: How long each disrupted attempt trained before it was disrupted.
+        work: Time of the steps that survived.
+        waste: Cost of saves and of repeated work: all that another interval can save.
+        price: Cost of a second.
+    """
+
+    uptimes: tuple[float, ...]
+    work: float
+    waste: float
+    price: float
+
+    @property
+    def dispersion(self) -> float:
+        """The variance of the uptimes over their squared mean; about 1 if failures are random."""
+        count = len(self.uptimes)
+        if count < 2 or not sum(self.uptimes):
+            return 1.0
+        mean = sum(self.uptimes) / count
+        return sum((each - mean) ** 2 for each in self.uptimes) / (count - 1) / mean**2
+
+    @property
+    def is_burst(self) -> bool:
+        """Whether failures came in short order after a long time without any."""
+        return len(self.uptimes) >= _LEAST_BURST and self.dispersion > _BURST
+
+    def loss(self, interval: float, save: float) -> float:
+        """Return the expected cost of saves and repeated work with another interval.
+
+        An attempt that was disrupted before its first save repeats all, one that was disrupted
+        later half an interval.
+        """
+        cycle = interval + save
+        repeated = sum(min(each, cycle / 2 if each >= cycle else each) for each in self.uptimes)
+        return self.price * (self.work / interval * save + repeated)
+
+    def spread(self, interval: float) -> float:
+        """Return the standard deviation of what another interval saves.
+
+        Two things are random: where in an interval a failure comes, and how many there are.
+        """
+        count = len(self.uptimes)
+        if not count:
+            return 0.0
+        repeated = max(0.0, self.waste - self.price * self.work / interval)
+        where = self.price * interval * math.sqrt(count / 12)
+        return math.hypot(where, repeated / math.sqrt(count))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,6 +157,7 @@ class Checkpointing:
         mttf_low: The lower end of its interval; ``mttf_high`` the upper.
         cost: Cost of the time that the interval affects: all but starts and recovery.
         whole: Total cost of the run; default: ``cost``.
+        history: What the run paid for saves and repeated work; None if not measured.
     """
 
     interval: float
@@ -111,6 +169,7 @@ class Checkpointing:
     cost: float
     currency: str = "USD"
     whole: float | None = None
+    history: CheckpointHistory | None = None
 
     def __post_init__(self) -> None:
         if not 0 < self.interval < math.inf:
@@ -134,6 +193,8 @@ def recommend_checkpoint_interval(of: Checkpointing) -> OptimizationRecommendati
     best = optimal_interval(reliability)
     if best <= 0 or (of.mttf is None and best < of.interval):
         return None
+    if of.history is not None:
+        return _of_history(of, of.history, best, at)
     mttfs = (of.mttf_low, likely, of.mttf_high or 10 * likely)
     # With the true mean time to failure known, its optimal interval may save even more.
     shares = sorted(
@@ -179,6 +240,52 @@ def recommend_checkpoint_interval(of: Checkpointing) -> OptimizationRecommendati
     return bounded(found, whole)
 
 
+def _of_history(
+    of: Checkpointing, history: CheckpointHistory, best: float, mttf: float
+) -> OptimizationRecommendation | None:
+    """Return a better interval for the failures that a run had; its saving is below its waste."""
+    tried = [best * 2 ** (step / 4) for step in range(-12, 13)] if history.uptimes else [best]
+    best = min(tried, key=lambda interval: history.loss(interval, of.save))
+    saved = history.waste - history.loss(best, of.save)
+    whole = of.cost if of.whole is None else of.whole
+    least = max(LEAST_SHARE * of.cost, least_saving(whole), _LEAST_OF_WASTE * history.waste)
+    if saved < least:
+        return None
+    # The interval is of one run: with bursts, the next one may have none.
+    off = history.spread(best) * (1.5 if history.is_burst else 1.0)
+    now_text, best_text = (duration_text(round(s * 1e9)) for s in (of.interval, best))
+    failures = len(history.uptimes)
+    found = OptimizationRecommendation(
+        category="checkpoint",
+        title=f"Save a checkpoint every {best_text} of training instead of every {now_text}",
+        description=(
+            f"Saves and repeated work cost {amount_text(history.waste, of.currency)}; with that "
+            f"interval they would have cost {amount_text(history.waste - saved, of.currency)}."
+        ),
+        estimated_savings=saved,
+        confidence=confidence_of(0.95, "estimated"),
+        action=f"Set the checkpoint interval to {best_text} of training",
+        risks=["more is lost at a failure"] if best > of.interval else [],
+        savings_low=saved - off,
+        savings_high=saved + off,
+        grade="estimated",
+        evidence=[
+            f"a save takes {duration_text(round(of.save * 1e9))}",
+            f"{counted(failures, 'disruption')}, mean time to failure "
+            f"{duration_text(round(mttf * 1e9))}" + ("" if failures else " at least"),
+        ],
+        assumptions=[_BURST_TEXT if history.is_burst else _RANDOM_TEXT],
+        needed=[] if failures else ["a disruption or two, to know how often they come"],
+        currency=of.currency,
+    )
+    return calibrated(bounded(found, whole), "bursts" if history.is_burst else "checkpoint")
+
+
+_LEAST_OF_WASTE = 0.2  # Intervals whose waste differs by less are practically the same.
+_RANDOM_TEXT = "the next run fails as often as this one"
+_BURST_TEXT = "failures came in a burst, which the next run may not have: the interval is wider"
+
+
 def _saved_share(of: Checkpointing, best: float, mttf: float) -> float:
     """Return the share of the run's cost that another interval would have saved."""
     # Without the restart time, which does not depend on the interval.
@@ -200,23 +307,25 @@ class Remedy:
     grade: Grade = "assumed"
 
 
-_OVERLAP = Remedy(
-    0.3, 0.95, 1.0, "load data in more workers, prefetch and cache it", grade="estimated"
-)
-
 REMEDIES: Mapping[str, Remedy] = {
-    ph.DATA_LOADING: _OVERLAP,
-    ph.CHECKPOINT_SAVE: Remedy(0.5, 0.9, 1.0, "save asynchronously, beside training"),
+    ph.DATA_LOADING: Remedy(
+        0.87, 0.95, 1.0, "load data in more workers, prefetch and cache it", grade="estimated"
+    ),
+    ph.CHECKPOINT_SAVE: Remedy(0.6, 0.85, 1.1, "save asynchronously, beside training"),
     ph.CHECKPOINT_RESTORE: Remedy(0.1, 0.4, 0.8, "restore from local disk or a peer's memory"),
     ph.EVALUATION: Remedy(
-        0.4, 0.5, 0.6, "evaluate half as often, or on another machine", grade="estimated"
+        0.45, 0.5, 0.55, "evaluate half as often, or on another machine", grade="estimated"
     ),
     ph.ACCELERATOR_INIT: Remedy(0.0, 0.3, 0.6, "keep the process up; start from a warm image"),
     ph.TRAINING_PREP: Remedy(0.2, 0.7, 1.0, "prepare data and compile before renting"),
-    ph.PROGRAM_STARTUP: Remedy(0.2, 0.7, 0.95, "keep the compilation cache between starts"),
+    ph.PROGRAM_STARTUP: Remedy(
+        0.67, 0.8, 0.93, "keep what the first step compiles in a cache between starts"
+    ),
     ph.WASTED_PROGRESS: Remedy(0.2, 0.5, 0.9, "save checkpoints more often, and on a signal"),
-    ph.RECOVERY: Remedy(0.3, 0.8, 1.0, "restart automatically, and give back what is down"),
-    ph.STALL: Remedy(0.0, 0.5, 0.9, "look for the slow rank, disk or network in the stalled steps"),
+    ph.RECOVERY: Remedy(0.75, 0.82, 0.95, "restart automatically, and give back what is down"),
+    ph.STALL: Remedy(
+        0.75, 0.87, 0.98, "look for the slow rank, disk or network in the stalled steps"
+    ),
 }
 _CUSTOM = Remedy(0.0, 0.2, 0.8, "look whether this work can run beside training (overlapped=True)")
 _OF_DISRUPTIONS = (ph.RECOVERY, ph.CHECKPOINT_RESTORE, ph.WASTED_PROGRESS, ph.PROGRAM_STARTUP)
@@ -230,6 +339,7 @@ def recommend_badput(
     currency: str = "USD",
     without: Collection[str] = (),
     disruptions: int = 0,
+    imports: float = 0.0,
 ) -> OptimizationRecommendation | None:
     """Return a remedy for the phase with the largest recoverable cost.
 
@@ -239,10 +349,15 @@ def recommend_badput(
         currency: Of the costs.
         without: Phases for which there is better advice than a general remedy.
         disruptions: How many there were; the next run may have more or fewer.
+        imports: The part of ``program_startup`` before the first record, which no remedy for the
+            first step affects.
     """
     total = sum(costs.values())
+    costs = dict(costs)
+    if ph.PROGRAM_STARTUP in costs:
+        costs[ph.PROGRAM_STARTUP] -= imports
     remedies = {
-        phase: _remedy(phase, costs)
+        phase: REMEDIES.get(phase, _CUSTOM)
         for phase, cost in costs.items()
         if phase not in (ph.STEP, ph.PAUSED, ph.OTHER, *without) and cost >= _LEAST_PHASE * total
     }
@@ -258,14 +373,13 @@ def recommend_badput(
         title=f"Win back {worst}: {costs[worst] / total:.1%} of the cost",
         description=(
             f"{worst} cost {amount_text(costs[worst], currency)}. To {remedy.action} usually wins "
-            f"back {remedy.usual:.0%} of that: {amount_text(saved, currency)} in a run like this "
-            "one."
+            f"back {remedy.usual:.0%} of that: {amount_text(saved, currency)} in this run."
         ),
         estimated_savings=saved,
         estimated_time_saved=hours.get(worst, 0.0) * remedy.usual,
         confidence=confidence_of(0.9 if remedy.low > 0 else 0.8, remedy.grade),
         action=remedy.action[0].upper() + remedy.action[1:],
-        savings_low=remedy.low * costs[worst] * (1 - spread),
+        savings_low=_least_share(worst, costs, remedy) * costs[worst] * (1 - spread),
         savings_high=remedy.high * costs[worst] * (1 + spread),
         grade=remedy.grade,
         evidence=[
@@ -276,16 +390,17 @@ def recommend_badput(
         needed=["the same phase after the change: outlay goodput diff"],
         currency=currency,
     )
-    return bounded(found, total)
+    return calibrated(bounded(found, total), worst)
 
 
-def _remedy(phase: str, costs: Mapping[str, float]) -> Remedy:
-    """Return the remedy for a phase; data loading can only overlap as much as steps take."""
-    remedy = REMEDIES.get(phase, _CUSTOM)
-    if remedy is not _OVERLAP or not costs[phase]:
-        return remedy
-    share = min(1.0, costs.get(ph.STEP, 0.0) / costs[phase])
-    return replace(remedy, low=remedy.low * share, usual=remedy.usual * share)
+def _least_share(phase: str, costs: Mapping[str, float], remedy: Remedy) -> float:
+    """Return the share of a phase's cost that its remedy saves at least.
+
+    One more process that loads data hides it behind steps only as far as it is shorter.
+    """
+    if phase != ph.DATA_LOADING:
+        return remedy.low
+    return min(remedy.low, remedy.usual * costs.get(ph.STEP, 0.0) / costs[phase])
 
 
 def _assumption(phase: str) -> str:

@@ -3,16 +3,29 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from statistics import fmean, median
+from typing import Literal
 
-from outlay.advise.batch_size import advise_batch_size, last_reported, parameters_of
+from outlay.account.run import MetricPoint
+from outlay.advise.batch_size import advise_batch_size, parameters_of
 from outlay.advise.dataset import recommend_fewer_passes
-from outlay.advise.overhead import Checkpointing, recommend_badput, recommend_checkpoint_interval
+from outlay.advise.overhead import (
+    CheckpointHistory,
+    Checkpointing,
+    recommend_badput,
+    recommend_checkpoint_interval,
+)
 from outlay.advise.recommendation import OptimizationRecommendation, least_saving, merged
-from outlay.advise.stopping import EpochPrice, advise_epoch_count, recommend_early_stopping
+from outlay.advise.stopping import (
+    EpochPrice,
+    advise_epoch_count,
+    recommend_early_stopping,
+    undecided,
+)
 from outlay.advise.tiers import (
     RESTART_HOURS,
     SAVE_HOURS,
@@ -21,12 +34,13 @@ from outlay.advise.tiers import (
     options_of,
     recommend_compute_tier,
 )
-from outlay.cost.run_cost import ACCURACY, LOSS, RunCost, cost_of
+from outlay.cost.run_cost import ACCURACY, LEARNING_RATE, LOSS, RunCost, cost_of, last_reported
 from outlay.goodput import phases as ph
 from outlay.goodput.follower import RunView
 from outlay.goodput.reliability import (
     RESTART,
     checkpoint_spacing,
+    count_disruptions,
     disruptions,
     mean_save_ns,
     mean_time_to_failure,
@@ -42,6 +56,7 @@ from outlay.units.shown import amount_text
 
 SPOT_MTTF_HOURS = 6.0
 _STARTS = (ph.RECOVERY, *RESTART)
+_LOW_RATE = 0.02  # Of the largest learning rate: it can hardly fall further.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +104,7 @@ def advise_run(
             cost.epochs or 0.0, spent.amount, spent.hours, currency=spent.currency
         ),
         _idle_gpus(view, cost, spent),
+        _slow_imports(view, cost, spent),
         _low_mfu(view, spent),
         _other(cost, spent),
     ]
@@ -123,21 +139,135 @@ def _stopping(
     view: RunView, spent: _Spent, around: Circumstances
 ) -> list[OptimizationRecommendation]:
     """Recommend to stop a live run now, or to make the next run shorter."""
-    losses = view.account.series(*LOSS)
-    points = losses or view.account.series(*ACCURACY)
-    values = [-point.value if losses else point.value for point in points]
-    if len(points) < 2:
+    found = evaluations_of(view)
+    if found is None or len(found.values) < 2:
         return []
-    apart = [after.t_ns - before.t_ns for before, after in pairwise(points)]
+    apart = [after - before for before, after in pairwise(found.t_ns)]
     # A live run continues at its median pace; a finished one is charged for all of its time.
     hours = (median(apart) if view.timeline.alive else fmean(apart)) / NS_PER_HOUR
     epoch = EpochPrice(
-        hours=hours, price_per_hour=spent.per_hour, unit="evaluation", currency=spent.currency
+        hours=hours,
+        price_per_hour=spent.per_hour,
+        unit=found.unit,
+        currency=spent.currency,
+        each=found.each,
     )
+    schedule = _schedule(view, found.t_ns)
+    values, bound = found.values, found.bound
     if not view.timeline.alive:
-        return advise_epoch_count(values, epoch, negated=bool(losses))
-    found = recommend_early_stopping(values, epoch, total_epochs=around.total_evaluations)
-    return [] if found is None else [found]
+        if schedule == "varies":
+            return []  # A shorter training has another schedule.
+        stages = schedule if isinstance(schedule, list) else ()
+        return advise_epoch_count(values, epoch, negated=found.negated, bound=bound, stages=stages)
+    total = around.total_evaluations if found.each == 1 else None
+    may_change = schedule is not None
+    stop = recommend_early_stopping(
+        values, epoch, total_epochs=total, bound=bound, may_change=may_change
+    )
+    if stop is None and total is not None:
+        stop = undecided(values, epoch, total, bound=bound, may_change=may_change)
+    return [] if stop is None else [stop]
+
+
+_SAYS_SO = ("val", "eval", "test")
+_BLOCKS = 50  # A loss that is logged at each step is averaged to about so many values.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluations:
+    """The values that tell how well a run learns, higher is better.
+
+    Attributes:
+        each: How many units one value stands for.
+        bound: No value can be above it.
+    """
+
+    values: list[float]
+    t_ns: list[int]
+    negated: bool
+    unit: str
+    each: int
+    bound: float
+
+
+def evaluations_of(view: RunView) -> Evaluations | None:
+    """Return a run's evaluations; without any, its loss per step, averaged over blocks.
+
+    An evaluation is a metric whose name says so, or that was logged in ``evaluation`` spans, or
+    less often than at every tenth step.
+    """
+    account = view.account
+    series = {
+        name: account.series(name) for name in (*LOSS, *ACCURACY) if name in account.metric_names()
+    }
+    known = [name for name, points in series.items() if points]
+    name = next((each for each in known if _is_evaluation(view, each, series[each])), None)
+    each = 1
+    if name is None:
+        name = next(iter(known), None)
+        each = 1 if name is None else -(-len(series[name]) // _BLOCKS)
+    if name is None:
+        return None
+    points, negated = series[name], name in LOSS
+    blocks = [points[at : at + each] for at in range(0, len(points) - each + 1, each)]
+    seen = [fmean(point.value for point in block) for block in blocks]
+    return Evaluations(
+        values=[-value if negated else value for value in seen],
+        t_ns=[block[-1].t_ns for block in blocks],
+        negated=negated,
+        unit="evaluation" if each == 1 else "step",
+        each=each,
+        bound=_bound_of(seen, negated=negated),
+    )
+
+
+def _is_evaluation(view: RunView, name: str, points: Sequence[MetricPoint]) -> bool:
+    if any(part in name for part in _SAYS_SO):
+        return True
+    segments = [view.account.segments[each.segment] for each in view.timeline.attempts]
+    if len(points) * 10 <= sum(segment.work.steps for segment in segments):
+        return True
+    spans = sorted(
+        (span.begin_ns, span.end_ns)
+        for segment in segments
+        for span in segment.spans
+        if span.name == ph.EVALUATION
+    )
+    # Evaluations do not overlap: a point is in the last one that began before it, or in none.
+    last = (bisect_right(spans, (point.t_ns, math.inf)) - 1 for point in points)
+    inside = sum(
+        at >= 0 and point.t_ns <= spans[at][1] for at, point in zip(last, points, strict=True)
+    )
+    return 2 * inside > len(points)
+
+
+def _bound_of(values: Sequence[float], *, negated: bool) -> float:
+    """Return what no value can exceed: a loss that was never negative ends above zero."""
+    low, high = min(values), max(values)
+    if negated:
+        return -0.0 if low >= 0 else math.inf
+    if low < 0:
+        return math.inf
+    return 1.0 if high <= 1 else 100.0 if high <= 100 else math.inf
+
+
+def _schedule(view: RunView, t_ns: Sequence[int]) -> list[int] | Literal["varies"] | None:
+    """Return where the learning rate fell in steps: the first evaluation of each later stage.
+
+    "varies" if it changes otherwise, None if it is not recorded, or fell to almost nothing.
+    """
+    points = view.account.series(*LEARNING_RATE)
+    if not points:
+        return None
+    at = [point.t_ns for point in points]
+    rates = [points[max(0, bisect_right(at, t) - 1)].value for t in t_ns]
+    largest = max(rates)
+    if view.timeline.alive and rates[-1] <= _LOW_RATE * largest:
+        return None
+    falls = [i for i in range(1, len(rates)) if rates[i] <= rates[i - 1] / 2]
+    changes = [i for i in range(1, len(rates)) if abs(rates[i] - rates[i - 1]) > 0.01 * largest]
+    is_stepwise = set(changes) <= set(falls)
+    return falls if is_stepwise else "varies"
 
 
 def _checkpoint_interval(
@@ -147,7 +277,7 @@ def _checkpoint_interval(
     if not save_s or not apart_ns:
         return None
     mttf = mean_time_to_failure(view.timeline)
-    starts = sum(float(cost.by_phase[name].amount) for name in _STARTS if name in cost.by_phase)
+    starts = sum(_amount_of(cost, name) for name in _STARTS)
     return recommend_checkpoint_interval(
         Checkpointing(
             interval=apart_ns / 1e9,
@@ -159,8 +289,31 @@ def _checkpoint_interval(
             cost=spent.amount - starts,
             currency=spent.currency,
             whole=spent.amount,
+            history=_checkpoint_history(view, cost, spent),
         )
     )
+
+
+def _checkpoint_history(view: RunView, cost: RunCost, spent: _Spent) -> CheckpointHistory:
+    attempts = view.timeline.attempt_timelines
+    failed = [
+        at.end_ns - at.first_step_end_ns + at.own_ns(0) - at.first_step_excess_ns
+        for at, attempt in zip(attempts, view.timeline.attempts, strict=True)
+        if at.step_count and not (attempt.completed or attempt.paused)
+    ]
+    # The last attempt of a run that is not over was not disrupted.
+    failed = failed[: count_disruptions(view.timeline)]
+    waste = sum(_amount_of(cost, name) for name in (ph.CHECKPOINT_SAVE, ph.WASTED_PROGRESS))
+    return CheckpointHistory(
+        uptimes=tuple(ns / 1e9 for ns in failed),
+        work=view.break_down().phases.get(ph.STEP, 0) / 1e9,
+        waste=waste,
+        price=spent.per_hour / 3600,
+    )
+
+
+def _amount_of(cost: RunCost, phase: str) -> float:
+    return float(cost.by_phase[phase].amount) if phase in cost.by_phase else 0.0
 
 
 def _phases_advised(view: RunView, checkpoints: OptimizationRecommendation | None) -> list[str]:
@@ -196,8 +349,19 @@ def _badput(
         hours,
         currency=spent.currency,
         without=without,
-        disruptions=len(disruptions(view.timeline)),
+        disruptions=count_disruptions(view.timeline),
+        imports=_imports(view, cost),
     )
+
+
+def _imports(view: RunView, cost: RunCost) -> float:
+    """Return the cost of start-up before the first record: imports, and the launch."""
+    startup_ns = view.break_down().phases.get(ph.PROGRAM_STARTUP, 0)
+    if not startup_ns:
+        return 0.0
+    excess_ns = sum(each.first_step_excess_ns for each in view.timeline.attempt_timelines)
+    share = max(0.0, 1 - excess_ns / startup_ns)
+    return share * _amount_of(cost, ph.PROGRAM_STARTUP)
 
 
 def _compute(
@@ -288,6 +452,28 @@ def _idle_gpus(view: RunView, cost: RunCost, spent: _Spent) -> OptimizationRecom
     )
 
 
+def _slow_imports(view: RunView, cost: RunCost, spent: _Spent) -> OptimizationRecommendation | None:
+    """Report the cost of the time before the first record."""
+    imports = _imports(view, cost)
+    if imports < _LEAST_OTHER * spent.amount or not imports:
+        return None
+    text = amount_text(imports, spent.currency)
+    return OptimizationRecommendation(
+        category="imports",
+        title=f"{imports / spent.amount:.0%} of the cost came before the first record",
+        description=f"{text} was spent on the launch and on imports.",
+        estimated_savings=0.0,
+        confidence=1.0,
+        action="Start fewer processes for the same work, or import less",
+        grade="measured",
+        evidence=[f"from the start of the process to its first record: {text}"],
+        needed=["python -X importtime, which shows the slowest imports"],
+        currency=spent.currency,
+        kind="observation",
+        at_stake=imports,
+    )
+
+
 def _low_mfu(view: RunView, spent: _Spent) -> OptimizationRecommendation | None:
     found = _mfu(view)
     if found is None or not 0 < found < _LOW_MFU:
@@ -339,16 +525,21 @@ def _other(cost: RunCost, spent: _Spent) -> OptimizationRecommendation | None:
     if not other or other < _LEAST_OTHER * spent.amount:
         return None
     text = amount_text(other, spent.currency)
+    where = "between steps" if cost.steps else "without a recorded step"
     return OptimizationRecommendation(
         category="other",
         title=f"{other / spent.amount:.0%} of the cost is not accounted for",
-        description=f"{text} was spent between steps, outside all spans.",
+        description=f"{text} was spent {where}, outside all spans.",
         estimated_savings=0.0,
         confidence=1.0,
-        action="Put spans around the code between steps, to see what it is",
+        action=(
+            "Put spans around the code between steps, to see what it is"
+            if cost.steps
+            else "Record steps, to see what the time was spent on"
+        ),
         grade="measured",
         evidence=[f"other: {text} in {duration_text(cost.wall_ns)}"],
-        needed=['with run.span("logging"): ...'],
+        needed=['with run.span("logging"): ...' if cost.steps else "for batch in run.steps(data)"],
         currency=spent.currency,
         kind="observation",
         at_stake=other,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,13 +18,16 @@ from outlay.advise.curves import (
     DRAWS,
     FAMILIES,
     LEAST_POINTS,
+    Outlook,
     draw_curves,
-    probability_of_beating,
+    outlook,
     some_between,
 )
+from outlay.advise.plateaus import Stretch, is_falling_back, level_from, still_improves, turn_of
 from outlay.advise.recommendation import (
     OptimizationRecommendation,
     bounded,
+    calibrated,
     confidence_of,
     least_saving,
 )
@@ -31,12 +35,13 @@ from outlay.errors import InvalidValue
 from outlay.units.shown import amount_text
 
 STATED_PROBABILITY = 0.05
+_UNTIL_TURNED_BACK = 0.2  # A curve that got worse for a short time often turns back.
 _KEEP = 0.98  # A trade keeps this share of the curve's total gain.
 _SURE = 0.9
 # A curve this close to its best, as a share of its gain, is as good as its best. The stated
 # tolerance is wider: differences below half a percent, or the noise of an evaluation, are not seen.
 _EQUAL, _STATED = 0.001, 0.005
-_LEAST_PLATEAU = 0.05  # Of the training; a shorter one is no plateau.
+_LEAST_PLATEAU = 0.1  # Of the training; a shorter one is no plateau.
 _LEAST_TRADE = 0.1  # Of the training; how much more a trade must save than the saving.
 _LEAST_LEVEL = 8
 
@@ -46,13 +51,15 @@ class EpochPrice:
     """Duration and price of one epoch.
 
     Attributes:
-        unit: Its name in texts: epoch, or evaluation.
+        unit: Its name in texts: epoch, evaluation or step.
+        each: How many units one value stands for, if values are means over several.
     """
 
     hours: float
     price_per_hour: float
     unit: str = "epoch"
     currency: str = "USD"
+    each: int = 1
 
     def __post_init__(self) -> None:
         for name in ("hours", "price_per_hour"):
@@ -81,6 +88,8 @@ def recommend_early_stopping(
     total_epochs: int | None = None,
     probability: float = STATED_PROBABILITY,
     ruled: bool = False,
+    bound: float = math.inf,
+    may_change: bool = False,
 ) -> OptimizationRecommendation | None:
     """Recommend to stop if the best value is unlikely to be beaten by the end.
 
@@ -94,24 +103,28 @@ def recommend_early_stopping(
         probability: Stop if the probability to beat the best is below this.
         ruled: Patience and threshold were stated by the caller: stop as soon as ``patience`` epochs
             in a row did not beat the best before them by ``threshold``.
+        bound: No value is above it.
+        may_change: The learning rate may still fall, so that the curve says little.
     """
     if len(values) < patience + 2:
         return None
     left = patience if total_epochs is None else total_epochs - len(values)
     if left < 1:
         return None
-    if (why := _why_stop(values, left, threshold, patience, probability, ruled=ruled)) is None:
-        return None
+    why = _why_stop(values, left, threshold, patience, bound, ruled=ruled)
     saved, stated = left * epoch.cost, total_epochs is not None
     all_of_it = (len(values) + left) * epoch.cost
-    if saved <= 0 or saved < least_saving(all_of_it):
+    if why is None or saved <= 0 or saved < least_saving(all_of_it):
+        return None
+    chance = max(why.probability, STATED_PROBABILITY) if may_change else why.probability
+    if chance >= probability and not why.is_rule:
         return None
     found = OptimizationRecommendation(
         category="early_stopping",
         title="Stop this training now",
         description=(
             f"{why.text}. Not running the {left} {epoch.unit}s ahead saves "
-            f"{amount_text(saved, epoch.currency)}."
+            f"{amount_text(saved, epoch.currency)}. {why.doubt}"
         ),
         estimated_savings=saved,
         estimated_time_saved=left * epoch.hours,
@@ -129,16 +142,64 @@ def recommend_early_stopping(
         currency=epoch.currency,
         tolerance=threshold,
     )
-    return bounded(found, all_of_it)
+    found = bounded(found, all_of_it)
+    return found if why.is_rule else calibrated(found, "early_stopping")
 
 
-@dataclass(frozen=True, slots=True)
+def undecided(
+    values: Sequence[float],
+    epoch: EpochPrice,
+    total_epochs: int,
+    *,
+    threshold: float = 0.001,
+    bound: float = math.inf,
+    may_change: bool = False,
+) -> OptimizationRecommendation | None:
+    """Return an observation if it cannot be said whether to stop; None if it can.
+
+    Stopping would be wrong with a probability between 5 and 95 %.
+    """
+    left = total_epochs - len(values)
+    if left < 1 or len(values) < LEAST_POINTS:
+        return None
+    seen = _chance(values, left, threshold, bound)
+    chance = max(seen.probability, STATED_PROBABILITY) if may_change else seen.probability
+    at_stake = left * epoch.cost
+    if not STATED_PROBABILITY <= chance <= 1 - STATED_PROBABILITY or not at_stake:
+        return None
+    reason = "the learning rate may still fall" if may_change else f"it is wrong in {chance:.0%}"
+    return OptimizationRecommendation(
+        category="early_stopping",
+        title="Undecided whether to stop this training",
+        description=(
+            f"Stopping now would save {amount_text(at_stake, epoch.currency)}, but {reason}"
+            + (f" of cases, and gives up {seen.gain:.2g} then." if not may_change else ".")
+        ),
+        estimated_savings=0.0,
+        confidence=1.0,
+        action="Look again after the next evaluations",
+        grade="estimated",
+        evidence=[f"{len(values)} {epoch.unit}s, {FAMILIES} families of curves, {DRAWS} draws"],
+        currency=epoch.currency,
+        kind="observation",
+        at_stake=at_stake,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Reason:
-    """Why to stop: as text, the evidence, and the probability that it is a mistake."""
+    """Why to stop: as text, the evidence, and the probability that it is a mistake.
+
+    Attributes:
+        doubt: How probable a mistake is, and what is lost then.
+        is_rule: By a rule of the caller, whatever the probability.
+    """
 
     text: str
     evidence: str
     probability: float
+    doubt: str
+    is_rule: bool = False
 
 
 def _why_stop(
@@ -146,23 +207,46 @@ def _why_stop(
     left: int,
     threshold: float,
     patience: int,
-    probability: float,
+    bound: float,
     *,
     ruled: bool,
 ) -> _Reason | None:
     if ruled and patience > 0 and max(values[-patience:]) <= max(values[:-patience]) + threshold:
-        text = f"The last {patience} did not beat the best before them by {threshold:g}"
-        return _Reason(text, "by the patience and threshold that were stated", STATED_PROBABILITY)
+        return _Reason(
+            text=f"The last {patience} did not beat the best before them by {threshold:g}",
+            evidence="by the patience and threshold that were stated",
+            probability=STATED_PROBABILITY,
+            doubt="",
+            is_rule=True,
+        )
     if is_level(values, left, threshold):
-        text = f"The values have been within {threshold:g} of each other for half of the time"
-        return _Reason(text, "level at the end", STATED_PROBABILITY)
+        return _Reason(
+            text=f"The values have been within {threshold:g} of each other for half of the time",
+            evidence="level at the end",
+            probability=STATED_PROBABILITY / 2,
+            doubt=f"That is wrong in less than {STATED_PROBABILITY:.0%} of cases.",
+        )
     if len(values) < LEAST_POINTS:
         return None
-    chance = probability_of_beating(values, left, margin=threshold)
-    if chance >= probability:
-        return None
-    text = f"The chance that the {left} ahead beat the best so far by {threshold:g} is {chance:.1%}"
-    return _Reason(text, f"{FAMILIES} families of curves, {DRAWS} draws", chance)
+    seen = _chance(values, left, threshold, bound)
+    lost = f"; then {seen.gain:.2g} of the metric is given up" if seen.gain else ""
+    return _Reason(
+        text=(
+            f"The chance that the {left} ahead beat the best so far by {threshold:g} is "
+            f"{seen.probability:.1%}"
+        ),
+        evidence=f"{FAMILIES} families of curves, {DRAWS} draws",
+        probability=seen.probability,
+        doubt=f"That is wrong in {max(seen.probability, 0.001):.1%} of cases{lost}.",
+    )
+
+
+def _chance(values: Sequence[float], left: int, threshold: float, bound: float) -> Outlook:
+    """Return the chance that the best is beaten; a curve that just turned may turn back."""
+    seen = outlook(values, left, margin=threshold, bound=bound)
+    if seen.probability < _UNTIL_TURNED_BACK and is_falling_back(values):
+        return replace(seen, probability=_UNTIL_TURNED_BACK)
+    return seen
 
 
 def is_level(values: Sequence[float], left: int, threshold: float) -> bool:
@@ -190,35 +274,94 @@ def recommend_epoch_count(
 
 
 def advise_epoch_count(
-    values: Sequence[float], epoch: EpochPrice, *, keep: float = _KEEP, negated: bool = False
+    values: Sequence[float],
+    epoch: EpochPrice,
+    *,
+    keep: float = _KEEP,
+    negated: bool = False,
+    bound: float = math.inf,
+    stages: Sequence[int] = (),
 ) -> list[OptimizationRecommendation]:
     """Recommend fewer epochs at equal quality, and a trade if that saves much more.
 
-    Higher values are better; ``negated`` means that they are negated losses.
+    Args:
+        values: Of a finished training, one per epoch, higher is better.
+        epoch: Duration and price of an epoch.
+        keep: The share of the gain that a trade keeps.
+        negated: The values are negated losses.
+        bound: No value is above it.
+        stages: Where the learning rate fell: the first epoch of each stage but the first.
     """
     count = len(values)
-    if count < LEAST_POINTS or not _improves(values):
+    if count < LEAST_POINTS or epoch.cost <= 0:
+        return []
+    stretches = _level_stretches(values, stages)
+    if stretches is not None:
+        if not stretches:
+            return []
+        return [_without_stretches(values, stretches, epoch, is_staged=bool(stages))]
+    if not _improves(values):
         return []
     asked = some_between(1, count)
     draws = draw_curves(values, asked)
-    curve = draws.curve
+    curve = np.minimum(draws.curve, bound)
     best = curve.max(axis=1, keepdims=True)
     gain = best - curve[:, :1]
     typical = float(np.median(gain))
-    if float((gain > 0).mean()) < _SURE or epoch.cost <= 0:
+    if float((gain > 0).mean()) < _SURE:
         return []
     shape = _Curves(asked, curve, best)
     found, most = [], count
-    equal = shape.first_epoch(_EQUAL * typical)
+    equal = None if still_improves(values) else shape.first_epoch(_EQUAL * typical)
     if equal is not None and count - equal.epochs >= _LEAST_PLATEAU * count:
         tolerance = max(_STATED * typical, float(np.median(draws.noise)))
-        found.append(_equal_epochs(count, equal, epoch, tolerance))
+        found.append(calibrated(_equal_epochs(count, equal, epoch, tolerance), "converged"))
         most = equal.epochs
     enough = shape.first_epoch((1 - keep) * gain)
     if enough is not None and most - enough.epochs >= _LEAST_TRADE * count:
         ends = shape.ends(enough.epochs, sign=-1 if negated else 1)
         found.append(_worse_epochs(count, enough, epoch, ends, keep))
     return found
+
+
+def _level_stretches(values: Sequence[float], stages: Sequence[int]) -> list[Stretch] | None:
+    """Return the stretches that brought nothing; None if curves must decide.
+
+    With a schedule each stage may have one. Without, it is the time after a turn for the worse, or
+    a plateau that noise hides from curves.
+    """
+    if stages:
+        edges = [0, *stages, len(values)]
+        gain = max(values) - values[0]
+        parts = (level_from(values[a:b], offset=a, whole_gain=gain) for a, b in pairwise(edges))
+        return [each for each in parts if each is not None]
+    found = turn_of(values) or level_from(values)
+    return None if found is None else [found]
+
+
+def _without_stretches(
+    values: Sequence[float], stretches: Sequence[Stretch], epoch: EpochPrice, *, is_staged: bool
+) -> OptimizationRecommendation:
+    """Recommend a training without the stretches that brought nothing."""
+    count = len(values)
+    left = sum(each.length for each in stretches)
+    # Short stages show their ends less clearly.
+    spread = math.sqrt(sum(each.spread**2 for each in stretches)) * (1.5 if is_staged else 1)
+    kept = _Enough(count - left, count - left - spread, count - left + spread)
+    found = _fewer_epochs(count, kept, epoch)
+    tolerance = max(each.tolerance for each in stretches)
+    why = "; ".join(each.text(epoch.unit, epoch.each) for each in stretches)
+    found = replace(
+        found,
+        description=(
+            f"{why}. The next training saves "
+            f"{amount_text(found.estimated_savings, epoch.currency)}; what this one cost is spent."
+        ),
+        confidence=confidence_of(0.9, "estimated"),
+        evidence=[f"{count} values from {min(values):.4g} to {max(values):.4g}"],
+        tolerance=tolerance,
+    )
+    return calibrated(found, "stages" if is_staged else stretches[0].kind)
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,7 +406,8 @@ def _equal_epochs(
     return replace(
         found,
         description=(
-            f"With {_SURE:.0%} probability the metric is as good by {epoch.unit} {enough.epochs} "
+            f"With {_SURE:.0%} probability the metric is as good by {epoch.unit} "
+            f"{enough.epochs * epoch.each} "
             f"as it gets, within {tolerance:.2g}. The next training saves "
             f"{amount_text(found.estimated_savings, epoch.currency)}; what this one cost is spent."
         ),
@@ -282,7 +426,7 @@ def _worse_epochs(
         title=f"{found.title}, and end up worse",
         description=(
             f"With {_SURE:.0%} probability {keep:.0%} of the gain is reached by {epoch.unit} "
-            f"{enough.epochs}. The next training costs "
+            f"{enough.epochs * epoch.each}. The next training costs "
             f"{amount_text(found.estimated_savings, epoch.currency)} less and gives up {lost}; "
             "what this one cost is spent."
         ),
@@ -298,14 +442,14 @@ def _fewer_epochs(count: int, enough: _Enough, epoch: EpochPrice) -> Optimizatio
     left = count - enough.epochs
     found = OptimizationRecommendation(
         category="epochs",
-        title=f"Run {enough.epochs} {epoch.unit}s instead of {count}",
+        title=f"Run {enough.epochs * epoch.each} {epoch.unit}s instead of {count * epoch.each}",
         description="",
         estimated_savings=left * epoch.cost,
         estimated_time_saved=left * epoch.hours,
-        action=f"End the next training after {enough.epochs} {epoch.unit}s",
-        # One epoch wider: the curve between two epochs is not known.
-        savings_low=(count - enough.high - 1) * epoch.cost,
-        savings_high=(count - enough.low + 1) * epoch.cost,
+        action=f"End the next training after {enough.epochs * epoch.each} {epoch.unit}s",
+        # Wider by half an epoch: the curve between two epochs is not known.
+        savings_low=(count - enough.high - 0.5) * epoch.cost,
+        savings_high=(count - enough.low + 0.5) * epoch.cost,
         grade="estimated",
         evidence=[f"{count} {epoch.unit}s, {FAMILIES} families of curves, {DRAWS} draws"],
         assumptions=["the next training learns like this one"],

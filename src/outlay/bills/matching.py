@@ -17,7 +17,7 @@ from itertools import pairwise
 from typing import Final, Literal
 
 from outlay.bills.bill_line import BillLine
-from outlay.cost.billed_time import covered_ns
+from outlay.cost.machines.billed_time import covered_ns
 from outlay.cost.spending import SpendItem
 from outlay.errors import InvalidValue
 from outlay.prices.gpus import family_of

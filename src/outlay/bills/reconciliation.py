@@ -32,7 +32,7 @@ from outlay.bills.matching import (
     match,
     resources_of,
 )
-from outlay.cost.billed_time import covered_ns
+from outlay.cost.machines.billed_time import covered_ns
 from outlay.cost.spending import SpendItem
 from outlay.prices.presets import terms_of
 from outlay.units import Money

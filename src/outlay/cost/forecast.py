@@ -85,7 +85,7 @@ _SEED = 20261115
 _MAX_LOG = 600.0  # Avoids overflow of a sum of exponentials.
 _CRASHED_SHARE = 0.02  # Of the median cost: below this a run crashed at its start.
 _TREND_WEIGHT = 0.9  # Minimum Akaike weight for extrapolating a trend.
-_TREND_VARIANCE = 0.8  # Share of variance explained by a line through the logs: maybe a trend.
+_TREND_VARIANCE = 0.72  # Share of variance explained by a line through the logs: maybe a trend.
 _TOO_FEW = "too few to show a trend or rare kinds of runs; the interval may not hold"
 _UNSEEN = "the interval ignores a trend that is not visible yet"
 _FEW_AMOUNTS = 3  # With so few distinct amounts no interval has the exact probability.
@@ -141,7 +141,21 @@ def forecast_runs(history: Sequence[float], planned: int) -> Estimate | None:
     if known < LEAST:
         notes.append(f"only {ordinary_runs} otherwise: their spread shows from {LEAST} on")
         return Estimate(point=point, low=None, high=None, samples=count, note="; ".join(notes))
-    trend = _trend_of(np.flatnonzero(ordinary).astype(np.float64), np.log(costs[ordinary]))
+    places, logs = np.flatnonzero(ordinary).astype(np.float64), np.log(costs[ordinary])
+    trend = _trend_of(places, logs)
+    if trend.gain < _gain_of_correlation(logs) - 2:
+        trend = replace(trend, weight=0.0, doubtful=False)  # Runs in a row are alike.
+    if (since := _changed_at(logs, trend)) is not None:
+        return _since_change(costs, int(places[since]), planned, logs[:since])
+    pattern = _pattern_of(places, logs, trend)
+    if pattern.is_doubtful:
+        notes.append(f"{ordinary_runs} seem alike from one to the next, too few to be sure")
+        return Estimate(point=point, low=None, high=None, samples=count, note="; ".join(notes))
+    if pattern.period:
+        trend = _trend_of(places, logs - pattern.of(places))
+        notes.append(f"costs repeat every {pattern.period} runs, which is continued")
+    if pattern.last:
+        notes.append("runs in a row cost alike, which widens the interval")
     if trend.doubtful:
         notes.append(f"{ordinary_runs} may show a trend, but are too few to be sure")
         return Estimate(point=point, low=None, high=None, samples=count, note="; ".join(notes))
@@ -158,7 +172,10 @@ def forecast_runs(history: Sequence[float], planned: int) -> Estimate | None:
     amounts = len(set(history))
     if planned == 1 and amounts <= min(_FEW_AMOUNTS, count // 2):
         notes.append(f"runs cost one of {amounts} amounts: {CONFIDENCE:.0%} cannot be met exactly")
-    low, high = interval_of(_totals(costs, ordinary, trend, planned))
+    totals = _totals(costs, ordinary, trend, planned, pattern)
+    if pattern.period or pattern.last:
+        point = known / count * pattern.expected(costs[ordinary], places, count, planned)
+    low, high = interval_of(totals)
     return Estimate(point=point, low=low, high=high, samples=count, note="; ".join(notes))
 
 
@@ -315,6 +332,7 @@ class _Trend:
         residuals: Scaled up for the fitted parameters.
         weight: Akaike weight against a model without a trend.
         doubtful: Looks like a trend, but there are too few runs.
+        gain: The log likelihood that the trend adds.
     """
 
     middle: float
@@ -324,6 +342,7 @@ class _Trend:
     residuals: Floats
     weight: float
     doubtful: bool
+    gain: float
 
     def at(self, positions: Floats) -> Floats:
         line: Floats = self.level + self.slope * (positions - self.middle)
@@ -361,19 +380,149 @@ def _trend_of(positions: Floats, logs: Floats) -> _Trend:
         residuals=residuals * math.sqrt(count / (count - 2)),
         weight=weight,
         doubtful=weight <= _TREND_WEIGHT and count < THIN and explained > _TREND_VARIANCE,
+        gain=gained,
     )
 
 
-def _totals(costs: Floats, ordinary: NDArray[np.bool_], trend: _Trend, planned: int) -> Floats:
+# Changes of level, seasons, and runs in a row that cost alike.
+
+_LEAST_BEFORE = 4  # Runs before a change of level, to be sure of it.
+_LEAST_SINCE = 2
+_MOST_PERIOD = 12
+_FEW = 10  # With fewer runs, correlation is suspected and not estimated.
+_MANY = 25
+_SUSPECTED = 0.25
+_UNSEEN_FACTOR = 1.08
+
+
+def _changed_at(logs: Floats, trend: _Trend) -> int | None:
+    """Return the index of the first run after a change of level; None if there was none.
+
+    By the likelihood of two levels against one, and against a trend. The threshold grows with the
+    number of places at which the change may be, as in Schwarz's criterion.
+    """
+    count = len(logs)
+    best, found = 0.0, None
+    whole = max(float(((logs - logs.mean()) ** 2).sum()), 1e-18)
+    for at in range(_LEAST_BEFORE, count - _LEAST_SINCE + 1):
+        parts = logs[:at], logs[at:]
+        left = max(sum(float(((part - part.mean()) ** 2).sum()) for part in parts), 1e-18)
+        if (gain := count / 2 * math.log(whole / left)) > best:
+            best, found = gain, at
+    rivals = max(trend.gain, _gain_of_correlation(logs))
+    return found if best > max(rivals + 4, 4 + 1.5 * math.log(count)) else None
+
+
+def _gain_of_correlation(logs: Floats) -> float:
+    """Return the log likelihood that correlation of runs in a row adds; 0 if there are too few."""
+    if len(logs) < _FEW:
+        return 0.0
+    row = _lag_one(logs - logs.mean())
+    return -len(logs) / 2 * math.log(1 - min(row, 0.99) ** 2) if row > 0 else 0.0
+
+
+def _lag_one(rest: Floats) -> float:
+    power = float((rest**2).sum())
+    return float((rest[1:] * rest[:-1]).sum()) / power if power > 1e-12 else 0.0
+
+
+def _since_change(costs: Floats, at: int, planned: int, before: Floats) -> Estimate:
+    """Forecast from the runs since a change of level."""
+    since = costs[at:]
+    found = forecast_runs(since.tolist(), planned)
+    assert found is not None, "there are runs since the change"
+    times = float(since.mean() / np.exp(before).mean())
+    note = f"costs changed by a factor of {times:.2g}; only the {counted(len(since), 'run')} since"
+    return replace(found, note="; ".join(filter(None, [f"{note} count", found.note])))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Pattern:
+    """How the costs of runs depend on each other.
+
+    Attributes:
+        period: After how many runs costs repeat; 0 if they do not.
+        effects: What each run of a period adds to the logarithm.
+        correlation: Of one run with the next, after trend and season; 0 if they are independent.
+        last: How far the last run is from what was expected, as a logarithm; 0 if the correlation
+            is too uncertain to follow.
+        is_doubtful: There may be correlation, but there are too few runs.
+    """
+
+    period: int = 0
+    effects: Floats
+    correlation: float = 0.0
+    last: float = 0.0
+    is_doubtful: bool = False
+
+    def of(self, places: Floats) -> Floats:
+        """Return the effect of the season on each run."""
+        if not self.period:
+            return np.zeros(len(places))
+        found: Floats = self.effects[places.astype(np.intp) % self.period]
+        return found
+
+    def expected(self, costs: Floats, places: Floats, count: int, planned: int) -> float:
+        """Return the expected cost of the next runs, without a trend."""
+        ahead = np.arange(count, count + planned, dtype=np.float64)
+        each = float((costs / np.exp(self.of(places))).mean())
+        follows = self.last * self.correlation ** (ahead - count + 1)
+        return each * float(np.exp(self.of(ahead) + follows).sum())
+
+
+def _pattern_of(places: Floats, logs: Floats, trend: _Trend) -> _Pattern:
+    line = trend.at(places) if trend.weight > 0.5 else np.full(len(logs), logs.mean())
+    season = _season_of(places, logs - line)
+    rest = logs - line - season.of(places)
+    known, row = len(rest), _lag_one(rest)
+    if season.period or known <= LEAST + 1:
+        return season
+    if known < _FEW:
+        return replace(season, is_doubtful=row > _SUSPECTED)
+    # Few runs hide correlation more often than they feign it.
+    surely = row >= 1.3 / math.sqrt(known)
+    if not surely and (known >= _MANY or row < 0.25 / math.sqrt(known)):
+        return season
+    # The correlation of a short series is underestimated (Kendall 1954).
+    correlation = min(0.95, row + 1.5 * (1 + 4 * row) / known)
+    return replace(season, correlation=correlation, last=float(rest[-1]) if surely else 0.0)
+
+
+def _season_of(places: Floats, rest: Floats) -> _Pattern:
+    """Return the season that explains the most; two and a half of it must have been seen."""
+    count, whole = len(rest), max(float((rest**2).sum()), 1e-18)
+    best, found = 0.0, _Pattern(effects=np.zeros(1))
+    for period in range(2, min(_MOST_PERIOD, count * 2 // 5) + 1):
+        at = places.astype(np.intp) % period
+        seen = np.bincount(at, minlength=period)
+        effects = np.bincount(at, weights=rest, minlength=period) / np.maximum(seen, 1)
+        left = max(float(((rest - effects[at]) ** 2).sum()), 1e-18)
+        gain = count / 2 * math.log(whole / left) - 2 * (period - 1) - 3.5
+        if seen.min() >= 2 and gain > best and left > 1e-6 * whole:
+            best, found = gain, _Pattern(period=period, effects=effects)
+    return found
+
+
+def _totals(
+    costs: Floats, ordinary: NDArray[np.bool_], trend: _Trend, planned: int, pattern: _Pattern
+) -> Floats:
     """Return draws of the sum of ``planned`` future runs.
 
     Costs are positive and skewed, so they are drawn as logarithms.
     """
     generator = np.random.default_rng(_SEED)
-    values = np.log(costs[ordinary])
+    season = pattern.of(np.arange(len(costs) + planned, dtype=np.float64))
+    values = np.log(costs[ordinary]) - season[: len(costs)][ordinary]
     count = len(values)
-    residuals = (values - values.mean()) * math.sqrt(count / (count - 1))
-    spread = np.sqrt((count - 1) / generator.chisquare(count - 1, _DRAWS))
+    rho = pattern.correlation
+    # Runs that are alike say less: there are fewer independent ones, and they seem to vary less.
+    fewer = math.sqrt((1 + rho) / (1 - rho))
+    hidden = 0.87 * math.sqrt(1 - min(0.7, fewer**2 / count)) if rho else 1.0
+    residuals = (values - values.mean()) * math.sqrt(count / (count - 1)) / hidden
+    # Few runs hide trends, and that runs in a row are alike.
+    spread = (_UNSEEN_FACTOR if count < _FEW else 1.0) * np.sqrt(
+        (count - 1) / generator.chisquare(count - 1, _DRAWS)
+    )
     # With several kinds of runs the mean varies with the number seen of each, which a resample
     # underestimates; a single run varies less, since kinds are not normally distributed.
     means = generator.choice(residuals, (_DRAWS, count)).mean(axis=1)
@@ -385,12 +534,20 @@ def _totals(costs: Floats, ordinary: NDArray[np.bool_], trend: _Trend, planned: 
     slope = trend.slope + spread * noise / trend.spread * generator.standard_normal(_DRAWS)
     drawn: Floats = np.zeros(_DRAWS)
     deviation, scale = float(residuals.std()), np.sqrt(spread)
+    centre = values.mean() + fewer * (centre - values.mean())
+    # An uncertain correlation is not followed: the next run may be anywhere.
+    anywhere = scale * _smooth(residuals, deviation, generator) if rho else np.zeros(_DRAWS)
+    kept = np.full(_DRAWS, pattern.last) if pattern.last else anywhere
+    new = math.sqrt(1 - rho**2)
     for ahead in range(min(planned, _MAX_DRAWN)):
-        steady = centre + scale * _smooth(residuals, deviation, generator)
+        off = scale * _smooth(residuals, deviation, generator)
         line = level + slope * (len(costs) + ahead - trend.middle)
-        along = line + scale * _smooth(trend.residuals, noise, generator)
-        each = np.exp(np.minimum(np.where(follows, along, steady), _MAX_LOG))
-        drawn += crashes.mix_into(each, generator)
+        beside = scale * _smooth(trend.residuals, noise, generator)
+        if rho:
+            kept = rho * kept + new * np.where(follows, beside, off)
+            off = beside = kept
+        each = np.where(follows, line + beside, centre + off) + season[len(costs) + ahead]
+        drawn += crashes.mix_into(np.exp(np.minimum(each, _MAX_LOG)), generator)
     return drawn * (planned / min(planned, _MAX_DRAWN))
 
 

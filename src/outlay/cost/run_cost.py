@@ -5,7 +5,7 @@ The parts sum to the whole to the micro-unit. A run without a price has no cost,
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Literal
@@ -27,6 +27,8 @@ ACCURACY = ("test_accuracy", "accuracy", "eval_accuracy", "val_accuracy", "valid
 LOSS = ("validation_loss", "val_loss", "eval_loss", "test_loss", "loss")
 EPOCHS = ("epochs", "epoch")
 LEARNING_RATE = ("learning_rate", "lr")
+PARAMETERS = ("parameters", "model_parameters")
+SEQUENCE_LENGTH = ("sequence_length", "seq_len", "max_seq_length")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,3 +167,9 @@ def best_loss(account: RunAccount) -> float | None:
     """Return the lowest reported loss, or None."""
     values = account.values(*LOSS)
     return float(values.min()) if len(values) else None
+
+
+def last_reported(account: RunAccount, names: Sequence[str]) -> float | None:
+    """Return the last value above zero that was reported under one of some names."""
+    values = [point.value for point in account.series(*names) if point.value > 0]
+    return values[-1] if values else None

@@ -258,6 +258,11 @@ class AttemptTimeline:
         return len(self._own) - 1
 
     @property
+    def first_step_excess_ns(self) -> int:
+        """What the first step took longer than the typical one; 0 if it did not."""
+        return self._startup_ns
+
+    @property
     def furthest_step(self) -> int:
         """The highest step number that the attempt executed; -1 without steps."""
         latest = slice(-1, None) if self._only_grows else slice(None)

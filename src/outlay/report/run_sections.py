@@ -137,7 +137,9 @@ def reliability(summary: GoodputSummary) -> Iterator[Figure]:
     """Yield how often the run was disrupted, and what that took of its time."""
     yield Figure("disruptions", len(summary.disruptions), f"{len(summary.disruptions):,}")
     if summary.ettr is not None:
-        text = f"{summary.ettr:.1%} of time not lost to disruptions"
+        # Without a disruption, what is missing was spent on the first start.
+        lost = "disruptions" if summary.disruptions else "the start"
+        text = f"{summary.ettr:.1%} of time not lost to {lost}"
         yield Figure("ETTR", summary.ettr, text)
     mttf = summary.mttf
     if mttf.mean_ns is not None:
@@ -290,6 +292,23 @@ _NOT_ADDED: Final[dict[AdviceKind, str]] = {
     "trade": "Cheaper but worse; not in the total:",
     "observation": "Money that bought little; how much can be saved is not known yet:",
 }
+
+
+_SHORT = 3
+
+
+def advice_in_short(
+    found: Sequence[OptimizationRecommendation], floor: Money | None, *, is_priced: bool = True
+) -> Iterator[NoteBlock]:
+    """Yield at most three lines: the largest savings, else that there are none, then the rest."""
+    savings = of_kind(found, "saving")
+    if not is_priced or not savings:
+        first = next(iter(advice(found, floor, is_priced=is_priced)))
+        yield first if not found or not is_priced else NoteBlock(nothing_above(floor))
+    shown = [*savings, *(each for each in found if each.kind != "saving")]
+    for each in shown[: _SHORT if savings else _SHORT - 1]:
+        gain = f"{gain_text(each)}, confidence {each.confidence:.0%}"
+        yield NoteBlock(f"{each.title}: {graded(gain, each.grade)}")
 
 
 def advice(

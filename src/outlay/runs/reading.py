@@ -16,7 +16,16 @@ from outlay.advise.run_advice import advise_run, floor_of
 from outlay.budget.report import BudgetReport, budget_report
 from outlay.clock import SYSTEM
 from outlay.cost.charges import charges_of
-from outlay.cost.run_cost import ACCURACY, LOSS, RunCost, best_loss, cost_of
+from outlay.cost.run_cost import (
+    ACCURACY,
+    LOSS,
+    PARAMETERS,
+    SEQUENCE_LENGTH,
+    RunCost,
+    best_loss,
+    cost_of,
+    last_reported,
+)
 from outlay.errors import Finding
 from outlay.goodput.follower import GoodputFollower, GoodputSummary, RunView, read_view, summarise
 from outlay.goodput.phases import DATA_LOADING
@@ -248,6 +257,8 @@ def figures_of(run: RunReading) -> RunRow:
         epochs=run.cost.epochs,
         accuracy=run.cost.accuracy,
         loss=best_loss(account),
+        parameters=last_reported(account, PARAMETERS),
+        sequence_length=last_reported(account, SEQUENCE_LENGTH),
         metric=metric,
         metric_value=metric_value,
         budget_used=used,

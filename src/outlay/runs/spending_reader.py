@@ -17,12 +17,12 @@ from outlay.bills.bill_book import BillBook
 from outlay.bills.bill_correction import correction_spends, read_corrections
 from outlay.bills.reconciliation import Reconciliation, reconcile
 from outlay.clock import utc_text, wall_ns_of
-from outlay.cost.billed_time import billed_beyond_use
 from outlay.cost.charges import month_edges, month_window
 from outlay.cost.closing import CLOSED, read_closed_months, with_closed_months
-from outlay.cost.commitments import COMMITMENTS_FILE, commitment_spends, read_commitments
 from outlay.cost.cost_book import CostBook
-from outlay.cost.machines import (
+from outlay.cost.machines.billed_time import billed_beyond_use
+from outlay.cost.machines.commitments import COMMITMENTS_FILE, commitment_spends, read_commitments
+from outlay.cost.machines.owned_machines import (
     MACHINES_FILE,
     OwnedMachine,
     RunCharge,

@@ -86,6 +86,7 @@ class RunRow(msgspec.Struct, frozen=True, kw_only=True):
             ``metric_value`` is its last value.
         epochs: As reported, else steps divided by the length of an epoch; None if unknown.
         accuracy: The best reported, and ``loss`` likewise.
+        parameters: Of the model, as reported, and ``sequence_length`` likewise.
         budget_used: The used share of the limit that is used most, and ``budget_limit`` its key.
         findings: Of a stored row the first 20.
         updated_ns: When the figures were derived from the log; of two rows the later one is kept.
@@ -139,6 +140,8 @@ class RunRow(msgspec.Struct, frozen=True, kw_only=True):
     epochs: float | None = None
     accuracy: float | None = None
     loss: float | None = None
+    parameters: float | None = None
+    sequence_length: float | None = None
     budget_used: float | None = None
     budget_limit: str | None = None
     budget_limit_text: str = ""

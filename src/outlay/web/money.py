@@ -16,7 +16,7 @@ from outlay.clock import utc_datetime, utc_text
 from outlay.cost.allocation import UNTAGGED
 from outlay.cost.charges import month_window
 from outlay.cost.forecast import forecast_runs
-from outlay.cost.machines import cost_of_machine
+from outlay.cost.machines.owned_machines import cost_of_machine
 from outlay.cost.month_forecast import forecast_month
 from outlay.cost.spending import TEAM, Spending, SpendItem, Subtotal, energy_in, owner_by
 from outlay.errors import Finding, InvalidValue, OutlayError

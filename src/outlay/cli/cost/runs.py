@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from outlay.cli.cost import allocate, correct, files, forecasts
+from outlay.cli.cost import allocate, correct, files, forecasts, predictions
 from outlay.cli.cost.tables import (
     ASSUMED,
     AsOf,
@@ -247,7 +247,7 @@ def set_machine(
 
     Example: outlay cost machines set node7 "12 USD/h" --since 2026-11-01
     """
-    from outlay.cost.machines import OwnedMachine, set_machine
+    from outlay.cost.machines.owned_machines import OwnedMachine, set_machine
 
     now_ns = SYSTEM.wall_ns()
     set_machine(
@@ -276,7 +276,7 @@ def remove_machine(host: Host, as_json: AsJson = False) -> None:
 
     Example: outlay cost machines remove node7
     """
-    from outlay.cost.machines import remove_machine
+    from outlay.cost.machines.owned_machines import remove_machine
 
     remove_machine(host)
     show_machines(as_json=as_json)
@@ -288,7 +288,7 @@ def show_machines(as_json: AsJson = False) -> None:
 
     Example: outlay cost machines show
     """
-    from outlay.cost.machines import cost_of_machine, read_machines
+    from outlay.cost.machines.owned_machines import cost_of_machine, read_machines
 
     books = open_books()
     reports = books.book.reports(with_charges=True)
@@ -364,7 +364,7 @@ def set_commitment(
     Example: outlay cost commitments set lambda-2026 "16 USD/h" --provider lambda --gpus 8
     --since 2026-01-01 --until 2027-01-01
     """
-    from outlay.cost.commitments import Commitment, set_commitment
+    from outlay.cost.machines.commitments import Commitment, set_commitment
 
     now_ns = SYSTEM.wall_ns()
     set_commitment(
@@ -386,7 +386,7 @@ def remove_commitment(name: CommitmentName, as_json: AsJson = False) -> None:
 
     Example: outlay cost commitments remove lambda-2026
     """
-    from outlay.cost.commitments import remove_commitment
+    from outlay.cost.machines.commitments import remove_commitment
 
     remove_commitment(name)
     show_commitments(as_json=as_json)
@@ -398,7 +398,7 @@ def show_commitments(as_json: AsJson = False) -> None:
 
     Example: outlay cost commitments show
     """
-    from outlay.cost.commitments import cost_of_commitment, read_commitments
+    from outlay.cost.machines.commitments import cost_of_commitment, read_commitments
 
     books = open_books()
     reports = books.book.reports(with_charges=True)
@@ -523,6 +523,7 @@ def _amounts(totals: Mapping[Unit, Subtotal], kind: Kind) -> dict[str, float]:
 
 
 app.command("forecast")(forecasts.show_forecast)
+app.command("predict")(predictions.show_prediction)
 app.command("allocate")(allocate.allocate_cost)
 app.command("correct")(correct.correct_cost)
 app.command("import")(files.import_files)

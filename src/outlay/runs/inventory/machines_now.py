@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, get_args
 
 from outlay.clock import utc_text
-from outlay.cost.machines import OwnedMachine
+from outlay.cost.machines.owned_machines import OwnedMachine
 from outlay.errors import Finding
 from outlay.guard.entries import is_machine
 from outlay.guard.rental.watch import RentedHold

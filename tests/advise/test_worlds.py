@@ -1,0 +1,236 @@
+"""Advice in simulated trainings: laws, and what was once advised wrongly. In memory, no files."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import advice_worlds as aw
+from ledgers import START_NS, Segment, dollars, numbered
+from outlay.account.run import RunAccount
+from outlay.advise.advice_followed import advice_followed
+from outlay.advise.batch_size import unmeasured
+from outlay.advise.recommendation import HELD, OptimizationRecommendation, of_kind
+from outlay.advise.run_advice import advise_run, evaluations_of
+from outlay.cost.run_cost import cost_of
+from outlay.goodput import phases as ph
+from outlay.goodput.follower import RunView, view_of
+from outlay.goodput.timeline import TimelineBuilder
+from outlay.ledger import Metric
+
+WORLDS = aw.worlds()
+SOME = [each for each in WORLDS if each.is_tuned_on][::4]
+
+
+def drawn(name: str, seed: int = 0) -> aw.Case:
+    """Return a case of the world of a name."""
+    (world,) = (each for each in WORLDS if each.name == name)
+    return world.case(seed)
+
+
+def savings(case: aw.Case) -> list[OptimizationRecommendation]:
+    return of_kind(advise_run(aw.view(case.training), case.around), "saving")
+
+
+def amount(view: RunView, *phases: str) -> float:
+    """Return the cost of some phases, or of all."""
+    cost = cost_of(view)
+    assert cost.cost is not None
+    if not phases:
+        return float(cost.cost.amount)
+    return sum(float(cost.by_phase[name].amount) for name in phases if name in cost.by_phase)
+
+
+def test_both_halves_have_enough_worlds() -> None:
+    for is_tuned_on in (True, False):
+        half = [each for each in WORLDS if each.is_tuned_on == is_tuned_on]
+        assert sum(not each.is_healthy for each in half) >= 25
+        assert sum(each.is_healthy for each in half) >= 10
+    assert sum(not each.is_healthy for each in WORLDS) >= 50
+    assert sum(each.is_healthy for each in WORLDS) >= 20
+
+
+@pytest.mark.parametrize("world", SOME, ids=lambda world: world.name)
+def test_a_saving_is_at_most_the_waste_that_it_addresses(world: aw.AdviceWorld) -> None:
+    case = world.case(1)
+    view = aw.view(case.training)
+    for each in of_kind(advise_run(view, case.around), "saving"):
+        whole = case.training.cost if each.category == "early_stopping" else amount(view)
+        most = {
+            "checkpoint": amount(view, ph.CHECKPOINT_SAVE, ph.WASTED_PROGRESS),
+            "badput": amount(view, each.cause) if each.cause else 0.0,
+        }.get(each.category, whole)
+        assert each.savings_low is not None
+        assert each.savings_high is not None
+        assert 0 < each.estimated_savings <= most * (1 + 1e-9)
+        assert 0 <= each.savings_low < each.savings_high <= whole * (1 + 1e-6)
+        assert each.savings_low <= each.estimated_savings <= each.savings_high
+
+
+def test_a_burst_of_failures_after_a_long_clean_time_promises_no_more_than_it_cost() -> None:
+    """65 hours without a failure, then five in 3.5 hours."""
+    hour = 3600.0
+    training = aw.Training(
+        step_s=np.full(690, 360.0), save_every=60, save_s=120.0, eval_every=10_000, price=6.0,
+        uptimes=(65 * hour, 0.5 * hour, 0.6 * hour, 0.7 * hour, 0.8 * hour, 0.9 * hour),
+    )  # fmt: skip
+    view = aw.view(training)
+    (found,) = of_kind(advise_run(view), "saving")
+    waste = amount(view, ph.CHECKPOINT_SAVE, ph.WASTED_PROGRESS)
+    tried = [replace(training, save_every=every).cost for every in (1, 2, 3, 5, 8, 12, 20, 30)]
+    true_saving = training.cost - min(tried)
+    assert found.estimated_savings <= waste
+    assert true_saving / 1.3 <= found.estimated_savings <= 1.3 * true_saving
+    assert found.cause == "bursts"
+    assert "failures came in a burst" in found.assumptions[0]
+
+
+def test_loading_that_takes_three_times_a_step_can_be_won_back() -> None:
+    training = aw.Training(step_s=np.full(100, 10.0), load_s=30.0, start_s=0.0)
+    (found,) = of_kind(advise_run(aw.view(training)), "saving")
+    assert found.estimated_savings == pytest.approx(0.95 * 0.75 * training.cost, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "0.05 of steps take 8 times as long",
+        "compiles at each of 3 restarts, 0.2",
+        "overfits from 0.4, 1.5 times t to the 1",
+        "converges, rate 0.8, noise 0.03",
+        "2 stages of the learning rate, 0.6",
+    ],
+)
+def test_what_was_missed_is_advised_within_a_factor_of_the_truth(name: str) -> None:
+    case = drawn(name)
+    first = savings(case)[0]
+    assert first.category == case.category
+    assert case.title in first.title
+    truth = case.true_saving()
+    assert truth / 1.3 <= first.estimated_savings <= truth * 1.3
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_bump_of_a_double_descent_is_no_reason_to_stop(seed: int) -> None:
+    case = drawn("descends twice, 0.5 seen", seed)
+    found = advise_run(aw.view(case.training), case.around)
+    assert of_kind(found, "saving") == []
+    (said,) = (each for each in found if each.category == "early_stopping")
+    assert said.title == "Undecided whether to stop this training"
+    assert said.kind == "observation"
+
+
+def test_a_healthy_power_law_is_not_cut_short() -> None:
+    t = np.arange(1.0, 3001)
+    training = aw.Training(
+        step_s=np.full(3000, 10.0), eval_every=1, losses=1.5 + 4.0 * np.power(t, -0.5), start_s=0.0
+    )
+    assert savings(aw.Case(training=training)) == []
+
+
+def test_a_learning_rate_that_may_fall_is_no_plateau() -> None:
+    case = drawn("its learning rate is about to fall")
+    found = advise_run(aw.view(case.training), case.around)
+    assert of_kind(found, "saving") == []
+    assert any("the learning rate may still fall" in each.description for each in found)
+
+
+def test_a_stop_states_how_often_it_is_wrong() -> None:
+    case = drawn("runs on a plateau, rate 0.8, 0.7 seen")
+    (stop,) = savings(case)
+    assert "That is wrong in" in stop.description
+    assert "% of cases" in stop.description
+
+
+def test_confidence_is_what_simulations_observed() -> None:
+    (found,) = savings(drawn("evaluates for 0.15 of training"))
+    assert (found.cause, found.confidence) == ("evaluation", HELD["evaluation"])
+
+
+def test_imports_get_no_advice_on_compilation() -> None:
+    """Two seconds before the first record of a run without slow first steps."""
+    about = {"price": dollars(36), "run_id": "r", "process_start_ns": START_NS, "nodes": 1}
+    run = Segment(start=1.6, about=about)
+    for _ in range(20):
+        run.step(0.5)
+    found = advise_run(_view_of(run.end()))
+    assert [each.category for each in found] == ["imports"]
+    assert found[0].at_stake == pytest.approx(0.016)
+
+
+def test_a_squared_error_is_not_extrapolated_below_zero() -> None:
+    training = aw.Training(
+        step_s=np.full(300, 10.0), eval_every=10, losses=2.0 * np.power(0.7, np.arange(30.0))
+    )
+    view = aw.view(training)
+    found = evaluations_of(view)
+    assert found is not None
+    assert found.bound == 0
+    texts = [each.quality_loss.replace("e-", "e") for each in advise_run(view)]
+    assert not any("-" in text for text in texts)
+
+
+def test_a_run_without_steps_spent_nothing_between_steps() -> None:
+    run = Segment(about={"price": dollars(36), "run_id": "r"})
+    run.heartbeat(after=600)
+    (found,) = (each for each in advise_run(_view_of(run.end())) if each.category == "other")
+    assert "without a recorded step" in found.description
+    assert "between steps" not in found.action
+
+
+def test_losses_of_steps_are_not_counted_as_evaluations() -> None:
+    training = aw.Training(
+        step_s=np.full(126, 10.0), eval_every=10, losses=0.5 + np.power(0.4, np.arange(1.0, 13)),
+        metric="accuracy", is_logged_each_step=True,
+    )  # fmt: skip
+    found = evaluations_of(aw.view(training))
+    assert found is not None
+    assert (len(found.values), found.unit, found.negated) == (12, "evaluation", False)
+
+
+def test_a_loss_logged_in_evaluation_spans_is_an_evaluation() -> None:
+    run = Segment(about={"price": dollars(36), "run_id": "r"})
+    for number in range(8):
+        run.step(1).span("evaluation", 1)
+        run.add(Metric(t_ns=run.now_ns, name="loss", value=1 / (number + 1)))
+    found = evaluations_of(_view_of(run.end()))
+    assert found is not None
+    assert (found.unit, len(found.values)) == ("evaluation", 8)
+
+
+def test_losses_of_steps_are_averaged_if_there_is_nothing_else() -> None:
+    run = Segment(about={"price": dollars(36), "run_id": "r"})
+    for number in range(500):
+        run.step(1).add(Metric(t_ns=run.now_ns, name="loss", value=float(number % 2)))
+    found = evaluations_of(_view_of(run.end()))
+    assert found is not None
+    assert (found.unit, found.each, set(found.values)) == ("step", 10, {-0.5})
+
+
+def test_an_ambiguous_gpu_is_named_with_its_sizes() -> None:
+    run = Segment(about={"price": dollars(36), "run_id": "r", "gpu": "A100"}).step(10)
+    said = [line for line in unmeasured(_view_of(run.end())) if "A100" in line]
+    assert len(said) == 1
+    assert "the memory of the A100 (A100-40GB or A100-80GB) is not known" in said[0]
+
+
+def test_advice_that_was_followed_shows_in_the_next_run() -> None:
+    slow = aw.Training(step_s=np.full(100, 10.0), load_s=10.0, start_s=0.0)
+    better = replace(slow, load_s=0.5)
+    (row,) = advice_followed([aw.view(slow), aw.view(better)])
+    assert row.is_followed
+    assert row.brought == pytest.approx(0.475, abs=0.01)
+    assert "within" in row.text
+    (unchanged,) = advice_followed([aw.view(slow), aw.view(slow)])
+    assert not unchanged.is_followed
+    assert "no such change" in unchanged.text
+
+
+def _view_of(segment: Segment) -> RunView:
+    account = RunAccount()
+    account.fold(segment.id, numbered(segment.records))
+    timeline = TimelineBuilder(account).build(segment.now_ns)
+    assert timeline is not None
+    return view_of(timeline, account)

@@ -1,0 +1,123 @@
+"""Prediction of cost by configuration, on histories of known scaling."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from statistics import median
+
+import pytest
+
+from command_line import outlay
+from ledgers import Segment, dollars
+from outlay.cost.prediction import (
+    Configuration,
+    PastRun,
+    backtest_prediction,
+    changed,
+    predict_cost,
+)
+from outlay.errors import InvalidValue
+from run_histories import is_tuned_on, run_history
+
+TUNED = [seed for seed in range(40) if is_tuned_on(seed)]
+
+
+def proportional(count: int, model: str = "m") -> list[PastRun]:
+    """Return runs that cost a dollar per million tokens, exactly."""
+    return [
+        PastRun(
+            run_id=f"r{index}",
+            of=Configuration(model=model, gpu="H100", tokens=1e6 * 2**index, gpus=8),
+            cost=float(2**index),
+        )
+        for index in range(count)
+    ]
+
+
+def test_twice_the_tokens_cost_twice_as_much() -> None:
+    asked = Configuration(model="m", gpu="H100", tokens=64e6, gpus=8)
+    found = predict_cost(asked, proportional(6))
+    assert found is not None
+    assert found.cost == pytest.approx(64, rel=0.05)
+    assert found.low < 64 < found.high
+    assert found.runs == tuple(f"r{index}" for index in range(6))
+
+
+def test_the_error_is_at_most_half_of_the_medians() -> None:
+    ours, naive, held = [], [], 0
+    for seed in TUNED:
+        *past, new = run_history(seed, 16)
+        found = predict_cost(new.of, past)
+        assert found is not None
+        alike = [run.cost for run in past if run.of.model == new.of.model]
+        usual = median(alike or [run.cost for run in past])
+        ours.append(abs(math.log(found.cost / new.cost)))
+        naive.append(abs(math.log(usual / new.cost)))
+        held += found.low <= new.cost <= found.high
+    assert median(ours) <= median(naive) / 2
+    assert 0.65 <= held / len(TUNED) <= 1
+
+
+def test_what_it_extrapolates_is_said() -> None:
+    asked = Configuration(model="n", gpu="H100", tokens=320e6, gpus=8)
+    found = predict_cost(asked, proportional(6))
+    assert found is not None
+    assert found.beyond == (
+        "tokens: 10 times the largest (32,000,000.00)",
+        "no run of model n is known, only 1 other",
+    )
+
+
+def test_a_new_model_is_less_certain_than_a_known_one() -> None:
+    known, new = (
+        predict_cost(Configuration(model=name, gpu="H100", tokens=8e6, gpus=8), proportional(6))
+        for name in ("m", "n")
+    )
+    assert known is not None
+    assert new is not None
+    assert new.high / new.low > known.high / known.low
+
+
+def test_too_few_runs_predict_nothing() -> None:
+    assert predict_cost(Configuration(tokens=1e6), proportional(2)) is None
+    assert predict_cost(Configuration(model="m"), proportional(6)) is None
+
+
+def test_runs_test_the_prediction() -> None:
+    found = backtest_prediction(run_history(TUNED[0], 20))
+    assert found is not None
+    assert found.is_better
+    assert found.held <= found.runs <= 20
+    assert backtest_prediction(proportional(2)) is None
+
+
+def test_stated_tokens_replace_steps_and_samples() -> None:
+    of = Configuration(model="m", tokens=1e6, samples=10, steps=5, gpus=8)
+    assert changed(of, tokens=2e9, gpus=16) == Configuration(model="m", tokens=2e9, gpus=16)
+    assert changed(of) == of
+
+
+@pytest.mark.parametrize("wrong", [0.0, -1.0, math.inf, math.nan])
+def test_a_figure_that_is_none_is_refused(wrong: float) -> None:
+    with pytest.raises(InvalidValue, match="tokens"):
+        Configuration(tokens=wrong)
+
+
+def test_the_command_predicts_from_registered_runs(tmp_path: Path) -> None:
+    for index in range(5):
+        about = {"price": dollars(36), "run_id": f"r{index}", "model": "m", "gpu": "H100"}
+        run = Segment(start=1000.0 * index, about=about)
+        for _ in range(4):
+            run.step(10 * 2**index, tokens=1000 * 2**index)
+        run.end().write(tmp_path / f"r{index}")
+    outlay("import", "runs", tmp_path)
+    shown = outlay("cost", "predict", "--like", tmp_path / "r4", "--tokens", "128e3")
+    assert shown.code == 0
+    assert "from 5 runs (r0, r1, r2, r3, r4), by tokens, gpus" in shown.out
+    assert "extrapolates tokens: 2 times the largest" in shown.out
+    found = outlay("cost", "predict", "--like", tmp_path / "r4", "--tokens", "128e3", "--json").json
+    assert found["cost"] == pytest.approx(12.8, rel=0.1)
+    assert found["low"] < 12.8 < found["high"]
+    refused = outlay("cost", "predict", "--like", tmp_path / "r4", "--tokens", "-1")
+    assert refused.code == 2
