@@ -79,7 +79,7 @@ class PastRun:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Prediction:
+class CostPrediction:
     """The predicted cost of a run, in currency units.
 
     Attributes:
@@ -141,7 +141,7 @@ def configuration_of(row: RunRow) -> Configuration:
     )
 
 
-def predict_cost(asked: Configuration, past: Sequence[PastRun]) -> Prediction | None:
+def predict_cost(asked: Configuration, past: Sequence[PastRun]) -> CostPrediction | None:
     """Predict the cost of a run; None with fewer than three runs that recorded the same figures."""
     work = _work_of(asked, past)
     if work is None:
@@ -157,7 +157,7 @@ def predict_cost(asked: Configuration, past: Sequence[PastRun]) -> Prediction | 
     drawn = _draw(design, np.log([each.cost for each in used]))
     tail = (1 - CONFIDENCE) / 2
     low, point, high = (float(each) for each in np.exp(np.quantile(drawn, [tail, 0.5, 1 - tail])))
-    return Prediction(
+    return CostPrediction(
         cost=point,
         low=low,
         high=high,

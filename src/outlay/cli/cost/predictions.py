@@ -14,7 +14,7 @@ from outlay.errors import InvalidValue
 from outlay.units.shown import counted
 
 if TYPE_CHECKING:
-    from outlay.cost.prediction import Prediction, PredictionTest
+    from outlay.cost.prediction import CostPrediction, PredictionTest
 
 _NAMED = 5
 
@@ -71,7 +71,9 @@ def show_prediction(
     print_findings(books.findings)
 
 
-def prediction_lines(found: Prediction, tested: PredictionTest | None, currency: str) -> list[str]:
+def prediction_lines(
+    found: CostPrediction, tested: PredictionTest | None, currency: str
+) -> list[str]:
     """Return a prediction as lines of text."""
     shown = interval(found.low, found.high, currency)
     lines = [f"cost {amount(found.cost, currency)}{shown}, {found.confidence:.0%} interval"]
