@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -21,11 +19,7 @@ def test_a_training_that_was_paused_and_resumed_is_the_one_that_was_not(
     pauses: int, stopped: str | None, micros: int, tmp_path: Path
 ) -> None:
     undisturbed = PausedTraining(tmp_path / "undisturbed", slow_starts=0)
-    undisturbed.root.mkdir()
-    subprocess.run(
-        undisturbed.command(), check=True, cwd=undisturbed.root,
-        env={**os.environ, "OUTLAY_RUN_DIR": str(undisturbed.run_dir)},
-    )  # fmt: skip
+    undisturbed.run_undisturbed()
     paused = PausedTraining(tmp_path / "paused", slow_starts=pauses, stopped=stopped)
     paused.root.mkdir()
     paused.price("36 USD/h")
@@ -42,5 +36,6 @@ def test_a_training_that_was_paused_and_resumed_is_the_one_that_was_not(
     assert again.cost.cost.micros == paused.cost_by_hand(micros)
     assert again.cost.cost.micros == paused.captured_micros()
     assert paused.open_holds() == set()
+    assert not paused.is_doubled()
     assert paused.decisions().count("pause") == pauses
     assert paused.decisions().count("run") == pauses + 1

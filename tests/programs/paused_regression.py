@@ -1,9 +1,11 @@
 """Linear regression by SGD that saves when it is told to end, and goes on from there.
 
 Arguments: its directory, the number of steps, and how many starts go slowly: these wait to be
-paused, and every later one runs to the end.
+paused, and every later one runs to the end. If two of them run at once, the second says so.
 """
 
+import fcntl
+import os
 import sys
 from pathlib import Path
 
@@ -14,6 +16,13 @@ from outlay.clock import SYSTEM
 
 directory, steps, slow_starts = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
 directory.mkdir(exist_ok=True)
+lock = (directory / "lock").open("w")
+try:
+    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+except BlockingIOError:
+    (directory / "doubled").touch()
+    sys.exit(7)
+(directory / "pid").write_text(str(os.getpid()))
 state = directory / "state.npz"
 weights, start = np.zeros(8), 0
 if state.exists():

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -95,6 +98,24 @@ class PausedTraining:
     def starts(self) -> int:
         return len(list((self.root / "work").glob("start-*")))
 
+    def is_doubled(self) -> bool:
+        """Whether two trainings ever ran at once."""
+        return (self.root / "work" / "doubled").exists()
+
+    def kill_training(self) -> None:
+        os.kill(int((self.root / "work" / "pid").read_text()), signal.SIGKILL)
+
+    def run_undisturbed(self) -> None:
+        self.root.mkdir()
+        environ = {**os.environ, "OUTLAY_RUN_DIR": str(self.run_dir)}
+        subprocess.run(self.command(), check=True, env=environ)
+
+    def kill(self) -> None:
+        """Kill the process that pauses it."""
+        assert self.process is not None
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait()
+
     def weights(self) -> NDArray[np.float64]:
         found: NDArray[np.float64] = np.load(self.root / "work" / "final.npy")
         return found
@@ -142,6 +163,5 @@ def ended(training: PausedTraining) -> Iterator[None]:
         yield
     finally:
         if training.process is not None:
-            training.process.send_signal(9)
-            training.process.wait()
+            training.kill()
             until(lambda: not training.runs_still(), "its processes to end")
