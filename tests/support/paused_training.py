@@ -89,7 +89,7 @@ class PausedTraining:
         return [line for line in self.lines() if line["kind"] == kind]
 
     def decisions(self) -> list[str]:
-        notes = [line for line in self.of_kind("note") if line["event"] == "price_decision"]
+        notes = [line for line in self.of_kind("note") if line["event"] == "price-decision"]
         return [note["detail"]["action"] for note in notes]
 
     def has_stepped(self, start: int) -> bool:

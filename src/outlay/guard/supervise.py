@@ -36,7 +36,7 @@ from outlay.proc.keeper import KeeperTerms, Launch
 from outlay.proc.orphaned_tree import OrphanedTree
 from outlay.proc.supervisor import CommandNotStarted, KeptEvent, ProcessSupervisor
 from outlay.rates import cost_at_most
-from outlay.record.supervision import SupervisedRun, Supervision
+from outlay.record.supervision import PAUSES, STARTS, SupervisedRun, Supervision
 from outlay.store import outlay_home
 from outlay.store.home import outliving_dir
 from outlay.units import Money, Rate
@@ -186,7 +186,7 @@ class Supervisor:
             hold = self._holder.hold
             log.note(f"{HOLD_NOTE}{hold.id}, {hold.amount} at {rate}; head {self._holder.head()}")
             if self._because:
-                log.note(f"starts: {self._because}")
+                log.note(f"{STARTS}{self._because}")
 
     def _gpus(self) -> GpuCount | None:
         """Return the number of GPUs by a rate of GPU-hours; None for one of money."""
@@ -306,8 +306,8 @@ class Supervisor:
     def _begin_pause(self, now_ns: int, reason: str) -> None:
         self._paused = reason
         if self._supervision is not None:
-            self._supervision.recorder.note(f"pauses: {reason}")
-        self._begin_stopping(now_ns, f"pausing: {reason}", signal.SIGTERM)
+            self._supervision.recorder.note(f"{PAUSES}{reason}")
+        self._begin_stopping(now_ns, f"{PAUSES}{reason}", signal.SIGTERM)
 
     @property
     def _is_stopping(self) -> bool:

@@ -43,7 +43,7 @@ from outlay.store import outlay_home
 from outlay.units import Money, Rate
 
 LOCK_NAME: Final = "pausing.lock"
-EVENT: Final = "price_decision"
+EVENT: Final = "price-decision"
 """The event of a note in the spend log that has a decision and its reason."""
 _LONGEST_END_S: Final = 120
 _TICK_S: Final = 0.1
