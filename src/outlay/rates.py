@@ -577,8 +577,10 @@ def _gap_piece(
     machine = machine_after(attempt, following)
     gpus = total_gpus(attempt, last.gpus) * _kept_slices(attempt, start_ns)
     full = RatePiece(start_ns, gap_end_ns, hourly(last.price.micros_per_hour, gpus))
+    if (paused := attempt.paused_price) is not None:
+        stated = replace(full, micros_per_hour=paused.micros_per_hour, basis=Basis.STATED)
+        return paused.currency, stated, None
     stopped = header.stopped_machine_price if has_nodes else header.stopped_price
-    stopped = stopped if attempt.paused_price is None else attempt.paused_price
     currency = last.price.currency
     if stopped is not None and (has_nodes or machine is MachineAfter.UNKNOWN):
         rate = hourly(stopped.micros_per_hour, 1 if has_nodes else gpus)
