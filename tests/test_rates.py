@@ -8,6 +8,7 @@ import pytest
 
 from ledgers import HOUR, START_NS, Segment, dollars, ns
 from outlay.ledger import (
+    SUPERVISOR,
     EndStatus,
     Price,
     PriceChanged,
@@ -439,3 +440,30 @@ def test_logs_without_nodes_charge_all_ranks_from_the_attempts_begin() -> None:
     early = Segment(about=old | {"host": "a"}).heartbeat(3 * H)
     late = Segment(start=H, rank=1, about=old | {"host": "b"}).heartbeat(H)
     assert pieces(function(early, late)) == [(0, 3, 2.0, M)]
+
+
+# After a pause
+
+
+def test_a_pause_costs_what_the_supervisor_that_paused_it_stated() -> None:
+    supervisor = attempt(0, 1, "paused", rank=SUPERVISOR, stopped_machine_price=dollars(0.25))
+    told_to_end, again = attempt(0, 1, "preempted", pid=1), attempt(3, 1, "completed")
+    assert pieces(function(supervisor, told_to_end, again)) == [
+        (0, 1, 2.0, Basis.MEASURED),
+        (1, 3, 0.25, Basis.STATED),
+        (3, 4, 2.0, Basis.MEASURED),
+    ]
+
+
+def test_a_pause_that_the_program_records_itself_costs_nothing() -> None:
+    paused = attempt(0, 1, "paused", stopped_machine_price=dollars(0.25))
+    assert pieces(function(paused, attempt(3, 1))) == [
+        (0, 1, 2.0, Basis.MEASURED),
+        (3, 4, 2.0, Basis.MEASURED),
+    ]
+
+
+def test_a_program_that_completed_in_its_notice_was_not_paused() -> None:
+    supervisor = attempt(0, 1, "paused", rank=SUPERVISOR, stopped_machine_price=dollars(0.25))
+    (ended,) = derive_attempts([supervisor.life(), attempt(0, 1, "completed", pid=1).life()])
+    assert ended.completed

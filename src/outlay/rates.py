@@ -6,7 +6,7 @@ Inside an attempt the rate is the price times the number of GPUs. Between two at
 match applies: the stopped price that the user stated; nothing if the scheduler took the machine
 back; the full price if the same machine stayed up; nothing, with a finding, if the next attempt ran
 on another machine; else the full price, reported as an assumption. Nothing is charged after an
-attempt that completed.
+attempt that completed, and after one that was paused only a price that was stated for that.
 """
 
 from __future__ import annotations
@@ -477,8 +477,8 @@ def run_rates(attempts: Sequence[Attempt], until_ns: int) -> RunRates:
         gap_end_ns = following.start_ns if following else until_ns
         if gap_end_ns <= attempt.last_sign_ns or not kept[index]:
             continue
-        if attempt.completed or attempt.paused:  # Nothing is held after these.
-            continue
+        if attempt.completed or (attempt.paused and attempt.paused_price is None):
+            continue  # Nothing is held after these.
         paid_in, piece, finding = _gap_piece(attempt, following, kept[index][-1], gap_end_ns)
         pieces.setdefault(paid_in, []).append(piece)
         findings += [finding] if finding else []
@@ -555,6 +555,9 @@ def _gap_piece(
     machine = machine_after(attempt, following)
     gpus = total_gpus(attempt, last.gpus) * _kept_slices(attempt, start_ns)
     full = RatePiece(start_ns, gap_end_ns, hourly(last.price.micros_per_hour, gpus))
+    if (paused := attempt.paused_price) is not None:
+        stated = replace(full, micros_per_hour=paused.micros_per_hour, basis=Basis.STATED)
+        return paused.currency, stated, None
     stopped = header.stopped_machine_price if has_nodes else header.stopped_price
     currency = last.price.currency
     if stopped is not None and (has_nodes or machine is MachineAfter.UNKNOWN):

@@ -117,6 +117,20 @@ class Leaseholder:
             joined._fill(terms.opening(), terms.least_opening())
         return joined
 
+    @classmethod
+    def taking_over(
+        cls, guard: BudgetGuard, hold: Hold, terms: Terms, *, spent: Money
+    ) -> Leaseholder:
+        """Use an open hold, of which ``spent`` is used up, extended to pay for a start now.
+
+        Raises:
+            BudgetGuardExceeded: The room only pays for stopping; the hold stays as it is.
+        """
+        holder = cls(guard, hold, terms)
+        holder._fill(spent + terms.opening(), spent + terms.least_opening())
+        holder.lease = replace(holder.lease, before=spent)
+        return holder
+
     def environ(self) -> dict[str, str]:
         """Return the variable with which child processes join the hold."""
         return {HOLD_VARIABLE: f"{self.hold.id}@{name_for_others(self._guard.log_name)}"}

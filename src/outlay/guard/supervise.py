@@ -36,10 +36,10 @@ from outlay.proc.keeper import KeeperTerms, Launch
 from outlay.proc.orphaned_tree import OrphanedTree
 from outlay.proc.supervisor import CommandNotStarted, KeptEvent, ProcessSupervisor
 from outlay.rates import cost_at_most
-from outlay.record.supervision import SupervisedRun, Supervision
+from outlay.record.supervision import PAUSES, STARTS, SupervisedRun, Supervision
 from outlay.store import outlay_home
 from outlay.store.home import outliving_dir
-from outlay.units import Money
+from outlay.units import Money, Rate
 from outlay.units.money import GPU_TIME, MICROS, recorded_rate
 from outlay.units.quantity import duration_text
 
@@ -47,6 +47,8 @@ _TICK_S = 0.1
 _FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _ORPHAN_NOTICE_NS = 2 * 10**9
 _TICKET = "command"
+HOLD_NOTE = "guard: hold "
+"""Begins the note in a run's log that names the hold of an attempt."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +62,7 @@ class CommandOutcome:
         run_dir: The directory of its run log; empty without one.
         recorded: False if the capture failed; the hold is then still open.
         waits: The capture is on the disk, to be delivered to a book that is away.
+        paused_because: Why it was paused, to be started again later; empty if it was not.
         head: The hash of the spend log's last line after that; empty if it can't be read.
     """
 
@@ -72,6 +75,7 @@ class CommandOutcome:
     run_dir: str = ""
     head: str = ""
     waits: bool = False
+    paused_because: str = ""
 
 
 class Supervisor:
@@ -79,6 +83,13 @@ class Supervisor:
 
     The cost is that of the run log in ``run_dir``; without one, the rate times the elapsed time.
     ``say`` prints a message for the user.
+
+    Args:
+        stopped_price: Of the machine until the command is started again.
+        because: Why it is started now, for its run log.
+        pause_due: Returns why the command is to be paused now: it gets its notice, saves and ends.
+            Empty while it is not; never waits.
+        open_hold: Opens its hold in another way than ``Leaseholder.open``.
     """
 
     def __init__(
@@ -89,9 +100,18 @@ class Supervisor:
         *,
         lab: str | None = None,
         run_dir: Path | None = None,
+        stopped_price: Rate | None = None,
+        because: str = "",
+        pause_due: Callable[[], str] = lambda: "",
+        open_hold: Callable[[], Leaseholder] | None = None,
         clock: Clock = SYSTEM,
         say: Callable[[str], None] = lambda _: None,
     ) -> None:
+        self._stopped_price = stopped_price
+        self._because = because
+        self._pause_due = pause_due
+        self._open_hold = open_hold
+        self._paused = ""
         self._guard = guard
         self._label = label
         self._lab = lab
@@ -116,9 +136,7 @@ class Supervisor:
             CommandNotStarted: There is no such program.
         """
         name_for_others(self._guard.log_name)  # Refuses a password before anything is held.
-        self._holder = Leaseholder.open(
-            self._guard, self._label, self._terms, environ, now_ns=0, lab=self._lab
-        )
+        self._holder = (self._open_hold or self._opener(environ))()
         self._longest_ns = self._terms.longest_ns(self._holder.room())
         self._say_terms()
         with handling(_FORWARDED, self._on_signal):
@@ -149,21 +167,26 @@ class Supervisor:
             self._processes.close()
         return self._record(elapsed_ns, ended.returncode)
 
+    def _opener(self, environ: Mapping[str, str]) -> Callable[[], Leaseholder]:
+        return lambda: Leaseholder.open(
+            self._guard, self._label, self._terms, environ, now_ns=0, lab=self._lab
+        )
+
     # -- the run log ------------------------------------------------------------------------
 
     def _begin_log(self, command: Sequence[str], environ: Mapping[str, str]) -> None:
         if self._run_dir is not None:
-            rate = self._terms.rate
-            price = None
-            if rate.unit != GPU_TIME:
-                price = Price(rate.micros_per_hour, rate.currency, source="guard", kind=rate.kind)
+            rate, stopped = self._terms.rate, self._stopped_price
             what = SupervisedRun(
-                run_dir=self._run_dir, name=self._label, price=price, gpus=self._gpus() or 1,
-                command=command,
+                run_dir=self._run_dir, name=self._label, price=_price(rate),
+                gpus=self._gpus() or 1, command=command,
+                stopped_price=None if stopped is None else _price(stopped),
             )  # fmt: skip
             self._supervision = log = Supervision(what, environ, clock=self._clock)
             hold = self._holder.hold
-            log.note(f"guard: hold {hold.id}, {hold.amount} at {rate}; head {self._holder.head()}")
+            log.note(f"{HOLD_NOTE}{hold.id}, {hold.amount} at {rate}; head {self._holder.head()}")
+            if self._because:
+                log.note(f"{STARTS}{self._because}")
 
     def _gpus(self) -> GpuCount | None:
         """Return the number of GPUs by a rate of GPU-hours; None for one of money."""
@@ -175,6 +198,7 @@ class Supervisor:
         status: EndStatus = "completed" if code == 0 else "failed"
         if self._stopping or (self._signal is not None and code != 0):
             status = "interrupted" if self._signal == signal.SIGINT else "terminated"
+        status = "paused" if self._paused and self._signalled else status
         log.end(status, self._stopping, exit_code=shell_code(code))
 
     def _say(self, text: str) -> None:
@@ -204,7 +228,7 @@ class Supervisor:
             "kind": "guard", "label": self._label,
             "hold": self._holder.hold.id, "log": name_for_others(self._guard.log_name),
             "owned": self._holder.owned, "rate": str(self._terms.rate),
-            "since_ns": self._clock.monotonic_ns(),
+            "since_ns": self._clock.monotonic_ns(), "run_dir": str(self._run_dir or ""),
         }  # fmt: skip
         return ProcessSupervisor(terms, replaces=True, about=about)
 
@@ -264,6 +288,8 @@ class Supervisor:
         """Extend the hold while there is room, then SIGTERM, then SIGKILL."""
         if self._signal is not None and not self._is_stopping:
             self._begin_stopping(now_ns, "", self._signal)
+        if not self._is_stopping and (why := self._pause_due()):
+            self._begin_pause(now_ns, why)
         match self._holder.renew_in_background(now_ns):
             case GiveNotice(reason):
                 self._begin_stopping(now_ns, reason, signal.SIGTERM)
@@ -276,6 +302,12 @@ class Supervisor:
         if refusal := self._holder.new_refusal():
             self._say(f"no more money: {refusal}")
         self._send_deadline()
+
+    def _begin_pause(self, now_ns: int, reason: str) -> None:
+        self._paused = reason
+        if self._supervision is not None:
+            self._supervision.recorder.note(f"{PAUSES}{reason}")
+        self._begin_stopping(now_ns, f"{PAUSES}{reason}", signal.SIGTERM)
 
     @property
     def _is_stopping(self) -> bool:
@@ -370,7 +402,15 @@ class Supervisor:
             run_dir="" if self._run_dir is None else str(self._run_dir),
             head=head,
             waits=file is not None,
+            paused_because=self._paused if self._stopping and self._signal is None else "",
         )
+
+
+def _price(rate: Rate) -> Price | None:
+    """Return a rate as the price of the whole machine; GPU-hours are no price."""
+    if rate.unit == GPU_TIME:
+        return None
+    return Price(rate.micros_per_hour, rate.currency, source="guard", kind=rate.kind)
 
 
 def settle_orphaned(orphaned: OrphanedTree) -> Money | None:

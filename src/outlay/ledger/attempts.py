@@ -176,6 +176,8 @@ class Attempt:
         clock_set_ns: How far the clock was set between this attempt and the next, as far as that
             is known; negative if back.
         queued_ns: When its job was queued, by the accounting if that says so; 0 if unknown.
+        paused_price: Of the whole machine until the next attempt, if its supervisor paused it and
+            stated one.
     """
 
     segment: SegmentId
@@ -193,6 +195,7 @@ class Attempt:
     moved_ns: int = 0
     clock_set_ns: int = 0
     queued_ns: int = 0
+    paused_price: Price | None = None
 
     @property
     def is_clipped(self) -> bool:
@@ -613,11 +616,12 @@ def _attempt(start: _Start, following: _Start | None) -> Attempt:
     if following is not None:
         last_sign_ns = min(last_sign_ns, following.begun_ns)
     began_before = start.begun_ns < leader.start_ns
+    paused = _paused_by(start)
     return Attempt(
         segment=leader.segment,
         ranks=tuple(life.segment for life in (leader, *start.ranks)),
         header=_header(start),
-        end=leader.end or _witnessed_end(start),
+        end=_end(start, paused),
         prices=tuple(sorted(leader.prices, key=lambda change: change.t_ns)),
         start_ns=start.begun_ns,
         last_sign_ns=last_sign_ns,
@@ -629,7 +633,25 @@ def _attempt(start: _Start, following: _Start | None) -> Attempt:
         moved_ns=leader.moved_ns,
         clock_set_ns=start.clock_set_ns,
         queued_ns=_queued_ns(start),
+        paused_price=paused.header.stopped_machine_price if paused and paused.header else None,
     )
+
+
+def _paused_by(start: _Start) -> SegmentLife | None:
+    """Return the supervisor that paused the attempt; None if it ended in another way."""
+    watched = (life for life in (start.leader, *start.signs) if life.segment.rank == SUPERVISOR)
+    return next((each for each in watched if each.end and each.end.status == "paused"), None)
+
+
+def _end(start: _Start, paused: SegmentLife | None) -> AttemptEnded | None:
+    """Return how an attempt ended.
+
+    Of a pause by its supervisor the program only knows that it was told to end.
+    """
+    own = start.leader.end
+    if paused is not None and (own is None or own.status not in ("completed", "paused")):
+        return paused.end
+    return own or _witnessed_end(start)
 
 
 def _queued_ns(start: _Start) -> int:

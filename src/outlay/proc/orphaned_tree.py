@@ -98,6 +98,14 @@ def find_orphaned_trees(directory: Path) -> Iterator[OrphanedTree]:
             orphaned.forget()
 
 
+def running_trees(directory: Path) -> Iterator[TreeRecord]:
+    """Yield this machine's process trees that have a live supervisor, keeper or process."""
+    for path in sorted(directory.glob("*.json")):
+        found = _read(path)
+        if found is not None and (found.alive or _is_kept(found.record)):
+            yield found.record
+
+
 def survivors(record: TreeRecord) -> list[Process]:
     """Return the live processes of a process tree."""
     table = all_processes()

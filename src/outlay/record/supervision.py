@@ -33,6 +33,8 @@ from outlay.record.lock import RankLock, claim_rank
 from outlay.record.recorder import NullWriter, Recorder, Writer
 
 BEAT_EVERY_NS = 15 * 10**9
+STARTS, PAUSES = "starts: ", "pauses: "
+"""Begin the notes in a supervisor's segment that say why it starts or pauses the command."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,6 +11,7 @@ from typing import Final
 from outlay.clock import utc_text
 from outlay.goodput import phases as ph
 from outlay.goodput.follower import GoodputSummary, PhaseRow
+from outlay.record.supervision import PAUSES, STARTS
 from outlay.report import run_sections
 from outlay.report.document import (
     Block,
@@ -94,6 +95,8 @@ def _end(run: RunReading, setup: RunSetup) -> str:
         return ""
     if end is None:
         return " It stopped without recording an end (killed or crashed)."
+    if end.status == "paused" and end.reason.startswith(PAUSES):
+        return f" It was paused: {end.reason.removeprefix(PAUSES)}; it can continue."
     if end.status == "paused":
         pruned = setup.in_sweep if setup.in_sweep.startswith("pruned") else ""
         rest = f", and is not continued ({pruned})." if pruned else ", and can continue."
@@ -295,6 +298,17 @@ def _timeline(run: RunReading) -> Iterator[Block]:
     if rows:
         phases = [(row.phase, f"{row.share:.1%}") for row in rows]
         yield ChartBlock(phase_strip(run.view.timeline, phases))
+    if marks := _marks(run):
+        yield Table(("at", "decision", "why"), marks[-MOST_ROWS:])
+
+
+def _marks(run: RunReading) -> list[tuple[str, str, str]]:
+    """Return why its supervisor started and paused it, in order of time."""
+    segments = run.view.account.segments.values()
+    notes = (note for segment in segments for note in segment.notes)
+    said = [note for note in notes if note.text.startswith((STARTS, PAUSES))]
+    texts = ((note.t_ns, *note.text.partition(": ")) for note in sorted(said, key=lambda n: n.t_ns))
+    return [(utc_text(t_ns), decision, why) for t_ns, decision, _, why in texts]
 
 
 def _steps(run: RunReading) -> Iterator[Block]:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import msgspec
 import typer
@@ -24,6 +24,25 @@ from outlay.cli.guard.options import (
     say,
     unit_of_rate,
     watched,
+)
+from outlay.cli.guard.pausing_options import (
+    Act,
+    Below,
+    Deadline,
+    Highest,
+    Lowest,
+    MaxAge,
+    Offers,
+    Pauses,
+    PausingOptions,
+    PayPerUse,
+    PolicyName,
+    PriceCommand,
+    PriceFileOption,
+    PricePoll,
+    Steps,
+    StoppedPrice,
+    Work,
 )
 from outlay.cli.output import (
     AsJson,
@@ -45,7 +64,7 @@ from outlay.guard.rental.rental import NotARental, RentalOrder, check_rate, rent
 from outlay.guard.rental.vendor_commands import preset
 from outlay.guard.rental.watch import Reaper, RentalInventory, start_watcher
 from outlay.guard.spend_log import is_url
-from outlay.guard.supervise import Supervisor
+from outlay.guard.supervise import CommandOutcome, Supervisor
 from outlay.ledger import read_identity
 from outlay.machine import visible_gpus
 from outlay.proc.identity import is_here
@@ -116,6 +135,22 @@ def show_run(
         Path | None,
         typer.Option("--dir", metavar="DIR", help="Its run directory; default: a new one."),
     ] = None,
+    offers: Offers = None,
+    below: Below = None,
+    policy: PolicyName = None,
+    lowest: Lowest = None,
+    highest: Highest = None,
+    deadline: Deadline = None,
+    work: Work = None,
+    steps: Steps = None,
+    pauses: Pauses = 10,
+    act: Act = False,
+    max_age: MaxAge = "15m",
+    poll: PricePoll = "1m",
+    price_file: PriceFileOption = None,
+    price_command: PriceCommand = None,
+    stopped_price: StoppedPrice = None,
+    pay_per_use: PayPerUse = False,
     lab: Lab = None,
     log: Log = DEFAULT_LOG,
     ceiling: Ceiling = None,
@@ -123,10 +158,33 @@ def show_run(
 ) -> None:
     """Run a command below the ceiling; it is ended when its money or time runs out.
 
+    With --offers it is paused and resumed by the price of an offer; what that would do is shown
+    unless --act is given.
+
     Example: outlay guard run --label lab02 --rate "0.70 USD/h" --max-hours 3 -- python train.py
     """
     if not command:
         raise InvalidValue("CMD", "nothing", "a command after --, such as -- python train.py")
+    options = PausingOptions(
+        offers=offers, below=below, policy=policy, lowest=lowest, highest=highest,
+        deadline=deadline, work=work, steps=steps, pauses=pauses, act=act, max_age=max_age,
+        poll=poll, price_file=price_file, price_command=price_command,
+        stopped_price=stopped_price, pay_per_use=pay_per_use,
+    )  # fmt: skip
+    if offers is not None:
+        refused = {"--rate": rate, "--gpus": gpus, "--limit": limit, "--max-hours": max_hours}
+        _refuse_with_offers(refused)
+        guard = open_guard(log, ceiling)
+        terms = Terms(
+            rate=guard.unit.rate(0), slice=Duration.parse(slice, name="--slice"),
+            notice=Duration.parse(notice, name="--notice"),
+            allowance=allowance_of(guard, os.environ),
+        )  # fmt: skip
+        _run_pausing(
+            guard, options, terms, label=label, lab=lab, directory=directory, command=command,
+            as_json=as_json,
+        )  # fmt: skip
+    options.refuse_without_offers()
     guard = _guard_here(log, ceiling, lambda: unit_of_rate(rate, gpus))
     per_hour = _rate_of_run(guard, rate, gpus, most_rate)
     terms = Terms(
@@ -136,15 +194,59 @@ def show_run(
         notice=Duration.parse(notice, name="--notice"),
         allowance=allowance_of(guard, os.environ),
     )
-    arguments = Arguments(model=None, name=label, dir=directory)
-    run_dir = resolve(arguments, os.environ, SYSTEM.wall_ns()).dir
+    run_dir = _run_dir(label, directory)
     supervisor = Supervisor(guard, label, terms, lab=lab, run_dir=run_dir, say=say)
     outcome = supervisor.run(command, os.environ)
+    _finish_run(outcome, run_dir, as_json=as_json)
+
+
+def _finish_run(outcome: CommandOutcome, run_dir: Path, *, as_json: bool) -> NoReturn:
     if (identity := read_identity(run_dir)) is not None:
         leave_notice(identity.run_id, run_dir)
     if as_json:
         print_json(outcome)
     raise typer.Exit(outcome.exit_code or (0 if outcome.recorded or outcome.waits else 1))
+
+
+def _run_pausing(
+    guard: BudgetGuard,
+    options: PausingOptions,
+    terms: Terms,
+    *,
+    label: str,
+    lab: str | None,
+    directory: Path | None,
+    command: Sequence[str],
+    as_json: bool,
+) -> NoReturn:
+    """Run a command that is paused and resumed, or show what that would do; ends the process."""
+    if directory is None and options.act:
+        expected = "--dir DIR: started again with the same one, it goes on where it was"
+        raise InvalidValue("--dir", None, expected)
+    from outlay.cli.guard.pausing import run_with_pauses  # Here: policies load numpy.
+
+    run_dir = _run_dir(label, directory)
+    outcome = run_with_pauses(
+        guard, options, terms, label=label, lab=lab, run_dir=run_dir, command=command,
+        as_json=as_json,
+    )  # fmt: skip
+    if outcome is None:
+        raise typer.Exit(0)
+    _finish_run(outcome, run_dir, as_json=as_json)
+
+
+def _refuse_with_offers(given: Mapping[str, str | None]) -> None:
+    for name, value in given.items():
+        if value is not None:
+            expected = (
+                "--offers without it: the ceiling, the deadline and the offer's price limit it"
+            )
+            raise InvalidValue(name, value, expected)
+
+
+def _run_dir(label: str, directory: Path | None) -> Path:
+    arguments = Arguments(model=None, name=label, dir=directory)
+    return resolve(arguments, os.environ, SYSTEM.wall_ns()).dir
 
 
 def _guard_here(log: str, ceiling: str | None, unit_away: Callable[[], Unit]) -> BudgetGuard:

@@ -1,0 +1,267 @@
+"""``outlay guard run --offers``: a command that is paused and resumed as its price moves."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from outlay.cli.guard.options import read_rate, say
+from outlay.cli.guard.pausing_options import POLICIES, PausingOptions
+from outlay.cli.output import print_json, print_sentence
+from outlay.clock import SYSTEM, as_utc, utc_text, wall_ns_of
+from outlay.errors import InvalidValue, NotARun, choices
+from outlay.goodput.follower import read_view
+from outlay.guard.budget_guard import BudgetGuard
+from outlay.guard.gate import read_hold
+from outlay.guard.lease import Terms
+from outlay.guard.rental.rental import split_command
+from outlay.guard.supervise import CommandOutcome
+from outlay.pausing.expectation import PriceReplay, bounds_of, job_of, replay
+from outlay.pausing.pause_plan import PausePlan, RunProgress, decide_now, progress_of
+from outlay.pausing.pausing_run import PausableCommand, PausingRun
+from outlay.pausing.price_readings import (
+    PriceReading,
+    ReadPrice,
+    price_in_file,
+    price_of_command,
+    price_of_offer,
+    stored_history,
+)
+from outlay.policy.policies import AlwaysOn, DoubleThreshold, FixedThreshold, Policy
+from outlay.policy.simulation import PriceChange
+from outlay.policy.situation import Action, JobTerms, PolicyDecision, PriceBounds
+from outlay.units import Duration, Rate
+from outlay.units.quantity import duration_text
+from outlay.units.shown import counted
+
+_HISTORY: Final = Duration.parse("90d")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanShown:
+    """What a plan would do, as ``--json`` prints it."""
+
+    offer: str
+    price: str
+    price_age_s: float
+    policy: str
+    action: str
+    reason: str
+    deadline: str
+    work_left_s: float | None
+    pause_s: float
+    assumed: tuple[str, ...]
+    frees: bool
+    worst_case_ratio: float | None
+    replay: PriceReplay | None
+
+
+def run_with_pauses(
+    guard: BudgetGuard,
+    options: PausingOptions,
+    terms: Terms,
+    *,
+    label: str,
+    lab: str | None,
+    run_dir: Path,
+    command: Sequence[str],
+    as_json: bool,
+) -> CommandOutcome | None:
+    """Show the plan; with ``--act`` run the command to its end, and return how that was."""
+    read, history = _reader(guard, options), _history(guard, options)
+    plan, now_ns = _plan(guard, options, history), SYSTEM.wall_ns()
+    run = _progress(run_dir, plan, now_ns)
+    if run.left_ns is None and plan.steps is None:
+        raise InvalidValue("--work", None, "--work 20h or --steps N: how long it trains")
+    _refuse_past(plan, run, now_ns)
+    shown = _shown(options, plan, run, read(), history, now_ns)
+    if as_json and not options.act:
+        print_json(shown)
+    else:
+        for line in _lines(shown, plan):
+            (say if options.act else print_sentence)(line)
+    if not options.act:
+        return None
+    _refuse_useless(guard, plan)
+    what = PausableCommand(
+        label=label, lab=lab, run_dir=run_dir, command=command, terms=terms,
+        poll_ns=Duration.parse(options.poll, name="--poll").ns,
+        max_age_ns=Duration.parse(options.max_age, name="--max-age").ns,
+    )  # fmt: skip
+    return PausingRun(guard, what, plan, read, say=say).run(os.environ)
+
+
+def _progress(run_dir: Path, plan: PausePlan, now_ns: int) -> RunProgress:
+    try:
+        view = read_view(run_dir, now_ns)
+    except NotARun:
+        view = None
+    return progress_of(view, plan, now_ns)
+
+
+def _refuse_past(plan: PausePlan, run: RunProgress, now_ns: int) -> None:
+    if plan.deadline_ns <= now_ns and run.ended_ns is None and not run.is_done:
+        expected = "an instant in the future, such as 2026-12-01T08:00"
+        raise InvalidValue("--deadline", utc_text(plan.deadline_ns), expected)
+
+
+def _refuse_useless(guard: BudgetGuard, plan: PausePlan) -> None:
+    """Refuse to pause where a pause frees nothing."""
+    if read_hold(os.environ) is not None or guard.rental_here(os.environ) is not None:
+        expected = "another machine: this one is rented, and paid for while it is paused"
+        raise InvalidValue("--act", "a pause that frees nothing", expected)
+    if plan.stopped is None:
+        expected = "--pay-per-use or --stopped-price: a machine that is kept costs its full price"
+        raise InvalidValue("--act", "a pause that frees nothing", expected)
+
+
+def _reader(guard: BudgetGuard, options: PausingOptions) -> ReadPrice:
+    assert options.offers is not None
+    if options.price_file is not None and options.price_command is not None:
+        raise InvalidValue("--price-command", options.price_command, "one of it and --price-file")
+    if options.price_file is not None:
+        return partial(price_in_file, options.price_file, guard.unit)
+    if options.price_command is not None:
+        words = split_command(options.price_command, name="--price-command")
+        return partial(price_of_command, words, guard.unit)
+    return partial(price_of_offer, options.offers, guard.unit, os.environ, fetch=options.act)
+
+
+def _history(guard: BudgetGuard, options: PausingOptions) -> list[PriceChange]:
+    assert options.offers is not None
+    since_ns = SYSTEM.wall_ns() - _HISTORY.ns
+    return stored_history(options.offers, guard.unit, os.environ, since_ns=since_ns)
+
+
+def _plan(guard: BudgetGuard, options: PausingOptions, history: Sequence[PriceChange]) -> PausePlan:
+    low, high = (
+        None if text is None else read_rate(text, guard, name=name)
+        for text, name in ((options.lowest, "--lowest"), (options.highest, "--highest"))
+    )
+    return PausePlan(
+        policy=_policy(guard, options, bounds_of(history, low, high)),
+        deadline_ns=_deadline(options.deadline),
+        work_ns=None if options.work is None else Duration.parse(options.work, name="--work").ns,
+        steps=options.steps,
+        most_pauses=options.pauses,
+        stopped=_stopped(guard, options),
+    )
+
+
+def _policy(guard: BudgetGuard, options: PausingOptions, bounds: PriceBounds | None) -> Policy:
+    if options.below is not None:
+        if options.policy is not None:
+            raise InvalidValue("--policy", options.policy, "either --policy or --below")
+        below = read_rate(options.below, guard, name="--below")
+        return FixedThreshold(below=below, bounds=bounds)
+    name = options.policy or POLICIES[0]
+    if name == "always-on":
+        return AlwaysOn(bounds=bounds)
+    if name != "double-threshold":
+        raise InvalidValue("--policy", name, choices(POLICIES))
+    if bounds is None:
+        expected = "--below, or --lowest and --highest, since no prices of the offer are stored"
+        raise InvalidValue("--policy", name, expected)
+    return DoubleThreshold(bounds=bounds)
+
+
+def _stopped(guard: BudgetGuard, options: PausingOptions) -> Rate | None:
+    if options.pay_per_use:
+        if options.stopped_price is not None:
+            expected = "either --stopped-price or --pay-per-use"
+            raise InvalidValue("--stopped-price", options.stopped_price, expected)
+        return guard.unit.rate(0)
+    if options.stopped_price is None:
+        return None
+    return read_rate(options.stopped_price, guard, name="--stopped-price")
+
+
+def _deadline(text: str | None) -> int:
+    expected = "an instant such as 2026-12-01T08:00; without a zone it is UTC"
+    if text is None:
+        raise InvalidValue("--deadline", None, expected)
+    try:
+        return wall_ns_of(as_utc(datetime.fromisoformat(text)))
+    except ValueError:
+        raise InvalidValue("--deadline", text, expected) from None
+
+
+# What is printed before it starts.
+
+
+def _shown(
+    options: PausingOptions,
+    plan: PausePlan,
+    run: RunProgress,
+    reading: PriceReading,
+    history: Sequence[PriceChange],
+    now_ns: int,
+) -> PlanShown:
+    assert options.offers is not None
+    job, price = job_of(plan, run, now_ns), reading.price
+    now: PolicyDecision = decide_now(plan, run, Action.WAIT, (price, price), now_ns)
+    return PlanShown(
+        offer=options.offers,
+        price=str(price),
+        price_age_s=(now_ns - reading.at_ns) / 1e9,
+        policy=plan.policy.name,
+        action=str(now.action),
+        reason=now.reason,
+        deadline=utc_text(plan.deadline_ns),
+        work_left_s=None if run.left_ns is None else run.left_ns / 1e9,
+        pause_s=run.pause.total_ns / 1e9,
+        assumed=run.pause.assumed if run.rate else ("a pause costs no time: no start is recorded",),
+        frees=plan.frees_at(price),
+        worst_case_ratio=_worst_case(plan, job),
+        replay=None if job is None else replay(plan, history, job),
+    )
+
+
+def _worst_case(plan: PausePlan, job: JobTerms | None) -> float | None:
+    return None if job is None else plan.policy.worst_case_ratio(job)
+
+
+def _lines(shown: PlanShown, plan: PausePlan) -> list[str]:
+    left = "unknown" if shown.work_left_s is None else _seconds(shown.work_left_s)
+    doing = "run" if shown.action == Action.RUN else "wait"
+    return [
+        f"{shown.offer}: {shown.price}, {_seconds(shown.price_age_s)} old; {shown.policy}: it "
+        f"would {doing} now, since {shown.reason}",
+        f"work left: {left}; deadline: {shown.deadline}; a pause costs {_seconds(shown.pause_s)}"
+        + "".join(f"; assumed: {each}" for each in shown.assumed),
+        _paused_line(shown, plan),
+        _replay_line(shown),
+    ]
+
+
+def _paused_line(shown: PlanShown, plan: PausePlan) -> str:
+    if plan.stopped is None:
+        cost = "its full price: paused, machine kept"
+    else:
+        cost = str(plan.stopped) if plan.stopped.micros_per_hour else "nothing: pay per use"
+    return f"while paused it costs {cost}" + ("" if shown.frees else "; a pause frees nothing")
+
+
+def _replay_line(shown: PlanShown) -> str:
+    ratio = shown.worst_case_ratio
+    worst = "no worst case is known" if ratio is None else (
+        f"at worst {ratio:.2f} x the best possible"
+    )  # fmt: skip
+    found = shown.replay
+    if found is None:
+        return f"no stored prices to replay it on; {worst}"
+    late = f"; late in {found.late}" if found.late else ""
+    return (
+        f"replayed from {counted(found.starts, 'start')} in {found.days:,.0f} days of stored "
+        f"prices: would have cost {found.cost} instead of {found.always_on}, done "
+        f"{duration_text(found.later_ns)} later{late}; {worst}"
+    )
+
+
+def _seconds(seconds: float) -> str:
+    return duration_text(max(0, round(seconds * 1e9)))

@@ -1,0 +1,103 @@
+"""A training that a price pauses and resumes is the training that was never disturbed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import command_line
+import outlay
+from fake_vendor import as_json, serving
+from offer_builder import store_without_prices
+from outlay.clock import SYSTEM, utc_datetime
+from outlay.pausing.price_readings import PriceUnreadable, price_of_offer, stored_history
+from outlay.record.supervision import PAUSES, STARTS, SupervisedRun, Supervision
+from outlay.report.document import Table
+from outlay.report.run_document import run_document, verdict
+from outlay.units import Unit
+from paused_training import ABOVE, STEPS, PausedTraining, ended
+from vendor_shapes import lambda_answer, lambda_type
+
+OFFER = "lambda:2xA6000"
+
+
+@pytest.mark.parametrize(
+    ("pauses", "stopped", "micros"),
+    [(5, None, 0), (2, "3.6 USD/h", 3_600_000)],
+    ids=["pay-per-use", "stopped-price"],
+)
+def test_a_training_that_was_paused_and_resumed_is_the_one_that_was_not(
+    pauses: int, stopped: str | None, micros: int, tmp_path: Path
+) -> None:
+    undisturbed = PausedTraining(tmp_path / "undisturbed", slow_starts=0)
+    undisturbed.run_undisturbed()
+    paused = PausedTraining(tmp_path / "paused", slow_starts=pauses, stopped=stopped)
+    paused.root.mkdir()
+    paused.price("36 USD/h")
+    with ended(paused):
+        process = paused.start()
+        for start in range(pauses):
+            paused.pause_and_resume(start, f"{35 - start} USD/h")
+        assert process.wait() == 0
+    once, again = undisturbed.figures(), paused.figures()
+    assert np.array_equal(paused.weights(), undisturbed.weights())
+    assert (again.figures.steps, again.figures.tokens) == (STEPS, once.figures.tokens)
+    statuses = [attempt.end.status for attempt in again.view.timeline.attempts]
+    assert statuses == ["paused"] * pauses + ["completed"]
+    assert again.cost.cost.micros == paused.cost_by_hand(micros)
+    assert again.cost.cost.micros == paused.captured_micros()
+    assert paused.open_holds() == set()
+    assert not paused.is_doubled()
+    assert paused.decisions().count("pause") == pauses
+    assert paused.decisions().count("run") == pauses + 1
+
+
+def test_below_the_timeline_of_a_report_stands_why_it_started_and_paused(tmp_path: Path) -> None:
+    run = SupervisedRun(run_dir=tmp_path, name="x", command=["true"])
+    log = Supervision(run, {})
+    log.note(f"{STARTS}it is cheap")
+    log.recorder.note(f"{PAUSES}it is dear")
+    log.end("paused", f"{PAUSES}it is dear")
+    report = run_document(outlay.read_run(tmp_path))
+    timeline = next(section for section in report.sections if section.title == "Timeline")
+    (table,) = (block for block in timeline.blocks if isinstance(block, Table))
+    assert [row[1:] for row in table.rows] == [("starts", "it is cheap"), ("pauses", "it is dear")]
+    assert "It was paused: it is dear; it can continue." in verdict(outlay.read_run(tmp_path))
+
+
+def test_at_the_last_moment_it_starts_at_whatever_price(tmp_path: Path) -> None:
+    price = tmp_path / "price"
+    price.write_text(ABOVE)
+    deadline = utc_datetime(SYSTEM.wall_ns() + 6 * 10**9).isoformat()
+    ran = command_line.outlay(
+        "guard", "run", "--act", "--label", "lab02-x", "--log", tmp_path / "spend.jsonl",
+        "--ceiling", "9", "--dir", tmp_path / "run", "--offers", "acme:1xH100",
+        "--below", "40 USD/h", "--price-file", price, "--deadline", deadline, "--work", "4s",
+        "--poll", "100ms", "--pay-per-use", "--", "touch", tmp_path / "done",
+    )  # fmt: skip
+    assert (ran.code, (tmp_path / "done").exists()) == (0, True)
+    assert "starting it at 72.00 USD/h: the last moment at which it can finish in time" in ran.err
+    (run,) = outlay.read_run(tmp_path / "run").view.timeline.attempts
+    assert run.header.price is not None
+    assert run.header.price.micros_per_hour == 72 * 10**6
+
+
+def test_the_named_source_is_asked_for_each_reading(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LAMBDA_API_KEY", "key")
+    store_without_prices()
+    cents = (160, 120)
+    for price in cents:
+        answer = lambda_answer(lambda_type(price_cents_per_hour=price))
+        with serving(as_json(answer)) as vendor:
+            monkeypatch.setenv("OUTLAY_LAMBDA_URL", vendor.url)
+            before_ns = SYSTEM.wall_ns()
+            read = price_of_offer(OFFER, Unit(), {}, fetch=True)
+        assert read.price == Unit().rate(price * 10_000)
+        assert read.at_ns >= before_ns
+    with pytest.raises(PriceUnreadable):  # The vendor is gone.
+        price_of_offer(OFFER, Unit(), {}, fetch=True)
+    assert price_of_offer(OFFER, Unit(), {}, fetch=False) == read
+    history = stored_history(OFFER, Unit(), {}, since_ns=0)
+    assert [change.price for change in history] == [Unit().rate(c * 10_000) for c in cents]
