@@ -84,21 +84,27 @@ def show_advice(
     findings = [*advice.findings, *_too_old(book, offers, max_age), *book.damage]
     if as_json:
         print_json(
-            {
-                "recommendations": of_kind(found, "saving"),
-                "trades": of_kind(found, "trade"),
-                "observations": of_kind(found, "observation"),
-                "total_savings": total_savings(found),
-                "nothing_below": advice.floor,
-                "not_measured": advice.missing,
-                "findings": findings,
-            }
+            advice_json(found, advice.floor)
+            | {"not_measured": advice.missing, "findings": findings}
         )
         return
     print_blocks(run_sections.advice(found, advice.floor, is_priced=advice.priced))
     for line in advice.missing:
         console.print(line)
     print_findings(findings)
+
+
+def advice_json(
+    found: Sequence[OptimizationRecommendation], floor: Money | None
+) -> dict[str, object]:
+    """Return recommendations as JSON; savings below ``floor`` are not among them."""
+    return {
+        "recommendations": of_kind(found, "saving"),
+        "trades": of_kind(found, "trade"),
+        "observations": of_kind(found, "observation"),
+        "total_savings": total_savings(found),
+        "nothing_below": floor,
+    }
 
 
 def _hours(text: str, name: str) -> float:

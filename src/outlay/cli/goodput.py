@@ -222,6 +222,11 @@ def _watch(read: Callable[[], _GoodputAnswer]) -> NoReturn:
             SYSTEM.sleep(_WATCH_S)
 
 
+def goodput_json(summary: GoodputSummary) -> dict[str, object]:
+    """Return a summary as JSON."""
+    return {field.name: getattr(summary, field.name) for field in fields(summary)}
+
+
 @dataclass(frozen=True, slots=True)
 class _GoodputAnswer:
     """A summary; ``windows`` is None unless rolling windows were asked for."""
@@ -231,9 +236,7 @@ class _GoodputAnswer:
     windows: list[WindowRow] | None
 
     def document(self) -> dict[str, object]:
-        found: dict[str, object] = {
-            field.name: getattr(self.summary, field.name) for field in fields(self.summary)
-        }
+        found = goodput_json(self.summary)
         return found if self.windows is None else found | {"rolling": self.windows}
 
     def rendered(self) -> RenderableType:

@@ -259,20 +259,15 @@ class BudgetGuard:
             SpendLogUnusable: The log can't be read, locked or written.
             KeyReused: The key was used for another request.
         """
-        label = read_label(op_label)
-        if rate is None and rental is not None:
-            rate = recorded_rate(rental.rate)
-        request = decisions.HoldRequest(
-            hold=secrets.token_hex(6),
-            op_label=label,
-            lab=lab_of(label, None if lab is None else read_text(lab, name="lab")),
-            amount=self._amount(estimated_usd, "estimated_usd"),
+        request = replace(
+            self._request(op_label, estimated_usd, lab=lab, rate=rate),
             least=None if least_usd is None else self._amount(least_usd, "least_usd"),
             key=read_key(key),
             by=this_process() if by is None else read_text(by, name="by"),
-            rental=rental,
-            rate=None if rate is None else self._amount(rate.per_hour, "rate"),
         )
+        if rental is not None:
+            per_hour = request.rate or self._amount(recorded_rate(rental.rate).per_hour, "rate")
+            request = replace(request, rental=rental, rate=per_hour)
         if not self._used:
             _ = self._stated()  # refuses an unusable ceiling before a log is created
         if self._waiting_dir is not None and self._waiting_dir.exists():
@@ -282,6 +277,42 @@ class BudgetGuard:
                 books, now, request, unattended=self._unattended(books)
             ),
             needs_ceiling=True,
+        )
+
+    def check(
+        self,
+        op_label: str,
+        estimated_usd: object,
+        *,
+        lab: str | None = None,
+        rate: Rate | None = None,
+    ) -> None:
+        """Raise what ``authorize`` would raise for these arguments; hold and write nothing.
+
+        Another launch can take the money afterwards: only a hold keeps it.
+        """
+        request = self._request(op_label, estimated_usd, lab=lab, rate=rate)
+
+        def decide(books: Books) -> None:
+            now = self._moment(books, needs_ceiling=True)
+            decisions.authorize(books, now, request, unattended=self._unattended(books))
+
+        self._look(decide)
+
+    def _request(
+        self, op_label: str, estimated_usd: object, *, lab: str | None, rate: Rate | None
+    ) -> decisions.HoldRequest:
+        label = read_label(op_label)
+        return decisions.HoldRequest(
+            hold=secrets.token_hex(6),
+            op_label=label,
+            lab=lab_of(label, None if lab is None else read_text(lab, name="lab")),
+            amount=self._amount(estimated_usd, "estimated_usd"),
+            least=None,
+            key="",
+            by="",
+            rental=None,
+            rate=None if rate is None else self._amount(rate.per_hour, "rate"),
         )
 
     def extend(

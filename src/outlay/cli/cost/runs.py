@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -60,6 +60,9 @@ from outlay.units import Money, Unit
 from outlay.units.money import Kind
 from outlay.units.shown import counted, money_of
 
+if TYPE_CHECKING:
+    from outlay.cost.run_cost import RunCost
+
 app = typer.Typer(
     cls=DefaultGroup, help="What runs and models cost and will cost.", no_args_is_help=True
 )
@@ -81,8 +84,7 @@ def show(run: RunDir, as_json: AsJson = False) -> None:
     reading = read_run(run)
     cost = reading.cost
     if as_json:
-        currency = None if cost.cost is None else cost.cost.currency
-        print_json({"cost": cost, "per": cost.unit_costs(), "per_currency": currency})
+        print_json(cost_json(cost))
         return
     print_blocks(run_sections.phases(reading.goodput, cost.grade))
     console.print()
@@ -93,6 +95,12 @@ def show(run: RunDir, as_json: AsJson = False) -> None:
         ]
     )  # fmt: skip
     print_findings(cost.findings)
+
+
+def cost_json(cost: RunCost) -> dict[str, object]:
+    """Return a run's cost as JSON."""
+    currency = None if cost.cost is None else cost.cost.currency
+    return {"cost": cost, "per": cost.unit_costs(), "per_currency": currency}
 
 
 @app.command("summary")
