@@ -77,9 +77,9 @@ def data(result: CallToolResult) -> dict[str, Any]:
     assert not result.is_error, result.content
     (block,) = result.content
     assert isinstance(block, TextContent)
-    assert json.loads(block.text) == result.structured_content
-    assert result.structured_content is not None
-    return result.structured_content
+    found: dict[str, Any] = json.loads(block.text)
+    assert found == result.structured_content
+    return found
 
 
 def _untimed(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
