@@ -42,13 +42,12 @@ def without_outlay(name: str) -> str:
     code, instead = code_of(EXAMPLES / name / FILES[name]), ""
     assert sum(line.startswith("+") for line in diff.splitlines()) <= 8
     for line in diff.splitlines(keepends=True):
-        match line[0]:
-            case "-":
-                instead = line[1:]
-            case "+":
-                head, found, tail = code.partition(f"\n{line[1:]}")
-                assert found, line
-                code, instead = f"{head}\n{instead}{tail}", ""
+        if line[0] == "-":
+            instead = line[1:]
+        if line[0] == "+":
+            head, found, tail = code.partition(f"\n{line[1:]}")
+            assert found, line
+            code, instead = f"{head}\n{instead}{tail}", ""
     return code
 
 
