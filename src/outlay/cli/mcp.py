@@ -112,7 +112,7 @@ def runs(directory: str = "", status: str = "", limit: int = NEWEST) -> Answer:
 
 
 def cost(run: str) -> Answer:
-    """Return what a run cost: in total, by phase, and per step, token and point of accuracy.
+    """Return what a run cost: in total, by phase, and per step, token and 1.0 of accuracy.
 
     Args:
         run: The run's directory, as `runs` states it in `dir`.

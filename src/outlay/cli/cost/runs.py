@@ -73,7 +73,7 @@ app.add_typer(forecasts.app, name="budget", hidden=True)
 
 @app.command(DEFAULT, hidden=True)
 def show(run: RunDir, as_json: AsJson = False) -> None:
-    """Show a run's cost by phase, and per step, sample, token and point of accuracy.
+    """Show a run's cost by phase, and per step, sample, token and 1.0 of accuracy.
 
     Example: outlay cost runs/001
     """
