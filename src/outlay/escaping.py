@@ -10,6 +10,7 @@ import csv
 import html
 import json
 import re
+import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, TextIO
 
@@ -19,6 +20,8 @@ _CONTROLS: Final = (
     "\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069\ufeff"
     "\ud800-\udfff"
 )
+# Formats, private use and unassigned: text that a model reads and a person does not see.
+_INVISIBLE: Final = frozenset({"Cf", "Co", "Cn"})
 _CONTROL = re.compile(f"[{_CONTROLS}]")
 _CONTROL_TAB_NEWLINE = re.compile(f"[\t\n{_CONTROLS}]")
 _NAMED: Final = {"\t": "\\t", "\n": "\\n", "\r": "\\r"}
@@ -49,6 +52,14 @@ def ascii_text(text: str) -> str:
 def one_line(text: str) -> str:
     """Return text with all control characters escaped, tabs and newlines included."""
     return _CONTROL_TAB_NEWLINE.sub(_escape_control, text)
+
+
+def quoted_text(text: str) -> str:
+    """Return text as data for a language model: one line, without any invisible character."""
+    return "".join(
+        f"\\u{ord(each):04x}" if unicodedata.category(each) in _INVISIBLE else each
+        for each in one_line(text)
+    )
 
 
 def json_text(encoded: str) -> str:

@@ -18,6 +18,7 @@ from outlay.cli.app import ENTRIES, FIRST, TOPICS, CommandEntry
 
 HEAVY = {"sqlalchemy", "numpy", "httpx2", "omegaconf"}
 COMMANDS = {f"outlay.cli.{entry.target.partition(':')[0]}" for entry in ENTRIES}
+COMMANDS -= {"outlay.cli.app"}  # Always loaded; `outlay help` is in it.
 
 # Completion goes by the name that a program was called by.
 AS_INSTALLED = """

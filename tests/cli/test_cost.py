@@ -71,6 +71,7 @@ def test_cost_of_a_run_is_shown_by_phase_and_unit(runs: Path) -> None:
     shown, plain = both("cost", runs / "a")
     assert "data_loading" in shown.out
     assert re.search(r"^per step +0.36 USD \(stated\) *$", shown.out, re.MULTILINE)
+    assert re.search(r"^per 1.0 of accuracy +4.00 USD \(stated\) *$", shown.out, re.MULTILINE)
     assert plain.json["cost"]["cost"] == {"micros": 3_600_000, "currency": "USD"}
     assert plain.json["per"]["million_tokens"] == 360.0
 

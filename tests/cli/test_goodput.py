@@ -81,6 +81,11 @@ def test_a_floor_that_is_met_exactly_is_met(tmp_path: Path) -> None:
     assert outlay("goodput", tmp_path, "--fail-under", "29").code == 0
 
 
+def test_without_colour_phases_of_the_bar_are_told_apart(trained: Path) -> None:
+    bar = next(line for line in outlay("goodput", trained).out.splitlines() if "▒" in line)
+    assert bar == "█" * 40 + "▒" * 40
+
+
 def test_no_phase_is_missing_from_the_bar(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("outlay.cli.output.console.width", 40)
     small = [PhaseRow(phase=f"custom:{n}", ns=1, share=0.0, cost=None) for n in range(5)]

@@ -12,6 +12,7 @@ import outlay
 from outlay.clock import ManualClock
 from outlay.compat.cost_module.analyzer import CostAnalyzer
 from outlay.compat.cost_module.training import TrainingCostReport, TrainingMetrics
+from outlay.cost.cost_book import CostBook
 from outlay.cost.thresholds import BudgetAlert
 from outlay.errors import InvalidValue
 from outlay.store import RunRow, open_store
@@ -149,19 +150,33 @@ class TestBudgets:
         alert = analyzer().check_budget("m", spent)
         assert (alert.alert_type if alert else None) == expected
 
-    def test_alert_once_per_threshold_across_restarts(self) -> None:
-        analyzer().set_budget("m", 100)
-        told = [analyzer().check_budget("m", cost) for cost in (60, 65, 95, 92, 120, 500)]
+    def test_alert_each_time_at_the_highest_threshold(self) -> None:
+        analyzer().set_budget("m", budget_limit=100)
+        asked = analyzer()
+        told = [asked.check_budget("m", cost) for cost in (10, 60, 65, 95, 92, 120)]
         kinds = [alert.alert_type if alert else None for alert in told]
-        assert kinds == ["warning_50", None, "warning_90", None, "exceeded", None]
+        warnings = ["warning_50", "warning_50", "warning_90", "warning_90"]
+        assert kinds == [None, *warnings, "exceeded"]
+        assert asked.alerts == told[1:]
 
-    def test_alert_again_after_a_new_limit(self) -> None:
-        analyzer().set_budget("m", 100)
-        assert analyzer().check_budget("m", 60) is not None
-        analyzer().set_budget("m", 100)
-        assert analyzer().check_budget("m", 60) is None
-        analyzer().set_budget("m", 110)
-        assert analyzer().check_budget("m", 60) is not None
+    def test_alert_natively_once_per_threshold_until_a_new_limit(self) -> None:
+        book = CostBook(open_store())
+
+        def told(limit: int, *costs: int) -> list[str | None]:
+            book.set_budget("m", limit, 0)
+            alerts = (book.check_budget("m", 0, cost) for cost in costs)
+            return [alert.alert_type if alert else None for alert in alerts]
+
+        expected = ["warning_50", None, "warning_90", None, "exceeded", None]
+        assert told(100, 60, 65, 95, 92, 120, 500) == expected
+        assert told(100, 60) == [None]
+        assert told(110, 60) == ["warning_50"]
+
+    def test_reports_and_metrics_are_listed_by_run(self, tmp_path: Path) -> None:
+        asked = analyzer(tmp_path)
+        report = asked.analyze_training_run(metrics := costing(30, "a"))
+        assert (asked.reports, asked.metrics) == ({"a": report}, {"a": metrics})
+        assert asked.data_dir == tmp_path
 
     def test_use_the_total_of_all_reports(self) -> None:
         analyzer().set_budget("bert-base", 100)

@@ -92,6 +92,14 @@ def test_an_invalid_price_is_refused_before_anything_is_written(price: Any) -> N
     assert tracker().histories == {}
 
 
+def test_a_price_is_tracked_by_either_name() -> None:
+    tracker().track_price(price=seen(1.0))
+    tracker().track_price(gpu_price=seen(2.0, gpu="H100"))
+    assert {gpu for gpu, _ in tracker().histories} == {"RTX 4090", "H100"}
+    with pytest.raises(InvalidValue, match="a GPUPrice"):
+        tracker().track_price()
+
+
 def test_an_invalid_tier_is_refused() -> None:
     with pytest.raises(InvalidValue, match=r"tier.*on-demand, reserved, spot"):
         tracker().track_price(seen(1.0, tier="cheap"))

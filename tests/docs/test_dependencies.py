@@ -105,7 +105,7 @@ def test_the_dev_group_has_no_trainers_and_no_trackers(project: dict[str, Any]) 
         for extra, stated in (project["optional-dependencies"] | GROUPS).items()
     }
     heavy = {
-        "accelerate", "alerts", "lightning", "mlflow", "one-logger", "optuna", "otlp",
+        "accelerate", "alerts", "lightning", "mcp", "mlflow", "one-logger", "optuna", "otlp",
         "ray", "transformers", "wandb", "web",
     }  # fmt: skip
     for extra in heavy:

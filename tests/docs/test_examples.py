@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import outlay
+from outlay import ledger
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -22,6 +24,96 @@ def commands_in(readme: Path) -> str:
     """Return the commands of a README, but for those that install."""
     (block,) = re.findall(r"```console\n(.*?)```", readme.read_text(), re.DOTALL)
     return "".join(line for line in block.splitlines(True) if not line.startswith("pip "))
+
+
+def code_of(file: Path) -> str:
+    """Return the code of a script, or of a notebook's cells."""
+    if file.suffix != ".ipynb":
+        return file.read_text()
+    cells = json.loads(file.read_text())["cells"]
+    return "".join("".join(c["source"]) + "\n" for c in cells if c["cell_type"] == "code")
+
+
+def without_outlay(name: str) -> str:
+    """Return an example's code with the diff of its README taken back."""
+    (diff,) = re.findall(
+        r"```diff\n(.*?)```", (EXAMPLES / name / "README.md").read_text(), re.DOTALL
+    )
+    code, instead = code_of(EXAMPLES / name / FILES[name]), ""
+    assert sum(line.startswith("+") for line in diff.splitlines()) <= 8
+    for line in diff.splitlines(keepends=True):
+        if line[0] == "-":
+            instead = line[1:]
+        if line[0] == "+":
+            head, found, tail = code.partition(f"\n{line[1:]}")
+            assert found, line
+            code, instead = f"{head}\n{instead}{tail}", ""
+    return code
+
+
+def python(code: str, directory: Path) -> str:
+    """Run code as a script of its own and return what it printed."""
+    (directory / "script.py").write_text(code)
+    done = subprocess.run(
+        [sys.executable, "script.py"], capture_output=True, text=True, check=False, cwd=directory
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    return done.stdout
+
+
+FILES = {"notebook": "training.ipynb"} | dict.fromkeys(
+    ("while_true", "lightning", "transformers"), "train.py"
+)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_what_was_added_is_the_diff_of_at_most_8_lines_in_the_readme(name: str) -> None:
+    assert re.findall(r"\b(outlay|run\.|callback\b).*", without_outlay(name).split('"""')[-1]) == []
+
+
+def test_the_loop_is_as_its_own_stopwatch_and_counter_say(tmp_path: Path) -> None:
+    counted = json.loads(
+        python(code_of(EXAMPLES / "while_true/train.py"), tmp_path).splitlines()[-1]
+    )
+    read = outlay.read_run(tmp_path / "runs/while_true")
+    assert (read.figures.steps, read.figures.tokens) == (counted["iters"], counted["tokens"])
+    assert counted["tokens"] == 34 * 1024
+    # Its stopwatches run within what outlay measures, and that within its loop.
+    loop_s, train_s, eval_s = (counted[f"{each}_s"] for each in ("loop", "train", "eval"))
+    records = ledger.read_run(tmp_path / "runs/while_true").records
+    steps_s = sum(each.dur_ns for each in records if isinstance(each, ledger.Step)) / 1e9
+    assert train_s <= steps_s <= loop_s - eval_s
+    assert eval_s <= read.phases["evaluation"] / 1e9 <= loop_s - train_s
+
+
+def test_a_loop_that_ended_early_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
+    code = code_of(EXAMPLES / "while_true/train.py")
+    first = json.loads(python(code.replace("1000", "15"), tmp_path).splitlines()[-1])
+    second = json.loads(python(code, tmp_path).splitlines()[-1])
+    assert (first["iters"], second["iters"]) == (15, 34)
+    assert second["tokens"] == (34 - 10) * 1024
+    figures = outlay.read_run(tmp_path / "runs/while_true").figures
+    assert (figures.steps, figures.attempts) == (34, 2)
+
+
+def test_the_loop_without_outlay_trains_the_same(tmp_path: Path) -> None:
+    with_it = python(code_of(EXAMPLES / "while_true/train.py"), tmp_path).splitlines()
+    (tmp_path / "alone").mkdir()
+    alone = python(without_outlay("while_true"), tmp_path / "alone").splitlines()
+    assert with_it[:-1] == alone[: len(with_it) - 1]
+
+
+def test_the_notebook_runs_and_its_last_cells_show_the_run(tmp_path: Path) -> None:
+    cells = code_of(EXAMPLES / "notebook/training.ipynb")
+    shown = 'outlay.list_runs("runs")\n'
+    assert cells.endswith(shown)
+    printed = python(
+        f"{cells[: -len(shown)]}\nprint(outlay.list_runs('runs')._repr_html_())", tmp_path
+    )
+    assert "31 batches" in printed
+    assert "<table" in printed
+    figures = outlay.read_run(tmp_path / "runs/notebook").figures
+    assert (figures.steps, figures.tokens, figures.status) == (31, 31 * 32, "completed")
 
 
 @pytest.mark.parametrize(

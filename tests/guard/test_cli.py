@@ -308,6 +308,18 @@ class TestRunning:
         assert "worst overshoot 0.064167 USD (slice 5m00s + notice 30.0s)" in done.err
         assert BudgetGuard.of_log(plan / "spend.jsonl").holds() == ()
 
+    def test_a_limit_that_only_pays_for_the_notice_is_refused_as_a_limit(self, plan: Path) -> None:
+        words = ("--label", "lab02-x", "--rate", "36 USD/h", "--limit", "0.10 USD", "--log", plan)
+        done = outlay("run", *words, "--", "true")
+        assert done.code == 2
+        assert "--limit: got '0.10 USD'; expected more than 0.30 USD" in done.out
+        assert "max-hours" not in done.out
+
+    def test_no_more_than_the_limit_can_overshoot(self, plan: Path) -> None:
+        words = ("--rate", "36 USD/h", "--limit", "0.10 USD", "--notice", "2s", "--log", plan)
+        done = in_own_process("guard", "run", "--label", "lab02-x", *words, "--", "true")
+        assert "worst overshoot 0.10 USD (all that it may cost)" in done.err
+
     def test_a_message_to_a_closed_stderr_does_not_change_the_exit_code(self) -> None:
         """Whatever of it stays in a buffer is flushed once more on exit."""
         reader, writer = os.pipe()

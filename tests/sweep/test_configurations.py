@@ -195,13 +195,18 @@ def test_the_best_is_the_largest_or_smallest_by_the_metrics_direction(
     [
         ((0.4, 0.6), "Their intervals overlap: about 1 more seed of each would separate them."),
         ((-5.0, -4.9), "(their intervals do not overlap)"),
-        ((0.5,), "(with one run each, this may be chance)"),
+        ((0.5,), "(with one run of lr=2, this may be chance)"),
     ],
 )
 def test_the_verdict_states_its_certainty(second: tuple[float, ...], doubt: str) -> None:
     values = {1: (0.90, 0.91), 2: second}
     rows = [sweep_row(lr, value, 0) for lr, of_lr in values.items() for value in of_lr]
     assert doubt in verdict(labelled(rows))
+
+
+def test_the_verdict_on_one_run_of_each_may_be_chance() -> None:
+    rows = [sweep_row(1, 0.9, 0), sweep_row(2, 0.5, 0)]
+    assert verdict(labelled(rows)).endswith("(with one run each, this may be chance).")
 
 
 def test_more_seeds_have_a_price() -> None:

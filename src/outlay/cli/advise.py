@@ -97,15 +97,8 @@ def show_advice(
     findings = [*advice.findings, *_too_old(book, offers, max_age), *book.damage]
     if as_json:
         print_json(
-            {
-                "recommendations": of_kind(found, "saving"),
-                "trades": of_kind(found, "trade"),
-                "observations": of_kind(found, "observation"),
-                "total_savings": total_savings(found),
-                "nothing_below": advice.floor,
-                "not_measured": advice.missing,
-                "findings": findings,
-            }
+            advice_json(found, advice.floor)
+            | {"not_measured": advice.missing, "findings": findings}
         )
         return
     sections = run_sections.advice if why else run_sections.advice_in_short
@@ -136,6 +129,19 @@ def _show_backtest(model: str | None, *, as_json: bool) -> None:
     for row in rows:
         console.print(f"{row.run_id}: {row.text}")
     print_findings(findings)
+
+
+def advice_json(
+    found: Sequence[OptimizationRecommendation], floor: Money | None
+) -> dict[str, object]:
+    """Return recommendations as JSON; savings below ``floor`` are not among them."""
+    return {
+        "recommendations": of_kind(found, "saving"),
+        "trades": of_kind(found, "trade"),
+        "observations": of_kind(found, "observation"),
+        "total_savings": total_savings(found),
+        "nothing_below": floor,
+    }
 
 
 def _hours(text: str, name: str) -> float:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
@@ -15,8 +16,17 @@ import typer.main
 from typer.core import TyperCommand, TyperGroup
 
 from outlay._version import __version__
-from outlay.cli.output import AsJson, WrappingCommand, errors, print_problem
-from outlay.errors import OutlayError
+from outlay.cli.output import (
+    AsJson,
+    WrappingCommand,
+    errors,
+    print_json,
+    print_problem,
+    print_rows,
+    print_sentence,
+    print_title,
+)
+from outlay.errors import InvalidValue, OutlayError
 from outlay.store import outlay_home
 
 if TYPE_CHECKING:
@@ -82,7 +92,7 @@ ENTRIES = (
     CommandEntry("goodput", "goodput:app", "look", "How much of a run was productive."),
     CommandEntry("log", "importing:log_app", "look", "Read and check a run's log."),
     CommandEntry("demo", "demo:show_demo", "look", "Show all of outlay on a small real training."),
-    CommandEntry("help", "topics:show_help", "look", "List commands by topic."),
+    CommandEntry("help", "app:show_help", "look", "List commands by topic."),
     CommandEntry("cost", "cost.runs:app", "money", "What runs and models cost and will cost."),
     CommandEntry("budget", "budget:budget", "money", "When a run must stop and how much is left."),
     CommandEntry("advise", "advise:show_advice", "money", "Show what to change and what it saves."),
@@ -98,6 +108,7 @@ ENTRIES = (
     CommandEntry(
         "slurm", "slurm.commands:app", "team", "Hold money for a cluster's jobs, at its scheduler."
     ),
+    CommandEntry("mcp", "mcp:serve_mcp", "team", "Answer agents' questions; spend nothing."),
     CommandEntry("import", "importing:import_app", "files", "Register runs recorded elsewhere."),
     CommandEntry("export", "importing:export_app", "files", "Write files for other tools."),
     CommandEntry("survey", "prices.offers:show_survey", "", "Compare vendors and pick one."),
@@ -221,6 +232,34 @@ def overview(
         from outlay.cli import runs
 
         runs.overview(as_json=as_json)
+
+
+Topic = Annotated[str, typer.Argument(metavar="TOPIC", help=f"{', '.join(TOPICS)}, or {ALL}.")]
+
+
+def show_help(topic: Topic = ALL, as_json: AsJson = False) -> None:
+    """List commands by topic.
+
+    Example: outlay help money
+    """
+    if topic not in (*TOPICS, ALL):
+        raise InvalidValue("TOPIC", topic, f"{', '.join(TOPICS)} or {ALL}")
+    topics = (FIRST, *TOPICS) if topic == ALL else (topic,)
+    if as_json:
+        print_json([_document(entry) for each in topics for entry in _entries(each)])
+        return
+    for each in topics:
+        print_title(TOPICS.get(each, each))
+        print_rows(("command", "what it does"), [(e.name, e.help) for e in _entries(each)])
+    print_sentence("outlay COMMAND --help shows its options.")
+
+
+def _entries(topic: str) -> Iterator[CommandEntry]:
+    return (entry for entry in ENTRIES if entry.topic == topic)
+
+
+def _document(entry: CommandEntry) -> dict[str, str]:
+    return {"command": entry.name, "topic": entry.topic.lower(), "help": entry.help}
 
 
 def main() -> None:

@@ -72,12 +72,17 @@ def _render(view: RunView, summary: GoodputSummary) -> Iterator[RenderableType]:
 
 
 def bar_of(rows: list[PhaseRow]) -> Text:
-    """Return a stacked bar of the phases; each has at least one character."""
+    """Return a stacked bar of the phases; each has at least one character.
+
+    Without colour, phases alternate between two shades.
+    """
     width = min(console.width, _BAR_WIDTH)
     beyond_one = share_out(max(width - len(rows), 0), {row.phase: row.ns for row in rows})
     bar = Text()
-    for row in rows:
-        bar.append("█" * (1 + beyond_one[row.phase]), style=of_phase(row.phase))
+    is_coloured = console.color_system is not None and not console.no_color
+    for place, row in enumerate(rows):
+        block = "▒" if place % 2 and not is_coloured else "█"
+        bar.append(block * (1 + beyond_one[row.phase]), style=of_phase(row.phase))
     return bar
 
 
@@ -222,6 +227,11 @@ def _watch(read: Callable[[], _GoodputAnswer]) -> NoReturn:
             SYSTEM.sleep(_WATCH_S)
 
 
+def goodput_json(summary: GoodputSummary) -> dict[str, object]:
+    """Return a summary as JSON."""
+    return {field.name: getattr(summary, field.name) for field in fields(summary)}
+
+
 @dataclass(frozen=True, slots=True)
 class _GoodputAnswer:
     """A summary; ``windows`` is None unless rolling windows were asked for."""
@@ -231,9 +241,7 @@ class _GoodputAnswer:
     windows: list[WindowRow] | None
 
     def document(self) -> dict[str, object]:
-        found: dict[str, object] = {
-            field.name: getattr(self.summary, field.name) for field in fields(self.summary)
-        }
+        found = goodput_json(self.summary)
         return found if self.windows is None else found | {"rolling": self.windows}
 
     def rendered(self) -> RenderableType:

@@ -236,8 +236,7 @@ def _live_table(
 
 def _show(listed: RunList, *, columns: Sequence[str], nothing: str, as_json: bool) -> None:
     if as_json:
-        runs = [_document(run) for run in listed]
-        print_json({"runs": runs, "left_out": listed.left_out, "findings": listed.findings})
+        print_json(list_json(listed))
         return
     if listed:
         _print_list(listed, columns, SYSTEM.wall_ns())
@@ -246,6 +245,12 @@ def _show(listed: RunList, *, columns: Sequence[str], nothing: str, as_json: boo
     if listed.left_out:
         console.print(f"... and {counted(listed.left_out, 'earlier run')}: outlay runs --all")
     print_findings(listed.findings)
+
+
+def list_json(listed: RunList) -> dict[str, object]:
+    """Return a list of runs as JSON."""
+    runs = [_document(run) for run in listed]
+    return {"runs": runs, "left_out": listed.left_out, "findings": listed.findings}
 
 
 def _print_list(runs: Sequence[RunRow], columns: Sequence[str], now_ns: int) -> None:

@@ -250,7 +250,9 @@ class CostBook:
                 found[budget.model] = budget
         return found
 
-    def check_budget(self, model: str, now_ns: int, stated: object = None) -> BudgetAlert | None:
+    def check_budget(
+        self, model: str, now_ns: int, stated: object = None, *, each_time: bool = False
+    ) -> BudgetAlert | None:
         """Return an alert if a model's cost reaches a threshold of its budget for the first time.
 
         Of several at once the highest is returned; None without a budget.
@@ -259,6 +261,7 @@ class CostBook:
             model: The model.
             now_ns: The present.
             stated: The cost so far; the total of the model's reports is used if it is higher.
+            each_time: Return it also if that threshold was reached before.
         """
         budget = self.budget(model)
         if budget is None:
@@ -268,12 +271,14 @@ class CostBook:
         if stated is not None:
             said = Money.parse(stated, name="current_cost", currency=limit.currency)
             spent = max(spent, said.as_kind(spent.kind))
-        fresh = self._record_thresholds(budget, reached(spent, limit), spent, now_ns)
-        if not fresh:
+        percents = list(reached(spent, limit))
+        fresh = self._record_thresholds(budget, percents, spent, now_ns)
+        told = percents if each_time else fresh
+        if not told:
             return None
         return BudgetAlert(
             model_name=model,
-            alert_type=PERCENTS[max(fresh)],
+            alert_type=PERCENTS[max(told)],
             current_cost=float(spent.amount),
             budget_limit=float(limit.amount),
             percent_used=percent_used(spent, limit),

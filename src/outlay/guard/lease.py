@@ -85,8 +85,8 @@ class Terms:
         return self.cost(ns if self.most is None else min(ns, self.most.ns))
 
     def overshoot(self) -> Money:
-        """Return the most that can be spent beyond the room: what is held ahead."""
-        return self.cost(self._ahead_ns)
+        """Return the most that can be spent beyond the room: what is held ahead, at most all."""
+        return self._up_to(self._ahead_ns)
 
     def stop_ns(self, held: Money) -> int | None:
         """Return the elapsed time at which stopping must begin; None if it may run for ever."""

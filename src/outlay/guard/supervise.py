@@ -209,9 +209,12 @@ class Supervisor:
         terms, hold = self._terms, self._holder.hold
         most = f", at most {terms.most} = {terms.cost(terms.most.ns)}" if terms.most else ""
         offline = f"offline allowance {terms.allowance} + " if terms.allowance else ""
+        ahead = f"slice {terms.slice} + {offline}notice {terms.notice}"
+        if terms.most and terms.overshoot() == terms.cost(terms.most.ns):
+            ahead = "all that it may cost"
         self._say(
             f"hold {hold.id}: {hold.amount} for {self._label} at {terms.rate}{most}; worst "
-            f"overshoot {terms.overshoot()} (slice {terms.slice} + {offline}notice {terms.notice})"
+            f"overshoot {terms.overshoot()} ({ahead})"
         )
 
     def _make_keeper(self) -> ProcessSupervisor:

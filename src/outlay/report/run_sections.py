@@ -194,7 +194,8 @@ def unit_costs(cost: RunCost) -> Iterator[Block]:
     for unit, each in cost.unit_costs().items():
         if each is not None:
             text = unit_cost_text(each, cost.cost.currency)
-            yield Figure(f"per {unit.replace('_', ' ')}", each, text, cost.grade)
+            name = "1.0 of accuracy" if unit == "accuracy_point" else unit.replace("_", " ")
+            yield Figure(f"per {name}", each, text, cost.grade)
 
 
 def gpu_time(cost: RunCost) -> Figure:

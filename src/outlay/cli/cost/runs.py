@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -61,6 +61,9 @@ from outlay.units import Money, Unit
 from outlay.units.money import Kind
 from outlay.units.shown import counted, money_of
 
+if TYPE_CHECKING:
+    from outlay.cost.run_cost import RunCost
+
 app = typer.Typer(
     cls=DefaultGroup, help="What runs and models cost and will cost.", no_args_is_help=True
 )
@@ -71,7 +74,7 @@ app.add_typer(forecasts.app, name="budget", hidden=True)
 
 @app.command(DEFAULT, hidden=True)
 def show(run: RunDir, as_json: AsJson = False) -> None:
-    """Show a run's cost by phase, and per step, sample, token and point of accuracy.
+    """Show a run's cost by phase, and per step, sample, token and 1.0 of accuracy.
 
     Example: outlay cost runs/001
     """
@@ -82,19 +85,7 @@ def show(run: RunDir, as_json: AsJson = False) -> None:
     reading = read_run(run)
     cost = reading.cost
     if as_json:
-        currency = None if cost.cost is None else cost.cost.currency
-        factors = read_factors()
-        energy = {
-            "kwh": cost.energy_mj / MJ_PER_KWH,
-            "emitted_g": factors.emitted_g(cost.energy_mj),
-            "cost": factors.cost(cost.energy_mj),
-        }
-        print_json(
-            {
-                "cost": cost, "per": cost.unit_costs(), "per_currency": currency,
-                "energy": energy if cost.energy_mj else None,
-            }
-        )  # fmt: skip
+        print_json(cost_json(cost))
         return
     print_blocks(run_sections.phases(reading.goodput, cost.grade))
     console.print()
@@ -106,6 +97,18 @@ def show(run: RunDir, as_json: AsJson = False) -> None:
         ]
     )  # fmt: skip
     print_findings(cost.findings)
+
+
+def cost_json(cost: RunCost) -> dict[str, object]:
+    """Return a run's cost as JSON."""
+    currency, used, factors = cost.cost and cost.cost.currency, cost.energy_mj, read_factors()
+    energy = {
+        "kwh": used / MJ_PER_KWH, "emitted_g": factors.emitted_g(used), "cost": factors.cost(used)
+    }  # fmt: skip
+    return {
+        "cost": cost, "per": cost.unit_costs(), "per_currency": currency,
+        "energy": energy if used else None,
+    }  # fmt: skip
 
 
 @app.command("summary")

@@ -350,25 +350,11 @@ def print_status(
     guard: BudgetGuard, *, as_json: bool, slurm_limits: Sequence[SlurmLimit] | None = None
 ) -> None:
     """Show every scope and every open hold, and the limits of Slurm where it was asked for them."""
-    standings, holds, findings = guard.standings(), guard.holds(), guard.findings()
     if as_json:
-        scopes = [
-            {
-                "scope": str(row.scope), "limit": row.limit, "spent": row.captured,
-                "held": row.held, "remaining": row.remaining, "refuses": row.refuses,
-            }
-            for row in standings
-        ]  # fmt: skip
-        about = {
-            "log": str(guard.log_name), "unit": str(guard.unit),
-            "ceiling": guard.ceilings.whole, "head": guard.head,
-            "spent_by_basis": _by_basis(guard.log.books().captured_by_basis(), guard.unit),
-        }  # fmt: skip
-        rows = [_hold_row(hold) | _shares_of(hold) for hold in holds]
-        waits = {} if isinstance(guard.log_name, Path) else {"waiting": waiting_for(guard.log_name)}
         slurm = {} if slurm_limits is None else {"slurm_limits": slurm_limits}
-        print_json(about | {"scopes": scopes, "holds": rows, "findings": findings} | waits | slurm)
+        print_json(status_json(guard) | slurm)
         return
+    standings, holds, findings = guard.standings(), guard.holds(), guard.findings()
     table = scopes_table(standings, bars=True)
     console.print(table if fits(table) else scopes_table(standings, bars=False))
     if holds:
@@ -383,6 +369,29 @@ def print_status(
     for line in (*map(str, slurm_limits or ()), *_waiting_lines(guard)):
         print_sentence(line)
     print_findings(findings)
+
+
+def status_json(guard: BudgetGuard) -> dict[str, object]:
+    """Return every scope and every open hold as JSON; writes nothing."""
+    scopes = [
+        {
+            "scope": str(row.scope), "limit": row.limit, "spent": row.captured,
+            "held": row.held, "remaining": row.remaining, "refuses": row.refuses,
+        }
+        for row in guard.standings()
+    ]  # fmt: skip
+    waits = {} if isinstance(guard.log_name, Path) else {"waiting": waiting_for(guard.log_name)}
+    return {
+        "log": str(guard.log_name),
+        "unit": str(guard.unit),
+        "ceiling": guard.ceilings.whole,
+        "head": guard.head,
+        "spent_by_basis": _by_basis(guard.log.books().captured_by_basis(), guard.unit),
+        "scopes": scopes,
+        "holds": [_hold_row(hold) | _shares_of(hold) for hold in guard.holds()],
+        "findings": guard.findings(),
+        **waits,
+    }
 
 
 def _by_basis(micros: Mapping[str, int], unit: Unit) -> dict[str, Money]:

@@ -187,11 +187,12 @@ def show_run(
     options.refuse_without_offers()
     guard = _guard_here(log, ceiling, lambda: unit_of_rate(rate, gpus))
     per_hour = _rate_of_run(guard, rate, gpus, most_rate)
+    before_end = Duration.parse(notice, name="--notice")
     terms = Terms(
         rate=per_hour,
-        most=_longest(per_hour, limit, max_hours),
+        most=_longest(per_hour, limit, max_hours, before_end),
         slice=Duration.parse(slice, name="--slice"),
-        notice=Duration.parse(notice, name="--notice"),
+        notice=before_end,
         allowance=allowance_of(guard, os.environ),
     )
     run_dir = _run_dir(label, directory)
@@ -462,12 +463,16 @@ def _rate(rate: str, most: str | None, guard: BudgetGuard) -> Rate:
     return per_hour
 
 
-def _longest(rate: Rate, limit: str | None, max_hours: str | None) -> Duration | None:
-    """Return the shorter of the hours and the time that the limit pays for."""
+def _longest(
+    rate: Rate, limit: str | None, max_hours: str | None, notice: Duration
+) -> Duration | None:
+    """Return the shorter of the hours and the time that the limit pays for, notice included."""
     ends = [] if max_hours is None else [_hours(max_hours)]
-    if limit is not None:
-        paid_ns = paid_time(_limit(rate, limit), rate)
-        ends += [] if paid_ns is None else [Duration(paid_ns)]
+    if limit is not None and (paid_ns := paid_time(_limit(rate, limit), rate)) is not None:
+        if paid_ns <= notice.ns:
+            least = f"more than {cost_at_most(rate, notice.ns)}, the cost of --notice {notice}"
+            raise InvalidValue("--limit", limit, f"{least}; or a shorter notice")
+        ends.append(Duration(paid_ns))
     return min(ends, default=None)
 
 

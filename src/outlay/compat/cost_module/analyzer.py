@@ -39,7 +39,7 @@ from outlay.cost.forecast import Backtest, backtest, forecast_model, past_costs
 from outlay.cost.thresholds import BudgetAlert
 from outlay.decoding import convert
 from outlay.errors import Finding, OutlayError
-from outlay.store import open_store
+from outlay.store import open_store, outlay_home
 from outlay.store.connection import report_damage
 from outlay.store.run_row import RunRow
 from outlay.units import Money
@@ -198,11 +198,16 @@ class CostAnalyzer:
         data_dir: Directory of the store; else ``$OUTLAY_STORE`` or ``$OUTLAY_HOME``. Files of the
             cost module in it, else in ``~/.context/training``, are imported and kept up to date.
         clock: Timestamps of budgets and alerts.
+
+    Attributes:
+        data_dir: The directory of the files, else of the store.
+        alerts: What ``check_budget`` returned.
     """
 
     def __init__(self, data_dir: Path | str | None = None, *, clock: Clock = SYSTEM) -> None:
         self._book = CostBook(open_store(data_dir))
         self._clock = clock
+        self.alerts: list[BudgetAlert] = []
         self._directory: Path | None = None
         if (directory := data_directory(data_dir)) is not None:
             with update_files(directory):
@@ -211,6 +216,8 @@ class CostAnalyzer:
                 log_imported(imported.budgets, "budget", directory)
             self._directory = directory
             self._write_files()
+
+        self.data_dir = self._directory or Path(data_dir or outlay_home()).expanduser()
 
     def _write_files(self) -> None:
         if self._directory is not None:
@@ -251,20 +258,24 @@ class CostAnalyzer:
         """Return the reports that were derived from run logs."""
         return [row for row in self._book.reports() if row.source == "ledger"]
 
-    def set_budget(self, model_name: str, limit: object) -> None:
+    def set_budget(
+        self, model_name: str, limit: object = None, *, budget_limit: object = None
+    ) -> None:
         """Set the budget of all runs of a model, which need not have any yet.
 
         Args:
             model_name: The model.
             limit: A number (US dollars), or text such as ``"1000 EUR"``.
+            budget_limit: Another name of ``limit``.
         """
-        self._book.set_budget(model_name, limit, self._clock.wall_ns())
+        stated = budget_limit if limit is None else limit
+        self._book.set_budget(model_name, stated, self._clock.wall_ns())
         self._write_files()
 
     def check_budget(
         self, model_name: str, current_cost: float | None = None
     ) -> BudgetAlert | None:
-        """Return an alert if a threshold is reached for the first time.
+        """Return an alert, each time, while a threshold is reached; it is also in ``alerts``.
 
         The thresholds are 50, 75, 90 and 100 percent; of several at once the highest is returned.
 
@@ -272,7 +283,11 @@ class CostAnalyzer:
             model_name: The model; without a budget, None is returned.
             current_cost: The model's cost so far; the total of its reports is used if it is higher.
         """
-        return self._book.check_budget(model_name, self._clock.wall_ns(), current_cost)
+        alert = self._book.check_budget(
+            model_name, self._clock.wall_ns(), current_cost, each_time=True
+        )
+        self.alerts += [] if alert is None else [alert]
+        return alert
 
     def get_cost_comparison(self) -> dict[str, dict[str, Any]]:
         """Return the figures of every model, by name."""
@@ -325,6 +340,16 @@ class CostAnalyzer:
     def run_ids(self) -> set[str]:
         """Every run that has a report, stated or recorded."""
         return {row.run_id for row in self._book.reports()}
+
+    @property
+    def reports(self) -> dict[str, TrainingCostReport]:
+        """Another name of ``cost_history``."""
+        return self.cost_history
+
+    @property
+    def metrics(self) -> dict[str, TrainingMetrics]:
+        """What every report from stated metrics was made of, by run."""
+        return {name: each.metrics for name, each in self.cost_history.items() if each.metrics}
 
     @property
     def cost_history(self) -> dict[str, TrainingCostReport]:

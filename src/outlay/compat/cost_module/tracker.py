@@ -22,7 +22,7 @@ from outlay.compat.cost_module.data_directory import (
 )
 from outlay.compat.cost_module.gpu_price import GPUPrice, PriceAlert, PriceHistory
 from outlay.compat.cost_module.price_history import append_price, export_history, import_history
-from outlay.errors import Finding
+from outlay.errors import Finding, InvalidValue
 from outlay.prices.alerts import AlertRules
 from outlay.prices.offer import TRACKED, Offer, OfferSource, Snapshot, Tier
 from outlay.prices.price_book import PriceBook, fetch
@@ -114,13 +114,18 @@ class GPUPriceTracker:
                 export_history(self._store, file)
                 self._file = file
 
-    def track_price(self, price: GPUPrice) -> PriceAlert | None:
-        """Store a price; return the alert that it raises, if any.
+    def track_price(
+        self, price: GPUPrice | None = None, *, gpu_price: GPUPrice | None = None
+    ) -> PriceAlert | None:
+        """Store a price, by either name; return the alert that it raises, if any.
 
         A price is compared with the previous one of the same tier, region and instance. Prices
         without these and with the same timestamp are one snapshot: its cheapest price is compared
         with the cheapest of the previous snapshot.
         """
+        price = price or gpu_price
+        if price is None:
+            raise InvalidValue("price", None, "a GPUPrice")
         offer = price.to_offer()
         snapshot = Snapshot(source=offer.source, fetched_ns=offer.fetched_ns, offers=(offer,))
         self._book.record([snapshot])

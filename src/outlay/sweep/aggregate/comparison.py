@@ -181,8 +181,9 @@ def _verdict(rows: Sequence[SweepRow], *, alone: bool) -> str:
         tied = ", ".join(one.label for one in found if one.mean == best.mean)
         return f"A tie: {tied}, each with {target.metric} {best.mean:.4g}. {_more(best, second)}"
     after = f"next: {second.label} with {second}"
-    if best.half_width is None or second.half_width is None:
-        return f"{sentence}; {after} (with one run each, this may be chance)."
+    if single := [one.label for one in (best, second) if one.half_width is None]:
+        runs = "each" if len(single) == 2 else f"of {single[0]}"
+        return f"{sentence}; {after} (with one run {runs}, this may be chance)."
     if is_clear(best, second):
         return f"{sentence}; {after} (their intervals do not overlap)."
     leads = f"{best.label} leads with {target.metric} {best}{money}"
