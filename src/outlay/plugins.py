@@ -21,7 +21,7 @@ NOTEBOOK: Final = "outlay.notebook"
 
 _OWN: Final[Mapping[str, Mapping[str, str]]] = {
     SPEND_LOGS: dict.fromkeys(("postgresql", "postgres"), "outlay.team:open_postgres"),
-    NOTEBOOK: {"run": "outlay.report.notebook:run_html"},
+    NOTEBOOK: {"run": "outlay.report.run_document:run_html"},
 }
 """outlay's own, of packages that those which ask for them may not import."""
 

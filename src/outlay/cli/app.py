@@ -97,14 +97,16 @@ ENTRIES = (
     CommandEntry("budget", "budget:budget", "money", "When a run must stop and how much is left."),
     CommandEntry("advise", "advise:show_advice", "money", "Show what to change and what it saves."),
     CommandEntry("digest", "report:show_digest", "money", "Show the week on one page."),
-    CommandEntry("bill", "bill:app", "money", "Vendors' bills beside the books."),
-    CommandEntry("books", "books:app", "money", "Close months, and show closed ones."),
+    CommandEntry("bill", "books.bill:app", "money", "Vendors' bills beside the books."),
+    CommandEntry("books", "books.months:app", "money", "Close months, and show closed ones."),
     CommandEntry("prices", "prices.commands:app", "prices", "What a GPU costs, now and before."),
     CommandEntry("what-if", "what_if:show_what_if", "prices", "Replay a run under other terms."),
     CommandEntry(
         "sweep", "sweep.commands:app", "sweep", "Compare configurations on equal budgets."
     ),
-    CommandEntry("team", "team:app", "team", "Share ceilings between machines and people."),
+    CommandEntry(
+        "team", "team.commands:app", "team", "Share ceilings between machines and people."
+    ),
     CommandEntry(
         "slurm", "slurm.commands:app", "team", "Hold money for a cluster's jobs, at its scheduler."
     ),

@@ -1,6 +1,6 @@
 """Free ports, each reserved for one run of this machine at a time.
 
-A reservation is a lock on a file named after the port. It is kept for the next run of this process.
+A reservation is a lock on a file named after the port, held by this process while the run lasts.
 The ports are below the ephemeral range. Another program may still bind one before the run does: the
 harness then tries another.
 """
@@ -43,15 +43,10 @@ class Ports:
     def __init__(self) -> None:
         self._directory = Path(tempfile.gettempdir()) / f"outlay-ports-{os.getuid()}"
         self._held: dict[int, FileLock] = {}
-        self._idle: list[int] = []
         weakref.finalize(self, _release_all, self._held)
 
     def reserve(self) -> int:
         """Return a port that is free now and that no other sweep of this user reserves."""
-        while self._idle:
-            if _is_free(port := self._idle.pop()):
-                return port
-            self._held.pop(port).release()
         if not _make_private(self._directory):
             self._directory = Path(tempfile.mkdtemp(prefix="outlay-ports-"))
         first: int = random.choice(RANGE)  # noqa: S311 - spreads attempts; keeps nothing secret
@@ -59,13 +54,13 @@ class Ports:
             if self._lock(port):
                 if _is_free(port):
                     return port
-                self._held.pop(port).release()
+                self.release(port)
         raise NoPortFree
 
     def release(self, port: int) -> None:
-        """Let another run of this process have a port."""
-        if port in self._held and port not in self._idle:
-            self._idle.append(port)
+        """Release a port."""
+        if (lock := self._held.pop(port, None)) is not None:
+            lock.release()
 
     def _lock(self, port: int) -> bool:
         if port in self._held:

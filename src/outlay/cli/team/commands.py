@@ -8,10 +8,10 @@ from typing import Annotated
 import msgspec
 import typer
 
-from outlay.cli.claim import show_claim
 from outlay.cli.guard.log import scopes_table
 from outlay.cli.guard.options import DEFAULT_LOG, Log, open_guard
 from outlay.cli.output import AsJson, console, new_table, print_json, print_sentence
+from outlay.cli.team.claim import show_claim
 from outlay.clock import wall_ns_of
 from outlay.errors import InvalidValue
 from outlay.guard.balance import LimitRow

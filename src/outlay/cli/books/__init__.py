@@ -1,0 +1,1 @@
+"""``outlay books`` and ``outlay bill``: closed months, and vendors' bills."""

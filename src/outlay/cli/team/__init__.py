@@ -1,0 +1,1 @@
+"""``outlay team``: members, limits, requests, claims."""
