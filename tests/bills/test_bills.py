@@ -23,6 +23,7 @@ from outlay.guard.rental.rental import RentalOrder, rental_of
 from outlay.guard.rental.watch import remember_log
 from outlay.ledger import Price
 from outlay.ledger.price import typed_price
+from outlay.store import outlay_home
 from outlay.units import Money, Rate
 from outlay.units.billing_terms import BillingTerms
 from outlay.web.book_reader import BookReader
@@ -606,3 +607,31 @@ def test_lines_with_ids_of_their_own_are_added_without_a_question(tmp_path: Path
     changed.write_text(f"n,s,e,c,h,t\n1,{cells.replace(',2,', ',3,')}\n")
     refused = in_process("bill", "import", str(changed), "--map", str(how))
     assert (refused.code, "line 1 is another one here" in refused.err) == (2, True)
+
+
+def test_after_a_close_a_log_a_bill_and_a_correction_are_named_rows_of_the_open_month(
+    tmp_path: Path,
+) -> None:
+    write_run(tmp_path, "i-1", 10 * HOUR)
+    told("collect", tmp_path)
+    closed = told("books", "close", MONTH, "--reason", "reported")
+    document = (outlay_home() / "closed" / f"{MONTH}.json").read_bytes()
+    write_run(tmp_path, "i-2", HOUR)
+    told("collect", tmp_path)
+    told("bill", "import", focus(tmp_path / "late.csv", hours("i-9", 1, "2.50")))
+    correct = ("bill", "correct", "--month", MONTH, "--resource", "i-9", "--reason", "late bill")
+    assert "booked in 2023-12" in in_process(*correct).out
+    told("cost", "correct", tmp_path / "i-1", "--price", "1 USD/h", "--reason", "mistyped")
+    late = told("cost", "allocate", "--by", "user", "--month", "2023-12")["late"]
+    named = {(row["run"], row["origin"]): row["cost"]["micros"] for row in late}
+    assert {key: micros for key, micros in named.items() if key[0].startswith("i-")} == {
+        ("i-1", MONTH): -10_000_000, ("i-2", MONTH): 2_000_000,
+    }  # fmt: skip
+    assert sorted(named.values()) == [-10_000_000, 2_000_000, 2_500_000]
+    assert (
+        told("cost", "allocate", "--by", "user", "--month", MONTH)["totals"][0]["total"]["micros"]
+        == 20_000_000
+    )
+    assert (outlay_home() / "closed" / f"{MONTH}.json").read_bytes() == document
+    (row,) = told("books", "show")["months"]
+    assert row["sha256"] == closed["sha256"]

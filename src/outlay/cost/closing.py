@@ -304,11 +304,18 @@ def _closed_spend(spend: SpendItem) -> ClosedSpend:
     )  # fmt: skip
 
 
+def open_month(t_ns: int, closed: Sequence[KeptMonth]) -> str | None:
+    """Return where what belongs to an instant is booked now; None if its own month is open."""
+    if not closed or t_ns >= closed[-1].end_ns:
+        return None
+    return utc_datetime(closed[-1].end_ns).strftime("%Y-%m")
+
+
 def must_follow(month: str, closed: Sequence[KeptMonth]) -> None:
     """Raise InvalidValue unless a month is the one after the last that is closed."""
     if not closed:
         return
-    following = utc_datetime(closed[-1].end_ns).strftime("%Y-%m")
+    following = open_month(closed[-1].start_ns, closed)
     if month in [each.document.month for each in closed]:
         raise InvalidValue("MONTH", month, f"a month that is not closed yet: {following} is next")
     if month != following:

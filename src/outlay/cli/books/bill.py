@@ -26,6 +26,7 @@ from outlay.cli.document import print_document
 from outlay.cli.output import AsJson, console, print_findings, print_json, print_rows
 from outlay.clock import SYSTEM, utc_text
 from outlay.cost.charges import month_window
+from outlay.cost.closing import open_month, read_closed_months
 from outlay.cost.focus import to_csv
 from outlay.errors import Finding, InvalidValue
 from outlay.report.bill_document import bill_document, confirmed_json
@@ -167,7 +168,7 @@ def correct_books(
     """Book what a month's bills have and the books lack, as corrections by resource and cause.
 
     Amounts belong to the owners of the runs on a machine. What only the books have is left as it
-    is.
+    is. If the month is closed, they are booked in the open one.
 
     Example: outlay bill correct --month 2026-10 --reason "bill of October"
     """
@@ -178,13 +179,16 @@ def correct_books(
     )  # fmt: skip
     if made:
         append_corrections(made)
+    closed, _ = read_closed_months(open_store())
+    into = open_month(month_window(month).start_ns, closed) or month
     if as_json:
-        print_json({"month": month, "corrections": made, "findings": findings})
+        document = {"month": month, "books_into": into, "corrections": made}
+        print_json(document | {"findings": findings})
         return
     for each in made:
         amount = Money(each.micros, each.currency)
         console.print(f"{each.resource or each.provider}: {each.part} {amount}", soft_wrap=True)
-    console.print(f"{counted(len(made), 'correction')} booked in {month}.")
+    console.print(f"{counted(len(made), 'correction')} booked in {into}.")
     print_findings(findings)
 
 

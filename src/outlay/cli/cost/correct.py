@@ -7,8 +7,8 @@ from typing import Annotated
 import typer
 
 from outlay.cli.output import AsJson, RunDir, print_json, print_sentence
-from outlay.clock import SYSTEM, utc_datetime
-from outlay.cost.closing import read_closed_months
+from outlay.clock import SYSTEM
+from outlay.cost.closing import open_month, read_closed_months
 from outlay.errors import InvalidValue
 from outlay.guard.spend_log import login_name
 from outlay.ledger.corrections import correct_price
@@ -44,8 +44,7 @@ def correct_cost(
         raise InvalidValue("RUN", str(run), f"a log that can be written ({error})") from None
     (row,) = collect(store, [run.resolve()], now_ns).figures
     closed, _ = read_closed_months(store)
-    is_late = bool(closed) and row.started_ns < closed[-1].end_ns
-    opened = utc_datetime(closed[-1].end_ns).strftime("%Y-%m") if is_late else None
+    opened = open_month(row.started_ns, closed)
     if as_json:
         print_json(
             {
