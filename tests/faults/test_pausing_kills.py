@@ -57,6 +57,25 @@ def test_it_goes_on_where_it_was_after_each_of_its_processes_was_killed(tmp_path
     check(training, undisturbed)
 
 
+@pytest.mark.parametrize("slice", ["20s", "10m"], ids=["room", "no room beside its hold"])
+def test_the_hold_of_a_pause_at_a_stopped_price_is_taken_over(slice: str, tmp_path: Path) -> None:
+    """The longest pause would cost 86.40 USD, which are held while it lasts."""
+    training = PausedTraining(tmp_path, slow_starts=1, stopped="3.6 USD/h", ceiling="90")
+    training.price("36 USD/h")
+    with ended(training):
+        training.start()
+        until(lambda: training.has_stepped(0), "the first attempt")
+        training.price(ABOVE)
+        until(lambda: "wait" in training.decisions(), "it to wait")
+        assert len(training.open_holds()) == 1
+        training.kill()
+        training.price("35 USD/h")
+        assert training.start("--slice", slice).wait() == 0
+    assert training.open_holds() == set()
+    cost = training.figures().cost.cost.micros
+    assert cost == training.cost_by_hand(3_600_000) == training.captured_micros()
+
+
 def test_a_second_process_for_the_same_run_is_refused(tmp_path: Path) -> None:
     training = PausedTraining(tmp_path, slow_starts=1)
     training.price("36 USD/h")

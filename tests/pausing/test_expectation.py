@@ -48,8 +48,16 @@ def test_starts_are_spread_over_a_longer_history() -> None:
     assert found.cost < found.always_on
 
 
+def test_one_stored_price_is_nothing_to_replay() -> None:
+    mine = plan("0 USD/h")
+    job = job_of(mine, RunProgress(begun_ns=0, left_ns=4 * HOUR_NS), 0)
+    assert job is not None
+    assert replay(mine, history(1), job) is None
+
+
 def test_bounds_are_those_stated_else_those_of_the_history() -> None:
     assert bounds_of([], CHEAP, None) is None
+    assert bounds_of(history(2), None, None) is None  # They never moved.
     found = bounds_of(history(8), None, Rate.parse("3 USD/h"))
     assert found is not None
     assert (found.low, found.high) == (CHEAP, Rate.parse("3 USD/h"))

@@ -67,21 +67,29 @@ def test_below_the_timeline_of_a_report_stands_why_it_started_and_paused(tmp_pat
     assert "It was paused: it is dear; it can continue." in verdict(outlay.read_run(tmp_path))
 
 
-def test_at_the_last_moment_it_starts_at_whatever_price(tmp_path: Path) -> None:
-    price = tmp_path / "price"
-    price.write_text(ABOVE)
+def started_late(root: Path, *command: str) -> command_line.Outcome:
+    """Run a command that is due in a few seconds, whatever its price is."""
     deadline = utc_datetime(SYSTEM.wall_ns() + 6 * 10**9).isoformat()
-    ran = command_line.outlay(
-        "guard", "run", "--act", "--label", "lab02-x", "--log", tmp_path / "spend.jsonl",
-        "--ceiling", "9", "--dir", tmp_path / "run", "--offers", "acme:1xH100",
-        "--below", "40 USD/h", "--price-file", price, "--deadline", deadline, "--work", "4s",
-        "--poll", "100ms", "--pay-per-use", "--", "touch", tmp_path / "done",
+    return command_line.outlay(
+        "guard", "run", "--act", "--label", "lab02-x", "--log", root / "spend.jsonl",
+        "--ceiling", "9", "--dir", root / "run", "--offers", "acme:1xH100",
+        "--below", "40 USD/h", "--price-file", root / "price", "--deadline", deadline,
+        "--work", "4s", "--poll", "100ms", "--pay-per-use", "--", *command,
     )  # fmt: skip
-    assert (ran.code, (tmp_path / "done").exists()) == (0, True)
+
+
+def test_at_the_last_moment_it_starts_at_whatever_price(tmp_path: Path) -> None:
+    (tmp_path / "price").write_text(ABOVE)
+    ran = started_late(tmp_path, "sh", "-c", "exit 5")
+    assert ran.code == 5
     assert "starting it at 72.00 USD/h: the last moment at which it can finish in time" in ran.err
-    (run,) = outlay.read_run(tmp_path / "run").view.timeline.attempts
-    assert run.header.price is not None
-    assert run.header.price.micros_per_hour == 72 * 10**6
+    (tmp_path / "price").unlink()
+    again = started_late(tmp_path, "true")
+    assert again.code == 0
+    assert "its price cannot be read (No such file or directory): counting 72.00" in again.err
+    attempts = outlay.read_run(tmp_path / "run").view.timeline.attempts
+    prices = [each.header.price.micros_per_hour for each in attempts if each.header.price]
+    assert prices == [72 * 10**6] * 2
 
 
 def test_the_named_source_is_asked_for_each_reading(monkeypatch: pytest.MonkeyPatch) -> None:

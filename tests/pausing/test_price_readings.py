@@ -56,6 +56,12 @@ def test_what_is_no_news_needs_two_good_readings_after_it(bad: Callable[[], Pric
     assert watch.read(stated(30, 12), 12).news is not None
 
 
+def test_a_jump_from_the_reading_before_is_no_news_though_it_is_none_from_the_known_price() -> None:
+    watch = PriceWatch(max_age_ns=MAX_AGE_NS, known=USD.rate(20))
+    watch = watch.read(stated(10, 1), 1).read(stated(40, 2), 2)
+    assert (watch.news, watch.known) == (None, USD.rate(20))
+
+
 def test_a_reading_that_has_become_old_confirms_nothing() -> None:
     watch = PriceWatch(max_age_ns=MAX_AGE_NS).read(stated(20, 0), 0)
     assert watch.read(stated(20, MAX_AGE_NS + 1), MAX_AGE_NS + 1).news is None

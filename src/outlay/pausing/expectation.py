@@ -47,8 +47,8 @@ def job_of(plan: PausePlan, run: RunProgress, now_ns: int) -> JobTerms | None:
 
 
 def replay(plan: PausePlan, history: Sequence[PriceChange], job: JobTerms) -> PriceReplay | None:
-    """Replay a plan's policy on stored prices; None without any."""
-    if not history:
+    """Replay a plan's policy on stored prices; None with fewer than two."""
+    if len(history) < 2:
         return None
     first_ns, last_ns = history[0].at_ns, history[-1].at_ns
     span_ns = max(0, last_ns - first_ns - job.time_ns)
@@ -86,11 +86,11 @@ def _mean(amounts: Sequence[Money]) -> Money:
 def bounds_of(
     history: Sequence[PriceChange], low: Rate | None, high: Rate | None
 ) -> PriceBounds | None:
-    """Return the stated bounds, else those of the stored prices; None without either."""
-    known = [change.price for change in history if change.price is not None]
+    """Return the stated bounds, else those of stored prices that moved; None without either."""
+    known = {change.price for change in history if change.price is not None}
     by_price = sorted(known, key=lambda price: price.micros_per_hour)
-    low = low or (by_price[0] if by_price else None)
-    high = high or (by_price[-1] if by_price else None)
+    if len(by_price) > 1:
+        low, high = low or by_price[0], high or by_price[-1]
     if low is None or high is None:
         return None
     return PriceBounds(low=low, high=high)

@@ -91,9 +91,9 @@ class PriceWatch:
         if not self._is_young(reading, now_ns):
             age = duration_text(abs(now_ns - reading.at_ns))
             return f"it is {age} old" if now_ns > reading.at_ns else f"it is {age} ahead"
-        last = self.known or (self.latest.price if self.latest else None)
-        if last is not None and _is_jump(last, reading.price):
-            return f"{reading.price} is more than {MOST_JUMP} times away from {last}"
+        for last in (self.known, None if self.latest is None else self.latest.price):
+            if last is not None and _is_jump(last, reading.price):
+                return f"{reading.price} is more than {MOST_JUMP} times away from {last}"
         return ""
 
     def _is_young(self, reading: PriceReading, now_ns: int) -> bool:

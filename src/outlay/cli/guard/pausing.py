@@ -26,6 +26,7 @@ from outlay.pausing.pause_plan import PausePlan, RunProgress, decide_now, progre
 from outlay.pausing.pausing_run import PausableCommand, PausingRun
 from outlay.pausing.price_readings import (
     PriceReading,
+    PriceUnreadable,
     ReadPrice,
     price_in_file,
     price_of_command,
@@ -79,21 +80,35 @@ def run_with_pauses(
     if run.left_ns is None and plan.steps is None:
         raise InvalidValue("--work", None, "--work 20h or --steps N: how long it trains")
     _refuse_past(plan, run, now_ns)
-    shown = _shown(options, plan, run, read(), history, now_ns)
-    if as_json and not options.act:
-        print_json(shown)
-    else:
-        for line in _lines(shown, plan):
-            (say if options.act else print_sentence)(line)
+    if options.act:
+        _refuse_useless(guard, plan)
+    reading = _first_reading(read, run, act=options.act)
+    if reading is not None:
+        shown = _shown(options, plan, run, reading, history, now_ns)
+        if as_json and not options.act:
+            print_json(shown)
+        else:
+            for line in _lines(shown, plan):
+                (say if options.act else print_sentence)(line)
     if not options.act:
         return None
-    _refuse_useless(guard, plan)
     what = PausableCommand(
         label=label, lab=lab, run_dir=run_dir, command=command, terms=terms,
         poll_ns=Duration.parse(options.poll, name="--poll").ns,
         max_age_ns=Duration.parse(options.max_age, name="--max-age").ns,
     )  # fmt: skip
     return PausingRun(guard, what, plan, read, say=say).run(os.environ)
+
+
+def _first_reading(read: ReadPrice, run: RunProgress, *, act: bool) -> PriceReading | None:
+    """Return the present price; None if a run that has started goes on without it."""
+    try:
+        return read()
+    except PriceUnreadable as error:
+        if not act or run.rate is None:
+            raise
+        say(f"its price cannot be read ({error.reason}); the last one was {run.rate}")
+        return None
 
 
 def _progress(run_dir: Path, plan: PausePlan, now_ns: int) -> RunProgress:
