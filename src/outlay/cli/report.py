@@ -146,8 +146,8 @@ def show_web(
     """Show runs, money and sweeps in a browser, live.
 
     Read-only, until Ctrl-C; reachable from this machine only, unless --host says otherwise. The URL
-    holds a token that admits every browser that opens it; use --unix-socket on login nodes, where other users reach
-    loopback.
+    holds a token that admits every browser that opens it; use --unix-socket on login nodes, where
+    other users reach loopback.
 
     Prometheus scrapes /metrics with the token as bearer. Alert rules in outlay.toml are evaluated.
 

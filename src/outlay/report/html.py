@@ -206,5 +206,6 @@ def share_bar(share: float) -> str:
     over = " over" if share > 1 else ""
     return (
         f'<svg class="share{over}" viewBox="0 0 100 8" width="50" height="8" '
-        f'preserveAspectRatio="none" aria-hidden="true"><rect width="{width:.1f}" height="8"/></svg>'
+        'preserveAspectRatio="none" aria-hidden="true">'
+        f'<rect width="{width:.1f}" height="8"/></svg>'
     )
