@@ -296,8 +296,9 @@ def test_exported_reports_are_imported_unchanged(
     assert said["reports"] == len(cash) + len(books.history.stated)
     assert any("showback" in each["message"] for each in said["findings"])
     history = json.loads((tmp_path / "files" / "cost_history.json").read_text())
+    own = json.loads((tmp_path / "files" / "cost_history.outlay.json").read_text())
     for run_id, run in cash.items():
-        report = history[run_id]
+        report = history[run_id] | own[run_id]
         assert (micros(report["total_cost"]), report["currency"]) == (run.micros, run.currency)
         assert micros(report["assumed_cost"]) == run.assumed
         assert report["gpu_hours"] == pytest.approx(run.gpu_us / 3.6e9, rel=1e-9)

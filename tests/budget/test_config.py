@@ -32,6 +32,12 @@ def test_the_documented_block_is_parsed() -> None:
     assert read_budget(DOCUMENTED) == iso_tokens(50_000)
 
 
+def test_modes_are_read_in_any_case() -> None:
+    assert read_budget({"mode": "ISO_Tokens", "max_tokens": 50_000}) == iso_tokens(50_000)
+    tracker = BudgetTracker("ISO_TOKENS", {"max_tokens": 50_000})
+    assert tracker.state_dict() == BudgetTracker("iso_tokens", {"max_tokens": 50_000}).state_dict()
+
+
 def test_a_yaml_file_reads_as_its_text(tmp_path: Path) -> None:
     file = tmp_path / "default.yaml"
     file.write_text(DOCUMENTED)

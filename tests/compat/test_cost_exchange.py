@@ -117,7 +117,7 @@ class TestRecommendations:
     def test_the_file_is_a_list_of_documented_fields(self, tmp_path: Path) -> None:
         export_recommendations(self.advised(tmp_path / "from"), tmp_path)
         (row,) = json.loads((tmp_path / "recommendations.json").read_text())
-        assert set(row) >= {
+        assert set(row) == {
             "category", "title", "description", "estimated_savings", "estimated_time_saved",
             "confidence", "action", "risks", "timestamp",
         }  # fmt: skip
@@ -148,5 +148,8 @@ class TestRecommendations:
         CostOptimizer().recommend_compute_tier("A100", 2.0, 100.0, {"H100": (3.0, 300.0)})
         assert outlay("cost", "export", tmp_path, "--json").json["recommendations"] == 1
         names = {path.name for path in tmp_path.iterdir()}
-        assert names == {"cost_history.json", "budgets.json", "recommendations.json"}
+        assert names == {
+            "cost_history.json", "budgets.json", "recommendations.json",
+            "recommendations.outlay.json",
+        }  # fmt: skip
         assert "1 recommendations read from" in outlay("cost", "import", tmp_path).out

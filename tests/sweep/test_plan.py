@@ -130,6 +130,15 @@ def test_fp32_switches_the_loss_and_aliases_can_be_added() -> None:
     assert {"train.loss_fp32=true", "optim.lr=0.1", "optim=adam"} <= set(command(plan))
 
 
+def test_modes_and_dtypes_are_read_in_any_case() -> None:
+    plan = plan_of_entry(
+        params={"amp_dtype": "FP32"}, budget={"mode": "ISO_TOKENS", "limit": "50k"}
+    )
+    assert {"train.loss_fp32=true", "runtime.budget.max_tokens=50000"} <= set(command(plan))
+    assert environment(plan)["MFCL_AMP_DTYPE"] == "fp32"
+    assert json.loads(environment(plan)["OUTLAY_BUDGET"])["mode"] == "iso_tokens"
+
+
 @pytest.mark.parametrize(
     ("mode", "limit", "expected"),
     [

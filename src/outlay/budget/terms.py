@@ -80,6 +80,7 @@ class Budget:
             InvalidValue: An unknown mode or key, a mode without its limit, or a limit that is not a
                 finite amount above zero.
         """
+        mode = next((known for known in MODES if known == str(mode).lower()), mode)
         _check_words(mode, limits, charge)
         given = {_with_factor(key): value for key, value in limits.items() if value is not None}
         steps_per_epoch = given.pop("steps_per_epoch", None)

@@ -22,8 +22,11 @@ from outlay.compat.cost_module.data_directory import (
     data_directory,
     log_imported,
     read_json,
+    read_own,
     update_files,
+    with_own,
     write_json,
+    write_rows,
 )
 from outlay.compat.cost_module.training import TrainingCostReport, TrainingMetrics
 from outlay.cost.compare import (
@@ -53,6 +56,8 @@ from outlay.units.quantity import MILLIJOULES_PER_WH
 # imported nor overwritten.
 
 US_PER_HOUR = 3_600_000_000
+_OWN_KEYS = frozenset({"gpu_count", "energy_wh", "currency", "assumed_cost"})
+"""Of reports and their metrics; the cost module's loaders refuse keys that they do not know."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +80,7 @@ def import_costs(analyzer: CostAnalyzer, directory: Path, *, only_new: bool = Fa
     Raises:
         CorruptCosts: A file exists and cannot be read; nothing was imported.
     """
-    history, budgets = _read(directory / HISTORY), _read(directory / BUDGETS)
+    history, budgets = _read_history(directory), _read(directory / BUDGETS)
     if only_new:
         runs, models = analyzer.run_ids, analyzer.limits
         history = {run_id: value for run_id, value in history.items() if run_id not in runs}
@@ -99,14 +104,14 @@ def export_costs(analyzer: CostAnalyzer, directory: Path) -> Exchanged:
     Raises:
         CorruptCosts: A file exists and cannot be read; nothing was written.
     """
-    history, budgets = _read(directory / HISTORY), _read(directory / BUDGETS)
+    history, budgets = _read_history(directory), _read(directory / BUDGETS)
     recorded = analyzer.recorded()
     history |= {row.run_id: _report_from_row(row) for row in recorded if row.kind == "cash"}
     history |= {run_id: report.to_dict() for run_id, report in analyzer.cost_history.items()}
     limits = analyzer.limits
     budgets = {model: value for model, value in budgets.items() if model not in limits}
     budgets |= {model: float(m.amount) for model, m in limits.items() if m.currency == "USD"}
-    write_json(directory / HISTORY, history)
+    write_rows(directory / HISTORY, history, _OWN_KEYS)
     write_json(directory / BUDGETS, budgets)
     left_out = [
         Finding(source=model, message=f"its budget of {limit} is not in dollars, so not written")
@@ -184,6 +189,16 @@ def _minimal_metrics(report: dict[str, Any], run_id: str) -> dict[str, Any]:
         "gpu_price_per_hour": 0.0,
         "total_cost": report["total_cost"],
         "timestamp": report["timestamp"],
+    }
+
+
+def _read_history(directory: Path) -> dict[str, Any]:
+    """Return the reports of a directory, with outlay's own keys where the same run has some."""
+    path = directory / HISTORY
+    own = read_own(path)
+    return {
+        name: with_own(row, own[name]) if name in own and isinstance(row, dict) else row
+        for name, row in _read(path).items()
     }
 
 

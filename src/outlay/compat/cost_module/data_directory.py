@@ -1,16 +1,18 @@
 """The data directory of the cost module and its JSON files.
 
 If it exists, its files are imported and kept up to date, so that other programs can still read
-them. The store is the source of truth: on a conflict its value wins and is written to the file.
+them: rows have no other keys than there, and what else outlay knows of them is in a file beside,
+such as ``cost_history.outlay.json``. The store is the source of truth: on a conflict its value wins
+and is written to the file.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -98,3 +100,51 @@ def write_json(path: Path, values: object) -> None:
             return
     path.parent.mkdir(parents=True, exist_ok=True)
     write_whole(path, content, synced=True)
+
+
+Row = dict[str, Any]
+
+
+def own_file(path: Path) -> Path:
+    """Return the file beside one of the cost module's, with what that cannot express."""
+    return path.with_suffix(".outlay.json")
+
+
+def read_own(path: Path) -> dict[str, Row]:
+    """Return outlay's own keys of the rows of a file, by the name of the row.
+
+    Raises:
+        CorruptCosts: The file beside it cannot be read.
+    """
+    return read_json(own_file(path), dict[str, Row]) or {}
+
+
+def with_own(row: Row, own: Row) -> Row:
+    """Return a row with outlay's own keys, also those of its metrics."""
+    nested = {"metrics": row["metrics"] | own["metrics"]} if "metrics" in own else {}
+    return row | own | nested
+
+
+def write_rows(
+    path: Path, rows: Mapping[str, Row], own_keys: Collection[str], *, as_list: bool = False
+) -> None:
+    """Write rows without outlay's own keys, and those to the file beside it."""
+    shared, own = {}, {}
+    for name, row in rows.items():
+        shared[name], own[name] = _split(row, own_keys)
+    write_json(path, list(shared.values()) if as_list else shared)
+    kept = {name: row for name, row in own.items() if row}
+    if kept or own_file(path).exists():
+        write_json(own_file(path), kept)
+
+
+def _split(row: Row, own_keys: Collection[str]) -> tuple[Row, Row]:
+    """Return the keys of the cost module's rows, and outlay's own."""
+    if not isinstance(row, dict):  # Another program's.
+        return row, {}
+    shared = {key: value for key, value in row.items() if key not in own_keys}
+    own = {key: value for key, value in row.items() if key in own_keys}
+    if isinstance(row.get("metrics"), dict):
+        shared["metrics"], nested = _split(row["metrics"], own_keys)
+        own |= {"metrics": nested} if nested else {}
+    return shared, own

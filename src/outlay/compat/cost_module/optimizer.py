@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +20,10 @@ from outlay.compat.cost_module.data_directory import (
     data_directory,
     log_imported,
     read_json,
+    read_own,
     update_files,
-    write_json,
+    with_own,
+    write_rows,
 )
 from outlay.decoding import BadDocument, convert
 from outlay.errors import Finding, InvalidValue
@@ -35,6 +37,28 @@ from outlay.store import open_store
 # ``OptimizationRecommendation.to_dict``. An unreadable file is neither imported nor overwritten.
 
 _EVER_HOURS = 1_000_000.0
+_OWN_KEYS = frozenset(each.name for each in fields(OptimizationRecommendation) if each.kw_only)
+
+
+def _write(path: Path, advice: Iterable[OptimizationRecommendation]) -> None:
+    write_rows(path, _named([each.to_dict() for each in advice]), _OWN_KEYS, as_list=True)
+
+
+def _read(path: Path) -> list[Any]:
+    own, rows = read_own(path), _named(read_json(path, list[Any]) or [])
+    return [with_own(row, own[name]) if name in own else row for name, row in rows.items()]
+
+
+def _named(rows: list[Any]) -> dict[str, Any]:
+    """Return recommendations by their name in the file of outlay's own keys."""
+    named: dict[str, Any] = {}
+    for row in rows:
+        said = row if isinstance(row, dict) else {}
+        name = "|".join(str(said.get(key)) for key in ("category", "title", "timestamp"))
+        while name in named:
+            name += "'"
+        named[name] = row
+    return named
 
 
 def import_recommendations(
@@ -57,7 +81,7 @@ def import_recommendations(
     imported: list[OptimizationRecommendation] = []
     findings: list[Finding] = []
     known = {each.key for each in optimizer.recommendations} if only_new else set[str]()
-    for line, row in enumerate(read_json(path, list[Any]) or [], 1):
+    for line, row in enumerate(_read(path), 1):
         try:
             imported.append(convert(row, OptimizationRecommendation))
         except BadDocument as error:
@@ -74,9 +98,12 @@ def export_recommendations(optimizer: CostOptimizer, directory: Path) -> int:
         CorruptCosts: The file exists and cannot be read; nothing was written.
     """
     path = directory / RECOMMENDATIONS
-    present = read_json(path, list[OptimizationRecommendation]) or []
+    try:
+        present = convert(_read(path), list[OptimizationRecommendation])
+    except BadDocument as error:
+        raise CorruptCosts(path, str(error)) from None
     everything = merged([*present, *optimizer.recommendations])
-    write_json(path, [each.to_dict() for each in everything])
+    _write(path, everything)
     return len(everything)
 
 
@@ -143,8 +170,7 @@ class CostOptimizer:
     def _write_file(self) -> None:
         if self._directory is not None:
             with update_files(self._directory):
-                advice = [each.to_dict() for each in self.recommendations]
-                write_json(self._directory / RECOMMENDATIONS, advice)
+                _write(self._directory / RECOMMENDATIONS, self.recommendations)
 
     def recommend_batch_size(
         self,

@@ -443,8 +443,9 @@ def read_budget(block: Mapping[str, Any]) -> Budget | None:
     limits = {key: value for key, value in block.items() if is_limit_key(key)}
     if mode is None and not limits and "limit" not in block:
         return None
-    if not isinstance(mode, str) or mode not in MODES:
+    if not isinstance(mode, str) or mode.lower() not in MODES:
         raise InvalidValue("budget mode", mode, choices(MODES))
+    mode = mode.lower()
     if block.get("limit") is not None:
         own = dimension_for(mode, block["limit"]).key
         if limits.get(own) is not None:
@@ -503,7 +504,7 @@ def overrides(
 
 def _override(name: str, value: object, aliases: Mapping[str, Alias]) -> str:
     if name == "amp_dtype":
-        return f"train.loss_fp32={literal(value == 'fp32')}"
+        return f"train.loss_fp32={literal(str(value).lower() == 'fp32')}"
     alias = aliases.get(name)
     if alias is None:
         return f"{name}={literal(value)}"

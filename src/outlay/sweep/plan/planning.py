@@ -370,7 +370,7 @@ def _same(one: object, other: object) -> bool:
 def _environment(entry: GridEntry, params: Mapping[str, Any]) -> dict[str, str]:
     env = dict(entry.env)
     if "amp_dtype" in params:
-        env[AMP_VARIABLE] = params["amp_dtype"]
+        env[AMP_VARIABLE] = str(params["amp_dtype"]).lower()
     return env
 
 
@@ -389,7 +389,7 @@ def _budget_metadata(entry: GridEntry) -> dict[str, Any]:
 
 def _problems(entry: GridEntry) -> Iterator[str]:
     for value in values_of(entry.axes.get("amp_dtype", ())):
-        if value not in AMP_DTYPES:
+        if str(value).lower() not in AMP_DTYPES:
             yield str(InvalidValue("amp_dtype", value, choices(AMP_DTYPES)))
     price, budget = entry.price, entry.budget
     if price is not None and budget is not None and budget.limits_money:
