@@ -18,11 +18,14 @@ import outlay
 from command_line import in_process
 from outlay.cost.machines.owned_machines import OwnedMachine
 from outlay.errors import InvalidValue
+from outlay.export.live_runs import LiveRuns
+from outlay.export.prometheus import exposition
 from outlay.guard.rental.vendor_commands import LISTED_RATES, PRESETS, parse_page
 from outlay.ledger import Price
 from outlay.runs.inventory.machines_now import PARTS, MachinesNow, machines_now
 from outlay.runs.inventory.watch_settings import read_watch_settings
 from outlay.slurm import count_nodes, expand_nodes
+from outlay.store import open_store
 from outlay.store.machine_lists import MachineClaim, MachineList, SeenMachine
 from outlay.store.run_row import RunRow
 from outlay.units import Money, Rate
@@ -131,6 +134,10 @@ def test_every_screen_has_the_same_line(site: Site, tmp_path: Path) -> None:
         books.close()
         assert isinstance(page.document, dict)
         alerts = in_process("watch", "--check", "--json", OUTLAY_CONFIG=str(settings)).json
+        live = LiveRuns(open_store())
+        scraped = exposition(live.read())
+        live.close()
+        burn = site.overview()["burn_per_hour"][0]["micros"]
         said = {
             "outlay": in_process().out,
             "outlay --json": site.overview()["burn"]["text"],
@@ -142,6 +149,9 @@ def test_every_screen_has_the_same_line(site: Site, tmp_path: Path) -> None:
             "team claim": in_process("team", "claim").out,
         }
     assert {name for name, text in said.items() if LINE not in " ".join(text.split())} == set()
+    parts = re.findall(r"^outlay_burn_usd_per_hour{part=.*} (.*)$", scraped, re.MULTILINE)
+    assert len(parts) > 2
+    assert sum(map(float, parts)) * 1e6 == burn
     (unclaimed,) = (each for each in alerts["alerts"] if each["when"] == "unclaimed")
     assert "outlay team claim pods/pod-1" in unclaimed["text"]
 

@@ -13,7 +13,10 @@ from sqlalchemy import Engine
 from outlay.clock import SYSTEM, Clock
 from outlay.errors import Finding
 from outlay.guard.away.polled_log import PATIENCE_S, PolledLog
+from outlay.guard.balance import Books
 from outlay.guard.ceilings import ScopeStanding
+from outlay.guard.rental.watch import RentedHold
+from outlay.runs.inventory.machines_now import MachinesNow, read_machines_now
 from outlay.runs.reading import RunReading
 from outlay.runs.run_poller import RunPoller
 from outlay.store.run_row import RunRow
@@ -36,7 +39,9 @@ class GuardReading:
 class LiveReading:
     """Live runs and ceilings at one instant (UTC nanoseconds); findings name unreadable logs.
 
-    ``elsewhere`` are live runs whose log is on another host.
+    Attributes:
+        elsewhere: Live runs whose log is on another host.
+        now: What costs money, in runs or not; None if that was not asked for.
     """
 
     t_ns: int
@@ -44,6 +49,7 @@ class LiveReading:
     guards: tuple[GuardReading, ...]
     findings: tuple[Finding, ...]
     elsewhere: tuple[RunRow, ...] = ()
+    now: MachinesNow | None = None
 
 
 class LiveRuns:
@@ -53,6 +59,7 @@ class LiveRuns:
         self, store: Engine, logs: Sequence[str | Path] = (), *, clock: Clock = SYSTEM
     ) -> None:
         self._logs = polled_logs(logs, clock=clock)
+        self._store = store
         self._clock = clock
         self._poller = RunPoller(store, clock=clock, cached=False)
         self._lock = threading.Lock()  # A server polls from several threads.
@@ -65,10 +72,17 @@ class LiveRuns:
             findings = [*self._poller.findings, *self._poller.unread]
             elsewhere = tuple(self._poller.elsewhere)
         guards = read_guards(self._logs, findings)
+        running = (*(run.figures for run in runs), *elsewhere)
+        now = read_machines_now(self._store, self._rented(), running, now_ns)
         return LiveReading(
             t_ns=now_ns, runs=tuple(runs), guards=guards, findings=tuple(findings),
-            elsewhere=elsewhere,
+            elsewhere=elsewhere, now=now,
         )  # fmt: skip
+
+    def _rented(self) -> list[RentedHold]:
+        """Return the open rentals of the logs; those of a log that is away, as last seen."""
+        asked = (log.ask("rentals", partial(_read_rentals, log)).value for log in self._logs)
+        return [rental for found in asked for rental in found or ()]
 
     def close(self) -> None:
         """Close the connections to books."""
@@ -105,6 +119,11 @@ def read_guards_once(
     finally:
         for log in logs:
             log.close()
+
+
+def _read_rentals(log: PolledLog) -> list[RentedHold]:
+    holds = log.open_without_ceiling().log.look(Books.open_rentals)
+    return [RentedHold(log.shown, hold) for hold in holds]
 
 
 def _read_guard(log: PolledLog) -> GuardReading:

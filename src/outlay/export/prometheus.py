@@ -18,6 +18,7 @@ from outlay.export.live_runs import LiveReading
 from outlay.files import read_own, write_whole
 from outlay.guard.scopes import ScopePattern
 from outlay.runs.figures import BY_NAME, exported_numbers
+from outlay.runs.inventory.machines_now import MachinesNow
 from outlay.runs.reading import RunReading
 from outlay.units import Money, Unit
 from outlay.units.money import GPU_TIME
@@ -53,6 +54,7 @@ def exposition(reading: LiveReading, user_shown: Callable[[str], str] = str) -> 
     page = _Page()
     for run in reading.runs:
         _add_run(page, run, user_shown(run.figures.user))
+    _add_burn(page, reading.now)
     for guard in reading.guards:
         for standing in guard.standings:
             scope = standing.scope
@@ -71,6 +73,16 @@ def exposition(reading: LiveReading, user_shown: Callable[[str], str] = str) -> 
         "outlay_unreadable", "Logs that could not be read for this page.", {}, len(reading.findings)
     )
     return page.text()
+
+
+def _add_burn(page: _Page, now: MachinesNow | None) -> None:
+    about = "What costs money now, in runs and without; the parts sum to the burn per hour."
+    if now is None:
+        return
+    for rate in now.burn:
+        name = f"outlay_burn_{_unit_name(rate.unit)}_per_hour"
+        for part, each in now.by_part(rate.unit).items():
+            page.add(name, about, {"part": part}, each.micros_per_hour / 1e6)
 
 
 def _unit_name(unit: Unit) -> str:
