@@ -169,7 +169,7 @@ def subtotal(spends: Sequence[SpendItem]) -> Subtotal:
         cost=sum((spend.cost for spend in spends), start=nothing),
         assumed=sum((spend.assumed for spend in spends), start=nothing),
         gpu_us=sum(spend.gpu_us for spend in spends),
-        runs=len({spend.run_id for spend in spends}),
+        runs=len({each.run_id for each in spends if each.source in ("ledger", "stated")}),
     )
 
 

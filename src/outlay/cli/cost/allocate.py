@@ -205,8 +205,8 @@ def _of_other_kinds(found: Spending, chosen: Kind) -> list[Finding]:
     return [
         Finding(
             source="runs",
-            message=f"{sums.cost.as_kind('cash')} {unit.kind} of {sums.runs:,} runs is not part of "
-            f"{chosen}; allocate it with --kind {unit.kind}",
+            message=f"{sums.cost.as_kind('cash')} {unit.kind} is not part of {chosen}; "
+            f"allocate it with --kind {unit.kind}",
             severity="warning",
         )
         for unit, sums in found.totals().items()
