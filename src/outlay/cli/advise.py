@@ -69,10 +69,11 @@ def show_advice(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show what to change and what it saves, in at most three lines.
+    """Show what to change and what it saves.
 
-    The confidence is how often such savings were right in simulated trainings. Other GPUs are
-    compared at the prices last fetched; prices set by hand are used at any age.
+    At most three lines; --why has the evidence. The confidence is how often such savings were
+    right in simulated trainings. Other GPUs are compared at the prices last fetched; prices set by
+    hand are used at any age.
 
     Example: outlay advise runs/001 --speed H100=2.2 --deadline 48h
     """

@@ -10,8 +10,9 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from decimal import Decimal
 from fractions import Fraction
+from functools import wraps
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
@@ -206,6 +207,22 @@ def _read(path: Path) -> dict[str, Any]:
     return read_json(path, dict[str, Any]) or {}
 
 
+T = TypeVar("T")
+
+
+def also_named(**names: str) -> Callable[[Callable[..., T]], Callable[..., T]]:
+    """Let arguments of a method be passed by further names, such as ``budget_limit="limit"``."""
+
+    def decorate(method: Callable[..., T]) -> Callable[..., T]:
+        @wraps(method)
+        def call(*args: object, **given: object) -> T:
+            return method(*args, **{names.get(name, name): value for name, value in given.items()})
+
+        return call
+
+    return decorate
+
+
 class CostAnalyzer:
     """Analyses the cost of trainings, with a budget for each model.
 
@@ -273,18 +290,15 @@ class CostAnalyzer:
         """Return the reports that were derived from run logs."""
         return [row for row in self._book.reports() if row.source == "ledger"]
 
-    def set_budget(
-        self, model_name: str, limit: object = None, *, budget_limit: object = None
-    ) -> None:
+    @also_named(budget_limit="limit")
+    def set_budget(self, model_name: str, limit: object) -> None:
         """Set the budget of all runs of a model, which need not have any yet.
 
         Args:
             model_name: The model.
-            limit: A number (US dollars), or text such as ``"1000 EUR"``.
-            budget_limit: Another name of ``limit``.
+            limit: A number (US dollars), or text such as ``"1000 EUR"``; also ``budget_limit``.
         """
-        stated = budget_limit if limit is None else limit
-        self._book.set_budget(model_name, stated, self._clock.wall_ns())
+        self._book.set_budget(model_name, limit, self._clock.wall_ns())
         self._write_files()
 
     def check_budget(
